@@ -1,0 +1,21 @@
+//! The contract between Berth's two processes: messages, the plan as plain data, and its checker.
+//!
+//! Invariants:
+//! - Nothing here decides or computes: no solver, no executor types, no files, no devices.
+//! - Every type is plain data that both processes read the same way; a change of meaning is a new
+//!   [`PROTOCOL_VERSION`], a change of the plan's document a new [`plan::SCHEMA`].
+//! - [`check`] shares no code with the solver that makes plans.
+
+pub mod check;
+pub mod limits;
+pub mod message;
+pub mod plan;
+pub mod profile;
+pub mod units;
+pub mod usage;
+
+pub use message::{Command, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION};
+pub use plan::{DeviceId, JobShape, Phase, Placement, Plan, Residency};
+pub use profile::{BackendKind, ModelDescription, ModelProfile};
+pub use units::{Bytes, StorageType};
+pub use usage::UsageReport;

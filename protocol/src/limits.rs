@@ -1,0 +1,31 @@
+//! Limits on what crosses the process border, checked by the sender and again by the receiver.
+
+/// Longest prompt, in bytes of UTF-8. Text encoders read at most some hundred tokens of it.
+pub const PROMPT_BYTES_MAX: usize = 64 << 10;
+
+/// Longest path, name or message, in bytes of UTF-8.
+pub const STRING_BYTES_MAX: usize = 16 << 10;
+
+/// Most devices in a plan, the host not counted.
+pub const DEVICES_MAX: usize = 16;
+
+/// Most components in a model.
+pub const COMPONENTS_MAX: usize = 16;
+
+/// Most segments in a component. The largest published DiT has 60 blocks.
+pub const SEGMENTS_MAX: usize = 1024;
+
+/// Largest width or height of a picture, in pixels.
+pub const SIDE_PIXELS_MAX: u32 = 16_384;
+
+/// Most denoising steps of a job.
+pub const STEPS_MAX: u32 = 1000;
+
+/// Most pictures of a job.
+pub const BATCH_MAX: u32 = 64;
+
+/// Most text tokens of a job.
+pub const SEQUENCE_TOKENS_MAX: u32 = 4096;
+
+/// Most worker threads of the host's kernels.
+pub const THREADS_MAX: u32 = 1024;

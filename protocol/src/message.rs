@@ -1,0 +1,271 @@
+//! The messages between planner and executor.
+//!
+//! ```text
+//! planner                                executor
+//!   starts it with a one-shot server name
+//!                     ◄── Handshake ──     connects: its command sender, its event receiver
+//!   Hello{version}    ──►            ◄──   Event::Hello, or Failed(WrongVersion)
+//!   Inspect, Measure, Verify  ──►    ◄──   Inspected, Measured, Verified
+//!   Load{plan}        ──►            ◄──   Progress*, Loaded
+//!   Generate{job}*    ──►            ◄──   Progress*, Image*, Tensors?, Usage, Done
+//!   Cancel            ──►  (any time; a running command ends with Failed(Cancelled))
+//!   Unload            ──►            ◄──   Unloaded
+//!   Bye               ──►                  ends
+//! ```
+//! Any command may be answered by [`Event::Failed`] in place of its own answer; the executor then waits
+//! for the next command.
+
+use ipc_channel::ipc::{IpcReceiver, IpcSender, IpcSharedMemory};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX};
+use crate::plan::{DeviceId, JobShape, Phase, Plan};
+use crate::profile::{BackendKind, ModelDescription, ModelProfile};
+use crate::units::Bytes;
+use crate::usage::UsageReport;
+
+/// Both sides must have the same.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// The executor's first and only message over the one-shot server.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handshake {
+    /// Where the planner sends its commands.
+    pub commands: IpcSender<Command>,
+    /// Where the planner hears events.
+    pub events: IpcReceiver<Event>,
+}
+
+/// What the planner asks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Command {
+    /// The first command.
+    Hello {
+        /// [`PROTOCOL_VERSION`] of the planner.
+        version: u32,
+    },
+    /// What is in a model directory?
+    Inspect {
+        /// Path of the model directory.
+        model: String,
+    },
+    /// What does a model need for this job shape?
+    Measure {
+        /// Path of the model directory.
+        model: String,
+        /// The sizes asked for.
+        job: JobShape,
+        /// Worker threads of the host's kernels.
+        threads: u32,
+    },
+    /// What does this very plan use? Nothing is allocated.
+    Verify {
+        /// The plan.
+        plan: Box<Plan>,
+    },
+    /// Take this plan, and load what is resident in it.
+    Load {
+        /// The plan.
+        plan: Box<Plan>,
+        /// Also allocate and load every phase once, in order, without computing, to measure it.
+        rehearse: bool,
+    },
+    /// Run a job by the loaded plan.
+    Generate {
+        /// Generation of the plan that the job was made for.
+        generation: u64,
+        /// The job.
+        job: Box<Job>,
+    },
+    /// End the running command soon.
+    Cancel,
+    /// Free everything that the plan allocated.
+    Unload,
+    /// End the process.
+    Bye,
+}
+
+/// Where initial noise comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rng {
+    /// As torch's CPU generator (mt19937 and Box-Muller).
+    Cpu,
+}
+
+/// The part of a job that sizes do not depend on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// The prompt.
+    pub prompt: String,
+    /// The prompt of the long text encoder, where it differs.
+    pub prompt_2: Option<String>,
+    /// The negative prompt, used with true classifier-free guidance.
+    pub negative_prompt: String,
+    /// Embedded guidance.
+    pub guidance_scale: f32,
+    /// Classifier-free guidance with a second run; 1 is none.
+    pub true_cfg_scale: f32,
+    /// Seed of the first picture; picture i has `seed + i`.
+    pub seed: u64,
+    /// Where initial noise comes from.
+    pub rng: Rng,
+    /// A safetensors file with the initial latents (`latents_init` or `noise_nchw`), in place of noise.
+    pub init_latents: Option<String>,
+    /// Whether the intermediate tensors are wanted.
+    pub dump_tensors: bool,
+}
+
+/// What the executor says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Event {
+    /// The answer to [`Command::Hello`].
+    Hello {
+        /// [`PROTOCOL_VERSION`] of the executor.
+        version: u32,
+        /// The backends that it can compute on.
+        backends: Vec<BackendKind>,
+    },
+    /// The answer to [`Command::Inspect`].
+    Inspected(Box<ModelDescription>),
+    /// The answer to [`Command::Measure`].
+    Measured(Box<ModelProfile>),
+    /// The answer to [`Command::Verify`].
+    Verified(Vec<VerifiedBytes>),
+    /// The answer to [`Command::Load`]; with phases where it was rehearsed.
+    Loaded(UsageReport),
+    /// Where the running command is.
+    Progress(Progress),
+    /// A finished picture.
+    Image(Image),
+    /// The intermediate tensors as the bytes of a safetensors file.
+    Tensors(IpcSharedMemory),
+    /// What the job used; follows its pictures.
+    Usage(UsageReport),
+    /// The job is done.
+    Done {
+        /// Generation of the plan that it ran by.
+        generation: u64,
+    },
+    /// The answer to [`Command::Unload`].
+    Unloaded,
+    /// The command failed.
+    Failed(Failure),
+}
+
+/// Exact bytes of a plan's own schedule, on one device in one phase.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifiedBytes {
+    /// The device, or `host`.
+    pub device: DeviceId,
+    /// The phase.
+    pub phase: Phase,
+    /// Everything but the overhead.
+    pub bytes: Bytes,
+}
+
+/// Where a running command is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The phase.
+    pub phase: Phase,
+    /// Steps done.
+    pub step: u32,
+    /// Steps in all.
+    pub of: u32,
+}
+
+/// A finished picture.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Image {
+    /// Its place in the batch, from 0.
+    pub index: u32,
+    /// The seed of its noise.
+    pub seed: u64,
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+    /// Rows from the top, 3 bytes RGB a pixel.
+    pub pixels: IpcSharedMemory,
+}
+
+/// Why a command failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What kind of failure, for the planner to act on.
+    pub kind: FailureKind,
+    /// A sentence for people, with a hint where one helps.
+    pub message: String,
+}
+
+/// Kinds of failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// An allocation did not fit.
+    OutOfMemory {
+        /// The device, or `host`.
+        device: DeviceId,
+        /// What was to be allocated.
+        region: String,
+        /// Bytes asked for.
+        requested_bytes: Bytes,
+        /// Bytes that were free.
+        free_bytes: Bytes,
+    },
+    /// [`Command::Cancel`] ended it.
+    Cancelled,
+    /// A file of the model is missing, damaged or not understood.
+    BadModel,
+    /// The request makes no sense for the model.
+    BadRequest,
+    /// The plan breaks a rule, or its own schedule exceeds it.
+    PlanRefused,
+    /// The plan or job belongs to a generation that is no longer current.
+    StaleGeneration,
+    /// Planner and executor are of different versions.
+    WrongVersion,
+    /// A fault of the executor.
+    Internal,
+}
+
+/// A message that is too large to be meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} is {got} bytes long, more than {limit}; hint: shorten it")]
+pub struct TooLong {
+    /// Which string.
+    pub what: &'static str,
+    /// Its length in bytes.
+    pub got: usize,
+    /// The limit in bytes.
+    pub limit: usize,
+}
+
+fn at_most(what: &'static str, text: &str, limit: usize) -> Result<(), TooLong> {
+    if text.len() <= limit { Ok(()) } else { Err(TooLong { what, got: text.len(), limit }) }
+}
+
+impl Command {
+    /// Checks every free string against its limit. Plans have a checker of their own.
+    pub fn check_limits(&self) -> Result<(), TooLong> {
+        match self {
+            Command::Inspect { model } | Command::Measure { model, .. } => {
+                at_most("model path", model, STRING_BYTES_MAX)
+            }
+            Command::Generate { job, .. } => {
+                at_most("prompt", &job.prompt, PROMPT_BYTES_MAX)?;
+                at_most("second prompt", job.prompt_2.as_deref().unwrap_or(""), PROMPT_BYTES_MAX)?;
+                at_most("negative prompt", &job.negative_prompt, PROMPT_BYTES_MAX)?;
+                let latents = job.init_latents.as_deref().unwrap_or("");
+                at_most("path of the initial latents", latents, STRING_BYTES_MAX)
+            }
+            Command::Hello { .. }
+            | Command::Verify { .. }
+            | Command::Load { .. }
+            | Command::Cancel
+            | Command::Unload
+            | Command::Bye => Ok(()),
+        }
+    }
+}

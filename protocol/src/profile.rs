@@ -1,0 +1,160 @@
+//! What a model needs: its description from the files, and its profile for one job shape.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Phase;
+use crate::units::{Bytes, StorageType};
+
+/// A kind of backend. Sizes of workspaces depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendKind {
+    /// The CPU with its RAM.
+    Host,
+    /// Host kernels over a memory of their own.
+    Virtual,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+/// What a job takes where its user names nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobDefaults {
+    /// Width of the picture in pixels.
+    pub width: u32,
+    /// Height of the picture in pixels.
+    pub height: u32,
+    /// Denoising steps.
+    pub steps: u32,
+    /// Text tokens of the long encoder.
+    pub max_sequence_length: u32,
+    /// Embedded guidance; ignored by models without it.
+    pub guidance_scale: f32,
+    /// Classifier-free guidance with a second run; 1 is none.
+    pub true_cfg_scale: f32,
+}
+
+/// What is in a model directory, read from configurations and headers only.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelDescription {
+    /// Path of the model directory.
+    pub model: String,
+    /// The model's family, as `flux`.
+    pub family: String,
+    /// The components in the order in which they run.
+    pub components: Vec<ComponentDescription>,
+    /// What a job takes where its user names nothing.
+    pub defaults: JobDefaults,
+    /// Width and height must be multiples of this.
+    pub side_multiple_pixels: u32,
+    /// Most text tokens of the long encoder that the model was made for.
+    pub sequence_tokens_max: u32,
+    /// Whether the model takes embedded guidance.
+    pub guidance_embeds: bool,
+    /// What is missing or wrong, a sentence each; empty for a complete model.
+    pub problems: Vec<String>,
+}
+
+/// What is on disk for one component.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ComponentDescription {
+    /// The component's name, as `dit`.
+    pub name: String,
+    /// The class that the model index names.
+    pub class: String,
+    /// The files that hold its weights.
+    pub files: Vec<String>,
+    /// The tensors that it uses.
+    pub tensors: u32,
+    /// Parameters that it uses.
+    pub parameters: u64,
+    /// Bytes that it uses, by storage type.
+    pub storage: Vec<StorageBytes>,
+    /// Bytes that it uses.
+    pub tensor_bytes: Bytes,
+    /// Bytes in its files that it does not use, as a VAE's encoder.
+    pub unused_bytes: Bytes,
+}
+
+/// Bytes held in one storage type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageBytes {
+    /// The storage type.
+    pub storage: StorageType,
+    /// Bytes held in it.
+    pub bytes: Bytes,
+}
+
+/// The exact needs of a model for one job shape and number of threads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelProfile {
+    /// The model's family.
+    pub family: String,
+    /// The components in the order in which they run.
+    pub components: Vec<ComponentProfile>,
+    /// Latents, embeddings and pictures that the host holds during the whole job.
+    pub job_bytes: Bytes,
+}
+
+/// The exact needs of one component.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ComponentProfile {
+    /// The component's name.
+    pub name: String,
+    /// The phase in which it computes.
+    pub phase: Phase,
+    /// How often its graph runs in one job.
+    pub calls: u32,
+    /// Its weights as in the file.
+    pub tensor_bytes: Bytes,
+    /// Its weights with the alignment that memory needs.
+    pub weights_bytes: Bytes,
+    /// Its arena on each kind of backend.
+    pub compute: Vec<BackendBytes>,
+    /// Activations that cross between host and device in one call, both ways.
+    pub boundary_bytes: Bytes,
+    /// Its segments in order.
+    pub segments: Vec<SegmentProfile>,
+}
+
+impl ComponentProfile {
+    /// The arena's size on a kind of backend; `None` where the component cannot run there.
+    pub fn compute_bytes(&self, backend: BackendKind) -> Option<Bytes> {
+        self.compute.iter().find(|entry| entry.backend == backend).map(|entry| entry.bytes)
+    }
+
+    /// Floating-point operations of one call.
+    pub fn flops(&self) -> f64 {
+        self.segments.iter().map(|segment| segment.flops).sum()
+    }
+}
+
+/// Bytes needed on one kind of backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendBytes {
+    /// The kind of backend.
+    pub backend: BackendKind,
+    /// Bytes needed there.
+    pub bytes: Bytes,
+}
+
+/// The exact needs of one segment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SegmentProfile {
+    /// The segment's name, usually its block's.
+    pub name: String,
+    /// Its weights with alignment.
+    pub weights_bytes: Bytes,
+    /// Its weights as in the file, by storage type.
+    pub storage: Vec<StorageBytes>,
+    /// The most that values alive within it occupy at one time, workspaces not counted.
+    pub arena_bytes: Bytes,
+    /// Values that cross its end into later segments.
+    pub carried_bytes: Bytes,
+    /// The largest workspace of a node in it, on each kind of backend.
+    pub workspace: Vec<BackendBytes>,
+    /// Floating-point operations of one call; a multiply-add counts two.
+    pub flops: f64,
+    /// Bytes that its nodes read and write in one call, weights included.
+    pub moved_bytes: Bytes,
+}

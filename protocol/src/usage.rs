@@ -1,0 +1,59 @@
+//! What a run really used, beside what its plan said.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{DeviceId, Phase};
+use crate::units::Bytes;
+
+/// Predicted and measured use of a job.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct UsageReport {
+    /// Every device of the plan, and the host as `host`.
+    pub devices: Vec<DeviceUsage>,
+    /// Wall times.
+    pub measured_ms: MeasuredMs,
+}
+
+/// Use of one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceUsage {
+    /// The device, or `host`.
+    pub id: DeviceId,
+    /// Each phase that ran.
+    pub phases: Vec<PhaseUsage>,
+}
+
+impl DeviceUsage {
+    /// The largest predicted and the largest measured peak.
+    pub fn peaks(&self) -> (Bytes, Bytes) {
+        let predicted = self.phases.iter().map(|p| p.predicted_peak_bytes).max();
+        let measured = self.phases.iter().map(|p| p.measured_peak_bytes).max();
+        (predicted.unwrap_or_default(), measured.unwrap_or_default())
+    }
+}
+
+/// Use of one device in one phase.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseUsage {
+    /// The phase.
+    pub phase: Phase,
+    /// What the plan says.
+    pub predicted_peak_bytes: Bytes,
+    /// The most that was allocated at one time.
+    pub measured_peak_bytes: Bytes,
+}
+
+/// Wall times in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct MeasuredMs {
+    /// Waiting for weights, in whichever phase.
+    pub load: f64,
+    /// The condition phase without waiting for weights.
+    pub condition: f64,
+    /// One step of the denoise phase, on average.
+    pub denoise_step: f64,
+    /// The decode phase without waiting for weights.
+    pub decode: f64,
+    /// The whole job in the executor.
+    pub total: f64,
+}
