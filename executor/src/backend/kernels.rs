@@ -1,0 +1,46 @@
+//! The CPU kernels: what a `host` backend, and a virtual device, computes with.
+//!
+//! Activations are `f32`, row-major: `[batch, tokens, features]`, images `[batch, height, width,
+//! channels]`. Weights are [`WeightView`]s in their storage type, wherever they lie, and are never
+//! widened whole: a panel at a time goes through a worker's scratch.
+//!
+//! Not here: which kernel a graph node needs, where its buffers lie, what a job costs.
+//!
+//! Invariants:
+//! - A kernel allocates nothing. What it needs beside its operands is `scratch`, whose length its
+//!   companion `*_scratch_len` tells from shapes alone.
+//! - Each element of a result is computed by one task, in an order of its own: the number of
+//!   workers never changes a bit of it.
+//! - Shapes are the caller's promise. A wrong one is a bug, and is asserted.
+
+mod workers;
+
+mod attention;
+mod conv;
+mod elementwise;
+mod group_norm;
+mod matmul;
+mod norm;
+mod tokens;
+
+mod math;
+mod simd;
+mod simd_portable;
+#[cfg(target_arch = "x86_64")]
+mod simd_x86;
+mod tile;
+mod widen;
+
+#[cfg(test)]
+mod testing;
+
+pub use attention::{AttentionShape, attention, attention_scratch_len};
+pub use conv::{ConvShape, conv2d, conv2d_scratch_len};
+pub use elementwise::{activate, add, add_rows, gated_add, mul, rope};
+pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};
+pub use math::Activation;
+pub use matmul::{LinearShape, linear, linear_scratch_len};
+pub use norm::{Modulation, ada_layer_norm, layer_norm, rms_norm};
+pub use simd::Isa;
+pub use tokens::{concat_tokens, embedding, relative_position_bias, sinusoid, slice_tokens};
+pub use workers::{Workers, WorkersError};

@@ -1,0 +1,162 @@
+//! The vectors of x86-64: AVX-512, and AVX2 with fused multiply-add.
+//!
+//! Each function compiles to its instructions only when inlined into code for which they are
+//! enabled, which `per_isa!` sees to.
+
+use std::arch::x86_64::{
+    __m256, __m512, _mm_add_ps, _mm_storeu_ps, _mm256_castps256_ps128, _mm256_extractf128_ps,
+    _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_ps,
+    _mm256_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_loadu_ps,
+    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_storeu_ps,
+};
+
+use super::simd::Lanes;
+
+/// Sixteen lanes; 24 accumulators leave 8 registers for operands.
+pub(super) struct Avx512;
+
+/// Eight lanes; 12 accumulators leave 4 registers for operands.
+pub(super) struct Avx2;
+
+impl Lanes for Avx512 {
+    type Vector = __m512;
+    const WIDTH: usize = 16;
+    const ROWS: usize = 8;
+
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn zero() -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_setzero_ps() }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, count: usize) -> __m512 {
+        // SAFETY: the caller's promise; masked lanes are not read.
+        unsafe { _mm512_maskz_loadu_ps((1 << count) - 1, from) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(v: &[__m512; 8]) -> [f32; 8] {
+        let mut lanes = [0.0; 16];
+        // SAFETY: the caller's promise; the store has room for 16 elements.
+        unsafe {
+            // Each step halves the number of lanes that remain of a vector and packs two results.
+            let a =
+                [halves(v[0], v[1]), halves(v[2], v[3]), halves(v[4], v[5]), halves(v[6], v[7])];
+            let b = [quarters(a[0], a[1]), quarters(a[2], a[3])];
+            let pairs = _mm512_add_ps(
+                _mm512_shuffle_ps::<0b10_00_10_00>(b[0], b[1]),
+                _mm512_shuffle_ps::<0b11_01_11_01>(b[0], b[1]),
+            );
+            let sums = _mm512_add_ps(
+                _mm512_shuffle_ps::<0b10_00_10_00>(pairs, pairs),
+                _mm512_shuffle_ps::<0b11_01_11_01>(pairs, pairs),
+            );
+            _mm512_storeu_ps(lanes.as_mut_ptr(), sums);
+        }
+        // Block i of four lanes begins with the sums of vectors i and i + 4.
+        [lanes[0], lanes[4], lanes[8], lanes[12], lanes[1], lanes[5], lanes[9], lanes[13]]
+    }
+}
+
+/// Blocks of four lanes: `[x0 + x2, x1 + x3, y0 + y2, y1 + y3]`.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+unsafe fn halves(x: __m512, y: __m512) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(x, y),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(x, y),
+        )
+    }
+}
+
+/// Blocks of four lanes: `[x0 + x1, x2 + x3, y0 + y1, y2 + y3]`.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+unsafe fn quarters(x: __m512, y: __m512) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(x, y),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(x, y),
+        )
+    }
+}
+
+/// `LANE_MASKS[8 - count..]` begins with `count` set lanes.
+static LANE_MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+impl Lanes for Avx2 {
+    type Vector = __m256;
+    const WIDTH: usize = 8;
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn zero() -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_setzero_ps() }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, count: usize) -> __m256 {
+        let mask = &LANE_MASKS[8 - count..][..8];
+        // SAFETY: the caller's promise; masked lanes are not read, and the mask has 8 lanes.
+        unsafe { _mm256_maskload_ps(from, _mm256_loadu_si256(mask.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(v: &[__m256; 8]) -> [f32; 8] {
+        let mut sums = [0.0; 8];
+        for (half, four) in sums.chunks_exact_mut(4).zip(v.chunks_exact(4)) {
+            // SAFETY: the caller's promise; the store has room for 4 elements.
+            unsafe {
+                let pairs = [_mm256_hadd_ps(four[0], four[1]), _mm256_hadd_ps(four[2], four[3])];
+                let quads = _mm256_hadd_ps(pairs[0], pairs[1]);
+                let low = _mm256_castps256_ps128(quads);
+                let high = _mm256_extractf128_ps::<1>(quads);
+                _mm_storeu_ps(half.as_mut_ptr(), _mm_add_ps(low, high));
+            }
+        }
+        sums
+    }
+}

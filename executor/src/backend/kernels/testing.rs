@@ -1,0 +1,123 @@
+//! What the kernels' tests share: random values, stored weights, comparison, and the rule that the
+//! number of workers never changes a bit.
+
+use half::{bf16, f16};
+use protocol::StorageType;
+
+use super::simd::Isa;
+use super::workers::Workers;
+use crate::weights::view::WeightView;
+
+/// A small generator (xorshift), the same on every run.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// About normal: the sum of twelve uniform values, less six.
+    pub(super) fn normal(&mut self) -> f32 {
+        (0..12).map(|_| (self.next() >> 40) as f32 / (1u64 << 24) as f32).sum::<f32>() - 6.0
+    }
+
+    pub(super) fn normals(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.normal()).collect()
+    }
+
+    /// Values with a mean that a careless variance would drown in.
+    pub(super) fn far_from_zero(&mut self, count: usize) -> Vec<f32> {
+        self.normals(count).into_iter().map(|x| x + 10.0).collect()
+    }
+}
+
+/// `row` to mean 0 and variance 1, in f64.
+pub(super) fn normalised(row: &[f32], eps: f32) -> Vec<f64> {
+    let count = row.len() as f64;
+    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / count;
+    let variance = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / count;
+    row.iter().map(|&x| (f64::from(x) - mean) / (variance + f64::from(eps)).sqrt()).collect()
+}
+
+/// A weight with its bytes at an odd address, and the values that they stand for.
+pub(super) struct Stored {
+    pub(super) shape: Vec<usize>,
+    pub(super) values: Vec<f32>,
+    storage: StorageType,
+    bytes: Vec<u8>,
+    skip: usize,
+}
+
+impl Stored {
+    pub(super) fn new(storage: StorageType, shape: &[usize], values: Vec<f32>) -> Stored {
+        assert_eq!(values.len(), shape.iter().product());
+        let mut bytes = vec![0; 2 + values.len() * storage.element_bytes()];
+        let skip = 1 + bytes.as_ptr().addr() % 2;
+        let mut stored = Vec::with_capacity(bytes.len());
+        let mut rounded = Vec::with_capacity(values.len());
+        for value in values {
+            match storage {
+                StorageType::F32 => {
+                    stored.extend(value.to_le_bytes());
+                    rounded.push(value);
+                }
+                StorageType::F16 => {
+                    stored.extend(f16::from_f32(value).to_le_bytes());
+                    rounded.push(f16::from_f32(value).to_f32());
+                }
+                StorageType::BF16 => {
+                    stored.extend(bf16::from_f32(value).to_le_bytes());
+                    rounded.push(bf16::from_f32(value).to_f32());
+                }
+            }
+        }
+        bytes[skip..skip + stored.len()].copy_from_slice(&stored);
+        Stored { shape: shape.to_vec(), values: rounded, storage, bytes, skip }
+    }
+
+    pub(super) fn random(random: &mut Random, storage: StorageType, shape: &[usize]) -> Stored {
+        let values = random.normals(shape.iter().product());
+        Stored::new(storage, shape, values)
+    }
+
+    pub(super) fn view(&self) -> WeightView<'_> {
+        let len = self.values.len() * self.storage.element_bytes();
+        let bytes = &self.bytes[self.skip..self.skip + len];
+        WeightView { storage: self.storage, shape: &self.shape, bytes }
+    }
+}
+
+/// Scratch as a kernel finds it: full of what must not matter.
+pub(super) fn scratch(len: usize) -> Vec<f32> {
+    vec![f32::NAN; len]
+}
+
+/// Runs `kernel` on every instruction set with 1, 2 and 3 workers. What it returns must be the same
+/// bits for all worker counts.
+pub(super) fn for_each_workers(kernel: impl Fn(&Workers) -> Vec<f32>) {
+    for isa in Isa::available() {
+        let results = [1, 2, 3].map(|count| kernel(&Workers::with_isa(count, isa).unwrap()));
+        for result in &results[1..] {
+            let same = result.iter().zip(&results[0]).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same && result.len() == results[0].len(), "{isa}: workers change the result");
+        }
+    }
+}
+
+/// Each difference is at most `tolerance` times the root mean square of what is expected.
+pub(super) fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, name: &str) {
+    assert_eq!(got.len(), expected.len(), "{name}");
+    let squares: f64 = expected.iter().map(|value| value * value).sum();
+    let allowed = tolerance * (squares / expected.len() as f64).sqrt() + 1e-30;
+    for (at, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(got) - expected).abs();
+        assert!(error <= allowed, "{name}: [{at}] {got}, not {expected}: {error:e} > {allowed:e}");
+    }
+}

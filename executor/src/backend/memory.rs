@@ -1,0 +1,136 @@
+//! A device's memory as an account: what is allocated, the most that was, and the hard capacity.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use protocol::{Bytes, DeviceId};
+
+/// An allocation that did not fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{device} is out of memory: {region} needs {} B, {} B are free",
+    requested_bytes.0, free_bytes.0
+)]
+pub struct OutOfMemory {
+    /// The device, or `host`.
+    pub device: DeviceId,
+    /// What was to be allocated.
+    pub region: String,
+    /// Bytes asked for.
+    pub requested_bytes: Bytes,
+    /// Bytes that were free.
+    pub free_bytes: Bytes,
+}
+
+/// The account of one device.
+#[derive(Debug)]
+pub struct Memory {
+    device: DeviceId,
+    capacity: Bytes,
+    fail_allocation: Option<u32>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    used: Bytes,
+    peak: Bytes,
+    allocations: u32,
+}
+
+impl Memory {
+    /// An empty account. The allocation numbered `fail_allocation`, from 1, fails whatever is free.
+    pub fn new(device: DeviceId, capacity: Bytes, fail_allocation: Option<u32>) -> Arc<Memory> {
+        Arc::new(Memory { device, capacity, fail_allocation, counts: Mutex::default() })
+    }
+
+    /// Takes bytes from the account until the charge is dropped.
+    pub fn charge(self: &Arc<Self>, region: &str, bytes: Bytes) -> Result<Charge, OutOfMemory> {
+        let mut counts = self.counts();
+        counts.allocations += 1;
+        let free = self.capacity.saturating_sub(counts.used);
+        if bytes > free || self.fail_allocation == Some(counts.allocations) {
+            return Err(OutOfMemory {
+                device: self.device.clone(),
+                region: region.to_owned(),
+                requested_bytes: bytes,
+                // A device that someone else filled shows less than its account says.
+                free_bytes: free.min(bytes.saturating_sub(Bytes(1))),
+            });
+        }
+        counts.used += bytes;
+        counts.peak = counts.peak.max(counts.used);
+        Ok(Charge { memory: Arc::clone(self), bytes })
+    }
+
+    /// What the account would say if the system itself refused an allocation within the capacity.
+    pub fn refused(&self, region: &str, bytes: Bytes) -> OutOfMemory {
+        OutOfMemory {
+            device: self.device.clone(),
+            region: region.to_owned(),
+            requested_bytes: bytes,
+            free_bytes: Bytes::ZERO,
+        }
+    }
+
+    /// Bytes allocated now.
+    pub fn used(&self) -> Bytes {
+        self.counts().used
+    }
+
+    /// The most bytes allocated at one time since the last [`Memory::restart_peak`].
+    pub fn peak(&self) -> Bytes {
+        self.counts().peak
+    }
+
+    /// Starts a new peak from what is allocated now.
+    pub fn restart_peak(&self) {
+        let mut counts = self.counts();
+        counts.peak = counts.used;
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes taken from an account; given back when dropped.
+#[derive(Debug)]
+pub struct Charge {
+    memory: Arc<Memory>,
+    bytes: Bytes,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut counts = self.memory.counts();
+        counts.used = counts.used - self.bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_byte_beyond_the_capacity_is_refused() {
+        let memory = Memory::new(DeviceId("virtual0".into()), Bytes(100), None);
+        let held = memory.charge("weights", Bytes(60)).unwrap();
+        let refused = memory.charge("arena", Bytes(41)).unwrap_err();
+        assert_eq!((refused.requested_bytes, refused.free_bytes), (Bytes(41), Bytes(40)));
+        let second = memory.charge("arena", Bytes(40)).unwrap();
+        assert_eq!((memory.used(), memory.peak()), (Bytes(100), Bytes(100)));
+        drop(held);
+        memory.restart_peak();
+        assert_eq!((memory.used(), memory.peak()), (Bytes(40), Bytes(40)));
+        drop(second);
+        assert_eq!(memory.used(), Bytes::ZERO);
+    }
+
+    #[test]
+    fn the_numbered_allocation_fails_once() {
+        let memory = Memory::new(DeviceId("virtual0".into()), Bytes(100), Some(2));
+        let _first = memory.charge("weights", Bytes(10)).unwrap();
+        assert!(memory.charge("arena", Bytes(10)).is_err());
+        assert!(memory.charge("arena", Bytes(10)).is_ok());
+    }
+}

@@ -1,0 +1,50 @@
+//! How errors of the executor become the protocol's typed failures.
+
+use std::fmt::Display;
+
+use protocol::{Failure, FailureKind};
+
+use crate::backend::Cancelled;
+use crate::models::ModelError;
+use crate::weights::WeightsError;
+
+/// The plan breaks a rule or disagrees with its schedule.
+pub fn refused(message: impl Display) -> Failure {
+    Failure { kind: FailureKind::PlanRefused, message: message.to_string() }
+}
+
+/// The request makes no sense for the model.
+pub fn bad_request(message: impl Display) -> Failure {
+    Failure { kind: FailureKind::BadRequest, message: message.to_string() }
+}
+
+/// A file of the model is at fault.
+pub fn bad_model(message: impl Display) -> Failure {
+    Failure { kind: FailureKind::BadModel, message: message.to_string() }
+}
+
+/// A fault of the executor or of the system under it.
+pub fn internal(message: impl Display) -> Failure {
+    Failure { kind: FailureKind::Internal, message: message.to_string() }
+}
+
+impl From<Cancelled> for Failure {
+    fn from(cancelled: Cancelled) -> Failure {
+        Failure { kind: FailureKind::Cancelled, message: cancelled.to_string() }
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Failure {
+        match error {
+            ModelError::Job(message) => bad_request(message),
+            other => bad_model(other),
+        }
+    }
+}
+
+impl From<WeightsError> for Failure {
+    fn from(error: WeightsError) -> Failure {
+        bad_model(error)
+    }
+}

@@ -1,0 +1,143 @@
+//! The graph of one component for one job shape: what is computed, from which weights, in which order.
+//!
+//! Pure data. It says nothing of devices, memory or kernels, and is never changed once built: the
+//! schedule is made beside it. Invariants, kept by [`GraphBuilder`]:
+//! - nodes stand in the order in which they run; a node's inputs are graph inputs or earlier outputs;
+//! - each value has one producer; each weight has one name and belongs to the segment that first uses it;
+//! - segments are contiguous ranges of nodes.
+
+mod builder;
+mod cost;
+mod op;
+
+pub use builder::GraphBuilder;
+pub use op::Op;
+pub use op::{AttentionOp, ConvOp, Normalization};
+
+use protocol::Bytes;
+
+use crate::weights::TensorRef;
+
+/// A value of a graph, by index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValueId(pub usize);
+
+/// A weight of a graph, by index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WeightId(pub usize);
+
+/// What the elements of a value are. Both take 4 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElementType {
+    /// Activations.
+    F32,
+    /// Token ids.
+    I32,
+}
+
+/// An activation, an input or an output.
+#[derive(Debug, Clone)]
+pub struct Value {
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// What its elements are.
+    pub element: ElementType,
+}
+
+impl Value {
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Size in memory, alignment not counted.
+    pub fn bytes(&self) -> Bytes {
+        Bytes(4 * self.elements() as u64)
+    }
+
+    /// The innermost dimension.
+    pub fn features(&self) -> usize {
+        *self.shape.last().expect("values have at least one dimension")
+    }
+}
+
+/// A weight, where it lies in the files, and the segment it belongs to.
+#[derive(Debug, Clone)]
+pub struct Weight {
+    /// Its name in the checkpoint.
+    pub name: String,
+    /// Where its bytes are.
+    pub tensor: TensorRef,
+    /// Index of its segment.
+    pub segment: usize,
+}
+
+/// One operation.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// Its activations.
+    pub inputs: Vec<ValueId>,
+    /// Its parameters.
+    pub weights: Vec<WeightId>,
+    /// Its result.
+    pub output: ValueId,
+    /// Index of its segment.
+    pub segment: usize,
+}
+
+/// A named input or output.
+#[derive(Debug, Clone)]
+pub struct Port {
+    /// The name that the pipeline uses.
+    pub name: &'static str,
+    /// The value.
+    pub value: ValueId,
+}
+
+/// A component's computation.
+#[derive(Debug, Clone)]
+pub struct Graph {
+    /// All values.
+    pub values: Vec<Value>,
+    /// All weights, in order of first use.
+    pub weights: Vec<Weight>,
+    /// All nodes, in running order.
+    pub nodes: Vec<Node>,
+    /// Names of the segments, in running order.
+    pub segments: Vec<String>,
+    /// What must be given before a run.
+    pub inputs: Vec<Port>,
+    /// What is there after a run.
+    pub outputs: Vec<Port>,
+}
+
+impl Graph {
+    /// A value by id.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0]
+    }
+
+    /// The input of this name. A wrong name is a bug of the caller.
+    pub fn input(&self, name: &str) -> ValueId {
+        port(&self.inputs, name)
+    }
+
+    /// The output of this name. A wrong name is a bug of the caller.
+    pub fn output(&self, name: &str) -> ValueId {
+        port(&self.outputs, name)
+    }
+
+    /// Bytes of inputs and outputs together: what crosses between host and device in one call.
+    pub fn boundary_bytes(&self) -> Bytes {
+        self.inputs.iter().chain(&self.outputs).map(|port| self.value(port.value).bytes()).sum()
+    }
+}
+
+fn port(ports: &[Port], name: &str) -> ValueId {
+    match ports.iter().find(|port| port.name == name) {
+        Some(port) => port.value,
+        None => panic!("no port named {name}"),
+    }
+}

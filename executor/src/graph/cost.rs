@@ -1,0 +1,40 @@
+//! What a node costs: floating-point operations and bytes moved, for the time model.
+
+use protocol::Bytes;
+
+use super::{Graph, Node, Op};
+
+impl Graph {
+    /// Floating-point operations of a node; a multiply-add counts two. Element-wise work is counted as
+    /// one operation an element: it is bound by bytes, not by arithmetic.
+    pub fn flops(&self, node: &Node) -> f64 {
+        let out = self.value(node.output);
+        let elements = out.elements() as f64;
+        match &node.op {
+            Op::Linear(_) => {
+                let inner: usize = node.inputs.iter().map(|&x| self.value(x).features()).sum();
+                2.0 * elements * inner as f64
+            }
+            Op::Attention(_) => {
+                let keys = self.value(node.inputs[1]).shape[1] as f64;
+                4.0 * elements * keys
+            }
+            Op::Conv2d(conv) => {
+                let channels = self.value(node.inputs[0]).features();
+                2.0 * elements * (conv.kernel * conv.kernel * channels) as f64
+            }
+            _ => elements,
+        }
+    }
+
+    /// Bytes that a node reads and writes once: activations, weights, result.
+    pub fn moved_bytes(&self, node: &Node) -> Bytes {
+        let inputs: Bytes = node.inputs.iter().map(|&x| self.value(x).bytes()).sum();
+        let weights: Bytes = match node.op {
+            // A table is read a row for each token, not whole.
+            Op::Embedding => self.value(node.output).bytes(),
+            _ => node.weights.iter().map(|&w| self.weights[w.0].tensor.size()).sum(),
+        };
+        inputs + weights + self.value(node.output).bytes()
+    }
+}

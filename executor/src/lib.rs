@@ -1,0 +1,20 @@
+//! Berth's executor: maps weights, allocates exactly what a plan says, runs the scheduled graph, and
+//! reports what it really used.
+//!
+//! Invariants:
+//! - The executor has no choices: it may refuse a plan, never adjust one.
+//! - [`graph`] and [`schedule`] are pure; measuring runs the same code as running, with nothing allocated.
+//! - [`models`] never imports a backend; `unsafe` lives in `weights::mapping` and under [`backend`] only.
+//! - Every allocation that grows with a model or a job is charged to a device's account.
+
+pub mod backend;
+pub mod failure;
+pub mod graph;
+pub mod models;
+pub mod pipeline;
+pub mod runtime;
+pub mod schedule;
+pub mod serve;
+pub mod weights;
+
+pub use serve::main;

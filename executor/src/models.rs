@@ -1,0 +1,184 @@
+//! Models: what each family is made of. One file of configuration, names and graph for each component
+//! family; nothing outside this module and `pipeline` knows a family's name.
+//!
+//! A model is opened from configurations and weight headers only. Its graphs say nothing of devices.
+
+pub mod clip;
+pub mod config;
+pub mod defaults;
+pub mod flux;
+pub mod t5;
+pub mod transformer;
+pub mod vae;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use protocol::profile::{BackendBytes, ComponentProfile, ModelProfile};
+use protocol::{BackendKind, JobShape, ModelDescription, Phase};
+
+use crate::graph::Graph;
+use crate::pipeline::tokenizer::TokenizerError;
+use crate::schedule::Schedule;
+use crate::weights::{WeightFiles, WeightsError};
+
+pub use flux::Flux;
+
+/// Every kind of backend that a profile states sizes for.
+const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
+
+/// What is wrong with a model or with a job asked of it.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A file that must be there is not.
+    #[error("{} has no {file}; hint: a model is a directory in diffusers format, whole", dir.display())]
+    MissingFile {
+        /// The directory looked into.
+        dir: PathBuf,
+        /// The file's name within it.
+        file: String,
+    },
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A configuration is larger than any real one.
+    #[error("{} has {got} bytes, more than the {limit} a configuration may have", path.display())]
+    ConfigTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        got: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A configuration is no JSON or TOML, or lacks a field.
+    #[error("{}: {message}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the place.
+        message: String,
+    },
+    /// A pipeline class that no family here has.
+    #[error(
+        "{}: the family of `{class}` is unknown; hint: known is {known}", path.display()
+    )]
+    UnknownFamily {
+        /// The model index.
+        path: PathBuf,
+        /// Its class.
+        class: String,
+        /// The classes that are known.
+        known: &'static str,
+    },
+    /// The weight files are at fault.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A tokenizer's files are at fault.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The job asks for what the model cannot do.
+    #[error("{0}")]
+    Job(String),
+}
+
+/// The graph of one component for one job shape.
+pub struct ComponentGraph {
+    /// The component's name, as `dit`.
+    pub name: &'static str,
+    /// The phase in which it computes.
+    pub phase: Phase,
+    /// How often the graph runs in one job.
+    pub calls: u32,
+    /// The graph.
+    pub graph: Graph,
+}
+
+/// An opened model.
+pub enum Model {
+    /// FLUX.1 schnell, dev, and models of the same classes.
+    Flux(Box<Flux>),
+}
+
+impl Model {
+    /// Opens a diffusers directory: reads configurations and weight headers, maps the files.
+    pub fn open(dir: &Path) -> Result<Model, ModelError> {
+        let index = config::ModelIndex::read(dir)?;
+        match index.class.as_str() {
+            flux::CLASS => Ok(Model::Flux(Box::new(Flux::open(dir, &index)?))),
+            class => Err(ModelError::UnknownFamily {
+                path: dir.join(config::MODEL_INDEX),
+                class: class.to_owned(),
+                known: flux::CLASS,
+            }),
+        }
+    }
+
+    /// The family's name.
+    pub fn family(&self) -> &'static str {
+        match self {
+            Model::Flux(_) => flux::FAMILY,
+        }
+    }
+
+    /// What is in the directory.
+    pub fn description(&self) -> ModelDescription {
+        match self {
+            Model::Flux(model) => model.description(),
+        }
+    }
+
+    /// The graphs of all components for a job shape, in the order in which they run.
+    pub fn graphs(&self, job: &JobShape) -> Result<Vec<ComponentGraph>, ModelError> {
+        match self {
+            Model::Flux(model) => model.graphs(job),
+        }
+    }
+
+    /// The weight files of a component.
+    pub fn files(&self, component: &str) -> &Arc<WeightFiles> {
+        match self {
+            Model::Flux(model) => model.files(component),
+        }
+    }
+
+    /// An error if any weight file has become shorter since it was mapped.
+    pub fn check_unchanged(&self) -> Result<(), WeightsError> {
+        match self {
+            Model::Flux(model) => model.check_unchanged(),
+        }
+    }
+
+    /// The exact needs of the model for a job shape: the schedules of every component on every kind of
+    /// backend, with nothing allocated.
+    pub fn profile(&self, job: &JobShape, threads: usize) -> Result<ModelProfile, ModelError> {
+        let components =
+            self.graphs(job)?.into_iter().map(|c| component_profile(c, threads)).collect();
+        let job_bytes = crate::pipeline::JobLayout::of(self, job).bytes();
+        Ok(ModelProfile { family: self.family().to_owned(), components, job_bytes })
+    }
+}
+
+fn component_profile(component: ComponentGraph, threads: usize) -> ComponentProfile {
+    let schedules: Vec<Schedule> =
+        KINDS.iter().map(|&kind| Schedule::new(component.graph.clone(), kind, threads)).collect();
+    let (host, others) = schedules.split_first().expect("there are kinds");
+    ComponentProfile {
+        name: component.name.to_owned(),
+        phase: component.phase,
+        calls: component.calls,
+        tensor_bytes: host.tensor_bytes(),
+        weights_bytes: host.weights_bytes,
+        compute: schedules
+            .iter()
+            .map(|schedule| BackendBytes { backend: schedule.backend, bytes: schedule.arena_bytes })
+            .collect(),
+        boundary_bytes: host.graph.boundary_bytes(),
+        segments: host.segments(&others.iter().collect::<Vec<_>>()),
+    }
+}

@@ -1,0 +1,122 @@
+//! Reading configuration files: a size cap, JSON by serde, and limits on every dimension, so that no later
+//! arithmetic on shapes can overflow.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+use super::ModelError;
+
+/// The file that makes a directory a model.
+pub const MODEL_INDEX: &str = "model_index.json";
+
+/// Largest configuration file. Published ones have some kilobytes.
+pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Largest width of any layer. The widest published one (T5-XXL's feed-forward) has 10,240.
+pub const WIDTH_MAX: usize = 1 << 17;
+
+/// Largest vocabulary. The largest published one (UMT5, Gemma 3) has 262,208 entries.
+pub const VOCABULARY_MAX: usize = 1 << 20;
+
+/// Most layers of one kind. The deepest published DiT has 60.
+pub const LAYERS_MAX: usize = 256;
+
+/// `model_index.json`: the pipeline's class and the class of each part.
+pub struct ModelIndex {
+    /// The pipeline's class.
+    pub class: String,
+    parts: BTreeMap<String, serde_json::Value>,
+    path: PathBuf,
+}
+
+impl ModelIndex {
+    /// Reads it from a model directory.
+    pub fn read(dir: &Path) -> Result<ModelIndex, ModelError> {
+        let path = dir.join(MODEL_INDEX);
+        if !path.is_file() {
+            return Err(ModelError::MissingFile {
+                dir: dir.to_owned(),
+                file: MODEL_INDEX.to_owned(),
+            });
+        }
+        let parts: BTreeMap<String, serde_json::Value> = read_json(&path)?;
+        let class =
+            parts.get("_class_name").and_then(|class| class.as_str()).unwrap_or("").to_owned();
+        Ok(ModelIndex { class, parts, path })
+    }
+
+    /// The class of a part, as `["transformers", "CLIPTextModel"]` says it; an error unless it is one of
+    /// the expected ones.
+    pub fn part(&self, name: &str, expected: &[&str]) -> Result<String, ModelError> {
+        let class =
+            self.parts.get(name).and_then(|part| part.get(1)).and_then(|class| class.as_str());
+        match class {
+            Some(class) if expected.contains(&class) => Ok(class.to_owned()),
+            other => Err(ModelError::Config {
+                path: self.path.clone(),
+                message: format!(
+                    "part `{name}` is of class {}, expected {}",
+                    other.unwrap_or("none"),
+                    expected.join(" or ")
+                ),
+            }),
+        }
+    }
+}
+
+/// Reads a text file under the size cap.
+pub fn read_text(path: &Path) -> Result<String, ModelError> {
+    let fail = |source| ModelError::Read { path: path.to_owned(), source };
+    let got = std::fs::metadata(path).map_err(fail)?.len();
+    if got > CONFIG_BYTES_MAX {
+        let path = path.to_owned();
+        return Err(ModelError::ConfigTooLarge { path, got, limit: CONFIG_BYTES_MAX });
+    }
+    std::fs::read_to_string(path).map_err(fail)
+}
+
+/// Reads a JSON file under the size cap.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+    serde_json::from_str(&read_text(path)?)
+        .map_err(|error| ModelError::Config { path: path.to_owned(), message: error.to_string() })
+}
+
+/// Reads `config.json` of a part, with its path for later messages.
+pub fn read_part<T: DeserializeOwned>(dir: &Path, part: &str) -> Result<(PathBuf, T), ModelError> {
+    let path = dir.join(part).join("config.json");
+    if !path.is_file() {
+        return Err(ModelError::MissingFile {
+            dir: dir.to_owned(),
+            file: format!("{part}/config.json"),
+        });
+    }
+    let config = read_json(&path)?;
+    Ok((path, config))
+}
+
+/// Collects what is wrong with a configuration's numbers.
+pub struct Limits<'a> {
+    path: &'a Path,
+}
+
+impl<'a> Limits<'a> {
+    /// Checks for this file.
+    pub fn of(path: &'a Path) -> Limits<'a> {
+        Limits { path }
+    }
+
+    /// A count within 1 and `max`.
+    pub fn count(&self, name: &str, value: usize, max: usize) -> Result<(), ModelError> {
+        self.holds((1..=max).contains(&value), || format!("{name} is {value}, expected 1 to {max}"))
+    }
+
+    /// Any other rule.
+    pub fn holds(&self, holds: bool, message: impl FnOnce() -> String) -> Result<(), ModelError> {
+        if holds {
+            return Ok(());
+        }
+        Err(ModelError::Config { path: self.path.to_owned(), message: message() })
+    }
+}

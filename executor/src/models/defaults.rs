@@ -1,0 +1,50 @@
+//! `berth.toml`: what a job on this model takes where its user names nothing. Any model directory may have
+//! one beside its model index.
+
+use std::path::Path;
+
+use protocol::profile::JobDefaults;
+use serde::Deserialize;
+
+use super::ModelError;
+use super::config::read_text;
+
+/// The file's name.
+pub const FILE: &str = "berth.toml";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    defaults: Defaults,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Defaults {
+    width: Option<u32>,
+    height: Option<u32>,
+    steps: Option<u32>,
+    max_sequence_length: Option<u32>,
+    guidance_scale: Option<f32>,
+    true_cfg_scale: Option<f32>,
+}
+
+/// The family's defaults, with those of the model directory in their place where it has any.
+pub fn read(dir: &Path, family: JobDefaults) -> Result<JobDefaults, ModelError> {
+    let path = dir.join(FILE);
+    if !path.exists() {
+        return Ok(family);
+    }
+    let file: File = toml::from_str(&read_text(&path)?)
+        .map_err(|error| ModelError::Config { path, message: error.to_string() })?;
+    let own = file.defaults;
+    Ok(JobDefaults {
+        width: own.width.unwrap_or(family.width),
+        height: own.height.unwrap_or(family.height),
+        steps: own.steps.unwrap_or(family.steps),
+        max_sequence_length: own.max_sequence_length.unwrap_or(family.max_sequence_length),
+        guidance_scale: own.guidance_scale.unwrap_or(family.guidance_scale),
+        true_cfg_scale: own.true_cfg_scale.unwrap_or(family.true_cfg_scale),
+    })
+}

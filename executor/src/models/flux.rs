@@ -1,0 +1,326 @@
+//! The FLUX.1 family: which parts it has, and how they fit together.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use protocol::profile::{ComponentDescription, JobDefaults, StorageBytes};
+use protocol::{Bytes, JobShape, ModelDescription, Phase, StorageType};
+
+use super::clip::ClipConfig;
+use super::config::{Limits, ModelIndex, read_part, read_text};
+use super::t5::T5Config;
+use super::transformer::TransformerConfig;
+use super::vae::VaeConfig;
+use super::{ComponentGraph, ModelError, defaults};
+use crate::graph::Graph;
+use crate::pipeline::sampler::FlowMatchConfig;
+use crate::pipeline::tokenizer::{Tokenizer, TokenizerKind};
+use crate::weights::WeightFiles;
+
+/// The family's name.
+pub const FAMILY: &str = "flux";
+
+/// The pipeline class of the family's model index.
+pub const CLASS: &str = "FluxPipeline";
+
+/// The component names, in the order in which they run.
+pub const COMPONENTS: [&str; 4] = ["clip", "t5", "dit", "vae"];
+
+/// Pixels of a packed latent token along a side, in latent cells (`FluxPipeline._pack_latents`).
+pub const PATCH: usize = 2;
+
+/// Most text tokens that `FluxPipeline` takes.
+const SEQUENCE_TOKENS_MAX: u32 = 512;
+
+/// A part of the model: its configuration and weights.
+struct Part<C> {
+    class: String,
+    config: C,
+    files: Arc<WeightFiles>,
+}
+
+/// An opened FLUX.1 model.
+pub struct Flux {
+    dir: String,
+    clip: Part<ClipConfig>,
+    t5: Part<T5Config>,
+    transformer: Part<TransformerConfig>,
+    vae: Part<VaeConfig>,
+    tokenizers: [Tokenizer; 2],
+    sampler: FlowMatchConfig,
+    defaults: JobDefaults,
+}
+
+impl Flux {
+    /// Opens a directory whose model index was read already.
+    pub fn open(dir: &Path, index: &ModelIndex) -> Result<Flux, ModelError> {
+        let clip: Part<ClipConfig> =
+            part(dir, index, "text_encoder", &["CLIPTextModel"], &["model"], ClipConfig::check)?;
+        let t5: Part<T5Config> =
+            part(dir, index, "text_encoder_2", &["T5EncoderModel"], &["model"], T5Config::check)?;
+        let stems = ["diffusion_pytorch_model"];
+        let transformer: Part<TransformerConfig> = part(
+            dir,
+            index,
+            "transformer",
+            &["FluxTransformer2DModel"],
+            &stems,
+            TransformerConfig::check,
+        )?;
+        let vae: Part<VaeConfig> =
+            part(dir, index, "vae", &["AutoencoderKL"], &stems, VaeConfig::check)?;
+        check_widths(dir, &clip.config, &t5.config, &transformer.config, &vae.config)?;
+        let tokenizers = [
+            Tokenizer::open(&dir.join("tokenizer"), TokenizerKind::Clip)?,
+            Tokenizer::open(&dir.join("tokenizer_2"), TokenizerKind::T5)?,
+        ];
+        let sampler = sampler(dir, index)?;
+        let defaults = defaults::read(dir, family_defaults(&transformer.config))?;
+        let dir = dir.to_string_lossy().into_owned();
+        Ok(Flux { dir, clip, t5, transformer, vae, tokenizers, sampler, defaults })
+    }
+
+    /// The text encoder for the pooled embedding.
+    pub fn clip(&self) -> &ClipConfig {
+        &self.clip.config
+    }
+
+    /// The text encoder for the sequence of embeddings.
+    pub fn t5(&self) -> &T5Config {
+        &self.t5.config
+    }
+
+    /// The DiT.
+    pub fn transformer(&self) -> &TransformerConfig {
+        &self.transformer.config
+    }
+
+    /// The VAE.
+    pub fn vae(&self) -> &VaeConfig {
+        &self.vae.config
+    }
+
+    /// The sampler's configuration.
+    pub fn sampler(&self) -> &FlowMatchConfig {
+        &self.sampler
+    }
+
+    /// The tokenizers of the two text encoders.
+    pub fn tokenizers(&self) -> &[Tokenizer; 2] {
+        &self.tokenizers
+    }
+
+    /// Pixels that width and height must be multiples of.
+    pub fn side_multiple(&self) -> usize {
+        PATCH * self.vae.config.scale()
+    }
+
+    /// Height and width of a job's latents.
+    pub fn latent_size(&self, job: &JobShape) -> [usize; 2] {
+        let scale = self.vae.config.scale();
+        [job.height as usize / scale, job.width as usize / scale]
+    }
+
+    /// Packed latent tokens of one picture.
+    pub fn image_tokens(&self, job: &JobShape) -> usize {
+        let [height, width] = self.latent_size(job);
+        (height / PATCH) * (width / PATCH)
+    }
+
+    /// The graphs of all components for a job shape.
+    pub fn graphs(&self, job: &JobShape) -> Result<Vec<ComponentGraph>, ModelError> {
+        self.check_job(job)?;
+        let prompts = if job.true_cfg { 2 } else { 1 };
+        let text_tokens = job.max_sequence_length as usize;
+        let [height, width] = self.latent_size(job);
+        let dit = &self.transformer;
+        let graph = |name, phase, calls, graph: Graph| ComponentGraph { name, phase, calls, graph };
+        Ok(vec![
+            graph("clip", Phase::Condition, prompts, self.clip.config.graph(&self.clip.files)?),
+            graph(
+                "t5",
+                Phase::Condition,
+                prompts,
+                self.t5.config.graph(&self.t5.files, text_tokens)?,
+            ),
+            graph(
+                "dit",
+                Phase::Denoise,
+                prompts * job.steps,
+                dit.config.graph(
+                    &dit.files,
+                    job.batch as usize,
+                    text_tokens,
+                    self.image_tokens(job),
+                )?,
+            ),
+            graph(
+                "vae",
+                Phase::Decode,
+                job.batch,
+                self.vae.config.decoder(&self.vae.files, height, width)?,
+            ),
+        ])
+    }
+
+    fn check_job(&self, job: &JobShape) -> Result<(), ModelError> {
+        protocol::check::check_job(job).map_err(|violation| ModelError::Job(violation.0))?;
+        let multiple = self.side_multiple() as u32;
+        for (name, side) in [("width", job.width), ("height", job.height)] {
+            if side % multiple != 0 {
+                let lower = side / multiple * multiple;
+                return Err(ModelError::Job(format!(
+                    "{name} {side} is no multiple of {multiple}; hint: use {} or {}",
+                    lower.max(multiple),
+                    lower + multiple
+                )));
+            }
+        }
+        if job.max_sequence_length > SEQUENCE_TOKENS_MAX {
+            return Err(ModelError::Job(format!(
+                "max_sequence_length {} is above this family's {SEQUENCE_TOKENS_MAX}",
+                job.max_sequence_length
+            )));
+        }
+        Ok(())
+    }
+
+    /// The weight files of a component.
+    pub fn files(&self, component: &str) -> &Arc<WeightFiles> {
+        match component {
+            "clip" => &self.clip.files,
+            "t5" => &self.t5.files,
+            "dit" => &self.transformer.files,
+            "vae" => &self.vae.files,
+            other => panic!("no component named {other}"),
+        }
+    }
+
+    /// An error if any weight file has become shorter since it was mapped.
+    pub fn check_unchanged(&self) -> Result<(), crate::weights::WeightsError> {
+        COMPONENTS.iter().try_for_each(|component| self.files(component).check_unchanged())
+    }
+
+    /// What is in the directory; what the graphs miss stands among the problems.
+    pub fn description(&self) -> ModelDescription {
+        let mut problems = Vec::new();
+        let smallest = JobShape {
+            width: self.side_multiple() as u32,
+            height: self.side_multiple() as u32,
+            steps: 1,
+            batch: 1,
+            max_sequence_length: 1,
+            true_cfg: false,
+        };
+        let [height, width] = self.latent_size(&smallest);
+        let dit = &self.transformer;
+        let graphs = [
+            (&self.clip.class, self.clip.config.graph(&self.clip.files)),
+            (&self.t5.class, self.t5.config.graph(&self.t5.files, 1)),
+            (&dit.class, dit.config.graph(&dit.files, 1, 1, self.image_tokens(&smallest))),
+            (&self.vae.class, self.vae.config.decoder(&self.vae.files, height, width)),
+        ];
+        let mut components = Vec::new();
+        for (name, (class, graph)) in COMPONENTS.into_iter().zip(graphs) {
+            match graph {
+                Ok(graph) => components.push(describe(name, class, &graph, self.files(name))),
+                Err(error) => problems.push(format!("{name}: {error}")),
+            }
+        }
+        ModelDescription {
+            model: self.dir.clone(),
+            family: FAMILY.to_owned(),
+            components,
+            defaults: self.defaults.clone(),
+            side_multiple_pixels: self.side_multiple() as u32,
+            sequence_tokens_max: SEQUENCE_TOKENS_MAX,
+            guidance_embeds: dit.config.guidance_embeds,
+            problems,
+        }
+    }
+}
+
+fn describe(name: &str, class: &str, graph: &Graph, files: &WeightFiles) -> ComponentDescription {
+    let tensors = || graph.weights.iter().map(|weight| &weight.tensor);
+    let tensor_bytes: Bytes = tensors().map(|tensor| tensor.size()).sum();
+    let storage = [StorageType::F32, StorageType::F16, StorageType::BF16]
+        .into_iter()
+        .map(|storage| StorageBytes {
+            storage,
+            bytes: tensors().filter(|t| t.storage() == storage).map(|t| t.size()).sum(),
+        })
+        .filter(|entry| entry.bytes > Bytes::ZERO)
+        .collect();
+    ComponentDescription {
+        name: name.to_owned(),
+        class: class.to_owned(),
+        files: files.paths().map(|path| path.to_string_lossy().into_owned()).collect(),
+        tensors: graph.weights.len() as u32,
+        parameters: tensors().map(|t| t.shape().iter().product::<usize>() as u64).sum(),
+        storage,
+        tensor_bytes,
+        unused_bytes: files.total_tensor_bytes().saturating_sub(tensor_bytes),
+    }
+}
+
+fn part<C: serde::de::DeserializeOwned>(
+    dir: &Path,
+    index: &ModelIndex,
+    name: &str,
+    classes: &[&str],
+    stems: &[&str],
+    check: impl Fn(&C, &Path) -> Result<(), ModelError>,
+) -> Result<Part<C>, ModelError> {
+    let class = index.part(name, classes)?;
+    let (path, config) = read_part::<C>(dir, name)?;
+    check(&config, &path)?;
+    let files = Arc::new(WeightFiles::open(&dir.join(name), stems)?);
+    Ok(Part { class, config, files })
+}
+
+/// The parts must fit: what one gives, the next takes.
+fn check_widths(
+    dir: &Path,
+    clip: &ClipConfig,
+    t5: &T5Config,
+    transformer: &TransformerConfig,
+    vae: &VaeConfig,
+) -> Result<(), ModelError> {
+    let path = dir.join("transformer").join("config.json");
+    let limits = Limits::of(&path);
+    for (name, takes, gives) in [
+        ("pooled_projection_dim", transformer.pooled_projection_dim, clip.hidden_size),
+        ("joint_attention_dim", transformer.joint_attention_dim, t5.d_model),
+        ("in_channels", transformer.in_channels, PATCH * PATCH * vae.latent_channels),
+    ] {
+        limits
+            .holds(takes == gives, || format!("{name} is {takes}, the other parts give {gives}"))?;
+    }
+    Ok(())
+}
+
+fn sampler(dir: &Path, index: &ModelIndex) -> Result<FlowMatchConfig, ModelError> {
+    index.part("scheduler", &["FlowMatchEulerDiscreteScheduler"])?;
+    let file = "scheduler/scheduler_config.json";
+    let path = dir.join(file);
+    if !path.is_file() {
+        return Err(ModelError::MissingFile { dir: dir.to_owned(), file: file.to_owned() });
+    }
+    FlowMatchConfig::parse(&read_text(&path)?)
+        .map_err(|error| ModelError::Config { path, message: error.to_string() })
+}
+
+/// What the model cards of FLUX.1-schnell and FLUX.1-dev recommend.
+fn family_defaults(transformer: &TransformerConfig) -> JobDefaults {
+    let (steps, max_sequence_length, guidance_scale) =
+        if transformer.guidance_embeds { (28, 512, 3.5) } else { (4, 256, 0.0) };
+    let true_cfg_scale = 1.0;
+    JobDefaults {
+        width: 1024,
+        height: 1024,
+        steps,
+        max_sequence_length,
+        guidance_scale,
+        true_cfg_scale,
+    }
+}

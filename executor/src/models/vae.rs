@@ -1,0 +1,182 @@
+//! The decoder of diffusers' `AutoencoderKL`: latents to picture. Values are NHWC inside.
+//!
+//! One picture at a time: memory does not grow with the batch.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::ModelError;
+use super::config::{Limits, WIDTH_MAX};
+use crate::backend::kernels::Activation;
+use crate::graph::{AttentionOp, ConvOp, ElementType, Graph, GraphBuilder, ValueId};
+use crate::weights::{WeightFiles, WeightsError};
+
+/// Added to the variance of each group (`Decoder`, `UNetMidBlock2D`).
+const EPS: f32 = 1e-6;
+
+const CONV3: ConvOp = ConvOp { kernel: 3, upsample: 1 };
+const CONV1: ConvOp = ConvOp { kernel: 1, upsample: 1 };
+
+/// `vae/config.json`. Absent keys have the class defaults.
+#[derive(Debug, Clone, Deserialize)]
+pub struct VaeConfig {
+    /// Channels of each level, outermost first.
+    pub block_out_channels: Vec<usize>,
+    /// Channels of the picture.
+    #[serde(default = "three")]
+    pub out_channels: usize,
+    /// Channels of the latents.
+    pub latent_channels: usize,
+    /// Residual blocks of an encoder level; decoder levels have one more.
+    #[serde(default = "one")]
+    pub layers_per_block: usize,
+    /// Groups of every group normalisation.
+    #[serde(default = "groups")]
+    pub norm_num_groups: usize,
+    /// Latents are divided by this before decoding.
+    #[serde(default = "scaling")]
+    pub scaling_factor: f32,
+    /// And this is added to them then.
+    #[serde(default)]
+    pub shift_factor: Option<f32>,
+    /// Whether the middle has attention.
+    #[serde(default = "yes")]
+    pub mid_block_add_attention: bool,
+    /// Whether a 1×1 convolution stands before the decoder.
+    #[serde(default = "yes")]
+    pub use_post_quant_conv: bool,
+    /// The activation throughout.
+    #[serde(default = "silu")]
+    pub act_fn: String,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn three() -> usize {
+    3
+}
+
+fn groups() -> usize {
+    32
+}
+
+/// `AutoencoderKL`'s class default, of Stable Diffusion 1.
+fn scaling() -> f32 {
+    0.18215
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn silu() -> String {
+    "silu".to_owned()
+}
+
+impl VaeConfig {
+    /// Checks the numbers against limits and each other.
+    pub fn check(&self, path: &Path) -> Result<(), ModelError> {
+        let limits = Limits::of(path);
+        limits.count("the number of block_out_channels", self.block_out_channels.len(), 6)?;
+        limits.count("latent_channels", self.latent_channels, 1024)?;
+        limits.count("layers_per_block", self.layers_per_block, 64)?;
+        limits.count("norm_num_groups", self.norm_num_groups, WIDTH_MAX)?;
+        for &channels in &self.block_out_channels {
+            limits.count("each of block_out_channels", channels, 1 << 14)?;
+            limits.holds(channels % self.norm_num_groups == 0, || {
+                format!("{} groups do not divide {channels} channels", self.norm_num_groups)
+            })?;
+        }
+        limits.holds(self.out_channels == 3, || {
+            format!("out_channels is {}, expected 3", self.out_channels)
+        })?;
+        limits.holds(self.act_fn == "silu", || {
+            format!("act_fn is `{}`, expected silu", self.act_fn)
+        })?;
+        let scales = self.scaling_factor.is_finite() && self.scaling_factor != 0.0;
+        limits.holds(scales, || format!("scaling_factor is {}", self.scaling_factor))
+    }
+
+    /// Pixels along one side of a latent cell.
+    pub fn scale(&self) -> usize {
+        1 << (self.block_out_channels.len() - 1)
+    }
+
+    /// The graph: `latents` `[1, height, width, latent_channels]` → `image` `[1, scale × height, scale × width, 3]`
+    /// of values about -1 to 1. `height` and `width` are of the latents.
+    pub fn decoder(
+        &self,
+        files: &WeightFiles,
+        height: usize,
+        width: usize,
+    ) -> Result<Graph, WeightsError> {
+        let mut b = GraphBuilder::new(files);
+        let z = b.input("latents", &[1, height, width, self.latent_channels], ElementType::F32);
+        let innermost = *self.block_out_channels.last().expect("checked when opened");
+        b.segment("mid_block");
+        let mut x = z;
+        if self.use_post_quant_conv {
+            x = b.conv2d(x, "post_quant_conv", self.latent_channels, CONV1)?;
+        }
+        x = b.conv2d(x, "decoder.conv_in", innermost, CONV3)?; // [1, height, width, innermost]
+        x = self.resnet(&mut b, x, "decoder.mid_block.resnets.0", innermost)?;
+        if self.mid_block_add_attention {
+            x = self.attention(&mut b, x, "decoder.mid_block.attentions.0")?;
+        }
+        x = self.resnet(&mut b, x, "decoder.mid_block.resnets.1", innermost)?;
+        for (level, &channels) in self.block_out_channels.iter().rev().enumerate() {
+            b.segment(format!("up_blocks.{level}"));
+            let name = format!("decoder.up_blocks.{level}");
+            for block in 0..=self.layers_per_block {
+                x = self.resnet(&mut b, x, &format!("{name}.resnets.{block}"), channels)?;
+            }
+            if level + 1 < self.block_out_channels.len() {
+                let upsample = ConvOp { kernel: 3, upsample: 2 };
+                x = b.conv2d(x, &format!("{name}.upsamplers.0.conv"), channels, upsample)?;
+            }
+        }
+        b.segment("conv_out");
+        x = b.group_norm(x, "decoder.conv_norm_out", self.norm_num_groups, EPS, true)?;
+        x = b.conv2d(x, "decoder.conv_out", self.out_channels, CONV3)?;
+        b.output("image", x);
+        Ok(b.finish())
+    }
+
+    fn resnet(
+        &self,
+        b: &mut GraphBuilder,
+        x: ValueId,
+        name: &str,
+        channels: usize,
+    ) -> Result<ValueId, WeightsError> {
+        let h = b.group_norm(x, &format!("{name}.norm1"), self.norm_num_groups, EPS, true)?;
+        let h = b.conv2d(h, &format!("{name}.conv1"), channels, CONV3)?;
+        let h = b.group_norm(h, &format!("{name}.norm2"), self.norm_num_groups, EPS, true)?;
+        let h = b.conv2d(h, &format!("{name}.conv2"), channels, CONV3)?;
+        let same = b.shape(x)[3] == channels;
+        let x =
+            if same { x } else { b.conv2d(x, &format!("{name}.conv_shortcut"), channels, CONV1)? };
+        Ok(b.add(h, x))
+    }
+
+    /// One head over all positions of the picture, which NHWC holds as rows already.
+    fn attention(
+        &self,
+        b: &mut GraphBuilder,
+        x: ValueId,
+        name: &str,
+    ) -> Result<ValueId, WeightsError> {
+        let channels = b.shape(x)[3];
+        let h = b.group_norm(x, &format!("{name}.group_norm"), self.norm_num_groups, EPS, false)?;
+        let q = b.linear(&[h], &format!("{name}.to_q"), channels, Activation::None)?;
+        let k = b.linear(&[h], &format!("{name}.to_k"), channels, Activation::None)?;
+        let v = b.linear(&[h], &format!("{name}.to_v"), channels, Activation::None)?;
+        let scale = (channels as f32).powf(-0.5);
+        let h = b.attention([q, k, v], None, AttentionOp { heads: 1, scale, causal: false });
+        let h = b.linear(&[h], &format!("{name}.to_out.0"), channels, Activation::None)?;
+        Ok(b.add(h, x))
+    }
+}

@@ -1,0 +1,50 @@
+//! The pipeline: from a prompt to pictures, by a loaded plan.
+//!
+//! What a family does between its components (tokenize, pack, guide, step) is one file each; all of it
+//! is host work on small buffers. Computation of components goes through the runtime.
+
+pub mod dump;
+pub mod flux;
+pub mod image;
+pub mod job;
+pub mod latents;
+pub mod noise;
+pub mod sampler;
+pub mod tokenizer;
+
+use protocol::message::Progress;
+use protocol::{Failure, Job, UsageReport};
+
+pub use dump::Dump;
+pub use image::Picture;
+pub use job::JobLayout;
+
+use crate::backend::CancelFlag;
+use crate::models::Model;
+use crate::runtime::Runtime;
+
+/// Hears of a running job.
+pub trait Observer {
+    /// The job got further.
+    fn progress(&mut self, progress: Progress);
+    /// A picture is finished.
+    fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure>;
+    /// The intermediate tensors, where the job asked for them, as the bytes of a safetensors file.
+    fn tensors(&mut self, bytes: &[u8]);
+}
+
+/// Runs a job; the answer is what it used.
+pub fn generate(
+    runtime: &mut Runtime,
+    job: &Job,
+    cancel: &CancelFlag,
+    observer: &mut dyn Observer,
+) -> Result<UsageReport, Failure> {
+    let result = match runtime.model {
+        Model::Flux(_) => flux::generate(runtime, job, cancel, observer),
+    };
+    if result.is_err() {
+        runtime.abandon();
+    }
+    result
+}

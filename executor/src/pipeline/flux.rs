@@ -1,0 +1,311 @@
+//! FLUX.1: prompt → CLIP (pooled) and T5 (sequence) → DiT by steps → VAE.
+//!
+//! Follows diffusers' `FluxPipeline` in what is computed and in which order in f32.
+
+use std::time::Instant;
+
+use protocol::message::Progress;
+use protocol::{Failure, Job, Phase, UsageReport};
+
+use super::Observer;
+use super::dump::Dump;
+use super::image::{Picture, quantize};
+use super::job::{JobBuffers, JobLayout};
+use super::latents::{LatentShape, pack, read_initial, unpack_for_vae};
+use super::noise::{image_seed, initial_noise};
+use super::sampler::{euler_step, guide, model_timestep};
+use super::tokenizer::Tokenizer;
+use crate::backend::CancelFlag;
+use crate::failure::{bad_model, bad_request, internal};
+use crate::models::{Flux, Model};
+use crate::runtime::Runtime;
+
+/// Guidance is embedded in thousandths, as timesteps are (`FluxTransformer2DModel.forward`).
+const GUIDANCE_SCALE: f32 = 1000.0;
+
+/// Base of the rotary embedding's frequencies (`FluxPosEmbed`).
+const ROPE_THETA: f64 = 10_000.0;
+
+/// Names of the two prompts in dumped tensors: conditional, unconditional.
+const PROMPT_NAMES: [&str; 2] = ["c", "u"];
+
+/// Runs a job by the runtime's plan.
+pub fn generate(
+    runtime: &mut Runtime,
+    job: &Job,
+    cancel: &CancelFlag,
+    observer: &mut dyn Observer,
+) -> Result<UsageReport, Failure> {
+    let start = Instant::now();
+    let shape = runtime.plan.job.clone();
+    if shape.true_cfg != (job.true_cfg_scale > 1.0) {
+        return Err(bad_request("the plan and the job disagree on true classifier-free guidance"));
+    }
+    let layout = JobLayout::of(&runtime.model, &shape);
+    let buffers = JobBuffers::allocate(&layout, runtime.host_memory())?;
+    let dump = Dump::new(job.dump_tensors);
+    let mut run = Run { runtime, job, layout, buffers, dump, cancel, observer };
+    run.timed(Phase::Condition, Run::condition)?;
+    run.timed(Phase::Denoise, Run::denoise)?;
+    run.timed(Phase::Decode, Run::decode)?;
+    let Run { runtime, dump, observer, .. } = run;
+    if let Some(tensors) = dump.serialize() {
+        observer.tensors(&tensors);
+    }
+    let total_ms = start.elapsed().as_secs_f64() * 1e3;
+    Ok(runtime.take_accounts().report(&runtime.plan, total_ms))
+}
+
+struct Run<'a> {
+    runtime: &'a mut Runtime,
+    job: &'a Job,
+    layout: JobLayout,
+    buffers: JobBuffers,
+    dump: Dump,
+    cancel: &'a CancelFlag,
+    observer: &'a mut dyn Observer,
+}
+
+impl Run<'_> {
+    /// Enters a phase, runs it, leaves it, and records how long it computed.
+    fn timed(
+        &mut self,
+        phase: Phase,
+        body: fn(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.progress(phase, 0, 1);
+        self.runtime.enter(phase, self.cancel)?;
+        let start = Instant::now();
+        body(self)?;
+        self.runtime.record_ms(phase, start.elapsed().as_secs_f64() * 1e3);
+        self.runtime.leave(phase);
+        Ok(())
+    }
+
+    fn progress(&mut self, phase: Phase, step: u32, of: u32) {
+        self.observer.progress(Progress { phase, step, of });
+    }
+
+    fn model(&self) -> &Flux {
+        let Model::Flux(model) = &self.runtime.model;
+        model
+    }
+
+    fn condition(&mut self) -> Result<(), Failure> {
+        let second = self.job.prompt_2.as_deref();
+        let negative = self.job.negative_prompt.as_str();
+        let clip_prompts = [self.job.prompt.as_str(), negative];
+        let t5_prompts = [second.unwrap_or(&self.job.prompt), negative];
+        let of = 2 * self.layout.prompts as u32;
+        for prompt in 0..self.layout.prompts {
+            let [tokens, features] = self.layout.clip_hidden;
+            let vocabulary = self.model().clip().vocab_size;
+            let ids =
+                encode(&self.model().tokenizers()[0], clip_prompts[prompt], tokens, vocabulary)?;
+            let component = self.runtime.component("clip");
+            component.write_ids("input_ids", &ids);
+            component.run(self.cancel)?;
+            component.read("last_hidden_state", &mut self.buffers.clip_hidden[prompt]);
+            let name = format!("text_encoder.{}", PROMPT_NAMES[prompt]);
+            let pooled = self.pooled_range(&ids);
+            let hidden = &self.buffers.clip_hidden[prompt];
+            self.dump.ids(&format!("{name}.input_ids"), &ids);
+            self.dump.floats(&format!("{name}.last_hidden_state"), &[1, tokens, features], hidden);
+            self.dump.floats(
+                &format!("{name}.pooler_output"),
+                &[1, features],
+                &hidden[pooled.clone()],
+            );
+            // The pooled state moves to the front: nothing reads the others after this.
+            self.buffers.clip_hidden[prompt].copy_within(pooled, 0);
+            self.progress(Phase::Condition, 2 * prompt as u32 + 1, of);
+
+            let [tokens, features] = self.layout.text_hidden;
+            let vocabulary = self.model().t5().vocab_size;
+            let ids =
+                encode(&self.model().tokenizers()[1], t5_prompts[prompt], tokens, vocabulary)?;
+            let component = self.runtime.component("t5");
+            component.write_ids("input_ids", &ids);
+            component.run(self.cancel)?;
+            component.read("last_hidden_state", &mut self.buffers.text_hidden[prompt]);
+            let name = format!("text_encoder_2.{}", PROMPT_NAMES[prompt]);
+            let hidden = &self.buffers.text_hidden[prompt];
+            self.dump.ids(&format!("{name}.input_ids"), &ids);
+            self.dump.floats(&format!("{name}.last_hidden_state"), &[1, tokens, features], hidden);
+            self.progress(Phase::Condition, 2 * prompt as u32 + 2, of);
+        }
+        Ok(())
+    }
+
+    fn pooled_range(&self, ids: &[i32]) -> std::ops::Range<usize> {
+        let unsigned: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+        let features = self.layout.clip_hidden[1];
+        let start = self.model().clip().pooled_token(&unsigned) * features;
+        start..start + features
+    }
+
+    fn denoise(&mut self) -> Result<(), Failure> {
+        let steps = self.runtime.plan.job.steps;
+        let [batch, image_tokens, _] = self.layout.latents;
+        let table =
+            self.model().sampler().sigmas(steps as usize, image_tokens).map_err(bad_model)?;
+        self.dump.floats("sigmas", &[table.sigmas.len()], &table.sigmas);
+        self.dump.floats("timesteps", &[table.timesteps.len()], &table.timesteps);
+        self.initial_latents()?;
+        self.rope();
+
+        let guidance =
+            self.model().transformer().guidance_embeds.then_some(self.job.guidance_scale);
+        let component = self.runtime.component("dit");
+        component.write("rope", 0, &self.buffers.rope);
+        if let Some(guidance) = guidance {
+            (0..batch)
+                .for_each(|item| component.write("guidance", item, &[guidance * GUIDANCE_SCALE]));
+        }
+        let prompts = self.layout.prompts;
+        if prompts == 1 {
+            self.write_prompt(0);
+        }
+        for step in 0..steps as usize {
+            let component = self.runtime.component("dit");
+            let timestep = model_timestep(table.timesteps[step]);
+            component.write("latents", 0, &self.buffers.latents);
+            (0..batch).for_each(|item| component.write("timestep", item, &[timestep]));
+            for prompt in 0..prompts {
+                if prompts > 1 {
+                    self.write_prompt(prompt);
+                }
+                let component = self.runtime.component("dit");
+                component.run(self.cancel)?;
+                component.read("velocity", &mut self.buffers.velocity[prompt]);
+                let name = format!("transformer.call{}.out", step * prompts + prompt);
+                self.dump.floats(&name, &self.layout.latents, &self.buffers.velocity[prompt]);
+            }
+            if let [conditional, unconditional] = self.buffers.velocity.as_mut_slice() {
+                guide(conditional, unconditional, self.job.true_cfg_scale);
+            }
+            let (sigma, next) = (table.sigmas[step], table.sigmas[step + 1]);
+            euler_step(&mut self.buffers.latents, &self.buffers.velocity[0], sigma, next);
+            self.dump.floats(
+                &format!("latents.step{step}"),
+                &self.layout.latents,
+                &self.buffers.latents,
+            );
+            self.progress(Phase::Denoise, step as u32 + 1, steps);
+        }
+        Ok(())
+    }
+
+    /// Gives the DiT one prompt's embeddings, for each picture of the batch.
+    fn write_prompt(&self, prompt: usize) {
+        let component = self.runtime.component("dit");
+        let pooled = &self.buffers.clip_hidden[prompt][..self.layout.clip_hidden[1]];
+        for item in 0..self.layout.latents[0] {
+            component.write("encoder_hidden_states", item, &self.buffers.text_hidden[prompt]);
+            component.write("pooled", item, pooled);
+        }
+    }
+
+    fn latent_shape(&self) -> LatentShape {
+        let [height, width, channels] = self.layout.vae_latents;
+        LatentShape { height, width, channels }
+    }
+
+    fn initial_latents(&mut self) -> Result<(), Failure> {
+        let shape = self.latent_shape();
+        let batch = self.layout.latents[0];
+        let item = self.layout.vae_latents.iter().product::<usize>();
+        if let Some(path) = &self.job.init_latents {
+            read_initial(path.as_ref(), shape, batch, &mut self.buffers.latents)
+                .map_err(bad_request)?;
+        } else {
+            for index in 0..batch {
+                let seed = image_seed(self.job.seed, index);
+                let nchw = [shape.channels, shape.height, shape.width];
+                let noise = initial_noise(seed, nchw);
+                self.dump.append("noise_nchw", &nchw, &noise);
+                pack(shape, &noise, &mut self.buffers.latents[index * item..][..item]);
+            }
+        }
+        self.dump.floats("latents_init", &self.layout.latents, &self.buffers.latents);
+        Ok(())
+    }
+
+    /// The rotary table: text at position 0 of every axis, then the picture's tokens at (0, row, column).
+    fn rope(&mut self) {
+        let [text_tokens, _] = self.layout.text_hidden;
+        let [_, half, _] = self.layout.rope;
+        let columns = self.layout.vae_latents[1] / crate::models::flux::PATCH;
+        let axes = self.model().transformer().axes_dims_rope;
+        for (token, row) in self.buffers.rope.chunks_mut(2 * half).enumerate() {
+            let position = match token.checked_sub(text_tokens) {
+                Some(image) => [0, image / columns, image % columns],
+                None => [0; 3],
+            };
+            let angles = position.iter().zip(axes).flat_map(|(&position, axis)| {
+                (0..axis / 2)
+                    .map(move |i| position as f64 / ROPE_THETA.powf(2.0 * i as f64 / axis as f64))
+            });
+            for (pair, angle) in row.chunks_mut(2).zip(angles) {
+                pair[0] = angle.cos() as f32;
+                pair[1] = angle.sin() as f32;
+            }
+        }
+    }
+
+    fn decode(&mut self) -> Result<(), Failure> {
+        let shape = self.latent_shape();
+        let item = self.layout.vae_latents.iter().product::<usize>();
+        let (scaling, shift) = {
+            let vae = self.model().vae();
+            (vae.scaling_factor, vae.shift_factor.unwrap_or(0.0))
+        };
+        let [height, width, _] = self.layout.picture;
+        let batch = self.layout.latents[0];
+        for index in 0..batch {
+            let buffers = &mut self.buffers;
+            let packed = &buffers.latents[index * item..][..item];
+            unpack_for_vae(shape, packed, scaling, shift, &mut buffers.vae_latents);
+            self.dump.append_nhwc("vae.in", self.layout.vae_latents, &buffers.vae_latents);
+            let component = self.runtime.component("vae");
+            component.write("latents", 0, &buffers.vae_latents);
+            component.run(self.cancel)?;
+            component.read("image", &mut buffers.picture);
+            quantize(&buffers.picture, &mut buffers.pixels);
+            self.dump.append_nhwc("vae.out", self.layout.picture, &buffers.picture);
+            self.dump.append_pixels("image_u8", &self.layout.picture, &buffers.pixels);
+            self.observer.picture(Picture {
+                index: index as u32,
+                seed: image_seed(self.job.seed, index),
+                width: width as u32,
+                height: height as u32,
+                pixels: &buffers.pixels,
+            })?;
+            self.progress(Phase::Decode, index as u32 + 1, batch as u32);
+        }
+        Ok(())
+    }
+}
+
+/// Token ids of a text, all within the encoder's table.
+fn encode(
+    tokenizer: &Tokenizer,
+    text: &str,
+    tokens: usize,
+    vocabulary: usize,
+) -> Result<Vec<i32>, Failure> {
+    let encoding = tokenizer.encode(text, tokens).map_err(bad_request)?;
+    if encoding.truncated {
+        tracing::info!(tokens, "the prompt is longer than the text encoder reads, and was cut");
+    }
+    match encoding.ids.iter().find(|&&id| id as usize >= vocabulary) {
+        Some(id) => Err(bad_model(format!(
+            "the tokenizer gives id {id}, the text encoder knows {vocabulary}; hint: the tokenizer is of another model"
+        ))),
+        None => encoding
+            .ids
+            .iter()
+            .map(|&id| i32::try_from(id).map_err(|_| internal("a vocabulary beyond 31 bits")))
+            .collect(),
+    }
+}

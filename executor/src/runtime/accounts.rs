@@ -1,0 +1,58 @@
+//! What a job used: peaks by device and phase, and times.
+
+use std::collections::BTreeMap;
+
+use protocol::usage::{DeviceUsage, MeasuredMs, PhaseUsage, UsageReport};
+use protocol::{Bytes, DeviceId, Phase, Plan};
+
+/// Measurements of one job.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    /// Time spent waiting for weights, in milliseconds.
+    pub load_ms: f64,
+    peaks: BTreeMap<(DeviceId, Phase), Bytes>,
+    phases_ms: BTreeMap<Phase, f64>,
+}
+
+impl Accounts {
+    /// Records the most that a device held in a phase.
+    pub fn record_peak(&mut self, device: &DeviceId, phase: Phase, peak: Bytes) {
+        self.peaks.insert((device.clone(), phase), peak);
+    }
+
+    /// Records how long a phase computed.
+    pub fn record_ms(&mut self, phase: Phase, ms: f64) {
+        self.phases_ms.insert(phase, ms);
+    }
+
+    /// The report beside the plan's figures.
+    pub fn report(&self, plan: &Plan, total_ms: f64) -> UsageReport {
+        let host = (DeviceId::host(), &plan.host.phases);
+        let devices = plan.devices.iter().map(|device| (device.id.clone(), &device.phases));
+        let devices = devices.chain([host]).filter_map(|(id, predicted)| {
+            let phases: Vec<PhaseUsage> = predicted
+                .iter()
+                .filter_map(|entry| {
+                    let measured = self.peaks.get(&(id.clone(), entry.phase))?;
+                    Some(PhaseUsage {
+                        phase: entry.phase,
+                        predicted_peak_bytes: entry.peak_bytes,
+                        measured_peak_bytes: *measured,
+                    })
+                })
+                .collect();
+            (!phases.is_empty()).then_some(DeviceUsage { id, phases })
+        });
+        let ms = |phase| self.phases_ms.get(&phase).copied().unwrap_or_default();
+        UsageReport {
+            devices: devices.collect(),
+            measured_ms: MeasuredMs {
+                load: self.load_ms,
+                condition: ms(Phase::Condition),
+                denoise_step: ms(Phase::Denoise) / f64::from(plan.job.steps),
+                decode: ms(Phase::Decode),
+                total: total_ms,
+            },
+        }
+    }
+}

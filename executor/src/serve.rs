@@ -1,0 +1,235 @@
+//! The executor process: one owner of state, one loop over commands.
+//!
+//! ```text
+//! planner ──commands──► reader thread ──► main loop ──events──► planner
+//!                        │  Cancel sets the flag at once
+//!                        └─ channel closed, or the planner's process ended: exit
+//! ```
+//! The executor holds no files of its own and no state worth saving, so the planner's death ends it
+//! at once, wherever it is.
+
+mod watch;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use ipc_channel::ipc::{self, IpcReceiver, IpcSender, IpcSharedMemory};
+use protocol::message::{Image, Progress};
+use protocol::{
+    Command, Event, Failure, FailureKind, Handshake, JobShape, PROTOCOL_VERSION, Phase, Plan,
+    UsageReport,
+};
+
+use crate::backend::{CancelFlag, SUPPORTED};
+use crate::failure::{bad_request, internal};
+use crate::models::Model;
+use crate::pipeline::{Observer, Picture, generate};
+use crate::runtime::{Runtime, verify};
+
+/// The planner is gone: nobody is left to tell.
+const EXIT_ORPHANED: i32 = 3;
+
+/// Runs the executor until the planner says goodbye or ends. Arguments: the name of the planner's one-shot
+/// server, and its process id.
+pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG").unwrap_or_default();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let arguments: Vec<String> = arguments.collect();
+    let [server, planner] = arguments.as_slice() else {
+        eprintln!("berth-executor is started by berth; hint: run `berth generate`");
+        return ExitCode::from(2);
+    };
+    match planner.parse().map_err(anyhow::Error::from).and_then(|planner| serve(server, planner)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("berth-executor: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
+    watch::exit_with(planner, EXIT_ORPHANED)?;
+    let (command_sender, commands) = ipc::channel()?;
+    let (events, event_receiver) = ipc::channel()?;
+    IpcSender::connect(server.to_owned())?
+        .send(Handshake { commands: command_sender, events: event_receiver })?;
+    let cancel = CancelFlag::default();
+    let (queue, queued) = channel();
+    let reader_cancel = cancel.clone();
+    std::thread::Builder::new()
+        .name("command-reader".to_owned())
+        .spawn(move || read(&commands, &queue, &reader_cancel))?;
+    Executor { events, cancel, model: None, runtime: None, greeted: false, generation: 0 }
+        .run(&queued);
+    Ok(())
+}
+
+/// Passes commands on in order. A cancel is not queued: it concerns the command that runs now.
+fn read(commands: &IpcReceiver<Command>, queue: &Sender<Command>, cancel: &CancelFlag) {
+    loop {
+        match commands.recv() {
+            Ok(Command::Cancel) => cancel.set(),
+            Ok(command) => {
+                // Forgotten here and not when the command starts: a cancel may follow before that.
+                cancel.clear();
+                if queue.send(command).is_err() {
+                    return;
+                }
+            }
+            Err(_) => std::process::exit(EXIT_ORPHANED),
+        }
+    }
+}
+
+struct Executor {
+    events: IpcSender<Event>,
+    cancel: CancelFlag,
+    model: Option<(String, Model)>,
+    runtime: Option<Runtime>,
+    greeted: bool,
+    generation: u64,
+}
+
+impl Executor {
+    fn run(&mut self, commands: &Receiver<Command>) {
+        while let Ok(command) = commands.recv() {
+            if matches!(command, Command::Bye) {
+                return;
+            }
+            let answer = self.answer(command).unwrap_or_else(Event::Failed);
+            self.send(answer);
+        }
+    }
+
+    fn send(&self, event: Event) {
+        if self.events.send(event).is_err() {
+            std::process::exit(EXIT_ORPHANED);
+        }
+    }
+
+    fn answer(&mut self, command: Command) -> Result<Event, Failure> {
+        command.check_limits().map_err(bad_request)?;
+        if !self.greeted && !matches!(command, Command::Hello { .. }) {
+            return Err(bad_request("the first command is not Hello"));
+        }
+        match command {
+            Command::Hello { version } => self.hello(version),
+            Command::Inspect { model } => {
+                Ok(Event::Inspected(Box::new(self.open(&model)?.description())))
+            }
+            Command::Measure { model, job, threads } => self.measure(&model, &job, threads),
+            Command::Verify { plan } => {
+                protocol::check::check(&plan).map_err(crate::failure::refused)?;
+                let model = plan.model.clone();
+                Ok(Event::Verified(verify(&plan, self.open(&model)?)?))
+            }
+            Command::Load { plan, rehearse } => self.load(*plan, rehearse),
+            Command::Generate { generation, job } => {
+                let Some(runtime) = self.runtime.as_mut() else {
+                    return Err(bad_request("no plan is loaded"));
+                };
+                if runtime.plan.generation != generation {
+                    return Err(stale(generation, runtime.plan.generation));
+                }
+                let mut teller = Teller { events: &self.events };
+                let usage = generate(runtime, &job, &self.cancel, &mut teller)?;
+                self.send(Event::Usage(usage));
+                Ok(Event::Done { generation })
+            }
+            Command::Unload => {
+                self.runtime = None;
+                Ok(Event::Unloaded)
+            }
+            Command::Cancel | Command::Bye => unreachable!("handled by the reader and the loop"),
+        }
+    }
+
+    fn hello(&mut self, version: u32) -> Result<Event, Failure> {
+        if version != PROTOCOL_VERSION {
+            let message = format!(
+                "the planner speaks protocol {version}, this executor {PROTOCOL_VERSION}; hint: use both from one release"
+            );
+            return Err(Failure { kind: FailureKind::WrongVersion, message });
+        }
+        self.greeted = true;
+        Ok(Event::Hello { version: PROTOCOL_VERSION, backends: SUPPORTED.to_vec() })
+    }
+
+    /// The model, opened once for several questions about it.
+    fn open(&mut self, path: &str) -> Result<&Model, Failure> {
+        let known = self.model.as_ref().is_some_and(|(opened, _)| opened == path);
+        if !known {
+            self.model = None;
+            self.model = Some((path.to_owned(), Model::open(Path::new(path))?));
+        }
+        Ok(&self.model.as_ref().expect("opened above").1)
+    }
+
+    fn measure(&mut self, model: &str, job: &JobShape, threads: u32) -> Result<Event, Failure> {
+        if !(1..=protocol::limits::THREADS_MAX).contains(&threads) {
+            return Err(bad_request(format!("{threads} threads")));
+        }
+        let profile = self.open(model)?.profile(job, threads as usize)?;
+        Ok(Event::Measured(Box::new(profile)))
+    }
+
+    fn load(&mut self, plan: Plan, rehearse: bool) -> Result<Event, Failure> {
+        if plan.generation <= self.generation {
+            return Err(stale(plan.generation, self.generation));
+        }
+        self.generation = plan.generation;
+        // What the plan before held is free before this one allocates.
+        self.runtime = None;
+        let start = Instant::now();
+        self.send(Event::Progress(Progress { phase: Phase::Load, step: 0, of: 1 }));
+        let mut runtime = Runtime::load(plan, &self.cancel)?;
+        self.send(Event::Progress(Progress { phase: Phase::Load, step: 1, of: 1 }));
+        let mut usage = UsageReport::default();
+        if rehearse {
+            runtime.rehearse(&self.cancel)?;
+            let total_ms = start.elapsed().as_secs_f64() * 1e3;
+            usage = runtime.take_accounts().report(&runtime.plan, total_ms);
+        }
+        self.runtime = Some(runtime);
+        Ok(Event::Loaded(usage))
+    }
+}
+
+fn stale(got: u64, current: u64) -> Failure {
+    let message = format!("generation {got} is stale, {current} is current");
+    Failure { kind: FailureKind::StaleGeneration, message }
+}
+
+/// Tells the planner of a running job.
+struct Teller<'a> {
+    events: &'a IpcSender<Event>,
+}
+
+impl Teller<'_> {
+    fn tell(&self, event: Event) {
+        // A closed channel ends the process by its reader thread.
+        if let Err(error) = self.events.send(event) {
+            tracing::warn!(%error, "an event did not reach the planner");
+        }
+    }
+}
+
+impl Observer for Teller<'_> {
+    fn progress(&mut self, progress: Progress) {
+        self.tell(Event::Progress(progress));
+    }
+
+    fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure> {
+        let Picture { index, seed, width, height, pixels } = picture;
+        let pixels = IpcSharedMemory::from_bytes(pixels);
+        let image = Image { index, seed, width, height, pixels };
+        self.events.send(Event::Image(image)).map_err(internal)
+    }
+
+    fn tensors(&mut self, bytes: &[u8]) {
+        self.tell(Event::Tensors(IpcSharedMemory::from_bytes(bytes)));
+    }
+}

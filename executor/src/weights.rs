@@ -1,0 +1,26 @@
+//! The weight files of a component: found, mapped, their headers checked, their tensors handed out.
+//!
+//! Opening a component reads headers only, so it costs milliseconds and hardly any memory however
+//! large the files are. Whatever a file may hold ends in a [`WeightsError`], never in a panic.
+//!
+//! Not here: what the tensors mean and how checkpoints name them (that is `models`), and computing
+//! with them (that is `backend`).
+
+pub mod files;
+pub mod mapping;
+
+pub mod header;
+pub mod index;
+
+pub mod dimensions;
+pub mod dtype;
+pub mod error;
+pub mod view;
+
+pub use dtype::Dtype;
+pub use error::WeightsError;
+pub use files::{TensorInfo, TensorRef, WeightFiles};
+pub use view::WeightView;
+
+#[cfg(test)]
+mod support;

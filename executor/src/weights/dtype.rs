@@ -1,0 +1,147 @@
+//! The element types that the safetensors format knows, and which of them Berth computes with.
+//!
+//! A file may hold tensors of any of these; only a component that asks for a tensor whose type has
+//! no [`StorageType`] is refused.
+
+use std::fmt;
+
+use protocol::StorageType;
+
+/// An element type of the safetensors format, version 0.8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dtype {
+    /// A truth value in a byte.
+    Bool,
+    /// Four-bit float of the OCP microscaling formats.
+    F4,
+    /// Six-bit float, two exponent bits.
+    F6E2M3,
+    /// Six-bit float, three exponent bits.
+    F6E3M2,
+    /// Unsigned byte.
+    U8,
+    /// Signed byte.
+    I8,
+    /// Eight-bit float, five exponent bits.
+    F8E5M2,
+    /// Eight-bit float, four exponent bits.
+    F8E4M3,
+    /// Eight-bit power of two, the scale of the microscaling formats.
+    F8E8M0,
+    /// [`Dtype::F8E4M3`] without infinities and negative zero.
+    F8E4M3Fnuz,
+    /// [`Dtype::F8E5M2`] without infinities and negative zero.
+    F8E5M2Fnuz,
+    /// Signed, 16 bits.
+    I16,
+    /// Unsigned, 16 bits.
+    U16,
+    /// IEEE 754 binary16.
+    F16,
+    /// The upper half of a binary32.
+    BF16,
+    /// Signed, 32 bits.
+    I32,
+    /// Unsigned, 32 bits.
+    U32,
+    /// IEEE 754 binary32.
+    F32,
+    /// Complex, two binary32.
+    C64,
+    /// IEEE 754 binary64.
+    F64,
+    /// Signed, 64 bits.
+    I64,
+    /// Unsigned, 64 bits.
+    U64,
+}
+
+/// Every type with its name in headers and the size of one element in bits.
+const DTYPES: [(Dtype, &str, u64); 22] = [
+    (Dtype::Bool, "BOOL", 8),
+    (Dtype::F4, "F4", 4),
+    (Dtype::F6E2M3, "F6_E2M3", 6),
+    (Dtype::F6E3M2, "F6_E3M2", 6),
+    (Dtype::U8, "U8", 8),
+    (Dtype::I8, "I8", 8),
+    (Dtype::F8E5M2, "F8_E5M2", 8),
+    (Dtype::F8E4M3, "F8_E4M3", 8),
+    (Dtype::F8E8M0, "F8_E8M0", 8),
+    (Dtype::F8E4M3Fnuz, "F8_E4M3FNUZ", 8),
+    (Dtype::F8E5M2Fnuz, "F8_E5M2FNUZ", 8),
+    (Dtype::I16, "I16", 16),
+    (Dtype::U16, "U16", 16),
+    (Dtype::F16, "F16", 16),
+    (Dtype::BF16, "BF16", 16),
+    (Dtype::I32, "I32", 32),
+    (Dtype::U32, "U32", 32),
+    (Dtype::F32, "F32", 32),
+    (Dtype::C64, "C64", 64),
+    (Dtype::F64, "F64", 64),
+    (Dtype::I64, "I64", 64),
+    (Dtype::U64, "U64", 64),
+];
+
+impl Dtype {
+    /// The types that have a [`StorageType`].
+    pub const SUPPORTED: &'static [Dtype] = &[Dtype::F32, Dtype::F16, Dtype::BF16];
+
+    /// The type that headers call `name`; names are in capitals.
+    pub fn from_name(name: &str) -> Option<Dtype> {
+        DTYPES.iter().find(|row| row.1 == name).map(|row| row.0)
+    }
+
+    /// What headers call this type.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The size of one element in bits; below 8 for the packed types.
+    pub fn element_bits(self) -> u64 {
+        self.row().2
+    }
+
+    /// The storage type to compute with, if the executor can.
+    pub fn storage(self) -> Option<StorageType> {
+        match self {
+            Dtype::F32 => Some(StorageType::F32),
+            Dtype::F16 => Some(StorageType::F16),
+            Dtype::BF16 => Some(StorageType::BF16),
+            _ => None,
+        }
+    }
+
+    fn row(self) -> &'static (Dtype, &'static str, u64) {
+        &DTYPES[self as usize]
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_stands_in_the_order_of_the_enum() {
+        for (index, (dtype, name, _)) in DTYPES.iter().enumerate() {
+            assert_eq!(*dtype as usize, index, "{name}");
+            assert_eq!(Dtype::from_name(name), Some(*dtype));
+        }
+        assert_eq!(Dtype::from_name("f32"), None);
+    }
+
+    #[test]
+    fn the_supported_types_are_those_with_a_storage_type_of_equal_size() {
+        for (dtype, name, bits) in DTYPES {
+            assert_eq!(dtype.storage().is_some(), Dtype::SUPPORTED.contains(&dtype), "{name}");
+            if let Some(storage) = dtype.storage() {
+                assert_eq!(storage.element_bytes() as u64 * 8, bits, "{name}");
+            }
+        }
+    }
+}

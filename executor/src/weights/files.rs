@@ -1,0 +1,319 @@
+//! All tensors of a component, over one file or over its shards.
+//!
+//! Invariants: each name stands once, each tensor lies within its file's mapping, and everything is
+//! ordered by name, so that what is built from it does not depend on the layout of the files.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use protocol::{Bytes, StorageType};
+
+use super::dimensions::Dimensions;
+use super::header::Header;
+use super::index::ShardIndex;
+use super::mapping::{MappedFile, open_regular};
+use super::{Dtype, WeightView, WeightsError};
+
+/// The mapped files of a component and where each tensor lies in them.
+#[derive(Debug)]
+pub struct WeightFiles {
+    /// The single file, or the index: what a message about the whole names.
+    origin: PathBuf,
+    files: Vec<MappedFile>,
+    tensors: BTreeMap<String, Location>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Location {
+    dtype: Dtype,
+    shape: Dimensions,
+    file_index: usize,
+    offset_bytes: usize,
+    size_bytes: usize,
+}
+
+/// What a file says about one of its tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorInfo<'a> {
+    /// Name in the checkpoint.
+    pub name: &'a str,
+    /// Type in the file; [`Dtype::storage`] says whether it can be computed with.
+    pub dtype: Dtype,
+    /// Dimensions, outermost first.
+    pub shape: &'a [usize],
+    /// Length.
+    pub size: Bytes,
+    /// Which of [`WeightFiles::paths`] it is in.
+    pub file_index: usize,
+    /// First byte, from the start of that file.
+    pub offset: Bytes,
+}
+
+/// A tensor that a model asked for and got, of the type and shape it needs. Plain data: it borrows
+/// nothing, and means something only together with the [`WeightFiles`] that gave it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorRef {
+    storage: StorageType,
+    shape: Dimensions,
+    file_index: usize,
+    offset_bytes: usize,
+    size_bytes: usize,
+}
+
+impl WeightFiles {
+    /// Opens the weights in the component directory `dir`: the first that is there of
+    /// `<stem>.safetensors` and `<stem>.safetensors.index.json`, for each of `stems` in turn. Reads
+    /// headers only.
+    ///
+    /// # Errors
+    /// [`WeightsError::NoWeights`] if none is there, otherwise whatever is wrong with those found.
+    pub fn open(dir: &Path, stems: &[&str]) -> Result<WeightFiles, WeightsError> {
+        let mut looked_for = Vec::new();
+        for stem in stems {
+            let single = format!("{stem}.safetensors");
+            if let Some(found) = unless_absent(WeightFiles::open_file(&dir.join(&single)))? {
+                return Ok(found);
+            }
+            let index = format!("{stem}.safetensors.index.json");
+            if let Some(found) = unless_absent(WeightFiles::open_index(dir, &dir.join(&index)))? {
+                return Ok(found);
+            }
+            looked_for.extend([single, index]);
+        }
+        Err(WeightsError::NoWeights { dir: dir.to_owned(), looked_for })
+    }
+
+    /// Opens one file that holds everything.
+    ///
+    /// # Errors
+    /// Those of [`MappedFile::open`], [`WeightsError::Read`] and [`WeightsError::Header`].
+    pub fn open_file(path: &Path) -> Result<WeightFiles, WeightsError> {
+        let mut files = WeightFiles::empty(path);
+        files.add(path)?;
+        Ok(files.opened())
+    }
+
+    fn open_index(dir: &Path, path: &Path) -> Result<WeightFiles, WeightsError> {
+        let (file, _) = open_regular(path)?;
+        let index = ShardIndex::read(&file)
+            .map_err(|cause| WeightsError::Read { path: path.to_owned(), cause })?
+            .map_err(|fault| WeightsError::Index { path: path.to_owned(), fault })?;
+
+        let mut files = WeightFiles::empty(path);
+        for shard in &index.shards {
+            if unless_absent(files.add(&dir.join(shard)))?.is_none() {
+                let shard = shard.clone();
+                return Err(WeightsError::MissingShard { path: path.to_owned(), shard });
+            }
+        }
+        for (tensor, &shard) in &index.tensors {
+            let placed = files.tensors.get(tensor).is_some_and(|there| there.file_index == shard);
+            if !placed {
+                return Err(WeightsError::TensorNotInShard {
+                    path: files.files[shard].path().to_owned(),
+                    index: path.to_owned(),
+                    tensor: tensor.clone(),
+                });
+            }
+        }
+        Ok(files.opened())
+    }
+
+    fn empty(origin: &Path) -> WeightFiles {
+        WeightFiles { origin: origin.to_owned(), files: Vec::new(), tensors: BTreeMap::new() }
+    }
+
+    /// Maps one more file and takes in its tensors.
+    fn add(&mut self, path: &Path) -> Result<(), WeightsError> {
+        let mapped = MappedFile::open(path)?;
+        let header = Header::read(mapped.file(), mapped.size().0)
+            .map_err(|cause| WeightsError::Read { path: path.to_owned(), cause })?
+            .map_err(|fault| WeightsError::Header { path: path.to_owned(), fault })?;
+        let file_index = self.files.len();
+        for (tensor, entry) in header.tensors {
+            if let Some(first) = self.tensors.get(&tensor) {
+                return Err(WeightsError::TensorInTwoShards {
+                    path: self.files[first.file_index].path().to_owned(),
+                    other: path.to_owned(),
+                    tensor,
+                });
+            }
+            let location = Location {
+                dtype: entry.dtype,
+                shape: entry.shape,
+                file_index,
+                offset_bytes: Bytes(entry.offset_bytes).as_usize(),
+                size_bytes: Bytes(entry.size_bytes).as_usize(),
+            };
+            self.tensors.insert(tensor, location);
+        }
+        self.files.push(mapped);
+        Ok(())
+    }
+
+    fn opened(self) -> WeightFiles {
+        tracing::debug!(
+            path = %self.origin.display(),
+            files = self.files.len(),
+            tensors = self.tensors.len(),
+            tensor_bytes = self.total_tensor_bytes().0,
+            "opened weights"
+        );
+        self
+    }
+
+    /// The tensor `name`, which must have a type to compute with and the shape that the model
+    /// expects.
+    ///
+    /// # Errors
+    /// [`WeightsError::MissingTensor`], [`WeightsError::WrongType`] and
+    /// [`WeightsError::WrongShape`].
+    pub fn require(&self, name: &str, expected_shape: &[usize]) -> Result<TensorRef, WeightsError> {
+        let Some(found) = self.tensors.get(name) else {
+            return Err(WeightsError::MissingTensor {
+                path: self.origin.clone(),
+                tensor: name.to_owned(),
+                nearest: self.most_similar(name).map(str::to_owned),
+            });
+        };
+        let path = || self.files[found.file_index].path().to_owned();
+        let Some(storage) = found.dtype.storage() else {
+            return Err(WeightsError::WrongType {
+                path: path(),
+                tensor: name.to_owned(),
+                got: found.dtype,
+                supported: Dtype::SUPPORTED,
+            });
+        };
+        if found.shape.as_slice() != expected_shape {
+            return Err(WeightsError::WrongShape {
+                path: path(),
+                tensor: name.to_owned(),
+                expected: expected_shape.to_vec(),
+                got: found.shape.as_slice().to_vec(),
+            });
+        }
+        let &Location { shape, file_index, offset_bytes, size_bytes, .. } = found;
+        Ok(TensorRef { storage, shape, file_index, offset_bytes, size_bytes })
+    }
+
+    /// What the files say about the tensor `name`, if they have it.
+    pub fn tensor(&self, name: &str) -> Option<TensorInfo<'_>> {
+        self.tensors.get_key_value(name).map(|(name, location)| location.info(name))
+    }
+
+    /// All tensors, ordered by name.
+    pub fn tensors(&self) -> impl Iterator<Item = TensorInfo<'_>> {
+        self.tensors.iter().map(|(name, location)| location.info(name))
+    }
+
+    /// All names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// The bytes of a tensor of these files, in the mapping: nothing is copied.
+    ///
+    /// # Panics
+    /// If `info` is of other files.
+    pub fn bytes(&self, info: &TensorInfo<'_>) -> &[u8] {
+        self.slice(info.file_index, info.offset.as_usize(), info.size.as_usize())
+    }
+
+    /// Bytes of all tensors together, without headers.
+    pub fn total_tensor_bytes(&self) -> Bytes {
+        self.tensors.values().map(|location| Bytes(location.size_bytes as u64)).sum()
+    }
+
+    /// The files that hold tensors, in the order of [`TensorInfo::file_index`].
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(MappedFile::path)
+    }
+
+    /// Checks that every mapping can still be read; to be called before the weights are used.
+    ///
+    /// # Errors
+    /// Those of [`MappedFile::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<(), WeightsError> {
+        self.files.iter().try_for_each(MappedFile::check_unchanged)
+    }
+
+    fn slice(&self, file_index: usize, offset_bytes: usize, size_bytes: usize) -> &[u8] {
+        &self.files[file_index].bytes()[offset_bytes..][..size_bytes]
+    }
+
+    /// The name that shares the longest start and end with `wanted`, if that is half of both or
+    /// more. That finds a prefix too many or a part renamed, the two ways in which checkpoints
+    /// differ.
+    fn most_similar(&self, wanted: &str) -> Option<&str> {
+        let shared_bytes = |name: &str| {
+            let pairs = || wanted.bytes().zip(name.bytes());
+            let start = pairs().take_while(|(a, b)| a == b).count();
+            let ends = wanted.bytes().rev().zip(name.bytes().rev());
+            let end = ends.take_while(|(a, b)| a == b).count();
+            (start + end).min(wanted.len()).min(name.len())
+        };
+        let (shared, name) = self
+            .names()
+            .map(|name| (shared_bytes(name), name))
+            .max_by_key(|&(shared, name)| (shared, std::cmp::Reverse(name)))?;
+        (shared * 2 >= wanted.len().max(name.len())).then_some(name)
+    }
+}
+
+impl Location {
+    fn info<'a>(&'a self, name: &'a str) -> TensorInfo<'a> {
+        TensorInfo {
+            name,
+            dtype: self.dtype,
+            shape: self.shape.as_slice(),
+            size: Bytes(self.size_bytes as u64),
+            file_index: self.file_index,
+            offset: Bytes(self.offset_bytes as u64),
+        }
+    }
+}
+
+impl TensorRef {
+    /// The weight itself, in the mapping.
+    ///
+    /// # Panics
+    /// If `files` are not those that gave this out.
+    pub fn view<'a>(&'a self, files: &'a WeightFiles) -> WeightView<'a> {
+        WeightView {
+            storage: self.storage,
+            shape: self.shape.as_slice(),
+            bytes: files.slice(self.file_index, self.offset_bytes, self.size_bytes),
+        }
+    }
+
+    /// How each element is stored.
+    pub fn storage(&self) -> StorageType {
+        self.storage
+    }
+
+    /// Dimensions, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        self.shape.as_slice()
+    }
+
+    /// Length.
+    pub fn size(&self) -> Bytes {
+        Bytes(self.size_bytes as u64)
+    }
+}
+
+/// Makes the absence of the file itself an ordinary answer.
+fn unless_absent<T>(opened: Result<T, WeightsError>) -> Result<Option<T>, WeightsError> {
+    match opened {
+        Ok(found) => Ok(Some(found)),
+        Err(WeightsError::Open { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+#[cfg(test)]
+mod tests;
