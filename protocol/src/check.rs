@@ -66,7 +66,11 @@ fn check_devices(plan: &Plan) -> Result<(), Violation> {
     let mut seen = BTreeSet::new();
     for device in &plan.devices {
         ensure!(!device.id.is_host(), "the host stands among the devices");
-        ensure!(device.id.0.len() <= STRING_BYTES_MAX, "a device id of {} bytes", device.id.0.len());
+        ensure!(
+            device.id.0.len() <= STRING_BYTES_MAX,
+            "a device id of {} bytes",
+            device.id.0.len()
+        );
         ensure!(seen.insert(&device.id), "device {} stands twice", device.id);
         ensure!(device.free_bytes <= device.total_bytes, "{}: more free than total", device.id);
         ensure!(device.budget_bytes <= device.free_bytes, "{}: budget above free", device.id);
@@ -156,19 +160,30 @@ fn check_bytes(
     let weights = held.fold(0u64, |sum, c| sum.saturating_add(c.weights_bytes.0));
     let compute = here().filter(|c| c.phase == phase).map(|c| c.compute_bytes.0).max().unwrap_or(0);
     let stated = entry.weights_bytes.0;
-    ensure!(stated == weights, "{device}, {phase}: {stated} B of weights, components have {weights} B");
+    ensure!(
+        stated == weights,
+        "{device}, {phase}: {stated} B of weights, components have {weights} B"
+    );
     let stated = entry.compute_bytes.0;
-    ensure!(stated == compute, "{device}, {phase}: {stated} B of compute, components need {compute} B");
+    ensure!(
+        stated == compute,
+        "{device}, {phase}: {stated} B of compute, components need {compute} B"
+    );
     let sum = [weights, compute, entry.staging_bytes.0, fixed.0]
         .into_iter()
         .fold(0u64, u64::saturating_add);
-    ensure!(entry.peak_bytes.0 == sum, "{device}, {phase}: peak {} B is not {sum} B", entry.peak_bytes.0);
+    ensure!(
+        entry.peak_bytes.0 == sum,
+        "{device}, {phase}: peak {} B is not {sum} B",
+        entry.peak_bytes.0
+    );
     Ok(())
 }
 
 fn check_peaks(plan: &Plan) -> Result<(), Violation> {
     let host = (DeviceId::host(), &plan.host.phases, plan.host.peak_bytes, plan.host.budget_bytes);
-    let devices = plan.devices.iter().map(|d| (d.id.clone(), &d.phases, d.peak_bytes, d.budget_bytes));
+    let devices =
+        plan.devices.iter().map(|d| (d.id.clone(), &d.phases, d.peak_bytes, d.budget_bytes));
     for (id, phases, peak, budget) in devices.chain([host]) {
         let largest = phases.iter().map(|entry| entry.peak_bytes).max().unwrap_or_default();
         ensure!(peak == largest, "{id}: peak {} B is not its largest phase's", peak.0);

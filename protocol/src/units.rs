@@ -102,7 +102,9 @@ impl fmt::Display for Bytes {
 
 /// A size that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no size; hint: write a number with a unit, such as 8GiB, 512MiB, 12GB or 4096B")]
+#[error(
+    "`{text}` is no size; hint: write a number with a unit, such as 8GiB, 512MiB, 12GB or 4096B"
+)]
 pub struct ParseBytesError {
     text: String,
 }
@@ -189,7 +191,9 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");
         }
-        for text in ["", "8", "GiB", "-1GiB", "1e3MiB", "8XiB", "99999999999TiB", "infGiB", "1.2.3MiB"] {
+        for text in
+            ["", "8", "GiB", "-1GiB", "1e3MiB", "8XiB", "99999999999TiB", "infGiB", "1.2.3MiB"]
+        {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
     }

@@ -1,0 +1,131 @@
+//! One cap, as people write it.
+
+use protocol::Bytes;
+
+/// How much of one memory Berth may use at most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Cap {
+    /// So many bytes; above zero.
+    Bytes(Bytes),
+    /// So much of the total: above 0, at most 100.
+    Percent(f64),
+    /// All that is free but this; it takes the margin's place.
+    FreeLess(Bytes),
+}
+
+/// A cap that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CapError {
+    /// It is no cap.
+    #[error(
+        "`{text}` is no amount of memory; hint: write 8 or 8GiB, 6144MiB, 80%, or -1 for all that is free but 1 GiB"
+    )]
+    Unreadable {
+        /// What was written.
+        text: String,
+    },
+    /// It leaves nothing.
+    #[error(
+        "a budget of 0 (`{text}`) fits nothing; hint: leave it out to use what is free, or give at least 1MiB"
+    )]
+    Zero {
+        /// What was written.
+        text: String,
+    },
+    /// A percentage above 100.
+    #[error("`{text}` is more than all; hint: a percentage of the total, at most 100%")]
+    AboveAll {
+        /// What was written.
+        text: String,
+    },
+    /// An entry of a list names no device.
+    #[error(
+        "`{entry}` names no device; hint: write one amount for each device, or a list such as cuda0=12,cuda1=6.5"
+    )]
+    Unnamed {
+        /// The entry.
+        entry: String,
+    },
+    /// A device has two caps.
+    #[error("{device} has two budgets; hint: name each device once")]
+    Twice {
+        /// The device.
+        device: String,
+    },
+    /// A cap for a device that is not there.
+    #[error("no device `{device}`; {}", if known.is_empty() {
+        "there is none".to_owned()
+    } else {
+        format!("hint: there is {}", known.join(", "))
+    })]
+    UnknownDevice {
+        /// The name that was given.
+        device: String,
+        /// The devices there are.
+        known: Vec<String>,
+    },
+}
+
+impl Cap {
+    /// Reads `8` (GiB), `8GiB`, `6144MiB`, `1048576B`, `80%` of the total, or `-1`: what is free
+    /// less 1 GiB (and so for any negative number or size).
+    ///
+    /// # Errors
+    /// It is none of these, it is zero, or a percentage is above 100.
+    pub fn parse(text: &str) -> Result<Cap, CapError> {
+        let text = text.trim();
+        let start = || text.chars().take(80).collect::<String>();
+        let unreadable = || CapError::Unreadable { text: start() };
+        let zero = || CapError::Zero { text: start() };
+        if let Some(kept) = text.strip_prefix('-') {
+            return match parse_size(kept).ok_or_else(unreadable)? {
+                Bytes::ZERO => Err(zero()),
+                kept => Ok(Cap::FreeLess(kept)),
+            };
+        }
+        if let Some(percent) = text.strip_suffix('%') {
+            let percent = plain_number(percent.trim_end()).ok_or_else(unreadable)?;
+            return match percent {
+                0.0 => Err(zero()),
+                0.0..=100.0 => Ok(Cap::Percent(percent)),
+                _ => Err(CapError::AboveAll { text: start() }),
+            };
+        }
+        match parse_size(text).ok_or_else(unreadable)? {
+            Bytes::ZERO => Err(zero()),
+            bytes => Ok(Cap::Bytes(bytes)),
+        }
+    }
+}
+
+/// Reads what stays free: `1` (GiB), `512MiB`, `0`.
+///
+/// # Errors
+/// It is no size.
+pub fn parse_margin(text: &str) -> Result<Bytes, CapError> {
+    let text = text.trim();
+    parse_size(text).ok_or_else(|| CapError::Unreadable { text: text.chars().take(80).collect() })
+}
+
+impl CapError {
+    pub(super) fn unnamed(entry: &str) -> CapError {
+        CapError::Unnamed { entry: entry.trim().chars().take(80).collect() }
+    }
+}
+
+/// A size with a unit, or a bare number of GiB.
+fn parse_size(text: &str) -> Option<Bytes> {
+    text.parse().ok().or_else(|| gib(text))
+}
+
+/// A bare number of GiB.
+fn gib(number: &str) -> Option<Bytes> {
+    plain_number(number)?;
+    format!("{number}GiB").parse().ok()
+}
+
+/// Digits with at most one point: no sign, exponent, `inf` or `NaN`.
+fn plain_number(text: &str) -> Option<f64> {
+    let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    text.parse().ok().filter(|value: &f64| plain && value.is_finite())
+}

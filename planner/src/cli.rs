@@ -1,0 +1,94 @@
+//! The command line: arguments in, exit code out. 0 done, 1 does not fit, 2 error.
+
+mod devices;
+mod generate;
+mod inspect;
+mod interrupt;
+mod plan;
+mod setup;
+mod shape;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::planning::PlanError;
+use crate::policy::Objective;
+
+/// The plan does not fit.
+const EXIT_INFEASIBLE: u8 = 1;
+
+/// Anything else that went wrong.
+const EXIT_ERROR: u8 = 2;
+
+/// Put diffusion models onto the devices that are here, exactly as planned.
+#[derive(Debug, Parser)]
+#[command(name = "berth", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Subcommands,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    /// What is here: memory, budgets, links, rates; and why nothing, if nothing
+    Devices(devices::Devices),
+    /// What a model is made of, and what is missing
+    Inspect(inspect::Inspect),
+    /// Where every byte will go, and why
+    Plan(plan::Plan),
+    /// Make pictures from a prompt
+    Generate(Box<generate::Generate>),
+}
+
+/// How to start the executor, and what to tell of it.
+#[derive(Debug, Args)]
+struct ExecutorArguments {
+    /// The executor's program [default: this one, run again]
+    #[arg(long, value_name = "PATH", env = "BERTH_EXECUTOR")]
+    executor: Option<PathBuf>,
+    /// Tell of every step on standard error
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// What may be used.
+#[derive(Debug, Args)]
+struct PolicyArguments {
+    /// Device memory that may be used: 8 (GiB), 6144MiB, 80%, -1 (free minus 1 GiB), cuda0=12,cuda1=6.5
+    /// [default: what is free, less a margin]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    max_vram: Option<String>,
+    /// Host memory that may be used, as --max-vram [default: what is available, less a margin]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    max_ram: Option<String>,
+    /// A host profile: a file, or the name of a shipped one, as virtual-2x2g [default: this machine]
+    #[arg(long, value_name = "PROFILE")]
+    host: Option<String>,
+    /// What the plan is to be best at [default: latency]
+    #[arg(long, value_enum)]
+    optimize: Option<Objective>,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG").unwrap_or_default();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let result = match Arguments::parse().command {
+        Subcommands::Devices(command) => command.run(),
+        Subcommands::Inspect(command) => command.run(),
+        Subcommands::Plan(command) => command.run(),
+        Subcommands::Generate(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("berth: {error:#}");
+            match error.downcast_ref() {
+                Some(PlanError::Infeasible(_)) => ExitCode::from(EXIT_INFEASIBLE),
+                _ => ExitCode::from(EXIT_ERROR),
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! `berth generate`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use protocol::message::{Image, Rng};
+use protocol::profile::ModelDescription;
+use protocol::{Job, JobShape, limits};
+
+use super::interrupt::Interruption;
+use super::setup::{check_shape, model_directory};
+use super::shape::ShapeArguments;
+use super::{ExecutorArguments, PolicyArguments};
+use crate::output::{self, Pending};
+use crate::planning::{self, PlanError};
+use crate::render;
+use crate::render::document::{self, GenerateDocument, InfeasibleDocument, PlanDocument};
+use crate::render::progress::ProgressLine;
+use crate::session::Session;
+use crate::supervise::{Listener, Outcome, Work, supervise};
+
+/// Largest plan file. A plan of the largest known model has some 30 kB.
+const PLAN_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Make pictures from a prompt.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// A directory in diffusers format [default: the built-in demo model]
+    model: Option<PathBuf>,
+    /// What the picture is to show
+    #[arg(long, value_name = "TEXT")]
+    prompt: String,
+    /// A prompt of its own for the long text encoder [default: the prompt]
+    #[arg(long, value_name = "TEXT")]
+    prompt_2: Option<String>,
+    /// What the picture is not to show; takes effect with --true-cfg-scale above 1
+    #[arg(long, value_name = "TEXT")]
+    negative_prompt: Option<String>,
+    #[command(flatten)]
+    shape: ShapeArguments,
+    /// Seed of the first picture's noise
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where noise comes from: cpu, as torch's CPU generator
+    #[arg(long, value_enum, default_value = "cpu")]
+    rng: RngArgument,
+    /// Begin from these latents in place of noise: a safetensors file with `latents_init` or `noise_nchw`
+    #[arg(long, value_name = "FILE")]
+    init_latents: Option<PathBuf>,
+    /// Also write intermediate tensors to a safetensors file
+    #[arg(long, value_name = "FILE")]
+    dump_tensors: Option<PathBuf>,
+    #[command(flatten)]
+    policy: PolicyArguments,
+    #[command(flatten)]
+    executor: ExecutorArguments,
+    /// The picture's file; those of a batch are numbered
+    #[arg(long, value_name = "FILE", default_value = "berth.png")]
+    output: PathBuf,
+    /// Print a JSON document in place of the summary
+    #[arg(long)]
+    json: bool,
+    /// Run by a plan that `plan --output` wrote, in place of a new one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["max_vram", "max_ram", "host", "optimize"])]
+    plan: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum RngArgument {
+    /// As torch's CPU generator.
+    Cpu,
+}
+
+impl Generate {
+    /// Runs the command.
+    pub fn run(&self) -> Result<()> {
+        check_shape(&self.shape)?;
+        let batch = self.shape.batch.unwrap_or(1);
+        if batch > limits::BATCH_MAX {
+            bail!("--batch {batch} is more than {}", limits::BATCH_MAX);
+        }
+        let paths = output::batch_paths(&self.output, batch);
+        for path in paths.iter().chain(&self.dump_tensors) {
+            output::check(path)?;
+        }
+        let model = model_directory(self.model.as_deref())?;
+        let setting = self.policy.setting()?;
+        // Nonsense of budgets is told before anything starts.
+        setting.policy.budgets(&setting.inventory()?)?;
+        let given = self.plan.as_deref().map(read_plan).transpose()?;
+
+        let interruption = Interruption::install()?;
+        let program = self.executor.program();
+        let mut session = Session::start(&program)?;
+        let mut progress =
+            ProgressLine::new(self.executor.verbose, |session| interruption.watch(session));
+        progress.started(&session);
+        let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        let shape = self.shape.request().resolve(&description.defaults);
+        if let Some(plan) = &given {
+            check_plan(plan, &model, &shape)?;
+        }
+        let job = self.job(&description)?;
+        let inventorize =
+            || setting.request(&model, shape.clone(), false).map_err(PlanError::Inventory);
+        let work = Work::Generate(Box::new(job.clone()));
+        let result =
+            supervise(&program, session, &inventorize, &work, given.as_ref(), &mut progress);
+        progress.clear();
+        if let (true, Err(PlanError::Infeasible(error))) = (self.json, &result) {
+            document::print(&InfeasibleDocument::new(&model.to_string_lossy(), error))?;
+        }
+        let outcome = result?;
+        interruption.hold();
+        self.write(&outcome, &paths, |image| settings(&job, &outcome, image))?;
+        self.show(&outcome, &paths)
+    }
+
+    fn job(&self, description: &ModelDescription) -> Result<Job> {
+        let defaults = &description.defaults;
+        let true_cfg_scale = self.shape.true_cfg_scale.unwrap_or(defaults.true_cfg_scale);
+        if self.negative_prompt.is_some() && true_cfg_scale <= 1.0 {
+            bail!(
+                "--negative-prompt takes effect with --true-cfg-scale above 1 only; hint: add --true-cfg-scale 4"
+            );
+        }
+        if self.shape.guidance_scale.is_some() && !description.guidance_embeds {
+            eprintln!("berth: this model has no embedded guidance: --guidance-scale has no effect");
+        }
+        let RngArgument::Cpu = self.rng;
+        let init_latents = match &self.init_latents {
+            Some(path) => Some(absolute(path)?),
+            None => None,
+        };
+        Ok(Job {
+            prompt: self.prompt.clone(),
+            prompt_2: self.prompt_2.clone(),
+            negative_prompt: self.negative_prompt.clone().unwrap_or_default(),
+            guidance_scale: self.shape.guidance_scale.unwrap_or(defaults.guidance_scale),
+            true_cfg_scale,
+            seed: self.seed,
+            rng: Rng::Cpu,
+            init_latents,
+            dump_tensors: self.dump_tensors.is_some(),
+        })
+    }
+
+    /// Writes all files beside their places first, then gives all of them their names.
+    fn write(
+        &self,
+        outcome: &Outcome,
+        paths: &[PathBuf],
+        settings: impl Fn(&Image) -> String,
+    ) -> Result<()> {
+        if outcome.images.len() != paths.len() {
+            bail!("the executor made {} pictures of {}", outcome.images.len(), paths.len());
+        }
+        let mut pending = Vec::new();
+        for (image, path) in outcome.images.iter().zip(paths) {
+            let expected = 3 * image.width as usize * image.height as usize;
+            if image.pixels.len() != expected {
+                bail!(
+                    "the executor made a picture of {} B, expected {expected} B",
+                    image.pixels.len()
+                );
+            }
+            pending.push(Pending::picture(path, image, &settings(image))?);
+        }
+        if let (Some(path), Some(tensors)) = (&self.dump_tensors, &outcome.tensors) {
+            pending.push(Pending::write(path, tensors)?);
+        }
+        for file in pending {
+            file.finish()?;
+        }
+        Ok(())
+    }
+
+    fn show(&self, outcome: &Outcome, paths: &[PathBuf]) -> Result<()> {
+        let images: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        let Outcome { plan, report, usage, attempts, .. } = outcome;
+        if self.json {
+            let plan = PlanDocument::new(plan, &report.rejected);
+            return document::print(&GenerateDocument { plan, usage, attempts: *attempts, images });
+        }
+        let peaks: Vec<String> = usage
+            .devices
+            .iter()
+            .filter_map(|device| {
+                let (predicted, measured) = device.peaks();
+                (measured.0 > 0).then(|| match predicted == measured {
+                    true => format!("{} {measured} as planned", device.id),
+                    false => format!("{} {measured}, {predicted} planned", device.id),
+                })
+            })
+            .collect();
+        let JobShape { width, height, steps, .. } = plan.job;
+        let total = crate::solve::shown_ms(usage.measured_ms.total);
+        let attempts = if *attempts > 1 { format!(", attempt {attempts}") } else { String::new() };
+        render::print(&format!(
+            "{}: {width}x{height}, {steps} steps in {total}{attempts}; peak {}",
+            images.join(", "),
+            peaks.join(", ")
+        ))
+    }
+}
+
+fn absolute(path: &Path) -> Result<String> {
+    let path =
+        std::path::absolute(path).with_context(|| format!("cannot read {}", path.display()))?;
+    match path.to_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => bail!("the path {} is not UTF-8", path.display()),
+    }
+}
+
+fn read_plan(path: &Path) -> Result<protocol::Plan> {
+    let context = || format!("cannot read the plan {}", path.display());
+    let bytes = std::fs::metadata(path).with_context(context)?.len();
+    if bytes > PLAN_FILE_BYTES_MAX {
+        bail!("{} has {bytes} bytes, more than a plan can have", path.display());
+    }
+    let text = std::fs::read_to_string(path).with_context(context)?;
+    toml::from_str(&text).with_context(context)
+}
+
+fn check_plan(plan: &protocol::Plan, model: &Path, shape: &JobShape) -> Result<()> {
+    if Path::new(&plan.model) != model {
+        bail!("the plan is for the model {}, not for {}", plan.model, model.display());
+    }
+    if plan.job != *shape {
+        bail!(
+            "the plan is for {}x{}, {} steps, batch {}, {} text tokens; hint: ask for the same, or make a new plan",
+            plan.job.width,
+            plan.job.height,
+            plan.job.steps,
+            plan.job.batch,
+            plan.job.max_sequence_length
+        );
+    }
+    Ok(())
+}
+
+/// The settings in the form that other programs read: the prompt, a line of the negative one, a line of the
+/// rest (AUTOMATIC1111's "infotext").
+fn settings(job: &Job, outcome: &Outcome, image: &Image) -> String {
+    let plan = &outcome.plan;
+    let model = Path::new(&plan.model).file_name().unwrap_or_default().to_string_lossy();
+    let negative = match job.negative_prompt.as_str() {
+        "" => String::new(),
+        text => format!("\nNegative prompt: {text}"),
+    };
+    format!(
+        "{}{negative}\nSteps: {}, Sampler: Euler, CFG scale: {}, Distilled CFG Scale: {}, Seed: {}, Size: {}x{}, Model: {model}, Version: berth {}",
+        job.prompt,
+        plan.job.steps,
+        job.true_cfg_scale,
+        job.guidance_scale,
+        image.seed,
+        image.width,
+        image.height,
+        env!("CARGO_PKG_VERSION")
+    )
+}

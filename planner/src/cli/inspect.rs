@@ -1,0 +1,46 @@
+//! `berth inspect`.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::ExecutorArguments;
+use super::setup::model_directory;
+use crate::planning;
+use crate::render;
+use crate::session::Session;
+
+/// What a model is made of.
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// A directory in diffusers format [default: the built-in demo model]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    executor: ExecutorArguments,
+    /// Print a JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Inspect {
+    /// Runs the command.
+    pub fn run(&self) -> Result<()> {
+        let model = model_directory(self.model.as_deref())?;
+        let mut session = Session::start(&self.executor.program())?;
+        let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        session.end();
+        if self.json {
+            render::document::print(&description)?;
+        } else {
+            render::print(&render::tables::description(&description))?;
+        }
+        match description.problems.len() {
+            0 => Ok(()),
+            1 => bail!("the model has a problem: {}", description.problems[0]),
+            count => {
+                bail!("the model has {count} problems; the first: {}", description.problems[0])
+            }
+        }
+    }
+}

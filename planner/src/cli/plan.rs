@@ -1,0 +1,113 @@
+//! `berth plan`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::interrupt::Interruption;
+use super::setup::{check_shape, model_directory};
+use super::shape::ShapeArguments;
+use super::{ExecutorArguments, PolicyArguments};
+use crate::output::{self, Pending};
+use crate::planning::{self, PlanError};
+use crate::render::document::{self, InfeasibleDocument, PlanDocument, RehearsalDocument};
+use crate::render::progress::ProgressLine;
+use crate::render::{self, tables};
+use crate::session::Session;
+use crate::solve::{PlanReport, Solution};
+use crate::supervise::{Listener, Outcome, Work, supervise};
+
+/// Where every byte will go.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// A directory in diffusers format [default: the built-in demo model]
+    model: Option<PathBuf>,
+    /// Solve and show; touch no device. Without it the plan is also loaded, and its use measured
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    shape: ShapeArguments,
+    #[command(flatten)]
+    policy: PolicyArguments,
+    #[command(flatten)]
+    executor: ExecutorArguments,
+    /// Print a JSON document
+    #[arg(long)]
+    json: bool,
+    /// Also tell why, with what was rejected
+    #[arg(long, conflicts_with = "json")]
+    explain: bool,
+    /// Also write the plan to a TOML file, for `generate --plan`
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Plan {
+    /// Runs the command.
+    pub fn run(&self) -> Result<()> {
+        check_shape(&self.shape)?;
+        if let Some(path) = &self.output {
+            output::check(path)?;
+        }
+        let model = model_directory(self.model.as_deref())?;
+        let setting = self.policy.setting()?;
+        // Nonsense of budgets is told before anything starts.
+        setting.policy.budgets(&setting.inventory()?)?;
+        let interruption = Interruption::install()?;
+        let program = self.executor.program();
+        let mut session = Session::start(&program)?;
+        let mut progress =
+            ProgressLine::new(self.executor.verbose, |session| interruption.watch(session));
+        progress.started(&session);
+        let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        let job = self.shape.request().resolve(&description.defaults);
+        let request = setting.request(&model, job.clone(), self.dry_run)?;
+        if self.dry_run {
+            let planned = planning::plan(&mut session, &request, 1);
+            session.end();
+            let Solution { plan, report } = self.feasible(&request.model, planned)?;
+            return self.show(&plan, &report, None);
+        }
+        let inventorize =
+            || setting.request(&model, job.clone(), false).map_err(PlanError::Inventory);
+        let outcome =
+            supervise(&program, session, &inventorize, &Work::Rehearse, None, &mut progress);
+        progress.clear();
+        let outcome = self.feasible(&request.model, outcome)?;
+        self.show(&outcome.plan, &outcome.report, Some(&outcome))
+    }
+
+    /// Where nothing fits, JSON is still an answer on standard output.
+    fn feasible<T>(&self, model: &str, result: Result<T, PlanError>) -> Result<T> {
+        if let (true, Err(PlanError::Infeasible(error))) = (self.json, &result) {
+            document::print(&InfeasibleDocument::new(model, error))?;
+        }
+        Ok(result?)
+    }
+
+    fn show(
+        &self,
+        plan: &protocol::Plan,
+        report: &PlanReport,
+        outcome: Option<&Outcome>,
+    ) -> Result<()> {
+        if let Some(path) = &self.output {
+            Pending::write(path, toml::to_string_pretty(plan)?.as_bytes())?.finish()?;
+        }
+        let document = PlanDocument::new(plan, &report.rejected);
+        match (self.json, outcome) {
+            (true, None) => document::print(&document),
+            (true, Some(Outcome { usage, attempts, .. })) => {
+                document::print(&RehearsalDocument { plan: document, usage, attempts: *attempts })
+            }
+            (false, _) => {
+                render::print(&tables::plan(plan, outcome.map(|outcome| &outcome.usage)))?;
+                if self.explain {
+                    render::print(&tables::explanation(plan, report))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! From arguments to what the planner works with.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use protocol::JobShape;
+
+use super::shape::ShapeArguments;
+use super::{ExecutorArguments, PolicyArguments};
+use crate::demo;
+use crate::inventory::{Inventory, Profile};
+use crate::planning::Request;
+use crate::policy::Policy;
+use crate::session::ExecutorProgram;
+
+impl ExecutorArguments {
+    /// The program to start.
+    pub fn program(&self) -> ExecutorProgram {
+        ExecutorProgram { path: self.executor.clone(), verbose: self.verbose }
+    }
+}
+
+/// The host profile and the policy that stands in flags, profile and defaults.
+pub struct Setting {
+    profile: Option<Profile>,
+    /// What is wanted.
+    pub policy: Policy,
+}
+
+impl PolicyArguments {
+    /// Reads the host profile, and joins it with the flags.
+    pub fn setting(&self) -> Result<Setting> {
+        let profile = self.host.as_deref().map(Profile::load).transpose()?;
+        let of_profile = profile.as_ref().map(|profile| &profile.policy);
+        let policy = Policy::resolve(
+            self.max_vram.as_deref(),
+            self.max_ram.as_deref(),
+            self.optimize,
+            of_profile,
+        )?;
+        Ok(Setting { profile, policy })
+    }
+}
+
+impl Setting {
+    /// What is, now.
+    pub fn inventory(&self) -> Result<Inventory> {
+        Ok(match &self.profile {
+            Some(profile) => Inventory::from_profile(profile)?,
+            None => Inventory::of_this_machine()?,
+        })
+    }
+
+    /// The request of a plan. Devices that this executor cannot compute on count in a plan that is only
+    /// shown, and only where a profile names them.
+    pub fn request(&self, model: &Path, job: JobShape, dry_run: bool) -> Result<Request> {
+        let inventory = self.inventory()?;
+        let budgets = self.policy.budgets(&inventory)?;
+        let model = match model.to_str() {
+            Some(model) => model.to_owned(),
+            None => bail!("the model's path {} is not UTF-8", model.display()),
+        };
+        let imagined = dry_run && self.profile.is_some();
+        let objective = self.policy.optimize;
+        Ok(Request { model, job, inventory, budgets, objective, imagined })
+    }
+}
+
+/// The model's directory: the one that was named, or the built-in demo model's.
+pub fn model_directory(model: Option<&Path>) -> Result<PathBuf> {
+    let Some(model) = model else {
+        return Ok(demo::directory()?);
+    };
+    let absolute = std::path::absolute(model)
+        .with_context(|| format!("cannot make {} an absolute path", model.display()))?;
+    if !absolute.exists() {
+        bail!(
+            "there is no model at {}; hint: name a directory in diffusers format",
+            model.display()
+        );
+    }
+    if !absolute.is_dir() {
+        bail!("{} is no directory; hint: name a directory in diffusers format", model.display());
+    }
+    Ok(absolute)
+}
+
+/// Nonsense of shapes that needs no model to be seen.
+pub fn check_shape(shape: &ShapeArguments) -> Result<()> {
+    let asked = [
+        ("width", shape.width),
+        ("height", shape.height),
+        ("steps", shape.steps),
+        ("batch", shape.batch),
+        ("max-sequence-length", shape.max_sequence_length),
+    ];
+    for (name, value) in asked {
+        if value == Some(0) {
+            bail!("--{name} is 0; hint: give at least 1, or leave it out for the model's default");
+        }
+    }
+    let scales =
+        [("guidance-scale", shape.guidance_scale), ("true-cfg-scale", shape.true_cfg_scale)];
+    for (name, value) in scales {
+        if value.is_some_and(|value| !value.is_finite() || value < 0.0) {
+            bail!("--{name} is no number of at least 0");
+        }
+    }
+    Ok(())
+}

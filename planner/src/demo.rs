@@ -1,0 +1,133 @@
+//! The built-in demo model: a tiny trained FLUX.1, embedded in the program and mapped from the cache.
+//!
+//! Written once, under a name made of its hash: a directory with that name is whole, because it is renamed
+//! into place, and right, because its content is hashed again before it is used.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use etcetera::BaseStrategy;
+use sha2::{Digest, Sha256};
+
+macro_rules! embedded {
+    ($($path:literal),* $(,)?) => {
+        [$(($path, include_bytes!(concat!("../demo/model/", $path)).as_slice())),*]
+    };
+}
+
+/// The files of the model directory, by path within it.
+static FILES: [(&str, &[u8]); 15] = embedded![
+    "berth.toml",
+    "model_index.json",
+    "scheduler/scheduler_config.json",
+    "text_encoder/config.json",
+    "text_encoder/model.safetensors",
+    "text_encoder_2/config.json",
+    "text_encoder_2/model.safetensors",
+    "tokenizer/tokenizer.json",
+    "tokenizer/tokenizer_config.json",
+    "tokenizer_2/tokenizer.json",
+    "tokenizer_2/tokenizer_config.json",
+    "transformer/config.json",
+    "transformer/diffusion_pytorch_model.safetensors",
+    "vae/config.json",
+    "vae/diffusion_pytorch_model.safetensors",
+];
+
+/// Why the demo model is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// There is no cache directory to write to.
+    #[error("no cache directory for the demo model: {0}; hint: set XDG_CACHE_HOME or HOME")]
+    NoCache(#[from] etcetera::HomeDirError),
+    /// The cache could not be written.
+    #[error("cannot write the demo model to {}: {source}; hint: set XDG_CACHE_HOME, or name a model", path.display())]
+    Write {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The demo model's directory, written first if it is not there or not right.
+pub fn directory() -> Result<PathBuf, DemoError> {
+    let cache = etcetera::choose_base_strategy()?.cache_dir().join("berth");
+    directory_in(&cache)
+}
+
+fn directory_in(cache: &Path) -> Result<PathBuf, DemoError> {
+    let embedded = hash(|(_, bytes)| Some(bytes.to_vec())).expect("embedded files can be read");
+    let path = cache.join(format!("demo-{}", &embedded[..16]));
+    let is_right = || hash(|(name, _)| fs::read(path.join(name)).ok()).as_ref() == Some(&embedded);
+    if !is_right() {
+        let written = write(cache, &path);
+        // Another process may have been faster.
+        if let Err(source) = written
+            && !is_right()
+        {
+            return Err(DemoError::Write { path, source });
+        }
+    }
+    Ok(path)
+}
+
+/// Hash of all names and contents; `None` where a file cannot be read.
+fn hash(read: impl Fn((&str, &[u8])) -> Option<Vec<u8>>) -> Option<String> {
+    let mut hasher = Sha256::new();
+    for (name, embedded) in FILES {
+        let bytes = read((name, embedded))?;
+        hasher.update(name.as_bytes());
+        hasher.update((bytes.len() as u64).to_le_bytes());
+        hasher.update(&bytes);
+    }
+    Some(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Writes all files beside the final place, then renames the directory there.
+fn write(cache: &Path, path: &Path) -> io::Result<()> {
+    fs::create_dir_all(cache)?;
+    let new = tempfile::Builder::new().prefix(".demo-").tempdir_in(cache)?;
+    let model = new.path().join("model");
+    for (name, bytes) in FILES {
+        let file = model.join(name);
+        if let Some(parent) = file.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(file, bytes)?;
+    }
+    if path.exists() {
+        // Damaged: moved into the temporary directory, which goes away with it.
+        fs::rename(path, new.path().join("damaged"))?;
+    }
+    fs::rename(model, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_written_once_and_mended_when_damaged() {
+        let cache = tempfile::tempdir().unwrap();
+        let path = directory_in(cache.path()).unwrap();
+        let index = path.join("model_index.json");
+        let written = fs::metadata(&index).unwrap().modified().unwrap();
+        assert_eq!(directory_in(cache.path()).unwrap(), path);
+        assert_eq!(fs::metadata(&index).unwrap().modified().unwrap(), written);
+
+        fs::write(&index, "{}").unwrap();
+        assert_eq!(directory_in(cache.path()).unwrap(), path);
+        assert!(fs::read_to_string(&index).unwrap().contains("FluxPipeline"));
+        // Nothing but the model is left behind.
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_is_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = directory_in(file.path()).unwrap_err().to_string();
+        assert!(error.contains("cannot write the demo model"), "{error}");
+    }
+}

@@ -1,0 +1,263 @@
+//! The inventory: what a machine has, as plain data that the solver reads.
+//!
+//! It is not a policy (what may be used of it: [`crate::budget`]) and it opens no device: a GPU is
+//! read through NVML only, as a CUDA context alone would cost hundreds of megabytes.
+//!
+//! Invariants: the same facts give the same inventory, in the same order; `devices` stand by
+//! ascending id within a kind; `free_bytes` ≤ `total_bytes` for each device and `available_bytes` ≤
+//! `total_bytes` for the host; each rate is a positive finite number and says where it comes from.
+
+pub mod host;
+pub mod nvml;
+pub mod profile;
+
+use std::path::Path;
+
+use std::fmt;
+
+use protocol::Bytes;
+use serde::Serialize;
+
+pub use host::HostError;
+pub use profile::{Profile, ProfileError};
+
+use profile::{DeviceProfile, ProfileDevices};
+
+/// The environment variable that restricts which GPUs a CUDA process sees. NVML ignores it, so the
+/// planner applies it: see [`nvml::detect`].
+pub const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
+/// What the context and modules of a CUDA process take of a device before anything is measured
+/// there. Figures reported for recent drivers run from 107 to 555 MiB; the upper end keeps an
+/// unmeasured plan safe.
+pub const ASSUMED_CONTEXT_BYTES: Bytes = Bytes::mib(576);
+
+/// The host and its devices at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Inventory {
+    /// Where the facts come from: [`Inventory::THIS_MACHINE`], or a profile's name.
+    pub source: String,
+    /// The CPU and its memory.
+    pub host: Host,
+    /// The devices, by ascending id within a kind: `cuda0`, `cuda1`, …, `virtual0`, `virtual1`, …
+    pub devices: Vec<Device>,
+    /// Why `devices` is empty, as a sentence for people; `None` where it is not.
+    pub why_no_devices: Option<String>,
+}
+
+/// The CPU with its memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Host {
+    /// The host's name, or the profile's.
+    pub name: String,
+    /// All memory of the machine.
+    pub total_bytes: Bytes,
+    /// What a new process may take without swapping: the kernel's estimate (reclaimable page cache
+    /// included), no more than the room left in the process's control groups.
+    pub available_bytes: Bytes,
+    /// The tightest memory limit of the process's control groups, where one is below `total_bytes`.
+    pub cgroup_limit_bytes: Option<Bytes>,
+    /// Logical CPUs that the process may use.
+    pub cores: usize,
+    /// The CPU's model name.
+    pub cpu: String,
+    /// Whether components may be computed on the host; `false`: it only feeds devices.
+    pub compute: bool,
+    /// f32 operations per second of all cores together (a multiply-add counts as two).
+    pub f32_flops_per_s: Rate,
+    /// Bytes per second between the CPU and its memory, all cores together.
+    pub memory_bytes_per_s: Rate,
+    /// Bytes per second from the disk that holds the models, outside the page cache.
+    pub storage_bytes_per_s: Rate,
+}
+
+/// One device that components can be placed on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Device {
+    /// `cuda0`, … in PCI bus order, or `virtual0`, … in file order. Stands for this inventory only;
+    /// across runs a device is known by its `uuid`.
+    pub id: String,
+    /// A GPU, or a simulated one.
+    pub kind: DeviceKind,
+    /// The product name.
+    pub name: String,
+    /// The driver's lasting name of the device (`GPU-…`, `MIG-…`); `None` for virtual and imagined
+    /// devices.
+    pub uuid: Option<String>,
+    /// All memory of the device.
+    pub total_bytes: Bytes,
+    /// What nobody has allocated.
+    pub free_bytes: Bytes,
+    /// What processes have allocated already.
+    pub used_by_others_bytes: Bytes,
+    /// The device shares the host's memory: one pool with [`Host::available_bytes`], not a second
+    /// budget. Such a device is used only when named.
+    pub integrated: bool,
+    /// Bytes per second from host memory to the device.
+    pub link_bytes_per_s: Rate,
+    /// f32 operations per second (a multiply-add counts as two).
+    pub f32_flops_per_s: Rate,
+    /// f16 or bf16 matrix operations per second, accumulated in f32, without sparsity.
+    pub half_flops_per_s: Rate,
+    /// Bytes per second between the device's processors and its memory.
+    pub memory_bytes_per_s: Rate,
+    /// What the process takes of the device besides Berth's own regions: context, modules,
+    /// libraries.
+    pub overhead_bytes: Bytes,
+    /// Where `overhead_bytes` comes from.
+    pub overhead_source: Source,
+    /// The driver's version.
+    pub driver: Option<String>,
+    /// The link, as people name it: `gen 4 x16`.
+    pub pcie: Option<String>,
+    /// Virtual devices only: the allocation (counted from 1) that fails, for tests of failure.
+    pub fail_allocation: Option<u32>,
+}
+
+/// What stands behind a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// An NVIDIA GPU.
+    Cuda,
+    /// Host kernels over an arena of their own behind a paced link.
+    Virtual,
+}
+
+/// How fast something is, per second, and how that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Rate {
+    /// Bytes or floating point operations per second; positive and finite.
+    pub value: f64,
+    /// How it is known.
+    pub source: Source,
+}
+
+/// How a figure is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// Measured on this very device.
+    Measured,
+    /// Stated by a host profile.
+    Declared,
+    /// Derived from a datasheet or a rule of thumb; the first measurement replaces it.
+    Assumed,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Source::Measured => "measured",
+            Source::Declared => "declared",
+            Source::Assumed => "assumed",
+        })
+    }
+}
+
+impl Inventory {
+    /// The `source` of an inventory that was read from the machine itself.
+    pub const THIS_MACHINE: &str = "this machine";
+
+    /// Reads this machine: `/proc` and `/sys` for the host, NVML for the GPUs that
+    /// `CUDA_VISIBLE_DEVICES` shows. No GPU or no driver is an ordinary answer, told in
+    /// `why_no_devices`.
+    ///
+    /// # Errors
+    /// The host's memory cannot be read.
+    pub fn of_this_machine() -> Result<Inventory, HostError> {
+        let host = Host::of_this_machine()?;
+        let (devices, why_no_devices) = detected_devices(&host);
+        Ok(Inventory { source: Self::THIS_MACHINE.to_owned(), host, devices, why_no_devices })
+    }
+
+    /// The machine that a profile describes; what it leaves out of the host is taken from this
+    /// machine.
+    ///
+    /// # Errors
+    /// The host's memory cannot be read.
+    pub fn from_profile(profile: &Profile) -> Result<Inventory, HostError> {
+        let this_host = Host::of_this_machine()?;
+        let mut inventory = Self::from_profile_on(profile, &this_host);
+        if profile.devices == ProfileDevices::Detect {
+            (inventory.devices, inventory.why_no_devices) = detected_devices(&inventory.host);
+        }
+        Ok(inventory)
+    }
+
+    /// [`Inventory::from_profile`] with `this_host` given, and nothing read: a profile that asks
+    /// for detection has no devices here.
+    pub fn from_profile_on(profile: &Profile, this_host: &Host) -> Inventory {
+        let host = profile.host.over(&profile.name, this_host);
+        let listed: &[DeviceProfile] = match &profile.devices {
+            ProfileDevices::Detect => &[],
+            ProfileDevices::Listed(devices) => devices,
+        };
+        let (mut cuda_count, mut virtual_count) = (0, 0);
+        let devices: Vec<Device> = listed
+            .iter()
+            .map(|device| {
+                let index = match device.kind {
+                    DeviceKind::Cuda => &mut cuda_count,
+                    DeviceKind::Virtual => &mut virtual_count,
+                };
+                let id = device_id(device.kind, *index);
+                *index += 1;
+                device.to_device(id, &host)
+            })
+            .collect();
+        let why_no_devices = match &profile.devices {
+            ProfileDevices::Detect => Some("the devices were not looked for".to_owned()),
+            ProfileDevices::Listed(devices) if devices.is_empty() => {
+                Some(format!("the profile `{}` lists no device", profile.name))
+            }
+            ProfileDevices::Listed(_) => None,
+        };
+        Inventory { source: profile.name.clone(), host, devices, why_no_devices }
+    }
+
+    /// The device named `id`.
+    pub fn device(&self, id: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| device.id == id)
+    }
+}
+
+impl Rate {
+    /// A rate measured here.
+    pub fn measured(value: f64) -> Rate {
+        Rate::new(value, Source::Measured)
+    }
+
+    /// A rate stated by a profile.
+    pub fn declared(value: f64) -> Rate {
+        Rate::new(value, Source::Declared)
+    }
+
+    /// A rate derived from a datasheet or a rule of thumb.
+    pub fn assumed(value: f64) -> Rate {
+        Rate::new(value, Source::Assumed)
+    }
+
+    fn new(value: f64, source: Source) -> Rate {
+        assert!(value.is_finite() && value > 0.0, "a rate of {value} per second");
+        Rate { value, source }
+    }
+}
+
+/// The id of the `index`-th device of a kind.
+pub(crate) fn device_id(kind: DeviceKind, index: usize) -> String {
+    match kind {
+        DeviceKind::Cuda => format!("cuda{index}"),
+        DeviceKind::Virtual => format!("virtual{index}"),
+    }
+}
+
+fn detected_devices(host: &Host) -> (Vec<Device>, Option<String>) {
+    let visible = std::env::var_os(CUDA_VISIBLE_DEVICES);
+    let visible = visible.as_deref().map(|text| text.to_string_lossy());
+    let detected = nvml::detect(Path::new(nvml::LIBRARY), visible.as_deref(), host);
+    (detected.devices, detected.why_none)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,276 @@
+//! A host profile: a TOML file that describes a machine, real or imagined, and the policy that
+//! suits it.
+//!
+//! Not an inventory: what a profile leaves out of the host is filled from this machine when it
+//! becomes one. The keys are described in `profiles/README.md`. Several profiles are shipped inside
+//! the binary.
+//!
+//! Invariants of a loaded profile: each size and rate is positive where it must be, parts are no
+//! larger than their wholes, the policy's values are readable, and there are at most
+//! [`DEVICES_MAX`] devices.
+
+mod file;
+pub mod shipped;
+pub mod values;
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use protocol::Bytes;
+
+use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, host};
+
+/// The largest profile that is read. The shipped ones are near 2 KiB.
+pub const FILE_BYTES_MAX: Bytes = Bytes::mib(1);
+
+/// The most devices of a profile: as many GPUs as the largest common servers hold.
+pub const DEVICES_MAX: usize = 16;
+
+/// A loaded profile.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    /// Its name, which the inventory shows as its source.
+    pub name: String,
+    /// What it describes, in a sentence.
+    pub description: String,
+    /// The host, as far as it is described.
+    pub host: HostProfile,
+    /// The devices.
+    pub devices: ProfileDevices,
+    /// Wishes that flags and the environment override.
+    pub policy: PolicyProfile,
+}
+
+/// Where a profile's devices come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProfileDevices {
+    /// Those that this machine has.
+    Detect,
+    /// Those that the file lists, in its order.
+    Listed(Vec<DeviceProfile>),
+}
+
+/// A profile's host; `None` is this machine's value.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct HostProfile {
+    /// All memory.
+    pub memory_bytes: Option<Bytes>,
+    /// What is available of it; all, where only `memory_bytes` is given.
+    pub available_bytes: Option<Bytes>,
+    /// Logical CPUs.
+    pub cores: Option<usize>,
+    /// The CPU's name.
+    pub cpu: Option<String>,
+    /// Whether components may be computed on the host; `true` where it is not given.
+    pub compute: Option<bool>,
+    /// f32 operations per second of all cores together.
+    pub f32_flops_per_s: Option<f64>,
+    /// Memory bytes per second.
+    pub memory_bytes_per_s: Option<f64>,
+    /// Disk bytes per second.
+    pub storage_bytes_per_s: Option<f64>,
+}
+
+/// One device of a profile; `None` takes the default that the key's description states.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceProfile {
+    /// A GPU, or a simulated one.
+    pub kind: DeviceKind,
+    /// The product name.
+    pub name: Option<String>,
+    /// All memory.
+    pub total_bytes: Bytes,
+    /// What others use of it; the rest is free.
+    pub used_by_others_bytes: Bytes,
+    /// Whether it shares the host's memory.
+    pub integrated: bool,
+    /// Bytes per second from host memory.
+    pub link_bytes_per_s: f64,
+    /// f32 operations per second; a virtual device has the host's by default.
+    pub f32_flops_per_s: Option<f64>,
+    /// Half precision operations per second; as f32 by default.
+    pub half_flops_per_s: Option<f64>,
+    /// Memory bytes per second; a virtual device has the host's by default.
+    pub memory_bytes_per_s: Option<f64>,
+    /// Context and libraries; by default none for a virtual device, [`ASSUMED_CONTEXT_BYTES`] for a
+    /// GPU.
+    pub overhead_bytes: Option<Bytes>,
+    /// The driver's lasting name, where the profile means one very device.
+    pub uuid: Option<String>,
+    /// The allocation (from 1) that fails; virtual devices only.
+    pub fail_allocation: Option<u32>,
+}
+
+/// A profile's policy, as it would be written on the command line. Each value was found readable.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PolicyProfile {
+    /// As `--max-vram`: [`crate::budget::VramCaps::parse`].
+    pub max_vram: Option<String>,
+    /// As `--max-ram`: [`crate::budget::Cap::parse`].
+    pub max_ram: Option<String>,
+    /// As `--optimize`: one of [`OPTIMIZE_VALUES`].
+    pub optimize: Option<String>,
+    /// What stays free on each device: [`crate::budget::parse_margin`].
+    pub margin: Option<String>,
+}
+
+/// What `optimize` can be.
+pub const OPTIMIZE_VALUES: [&str; 3] = ["latency", "throughput", "memory"];
+
+/// A profile that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// Neither a shipped profile nor a file.
+    #[error("no host profile `{name}`; hint: give a path, or one of {}", shipped::names().join(", "))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the host profile {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is larger than any profile.
+    #[error("{} is no host profile: it is larger than {FILE_BYTES_MAX}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The text is no profile.
+    #[error("{origin}:{line}: {}{message}", key.as_ref().map(|key| format!("`{key}`: ")).unwrap_or_default())]
+    Invalid {
+        /// The file, or the shipped profile.
+        origin: String,
+        /// The line, from 1.
+        line: usize,
+        /// The key on that line, where there is one.
+        key: Option<String>,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+}
+
+impl Profile {
+    /// Loads the profile that `argument` names: a path (anything with a separator or ending in
+    /// `.toml`), else a shipped profile, else a file of that name in the working directory.
+    ///
+    /// # Errors
+    /// There is no such profile, it cannot be read, or it is none: with file, line and key.
+    pub fn load(argument: &str) -> Result<Profile, ProfileError> {
+        let is_path =
+            argument.contains(['/', std::path::MAIN_SEPARATOR]) || argument.ends_with(".toml");
+        if !is_path && let Some(text) = shipped::text(argument) {
+            return Profile::parse(text, &format!("shipped profile {argument}"));
+        }
+        let path = Path::new(argument);
+        if !is_path && !path.is_file() {
+            return Err(ProfileError::Unknown { name: argument.chars().take(80).collect() });
+        }
+        Profile::parse(&read_capped(path)?, argument)
+    }
+
+    /// Reads a profile from its text; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// The text is no profile: with line and key.
+    pub fn parse(text: &str, origin: &str) -> Result<Profile, ProfileError> {
+        file::parse(text).map_err(|error| error.at(text, origin))
+    }
+}
+
+impl HostProfile {
+    /// This profile's values over those of `this_host`.
+    pub fn over(&self, name: &str, this_host: &Host) -> Host {
+        let total_bytes = self.memory_bytes.unwrap_or(this_host.total_bytes);
+        let available_bytes = self.available_bytes.unwrap_or(match self.memory_bytes {
+            Some(memory) => memory,
+            None => this_host.available_bytes,
+        });
+        // A declared size is another machine's: the limits of this one's control groups are not its
+        // own.
+        let imagined = self.memory_bytes.is_some() || self.available_bytes.is_some();
+        let cores = self.cores.unwrap_or(this_host.cores);
+        let rate =
+            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
+        Host {
+            name: name.to_owned(),
+            total_bytes,
+            available_bytes: available_bytes.min(total_bytes),
+            cgroup_limit_bytes: this_host.cgroup_limit_bytes.filter(|_| !imagined),
+            cores,
+            cpu: self.cpu.clone().unwrap_or_else(|| this_host.cpu.clone()),
+            compute: self.compute.unwrap_or(true),
+            f32_flops_per_s: rate(
+                self.f32_flops_per_s,
+                self.cores.map_or(this_host.f32_flops_per_s, host::assumed_flops),
+            ),
+            memory_bytes_per_s: rate(
+                self.memory_bytes_per_s,
+                self.cores.map_or(this_host.memory_bytes_per_s, host::assumed_memory_rate),
+            ),
+            storage_bytes_per_s: rate(self.storage_bytes_per_s, this_host.storage_bytes_per_s),
+        }
+    }
+}
+
+impl DeviceProfile {
+    /// The device as the inventory has it, beside its `host`.
+    pub fn to_device(&self, id: String, host: &Host) -> Device {
+        let rate =
+            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
+        let assumed = |rate: Rate| Rate::assumed(rate.value);
+        let f32_flops_per_s = rate(self.f32_flops_per_s, assumed(host.f32_flops_per_s));
+        let free = self.total_bytes.saturating_sub(self.used_by_others_bytes);
+        let default_name = match self.kind {
+            DeviceKind::Cuda => "GPU of the profile",
+            DeviceKind::Virtual => "virtual device",
+        };
+        let (overhead_bytes, overhead_source) = match (self.overhead_bytes, self.kind) {
+            (Some(bytes), _) => (bytes, Source::Declared),
+            (None, DeviceKind::Virtual) => (Bytes::ZERO, Source::Declared),
+            (None, DeviceKind::Cuda) => (ASSUMED_CONTEXT_BYTES, Source::Assumed),
+        };
+        Device {
+            id,
+            kind: self.kind,
+            name: self.name.clone().unwrap_or_else(|| default_name.to_owned()),
+            uuid: self.uuid.clone(),
+            total_bytes: self.total_bytes,
+            free_bytes: if self.integrated { free.min(host.available_bytes) } else { free },
+            used_by_others_bytes: self.used_by_others_bytes,
+            integrated: self.integrated,
+            link_bytes_per_s: Rate::declared(self.link_bytes_per_s),
+            f32_flops_per_s,
+            half_flops_per_s: rate(self.half_flops_per_s, f32_flops_per_s),
+            memory_bytes_per_s: rate(self.memory_bytes_per_s, assumed(host.memory_bytes_per_s)),
+            overhead_bytes,
+            overhead_source,
+            driver: None,
+            pcie: None,
+            fail_allocation: self.fail_allocation,
+        }
+    }
+}
+
+/// The file's text, if it is a plain file of an ordinary size.
+fn read_capped(path: &Path) -> Result<String, ProfileError> {
+    let failed = |source| ProfileError::Read { path: path.to_owned(), source };
+    // Opening a pipe would wait for a writer.
+    if !path.metadata().map_err(failed)?.is_file() {
+        return Err(failed(io::Error::other("it is not a plain file")));
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(FILE_BYTES_MAX.0 + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > FILE_BYTES_MAX.0 {
+        return Err(ProfileError::TooLarge { path: path.to_owned() });
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! The profile's file as serde reads it, and the rules that span several keys.
+
+use std::ops::Range;
+
+use protocol::Bytes;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::values::{ByteRate, FlopRate, PositiveSize, Size};
+use super::{
+    DEVICES_MAX, DeviceProfile, HostProfile, OPTIMIZE_VALUES, PolicyProfile, Profile,
+    ProfileDevices, ProfileError,
+};
+use crate::budget::{Cap, VramCaps, parse_margin};
+use crate::inventory::DeviceKind;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileFile {
+    name: Spanned<String>,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    devices: Option<Spanned<DevicesKey>>,
+    #[serde(default)]
+    host: HostSection,
+    #[serde(default)]
+    device: Vec<Spanned<DeviceSection>>,
+    #[serde(default)]
+    policy: PolicySection,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum DevicesKey {
+    Detect,
+    Listed,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct HostSection {
+    memory: Option<PositiveSize>,
+    available: Option<Spanned<PositiveSize>>,
+    cores: Option<Spanned<usize>>,
+    cpu: Option<String>,
+    compute: Option<bool>,
+    flops: Option<FlopRate>,
+    memory_bandwidth: Option<ByteRate>,
+    storage_bandwidth: Option<ByteRate>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceSection {
+    kind: KindKey,
+    name: Option<String>,
+    total: PositiveSize,
+    used_by_others: Option<Spanned<Size>>,
+    link: ByteRate,
+    flops: Option<FlopRate>,
+    half_flops: Option<FlopRate>,
+    memory_bandwidth: Option<ByteRate>,
+    #[serde(default)]
+    integrated: bool,
+    overhead: Option<Spanned<Size>>,
+    uuid: Option<String>,
+    fail_allocation: Option<Spanned<u32>>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum KindKey {
+    Cuda,
+    Virtual,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct PolicySection {
+    max_vram: Option<Spanned<String>>,
+    max_ram: Option<Spanned<String>>,
+    optimize: Option<Spanned<String>>,
+    margin: Option<Spanned<String>>,
+}
+
+/// The most logical CPUs of a profile; the kernel's own limit on x86.
+const CORES_MAX: usize = 8192;
+
+/// As much of a line's key as an error repeats; the longest real one has 17 characters.
+const KEY_CHARS_MAX: usize = 80;
+
+/// As much of a message as an error shows: the TOML reader repeats wrong values whole.
+const MESSAGE_CHARS_MAX: usize = 500;
+
+/// What is wrong, and where in the text.
+pub(super) struct TextError {
+    span: Range<usize>,
+    message: String,
+}
+
+pub(super) fn parse(text: &str) -> Result<Profile, TextError> {
+    let file: ProfileFile = toml::from_str(text).map_err(|error| TextError {
+        span: error.span().unwrap_or(0..0),
+        message: error.message().to_owned(),
+    })?;
+    if file.name.get_ref().trim().is_empty() {
+        return fail(file.name.span(), "an empty name");
+    }
+    let detect = file.devices.as_ref().is_some_and(|key| *key.get_ref() == DevicesKey::Detect);
+    let devices = match (detect, file.device.first()) {
+        (true, Some(first)) => {
+            let message =
+                "a device beside `devices = \"detect\"`; hint: detect devices, or list them";
+            return fail(first.span(), message);
+        }
+        (true, None) => ProfileDevices::Detect,
+        (false, _) => {
+            if let Some(extra) = file.device.get(DEVICES_MAX) {
+                return fail(extra.span(), format!("more than {DEVICES_MAX} devices"));
+            }
+            let devices: Result<_, _> = file.device.into_iter().map(device).collect();
+            ProfileDevices::Listed(devices?)
+        }
+    };
+    Ok(Profile {
+        name: file.name.into_inner(),
+        description: file.description,
+        host: host(file.host)?,
+        devices,
+        policy: policy(file.policy)?,
+    })
+}
+
+fn host(section: HostSection) -> Result<HostProfile, TextError> {
+    let memory_bytes = section.memory.map(|size| size.0);
+    if let (Some(memory), Some(available)) = (memory_bytes, &section.available)
+        && available.get_ref().0 > memory
+    {
+        return fail(available.span(), format!("more than the memory, {memory}"));
+    }
+    if let Some(cores) = &section.cores
+        && !(1..=CORES_MAX).contains(cores.get_ref())
+    {
+        return fail(cores.span(), format!("not between 1 and {CORES_MAX}"));
+    }
+    Ok(HostProfile {
+        memory_bytes,
+        available_bytes: section.available.map(|size| size.into_inner().0),
+        cores: section.cores.map(Spanned::into_inner),
+        cpu: section.cpu,
+        compute: section.compute,
+        f32_flops_per_s: section.flops.map(|rate| rate.0),
+        memory_bytes_per_s: section.memory_bandwidth.map(|rate| rate.0),
+        storage_bytes_per_s: section.storage_bandwidth.map(|rate| rate.0),
+    })
+}
+
+fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
+    let section_span = section.span();
+    let section = section.into_inner();
+    let total_bytes = section.total.0;
+    if let Some(used) = &section.used_by_others
+        && used.get_ref().0 > total_bytes
+    {
+        return fail(used.span(), format!("more than the device's total, {total_bytes}"));
+    }
+    if let Some(overhead) = &section.overhead
+        && overhead.get_ref().0 >= total_bytes
+    {
+        return fail(overhead.span(), format!("not below the device's total, {total_bytes}"));
+    }
+    let kind = match section.kind {
+        KindKey::Cuda => DeviceKind::Cuda,
+        KindKey::Virtual => DeviceKind::Virtual,
+    };
+    if let Some(nth) = &section.fail_allocation {
+        if kind != DeviceKind::Virtual {
+            return fail(nth.span(), "only a virtual device can fail on demand");
+        }
+        if *nth.get_ref() == 0 {
+            return fail(nth.span(), "allocations are counted from 1");
+        }
+    }
+    if kind == DeviceKind::Cuda {
+        for (missing, key) in [
+            (section.flops.is_none(), "flops"),
+            (section.memory_bandwidth.is_none(), "memory_bandwidth"),
+        ] {
+            if missing {
+                return fail(
+                    section_span,
+                    format!("a cuda device needs `{key}`; hint: its datasheet has it"),
+                );
+            }
+        }
+    }
+    Ok(DeviceProfile {
+        kind,
+        name: section.name,
+        total_bytes,
+        used_by_others_bytes: section
+            .used_by_others
+            .map_or(Bytes::ZERO, |size| size.into_inner().0),
+        integrated: section.integrated,
+        link_bytes_per_s: section.link.0,
+        f32_flops_per_s: section.flops.map(|rate| rate.0),
+        half_flops_per_s: section.half_flops.map(|rate| rate.0),
+        memory_bytes_per_s: section.memory_bandwidth.map(|rate| rate.0),
+        overhead_bytes: section.overhead.map(|size| size.into_inner().0),
+        uuid: section.uuid,
+        fail_allocation: section.fail_allocation.map(Spanned::into_inner),
+    })
+}
+
+fn policy(section: PolicySection) -> Result<PolicyProfile, TextError> {
+    Ok(PolicyProfile {
+        max_vram: checked(section.max_vram, |text| {
+            VramCaps::parse(text).err().map(|e| e.to_string())
+        })?,
+        max_ram: checked(section.max_ram, |text| Cap::parse(text).err().map(|e| e.to_string()))?,
+        optimize: checked(section.optimize, |text| {
+            let known = OPTIMIZE_VALUES.contains(&text);
+            (!known).then(|| format!("not one of {}", OPTIMIZE_VALUES.join(", ")))
+        })?,
+        margin: checked(section.margin, |text| parse_margin(text).err().map(|e| e.to_string()))?,
+    })
+}
+
+/// The text, unless `problem` finds one in it.
+fn checked(
+    value: Option<Spanned<String>>,
+    problem: impl Fn(&str) -> Option<String>,
+) -> Result<Option<String>, TextError> {
+    let Some(value) = value else { return Ok(None) };
+    match problem(value.get_ref()) {
+        Some(message) => fail(value.span(), message),
+        None => Ok(Some(value.into_inner())),
+    }
+}
+
+fn fail<T>(span: Range<usize>, message: impl Into<String>) -> Result<T, TextError> {
+    Err(TextError { span, message: message.into() })
+}
+
+impl TextError {
+    /// The error with the line of its place in `text`, and the key on that line.
+    pub(super) fn at(self, text: &str, origin: &str) -> ProfileError {
+        let before = text.get(..self.span.start).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let key = text.lines().nth(line - 1).and_then(|line| {
+            let (key, _) = line.split_once('=')?;
+            let key: String = key.trim().chars().take(KEY_CHARS_MAX).collect();
+            Some(key).filter(|key| !key.is_empty() && !key.starts_with('#'))
+        });
+        let message = self.message.chars().take(MESSAGE_CHARS_MAX).collect();
+        ProfileError::Invalid { origin: origin.to_owned(), line, key, message }
+    }
+}

@@ -1,0 +1,201 @@
+//! Each shipped profile loads; each kind of wrong file is refused with its line and key.
+
+use std::fs;
+
+use super::*;
+
+#[test]
+fn every_shipped_profile_loads_and_is_named_as_its_file() {
+    for name in shipped::names() {
+        let profile = Profile::load(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(profile.name, name);
+        assert!(profile.description.ends_with('.'), "{name}: a description is a sentence");
+        let path = format!("{}/../profiles/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(Profile::load(&path).expect("the file itself"), profile, "{name}");
+    }
+}
+
+#[test]
+fn every_profile_of_the_folder_is_shipped() {
+    let folder = format!("{}/../profiles", env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<String> = fs::read_dir(folder)
+        .expect("the profiles' folder")
+        .filter_map(|entry| entry.expect("a readable folder").file_name().into_string().ok())
+        .filter_map(|name| name.strip_suffix(".toml").map(str::to_owned))
+        .collect();
+    files.sort();
+    assert_eq!(files, shipped::names());
+}
+
+#[test]
+fn the_example_of_the_readme_is_a_profile() {
+    let readme = include_str!("../../../../profiles/README.md");
+    let (_, rest) = readme.split_once("```toml\n").expect("an example");
+    let (example, _) = rest.split_once("```").expect("its end");
+    let profile = Profile::parse(example, "README.md").expect("a good example");
+    assert!(matches!(&profile.devices, ProfileDevices::Listed(devices) if devices.len() == 2));
+    assert_eq!(profile.policy.max_vram.as_deref(), Some("cuda0=7"));
+    for key in KEYS {
+        assert!(readme.contains(&format!("`{key}`")), "the README does not describe `{key}`");
+    }
+}
+
+/// Each key of the format and its sections, for the README's test.
+const KEYS: [&str; 27] = [
+    "name",
+    "description",
+    "devices",
+    "memory",
+    "available",
+    "cores",
+    "cpu",
+    "compute",
+    "flops",
+    "memory_bandwidth",
+    "storage_bandwidth",
+    "kind",
+    "total",
+    "used_by_others",
+    "link",
+    "half_flops",
+    "integrated",
+    "overhead",
+    "uuid",
+    "fail_allocation",
+    "max_vram",
+    "max_ram",
+    "optimize",
+    "margin",
+    "[host]",
+    "[[device]]",
+    "[policy]",
+];
+
+/// A profile with one virtual device, whose keys follow from line 3 on.
+fn with_device(keys: &str) -> String {
+    format!("name = \"t\"\n[[device]]\n{keys}")
+}
+
+/// A good device that ends in `more`, which is line 6.
+fn with_key(kind: &str, more: &str) -> String {
+    with_device(&format!("kind = \"{kind}\"\ntotal = \"2GiB\"\nlink = \"1GiB/s\"\n{more}\n"))
+}
+
+#[test]
+fn what_is_wrong_is_named_with_line_and_key() {
+    let cases = [
+        (String::new(), 1, None, "missing field `name`"),
+        ("name = \" \"".to_owned(), 1, Some("name"), "empty name"),
+        ("name = \"t\"\ncolour = 3".to_owned(), 2, Some("colour"), "unknown field `colour`"),
+        ("name = \"t\"\n[host]\nmemory = 5".to_owned(), 3, Some("memory"), "invalid type: integer"),
+        ("name = \"t\"\n[host]\nmemory = \"0GiB\"".to_owned(), 3, Some("memory"), "size of zero"),
+        (
+            "name = \"t\"\n[host]\nmemory = \"lots\"".to_owned(),
+            3,
+            Some("memory"),
+            "`lots` is no size",
+        ),
+        ("name = \"t\"\n[host]\ncores = 0".to_owned(), 3, Some("cores"), "between 1 and 8192"),
+        ("name = \"t\"\n[host]\ncores = -1".to_owned(), 3, Some("cores"), "-1"),
+        ("name = \"t\"\n[host]\nflops = \"9TB/s\"".to_owned(), 3, Some("flops"), "no rate"),
+        (
+            "name = \"t\"\n[host]\nmemory = \"4GiB\"\navailable = \"5GiB\"".to_owned(),
+            4,
+            Some("available"),
+            "more than the memory, 4.00 GiB",
+        ),
+        (
+            "name = \"t\"\ndevices = \"some\"".to_owned(),
+            2,
+            Some("devices"),
+            "unknown variant `some`",
+        ),
+        ("name = \"t\"\n[host]\nname = \"x\"".to_owned(), 3, Some("name"), "unknown field"),
+        ("name = \"t\"\nname = \"u\"".to_owned(), 2, Some("name"), "duplicate key"),
+        ("name = ".to_owned(), 1, Some("name"), ""),
+        (with_device("kind = \"rocm\""), 3, Some("kind"), "unknown variant `rocm`"),
+        (with_device("kind = \"virtual\"\nlink = \"1B/s\""), 2, None, "missing field `total`"),
+        (with_device("kind = \"virtual\"\ntotal = \"1B\""), 2, None, "missing field `link`"),
+        (with_device("kind = \"virtual\"\ntotal = \"0B\""), 4, Some("total"), "size of zero"),
+        (
+            with_device("kind = \"virtual\"\ntotal = \"1B\"\nlink = \"0B/s\""),
+            5,
+            Some("link"),
+            "rate of zero",
+        ),
+        (with_key("virtual", "used_by_others = \"3GiB\""), 6, Some("used_by_others"), "more than"),
+        (with_key("virtual", "overhead = \"2GiB\""), 6, Some("overhead"), "not below"),
+        (with_key("virtual", "fail_allocation = 0"), 6, Some("fail_allocation"), "from 1"),
+        (with_key("cuda", "fail_allocation = 1"), 6, Some("fail_allocation"), "only a virtual"),
+        (with_key("cuda", "memory_bandwidth = \"1GB/s\""), 2, None, "needs `flops`"),
+        (with_key("cuda", "flops = \"1TFLOP/s\""), 2, None, "needs `memory_bandwidth`"),
+        (format!("devices = \"detect\"\n{}", with_key("virtual", "")), 3, None, "beside"),
+        ("name = \"t\"\n[policy]\nmax_vram = \"0\"".to_owned(), 3, Some("max_vram"), "budget of 0"),
+        ("name = \"t\"\n[policy]\nmax_ram = \"a=1\"".to_owned(), 3, Some("max_ram"), "no amount"),
+        ("name = \"t\"\n[policy]\nmargin = \"-1\"".to_owned(), 3, Some("margin"), "no amount"),
+        ("name = \"t\"\n[policy]\noptimize = \"fun\"".to_owned(), 3, Some("optimize"), "latency"),
+    ];
+    for (text, expected_line, expected_key, expected_message) in cases {
+        match Profile::parse(&text, "some.toml") {
+            Err(ProfileError::Invalid { origin, line, key, message }) => {
+                assert_eq!(origin, "some.toml");
+                assert_eq!(
+                    (line, key.as_deref()),
+                    (expected_line, expected_key),
+                    "{text}\n{message}"
+                );
+                assert!(message.contains(expected_message), "{text}\n{message}");
+            }
+            other => panic!("{text}\n{other:?}"),
+        }
+    }
+    let error = Profile::parse(&with_key("virtual", "overhead = \"x\""), "some.toml");
+    let error = error.expect_err("no size").to_string();
+    assert!(error.starts_with("some.toml:6: `overhead`: `x` is no size; hint:"), "{error}");
+}
+
+#[test]
+fn hostile_files_are_refused_in_few_words() {
+    for text in [
+        format!("name = {}", "[".repeat(200_000)),
+        format!("name = {}", "{a=".repeat(200_000)),
+        format!("{}name = 1", "a.".repeat(200_000)),
+        format!("name = \"t\"\ndevices = \"{}\"", "x".repeat(900_000)),
+        format!("name = \"t\"\n{} = 1", "y".repeat(900_000)),
+    ] {
+        let error = Profile::parse(&text, "t").expect_err("no profile").to_string();
+        assert!(error.len() < 1000, "an error of {} bytes", error.len());
+    }
+}
+
+#[test]
+fn devices_are_counted_before_they_are_believed() {
+    let many = |count: usize| {
+        let device = "[[device]]\nkind = \"virtual\"\ntotal = \"1MiB\"\nlink = \"1MB/s\"\n";
+        format!("name = \"t\"\n{}", device.repeat(count))
+    };
+    assert!(Profile::parse(&many(DEVICES_MAX), "t").is_ok());
+    let error = Profile::parse(&many(DEVICES_MAX + 1), "t").expect_err("too many").to_string();
+    assert!(error.contains("more than 16 devices"), "{error}");
+}
+
+#[test]
+fn files_that_cannot_be_read_are_errors_that_name_them() {
+    let folder = tempfile::tempdir().expect("a scratch directory");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("large.toml"), vec![b'#'; FILE_BYTES_MAX.as_usize() + 1]).expect("scratch file");
+    fs::write(path("binary.toml"), [0xff, 0xfe]).expect("scratch file");
+    fs::write(path("good.toml"), "name = \"good\"").expect("scratch file");
+    for (argument, expected) in [
+        (path("large.toml"), "larger than 1.00 MiB"),
+        (path("binary.toml"), "UTF-8"),
+        (path("absent.toml"), "cannot read the host profile"),
+        (path(""), "not a plain file"),
+        ("virtual-9x9g".to_owned(), "hint: give a path, or one of integrated-only, "),
+        (String::new(), "no host profile ``"),
+    ] {
+        let error = Profile::load(&argument).expect_err(&argument).to_string();
+        assert!(error.contains(expected), "{argument}: {error}");
+    }
+    assert_eq!(Profile::load(&path("good.toml")).expect("a good file").name, "good");
+}

@@ -1,0 +1,277 @@
+//! Planning with an executor: its description and profile of the model go into the solver, its verification
+//! of the plan comes back.
+
+use protocol::message::VerifiedBytes;
+use protocol::profile::JobDefaults;
+use protocol::{
+    BackendKind, Bytes, Command, DeviceId, Event, JobShape, ModelDescription, ModelProfile, Phase,
+    Plan,
+};
+
+use crate::inventory::{Device, DeviceKind, Inventory};
+use crate::policy::{Budgets, Objective};
+use crate::session::{Session, SessionError};
+use crate::solve::{Corrections, Infeasible, Problem, Solution, solve};
+
+/// Rounds of solving again with what the executor found a plan to need.
+const ROUNDS_MAX: usize = 3;
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Nothing fits.
+    #[error("{}", .0.message())]
+    Infeasible(Box<DoesNotFit>),
+    /// The devices could not be looked at.
+    #[error("{0:#}")]
+    Inventory(anyhow::Error),
+    /// The executor failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The solver made a plan that the checker refuses: a fault of Berth.
+    #[error("{0}; this is a fault of Berth, please report it")]
+    Violation(#[from] protocol::check::Violation),
+    /// The executor's figures and the solver's did not meet.
+    #[error(
+        "the plan and its schedule still differ after {ROUNDS_MAX} rounds: {0}; this is a fault of Berth, please report it"
+    )]
+    Unsettled(String),
+}
+
+/// What does not fit, and what would.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DoesNotFit {
+    /// The sizes asked for.
+    pub job: JobShape,
+    /// What is short, and the budgets that would do.
+    pub infeasible: Infeasible,
+    /// The largest width and height of about the same shape that fit in the present budget.
+    pub largest: Option<[u32; 2]>,
+}
+
+impl DoesNotFit {
+    /// A sentence with hints.
+    pub fn message(&self) -> String {
+        let JobShape { width, height, batch, .. } = self.job;
+        let mut message =
+            format!("{width}x{height}, batch {batch}, does not fit: {}", self.infeasible.because);
+        let hints = [
+            self.infeasible.max_vram.map(|bytes| {
+                format!("--max-vram {}B ({bytes}) is the smallest budget that fits", bytes.0)
+            }),
+            self.infeasible
+                .max_ram
+                .map(|bytes| format!("--max-ram {}B ({bytes}) is the smallest that fits", bytes.0)),
+            self.largest.map(|[width, height]| {
+                format!("--width {width} --height {height} is the largest size that fits")
+            }),
+        ];
+        for hint in hints.into_iter().flatten() {
+            message.push_str("\nhint: ");
+            message.push_str(&hint);
+        }
+        message
+    }
+}
+
+/// What is planned for.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Path of the model.
+    pub model: String,
+    /// The sizes asked for.
+    pub job: JobShape,
+    /// What is.
+    pub inventory: Inventory,
+    /// What may be used of it.
+    pub budgets: Budgets,
+    /// What the plan is to be best at.
+    pub objective: Objective,
+    /// Whether devices count that this executor cannot compute on: for plans that are only shown.
+    pub imagined: bool,
+}
+
+/// Asks the executor what is in a model.
+pub fn inspect(session: &mut Session, model: &str) -> Result<ModelDescription, SessionError> {
+    let command = Command::Inspect { model: model.to_owned() };
+    session.ask("Inspect", command, |event| match event {
+        Event::Inspected(description) => Ok(*description),
+        other => Err(other),
+    })
+}
+
+/// What a user asked of a job's shape; the rest are the model's defaults.
+#[derive(Debug, Clone, Default)]
+pub struct ShapeRequest {
+    /// Width in pixels.
+    pub width: Option<u32>,
+    /// Height in pixels.
+    pub height: Option<u32>,
+    /// Denoising steps.
+    pub steps: Option<u32>,
+    /// Pictures made together.
+    pub batch: Option<u32>,
+    /// Text tokens of the long encoder.
+    pub max_sequence_length: Option<u32>,
+    /// Classifier-free guidance with a second run.
+    pub true_cfg_scale: Option<f32>,
+}
+
+impl ShapeRequest {
+    /// The job's shape on a model.
+    pub fn resolve(&self, defaults: &JobDefaults) -> JobShape {
+        JobShape {
+            width: self.width.unwrap_or(defaults.width),
+            height: self.height.unwrap_or(defaults.height),
+            steps: self.steps.unwrap_or(defaults.steps),
+            batch: self.batch.unwrap_or(1),
+            max_sequence_length: self.max_sequence_length.unwrap_or(defaults.max_sequence_length),
+            true_cfg: self.true_cfg_scale.unwrap_or(defaults.true_cfg_scale) > 1.0,
+        }
+    }
+}
+
+/// Makes a plan that the executor agrees with to the byte.
+pub fn plan(
+    session: &mut Session,
+    request: &Request,
+    generation: u64,
+) -> Result<Solution, PlanError> {
+    let profile = measure(session, request, &request.job)?;
+    let mut corrections = Corrections::new();
+    let mut difference = String::new();
+    for _ in 0..ROUNDS_MAX {
+        let problem = problem(session, request, &profile, &request.job, corrections.clone());
+        let solution = match solve(&problem, generation) {
+            Ok(solution) => solution,
+            Err(infeasible) => return Err(does_not_fit(session, request, infeasible)),
+        };
+        protocol::check::check(&solution.plan)?;
+        let verified = verify(session, &solution.plan)?;
+        match differing(&solution.plan, &verified) {
+            None => return Ok(solution),
+            Some((at, more, message)) => {
+                *corrections.entry(at).or_default() += more;
+                difference = message;
+            }
+        }
+    }
+    Err(PlanError::Unsettled(difference))
+}
+
+/// Asks the executor for the exact bytes of a plan.
+pub fn verify(session: &mut Session, plan: &Plan) -> Result<Vec<VerifiedBytes>, SessionError> {
+    let command = Command::Verify { plan: Box::new(plan.clone()) };
+    session.ask("Verify", command, |event| match event {
+        Event::Verified(bytes) => Ok(bytes),
+        other => Err(other),
+    })
+}
+
+fn measure(
+    session: &mut Session,
+    request: &Request,
+    job: &JobShape,
+) -> Result<ModelProfile, SessionError> {
+    let threads = request.inventory.host.cores as u32;
+    let command = Command::Measure { model: request.model.clone(), job: job.clone(), threads };
+    session.ask("Measure", command, |event| match event {
+        Event::Measured(profile) => Ok(*profile),
+        other => Err(other),
+    })
+}
+
+fn problem<'a>(
+    session: &Session,
+    request: &'a Request,
+    profile: &'a ModelProfile,
+    job: &'a JobShape,
+    corrections: Corrections,
+) -> Problem<'a> {
+    let devices = request.inventory.devices.iter();
+    Problem {
+        inventory: &request.inventory,
+        budgets: request.budgets.clone(),
+        unusable: devices.map(|device| unusable(session, request, device)).collect(),
+        model: &request.model,
+        profile,
+        job,
+        objective: request.objective,
+        corrections,
+    }
+}
+
+fn unusable(session: &Session, request: &Request, device: &Device) -> Option<String> {
+    if device.integrated {
+        return Some(format!("{} is integrated: its memory is the host's", device.id));
+    }
+    let kind = match device.kind {
+        DeviceKind::Cuda => BackendKind::Cuda,
+        DeviceKind::Virtual => BackendKind::Virtual,
+    };
+    let computes = session.backends.contains(&kind);
+    (!computes && !request.imagined)
+        .then(|| format!("{}: this executor has no backend for CUDA devices", device.id))
+}
+
+/// The first place where the executor needs more than the plan says.
+fn differing(
+    plan: &Plan,
+    verified: &[VerifiedBytes],
+) -> Option<((DeviceId, Phase), Bytes, String)> {
+    verified.iter().find_map(|exact| {
+        let (phases, overhead) = match plan.devices.iter().find(|d| d.id == exact.device) {
+            Some(device) => (&device.phases, device.overhead_bytes),
+            None => (&plan.host.phases, Bytes::ZERO),
+        };
+        let stated = phases.iter().find(|entry| entry.phase == exact.phase)?;
+        let stated = stated.peak_bytes.saturating_sub(overhead);
+        let more = exact.bytes.saturating_sub(stated);
+        (more > Bytes::ZERO).then(|| {
+            let message = format!(
+                "{} in the {} phase: planned {} B, scheduled {} B",
+                exact.device, exact.phase, stated.0, exact.bytes.0
+            );
+            ((exact.device.clone(), exact.phase), more, message)
+        })
+    })
+}
+
+fn does_not_fit(session: &mut Session, request: &Request, infeasible: Infeasible) -> PlanError {
+    match largest_size(session, request) {
+        Ok(largest) => PlanError::Infeasible(Box::new(DoesNotFit {
+            job: request.job.clone(),
+            infeasible,
+            largest,
+        })),
+        Err(error) => error.into(),
+    }
+}
+
+/// The largest size of about the same shape that fits: the longer side in steps of what the model allows, the
+/// shorter one in proportion.
+fn largest_size(
+    session: &mut Session,
+    request: &Request,
+) -> Result<Option<[u32; 2]>, SessionError> {
+    let multiple = inspect(session, &request.model)?.side_multiple_pixels;
+    let JobShape { width, height, .. } = request.job;
+    let longest = width.max(height) / multiple;
+    let scaled = |side: u32, steps: u32| {
+        let exact = f64::from(side) * f64::from(steps) / f64::from(longest);
+        ((exact / f64::from(multiple)) as u32).max(1) * multiple
+    };
+    let (mut fits, mut too_large) = (0, longest);
+    while fits + 1 < too_large {
+        let steps = fits + (too_large - fits) / 2;
+        let job = JobShape {
+            width: scaled(width, steps),
+            height: scaled(height, steps),
+            ..request.job.clone()
+        };
+        let profile = measure(session, request, &job)?;
+        let problem = problem(session, request, &profile, &job, Corrections::new());
+        if solve(&problem, 1).is_ok() { fits = steps } else { too_large = steps }
+    }
+    Ok((fits > 0).then(|| [scaled(width, fits), scaled(height, fits)]))
+}

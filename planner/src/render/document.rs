@@ -1,0 +1,94 @@
+//! The JSON documents: stable, versioned, one object each.
+
+use protocol::{Bytes, JobShape, Plan, UsageReport};
+use serde::Serialize;
+
+use crate::planning::DoesNotFit;
+use crate::solve::Rejected;
+
+/// `plan --json`, and the `plan` field of `generate --json`.
+#[derive(Debug, Serialize)]
+pub struct PlanDocument<'a> {
+    feasible: bool,
+    #[serde(flatten)]
+    plan: &'a Plan,
+    /// Decode is whole until a plan can tile it.
+    vae_tile: Option<()>,
+    rejected: &'a [Rejected],
+}
+
+impl<'a> PlanDocument<'a> {
+    /// The document of a plan.
+    pub fn new(plan: &'a Plan, rejected: &'a [Rejected]) -> PlanDocument<'a> {
+        PlanDocument { feasible: true, plan, vae_tile: None, rejected }
+    }
+}
+
+/// `plan --json` where nothing fits.
+#[derive(Debug, Serialize)]
+pub struct InfeasibleDocument<'a> {
+    schema: u32,
+    feasible: bool,
+    model: &'a str,
+    job: &'a JobShape,
+    because: &'a str,
+    nearest: Nearest,
+}
+
+/// What would fit; absent figures are `null`.
+#[derive(Debug, Serialize)]
+struct Nearest {
+    max_vram_bytes: Option<Bytes>,
+    max_ram_bytes: Option<Bytes>,
+    width: Option<u32>,
+    height: Option<u32>,
+}
+
+impl<'a> InfeasibleDocument<'a> {
+    /// The document of a plan that cannot be made.
+    pub fn new(model: &'a str, error: &'a DoesNotFit) -> InfeasibleDocument<'a> {
+        InfeasibleDocument {
+            schema: protocol::plan::SCHEMA,
+            feasible: false,
+            model,
+            job: &error.job,
+            because: &error.infeasible.because,
+            nearest: Nearest {
+                max_vram_bytes: error.infeasible.max_vram,
+                max_ram_bytes: error.infeasible.max_ram,
+                width: error.largest.map(|[width, _]| width),
+                height: error.largest.map(|[_, height]| height),
+            },
+        }
+    }
+}
+
+/// `plan --json` of a plan that was also loaded.
+#[derive(Debug, Serialize)]
+pub struct RehearsalDocument<'a> {
+    /// The plan.
+    #[serde(flatten)]
+    pub plan: PlanDocument<'a>,
+    /// What it used when it was loaded.
+    pub usage: &'a UsageReport,
+    /// Plans that were tried.
+    pub attempts: u32,
+}
+
+/// `generate --json`.
+#[derive(Debug, Serialize)]
+pub struct GenerateDocument<'a> {
+    /// The plan.
+    pub plan: PlanDocument<'a>,
+    /// What the run used.
+    pub usage: &'a UsageReport,
+    /// Plans that were tried.
+    pub attempts: u32,
+    /// The files written.
+    pub images: Vec<String>,
+}
+
+/// Prints a document on standard output.
+pub fn print(document: &impl Serialize) -> anyhow::Result<()> {
+    super::print(&serde_json::to_string_pretty(document)?)
+}

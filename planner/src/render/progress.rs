@@ -1,0 +1,80 @@
+//! Progress on a terminal; on anything else nothing, or a line for each step where asked.
+
+use std::io::{IsTerminal, stderr};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use protocol::Phase;
+use protocol::message::Progress;
+
+use crate::session::{Session, SessionError};
+use crate::solve::{Solution, shown_ms};
+use crate::supervise::Listener;
+
+/// Shows a running job on standard error.
+pub struct ProgressLine<'a> {
+    bar: ProgressBar,
+    phase: Option<Phase>,
+    verbose: bool,
+    on_start: Box<dyn Fn(&Session) + 'a>,
+}
+
+impl<'a> ProgressLine<'a> {
+    /// A bar on a terminal, lines where `verbose`. `on_start` hears of every new executor.
+    pub fn new(verbose: bool, on_start: impl Fn(&Session) + 'a) -> ProgressLine<'a> {
+        let shown = stderr().is_terminal() && !verbose;
+        let target =
+            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        ProgressLine { bar, phase: None, verbose, on_start: Box::new(on_start) }
+    }
+
+    /// Removes the bar.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        let template = match phase {
+            Phase::Denoise => "{prefix:>9} [{bar:30}] {pos}/{len}, {eta} left",
+            Phase::Load | Phase::Condition | Phase::Decode => "{prefix:>9} [{bar:30}] {pos}/{len}",
+        };
+        let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+        self.bar.set_style(style.progress_chars("=> "));
+        self.bar.set_prefix(phase.name());
+        self.bar.reset();
+        self.phase = Some(phase);
+    }
+
+    fn line(&self, text: &str) {
+        if self.verbose {
+            eprintln!("berth: {text}");
+        }
+    }
+}
+
+impl Listener for ProgressLine<'_> {
+    fn started(&mut self, session: &Session) {
+        (self.on_start)(session);
+        self.line(&format!("executor {} started", session.pid()));
+    }
+
+    fn planned(&mut self, solution: &Solution) {
+        let plan = &solution.plan;
+        let total = shown_ms(plan.predicted_ms.total);
+        self.line(&format!("plan {} predicts {total}", plan.generation));
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        let Progress { phase, step, of } = progress;
+        if self.phase != Some(phase) {
+            self.enter(phase);
+        }
+        self.bar.set_length(u64::from(of));
+        self.bar.set_position(u64::from(step));
+        self.line(&format!("{phase} {step}/{of}"));
+    }
+
+    fn retrying(&mut self, error: &SessionError) {
+        self.bar.suspend(|| eprintln!("berth: {error}\nberth: trying again with a new plan"));
+    }
+}

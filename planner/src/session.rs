@@ -1,0 +1,297 @@
+//! A session: one executor process, from its start to its end.
+//!
+//! Everything that can happen arrives as one [`SessionEvent`] in one queue:
+//! ```text
+//! event channel ──thread──► Said(event) … ChannelClosed ┐
+//! child process ──thread──► Exited(status)              ├──► queue ──► Session::next
+//! Ctrl-C        ──handler─► Interrupted                 ┘
+//! ```
+//! A dead executor is an event like any other: the kernel ends `wait` and closes the channel, and either
+//! wakes the queue at once. Its exit status, last lines and last known phase are in the error.
+
+mod spawn;
+mod tail;
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use ipc_channel::ipc::IpcSender;
+use protocol::message::Progress;
+use protocol::{BackendKind, Command, Event, Failure, FailureKind, PROTOCOL_VERSION};
+
+pub use spawn::EXECUTOR_SUBCOMMAND;
+use spawn::Spawned;
+
+/// How long an executor that lost its channel may take to be gone, or the other way round, before it
+/// is ended by force. Freeing gigabytes takes the kernel some tenths of a second.
+const DEATH_GRACE: Duration = Duration::from_secs(2);
+
+/// How long an executor may take to end after goodbye.
+const BYE_GRACE: Duration = Duration::from_secs(5);
+
+/// How long a cancelled command may take to end before its executor is ended by force.
+const CANCEL_GRACE: Duration = Duration::from_secs(10);
+
+/// How to start an executor.
+#[derive(Debug, Clone, Default)]
+pub struct ExecutorProgram {
+    /// The program; `None` for this one, run again.
+    pub path: Option<PathBuf>,
+    /// Whether its messages are shown as they come.
+    pub verbose: bool,
+}
+
+/// Anything that can happen.
+#[derive(Debug)]
+pub enum SessionEvent {
+    /// The executor said something.
+    Said(Event),
+    /// The event channel is closed.
+    ChannelClosed,
+    /// The executor's process has ended.
+    Exited(ExitStatus),
+    /// The user asked for the end.
+    Interrupted,
+}
+
+/// How a command ended other than by its answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The executor answered that it failed; it still runs.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// The executor is dead.
+    #[error("the executor died in the {phase}: {status}{}", last_lines(lines))]
+    Died {
+        /// The phase it was in, with the step.
+        phase: String,
+        /// Its exit status or signal.
+        status: String,
+        /// The last lines that it wrote.
+        lines: Vec<String>,
+    },
+    /// The user asked for the end.
+    #[error("cancelled")]
+    Cancelled,
+    /// The executor could not be started.
+    #[error("cannot start the executor {program}: {message}{}", last_lines(lines))]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        message: String,
+        /// The last lines that it wrote.
+        lines: Vec<String>,
+    },
+    /// The executor said what makes no sense here.
+    #[error(
+        "the executor answered {got} to {command}; hint: use planner and executor from one release"
+    )]
+    Confused {
+        /// The command.
+        command: &'static str,
+        /// The answer.
+        got: String,
+    },
+    /// A command that is too large to be meant.
+    #[error(transparent)]
+    TooLong(#[from] protocol::message::TooLong),
+}
+
+fn last_lines(lines: &[String]) -> String {
+    if lines.is_empty() {
+        String::new()
+    } else {
+        format!("; its last lines:\n  {}", lines.join("\n  "))
+    }
+}
+
+/// A handle by which a signal handler reaches the session that runs.
+#[derive(Debug, Clone)]
+pub struct Interrupts(Sender<SessionEvent>);
+
+impl Interrupts {
+    /// Asks for the end of what runs.
+    pub fn interrupt(&self) {
+        // A session that has ended needs no interruption.
+        let _ = self.0.send(SessionEvent::Interrupted);
+    }
+}
+
+/// A running executor.
+pub struct Session {
+    commands: IpcSender<Command>,
+    queue: Receiver<SessionEvent>,
+    interrupts: Interrupts,
+    process: Spawned,
+    progress: Option<Progress>,
+    exited: Option<ExitStatus>,
+    closed: bool,
+    /// The backends that this executor can compute on.
+    pub backends: Vec<BackendKind>,
+}
+
+impl Session {
+    /// Starts an executor and greets it.
+    pub fn start(program: &ExecutorProgram) -> Result<Session, SessionError> {
+        let (sender, queue) = channel();
+        let interrupts = Interrupts(sender.clone());
+        let (process, commands) = spawn::spawn(program, sender)?;
+        let mut session = Session {
+            commands,
+            queue,
+            interrupts,
+            process,
+            progress: None,
+            exited: None,
+            closed: false,
+            backends: Vec::new(),
+        };
+        let hello = Command::Hello { version: PROTOCOL_VERSION };
+        session.backends = session.ask("Hello", hello, |event| match event {
+            Event::Hello { backends, .. } => Ok(backends),
+            other => Err(other),
+        })?;
+        Ok(session)
+    }
+
+    /// The executor's process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// A handle for a signal handler.
+    pub fn interrupts(&self) -> Interrupts {
+        self.interrupts.clone()
+    }
+
+    /// Sends a command and waits for its answer, which `expected` recognises; progress in between is noted.
+    pub fn ask<T>(
+        &mut self,
+        name: &'static str,
+        command: Command,
+        expected: impl FnOnce(Event) -> Result<T, Event>,
+    ) -> Result<T, SessionError> {
+        self.send(command)?;
+        let event = loop {
+            match self.next()? {
+                Event::Progress(_) => {}
+                Event::Failed(failure) => return Err(failure.into()),
+                event => break event,
+            }
+        };
+        expected(event).map_err(|got| {
+            let mut got = format!("{got:?}");
+            got.truncate(got.find([' ', '(']).unwrap_or(got.len()));
+            SessionError::Confused { command: name, got }
+        })
+    }
+
+    /// Sends a command. A closed channel is not an error here: the death that closed it comes as an event.
+    pub fn send(&mut self, command: Command) -> Result<(), SessionError> {
+        command.check_limits()?;
+        self.progress = None;
+        if let Err(error) = self.commands.send(command) {
+            tracing::debug!(%error, "a command did not reach the executor");
+        }
+        Ok(())
+    }
+
+    /// The next thing that the executor says. An interruption cancels the running command and ends with
+    /// [`SessionError::Cancelled`] when the executor has confirmed it, or is gone.
+    pub fn next(&mut self) -> Result<Event, SessionError> {
+        let mut interrupted = false;
+        let mut deadline: Option<Instant> = None;
+        loop {
+            if self.closed && self.exited.is_some() {
+                return Err(if interrupted { SessionError::Cancelled } else { self.died() });
+            }
+            let event = match deadline {
+                None => self.queue.recv().map_err(RecvTimeoutError::from),
+                Some(at) => self.queue.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match event {
+                Ok(SessionEvent::Said(event)) if interrupted => match event {
+                    Event::Failed(failure) if failure.kind != FailureKind::Cancelled => {
+                        return Err(failure.into());
+                    }
+                    Event::Progress(_) | Event::Image(_) | Event::Tensors(_) | Event::Usage(_) => {}
+                    // The confirmation; or the command was finished before the cancel reached it.
+                    _ => return Err(SessionError::Cancelled),
+                },
+                Ok(SessionEvent::Said(event)) => {
+                    if let Event::Progress(progress) = event {
+                        self.progress = Some(progress);
+                    }
+                    return Ok(event);
+                }
+                Ok(SessionEvent::Interrupted) => {
+                    if interrupted {
+                        self.process.kill();
+                    }
+                    interrupted = true;
+                    deadline = deadline.or(Some(Instant::now() + CANCEL_GRACE));
+                    // Not reaching it means that it is dead, which comes as an event.
+                    let _ = self.commands.send(Command::Cancel);
+                }
+                // What it said before its end still comes: the channel's close is behind that.
+                Ok(SessionEvent::Exited(status)) => {
+                    self.exited = Some(status);
+                    deadline = Some(Instant::now() + DEATH_GRACE);
+                }
+                Ok(SessionEvent::ChannelClosed) => {
+                    self.closed = true;
+                    deadline = Some(Instant::now() + DEATH_GRACE);
+                }
+                Err(_) if interrupted => {
+                    self.process.kill();
+                    return Err(SessionError::Cancelled);
+                }
+                Err(_) => return Err(self.died()),
+            }
+        }
+    }
+
+    /// Says goodbye, and returns when the process is gone.
+    pub fn end(mut self) {
+        // An executor that is dead already needs no goodbye.
+        let _ = self.commands.send(Command::Bye);
+        self.wait_for_exit(BYE_GRACE);
+    }
+
+    fn wait_for_exit(&mut self, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        while self.exited.is_none() {
+            match self.queue.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(SessionEvent::Exited(status)) => self.exited = Some(status),
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn died(&mut self) -> SessionError {
+        self.process.kill();
+        self.wait_for_exit(DEATH_GRACE);
+        let phase = match self.progress {
+            Some(Progress { phase, step, of }) if of > 1 => {
+                format!("{phase} phase ({step} of {of} done)")
+            }
+            Some(Progress { phase, .. }) => format!("{phase} phase"),
+            None => "planning phase".to_owned(),
+        };
+        let status = self.exited.map_or("no exit status".to_owned(), spawn::describe);
+        SessionError::Died { phase, status, lines: self.process.last_lines() }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.exited.is_none() {
+            self.process.kill();
+            self.wait_for_exit(DEATH_GRACE);
+        }
+    }
+}

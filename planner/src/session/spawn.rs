@@ -1,0 +1,196 @@
+//! Starts an executor process: handshake, watch threads, and its end.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command as Program, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
+use protocol::{Command, Event, Handshake};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::tail::Tail;
+use super::{ExecutorProgram, SessionError, SessionEvent};
+
+/// The hidden subcommand by which `berth` runs itself as the executor.
+pub const EXECUTOR_SUBCOMMAND: &str = "executor";
+
+/// How long an executor may take to connect.
+const CONNECT_GRACE: Duration = Duration::from_secs(20);
+
+/// A started process.
+pub struct Spawned {
+    handle: OwnedFd,
+    pid: u32,
+    tail: Tail,
+}
+
+impl Spawned {
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Ends the process by force. By handle: the id of an ended process may belong to another by now.
+    pub fn kill(&self) {
+        // It may have ended already.
+        let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+    }
+
+    /// The last lines that it wrote.
+    pub fn last_lines(&self) -> Vec<String> {
+        self.tail.lines()
+    }
+}
+
+/// Starts the program and shakes hands.
+pub fn spawn(
+    program: &ExecutorProgram,
+    queue: Sender<SessionEvent>,
+) -> Result<(Spawned, IpcSender<Command>), SessionError> {
+    let name = match &program.path {
+        Some(path) => path.display().to_string(),
+        None => "(this program)".to_owned(),
+    };
+    let failed = |message: String, lines: Vec<String>| SessionError::Start {
+        program: name.clone(),
+        message,
+        lines,
+    };
+    let io_failed = |error: std::io::Error| failed(error.to_string(), Vec::new());
+
+    let (server, server_name) = IpcOneShotServer::<Handshake>::new().map_err(io_failed)?;
+    let mut child = match start(program, &server_name) {
+        Ok(child) => child,
+        Err(error) => {
+            release(server_name, server);
+            return Err(io_failed(error));
+        }
+    };
+    let pid = child.id();
+    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+        .map_err(|error| io_failed(error.into()))?;
+    let stderr = child.stderr.take().expect("stderr was asked for");
+    let tail = Tail::follow(stderr, program.verbose).map_err(io_failed)?;
+    let spawned = Spawned { handle, pid, tail };
+
+    // `accept` waits for ever if the child ends first: it waits on a thread, beside the child.
+    enum First {
+        Connected(Result<Handshake, String>),
+        Exited(ExitStatus),
+    }
+    let (first, firsts) = channel();
+    let connected = first.clone();
+    let accept = move || {
+        let handshake = server.accept().map(|(_, handshake)| handshake);
+        // The receiver is gone only when the child has ended, and then nobody waits for this.
+        let _ = connected.send(First::Connected(handshake.map_err(|error| error.to_string())));
+    };
+    thread("executor-accept", accept).map_err(io_failed)?;
+    let exit_queue = queue.clone();
+    let wait = move || {
+        let status = wait(child);
+        let _ = first.send(First::Exited(status));
+        let _ = exit_queue.send(SessionEvent::Exited(status));
+    };
+    thread("executor-wait", wait).map_err(io_failed)?;
+
+    match firsts.recv_timeout(CONNECT_GRACE) {
+        Ok(First::Connected(Ok(Handshake { commands, events }))) => {
+            thread("executor-events", move || forward(&events, &queue)).map_err(io_failed)?;
+            Ok((spawned, commands))
+        }
+        Ok(First::Connected(Err(message))) => {
+            spawned.kill();
+            Err(failed(message, spawned.last_lines()))
+        }
+        Ok(First::Exited(status)) => {
+            connect_in_its_place(&server_name);
+            Err(failed(format!("it ended at once, {}", describe(status)), spawned.last_lines()))
+        }
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            spawned.kill();
+            connect_in_its_place(&server_name);
+            let seconds = CONNECT_GRACE.as_secs();
+            Err(failed(format!("it did not connect within {seconds} s"), spawned.last_lines()))
+        }
+    }
+}
+
+fn start(program: &ExecutorProgram, server_name: &str) -> std::io::Result<Child> {
+    let mut command = match &program.path {
+        Some(path) => Program::new(path),
+        None => {
+            let mut command = Program::new(std::env::current_exe()?);
+            command.arg(EXECUTOR_SUBCOMMAND);
+            command
+        }
+    };
+    command
+        .arg(server_name)
+        .arg(std::process::id().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        // A group of its own: Ctrl-C is for the planner, which cancels in order.
+        .process_group(0)
+        .spawn()
+}
+
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+fn wait(mut child: Child) -> ExitStatus {
+    loop {
+        if let Ok(status) = child.wait() {
+            return status;
+        }
+    }
+}
+
+fn forward(events: &IpcReceiver<Event>, queue: &Sender<SessionEvent>) {
+    while let Ok(event) = events.recv() {
+        if queue.send(SessionEvent::Said(event)).is_err() {
+            return;
+        }
+    }
+    // The session may be over.
+    let _ = queue.send(SessionEvent::ChannelClosed);
+}
+
+/// Removes the server's socket when no child will connect to it.
+fn release(server_name: String, server: IpcOneShotServer<Handshake>) {
+    connect_in_its_place(&server_name);
+    drop(server.accept());
+}
+
+/// Wakes a thread that accepts, in place of a child that will not connect.
+fn connect_in_its_place(server_name: &str) {
+    let connect = || -> Result<(), Box<dyn std::error::Error>> {
+        let (commands, _) = ipc::channel()?;
+        let (_, events) = ipc::channel()?;
+        IpcSender::connect(server_name.to_owned())?.send(Handshake { commands, events })?;
+        Ok(())
+    };
+    if let Err(error) = connect() {
+        tracing::debug!(%error, "the one-shot server was gone already");
+    }
+}
+
+/// An exit status for people.
+pub fn describe(status: ExitStatus) -> String {
+    const SIGBUS: i32 = 7;
+    const SIGKILL: i32 = 9;
+    match status.signal() {
+        Some(SIGKILL) => {
+            "killed by signal 9 (SIGKILL); hint: the system does this when memory runs out".to_owned()
+        }
+        Some(SIGBUS) => {
+            "killed by signal 7 (SIGBUS); hint: a model file may have become shorter while it was in use".to_owned()
+        }
+        Some(signal) => format!("killed by signal {signal}"),
+        None => format!("exit status {}", status.code().unwrap_or(-1)),
+    }
+}

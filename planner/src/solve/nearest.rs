@@ -1,0 +1,97 @@
+//! What would fit, when nothing does.
+
+use protocol::Bytes;
+
+use super::{Infeasible, Problem, compose, search};
+
+/// The answer for a problem without a solution.
+pub fn infeasible(problem: &Problem<'_>) -> Infeasible {
+    Infeasible {
+        because: because(problem),
+        max_vram: smallest_budget(problem),
+        max_ram: smallest_ram(problem),
+    }
+}
+
+/// The least cap, the same for every device, with which a plan exists; `None` where none does, or where no
+/// usable device is there. Exact: what fits in a budget fits in a larger one, so halving finds the edge.
+pub fn smallest_budget(problem: &Problem<'_>) -> Option<Bytes> {
+    let ceilings = &problem.budgets.ceilings;
+    let usable = ceilings.iter().zip(&problem.unusable).filter(|(_, why)| why.is_none());
+    let largest = usable.map(|(ceiling, _)| *ceiling).max()?;
+    edge(largest, |cap| {
+        let mut problem = problem.clone();
+        problem.budgets.devices = ceilings.iter().map(|&ceiling| ceiling.min(cap)).collect();
+        search::best(&problem).is_some()
+    })
+}
+
+/// The least cap of host memory with which a plan exists.
+fn smallest_ram(problem: &Problem<'_>) -> Option<Bytes> {
+    edge(problem.budgets.host_ceiling, |cap| {
+        let mut problem = problem.clone();
+        problem.budgets.host = cap;
+        search::best(&problem).is_some()
+    })
+}
+
+/// The least size up to `largest` for which `fits` holds, given that it holds for all larger ones.
+fn edge(largest: Bytes, fits: impl Fn(Bytes) -> bool) -> Option<Bytes> {
+    if !fits(largest) {
+        return None;
+    }
+    let (mut too_small, mut enough) = (None, largest.0);
+    loop {
+        let low = too_small.map_or(0, |size: u64| size + 1);
+        if low >= enough {
+            return Some(Bytes(enough));
+        }
+        let middle = low + (enough - low) / 2;
+        if fits(Bytes(middle)) { enough = middle } else { too_small = Some(middle) }
+    }
+}
+
+/// Which memory is short for the component that needs the most of it.
+fn because(problem: &Problem<'_>) -> String {
+    let names: Vec<&str> = problem.inventory.devices.iter().map(|d| d.id.as_str()).collect();
+    for component in &problem.profile.components {
+        let mut places = problem.places(component);
+        if places.is_empty() {
+            let why = problem.unusable.iter().flatten().next().cloned();
+            return format!(
+                "{} has no place: the host does not compute, and of {} devices none can be used{}",
+                component.name,
+                names.len(),
+                why.map(|why| format!(" ({why})")).unwrap_or_default()
+            );
+        }
+        // Alone in its least demanding place a component either fits, or nothing will.
+        let mut alone = problem.clone();
+        let profile = protocol::ModelProfile {
+            components: vec![component.clone()],
+            ..problem.profile.clone()
+        };
+        alone.profile = &profile;
+        places.sort_by_key(|place| compose::bytes(&alone, &[*place]).total());
+        let fits =
+            places.iter().any(|place| compose::bytes(&alone, &[*place]).over(&alone).is_none());
+        if !fits {
+            let place = places[0];
+            let bytes = compose::bytes(&alone, &[place]);
+            let (device, phase) = bytes.over(&alone).expect("it does not fit");
+            let budget = match device {
+                Some(index) => problem.budgets.devices[index],
+                None => problem.budgets.host,
+            };
+            return format!(
+                "{} needs {} B on {} in the {} phase, the budget is {} B",
+                component.name,
+                phase.peak_bytes.0,
+                problem.device_id(device),
+                phase.phase,
+                budget.0
+            );
+        }
+    }
+    "each component fits alone, all together do not".to_owned()
+}
