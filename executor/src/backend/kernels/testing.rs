@@ -57,7 +57,7 @@ pub(super) struct Stored {
 
 impl Stored {
     pub(super) fn new(storage: StorageType, shape: &[usize], values: Vec<f32>) -> Stored {
-        assert_eq!(values.len(), shape.iter().product());
+        assert_eq!(values.len(), shape.iter().product::<usize>());
         let mut bytes = vec![0; 2 + values.len() * storage.element_bytes()];
         let skip = 1 + bytes.as_ptr().addr() % 2;
         let mut stored = Vec::with_capacity(bytes.len());

@@ -1,0 +1,101 @@
+//! What the end-to-end tests share: the real program, in a home of its own, and its answers.
+
+#![allow(dead_code, reason = "each test program uses its own part of this module")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the crate is in it")
+}
+
+/// A model directory under `tests/fixtures`.
+pub fn fixture(name: &str) -> PathBuf {
+    root().join("tests/fixtures").join(name)
+}
+
+/// A directory of its own for one test: cache, temporary files, outputs.
+pub struct Home {
+    directory: TempDir,
+}
+
+/// How a run of the program ended.
+pub struct Ended {
+    /// Its exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+impl Home {
+    /// A new, empty one.
+    pub fn new() -> Home {
+        Home { directory: TempDir::new().expect("a temporary directory") }
+    }
+
+    /// A path within.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `berth` with these arguments, ready to start in this home.
+    pub fn berth(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+        let temporary = self.path("tmp");
+        std::fs::create_dir_all(&temporary).expect("a directory for temporary files");
+        command
+            .args(arguments)
+            .current_dir(self.directory.path())
+            .env("XDG_CACHE_HOME", self.path("cache"))
+            .env("TMPDIR", temporary)
+            .env_remove("BERTH_EXECUTOR")
+            .env_remove("BERTH_LOG")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `berth` to its end.
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        Ended::of(self.berth(arguments).output().expect("berth starts"))
+    }
+
+    /// Runs `berth`, which must succeed, and reads its standard output as JSON.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let ended = self.run(arguments);
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
+        ended.json()
+    }
+
+    /// Names of the files directly within.
+    pub fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.directory.path()).expect("the home is there");
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Ended {
+    /// From a finished process.
+    pub fn of(output: Output) -> Ended {
+        Ended {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Standard output as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error} in {:?}; {}", self.stdout, self.stderr))
+    }
+}
