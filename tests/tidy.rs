@@ -1,8 +1,259 @@
-//! x
+//! The rules of style and layering that a machine can check. Each failure names file and line.
 
-mod support;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines that a file of code may have without a reason in [`LONG_FILES`].
+const FILE_LINES_MAX: usize = 500;
+
+/// Longer files, each with its reason.
+const LONG_FILES: [(&str, &str); 0] = [];
+
+/// Lines that ARCHITECTURE.md may have.
+const ARCHITECTURE_LINES_MAX: usize = 300;
+
+/// Bytes that the files of the repository may have together.
+const REPOSITORY_BYTES_MAX: u64 = 60 << 20;
+
+/// Where `unsafe` may stand.
+const UNSAFE_PLACES: [&str; 2] = ["executor/src/backend/", "executor/src/weights/mapping.rs"];
+
+/// Where a thread may sleep, each with its reason.
+const SLEEP_PLACES: [(&str, &str); 1] = [(
+    "executor/src/backend/copy_engine.rs",
+    "a virtual link carries no faster than it is declared",
+)];
+
+struct Source {
+    /// Path from the root, with `/`.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Lines without comments and string contents, with their numbers, up to the unit tests.
+    fn code(&self) -> impl Iterator<Item = (usize, String)> + '_ {
+        let lines = self.text.lines().take_while(|line| *line != "mod tests {");
+        lines.enumerate().map(|(index, line)| (index + 1, without_text(line)))
+    }
+
+    fn is_under(&self, folder: &str) -> bool {
+        self.path.starts_with(folder)
+    }
+}
+
+/// A line without its comment and the contents of its strings.
+fn without_text(line: &str) -> String {
+    let mut code = String::new();
+    let mut in_string = false;
+    let mut characters = line.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' if in_string => {
+                characters.next();
+            }
+            // A quote as a character is no string.
+            '"' if !code.ends_with('\'') => in_string = !in_string,
+            '/' if !in_string && characters.peek() == Some(&'/') => break,
+            _ if in_string => {}
+            other => code.push(other),
+        }
+    }
+    code
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the crate is in it")
+}
+
+fn files_under(folder: &Path, found: &mut Vec<PathBuf>) {
+    let skipped = ["target", ".git", "node_modules", "shared"];
+    for entry in fs::read_dir(folder).expect("a folder of the repository can be read") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if skipped.contains(&name.as_str()) || path.is_symlink() {
+            continue;
+        }
+        if path.is_dir() { files_under(&path, found) } else { found.push(path) }
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let root = root();
+    let mut found = Vec::new();
+    files_under(&root, &mut found);
+    found.sort();
+    let rust = found.into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"));
+    let read = |path: PathBuf| Source {
+        path: path
+            .strip_prefix(&root)
+            .expect("found under it")
+            .to_string_lossy()
+            .replace('\\', "/"),
+        text: fs::read_to_string(&path).expect("source is UTF-8"),
+    };
+    let sources: Vec<Source> = rust.map(read).collect();
+    assert!(sources.len() > 50, "the sources were not found");
+    sources
+}
+
+/// Fails with all places at once.
+fn none(rule: &str, places: Vec<String>) {
+    assert!(places.is_empty(), "{rule}:\n  {}", places.join("\n  "));
+}
+
+/// Places of code, in sources that `applies` to, whose line `breaks` the rule.
+fn places(
+    sources: &[Source],
+    applies: impl Fn(&Source) -> bool,
+    breaks: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let mut places = Vec::new();
+    for source in sources.iter().filter(|source| applies(source)) {
+        let broken = source.code().filter(|(_, line)| breaks(line));
+        places.extend(
+            broken.map(|(number, line)| format!("{}:{number}: {}", source.path, line.trim())),
+        );
+    }
+    places
+}
 
 #[test]
-fn starts() {
-    assert_eq!(support::Home::new().run(&["--version"]).code, Some(0));
+fn every_file_says_what_it_is() {
+    let silent = sources().into_iter().filter(|source| !source.text.starts_with("//! "));
+    none("a file begins with `//!`", silent.map(|source| source.path).collect());
+}
+
+#[test]
+fn files_are_short() {
+    let long = sources().into_iter().filter_map(|source| {
+        let lines = source.text.lines().count();
+        let excused = LONG_FILES.iter().any(|(path, _)| *path == source.path);
+        (lines > FILE_LINES_MAX && !excused).then(|| format!("{}: {lines} lines", source.path))
+    });
+    none("a file past 500 lines needs its reason here", long.collect());
+}
+
+#[test]
+fn modules_are_named_after_their_files() {
+    let old = sources().into_iter().filter(|source| source.path.ends_with("/mod.rs"));
+    none("`foo.rs` and `foo/`, no `mod.rs`", old.map(|source| source.path).collect());
+}
+
+#[test]
+fn unsafe_code_stays_in_its_places() {
+    let sources = sources();
+    let elsewhere = |source: &Source| {
+        source.path.contains("/src/") && !UNSAFE_PLACES.iter().any(|place| source.is_under(place))
+    };
+    let is_unsafe = |line: &str| line.split_whitespace().any(|word| word == "unsafe");
+    none("unsafe is for weight mapping and backends", places(&sources, elsewhere, is_unsafe));
+    let planner = sources.iter().find(|source| source.path == "planner/src/lib.rs");
+    let forbidden = planner.is_some_and(|source| source.text.contains("#![forbid(unsafe_code)]"));
+    assert!(forbidden, "the planner forbids unsafe code");
+}
+
+#[test]
+fn layers_do_not_reach_upwards() {
+    let sources = sources();
+    let planner = |s: &Source| s.is_under("planner/src/") && s.path != "planner/src/main.rs";
+    let names_executor = |line: &str| line.contains("executor::");
+    none("only the planner's main names the executor", places(&sources, planner, names_executor));
+    let protocol = |s: &Source| s.is_under("protocol/src/");
+    let names_any = |line: &str| line.contains("executor::") || line.contains("planner::");
+    none("the protocol knows neither side", places(&sources, protocol, names_any));
+    let executor = |s: &Source| s.is_under("executor/");
+    none(
+        "the executor does not know the planner",
+        places(&sources, executor, |l| l.contains("planner::")),
+    );
+    let models = |s: &Source| s.is_under("executor/src/models");
+    let names_backend = |line: &str| line.contains("backend::");
+    none("models do not know backends", places(&sources, models, names_backend));
+    let pure = |s: &Source| s.is_under("executor/src/graph") || s.is_under("planner/src/solve");
+    let impure = |line: &str| {
+        ["std::fs", "std::env", "std::time", "std::thread", "HashMap", "rand::"]
+            .iter()
+            .any(|name| line.contains(name))
+    };
+    none("graphs and the solver are pure", places(&sources, pure, impure));
+    let cuda = |line: &str| line.contains("cudarc");
+    none("the planner never touches CUDA", places(&sources, |s| s.is_under("planner/"), cuda));
+}
+
+#[test]
+fn families_are_named_by_models_and_pipeline_only() {
+    let elsewhere = |s: &Source| {
+        s.is_under("executor/src/")
+            && !s.is_under("executor/src/models")
+            && !s.is_under("executor/src/pipeline")
+    };
+    let names_family = |line: &str| line.to_lowercase().contains("flux");
+    none("no family's name outside", places(&sources(), elsewhere, names_family));
+}
+
+#[test]
+fn words_that_mean_two_things_are_not_used() {
+    let word = ["off", "load"].concat();
+    let everywhere = |_: &Source| true;
+    let used = places(&sources(), everywhere, |line| line.to_lowercase().contains(&word));
+    none("say resident, streamed, lazy or host", used);
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    let sources = sources();
+    let marks = ["todo!(", "unimplemented!(", "dbg!(", "#[ignore", "TODO", "FIXME"];
+    let shipped = |s: &Source| s.path.contains("/src/");
+    let undone = places(&sources, shipped, |line| marks.iter().any(|mark| line.contains(mark)));
+    none("nothing is left undone", undone);
+    let unwraps = places(
+        &sources,
+        |s| shipped(s) && !s.path.contains("/tests"),
+        |line| line.contains(".unwrap()"),
+    );
+    let in_tests = |place: &String| place.contains("/testing.rs") || place.contains("/support.rs");
+    let unwraps = unwraps.into_iter().filter(|place| !in_tests(place)).collect();
+    none("expect with a reason, or `?`", unwraps);
+}
+
+#[test]
+fn nobody_sleeps_in_place_of_waiting() {
+    let sources = sources();
+    let elsewhere = |s: &Source| {
+        s.path.contains("/src/") && !SLEEP_PLACES.iter().any(|(path, _)| *path == s.path)
+    };
+    none("wait for an event", places(&sources, elsewhere, |line| line.contains("thread::sleep")));
+}
+
+#[test]
+fn the_repository_stays_small_and_free_of_machine_paths() {
+    let root = root();
+    let mut found = Vec::new();
+    files_under(&root, &mut found);
+    let bytes: u64 = found.iter().filter_map(|path| path.metadata().ok()).map(|m| m.len()).sum();
+    assert!(bytes < REPOSITORY_BYTES_MAX, "the files take {bytes} B");
+    let marks = [["/ro", "ot/"].concat(), ["/ho", "me/"].concat(), ["/wo", "rk/"].concat()];
+    let text_types = ["rs", "toml", "md", "sh", "py"];
+    let is_text = |path: &&PathBuf| {
+        path.extension().is_some_and(|e| text_types.contains(&e.to_string_lossy().as_ref()))
+    };
+    let named = found.iter().filter(is_text).filter(|path| {
+        let text = fs::read_to_string(path).expect("text is UTF-8");
+        marks.iter().any(|mark| text.contains(mark))
+    });
+    none("no path of a machine", named.map(|path| path.display().to_string()).collect());
+}
+
+#[test]
+fn the_architecture_page_is_short_and_names_every_crate() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    let lines = page.lines().count();
+    assert!(lines < ARCHITECTURE_LINES_MAX, "ARCHITECTURE.md has {lines} lines");
+    for crate_name in ["protocol", "planner", "executor"] {
+        let heading = format!("## `{crate_name}`");
+        let section = page.split(&heading).nth(1).unwrap_or("");
+        let section = section.split("\n## ").next().unwrap_or("");
+        assert!(section.contains("Invariants"), "{crate_name} lists its invariants");
+    }
 }

@@ -11,8 +11,7 @@ mod cost;
 mod op;
 
 pub use builder::GraphBuilder;
-pub use op::Op;
-pub use op::{AttentionOp, ConvOp, Normalization};
+pub use op::{Activation, AttentionOp, ConvOp, Normalization, Op};
 
 use protocol::Bytes;
 

@@ -106,7 +106,7 @@ impl Schedule {
         let nodes = || graph.nodes.iter().enumerate().filter(|(_, node)| node.segment == index);
         let weights = || graph.weights.iter().filter(|weight| weight.segment == index);
         let first = nodes().map(|(at, _)| at).next().unwrap_or(0);
-        let last = nodes().map(|(at, _)| at).last().unwrap_or(first);
+        let last = nodes().map(|(at, _)| at).next_back().unwrap_or(first);
         let storage = [StorageType::F32, StorageType::F16, StorageType::BF16]
             .into_iter()
             .map(|storage| StorageBytes {

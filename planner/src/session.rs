@@ -3,7 +3,7 @@
 //! Everything that can happen arrives as one [`SessionEvent`] in one queue:
 //! ```text
 //! event channel ──thread──► Said(event) … ChannelClosed ┐
-//! child process ──thread──► Exited(status)              ├──► queue ──► Session::next
+//! child process ──thread──► Exited(status)              ├──► queue ──► Session::next_event
 //! Ctrl-C        ──handler─► Interrupted                 ┘
 //! ```
 //! A dead executor is an event like any other: the kernel ends `wait` and closes the channel, and either
@@ -176,7 +176,7 @@ impl Session {
     ) -> Result<T, SessionError> {
         self.send(command)?;
         let event = loop {
-            match self.next()? {
+            match self.next_event()? {
                 Event::Progress(_) => {}
                 Event::Failed(failure) => return Err(failure.into()),
                 event => break event,
@@ -201,7 +201,7 @@ impl Session {
 
     /// The next thing that the executor says. An interruption cancels the running command and ends with
     /// [`SessionError::Cancelled`] when the executor has confirmed it, or is gone.
-    pub fn next(&mut self) -> Result<Event, SessionError> {
+    pub fn next_event(&mut self) -> Result<Event, SessionError> {
         let mut interrupted = false;
         let mut deadline: Option<Instant> = None;
         loop {

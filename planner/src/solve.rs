@@ -68,6 +68,14 @@ impl Problem<'_> {
         }
     }
 
+    /// The budget of a device, or of the host for `None`.
+    fn budget(&self, device: Option<usize>) -> Bytes {
+        match device {
+            Some(index) => self.budgets.devices[index],
+            None => self.budgets.host,
+        }
+    }
+
     fn backend(&self, device: Option<usize>) -> BackendKind {
         match device.map(|index| self.inventory.devices[index].kind) {
             Some(DeviceKind::Cuda) => BackendKind::Cuda,

@@ -155,7 +155,7 @@ fn listen(
     outcome: &mut Outcome,
 ) -> Result<(), SessionError> {
     loop {
-        match session.next()? {
+        match session.next_event()? {
             Event::Progress(progress) => listener.progress(progress),
             Event::Image(image) => outcome.images.push(image),
             Event::Tensors(tensors) => outcome.tensors = Some(tensors),

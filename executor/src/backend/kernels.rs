@@ -38,7 +38,6 @@ pub use attention::{AttentionShape, attention, attention_scratch_len};
 pub use conv::{ConvShape, conv2d, conv2d_scratch_len};
 pub use elementwise::{activate, add, add_rows, gated_add, mul, rope};
 pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};
-pub use math::Activation;
 pub use matmul::{LinearShape, linear, linear_scratch_len};
 pub use norm::{Modulation, ada_layer_norm, layer_norm, rms_norm};
 pub use simd::Isa;

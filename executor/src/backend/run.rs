@@ -8,7 +8,9 @@ use protocol::Bytes;
 
 use super::kernels::{self, AttentionShape, ConvShape, GroupNormShape, Modulation, Workers};
 use super::{CancelFlag, Cancelled, Region};
-use crate::graph::{AttentionOp, ConvOp, Graph, Node, Normalization, Op, ValueId, WeightId};
+use crate::graph::{
+    Activation, AttentionOp, ConvOp, Graph, Node, Normalization, Op, ValueId, WeightId,
+};
 use crate::schedule::Schedule;
 use crate::weights::WeightFiles;
 use crate::weights::view::WeightView;
@@ -171,7 +173,7 @@ impl Running<'_> {
         }
     }
 
-    fn linear(&self, workers: &Workers, activation: kernels::Activation, out: &mut [f32]) {
+    fn linear(&self, workers: &Workers, activation: Activation, out: &mut [f32]) {
         let bias = (self.node.weights.len() > 1).then(|| self.weight(1));
         let weight = self.weight(0);
         let workspace = self.workspace();

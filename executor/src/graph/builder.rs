@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::op::{AttentionOp, ConvOp, Normalization, Op};
+use super::op::{Activation, AttentionOp, ConvOp, Normalization, Op};
 use super::{ElementType, Graph, Node, Port, Value, ValueId, Weight, WeightId};
-use crate::backend::kernels::Activation;
 use crate::weights::{WeightFiles, WeightsError};
 
 /// Collects a graph. Shapes that do not fit together are a bug of the family's file and panic; weights

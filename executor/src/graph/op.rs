@@ -62,7 +62,20 @@ pub enum Op {
     Conv2d(ConvOp),
 }
 
-pub use crate::backend::kernels::Activation;
+/// A function of each element, applied after a linear layer's bias or in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// x
+    None,
+    /// x · sigmoid(x)
+    Silu,
+    /// x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))), T5's and Flux's GELU.
+    GeluTanh,
+    /// x/2 · (1 + erf(x/√2)), the exact GELU.
+    GeluErf,
+    /// x · sigmoid(1.702 x), CLIP-L's GELU.
+    QuickGelu,
+}
 
 /// Which normalisation.
 #[derive(Debug, Clone, PartialEq)]

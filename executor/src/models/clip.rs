@@ -9,8 +9,7 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{LAYERS_MAX, Limits, VOCABULARY_MAX, WIDTH_MAX};
-use crate::backend::kernels::Activation;
-use crate::graph::{AttentionOp, ElementType, Graph, GraphBuilder, ValueId};
+use crate::graph::{Activation, AttentionOp, ElementType, Graph, GraphBuilder, ValueId};
 use crate::weights::{WeightFiles, WeightsError};
 
 /// `text_encoder/config.json`. Absent keys have transformers' class defaults (`CLIPTextConfig`).
@@ -62,7 +61,7 @@ impl ClipConfig {
         limits.count("vocab_size", self.vocab_size, VOCABULARY_MAX)?;
         limits.count("max_position_embeddings", self.max_position_embeddings, 4096)?;
         limits.count("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
-        limits.holds(self.hidden_size % self.num_attention_heads == 0, || {
+        limits.holds(self.hidden_size.is_multiple_of(self.num_attention_heads), || {
             format!(
                 "{} heads do not divide hidden_size {}",
                 self.num_attention_heads, self.hidden_size

@@ -6,8 +6,7 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{LAYERS_MAX, Limits, VOCABULARY_MAX, WIDTH_MAX};
-use crate::backend::kernels::Activation;
-use crate::graph::{AttentionOp, ElementType, Graph, GraphBuilder, ValueId};
+use crate::graph::{Activation, AttentionOp, ElementType, Graph, GraphBuilder, ValueId};
 use crate::weights::{WeightFiles, WeightsError};
 
 /// `text_encoder_2/config.json`. Absent keys have transformers' class defaults (`T5Config`).
@@ -68,7 +67,7 @@ impl T5Config {
             4096,
         )?;
         let buckets = self.relative_attention_num_buckets;
-        limits.holds(buckets >= 4 && buckets % 4 == 0, || {
+        limits.holds(buckets >= 4 && buckets.is_multiple_of(4), || {
             format!("relative_attention_num_buckets {buckets} is no multiple of 4")
         })?;
         limits.holds(self.relative_attention_max_distance > buckets / 4, || {

@@ -8,8 +8,7 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{LAYERS_MAX, Limits, WIDTH_MAX};
-use crate::backend::kernels::Activation;
-use crate::graph::{AttentionOp, ElementType, Graph, GraphBuilder, ValueId};
+use crate::graph::{Activation, AttentionOp, ElementType, Graph, GraphBuilder, ValueId};
 use crate::weights::{WeightFiles, WeightsError};
 
 /// Added to variances and mean squares throughout (`FluxTransformer2DModel`, `AdaLayerNormZero`).

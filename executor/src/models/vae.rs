@@ -8,8 +8,7 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{Limits, WIDTH_MAX};
-use crate::backend::kernels::Activation;
-use crate::graph::{AttentionOp, ConvOp, ElementType, Graph, GraphBuilder, ValueId};
+use crate::graph::{Activation, AttentionOp, ConvOp, ElementType, Graph, GraphBuilder, ValueId};
 use crate::weights::{WeightFiles, WeightsError};
 
 /// Added to the variance of each group (`Decoder`, `UNetMidBlock2D`).

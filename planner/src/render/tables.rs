@@ -22,8 +22,9 @@ fn table(header: &[&str], numbers_from: usize) -> Table {
 }
 
 fn text_of(table: &Table) -> String {
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-    lines.join("\n")
+    // The preset pads each cell with a space on both sides.
+    let line = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
+    table.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn shown_rate(rate: Rate, unit: &str) -> String {

@@ -79,17 +79,13 @@ fn because(problem: &Problem<'_>) -> String {
             let place = places[0];
             let bytes = compose::bytes(&alone, &[place]);
             let (device, phase) = bytes.over(&alone).expect("it does not fit");
-            let budget = match device {
-                Some(index) => problem.budgets.devices[index],
-                None => problem.budgets.host,
-            };
             return format!(
                 "{} needs {} B on {} in the {} phase, the budget is {} B",
                 component.name,
                 phase.peak_bytes.0,
                 problem.device_id(device),
                 phase.phase,
-                budget.0
+                problem.budget(device).0
             );
         }
     }

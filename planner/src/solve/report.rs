@@ -1,9 +1,10 @@
 //! The report: why each component is where it is, and why not elsewhere.
 
-use protocol::Residency;
+use protocol::profile::ComponentProfile;
+use protocol::{Bytes, ModelProfile, Residency};
 use serde::Serialize;
 
-use super::{Place, Problem, compose, time};
+use super::{Place, Problem, compose, search, time};
 use crate::policy::Objective;
 
 /// Why a plan is as it is.
@@ -24,23 +25,22 @@ pub struct Rejected {
     pub because: String,
 }
 
-/// Explains a combination by changing one place at a time.
+/// Explains a combination: each other place of each component is tried with the rest solved anew around it.
 pub fn report(problem: &Problem<'_>, places: &[Place]) -> PlanReport {
     let mut reasons = Vec::new();
     let mut rejected = Vec::new();
     for (index, component) in problem.profile.components.iter().enumerate() {
         let chosen = places[index];
-        let mut lost_to_time = 0;
-        let mut did_not_fit = 0;
+        let (mut worse, mut too_large) = (0, 0);
         for place in problem.places(component).into_iter().filter(|place| *place != chosen) {
-            let because = match over(problem, places, index, place) {
-                Some(over) => {
-                    did_not_fit += 1;
-                    over
+            let because = match search::best_with(problem, Some((index, place))) {
+                Some(others) => {
+                    worse += 1;
+                    worse_because(problem, places, &others, place)
                 }
                 None => {
-                    lost_to_time += 1;
-                    slower(problem, places, index, place)
+                    too_large += 1;
+                    does_not_fit_because(problem, component, place)
                 }
             };
             let placement = format!("{} {}", component.name, name(problem, place));
@@ -48,7 +48,7 @@ pub fn report(problem: &Problem<'_>, places: &[Place]) -> PlanReport {
         }
         let ms = time::component_ms(problem, component, chosen);
         reasons.push(format!(
-            "{}: {} to load and {} to compute; of the other places {lost_to_time} are no better and {did_not_fit} do not fit",
+            "{}: {} to load, {} to compute; of the other places {worse} are no better, {too_large} do not fit",
             name(problem, chosen),
             shown_ms(ms.load),
             shown_ms(ms.compute)
@@ -56,10 +56,8 @@ pub fn report(problem: &Problem<'_>, places: &[Place]) -> PlanReport {
     }
     for (device, why) in problem.inventory.devices.iter().zip(&problem.unusable) {
         if let Some(why) = why {
-            rejected.push(Rejected {
-                placement: format!("anything on {}", device.id),
-                because: why.clone(),
-            });
+            let placement = format!("anything on {}", device.id);
+            rejected.push(Rejected { placement, because: why.clone() });
         }
     }
     if !problem.inventory.host.compute {
@@ -80,48 +78,53 @@ fn name(problem: &Problem<'_>, place: Place) -> String {
     format!("on {}, {residency}", problem.device_id(place.device))
 }
 
-fn over(problem: &Problem<'_>, places: &[Place], index: usize, place: Place) -> Option<String> {
-    let mut changed = places.to_vec();
-    changed[index] = place;
-    let bytes = compose::bytes(problem, &changed);
-    let (device, phase) = bytes.over(problem)?;
-    let budget = match device {
-        Some(index) => problem.budgets.devices[index],
-        None => problem.budgets.host,
-    };
-    Some(format!(
-        "{} would need {} B in the {} phase, {} B above its budget of {} B",
-        problem.device_id(device),
-        phase.peak_bytes.0,
-        phase.phase,
-        (phase.peak_bytes - budget).0,
-        budget.0
-    ))
+/// Why a place has no plan at all: too large for itself, or for what must stand beside it.
+fn does_not_fit_because(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    place: Place,
+) -> String {
+    let profile = ModelProfile { components: vec![component.clone()], ..problem.profile.clone() };
+    let alone = Problem { profile: &profile, ..problem.clone() };
+    let bytes = compose::bytes(&alone, &[place]);
+    match bytes.over(&alone) {
+        Some((device, phase)) => format!(
+            "needs {} B in the {} phase, the budget of {} is {} B",
+            phase.peak_bytes.0,
+            phase.phase,
+            problem.device_id(device),
+            problem.budget(device).0
+        ),
+        None => "does not fit beside the other components, wherever they are".to_owned(),
+    }
 }
 
-fn slower(problem: &Problem<'_>, places: &[Place], index: usize, place: Place) -> String {
-    let component = &problem.profile.components[index];
-    let total = |place: Place| {
-        time::component_ms(problem, component, place).counted(problem.objective, place.residency)
-    };
-    let more = total(place) - total(places[index]);
+/// Why the best plan with another place is no better than the chosen one.
+fn worse_because(problem: &Problem<'_>, best: &[Place], others: &[Place], place: Place) -> String {
     if problem.objective == Objective::Memory {
-        let mut changed = places.to_vec();
-        changed[index] = place;
-        let (bytes, best) = (compose::bytes(problem, &changed), compose::bytes(problem, places));
-        let more_bytes = bytes.total().saturating_sub(best.total());
-        if more_bytes.0 > 0 {
+        let (bytes, least) = (compose::bytes(problem, others), compose::bytes(problem, best));
+        let more_bytes = bytes.total().saturating_sub(least.total());
+        if more_bytes > Bytes::ZERO {
             return format!("takes {} B more", more_bytes.0);
         }
     }
-    if more > 0.0 {
-        return format!("predicted to take {} longer", shown_ms(more));
+    let more_ms = counted_ms(problem, others) - counted_ms(problem, best);
+    if more_ms > 0.0 {
+        return format!("predicted to take {} longer", shown_ms(more_ms));
     }
-    match place.residency {
-        Residency::Lazy => "no faster, and loaded anew for every job".to_owned(),
-        Residency::Resident if place.device.is_none() => "no faster, and a copy in RAM".to_owned(),
+    match (place.residency, place.device) {
+        (Residency::Lazy, _) => "no faster, and loaded anew for every job".to_owned(),
+        (Residency::Resident, None) => "no faster, and a copy in RAM".to_owned(),
         _ => "no better; the order of the inventory decides".to_owned(),
     }
+}
+
+fn counted_ms(problem: &Problem<'_>, places: &[Place]) -> f64 {
+    let components = problem.profile.components.iter().zip(places);
+    let counted = components.map(|(component, place)| {
+        time::component_ms(problem, component, *place).counted(problem.objective, place.residency)
+    });
+    counted.sum()
 }
 
 /// A time for people.

@@ -28,15 +28,24 @@ struct Search<'a> {
 
 /// The best combination of places that fits, one for each component.
 pub fn best(problem: &Problem<'_>) -> Option<Vec<Place>> {
+    best_with(problem, None)
+}
+
+/// The best combination in which one component, by index, has a given place.
+pub fn best_with(problem: &Problem<'_>, fixed: Option<(usize, Place)>) -> Option<Vec<Place>> {
     let components = &problem.profile.components;
-    let timed = |component| {
+    let timed = |(index, component)| {
         let place_ms = |place: Place| {
             let ms = time::component_ms(problem, component, place);
             (place, ms.counted(problem.objective, place.residency))
         };
-        problem.places(component).into_iter().map(place_ms).collect::<Vec<_>>()
+        let places = match fixed {
+            Some((at, place)) if at == index => vec![place],
+            _ => problem.places(component),
+        };
+        places.into_iter().map(place_ms).collect::<Vec<_>>()
     };
-    let places: Vec<Vec<(Place, f64)>> = components.iter().map(timed).collect();
+    let places: Vec<Vec<(Place, f64)>> = components.iter().enumerate().map(timed).collect();
     // least_ms[i]: the least that components i and later can take.
     let mut least_ms = vec![0.0; places.len() + 1];
     for (index, options) in places.iter().enumerate().rev() {

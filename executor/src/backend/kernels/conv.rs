@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 
-use super::math::Activation;
 use super::matmul::{LinearShape, linear, linear_scratch_len};
 use super::simd::Isa;
 use super::tile::{
@@ -15,6 +14,7 @@ use super::tile::{
 };
 use super::widen::{widen, widen_strided};
 use super::workers::{Disjoint, Workers};
+use crate::graph::Activation;
 use crate::weights::view::WeightView;
 
 /// Output channels of a task: wide, because the pixels are gathered again for each panel.

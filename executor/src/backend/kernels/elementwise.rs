@@ -1,10 +1,11 @@
 //! Operations on each element, in place.
 
-use super::math::{Activation, apply};
+use super::math::apply;
 use super::norm::Modulation;
 use super::simd::per_isa;
 use super::widen::widen;
 use super::workers::Workers;
+use crate::graph::Activation;
 use crate::weights::view::WeightView;
 
 /// Elements that are widened at a time, on the stack.

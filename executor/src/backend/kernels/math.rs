@@ -1,21 +1,7 @@
 //! Exponential and activation functions, written so that loops over them become vector code.
 
 use super::simd::{Isa, Lanes, per_isa};
-
-/// A function of each element, applied after a linear layer's bias or in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// x
-    None,
-    /// x · sigmoid(x)
-    Silu,
-    /// x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))), T5's and Flux's GELU.
-    GeluTanh,
-    /// x/2 · (1 + erf(x/√2)), the exact GELU.
-    GeluErf,
-    /// x · sigmoid(1.702 x), CLIP-L's GELU.
-    QuickGelu,
-}
+use crate::graph::Activation;
 
 /// Applies `activation` to each value.
 pub(super) fn apply(isa: Isa, activation: Activation, values: &mut [f32]) {

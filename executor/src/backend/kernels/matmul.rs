@@ -3,7 +3,7 @@
 //! A task takes a panel of weight rows, widens one block of the summed dimension of it at a time
 //! into its worker's scratch, and multiplies all its activation rows with that.
 
-use super::math::{Activation, apply};
+use super::math::apply;
 use super::simd::Isa;
 use super::tile::{
     Grid, Rows, Target, aligned, depth_block_max, depth_blocks, multiply_rows, panel_len,
@@ -11,6 +11,7 @@ use super::tile::{
 };
 use super::widen::widen;
 use super::workers::{Disjoint, Workers};
+use crate::graph::Activation;
 use crate::weights::view::WeightView;
 
 /// Weight rows of a task: 384 KiB when widened, which a second level cache of 1 MiB holds.
