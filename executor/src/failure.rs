@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use protocol::{Failure, FailureKind};
 
-use crate::backend::Cancelled;
+use crate::backend::{Cancelled, OutOfMemory};
 use crate::models::ModelError;
 use crate::weights::WeightsError;
 
@@ -46,5 +46,14 @@ impl From<ModelError> for Failure {
 impl From<WeightsError> for Failure {
     fn from(error: WeightsError) -> Failure {
         bad_model(error)
+    }
+}
+
+impl From<OutOfMemory> for Failure {
+    fn from(error: OutOfMemory) -> Failure {
+        let message = error.to_string();
+        let OutOfMemory { device, region, requested_bytes, free_bytes } = error;
+        let kind = FailureKind::OutOfMemory { device, region, requested_bytes, free_bytes };
+        Failure { kind, message }
     }
 }

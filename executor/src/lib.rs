@@ -10,11 +10,15 @@
 pub mod backend;
 pub mod failure;
 pub mod graph;
+pub mod job;
+pub mod measure;
 pub mod models;
 pub mod pipeline;
 pub mod runtime;
+pub mod sampler;
 pub mod schedule;
 pub mod serve;
+pub mod tokenizer;
 pub mod weights;
 
 pub use serve::main;

@@ -14,18 +14,14 @@ pub mod vae;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use protocol::profile::{BackendBytes, ComponentProfile, ModelProfile};
-use protocol::{BackendKind, JobShape, ModelDescription, Phase};
+use protocol::{JobShape, ModelDescription, Phase};
 
 use crate::graph::Graph;
-use crate::pipeline::tokenizer::TokenizerError;
-use crate::schedule::Schedule;
+use crate::job::JobLayout;
+use crate::tokenizer::TokenizerError;
 use crate::weights::{WeightFiles, WeightsError};
 
 pub use flux::Flux;
-
-/// Every kind of backend that a profile states sizes for.
-const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
 
 /// What is wrong with a model or with a job asked of it.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +136,13 @@ impl Model {
         }
     }
 
+    /// What a job holds on the host.
+    pub fn job_layout(&self, job: &JobShape) -> JobLayout {
+        match self {
+            Model::Flux(model) => model.job_layout(job),
+        }
+    }
+
     /// The weight files of a component.
     pub fn files(&self, component: &str) -> &Arc<WeightFiles> {
         match self {
@@ -152,33 +155,5 @@ impl Model {
         match self {
             Model::Flux(model) => model.check_unchanged(),
         }
-    }
-
-    /// The exact needs of the model for a job shape: the schedules of every component on every kind of
-    /// backend, with nothing allocated.
-    pub fn profile(&self, job: &JobShape, threads: usize) -> Result<ModelProfile, ModelError> {
-        let components =
-            self.graphs(job)?.into_iter().map(|c| component_profile(c, threads)).collect();
-        let job_bytes = crate::pipeline::JobLayout::of(self, job).bytes();
-        Ok(ModelProfile { family: self.family().to_owned(), components, job_bytes })
-    }
-}
-
-fn component_profile(component: ComponentGraph, threads: usize) -> ComponentProfile {
-    let schedules: Vec<Schedule> =
-        KINDS.iter().map(|&kind| Schedule::new(component.graph.clone(), kind, threads)).collect();
-    let (host, others) = schedules.split_first().expect("there are kinds");
-    ComponentProfile {
-        name: component.name.to_owned(),
-        phase: component.phase,
-        calls: component.calls,
-        tensor_bytes: host.tensor_bytes(),
-        weights_bytes: host.weights_bytes,
-        compute: schedules
-            .iter()
-            .map(|schedule| BackendBytes { backend: schedule.backend, bytes: schedule.arena_bytes })
-            .collect(),
-        boundary_bytes: host.graph.boundary_bytes(),
-        segments: host.segments(&others.iter().collect::<Vec<_>>()),
     }
 }

@@ -6,18 +6,14 @@
 pub mod dump;
 pub mod flux;
 pub mod image;
-pub mod job;
 pub mod latents;
 pub mod noise;
-pub mod sampler;
-pub mod tokenizer;
 
 use protocol::message::Progress;
 use protocol::{Failure, Job, UsageReport};
 
 pub use dump::Dump;
 pub use image::Picture;
-pub use job::JobLayout;
 
 use crate::backend::CancelFlag;
 use crate::models::Model;

@@ -18,20 +18,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use protocol::plan::{DeviceBackend, DevicePlan};
-use protocol::{Bytes, DeviceId, Failure, FailureKind, Phase, Placement, Plan, Residency};
+use protocol::{Bytes, DeviceId, Failure, Phase, Placement, Plan, Residency};
 
 pub use accounts::Accounts;
 pub use verify::verify;
 
 use crate::backend::kernels::Workers;
 use crate::backend::{
-    Backend, Call, CancelFlag, HostBackend, Memory, OutOfMemory, Region, VirtualDevice, WeightMove,
-    WeightPlace,
+    Backend, Call, CancelFlag, HostBackend, Memory, Region, VirtualDevice, WeightMove, WeightPlace,
 };
 use crate::failure::{internal, refused};
+use crate::job::JobBuffers;
 use crate::models::Model;
-use crate::pipeline::JobLayout;
-use crate::pipeline::job::JobBuffers;
 use crate::schedule::Schedule;
 use crate::weights::WeightFiles;
 
@@ -144,7 +142,7 @@ impl Runtime {
 
     /// Goes through all phases without computing, so that what the plan allocates can be measured.
     pub fn rehearse(&mut self, cancel: &CancelFlag) -> Result<(), Failure> {
-        let layout = JobLayout::of(&self.model, &self.plan.job);
+        let layout = self.model.job_layout(&self.plan.job);
         let _buffers = JobBuffers::allocate(&layout, self.host_memory())?;
         for phase in Phase::TIMELINE {
             self.enter(phase, cancel)?;
@@ -283,14 +281,5 @@ impl Bound<'_> {
             files: &self.component.files,
         };
         Ok(self.backend.run(&call, cancel)?)
-    }
-}
-
-impl From<OutOfMemory> for Failure {
-    fn from(error: OutOfMemory) -> Failure {
-        let message = error.to_string();
-        let OutOfMemory { device, region, requested_bytes, free_bytes } = error;
-        let kind = FailureKind::OutOfMemory { device, region, requested_bytes, free_bytes };
-        Failure { kind, message }
     }
 }

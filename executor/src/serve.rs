@@ -24,6 +24,7 @@ use protocol::{
 
 use crate::backend::{CancelFlag, SUPPORTED};
 use crate::failure::{bad_request, internal};
+use crate::measure;
 use crate::models::Model;
 use crate::pipeline::{Observer, Picture, generate};
 use crate::runtime::{Runtime, verify};
@@ -172,7 +173,7 @@ impl Executor {
         if !(1..=protocol::limits::THREADS_MAX).contains(&threads) {
             return Err(bad_request(format!("{threads} threads")));
         }
-        let profile = self.open(model)?.profile(job, threads as usize)?;
+        let profile = measure::profile(self.open(model)?, job, threads as usize)?;
         Ok(Event::Measured(Box::new(profile)))
     }
 

@@ -13,8 +13,9 @@ use super::transformer::TransformerConfig;
 use super::vae::VaeConfig;
 use super::{ComponentGraph, ModelError, defaults};
 use crate::graph::Graph;
-use crate::pipeline::sampler::FlowMatchConfig;
-use crate::pipeline::tokenizer::{Tokenizer, TokenizerKind};
+use crate::job::JobLayout;
+use crate::sampler::FlowMatchConfig;
+use crate::tokenizer::{Tokenizer, TokenizerKind};
 use crate::weights::WeightFiles;
 
 /// The family's name.
@@ -161,6 +162,23 @@ impl Flux {
                 self.vae.config.decoder(&self.vae.files, height, width)?,
             ),
         ])
+    }
+
+    /// What a job holds on the host.
+    pub fn job_layout(&self, job: &JobShape) -> JobLayout {
+        let text_tokens = job.max_sequence_length as usize;
+        let image_tokens = self.image_tokens(job);
+        let [height, width] = self.latent_size(job);
+        let dit = self.transformer();
+        JobLayout {
+            prompts: if job.true_cfg { 2 } else { 1 },
+            clip_hidden: [self.clip().max_position_embeddings, self.clip().hidden_size],
+            text_hidden: [text_tokens, self.t5().d_model],
+            latents: [job.batch as usize, image_tokens, dit.in_channels],
+            rope: [text_tokens + image_tokens, dit.attention_head_dim / 2, 2],
+            vae_latents: [height, width, self.vae().latent_channels],
+            picture: [job.height as usize, job.width as usize, 3],
+        }
     }
 
     fn check_job(&self, job: &JobShape) -> Result<(), ModelError> {

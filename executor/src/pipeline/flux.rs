@@ -10,15 +10,15 @@ use protocol::{Failure, Job, Phase, UsageReport};
 use super::Observer;
 use super::dump::Dump;
 use super::image::{Picture, quantize};
-use super::job::{JobBuffers, JobLayout};
 use super::latents::{LatentShape, pack, read_initial, unpack_for_vae};
 use super::noise::{image_seed, initial_noise};
-use super::sampler::{euler_step, guide, model_timestep};
-use super::tokenizer::Tokenizer;
 use crate::backend::CancelFlag;
 use crate::failure::{bad_model, bad_request, internal};
+use crate::job::{JobBuffers, JobLayout};
 use crate::models::{Flux, Model};
 use crate::runtime::Runtime;
+use crate::sampler::{euler_step, guide, model_timestep};
+use crate::tokenizer::Tokenizer;
 
 /// Guidance is embedded in thousandths, as timesteps are (`FluxTransformer2DModel.forward`).
 const GUIDANCE_SCALE: f32 = 1000.0;
@@ -41,7 +41,7 @@ pub fn generate(
     if shape.true_cfg != (job.true_cfg_scale > 1.0) {
         return Err(bad_request("the plan and the job disagree on true classifier-free guidance"));
     }
-    let layout = JobLayout::of(&runtime.model, &shape);
+    let layout = runtime.model.job_layout(&shape);
     let buffers = JobBuffers::allocate(&layout, runtime.host_memory())?;
     let dump = Dump::new(job.dump_tensors);
     let mut run = Run { runtime, job, layout, buffers, dump, cancel, observer };

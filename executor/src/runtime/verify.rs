@@ -6,13 +6,12 @@ use protocol::{BackendKind, Bytes, DeviceId, Failure, Phase, Placement, Plan, Re
 
 use crate::failure::refused;
 use crate::models::Model;
-use crate::pipeline::JobLayout;
 use crate::schedule::Schedule;
 
 /// The exact bytes of a plan on each device in each phase, everything but overheads. Nothing is allocated.
 pub fn verify(plan: &Plan, model: &Model) -> Result<Vec<VerifiedBytes>, Failure> {
     let schedules = schedules(plan, model)?;
-    let job_bytes = JobLayout::of(model, &plan.job).bytes();
+    let job_bytes = model.job_layout(&plan.job).bytes();
     let mut verified = Vec::new();
     let devices = plan.devices.iter().map(|device| device.id.clone()).chain([DeviceId::host()]);
     for device in devices {
@@ -99,7 +98,7 @@ pub fn compare(plan: &Plan, model: &Model, schedules: &[Schedule]) -> Result<(),
             )));
         }
     }
-    let job_bytes = JobLayout::of(model, &plan.job).bytes();
+    let job_bytes = model.job_layout(&plan.job).bytes();
     if job_bytes != plan.host.job_bytes {
         return Err(refused(format!(
             "the plan states {} B for the job's buffers, they take {} B",

@@ -8,17 +8,14 @@ use protocol::message::{Image, Rng};
 use protocol::profile::ModelDescription;
 use protocol::{Job, JobShape, limits};
 
-use super::interrupt::Interruption;
-use super::setup::{check_shape, model_directory};
+use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::output::{self, Pending};
-use crate::planning::{self, PlanError};
+use crate::planning::PlanError;
 use crate::render;
 use crate::render::document::{self, GenerateDocument, InfeasibleDocument, PlanDocument};
-use crate::render::progress::ProgressLine;
-use crate::session::Session;
-use crate::supervise::{Listener, Outcome, Work, supervise};
+use crate::supervise::{Outcome, Work, supervise};
 
 /// Largest plan file. A plan of the largest known model has some 30 kB.
 const PLAN_FILE_BYTES_MAX: u64 = 16 << 20;
@@ -84,19 +81,10 @@ impl Generate {
         for path in paths.iter().chain(&self.dump_tensors) {
             output::check(path)?;
         }
-        let model = model_directory(self.model.as_deref())?;
-        let setting = self.policy.setting()?;
-        // Nonsense of budgets is told before anything starts.
-        setting.policy.budgets(&setting.inventory()?)?;
         let given = self.plan.as_deref().map(read_plan).transpose()?;
-
-        let interruption = Interruption::install()?;
-        let program = self.executor.program();
-        let mut session = Session::start(&program)?;
-        let mut progress =
-            ProgressLine::new(self.executor.verbose, |session| interruption.watch(session));
-        progress.started(&session);
-        let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        let opening = Opening::open(self.model.as_deref(), &self.policy, &self.executor)?;
+        let Opening { model, setting, program, interruption, session, mut progress, description } =
+            opening;
         let shape = self.shape.request().resolve(&description.defaults);
         if let Some(plan) = &given {
             check_plan(plan, &model, &shape)?;

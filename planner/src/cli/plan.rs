@@ -5,18 +5,15 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::interrupt::Interruption;
-use super::setup::{check_shape, model_directory};
+use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::output::{self, Pending};
 use crate::planning::{self, PlanError};
 use crate::render::document::{self, InfeasibleDocument, PlanDocument, RehearsalDocument};
-use crate::render::progress::ProgressLine;
 use crate::render::{self, tables};
-use crate::session::Session;
 use crate::solve::{PlanReport, Solution};
-use crate::supervise::{Listener, Outcome, Work, supervise};
+use crate::supervise::{Outcome, Work, supervise};
 
 /// Where every byte will go.
 #[derive(Debug, Args)]
@@ -50,17 +47,9 @@ impl Plan {
         if let Some(path) = &self.output {
             output::check(path)?;
         }
-        let model = model_directory(self.model.as_deref())?;
-        let setting = self.policy.setting()?;
-        // Nonsense of budgets is told before anything starts.
-        setting.policy.budgets(&setting.inventory()?)?;
-        let interruption = Interruption::install()?;
-        let program = self.executor.program();
-        let mut session = Session::start(&program)?;
-        let mut progress =
-            ProgressLine::new(self.executor.verbose, |session| interruption.watch(session));
-        progress.started(&session);
-        let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        let opening = Opening::open(self.model.as_deref(), &self.policy, &self.executor)?;
+        let Opening { model, setting, program, mut session, mut progress, description, .. } =
+            opening;
         let job = self.shape.request().resolve(&description.defaults);
         let request = setting.request(&model, job.clone(), self.dry_run)?;
         if self.dry_run {

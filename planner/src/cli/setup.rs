@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use protocol::JobShape;
+use protocol::{JobShape, ModelDescription};
 
+use super::interrupt::Interruption;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::demo;
 use crate::inventory::{Inventory, Profile};
-use crate::planning::Request;
+use crate::planning::{self, Request};
 use crate::policy::Policy;
-use crate::session::ExecutorProgram;
+use crate::render::progress::ProgressLine;
+use crate::session::{ExecutorProgram, Session};
+use crate::supervise::Listener;
 
 impl ExecutorArguments {
     /// The program to start.
@@ -39,6 +42,48 @@ impl PolicyArguments {
             of_profile,
         )?;
         Ok(Setting { profile, policy })
+    }
+}
+
+/// What a command on a model begins with: everything checked that needs no executor, and an executor that has
+/// looked at the model.
+pub struct Opening {
+    /// The model's directory.
+    pub model: PathBuf,
+    /// What is wanted.
+    pub setting: Setting,
+    /// How to start another executor.
+    pub program: ExecutorProgram,
+    /// The signal handler's end.
+    pub interruption: Interruption,
+    /// The running executor.
+    pub session: Session,
+    /// Where the job's steps are shown.
+    pub progress: ProgressLine<'static>,
+    /// What is in the model.
+    pub description: ModelDescription,
+}
+
+impl Opening {
+    /// Opens a model, or the demo model.
+    pub fn open(
+        model: Option<&Path>,
+        policy: &PolicyArguments,
+        executor: &ExecutorArguments,
+    ) -> Result<Opening> {
+        let model = model_directory(model)?;
+        let setting = policy.setting()?;
+        // Nonsense of budgets is told before anything starts.
+        setting.policy.budgets(&setting.inventory()?)?;
+        let interruption = Interruption::install()?;
+        let program = executor.program();
+        let mut session = Session::start(&program)?;
+        let watched = interruption.clone();
+        let on_start = move |session: &Session| watched.watch(session);
+        let mut progress = ProgressLine::new(executor.verbose, on_start);
+        progress.started(&session);
+        let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        Ok(Opening { model, setting, program, interruption, session, progress, description })
     }
 }
 

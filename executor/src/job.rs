@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use protocol::{Bytes, JobShape};
+use protocol::Bytes;
 
 use crate::backend::memory::Charge;
 use crate::backend::{Memory, OutOfMemory};
-use crate::models::{Flux, Model};
 
 /// Sizes of a job's buffers, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,29 +27,6 @@ pub struct JobLayout {
 }
 
 impl JobLayout {
-    /// The layout of a job on a model.
-    pub fn of(model: &Model, job: &JobShape) -> JobLayout {
-        match model {
-            Model::Flux(model) => JobLayout::of_flux(model, job),
-        }
-    }
-
-    fn of_flux(model: &Flux, job: &JobShape) -> JobLayout {
-        let text_tokens = job.max_sequence_length as usize;
-        let image_tokens = model.image_tokens(job);
-        let [height, width] = model.latent_size(job);
-        let dit = model.transformer();
-        JobLayout {
-            prompts: if job.true_cfg { 2 } else { 1 },
-            clip_hidden: [model.clip().max_position_embeddings, model.clip().hidden_size],
-            text_hidden: [text_tokens, model.t5().d_model],
-            latents: [job.batch as usize, image_tokens, dit.in_channels],
-            rope: [text_tokens + image_tokens, dit.attention_head_dim / 2, 2],
-            vae_latents: [height, width, model.vae().latent_channels],
-            picture: [job.height as usize, job.width as usize, 3],
-        }
-    }
-
     /// All buffers together. Pictures stand three times: as the VAE gives one, as 8-bit values of one, and
     /// in shared memory, which holds all of the batch until the planner has written them.
     pub fn bytes(&self) -> Bytes {
