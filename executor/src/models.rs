@@ -101,17 +101,35 @@ pub enum Model {
     Flux(Box<Flux>),
 }
 
+enum Family {
+    Flux,
+}
+
+fn family(dir: &Path, index: &config::ModelIndex) -> Result<Family, ModelError> {
+    match index.class.as_str() {
+        flux::CLASS => Ok(Family::Flux),
+        class => Err(ModelError::UnknownFamily {
+            path: dir.join(config::MODEL_INDEX),
+            class: class.to_owned(),
+            known: flux::CLASS,
+        }),
+    }
+}
+
 impl Model {
     /// Opens a diffusers directory: reads configurations and weight headers, maps the files.
     pub fn open(dir: &Path) -> Result<Model, ModelError> {
         let index = config::ModelIndex::read(dir)?;
-        match index.class.as_str() {
-            flux::CLASS => Ok(Model::Flux(Box::new(Flux::open(dir, &index)?))),
-            class => Err(ModelError::UnknownFamily {
-                path: dir.join(config::MODEL_INDEX),
-                class: class.to_owned(),
-                known: flux::CLASS,
-            }),
+        match family(dir, &index)? {
+            Family::Flux => Ok(Model::Flux(Box::new(Flux::open(dir, &index)?))),
+        }
+    }
+
+    /// What is in a diffusers directory, whole or not. An error only if its family cannot be told.
+    pub fn describe(dir: &Path) -> Result<ModelDescription, ModelError> {
+        let index = config::ModelIndex::read(dir)?;
+        match family(dir, &index)? {
+            Family::Flux => Ok(flux::describe(dir, &index)),
         }
     }
 
@@ -119,13 +137,6 @@ impl Model {
     pub fn family(&self) -> &'static str {
         match self {
             Model::Flux(_) => flux::FAMILY,
-        }
-    }
-
-    /// What is in the directory.
-    pub fn description(&self) -> ModelDescription {
-        match self {
-            Model::Flux(model) => model.description(),
         }
     }
 

@@ -119,7 +119,7 @@ impl Executor {
         match command {
             Command::Hello { version } => self.hello(version),
             Command::Inspect { model } => {
-                Ok(Event::Inspected(Box::new(self.open(&model)?.description())))
+                Ok(Event::Inspected(Box::new(Model::describe(Path::new(&model))?)))
             }
             Command::Measure { model, job, threads } => self.measure(&model, &job, threads),
             Command::Verify { plan } => {

@@ -66,7 +66,11 @@ impl DoesNotFit {
                 format!("--width {width} --height {height} is the largest size that fits")
             }),
         ];
-        for hint in hints.into_iter().flatten() {
+        let mut hints: Vec<String> = hints.into_iter().flatten().collect();
+        if hints.is_empty() {
+            hints.push("no budget and no size fits on these devices".to_owned());
+        }
+        for hint in hints {
             message.push_str("\nhint: ");
             message.push_str(&hint);
         }

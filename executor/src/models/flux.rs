@@ -1,13 +1,16 @@
 //! The FLUX.1 family: which parts it has, and how they fit together.
 
+mod describe;
+mod parts;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use protocol::profile::{ComponentDescription, JobDefaults, StorageBytes};
-use protocol::{Bytes, JobShape, ModelDescription, Phase, StorageType};
+use protocol::profile::JobDefaults;
+use protocol::{JobShape, Phase};
 
 use super::clip::ClipConfig;
-use super::config::{Limits, ModelIndex, read_part, read_text};
+use super::config::{Limits, ModelIndex};
 use super::t5::T5Config;
 use super::transformer::TransformerConfig;
 use super::vae::VaeConfig;
@@ -15,8 +18,12 @@ use super::{ComponentGraph, ModelError, defaults};
 use crate::graph::Graph;
 use crate::job::JobLayout;
 use crate::sampler::FlowMatchConfig;
-use crate::tokenizer::{Tokenizer, TokenizerKind};
+use crate::tokenizer::Tokenizer;
 use crate::weights::WeightFiles;
+
+use parts::{Part, Parts};
+
+pub use describe::describe;
 
 /// The family's name.
 pub const FAMILY: &str = "flux";
@@ -33,16 +40,8 @@ pub const PATCH: usize = 2;
 /// Most text tokens that `FluxPipeline` takes.
 const SEQUENCE_TOKENS_MAX: u32 = 512;
 
-/// A part of the model: its configuration and weights.
-struct Part<C> {
-    class: String,
-    config: C,
-    files: Arc<WeightFiles>,
-}
-
 /// An opened FLUX.1 model.
 pub struct Flux {
-    dir: String,
     clip: Part<ClipConfig>,
     t5: Part<T5Config>,
     transformer: Part<TransformerConfig>,
@@ -53,32 +52,19 @@ pub struct Flux {
 }
 
 impl Flux {
-    /// Opens a directory whose model index was read already.
+    /// Opens a directory whose model index was read already; whatever is wrong with any part is an error.
     pub fn open(dir: &Path, index: &ModelIndex) -> Result<Flux, ModelError> {
-        let clip: Part<ClipConfig> =
-            part(dir, index, "text_encoder", &["CLIPTextModel"], &["model"], ClipConfig::check)?;
-        let t5: Part<T5Config> =
-            part(dir, index, "text_encoder_2", &["T5EncoderModel"], &["model"], T5Config::check)?;
-        let stems = ["diffusion_pytorch_model"];
-        let transformer: Part<TransformerConfig> = part(
-            dir,
-            index,
-            "transformer",
-            &["FluxTransformer2DModel"],
-            &stems,
-            TransformerConfig::check,
-        )?;
-        let vae: Part<VaeConfig> =
-            part(dir, index, "vae", &["AutoencoderKL"], &stems, VaeConfig::check)?;
+        Flux::from_parts(dir, Parts::read(dir, index))
+    }
+
+    fn from_parts(dir: &Path, parts: Parts) -> Result<Flux, ModelError> {
+        let Parts { clip, t5, transformer, vae, tokenizers: [first, second], sampler } = parts;
+        let (clip, t5, transformer, vae) = (clip?, t5?, transformer?, vae?);
         check_widths(dir, &clip.config, &t5.config, &transformer.config, &vae.config)?;
-        let tokenizers = [
-            Tokenizer::open(&dir.join("tokenizer"), TokenizerKind::Clip)?,
-            Tokenizer::open(&dir.join("tokenizer_2"), TokenizerKind::T5)?,
-        ];
-        let sampler = sampler(dir, index)?;
-        let defaults = defaults::read(dir, family_defaults(&transformer.config))?;
-        let dir = dir.to_string_lossy().into_owned();
-        Ok(Flux { dir, clip, t5, transformer, vae, tokenizers, sampler, defaults })
+        let tokenizers = [first?, second?];
+        let sampler = sampler?;
+        let defaults = defaults::read(dir, family_defaults(transformer.config.guidance_embeds))?;
+        Ok(Flux { clip, t5, transformer, vae, tokenizers, sampler, defaults })
     }
 
     /// The text encoder for the pooled embedding.
@@ -218,82 +204,6 @@ impl Flux {
     pub fn check_unchanged(&self) -> Result<(), crate::weights::WeightsError> {
         COMPONENTS.iter().try_for_each(|component| self.files(component).check_unchanged())
     }
-
-    /// What is in the directory; what the graphs miss stands among the problems.
-    pub fn description(&self) -> ModelDescription {
-        let mut problems = Vec::new();
-        let smallest = JobShape {
-            width: self.side_multiple() as u32,
-            height: self.side_multiple() as u32,
-            steps: 1,
-            batch: 1,
-            max_sequence_length: 1,
-            true_cfg: false,
-        };
-        let [height, width] = self.latent_size(&smallest);
-        let dit = &self.transformer;
-        let graphs = [
-            (&self.clip.class, self.clip.config.graph(&self.clip.files)),
-            (&self.t5.class, self.t5.config.graph(&self.t5.files, 1)),
-            (&dit.class, dit.config.graph(&dit.files, 1, 1, self.image_tokens(&smallest))),
-            (&self.vae.class, self.vae.config.decoder(&self.vae.files, height, width)),
-        ];
-        let mut components = Vec::new();
-        for (name, (class, graph)) in COMPONENTS.into_iter().zip(graphs) {
-            match graph {
-                Ok(graph) => components.push(describe(name, class, &graph, self.files(name))),
-                Err(error) => problems.push(format!("{name}: {error}")),
-            }
-        }
-        ModelDescription {
-            model: self.dir.clone(),
-            family: FAMILY.to_owned(),
-            components,
-            defaults: self.defaults.clone(),
-            side_multiple_pixels: self.side_multiple() as u32,
-            sequence_tokens_max: SEQUENCE_TOKENS_MAX,
-            guidance_embeds: dit.config.guidance_embeds,
-            problems,
-        }
-    }
-}
-
-fn describe(name: &str, class: &str, graph: &Graph, files: &WeightFiles) -> ComponentDescription {
-    let tensors = || graph.weights.iter().map(|weight| &weight.tensor);
-    let tensor_bytes: Bytes = tensors().map(|tensor| tensor.size()).sum();
-    let storage = [StorageType::F32, StorageType::F16, StorageType::BF16]
-        .into_iter()
-        .map(|storage| StorageBytes {
-            storage,
-            bytes: tensors().filter(|t| t.storage() == storage).map(|t| t.size()).sum(),
-        })
-        .filter(|entry| entry.bytes > Bytes::ZERO)
-        .collect();
-    ComponentDescription {
-        name: name.to_owned(),
-        class: class.to_owned(),
-        files: files.paths().map(|path| path.to_string_lossy().into_owned()).collect(),
-        tensors: graph.weights.len() as u32,
-        parameters: tensors().map(|t| t.shape().iter().product::<usize>() as u64).sum(),
-        storage,
-        tensor_bytes,
-        unused_bytes: files.total_tensor_bytes().saturating_sub(tensor_bytes),
-    }
-}
-
-fn part<C: serde::de::DeserializeOwned>(
-    dir: &Path,
-    index: &ModelIndex,
-    name: &str,
-    classes: &[&str],
-    stems: &[&str],
-    check: impl Fn(&C, &Path) -> Result<(), ModelError>,
-) -> Result<Part<C>, ModelError> {
-    let class = index.part(name, classes)?;
-    let (path, config) = read_part::<C>(dir, name)?;
-    check(&config, &path)?;
-    let files = Arc::new(WeightFiles::open(&dir.join(name), stems)?);
-    Ok(Part { class, config, files })
 }
 
 /// The parts must fit: what one gives, the next takes.
@@ -317,21 +227,10 @@ fn check_widths(
     Ok(())
 }
 
-fn sampler(dir: &Path, index: &ModelIndex) -> Result<FlowMatchConfig, ModelError> {
-    index.part("scheduler", &["FlowMatchEulerDiscreteScheduler"])?;
-    let file = "scheduler/scheduler_config.json";
-    let path = dir.join(file);
-    if !path.is_file() {
-        return Err(ModelError::MissingFile { dir: dir.to_owned(), file: file.to_owned() });
-    }
-    FlowMatchConfig::parse(&read_text(&path)?)
-        .map_err(|error| ModelError::Config { path, message: error.to_string() })
-}
-
 /// What the model cards of FLUX.1-schnell and FLUX.1-dev recommend.
-fn family_defaults(transformer: &TransformerConfig) -> JobDefaults {
+fn family_defaults(guidance_embeds: bool) -> JobDefaults {
     let (steps, max_sequence_length, guidance_scale) =
-        if transformer.guidance_embeds { (28, 512, 3.5) } else { (4, 256, 0.0) };
+        if guidance_embeds { (28, 512, 3.5) } else { (4, 256, 0.0) };
     let true_cfg_scale = 1.0;
     JobDefaults {
         width: 1024,

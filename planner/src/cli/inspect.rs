@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 
 use super::ExecutorArguments;
-use super::setup::model_directory;
+use super::setup::{check_description, model_directory};
 use crate::planning;
 use crate::render;
 use crate::session::Session;
@@ -35,12 +35,6 @@ impl Inspect {
         } else {
             render::print(&render::tables::description(&description))?;
         }
-        match description.problems.len() {
-            0 => Ok(()),
-            1 => bail!("the model has a problem: {}", description.problems[0]),
-            count => {
-                bail!("the model has {count} problems; the first: {}", description.problems[0])
-            }
-        }
+        check_description(&description)
     }
 }

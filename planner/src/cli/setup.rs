@@ -83,6 +83,7 @@ impl Opening {
         let mut progress = ProgressLine::new(executor.verbose, on_start);
         progress.started(&session);
         let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        check_description(&description)?;
         Ok(Opening { model, setting, program, interruption, session, progress, description })
     }
 }
@@ -128,6 +129,17 @@ pub fn model_directory(model: Option<&Path>) -> Result<PathBuf> {
         bail!("{} is no directory; hint: name a directory in diffusers format", model.display());
     }
     Ok(absolute)
+}
+
+/// An error if anything is wrong with a model, naming the first of it.
+pub fn check_description(description: &ModelDescription) -> Result<()> {
+    match description.problems.as_slice() {
+        [] => Ok(()),
+        [problem] => bail!("{problem}"),
+        [first, more @ ..] => {
+            bail!("{first}\nand {} more; hint: `berth inspect` lists them", more.len())
+        }
+    }
 }
 
 /// Nonsense of shapes that needs no model to be seen.

@@ -41,7 +41,6 @@ impl<'a> ProgressLine<'a> {
         let style = ProgressStyle::with_template(template).expect("the template is well-formed");
         self.bar.set_style(style.progress_chars("=> "));
         self.bar.set_prefix(phase.name());
-        self.bar.reset();
         self.phase = Some(phase);
     }
 
@@ -67,6 +66,9 @@ impl Listener for ProgressLine<'_> {
     fn progress(&mut self, progress: Progress) {
         let Progress { phase, step, of } = progress;
         if self.phase != Some(phase) {
+            // Time left is of this phase: the clock starts anew.
+            self.bar.reset();
+            self.bar.set_length(u64::from(of));
             self.enter(phase);
         }
         self.bar.set_length(u64::from(of));

@@ -1,0 +1,86 @@
+//! What is in a FLUX.1 directory, and all that is wrong with it at once.
+
+use std::path::Path;
+
+use protocol::profile::{ComponentDescription, StorageBytes};
+use protocol::{Bytes, ModelDescription, StorageType};
+
+use super::parts::{Part, Parts};
+use super::{FAMILY, Flux, PATCH, SEQUENCE_TOKENS_MAX, family_defaults};
+use crate::graph::Graph;
+use crate::models::ModelError;
+use crate::models::config::ModelIndex;
+use crate::weights::WeightsError;
+
+/// Describes a directory whose model index was read already. Parts that cannot be opened stand among the
+/// problems; so does what a graph misses in a part's files.
+pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
+    let parts = Parts::read(dir, index);
+    let mut problems = Vec::new();
+    let described = [
+        // The smallest graphs: which weights a component uses does not depend on the job.
+        component("clip", &parts.clip, |part| part.config.graph(&part.files)),
+        component("t5", &parts.t5, |part| part.config.graph(&part.files, 1)),
+        component("dit", &parts.transformer, |part| part.config.graph(&part.files, 1, 1, 1)),
+        component("vae", &parts.vae, |part| part.config.decoder(&part.files, PATCH, PATCH)),
+    ];
+    let mut components = Vec::new();
+    for result in described {
+        match result {
+            Ok(component) => components.push(component),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let others = parts.tokenizers.iter().map(|tokenizer| tokenizer.as_ref().err());
+    let others = others.chain([parts.sampler.as_ref().err()]);
+    problems.extend(others.flatten().map(ModelError::to_string));
+    let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
+    let guidance_embeds = parts.transformer.as_ref().is_ok_and(|dit| dit.config.guidance_embeds);
+
+    let mut defaults = family_defaults(guidance_embeds);
+    match Flux::from_parts(dir, parts) {
+        Ok(model) => defaults = model.defaults,
+        // Each part is right, yet they do not fit together.
+        Err(error) if problems.is_empty() => problems.push(error.to_string()),
+        Err(_) => {}
+    }
+    ModelDescription {
+        model: dir.to_string_lossy().into_owned(),
+        family: FAMILY.to_owned(),
+        components,
+        defaults,
+        side_multiple_pixels: multiple as u32,
+        sequence_tokens_max: SEQUENCE_TOKENS_MAX,
+        guidance_embeds,
+        problems,
+    }
+}
+
+fn component<C>(
+    name: &str,
+    part: &Result<Part<C>, ModelError>,
+    graph: impl Fn(&Part<C>) -> Result<Graph, WeightsError>,
+) -> Result<ComponentDescription, String> {
+    let part = part.as_ref().map_err(|error| format!("{name}: {error}"))?;
+    let graph = graph(part).map_err(|error| format!("{name}: {error}"))?;
+    let tensors = || graph.weights.iter().map(|weight| &weight.tensor);
+    let tensor_bytes: Bytes = tensors().map(|tensor| tensor.size()).sum();
+    let storage = [StorageType::F32, StorageType::F16, StorageType::BF16]
+        .into_iter()
+        .map(|storage| StorageBytes {
+            storage,
+            bytes: tensors().filter(|t| t.storage() == storage).map(|t| t.size()).sum(),
+        })
+        .filter(|entry| entry.bytes > Bytes::ZERO)
+        .collect();
+    Ok(ComponentDescription {
+        name: name.to_owned(),
+        class: part.class.clone(),
+        files: part.files.paths().map(|path| path.to_string_lossy().into_owned()).collect(),
+        tensors: graph.weights.len() as u32,
+        parameters: tensors().map(|t| t.shape().iter().product::<usize>() as u64).sum(),
+        storage,
+        tensor_bytes,
+        unused_bytes: part.files.total_tensor_bytes().saturating_sub(tensor_bytes),
+    })
+}
