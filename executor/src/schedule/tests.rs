@@ -1,1 +1,392 @@
+//! Properties of lifetimes and arenas, on random graphs and on the reference models' own.
+//!
+//! What is asserted is worked out anew from the graph and from byte ranges; of the code under test
+//! only results are used.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+
+use proptest::prelude::*;
+use protocol::JobShape;
+
 use super::*;
+use crate::backend::kernels::Activation;
+use crate::graph::{AttentionOp, ElementType, Node, Op, Port, Value};
+use crate::models::Model;
+
+const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
+
+/// The worker counts of a laptop's and a server's kind, and an odd one.
+const THREADS: [usize; 3] = [1, 2, 7];
+
+/// Any buffers, some of them empty, whose lives overlap in every way.
+fn any_buffers() -> impl Strategy<Value = Vec<Buffer>> {
+    let buffer = (0..40_u64, 0..30_usize, 0..12_usize, any::<bool>());
+    let buffer = buffer.prop_map(|(units, first, length, workspace)| Buffer {
+        bytes: Bytes(units * ALIGNMENT_BYTES),
+        first,
+        last: first + length,
+        workspace,
+    });
+    prop::collection::vec(buffer, 1..60)
+}
+
+/// How a node is made: its operation, which earlier values it reads, whether its result is an output.
+type Recipe = (u8, [usize; 3], bool);
+
+/// Any graphs of two inputs, over operations of each kind: in place, with workspaces, of two inputs
+/// and of three. The last result is an output; some values are never read.
+fn any_graph() -> impl Strategy<Value = Graph> {
+    let recipe = (0..8_u8, any::<[usize; 3]>(), prop::bool::weighted(0.1));
+    let recipes = prop::collection::vec(recipe, 1..40);
+    (1..4_usize, recipes).prop_map(|(heads, recipes)| graph(heads, &recipes))
+}
+
+fn graph(heads: usize, recipes: &[Recipe]) -> Graph {
+    let value = |tokens| Value { shape: vec![1, tokens, 40 * heads], element: ElementType::F32 };
+    let (short, long) = (value(9), value(18));
+    let mut graph = Graph {
+        values: vec![short.clone(), short.clone()],
+        weights: Vec::new(),
+        nodes: Vec::new(),
+        segments: vec!["first half".to_owned(), "second half".to_owned()],
+        inputs: vec![Port { name: "x", value: ValueId(0) }, Port { name: "y", value: ValueId(1) }],
+        outputs: Vec::new(),
+    };
+    let mut shorts = vec![ValueId(0), ValueId(1)];
+    for (at, &(kind, choices, is_output)) in recipes.iter().enumerate() {
+        // Mostly late values, as in models.
+        let late = |choice: usize| (choice % shorts.len()).min(choice % 5);
+        let [a, b, c] = choices.map(|choice| shorts[shorts.len() - 1 - late(choice)]);
+        let any = ValueId(choices[0] % graph.values.len());
+        let (op, inputs, result) = match kind {
+            0 => (Op::Add, vec![a, b], &short),
+            1 => (Op::Activate(Activation::Silu), vec![a], &short),
+            2 => (Op::Linear(Activation::None), vec![a], &short),
+            3 => (Op::Linear(Activation::None), vec![a, b], &short),
+            4 => (Op::GatedAdd { gate_chunk: 0 }, vec![a, b, c], &short),
+            5 => (
+                Op::Attention(AttentionOp { heads, scale: 1.0, causal: false }),
+                vec![a, b, c],
+                &short,
+            ),
+            6 => (Op::ConcatTokens, vec![a, b], &long),
+            _ => (Op::SliceTokens { from: 0 }, vec![any], &short),
+        };
+        let output = ValueId(graph.values.len());
+        if result.shape == short.shape {
+            shorts.push(output);
+        }
+        graph.values.push(result.clone());
+        let segment = usize::from(2 * at >= recipes.len());
+        graph.nodes.push(Node { op, inputs, weights: Vec::new(), output, segment });
+        if is_output || at + 1 == recipes.len() {
+            graph.outputs.push(Port { name: "result", value: output });
+        }
+    }
+    graph
+}
+
+/// A graph of activations, one after the other, that starts from the second of its two inputs.
+fn chain(length: usize) -> Graph {
+    graph(1, &vec![(1, [0; 3], false); length])
+}
+
+/// Every graph of the models in `tests/fixtures`, for small, wide and batched jobs.
+fn real_graphs() -> Vec<Graph> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    let job = |width, height, batch, true_cfg| JobShape {
+        width,
+        height,
+        steps: 2,
+        batch,
+        max_sequence_length: 48,
+        true_cfg,
+    };
+    let jobs = [job(64, 64, 1, false), job(96, 48, 3, true)];
+    let mut graphs = Vec::new();
+    for name in ["flux_schnell", "flux_dev"] {
+        let model = Model::open(&fixtures.join(name)).unwrap();
+        for job in &jobs {
+            graphs.extend(model.graphs(job).unwrap().into_iter().map(|part| part.graph));
+        }
+    }
+    graphs
+}
+
+fn real_schedules() -> impl Iterator<Item = Schedule> {
+    let each = |graph: Graph| {
+        KINDS.into_iter().flat_map(move |kind| {
+            let graph = graph.clone();
+            THREADS.into_iter().map(move |threads| Schedule::new(graph.clone(), kind, threads))
+        })
+    };
+    real_graphs().into_iter().flat_map(each)
+}
+
+fn range(offset: Bytes, bytes: Bytes) -> Range<u64> {
+    offset.0..offset.0 + bytes.0
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// The arena during a run: which value's bytes each block of it holds.
+struct Blocks<'a> {
+    schedule: &'a Schedule,
+    owners: Vec<Option<ValueId>>,
+}
+
+impl Blocks<'_> {
+    fn of(schedule: &Schedule) -> Blocks<'_> {
+        assert_eq!(schedule.arena_bytes.0 % ALIGNMENT_BYTES, 0, "the arena is whole blocks");
+        let owners = vec![None; (schedule.arena_bytes.0 / ALIGNMENT_BYTES) as usize];
+        Blocks { schedule, owners }
+    }
+
+    fn value(&self, value: ValueId) -> Range<u64> {
+        range(self.schedule.value_offset(value), self.schedule.graph.value(value).bytes())
+    }
+
+    fn workspace(&self, node: usize) -> Range<u64> {
+        let (offset, bytes) = self.schedule.workspace(node);
+        range(offset, bytes)
+    }
+
+    fn blocks(&mut self, range: Range<u64>) -> &mut [Option<ValueId>] {
+        assert_eq!(range.start % ALIGNMENT_BYTES, 0, "offsets are aligned");
+        let blocks = range.start / ALIGNMENT_BYTES..range.end.div_ceil(ALIGNMENT_BYTES);
+        &mut self.owners[blocks.start as usize..blocks.end as usize]
+    }
+
+    fn write(&mut self, value: ValueId) {
+        self.blocks(self.value(value)).fill(Some(value));
+    }
+
+    #[track_caller]
+    fn assert_holds(&mut self, value: ValueId) {
+        let whole = self.blocks(self.value(value)).iter().all(|&owner| owner == Some(value));
+        assert!(whole, "{value:?} was overwritten before it was read");
+    }
+
+    /// Runs one node: what it reads is there, and what it writes is nothing that it still reads.
+    fn run(&mut self, at: usize, node: &Node) {
+        let (workspace, output) = (self.workspace(at), self.value(node.output));
+        assert!(!overlap(&workspace, &output), "node {at} has its workspace in its result");
+        for (index, &input) in node.inputs.iter().enumerate() {
+            self.assert_holds(input);
+            let read = self.value(input);
+            assert!(!overlap(&workspace, &read), "node {at} has its workspace in its input");
+            let in_place = index == 0 && node.op.in_place() && read == output;
+            assert!(in_place || !overlap(&output, &read), "node {at} writes what it reads");
+        }
+        self.blocks(workspace).fill(None);
+        self.write(node.output);
+    }
+}
+
+/// Runs a schedule twice from inputs that are given once.
+fn assert_values_last(schedule: &Schedule) {
+    let graph = &schedule.graph;
+    let mut blocks = Blocks::of(schedule);
+    graph.inputs.iter().for_each(|port| blocks.write(port.value));
+    for _ in 0..2 {
+        graph.nodes.iter().enumerate().for_each(|(at, node)| blocks.run(at, node));
+        graph.inputs.iter().chain(&graph.outputs).for_each(|port| blocks.assert_holds(port.value));
+    }
+}
+
+/// Between the most that any one node needs and everything side by side.
+fn assert_arena_is_bounded(schedule: &Schedule) {
+    let graph = &schedule.graph;
+    let size = |value: ValueId| graph.value(value).bytes().align_up(ALIGNMENT_BYTES).0;
+    let kept = graph.inputs.iter().chain(&graph.outputs).map(|port| port.value);
+    let kept: BTreeSet<ValueId> = kept.collect();
+    let mut all: u64 = (0..graph.values.len()).map(|value| size(ValueId(value))).sum();
+    let mut most = 0;
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let workspace = schedule.workspace(at).1.0;
+        assert_eq!(workspace % ALIGNMENT_BYTES, 0);
+        let written = graph.nodes[..at].iter().map(|node| node.output);
+        let read_later =
+            |value: &ValueId| graph.nodes[at..].iter().any(|node| node.inputs.contains(value));
+        let mut alive: BTreeSet<ValueId> = written.filter(read_later).collect();
+        alive.extend(&kept);
+        if !node.op.in_place() {
+            alive.insert(node.output);
+        }
+        most = most.max(workspace + alive.into_iter().map(size).sum::<u64>());
+        all += workspace;
+    }
+    assert!(schedule.arena_bytes.0 >= most, "{} is below {most}", schedule.arena_bytes.0);
+    assert!(schedule.arena_bytes.0 <= all, "{} is above {all}", schedule.arena_bytes.0);
+}
+
+fn layout(schedule: &Schedule) -> impl PartialEq + std::fmt::Debug + use<> {
+    let values =
+        (0..schedule.graph.values.len()).map(|value| schedule.value_offset(ValueId(value)));
+    let workspaces = (0..schedule.graph.nodes.len()).map(|node| schedule.workspace(node));
+    let weights = (0..schedule.graph.weights.len()).map(|w| schedule.weight_offset(WeightId(w)));
+    let places = (values.collect::<Vec<_>>(), workspaces.collect::<Vec<_>>());
+    (places, weights.collect::<Vec<_>>(), schedule.arena_bytes, schedule.weights_bytes)
+}
+
+proptest! {
+    #[test]
+    fn buffers_alive_together_are_apart(buffers in any_buffers()) {
+        let (offsets, arena_bytes) = arena::place(&buffers);
+        for (i, a) in buffers.iter().enumerate() {
+            let place = range(offsets[i], a.bytes);
+            prop_assert_eq!(place.start % ALIGNMENT_BYTES, 0);
+            prop_assert!(place.end <= arena_bytes.0);
+            for (j, b) in buffers.iter().enumerate().skip(i + 1) {
+                let together = (a.first.max(b.first)..=a.last.min(b.last)).next().is_some();
+                let apart = !overlap(&place, &range(offsets[j], b.bytes));
+                prop_assert!(apart || !together, "buffers {} and {}", i, j);
+            }
+        }
+    }
+
+    #[test]
+    fn the_arena_is_between_the_most_alive_and_the_sum(buffers in any_buffers()) {
+        let (_, arena_bytes) = arena::place(&buffers);
+        let alive = |at: usize| -> u64 {
+            let now = buffers.iter().filter(|b| (b.first..=b.last).contains(&at));
+            now.map(|b| b.bytes.0).sum()
+        };
+        let most = (0..50).map(alive).max().unwrap();
+        let all: u64 = buffers.iter().map(|b| b.bytes.0).sum();
+        prop_assert!((most..=all).contains(&arena_bytes.0), "{most} {arena_bytes} {all}");
+    }
+
+    #[test]
+    fn the_same_buffers_get_the_same_places(buffers in any_buffers()) {
+        prop_assert_eq!(arena::place(&buffers), arena::place(&buffers.clone()));
+    }
+
+    #[test]
+    fn overlaps_of_living_buffers_are_noticed(
+        buffers in any_buffers(),
+        offsets in prop::collection::vec(0..60_u64, 60),
+    ) {
+        let offsets: Vec<Bytes> = offsets.iter().map(|at| Bytes(at * ALIGNMENT_BYTES)).collect();
+        let clash = |i: usize, j: usize| {
+            let (a, b) = (&buffers[i], &buffers[j]);
+            let together = a.first <= b.last && b.first <= a.last;
+            together && overlap(&range(offsets[i], a.bytes), &range(offsets[j], b.bytes))
+        };
+        let clashes = (0..buffers.len()).any(|i| (0..i).any(|j| clash(i, j)));
+        let noticed = std::panic::catch_unwind(|| arena::assert_disjoint(&buffers, &offsets));
+        prop_assert_eq!(clashes, noticed.is_err());
+    }
+
+    #[test]
+    fn values_of_any_graph_last_until_they_are_read(graph in any_graph(), threads in 1..5_usize) {
+        assert_values_last(&Schedule::new(graph, BackendKind::Host, threads));
+    }
+
+    #[test]
+    fn the_arena_of_any_graph_is_bounded(graph in any_graph(), threads in 1..5_usize) {
+        assert_arena_is_bounded(&Schedule::new(graph, BackendKind::Host, threads));
+    }
+
+    #[test]
+    fn the_same_graph_gets_the_same_layout(graph in any_graph()) {
+        let schedule = |graph| Schedule::new(graph, BackendKind::Virtual, 2);
+        prop_assert_eq!(layout(&schedule(graph.clone())), layout(&schedule(graph)));
+    }
+}
+
+#[test]
+fn values_of_the_models_last_until_they_are_read() {
+    real_schedules().for_each(|schedule| assert_values_last(&schedule));
+}
+
+#[test]
+fn the_arenas_of_the_models_are_bounded() {
+    real_schedules().for_each(|schedule| assert_arena_is_bounded(&schedule));
+}
+
+#[test]
+fn the_models_get_the_same_layout_again() {
+    for schedule in real_schedules() {
+        let again = Schedule::new(schedule.graph.clone(), schedule.backend, schedule.threads);
+        assert_eq!(layout(&schedule), layout(&again));
+    }
+}
+
+#[test]
+fn weights_of_the_models_lie_aligned_and_apart() {
+    for schedule in real_schedules() {
+        let mut end = 0;
+        for (index, weight) in schedule.graph.weights.iter().enumerate() {
+            let place = range(schedule.weight_offset(WeightId(index)), weight.tensor.size());
+            assert_eq!(place.start % ALIGNMENT_BYTES, 0, "{}", weight.name);
+            assert!(place.start >= end, "{} lies in the weight before it", weight.name);
+            end = place.end;
+        }
+        assert!(end <= schedule.weights_bytes.0);
+    }
+}
+
+#[test]
+fn segments_of_the_models_add_up_to_their_schedule() {
+    for schedule in real_schedules() {
+        let segments = schedule.segments(&[]);
+        let weights: u64 = segments.iter().map(|segment| segment.weights_bytes.0).sum();
+        assert_eq!(weights, schedule.weights_bytes.0);
+        let stored = segments.iter().flat_map(|segment| &segment.storage);
+        assert_eq!(stored.map(|entry| entry.bytes.0).sum::<u64>(), schedule.tensor_bytes().0);
+        let arena = |segment: &SegmentProfile| segment.arena_bytes <= schedule.arena_bytes;
+        assert!(segments.iter().all(arena));
+        assert_eq!(segments.last().unwrap().carried_bytes, Bytes::ZERO, "nothing reads on");
+    }
+}
+
+#[test]
+fn segments_state_the_workspaces_of_every_kind_of_backend() {
+    for graph in real_graphs() {
+        let schedules = KINDS.map(|kind| Schedule::new(graph.clone(), kind, 2));
+        let [host, others @ ..] = &schedules;
+        for (index, segment) in host.segments(&others.each_ref()[..]).iter().enumerate() {
+            for (schedule, stated) in schedules.iter().zip(&segment.workspace) {
+                let own = graph.nodes.iter().enumerate().filter(|(_, node)| node.segment == index);
+                let most = own.map(|(at, _)| schedule.workspace(at).1).max().unwrap();
+                assert_eq!((stated.backend, stated.bytes), (schedule.backend, most));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_input_is_never_taken_over_in_place() {
+    let schedule = Schedule::new(chain(2), BackendKind::Host, 1);
+    let first = &schedule.graph.nodes[0];
+    assert_eq!(first.inputs, [schedule.graph.input("y")]);
+    assert_ne!(schedule.value_offset(first.inputs[0]), schedule.value_offset(first.output));
+    assert_values_last(&schedule);
+}
+
+#[test]
+fn an_output_is_never_taken_over_in_place() {
+    let mut graph = chain(3);
+    let early = graph.nodes[0].output;
+    graph.outputs.push(Port { name: "early", value: early });
+    let schedule = Schedule::new(graph, BackendKind::Host, 1);
+    let next = schedule.graph.nodes[1].output;
+    assert_ne!(schedule.value_offset(early), schedule.value_offset(next));
+    assert_values_last(&schedule);
+}
+
+#[test]
+fn a_chain_of_operations_in_place_needs_its_inputs_its_output_and_one_value() {
+    let values = |length| {
+        let schedule = Schedule::new(chain(length), BackendKind::Host, 1);
+        let value = schedule.graph.values[0].bytes().align_up(ALIGNMENT_BYTES);
+        schedule.arena_bytes.0 / value.0
+    };
+    assert_eq!(values(1), 3);
+    assert_eq!(values(10), 4);
+}

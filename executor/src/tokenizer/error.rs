@@ -134,8 +134,7 @@ impl TokenizerError {
         TokenizerError::Missing {
             directory: directory.to_owned(),
             looked_for: "tokenizer.json, or vocab.json and merges.txt",
-            hint: "copy them from the model's repository, or name a folder that holds tokenizer/ \
-                   and tokenizer_2/ by --tokenizer-dir",
+            hint: "copy them from the model's repository",
         }
     }
 
@@ -145,8 +144,7 @@ impl TokenizerError {
             "spiece.model is there but is not read: transformers writes tokenizer.json beside it \
              by AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
         } else {
-            "copy it from the model's repository, or name a folder that holds tokenizer/ and \
-             tokenizer_2/ by --tokenizer-dir"
+            "copy it from the model's repository"
         };
         TokenizerError::Missing {
             directory: directory.to_owned(),
