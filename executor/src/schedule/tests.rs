@@ -11,8 +11,7 @@ use proptest::prelude::*;
 use protocol::JobShape;
 
 use super::*;
-use crate::backend::kernels::Activation;
-use crate::graph::{AttentionOp, ElementType, Node, Op, Port, Value};
+use crate::graph::{Activation, AttentionOp, ElementType, Node, Op, Port, Value};
 use crate::models::Model;
 
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
