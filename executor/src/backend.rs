@@ -36,7 +36,7 @@ pub const SUPPORTED: [BackendKind; 2] = [BackendKind::Host, BackendKind::Virtual
 #[error("cancelled")]
 pub struct Cancelled;
 
-/// Set from another thread to end the running command soon.
+/// Set from another thread to end one command soon.
 #[derive(Debug, Clone, Default)]
 pub struct CancelFlag(Arc<AtomicBool>);
 
@@ -44,11 +44,6 @@ impl CancelFlag {
     /// Asks for the end.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);
-    }
-
-    /// Forgets an earlier request.
-    pub fn clear(&self) {
-        self.0.store(false, Ordering::Release);
     }
 
     /// An error once the end was asked for.

@@ -57,26 +57,26 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
     let (events, event_receiver) = ipc::channel()?;
     IpcSender::connect(server.to_owned())?
         .send(Handshake { commands: command_sender, events: event_receiver })?;
-    let cancel = CancelFlag::default();
     let (queue, queued) = channel();
-    let reader_cancel = cancel.clone();
     std::thread::Builder::new()
         .name("command-reader".to_owned())
-        .spawn(move || read(&commands, &queue, &reader_cancel))?;
+        .spawn(move || read(&commands, &queue))?;
+    let cancel = CancelFlag::default();
     Executor { events, cancel, model: None, runtime: None, greeted: false, generation: 0 }
         .run(&queued);
     Ok(())
 }
 
-/// Passes commands on in order. A cancel is not queued: it concerns the command that runs now.
-fn read(commands: &IpcReceiver<Command>, queue: &Sender<Command>, cancel: &CancelFlag) {
+/// Passes commands on in order, each with a flag of its own. A cancel is not queued: it concerns the command before
+/// it, which may run, wait, or have ended.
+fn read(commands: &IpcReceiver<Command>, queue: &Sender<(Command, CancelFlag)>) {
+    let mut last = CancelFlag::default();
     loop {
         match commands.recv() {
-            Ok(Command::Cancel) => cancel.set(),
+            Ok(Command::Cancel) => last.set(),
             Ok(command) => {
-                // Forgotten here and not when the command starts: a cancel may follow before that.
-                cancel.clear();
-                if queue.send(command).is_err() {
+                last = CancelFlag::default();
+                if queue.send((command, last.clone())).is_err() {
                     return;
                 }
             }
@@ -95,8 +95,9 @@ struct Executor {
 }
 
 impl Executor {
-    fn run(&mut self, commands: &Receiver<Command>) {
-        while let Ok(command) = commands.recv() {
+    fn run(&mut self, commands: &Receiver<(Command, CancelFlag)>) {
+        while let Ok((command, cancel)) = commands.recv() {
+            self.cancel = cancel;
             if matches!(command, Command::Bye) {
                 return;
             }

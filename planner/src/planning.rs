@@ -55,18 +55,22 @@ impl DoesNotFit {
         let JobShape { width, height, batch, .. } = self.job;
         let mut message =
             format!("{width}x{height}, batch {batch}, does not fit: {}", self.infeasible.because);
-        let hints = [
-            self.infeasible.max_vram.map(|bytes| {
-                format!("--max-vram {}B ({bytes}) is the smallest budget that fits", bytes.0)
-            }),
-            self.infeasible
-                .max_ram
-                .map(|bytes| format!("--max-ram {}B ({bytes}) is the smallest that fits", bytes.0)),
-            self.largest.map(|[width, height]| {
-                format!("--width {width} --height {height} is the largest size that fits")
-            }),
-        ];
-        let mut hints: Vec<String> = hints.into_iter().flatten().collect();
+        let Infeasible { max_vram, max_ram, together, .. } = self.infeasible;
+        let vram = max_vram.map(|bytes| format!("--max-vram {}B ({bytes})", bytes.0));
+        let ram = max_ram.map(|bytes| format!("--max-ram {}B ({bytes})", bytes.0));
+        let mut hints = match (vram, ram) {
+            (Some(vram), Some(ram)) if together => {
+                vec![format!("{vram} with {ram} is the smallest budget that fits")]
+            }
+            (vram, ram) => {
+                let each = vram.into_iter().chain(ram);
+                each.map(|budget| format!("{budget} is the smallest budget that fits")).collect()
+            }
+        };
+        let largest = self.largest.map(|[width, height]| {
+            format!("--width {width} --height {height} is the largest size that fits")
+        });
+        hints.extend(largest);
         if hints.is_empty() {
             hints.push("no budget and no size fits on these devices".to_owned());
         }

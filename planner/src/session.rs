@@ -2,8 +2,9 @@
 //!
 //! Everything that can happen arrives as one [`SessionEvent`] in one queue:
 //! ```text
-//! event channel ──thread──► Said(event) … ChannelClosed ┐
-//! child process ──thread──► Exited(status)              ├──► queue ──► Session::next_event
+//! socket        ──thread──► Connected(handshake)        ┐
+//! event channel ──thread──► Said(event) … ChannelClosed ├──► queue ──► start, then Session::next_event
+//! child process ──thread──► Exited(status)              │
 //! Ctrl-C        ──handler─► Interrupted                 ┘
 //! ```
 //! A dead executor is an event like any other: the kernel ends `wait` and closes the channel, and either
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use ipc_channel::ipc::IpcSender;
 use protocol::message::Progress;
-use protocol::{BackendKind, Command, Event, Failure, FailureKind, PROTOCOL_VERSION};
+use protocol::{BackendKind, Command, Event, Failure, FailureKind, Handshake, PROTOCOL_VERSION};
 
 pub use spawn::EXECUTOR_SUBCOMMAND;
 use spawn::Spawned;
@@ -46,6 +47,8 @@ pub struct ExecutorProgram {
 /// Anything that can happen.
 #[derive(Debug)]
 pub enum SessionEvent {
+    /// The executor shook hands, or tried to.
+    Connected(Result<Handshake, String>),
     /// The executor said something.
     Said(Event),
     /// The event channel is closed.
@@ -124,7 +127,6 @@ impl Interrupts {
 pub struct Session {
     commands: IpcSender<Command>,
     queue: Receiver<SessionEvent>,
-    interrupts: Interrupts,
     process: Spawned,
     progress: Option<Progress>,
     exited: Option<ExitStatus>,
@@ -134,15 +136,17 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts an executor and greets it.
-    pub fn start(program: &ExecutorProgram) -> Result<Session, SessionError> {
+    /// Starts an executor and greets it. `starting` gets the handle by which even that can be interrupted.
+    pub fn start(
+        program: &ExecutorProgram,
+        starting: impl FnOnce(Interrupts),
+    ) -> Result<Session, SessionError> {
         let (sender, queue) = channel();
-        let interrupts = Interrupts(sender.clone());
-        let (process, commands) = spawn::spawn(program, sender)?;
+        starting(Interrupts(sender.clone()));
+        let (process, commands) = spawn::spawn(program, sender, &queue)?;
         let mut session = Session {
             commands,
             queue,
-            interrupts,
             process,
             progress: None,
             exited: None,
@@ -160,11 +164,6 @@ impl Session {
     /// The executor's process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
-    }
-
-    /// A handle for a signal handler.
-    pub fn interrupts(&self) -> Interrupts {
-        self.interrupts.clone()
     }
 
     /// Sends a command and waits for its answer, which `expected` recognises; progress in between is noted.
@@ -227,6 +226,7 @@ impl Session {
                     }
                     return Ok(event);
                 }
+                Ok(SessionEvent::Connected(_)) => unreachable!("a session has connected"),
                 Ok(SessionEvent::Interrupted) => {
                     if interrupted {
                         self.process.kill();

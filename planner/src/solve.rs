@@ -94,7 +94,8 @@ impl Problem<'_> {
                 }
             }
         }
-        if self.inventory.host.compute {
+        let on_host = component.compute_bytes(BackendKind::Host).is_some();
+        if self.inventory.host.compute && on_host {
             for residency in [Residency::Mapped, Residency::Resident, Residency::Lazy] {
                 places.push(Place { device: None, residency });
             }
@@ -121,6 +122,8 @@ pub struct Infeasible {
     pub max_vram: Option<Bytes>,
     /// The least `--max-ram` with which a plan exists.
     pub max_ram: Option<Bytes>,
+    /// Whether it takes both of these; else either does, with the other budget as it is.
+    pub together: bool,
 }
 
 /// Finds the best plan.

@@ -13,7 +13,7 @@ use protocol::message::{Image, Progress};
 use protocol::{Bytes, Command, DeviceId, Event, Failure, FailureKind, Job, Plan, UsageReport};
 
 use crate::planning::{PlanError, Request, plan, verify};
-use crate::session::{ExecutorProgram, Session, SessionError};
+use crate::session::{ExecutorProgram, Interrupts, Session, SessionError};
 use crate::solve::{PlanReport, Solution};
 
 /// How often a job is started anew after its executor died.
@@ -50,6 +50,8 @@ pub struct Outcome {
 
 /// Hears of the job while it runs.
 pub trait Listener {
+    /// A new executor is about to start.
+    fn starting(&mut self, interrupts: Interrupts);
     /// A new executor runs.
     fn started(&mut self, session: &Session);
     /// A plan is about to be loaded.
@@ -73,12 +75,19 @@ pub fn supervise(
     listener: &mut dyn Listener,
 ) -> Result<Outcome, PlanError> {
     let mut request = inventorize()?;
-    let mut generation = 0;
+    let mut generation = 0_u64;
     let (mut deaths, mut shortages) = (0, 0);
     loop {
         generation += 1;
-        let error = match attempt(&mut session, &request, work, given, generation, listener) {
-            Ok(outcome) => {
+        let mut tried = None;
+        let attempted = decide(&mut session, &request, given, generation).and_then(|solution| {
+            listener.planned(&solution);
+            tried = Some(solution.plan.clone());
+            carry_out(&mut session, solution, work, listener)
+        });
+        let error = match attempted {
+            Ok(mut outcome) => {
+                outcome.attempts = generation as u32;
                 session.end();
                 return Ok(outcome);
             }
@@ -90,7 +99,7 @@ pub fn supervise(
                 deaths += 1;
                 listener.retrying(&error);
                 drop(session);
-                session = Session::start(program)?;
+                session = Session::start(program, |interrupts| listener.starting(interrupts))?;
                 listener.started(&session);
                 request = inventorize()?;
             }
@@ -100,7 +109,10 @@ pub fn supervise(
             }) if shortages < SHORTAGES_MAX && given.is_none() => {
                 shortages += 1;
                 listener.retrying(&error);
-                shrink(&mut request, device, requested_bytes.saturating_sub(*free_bytes));
+                if let Some(plan) = &tried {
+                    let missing = requested_bytes.saturating_sub(*free_bytes);
+                    shrink(&mut request, plan, device, missing, shortages);
+                }
                 unload(&mut session)?;
             }
             _ => return Err(error.into()),
@@ -108,25 +120,29 @@ pub fn supervise(
     }
 }
 
-fn attempt(
+/// A new plan, or the given one, checked again.
+fn decide(
     session: &mut Session,
     request: &Request,
-    work: &Work,
     given: Option<&Plan>,
-    generation: u32,
+    generation: u64,
+) -> Result<Solution, PlanError> {
+    let Some(given) = given else {
+        return plan(session, request, generation);
+    };
+    let plan = Plan { generation, ..given.clone() };
+    protocol::check::check(&plan)?;
+    verify(session, &plan)?;
+    Ok(Solution { plan, report: PlanReport { reasons: Vec::new(), rejected: Vec::new() } })
+}
+
+/// Loads a plan and runs the work by it.
+fn carry_out(
+    session: &mut Session,
+    Solution { plan, report }: Solution,
+    work: &Work,
     listener: &mut dyn Listener,
 ) -> Result<Outcome, PlanError> {
-    let solution = match given {
-        None => plan(session, request, u64::from(generation))?,
-        Some(given) => {
-            let plan = Plan { generation: u64::from(generation), ..given.clone() };
-            protocol::check::check(&plan)?;
-            verify(session, &plan)?;
-            Solution { plan, report: PlanReport { reasons: Vec::new(), rejected: Vec::new() } }
-        }
-    };
-    listener.planned(&solution);
-    let Solution { plan, report } = solution;
     let rehearse = matches!(work, Work::Rehearse);
     session.send(Command::Load { plan: Box::new(plan.clone()), rehearse })?;
     let mut outcome = Outcome {
@@ -135,7 +151,7 @@ fn attempt(
         usage: UsageReport::default(),
         images: Vec::new(),
         tensors: None,
-        attempts: generation,
+        attempts: 1,
     };
     listen(session, listener, &mut outcome)?;
     if let Work::Generate(job) = work {
@@ -178,14 +194,21 @@ fn unload(session: &mut Session) -> Result<(), SessionError> {
     })
 }
 
-/// Takes what was missing from a device's budget, so that the next plan uses less of it.
-fn shrink(request: &mut Request, device: &DeviceId, missing: Bytes) {
-    let missing = missing.max(Bytes(1));
+/// Lowers a device's budget, so that the next plan uses less of it than `plan` did: at first less by what was
+/// missing, then half, and in the last attempt nothing at all, as what the device says is not to be relied on.
+fn shrink(request: &mut Request, plan: &Plan, device: &DeviceId, missing: Bytes, shortages: u32) {
+    let planned = plan.devices.iter().find(|d| d.id == *device);
+    let peak = planned.map_or(plan.host.peak_bytes, |device| device.peak_bytes);
+    let limit = match shortages {
+        1 => peak.saturating_sub(missing.max(Bytes(1))),
+        2.. if shortages < SHORTAGES_MAX => Bytes(peak.0 / 2),
+        _ => Bytes::ZERO,
+    };
     let budgets = &mut request.budgets;
     let (budget, ceiling) = match request.inventory.devices.iter().position(|d| d.id == device.0) {
         Some(index) => (&mut budgets.devices[index], &mut budgets.ceilings[index]),
         None => (&mut budgets.host, &mut budgets.host_ceiling),
     };
-    *budget = budget.saturating_sub(missing);
-    *ceiling = ceiling.saturating_sub(missing);
+    *budget = limit.min(*budget);
+    *ceiling = limit.min(*ceiling);
 }

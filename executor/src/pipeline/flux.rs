@@ -222,9 +222,11 @@ impl Run<'_> {
             for index in 0..batch {
                 let seed = image_seed(self.job.seed, index);
                 let nchw = [shape.channels, shape.height, shape.width];
-                let noise = initial_noise(seed, nchw);
-                self.dump.append("noise_nchw", &nchw, &noise);
-                pack(shape, &noise, &mut self.buffers.latents[index * item..][..item]);
+                // The decoder's buffer has this size, and is not in use before the last phase.
+                let JobBuffers { vae_latents: noise, latents, .. } = &mut self.buffers;
+                initial_noise(seed, noise);
+                self.dump.append("noise_nchw", &nchw, noise);
+                pack(shape, noise, &mut latents[index * item..][..item]);
             }
         }
         self.dump.floats("latents_init", &self.layout.latents, &self.buffers.latents);

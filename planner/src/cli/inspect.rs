@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::ExecutorArguments;
+use super::interrupt::Interruption;
 use super::setup::{check_description, model_directory};
 use crate::planning;
 use crate::render;
@@ -26,8 +27,11 @@ pub struct Inspect {
 impl Inspect {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
+        let interruption = Interruption::install()?;
         let model = model_directory(self.model.as_deref())?;
-        let mut session = Session::start(&self.executor.program())?;
+        let mut session = Session::start(&self.executor.program(), |interrupts| {
+            interruption.watch(interrupts);
+        })?;
         let description = planning::inspect(&mut session, &model.to_string_lossy())?;
         session.end();
         if self.json {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::session::{Interrupts, Session};
+use crate::session::Interrupts;
 
 /// Where the signal handler finds the session that runs.
 #[derive(Debug, Clone, Default)]
@@ -31,8 +31,8 @@ impl Interruption {
     }
 
     /// From now on this session is cancelled.
-    pub fn watch(&self, session: &Session) {
-        self.set(State::Running(session.interrupts()));
+    pub fn watch(&self, interrupts: Interrupts) {
+        self.set(State::Running(interrupts));
     }
 
     /// From now on nothing is interrupted.

@@ -77,10 +77,10 @@ impl Opening {
         setting.policy.budgets(&setting.inventory()?)?;
         let interruption = Interruption::install()?;
         let program = executor.program();
-        let mut session = Session::start(&program)?;
         let watched = interruption.clone();
-        let on_start = move |session: &Session| watched.watch(session);
+        let on_start = move |interrupts| watched.watch(interrupts);
         let mut progress = ProgressLine::new(executor.verbose, on_start);
+        let mut session = Session::start(&program, |interrupts| progress.starting(interrupts))?;
         progress.started(&session);
         let description = planning::inspect(&mut session, &model.to_string_lossy())?;
         check_description(&description)?;

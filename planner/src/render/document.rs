@@ -40,6 +40,8 @@ pub struct InfeasibleDocument<'a> {
 struct Nearest {
     max_vram_bytes: Option<Bytes>,
     max_ram_bytes: Option<Bytes>,
+    /// Whether it takes both budgets; else either does.
+    together: bool,
     width: Option<u32>,
     height: Option<u32>,
 }
@@ -56,6 +58,7 @@ impl<'a> InfeasibleDocument<'a> {
             nearest: Nearest {
                 max_vram_bytes: error.infeasible.max_vram,
                 max_ram_bytes: error.infeasible.max_ram,
+                together: error.infeasible.together,
                 width: error.largest.map(|[width, _]| width),
                 height: error.largest.map(|[_, height]| height),
             },

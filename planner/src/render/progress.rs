@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use protocol::Phase;
 use protocol::message::Progress;
 
-use crate::session::{Session, SessionError};
+use crate::session::{Interrupts, Session, SessionError};
 use crate::solve::{Solution, shown_ms};
 use crate::supervise::Listener;
 
@@ -15,12 +15,12 @@ pub struct ProgressLine<'a> {
     bar: ProgressBar,
     phase: Option<Phase>,
     verbose: bool,
-    on_start: Box<dyn Fn(&Session) + 'a>,
+    on_start: Box<dyn Fn(Interrupts) + 'a>,
 }
 
 impl<'a> ProgressLine<'a> {
     /// A bar on a terminal, lines where `verbose`. `on_start` hears of every new executor.
-    pub fn new(verbose: bool, on_start: impl Fn(&Session) + 'a) -> ProgressLine<'a> {
+    pub fn new(verbose: bool, on_start: impl Fn(Interrupts) + 'a) -> ProgressLine<'a> {
         let shown = stderr().is_terminal() && !verbose;
         let target =
             if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -52,8 +52,11 @@ impl<'a> ProgressLine<'a> {
 }
 
 impl Listener for ProgressLine<'_> {
+    fn starting(&mut self, interrupts: Interrupts) {
+        (self.on_start)(interrupts);
+    }
+
     fn started(&mut self, session: &Session) {
-        (self.on_start)(session);
         self.line(&format!("executor {} started", session.pid()));
     }
 

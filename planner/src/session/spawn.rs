@@ -2,8 +2,8 @@
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command as Program, ExitStatus, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
 
 use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
 use protocol::{Command, Event, Handshake};
@@ -11,7 +11,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::tail::Tail;
-use super::{ExecutorProgram, SessionError, SessionEvent};
+use super::{DEATH_GRACE, ExecutorProgram, SessionError, SessionEvent};
 
 /// The hidden subcommand by which `berth` runs itself as the executor.
 pub const EXECUTOR_SUBCOMMAND: &str = "executor";
@@ -44,10 +44,12 @@ impl Spawned {
     }
 }
 
-/// Starts the program and shakes hands.
+/// Starts the program and shakes hands. What it hears of meanwhile, an interruption too, comes by `events`,
+/// whose other end `queue` is.
 pub fn spawn(
     program: &ExecutorProgram,
     queue: Sender<SessionEvent>,
+    events: &Receiver<SessionEvent>,
 ) -> Result<(Spawned, IpcSender<Command>), SessionError> {
     let name = match &program.path {
         Some(path) => path.display().to_string(),
@@ -76,46 +78,48 @@ pub fn spawn(
     let spawned = Spawned { handle, pid, tail };
 
     // `accept` waits for ever if the child ends first: it waits on a thread, beside the child.
-    enum First {
-        Connected(Result<Handshake, String>),
-        Exited(ExitStatus),
-    }
-    let (first, firsts) = channel();
-    let connected = first.clone();
+    let connected = queue.clone();
     let accept = move || {
         let handshake = server.accept().map(|(_, handshake)| handshake);
-        // The receiver is gone only when the child has ended, and then nobody waits for this.
-        let _ = connected.send(First::Connected(handshake.map_err(|error| error.to_string())));
+        // The receiver is gone only when nobody waits for this any more.
+        let _ =
+            connected.send(SessionEvent::Connected(handshake.map_err(|error| error.to_string())));
     };
     thread("executor-accept", accept).map_err(io_failed)?;
-    let exit_queue = queue.clone();
+    let exited = queue.clone();
     let wait = move || {
-        let status = wait(child);
-        let _ = first.send(First::Exited(status));
-        let _ = exit_queue.send(SessionEvent::Exited(status));
+        let _ = exited.send(SessionEvent::Exited(wait(child)));
     };
     thread("executor-wait", wait).map_err(io_failed)?;
 
-    match firsts.recv_timeout(CONNECT_GRACE) {
-        Ok(First::Connected(Ok(Handshake { commands, events }))) => {
-            thread("executor-events", move || forward(&events, &queue)).map_err(io_failed)?;
-            Ok((spawned, commands))
-        }
-        Ok(First::Connected(Err(message))) => {
-            spawned.kill();
-            Err(failed(message, spawned.last_lines()))
-        }
-        Ok(First::Exited(status)) => {
-            connect_in_its_place(&server_name);
-            Err(failed(format!("it ended at once, {}", describe(status)), spawned.last_lines()))
-        }
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            spawned.kill();
-            connect_in_its_place(&server_name);
-            let seconds = CONNECT_GRACE.as_secs();
-            Err(failed(format!("it did not connect within {seconds} s"), spawned.last_lines()))
+    let first = events.recv_timeout(CONNECT_GRACE);
+    if let Ok(SessionEvent::Connected(Ok(Handshake { commands, events }))) = first {
+        thread("executor-events", move || forward(&events, &queue)).map_err(io_failed)?;
+        return Ok((spawned, commands));
+    }
+    spawned.kill();
+    let mut gone = matches!(first, Ok(SessionEvent::Exited(_)));
+    let mut accepted = matches!(first, Ok(SessionEvent::Connected(_)));
+    if !accepted {
+        connect_in_its_place(&server_name);
+    }
+    // The socket is removed when the accepting thread has ended, and it must not outlive this process.
+    let deadline = Instant::now() + DEATH_GRACE;
+    while !(gone && accepted) {
+        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(SessionEvent::Exited(_)) => gone = true,
+            Ok(SessionEvent::Connected(_)) => accepted = true,
+            Ok(_) => {}
+            Err(_) => break,
         }
     }
+    let message = match first {
+        Ok(SessionEvent::Interrupted) => return Err(SessionError::Cancelled),
+        Ok(SessionEvent::Exited(status)) => format!("it ended at once, {}", describe(status)),
+        Ok(SessionEvent::Connected(Err(message))) => message,
+        _ => format!("it did not connect within {} s", CONNECT_GRACE.as_secs()),
+    };
+    Err(failed(message, spawned.last_lines()))
 }
 
 fn start(program: &ExecutorProgram, server_name: &str) -> std::io::Result<Child> {

@@ -20,13 +20,15 @@ impl Composition {
         }
     }
 
-    /// The first device, or the host as `None`, with the phase in which it needs more than its budget.
+    /// The first device, or the host as `None`, that needs more than its budget, with the phase in which it
+    /// needs most.
     pub fn over(&self, problem: &Problem<'_>) -> Option<(Option<usize>, &PhaseBytes)> {
         let host = (None, &self.host, problem.budgets.host);
         let devices = self.devices.iter().zip(&problem.budgets.devices).enumerate();
         let devices = devices.map(|(index, (phases, &budget))| (Some(index), phases, budget));
         devices.chain([host]).find_map(|(device, phases, budget)| {
-            phases.iter().find(|phase| phase.peak_bytes > budget).map(|phase| (device, phase))
+            let largest = phases.iter().max_by_key(|phase| phase.peak_bytes);
+            largest.filter(|phase| phase.peak_bytes > budget).map(|phase| (device, phase))
         })
     }
 

@@ -6,11 +6,20 @@ use super::{Infeasible, Problem, compose, search};
 
 /// The answer for a problem without a solution.
 pub fn infeasible(problem: &Problem<'_>) -> Infeasible {
-    Infeasible {
-        because: because(problem),
-        max_vram: smallest_budget(problem),
-        max_ram: smallest_ram(problem),
+    let because = because(problem);
+    let (max_vram, max_ram) = (smallest_budget(problem), smallest_ram(problem));
+    if max_vram.is_some() || max_ram.is_some() {
+        return Infeasible { because, max_vram, max_ram, together: false };
     }
+    // Both are short: the least device memory beside all of the host's, then the least of the host's.
+    let mut roomy = problem.clone();
+    roomy.budgets.host = roomy.budgets.host_ceiling;
+    let max_vram = smallest_budget(&roomy);
+    let max_ram = max_vram.and_then(|cap| {
+        roomy.budgets.devices = capped(&roomy, cap);
+        smallest_ram(&roomy)
+    });
+    Infeasible { because, max_vram, max_ram, together: true }
 }
 
 /// The least cap, the same for every device, with which a plan exists; `None` where none does, or where no
@@ -21,9 +30,14 @@ pub fn smallest_budget(problem: &Problem<'_>) -> Option<Bytes> {
     let largest = usable.map(|(ceiling, _)| *ceiling).max()?;
     edge(largest, |cap| {
         let mut problem = problem.clone();
-        problem.budgets.devices = ceilings.iter().map(|&ceiling| ceiling.min(cap)).collect();
+        problem.budgets.devices = capped(&problem, cap);
         search::best(&problem).is_some()
     })
+}
+
+/// The devices' budgets under one cap.
+fn capped(problem: &Problem<'_>, cap: Bytes) -> Vec<Bytes> {
+    problem.budgets.ceilings.iter().map(|&ceiling| ceiling.min(cap)).collect()
 }
 
 /// The least cap of host memory with which a plan exists.
