@@ -10,7 +10,6 @@ mod support;
 use std::fs;
 use std::process::Command;
 
-use executor::measure;
 use executor::models::Model;
 use protocol::JobShape;
 use serde_json::Value;
@@ -33,6 +32,9 @@ const PROFILES: [&str; 6] = [
     "virtual-2x2g",
     "this-machine",
 ];
+
+/// What an infeasible answer may name: budgets and sizes that would fit.
+const NEAREST: [&str; 4] = ["max_vram_bytes", "max_ram_bytes", "width", "height"];
 
 /// A host with one card that holds all of the model, for budgets in between.
 const LARGE_CARD: &str = r#"
@@ -184,7 +186,7 @@ fn check_infeasible(ended: &Ended, document: &Value) {
     let because = document["because"].as_str().unwrap();
     assert!(ended.stderr.contains(because) && !because.is_empty(), "{}", ended.stderr);
     let nearest = document["nearest"].as_object().expect("the nearest fits are an object");
-    for field in ["max_vram_bytes", "max_ram_bytes", "width", "height"] {
+    for field in NEAREST {
         let value = &nearest[field];
         assert!(value.is_null() || value.is_u64(), "{field}: {value}");
         let hinted = value.is_null() || ended.stderr.contains(&value.to_string());
@@ -243,7 +245,8 @@ fn a_24_gb_card_takes_the_t5_encoder_and_two_virtual_2_gib_devices_take_nothing(
     assert!(!feasible(&without));
     let because = without["because"].as_str().unwrap();
     assert!(["t5", "dit"].iter().any(|name| because.starts_with(name)), "{because}");
-    for (figure, value) in without["nearest"].as_object().unwrap() {
+    for figure in NEAREST {
+        let value = &without["nearest"][figure];
         assert!(value.is_null(), "{figure} {value} cannot help: the weights alone are too large");
     }
 }
@@ -344,8 +347,8 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
     }
 
     // What is mapped counts too, where it was read: the same work in this process, by its high-water mark.
-    let description = Model::describe(&place.model.dir).expect("the family is known");
     let opened = Model::open(&place.model.dir).expect("the model is whole");
+    let description = Model::describe(&place.model.dir).expect("its family is known");
     for [width, height] in SIZES {
         let job = JobShape {
             width,
@@ -355,7 +358,7 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
             max_sequence_length: 512,
             true_cfg: false,
         };
-        let profile = measure::profile(&opened, &job, 16).expect("the job is possible");
+        let profile = executor::measure::profile(&opened, &job, 16).expect("the job is possible");
         assert_eq!(profile.components.len(), description.components.len());
     }
     let status = fs::read_to_string("/proc/self/status").expect("the kernel tells of this process");

@@ -213,9 +213,6 @@ fn used_devices(plan: &Plan) -> impl Iterator<Item = &DevicePlan> {
 fn open(device: &DevicePlan, workers: &Arc<Workers>) -> Result<Box<dyn Backend>, Failure> {
     match &device.backend {
         DeviceBackend::Virtual { link_bytes_per_s, fail_allocation } => {
-            if !(link_bytes_per_s.is_finite() && *link_bytes_per_s > 0.0) {
-                return Err(refused(format!("{} has a link of {link_bytes_per_s} B/s", device.id)));
-            }
             let memory = Memory::new(device.id.clone(), device.budget_bytes, *fail_allocation);
             let workers = Arc::clone(workers);
             let opened =

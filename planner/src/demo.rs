@@ -40,21 +40,21 @@ static FILES: [(&str, &[u8]); 15] = embedded![
 pub enum DemoError {
     /// There is no cache directory to write to.
     #[error("no cache directory for the demo model: {0}; hint: set XDG_CACHE_HOME or HOME")]
-    NoCache(#[from] etcetera::HomeDirError),
+    NoCache(etcetera::HomeDirError),
     /// The cache could not be written.
-    #[error("cannot write the demo model to {}: {source}; hint: set XDG_CACHE_HOME, or name a model", path.display())]
+    #[error("cannot write the demo model to {}: {cause}; hint: set XDG_CACHE_HOME, or name a model", path.display())]
     Write {
         /// The directory.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
 /// The demo model's directory, written first if it is not there or not right.
 pub fn directory() -> Result<PathBuf, DemoError> {
-    let cache = etcetera::choose_base_strategy()?.cache_dir().join("berth");
-    directory_in(&cache)
+    let directories = etcetera::choose_base_strategy().map_err(DemoError::NoCache)?;
+    directory_in(&directories.cache_dir().join("berth"))
 }
 
 fn directory_in(cache: &Path) -> Result<PathBuf, DemoError> {
@@ -64,10 +64,10 @@ fn directory_in(cache: &Path) -> Result<PathBuf, DemoError> {
     if !is_right() {
         let written = write(cache, &path);
         // Another process may have been faster.
-        if let Err(source) = written
+        if let Err(cause) = written
             && !is_right()
         {
-            return Err(DemoError::Write { path, source });
+            return Err(DemoError::Write { path, cause });
         }
     }
     Ok(path)

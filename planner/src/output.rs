@@ -18,20 +18,20 @@ const SETTINGS_KEYWORD: &str = "parameters";
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The place cannot be written to.
-    #[error("cannot write {}: {source}; hint: --output names a file in a directory that can be written", path.display())]
+    #[error("cannot write {}: {cause}; hint: --output names a file in a directory that can be written", path.display())]
     Unwritable {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The picture could not be encoded.
-    #[error("cannot encode {}: {source}", path.display())]
+    #[error("cannot encode {}: {cause}", path.display())]
     Encode {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: png::EncodingError,
+        cause: png::EncodingError,
     },
 }
 
@@ -44,7 +44,7 @@ pub struct Pending {
 impl Pending {
     /// A file with this content.
     pub fn write(path: &Path, content: &[u8]) -> Result<Pending, OutputError> {
-        let fail = |source| OutputError::Unwritable { path: path.to_owned(), source };
+        let fail = |cause| OutputError::Unwritable { path: path.to_owned(), cause };
         let mut file = create(path)?;
         file.write_all(content).map_err(fail)?;
         Ok(Pending { file, path: path.to_owned() })
@@ -52,7 +52,7 @@ impl Pending {
 
     /// A picture with its settings.
     pub fn picture(path: &Path, image: &Image, settings: &str) -> Result<Pending, OutputError> {
-        let fail = |source| OutputError::Encode { path: path.to_owned(), source };
+        let fail = |cause| OutputError::Encode { path: path.to_owned(), cause };
         let mut file = create(path)?;
         let mut encoder = Encoder::new(io::BufWriter::new(&mut file), image.width, image.height);
         encoder.set_color(ColorType::Rgb);
@@ -74,7 +74,7 @@ impl Pending {
     pub fn finish(self) -> Result<PathBuf, OutputError> {
         match self.file.persist(&self.path) {
             Ok(_) => Ok(self.path),
-            Err(error) => Err(OutputError::Unwritable { path: self.path, source: error.error }),
+            Err(error) => Err(OutputError::Unwritable { path: self.path, cause: error.error }),
         }
     }
 }
@@ -82,8 +82,8 @@ impl Pending {
 /// An error now if the file could not be written later.
 pub fn check(path: &Path) -> Result<(), OutputError> {
     if path.is_dir() {
-        let source = io::Error::from(io::ErrorKind::IsADirectory);
-        return Err(OutputError::Unwritable { path: path.to_owned(), source });
+        let cause = io::Error::from(io::ErrorKind::IsADirectory);
+        return Err(OutputError::Unwritable { path: path.to_owned(), cause });
     }
     create(path).map(drop)
 }
@@ -112,7 +112,11 @@ fn create(path: &Path) -> Result<NamedTempFile, OutputError> {
         .prefix(".berth-")
         .suffix(".part")
         .tempfile_in(directory)
-        .map_err(|source| OutputError::Unwritable { path: path.to_owned(), source })
+        // Of the error only its kind: its text names the temporary file.
+        .map_err(|error| OutputError::Unwritable {
+            path: path.to_owned(),
+            cause: error.kind().into(),
+        })
 }
 
 #[cfg(test)]

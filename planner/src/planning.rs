@@ -30,7 +30,12 @@ pub enum PlanError {
     Session(#[from] SessionError),
     /// The solver made a plan that the checker refuses: a fault of Berth.
     #[error("{0}; this is a fault of Berth, please report it")]
-    Violation(#[from] protocol::check::Violation),
+    Violation(protocol::check::Violation),
+    /// A plan that was given breaks a rule.
+    #[error(
+        "{0}; hint: the plan's file was changed, or is of another version: make a new one by `berth plan --output`"
+    )]
+    Given(protocol::check::Violation),
     /// The executor's figures and the solver's did not meet.
     #[error(
         "the plan and its schedule still differ after {ROUNDS_MAX} rounds: {0}; this is a fault of Berth, please report it"
@@ -154,7 +159,7 @@ pub fn plan(
             Ok(solution) => solution,
             Err(infeasible) => return Err(does_not_fit(session, request, infeasible)),
         };
-        protocol::check::check(&solution.plan)?;
+        protocol::check::check(&solution.plan).map_err(PlanError::Violation)?;
         let verified = verify(session, &solution.plan)?;
         match differing(&solution.plan, &verified) {
             None => return Ok(solution),

@@ -131,7 +131,7 @@ fn decide(
         return plan(session, request, generation);
     };
     let plan = Plan { generation, ..given.clone() };
-    protocol::check::check(&plan)?;
+    protocol::check::check(&plan).map_err(PlanError::Given)?;
     verify(session, &plan)?;
     Ok(Solution { plan, report: PlanReport { reasons: Vec::new(), rejected: Vec::new() } })
 }

@@ -11,8 +11,8 @@ use crate::limits::{
     STEPS_MAX, STRING_BYTES_MAX, THREADS_MAX,
 };
 use crate::plan::{
-    ALIGNMENT_BYTES, ComponentPlan, DeviceId, JobShape, Phase, PhaseBytes, Placement, Plan,
-    Residency, SCHEMA,
+    ALIGNMENT_BYTES, ComponentPlan, DeviceBackend, DeviceId, JobShape, Phase, PhaseBytes,
+    Placement, Plan, Residency, SCHEMA,
 };
 use crate::units::Bytes;
 
@@ -72,6 +72,17 @@ fn check_devices(plan: &Plan) -> Result<(), Violation> {
             device.id.0.len()
         );
         ensure!(seen.insert(&device.id), "device {} stands twice", device.id);
+        for text in [&device.name, &device.overhead_source] {
+            ensure!(
+                text.len() <= STRING_BYTES_MAX,
+                "{}: a text of {} bytes",
+                device.id,
+                text.len()
+            );
+        }
+        if let DeviceBackend::Virtual { link_bytes_per_s: link, .. } = device.backend {
+            ensure!(link.is_finite() && link > 0.0, "{}: a link of {link} B/s", device.id);
+        }
         ensure!(device.free_bytes <= device.total_bytes, "{}: more free than total", device.id);
         ensure!(device.budget_bytes <= device.free_bytes, "{}: budget above free", device.id);
     }
@@ -96,6 +107,9 @@ fn check_components(plan: &Plan) -> Result<(), Violation> {
 
 fn check_component(plan: &Plan, component: &ComponentPlan) -> Result<(), Violation> {
     let name = &component.name;
+    for text in [name, &component.reason] {
+        ensure!(text.len() <= STRING_BYTES_MAX, "a component's text of {} bytes", text.len());
+    }
     ensure!(component.devices.len() == 1, "{name} names {} devices", component.devices.len());
     let device = &component.devices[0];
     match component.placement {
@@ -111,6 +125,8 @@ fn check_component(plan: &Plan, component: &ComponentPlan) -> Result<(), Violati
     ensure!((1..=SEGMENTS_MAX).contains(&segments.len()), "{name} has {} segments", segments.len());
     let mut sum = 0u64;
     for segment in segments {
+        let length = segment.name.len();
+        ensure!(length <= STRING_BYTES_MAX, "{name}: a segment's name of {length} bytes");
         ensure!(segment.device == *device, "{name}: segment {} is elsewhere", segment.name);
         let agrees = segment.residency == component.residency;
         ensure!(agrees, "{name}: segment {} has another residency", segment.name);

@@ -5,7 +5,6 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use executor::measure;
 use executor::models::Model;
 use protocol::{JobShape, Plan};
 use serde_json::{Value, json};
@@ -29,7 +28,7 @@ fn survive(model: &Path) -> Result<(), String> {
             true_cfg: true,
         };
         // A refusal is as good as a profile here.
-        drop(measure::profile(&model, &job, 2));
+        drop(executor::measure::profile(&model, &job, 2));
     };
     catch_unwind(AssertUnwindSafe(attempt)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

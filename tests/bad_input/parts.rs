@@ -178,7 +178,11 @@ fn a_configuration_with_absurd_numbers_is_refused_by_key() {
         (
             "a width that the other parts do not give",
             |model| dit(model, "joint_attention_dim", json!(56)),
-            &["transformer/config.json", "joint_attention_dim is 56, the other parts give 48"],
+            &[
+                "transformer/config.json",
+                "joint_attention_dim is 56, the other parts give 48",
+                "berth inspect",
+            ],
         ),
         (
             "heads whose product overflows",

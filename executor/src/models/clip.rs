@@ -55,6 +55,10 @@ impl ClipConfig {
     /// Checks the numbers against limits and each other.
     pub fn check(&self, path: &Path) -> Result<(), ModelError> {
         let limits = Limits::of(path);
+        let epsilon = self.layer_norm_eps;
+        limits.holds((0.0..=1.0).contains(&epsilon), || {
+            format!("layer_norm_eps is {epsilon}, expected 0 to 1")
+        })?;
         limits.count("hidden_size", self.hidden_size, WIDTH_MAX)?;
         limits.count("intermediate_size", self.intermediate_size, WIDTH_MAX)?;
         limits.count("num_hidden_layers", self.num_hidden_layers, LAYERS_MAX)?;

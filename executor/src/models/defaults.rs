@@ -7,7 +7,7 @@ use protocol::profile::JobDefaults;
 use serde::Deserialize;
 
 use super::ModelError;
-use super::config::read_text;
+use super::config::{Limits, read_text};
 
 /// The file's name.
 pub const FILE: &str = "berth.toml";
@@ -37,8 +37,13 @@ pub fn read(dir: &Path, family: JobDefaults) -> Result<JobDefaults, ModelError> 
         return Ok(family);
     }
     let file: File = toml::from_str(&read_text(&path)?)
-        .map_err(|error| ModelError::Config { path, message: error.to_string() })?;
+        .map_err(|error| ModelError::Config { path: path.clone(), message: error.to_string() })?;
     let own = file.defaults;
+    let scales = [("guidance_scale", own.guidance_scale), ("true_cfg_scale", own.true_cfg_scale)];
+    for (name, scale) in scales {
+        let sound = scale.is_none_or(|scale| scale.is_finite() && scale >= 0.0);
+        Limits::of(&path).holds(sound, || format!("{name} is no number of at least 0"))?;
+    }
     Ok(JobDefaults {
         width: own.width.unwrap_or(family.width),
         height: own.height.unwrap_or(family.height),

@@ -54,6 +54,10 @@ impl T5Config {
     /// Checks the numbers against limits and each other.
     pub fn check(&self, path: &Path) -> Result<(), ModelError> {
         let limits = Limits::of(path);
+        let epsilon = self.layer_norm_epsilon;
+        limits.holds((0.0..=1.0).contains(&epsilon), || {
+            format!("layer_norm_epsilon is {epsilon}, expected 0 to 1")
+        })?;
         for (name, value) in [("d_model", self.d_model), ("d_kv", self.d_kv), ("d_ff", self.d_ff)] {
             limits.count(name, value, WIDTH_MAX)?;
         }

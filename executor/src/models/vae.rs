@@ -96,7 +96,9 @@ impl VaeConfig {
             format!("act_fn is `{}`, expected silu", self.act_fn)
         })?;
         let scales = self.scaling_factor.is_finite() && self.scaling_factor != 0.0;
-        limits.holds(scales, || format!("scaling_factor is {}", self.scaling_factor))
+        limits.holds(scales, || format!("scaling_factor is {}", self.scaling_factor))?;
+        let shift = self.shift_factor.unwrap_or(0.0);
+        limits.holds(shift.is_finite(), || format!("shift_factor is {shift}"))
     }
 
     /// Pixels along one side of a latent cell.

@@ -48,6 +48,13 @@ fn bytes_in_phase(plan: &Plan, schedules: &[Schedule], device: &DeviceId, phase:
 
 /// The schedule of each component of the plan, for the backend that the plan puts it on.
 pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Schedule>, Failure> {
+    if plan.family != model.family() {
+        return Err(refused(format!(
+            "the plan is for the family {}, the model is of {}",
+            plan.family,
+            model.family()
+        )));
+    }
     let graphs = model.graphs(&plan.job)?;
     let names: Vec<&str> = graphs.iter().map(|graph| graph.name).collect();
     let planned: Vec<&str> = plan.components.iter().map(|c| c.name.as_str()).collect();

@@ -40,12 +40,12 @@ pub const STORAGE_BYTES_PER_S: f64 = 1e9;
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// A file of `/proc` is missing or unreadable.
-    #[error("cannot read {}: {source}; hint: Berth reads the host's memory there, on Linux", path.display())]
+    #[error("cannot read {}: {cause}; hint: Berth reads the host's memory there, on Linux", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// `/proc/meminfo` lacks what every kernel since 3.14 writes.
     #[error("{} has no readable `{field}`; hint: Linux 3.14 or newer is needed", path.display())]
@@ -73,7 +73,7 @@ impl Host {
     pub fn read(root: &Path, cores: usize) -> Result<Host, HostError> {
         let path = root.join("proc/meminfo");
         let text = fs::read_to_string(&path)
-            .map_err(|source| HostError::Read { path: path.clone(), source })?;
+            .map_err(|cause| HostError::Read { path: path.clone(), cause })?;
         let field = |field| {
             meminfo_field(&text, field)
                 .ok_or_else(|| HostError::NoField { path: path.clone(), field })

@@ -127,12 +127,12 @@ pub enum ProfileError {
         name: String,
     },
     /// The file cannot be read.
-    #[error("cannot read the host profile {}: {source}", path.display())]
+    #[error("cannot read the host profile {}: {cause}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The file is larger than any profile.
     #[error("{} is no host profile: it is larger than {FILE_BYTES_MAX}", path.display())]
@@ -258,7 +258,7 @@ impl DeviceProfile {
 
 /// The file's text, if it is a plain file of an ordinary size.
 fn read_capped(path: &Path) -> Result<String, ProfileError> {
-    let failed = |source| ProfileError::Read { path: path.to_owned(), source };
+    let failed = |cause| ProfileError::Read { path: path.to_owned(), cause };
     // Opening a pipe would wait for a writer.
     if !path.metadata().map_err(failed)?.is_file() {
         return Err(failed(io::Error::other("it is not a plain file")));

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::process::ChildStderr;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Lines that are kept.
 const LINES_MAX: usize = 12;
@@ -11,43 +13,58 @@ const LINES_MAX: usize = 12;
 /// Bytes of one line that are kept.
 const LINE_BYTES_MAX: u64 = 4096;
 
+/// How long the rest of what a dead process wrote may take to be read.
+const REST_GRACE: Duration = Duration::from_millis(200);
+
 /// The last lines so far.
-#[derive(Debug, Clone, Default)]
-pub struct Tail(Arc<Mutex<VecDeque<String>>>);
+#[derive(Debug)]
+pub struct Tail {
+    lines: Lines,
+    /// Disconnected when all has been read.
+    ended: Receiver<()>,
+}
+
+type Lines = Arc<Mutex<VecDeque<String>>>;
 
 impl Tail {
     /// Reads until the end, on a thread; also shows each line where `verbose`.
     pub fn follow(stderr: ChildStderr, verbose: bool) -> std::io::Result<Tail> {
-        let tail = Tail::default();
-        let lines = tail.clone();
-        let body = move || lines.read(BufReader::new(stderr), verbose);
+        let lines = Lines::default();
+        let (end, ended) = channel();
+        let read_lines = Arc::clone(&lines);
+        let body = move || {
+            read(BufReader::new(stderr), &read_lines, verbose);
+            drop(end);
+        };
         std::thread::Builder::new().name("executor-stderr".to_owned()).spawn(body)?;
-        Ok(tail)
+        Ok(Tail { lines, ended })
     }
 
-    /// The lines now.
+    /// The last lines of a process that has ended: waits a moment for what is not read yet.
     pub fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        // Nothing is ever sent: this ends with the reading, or with the grace.
+        let _ = self.ended.recv_timeout(REST_GRACE);
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
+}
 
-    fn read(&self, mut source: impl BufRead, verbose: bool) {
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            // A line beyond the cap is kept in pieces: memory stays bounded whatever is written.
-            match source.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
-            }
-            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-            if verbose {
-                eprintln!("{text}");
-            }
-            let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if lines.len() == LINES_MAX {
-                lines.pop_front();
-            }
-            lines.push_back(text);
+fn read(mut source: impl BufRead, lines: &Lines, verbose: bool) {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // A line beyond the cap is kept in pieces: memory stays bounded whatever is written.
+        match source.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
         }
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if verbose {
+            eprintln!("{text}");
+        }
+        let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == LINES_MAX {
+            lines.pop_front();
+        }
+        lines.push_back(text);
     }
 }

@@ -19,7 +19,7 @@ pub fn infeasible(problem: &Problem<'_>) -> Infeasible {
         roomy.budgets.devices = capped(&roomy, cap);
         smallest_ram(&roomy)
     });
-    Infeasible { because, max_vram, max_ram, together: true }
+    Infeasible { because, max_vram, max_ram, together: max_vram.is_some() }
 }
 
 /// The least cap, the same for every device, with which a plan exists; `None` where none does, or where no

@@ -127,7 +127,8 @@ fn a_refusal_names_the_least_host_memory_that_fits() {
     let mut edges = 0;
     for seed in 0..CASES {
         let mut case = Case::random(seed);
-        let Err(Infeasible { max_ram: Some(Bytes(edge)), .. }) = case.solve(Objective::Latency)
+        let Err(Infeasible { max_ram: Some(Bytes(edge)), together: false, .. }) =
+            case.solve(Objective::Latency)
         else {
             continue;
         };

@@ -9,6 +9,11 @@ use crate::plan::{DeviceBackend, DevicePlan, HostPlan, PredictedMs, SegmentPlan}
 
 const KIB: u64 = 1024;
 
+fn set_link(plan: &mut Plan, rate: f64) {
+    plan.devices[0].backend =
+        DeviceBackend::Virtual { link_bytes_per_s: rate, fail_allocation: None };
+}
+
 fn virtual0() -> DeviceId {
     DeviceId("virtual0".to_owned())
 }
@@ -199,13 +204,18 @@ const HEADS: [Change; 20] = [
     (|p| p.devices = vec![p.devices[0].clone(); DEVICES_MAX + 1], "17 devices"),
 ];
 
-const DEVICES: [Change; 24] = [
+const DEVICES: [Change; 29] = [
     (|p| p.devices[1].id = DeviceId::host(), "the host stands among the devices"),
     (
         |p| p.devices[1].id = DeviceId("d".repeat(STRING_BYTES_MAX + 1)),
         "a device id of 16385 bytes",
     ),
     (|p| p.devices[1].id = virtual0(), "device virtual0 stands twice"),
+    (|p| p.devices[0].name = "n".repeat(STRING_BYTES_MAX + 1), "virtual0: a text of 16385 bytes"),
+    (|p| set_link(p, 0.0), "virtual0: a link of 0 B/s"),
+    (|p| set_link(p, -1.0), "virtual0: a link of -1 B/s"),
+    (|p| set_link(p, f64::NAN), "virtual0: a link of NaN B/s"),
+    (|p| set_link(p, f64::INFINITY), "virtual0: a link of inf B/s"),
     (|p| drop(p.devices.remove(0)), "which the plan does not know"),
     (|p| p.devices[0].total_bytes = Bytes(90 * KIB - 1), "virtual0: more free than total"),
     (|p| p.devices[0].free_bytes = Bytes(80 * KIB - 1), "virtual0: budget above free"),
@@ -244,8 +254,16 @@ const DEVICES: [Change; 24] = [
     ),
 ];
 
-const COMPONENTS: [Change; 29] = [
+const COMPONENTS: [Change; 31] = [
     (|p| p.components[1].name = "clip".to_owned(), "component clip stands twice"),
+    (
+        |p| p.components[1].reason = "r".repeat(STRING_BYTES_MAX + 1),
+        "a component's text of 16385 bytes",
+    ),
+    (
+        |p| p.components[0].segments[0].name = "s".repeat(STRING_BYTES_MAX + 1),
+        "clip: a segment's name of 16385 bytes",
+    ),
     (|p| p.components[0].phase = Phase::Load, "clip computes in the load phase"),
     (|p| p.components.swap(1, 2), "t5 stands after a later phase's component"),
     (|p| p.components[1].phase = Phase::Decode, "dit stands after a later phase's component"),

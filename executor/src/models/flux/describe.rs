@@ -6,7 +6,8 @@ use protocol::profile::{ComponentDescription, StorageBytes};
 use protocol::{Bytes, ModelDescription, StorageType};
 
 use super::parts::{Part, Parts};
-use super::{FAMILY, Flux, PATCH, SEQUENCE_TOKENS_MAX, family_defaults};
+use super::{FAMILY, Flux, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defaults};
+use crate::failure::with_causes;
 use crate::graph::Graph;
 use crate::models::ModelError;
 use crate::models::config::ModelIndex;
@@ -17,6 +18,12 @@ use crate::weights::WeightsError;
 pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
     let parts = Parts::read(dir, index);
     let mut problems = Vec::new();
+    if let (Ok(clip), Ok(t5), Ok(dit), Ok(vae)) =
+        (&parts.clip, &parts.t5, &parts.transformer, &parts.vae)
+        && let Err(error) = check_widths(dir, &clip.config, &t5.config, &dit.config, &vae.config)
+    {
+        problems.push(with_causes(&error));
+    }
     let described = [
         // The smallest graphs: which weights a component uses does not depend on the job.
         component("clip", &parts.clip, |part| part.config.graph(&part.files)),
@@ -33,15 +40,15 @@ pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
     }
     let others = parts.tokenizers.iter().map(|tokenizer| tokenizer.as_ref().err());
     let others = others.chain([parts.sampler.as_ref().err()]);
-    problems.extend(others.flatten().map(ModelError::to_string));
+    problems.extend(others.flatten().map(|error| with_causes(error)));
     let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
     let guidance_embeds = parts.transformer.as_ref().is_ok_and(|dit| dit.config.guidance_embeds);
 
     let mut defaults = family_defaults(guidance_embeds);
     match Flux::from_parts(dir, parts) {
         Ok(model) => defaults = model.defaults,
-        // Each part is right, yet they do not fit together.
-        Err(error) if problems.is_empty() => problems.push(error.to_string()),
+        // Each part is right by itself, yet the model's defaults are not.
+        Err(error) if problems.is_empty() => problems.push(with_causes(&error)),
         Err(_) => {}
     }
     ModelDescription {
@@ -61,7 +68,7 @@ fn component<C>(
     part: &Result<Part<C>, ModelError>,
     graph: impl Fn(&Part<C>) -> Result<Graph, WeightsError>,
 ) -> Result<ComponentDescription, String> {
-    let part = part.as_ref().map_err(|error| format!("{name}: {error}"))?;
+    let part = part.as_ref().map_err(|error| format!("{name}: {}", with_causes(error)))?;
     let graph = graph(part).map_err(|error| format!("{name}: {error}"))?;
     let tensors = || graph.weights.iter().map(|weight| &weight.tensor);
     let tensor_bytes: Bytes = tensors().map(|tensor| tensor.size()).sum();
