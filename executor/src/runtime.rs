@@ -121,10 +121,7 @@ impl Runtime {
         for (device, backend) in &self.backends {
             self.accounts.record_peak(device, phase, backend.memory().peak());
         }
-        self.arenas.clear();
-        for component in self.components.iter_mut().filter(|c| c.residency == Residency::Lazy) {
-            component.weights = None;
-        }
+        self.free();
     }
 
     /// Records how long a phase computed, in milliseconds.
@@ -132,8 +129,13 @@ impl Runtime {
         self.accounts.record_ms(phase, ms);
     }
 
-    /// Frees after a failed or cancelled phase.
+    /// Frees after a failed or cancelled phase, and forgets what was measured.
     pub fn abandon(&mut self) {
+        self.free();
+        self.accounts = Accounts::default();
+    }
+
+    fn free(&mut self) {
         self.arenas.clear();
         for component in self.components.iter_mut().filter(|c| c.residency == Residency::Lazy) {
             component.weights = None;
