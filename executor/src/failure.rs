@@ -1,6 +1,5 @@
 //! How errors of the executor become the protocol's typed failures.
 
-use std::error::Error;
 use std::fmt::Display;
 
 use protocol::{Failure, FailureKind};
@@ -29,17 +28,6 @@ pub fn internal(message: impl Display) -> Failure {
     Failure { kind: FailureKind::Internal, message: message.to_string() }
 }
 
-/// An error's message with those of its causes.
-pub fn with_causes(error: &dyn Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        message.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    message
-}
-
 impl From<Cancelled> for Failure {
     fn from(cancelled: Cancelled) -> Failure {
         Failure { kind: FailureKind::Cancelled, message: cancelled.to_string() }
@@ -50,7 +38,7 @@ impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Failure {
         match error {
             ModelError::Job(message) => bad_request(message),
-            other => bad_model(with_causes(&other)),
+            other => bad_model(other.with_causes()),
         }
     }
 }

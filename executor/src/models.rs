@@ -11,6 +11,7 @@ pub mod t5;
 pub mod transformer;
 pub mod vae;
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -81,6 +82,19 @@ pub enum ModelError {
     /// The job asks for what the model cannot do.
     #[error("{0}")]
     Job(String),
+}
+
+impl ModelError {
+    /// The message with those of its causes.
+    pub fn with_causes(&self) -> String {
+        let mut message = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            message.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        message
+    }
 }
 
 /// The graph of one component for one job shape.

@@ -7,7 +7,6 @@ use protocol::{Bytes, ModelDescription, StorageType};
 
 use super::parts::{Part, Parts};
 use super::{FAMILY, Flux, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defaults};
-use crate::failure::with_causes;
 use crate::graph::Graph;
 use crate::models::ModelError;
 use crate::models::config::ModelIndex;
@@ -22,7 +21,7 @@ pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
         (&parts.clip, &parts.t5, &parts.transformer, &parts.vae)
         && let Err(error) = check_widths(dir, &clip.config, &t5.config, &dit.config, &vae.config)
     {
-        problems.push(with_causes(&error));
+        problems.push(error.with_causes());
     }
     let described = [
         // The smallest graphs: which weights a component uses does not depend on the job.
@@ -40,7 +39,7 @@ pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
     }
     let others = parts.tokenizers.iter().map(|tokenizer| tokenizer.as_ref().err());
     let others = others.chain([parts.sampler.as_ref().err()]);
-    problems.extend(others.flatten().map(|error| with_causes(error)));
+    problems.extend(others.flatten().map(|error| error.with_causes()));
     let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
     let guidance_embeds = parts.transformer.as_ref().is_ok_and(|dit| dit.config.guidance_embeds);
 
@@ -48,7 +47,7 @@ pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
     match Flux::from_parts(dir, parts) {
         Ok(model) => defaults = model.defaults,
         // Each part is right by itself, yet the model's defaults are not.
-        Err(error) if problems.is_empty() => problems.push(with_causes(&error)),
+        Err(error) if problems.is_empty() => problems.push(error.with_causes()),
         Err(_) => {}
     }
     ModelDescription {
@@ -68,7 +67,7 @@ fn component<C>(
     part: &Result<Part<C>, ModelError>,
     graph: impl Fn(&Part<C>) -> Result<Graph, WeightsError>,
 ) -> Result<ComponentDescription, String> {
-    let part = part.as_ref().map_err(|error| format!("{name}: {}", with_causes(error)))?;
+    let part = part.as_ref().map_err(|error| format!("{name}: {}", error.with_causes()))?;
     let graph = graph(part).map_err(|error| format!("{name}: {error}"))?;
     let tensors = || graph.weights.iter().map(|weight| &weight.tensor);
     let tensor_bytes: Bytes = tensors().map(|tensor| tensor.size()).sum();
