@@ -2,7 +2,7 @@
 //!
 //! Synchronous, pure, deterministic: no files, clocks, environment or randomness; ties end on the order of
 //! the inventory. In this form a component computes on one device or on the host. The search is exact: branch and
-//! bound over all combinations ([`search`]), with bytes by [`compose`] and times by [`time`].
+//! bound over all combinations (`search`), with bytes by `compose` and times by `time`.
 
 mod compose;
 mod nearest;

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::support::Ended;
 
 /// How long anything may take that has no limit of its own: a test fails instead of hanging.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A process by handle: its id may be another's when it has ended.
 pub struct Process {
