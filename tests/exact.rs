@@ -3,8 +3,10 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use executor::backend::CancelFlag;
+use executor::models::Model;
 use executor::pipeline::{Observer, Picture, generate};
 use executor::runtime::Runtime;
 use protocol::message::{Progress, Rng};
@@ -458,7 +460,8 @@ fn assert_heap_as_planned(path: &Path) {
     let before = heap::live_bytes();
     heap::restart();
     let cancel = CancelFlag::default();
-    let mut runtime = Runtime::load(plan, &cancel).expect("the plan loads");
+    let model = Model::open(Path::new(&plan.model)).expect("the model opens");
+    let mut runtime = Runtime::load(plan, Arc::new(model), &cancel).expect("the plan loads");
     let mut observer = Steps(0);
     generate(&mut runtime, &job, &cancel, &mut observer).expect("the job runs");
     let grown = heap::peak_bytes() - before;

@@ -36,7 +36,7 @@ pub fn generate(
     cancel: &CancelFlag,
     observer: &mut dyn Observer,
 ) -> Result<UsageReport, Failure> {
-    let result = match runtime.model {
+    let result = match *runtime.model {
         Model::Flux(_) => flux::generate(runtime, job, cancel, observer),
     };
     if result.is_err() {

@@ -1,7 +1,7 @@
 //! The runtime: a loaded plan, and the only place that allocates.
 //!
 //! ```text
-//! Runtime::load(plan)     devices opened, resident weights loaded
+//! Runtime::load(plan, …)  devices opened, resident weights loaded
 //!   └ enter(phase)        lazy weights loaded, one arena for each device that computes
 //!       └ component(name) its inputs written, its schedule run, its outputs read; nothing allocated
 //!   └ leave()             arenas and lazy weights freed; the phase's peaks recorded
@@ -13,7 +13,6 @@ mod accounts;
 mod verify;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,7 +37,7 @@ pub struct Runtime {
     /// The plan.
     pub plan: Plan,
     /// The model.
-    pub model: Model,
+    pub model: Arc<Model>,
     backends: BTreeMap<DeviceId, Box<dyn Backend>>,
     components: Vec<Component>,
     arenas: BTreeMap<DeviceId, Arc<Region>>,
@@ -56,14 +55,12 @@ struct Component {
 }
 
 impl Runtime {
-    /// Opens the plan's devices and loads what is resident.
+    /// Opens the devices of a plan that the checker has passed, and loads what is resident.
     ///
     /// # Errors
-    /// `PlanRefused` where the plan breaks a rule or disagrees with its own schedule, `BadModel`, `OutOfMemory`,
-    /// `Cancelled`.
-    pub fn load(plan: Plan, cancel: &CancelFlag) -> Result<Runtime, Failure> {
-        protocol::check::check(&plan).map_err(refused)?;
-        let model = Model::open(Path::new(&plan.model))?;
+    /// `PlanRefused` where the plan disagrees with its own schedule on `model`, `BadModel`,
+    /// `OutOfMemory`, `Cancelled`.
+    pub fn load(plan: Plan, model: Arc<Model>, cancel: &CancelFlag) -> Result<Runtime, Failure> {
         let schedules = verify::schedules(&plan, &model)?;
         verify::compare(&plan, &model, &schedules)?;
 

@@ -12,6 +12,7 @@ mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
@@ -23,7 +24,7 @@ use protocol::{
 };
 
 use crate::backend::{CancelFlag, SUPPORTED};
-use crate::failure::{bad_request, internal};
+use crate::failure::{bad_request, internal, refused};
 use crate::measure;
 use crate::models::Model;
 use crate::pipeline::{Observer, Picture, generate};
@@ -88,7 +89,7 @@ fn read(commands: &IpcReceiver<Command>, queue: &Sender<(Command, CancelFlag)>) 
 struct Executor {
     events: IpcSender<Event>,
     cancel: CancelFlag,
-    model: Option<(String, Model)>,
+    model: Option<(String, Arc<Model>)>,
     runtime: Option<Runtime>,
     greeted: bool,
     generation: u64,
@@ -124,9 +125,8 @@ impl Executor {
             }
             Command::Measure { model, job, threads } => self.measure(&model, &job, threads),
             Command::Verify { plan } => {
-                protocol::check::check(&plan).map_err(crate::failure::refused)?;
-                let model = plan.model.clone();
-                Ok(Event::Verified(verify(&plan, self.open(&model)?)?))
+                let model = self.model_of(&plan)?;
+                Ok(Event::Verified(verify(&plan, &model)?))
             }
             Command::Load { plan, rehearse } => self.load(*plan, rehearse),
             Command::Generate { generation, job } => {
@@ -161,20 +161,28 @@ impl Executor {
     }
 
     /// The model, opened once for several questions about it.
-    fn open(&mut self, path: &str) -> Result<&Model, Failure> {
-        let known = self.model.as_ref().is_some_and(|(opened, _)| opened == path);
-        if !known {
-            self.model = None;
-            self.model = Some((path.to_owned(), Model::open(Path::new(path))?));
+    fn open(&mut self, path: &str) -> Result<Arc<Model>, Failure> {
+        if let Some((opened, model)) = &self.model
+            && opened == path
+        {
+            return Ok(Arc::clone(model));
         }
-        Ok(&self.model.as_ref().expect("opened above").1)
+        let model = Arc::new(Model::open(Path::new(path))?);
+        self.model = Some((path.to_owned(), Arc::clone(&model)));
+        Ok(model)
+    }
+
+    /// The model of a plan that has just arrived, and is checked first.
+    fn model_of(&mut self, plan: &Plan) -> Result<Arc<Model>, Failure> {
+        protocol::check::check(plan).map_err(refused)?;
+        self.open(&plan.model)
     }
 
     fn measure(&mut self, model: &str, job: &JobShape, threads: u32) -> Result<Event, Failure> {
         if !(1..=protocol::limits::THREADS_MAX).contains(&threads) {
             return Err(bad_request(format!("{threads} threads")));
         }
-        let profile = measure::profile(self.open(model)?, job, threads as usize)?;
+        let profile = measure::profile(&*self.open(model)?, job, threads as usize)?;
         Ok(Event::Measured(Box::new(profile)))
     }
 
@@ -187,7 +195,8 @@ impl Executor {
         self.runtime = None;
         let start = Instant::now();
         self.send(Event::Progress(Progress { phase: Phase::Load, step: 0, of: 1 }));
-        let mut runtime = Runtime::load(plan, &self.cancel)?;
+        let model = self.model_of(&plan)?;
+        let mut runtime = Runtime::load(plan, model, &self.cancel)?;
         self.send(Event::Progress(Progress { phase: Phase::Load, step: 1, of: 1 }));
         let mut usage = UsageReport::default();
         if rehearse {

@@ -11,7 +11,7 @@ use protocol::{
 use crate::inventory::{Device, DeviceKind, Inventory};
 use crate::policy::{Budgets, Objective};
 use crate::session::{Session, SessionError};
-use crate::solve::{Corrections, Infeasible, Problem, Solution, solve};
+use crate::solve::{Corrections, Infeasible, Problem, Solution, fits, solve};
 
 /// Rounds of solving again with what the executor found a plan to need.
 const ROUNDS_MAX: usize = 3;
@@ -92,6 +92,8 @@ impl DoesNotFit {
 pub struct Request {
     /// Path of the model.
     pub model: String,
+    /// Width and height must be multiples of this.
+    pub side_multiple_pixels: u32,
     /// The sizes asked for.
     pub job: JobShape,
     /// What is.
@@ -267,16 +269,16 @@ fn largest_size(
     session: &mut Session,
     request: &Request,
 ) -> Result<Option<[u32; 2]>, SessionError> {
-    let multiple = inspect(session, &request.model)?.side_multiple_pixels;
+    let multiple = request.side_multiple_pixels;
     let JobShape { width, height, .. } = request.job;
     let longest = width.max(height) / multiple;
     let scaled = |side: u32, steps: u32| {
         let exact = f64::from(side) * f64::from(steps) / f64::from(longest);
         ((exact / f64::from(multiple)) as u32).max(1) * multiple
     };
-    let (mut fits, mut too_large) = (0, longest);
-    while fits + 1 < too_large {
-        let steps = fits + (too_large - fits) / 2;
+    let (mut enough, mut too_large) = (0, longest);
+    while enough + 1 < too_large {
+        let steps = enough + (too_large - enough) / 2;
         let job = JobShape {
             width: scaled(width, steps),
             height: scaled(height, steps),
@@ -284,7 +286,7 @@ fn largest_size(
         };
         let profile = measure(session, request, &job)?;
         let problem = problem(session, request, &profile, &job, Corrections::new());
-        if solve(&problem, 1).is_ok() { fits = steps } else { too_large = steps }
+        if fits(&problem) { enough = steps } else { too_large = steps }
     }
-    Ok((fits > 0).then(|| [scaled(width, fits), scaled(height, fits)]))
+    Ok((enough > 0).then(|| [scaled(width, enough), scaled(height, enough)]))
 }

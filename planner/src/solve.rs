@@ -126,6 +126,11 @@ pub struct Infeasible {
     pub together: bool,
 }
 
+/// Whether any plan exists. Asks less than [`solve`]: neither for reasons nor for what would fit instead.
+pub fn fits(problem: &Problem<'_>) -> bool {
+    search::best(problem).is_some()
+}
+
 /// Finds the best plan.
 pub fn solve(problem: &Problem<'_>, generation: u64) -> Result<Solution, Infeasible> {
     let Some(places) = search::best(problem) else {

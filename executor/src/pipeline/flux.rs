@@ -87,7 +87,7 @@ impl Run<'_> {
     }
 
     fn model(&self) -> &Flux {
-        let Model::Flux(model) = &self.runtime.model;
+        let Model::Flux(model) = &*self.runtime.model;
         model
     }
 

@@ -14,7 +14,7 @@ use super::{ExecutorArguments, PolicyArguments};
 use crate::output::{self, Pending};
 use crate::planning::PlanError;
 use crate::render;
-use crate::render::document::{self, GenerateDocument, InfeasibleDocument, PlanDocument};
+use crate::render::document::{self, GenerateDocument, PlanDocument};
 use crate::supervise::{Outcome, Work, supervise};
 
 /// Largest plan file. A plan of the largest known model has some 30 kB.
@@ -91,15 +91,12 @@ impl Generate {
         }
         let job = self.job(&description)?;
         let inventorize =
-            || setting.request(&model, shape.clone(), false).map_err(PlanError::Inventory);
+            || setting.request(&description, shape.clone(), false).map_err(PlanError::Inventory);
         let work = Work::Generate(Box::new(job.clone()));
         let result =
             supervise(&program, session, &inventorize, &work, given.as_ref(), &mut progress);
         progress.clear();
-        if let (true, Err(PlanError::Infeasible(error))) = (self.json, &result) {
-            document::print(&InfeasibleDocument::new(&model.to_string_lossy(), error))?;
-        }
-        let outcome = result?;
+        let outcome = document::feasible(self.json, &description.model, result)?;
         interruption.hold();
         self.write(&outcome, &paths, |image| settings(&job, &outcome, image))?;
         self.show(&outcome, &paths)

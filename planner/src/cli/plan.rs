@@ -10,7 +10,7 @@ use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::output::{self, Pending};
 use crate::planning::{self, PlanError};
-use crate::render::document::{self, InfeasibleDocument, PlanDocument, RehearsalDocument};
+use crate::render::document::{self, PlanDocument, RehearsalDocument};
 use crate::render::{self, tables};
 use crate::solve::{PlanReport, Solution};
 use crate::supervise::{Outcome, Work, supervise};
@@ -48,31 +48,22 @@ impl Plan {
             output::check(path)?;
         }
         let opening = Opening::open(self.model.as_deref(), &self.policy, &self.executor)?;
-        let Opening { model, setting, program, mut session, mut progress, description, .. } =
-            opening;
+        let Opening { setting, program, mut session, mut progress, description, .. } = opening;
         let job = self.shape.request().resolve(&description.defaults);
-        let request = setting.request(&model, job.clone(), self.dry_run)?;
+        let request = setting.request(&description, job.clone(), self.dry_run)?;
         if self.dry_run {
             let planned = planning::plan(&mut session, &request, 1);
             session.end();
-            let Solution { plan, report } = self.feasible(&request.model, planned)?;
+            let Solution { plan, report } = document::feasible(self.json, &request.model, planned)?;
             return self.show(&plan, &report, None);
         }
         let inventorize =
-            || setting.request(&model, job.clone(), false).map_err(PlanError::Inventory);
+            || setting.request(&description, job.clone(), false).map_err(PlanError::Inventory);
         let outcome =
             supervise(&program, session, &inventorize, &Work::Rehearse, None, &mut progress);
         progress.clear();
-        let outcome = self.feasible(&request.model, outcome)?;
+        let outcome = document::feasible(self.json, &request.model, outcome)?;
         self.show(&outcome.plan, &outcome.report, Some(&outcome))
-    }
-
-    /// Where nothing fits, JSON is still an answer on standard output.
-    fn feasible<T>(&self, model: &str, result: Result<T, PlanError>) -> Result<T> {
-        if let (true, Err(PlanError::Infeasible(error))) = (self.json, &result) {
-            document::print(&InfeasibleDocument::new(model, error))?;
-        }
-        Ok(result?)
     }
 
     fn show(

@@ -99,16 +99,25 @@ impl Setting {
 
     /// The request of a plan. Devices that this executor cannot compute on count in a plan that is only
     /// shown, and only where a profile names them.
-    pub fn request(&self, model: &Path, job: JobShape, dry_run: bool) -> Result<Request> {
+    pub fn request(
+        &self,
+        description: &ModelDescription,
+        job: JobShape,
+        dry_run: bool,
+    ) -> Result<Request> {
         let inventory = self.inventory()?;
         let budgets = self.policy.budgets(&inventory)?;
-        let model = match model.to_str() {
-            Some(model) => model.to_owned(),
-            None => bail!("the model's path {} is not UTF-8", model.display()),
-        };
         let imagined = dry_run && self.profile.is_some();
         let objective = self.policy.optimize;
-        Ok(Request { model, job, inventory, budgets, objective, imagined })
+        Ok(Request {
+            model: description.model.clone(),
+            side_multiple_pixels: description.side_multiple_pixels,
+            job,
+            inventory,
+            budgets,
+            objective,
+            imagined,
+        })
     }
 }
 
@@ -127,6 +136,9 @@ pub fn model_directory(model: Option<&Path>) -> Result<PathBuf> {
     }
     if !absolute.is_dir() {
         bail!("{} is no directory; hint: name a directory in diffusers format", model.display());
+    }
+    if absolute.to_str().is_none() {
+        bail!("the model's path {} is not UTF-8", model.display());
     }
     Ok(absolute)
 }

@@ -3,7 +3,7 @@
 use protocol::{Bytes, JobShape, Plan, UsageReport};
 use serde::Serialize;
 
-use crate::planning::DoesNotFit;
+use crate::planning::{DoesNotFit, PlanError};
 use crate::solve::Rejected;
 
 /// `plan --json`, and the `plan` field of `generate --json`.
@@ -26,7 +26,7 @@ impl<'a> PlanDocument<'a> {
 
 /// `plan --json` where nothing fits.
 #[derive(Debug, Serialize)]
-pub struct InfeasibleDocument<'a> {
+struct InfeasibleDocument<'a> {
     schema: u32,
     feasible: bool,
     model: &'a str,
@@ -47,8 +47,7 @@ struct Nearest {
 }
 
 impl<'a> InfeasibleDocument<'a> {
-    /// The document of a plan that cannot be made.
-    pub fn new(model: &'a str, error: &'a DoesNotFit) -> InfeasibleDocument<'a> {
+    fn new(model: &'a str, error: &'a DoesNotFit) -> InfeasibleDocument<'a> {
         InfeasibleDocument {
             schema: protocol::plan::SCHEMA,
             feasible: false,
@@ -89,6 +88,14 @@ pub struct GenerateDocument<'a> {
     pub attempts: u32,
     /// The files written.
     pub images: Vec<String>,
+}
+
+/// The result, or its error; with `json`, that nothing fits is still an answer on standard output.
+pub fn feasible<T>(json: bool, model: &str, result: Result<T, PlanError>) -> anyhow::Result<T> {
+    if let (true, Err(PlanError::Infeasible(error))) = (json, &result) {
+        print(&InfeasibleDocument::new(model, error))?;
+    }
+    Ok(result?)
 }
 
 /// Prints a document on standard output.

@@ -2,7 +2,7 @@
 
 use protocol::Bytes;
 
-use super::{Infeasible, Problem, compose, search};
+use super::{Infeasible, Problem, compose, fits};
 
 /// The answer for a problem without a solution.
 pub fn infeasible(problem: &Problem<'_>) -> Infeasible {
@@ -31,7 +31,7 @@ pub fn smallest_budget(problem: &Problem<'_>) -> Option<Bytes> {
     edge(largest, |cap| {
         let mut problem = problem.clone();
         problem.budgets.devices = capped(&problem, cap);
-        search::best(&problem).is_some()
+        fits(&problem)
     })
 }
 
@@ -45,7 +45,7 @@ fn smallest_ram(problem: &Problem<'_>) -> Option<Bytes> {
     edge(problem.budgets.host_ceiling, |cap| {
         let mut problem = problem.clone();
         problem.budgets.host = cap;
-        search::best(&problem).is_some()
+        fits(&problem)
     })
 }
 
