@@ -1,14 +1,15 @@
 //! Rates of the host's kernels at sizes of FLUX.1, for each instruction set of this machine, as ratios to the
 //! portable form within one run.
 //!
-//! `cargo run --release -p executor --example kernels [WORKERS]`
+//! `cargo run --release -p executor --example kernels [WORKERS [NAME]]`: with `NAME`, the cases whose name
+//! contains it.
 
 use std::error::Error;
 use std::time::Instant;
 
 use executor::backend::kernels::{
-    AttentionShape, ConvShape, Isa, LinearShape, Workers, attention, attention_scratch_len, conv2d,
-    conv2d_scratch_len, linear, linear_scratch_len,
+    AttentionShape, Columns, ConvShape, Isa, LinearShape, Workers, attention,
+    attention_scratch_len, conv2d, conv2d_scratch_len, linear, linear_scratch_len,
 };
 use executor::graph::Activation;
 use executor::weights::view::WeightView;
@@ -19,9 +20,10 @@ const RUNS: usize = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let workers = std::env::args().nth(1).map_or(Ok(1), |count| count.parse())?;
+    let wanted = std::env::args().nth(2).unwrap_or_default();
     let isas: Vec<Isa> = Isa::available().collect();
     println!("{:34} {:>10} {:>9} {:>9}", "case", "set", "GFLOP/s", "ratio");
-    for (name, case) in CASES {
+    for (name, case) in CASES.into_iter().filter(|(name, _)| name.contains(&wanted)) {
         let mut rates = Vec::new();
         for &isa in &isas {
             rates.push((isa, case(&Workers::with_isa(workers, isa)?)));
@@ -37,10 +39,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// A case's name, and its rate in GFLOP/s.
 type Case = (&'static str, fn(&Workers) -> f64);
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 6] = [
     ("linear 512x3072x3072, f32", |workers| linear_rate(workers, StorageType::F32)),
     ("linear 512x3072x3072, bf16", |workers| linear_rate(workers, StorageType::BF16)),
-    ("attention 4 x 1536 x 128", attention_rate),
+    ("attention 24 heads x 1536 x 128", |workers| attention_rate(workers, 24, 1536, 128)),
+    ("attention 24 heads x 4096 x 128", |workers| attention_rate(workers, 24, 4096, 128)),
+    ("attention 1 head x 4096 x 512", |workers| attention_rate(workers, 1, 4096, 512)),
     ("conv 3x3, 128 channels, 128x128", conv_rate),
 ];
 
@@ -78,12 +82,12 @@ fn linear_rate(workers: &Workers, storage: StorageType) -> f64 {
     let shape = LinearShape { rows, in_features: &[size], out_features: size };
     let mut scratch = vec![0.0; linear_scratch_len(&shape, workers.count())];
     rate(2.0 * (rows * size * size) as f64, || {
-        linear(workers, &[&x], weight, None, Activation::None, &mut out, &mut scratch);
+        let all = Columns::all(size);
+        linear(workers, &[&x], weight, None, Activation::None, &mut out, all, &mut scratch);
     })
 }
 
-fn attention_rate(workers: &Workers) -> f64 {
-    let (tokens, heads, head_dim) = (1536, 4, 128);
+fn attention_rate(workers: &Workers, heads: usize, tokens: usize, head_dim: usize) -> f64 {
     let shape = AttentionShape {
         batch: 1,
         query_tokens: tokens,
@@ -92,6 +96,7 @@ fn attention_rate(workers: &Workers) -> f64 {
         head_dim,
         scale: (head_dim as f32).powf(-0.5),
         causal: false,
+        query_chunk: protocol::plan::ATTENTION_CHUNK as usize,
     };
     let x = values(tokens * heads * head_dim);
     let mut out = vec![0.0; x.len()];

@@ -29,6 +29,7 @@ mod simd_portable;
 #[cfg(target_arch = "x86_64")]
 mod simd_x86;
 mod tile;
+mod transpose;
 mod widen;
 
 #[cfg(test)]
@@ -36,9 +37,9 @@ mod testing;
 
 pub use attention::{AttentionShape, attention, attention_scratch_len};
 pub use conv::{ConvShape, conv2d, conv2d_scratch_len};
-pub use elementwise::{activate, add, add_rows, gated_add, mul, rope};
+pub use elementwise::{activate, add, add_rows, gated_add, mul, rope, scaled_add};
 pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};
-pub use matmul::{LinearShape, linear, linear_scratch_len};
+pub use matmul::{Columns, LinearShape, linear, linear_scratch_len};
 pub use norm::{Modulation, ada_layer_norm, layer_norm, rms_norm};
 pub use simd::Isa;
 pub use tokens::{concat_tokens, embedding, relative_position_bias, sinusoid, slice_tokens};

@@ -1,31 +1,31 @@
-//! Scaled dot-product attention over whole score rows.
+//! Scaled dot-product attention over blocks of keys: the softmax is formed while the keys go by.
 //!
-//! Queries go in chunks: a chunk's scores for all keys lie in its worker's scratch, are normalised
-//! there, and multiply the values. Values are transposed once for each head, because the
-//! micro-kernel sums along rows.
+//! A task is a chunk of queries of one head. It goes through the keys block by block: a block's scores
+//! lie in the worker's scratch and become weights relative to the largest score so far; what was
+//! summed before is scaled down where a block has a larger one. So scratch grows with the chunk, the
+//! block and `head_dim`, and never with the number of tokens.
 //!
-//! Where there are many heads a task is a head, with transposed values of its own; where there are
-//! few, heads follow each other and a task is a chunk of queries of the present one.
+//! Invariant: a query's arithmetic depends on the blocks only. Neither the chunk that it falls into
+//! nor the worker that takes it changes a bit.
 
 use std::ops::Range;
 
 use super::math::exp;
 use super::simd::{Isa, per_isa};
 use super::tile::{Rows, Target, aligned, depth_blocks, multiply_rows, panel_len, panel_stride};
+use super::transpose::transpose;
 use super::workers::{Disjoint, Workers};
 
-/// Queries of a task: enough to pay for packing the keys, few enough that the scores of 4608 keys
-/// (1.1 MiB) stay in the second level cache.
-const CHUNK_QUERIES: usize = 64;
+/// Keys whose scores and transposed values are held at a time. In the same measurement, 128 keys run
+/// at 0.78 of its rate, 256 at 0.90 and 384 at 0.96, as products sum each block on its own; 1024 run at
+/// 1.02, but their scores and values leave a second level cache of 1 MiB.
+const KEY_BLOCK: usize = 512;
 
 /// Keys that are packed at a time: 24 KiB with heads of 128.
 const PANEL_KEYS: usize = 48;
 
 /// Value features that are multiplied at a time, to keep their panel in the second level cache.
 const PANEL_FEATURES: usize = 96;
-
-/// Keys of one task of a shared transposition.
-const TRANSPOSE_KEYS: usize = 64;
 
 /// The sizes of an attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,6 +44,9 @@ pub struct AttentionShape {
     pub scale: f32,
     /// Whether a query sees only the keys up to its own index; needs as many keys as queries.
     pub causal: bool,
+    /// Queries of a head that one task takes, at least 1; the last chunk may be shorter. More cost
+    /// more scratch and pack keys and values less often. Results are the same bits for any.
+    pub query_chunk: usize,
 }
 
 impl AttentionShape {
@@ -55,33 +58,39 @@ impl AttentionShape {
         4 * self.batch * self.query_tokens * self.key_tokens * self.features()
     }
 
+    /// Chunks of one head.
     fn chunks(&self) -> usize {
-        self.query_tokens.div_ceil(CHUNK_QUERIES)
+        self.query_tokens.div_ceil(self.query_chunk)
     }
 
-    /// Whether tasks are heads. Otherwise they are chunks of queries, which are dealt more evenly.
-    fn tasks_are_heads(&self, workers: usize) -> bool {
-        let heads = self.batch * self.heads;
-        heads.is_multiple_of(workers) || heads >= 4 * workers || self.chunks() < 2 * workers
+    /// Queries of the longest chunk.
+    fn chunk_queries(&self) -> usize {
+        self.query_tokens.min(self.query_chunk)
     }
 
-    fn values_len(&self) -> usize {
-        panel_len(self.head_dim, self.key_tokens)
+    /// Keys of the longest block.
+    fn block_keys(&self) -> usize {
+        self.key_tokens.min(KEY_BLOCK)
     }
 
-    fn chunk_scratch_len(&self) -> usize {
-        panel_len(self.query_tokens.min(CHUNK_QUERIES), self.key_tokens)
-            + panel_len(self.key_tokens.min(PANEL_KEYS), self.head_dim)
+    /// Lengths of a worker's scores, packed keys and transposed values.
+    fn panels_len(&self) -> [usize; 3] {
+        [
+            panel_len(self.chunk_queries(), self.block_keys()),
+            panel_len(self.block_keys().min(PANEL_KEYS), self.head_dim),
+            panel_len(self.head_dim, self.block_keys()),
+        ]
+    }
+
+    fn worker_scratch_len(&self) -> usize {
+        let softmax_len = 2 * self.chunk_queries();
+        self.panels_len().iter().sum::<usize>() + softmax_len
     }
 }
 
 /// How many elements of scratch [`attention`] needs with so many workers.
 pub fn attention_scratch_len(shape: &AttentionShape, workers: usize) -> usize {
-    if shape.tasks_are_heads(workers) {
-        workers * (shape.values_len() + shape.chunk_scratch_len())
-    } else {
-        shape.values_len() + workers * shape.chunk_scratch_len()
-    }
+    workers * shape.worker_scratch_len()
 }
 
 /// `out = softmax(scale · q · kᵀ + bias) · v`, head by head.
@@ -108,36 +117,49 @@ pub fn attention(
     assert_eq!(out.len(), q.len(), "out");
     assert!(bias.is_none_or(|bias| bias.len() == shape.heads * offsets), "bias");
     assert!(!shape.causal || shape.query_tokens == shape.key_tokens, "causal needs equal tokens");
+    assert!(shape.query_chunk > 0, "a chunk has queries");
     assert!(scratch.len() >= attention_scratch_len(shape, workers.count()), "scratch");
 
     let out = Disjoint::new(out);
     let call = Call { isa: workers.isa(), shape, q, k, v, bias, out: &out };
-    let heads = shape.batch * shape.heads;
-    if shape.tasks_are_heads(workers.count()) {
-        let len = shape.values_len() + shape.chunk_scratch_len();
-        workers.for_each_with(heads, shape.operations(), scratch, len, |scratch, head| {
-            let (values, scratch) = scratch.split_at_mut(shape.values_len());
-            let values = aligned(values);
-            call.transpose_values(head, 0..shape.key_tokens, &Disjoint::new(values));
-            (0..shape.chunks()).for_each(|chunk| call.attend(head, chunk, values, scratch));
-        });
-        return;
-    }
-    let (values, scratch) = scratch.split_at_mut(shape.values_len());
-    let values = aligned(values);
-    let (chunks, len) = (shape.chunks(), shape.chunk_scratch_len());
-    for head in 0..heads {
-        let blocks = shape.key_tokens.div_ceil(TRANSPOSE_KEYS);
-        let shared = Disjoint::new(values);
-        workers.for_each(blocks, shape.operations() / heads, |_, block| {
-            let from = block * TRANSPOSE_KEYS;
-            let to = shape.key_tokens.min(from + TRANSPOSE_KEYS);
-            call.transpose_values(head, from..to, &shared);
-        });
-        let operations = shape.operations() / heads;
-        workers.for_each_with(chunks, operations, scratch, len, |scratch, chunk| {
-            call.attend(head, chunk, values, scratch);
-        });
+    let chunks = shape.chunks();
+    let tasks = shape.batch * shape.heads * chunks;
+    let len = shape.worker_scratch_len();
+    workers.for_each_with(tasks, shape.operations(), scratch, len, |scratch, task| {
+        let first = task % chunks * shape.query_chunk;
+        let queries = first..shape.query_tokens.min(first + shape.query_chunk);
+        call.attend(task / chunks, queries, &mut Scratch::new(shape, scratch));
+    });
+}
+
+/// A worker's scratch.
+struct Scratch<'a> {
+    /// `[queries, block keys]`
+    scores: &'a mut [f32],
+    /// `[panel keys, head_dim]`
+    keys: &'a mut [f32],
+    /// `[head_dim, block keys]`
+    values: &'a mut [f32],
+    /// Of each query, the largest score so far.
+    largest: &'a mut [f32],
+    /// Of each query, the sum of its weights so far, each relative to the largest score.
+    sums: &'a mut [f32],
+}
+
+impl<'a> Scratch<'a> {
+    fn new(shape: &AttentionShape, scratch: &'a mut [f32]) -> Scratch<'a> {
+        let [scores_len, keys_len, values_len] = shape.panels_len();
+        let (scores, rest) = scratch.split_at_mut(scores_len);
+        let (keys, rest) = rest.split_at_mut(keys_len);
+        let (values, rest) = rest.split_at_mut(values_len);
+        let (largest, sums) = rest.split_at_mut(shape.chunk_queries());
+        Scratch {
+            scores: aligned(scores),
+            keys: aligned(keys),
+            values: aligned(values),
+            largest,
+            sums,
+        }
     }
 }
 
@@ -152,6 +174,13 @@ struct Call<'a> {
     out: &'a Disjoint<'a>,
 }
 
+/// One block of keys for those queries of a task that see some of it.
+struct Block {
+    head: usize,
+    queries: Range<usize>,
+    keys: Range<usize>,
+}
+
 impl Call<'_> {
     /// Where a head's features of a token begin in a tensor of `tokens` tokens.
     fn at(&self, head: usize, tokens: usize, token: usize) -> usize {
@@ -159,52 +188,23 @@ impl Call<'_> {
         (batch * tokens + token) * self.shape.features() + head * self.shape.head_dim
     }
 
-    /// Writes the values of some keys as columns of `transposed`, `[head_dim, key_tokens]`. No
-    /// other task may have these keys.
-    fn transpose_values(&self, head: usize, keys: Range<usize>, transposed: &Disjoint<'_>) {
-        /// A vector of keys at a time, so that few lines of `v` are open at once.
-        const BLOCK: usize = 8;
-        let stride = panel_stride(self.shape.key_tokens);
-        for from in keys.clone().step_by(BLOCK) {
-            let to = keys.end.min(from + BLOCK);
-            let source = &self.v[self.at(head, self.shape.key_tokens, from)..];
-            for feature in 0..self.shape.head_dim {
-                let begin = feature * stride;
-                // SAFETY: other tasks write other keys.
-                let row = unsafe { transposed.range(begin + from..begin + to) };
-                for (key, value) in row.iter_mut().enumerate() {
-                    *value = source[key * self.shape.features() + feature];
-                }
-            }
-        }
-    }
-
-    /// One chunk of queries of a head. `values`: `[head_dim, key_tokens]`.
-    fn attend(&self, head: usize, chunk: usize, values: &[f32], scratch: &mut [f32]) {
+    /// One chunk of queries of a head.
+    fn attend(&self, head: usize, chunk: Range<usize>, scratch: &mut Scratch<'_>) {
         let shape = self.shape;
-        let first = chunk * CHUNK_QUERIES;
-        let queries = first..shape.query_tokens.min(first + CHUNK_QUERIES);
-        // No query of the chunk sees a later key.
-        let keys = if shape.causal { queries.end } else { shape.key_tokens };
-        let stride = panel_stride(shape.key_tokens);
-        let scores_len = panel_len(shape.query_tokens.min(CHUNK_QUERIES), shape.key_tokens);
-        let (scores, panel) = scratch.split_at_mut(scores_len);
-        let scores = aligned(scores);
-
-        self.score(head, queries.clone(), keys, scores, aligned(panel));
-        let mut sums = [0.0; CHUNK_QUERIES];
-        for ((query, row), sum) in queries.clone().zip(scores.chunks_mut(stride)).zip(&mut sums) {
-            let seen = if shape.causal { query + 1 } else { keys };
-            let bias = self.bias.map(|bias| {
-                let offsets = shape.query_tokens + shape.key_tokens - 1;
-                let begin = head % shape.heads * offsets + shape.query_tokens - 1 - query;
-                &bias[begin..begin + seen]
-            });
-            *sum = exponentials(self.isa, &mut row[..seen], shape.scale, bias);
-            row[seen..keys].fill(0.0);
+        // Finite, so that scores of minus infinity weigh nothing even where a block has no others.
+        scratch.largest.fill(f32::MIN);
+        scratch.sums.fill(0.0);
+        let seen = if shape.causal { chunk.end } else { shape.key_tokens };
+        for from in (0..seen).step_by(KEY_BLOCK) {
+            let first = if shape.causal { chunk.start.max(from) } else { chunk.start };
+            // Whole blocks, even where the chunk sees less: how sums are formed may not depend on it.
+            let keys = from..shape.key_tokens.min(from + KEY_BLOCK);
+            let block = Block { head, queries: first..chunk.end, keys };
+            self.score(&block, scratch);
+            self.soften(&block, first - chunk.start, scratch);
+            self.accumulate(&block, scratch);
         }
-        self.weigh(head, queries.clone(), keys, scores, values);
-        for (query, sum) in queries.zip(sums) {
+        for (query, sum) in chunk.zip(&*scratch.sums) {
             let from = self.at(head, shape.query_tokens, query);
             // SAFETY: no other task has this query of this head.
             let row = unsafe { self.out.range(from..from + shape.head_dim) };
@@ -213,64 +213,85 @@ impl Call<'_> {
     }
 
     /// `scores[query, key] = q · k`, unscaled.
-    fn score(
-        &self,
-        head: usize,
-        queries: Range<usize>,
-        keys: usize,
-        scores: &mut [f32],
-        panel: &mut [f32],
-    ) {
+    fn score(&self, block: &Block, scratch: &mut Scratch<'_>) {
         let shape = self.shape;
         let stride = panel_stride(shape.head_dim);
-        let scores = Disjoint::new(scores);
-        for from in (0..keys).step_by(PANEL_KEYS) {
-            let count = PANEL_KEYS.min(keys - from);
-            for (key, row) in (from..from + count).zip(panel.chunks_mut(stride)) {
-                let begin = self.at(head, shape.key_tokens, key);
+        let scores = Disjoint::new(scratch.scores);
+        for from in block.keys.clone().step_by(PANEL_KEYS) {
+            let count = PANEL_KEYS.min(block.keys.end - from);
+            for (key, row) in (from..from + count).zip(scratch.keys.chunks_mut(stride)) {
+                let begin = self.at(block.head, shape.key_tokens, key);
                 row[..shape.head_dim].copy_from_slice(&self.k[begin..begin + shape.head_dim]);
             }
             for (feature, depth) in depth_blocks(shape.head_dim) {
-                let begin = self.at(head, shape.query_tokens, queries.start) + feature;
-                let a = &self.q[begin..];
-                let a = Rows { values: a, stride: shape.features(), count: queries.len() };
-                let b = Rows { values: &panel[feature..], stride, count };
-                let stride = panel_stride(shape.key_tokens);
+                let a = self.at(block.head, shape.query_tokens, block.queries.start) + feature;
+                let (a, count_a) = (&self.q[a..], block.queries.len());
+                let a = Rows { values: a, stride: shape.features(), count: count_a };
+                let b = Rows { values: &scratch.keys[feature..], stride, count };
+                let (begin, stride) = (from - block.keys.start, panel_stride(shape.block_keys()));
                 // SAFETY: the scores are this task's own.
-                let target = unsafe { Target::new(&scores, from, stride, feature > 0) };
+                let target = unsafe { Target::new(&scores, begin, stride, feature > 0) };
                 multiply_rows(self.isa, a, b, depth, target);
             }
         }
     }
 
-    /// `out[query] = sum over keys of scores[query, key] · v[key]`, not yet normalised.
-    fn weigh(
-        &self,
-        head: usize,
-        queries: Range<usize>,
-        keys: usize,
-        scores: &[f32],
-        values: &[f32],
-    ) {
+    /// Turns scores into weights that are relative to the largest score so far, and makes what was
+    /// summed before relative to it too. The block's first query is number `first` of its chunk.
+    fn soften(&self, block: &Block, first: usize, scratch: &mut Scratch<'_>) {
         let shape = self.shape;
-        let stride = panel_stride(shape.key_tokens);
-        for (from, depth) in depth_blocks(keys) {
-            for feature in (0..shape.head_dim).step_by(PANEL_FEATURES) {
-                let count = PANEL_FEATURES.min(shape.head_dim - feature);
-                let a = Rows { values: &scores[from..], stride, count: queries.len() };
-                let b = Rows { values: &values[feature * stride + from..], stride, count };
-                let begin = self.at(head, shape.query_tokens, queries.start) + feature;
-                // SAFETY: no other task has these queries of this head.
-                let target = unsafe { Target::new(self.out, begin, shape.features(), from > 0) };
-                multiply_rows(self.isa, a, b, depth, target);
+        let rows = scratch.scores.chunks_mut(panel_stride(shape.block_keys()));
+        let softmax = scratch.largest[first..].iter_mut().zip(&mut scratch.sums[first..]);
+        for ((query, row), (largest, sum)) in block.queries.clone().zip(rows).zip(softmax) {
+            let end = if shape.causal { block.keys.end.min(query + 1) } else { block.keys.end };
+            let seen = end - block.keys.start;
+            let bias = self.bias.map(|bias| {
+                let offsets = shape.query_tokens + shape.key_tokens - 1;
+                let begin = block.head % shape.heads * offsets + shape.query_tokens - 1 - query;
+                &bias[begin + block.keys.start..begin + end]
+            });
+            let factor = exponentials(self.isa, &mut row[..seen], shape.scale, bias, largest, sum);
+            row[seen..block.keys.len()].fill(0.0);
+            if block.keys.start > 0 && factor != 1.0 {
+                let from = self.at(block.head, shape.query_tokens, query);
+                // SAFETY: no other task has this query of this head.
+                let row = unsafe { self.out.range(from..from + shape.head_dim) };
+                row.iter_mut().for_each(|value| *value *= factor);
             }
+        }
+    }
+
+    /// Adds `sum over the block's keys of weights[query, key] · v[key]` to `out[query]`, which the
+    /// first block begins.
+    fn accumulate(&self, block: &Block, scratch: &mut Scratch<'_>) {
+        let (shape, keys) = (self.shape, block.keys.len());
+        let stride = panel_stride(shape.block_keys());
+        let v = &self.v[self.at(block.head, shape.key_tokens, block.keys.start)..];
+        let v = Rows { values: v, stride: shape.features(), count: keys };
+        transpose(self.isa, v, shape.head_dim, scratch.values, stride);
+        for feature in (0..shape.head_dim).step_by(PANEL_FEATURES) {
+            let count = PANEL_FEATURES.min(shape.head_dim - feature);
+            let a = Rows { values: scratch.scores, stride, count: block.queries.len() };
+            let b = Rows { values: &scratch.values[feature * stride..], stride, count };
+            let begin = self.at(block.head, shape.query_tokens, block.queries.start) + feature;
+            let accumulate = block.keys.start > 0;
+            // SAFETY: no other task has these queries of this head.
+            let target = unsafe { Target::new(self.out, begin, shape.features(), accumulate) };
+            multiply_rows(self.isa, a, b, keys, target);
         }
     }
 }
 
 per_isa! {
-    /// Replaces each score by `exp(scale · score + bias - the largest of these)`; returns the sum.
-    fn exponentials<L>(scores: &mut [f32], scale: f32, bias: Option<&[f32]>) -> f32 {
+    /// Replaces each score by `exp(scale · score + bias - largest)` with the largest of these and of
+    /// those before; adds them to `sum`. Returns the factor by which weights before are too large.
+    fn exponentials<L>(
+        scores: &mut [f32],
+        scale: f32,
+        bias: Option<&[f32]>,
+        largest: &mut f32,
+        sum: &mut f32,
+    ) -> f32 {
         /// Running values: enough that the compiler can keep them in vectors.
         const LANES: usize = 16;
         match bias {
@@ -281,27 +302,31 @@ per_isa! {
                 }
             }
         }
-        let mut largest = [f32::NEG_INFINITY; LANES];
+        let before = *largest;
+        let mut maxima = [before; LANES];
         let (blocks, rest) = scores.as_chunks::<LANES>();
         for block in blocks {
             for lane in 0..LANES {
-                largest[lane] = if block[lane] > largest[lane] { block[lane] } else { largest[lane] };
+                maxima[lane] = if block[lane] > maxima[lane] { block[lane] } else { maxima[lane] };
             }
         }
-        let largest = largest.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+        let maximum = maxima.iter().chain(rest).fold(before, |a, &b| a.max(b));
         let mut sums = [0.0; LANES];
         let (blocks, rest) = scores.as_chunks_mut::<LANES>();
         for block in blocks {
             for lane in 0..LANES {
-                block[lane] = exp::<L>(block[lane] - largest);
+                block[lane] = exp::<L>(block[lane] - maximum);
                 sums[lane] += block[lane];
             }
         }
         for (score, sum) in rest.iter_mut().zip(&mut sums) {
-            *score = exp::<L>(*score - largest);
+            *score = exp::<L>(*score - maximum);
             *sum += *score;
         }
-        sums.iter().sum()
+        let factor = exp::<L>(before - maximum);
+        *sum = *sum * factor + sums.iter().sum::<f32>();
+        *largest = maximum;
+        factor
     }
 }
 
@@ -348,23 +373,36 @@ mod tests {
         out
     }
 
-    fn check(shape: AttentionShape, with_bias: bool) {
+    /// Compares every instruction set and some chunks with the reference; chunks to the bit.
+    fn check(shape: AttentionShape, bias: Option<&[f32]>) {
         let features = shape.heads * shape.head_dim;
         let mut random = Random::new(shape.key_tokens as u64);
         let q = random.normals(shape.batch * shape.query_tokens * features);
         let k = random.normals(shape.batch * shape.key_tokens * features);
         let v = random.normals(k.len());
-        let offsets = shape.query_tokens + shape.key_tokens - 1;
-        let bias = with_bias.then(|| random.normals(shape.heads * offsets));
-        let bias = bias.as_deref();
         let expected = reference(&shape, &q, &k, &v, bias);
         for_each_workers(|workers| {
-            let mut out = vec![f32::NAN; q.len()];
-            let mut scratch = scratch(attention_scratch_len(&shape, workers.count()));
-            attention(workers, &shape, &q, &k, &v, bias, &mut out, &mut scratch);
+            let attend = |query_chunk| {
+                let shape = AttentionShape { query_chunk, ..shape };
+                let mut out = vec![f32::NAN; q.len()];
+                let mut scratch = scratch(attention_scratch_len(&shape, workers.count()));
+                attention(workers, &shape, &q, &k, &v, bias, &mut out, &mut scratch);
+                out
+            };
+            let out = attend(shape.query_chunk);
             assert_close(&out, &expected, 1e-5, &format!("{shape:?} {}", workers.isa()));
+            let bits = |out: &[f32]| out.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+            for query_chunk in [1, 7, 32, 1000] {
+                let same = bits(&attend(query_chunk)) == bits(&out);
+                assert!(same, "{shape:?} {}: differs by chunks of {query_chunk}", workers.isa());
+            }
             out
         });
+    }
+
+    fn check_with_bias(shape: AttentionShape) {
+        let offsets = shape.query_tokens + shape.key_tokens - 1;
+        check(shape, Some(&Random::new(1).normals(shape.heads * offsets)));
     }
 
     const SHAPE: AttentionShape = AttentionShape {
@@ -375,36 +413,65 @@ mod tests {
         head_dim: 1,
         scale: 1.0,
         causal: false,
+        query_chunk: 64,
     };
 
     #[test]
     fn small_and_odd_shapes_match_the_reference() {
-        check(SHAPE, false);
-        check(AttentionShape { query_tokens: 5, key_tokens: 9, head_dim: 3, ..SHAPE }, true);
+        check(SHAPE, None);
+        check_with_bias(AttentionShape { query_tokens: 5, key_tokens: 9, head_dim: 3, ..SHAPE });
         let shape = AttentionShape { batch: 2, heads: 3, head_dim: 20, scale: 0.22, ..SHAPE };
-        check(AttentionShape { query_tokens: 70, key_tokens: 51, ..shape }, false);
-        check(AttentionShape { query_tokens: 33, key_tokens: 100, ..shape }, true);
+        check(AttentionShape { query_tokens: 70, key_tokens: 51, ..shape }, None);
+        check_with_bias(AttentionShape { query_tokens: 33, key_tokens: 100, ..shape });
     }
 
     #[test]
     fn causal_queries_see_only_what_came_before() {
         let shape = AttentionShape { heads: 2, head_dim: 16, scale: 0.25, causal: true, ..SHAPE };
-        check(AttentionShape { query_tokens: 77, key_tokens: 77, batch: 2, ..shape }, false);
-        check(AttentionShape { query_tokens: 130, key_tokens: 130, ..shape }, true);
+        check(AttentionShape { query_tokens: 77, key_tokens: 77, batch: 2, ..shape }, None);
+        check_with_bias(AttentionShape { query_tokens: 130, key_tokens: 130, ..shape });
+        // The second block begins within a chunk.
+        let tokens = KEY_BLOCK + 45;
+        let blocks = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..shape };
+        check(AttentionShape { heads: 1, ..blocks }, None);
     }
 
     #[test]
     fn one_head_is_shared_among_workers() {
         let shape = AttentionShape { query_tokens: 390, key_tokens: 410, head_dim: 40, ..SHAPE };
-        assert!(!shape.tasks_are_heads(2) && !shape.tasks_are_heads(3));
-        check(AttentionShape { scale: 0.16, ..shape }, false);
+        check(AttentionShape { scale: 0.16, ..shape }, None);
     }
 
     #[test]
     fn sums_longer_than_a_block_match_the_reference() {
         let long = AttentionShape { query_tokens: 3, key_tokens: 1500, head_dim: 8, ..SHAPE };
-        check(AttentionShape { scale: 0.35, ..long }, false);
+        check(AttentionShape { scale: 0.35, ..long }, None);
+        check_with_bias(AttentionShape { batch: 2, heads: 2, scale: 0.35, ..long });
         let wide = AttentionShape { query_tokens: 4, key_tokens: 6, head_dim: 1100, ..SHAPE };
-        check(AttentionShape { scale: 0.03, ..wide }, false);
+        check(AttentionShape { scale: 0.03, ..wide }, None);
+    }
+
+    #[test]
+    fn later_blocks_may_have_the_larger_scores() {
+        let (query_tokens, key_tokens) = (5, 3 * KEY_BLOCK + 1);
+        let shape = AttentionShape { query_tokens, key_tokens, head_dim: 8, scale: 0.35, ..SHAPE };
+        let offsets = query_tokens + key_tokens - 1;
+        let rising: Vec<f32> = (0..offsets).map(|at| at as f32 / 100.0).collect();
+        check(shape, Some(&rising));
+        // Nothing of the first block weighs anything.
+        let hidden = |at| if at < KEY_BLOCK + query_tokens { f32::NEG_INFINITY } else { 0.0 };
+        check(shape, Some(&(0..offsets).map(hidden).collect::<Vec<_>>()));
+    }
+
+    #[test]
+    fn scratch_does_not_grow_with_the_tokens() {
+        let scratch_len = |tokens, query_chunk| {
+            let shape = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..SHAPE };
+            let shape = AttentionShape { head_dim: 128, heads: 24, query_chunk, ..shape };
+            attention_scratch_len(&shape, 2)
+        };
+        assert_eq!(scratch_len(1536, 256), scratch_len(1_000_000, 256));
+        assert!(scratch_len(1536, 64) < scratch_len(1536, 256));
+        assert!(scratch_len(77, 256) < scratch_len(1536, 256));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::matmul::{LinearShape, linear, linear_scratch_len};
+use super::matmul::{Columns, LinearShape, linear, linear_scratch_len};
 use super::simd::Isa;
 use super::tile::{
     Grid, Rows, Target, aligned, depth_block_max, depth_blocks, multiply_rows, panel_len,
@@ -124,7 +124,8 @@ pub fn conv2d(
     assert_eq!(out.len(), pixels * shape.out_channels, "out");
     assert!(matches!(shape.upsample, 1 | 2), "upsample is 1 or 2");
     if shape.is_linear() {
-        linear(workers, &[input], weight, bias, Activation::None, out, scratch);
+        let columns = Columns::all(shape.out_channels);
+        linear(workers, &[input], weight, bias, Activation::None, out, columns, scratch);
         return;
     }
     let count = workers.count();

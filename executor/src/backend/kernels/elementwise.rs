@@ -1,5 +1,7 @@
 //! Operations on each element, in place.
 
+use std::ops::Range;
+
 use super::math::apply;
 use super::norm::Modulation;
 use super::simd::per_isa;
@@ -54,6 +56,35 @@ per_isa! {
     fn add_product<L>(x: &mut [f32], y: &[f32], gate: &[f32]) {
         for ((x, &y), &gate) in x.iter_mut().zip(y).zip(gate) {
             *x = L::mul_add(gate, y, *x);
+        }
+    }
+}
+
+/// `x[.., added] += scale · y`: `x` `[rows, features]`, `y` `[rows, length of added]`.
+pub fn scaled_add(
+    workers: &Workers,
+    x: &mut [f32],
+    features: usize,
+    added: Range<usize>,
+    y: &[f32],
+    scale: f32,
+) {
+    assert!(!added.is_empty() && added.end <= features, "{added:?} of {features} features");
+    assert_eq!(x.len() / features, y.len() / added.len(), "rows");
+    assert!(x.len().is_multiple_of(features) && y.len().is_multiple_of(added.len()));
+    let isa = workers.isa();
+    workers.for_each_chunk(x, features, 2, |first, x| {
+        let y = y[first * added.len()..].chunks_exact(added.len());
+        for (x, y) in x.chunks_exact_mut(features).zip(y) {
+            add_scaled(isa, &mut x[added.clone()], y, scale);
+        }
+    });
+}
+
+per_isa! {
+    fn add_scaled<L>(x: &mut [f32], y: &[f32], scale: f32) {
+        for (x, &y) in x.iter_mut().zip(y) {
+            *x = L::mul_add(scale, y, *x);
         }
     }
 }
@@ -165,6 +196,26 @@ mod tests {
             f64::from(x[at]) + f64::from(gate) * f64::from(y[at])
         };
         check(&x, expected, |workers, x| gated_add(workers, x, &y, modulation, 2));
+    }
+
+    #[test]
+    fn scaled_add_changes_its_features_only() {
+        let rows = 900;
+        let mut random = Random::new(6);
+        for (features, added) in [(1, 0..1), (121, 0..121), (121, 17..80), (300, 299..300)] {
+            let x = random.normals(rows * features);
+            let y = random.normals(rows * added.len());
+            let scale = -0.75;
+            let expected = |at: usize| {
+                let (row, feature) = (at / features, at % features);
+                let y = |from| f64::from(scale) * f64::from(y[row * added.len() + feature - from]);
+                let change = if added.contains(&feature) { y(added.start) } else { 0.0 };
+                f64::from(x[at]) + change
+            };
+            check(&x, expected, |workers, x| {
+                scaled_add(workers, x, features, added.clone(), &y, scale);
+            });
+        }
     }
 
     #[test]

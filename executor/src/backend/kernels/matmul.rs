@@ -55,11 +55,28 @@ fn panel_columns(rows: usize) -> usize {
     if rows <= FEW_ROWS { FEW_ROWS_PANEL_COLUMNS } else { PANEL_COLUMNS }
 }
 
-/// `out = activation(cat(inputs) · weightᵀ + bias)`.
+/// Which columns of its output a linear layer writes: as many as its weight has rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Columns {
+    /// Elements from one row of the output to the next.
+    pub stride: usize,
+    /// The first column that is written.
+    pub from: usize,
+}
+
+impl Columns {
+    /// All columns of an output of so many.
+    pub fn all(features: usize) -> Columns {
+        Columns { stride: features, from: 0 }
+    }
+}
+
+/// `out[columns] = activation(cat(inputs) · weightᵀ + bias)`.
 ///
 /// `inputs`: one to four `[rows, in]`, thought concatenated along the features. `weight`:
 /// `[out, sum of in]`, or a 1 x 1 convolution's `[out, in, 1, 1]`. `bias`: `[out]`. `out`:
-/// `[rows, out]`. `scratch`: [`linear_scratch_len`].
+/// `[rows, stride]`, of which `out` columns are written. `scratch`: [`linear_scratch_len`].
+#[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
 pub fn linear(
     workers: &Workers,
     inputs: &[&[f32]],
@@ -67,12 +84,15 @@ pub fn linear(
     bias: Option<WeightView<'_>>,
     activation: Activation,
     out: &mut [f32],
+    columns: Columns,
     scratch: &mut [f32],
 ) {
     let out_features = weight.shape[0];
-    let rows = out.len() / out_features;
+    let stride = columns.stride;
+    let rows = out.len() / stride;
     assert!((1..=INPUTS_MAX).contains(&inputs.len()), "1 to 4 inputs");
-    assert!(rows > 0 && out.len() == rows * out_features, "out is not [rows, {out_features}]");
+    assert!(rows > 0 && out.len() == rows * stride, "out is not [rows, {stride}]");
+    assert!(columns.from + out_features <= stride, "{out_features} columns beyond {stride}");
     let mut parts = [0; INPUTS_MAX];
     for (part, input) in parts.iter_mut().zip(inputs) {
         *part = input.len() / rows;
@@ -83,7 +103,7 @@ pub fn linear(
     assert!(bias.is_none_or(|bias| bias.shape == [out_features]), "bias is not [{out_features}]");
 
     let shape = LinearShape { rows, in_features: &parts[..inputs.len()], out_features };
-    let operands = Operands { shape, in_features, inputs, weight, bias, activation };
+    let operands = Operands { shape, in_features, inputs, weight, bias, activation, out: columns };
     let grid = Grid::new(rows, out_features, PANEL_COLUMNS, TASK_ROWS_MIN, workers.count());
     let operations = 2 * rows * in_features * out_features;
     let scratch_len = worker_scratch_len(&shape);
@@ -106,6 +126,7 @@ struct Operands<'a> {
     weight: WeightView<'a>,
     bias: Option<WeightView<'a>>,
     activation: Activation,
+    out: Columns,
 }
 
 impl Operands<'_> {
@@ -130,8 +151,8 @@ impl Operands<'_> {
                 let values = &input[rows.start * part + from..];
                 let a = Rows { values, stride: part, count: rows.len() };
                 let b = Rows { values: panel, stride, count: columns.len() };
-                let n = self.shape.out_features;
-                let begin = rows.start * n + columns.start;
+                let Columns { stride: n, from: left } = self.out;
+                let begin = rows.start * n + left + columns.start;
                 // SAFETY: no other task has these rows and columns.
                 let target = unsafe { Target::new(out, begin, n, first + from > 0) };
                 multiply_rows(isa, a, b, depth, target);
@@ -157,7 +178,7 @@ impl Operands<'_> {
             widen(isa, stored, columns.start, bias);
         }
         for row in rows {
-            let from = row * self.shape.out_features + columns.start;
+            let from = row * self.out.stride + self.out.from + columns.start;
             // SAFETY: no other task has this row and these columns.
             let values = unsafe { out.range(from..from + columns.len()) };
             values.iter_mut().zip(&*bias).for_each(|(value, bias)| *value += bias);
@@ -215,7 +236,8 @@ mod tests {
             let mut scratch = scratch(linear_scratch_len(&shape, workers.count()));
             let bias = bias.as_ref().map(Stored::view);
             let none = Activation::None;
-            linear(workers, &inputs, weight.view(), bias, none, &mut out, &mut scratch);
+            let all = Columns::all(n);
+            linear(workers, &inputs, weight.view(), bias, none, &mut out, all, &mut scratch);
             let name = format!("{rows} x {parts:?} x {n} {storage} {}", workers.isa());
             assert_close(&out, &expected, 1e-5, &name);
             out
@@ -250,7 +272,8 @@ mod tests {
             let mut scratch = scratch(linear_scratch_len(&shape, workers.count()));
             let view = (weight.view(), Some(bias.view()));
             let silu = Activation::Silu;
-            linear(workers, &[&[1.0]], view.0, view.1, silu, &mut out, &mut scratch);
+            let all = Columns::all(2);
+            linear(workers, &[&[1.0]], view.0, view.1, silu, &mut out, all, &mut scratch);
             let silu = |x: f64| x / (1.0 + (-x).exp());
             assert_close(&out, &[silu(1.5), silu(-1.75)], 1e-6, "silu");
             out.to_vec()
@@ -269,7 +292,8 @@ mod tests {
             let mut out = vec![0.0; x.len() / k * n];
             let mut scratch = scratch(linear_scratch_len(&shape, 2));
             let none = Activation::None;
-            linear(&workers, &[x], weight.view(), None, none, &mut out, &mut scratch);
+            let all = Columns::all(n);
+            linear(&workers, &[x], weight.view(), None, none, &mut out, all, &mut scratch);
             out
         };
         let together = run(&x);

@@ -128,6 +128,14 @@ pub(super) trait Lanes {
     /// # Safety
     /// The machine has the instructions.
     unsafe fn sums(vectors: &[Self::Vector; 8]) -> [f32; 8];
+
+    /// Writes eight elements of each of eight rows as the columns of eight others: rows begin
+    /// `from_stride` and `to_stride` apart.
+    ///
+    /// # Safety
+    /// The machine has the instructions; all eight elements of each row are valid for reading from
+    /// `from` and for writing to `to`, and the two do not overlap.
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 }
 
 /// Compiles a function for each instruction set, as `body::<L>` with `L` the set's [`Lanes`]; the

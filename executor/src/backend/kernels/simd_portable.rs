@@ -58,4 +58,16 @@ impl Lanes for Portable {
         }
         sums
     }
+
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for row in 0..8 {
+            for column in 0..8 {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    *to.add(column * to_stride + row) = *from.add(row * from_stride + column)
+                };
+            }
+        }
+    }
 }

@@ -4,10 +4,12 @@
 //! enabled, which `per_isa!` sees to.
 
 use std::arch::x86_64::{
-    __m256, __m512, _mm_add_ps, _mm_storeu_ps, _mm256_castps256_ps128, _mm256_extractf128_ps,
-    _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_ps,
-    _mm256_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_loadu_ps,
-    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_storeu_ps,
+    __m256, __m512, _mm_add_ps, _mm_loadu_ps, _mm_storeu_ps, _mm256_castps128_ps256,
+    _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps,
+    _mm256_insertf128_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_ps,
+    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_loadu_ps, _mm512_setzero_ps,
+    _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_storeu_ps,
 };
 
 use super::simd::Lanes;
@@ -73,6 +75,12 @@ impl Lanes for Avx512 {
         }
         // Block i of four lanes begins with the sums of vectors i and i + 4.
         [lanes[0], lanes[4], lanes[8], lanes[12], lanes[1], lanes[5], lanes[9], lanes[13]]
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { transpose(from, from_stride, to, to_stride) }
     }
 }
 
@@ -158,5 +166,46 @@ impl Lanes for Avx2 {
             }
         }
         sums
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { transpose(from, from_stride, to, to_stride) }
+    }
+}
+
+/// [`Lanes::transpose`], with instructions that both sets have.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Row i in the low half and row i + 4 in the high one; first the left four columns, then the
+        // right four.
+        let four_rows = |column: usize| {
+            let pair = |row: usize| {
+                let low = _mm_loadu_ps(from.add(row * from_stride + column));
+                let high = _mm_loadu_ps(from.add((row + 4) * from_stride + column));
+                _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
+            };
+            [pair(0), pair(1), pair(2), pair(3)]
+        };
+        for column in [0, 4] {
+            let [a, b, c, d] = four_rows(column);
+            let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+            let columns = [
+                _mm256_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low),
+                _mm256_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low),
+                _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+                _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+            ];
+            for (index, values) in columns.into_iter().enumerate() {
+                _mm256_storeu_ps(to.add((column + index) * to_stride), values);
+            }
+        }
     }
 }
