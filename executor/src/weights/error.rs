@@ -75,6 +75,15 @@ pub enum WeightsError {
         cause: io::Error,
     },
 
+    /// The system refused to say or be told what becomes of a file's pages.
+    #[error("cannot manage the page cache of {}: {cause}", .path.display())]
+    PageCache {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+
     /// Someone shortened the file while it was mapped; its tensors cannot be read any more.
     #[error(
         "{} shrank from {mapped_bytes} to {present_bytes} bytes while in use; \

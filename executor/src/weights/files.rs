@@ -3,28 +3,37 @@
 //! Invariants: each name stands once, each tensor lies within its file's mapping, and everything is
 //! ordered by name, so that what is built from it does not depend on the layout of the files.
 
+mod adapted;
+
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use protocol::plan::MappingPolicy;
 use protocol::{Bytes, StorageType};
 
 use super::dimensions::Dimensions;
 use super::header::Header;
 use super::index::ShardIndex;
+use super::lora::LinearAdapter;
 use super::mapping::{MappedFile, open_regular};
 use super::{Dtype, WeightView, WeightsError};
 
-/// The mapped files of a component and where each tensor lies in them.
-#[derive(Debug)]
+/// The mapped files of a component, where each tensor lies in them, and what is to be computed beside
+/// its linear layers. Clones share the mappings.
+#[derive(Debug, Clone)]
 pub struct WeightFiles {
     /// The single file, or the index: what a message about the whole names.
     origin: PathBuf,
-    files: Vec<MappedFile>,
+    files: Vec<Arc<MappedFile>>,
     tensors: BTreeMap<String, Location>,
+    adapters: BTreeMap<String, Vec<LinearAdapter>>,
+    private_bytes: Bytes,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Location {
     dtype: Dtype,
     shape: Dimensions,
@@ -89,9 +98,19 @@ impl WeightFiles {
     /// # Errors
     /// Those of [`MappedFile::open`], [`WeightsError::Read`] and [`WeightsError::Header`].
     pub fn open_file(path: &Path) -> Result<WeightFiles, WeightsError> {
+        WeightFiles::open_file_with_notes(path).map(|(files, _)| files)
+    }
+
+    /// Opens one file that holds everything, and answers also with its notes about itself, by name.
+    ///
+    /// # Errors
+    /// As [`WeightFiles::open_file`].
+    pub fn open_file_with_notes(
+        path: &Path,
+    ) -> Result<(WeightFiles, BTreeMap<String, String>), WeightsError> {
         let mut files = WeightFiles::empty(path);
-        files.add(path)?;
-        Ok(files.opened())
+        let notes = files.add(path)?;
+        Ok((files.opened(), notes))
     }
 
     fn open_index(dir: &Path, path: &Path) -> Result<WeightFiles, WeightsError> {
@@ -121,11 +140,17 @@ impl WeightFiles {
     }
 
     fn empty(origin: &Path) -> WeightFiles {
-        WeightFiles { origin: origin.to_owned(), files: Vec::new(), tensors: BTreeMap::new() }
+        WeightFiles {
+            origin: origin.to_owned(),
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            adapters: BTreeMap::new(),
+            private_bytes: Bytes::ZERO,
+        }
     }
 
-    /// Maps one more file and takes in its tensors.
-    fn add(&mut self, path: &Path) -> Result<(), WeightsError> {
+    /// Maps one more file and takes in its tensors; the answer is the file's notes.
+    fn add(&mut self, path: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
         let mapped = MappedFile::open(path)?;
         let header = Header::read(mapped.file(), mapped.size().0)
             .map_err(|cause| WeightsError::Read { path: path.to_owned(), cause })?
@@ -148,8 +173,8 @@ impl WeightFiles {
             };
             self.tensors.insert(tensor, location);
         }
-        self.files.push(mapped);
-        Ok(())
+        self.files.push(Arc::new(mapped));
+        Ok(header.notes)
     }
 
     fn opened(self) -> WeightFiles {
@@ -228,7 +253,7 @@ impl WeightFiles {
 
     /// The files that hold tensors, in the order of [`TensorInfo::file_index`].
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().map(MappedFile::path)
+        self.files.iter().map(|file| file.path())
     }
 
     /// Checks that every mapping can still be read; to be called before the weights are used.
@@ -236,7 +261,50 @@ impl WeightFiles {
     /// # Errors
     /// Those of [`MappedFile::check_unchanged`].
     pub fn check_unchanged(&self) -> Result<(), WeightsError> {
-        self.files.iter().try_for_each(MappedFile::check_unchanged)
+        self.files.iter().try_for_each(|file| file.check_unchanged())
+    }
+
+    /// Tells the system how the files will be read, and [`WeightFiles::release`] what to do; to be
+    /// called once, before weights are read.
+    ///
+    /// # Errors
+    /// Those of [`MappedFile::advise`].
+    pub fn advise(&self, policy: MappingPolicy) -> Result<(), WeightsError> {
+        self.files.iter().try_for_each(|file| file.advise(policy))
+    }
+
+    /// Says that these weights were copied to where they are needed, as [`MappedFile::release`]. A
+    /// refusal of the system is only logged: the weights are where they should be.
+    ///
+    /// # Panics
+    /// If the weights are of other files.
+    pub fn release<'a>(&self, weights: impl IntoIterator<Item = &'a TensorRef>) {
+        for weight in weights {
+            let range = weight.offset_bytes..weight.offset_bytes + weight.size_bytes;
+            self.release_range(weight.file_index, range);
+        }
+    }
+
+    /// Says that all weights of these files were copied, as [`WeightFiles::release`]. What was read
+    /// ahead beyond them, and headers, go as well.
+    pub fn release_all(&self) {
+        for (index, file) in self.files.iter().enumerate() {
+            self.release_range(index, 0..file.bytes().len());
+        }
+    }
+
+    fn release_range(&self, file_index: usize, range: Range<usize>) {
+        if let Err(fault) = self.files[file_index].release(range) {
+            tracing::warn!("{fault}");
+        }
+    }
+
+    /// How much of the files is in the page cache, as [`MappedFile::cached_bytes`].
+    ///
+    /// # Errors
+    /// Those of [`MappedFile::cached_bytes`].
+    pub fn cached_bytes(&self) -> Result<Bytes, WeightsError> {
+        self.files.iter().map(|file| file.cached_bytes(0..file.bytes().len())).sum()
     }
 
     fn slice(&self, file_index: usize, offset_bytes: usize, size_bytes: usize) -> &[u8] {
@@ -301,6 +369,39 @@ impl TensorRef {
     /// Length.
     pub fn size(&self) -> Bytes {
         Bytes(self.size_bytes as u64)
+    }
+
+    /// Length of one row: of all that shares an index of the outermost dimension.
+    pub fn row_bytes(&self) -> Bytes {
+        let rows = self.shape().first().copied().unwrap_or(1).max(1);
+        Bytes((self.size_bytes / rows) as u64)
+    }
+
+    /// Some rows of a matrix, which lie in one piece.
+    ///
+    /// # Panics
+    /// If this is no matrix, or has fewer rows.
+    pub(super) fn rows(&self, rows: Range<usize>) -> TensorRef {
+        let &[count, columns] = self.shape() else { panic!("no matrix: {:?}", self.shape) };
+        assert!(rows.start <= rows.end && rows.end <= count, "rows {rows:?} of {count}");
+        let row_bytes = columns * self.storage.element_bytes();
+        TensorRef {
+            storage: self.storage,
+            shape: Dimensions::new(&[rows.len(), columns]).expect("two dimensions"),
+            file_index: self.file_index,
+            offset_bytes: self.offset_bytes + rows.start * row_bytes,
+            size_bytes: rows.len() * row_bytes,
+        }
+    }
+
+    /// Which of [`WeightFiles::paths`] it is in.
+    pub(super) fn file_index(&self) -> usize {
+        self.file_index
+    }
+
+    /// Its bytes, from the start of that file.
+    pub(super) fn byte_range(&self) -> Range<usize> {
+        self.offset_bytes..self.offset_bytes + self.size_bytes
     }
 }
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::weights::header::HeaderError;
 use crate::weights::index::IndexError;
-use crate::weights::support::{file_bytes, header_text};
+use crate::weights::support::{directory_on_disk, file_bytes, header_text, write_through};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures");
 const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
@@ -325,4 +325,31 @@ fn the_reference_fixtures_are_read() {
     assert_eq!(dit.total_tensor_bytes(), Bytes(979_968));
     let bias = dit.require("context_embedder.bias", &[64]).unwrap();
     assert_eq!((bias.storage(), bias.view(&dit).bytes.len()), (StorageType::BF16, 128));
+}
+
+#[test]
+fn released_weights_leave_the_page_cache() {
+    /// Larger than what the system caches in one piece.
+    const LENGTH: usize = 1 << 20;
+    let dir = directory_on_disk();
+    let path = dir.path().join("model.safetensors");
+    write_through(&path, &vectors(&[("a", LENGTH), ("b", LENGTH), ("c", LENGTH), ("d", LENGTH)]));
+    let files = WeightFiles::open(dir.path(), &STEMS).unwrap();
+    files.advise(MappingPolicy::Drop).unwrap();
+    let tensors = ["a", "b", "c", "d"].map(|name| files.require(name, &[LENGTH]).unwrap());
+    assert!(files.cached_bytes().unwrap() >= files.total_tensor_bytes());
+
+    files.release([&tensors[3], &tensors[0], &tensors[1]]);
+    let cached = |from: usize, to: usize| {
+        let file = &files.files[0];
+        file.cached_bytes(from..to).unwrap().as_usize()
+    };
+    let (b, c) = (tensors[1].offset_bytes, tensors[2].offset_bytes);
+    let page = rustix::param::page_size();
+    assert_eq!(cached(b - page, b + page), 0, "neighbours that go together");
+    assert_eq!(cached(c, c + LENGTH), (LENGTH + c % page).next_multiple_of(page), "not released");
+
+    files.release_all();
+    assert_eq!(files.cached_bytes().unwrap(), Bytes::ZERO);
+    assert_eq!(tensors[2].view(&files).bytes[..4], [0, 1, 2, 3]);
 }
