@@ -111,6 +111,15 @@ impl Dtype {
         }
     }
 
+    /// The type of tensors that are computed with as `storage`.
+    pub fn of_storage(storage: StorageType) -> Dtype {
+        match storage {
+            StorageType::F32 => Dtype::F32,
+            StorageType::F16 => Dtype::F16,
+            StorageType::BF16 => Dtype::BF16,
+        }
+    }
+
     fn row(self) -> &'static (Dtype, &'static str, u64) {
         &DTYPES[self as usize]
     }
@@ -141,6 +150,7 @@ mod tests {
             assert_eq!(dtype.storage().is_some(), Dtype::SUPPORTED.contains(&dtype), "{name}");
             if let Some(storage) = dtype.storage() {
                 assert_eq!(storage.element_bytes() as u64 * 8, bits, "{name}");
+                assert_eq!(Dtype::of_storage(storage), dtype);
             }
         }
     }

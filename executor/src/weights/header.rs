@@ -31,6 +31,8 @@ pub const NAME_BYTES_MAX: usize = 512;
 pub struct Header {
     /// The tensors by name.
     pub tensors: BTreeMap<String, TensorEntry>,
+    /// The file's notes about itself, by name; all together no longer than the header.
+    pub notes: BTreeMap<String, String>,
 }
 
 /// Where a tensor lies in its file, and what it is.
@@ -64,12 +66,12 @@ impl Header {
             })?;
         let text = std::str::from_utf8(text)
             .map_err(|fault| HeaderError::NotUtf8 { at_byte: fault.valid_up_to() })?;
-        let mut tensors = entries::parse(text)?;
+        let (mut tensors, notes) = entries::parse(text)?;
         check_layout(&tensors, data_start, file_bytes)?;
         for entry in tensors.values_mut() {
             entry.offset_bytes += data_start;
         }
-        Ok(Header { tensors })
+        Ok(Header { tensors, notes })
     }
 
     /// Reads and parses the header of an open file whose cursor stands at its start. Reading

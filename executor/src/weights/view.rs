@@ -1,5 +1,6 @@
 //! A weight as the kernels see it: bytes in their storage type, wherever they lie.
 
+use half::{bf16, f16};
 use protocol::StorageType;
 
 /// A borrowed weight. The bytes may lie in a file mapping or in a device's region, and are **not
@@ -18,21 +19,124 @@ impl WeightView<'_> {
     /// All elements as f32. For small tensors that are inputs rather than weights; kernels widen what
     /// they need, a panel at a time.
     pub fn to_f32(&self) -> Vec<f32> {
-        match self.storage {
-            StorageType::F32 => {
-                let element =
-                    |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                self.bytes.chunks_exact(4).map(element).collect()
+        let mut values = vec![0.0; self.bytes.len() / self.storage.element_bytes()];
+        self.read(0, &mut values);
+        values
+    }
+
+    /// The elements from `first` on as f32, as many as `values` takes.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn read(&self, first: usize, values: &mut [f32]) {
+        let size = self.storage.element_bytes();
+        widen(self.storage, &self.bytes[first * size..][..values.len() * size], values);
+    }
+}
+
+/// Reads stored elements, as many as `values` takes.
+pub(super) fn widen(storage: StorageType, bytes: &[u8], values: &mut [f32]) {
+    match storage {
+        StorageType::F32 => read_each(bytes, values, f32::from_le_bytes),
+        StorageType::F16 => read_each(bytes, values, |bits| f16::from_le_bytes(bits).to_f32()),
+        StorageType::BF16 => read_each(bytes, values, |bits| bf16::from_le_bytes(bits).to_f32()),
+    }
+}
+
+/// Stores values in a type, each rounded once, to the nearest, ties to even. `false` if any is not
+/// finite as stored; all are stored all the same.
+pub(super) fn narrow(storage: StorageType, values: &[f64], bytes: &mut [u8]) -> bool {
+    match storage {
+        StorageType::F32 => write_each(values, bytes, |value| {
+            let stored = value as f32;
+            (stored.to_le_bytes(), stored)
+        }),
+        StorageType::F16 => write_each(values, bytes, |value| {
+            let stored = f16::from_f32(to_odd_f32(value));
+            (stored.to_le_bytes(), stored.to_f32())
+        }),
+        StorageType::BF16 => write_each(values, bytes, |value| {
+            let stored = bf16::from_f32(to_odd_f32(value));
+            (stored.to_le_bytes(), stored.to_f32())
+        }),
+    }
+}
+
+/// A value as f32, cut off, with an odd last bit if anything was lost: rounding that again to a shorter
+/// type is as good as rounding the value itself (Boldo and Melquiond, "Emulation of FMA and correctly
+/// rounded sums", 2008).
+fn to_odd_f32(value: f64) -> f32 {
+    let nearest = value as f32;
+    if f64::from(nearest) == value {
+        return nearest;
+    }
+    let too_far = f64::from(nearest).abs() > value.abs();
+    f32::from_bits((nearest.to_bits() - u32::from(too_far)) | 1)
+}
+
+fn read_each<const N: usize>(bytes: &[u8], values: &mut [f32], widen: impl Fn([u8; N]) -> f32) {
+    assert_eq!(bytes.len(), N * values.len());
+    values.iter_mut().zip(bytes.as_chunks().0).for_each(|(to, &from)| *to = widen(from));
+}
+
+/// `narrow` gives the bytes, and the value that they stand for.
+fn write_each<const N: usize>(
+    values: &[f64],
+    bytes: &mut [u8],
+    narrow: impl Fn(f64) -> ([u8; N], f32),
+) -> bool {
+    assert_eq!(bytes.len(), N * values.len());
+    let mut finite = true;
+    for (to, &value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+        let (stored, kept) = narrow(value);
+        *to = stored;
+        finite &= kept.is_finite();
+    }
+    finite
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `value` is after being stored, and whether it was finite.
+    fn stored(storage: StorageType, value: f64) -> (f32, bool) {
+        let mut bytes = vec![0; storage.element_bytes()];
+        let finite = narrow(storage, &[value], &mut bytes);
+        (WeightView { storage, shape: &[1], bytes: &bytes }.to_f32()[0], finite)
+    }
+
+    #[test]
+    fn a_value_is_rounded_once() {
+        use StorageType::{BF16, F16, F32};
+        // Steps above 1 are 2⁻²³, 2⁻¹⁰ and 2⁻⁷. A value a little off the middle of two, by less than f32
+        // sees, is no tie.
+        let little = 2_f64.powi(-40);
+        for (storage, digits) in [(F32, 23), (F16, 10), (BF16, 7)] {
+            let step = 2_f64.powi(-digits);
+            let at = |steps: f64| 1.0 + steps * step;
+            for (value, expected) in [
+                (at(0.5), at(0.0)),
+                (at(1.5), at(2.0)),
+                (at(0.5) + little, at(1.0)),
+                (at(1.5) - little, at(1.0)),
+                (at(0.5) - little, at(0.0)),
+                (at(3.0), at(3.0)),
+            ] {
+                assert_eq!(stored(storage, value), (expected as f32, true), "{value} as {storage}");
+                assert_eq!(stored(storage, -value), (-expected as f32, true), "-{value}");
             }
-            StorageType::F16 => self.halves(|bits| half::f16::from_bits(bits).to_f32()),
-            StorageType::BF16 => self.halves(|bits| half::bf16::from_bits(bits).to_f32()),
         }
     }
 
-    fn halves(&self, widen: impl Fn(u16) -> f32) -> Vec<f32> {
-        self.bytes
-            .chunks_exact(2)
-            .map(|bytes| widen(u16::from_le_bytes([bytes[0], bytes[1]])))
-            .collect()
+    #[test]
+    fn what_a_type_cannot_hold_is_noticed() {
+        use StorageType::{BF16, F16, F32};
+        for (storage, largest) in [(F32, f64::from(f32::MAX)), (F16, 65504.0), (BF16, 3.3895e38)] {
+            assert!(stored(storage, largest).1, "{storage}");
+            assert!(!stored(storage, largest * 1.01).1, "{storage}");
+            assert!(!stored(storage, f64::NAN).1 && !stored(storage, f64::INFINITY).1);
+            assert_eq!(stored(storage, 1e-300), (0.0, true));
+        }
     }
 }

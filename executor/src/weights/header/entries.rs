@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::{HeaderError, NAME_BYTES_MAX, TENSORS_MAX, TensorEntry};
 use crate::weights::Dtype;
@@ -20,8 +20,11 @@ use crate::weights::error::excerpt;
 /// The one name that is no tensor's.
 const METADATA: &str = "__metadata__";
 
+/// What a header says: its tensors and its notes, by name.
+type Entries = (BTreeMap<String, TensorEntry>, BTreeMap<String, String>);
+
 /// Parses the header's text. Offsets in the answer count from the start of the data.
-pub(super) fn parse(text: &str) -> Result<BTreeMap<String, TensorEntry>, HeaderError> {
+pub(super) fn parse(text: &str) -> Result<Entries, HeaderError> {
     if !text.starts_with('{') {
         return Err(HeaderError::NotObject);
     }
@@ -29,7 +32,7 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, TensorEntry>, HeaderE
     let mut json = serde_json::Deserializer::from_str(text);
     let parsed = collector.deserialize(&mut json).and_then(|()| json.end());
     match (parsed, collector.stopped) {
-        (Ok(()), _) => Ok(collector.tensors),
+        (Ok(()), _) => Ok((collector.tensors, collector.notes.unwrap_or_default())),
         (Err(_), Some(Stop::Fault(fault))) => Err(fault),
         (Err(cause), Some(Stop::Inside(name))) => Err(if name == METADATA {
             HeaderError::MalformedMetadata(cause)
@@ -43,7 +46,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, TensorEntry>, HeaderE
 #[derive(Default)]
 struct Collector {
     tensors: BTreeMap<String, TensorEntry>,
-    metadata_seen: bool,
+    /// There once the one name that is no tensor's was seen.
+    notes: Option<BTreeMap<String, String>>,
     stopped: Option<Stop>,
 }
 
@@ -63,12 +67,12 @@ impl Collector {
             return Err(self.stop(Stop::Fault(fault)));
         }
         if name == METADATA {
-            self.metadata_seen = true;
-            let metadata: Result<Metadata, A::Error> = map.next_value();
-            if metadata.is_err() {
+            let notes: Result<Notes, A::Error> = map.next_value();
+            if notes.is_err() {
                 self.stopped = Some(Stop::Inside(name.into_owned()));
             }
-            return metadata.map(|Metadata| true);
+            self.notes = Some(notes?.0);
+            return Ok(true);
         }
         let raw: RawEntry<'_> = match map.next_value() {
             Ok(raw) => raw,
@@ -90,7 +94,7 @@ impl Collector {
         if name.len() > NAME_BYTES_MAX {
             return Err(HeaderError::NameTooLong { start: excerpt(name), bytes: name.len() });
         }
-        if self.tensors.contains_key(name) || (name == METADATA && self.metadata_seen) {
+        if self.tensors.contains_key(name) || (name == METADATA && self.notes.is_some()) {
             return Err(HeaderError::DuplicateTensor { tensor: name.to_owned() });
         }
         if name != METADATA && self.tensors.len() == TENSORS_MAX {
@@ -218,26 +222,34 @@ impl<'de> Deserialize<'de> for RawShape {
     }
 }
 
-/// The file's notes about itself: checked to be strings, not kept.
-struct Metadata;
+/// The file's notes about itself: strings by name, no name twice.
+struct Notes(BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Metadata {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
-        struct Notes;
+impl<'de> Deserialize<'de> for Notes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Notes, D::Error> {
+        struct Strings;
 
-        impl<'de> Visitor<'de> for Notes {
-            type Value = Metadata;
+        impl<'de> Visitor<'de> for Strings {
+            type Value = Notes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map from strings to strings")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
-                while map.next_entry::<IgnoredAny, Text<'_>>()?.is_some() {}
-                Ok(Metadata)
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Notes, A::Error> {
+                let mut notes = BTreeMap::new();
+                while let Some((name, note)) = map.next_entry()? {
+                    let name: String = name;
+                    if notes.contains_key(&name) {
+                        let name = excerpt(&name);
+                        return Err(Error::custom(format!("the note {name:?} stands twice")));
+                    }
+                    notes.insert(name, note);
+                }
+                Ok(Notes(notes))
             }
         }
 
-        deserializer.deserialize_map(Notes)
+        deserializer.deserialize_map(Strings)
     }
 }

@@ -153,10 +153,20 @@ fn what_is_no_json_object_of_entries_is_refused() {
         let fault = refused(&file_bytes(header, 0));
         assert!(matches!(fault, HeaderError::NotJson(_)), "{header}: {fault}");
     }
-    for metadata in ["null", "[]", "3", r#"{"format": 1}"#, r#"{"format": {}}"#] {
+    let twice = r#"{"format": "pt", "format": "pt"}"#;
+    for metadata in ["null", "[]", "3", r#"{"format": 1}"#, r#"{"format": {}}"#, twice] {
         let fault = refused(&file_bytes(&format!(r#"{{"__metadata__":{metadata}}}"#), 0));
         assert!(matches!(fault, HeaderError::MalformedMetadata(_)), "{metadata}");
     }
+}
+
+#[test]
+fn notes_are_kept() {
+    let header = r#"{"__metadata__":{"format":"pt","quoted":"{\"r\": 4}"}}"#;
+    let notes = parse(&file_bytes(header, 0)).unwrap().notes;
+    let notes: Vec<_> = notes.iter().map(|(name, note)| (name.as_str(), note.as_str())).collect();
+    assert_eq!(notes, [("format", "pt"), ("quoted", r#"{"r": 4}"#)]);
+    assert!(parse(&file_bytes("{}", 0)).unwrap().notes.is_empty());
 }
 
 #[test]
