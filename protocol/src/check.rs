@@ -7,13 +7,15 @@
 use std::collections::BTreeSet;
 
 use crate::limits::{
-    BATCH_MAX, COMPONENTS_MAX, DEVICES_MAX, SEGMENTS_MAX, SEQUENCE_TOKENS_MAX, SIDE_PIXELS_MAX,
-    STEPS_MAX, STRING_BYTES_MAX, THREADS_MAX,
+    ATTENTION_CHUNK_MAX, BATCH_MAX, COMPONENTS_MAX, DEVICES_MAX, LAYOUTS_MAX, LOOKAHEAD_MAX,
+    LORAS_MAX, MEMORY_BYTES_MAX, ROW_SHARE_MAX, SEGMENTS_MAX, SEQUENCE_TOKENS_MAX, SIDE_PIXELS_MAX,
+    STEPS_MAX, STRING_BYTES_MAX, THREADS_MAX, UNSUPPORTED_MAX,
 };
 use crate::plan::{
-    ALIGNMENT_BYTES, ComponentPlan, DeviceBackend, DeviceId, JobShape, Phase, PhaseBytes,
-    Placement, Plan, Residency, SCHEMA,
+    ALIGNMENT_BYTES, ComponentPlan, DeviceBackend, DeviceId, GraphOptions, JobShape, Lora,
+    PartPlan, Phase, PhaseBytes, Placement, Plan, Residency, SCHEMA, SegmentPlan, VaeTile,
 };
+use crate::profile::{BackendKind, Layout};
 use crate::units::Bytes;
 
 /// A rule that a plan breaks.
@@ -37,11 +39,13 @@ pub fn check(plan: &Plan) -> Result<(), Violation> {
         ensure!(text.len() <= STRING_BYTES_MAX, "a name of {} bytes", text.len());
     }
     check_job(&plan.job)?;
-    let threads = plan.host.threads;
-    ensure!((1..=THREADS_MAX).contains(&threads), "{threads} threads");
+    check_host(plan)?;
     check_devices(plan)?;
     check_components(plan)?;
-    for phase in Phase::TIMELINE {
+    check_options(&plan.options)?;
+    check_lora(plan)?;
+    check_mapped(plan)?;
+    for &phase in plan.job.timeline() {
         check_phase(plan, phase)?;
     }
     check_peaks(plan)
@@ -58,7 +62,95 @@ pub fn check_job(job: &JobShape) -> Result<(), Violation> {
     ] {
         ensure!((1..=max).contains(&value), "{what} {value} is not within 1 to {max}");
     }
+    ensure!(job.first_step < job.steps, "first_step {} leaves no step", job.first_step);
+    ensure!(job.init_image || job.first_step == 0, "steps are left out without a picture");
     Ok(())
+}
+
+/// Checks options against the limits of the protocol. What a model can do is narrower.
+pub fn check_options(options: &GraphOptions) -> Result<(), Violation> {
+    let chunk = options.attention_chunk;
+    ensure!(
+        (1..=ATTENTION_CHUNK_MAX).contains(&chunk),
+        "an attention chunk of {chunk} queries is not within 1 to {ATTENTION_CHUNK_MAX}"
+    );
+    if let Some(VaeTile { width, height, overlap }) = options.vae_tile {
+        for side in [width, height] {
+            let sides = 1..=SIDE_PIXELS_MAX;
+            ensure!(sides.contains(&side), "a tile's side of {side} pixels");
+        }
+        ensure!((0.0..=0.5).contains(&overlap), "an overlap of {overlap} is not within 0 to 0.5");
+    }
+    ensure!(options.loras.len() <= LORAS_MAX, "{} LoRA files", options.loras.len());
+    for Lora { path, weight } in &options.loras {
+        ensure!(path.len() <= STRING_BYTES_MAX, "a LoRA path of {} bytes", path.len());
+        ensure!(weight.is_finite(), "a LoRA weight of {weight}");
+    }
+    ensure!(options.lora_runtime.len() <= COMPONENTS_MAX, "too many LoRA components");
+    let short = options.lora_runtime.iter().all(|name| name.len() <= STRING_BYTES_MAX);
+    ensure!(short, "a component's name that is too long");
+    Ok(())
+}
+
+/// Checks a question for sizes against the limits of the protocol. What a model can do is narrower.
+pub fn check_layouts(layouts: &[Layout]) -> Result<(), Violation> {
+    ensure!(layouts.len() <= LAYOUTS_MAX, "{} layouts", layouts.len());
+    for Layout { component, lanes, segments, row_shares } in layouts {
+        ensure!(component.len() <= STRING_BYTES_MAX, "a name of {} bytes", component.len());
+        let count = lanes.len();
+        ensure!((1..=DEVICES_MAX + 1).contains(&count), "{component}: {count} lanes");
+        for lane in lanes {
+            check_unsupported(component, &lane.unsupported)?;
+        }
+        ensure!(segments.len() <= SEGMENTS_MAX, "{component}: {} segments", segments.len());
+        let known = segments.iter().all(|&lane| (lane as usize) < count);
+        ensure!(known, "{component}: a segment on an unknown lane");
+        let hosts = lanes.iter().filter(|lane| lane.backend == BackendKind::Host).count();
+        ensure!(hosts <= 1, "{component}: {hosts} lanes on the host");
+        let shares = row_shares.len();
+        if shares == 0 {
+            let order = runs(segments.iter().map(|&lane| lane as usize));
+            ensure!(order.into_iter().eq(0..count), "{component}: its segments skip or mix lanes");
+            continue;
+        }
+        let rows = shares == count && count >= 2;
+        ensure!(rows, "{component}: {shares} shares of rows, {count} lanes");
+        ensure!(hosts == 0, "{component}: a row split with the host");
+        let in_range = row_shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
+        ensure!(in_range, "{component}: a share is not within 1 to {ROW_SHARE_MAX}");
+        let first = !segments.is_empty() && segments.iter().all(|&lane| lane == 0);
+        ensure!(first, "{component}: a row split whose segments are elsewhere");
+    }
+    Ok(())
+}
+
+fn check_unsupported(owner: &str, names: &[String]) -> Result<(), Violation> {
+    ensure!(names.len() <= UNSUPPORTED_MAX, "{owner}: {} unsupported operations", names.len());
+    let short = names.iter().all(|name| name.len() <= STRING_BYTES_MAX);
+    ensure!(short, "{owner}: an operation's name that is too long");
+    Ok(())
+}
+
+/// Equal neighbours taken as one.
+fn runs<T: PartialEq>(entries: impl Iterator<Item = T>) -> Vec<T> {
+    let mut runs: Vec<T> = entries.collect();
+    runs.dedup();
+    runs
+}
+
+/// Checks a size of memory. Under this limit no sum of a plan's sizes overflows, here or where it is executed.
+fn check_memory(owner: &str, sizes: &[Bytes]) -> Result<(), Violation> {
+    let largest = sizes.iter().max().copied().unwrap_or_default();
+    let what = "B is more memory than there is";
+    ensure!(largest.0 <= MEMORY_BYTES_MAX, "{owner}: {} {what}", largest.0);
+    Ok(())
+}
+
+fn check_host(plan: &Plan) -> Result<(), Violation> {
+    let host = &plan.host;
+    let threads = host.threads;
+    ensure!((1..=THREADS_MAX).contains(&threads), "{threads} threads");
+    check_memory("host", &[host.budget_bytes])
 }
 
 fn check_devices(plan: &Plan) -> Result<(), Violation> {
@@ -80,13 +172,37 @@ fn check_devices(plan: &Plan) -> Result<(), Violation> {
                 text.len()
             );
         }
-        if let DeviceBackend::Virtual { link_bytes_per_s: link, .. } = device.backend {
-            ensure!(link.is_finite() && link > 0.0, "{}: a link of {link} B/s", device.id);
-        }
+        check_backend(&device.id, &device.backend)?;
+        let sizes = [device.total_bytes, device.overhead_bytes, device.pinned_bytes];
+        check_memory(&device.id.0, &sizes)?;
         ensure!(device.free_bytes <= device.total_bytes, "{}: more free than total", device.id);
         ensure!(device.budget_bytes <= device.free_bytes, "{}: budget above free", device.id);
     }
     Ok(())
+}
+
+fn check_backend(id: &DeviceId, backend: &DeviceBackend) -> Result<(), Violation> {
+    match backend {
+        DeviceBackend::Virtual {
+            link_bytes_per_s: link,
+            fail_allocation,
+            fail_copy,
+            taken_bytes,
+            unsupported,
+        } => {
+            ensure!(link.is_finite() && *link > 0.0, "{id}: a link of {link} B/s");
+            for (what, number) in [("allocation", fail_allocation), ("copy", fail_copy)] {
+                ensure!(*number != Some(0), "{id}: {what} 0 is to fail, they count from 1");
+            }
+            check_memory(&id.0, &[*taken_bytes])?;
+            check_unsupported(&id.0, unsupported)
+        }
+        DeviceBackend::Cuda { uuid } => {
+            let length = uuid.as_ref().map_or(0, String::len);
+            ensure!(length <= STRING_BYTES_MAX, "{id}: a UUID of {length} bytes");
+            Ok(())
+        }
+    }
 }
 
 fn check_components(plan: &Plan) -> Result<(), Violation> {
@@ -97,7 +213,8 @@ fn check_components(plan: &Plan) -> Result<(), Violation> {
     for component in &plan.components {
         let name = &component.name;
         ensure!(names.insert(name), "component {name} stands twice");
-        ensure!(component.phase != Phase::Load, "{name} computes in the load phase");
+        let timed = plan.job.timeline().contains(&component.phase);
+        ensure!(timed, "{name}: the job has no {} phase to compute in", component.phase);
         ensure!(phase <= component.phase, "{name} stands after a later phase's component");
         phase = component.phase;
         check_component(plan, component)?;
@@ -110,89 +227,249 @@ fn check_component(plan: &Plan, component: &ComponentPlan) -> Result<(), Violati
     for text in [name, &component.reason] {
         ensure!(text.len() <= STRING_BYTES_MAX, "a component's text of {} bytes", text.len());
     }
-    ensure!(component.devices.len() == 1, "{name} names {} devices", component.devices.len());
-    let device = &component.devices[0];
-    match component.placement {
-        Placement::Host => ensure!(device.is_host(), "{name} is on the host, yet on {device}"),
-        Placement::One => {
-            let known = plan.devices.iter().any(|d| d.id == *device);
-            ensure!(known, "{name} is on {device}, which the plan does not know");
-            let mapped = component.residency == Residency::Mapped;
-            ensure!(!mapped, "{name} is mapped on {device}; only the host can compute so");
-        }
+    check_placement(plan, component)?;
+    check_residency(plan, component)?;
+    check_segments(component)?;
+    (0..component.parts.len()).try_for_each(|part| check_part(component, part))
+}
+
+fn check_placement(plan: &Plan, component: &ComponentPlan) -> Result<(), Violation> {
+    let name = &component.name;
+    let (placement, devices) = (component.placement, &component.devices);
+    let count = devices.len();
+    let counts = match placement {
+        Placement::Host | Placement::One => 1..=1,
+        Placement::Row => 2..=DEVICES_MAX,
+        Placement::Layer => 2..=DEVICES_MAX + 1,
+    };
+    ensure!(counts.contains(&count), "{name} names {count} devices for placement {placement}");
+    let mut seen = BTreeSet::new();
+    for device in devices {
+        ensure!(seen.insert(device), "{name} names {device} twice");
+        let known = plan.devices.iter().any(|d| d.id == *device);
+        let takes_host = matches!(placement, Placement::Host | Placement::Layer);
+        ensure!(
+            if device.is_host() { takes_host } else { known && placement != Placement::Host },
+            "{name} with placement {placement} is on {device}, which cannot be"
+        );
     }
+    let planned = component.parts.iter().map(|part| &part.device);
+    ensure!(planned.clone().take(count).eq(devices), "{name}: its parts are on other devices");
+    let host = DeviceId::host();
+    let more: Vec<&DeviceId> = planned.skip(count).collect();
+    ensure!(
+        more.is_empty() || (more == [&host] && !devices.contains(&host)),
+        "{name} has parts beyond its devices"
+    );
+    if placement != Placement::Row {
+        ensure!(component.row_shares.is_empty(), "{name} has shares of rows without a row split");
+        return Ok(());
+    }
+    let shares = &component.row_shares;
+    ensure!(shares.len() == count, "{name} has {} shares for {count} devices", shares.len());
+    let in_range = shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
+    ensure!(in_range, "{name}: a share of rows is not within 1 to {ROW_SHARE_MAX}");
+    Ok(())
+}
+
+fn check_residency(plan: &Plan, component: &ComponentPlan) -> Result<(), Violation> {
+    let name = &component.name;
+    let residency = component.residency;
+    let on_host = component.placement == Placement::Host;
+    ensure!(on_host || residency != Residency::Mapped, "{name} is mapped, and not on the host");
+    ensure!(!on_host || residency != Residency::Streamed, "{name} is streamed to the host");
+    let slots = if residency == Residency::Streamed { 1..=LOOKAHEAD_MAX } else { 0..=0 };
+    let lookahead = component.lookahead;
+    ensure!(slots.contains(&lookahead), "{name}, {residency}, has a lookahead of {lookahead}");
+    for segment in &component.segments {
+        let allowed: &[Residency] = match residency {
+            _ if segment.device.is_host() && !on_host => &[Residency::Mapped],
+            Residency::Streamed => &[Residency::Streamed, Residency::Resident, Residency::Lazy],
+            Residency::Resident => &[Residency::Resident],
+            Residency::Lazy => &[Residency::Lazy],
+            Residency::Mapped => &[Residency::Mapped],
+        };
+        let agrees = allowed.contains(&segment.residency);
+        ensure!(agrees, "{name}: segment {} has another residency", segment.name);
+    }
+    let weighs = |s: &SegmentPlan| s.weights_bytes > Bytes::ZERO;
+    let streams =
+        component.segments.iter().any(|s| s.residency == Residency::Streamed && weighs(s));
+    ensure!(
+        streams == (residency == Residency::Streamed),
+        "{name} is streamed without a streamed segment"
+    );
+    let first = component.phase == plan.job.timeline()[0];
+    let early = !component.prefetch
+        || residency == Residency::Resident
+        || (residency != Residency::Mapped && !first);
+    ensure!(early, "{name} has nothing to prefetch, or no phase to do it in");
+    Ok(())
+}
+
+fn check_segments(component: &ComponentPlan) -> Result<(), Violation> {
+    let name = &component.name;
     let segments = &component.segments;
     ensure!((1..=SEGMENTS_MAX).contains(&segments.len()), "{name} has {} segments", segments.len());
     let mut sum = 0u64;
     for segment in segments {
-        let length = segment.name.len();
-        ensure!(length <= STRING_BYTES_MAX, "{name}: a segment's name of {length} bytes");
-        ensure!(segment.device == *device, "{name}: segment {} is elsewhere", segment.name);
-        let agrees = segment.residency == component.residency;
-        ensure!(agrees, "{name}: segment {} has another residency", segment.name);
+        check_segment(component, segment)?;
         sum = sum.saturating_add(segment.weights_bytes.0);
     }
+    let order = runs(segments.iter().map(|segment| &segment.device));
+    let expected: Vec<&DeviceId> = match component.placement {
+        Placement::Row => component.devices.iter().take(1).collect(),
+        _ => component.devices.iter().collect(),
+    };
+    ensure!(order == expected, "{name}: its segments are elsewhere, or in another order");
     let weights = component.weights_bytes;
     ensure!(sum == weights.0, "{name}: segments hold {sum} B of {} B", weights.0);
     ensure!(component.tensor_bytes <= weights, "{name}: more tensor bytes than weights");
-    for size in [weights, component.compute_bytes] {
-        ensure!(size.0 % ALIGNMENT_BYTES == 0, "{name}: {} B is not aligned", size.0);
+    check_memory(name, &[weights])
+}
+
+fn check_segment(component: &ComponentPlan, segment: &SegmentPlan) -> Result<(), Violation> {
+    let (name, of) = (&component.name, &segment.name);
+    let length = of.len();
+    ensure!(length <= STRING_BYTES_MAX, "{name}: a segment's name of {length} bytes");
+    let parts = segment.part_bytes.len();
+    ensure!(parts == component.parts.len(), "{name}: segment {of} has {parts} parts");
+    let mut held = 0u64;
+    for (part, bytes) in component.parts.iter().zip(&segment.part_bytes) {
+        let device = &part.device;
+        ensure!(bytes.0 % ALIGNMENT_BYTES == 0, "{name}: {} B of {of} is not aligned", bytes.0);
+        // The host takes what a device cannot do; else only rows lie elsewhere than their segment.
+        let belongs =
+            component.placement == Placement::Row || *device == segment.device || device.is_host();
+        ensure!(belongs || *bytes == Bytes::ZERO, "{name}: weights of {of} lie on {device}");
+        held = held.saturating_add(bytes.0);
     }
+    let stated = segment.weights_bytes.0;
+    ensure!(held == stated, "{name}: segment {of} holds {held} B of {stated} B");
+    Ok(())
+}
+
+/// Whether a part computes its weights in place from the file mapping.
+fn is_mapped(component: &ComponentPlan, part: &PartPlan) -> bool {
+    let elsewhere = component.placement != Placement::Host;
+    part.device.is_host() && (elsewhere || component.residency == Residency::Mapped)
+}
+
+/// A part's sizes against the segments that it has.
+fn check_part(component: &ComponentPlan, index: usize) -> Result<(), Violation> {
+    let (name, part) = (&component.name, &component.parts[index]);
+    let device = &part.device;
+    let mapped = is_mapped(component, part);
+    let of = |residency| {
+        let held = component.segments.iter().filter(move |s| s.residency == residency && !mapped);
+        held.map(|segment| segment.part_bytes[index].0)
+    };
+    let sum = |residency| of(residency).fold(0u64, u64::saturating_add);
+    let streamed = || of(Residency::Streamed).filter(|&bytes| bytes > 0);
+    let slots = streamed().count().min(component.lookahead as usize) as u64;
+    for (what, stated, expected) in [
+        ("resident", part.resident_bytes.0, sum(Residency::Resident)),
+        ("lazy", part.lazy_bytes.0, sum(Residency::Lazy)),
+        ("a slot", part.slot_bytes.0, streamed().max().unwrap_or(0)),
+        ("slots", u64::from(part.slots), slots),
+    ] {
+        ensure!(
+            stated == expected,
+            "{name} on {device}: {stated} for {what}, its segments give {expected}"
+        );
+    }
+    let compute = part.compute_bytes.0;
+    ensure!(compute % ALIGNMENT_BYTES == 0, "{name} on {device}: {compute} B is not aligned");
+    Ok(())
+}
+
+/// What the plan says of LoRA against its components.
+fn check_lora(plan: &Plan) -> Result<(), Violation> {
+    let mut names = BTreeSet::new();
+    for name in &plan.options.lora_runtime {
+        let known = plan.components.iter().any(|component| component.name == *name);
+        ensure!(known, "LoRA is to be added to {name}, which is no component");
+        ensure!(names.insert(name), "LoRA is to be added to {name} twice");
+    }
+    let changed = plan.host.changed_bytes;
+    let unchanged = changed == Bytes::ZERO || !plan.options.loras.is_empty();
+    ensure!(unchanged, "{} B of weights are changed without a LoRA file", changed.0);
+    Ok(())
+}
+
+/// The mapped bytes leave the alignment out, so that they are no sum of a plan's own parts.
+fn check_mapped(plan: &Plan) -> Result<(), Violation> {
+    let mut held = 0u64;
+    for component in &plan.components {
+        let parts = component.parts.iter().enumerate();
+        for (index, _) in parts.filter(|(_, part)| is_mapped(component, part)) {
+            let bytes = component.segments.iter().map(|segment| segment.part_bytes[index].0);
+            held = bytes.fold(held, u64::saturating_add);
+        }
+    }
+    let mapped = plan.host.mapped_bytes.0;
+    ensure!(mapped <= held, "{mapped} B are mapped, the components have {held} B to map");
     Ok(())
 }
 
 fn check_phase(plan: &Plan, phase: Phase) -> Result<(), Violation> {
+    let mut pinned = 0u64;
     for device in &plan.devices {
-        let used = used(plan, &device.id);
+        let used = plan.uses(&device.id);
         let overhead = if used { device.overhead_bytes } else { Bytes::ZERO };
-        check_bytes(plan, &device.id, phase, &device.phases, overhead)?;
+        if used {
+            pinned = pinned.saturating_add(device.pinned_bytes.0);
+        }
+        check_bytes(plan, &device.id, phase, &device.phases, [0, 0, overhead.0])?;
     }
-    check_bytes(plan, &DeviceId::host(), phase, &plan.host.phases, plan.host.job_bytes)
+    let host = &plan.host;
+    ensure!(host.pinned_bytes.0 == pinned, "{} B are pinned, not {pinned}", host.pinned_bytes.0);
+    let fixed = [host.changed_bytes.0, pinned, host.job_bytes.0];
+    check_bytes(plan, &DeviceId::host(), phase, &host.phases, fixed)
 }
 
-/// Whether any component computes on the device.
-fn used(plan: &Plan, device: &DeviceId) -> bool {
-    plan.components.iter().any(|component| component.devices.contains(device))
-}
-
+/// Checks a phase of a device, which has `fixed` bytes of weights, of staging and of overhead beside its components'.
 fn check_bytes(
     plan: &Plan,
     device: &DeviceId,
     phase: Phase,
     phases: &[PhaseBytes],
-    fixed: Bytes,
+    fixed: [u64; 3],
 ) -> Result<(), Violation> {
     let count = phases.iter().filter(|entry| entry.phase == phase).count();
     ensure!(count == 1, "{device}: {count} entries for {phase}");
-    ensure!(phases.len() == Phase::TIMELINE.len(), "{device}: {} phases", phases.len());
+    let timeline = plan.job.timeline().len();
+    ensure!(phases.len() == timeline, "{device}: {} phases", phases.len());
     let entry = phases.iter().find(|entry| entry.phase == phase).expect("counted above");
 
-    let here = || plan.components.iter().filter(|c| c.devices.contains(device));
-    let held = here().filter(|c| match c.residency {
-        Residency::Resident => true,
-        Residency::Lazy => c.phase == phase,
-        Residency::Mapped => false,
-    });
-    let weights = held.fold(0u64, |sum, c| sum.saturating_add(c.weights_bytes.0));
-    let compute = here().filter(|c| c.phase == phase).map(|c| c.compute_bytes.0).max().unwrap_or(0);
-    let stated = entry.weights_bytes.0;
-    ensure!(
-        stated == weights,
-        "{device}, {phase}: {stated} B of weights, components have {weights} B"
-    );
-    let stated = entry.compute_bytes.0;
-    ensure!(
-        stated == compute,
-        "{device}, {phase}: {stated} B of compute, components need {compute} B"
-    );
-    let sum = [weights, compute, entry.staging_bytes.0, fixed.0]
-        .into_iter()
-        .fold(0u64, u64::saturating_add);
-    ensure!(
-        entry.peak_bytes.0 == sum,
-        "{device}, {phase}: peak {} B is not {sum} B",
-        entry.peak_bytes.0
-    );
+    let [mut weights, mut staging, overhead] = fixed;
+    let mut compute = 0;
+    for component in &plan.components {
+        let now = component.phase == phase;
+        let soon = component.prefetch && phase.next() == Some(component.phase);
+        for part in component.parts.iter().filter(|part| part.device == *device) {
+            weights = weights.saturating_add(part.resident_bytes.0);
+            if now || soon {
+                weights = weights.saturating_add(part.lazy_bytes.0);
+            }
+            if now {
+                staging = staging.saturating_add(part.staging_bytes().0);
+                compute = compute.max(part.compute_bytes.0);
+            }
+        }
+    }
+    let peak = [weights, compute, staging, overhead].into_iter().fold(0u64, u64::saturating_add);
+    for (what, stated, expected) in [
+        ("weights", entry.weights_bytes.0, weights),
+        ("compute", entry.compute_bytes.0, compute),
+        ("staging", entry.staging_bytes.0, staging),
+        ("peak", entry.peak_bytes.0, peak),
+    ] {
+        ensure!(
+            stated == expected,
+            "{device}, {phase}: {stated} B of {what}, the components' sum is {expected} B"
+        );
+    }
     Ok(())
 }
 

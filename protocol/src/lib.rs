@@ -15,7 +15,9 @@ pub mod units;
 pub mod usage;
 
 pub use message::{Command, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION};
-pub use plan::{DeviceId, JobShape, Phase, Placement, Plan, Residency};
-pub use profile::{BackendKind, ModelDescription, ModelProfile};
+pub use plan::{
+    DeviceId, GraphOptions, JobShape, MappingPolicy, Phase, Placement, Plan, Residency,
+};
+pub use profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 pub use units::{Bytes, StorageType};
 pub use usage::UsageReport;

@@ -29,3 +29,25 @@ pub const SEQUENCE_TOKENS_MAX: u32 = 4096;
 
 /// Most worker threads of the host's kernels.
 pub const THREADS_MAX: u32 = 1024;
+
+/// Most stream slots on a device.
+pub const LOOKAHEAD_MAX: u32 = 64;
+
+/// Most queries that one worker attends with at a time.
+pub const ATTENTION_CHUNK_MAX: u32 = 4096;
+
+/// Most LoRA files of a job.
+pub const LORAS_MAX: usize = 16;
+
+/// Largest share of a device in a row split; shares are in proportion.
+pub const ROW_SHARE_MAX: u32 = 1 << 20;
+
+/// Most layouts whose sizes are asked at once.
+pub const LAYOUTS_MAX: usize = 1024;
+
+/// Most operations that a device is said not to do.
+pub const UNSUPPORTED_MAX: usize = 64;
+
+/// Largest memory of a device or of the host, and largest component, in bytes: 1 PiB, above what any machine
+/// has, and low enough for every sum of sizes of one plan.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 50;

@@ -5,7 +5,7 @@
 //!   starts it with a one-shot server name
 //!                     ◄── Handshake ──     connects: its command sender, its event receiver
 //!   Hello{version}    ──►            ◄──   Event::Hello, or Failed(WrongVersion)
-//!   Inspect, Measure, Verify  ──►    ◄──   Inspected, Measured, Verified
+//!   Inspect, Measure, Size, Verify ──► ◄── Inspected, Measured, Sized, Verified
 //!   Load{plan}        ──►            ◄──   Progress*, Loaded
 //!   Generate{job}*    ──►            ◄──   Progress*, Image*, Tensors?, Usage, Done
 //!   Cancel            ──►  (any time; a running command ends with Failed(Cancelled))
@@ -19,13 +19,13 @@ use ipc_channel::ipc::{IpcReceiver, IpcSender, IpcSharedMemory};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX};
-use crate::plan::{DeviceId, JobShape, Phase, Plan};
-use crate::profile::{BackendKind, ModelDescription, ModelProfile};
+use crate::plan::{DeviceId, GraphOptions, JobShape, Phase, Plan};
+use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,8 +55,23 @@ pub enum Command {
         model: String,
         /// The sizes asked for.
         job: JobShape,
+        /// What beside the job decides what is computed.
+        options: GraphOptions,
         /// Worker threads of the host's kernels.
         threads: u32,
+    },
+    /// What do these layouts of components take, to the byte?
+    Size {
+        /// Path of the model directory.
+        model: String,
+        /// The sizes asked for.
+        job: JobShape,
+        /// What beside the job decides what is computed.
+        options: GraphOptions,
+        /// Worker threads of the host's kernels.
+        threads: u32,
+        /// The layouts; each component may stand in several.
+        layouts: Vec<Layout>,
     },
     /// What does this very plan use? Nothing is allocated.
     Verify {
@@ -110,6 +125,8 @@ pub struct Job {
     pub seed: u64,
     /// Where initial noise comes from.
     pub rng: Rng,
+    /// A picture to start from, as 8-bit RGB of the job's width and height.
+    pub init_image: Option<IpcSharedMemory>,
     /// A safetensors file with the initial latents (`latents_init` or `noise_nchw`), in place of noise.
     pub init_latents: Option<String>,
     /// Whether the intermediate tensors are wanted.
@@ -130,6 +147,8 @@ pub enum Event {
     Inspected(Box<ModelDescription>),
     /// The answer to [`Command::Measure`].
     Measured(Box<ModelProfile>),
+    /// The answer to [`Command::Size`], in its order.
+    Sized(Vec<LayoutBytes>),
     /// The answer to [`Command::Verify`].
     Verified(Vec<VerifiedBytes>),
     /// The answer to [`Command::Load`]; with phases where it was rehearsed.
@@ -214,6 +233,11 @@ pub enum FailureKind {
         /// Bytes that were free.
         free_bytes: Bytes,
     },
+    /// A device does not answer any more, or a copy to or from it failed.
+    DeviceFailed {
+        /// The device.
+        device: DeviceId,
+    },
     /// [`Command::Cancel`] ended it.
     Cancelled,
     /// A file of the model is missing, damaged or not understood.
@@ -250,9 +274,9 @@ impl Command {
     /// Checks every free string against its limit. Plans have a checker of their own.
     pub fn check_limits(&self) -> Result<(), TooLong> {
         match self {
-            Command::Inspect { model } | Command::Measure { model, .. } => {
-                at_most("model path", model, STRING_BYTES_MAX)
-            }
+            Command::Inspect { model }
+            | Command::Measure { model, .. }
+            | Command::Size { model, .. } => at_most("model path", model, STRING_BYTES_MAX),
             Command::Generate { job, .. } => {
                 at_most("prompt", &job.prompt, PROMPT_BYTES_MAX)?;
                 at_most("second prompt", job.prompt_2.as_deref().unwrap_or(""), PROMPT_BYTES_MAX)?;

@@ -94,6 +94,10 @@ pub struct ModelProfile {
     pub components: Vec<ComponentProfile>,
     /// Latents, embeddings and pictures that the host holds during the whole job.
     pub job_bytes: Bytes,
+    /// Pages of weight files that LoRA changes, held by the host for as long as the model is open.
+    pub changed_bytes: Bytes,
+    /// What the user should know of the files, a sentence each: LoRA tensors that match nothing.
+    pub notices: Vec<String>,
 }
 
 /// The exact needs of one component.
@@ -113,6 +117,8 @@ pub struct ComponentProfile {
     pub compute: Vec<BackendBytes>,
     /// Activations that cross between host and device in one call, both ways.
     pub boundary_bytes: Bytes,
+    /// Whether any of its weights can be split by rows.
+    pub splits_rows: bool,
     /// Its segments in order.
     pub segments: Vec<SegmentProfile>,
 }
@@ -143,6 +149,8 @@ pub struct BackendBytes {
 pub struct SegmentProfile {
     /// The segment's name, usually its block's.
     pub name: String,
+    /// Whether it is a block: one of several alike, that can be streamed and split by rows.
+    pub block: bool,
     /// Its weights with alignment.
     pub weights_bytes: Bytes,
     /// Its weights as in the file, by storage type.
@@ -157,4 +165,45 @@ pub struct SegmentProfile {
     pub flops: f64,
     /// Bytes that its nodes read and write in one call, weights included.
     pub moved_bytes: Bytes,
+}
+
+/// A way to lay one component out over devices, of which the exact bytes are asked. When weights are there is
+/// no part of it: activations do not depend on that.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Layout {
+    /// The component.
+    pub component: String,
+    /// The devices, in order.
+    pub lanes: Vec<Lane>,
+    /// For each segment, the index of its device; all 0 for a row split.
+    pub segments: Vec<u32>,
+    /// For a row split, each device's share of the rows; else empty.
+    pub row_shares: Vec<u32>,
+}
+
+/// What of a device decides sizes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Lane {
+    /// Its kind.
+    pub backend: BackendKind,
+    /// Operations that it cannot do, by name.
+    pub unsupported: Vec<String>,
+}
+
+/// The exact bytes of a layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutBytes {
+    /// One entry for each device, in order; then one for the host, where it computes what a device cannot.
+    pub parts: Vec<LayoutPart>,
+    /// Activations that cross between devices, and between them and the host, in one call.
+    pub crossing_bytes: Bytes,
+}
+
+/// The exact bytes of a layout on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutPart {
+    /// Activations and workspaces.
+    pub compute_bytes: Bytes,
+    /// Weights of each segment of the component, with alignment.
+    pub segment_bytes: Vec<Bytes>,
 }

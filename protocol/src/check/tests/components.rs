@@ -1,0 +1,216 @@
+//! Components: their phase, placement and residency.
+
+use super::good::{picture, segment, text};
+use super::*;
+
+// The components of `text`.
+const CLIP: usize = 0;
+const T5: usize = 1;
+const DIT: usize = 2;
+const VAE: usize = 3;
+
+const ORDER: [Change; 9] = [
+    (|p| p.components[T5].name = "clip".to_owned(), "component clip stands twice"),
+    (|p| p.components[T5].name = long(), "a component's text of 16385 bytes"),
+    (|p| p.components[T5].reason = long(), "a component's text of 16385 bytes"),
+    (|p| p.components[CLIP].phase = Phase::Load, "clip: the job has no load phase to compute in"),
+    (
+        |p| p.components[CLIP].phase = Phase::Encode,
+        "clip: the job has no encode phase to compute in",
+    ),
+    (|p| p.components.swap(T5, DIT), "t5 stands after a later phase's component"),
+    (|p| p.components[T5].phase = Phase::Decode, "dit stands after a later phase's component"),
+    (|p| p.components[DIT].phase = Phase::Condition, "dit has nothing to prefetch, or no phase"),
+    (
+        |p| p.components[DIT].phase = Phase::Decode,
+        "virtual0, condition: 13312 B of weights, the components' sum is 9216 B",
+    ),
+];
+
+const PLACEMENT: [Change; 27] = [
+    (|p| p.components[CLIP].devices.clear(), "clip names 0 devices for placement one"),
+    (
+        |p| p.components[CLIP].devices.push(device("virtual1")),
+        "clip names 2 devices for placement one",
+    ),
+    (|p| p.components[T5].devices.truncate(1), "t5 names 1 devices for placement layer"),
+    (|p| p.components[DIT].devices.truncate(1), "dit names 1 devices for placement row"),
+    (
+        |p| p.components[T5].devices = vec![device("virtual0"); DEVICES_MAX + 2],
+        "t5 names 18 devices for placement layer",
+    ),
+    (
+        |p| p.components[DIT].devices = vec![device("virtual0"); DEVICES_MAX + 1],
+        "dit names 17 devices for placement row",
+    ),
+    (|p| p.components[VAE].devices.push(device("host")), "vae names 2 devices for placement host"),
+    (|p| p.components[T5].devices[1] = device("virtual0"), "t5 names virtual0 twice"),
+    (|p| p.components[T5].devices[0] = DeviceId::host(), "t5 names host twice"),
+    (
+        |p| p.components[CLIP].devices[0] = device("cuda7"),
+        "clip with placement one is on cuda7, which cannot be",
+    ),
+    (
+        |p| p.components[CLIP].devices[0] = DeviceId::host(),
+        "clip with placement one is on host, which cannot be",
+    ),
+    (
+        |p| p.components[T5].devices[1] = device("cuda7"),
+        "t5 with placement layer is on cuda7, which cannot be",
+    ),
+    (
+        |p| p.components[DIT].devices[1] = DeviceId::host(),
+        "dit with placement row is on host, which cannot be",
+    ),
+    (
+        |p| p.components[CLIP].placement = Placement::Host,
+        "clip with placement host is on virtual0, which cannot be",
+    ),
+    (
+        |p| p.components[VAE].placement = Placement::One,
+        "vae with placement one is on host, which cannot be",
+    ),
+    (
+        |p| p.components[CLIP].placement = Placement::Layer,
+        "clip names 1 devices for placement layer",
+    ),
+    (
+        |p| p.components[DIT].placement = Placement::Layer,
+        "dit has shares of rows without a row split",
+    ),
+    (
+        |p| p.components[T5].placement = Placement::Row,
+        "t5 with placement row is on host, which cannot be",
+    ),
+    (|p| p.components[T5].devices.swap(0, 1), "t5: its parts are on other devices"),
+    (
+        |p| p.components[CLIP].devices[0] = device("virtual1"),
+        "clip: its parts are on other devices",
+    ),
+    (|p| p.components[CLIP].row_shares = vec![1], "clip has shares of rows without a row split"),
+    (|p| p.components[T5].row_shares = vec![1, 1, 1], "t5 has shares of rows without a row split"),
+    (|p| p.components[DIT].row_shares.clear(), "dit has 0 shares for 2 devices"),
+    (|p| p.components[DIT].row_shares.push(1), "dit has 3 shares for 2 devices"),
+    (|p| p.components[DIT].row_shares[1] = 0, "dit: a share of rows is not within 1 to 1048576"),
+    (
+        |p| p.components[DIT].row_shares[0] = ROW_SHARE_MAX + 1,
+        "dit: a share of rows is not within 1 to 1048576",
+    ),
+    // The order of its rows is that of its devices; the first holds what is not split.
+    (
+        |p| {
+            let dit = &mut p.components[DIT];
+            dit.devices.swap(0, 1);
+            dit.parts.swap(0, 1);
+        },
+        "dit: its segments are elsewhere, or in another order",
+    ),
+];
+
+const RESIDENCY: [Change; 20] = [
+    (|p| p.components[CLIP].residency = Residency::Mapped, "clip is mapped, and not on the host"),
+    (|p| p.components[T5].residency = Residency::Mapped, "t5 is mapped, and not on the host"),
+    (
+        |p| (p.components[VAE].residency, p.components[VAE].lookahead) = (Residency::Streamed, 1),
+        "vae is streamed to the host",
+    ),
+    (|p| p.components[CLIP].lookahead = 1, "clip, resident, has a lookahead of 1"),
+    (|p| p.components[T5].lookahead = 2, "t5, lazy, has a lookahead of 2"),
+    (|p| p.components[VAE].lookahead = 1, "vae, mapped, has a lookahead of 1"),
+    (|p| p.components[DIT].lookahead = 0, "dit, streamed, has a lookahead of 0"),
+    (|p| p.components[DIT].lookahead = LOOKAHEAD_MAX + 1, "dit, streamed, has a lookahead of 65"),
+    (
+        |p| p.components[CLIP].residency = Residency::Lazy,
+        "clip: segment embeddings has another residency",
+    ),
+    (
+        |p| p.components[CLIP].segments[1].residency = Residency::Lazy,
+        "clip: segment layers.0 has another residency",
+    ),
+    (
+        |p| p.components[T5].segments[1].residency = Residency::Resident,
+        "t5: segment block.1 has another residency",
+    ),
+    // What is on the host among layers is mapped.
+    (
+        |p| p.components[T5].segments[2].residency = Residency::Lazy,
+        "t5: segment block.2 has another residency",
+    ),
+    (
+        |p| p.components[DIT].segments[0].residency = Residency::Mapped,
+        "dit: segment embed has another residency",
+    ),
+    (
+        |p| p.components[VAE].residency = Residency::Resident,
+        "vae: segment mid has another residency",
+    ),
+    (
+        |p| p.components[VAE].segments[0].residency = Residency::Resident,
+        "vae: segment mid has another residency",
+    ),
+    (
+        |p| {
+            let segments = p.components[DIT].segments.iter_mut();
+            segments.for_each(|segment| segment.residency = Residency::Resident);
+        },
+        "dit is streamed without a streamed segment",
+    ),
+    // One that weighs nothing is none.
+    (
+        |p| {
+            let segments = &mut p.components[DIT].segments;
+            segments.iter_mut().for_each(|segment| segment.residency = Residency::Lazy);
+            segments.push(segment("end", "virtual0", Residency::Streamed, &[0, 0, 0]));
+        },
+        "dit is streamed without a streamed segment",
+    ),
+    (|p| p.components[VAE].prefetch = true, "vae has nothing to prefetch, or no phase to do it in"),
+    (|p| p.components[T5].prefetch = true, "t5 has nothing to prefetch, or no phase to do it in"),
+    // The phase before holds what is early.
+    (
+        |p| p.components[DIT].prefetch = false,
+        "virtual0, condition: 13312 B of weights, the components' sum is 9216 B",
+    ),
+];
+
+/// Of the job from a picture: its encoder, the lazy CLIP, the streamed T5, the streamed DiT, the decoder.
+const PICTURE: [Change; 7] = [
+    (|p| p.components[0].prefetch = true, "vae_encoder has nothing to prefetch, or no phase"),
+    (
+        |p| p.components[0].phase = Phase::Condition,
+        "cuda0, encode: 3072 B of weights, the components' sum is 2048 B",
+    ),
+    (
+        |p| p.components[1].prefetch = false,
+        "host, encode: 2816 B of weights, the components' sum is 1536 B",
+    ),
+    (|p| p.components[3].lookahead = 1, "t5 on virtual0: 2 for slots, its segments give 1"),
+    (
+        |p| p.components[4].segments[3].device = device("cuda0"),
+        "dit: weights of single.1 lie on virtual0",
+    ),
+    (
+        |p| p.components[5].prefetch = false,
+        "cuda0, denoise: 3584 B of weights, the components' sum is 2048 B",
+    ),
+    (
+        |p| p.components[5].phase = Phase::Denoise,
+        "cuda0, condition: 2048 B of weights, the components' sum is 3584 B",
+    ),
+];
+
+#[test]
+fn a_wrong_name_or_phase_is_refused() {
+    refuses(text, &ORDER);
+}
+
+#[test]
+fn a_wrong_placement_is_refused() {
+    refuses(text, &PLACEMENT);
+}
+
+#[test]
+fn a_wrong_residency_is_refused() {
+    refuses(text, &RESIDENCY);
+    refuses(picture, &PICTURE);
+}

@@ -1,0 +1,171 @@
+//! Plans as documents and messages, and the checker on whatever numbers may stand in one.
+
+use ipc_channel::ipc;
+use proptest::prelude::*;
+
+use super::good::{picture, text};
+use super::*;
+use crate::message::Command;
+
+#[test]
+fn a_plan_survives_json() {
+    for plan in [text(), picture()] {
+        let document = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&document).unwrap(), plan);
+    }
+}
+
+#[test]
+fn other_programs_find_the_names_that_they_read() {
+    let value = serde_json::to_value(text()).unwrap();
+    let placements: Vec<&serde_json::Value> =
+        (0..4).map(|index| &value["components"][index]["placement"]).collect();
+    assert_eq!(placements, ["one", "layer", "row", "host"]);
+    assert_eq!(value["components"][3]["residency"], "mapped");
+    assert_eq!(value["components"][3]["devices"][0], "host");
+    assert_eq!(value["components"][2]["segments"][1]["residency"], "streamed");
+    assert_eq!(value["components"][2]["parts"][1]["slot_bytes"], 2048);
+    assert_eq!(value["options"]["vae_tile"]["overlap"], 0.25);
+    assert_eq!(value["mapping_policy"], "sequential");
+    assert_eq!(value["devices"][0]["backend"]["virtual"]["fail_copy"], 1);
+    assert_eq!(value["devices"][0]["phases"][1]["phase"], "denoise");
+    assert_eq!(value["devices"][0]["phases"][1]["peak_bytes"], 29_996);
+    let value = serde_json::to_value(picture()).unwrap();
+    assert_eq!(value["devices"][0]["phases"][0]["phase"], "encode");
+    assert_eq!(value["components"][2]["residency"], "resident");
+    assert_eq!(value["components"][0]["residency"], "lazy");
+}
+
+#[test]
+fn a_plan_survives_the_wire() {
+    let (sender, receiver) = ipc::channel().unwrap();
+    for (sent, rehearse) in [(text(), false), (picture(), true)] {
+        sender.send(Command::Load { plan: Box::new(sent.clone()), rehearse }).unwrap();
+        match receiver.recv().unwrap() {
+            Command::Load { plan, rehearse: got } => assert_eq!((*plan, got), (sent, rehearse)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Paths of all numbers of a document, and of all its lists.
+fn places(
+    value: &serde_json::Value,
+    path: &str,
+    numbers: &mut Vec<String>,
+    lists: &mut Vec<String>,
+) {
+    match value {
+        serde_json::Value::Number(_) => numbers.push(path.to_owned()),
+        serde_json::Value::Array(entries) => {
+            lists.push(path.to_owned());
+            for (index, entry) in entries.iter().enumerate() {
+                places(entry, &format!("{path}/{index}"), numbers, lists);
+            }
+        }
+        serde_json::Value::Object(fields) => {
+            for (name, field) in fields {
+                places(field, &format!("{path}/{name}"), numbers, lists);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn plan(from_picture: bool) -> Plan {
+    if from_picture { picture() } else { text() }
+}
+
+fn document(from_picture: bool) -> (serde_json::Value, Vec<String>, Vec<String>) {
+    let value = serde_json::to_value(plan(from_picture)).unwrap();
+    let (mut numbers, mut lists) = (Vec::new(), Vec::new());
+    places(&value, "", &mut numbers, &mut lists);
+    (value, numbers, lists)
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(1),
+        Just(u64::from(u32::MAX)),
+        Just(1 << 63),
+        Just(u64::MAX - ALIGNMENT_BYTES + 1),
+        Just(u64::MAX),
+        0..200_000u64,
+        any::<u64>(),
+    ]
+}
+
+/// Ways to damage a list.
+const DAMAGES: [fn(&mut Vec<serde_json::Value>); 4] = [
+    |list| list.clear(),
+    |list| drop(list.pop()),
+    |list| list.reverse(),
+    |list| list.extend(list.first().cloned()),
+];
+
+/// Whether a plan with the number at this path made larger must be refused: of what sums depend on, all but
+/// what an unused device would take.
+fn counts(path: &str, from_picture: bool) -> bool {
+    let unused =
+        !from_picture && ["/devices/2/overhead_bytes", "/devices/2/pinned_bytes"].contains(&path);
+    let names = [
+        "weights_bytes",
+        "resident_bytes",
+        "lazy_bytes",
+        "slot_bytes",
+        "slots",
+        "compute_bytes",
+        "staging_bytes",
+        "overhead_bytes",
+        "pinned_bytes",
+        "changed_bytes",
+        "mapped_bytes",
+        "job_bytes",
+        "peak_bytes",
+    ];
+    let named = path.rsplit('/').next().is_some_and(|name| names.contains(&name));
+    (named || path.contains("/part_bytes/")) && !unused
+}
+
+proptest! {
+    /// Whatever stands in a plan, the checker answers, and always the same.
+    #[test]
+    fn nothing_makes_it_panic(
+        from_picture: bool,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), number()), 0..6),
+        damages in prop::collection::vec((any::<prop::sample::Index>(), 0..DAMAGES.len()), 0..3),
+    ) {
+        let (mut value, numbers, lists) = document(from_picture);
+        for (index, number) in changes {
+            *value.pointer_mut(&numbers[index.index(numbers.len())]).unwrap() = number.into();
+        }
+        for (index, damage) in damages {
+            // An earlier damage may have taken it away.
+            if let Some(list) = value.pointer_mut(&lists[index.index(lists.len())]).and_then(|v| v.as_array_mut()) {
+                DAMAGES[damage](list);
+            }
+        }
+        // Fields of 32 bits take no more.
+        if let Ok(plan) = serde_json::from_value::<Plan>(value) {
+            prop_assert_eq!(check(&plan), check(&plan));
+        }
+    }
+
+    /// No number that a sum depends on can change alone.
+    #[test]
+    fn no_byte_of_a_sum_changes_alone(from_picture: bool, more in 16 * KIB..1 << 40) {
+        let (value, numbers, _) = document(from_picture);
+        let counted = || numbers.iter().filter(|path| counts(path, from_picture));
+        prop_assert!(counted().count() > 100);
+        for path in counted() {
+            let mut changed = value.clone();
+            let number = changed.pointer_mut(path).unwrap();
+            *number = (number.as_u64().unwrap() + more).into();
+            // Slots are of 32 bits.
+            if let Ok(plan) = serde_json::from_value::<Plan>(changed) {
+                prop_assert!(check(&plan).is_err(), "{path} by {more}");
+            }
+        }
+    }
+}
