@@ -2,16 +2,20 @@
 //!
 //! A closed set: [`host`] computes in RAM, in place from file mappings where asked; [`virtual_device`] computes
 //! with the same kernels over a memory of its own behind a paced copy engine. Everything above this
-//! module is safe code: raw memory is touched in `region`, `run`, `copy_engine` and `kernels` only.
+//! module is safe code: raw memory is touched in `region`, `run`, `moves`, `copy_engine` and `kernels` only.
 
+pub mod copy_engine;
 pub mod host;
 pub mod kernels;
+pub mod link;
 pub mod memory;
+pub mod moves;
 pub mod region;
+pub mod ring;
+pub mod run;
+pub mod ticket;
 pub mod virtual_device;
 
-mod copy_engine;
-mod run;
 mod workspace;
 
 use std::sync::Arc;
@@ -19,14 +23,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use protocol::{BackendKind, Bytes};
 
+pub use copy_engine::Queue;
 pub use host::HostBackend;
+pub use link::Link;
 pub use memory::{Memory, OutOfMemory};
+pub use moves::{RegionCopy, WeightLoad, WeightMove};
 pub use region::Region;
-pub use run::{Call, WeightPlace};
+pub use ring::{Ring, RingItem, RingPlan};
+pub use run::{LaneMemory, NodeCall};
+pub use ticket::{Stopped, Ticket};
 pub use virtual_device::VirtualDevice;
 pub use workspace::workspace_bytes;
-
-use crate::weights::{TensorRef, WeightFiles};
 
 /// Kinds of backend that this executor can compute on.
 pub const SUPPORTED: [BackendKind; 2] = [BackendKind::Host, BackendKind::Virtual];
@@ -38,27 +45,31 @@ pub struct Cancelled;
 
 /// Set from another thread to end one command soon.
 #[derive(Debug, Clone, Default)]
-pub struct CancelFlag(Arc<AtomicBool>);
+pub struct CancelFlag {
+    own: Arc<AtomicBool>,
+    parent: Option<Arc<AtomicBool>>,
+}
 
 impl CancelFlag {
+    /// A flag that is also set when this one is.
+    pub fn child(&self) -> CancelFlag {
+        CancelFlag { own: Arc::default(), parent: Some(Arc::clone(&self.own)) }
+    }
+
     /// Asks for the end.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Release);
+        self.own.store(true, Ordering::Release);
     }
 
     /// An error once the end was asked for.
     pub fn check(&self) -> Result<(), Cancelled> {
-        if self.0.load(Ordering::Acquire) { Err(Cancelled) } else { Ok(()) }
+        let set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Acquire);
+        if set(&self.own) || self.parent.as_ref().is_some_and(set) {
+            Err(Cancelled)
+        } else {
+            Ok(())
+        }
     }
-}
-
-/// Where one weight goes in a region.
-#[derive(Debug, Clone)]
-pub struct WeightMove {
-    /// Where it is in the files.
-    pub tensor: TensorRef,
-    /// Where it goes, from the region's start.
-    pub offset: Bytes,
 }
 
 /// A place with memory that can run nodes.
@@ -69,21 +80,21 @@ pub trait Backend: Send {
     /// Its memory, with the count of what is allocated.
     fn memory(&self) -> &Arc<Memory>;
 
-    /// Copies weights from their files into a region, and returns when all are there.
-    fn load(
-        &self,
-        files: &Arc<WeightFiles>,
-        moves: Vec<WeightMove>,
-        region: &Arc<Region>,
-        cancel: &CancelFlag,
-    ) -> Result<(), Cancelled>;
+    /// Starts to copy weights from their files into a region.
+    fn load(&self, load: WeightLoad, queue: Queue) -> Ticket;
 
     /// Copies activations from the host into a region.
-    fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]);
+    fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) -> Result<(), Stopped>;
 
     /// Copies activations from a region to the host.
-    fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]);
+    fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]) -> Result<(), Stopped>;
 
-    /// Runs all nodes of a schedule in order.
-    fn run(&self, call: &Call<'_>, cancel: &CancelFlag) -> Result<(), Cancelled>;
+    /// Starts to copy activations between a region of its own and one of another backend, or of the host.
+    fn copy(&self, copy: RegionCopy) -> Ticket;
+
+    /// Its link; none for the host.
+    fn link(&self) -> Option<&Arc<Link>>;
+
+    /// Computes a node.
+    fn run(&self, call: &NodeCall<'_>);
 }

@@ -4,9 +4,10 @@ use std::fmt::Display;
 
 use protocol::{Failure, FailureKind};
 
-use crate::backend::{Cancelled, OutOfMemory};
+use crate::backend::{Cancelled, OutOfMemory, Stopped};
 use crate::models::ModelError;
 use crate::weights::WeightsError;
+use crate::weights::lora::LoraError;
 
 /// The plan breaks a rule or disagrees with its schedule.
 pub fn refused(message: impl Display) -> Failure {
@@ -34,10 +35,23 @@ impl From<Cancelled> for Failure {
     }
 }
 
+impl From<Stopped> for Failure {
+    fn from(stopped: Stopped) -> Failure {
+        let message = stopped.to_string();
+        match stopped {
+            Stopped::Cancelled(cancelled) => cancelled.into(),
+            Stopped::DeviceFailed(device) => {
+                Failure { kind: FailureKind::DeviceFailed { device }, message }
+            }
+        }
+    }
+}
+
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Failure {
         match error {
             ModelError::Job(message) => bad_request(message),
+            ModelError::Lora(LoraError::Stopped) => Cancelled.into(),
             other => bad_model(other.with_causes()),
         }
     }

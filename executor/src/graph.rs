@@ -11,7 +11,9 @@ mod cost;
 mod op;
 
 pub use builder::GraphBuilder;
-pub use op::{Activation, AttentionOp, ConvOp, Normalization, Op};
+pub use op::{Activation, AttentionOp, ConvOp, Normalization, OP_NAMES, Op};
+
+use std::collections::BTreeSet;
 
 use protocol::Bytes;
 
@@ -71,6 +73,15 @@ pub struct Weight {
     pub segment: usize,
 }
 
+/// A run of nodes that can be placed, or whose weights can be streamed, on its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Its name, usually its block's.
+    pub name: String,
+    /// Whether it is a block: one of several alike.
+    pub block: bool,
+}
+
 /// One operation.
 #[derive(Debug, Clone)]
 pub struct Node {
@@ -104,8 +115,8 @@ pub struct Graph {
     pub weights: Vec<Weight>,
     /// All nodes, in running order.
     pub nodes: Vec<Node>,
-    /// Names of the segments, in running order.
-    pub segments: Vec<String>,
+    /// The segments, in running order.
+    pub segments: Vec<Segment>,
     /// What must be given before a run.
     pub inputs: Vec<Port>,
     /// What is there after a run.
@@ -126,6 +137,14 @@ impl Graph {
     /// The output of this name. A wrong name is a bug of the caller.
     pub fn output(&self, name: &str) -> ValueId {
         port(&self.outputs, name)
+    }
+
+    /// The weights that linear layers multiply with, in order of first use.
+    pub fn linear_weights(&self) -> impl Iterator<Item = &Weight> {
+        let linear = |node: &&Node| matches!(node.op, Op::Linear(_));
+        let used: BTreeSet<WeightId> =
+            self.nodes.iter().filter(linear).map(|node| node.weights[0]).collect();
+        used.into_iter().map(|id| &self.weights[id.0])
     }
 
     /// Bytes of inputs and outputs together: what crosses between host and device in one call.

@@ -14,6 +14,7 @@ pub mod job;
 pub mod measure;
 pub mod models;
 pub mod pipeline;
+pub mod race;
 pub mod runtime;
 pub mod sampler;
 pub mod schedule;

@@ -1,39 +1,125 @@
 //! Measuring: the exact needs of a model for one job shape, from the schedules that a run would have.
 //!
-//! Nothing is allocated. The planner composes every candidate from the answer.
+//! Nothing is allocated. The planner composes every candidate from the answers.
 
-use protocol::profile::{BackendBytes, ComponentProfile, ModelProfile};
-use protocol::{BackendKind, JobShape};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use protocol::profile::{
+    BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile,
+};
+use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency};
+
+use crate::failure::bad_request;
+use crate::graph::Graph;
 use crate::models::{ComponentGraph, Model, ModelError};
-use crate::schedule::Schedule;
+use crate::runtime::Variants;
+use crate::schedule::assignment::splits_rows;
+use crate::schedule::{Assignment, Schedule};
 
 /// Every kind of backend that a profile states sizes for.
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
 
 /// The profile of a model for a job shape and a number of worker threads.
-pub fn profile(model: &Model, job: &JobShape, threads: usize) -> Result<ModelProfile, ModelError> {
-    let components =
-        model.graphs(job)?.into_iter().map(|c| component_profile(c, threads)).collect();
-    let job_bytes = model.job_layout(job).bytes();
-    Ok(ModelProfile { family: model.family().to_owned(), components, job_bytes })
+pub fn profile(
+    model: &Model,
+    job: &JobShape,
+    options: &GraphOptions,
+    threads: usize,
+) -> Result<ModelProfile, ModelError> {
+    let graphs = model.graphs(job, options)?;
+    let profiles = graphs.into_iter().map(|c| component_profile(c, options, threads));
+    Ok(ModelProfile {
+        family: model.family().to_owned(),
+        components: profiles.collect(),
+        job_bytes: model.job_layout(job, options)?.bytes(),
+        changed_bytes: model.changed_bytes(),
+        notices: Vec::new(),
+    })
 }
 
-fn component_profile(component: ComponentGraph, threads: usize) -> ComponentProfile {
-    let schedules: Vec<Schedule> =
-        KINDS.iter().map(|&kind| Schedule::new(component.graph.clone(), kind, threads)).collect();
-    let (host, others) = schedules.split_first().expect("there are kinds");
-    let compute = schedules
-        .iter()
-        .map(|schedule| BackendBytes { backend: schedule.backend, bytes: schedule.arena_bytes });
+fn component_profile(
+    component: ComponentGraph,
+    options: &GraphOptions,
+    threads: usize,
+) -> ComponentProfile {
+    let variants: Vec<Arc<Graph>> = component.variants.into_iter().map(Arc::new).collect();
+    let of_kind = |kind| -> Variants {
+        let schedule = |graph: &Arc<Graph>| {
+            let attention_chunk = options.attention_chunk as usize;
+            let one = Assignment { attention_chunk, ..Assignment::on_one(graph, kind, threads) };
+            Schedule::new(Arc::clone(graph), one)
+        };
+        variants.iter().map(schedule).collect()
+    };
+    let kinds: Vec<Variants> = KINDS.into_iter().map(of_kind).collect();
+    let compute = KINDS.into_iter().zip(&kinds);
+    let compute =
+        compute.map(|(backend, variants)| BackendBytes { backend, bytes: arena(variants, 0) });
+    let firsts: Vec<&Schedule> = kinds.iter().map(|variants| &variants[0]).collect();
+    let (host, others) = firsts.split_first().expect("there are kinds");
     ComponentProfile {
         name: component.name.to_owned(),
         phase: component.phase,
         calls: component.calls,
         tensor_bytes: host.tensor_bytes(),
-        weights_bytes: host.weights_bytes,
+        weights_bytes: host.lanes[0].weights.resident_bytes,
         compute: compute.collect(),
         boundary_bytes: host.graph.boundary_bytes(),
-        segments: host.segments(&others.iter().collect::<Vec<_>>()),
+        splits_rows: splits_rows(&host.graph),
+        segments: host.segments(others),
     }
+}
+
+/// The largest arena of a lane over all sizes of a component's inputs.
+fn arena(variants: &Variants, lane: usize) -> Bytes {
+    variants.iter().map(|variant| variant.lanes[lane].arena_bytes).max().unwrap_or_default()
+}
+
+/// The exact bytes of layouts.
+///
+/// # Errors
+/// `BadRequest` for a layout that its component cannot have.
+pub fn sizes(
+    model: &Model,
+    job: &JobShape,
+    options: &GraphOptions,
+    threads: usize,
+    layouts: &[Layout],
+) -> Result<Vec<LayoutBytes>, Failure> {
+    let graphs = model.graphs(job, options)?;
+    let graphs: BTreeMap<&str, Vec<Arc<Graph>>> = graphs
+        .into_iter()
+        .map(|graph| (graph.name, graph.variants.into_iter().map(Arc::new).collect()))
+        .collect();
+    let sized = layouts.iter().map(|layout| {
+        let name = layout.component.as_str();
+        let variants = graphs
+            .get(name)
+            .ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
+        let assignment = Assignment {
+            lanes: layout.lanes.clone(),
+            segments: layout.segments.iter().map(|&lane| lane as usize).collect(),
+            row_shares: layout.row_shares.clone(),
+            residencies: vec![Residency::Resident; layout.segments.len()],
+            lookahead: 0,
+            threads,
+            attention_chunk: options.attention_chunk as usize,
+        };
+        let schedule = |graph: &Arc<Graph>| {
+            assignment.check(graph).map_err(|why| bad_request(format!("{name}: {why}")))?;
+            Ok(Schedule::new(Arc::clone(graph), assignment.clone()))
+        };
+        let variants = variants.iter().map(schedule).collect::<Result<Variants, Failure>>()?;
+        Ok(layout_bytes(&variants))
+    });
+    sized.collect()
+}
+
+fn layout_bytes(variants: &Variants) -> LayoutBytes {
+    let parts = variants[0].lanes.iter().enumerate().map(|(index, lane)| LayoutPart {
+        compute_bytes: arena(variants, index),
+        segment_bytes: lane.weights.segment_bytes.clone(),
+    });
+    LayoutBytes { parts: parts.collect(), crossing_bytes: variants[0].crossing_bytes() }
 }

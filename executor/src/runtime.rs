@@ -1,36 +1,38 @@
 //! The runtime: a loaded plan, and the only place that allocates.
 //!
 //! ```text
-//! Runtime::load(plan, …)  devices opened, resident weights loaded
-//!   └ enter(phase)        lazy weights loaded, one arena for each device that computes
-//!       └ component(name) its inputs written, its schedule run, its outputs read; nothing allocated
-//!   └ leave()             arenas and lazy weights freed; the phase's peaks recorded
+//! Runtime::load(plan, …)  devices opened, resident weights allocated and on their way
+//!   └ enter(phase)        its weights waited for; one arena for each device that computes, rings started;
+//!                         weights of the next phase on their way, where the plan says so
+//!       └ component(name) its inputs written, its program run, its outputs read; nothing allocated
+//!   └ leave()             arenas, rings and lazy weights freed; the phase's peaks recorded
 //! ```
 //! Invariants: every allocation has the size that the plan states, so a plan either fits as a whole or is
-//! refused; a plan is never adjusted.
+//! refused; a plan is never adjusted. Nothing is freed before the copies that touch it have ended.
 
 mod accounts;
+mod bound;
+mod component;
+mod devices;
 mod verify;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::plan::{DeviceBackend, DevicePlan};
-use protocol::{Bytes, DeviceId, Failure, Phase, Placement, Plan, Residency};
+use protocol::{Bytes, DeviceId, Failure, Phase, Plan};
 
 pub use accounts::Accounts;
-pub use verify::verify;
+pub use bound::Bound;
+pub use component::Component;
+pub use devices::{Devices, Traced};
+pub use verify::{Variants, parts, schedules, verify};
 
-use crate::backend::kernels::Workers;
-use crate::backend::{
-    Backend, Call, CancelFlag, HostBackend, Memory, Region, VirtualDevice, WeightMove, WeightPlace,
-};
-use crate::failure::{internal, refused};
+use crate::backend::memory::Charge;
+use crate::backend::{CancelFlag, Memory, Region};
 use crate::job::JobBuffers;
 use crate::models::Model;
-use crate::schedule::Schedule;
-use crate::weights::WeightFiles;
+use crate::race::Span;
 
 /// A plan with everything that it asked for in place.
 pub struct Runtime {
@@ -38,20 +40,12 @@ pub struct Runtime {
     pub plan: Plan,
     /// The model.
     pub model: Arc<Model>,
-    backends: BTreeMap<DeviceId, Box<dyn Backend>>,
+    // Before the devices, whose engines end what these have on its way.
     components: Vec<Component>,
     arenas: BTreeMap<DeviceId, Arc<Region>>,
+    devices: Devices,
     accounts: Accounts,
-}
-
-struct Component {
-    name: String,
-    phase: Phase,
-    device: DeviceId,
-    residency: Residency,
-    schedule: Schedule,
-    files: Arc<WeightFiles>,
-    weights: Option<Arc<Region>>,
+    _changed: Charge,
 }
 
 impl Runtime {
@@ -59,66 +53,101 @@ impl Runtime {
     ///
     /// # Errors
     /// `PlanRefused` where the plan disagrees with its own schedule on `model`, `BadModel`,
-    /// `OutOfMemory`, `Cancelled`.
+    /// `OutOfMemory`, `DeviceFailed`, `Cancelled`.
     pub fn load(plan: Plan, model: Arc<Model>, cancel: &CancelFlag) -> Result<Runtime, Failure> {
-        let schedules = verify::schedules(&plan, &model)?;
-        verify::compare(&plan, &model, &schedules)?;
+        Runtime::load_traced(plan, model, cancel, None)
+    }
 
-        let threads = plan.host.threads as usize;
-        let workers = Arc::new(Workers::new(threads).map_err(internal)?);
-        let mut backends: BTreeMap<DeviceId, Box<dyn Backend>> = BTreeMap::new();
-        let memory = Memory::new(DeviceId::host(), plan.host.budget_bytes, None);
-        backends.insert(DeviceId::host(), Box::new(HostBackend::new(memory, Arc::clone(&workers))));
-        for device in used_devices(&plan) {
-            backends.insert(device.id.clone(), open(device, &workers)?);
+    /// As [`Runtime::load`], with all that happens recorded in a trace where one is given.
+    pub fn load_traced(
+        plan: Plan,
+        model: Arc<Model>,
+        cancel: &CancelFlag,
+        trace: Option<Traced<'_>>,
+    ) -> Result<Runtime, Failure> {
+        let schedules = schedules(&plan, &model)?;
+        verify::compare(&plan, &model, &schedules)?;
+        let calls = model.calls(&plan.job, &plan.options)?;
+        for component in &plan.components {
+            model.files(&component.name).advise(plan.mapping_policy)?;
         }
-        let components =
-            plan.components.iter().zip(schedules).map(|(component, schedule)| Component {
-                name: component.name.clone(),
-                phase: component.phase,
-                device: component.devices[0].clone(),
-                residency: component.residency,
-                schedule,
-                files: Arc::clone(model.files(&component.name)),
-                weights: None,
-            });
+        let devices = Devices::open(&plan, trace)?;
+        let host = devices.backend(&DeviceId::host()).memory();
+        let changed = host.charge("weights changed by LoRA", plan.host.changed_bytes)?;
+        let components = plan.components.iter().zip(schedules).zip(calls);
+        let components = components.map(|((component, variants), calls)| {
+            let files = Arc::clone(model.files(&component.name));
+            Component::new(component, variants, files, calls)
+        });
         let components = components.collect();
-        let accounts = Accounts::default();
-        let arenas = BTreeMap::new();
-        let mut runtime = Runtime { plan, model, backends, components, arenas, accounts };
-        runtime.load_weights(cancel, |component| component.residency == Residency::Resident)?;
+        let mut runtime = Runtime {
+            plan,
+            model,
+            components,
+            arenas: BTreeMap::new(),
+            devices,
+            accounts: Accounts::default(),
+            _changed: changed,
+        };
+        let start = Instant::now();
+        let Runtime { components, devices, .. } = &mut runtime;
+        components.iter_mut().try_for_each(|component| component.load_resident(devices))?;
+        // What is prefetched is waited for when its phase is entered.
+        let mut now = components.iter_mut().filter(|component| !component.prefetch);
+        now.try_for_each(|component| component.settle(devices, cancel))?;
+        runtime.accounts.load_ms += start.elapsed().as_secs_f64() * 1e3;
         Ok(runtime)
     }
 
-    /// Loads the phase's lazy weights and allocates its arenas.
+    /// Waits for the phase's weights, allocates its arenas and rings, and sends the next phase's weights on
+    /// their way where the plan says so.
     pub fn enter(&mut self, phase: Phase, cancel: &CancelFlag) -> Result<(), Failure> {
         assert!(self.arenas.is_empty(), "a phase was entered before the last one was left");
         self.model.check_unchanged()?;
-        for backend in self.backends.values() {
+        for (_, backend) in self.devices.iter() {
             backend.memory().restart_peak();
         }
-        self.load_weights(cancel, |component| {
-            component.residency == Residency::Lazy && component.phase == phase
-        })?;
+        let start = Instant::now();
+        let Runtime { components, devices, arenas, .. } = self;
+        let (now, later): (Vec<_>, Vec<_>) =
+            components.iter_mut().partition(|component| component.phase == phase);
         let mut sizes: BTreeMap<DeviceId, Bytes> = BTreeMap::new();
-        for component in self.components.iter().filter(|component| component.phase == phase) {
-            let size = sizes.entry(component.device.clone()).or_default();
-            *size = (*size).max(component.schedule.arena_bytes);
+        let mut now: Vec<&mut Component> = now;
+        for component in &mut now {
+            component.load_resident(devices)?;
+            component.load_lazy(devices)?;
+            for (device, bytes) in component.arenas() {
+                let size = sizes.entry(device.clone()).or_default();
+                *size = (*size).max(bytes);
+            }
         }
         for (device, bytes) in sizes {
-            let memory = self.backends[&device].memory();
+            let memory = devices.backend(&device).memory();
             let arena = Region::allocate(memory, &format!("{phase} arena"), bytes)?;
-            self.arenas.insert(device, Arc::new(arena));
+            arenas.insert(device, Arc::new(arena));
+        }
+        for component in &mut now {
+            component.settle(devices, cancel)?;
+            component.enter(devices, arenas, cancel)?;
+        }
+        self.accounts.load_ms += start.elapsed().as_secs_f64() * 1e3;
+        for component in later {
+            if component.prefetch && phase.next() == Some(component.phase) {
+                component.load_lazy(&self.devices)?;
+            }
         }
         Ok(())
     }
 
-    /// Frees what [`Runtime::enter`] allocated, and records what the phase used.
+    /// Frees what [`Runtime::enter`] allocated for the phase, and records what the phase used.
     pub fn leave(&mut self, phase: Phase) {
-        for (device, backend) in &self.backends {
+        for (device, backend) in self.devices.iter() {
             self.accounts.record_peak(device, phase, backend.memory().peak());
         }
-        self.free();
+        let components = self.components.iter_mut();
+        let devices = &self.devices;
+        components.filter(|c| c.phase == phase).for_each(|component| component.leave(devices));
+        self.free_arenas();
     }
 
     /// Records how long a phase computed, in milliseconds.
@@ -128,22 +157,25 @@ impl Runtime {
 
     /// Frees after a failed or cancelled phase, and forgets what was measured.
     pub fn abandon(&mut self) {
-        self.free();
+        let devices = &self.devices;
+        self.components.iter_mut().for_each(|component| component.abandon(devices));
+        self.free_arenas();
         self.accounts = Accounts::default();
     }
 
-    fn free(&mut self) {
-        self.arenas.clear();
-        for component in self.components.iter_mut().filter(|c| c.residency == Residency::Lazy) {
-            component.weights = None;
+    fn free_arenas(&mut self) {
+        for (device, arena) in std::mem::take(&mut self.arenas) {
+            if let Some(tracer) = self.devices.tracer() {
+                tracer.free(&device, Span::new(arena.id(), 0, arena.len().0));
+            }
         }
     }
 
     /// Goes through all phases without computing, so that what the plan allocates can be measured.
     pub fn rehearse(&mut self, cancel: &CancelFlag) -> Result<(), Failure> {
-        let layout = self.model.job_layout(&self.plan.job);
+        let layout = self.model.job_layout(&self.plan.job, &self.plan.options)?;
         let _buffers = JobBuffers::allocate(&layout, self.host_memory())?;
-        for phase in Phase::TIMELINE {
+        for &phase in self.plan.job.timeline() {
             self.enter(phase, cancel)?;
             self.leave(phase);
         }
@@ -152,130 +184,28 @@ impl Runtime {
 
     /// A component of the phase that was entered.
     pub fn component(&self, name: &str) -> Bound<'_> {
-        let component =
-            self.components.iter().find(|c| c.name == name).expect("the plan has every component");
-        Bound {
-            component,
-            backend: self.backends[&component.device].as_ref(),
-            arena: self.arenas.get(&component.device).expect("the component's phase was entered"),
-        }
+        let component = self.components.iter().find(|component| component.name == name);
+        Bound::new(component.expect("the plan has every component"), &self.devices)
+    }
+
+    /// A component of the phase that was entered, for inputs of another size: by the graph's place among the
+    /// model's.
+    pub fn variant(&self, name: &str, variant: usize) -> Bound<'_> {
+        self.component(name).variant(variant)
     }
 
     /// The host's account, for what a job holds outside of phases.
     pub fn host_memory(&self) -> &Arc<Memory> {
-        self.backends[&DeviceId::host()].memory()
+        self.devices.backend(&DeviceId::host()).memory()
+    }
+
+    /// The accounts of all devices and the host.
+    pub fn memories(&self) -> impl Iterator<Item = &Arc<Memory>> {
+        self.devices.iter().map(|(_, backend)| backend.memory())
     }
 
     /// What was measured so far; starts anew.
     pub fn take_accounts(&mut self) -> Accounts {
         std::mem::take(&mut self.accounts)
-    }
-
-    fn load_weights(
-        &mut self,
-        cancel: &CancelFlag,
-        wanted: impl Fn(&Component) -> bool,
-    ) -> Result<(), Failure> {
-        let start = Instant::now();
-        for component in self.components.iter_mut().filter(|component| wanted(component)) {
-            let backend = &self.backends[&component.device];
-            let schedule = &component.schedule;
-            let name = format!("{} weights", component.name);
-            let region =
-                Arc::new(Region::allocate(backend.memory(), &name, schedule.weights_bytes)?);
-            backend.load(&component.files, moves(schedule), &region, cancel)?;
-            component.weights = Some(region);
-        }
-        self.accounts.load_ms += start.elapsed().as_secs_f64() * 1e3;
-        Ok(())
-    }
-}
-
-/// Where each weight of a schedule goes.
-fn moves(schedule: &Schedule) -> Vec<WeightMove> {
-    let place = |(index, weight): (usize, &crate::graph::Weight)| WeightMove {
-        tensor: weight.tensor,
-        offset: schedule.weight_offset(crate::graph::WeightId(index)),
-    };
-    schedule.graph.weights.iter().enumerate().map(place).collect()
-}
-
-fn used_devices(plan: &Plan) -> impl Iterator<Item = &DevicePlan> {
-    let used = |device: &&DevicePlan| {
-        plan.components
-            .iter()
-            .any(|c| c.placement != Placement::Host && c.devices.contains(&device.id))
-    };
-    plan.devices.iter().filter(used)
-}
-
-fn open(device: &DevicePlan, workers: &Arc<Workers>) -> Result<Box<dyn Backend>, Failure> {
-    match &device.backend {
-        DeviceBackend::Virtual { link_bytes_per_s, fail_allocation } => {
-            let memory = Memory::new(device.id.clone(), device.budget_bytes, *fail_allocation);
-            let workers = Arc::clone(workers);
-            let opened =
-                VirtualDevice::open(memory, device.overhead_bytes, *link_bytes_per_s, workers);
-            Ok(Box::new(opened?))
-        }
-        DeviceBackend::Cuda { .. } => Err(refused(format!(
-            "{} is a CUDA device, and this executor computes on the host and on virtual devices only",
-            device.id
-        ))),
-    }
-}
-
-/// A component in its phase, ready to run.
-pub struct Bound<'a> {
-    component: &'a Component,
-    backend: &'a dyn Backend,
-    arena: &'a Arc<Region>,
-}
-
-impl Bound<'_> {
-    /// Writes one batch item of a floating-point input, or the whole of one without items.
-    pub fn write(&self, port: &str, item: usize, values: &[f32]) {
-        self.write_bytes(port, item, bytemuck::cast_slice(values));
-    }
-
-    /// Writes token ids.
-    pub fn write_ids(&self, port: &str, ids: &[i32]) {
-        self.write_bytes(port, 0, bytemuck::cast_slice(ids));
-    }
-
-    fn write_bytes(&self, port: &str, item: usize, source: &[u8]) {
-        let schedule = &self.component.schedule;
-        let value = schedule.graph.input(port);
-        let size = schedule.graph.value(value).bytes();
-        let start = Bytes((item * source.len()) as u64);
-        assert!(start + Bytes(source.len() as u64) <= size, "more than input {port} holds");
-        self.backend.write(self.arena, schedule.value_offset(value) + start, source);
-    }
-
-    /// Reads a whole output.
-    pub fn read(&self, port: &str, values: &mut [f32]) {
-        let schedule = &self.component.schedule;
-        let value = schedule.graph.output(port);
-        assert_eq!(schedule.graph.value(value).elements(), values.len(), "size of output {port}");
-        let target = bytemuck::cast_slice_mut(values);
-        self.backend.read(self.arena, schedule.value_offset(value), target);
-    }
-
-    /// Runs the component once.
-    pub fn run(&self, cancel: &CancelFlag) -> Result<(), Failure> {
-        let weights = match &self.component.weights {
-            Some(region) => WeightPlace::Region(region),
-            None => {
-                assert_eq!(self.component.residency, Residency::Mapped, "weights were not loaded");
-                WeightPlace::Mapped
-            }
-        };
-        let call = Call {
-            schedule: &self.component.schedule,
-            arena: self.arena,
-            weights,
-            files: &self.component.files,
-        };
-        Ok(self.backend.run(&call, cancel)?)
     }
 }

@@ -1,92 +1,193 @@
-//! The schedule of one component on one kind of backend: where every byte of its arena lies, and when.
+//! The schedule of one component over the lanes of its assignment: what runs where and when, and where every
+//! byte of each lane lies.
 //!
-//! Pure, and the same code for measuring and for running: a measurement is a schedule whose arena is
+//! Pure, and the same code for measuring and for running: a measurement is a schedule whose arenas are
 //! never allocated. Made beside the graph, which it does not change.
 //!
 //! ```text
-//! Graph ──lifetime──► buffers with live ranges ──arena──► offsets, one size
+//! Graph + Assignment ──program──► steps and copies ──lifetime──► buffers with live ranges ──arena──► offsets
+//!                    └─weights──► slices of weights, by residency
 //! ```
-//! Invariants: two buffers that are alive at one node do not overlap (asserted when made); every
-//! buffer and every weight starts at a multiple of the plan's alignment.
+//! Invariants: two buffers that are alive at one step do not overlap (asserted when made), and a copy keeps
+//! both its ends alive while it is in flight; every buffer and every weight starts at a multiple of the plan's
+//! alignment.
+
+pub mod assignment;
+pub mod program;
+pub mod weights;
 
 mod arena;
 mod lifetime;
+mod profile;
+mod resolve;
 
-use protocol::plan::ALIGNMENT_BYTES;
-use protocol::profile::{BackendBytes, SegmentProfile, StorageBytes};
-use protocol::{BackendKind, Bytes, StorageType};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
+use protocol::profile::Lane;
+use protocol::{BackendKind, Bytes};
+
+pub use assignment::Assignment;
 pub use lifetime::Buffer;
+pub use weights::{LaneWeights, WeightPlace, WeightSlice};
 
 use crate::backend::workspace_bytes;
-use crate::graph::{Graph, ValueId, WeightId};
+use crate::graph::{Graph, ValueId};
+use program::{Piece, Program, Step};
+use resolve::{Placed, Resolver};
 
-/// A graph with the place of everything in it.
+/// A graph with the order and the place of everything in it.
 #[derive(Debug)]
 pub struct Schedule {
     /// The graph.
-    pub graph: Graph,
+    pub graph: Arc<Graph>,
     /// What the schedule was made for.
-    pub backend: BackendKind,
-    /// Worker threads of the host's kernels.
-    pub threads: usize,
-    /// Size of the arena.
+    pub assignment: Assignment,
+    /// Each lane: those of the assignment, then the host's where it does what a device cannot.
+    pub lanes: Vec<LaneSchedule>,
+    /// What to do, in order.
+    pub program: Vec<Instruction>,
+    /// The copies of the program, by number.
+    pub transfers: Vec<Transfer>,
+    input_lanes: BTreeMap<ValueId, Vec<usize>>,
+    home: Vec<usize>,
+}
+
+/// The memory of one lane.
+#[derive(Debug)]
+pub struct LaneSchedule {
+    /// What it is.
+    pub lane: Lane,
+    /// Size of its arena.
     pub arena_bytes: Bytes,
-    /// Size of the region that holds the weights.
-    pub weights_bytes: Bytes,
-    value_offsets: Vec<Bytes>,
-    workspaces: Vec<(Bytes, Bytes)>,
-    weight_offsets: Vec<Bytes>,
+    /// Its weights.
+    pub weights: LaneWeights,
+    offsets: BTreeMap<Piece, Bytes>,
     buffers: Vec<Buffer>,
 }
 
+/// One step, with the place of all that it touches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Instruction {
+    /// Computes.
+    Run(Run),
+    /// Starts a copy, by number.
+    Start(usize),
+    /// Waits for a copy, by number.
+    Wait(usize),
+    /// Waits until an item's weights are in their slot.
+    Acquire {
+        /// The lane.
+        lane: usize,
+        /// Index among the lane's items.
+        item: usize,
+    },
+    /// Gives an item's slot back.
+    Release {
+        /// The lane.
+        lane: usize,
+        /// Index among the lane's items.
+        item: usize,
+    },
+}
+
+/// The computation of a node, or of some rows of its matrix, on one lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// The lane.
+    pub lane: usize,
+    /// Index of the node.
+    pub node: usize,
+    /// Where its inputs lie in the lane's arena.
+    pub inputs: Vec<Bytes>,
+    /// Where its result lies.
+    pub output: Bytes,
+    /// Features of a row of what lies there: more than are computed, where the rest comes from other lanes.
+    pub output_features: usize,
+    /// The features of each row that are computed.
+    pub columns: Range<usize>,
+    /// Its weights, as indices of the lane's slices.
+    pub weights: Vec<usize>,
+    /// Where its workspace lies, and its size.
+    pub workspace: (Bytes, Bytes),
+}
+
+/// A copy of rows of bytes from one lane's arena to another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// The lane that is read.
+    pub from_lane: usize,
+    /// Where the first row lies there.
+    pub from: Bytes,
+    /// From one row to the next there.
+    pub from_stride: Bytes,
+    /// The lane that is written.
+    pub to_lane: usize,
+    /// Where the first row lies there.
+    pub to: Bytes,
+    /// From one row to the next there.
+    pub to_stride: Bytes,
+    /// How many rows.
+    pub rows: usize,
+    /// Bytes of a row.
+    pub row_bytes: Bytes,
+}
+
+impl Transfer {
+    /// Bytes that it carries.
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.row_bytes.0 * self.rows as u64)
+    }
+}
+
 impl Schedule {
-    /// Places everything.
-    pub fn new(graph: Graph, backend: BackendKind, threads: usize) -> Schedule {
-        let lifetimes = lifetime::buffers(&graph, backend, threads);
-        let (offsets, arena_bytes) = arena::place(&lifetimes.buffers);
-        arena::assert_disjoint(&lifetimes.buffers, &offsets);
-        let value_offsets = lifetimes.value_buffer.iter().map(|&buffer| offsets[buffer]).collect();
-        let workspaces = lifetimes
-            .workspace_buffer
-            .iter()
-            .map(|buffer| match buffer {
-                Some(buffer) => (offsets[*buffer], lifetimes.buffers[*buffer].bytes),
-                None => (Bytes::ZERO, Bytes::ZERO),
-            })
-            .collect();
-        let mut weights_bytes = Bytes::ZERO;
-        let mut weight_offsets = Vec::with_capacity(graph.weights.len());
-        for weight in &graph.weights {
-            weight_offsets.push(weights_bytes);
-            weights_bytes += weight.tensor.size().align_up(ALIGNMENT_BYTES);
+    /// Orders and places everything.
+    ///
+    /// # Panics
+    /// If [`Assignment::check`] would refuse the assignment.
+    pub fn new(graph: Arc<Graph>, assignment: Assignment) -> Schedule {
+        if let Err(why) = assignment.check(&graph) {
+            panic!("an assignment that was not checked: {why}");
         }
-        Schedule {
-            graph,
-            backend,
-            threads,
-            arena_bytes,
-            weights_bytes,
-            value_offsets,
-            workspaces,
-            weight_offsets,
-            buffers: lifetimes.buffers,
-        }
+        let program = program::program(&graph, &assignment);
+        let workspace = |step: &Step| step_workspace(&graph, &assignment, step);
+        let lifetimes = lifetime::lifetimes(&graph, &program, workspace);
+        let placed: Vec<Placed> = lifetimes.into_iter().map(Placed::new).collect();
+        let mut weights: Vec<LaneWeights> =
+            placed.iter().map(|_| LaneWeights::new(graph.segments.len())).collect();
+        let resolver = Resolver { graph: &graph, assignment: &assignment, placed: &placed };
+        let steps = program.steps.iter().enumerate();
+        let instructions: Vec<Instruction> =
+            steps.map(|(at, step)| resolver.instruction(at, step, &mut weights)).collect();
+        let transfers = program.copies.iter().map(|copy| resolver.transfer(copy)).collect();
+        let Program { input_lanes, home, .. } = program;
+        let host = Lane { backend: BackendKind::Host, unsupported: Vec::new() };
+        let lane = |(index, (placed, weights)): (usize, (Placed, LaneWeights))| LaneSchedule {
+            lane: assignment.lanes.get(index).unwrap_or(&host).clone(),
+            arena_bytes: placed.arena_bytes,
+            weights,
+            offsets: placed.offsets,
+            buffers: placed.lifetimes.buffers,
+        };
+        let lanes = placed.into_iter().zip(weights).enumerate().map(lane).collect();
+        let lanes_of = |(value, lanes): (ValueId, std::collections::BTreeSet<usize>)| {
+            (value, lanes.into_iter().collect())
+        };
+        let input_lanes = input_lanes.into_iter().map(lanes_of).collect();
+        Schedule { lanes, program: instructions, transfers, input_lanes, home, graph, assignment }
     }
 
-    /// Where a value lies in the arena.
-    pub fn value_offset(&self, value: ValueId) -> Bytes {
-        self.value_offsets[value.0]
+    /// The lanes that read an input, each with where it lies there.
+    pub fn input_places(&self, value: ValueId) -> impl Iterator<Item = (usize, Bytes)> {
+        let lanes = self.input_lanes.get(&value).into_iter().flatten();
+        lanes.map(move |&lane| (lane, self.lanes[lane].offsets[&Piece::Value(value)]))
     }
 
-    /// Where a node's workspace lies in the arena, and its size.
-    pub fn workspace(&self, node: usize) -> (Bytes, Bytes) {
-        self.workspaces[node]
-    }
-
-    /// Where a weight lies in the weights' region.
-    pub fn weight_offset(&self, weight: WeightId) -> Bytes {
-        self.weight_offsets[weight.0]
+    /// The lane on which an output is made, and where it lies there.
+    pub fn output_place(&self, value: ValueId) -> (usize, Bytes) {
+        let lane = self.home[value.0];
+        (lane, self.lanes[lane].offsets[&Piece::Value(value)])
     }
 
     /// Bytes of the weights as in the file.
@@ -94,53 +195,28 @@ impl Schedule {
         self.graph.weights.iter().map(|weight| weight.tensor.size()).sum()
     }
 
-    /// What each segment needs. `other` are schedules of the same graph for other kinds of backend,
-    /// whose workspaces are stated beside this one's.
-    pub fn segments(&self, other: &[&Schedule]) -> Vec<SegmentProfile> {
-        let kinds: Vec<&Schedule> = std::iter::once(self).chain(other.iter().copied()).collect();
-        (0..self.graph.segments.len()).map(|index| self.segment(index, &kinds)).collect()
-    }
-
-    fn segment(&self, index: usize, kinds: &[&Schedule]) -> SegmentProfile {
-        let graph = &self.graph;
-        let nodes = || graph.nodes.iter().enumerate().filter(|(_, node)| node.segment == index);
-        let weights = || graph.weights.iter().filter(|weight| weight.segment == index);
-        let first = nodes().map(|(at, _)| at).next().unwrap_or(0);
-        let last = nodes().map(|(at, _)| at).next_back().unwrap_or(first);
-        let storage = [StorageType::F32, StorageType::F16, StorageType::BF16]
-            .into_iter()
-            .map(|storage| StorageBytes {
-                storage,
-                bytes: weights()
-                    .filter(|weight| weight.tensor.storage() == storage)
-                    .map(|weight| weight.tensor.size())
-                    .sum(),
-            })
-            .filter(|entry| entry.bytes > Bytes::ZERO)
-            .collect();
-        let workspace = kinds
-            .iter()
-            .map(|schedule| BackendBytes {
-                backend: schedule.backend,
-                bytes: nodes().map(|(at, _)| schedule.workspaces[at].1).max().unwrap_or_default(),
-            })
-            .collect();
-        SegmentProfile {
-            name: graph.segments[index].clone(),
-            weights_bytes: weights().map(|w| w.tensor.size().align_up(ALIGNMENT_BYTES)).sum(),
-            storage,
-            arena_bytes: lifetime::most_alive(&self.buffers, first, last),
-            carried_bytes: lifetime::carried(&self.buffers, last),
-            workspace,
-            flops: nodes().map(|(_, node)| graph.flops(node)).sum(),
-            moved_bytes: nodes().map(|(_, node)| graph.moved_bytes(node)).sum(),
-        }
+    /// Bytes of activations that cross between lanes, and between a device and the host's pipeline, in one call.
+    pub fn crossing_bytes(&self) -> Bytes {
+        let on_device = |lane: usize| self.lanes[lane].lane.backend != BackendKind::Host;
+        let bytes = |value: ValueId| self.graph.value(value).bytes();
+        let inputs = self.graph.inputs.iter().map(|port| {
+            let lanes = self.input_places(port.value).filter(|&(lane, _)| on_device(lane));
+            Bytes(bytes(port.value).0 * lanes.count() as u64)
+        });
+        let outputs = self.graph.outputs.iter();
+        let outputs = outputs.filter(|port| on_device(self.home[port.value.0]));
+        let between: Bytes = self.transfers.iter().map(Transfer::bytes).sum();
+        between + inputs.sum() + outputs.map(|port| bytes(port.value)).sum()
     }
 }
 
-/// The workspace of a node in bytes; shared by lifetimes here and by the kernels when they run.
-fn node_workspace(graph: &Graph, node: usize, backend: BackendKind, threads: usize) -> Bytes {
-    workspace_bytes(graph, &graph.nodes[node], backend, threads)
+/// What a step needs beside its values; shared by lifetimes here and by the kernels when they run.
+fn step_workspace(graph: &Graph, assignment: &Assignment, step: &Step) -> Bytes {
+    let Step::Run { lane, node, rows, .. } = step else { return Bytes::ZERO };
+    let backend = assignment.lanes.get(*lane).map_or(BackendKind::Host, |lane| lane.backend);
+    let node = &graph.nodes[*node];
+    let features = rows.as_ref().map_or(graph.value(node.output).features(), |rows| rows.len());
+    workspace_bytes(graph, node, features, backend, assignment)
 }
 
 #[cfg(test)]

@@ -8,19 +8,20 @@
 //! The executor holds no files of its own and no state worth saving, so the planner's death ends it
 //! at once, wherever it is.
 
+mod opened;
 mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use ipc_channel::ipc::{self, IpcReceiver, IpcSender, IpcSharedMemory};
+use protocol::check;
 use protocol::message::{Image, Progress};
 use protocol::{
-    Command, Event, Failure, FailureKind, Handshake, JobShape, PROTOCOL_VERSION, Phase, Plan,
-    UsageReport,
+    Command, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape, ModelProfile,
+    PROTOCOL_VERSION, Phase, Plan, UsageReport,
 };
 
 use crate::backend::{CancelFlag, SUPPORTED};
@@ -29,6 +30,7 @@ use crate::measure;
 use crate::models::Model;
 use crate::pipeline::{Observer, Picture, generate};
 use crate::runtime::{Runtime, verify};
+use opened::Opened;
 
 /// The planner is gone: nobody is left to tell.
 const EXIT_ORPHANED: i32 = 3;
@@ -63,8 +65,15 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
         .name("command-reader".to_owned())
         .spawn(move || read(&commands, &queue))?;
     let cancel = CancelFlag::default();
-    Executor { events, cancel, model: None, runtime: None, greeted: false, generation: 0 }
-        .run(&queued);
+    Executor {
+        events,
+        cancel,
+        models: Opened::default(),
+        runtime: None,
+        greeted: false,
+        generation: 0,
+    }
+    .run(&queued);
     Ok(())
 }
 
@@ -89,7 +98,7 @@ fn read(commands: &IpcReceiver<Command>, queue: &Sender<(Command, CancelFlag)>) 
 struct Executor {
     events: IpcSender<Event>,
     cancel: CancelFlag,
-    model: Option<(String, Arc<Model>)>,
+    models: Opened,
     runtime: Option<Runtime>,
     greeted: bool,
     generation: u64,
@@ -123,9 +132,20 @@ impl Executor {
             Command::Inspect { model } => {
                 Ok(Event::Inspected(Box::new(Model::describe(Path::new(&model))?)))
             }
-            Command::Measure { model, job, threads } => self.measure(&model, &job, threads),
+            Command::Measure { model, job, options, threads } => {
+                self.measure(&model, &job, &options, threads)
+            }
+            Command::Size { model, job, options, threads, layouts } => {
+                check_threads(threads)?;
+                check::check_options(&options).map_err(bad_request)?;
+                check::check_layouts(&layouts).map_err(bad_request)?;
+                let model = self.models.sized(&model, &options)?;
+                let sizes = measure::sizes(&model, &job, &options, threads as usize, &layouts)?;
+                Ok(Event::Sized(sizes))
+            }
             Command::Verify { plan } => {
-                let model = self.model_of(&plan)?;
+                check::check(&plan).map_err(refused)?;
+                let model = self.models.sized(&plan.model, &plan.options)?;
                 Ok(Event::Verified(verify(&plan, &model)?))
             }
             Command::Load { plan, rehearse } => self.load(*plan, rehearse),
@@ -160,29 +180,19 @@ impl Executor {
         Ok(Event::Hello { version: PROTOCOL_VERSION, backends: SUPPORTED.to_vec() })
     }
 
-    /// The model, opened once for several questions about it.
-    fn open(&mut self, path: &str) -> Result<Arc<Model>, Failure> {
-        if let Some((opened, model)) = &self.model
-            && opened == path
-        {
-            return Ok(Arc::clone(model));
-        }
-        let model = Arc::new(Model::open(Path::new(path))?);
-        self.model = Some((path.to_owned(), Arc::clone(&model)));
-        Ok(model)
-    }
-
-    /// The model of a plan that has just arrived, and is checked first.
-    fn model_of(&mut self, plan: &Plan) -> Result<Arc<Model>, Failure> {
-        protocol::check::check(plan).map_err(refused)?;
-        self.open(&plan.model)
-    }
-
-    fn measure(&mut self, model: &str, job: &JobShape, threads: u32) -> Result<Event, Failure> {
-        if !(1..=protocol::limits::THREADS_MAX).contains(&threads) {
-            return Err(bad_request(format!("{threads} threads")));
-        }
-        let profile = measure::profile(&*self.open(model)?, job, threads as usize)?;
+    fn measure(
+        &mut self,
+        model: &str,
+        job: &JobShape,
+        options: &GraphOptions,
+        threads: u32,
+    ) -> Result<Event, Failure> {
+        check_threads(threads)?;
+        check::check_options(options).map_err(bad_request)?;
+        let notices = self.models.notices(model, options)?;
+        let model = self.models.sized(model, options)?;
+        let profile = measure::profile(&model, job, options, threads as usize)?;
+        let profile = ModelProfile { notices, ..profile };
         Ok(Event::Measured(Box::new(profile)))
     }
 
@@ -195,7 +205,8 @@ impl Executor {
         self.runtime = None;
         let start = Instant::now();
         self.send(Event::Progress(Progress { phase: Phase::Load, step: 0, of: 1 }));
-        let model = self.model_of(&plan)?;
+        check::check(&plan).map_err(refused)?;
+        let model = self.models.loaded(&plan, &self.cancel)?;
         let mut runtime = Runtime::load(plan, model, &self.cancel)?;
         self.send(Event::Progress(Progress { phase: Phase::Load, step: 1, of: 1 }));
         let mut usage = UsageReport::default();
@@ -207,6 +218,11 @@ impl Executor {
         self.runtime = Some(runtime);
         Ok(Event::Loaded(usage))
     }
+}
+
+fn check_threads(threads: u32) -> Result<(), Failure> {
+    let known = (1..=protocol::limits::THREADS_MAX).contains(&threads);
+    if known { Ok(()) } else { Err(bad_request(format!("{threads} threads"))) }
 }
 
 fn stale(got: u64, current: u64) -> Failure {

@@ -1,214 +1,243 @@
-//! The copy engine of a virtual device: one thread that copies in order, no faster than the link.
+//! The copy engine of a virtual device: a thread for each queue, all of them no faster than the device's link.
 //!
 //! ```text
-//! submit ──► queue ──► copy a chunk ──► wait until the link would have carried it ──► … ──► event
+//! submit ──► queue ──► a piece at a time: stage, take the link, copy, wait for the link ──► ticket
 //! ```
-//! Whoever submits waits for the event, so what a copy reads and writes outlives it.
+//! Queues are kept apart by who waits for them: activations for the next node, slots for the next segment, loads
+//! for the next phase. Within one, copies end in their order. Weights pass through staging: a piece is read
+//! from the file mapping into one half while the piece before it is on the link.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use protocol::Bytes;
+use protocol::{Bytes, DeviceId};
 
-use super::{CancelFlag, Cancelled, Region, WeightMove};
-use crate::weights::WeightFiles;
+use super::link::{Link, PIECE_BYTES_MAX, wait_until};
+use super::ticket::{Stopped, Ticket};
+use super::{Region, RegionCopy, WeightLoad};
 
-/// Largest piece that is copied before the pace is checked: 4 ms of a 64 MiB/s link.
-const CHUNK_BYTES_MAX: usize = 256 << 10;
+/// Which of a device's copies wait behind each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queue {
+    /// Weights of whole components.
+    Loads,
+    /// Weights of the ring.
+    Slots,
+    /// Activations.
+    Activations,
+}
 
-/// Longest time that one piece takes on a slow link, so that a cancelled load ends soon.
-const CHUNK_SECONDS_MAX: f64 = 0.02;
-
-/// How often a waiting thread looks whether the engine still lives.
-const WATCH_INTERVAL: Duration = Duration::from_millis(50);
-
-/// A thread with a queue of copies.
+/// Threads with queues of copies.
 pub struct CopyEngine {
-    queue: Option<Sender<Copy>>,
-    thread: Option<JoinHandle<()>>,
+    queues: Vec<Sender<Copy>>,
+    threads: Vec<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+/// What the threads share.
+struct Shared {
+    device: DeviceId,
+    link: Arc<Link>,
+    fail_copy: Option<u32>,
+    copies: AtomicU32,
 }
 
 struct Copy {
-    work: Work,
-    done: Arc<CopyEvent>,
+    /// Taken, and let go, before the ticket ends: whoever waited may then free what the copy held.
+    work: Option<Work>,
+    submitted: Instant,
+    ticket: Ticket,
+    device: DeviceId,
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        // Whoever waits must hear of it, should the engine's thread end in the middle.
+        self.ticket.end(Err(Stopped::DeviceFailed(self.device.clone())));
+    }
 }
 
 enum Work {
-    Load {
-        files: Arc<WeightFiles>,
-        moves: Vec<WeightMove>,
-        region: Arc<Region>,
-        cancel: CancelFlag,
-    },
-    Write {
-        region: Arc<Region>,
-        offset: Bytes,
-        source: HostBytes,
-    },
-    Read {
-        region: Arc<Region>,
-        offset: Bytes,
-        target: HostBytes,
-    },
+    Load(WeightLoad),
+    Copy(RegionCopy),
+    Write { region: Arc<Region>, offset: Bytes, source: HostBytes },
+    Read { region: Arc<Region>, offset: Bytes, target: HostBytes },
 }
 
-/// Bytes of a slice that the submitting thread holds until the copy's event.
+/// Bytes of a slice that the submitting thread holds until the copy's end.
 struct HostBytes {
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the submitter keeps the slice borrowed and untouched until the event.
+// SAFETY: the submitter keeps the slice borrowed and untouched until the ticket's end.
 unsafe impl Send for HostBytes {}
 
-/// Tells that a copy has ended.
-#[derive(Default)]
-struct CopyEvent {
-    ended: Mutex<Option<Result<(), Cancelled>>>,
-    changed: Condvar,
-}
-
-impl CopyEvent {
-    fn signal(&self, result: Result<(), Cancelled>) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.changed.notify_all();
-    }
-}
-
 impl CopyEngine {
-    /// Starts the thread.
-    pub fn start(link_bytes_per_s: f64) -> CopyEngine {
-        assert!(link_bytes_per_s > 0.0, "a link without a rate");
-        let (queue, copies) = channel();
-        let body = move || serve(&copies, link_bytes_per_s);
-        let thread = std::thread::Builder::new()
-            .name("copy-engine".to_owned())
-            .spawn(body)
-            .expect("the system can start a thread");
-        CopyEngine { queue: Some(queue), thread: Some(thread) }
+    /// Starts the threads. `staging` is page-locked memory of the host; each queue of weights has half of it.
+    pub fn start(
+        device: DeviceId,
+        link: Arc<Link>,
+        fail_copy: Option<u32>,
+        staging: &Arc<Region>,
+    ) -> CopyEngine {
+        let copies = AtomicU32::new(0);
+        let shared = Arc::new(Shared { device, link, fail_copy, copies });
+        let half = staging.len().as_usize() / 2;
+        let start = |queue: usize| {
+            let (sender, receiver) = channel();
+            let shared = Arc::clone(&shared);
+            let staging =
+                Staging { region: Arc::clone(staging), at: queue % 2 * half, bytes: half };
+            let thread = std::thread::Builder::new()
+                .name("copy-engine".to_owned())
+                .spawn(move || serve(&receiver, &shared, &staging))
+                .expect("the system can start a thread");
+            (sender, thread)
+        };
+        let queues = [Queue::Loads, Queue::Slots, Queue::Activations];
+        let (queues, threads) = queues.into_iter().map(|queue| start(queue as usize)).unzip();
+        CopyEngine { queues, threads, shared }
     }
 
-    /// Copies weights into a region; returns when all are there or the load was cancelled.
-    pub fn load(
-        &self,
-        files: &Arc<WeightFiles>,
-        moves: Vec<WeightMove>,
-        region: &Arc<Region>,
-        cancel: &CancelFlag,
-    ) -> Result<(), Cancelled> {
-        self.submit(Work::Load {
-            files: Arc::clone(files),
-            moves,
-            region: Arc::clone(region),
-            cancel: cancel.clone(),
-        })
+    /// The link that it copies over.
+    pub fn link(&self) -> &Arc<Link> {
+        &self.shared.link
+    }
+
+    /// Starts to copy weights into a region.
+    pub fn load(&self, load: WeightLoad, queue: Queue) -> Ticket {
+        self.submit(Work::Load(load), queue)
+    }
+
+    /// Starts to copy between two regions.
+    pub fn copy(&self, copy: RegionCopy) -> Ticket {
+        self.submit(Work::Copy(copy), Queue::Activations)
     }
 
     /// Copies a slice into a region.
-    pub fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) {
+    pub fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) -> Result<(), Stopped> {
         let source = HostBytes { start: source.as_ptr().cast_mut(), bytes: source.len() };
         let work = Work::Write { region: Arc::clone(region), offset, source };
-        self.submit(work).expect("a write is never cancelled");
+        self.submit(work, Queue::Activations).wait()
     }
 
     /// Copies from a region into a slice.
-    pub fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]) {
+    pub fn read(
+        &self,
+        region: &Arc<Region>,
+        offset: Bytes,
+        target: &mut [u8],
+    ) -> Result<(), Stopped> {
         let target = HostBytes { start: target.as_mut_ptr(), bytes: target.len() };
         let work = Work::Read { region: Arc::clone(region), offset, target };
-        self.submit(work).expect("a read is never cancelled");
+        self.submit(work, Queue::Activations).wait()
     }
 
-    fn submit(&self, work: Work) -> Result<(), Cancelled> {
-        let done = Arc::new(CopyEvent::default());
-        let queue = self.queue.as_ref().expect("the queue is open until the engine is dropped");
-        let sent = queue.send(Copy { work, done: Arc::clone(&done) });
-        assert!(sent.is_ok(), "the copy engine has ended");
-        let mut ended = done.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(result) = *ended {
-                return result;
-            }
-            let waited = done.changed.wait_timeout(ended, WATCH_INTERVAL);
-            ended = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let alive = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-            assert!(alive || ended.is_some(), "the copy engine has ended in the middle of a copy");
-        }
+    fn submit(&self, work: Work, queue: Queue) -> Ticket {
+        let ticket = Ticket::default();
+        let (submitted, device) = (Instant::now(), self.shared.device.clone());
+        let copy = Copy { work: Some(work), submitted, ticket: ticket.clone(), device };
+        // A copy that nobody takes any more tells its ticket when it is dropped.
+        drop(self.queues[queue as usize].send(copy));
+        ticket
     }
 }
 
 impl Drop for CopyEngine {
     fn drop(&mut self) {
-        drop(self.queue.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic in it has been reported by the waiting thread already.
+        self.queues.clear();
+        for thread in self.threads.drain(..) {
+            // A panic in it has reached whoever waited for its copy already.
             let _ = thread.join();
         }
     }
 }
 
-fn serve(copies: &Receiver<Copy>, link_bytes_per_s: f64) {
-    let mut pace = Pace { link_bytes_per_s, free_at: Instant::now() };
-    for copy in copies {
-        let result = perform(copy.work, &mut pace);
-        copy.done.signal(result);
+/// A thread's part of the staging memory, in two halves.
+struct Staging {
+    region: Arc<Region>,
+    at: usize,
+    bytes: usize,
+}
+
+impl Staging {
+    /// Reads a piece into the half of this number.
+    fn stage(&self, piece: &[u8], number: usize) -> &[u8] {
+        let offset = Bytes((self.at + number % 2 * (self.bytes / 2)) as u64);
+        // SAFETY: this part of the staging memory is the thread's own, and the piece before the last one, which
+        // was in this half, has been copied on.
+        unsafe { self.region.bytes_mut(offset, piece.len()) }.copy_from_slice(piece);
+        // SAFETY: as above; nothing writes it while the slice is used.
+        unsafe { self.region.bytes(offset, piece.len()) }
     }
 }
 
-fn perform(work: Work, pace: &mut Pace) -> Result<(), Cancelled> {
+fn serve(copies: &Receiver<Copy>, shared: &Shared, staging: &Staging) {
+    for mut copy in copies {
+        let number = shared.copies.fetch_add(1, Ordering::Relaxed) + 1;
+        let Some(work) = copy.work.take() else { continue };
+        let result = if shared.fail_copy == Some(number) {
+            Err(Stopped::DeviceFailed(shared.device.clone()))
+        } else {
+            perform(&work, &shared.link, copy.submitted, staging)
+        };
+        drop(work);
+        copy.ticket.end(result);
+    }
+}
+
+fn perform(work: &Work, link: &Link, since: Instant, staging: &Staging) -> Result<(), Stopped> {
     match work {
-        Work::Load { files, moves, region, cancel } => {
-            for entry in moves {
-                let source = entry.tensor.view(&files).bytes;
-                let mut offset = entry.offset;
-                for chunk in source.chunks(pace.chunk_bytes()) {
-                    cancel.check()?;
-                    // SAFETY: nothing computes from a region before its load has ended, and copies run in order.
-                    unsafe { region.bytes_mut(offset, chunk.len()) }.copy_from_slice(chunk);
-                    pace.carry(chunk.len());
-                    offset += Bytes(chunk.len() as u64);
-                }
-            }
+        Work::Load(work) => load(work, link, since, staging),
+        Work::Copy(work) => {
+            let carried = work.transfer.bytes().as_usize();
+            work.perform();
+            let end = link.carry(carried, since);
+            let other = work.other_link.as_ref().map(|link| link.carry(carried, since));
+            wait_until(other.map_or(end, |other| end.max(other)));
+            Ok(())
         }
         Work::Write { region, offset, source } => {
-            // SAFETY: the submitter keeps the slice borrowed until the event.
+            // SAFETY: the submitter keeps the slice borrowed until the ticket's end.
             let source = unsafe { std::slice::from_raw_parts(source.start, source.bytes) };
             // SAFETY: the submitter is the thread that runs nodes, and it waits.
-            unsafe { region.bytes_mut(offset, source.len()) }.copy_from_slice(source);
-            pace.carry(source.len());
+            unsafe { region.bytes_mut(*offset, source.len()) }.copy_from_slice(source);
+            wait_until(link.carry(source.len(), since));
+            Ok(())
         }
         Work::Read { region, offset, target } => {
-            // SAFETY: the submitter keeps the slice borrowed, and untouched, until the event.
+            // SAFETY: the submitter keeps the slice borrowed, and untouched, until the ticket's end.
             let target = unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) };
             // SAFETY: the submitter is the thread that runs nodes, and it waits.
-            target.copy_from_slice(unsafe { region.bytes(offset, target.len()) });
-            pace.carry(target.len());
+            target.copy_from_slice(unsafe { region.bytes(*offset, target.len()) });
+            wait_until(link.carry(target.len(), since));
+            Ok(())
         }
     }
+}
+
+fn load(load: &WeightLoad, link: &Link, since: Instant, staging: &Staging) -> Result<(), Stopped> {
+    let piece_bytes = link.piece_bytes().min(staging.bytes / 2).min(PIECE_BYTES_MAX);
+    let (mut ready, mut end, mut number) = (since, since, 0);
+    for entry in load.moves.iter() {
+        let mut offset = load.base + entry.offset;
+        for piece in entry.source(&load.files).chunks(piece_bytes) {
+            load.stop.check()?;
+            let staged = staging.stage(piece, number);
+            wait_until(end);
+            end = link.carry(piece.len(), ready);
+            // SAFETY: nothing computes from these bytes before the load has ended, and it is their only writer.
+            unsafe { load.region.bytes_mut(offset, piece.len()) }.copy_from_slice(staged);
+            offset += Bytes(piece.len() as u64);
+            // From now on the link is never idle for want of this thread: it has been at it all along.
+            (ready, number) = (end, number + 1);
+        }
+        load.copied(entry);
+    }
+    wait_until(end);
     Ok(())
-}
-
-/// When the link is free again.
-struct Pace {
-    link_bytes_per_s: f64,
-    free_at: Instant,
-}
-
-impl Pace {
-    fn chunk_bytes(&self) -> usize {
-        ((self.link_bytes_per_s * CHUNK_SECONDS_MAX) as usize).clamp(1, CHUNK_BYTES_MAX)
-    }
-
-    /// Returns when the link would have carried these bytes after all earlier ones.
-    fn carry(&mut self, bytes: usize) {
-        let now = Instant::now();
-        let seconds = bytes as f64 / self.link_bytes_per_s;
-        // An idle link saves nothing up.
-        self.free_at = self.free_at.max(now) + Duration::from_secs_f64(seconds);
-        // Shorter waits than a timer can do are left to add up.
-        if self.free_at > now + Duration::from_micros(200) {
-            std::thread::sleep(self.free_at - now);
-        }
-    }
 }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use protocol::{BackendKind, Bytes};
 
 use super::kernels::Workers;
-use super::run::{Call, run};
-use super::{Backend, CancelFlag, Cancelled, Memory, Region, WeightMove};
-use crate::weights::WeightFiles;
+use super::run::{NodeCall, run};
+use super::{Backend, Link, Memory, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad};
 
 /// The CPU with its RAM.
 pub struct HostBackend {
@@ -31,33 +30,42 @@ impl Backend for HostBackend {
         &self.memory
     }
 
-    fn load(
-        &self,
-        files: &Arc<WeightFiles>,
-        moves: Vec<WeightMove>,
-        region: &Arc<Region>,
-        cancel: &CancelFlag,
-    ) -> Result<(), Cancelled> {
-        for entry in moves {
-            cancel.check()?;
-            let source = entry.tensor.view(files).bytes;
+    fn load(&self, load: WeightLoad, _queue: Queue) -> Ticket {
+        for entry in load.moves.iter() {
+            if let Err(cancelled) = load.stop.check() {
+                return Ticket::ended(Err(cancelled.into()));
+            }
+            let source = entry.source(&load.files);
             // SAFETY: nothing computes from a region before it is loaded, and this is its only writer.
-            unsafe { region.bytes_mut(entry.offset, source.len()) }.copy_from_slice(source);
+            unsafe { load.region.bytes_mut(load.base + entry.offset, source.len()) }
+                .copy_from_slice(source);
+            load.copied(entry);
         }
+        Ticket::ended(Ok(()))
+    }
+
+    fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) -> Result<(), Stopped> {
+        // SAFETY: called between runs by the thread that runs; nothing else touches an arena.
+        unsafe { region.bytes_mut(offset, source.len()) }.copy_from_slice(source);
         Ok(())
     }
 
-    fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) {
-        // SAFETY: called between runs by the thread that runs; nothing else touches an arena.
-        unsafe { region.bytes_mut(offset, source.len()) }.copy_from_slice(source);
-    }
-
-    fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]) {
+    fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]) -> Result<(), Stopped> {
         // SAFETY: called between runs by the thread that runs; nothing else touches an arena.
         target.copy_from_slice(unsafe { region.bytes(offset, target.len()) });
+        Ok(())
     }
 
-    fn run(&self, call: &Call<'_>, cancel: &CancelFlag) -> Result<(), Cancelled> {
-        run(call, &self.workers, cancel)
+    fn copy(&self, copy: RegionCopy) -> Ticket {
+        copy.perform();
+        Ticket::ended(Ok(()))
+    }
+
+    fn link(&self) -> Option<&Arc<Link>> {
+        None
+    }
+
+    fn run(&self, call: &NodeCall<'_>) {
+        run(call, &self.workers);
     }
 }

@@ -72,6 +72,11 @@ impl Memory {
         }
     }
 
+    /// The device.
+    pub fn device(&self) -> &DeviceId {
+        &self.device
+    }
+
     /// Bytes allocated now.
     pub fn used(&self) -> Bytes {
         self.counts().used

@@ -7,15 +7,20 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
 
 use super::memory::{Charge, Memory, OutOfMemory};
 
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 /// An allocation of a device.
 #[derive(Debug)]
 pub struct Region {
+    id: u64,
+    bytes: Bytes,
     start: NonNull<u8>,
     layout: Layout,
     _charge: Charge,
@@ -38,7 +43,23 @@ impl Region {
             Layout::from_size_align(size, ALIGNMENT_BYTES as usize).map_err(|_| refused())?;
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
-        Ok(Region { start, layout, _charge: charge })
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Ok(Region { id, bytes, start, layout, _charge: charge })
+    }
+
+    /// Its size.
+    pub fn len(&self) -> Bytes {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == Bytes::ZERO
+    }
+
+    /// A number that no other region of this process has, freed ones included.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     fn at(&self, offset: Bytes, bytes: usize) -> *mut u8 {

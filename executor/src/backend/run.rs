@@ -1,53 +1,87 @@
-//! Runs the nodes of a schedule with the host's kernels, over whichever memory holds its arena.
+//! Runs a node with the host's kernels, over whichever memory holds its lane's arena.
 //!
 //! Nothing is allocated here that grows with the job: values and workspaces lie in the arena.
 
 use std::sync::Arc;
 
-use protocol::Bytes;
+use protocol::{Bytes, StorageType};
 
-use super::kernels::{self, AttentionShape, ConvShape, GroupNormShape, Modulation, Workers};
-use super::{CancelFlag, Cancelled, Region};
-use crate::graph::{
-    Activation, AttentionOp, ConvOp, Graph, Node, Normalization, Op, ValueId, WeightId,
+use super::kernels::{
+    self, AttentionShape, Columns, ConvShape, GroupNormShape, Modulation, Workers,
 };
-use crate::schedule::Schedule;
+use super::{Region, Ring};
+use crate::graph::{Activation, AttentionOp, ConvOp, Graph, Node, Normalization, Op};
+use crate::race::Span;
+use crate::schedule::weights::slice_bytes;
+use crate::schedule::{LaneSchedule, Run, Schedule, WeightPlace, WeightSlice};
 use crate::weights::WeightFiles;
 use crate::weights::view::WeightView;
 
-/// Where the weights of a call are.
-#[derive(Clone, Copy)]
-pub enum WeightPlace<'a> {
-    /// In the mapping of their files.
-    Mapped,
-    /// In a region, at the schedule's offsets.
-    Region(&'a Arc<Region>),
+/// The memory of one lane of a component, in its phase.
+#[derive(Default)]
+pub struct LaneMemory {
+    /// The arena; at least as large as the schedule says.
+    pub arena: Option<Arc<Region>>,
+    /// Weights that are held in all phases.
+    pub resident: Option<Arc<Region>>,
+    /// Weights that are held in this phase.
+    pub lazy: Option<Arc<Region>>,
+    /// Weights that pass through.
+    pub ring: Option<Ring>,
 }
 
-/// One run of a schedule.
-pub struct Call<'a> {
-    /// What to run.
+/// One computation of a schedule.
+pub struct NodeCall<'a> {
+    /// The schedule.
     pub schedule: &'a Schedule,
-    /// The memory of its values; at least as large as the schedule says.
-    pub arena: &'a Arc<Region>,
-    /// Where its weights are.
-    pub weights: WeightPlace<'a>,
-    /// Their files.
+    /// What of it to run.
+    pub run: &'a Run,
+    /// The memory of its lane.
+    pub memory: &'a LaneMemory,
+    /// The weights' files.
     pub files: &'a WeightFiles,
 }
 
-/// Runs all nodes in order; between two nodes it may be cancelled.
-pub fn run(call: &Call<'_>, workers: &Workers, cancel: &CancelFlag) -> Result<(), Cancelled> {
-    assert_eq!(workers.count(), call.schedule.threads, "workspaces were made for other workers");
-    for (index, node) in call.schedule.graph.nodes.iter().enumerate() {
-        cancel.check()?;
-        Running { call, index, node }.run(workers);
+impl NodeCall<'_> {
+    /// What it reads, weights included, and what it writes.
+    pub fn spans(&self) -> [Vec<Span>; 2] {
+        let node = &self.schedule.graph.nodes[self.run.node];
+        let running = Running { call: self, node };
+        let arena = running.arena().id();
+        let values = node.inputs.iter().zip(&self.run.inputs).map(|(&input, &offset)| {
+            Span::new(arena, offset.0, self.schedule.graph.value(input).bytes().0)
+        });
+        let weights = (0..node.weights.len()).filter_map(|index| running.weight_span(index));
+        let Run { output, output_features, columns, workspace, .. } = self.run;
+        let value = self.schedule.graph.value(node.output);
+        let rows = (value.elements() / value.features()) as u64;
+        let (row_bytes, stride) = (4 * columns.len() as u64, 4 * *output_features as u64);
+        let written = if columns.len() == *output_features {
+            vec![Span::new(arena, output.0, rows * stride)]
+        } else {
+            let start = output.0 + 4 * columns.start as u64;
+            Span::rows(arena, start, row_bytes, stride, rows).collect()
+        };
+        let workspace = Span::new(arena, workspace.0.0, workspace.1.0);
+        [values.chain(weights).collect(), written.into_iter().chain([workspace]).collect()]
     }
-    Ok(())
+}
+
+/// Computes a node.
+pub fn run(call: &NodeCall<'_>, workers: &Workers) {
+    let threads = call.schedule.assignment.threads;
+    assert_eq!(workers.count(), threads, "workspaces were made for other workers");
+    let node = &call.schedule.graph.nodes[call.run.node];
+    Running { call, node }.run(workers);
 }
 
 /// The shape of an attention node.
-pub(super) fn attention_shape(graph: &Graph, node: &Node, op: &AttentionOp) -> AttentionShape {
+pub(super) fn attention_shape(
+    graph: &Graph,
+    node: &Node,
+    op: &AttentionOp,
+    query_chunk: usize,
+) -> AttentionShape {
     let (q, k) = (graph.value(node.inputs[0]), graph.value(node.inputs[1]));
     // NHWC values are taken as [batch, height × width, channels].
     let tokens = |value: &crate::graph::Value| value.elements() / value.shape[0] / value.features();
@@ -59,13 +93,13 @@ pub(super) fn attention_shape(graph: &Graph, node: &Node, op: &AttentionOp) -> A
         head_dim: q.features() / op.heads,
         scale: op.scale,
         causal: op.causal,
+        query_chunk,
     }
 }
 
 /// The shape of a convolution node.
 pub(super) fn conv_shape(graph: &Graph, node: &Node, op: &ConvOp) -> ConvShape {
     let input = &graph.value(node.inputs[0]).shape;
-    let pad = (op.kernel - 1) / 2;
     ConvShape {
         batch: input[0],
         height: input[1],
@@ -74,11 +108,11 @@ pub(super) fn conv_shape(graph: &Graph, node: &Node, op: &ConvOp) -> ConvShape {
         out_channels: graph.value(node.output).features(),
         kernel_height: op.kernel,
         kernel_width: op.kernel,
-        stride: 1,
-        pad_top: pad,
-        pad_left: pad,
-        pad_bottom: pad,
-        pad_right: pad,
+        stride: op.stride,
+        pad_top: op.pad_before,
+        pad_left: op.pad_before,
+        pad_bottom: op.pad_after,
+        pad_right: op.pad_after,
         upsample: op.upsample,
     }
 }
@@ -97,8 +131,7 @@ pub(super) fn group_norm_shape(
 }
 
 struct Running<'a> {
-    call: &'a Call<'a>,
-    index: usize,
+    call: &'a NodeCall<'a>,
     node: &'a Node,
 }
 
@@ -128,13 +161,20 @@ impl Running<'_> {
             Op::GatedAdd { gate_chunk } => {
                 kernels::gated_add(workers, out, self.input(1), self.modulation(2), *gate_chunk);
             }
+            Op::ScaledAdd { scale, first_feature } => {
+                let features = graph.value(node.output).features();
+                let y_features = graph.value(node.inputs[1]).features();
+                let added = *first_feature..first_feature + y_features;
+                kernels::scaled_add(workers, out, features, added, self.input(1), *scale);
+            }
             Op::Rope { heads } => {
                 let shape = &graph.value(node.output).shape; // [batch, tokens, heads × head_dim]
                 let head_dim = shape[2] / heads;
                 kernels::rope(workers, out, self.input(1), shape[1], *heads, head_dim);
             }
             Op::Attention(op) => {
-                let shape = attention_shape(graph, node, op);
+                let chunk = self.call.schedule.assignment.attention_chunk;
+                let shape = attention_shape(graph, node, op, chunk);
                 let bias = (node.inputs.len() > 3).then(|| self.input(3));
                 let (q, k, v) = (self.input(0), self.input(1), self.input(2));
                 kernels::attention(workers, &shape, q, k, v, bias, out, self.workspace());
@@ -174,16 +214,24 @@ impl Running<'_> {
     }
 
     fn linear(&self, workers: &Workers, activation: Activation, out: &mut [f32]) {
-        let bias = (self.node.weights.len() > 1).then(|| self.weight(1));
-        let weight = self.weight(0);
+        let rows = self.slice(0).rows.len();
+        let (storage, bytes) = self.weight_bytes(0);
+        let shape = [rows, bytes.len() / storage.element_bytes() / rows];
+        let weight = WeightView { storage, shape: &shape, bytes };
+        let bias_shape = [rows];
+        let bias = (self.node.weights.len() > 1).then(|| {
+            let (storage, bytes) = self.weight_bytes(1);
+            WeightView { storage, shape: &bias_shape, bytes }
+        });
+        let Run { output_features, columns, .. } = self.call.run;
+        let columns = Columns { stride: *output_features, from: columns.start };
         let workspace = self.workspace();
+        let one = [self.input(0)];
         match self.node.inputs.len() {
-            1 => {
-                kernels::linear(workers, &[self.input(0)], weight, bias, activation, out, workspace)
-            }
+            1 => kernels::linear(workers, &one, weight, bias, activation, out, columns, workspace),
             2 => {
-                let inputs = [self.input(0), self.input(1)];
-                kernels::linear(workers, &inputs, weight, bias, activation, out, workspace);
+                let two = [self.input(0), self.input(1)];
+                kernels::linear(workers, &two, weight, bias, activation, out, columns, workspace);
             }
             more => unreachable!("no family joins {more} inputs"),
         }
@@ -217,16 +265,17 @@ impl Running<'_> {
 
     /// Where the schedule did not give the result its first input's place, copies the input there.
     fn take_over(&self) {
-        let schedule = self.call.schedule;
-        let input = schedule.value_offset(self.node.inputs[0]);
-        if input != schedule.value_offset(self.node.output) {
+        if self.call.run.inputs[0] != self.call.run.output {
             self.output().copy_from_slice(self.input(0));
         }
     }
 
-    fn span(&self, value: ValueId) -> (Bytes, usize) {
-        let schedule = self.call.schedule;
-        (schedule.value_offset(value), schedule.graph.value(value).bytes().as_usize())
+    fn lane(&self) -> &LaneSchedule {
+        &self.call.schedule.lanes[self.call.run.lane]
+    }
+
+    fn arena(&self) -> &Region {
+        self.call.memory.arena.as_deref().expect("the phase was entered")
     }
 
     fn input(&self, index: usize) -> &[f32] {
@@ -238,37 +287,77 @@ impl Running<'_> {
     }
 
     fn input_bytes(&self, index: usize) -> &[u8] {
-        let (offset, bytes) = self.span(self.node.inputs[index]);
+        let value = self.call.schedule.graph.value(self.node.inputs[index]);
+        let offset = self.call.run.inputs[index];
         // SAFETY: a node's inputs are alive at it and so overlap neither its result (except the one that
         // is taken over, which is not read then) nor its workspace: asserted when the arena was made.
-        unsafe { self.call.arena.bytes(offset, bytes) }
+        unsafe { self.arena().bytes(offset, value.bytes().as_usize()) }
     }
 
     #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
     fn output(&self) -> &mut [f32] {
-        let (offset, bytes) = self.span(self.node.output);
-        // SAFETY: the result's range is disjoint from all that is read while it is written; see above.
-        bytemuck::cast_slice_mut(unsafe { self.call.arena.bytes_mut(offset, bytes) })
+        let Run { output, output_features, .. } = self.call.run;
+        let value = self.call.schedule.graph.value(self.node.output);
+        let bytes = 4 * (value.elements() / value.features() * output_features);
+        // SAFETY: the result's range is disjoint from all that is read while it is written; see above. Of a
+        // result that comes from several lanes each writes its own columns.
+        bytemuck::cast_slice_mut(unsafe { self.arena().bytes_mut(*output, bytes) })
     }
 
     #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
     fn workspace(&self) -> &mut [f32] {
-        let (offset, bytes) = self.call.schedule.workspace(self.index);
+        let (offset, bytes) = self.call.run.workspace;
         // SAFETY: a workspace is alive at its node only, and disjoint from all values alive there.
-        bytemuck::cast_slice_mut(unsafe { self.call.arena.bytes_mut(offset, bytes.as_usize()) })
+        bytemuck::cast_slice_mut(unsafe { self.arena().bytes_mut(offset, bytes.as_usize()) })
     }
 
+    fn slice(&self, index: usize) -> &WeightSlice {
+        &self.lane().weights.slices[self.call.run.weights[index]]
+    }
+
+    /// A whole weight.
     fn weight(&self, index: usize) -> WeightView<'_> {
-        let id: WeightId = self.node.weights[index];
-        let tensor = &self.call.schedule.graph.weights[id.0].tensor;
-        match self.call.weights {
-            WeightPlace::Mapped => tensor.view(self.call.files),
-            WeightPlace::Region(region) => {
-                let offset = self.call.schedule.weight_offset(id);
-                // SAFETY: weights are written before the first call and never while one runs.
-                let bytes = unsafe { region.bytes(offset, tensor.size().as_usize()) };
-                WeightView { storage: tensor.storage(), shape: tensor.shape(), bytes }
+        let tensor = &self.call.schedule.graph.weights[self.slice(index).weight.0].tensor;
+        let (storage, bytes) = self.weight_bytes(index);
+        WeightView { storage, shape: tensor.shape(), bytes }
+    }
+
+    /// Where a weight's rows lie, where not in the mapping of their file.
+    fn weight_span(&self, index: usize) -> Option<Span> {
+        let slice = self.slice(index);
+        let length = slice_bytes(&self.call.schedule.graph, slice.weight, &slice.rows);
+        let (region, offset) = self.weight_region(slice.place)?;
+        Some(Span::new(region.id(), offset.0, length.0))
+    }
+
+    fn weight_region(&self, place: WeightPlace) -> Option<(&Region, Bytes)> {
+        let memory = self.call.memory;
+        let (region, offset) = match place {
+            WeightPlace::Mapped => return None,
+            WeightPlace::Resident(offset) => (memory.resident.as_deref(), offset),
+            WeightPlace::Lazy(offset) => (memory.lazy.as_deref(), offset),
+            WeightPlace::Slot { offset, .. } => {
+                let ring = memory.ring.as_ref().expect("the ring was started");
+                let (region, slot) = ring.slot();
+                (Some(region), slot + offset)
             }
-        }
+        };
+        Some((region.expect("weights were loaded"), offset))
+    }
+
+    /// A weight's rows on this lane.
+    fn weight_bytes(&self, index: usize) -> (StorageType, &[u8]) {
+        let slice = self.slice(index);
+        let graph = &self.call.schedule.graph;
+        let tensor = &graph.weights[slice.weight.0].tensor;
+        let row = tensor.row_bytes().as_usize();
+        let length = slice_bytes(graph, slice.weight, &slice.rows).as_usize();
+        let Some((region, offset)) = self.weight_region(slice.place) else {
+            let whole = tensor.view(self.call.files).bytes;
+            return (tensor.storage(), &whole[slice.rows.start * row..][..length]);
+        };
+        // SAFETY: weights are written before the computation that waits for them, and a slot not again before
+        // it was given back.
+        (tensor.storage(), unsafe { region.bytes(offset, length) })
     }
 }

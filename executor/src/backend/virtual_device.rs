@@ -8,9 +8,8 @@ use protocol::{BackendKind, Bytes};
 use super::copy_engine::CopyEngine;
 use super::kernels::Workers;
 use super::memory::{Charge, OutOfMemory};
-use super::run::{Call, run};
-use super::{Backend, CancelFlag, Cancelled, Memory, Region, WeightMove};
-use crate::weights::WeightFiles;
+use super::run::{NodeCall, run};
+use super::{Backend, Link, Memory, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad};
 
 /// A device that exists only in its host profile.
 pub struct VirtualDevice {
@@ -20,16 +19,29 @@ pub struct VirtualDevice {
     _context: Charge,
 }
 
+/// What a host profile says of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct VirtualProperties {
+    /// What a driver's context would take, at once.
+    pub overhead_bytes: Bytes,
+    /// The link's rate.
+    pub link_bytes_per_s: f64,
+    /// The copy, counted from 1, that fails.
+    pub fail_copy: Option<u32>,
+}
+
 impl VirtualDevice {
-    /// Opens the device: `overhead_bytes` are taken at once, as a driver's context would.
+    /// Opens the device. `staging` is memory of the host that its weights pass through.
     pub fn open(
         memory: Arc<Memory>,
-        overhead_bytes: Bytes,
-        link_bytes_per_s: f64,
+        properties: VirtualProperties,
+        staging: &Arc<Region>,
         workers: Arc<Workers>,
     ) -> Result<VirtualDevice, OutOfMemory> {
-        let context = memory.charge("context", overhead_bytes)?;
-        let engine = CopyEngine::start(link_bytes_per_s);
+        let context = memory.charge("context", properties.overhead_bytes)?;
+        let link = Arc::new(Link::new(properties.link_bytes_per_s));
+        let device = memory.device().clone();
+        let engine = CopyEngine::start(device, link, properties.fail_copy, staging);
         Ok(VirtualDevice { memory, workers, engine, _context: context })
     }
 }
@@ -43,25 +55,27 @@ impl Backend for VirtualDevice {
         &self.memory
     }
 
-    fn load(
-        &self,
-        files: &Arc<WeightFiles>,
-        moves: Vec<WeightMove>,
-        region: &Arc<Region>,
-        cancel: &CancelFlag,
-    ) -> Result<(), Cancelled> {
-        self.engine.load(files, moves, region, cancel)
+    fn load(&self, load: WeightLoad, queue: Queue) -> Ticket {
+        self.engine.load(load, queue)
     }
 
-    fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) {
-        self.engine.write(region, offset, source);
+    fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) -> Result<(), Stopped> {
+        self.engine.write(region, offset, source)
     }
 
-    fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]) {
-        self.engine.read(region, offset, target);
+    fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]) -> Result<(), Stopped> {
+        self.engine.read(region, offset, target)
     }
 
-    fn run(&self, call: &Call<'_>, cancel: &CancelFlag) -> Result<(), Cancelled> {
-        run(call, &self.workers, cancel)
+    fn copy(&self, copy: RegionCopy) -> Ticket {
+        self.engine.copy(copy)
+    }
+
+    fn link(&self) -> Option<&Arc<Link>> {
+        Some(self.engine.link())
+    }
+
+    fn run(&self, call: &NodeCall<'_>) {
+        run(call, &self.workers);
     }
 }

@@ -1,9 +1,10 @@
 //! Builds a graph, checking every weight against the files as it goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::op::{Activation, AttentionOp, ConvOp, Normalization, Op};
-use super::{ElementType, Graph, Node, Port, Value, ValueId, Weight, WeightId};
+use super::{ElementType, Graph, Node, Port, Segment, Value, ValueId, Weight, WeightId};
+use crate::weights::lora::LinearAdapter;
 use crate::weights::{WeightFiles, WeightsError};
 
 /// Collects a graph. Shapes that do not fit together are a bug of the family's file and panic; weights
@@ -12,6 +13,10 @@ pub struct GraphBuilder<'a> {
     files: &'a WeightFiles,
     graph: Graph,
     weight_ids: BTreeMap<String, WeightId>,
+    /// Inputs already multiplied with an adapter's first factor: fused projections share it.
+    narrowed: BTreeMap<(Vec<ValueId>, WeightId), ValueId>,
+    /// Weights of linear layers beside which adapters were put.
+    adapted: BTreeSet<String>,
 }
 
 type Built = Result<ValueId, WeightsError>;
@@ -27,12 +32,23 @@ impl<'a> GraphBuilder<'a> {
             inputs: Vec::new(),
             outputs: Vec::new(),
         };
-        GraphBuilder { files, graph, weight_ids: BTreeMap::new() }
+        GraphBuilder {
+            files,
+            graph,
+            weight_ids: BTreeMap::new(),
+            narrowed: BTreeMap::new(),
+            adapted: BTreeSet::new(),
+        }
     }
 
     /// Starts the next segment; at least one must be started before the first node.
     pub fn segment(&mut self, name: impl Into<String>) {
-        self.graph.segments.push(name.into());
+        self.graph.segments.push(Segment { name: name.into(), block: false });
+    }
+
+    /// As [`GraphBuilder::segment`], for one of several blocks alike.
+    pub fn block(&mut self, name: impl Into<String>) {
+        self.graph.segments.push(Segment { name: name.into(), block: true });
     }
 
     /// Declares an input.
@@ -48,7 +64,13 @@ impl<'a> GraphBuilder<'a> {
     }
 
     /// The graph, complete.
+    ///
+    /// # Panics
+    /// If the files have an adapter for a weight that no linear layer took: it would be left out.
     pub fn finish(self) -> Graph {
+        for weight in self.files.adapted_weights() {
+            assert!(self.adapted.contains(weight), "{weight} is adapted and of no linear layer");
+        }
         self.graph
     }
 
@@ -79,7 +101,8 @@ impl<'a> GraphBuilder<'a> {
         Ok(self.node(Op::AddPositions, vec![x], vec![weight], &shape))
     }
 
-    /// `prefix.weight` `[out, Σ features]` and `prefix.bias`, then an activation.
+    /// `prefix.weight` `[out, Σ features]` and `prefix.bias`, plus what the files have beside that weight,
+    /// then an activation.
     pub fn linear(
         &mut self,
         xs: &[ValueId],
@@ -110,13 +133,53 @@ impl<'a> GraphBuilder<'a> {
         activation: Activation,
     ) -> Built {
         let inner = xs.iter().map(|&x| self.graph.value(x).features()).sum();
-        let mut weights = vec![self.weight(&format!("{prefix}.weight"), &[out, inner])?];
+        let name = format!("{prefix}.weight");
+        let mut weights = vec![self.weight(&name, &[out, inner])?];
         if bias {
             weights.push(self.weight(&format!("{prefix}.bias"), &[out])?);
         }
+        let files = self.files;
+        let adapters = files.adapters(&name);
+        if adapters.is_empty() {
+            return Ok(self.product(xs, weights, out, activation));
+        }
+        let mut y = self.product(xs, weights, out, Activation::None); // [.., out]
+        for adapter in adapters {
+            y = self.adapt(xs, y, adapter)?;
+        }
+        self.adapted.insert(name);
+        Ok(if activation == Activation::None { y } else { self.activate(y, activation) })
+    }
+
+    /// y plus an adapter's product with xs.
+    fn adapt(&mut self, xs: &[ValueId], y: ValueId, adapter: &LinearAdapter) -> Built {
+        let inner = xs.iter().map(|&x| self.graph.value(x).features()).sum();
+        let a = self.weight(&adapter.a, &[adapter.rank, inner])?;
+        let b = self.weight(&adapter.b, &[adapter.rows, adapter.rank])?;
+        let key = (xs.to_vec(), a);
+        let h = match self.narrowed.get(&key) {
+            Some(&h) => h,
+            None => {
+                let h = self.product(xs, vec![a], adapter.rank, Activation::None); // [.., rank]
+                self.narrowed.insert(key, h);
+                h
+            }
+        };
+        let change = self.product(&[h], vec![b], adapter.rows, Activation::None); // [.., rows]
+        let op = Op::ScaledAdd { scale: adapter.scale, first_feature: adapter.first_row };
+        Ok(self.same_shape(op, vec![y, change], vec![]))
+    }
+
+    fn product(
+        &mut self,
+        xs: &[ValueId],
+        weights: Vec<WeightId>,
+        out: usize,
+        activation: Activation,
+    ) -> ValueId {
         let mut shape = self.shape(xs[0]).to_vec();
         *shape.last_mut().expect("values have dimensions") = out;
-        Ok(self.node(Op::Linear(activation), xs.to_vec(), weights, &shape))
+        self.node(Op::Linear(activation), xs.to_vec(), weights, &shape)
     }
 
     /// An activation alone.
@@ -244,8 +307,8 @@ impl<'a> GraphBuilder<'a> {
         let weight =
             self.weight(&format!("{prefix}.weight"), &[out, shape[3], op.kernel, op.kernel])?;
         let bias = self.weight(&format!("{prefix}.bias"), &[out])?;
-        shape[1] *= op.upsample;
-        shape[2] *= op.upsample;
+        shape[1] = op.output_side(shape[1]);
+        shape[2] = op.output_side(shape[2]);
         shape[3] = out;
         Ok(self.node(Op::Conv2d(op), vec![x], vec![weight, bias], &shape))
     }

@@ -23,12 +23,17 @@ impl Graph {
                 let channels = self.value(node.inputs[0]).features();
                 2.0 * elements * (conv.kernel * conv.kernel * channels) as f64
             }
+            Op::ScaledAdd { .. } => self.value(node.inputs[1]).elements() as f64,
             _ => elements,
         }
     }
 
     /// Bytes that a node reads and writes once: activations, weights, result.
     pub fn moved_bytes(&self, node: &Node) -> Bytes {
+        if let Op::ScaledAdd { .. } = node.op {
+            // Of the first input only what is added to.
+            return Bytes(3 * self.value(node.inputs[1]).bytes().0);
+        }
         let inputs: Bytes = node.inputs.iter().map(|&x| self.value(x).bytes()).sum();
         let weights: Bytes = match node.op {
             // A table is read a row for each token, not whole.

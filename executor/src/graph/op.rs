@@ -36,6 +36,13 @@ pub enum Op {
         /// Index of the chunk.
         gate_chunk: usize,
     },
+    /// x + scale × y, y added to as many of x's features as it has.
+    ScaledAdd {
+        /// The factor.
+        scale: f32,
+        /// The first of x's features that is added to.
+        first_feature: usize,
+    },
     /// Rotates pairs of neighbours in each head by y `[tokens, head_dim / 2, 2]` (cosine, sine).
     Rope {
         /// Number of heads in x's features.
@@ -112,16 +119,80 @@ pub struct AttentionOp {
     pub causal: bool,
 }
 
-/// Parameters of a convolution. Padding keeps the size: `(kernel - 1) / 2` on each side.
+/// Parameters of a convolution, the same in both directions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConvOp {
     /// Height and width of the kernel: 1 or 3.
     pub kernel: usize,
     /// 2 where the input is enlarged by nearest neighbour before the convolution, else 1.
     pub upsample: usize,
+    /// From one output pixel to the next.
+    pub stride: usize,
+    /// Zeros above and to the left.
+    pub pad_before: usize,
+    /// Zeros below and to the right.
+    pub pad_after: usize,
 }
 
+impl ConvOp {
+    /// A convolution whose padding keeps the size.
+    pub const fn same(kernel: usize) -> ConvOp {
+        let pad = (kernel - 1) / 2;
+        ConvOp { kernel, upsample: 1, stride: 1, pad_before: pad, pad_after: pad }
+    }
+
+    /// Length of a side of the output.
+    pub fn output_side(&self, side: usize) -> usize {
+        let padded = side * self.upsample + self.pad_before + self.pad_after;
+        (padded - self.kernel) / self.stride + 1
+    }
+}
+
+/// The names of all operations, as [`Op::name`] gives them.
+pub const OP_NAMES: [&str; 17] = [
+    "Embedding",
+    "AddPositions",
+    "Linear",
+    "Activate",
+    "Norm",
+    "AdaLayerNorm",
+    "Add",
+    "Mul",
+    "GatedAdd",
+    "Rope",
+    "Attention",
+    "RelativePositionBias",
+    "ConcatTokens",
+    "SliceTokens",
+    "Sinusoid",
+    "Conv2d",
+    "ScaledAdd",
+];
+
 impl Op {
+    /// Its name, by which a device is said not to do it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Op::Embedding => "Embedding",
+            Op::AddPositions => "AddPositions",
+            Op::Linear(_) => "Linear",
+            Op::Activate(_) => "Activate",
+            Op::Norm(_) => "Norm",
+            Op::AdaLayerNorm { .. } => "AdaLayerNorm",
+            Op::Add => "Add",
+            Op::Mul => "Mul",
+            Op::GatedAdd { .. } => "GatedAdd",
+            Op::Rope { .. } => "Rope",
+            Op::Attention(_) => "Attention",
+            Op::RelativePositionBias { .. } => "RelativePositionBias",
+            Op::ConcatTokens => "ConcatTokens",
+            Op::SliceTokens { .. } => "SliceTokens",
+            Op::Sinusoid => "Sinusoid",
+            Op::Conv2d(_) => "Conv2d",
+            Op::ScaledAdd { .. } => "ScaledAdd",
+        }
+    }
+
     /// Whether the result may take the first input's place.
     pub fn in_place(&self) -> bool {
         match self {
@@ -132,6 +203,7 @@ impl Op {
             | Op::Add
             | Op::Mul
             | Op::GatedAdd { .. }
+            | Op::ScaledAdd { .. }
             | Op::Rope { .. } => true,
             Op::Embedding
             | Op::Linear(_)

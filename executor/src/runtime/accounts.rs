@@ -49,7 +49,7 @@ impl Accounts {
             measured_ms: MeasuredMs {
                 load: self.load_ms,
                 condition: ms(Phase::Condition),
-                denoise_step: ms(Phase::Denoise) / f64::from(plan.job.steps),
+                denoise_step: ms(Phase::Denoise) / f64::from(plan.job.steps_run()),
                 decode: ms(Phase::Decode),
                 total: total_ms,
             },

@@ -1,53 +1,62 @@
 //! A plan against its own schedule: what it will really use, and whether it says so.
 
+use std::sync::Arc;
+
 use protocol::message::VerifiedBytes;
-use protocol::plan::DeviceBackend;
-use protocol::{BackendKind, Bytes, DeviceId, Failure, Phase, Placement, Plan, Residency};
+use protocol::plan::{ComponentPlan, DeviceBackend, PartPlan};
+use protocol::profile::Lane;
+use protocol::{BackendKind, Bytes, DeviceId, Failure, Phase, Plan};
 
 use crate::failure::refused;
-use crate::models::Model;
-use crate::schedule::Schedule;
+use crate::models::{ComponentGraph, Model};
+use crate::schedule::{Assignment, Schedule};
 
 /// The exact bytes of a plan on each device in each phase, everything but overheads. Nothing is allocated.
 pub fn verify(plan: &Plan, model: &Model) -> Result<Vec<VerifiedBytes>, Failure> {
     let schedules = schedules(plan, model)?;
-    let job_bytes = model.job_layout(&plan.job).bytes();
+    let parts: Vec<Vec<PartPlan>> =
+        plan.components.iter().zip(&schedules).map(|(c, s)| parts(c, s)).collect();
+    let pinned = plan.devices.iter().filter(|device| plan.uses(&device.id));
+    let pinned: Bytes = pinned.map(|device| device.pinned_bytes).sum();
+    let job_bytes = model.job_layout(&plan.job, &plan.options)?.bytes();
+    let on_host = job_bytes + pinned + model.changed_bytes();
     let mut verified = Vec::new();
     let devices = plan.devices.iter().map(|device| device.id.clone()).chain([DeviceId::host()]);
     for device in devices {
-        let fixed = if device.is_host() { job_bytes } else { Bytes::ZERO };
-        for phase in Phase::TIMELINE {
-            let bytes = fixed + bytes_in_phase(plan, &schedules, &device, phase);
+        let fixed = if device.is_host() { on_host } else { Bytes::ZERO };
+        for &phase in plan.job.timeline() {
+            let bytes = fixed + bytes_in_phase(plan, &parts, &device, phase);
             verified.push(VerifiedBytes { device: device.clone(), phase, bytes });
         }
     }
     Ok(verified)
 }
 
-fn bytes_in_phase(plan: &Plan, schedules: &[Schedule], device: &DeviceId, phase: Phase) -> Bytes {
-    let mut weights = Bytes::ZERO;
+fn bytes_in_phase(plan: &Plan, parts: &[Vec<PartPlan>], device: &DeviceId, phase: Phase) -> Bytes {
+    let mut held = Bytes::ZERO;
     let mut arena = Bytes::ZERO;
-    for (component, schedule) in plan.components.iter().zip(schedules) {
-        if component.devices[0] != *device {
-            continue;
-        }
-        let held = match component.residency {
-            Residency::Resident => true,
-            Residency::Lazy => component.phase == phase,
-            Residency::Mapped => false,
-        };
-        if held {
-            weights += schedule.weights_bytes;
-        }
-        if component.phase == phase {
-            arena = arena.max(schedule.arena_bytes);
+    for (component, parts) in plan.components.iter().zip(parts) {
+        let now = component.phase == phase;
+        let soon = component.prefetch && phase.next() == Some(component.phase);
+        for part in parts.iter().filter(|part| part.device == *device) {
+            held += part.resident_bytes;
+            if now || soon {
+                held += part.lazy_bytes;
+            }
+            if now {
+                held += part.staging_bytes();
+                arena = arena.max(part.compute_bytes);
+            }
         }
     }
-    weights + arena
+    held + arena
 }
 
-/// The schedule of each component of the plan, for the backend that the plan puts it on.
-pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Schedule>, Failure> {
+/// The schedules of one component, one for each size of its inputs.
+pub type Variants = Vec<Schedule>;
+
+/// The schedules of each component of the plan, as the plan lays it out.
+pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Variants>, Failure> {
     if plan.family != model.family() {
         return Err(refused(format!(
             "the plan is for the family {}, the model is of {}",
@@ -55,7 +64,7 @@ pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Schedule>, Failure> {
             model.family()
         )));
     }
-    let graphs = model.graphs(&plan.job)?;
+    let graphs = model.graphs(&plan.job, &plan.options)?;
     let names: Vec<&str> = graphs.iter().map(|graph| graph.name).collect();
     let planned: Vec<&str> = plan.components.iter().map(|c| c.name.as_str()).collect();
     if names != planned {
@@ -65,52 +74,124 @@ pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Schedule>, Failure> {
             names.join(", ")
         )));
     }
-    let mut schedules = Vec::with_capacity(graphs.len());
-    for (component, graph) in plan.components.iter().zip(graphs) {
+    let each = plan.components.iter().zip(graphs);
+    each.map(|(component, graph)| {
         if component.phase != graph.phase {
             return Err(refused(format!("{} is planned for the wrong phase", component.name)));
         }
-        let kind = match component.placement {
-            Placement::Host => BackendKind::Host,
-            Placement::One => match plan.devices.iter().find(|d| component.devices.contains(&d.id))
-            {
-                Some(device) => match device.backend {
-                    DeviceBackend::Virtual { .. } => BackendKind::Virtual,
-                    DeviceBackend::Cuda { .. } => BackendKind::Cuda,
-                },
-                None => return Err(refused(format!("{} is on an unknown device", component.name))),
-            },
-        };
-        schedules.push(Schedule::new(graph.graph, kind, plan.host.threads as usize));
+        let assignment = assignment(plan, component)?;
+        variants(graph, &assignment)
+    })
+    .collect()
+}
+
+/// A component's schedules under an assignment.
+fn variants(graph: ComponentGraph, assignment: &Assignment) -> Result<Variants, Failure> {
+    let schedule = |variant| {
+        let variant = Arc::new(variant);
+        assignment.check(&variant).map_err(|why| refused(format!("{}: {why}", graph.name)))?;
+        Ok(Schedule::new(variant, assignment.clone()))
+    };
+    graph.variants.into_iter().map(schedule).collect()
+}
+
+fn assignment(plan: &Plan, component: &ComponentPlan) -> Result<Assignment, Failure> {
+    let lanes = component.devices.iter().map(|id| lane(plan, id)).collect::<Result<_, _>>()?;
+    let index = |device: &DeviceId| component.devices.iter().position(|id| id == device);
+    let segments = component.segments.iter().map(|segment| {
+        index(&segment.device).ok_or_else(|| {
+            refused(format!("{}: segment {} is elsewhere", component.name, segment.name))
+        })
+    });
+    Ok(Assignment {
+        lanes,
+        segments: segments.collect::<Result<_, _>>()?,
+        row_shares: component.row_shares.clone(),
+        residencies: component.segments.iter().map(|segment| segment.residency).collect(),
+        lookahead: component.lookahead,
+        threads: plan.host.threads as usize,
+        attention_chunk: plan.options.attention_chunk as usize,
+    })
+}
+
+fn lane(plan: &Plan, id: &DeviceId) -> Result<Lane, Failure> {
+    if id.is_host() {
+        return Ok(Lane { backend: BackendKind::Host, unsupported: Vec::new() });
     }
-    Ok(schedules)
+    match plan.devices.iter().find(|device| device.id == *id) {
+        Some(device) => Ok(match &device.backend {
+            DeviceBackend::Virtual { unsupported, .. } => {
+                Lane { backend: BackendKind::Virtual, unsupported: unsupported.clone() }
+            }
+            DeviceBackend::Cuda { .. } => {
+                Lane { backend: BackendKind::Cuda, unsupported: Vec::new() }
+            }
+        }),
+        None => Err(refused(format!("{id} is an unknown device"))),
+    }
+}
+
+/// What a component takes on each of its devices, by its own schedules.
+pub fn parts(component: &ComponentPlan, variants: &Variants) -> Vec<PartPlan> {
+    let first = &variants[0];
+    let host = DeviceId::host();
+    let part = |index: usize| {
+        let weights = &first.lanes[index].weights;
+        let arena = |schedule: &Schedule| schedule.lanes[index].arena_bytes;
+        PartPlan {
+            device: component.devices.get(index).unwrap_or(&host).clone(),
+            resident_bytes: weights.resident_bytes,
+            lazy_bytes: weights.lazy_bytes,
+            slot_bytes: weights.slot_bytes,
+            slots: weights.slots(component.lookahead),
+            compute_bytes: variants.iter().map(arena).max().unwrap_or_default(),
+        }
+    };
+    (0..first.lanes.len()).map(part).collect()
 }
 
 /// Refuses a plan that states other sizes than its schedule has.
-pub fn compare(plan: &Plan, model: &Model, schedules: &[Schedule]) -> Result<(), Failure> {
-    for (component, schedule) in plan.components.iter().zip(schedules) {
-        let segments = schedule.segments(&[]);
-        let planned = component.segments.iter().map(|segment| segment.weights_bytes);
-        let same = segments.len() == component.segments.len()
-            && segments.iter().map(|segment| segment.weights_bytes).eq(planned);
-        let (arena, stated) = (schedule.arena_bytes, component.compute_bytes);
-        if !same || schedule.weights_bytes != component.weights_bytes || arena != stated {
-            return Err(refused(format!(
-                "{}: the plan states {} B of weights and {} B of compute, its schedule has {} B and {} B",
-                component.name,
-                component.weights_bytes.0,
-                stated.0,
-                schedule.weights_bytes.0,
-                arena.0
-            )));
+pub fn compare(plan: &Plan, model: &Model, schedules: &[Variants]) -> Result<(), Failure> {
+    for (component, variants) in plan.components.iter().zip(schedules) {
+        let parts = parts(component, variants);
+        if parts != component.parts {
+            let unlike = parts.iter().zip(&component.parts).find(|(own, planned)| own != planned);
+            return Err(refused(match unlike {
+                Some((own, planned)) => format!(
+                    "{}: the plan states {planned:?}, its schedule has {own:?}",
+                    component.name
+                ),
+                None => format!(
+                    "{}: the plan has {} parts, its schedule has {}",
+                    component.name,
+                    component.parts.len(),
+                    parts.len()
+                ),
+            }));
+        }
+        let lanes = &variants[0].lanes;
+        let segment_bytes =
+            |segment: usize| lanes.iter().map(move |lane| lane.weights.segment_bytes[segment]);
+        for (index, segment) in component.segments.iter().enumerate() {
+            if !segment_bytes(index).eq(segment.part_bytes.iter().copied()) {
+                return Err(refused(format!(
+                    "{}: segment {} has other weights in its schedule than in the plan",
+                    component.name, segment.name
+                )));
+            }
         }
     }
-    let job_bytes = model.job_layout(&plan.job).bytes();
-    if job_bytes != plan.host.job_bytes {
-        return Err(refused(format!(
-            "the plan states {} B for the job's buffers, they take {} B",
-            plan.host.job_bytes.0, job_bytes.0
-        )));
+    let job_bytes = model.job_layout(&plan.job, &plan.options)?.bytes();
+    for (what, stated, own) in [
+        ("the job's buffers", plan.host.job_bytes, job_bytes),
+        ("changed weights", plan.host.changed_bytes, model.changed_bytes()),
+    ] {
+        if stated != own {
+            return Err(refused(format!(
+                "the plan states {} B for {what}, they take {} B",
+                stated.0, own.0
+            )));
+        }
     }
     Ok(())
 }

@@ -1,97 +1,180 @@
-//! Lifetimes: which values share a buffer, and from which node to which each buffer is alive.
+//! Lifetimes: which pieces share a buffer on each lane, and from which step to which each buffer is alive.
+//!
+//! A copy keeps both of its ends alive from its start to the wait for it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
-use protocol::{BackendKind, Bytes};
 
-use super::node_workspace;
-use crate::graph::Graph;
+use super::program::{Piece, Program, Step};
+use crate::graph::{Graph, ValueId};
 
-/// A piece of the arena and the nodes, both ends included, during which it is alive.
+/// A piece of an arena and the steps, both ends included, during which it is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buffer {
     /// Size, a multiple of the alignment.
     pub bytes: Bytes,
-    /// The node that first writes it.
+    /// The step that first writes it.
     pub first: usize,
-    /// The last node that reads it.
+    /// The last step that reads it.
     pub last: usize,
     /// Whether it is a node's workspace and no value.
     pub workspace: bool,
 }
 
-/// The buffers of a graph, and who uses which.
+/// The buffers of one lane, and who uses which.
+#[derive(Debug, Default)]
 pub struct Lifetimes {
     /// All buffers.
     pub buffers: Vec<Buffer>,
-    /// The buffer of each value.
-    pub value_buffer: Vec<usize>,
-    /// The workspace of each node, where it needs one.
-    pub workspace_buffer: Vec<Option<usize>>,
+    /// The buffer of each piece that is ever on the lane.
+    pub pieces: BTreeMap<Piece, usize>,
+    /// The workspace of each step that needs one.
+    pub workspaces: BTreeMap<usize, usize>,
 }
 
-/// Computes the buffers. Inputs and outputs live from the first node to the last: inputs are given once
-/// for several runs, outputs are read after one. An operation that can work in place takes its
-/// first input's buffer when nothing reads that input later.
-pub fn buffers(graph: &Graph, backend: BackendKind, threads: usize) -> Lifetimes {
-    let end = graph.nodes.len().saturating_sub(1);
-    let mut last_use = vec![0; graph.values.len()];
-    for (at, node) in graph.nodes.iter().enumerate() {
-        for input in &node.inputs {
-            last_use[input.0] = at;
+/// Computes the buffers of all lanes; `workspace` tells what a step needs beside its values. Inputs and
+/// outputs live from the first step to the last: inputs are given once for several runs, outputs are read after
+/// one. An operation that can work in place takes its first input's buffer when nothing reads or sends that
+/// input later.
+pub fn lifetimes(
+    graph: &Graph,
+    program: &Program,
+    workspace: impl Fn(&Step) -> Bytes,
+) -> Vec<Lifetimes> {
+    let end = program.steps.len().saturating_sub(1);
+    let uses = Uses::of(graph, program);
+    let mut lanes: Vec<Lifetimes> = (0..program.lanes).map(|_| Lifetimes::default()).collect();
+    for &(lane, piece) in &uses.pinned {
+        let bytes = bytes_of(graph, piece, 0);
+        lanes[lane].add(piece, Buffer { bytes, first: 0, last: end, workspace: false });
+    }
+    for (at, step) in program.steps.iter().enumerate() {
+        match step {
+            Step::Run { lane, node, rows, output } => {
+                let columns = rows.as_ref().map_or(0, |rows| rows.len());
+                if !lanes[*lane].pieces.contains_key(output) {
+                    let last = uses.last[&(*lane, *output)];
+                    match uses.taken_over(graph, (*lane, *node), *output, at) {
+                        Some(input) => lanes[*lane].extend(input, *output, last),
+                        None => {
+                            let bytes = bytes_of_output(graph, *node, *output, columns);
+                            let buffer = Buffer { bytes, first: at, last, workspace: false };
+                            lanes[*lane].add(*output, buffer);
+                        }
+                    }
+                }
+                let bytes = workspace(step).align_up(ALIGNMENT_BYTES);
+                if bytes > Bytes::ZERO {
+                    let buffer = Buffer { bytes, first: at, last: at, workspace: true };
+                    let index = lanes[*lane].push(buffer);
+                    lanes[*lane].workspaces.insert(at, index);
+                }
+            }
+            Step::Start(copy) => {
+                let (lane, value) = program.copies[*copy].to;
+                let piece = Piece::Value(value);
+                if !lanes[lane].pieces.contains_key(&piece) {
+                    let (bytes, last) = (bytes_of(graph, piece, 0), uses.last[&(lane, piece)]);
+                    lanes[lane].add(piece, Buffer { bytes, first: at, last, workspace: false });
+                }
+            }
+            Step::Wait(_) | Step::Acquire { .. } | Step::Release { .. } => {}
         }
     }
-    let mut pinned = vec![false; graph.values.len()];
-    for port in graph.inputs.iter().chain(&graph.outputs) {
-        pinned[port.value.0] = true;
-    }
-
-    let mut buffers = Vec::new();
-    let mut value_buffer = vec![usize::MAX; graph.values.len()];
-    for port in &graph.inputs {
-        let bytes = graph.value(port.value).bytes().align_up(ALIGNMENT_BYTES);
-        value_buffer[port.value.0] = push(&mut buffers, bytes, 0, end, false);
-    }
-    let mut workspace_buffer = Vec::with_capacity(graph.nodes.len());
-    for (at, node) in graph.nodes.iter().enumerate() {
-        let output = node.output.0;
-        let bytes = graph.values[output].bytes().align_up(ALIGNMENT_BYTES);
-        let last = if pinned[output] { end } else { last_use[output].max(at) };
-        let reusable = node.inputs.first().filter(|input| {
-            node.op.in_place() && !pinned[input.0] && !pinned[output] && last_use[input.0] == at
-                // A second operand that is the same value would be overwritten while it is read.
-                && !node.inputs[1..].contains(input)
-        });
-        value_buffer[output] = match reusable {
-            Some(input) => {
-                let buffer = value_buffer[input.0];
-                buffers[buffer].last = last;
-                buffer
-            }
-            None => {
-                // Outputs that live to the end must not be overwritten by an earlier node of the next run.
-                let first = if pinned[output] { 0 } else { at };
-                push(&mut buffers, bytes, first, last, false)
-            }
-        };
-        let workspace = node_workspace(graph, at, backend, threads).align_up(ALIGNMENT_BYTES);
-        let needed = workspace > Bytes::ZERO;
-        workspace_buffer.push(needed.then(|| push(&mut buffers, workspace, at, at, true)));
-    }
-    Lifetimes { buffers, value_buffer, workspace_buffer }
+    lanes
 }
 
-fn push(
-    buffers: &mut Vec<Buffer>,
-    bytes: Bytes,
-    first: usize,
-    last: usize,
-    workspace: bool,
-) -> usize {
-    buffers.push(Buffer { bytes, first, last, workspace });
-    buffers.len() - 1
+impl Lifetimes {
+    fn push(&mut self, buffer: Buffer) -> usize {
+        self.buffers.push(buffer);
+        self.buffers.len() - 1
+    }
+
+    fn add(&mut self, piece: Piece, buffer: Buffer) {
+        let index = self.push(buffer);
+        self.pieces.insert(piece, index);
+    }
+
+    /// Gives a piece the buffer of another one, which ends there.
+    fn extend(&mut self, from: ValueId, to: Piece, last: usize) {
+        let index = self.pieces[&Piece::Value(from)];
+        self.buffers[index].last = last;
+        self.pieces.insert(to, index);
+    }
 }
 
-/// The most bytes of values alive at any one node of a range.
+/// Who uses what until when.
+struct Uses {
+    /// The last step that reads, writes, sends or receives a piece on a lane.
+    last: BTreeMap<(usize, Piece), usize>,
+    /// Inputs and outputs of the graph, wherever they are.
+    pinned: BTreeSet<(usize, Piece)>,
+}
+
+impl Uses {
+    fn of(graph: &Graph, program: &Program) -> Uses {
+        let mut last = BTreeMap::new();
+        for (at, step) in program.steps.iter().enumerate() {
+            match step {
+                Step::Run { lane, node, output, .. } => {
+                    last.insert((*lane, *output), at);
+                    for &input in &graph.nodes[*node].inputs {
+                        last.insert((*lane, Piece::Value(input)), at);
+                    }
+                }
+                Step::Start(copy) | Step::Wait(copy) => {
+                    let copy = &program.copies[*copy];
+                    last.insert(copy.from, at);
+                    last.insert((copy.to.0, Piece::Value(copy.to.1)), at);
+                }
+                Step::Acquire { .. } | Step::Release { .. } => {}
+            }
+        }
+        let inputs = program.input_lanes.iter();
+        let inputs = inputs.flat_map(|(&value, lanes)| lanes.iter().map(move |&l| (l, value)));
+        let outputs = graph.outputs.iter().map(|port| (program.home[port.value.0], port.value));
+        let pinned = inputs.chain(outputs).map(|(lane, value)| (lane, Piece::Value(value)));
+        Uses { last, pinned: pinned.collect() }
+    }
+
+    /// The input whose buffer a node's result may take.
+    fn taken_over(
+        &self,
+        graph: &Graph,
+        (lane, node): (usize, usize),
+        output: Piece,
+        at: usize,
+    ) -> Option<ValueId> {
+        let node = &graph.nodes[node];
+        let input = *node.inputs.first()?;
+        let piece = Piece::Value(input);
+        let pinned = |piece| self.pinned.contains(&(lane, piece));
+        let takes = node.op.in_place()
+            && !pinned(piece)
+            && !pinned(output)
+            && self.last[&(lane, piece)] == at
+            // A second operand that is the same value would be overwritten while it is read.
+            && !node.inputs[1..].contains(&input);
+        takes.then_some(input)
+    }
+}
+
+fn bytes_of(graph: &Graph, piece: Piece, elements: usize) -> Bytes {
+    let bytes = match piece {
+        Piece::Value(value) => graph.value(value).bytes(),
+        Piece::Part(_) => Bytes(4 * elements as u64),
+    };
+    bytes.align_up(ALIGNMENT_BYTES)
+}
+
+fn bytes_of_output(graph: &Graph, node: usize, output: Piece, columns: usize) -> Bytes {
+    let value = graph.value(graph.nodes[node].output);
+    bytes_of(graph, output, value.elements() / value.features() * columns)
+}
+
+/// The most bytes of values alive at any one step of a range.
 pub fn most_alive(buffers: &[Buffer], first: usize, last: usize) -> Bytes {
     let alive = |at: usize| {
         buffers
@@ -103,7 +186,7 @@ pub fn most_alive(buffers: &[Buffer], first: usize, last: usize) -> Bytes {
     (first..=last).map(alive).max().unwrap_or_default()
 }
 
-/// Bytes of values written at or before a node and read after it.
+/// Bytes of values written at or before a step and read after it.
 pub fn carried(buffers: &[Buffer], at: usize) -> Bytes {
     let crosses = |b: &&Buffer| !b.workspace && b.first <= at && at < b.last;
     buffers.iter().filter(crosses).map(|b| b.bytes).sum()

@@ -3,15 +3,22 @@
 //! What is asserted is worked out anew from the graph and from byte ranges; of the code under test
 //! only results are used.
 
+mod simulate;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use proptest::prelude::*;
-use protocol::JobShape;
+use protocol::plan::ALIGNMENT_BYTES;
+use protocol::profile::SegmentProfile;
+use protocol::{GraphOptions, JobShape};
+
+use simulate::assert_values_last;
 
 use super::*;
-use crate::graph::{Activation, AttentionOp, ElementType, Node, Op, Port, Value};
+use crate::graph::{Activation, AttentionOp, ElementType, Node, Op, Port, Segment, Value};
 use crate::models::Model;
 
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
@@ -49,7 +56,9 @@ fn graph(heads: usize, recipes: &[Recipe]) -> Graph {
         values: vec![short.clone(), short.clone()],
         weights: Vec::new(),
         nodes: Vec::new(),
-        segments: vec!["first half".to_owned(), "second half".to_owned()],
+        segments: ["first", "second", "third", "fourth"]
+            .map(|name| Segment { name: name.to_owned(), block: true })
+            .into(),
         inputs: vec![Port { name: "x", value: ValueId(0) }, Port { name: "y", value: ValueId(1) }],
         outputs: Vec::new(),
     };
@@ -78,7 +87,7 @@ fn graph(heads: usize, recipes: &[Recipe]) -> Graph {
             shorts.push(output);
         }
         graph.values.push(result.clone());
-        let segment = usize::from(2 * at >= recipes.len());
+        let segment = 4 * at / recipes.len();
         graph.nodes.push(Node { op, inputs, weights: Vec::new(), output, segment });
         if is_output || at + 1 == recipes.len() {
             graph.outputs.push(Port { name: "result", value: output });
@@ -102,26 +111,54 @@ fn real_graphs() -> Vec<Graph> {
         batch,
         max_sequence_length: 48,
         true_cfg,
+        init_image: false,
+        first_step: 0,
     };
     let jobs = [job(64, 64, 1, false), job(96, 48, 3, true)];
     let mut graphs = Vec::new();
     for name in ["flux_schnell", "flux_dev"] {
         let model = Model::open(&fixtures.join(name)).unwrap();
         for job in &jobs {
-            graphs.extend(model.graphs(job).unwrap().into_iter().map(|part| part.graph));
+            let options = GraphOptions::default();
+            let parts = model.graphs(job, &options).unwrap();
+            graphs.extend(parts.into_iter().flat_map(|part| part.variants));
         }
     }
     graphs
+}
+
+fn on_one(graph: Graph, kind: BackendKind, threads: usize) -> Schedule {
+    let assignment = Assignment::on_one(&graph, kind, threads);
+    Schedule::new(Arc::new(graph), assignment)
 }
 
 fn real_schedules() -> impl Iterator<Item = Schedule> {
     let each = |graph: Graph| {
         KINDS.into_iter().flat_map(move |kind| {
             let graph = graph.clone();
-            THREADS.into_iter().map(move |threads| Schedule::new(graph.clone(), kind, threads))
+            THREADS.into_iter().map(move |threads| on_one(graph.clone(), kind, threads))
         })
     };
     real_graphs().into_iter().flat_map(each)
+}
+
+/// A graph cut at random over some lanes; some of them cannot do everything, and one may be the host.
+fn cut(graph: Graph, cuts: &[usize], lanes: usize, unable: usize, host: bool) -> Schedule {
+    let mut assignment = Assignment::on_one(&graph, BackendKind::Virtual, 2);
+    assignment.lanes = vec![assignment.lanes[0].clone(); lanes];
+    if host {
+        assignment.lanes[lanes - 1].backend = BackendKind::Host;
+    }
+    let ops = ["Add", "Linear", "Attention", "ConcatTokens", "GatedAdd"];
+    if let Some(op) = ops.get(unable) {
+        assignment.lanes[0].unsupported = vec![(*op).to_owned()];
+    }
+    let mut segments: Vec<usize> =
+        (0..graph.segments.len()).map(|s| cuts[s % cuts.len()]).collect();
+    segments.iter_mut().for_each(|lane| *lane %= lanes);
+    segments.sort_unstable();
+    assignment.segments = segments;
+    Schedule::new(Arc::new(graph), assignment)
 }
 
 fn range(offset: Bytes, bytes: Bytes) -> Range<u64> {
@@ -132,81 +169,24 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The arena during a run: which value's bytes each block of it holds.
-struct Blocks<'a> {
-    schedule: &'a Schedule,
-    owners: Vec<Option<ValueId>>,
-}
-
-impl Blocks<'_> {
-    fn of(schedule: &Schedule) -> Blocks<'_> {
-        assert_eq!(schedule.arena_bytes.0 % ALIGNMENT_BYTES, 0, "the arena is whole blocks");
-        let owners = vec![None; (schedule.arena_bytes.0 / ALIGNMENT_BYTES) as usize];
-        Blocks { schedule, owners }
+fn runs(schedule: &Schedule) -> Vec<&Run> {
+    fn run(instruction: &Instruction) -> Option<&Run> {
+        if let Instruction::Run(run) = instruction { Some(run) } else { None }
     }
-
-    fn value(&self, value: ValueId) -> Range<u64> {
-        range(self.schedule.value_offset(value), self.schedule.graph.value(value).bytes())
-    }
-
-    fn workspace(&self, node: usize) -> Range<u64> {
-        let (offset, bytes) = self.schedule.workspace(node);
-        range(offset, bytes)
-    }
-
-    fn blocks(&mut self, range: Range<u64>) -> &mut [Option<ValueId>] {
-        assert_eq!(range.start % ALIGNMENT_BYTES, 0, "offsets are aligned");
-        let blocks = range.start / ALIGNMENT_BYTES..range.end.div_ceil(ALIGNMENT_BYTES);
-        &mut self.owners[blocks.start as usize..blocks.end as usize]
-    }
-
-    fn write(&mut self, value: ValueId) {
-        self.blocks(self.value(value)).fill(Some(value));
-    }
-
-    #[track_caller]
-    fn assert_holds(&mut self, value: ValueId) {
-        let whole = self.blocks(self.value(value)).iter().all(|&owner| owner == Some(value));
-        assert!(whole, "{value:?} was overwritten before it was read");
-    }
-
-    /// Runs one node: what it reads is there, and what it writes is nothing that it still reads.
-    fn run(&mut self, at: usize, node: &Node) {
-        let (workspace, output) = (self.workspace(at), self.value(node.output));
-        assert!(!overlap(&workspace, &output), "node {at} has its workspace in its result");
-        for (index, &input) in node.inputs.iter().enumerate() {
-            self.assert_holds(input);
-            let read = self.value(input);
-            assert!(!overlap(&workspace, &read), "node {at} has its workspace in its input");
-            let in_place = index == 0 && node.op.in_place() && read == output;
-            assert!(in_place || !overlap(&output, &read), "node {at} writes what it reads");
-        }
-        self.blocks(workspace).fill(None);
-        self.write(node.output);
-    }
-}
-
-/// Runs a schedule twice from inputs that are given once.
-fn assert_values_last(schedule: &Schedule) {
-    let graph = &schedule.graph;
-    let mut blocks = Blocks::of(schedule);
-    graph.inputs.iter().for_each(|port| blocks.write(port.value));
-    for _ in 0..2 {
-        graph.nodes.iter().enumerate().for_each(|(at, node)| blocks.run(at, node));
-        graph.inputs.iter().chain(&graph.outputs).for_each(|port| blocks.assert_holds(port.value));
-    }
+    schedule.program.iter().filter_map(run).collect()
 }
 
 /// Between the most that any one node needs and everything side by side.
 fn assert_arena_is_bounded(schedule: &Schedule) {
     let graph = &schedule.graph;
     let size = |value: ValueId| graph.value(value).bytes().align_up(ALIGNMENT_BYTES).0;
-    let kept = graph.inputs.iter().chain(&graph.outputs).map(|port| port.value);
-    let kept: BTreeSet<ValueId> = kept.collect();
+    let inputs = graph.inputs.iter().map(|port| port.value);
+    let kept = inputs.filter(|&value| schedule.input_places(value).next().is_some());
+    let kept: BTreeSet<ValueId> = kept.chain(graph.outputs.iter().map(|p| p.value)).collect();
     let mut all: u64 = (0..graph.values.len()).map(|value| size(ValueId(value))).sum();
     let mut most = 0;
-    for (at, node) in graph.nodes.iter().enumerate() {
-        let workspace = schedule.workspace(at).1.0;
+    for (at, (node, run)) in graph.nodes.iter().zip(runs(schedule)).enumerate() {
+        let workspace = run.workspace.1.0;
         assert_eq!(workspace % ALIGNMENT_BYTES, 0);
         let written = graph.nodes[..at].iter().map(|node| node.output);
         let read_later =
@@ -219,17 +199,16 @@ fn assert_arena_is_bounded(schedule: &Schedule) {
         most = most.max(workspace + alive.into_iter().map(size).sum::<u64>());
         all += workspace;
     }
-    assert!(schedule.arena_bytes.0 >= most, "{} is below {most}", schedule.arena_bytes.0);
-    assert!(schedule.arena_bytes.0 <= all, "{} is above {all}", schedule.arena_bytes.0);
+    let arena = schedule.lanes[0].arena_bytes.0;
+    assert!(arena >= most, "{arena} is below {most}");
+    assert!(arena <= all, "{arena} is above {all}");
 }
 
-fn layout(schedule: &Schedule) -> impl PartialEq + std::fmt::Debug + use<> {
-    let values =
-        (0..schedule.graph.values.len()).map(|value| schedule.value_offset(ValueId(value)));
-    let workspaces = (0..schedule.graph.nodes.len()).map(|node| schedule.workspace(node));
-    let weights = (0..schedule.graph.weights.len()).map(|w| schedule.weight_offset(WeightId(w)));
-    let places = (values.collect::<Vec<_>>(), workspaces.collect::<Vec<_>>());
-    (places, weights.collect::<Vec<_>>(), schedule.arena_bytes, schedule.weights_bytes)
+type LanePlaces = (Bytes, Vec<WeightSlice>);
+
+fn layout(schedule: &Schedule) -> (Vec<Instruction>, Vec<Transfer>, Vec<LanePlaces>) {
+    let lanes = schedule.lanes.iter().map(|lane| (lane.arena_bytes, lane.weights.slices.clone()));
+    (schedule.program.clone(), schedule.transfers.clone(), lanes.collect())
 }
 
 proptest! {
@@ -283,17 +262,28 @@ proptest! {
 
     #[test]
     fn values_of_any_graph_last_until_they_are_read(graph in any_graph(), threads in 1..5_usize) {
-        assert_values_last(&Schedule::new(graph, BackendKind::Host, threads));
+        assert_values_last(&on_one(graph, BackendKind::Host, threads));
+    }
+
+    #[test]
+    fn values_of_any_cut_graph_last_until_they_are_read(
+        graph in any_graph(),
+        cuts in prop::collection::vec(0..8_usize, 4),
+        (lanes, unable, host) in (1..5_usize, 0..8_usize, any::<bool>()),
+    ) {
+        let schedule = cut(graph, &cuts, lanes, unable, host && lanes > 1);
+        assert_values_last(&schedule);
+        prop_assert_eq!(runs(&schedule).len(), schedule.graph.nodes.len());
     }
 
     #[test]
     fn the_arena_of_any_graph_is_bounded(graph in any_graph(), threads in 1..5_usize) {
-        assert_arena_is_bounded(&Schedule::new(graph, BackendKind::Host, threads));
+        assert_arena_is_bounded(&on_one(graph, BackendKind::Host, threads));
     }
 
     #[test]
     fn the_same_graph_gets_the_same_layout(graph in any_graph()) {
-        let schedule = |graph| Schedule::new(graph, BackendKind::Virtual, 2);
+        let schedule = |graph| on_one(graph, BackendKind::Virtual, 2);
         prop_assert_eq!(layout(&schedule(graph.clone())), layout(&schedule(graph)));
     }
 }
@@ -304,6 +294,22 @@ fn values_of_the_models_last_until_they_are_read() {
 }
 
 #[test]
+fn values_of_the_models_in_layers_last_until_they_are_read() {
+    for graph in real_graphs() {
+        for lanes in [2, 3, 8] {
+            let cuts: Vec<usize> =
+                (0..graph.segments.len()).map(|s| s * lanes / graph.segments.len()).collect();
+            let schedule = cut(graph.clone(), &cuts, lanes, 9, false);
+            let weights = |lane: &LaneSchedule| lane.weights.resident_bytes.0;
+            let split: u64 = schedule.lanes.iter().map(weights).sum();
+            let whole = on_one(graph.clone(), BackendKind::Virtual, 2);
+            assert_eq!(split, whole.lanes[0].weights.resident_bytes.0, "each weight once");
+            assert_values_last(&schedule);
+        }
+    }
+}
+
+#[test]
 fn the_arenas_of_the_models_are_bounded() {
     real_schedules().for_each(|schedule| assert_arena_is_bounded(&schedule));
 }
@@ -311,7 +317,7 @@ fn the_arenas_of_the_models_are_bounded() {
 #[test]
 fn the_models_get_the_same_layout_again() {
     for schedule in real_schedules() {
-        let again = Schedule::new(schedule.graph.clone(), schedule.backend, schedule.threads);
+        let again = Schedule::new(Arc::clone(&schedule.graph), schedule.assignment.clone());
         assert_eq!(layout(&schedule), layout(&again));
     }
 }
@@ -320,13 +326,17 @@ fn the_models_get_the_same_layout_again() {
 fn weights_of_the_models_lie_aligned_and_apart() {
     for schedule in real_schedules() {
         let mut end = 0;
-        for (index, weight) in schedule.graph.weights.iter().enumerate() {
-            let place = range(schedule.weight_offset(WeightId(index)), weight.tensor.size());
+        let weights = &schedule.lanes[0].weights;
+        assert_eq!(weights.slices.len(), schedule.graph.weights.len());
+        for slice in &weights.slices {
+            let weight = &schedule.graph.weights[slice.weight.0];
+            let WeightPlace::Resident(offset) = slice.place else { panic!("all are resident") };
+            let place = range(offset, weight.tensor.size());
             assert_eq!(place.start % ALIGNMENT_BYTES, 0, "{}", weight.name);
             assert!(place.start >= end, "{} lies in the weight before it", weight.name);
             end = place.end;
         }
-        assert!(end <= schedule.weights_bytes.0);
+        assert!(end <= weights.resident_bytes.0);
     }
 }
 
@@ -335,10 +345,10 @@ fn segments_of_the_models_add_up_to_their_schedule() {
     for schedule in real_schedules() {
         let segments = schedule.segments(&[]);
         let weights: u64 = segments.iter().map(|segment| segment.weights_bytes.0).sum();
-        assert_eq!(weights, schedule.weights_bytes.0);
+        assert_eq!(weights, schedule.lanes[0].weights.resident_bytes.0);
         let stored = segments.iter().flat_map(|segment| &segment.storage);
         assert_eq!(stored.map(|entry| entry.bytes.0).sum::<u64>(), schedule.tensor_bytes().0);
-        let arena = |segment: &SegmentProfile| segment.arena_bytes <= schedule.arena_bytes;
+        let arena = |segment: &SegmentProfile| segment.arena_bytes <= schedule.lanes[0].arena_bytes;
         assert!(segments.iter().all(arena));
         assert_eq!(segments.last().unwrap().carried_bytes, Bytes::ZERO, "nothing reads on");
     }
@@ -347,13 +357,14 @@ fn segments_of_the_models_add_up_to_their_schedule() {
 #[test]
 fn segments_state_the_workspaces_of_every_kind_of_backend() {
     for graph in real_graphs() {
-        let schedules = KINDS.map(|kind| Schedule::new(graph.clone(), kind, 2));
+        let schedules = KINDS.map(|kind| on_one(graph.clone(), kind, 2));
         let [host, others @ ..] = &schedules;
         for (index, segment) in host.segments(&others.each_ref()[..]).iter().enumerate() {
             for (schedule, stated) in schedules.iter().zip(&segment.workspace) {
                 let own = graph.nodes.iter().enumerate().filter(|(_, node)| node.segment == index);
-                let most = own.map(|(at, _)| schedule.workspace(at).1).max().unwrap();
-                assert_eq!((stated.backend, stated.bytes), (schedule.backend, most));
+                let runs = runs(schedule);
+                let most = own.map(|(at, _)| runs[at].workspace.1).max().unwrap();
+                assert_eq!((stated.backend, stated.bytes), (schedule.lanes[0].lane.backend, most));
             }
         }
     }
@@ -361,10 +372,10 @@ fn segments_state_the_workspaces_of_every_kind_of_backend() {
 
 #[test]
 fn an_input_is_never_taken_over_in_place() {
-    let schedule = Schedule::new(chain(2), BackendKind::Host, 1);
-    let first = &schedule.graph.nodes[0];
-    assert_eq!(first.inputs, [schedule.graph.input("y")]);
-    assert_ne!(schedule.value_offset(first.inputs[0]), schedule.value_offset(first.output));
+    let schedule = on_one(chain(2), BackendKind::Host, 1);
+    let first = runs(&schedule)[0];
+    assert_eq!(schedule.graph.nodes[0].inputs, [schedule.graph.input("y")]);
+    assert_ne!(first.inputs[0], first.output);
     assert_values_last(&schedule);
 }
 
@@ -373,19 +384,19 @@ fn an_output_is_never_taken_over_in_place() {
     let mut graph = chain(3);
     let early = graph.nodes[0].output;
     graph.outputs.push(Port { name: "early", value: early });
-    let schedule = Schedule::new(graph, BackendKind::Host, 1);
-    let next = schedule.graph.nodes[1].output;
-    assert_ne!(schedule.value_offset(early), schedule.value_offset(next));
+    let schedule = on_one(graph, BackendKind::Host, 1);
+    let next = runs(&schedule)[1];
+    assert_ne!(next.inputs[0], next.output);
     assert_values_last(&schedule);
 }
 
 #[test]
-fn a_chain_of_operations_in_place_needs_its_inputs_its_output_and_one_value() {
+fn a_chain_of_operations_in_place_needs_its_input_its_output_and_one_value() {
     let values = |length| {
-        let schedule = Schedule::new(chain(length), BackendKind::Host, 1);
+        let schedule = on_one(chain(length), BackendKind::Host, 1);
         let value = schedule.graph.values[0].bytes().align_up(ALIGNMENT_BYTES);
-        schedule.arena_bytes.0 / value.0
+        schedule.lanes[0].arena_bytes.0 / value.0
     };
-    assert_eq!(values(1), 3);
-    assert_eq!(values(10), 4);
+    assert_eq!(values(1), 2);
+    assert_eq!(values(10), 3);
 }

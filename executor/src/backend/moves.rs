@@ -1,0 +1,103 @@
+//! Copies as data: weights from their files into a region, and activations between two regions.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use protocol::Bytes;
+
+use super::link::Link;
+use super::{CancelFlag, Region};
+use crate::race::Span;
+use crate::schedule::Transfer;
+use crate::weights::{TensorRef, WeightFiles};
+
+/// Where a weight, or some rows of it, goes in a region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightMove {
+    /// Where it is in the files.
+    pub tensor: TensorRef,
+    /// The bytes of it that go.
+    pub bytes: Range<usize>,
+    /// Where they go.
+    pub offset: Bytes,
+}
+
+impl WeightMove {
+    /// The bytes, in the mapping of their file.
+    pub fn source<'a>(&'a self, files: &'a WeightFiles) -> &'a [u8] {
+        &self.tensor.view(files).bytes[self.bytes.clone()]
+    }
+}
+
+/// Weights on their way into a region.
+#[derive(Clone)]
+pub struct WeightLoad {
+    /// Their files.
+    pub files: Arc<WeightFiles>,
+    /// What goes where, from `base`.
+    pub moves: Arc<[WeightMove]>,
+    /// The region.
+    pub region: Arc<Region>,
+    /// Where in the region the moves' offsets begin.
+    pub base: Bytes,
+    /// Ends the load soon, once set.
+    pub stop: CancelFlag,
+    /// Whether the weights are read no more once they are copied, so that their pages may go.
+    pub once: bool,
+}
+
+/// Activations on their way from one region to another.
+pub struct RegionCopy {
+    /// The region that is read.
+    pub from: Arc<Region>,
+    /// The region that is written.
+    pub to: Arc<Region>,
+    /// Which bytes.
+    pub transfer: Transfer,
+    /// The other device's link, where both ends are devices.
+    pub other_link: Option<Arc<Link>>,
+}
+
+impl WeightLoad {
+    /// Says that a weight was copied.
+    pub fn copied(&self, entry: &WeightMove) {
+        if self.once {
+            self.files.release([&entry.tensor]);
+        }
+    }
+
+    /// What it writes.
+    pub fn writes(&self) -> Vec<Span> {
+        let span = |entry: &WeightMove| {
+            let start = self.base + entry.offset;
+            Span::new(self.region.id(), start.0, entry.bytes.len() as u64)
+        };
+        self.moves.iter().map(span).collect()
+    }
+}
+
+impl RegionCopy {
+    /// What it reads, and what it writes.
+    pub fn spans(&self) -> [Vec<Span>; 2] {
+        let Transfer { from, from_stride, to, to_stride, rows, row_bytes, .. } = self.transfer;
+        let rows = rows as u64;
+        [(&self.from, from, from_stride), (&self.to, to, to_stride)].map(|(region, at, stride)| {
+            Span::rows(region.id(), at.0, row_bytes.0, stride.0, rows).collect()
+        })
+    }
+
+    /// Copies the bytes, at once.
+    pub fn perform(&self) {
+        let transfer = &self.transfer;
+        let bytes = transfer.row_bytes.as_usize();
+        for row in 0..transfer.rows as u64 {
+            let from = transfer.from + Bytes(row * transfer.from_stride.0);
+            let to = transfer.to + Bytes(row * transfer.to_stride.0);
+            // SAFETY: both ends are alive from the copy's start to the wait for it, and until then nothing else
+            // writes the first or touches these columns of the second: the schedule's lifetimes.
+            let source = unsafe { self.from.bytes(from, bytes) };
+            // SAFETY: as above.
+            unsafe { self.to.bytes_mut(to, bytes) }.copy_from_slice(source);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A component of a loaded plan: its schedules, and the memory of each of its lanes.
+//!
+//! ```text
+//! load_resident ─► (in flight) ─► settle ─► enter: arenas, rings ─► runs ─► leave
+//! load_lazy     ─►      "      ─►   "                                        └ lazy weights freed
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use protocol::plan::ComponentPlan;
+use protocol::{Bytes, DeviceId, Failure, Phase};
+
+use super::devices::Devices;
+use super::verify::Variants;
+use crate::backend::{
+    CancelFlag, LaneMemory, Queue, Region, Ring, RingItem, RingPlan, Stopped, Ticket, WeightLoad,
+    WeightMove,
+};
+use crate::race::Span;
+use crate::schedule::weights::slice_bytes;
+use crate::schedule::{Schedule, WeightPlace};
+use crate::weights::WeightFiles;
+
+/// One component.
+pub struct Component {
+    /// Its name.
+    pub name: String,
+    /// The phase in which it computes.
+    pub phase: Phase,
+    /// Whether its weights are on their way before that.
+    pub prefetch: bool,
+    /// Its schedules, one for each size of its inputs. All lay weights out alike.
+    pub variants: Variants,
+    /// The device of each lane.
+    pub devices: Vec<DeviceId>,
+    /// The memory of each lane.
+    pub memory: Vec<LaneMemory>,
+    /// Its weights' files.
+    pub files: Arc<WeightFiles>,
+    calls: u32,
+    lookahead: u32,
+    /// Weights on their way, each to a lane.
+    loads: Vec<(usize, Ticket)>,
+    stop: CancelFlag,
+}
+
+/// Which of a component's held weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Resident,
+    Lazy,
+}
+
+impl Component {
+    /// A component without memory, which runs `calls` times in its phase.
+    pub fn new(
+        plan: &ComponentPlan,
+        variants: Variants,
+        files: Arc<WeightFiles>,
+        calls: u32,
+    ) -> Component {
+        let first = &variants[0];
+        let weights = |schedule: &Schedule| {
+            let lanes = schedule.lanes.iter();
+            lanes.map(|lane| lane.weights.slices.clone()).collect::<Vec<_>>()
+        };
+        let alike = variants.iter().all(|variant| weights(variant) == weights(first));
+        assert!(alike, "the sizes of {} lay weights out differently", plan.name);
+        Component {
+            name: plan.name.clone(),
+            phase: plan.phase,
+            prefetch: plan.prefetch,
+            devices: plan.parts.iter().map(|part| part.device.clone()).collect(),
+            memory: first.lanes.iter().map(|_| LaneMemory::default()).collect(),
+            variants,
+            files,
+            calls,
+            lookahead: plan.lookahead,
+            loads: Vec::new(),
+            stop: CancelFlag::default(),
+        }
+    }
+
+    /// Allocates for the weights that are held in all phases, and starts to load them.
+    pub fn load_resident(&mut self, devices: &Devices) -> Result<(), Failure> {
+        self.load(devices, Held::Resident)
+    }
+
+    /// Allocates for the weights that are held in the component's phase, and starts to load them; once.
+    pub fn load_lazy(&mut self, devices: &Devices) -> Result<(), Failure> {
+        self.load(devices, Held::Lazy)
+    }
+
+    fn load(&mut self, devices: &Devices, held: Held) -> Result<(), Failure> {
+        for lane in 0..self.memory.len() {
+            let weights = &self.variants[0].lanes[lane].weights;
+            let (bytes, present) = match held {
+                Held::Resident => (weights.resident_bytes, &self.memory[lane].resident),
+                Held::Lazy => (weights.lazy_bytes, &self.memory[lane].lazy),
+            };
+            if bytes == Bytes::ZERO || present.is_some() {
+                continue;
+            }
+            let backend = devices.backend(&self.devices[lane]);
+            let name = format!("{} weights", self.name);
+            let region = Arc::new(Region::allocate(backend.memory(), &name, bytes)?);
+            let load = WeightLoad {
+                files: Arc::clone(&self.files),
+                moves: self.moves(lane, |place| match (place, held) {
+                    (WeightPlace::Resident(offset), Held::Resident) => Some(offset),
+                    (WeightPlace::Lazy(offset), Held::Lazy) => Some(offset),
+                    _ => None,
+                }),
+                region: Arc::clone(&region),
+                base: Bytes::ZERO,
+                stop: self.stop.clone(),
+                once: true,
+            };
+            let event =
+                devices.tracer().map(|tracer| tracer.load(&self.devices[lane], &load.writes()));
+            self.loads.push((lane, backend.load(load, Queue::Loads).with_event(event)));
+            match held {
+                Held::Resident => self.memory[lane].resident = Some(region),
+                Held::Lazy => self.memory[lane].lazy = Some(region),
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the weights of a lane go, of those to which `offset` gives a place.
+    fn moves(
+        &self,
+        lane: usize,
+        offset: impl Fn(WeightPlace) -> Option<Bytes>,
+    ) -> Arc<[WeightMove]> {
+        let schedule = &self.variants[0];
+        let slices = schedule.lanes[lane].weights.slices.iter();
+        let moves = slices.filter_map(|slice| {
+            let tensor = schedule.graph.weights[slice.weight.0].tensor;
+            let start = tensor.row_bytes().as_usize() * slice.rows.start;
+            let bytes = slice_bytes(&schedule.graph, slice.weight, &slice.rows).as_usize();
+            let bytes = start..start + bytes;
+            offset(slice.place).map(|offset| WeightMove { tensor, bytes, offset })
+        });
+        moves.collect()
+    }
+
+    /// Waits until all weights are there that are on their way.
+    pub fn settle(&mut self, devices: &Devices, cancel: &CancelFlag) -> Result<(), Stopped> {
+        while let Some((lane, ticket)) = self.loads.last() {
+            ticket.wait_unless(cancel)?;
+            if let Some(tracer) = devices.tracer() {
+                tracer.loaded(&self.devices[*lane], ticket.event());
+            }
+            self.loads.pop();
+        }
+        Ok(())
+    }
+
+    /// The arena that each device must have for it.
+    pub fn arenas(&self) -> impl Iterator<Item = (&DeviceId, Bytes)> {
+        self.devices.iter().enumerate().map(|(lane, device)| {
+            let arena = |schedule: &Schedule| schedule.lanes[lane].arena_bytes;
+            (device, self.variants.iter().map(arena).max().unwrap_or_default())
+        })
+    }
+
+    /// Takes the arenas, and starts to fill the rings.
+    pub fn enter(
+        &mut self,
+        devices: &Devices,
+        arenas: &BTreeMap<DeviceId, Arc<Region>>,
+        cancel: &CancelFlag,
+    ) -> Result<(), Failure> {
+        for lane in 0..self.memory.len() {
+            let device = &self.devices[lane];
+            self.memory[lane].arena = arenas.get(device).cloned();
+            let weights = &self.variants[0].lanes[lane].weights;
+            let slots = weights.slots(self.lookahead);
+            if slots == 0 {
+                continue;
+            }
+            let (backend, slot_bytes) = (devices.backend(device), weights.slot_bytes);
+            let bytes = Bytes(slot_bytes.0 * u64::from(slots));
+            let name = format!("{} slots", self.name);
+            let region = Arc::new(Region::allocate(backend.memory(), &name, bytes)?);
+            let items = weights.items.iter().enumerate().map(|(item, &segment)| RingItem {
+                moves: self.moves(lane, |place| match place {
+                    WeightPlace::Slot { item: of, offset } if of == item => Some(offset),
+                    _ => None,
+                }),
+                bytes: weights.segment_bytes[segment],
+            });
+            let plan = RingPlan {
+                region,
+                files: Arc::clone(&self.files),
+                items: items.collect(),
+                calls: self.calls,
+            };
+            let ring = Ring::start(backend, plan, cancel, devices.tracer().cloned());
+            self.memory[lane].ring = Some(ring);
+        }
+        Ok(())
+    }
+
+    /// Frees what it has for its phase.
+    pub fn leave(&mut self, devices: &Devices) {
+        for (memory, device) in self.memory.iter_mut().zip(&self.devices) {
+            let slots = memory
+                .ring
+                .take()
+                .map(|ring| Span::new(ring.region().id(), 0, ring.region().len().0));
+            if let Some(tracer) = devices.tracer() {
+                let lazy = memory.lazy.iter().map(|lazy| Span::new(lazy.id(), 0, lazy.len().0));
+                slots.into_iter().chain(lazy).for_each(|bytes| tracer.free(device, bytes));
+            }
+            memory.arena = None;
+            memory.lazy = None;
+        }
+    }
+
+    /// Frees what it has for its phase, in the middle of it or of a load before it.
+    pub fn abandon(&mut self, devices: &Devices) {
+        if self.memory.iter().any(|memory| memory.lazy.is_some()) {
+            self.stop_loads();
+        }
+        self.leave(devices);
+    }
+
+    /// Ends all loads, and forgets what they were for: resident weights too are loaded anew then.
+    fn stop_loads(&mut self) {
+        if self.loads.is_empty() {
+            return;
+        }
+        self.stop.set();
+        for (_, ticket) in self.loads.drain(..) {
+            // How a load ended that nobody waits for is of no interest.
+            let _ = ticket.wait();
+        }
+        self.stop = CancelFlag::default();
+        self.memory.iter_mut().for_each(|memory| memory.resident = None);
+    }
+}
+
+impl Drop for Component {
+    fn drop(&mut self) {
+        self.stop_loads();
+    }
+}

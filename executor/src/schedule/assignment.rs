@@ -1,0 +1,189 @@
+//! An assignment: which lane each segment of a component computes on, and where its weights wait.
+//!
+//! A lane is one device as a component sees it, by index: kinds and abilities, no memory and no name. What is
+//! decided here is decided by the plan; this is its translation for one graph.
+
+use std::ops::Range;
+
+use protocol::Residency;
+use protocol::profile::{BackendKind, Lane};
+
+use crate::graph::{Graph, Node, OP_NAMES, Op};
+
+/// Rows of a split matrix come in multiples of this: a tile of the widest kernels (64 columns of AVX-512, and
+/// the 16 to 64 of CUDA's tensor core tiles) is then never shared between two devices for long.
+const ROW_MULTIPLE: usize = 32;
+
+/// Matrices with a side below this are not split by rows: their copies would cost more than their product.
+const SPLIT_SIDE_MIN: usize = 256;
+
+/// How a graph is laid out over lanes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// The lanes, in order.
+    pub lanes: Vec<Lane>,
+    /// For each segment, the index of its lane; all 0 for a row split.
+    pub segments: Vec<usize>,
+    /// For a row split, each lane's share of the rows, in proportion; else empty.
+    pub row_shares: Vec<u32>,
+    /// For each segment, where its weights wait.
+    pub residencies: Vec<Residency>,
+    /// Slots of the ring on each lane.
+    pub lookahead: u32,
+    /// Worker threads of the host's kernels.
+    pub threads: usize,
+    /// Queries that one worker attends with at a time.
+    pub attention_chunk: usize,
+}
+
+impl Assignment {
+    /// All of a graph on one device of a kind, its weights resident.
+    pub fn on_one(graph: &Graph, backend: BackendKind, threads: usize) -> Assignment {
+        let segments = graph.segments.len();
+        Assignment {
+            lanes: vec![Lane { backend, unsupported: Vec::new() }],
+            segments: vec![0; segments],
+            row_shares: Vec::new(),
+            residencies: vec![Residency::Resident; segments],
+            lookahead: 0,
+            threads,
+            attention_chunk: protocol::plan::ATTENTION_CHUNK as usize,
+        }
+    }
+
+    /// Why this graph cannot be laid out so, if it cannot.
+    pub fn check(&self, graph: &Graph) -> Result<(), String> {
+        let segments = graph.segments.len();
+        if self.segments.len() != segments || self.residencies.len() != segments {
+            return Err(format!("{} segments are placed of {segments}", self.segments.len()));
+        }
+        if self.segments.iter().any(|&lane| lane >= self.lanes.len()) {
+            return Err("a segment is on a device that is not there".to_owned());
+        }
+        for name in self.lanes.iter().flat_map(|lane| &lane.unsupported) {
+            if !OP_NAMES.contains(&name.as_str()) {
+                let known = OP_NAMES.join(", ");
+                return Err(format!("there is no operation {name}; hint: one of {known}"));
+            }
+        }
+        if !self.row_shares.is_empty() {
+            self.check_rows(graph)?;
+        }
+        for node in &graph.nodes {
+            for weight in &node.weights {
+                let owner = graph.weights[weight.0].segment;
+                let streams = |segment: usize| self.residencies[segment] == Residency::Streamed;
+                if owner != node.segment && (streams(owner) || streams(node.segment)) {
+                    return Err(format!(
+                        "segment {} cannot be streamed: others use its weights",
+                        graph.segments[owner].name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_rows(&self, graph: &Graph) -> Result<(), String> {
+        if self.row_shares.len() != self.lanes.len() || self.segments.iter().any(|&lane| lane != 0)
+        {
+            return Err(
+                "a row split needs a share of each device, and segments on the first".to_owned()
+            );
+        }
+        let first = &self.lanes[0];
+        if first.backend == BackendKind::Host || self.lanes.iter().any(|lane| lane != first) {
+            return Err("rows are split between devices of one kind only".to_owned());
+        }
+        if !splits_rows(graph) {
+            return Err("it has no weights that can be split by rows".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The rows of a node's matrix on each lane, where it is split; else `None`.
+    pub fn rows(&self, graph: &Graph, node: &Node) -> Option<Vec<Range<usize>>> {
+        let split =
+            !self.row_shares.is_empty() && can_split(graph, node) && self.can_do(0, &node.op);
+        split.then(|| share_rows(graph.value(node.output).features(), &self.row_shares))
+    }
+
+    /// Whether a lane can do an operation.
+    pub fn can_do(&self, lane: usize, op: &Op) -> bool {
+        !self.lanes[lane].unsupported.iter().any(|name| name == op.name())
+    }
+}
+
+/// Whether any weight of a graph can be split by rows.
+pub fn splits_rows(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| can_split(graph, node))
+}
+
+/// Whether a node is the product with a large matrix within a block.
+fn can_split(graph: &Graph, node: &Node) -> bool {
+    if !matches!(node.op, Op::Linear(_)) || !graph.segments[node.segment].block {
+        return false;
+    }
+    let shape = graph.weights[node.weights[0].0].tensor.shape();
+    shape.len() == 2 && shape.iter().all(|&side| side >= SPLIT_SIDE_MIN)
+}
+
+/// Deals rows out by shares, in multiples of [`ROW_MULTIPLE`]: each lane gets its part rounded down, and what
+/// remains goes, a multiple at a time, to those that were rounded down the most, ties to the first. Rows that
+/// make no whole multiple go to the last lane that has any.
+fn share_rows(rows: usize, shares: &[u32]) -> Vec<Range<usize>> {
+    let units = (rows / ROW_MULTIPLE) as u64;
+    let sum: u64 = shares.iter().map(|&share| u64::from(share)).sum();
+    let mut dealt: Vec<u64> = shares.iter().map(|&share| units * u64::from(share) / sum).collect();
+    let mut order: Vec<usize> = (0..shares.len()).collect();
+    order.sort_by_key(|&lane| std::cmp::Reverse(units * u64::from(shares[lane]) % sum));
+    let rest = units - dealt.iter().sum::<u64>();
+    order.iter().take(rest as usize).for_each(|&lane| dealt[lane] += 1);
+    let last = dealt.iter().rposition(|&units| units > 0).unwrap_or(0);
+    let mut start = 0;
+    let range = |(lane, units): (usize, u64)| {
+        let count = units as usize * ROW_MULTIPLE;
+        let end = if lane == last { rows } else { start + count };
+        let range = if lane > last { rows..rows } else { start..end };
+        start = range.end;
+        range
+    };
+    dealt.into_iter().enumerate().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rows_are_dealt_once_each_near_their_share(
+            rows in 256..20_000_usize,
+            shares in prop::collection::vec(1..1000_u32, 2..8),
+        ) {
+            let dealt = share_rows(rows, &shares);
+            prop_assert_eq!(dealt.len(), shares.len());
+            let sum: u32 = shares.iter().sum();
+            let mut at = 0;
+            for (range, &share) in dealt.iter().zip(&shares) {
+                prop_assert_eq!(range.start, at);
+                at = range.end;
+                let exact = rows as f64 * f64::from(share) / f64::from(sum);
+                let off = (range.len() as f64 - exact).abs();
+                prop_assert!(off < 2.0 * ROW_MULTIPLE as f64, "{:?} {}", range, exact);
+                prop_assert!(range.start % ROW_MULTIPLE == 0 || range.is_empty());
+            }
+            prop_assert_eq!(at, rows);
+        }
+    }
+
+    #[test]
+    fn remainders_go_to_those_that_lost_most() {
+        assert_eq!(share_rows(256, &[1, 1, 1]), [0..96, 96..192, 192..256]);
+        assert_eq!(share_rows(3072, &[3, 1]), [0..2304, 2304..3072]);
+        assert_eq!(share_rows(300, &[1, 1]), [0..160, 160..300]);
+        assert_eq!(share_rows(256, &[1, 1000]), [0..0, 0..256]);
+    }
+}

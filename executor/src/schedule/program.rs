@@ -1,0 +1,300 @@
+//! The program of a schedule: in which order nodes run and copies start and end, before anything has a place.
+//!
+//! ```text
+//! node by node:   Start copies it lacks ─► Wait for those it reads ─► Run its rows elsewhere ─► Run
+//!                                          └ its result goes on its way to other lanes at once
+//! ring:           Acquire before a segment's first node on a lane, Release after its last
+//! ```
+//! A copy is in flight from its `Start` to its `Wait`: both of its ends are alive between the two, which
+//! makes the intervals of `super::lifetime` the order in time. A backend whose streams run on their own
+//! must order a `Start` after all that was issued before it on both lanes, and all that is issued after a
+//! `Wait` on both lanes after the copy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use protocol::Residency;
+use protocol::profile::BackendKind;
+
+use super::Assignment;
+use crate::graph::{Graph, Node, ValueId};
+
+/// A piece of a lane's arena that is no workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Piece {
+    /// A value.
+    Value(ValueId),
+    /// The rows' part of a split product, by number, before it goes to the first lane.
+    Part(usize),
+}
+
+/// A copy of a whole value, or of a part into some columns of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PieceCopy {
+    /// Lane and piece that are read.
+    pub from: (usize, Piece),
+    /// Lane and value that are written.
+    pub to: (usize, ValueId),
+    /// The columns that are written; `None` for all.
+    pub columns: Option<Range<usize>>,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Computes a node, or some rows of its matrix, on a lane.
+    Run {
+        /// The lane.
+        lane: usize,
+        /// Index of the node.
+        node: usize,
+        /// The rows, where the node is split.
+        rows: Option<Range<usize>>,
+        /// Where the result goes.
+        output: Piece,
+    },
+    /// Starts a copy, by number.
+    Start(usize),
+    /// Waits for a copy, by number.
+    Wait(usize),
+    /// Waits until the weights of a segment are in their slot on a lane.
+    Acquire {
+        /// The lane.
+        lane: usize,
+        /// The segment.
+        segment: usize,
+    },
+    /// Gives the slot of a segment on a lane back.
+    Release {
+        /// The lane.
+        lane: usize,
+        /// The segment.
+        segment: usize,
+    },
+}
+
+/// The steps of a graph under an assignment.
+pub struct Program {
+    /// All steps, in order.
+    pub steps: Vec<Step>,
+    /// All copies, by number.
+    pub copies: Vec<PieceCopy>,
+    /// The lanes on which each input of the graph is read.
+    pub input_lanes: BTreeMap<ValueId, BTreeSet<usize>>,
+    /// The lane on which each value is made; 0 for inputs.
+    pub home: Vec<usize>,
+    /// Lanes in all: those of the assignment, and the host's after them where it is needed.
+    pub lanes: usize,
+}
+
+/// Orders everything.
+pub fn program(graph: &Graph, assignment: &Assignment) -> Program {
+    let lanes = node_lanes(graph, assignment);
+    let mut order = Order::new(graph, assignment, lanes);
+    (0..graph.nodes.len()).for_each(|node| order.node(node));
+    order.finish()
+}
+
+/// The lane of each node: its segment's; the host's where that cannot do it; or, without weights, the one
+/// where all its inputs are, if its result is smaller than they are.
+fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
+    let kinds = &assignment.lanes;
+    let host = kinds.iter().position(|lane| lane.backend == BackendKind::Host);
+    let host = host.unwrap_or(kinds.len());
+    let mut home: Vec<Option<usize>> = vec![None; graph.values.len()];
+    let lane_of = |node: &Node, home: &[Option<usize>]| {
+        let own = assignment.segments[node.segment];
+        if !assignment.can_do(own, &node.op) {
+            return host;
+        }
+        let Some(first) = node.inputs.first().and_then(|input| home[input.0]) else { return own };
+        let together = node.inputs.iter().all(|input| home[input.0] == Some(first));
+        let moved: u64 = node.inputs.iter().map(|&input| graph.value(input).bytes().0).sum();
+        let smaller = graph.value(node.output).bytes().0 < moved;
+        let able = kinds.get(first).is_none() || assignment.can_do(first, &node.op);
+        if node.weights.is_empty() && together && smaller && able { first } else { own }
+    };
+    let place = |node: &Node| {
+        let lane = lane_of(node, &home);
+        home[node.output.0] = Some(lane);
+        lane
+    };
+    graph.nodes.iter().map(place).collect()
+}
+
+struct Order<'a> {
+    graph: &'a Graph,
+    assignment: &'a Assignment,
+    node_lanes: Vec<usize>,
+    /// The rows of split nodes.
+    rows: Vec<Option<Vec<Range<usize>>>>,
+    /// The lanes other than its own that read a value.
+    readers: Vec<BTreeSet<usize>>,
+    produced: Vec<bool>,
+    home: Vec<usize>,
+    lanes: usize,
+    steps: Vec<Step>,
+    copies: Vec<PieceCopy>,
+    /// Copies of values that have started, by value and lane; `true` once waited for.
+    arrivals: BTreeMap<(ValueId, usize), (usize, bool)>,
+    /// Copies of parts into a value that nobody has waited for.
+    gathers: BTreeMap<ValueId, Vec<usize>>,
+    parts: usize,
+}
+
+impl<'a> Order<'a> {
+    fn new(graph: &'a Graph, assignment: &'a Assignment, node_lanes: Vec<usize>) -> Order<'a> {
+        let rows: Vec<_> = graph.nodes.iter().map(|node| assignment.rows(graph, node)).collect();
+        let mut home = vec![0; graph.values.len()];
+        let mut produced = vec![false; graph.values.len()];
+        for (node, &lane) in graph.nodes.iter().zip(&node_lanes) {
+            home[node.output.0] = lane;
+            produced[node.output.0] = true;
+        }
+        let mut readers = vec![BTreeSet::new(); graph.values.len()];
+        for ((node, &lane), rows) in graph.nodes.iter().zip(&node_lanes).zip(&rows) {
+            let split = rows.iter().flatten().enumerate().filter(|(_, rows)| !rows.is_empty());
+            let lanes = std::iter::once(lane).chain(split.map(|(lane, _)| lane));
+            for lane in lanes {
+                for input in &node.inputs {
+                    readers[input.0].insert(lane);
+                }
+            }
+        }
+        let most = node_lanes.iter().copied().max().unwrap_or(0);
+        Order {
+            graph,
+            assignment,
+            lanes: assignment.lanes.len().max(most + 1),
+            node_lanes,
+            rows,
+            readers,
+            produced,
+            home,
+            steps: Vec::new(),
+            copies: Vec::new(),
+            arrivals: BTreeMap::new(),
+            gathers: BTreeMap::new(),
+            parts: 0,
+        }
+    }
+
+    fn node(&mut self, index: usize) {
+        let node = &self.graph.nodes[index];
+        let lane = self.node_lanes[index];
+        let rows = self.rows[index].clone();
+        let own_rows = rows.as_ref().map(|rows| rows[lane].clone());
+        let elsewhere = rows.into_iter().flatten().enumerate();
+        let elsewhere: Vec<_> =
+            elsewhere.filter(|(other, rows)| *other != lane && !rows.is_empty()).collect();
+        for (other, _) in &elsewhere {
+            node.inputs.iter().for_each(|&input| self.start(input, *other));
+        }
+        node.inputs.iter().for_each(|&input| self.start(input, lane));
+        for (other, rows) in &elsewhere {
+            node.inputs.iter().for_each(|&input| self.arrive(input, *other));
+            self.part(index, *other, rows.clone());
+        }
+        node.inputs.iter().for_each(|&input| self.arrive(input, lane));
+        let output = Piece::Value(node.output);
+        if own_rows.as_ref().is_none_or(|rows| !rows.is_empty()) {
+            self.steps.push(Step::Run { lane, node: index, rows: own_rows, output });
+        }
+        if elsewhere.is_empty() {
+            // A gathered value leaves when it is first read, or this would wait for it here.
+            let readers: Vec<usize> = self.readers[node.output.0].iter().copied().collect();
+            readers.into_iter().for_each(|reader| self.start(node.output, reader));
+        }
+    }
+
+    /// Runs some rows of a node on a lane, and sends what they give to the node's own.
+    fn part(&mut self, index: usize, lane: usize, rows: Range<usize>) {
+        let output = self.graph.nodes[index].output;
+        let part = Piece::Part(self.parts);
+        self.parts += 1;
+        self.steps.push(Step::Run { lane, node: index, rows: Some(rows.clone()), output: part });
+        let to = (self.node_lanes[index], output);
+        self.steps.push(Step::Start(self.copies.len()));
+        self.gathers.entry(output).or_default().push(self.copies.len());
+        self.copies.push(PieceCopy { from: (lane, part), to, columns: Some(rows) });
+    }
+
+    /// Sends a value to a lane, unless it is there, on its way, or an input, which is given to each lane.
+    fn start(&mut self, value: ValueId, lane: usize) {
+        let home = self.home[value.0];
+        if lane == home || !self.produced[value.0] || self.arrivals.contains_key(&(value, lane)) {
+            return;
+        }
+        self.gather(value);
+        self.arrivals.insert((value, lane), (self.copies.len(), false));
+        self.steps.push(Step::Start(self.copies.len()));
+        let from = (home, Piece::Value(value));
+        self.copies.push(PieceCopy { from, to: (lane, value), columns: None });
+    }
+
+    /// Waits until a value is whole on a lane.
+    fn arrive(&mut self, value: ValueId, lane: usize) {
+        if lane == self.home[value.0] {
+            self.gather(value);
+        } else if let Some((copy, waited)) = self.arrivals.get_mut(&(value, lane))
+            && !*waited
+        {
+            *waited = true;
+            self.steps.push(Step::Wait(*copy));
+        }
+    }
+
+    /// Waits for the parts of a value.
+    fn gather(&mut self, value: ValueId) {
+        let copies = self.gathers.remove(&value).unwrap_or_default();
+        self.steps.extend(copies.into_iter().map(Step::Wait));
+    }
+
+    fn finish(mut self) -> Program {
+        // A result that nobody reads here is read by the pipeline.
+        let open: Vec<ValueId> = self.gathers.keys().copied().collect();
+        open.into_iter().for_each(|value| self.gather(value));
+        let inputs = self.graph.inputs.iter().map(|port| port.value);
+        let input_lanes = inputs.map(|value| (value, self.readers[value.0].clone())).collect();
+        let steps = with_slots(self.graph, self.assignment, self.steps);
+        let Order { copies, home, lanes, .. } = self;
+        Program { steps, copies, input_lanes, home, lanes }
+    }
+}
+
+/// Sets an acquisition before the first step of each streamed segment on each lane, and a release after its last.
+fn with_slots(graph: &Graph, assignment: &Assignment, steps: Vec<Step>) -> Vec<Step> {
+    let user = |step: &Step| match step {
+        Step::Run { lane, node, .. } if !graph.nodes[*node].weights.is_empty() => {
+            let segment = graph.nodes[*node].segment;
+            let device = assignment.lanes.get(*lane);
+            let device = device.is_some_and(|lane| lane.backend != BackendKind::Host);
+            let streamed = assignment.residencies[segment] == Residency::Streamed;
+            (device && streamed).then_some((*lane, segment))
+        }
+        _ => None,
+    };
+    let mut last: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    for (at, step) in steps.iter().enumerate() {
+        if let Some(slot) = user(step) {
+            last.insert(slot, at);
+        }
+    }
+    let mut open = BTreeSet::new();
+    let mut with = Vec::with_capacity(steps.len() + 2 * last.len());
+    for (at, step) in steps.into_iter().enumerate() {
+        let slot = user(&step);
+        if let Some((lane, segment)) = slot
+            && open.insert((lane, segment))
+        {
+            with.push(Step::Acquire { lane, segment });
+        }
+        with.push(step);
+        if let Some((lane, segment)) = slot
+            && last[&(lane, segment)] == at
+        {
+            with.push(Step::Release { lane, segment });
+        }
+    }
+    with
+}

@@ -1,0 +1,137 @@
+//! From steps to instructions: every piece and every weight gets its place.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use protocol::Bytes;
+
+use super::lifetime::Lifetimes;
+use super::program::{Piece, PieceCopy, Step};
+use super::{Assignment, Instruction, LaneWeights, Run, Transfer, arena};
+use crate::graph::Graph;
+
+/// A lane's buffers with their offsets.
+pub struct Placed {
+    /// The buffers.
+    pub lifetimes: Lifetimes,
+    /// Where each piece lies.
+    pub offsets: BTreeMap<Piece, Bytes>,
+    workspaces: BTreeMap<usize, (Bytes, Bytes)>,
+    /// Size of the arena.
+    pub arena_bytes: Bytes,
+}
+
+impl Placed {
+    /// Gives each buffer its offset.
+    pub fn new(lifetimes: Lifetimes) -> Placed {
+        let (offsets, arena_bytes) = arena::place(&lifetimes.buffers);
+        arena::assert_disjoint(&lifetimes.buffers, &offsets);
+        let pieces = lifetimes.pieces.iter();
+        let pieces = pieces.map(|(&piece, &buffer)| (piece, offsets[buffer])).collect();
+        let workspaces = lifetimes.workspaces.iter();
+        let workspaces = workspaces
+            .map(|(&at, &buffer)| (at, (offsets[buffer], lifetimes.buffers[buffer].bytes)))
+            .collect();
+        Placed { lifetimes, offsets: pieces, workspaces, arena_bytes }
+    }
+}
+
+/// Turns steps into instructions.
+pub struct Resolver<'a> {
+    /// The graph.
+    pub graph: &'a Graph,
+    /// Its assignment.
+    pub assignment: &'a Assignment,
+    /// Each lane's arena.
+    pub placed: &'a [Placed],
+}
+
+impl Resolver<'_> {
+    /// A step with the place of all that it touches; gives weights their places as they are first used.
+    pub fn instruction(&self, at: usize, step: &Step, weights: &mut [LaneWeights]) -> Instruction {
+        match step {
+            Step::Run { lane, node, rows, output } => {
+                let weights = &mut weights[*lane];
+                Instruction::Run(self.run(at, (*lane, *node), rows.as_ref(), *output, weights))
+            }
+            Step::Start(copy) => Instruction::Start(*copy),
+            Step::Wait(copy) => Instruction::Wait(*copy),
+            // An item gets its number by the first node that uses its weights, which comes after this.
+            Step::Acquire { lane, .. } => {
+                Instruction::Acquire { lane: *lane, item: weights[*lane].items.len() }
+            }
+            Step::Release { lane, segment } => {
+                let item = weights[*lane].items.iter().position(|item| item == segment);
+                Instruction::Release { lane: *lane, item: item.expect("it was acquired") }
+            }
+        }
+    }
+
+    fn run(
+        &self,
+        at: usize,
+        (lane, node): (usize, usize),
+        rows: Option<&Range<usize>>,
+        output: Piece,
+        weights: &mut LaneWeights,
+    ) -> Run {
+        let placed = &self.placed[lane];
+        let Graph { nodes, weights: all, .. } = &self.graph;
+        let of_node = &nodes[node];
+        let features = self.graph.value(of_node.output).features();
+        let slices = of_node.weights.iter().map(|&weight| {
+            let shape = all[weight.0].tensor.shape();
+            let whole = 0..shape.first().copied().unwrap_or(1);
+            let rows = rows.cloned().unwrap_or(whole);
+            weights.place(self.graph, self.assignment, lane, weight, rows)
+        });
+        let (output_features, columns) = match (output, rows) {
+            (Piece::Part(_), Some(rows)) => (rows.len(), 0..rows.len()),
+            (_, Some(rows)) => (features, rows.clone()),
+            (_, None) => (features, 0..features),
+        };
+        Run {
+            lane,
+            node,
+            inputs: of_node.inputs.iter().map(|&v| placed.offsets[&Piece::Value(v)]).collect(),
+            output: placed.offsets[&output],
+            output_features,
+            columns,
+            weights: slices.collect(),
+            workspace: placed.workspaces.get(&at).copied().unwrap_or_default(),
+        }
+    }
+
+    /// A copy with its places.
+    pub fn transfer(&self, copy: &PieceCopy) -> Transfer {
+        let ((from_lane, piece), (to_lane, value)) = (copy.from, copy.to);
+        let from = self.placed[from_lane].offsets[&piece];
+        let to = self.placed[to_lane].offsets[&Piece::Value(value)];
+        let value = self.graph.value(value);
+        let Some(columns) = &copy.columns else {
+            let row_bytes = value.bytes();
+            let (from_stride, to_stride) = (row_bytes, row_bytes);
+            return Transfer {
+                from_lane,
+                from,
+                from_stride,
+                to_lane,
+                to,
+                to_stride,
+                rows: 1,
+                row_bytes,
+            };
+        };
+        let bytes = |elements: usize| Bytes(4 * elements as u64);
+        Transfer {
+            from_lane,
+            from,
+            from_stride: bytes(columns.len()),
+            to_lane,
+            to: to + bytes(columns.start),
+            to_stride: bytes(value.features()),
+            rows: value.elements() / value.features(),
+            row_bytes: bytes(columns.len()),
+        }
+    }
+}

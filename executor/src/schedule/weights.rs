@@ -1,0 +1,121 @@
+//! Where the weights of a schedule lie on each lane: in a region for all phases, in one for the component's
+//! phase, in a slot of the ring, or in the mapping of their files.
+
+use std::ops::Range;
+
+use protocol::plan::ALIGNMENT_BYTES;
+use protocol::profile::BackendKind;
+use protocol::{Bytes, Residency};
+
+use super::Assignment;
+use crate::graph::{Graph, WeightId};
+
+/// Where a weight lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightPlace {
+    /// In the region that is held in all phases, at this offset.
+    Resident(Bytes),
+    /// In the region that is held in the component's phase, at this offset.
+    Lazy(Bytes),
+    /// In whichever slot the ring gives to this item, at this offset of the slot.
+    Slot {
+        /// Index among the lane's items.
+        item: usize,
+        /// From the slot's start.
+        offset: Bytes,
+    },
+    /// In the mapping of its file.
+    Mapped,
+}
+
+/// A weight, or some rows of it, on one lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightSlice {
+    /// The weight.
+    pub weight: WeightId,
+    /// Its rows here.
+    pub rows: Range<usize>,
+    /// Where they lie.
+    pub place: WeightPlace,
+}
+
+/// All weights of one lane.
+#[derive(Debug, Clone, Default)]
+pub struct LaneWeights {
+    /// In the order of their first use.
+    pub slices: Vec<WeightSlice>,
+    /// Size of the region that is held in all phases.
+    pub resident_bytes: Bytes,
+    /// Size of the region that is held in the component's phase.
+    pub lazy_bytes: Bytes,
+    /// The segments that pass through the ring, in order: its items.
+    pub items: Vec<usize>,
+    /// Size of a slot: that of the largest item.
+    pub slot_bytes: Bytes,
+    /// Bytes of each segment's weights, wherever they lie.
+    pub segment_bytes: Vec<Bytes>,
+}
+
+impl LaneWeights {
+    /// No weights, of a graph of so many segments.
+    pub fn new(segments: usize) -> LaneWeights {
+        LaneWeights { segment_bytes: vec![Bytes::ZERO; segments], ..LaneWeights::default() }
+    }
+
+    /// Gives rows of a weight a place, unless they have one; the answer is their slice's index.
+    pub fn place(
+        &mut self,
+        graph: &Graph,
+        assignment: &Assignment,
+        lane: usize,
+        weight: WeightId,
+        rows: Range<usize>,
+    ) -> usize {
+        let same = |slice: &WeightSlice| slice.weight == weight && slice.rows == rows;
+        if let Some(index) = self.slices.iter().position(same) {
+            return index;
+        }
+        let segment = graph.weights[weight.0].segment;
+        let bytes = slice_bytes(graph, weight, &rows).align_up(ALIGNMENT_BYTES);
+        self.segment_bytes[segment] += bytes;
+        let on_host = assignment.lanes.get(lane).is_none_or(|l| l.backend == BackendKind::Host);
+        let residency = match assignment.residencies[segment] {
+            // The host computes from the mapping what was meant for a device.
+            _ if on_host && assignment.segments.iter().any(|&l| l != lane) => Residency::Mapped,
+            residency => residency,
+        };
+        let place = match residency {
+            Residency::Resident => WeightPlace::Resident(take(&mut self.resident_bytes, bytes)),
+            Residency::Lazy => WeightPlace::Lazy(take(&mut self.lazy_bytes, bytes)),
+            Residency::Mapped => WeightPlace::Mapped,
+            Residency::Streamed => {
+                if self.items.last() != Some(&segment) {
+                    self.items.push(segment);
+                }
+                self.slot_bytes = self.slot_bytes.max(self.segment_bytes[segment]);
+                let offset = self.segment_bytes[segment] - bytes;
+                WeightPlace::Slot { item: self.items.len() - 1, offset }
+            }
+        };
+        self.slices.push(WeightSlice { weight, rows, place });
+        self.slices.len() - 1
+    }
+
+    /// Slots of the ring: never more than there are items.
+    pub fn slots(&self, lookahead: u32) -> u32 {
+        lookahead.min(self.items.len() as u32)
+    }
+}
+
+/// Bytes of some rows of a weight, without alignment.
+pub fn slice_bytes(graph: &Graph, weight: WeightId, rows: &Range<usize>) -> Bytes {
+    let tensor = &graph.weights[weight.0].tensor;
+    Bytes(tensor.row_bytes().0 * rows.len() as u64)
+}
+
+/// Takes bytes from the end of a growing region; the answer is where they begin.
+fn take(end: &mut Bytes, bytes: Bytes) -> Bytes {
+    let offset = *end;
+    *end += bytes;
+    offset
+}

@@ -1,0 +1,125 @@
+//! The models that are open: one as its files are, and one with the LoRA files of the last request.
+//!
+//! Sizes are asked of a model whose weights LoRA has not touched yet: what changing them takes is counted,
+//! nothing is changed before a plan is loaded.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use protocol::plan::Lora;
+use protocol::{Failure, GraphOptions, Plan};
+
+use crate::backend::CancelFlag;
+use crate::failure::internal;
+use crate::models::Model;
+use crate::weights::lora::{LoraMode, LoraReport, LoraSource, Loras};
+
+/// Most keys that a notice names.
+const NAMED_KEYS_MAX: usize = 4;
+
+/// Opened models.
+#[derive(Default)]
+pub struct Opened {
+    base: Option<(String, Arc<Model>)>,
+    adapted: Option<Adapted>,
+}
+
+struct Adapted {
+    model: String,
+    files: Vec<Lora>,
+    loras: Loras,
+}
+
+impl Opened {
+    /// A model for questions about its sizes.
+    pub fn sized(&mut self, path: &str, options: &GraphOptions) -> Result<Arc<Model>, Failure> {
+        let base = self.base(path)?;
+        if options.loras.is_empty() {
+            return Ok(base);
+        }
+        let mode = |component: &str| is_runtime(options, component).then_some(LoraMode::Runtime);
+        let loras = self.loras(path, &base, options)?;
+        Ok(Arc::new(base.with_loras(loras, &mode, &|| false)?))
+    }
+
+    /// A plan's model, with its LoRA files applied.
+    pub fn loaded(&mut self, plan: &Plan, cancel: &CancelFlag) -> Result<Arc<Model>, Failure> {
+        let base = self.base(&plan.model)?;
+        let options = &plan.options;
+        if options.loras.is_empty() {
+            return Ok(base);
+        }
+        let mode = |component: &str| {
+            let runtime = is_runtime(options, component);
+            Some(if runtime { LoraMode::Runtime } else { LoraMode::Immediately })
+        };
+        let loras = self.loras(&plan.model, &base, options)?;
+        let threads = plan.host.threads as usize;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let stop = || cancel.check().is_err();
+        let apply = || base.with_loras(loras, &mode, &stop);
+        Ok(Arc::new(pool.map_err(internal)?.install(apply)?))
+    }
+
+    /// What the user should know of a request's LoRA files.
+    pub fn notices(&mut self, path: &str, options: &GraphOptions) -> Result<Vec<String>, Failure> {
+        if options.loras.is_empty() {
+            return Ok(Vec::new());
+        }
+        let base = self.base(path)?;
+        Ok(notices(self.loras(path, &base, options)?.report()))
+    }
+
+    /// The model as its files are, opened once for several questions about it.
+    fn base(&mut self, path: &str) -> Result<Arc<Model>, Failure> {
+        if let Some((opened, model)) = &self.base
+            && opened == path
+        {
+            return Ok(Arc::clone(model));
+        }
+        let model = Arc::new(Model::open(Path::new(path))?);
+        self.base = Some((path.to_owned(), Arc::clone(&model)));
+        self.adapted = None;
+        Ok(model)
+    }
+
+    fn loras(
+        &mut self,
+        path: &str,
+        base: &Model,
+        options: &GraphOptions,
+    ) -> Result<&Loras, Failure> {
+        let known = |adapted: &Adapted| adapted.model == path && adapted.files == options.loras;
+        if !self.adapted.as_ref().is_some_and(known) {
+            let sources = options.loras.iter();
+            let sources = sources
+                .map(|lora| LoraSource { path: lora.path.clone().into(), weight: lora.weight });
+            let loras = base.open_loras(&sources.collect::<Vec<_>>())?;
+            let (model, files) = (path.to_owned(), options.loras.clone());
+            self.adapted = Some(Adapted { model, files, loras });
+        }
+        Ok(&self.adapted.as_ref().expect("it was just opened").loras)
+    }
+}
+
+fn is_runtime(options: &GraphOptions, component: &str) -> bool {
+    options.lora_runtime.iter().any(|name| name == component)
+}
+
+/// A sentence for each file whose keys were not all applied.
+fn notices(report: &LoraReport) -> Vec<String> {
+    let partial = report.files.iter().filter(|file| !file.unmatched.is_empty());
+    let sentence = partial.map(|file| {
+        let count = file.unmatched.len();
+        let named: Vec<&str> =
+            file.unmatched.iter().take(NAMED_KEYS_MAX).map(|key| key.key.as_str()).collect();
+        let more = count.saturating_sub(named.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!(
+            "{}: {count} of its tensors match no layer of this model and are left out: {}{more}",
+            file.path.display(),
+            named.join(", ")
+        )
+    });
+    sentence.collect()
+}
