@@ -6,6 +6,42 @@ use protocol::Bytes;
 
 use crate::backend::memory::Charge;
 use crate::backend::{Memory, OutOfMemory};
+use crate::models::vae::tiles::TileGrid;
+
+/// Sizes of the buffers in which a VAE's tiles are joined, in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TileLayout {
+    /// The largest tile.
+    pub values: usize,
+    /// The last rows of all tiles of a row, which the tiles below blend with.
+    pub above: usize,
+    /// The last columns of one tile, which the next one blends with.
+    pub left: usize,
+}
+
+impl TileLayout {
+    /// For values of `channels`, with `scale` of them along a cell of latents.
+    pub fn new(grid: &TileGrid, scale: usize, channels: usize) -> TileLayout {
+        let [rows, columns] = grid.largest();
+        let cell = scale * scale * channels;
+        let widths: usize = grid.columns.spans.iter().map(|span| span.len).sum();
+        let (more_rows, more_columns) = (grid.rows.spans.len() > 1, grid.columns.spans.len() > 1);
+        TileLayout {
+            values: rows * columns * cell,
+            above: if more_rows { widths * grid.rows.overlap * cell } else { 0 },
+            left: if more_columns { rows * grid.columns.overlap * cell } else { 0 },
+        }
+    }
+
+    /// Buffers that do for either.
+    pub fn or(self, other: TileLayout) -> TileLayout {
+        TileLayout {
+            values: self.values.max(other.values),
+            above: self.above.max(other.above),
+            left: self.left.max(other.left),
+        }
+    }
+}
 
 /// Sizes of a job's buffers, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,13 +58,19 @@ pub struct JobLayout {
     pub rope: [usize; 3],
     /// Latents of one picture as the VAE takes them: `[height, width, channels]`.
     pub vae_latents: [usize; 3],
+    /// Where the VAE's tiles, on either way, are joined.
+    pub vae_tile: TileLayout,
+    /// What the VAE's encoder makes of the given picture: `[height, width, 2 × channels]`; zeros without one.
+    pub moments: [usize; 3],
     /// One picture: `[height, width, 3]`.
     pub picture: [usize; 3],
+    /// Whether the job starts from a picture.
+    pub init_picture: bool,
 }
 
 impl JobLayout {
-    /// All buffers together. Pictures stand three times: as the VAE gives one, as 8-bit values of one, and
-    /// in shared memory, which holds all of the batch until the planner has written them.
+    /// All buffers together. Pictures are of 8 bits: the one that is being made, and in shared memory the given
+    /// one and all of the batch until the planner has written them.
     pub fn bytes(&self) -> Bytes {
         let count = |shape: &[usize]| shape.iter().product::<usize>();
         let floats = self.prompts
@@ -36,8 +78,12 @@ impl JobLayout {
             + count(&self.latents)
             + count(&self.rope)
             + count(&self.vae_latents)
-            + count(&self.picture);
-        let pixels = count(&self.picture) * (1 + self.latents[0]);
+            + self.vae_tile.values
+            + self.vae_tile.above
+            + self.vae_tile.left
+            + count(&self.moments);
+        let pictures = 1 + self.latents[0] + usize::from(self.init_picture);
+        let pixels = count(&self.picture) * pictures;
         Bytes((4 * floats + pixels) as u64)
     }
 }
@@ -56,9 +102,15 @@ pub struct JobBuffers {
     pub rope: Vec<f32>,
     /// Latents of one picture as the VAE takes them.
     pub vae_latents: Vec<f32>,
-    /// One picture as the VAE gives it.
-    pub picture: Vec<f32>,
-    /// The same in 8 bits.
+    /// One tile as the VAE takes or gives it.
+    pub tile: Vec<f32>,
+    /// What the tiles of one row leave to those below.
+    pub above: Vec<f32>,
+    /// What one tile leaves to the next.
+    pub left: Vec<f32>,
+    /// What the VAE's encoder makes of the given picture.
+    pub moments: Vec<f32>,
+    /// One picture in 8 bits.
     pub pixels: Vec<u8>,
     _charge: Charge,
 }
@@ -79,7 +131,10 @@ impl JobBuffers {
             latents: floats(&layout.latents)?,
             rope: floats(&layout.rope)?,
             vae_latents: floats(&layout.vae_latents)?,
-            picture: floats(&layout.picture)?,
+            tile: floats(&[layout.vae_tile.values])?,
+            above: floats(&[layout.vae_tile.above])?,
+            left: floats(&[layout.vae_tile.left])?,
+            moments: floats(&layout.moments)?,
             pixels: zeroed(layout.picture.iter().product(), 0).ok_or_else(refused)?,
             _charge: charge,
         })

@@ -15,11 +15,12 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use protocol::{JobShape, ModelDescription, Phase};
+use protocol::{Bytes, GraphOptions, JobShape, ModelDescription, Phase};
 
 use crate::graph::Graph;
 use crate::job::JobLayout;
 use crate::tokenizer::TokenizerError;
+use crate::weights::lora::{LoraError, LoraMode, LoraSource, Loras};
 use crate::weights::{WeightFiles, WeightsError};
 
 pub use flux::Flux;
@@ -76,6 +77,9 @@ pub enum ModelError {
     /// The weight files are at fault.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// LoRA files are at fault.
+    #[error(transparent)]
+    Lora(#[from] LoraError),
     /// A tokenizer's files are at fault.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -105,11 +109,13 @@ pub struct ComponentGraph {
     pub phase: Phase,
     /// How often the graph runs in one job.
     pub calls: u32,
-    /// The graph.
-    pub graph: Graph,
+    /// The graph for each size of its inputs that a job meets, the largest first: one, but for a VAE in tiles,
+    /// whose last rows and columns may be smaller. All have the same weights, in the same order.
+    pub variants: Vec<Graph>,
 }
 
-/// An opened model.
+/// An opened model. Clones share the mappings.
+#[derive(Clone)]
 pub enum Model {
     /// FLUX.1 schnell, dev, and models of the same classes.
     Flux(Box<Flux>),
@@ -147,6 +153,28 @@ impl Model {
         }
     }
 
+    /// Opens LoRA files and matches them with this model's weights. Reads headers and scalars only, and
+    /// applies nothing.
+    pub fn open_loras(&self, sources: &[LoraSource]) -> Result<Loras, ModelError> {
+        match self {
+            Model::Flux(model) => model.open_loras(sources),
+        }
+    }
+
+    /// This model with `loras`, which it opened, applied in the mode that `mode` gives for each component's
+    /// name; without one its weights stay, and only what changing them takes is counted. Everything else is shared with this one; components without adapters share their weights too.
+    /// `stop` is asked now and then; once it says yes the answer is [`LoraError::Stopped`].
+    pub fn with_loras(
+        &self,
+        loras: &Loras,
+        mode: &dyn Fn(&str) -> Option<LoraMode>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Model, ModelError> {
+        match self {
+            Model::Flux(model) => Ok(Model::Flux(Box::new(model.with_loras(loras, mode, stop)?))),
+        }
+    }
+
     /// The family's name.
     pub fn family(&self) -> &'static str {
         match self {
@@ -155,16 +183,36 @@ impl Model {
     }
 
     /// The graphs of all components for a job shape, in the order in which they run.
-    pub fn graphs(&self, job: &JobShape) -> Result<Vec<ComponentGraph>, ModelError> {
+    pub fn graphs(
+        &self,
+        job: &JobShape,
+        options: &GraphOptions,
+    ) -> Result<Vec<ComponentGraph>, ModelError> {
         match self {
-            Model::Flux(model) => model.graphs(job),
+            Model::Flux(model) => model.graphs(job, options),
         }
     }
 
+    /// How often each component's graph runs in a job, in the order of [`Model::graphs`].
+    pub fn calls(&self, job: &JobShape, options: &GraphOptions) -> Result<Vec<u32>, ModelError> {
+        Ok(self.graphs(job, options)?.into_iter().map(|component| component.calls).collect())
+    }
+
     /// What a job holds on the host.
-    pub fn job_layout(&self, job: &JobShape) -> JobLayout {
+    pub fn job_layout(
+        &self,
+        job: &JobShape,
+        options: &GraphOptions,
+    ) -> Result<JobLayout, ModelError> {
         match self {
-            Model::Flux(model) => model.job_layout(job),
+            Model::Flux(model) => model.job_layout(job, options),
+        }
+    }
+
+    /// Pages of weight files that LoRA changed, which are the process's own.
+    pub fn changed_bytes(&self) -> Bytes {
+        match self {
+            Model::Flux(model) => model.changed_bytes(),
         }
     }
 

@@ -8,6 +8,7 @@ pub mod flux;
 pub mod image;
 pub mod latents;
 pub mod noise;
+pub mod tiles;
 
 use protocol::message::Progress;
 use protocol::{Failure, Job, UsageReport};

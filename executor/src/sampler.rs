@@ -162,6 +162,11 @@ pub fn euler_step(latents: &mut [f32], velocity: &[f32], sigma: f32, sigma_next:
     }
 }
 
+/// An element of a picture's latents at a noise level, as `FlowMatchEulerDiscreteScheduler.scale_noise` mixes it.
+pub fn add_noise(latent: f32, noise: f32, sigma: f32) -> f32 {
+    sigma * noise + (1.0 - sigma) * latent
+}
+
 /// The number whose sinusoids the model embeds, for a step's `timestep`. `FluxPipeline` divides by
 /// 1000 and `FluxTransformer2DModel` multiplies by 1000 again, whatever `num_train_timesteps` is;
 /// the two roundings in `f32` do not always cancel.

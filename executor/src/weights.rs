@@ -12,6 +12,8 @@ pub mod mapping;
 pub mod header;
 pub mod index;
 
+pub mod lora;
+
 pub mod dimensions;
 pub mod dtype;
 pub mod error;

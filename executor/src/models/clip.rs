@@ -104,7 +104,7 @@ impl ClipConfig {
         let table = format!("{prefix}embeddings.position_embedding.weight");
         let mut x = b.add_positions(x, &table, self.max_position_embeddings)?;
         for layer in 0..self.num_hidden_layers {
-            b.segment(format!("layers.{layer}"));
+            b.block(format!("layers.{layer}"));
             x = self.layer(&mut b, x, &format!("{prefix}encoder.layers.{layer}"))?;
         }
         b.segment("final_layer_norm");

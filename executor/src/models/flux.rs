@@ -1,22 +1,24 @@
 //! The FLUX.1 family: which parts it has, and how they fit together.
 
 mod describe;
+mod lora;
 mod parts;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use protocol::profile::JobDefaults;
-use protocol::{JobShape, Phase};
+use protocol::{Bytes, GraphOptions, JobShape, Phase};
 
 use super::clip::ClipConfig;
 use super::config::{Limits, ModelIndex};
 use super::t5::T5Config;
 use super::transformer::TransformerConfig;
 use super::vae::VaeConfig;
+use super::vae::tiles::TileGrid;
 use super::{ComponentGraph, ModelError, defaults};
 use crate::graph::Graph;
-use crate::job::JobLayout;
+use crate::job::{JobLayout, TileLayout};
 use crate::sampler::FlowMatchConfig;
 use crate::tokenizer::Tokenizer;
 use crate::weights::WeightFiles;
@@ -31,24 +33,29 @@ pub const FAMILY: &str = "flux";
 /// The pipeline class of the family's model index.
 pub const CLASS: &str = "FluxPipeline";
 
-/// The component names, in the order in which they run.
-pub const COMPONENTS: [&str; 4] = ["clip", "t5", "dit", "vae"];
+/// The component names, in the order in which they run; the first one only in a job that starts from a picture.
+pub const COMPONENTS: [&str; 5] = ["vae_encoder", "clip", "t5", "dit", "vae"];
 
 /// Pixels of a packed latent token along a side, in latent cells (`FluxPipeline._pack_latents`).
 pub const PATCH: usize = 2;
+
+/// Red, green, blue.
+const PICTURE_CHANNELS: usize = 3;
 
 /// Most text tokens that `FluxPipeline` takes.
 const SEQUENCE_TOKENS_MAX: u32 = 512;
 
 /// An opened FLUX.1 model.
+#[derive(Clone)]
 pub struct Flux {
     clip: Part<ClipConfig>,
     t5: Part<T5Config>,
     transformer: Part<TransformerConfig>,
     vae: Part<VaeConfig>,
-    tokenizers: [Tokenizer; 2],
+    tokenizers: Arc<[Tokenizer; 2]>,
     sampler: FlowMatchConfig,
     defaults: JobDefaults,
+    changed_bytes: Bytes,
 }
 
 impl Flux {
@@ -61,10 +68,11 @@ impl Flux {
         let Parts { clip, t5, transformer, vae, tokenizers: [first, second], sampler } = parts;
         let (clip, t5, transformer, vae) = (clip?, t5?, transformer?, vae?);
         check_widths(dir, &clip.config, &t5.config, &transformer.config, &vae.config)?;
-        let tokenizers = [first?, second?];
+        let tokenizers = Arc::new([first?, second?]);
         let sampler = sampler?;
         let defaults = defaults::read(dir, family_defaults(transformer.config.guidance_embeds))?;
-        Ok(Flux { clip, t5, transformer, vae, tokenizers, sampler, defaults })
+        let changed_bytes = Bytes::ZERO;
+        Ok(Flux { clip, t5, transformer, vae, tokenizers, sampler, defaults, changed_bytes })
     }
 
     /// The text encoder for the pooled embedding.
@@ -85,6 +93,11 @@ impl Flux {
     /// The VAE.
     pub fn vae(&self) -> &VaeConfig {
         &self.vae.config
+    }
+
+    /// Pages of weight files that LoRA changes, which are the process's own.
+    pub fn changed_bytes(&self) -> Bytes {
+        self.changed_bytes
     }
 
     /// The sampler's configuration.
@@ -115,14 +128,25 @@ impl Flux {
     }
 
     /// The graphs of all components for a job shape.
-    pub fn graphs(&self, job: &JobShape) -> Result<Vec<ComponentGraph>, ModelError> {
+    pub fn graphs(
+        &self,
+        job: &JobShape,
+        options: &GraphOptions,
+    ) -> Result<Vec<ComponentGraph>, ModelError> {
         self.check_job(job)?;
         let prompts = if job.true_cfg { 2 } else { 1 };
         let text_tokens = job.max_sequence_length as usize;
-        let [height, width] = self.latent_size(job);
+        let tiles = self.tiles(job, options)?;
         let dit = &self.transformer;
-        let graph = |name, phase, calls, graph: Graph| ComponentGraph { name, phase, calls, graph };
-        Ok(vec![
+        let graph = |name, phase, calls, graph: Graph| {
+            let variants = vec![graph];
+            ComponentGraph { name, phase, calls, variants }
+        };
+        let mut graphs = Vec::new();
+        if job.init_image {
+            graphs.push(self.vae_encoder(&tiles)?);
+        }
+        graphs.extend([
             graph("clip", Phase::Condition, prompts, self.clip.config.graph(&self.clip.files)?),
             graph(
                 "t5",
@@ -133,7 +157,7 @@ impl Flux {
             graph(
                 "dit",
                 Phase::Denoise,
-                prompts * job.steps,
+                prompts * job.steps_run(),
                 dit.config.graph(
                     &dit.files,
                     job.batch as usize,
@@ -141,30 +165,80 @@ impl Flux {
                     self.image_tokens(job),
                 )?,
             ),
-            graph(
-                "vae",
-                Phase::Decode,
-                job.batch,
-                self.vae.config.decoder(&self.vae.files, height, width)?,
-            ),
-        ])
+        ]);
+        graphs.push(self.vae_decoder(&tiles, job.batch)?);
+        Ok(graphs)
+    }
+
+    fn vae_encoder(&self, tiles: &TileGrid) -> Result<ComponentGraph, ModelError> {
+        let Part { config, files, .. } = &self.vae;
+        if !VaeConfig::has_encoder(files) {
+            return Err(ModelError::Job(format!(
+                "the model's VAE has no encoder ({} holds its decoder alone), so no picture can be started \
+                 from; hint: take the whole VAE, or leave --init-image out",
+                files.paths().next().unwrap_or(Path::new("its file")).display()
+            )));
+        }
+        let graph = |[height, width]: [usize; 2]| config.encoder(files, height, width);
+        Ok(ComponentGraph {
+            name: "vae_encoder",
+            phase: Phase::Encode,
+            calls: tiles.count() as u32,
+            variants: tiles.sizes().into_iter().map(graph).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn vae_decoder(&self, tiles: &TileGrid, batch: u32) -> Result<ComponentGraph, ModelError> {
+        let Part { config, files, .. } = &self.vae;
+        let graph = |[height, width]: [usize; 2]| config.decoder(files, height, width);
+        Ok(ComponentGraph {
+            name: "vae",
+            phase: Phase::Decode,
+            calls: batch.saturating_mul(tiles.count() as u32),
+            variants: tiles.sizes().into_iter().map(graph).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// How the VAE's work is cut.
+    pub fn tiles(&self, job: &JobShape, options: &GraphOptions) -> Result<TileGrid, ModelError> {
+        protocol::check::check_options(options)
+            .map_err(|violation| ModelError::Job(violation.0))?;
+        let scale = self.vae.config.scale();
+        TileGrid::new(self.latent_size(job), options.vae_tile.as_ref(), scale)
+            .map_err(ModelError::Job)
     }
 
     /// What a job holds on the host.
-    pub fn job_layout(&self, job: &JobShape) -> JobLayout {
+    pub fn job_layout(
+        &self,
+        job: &JobShape,
+        options: &GraphOptions,
+    ) -> Result<JobLayout, ModelError> {
+        let tiles = self.tiles(job, options)?;
         let text_tokens = job.max_sequence_length as usize;
         let image_tokens = self.image_tokens(job);
         let [height, width] = self.latent_size(job);
         let dit = self.transformer();
-        JobLayout {
+        let (scale, latent_channels) = (self.vae().scale(), self.vae().latent_channels);
+        let tile = |scale, channels| TileLayout::new(&tiles, scale, channels);
+        let mut vae_tile = tile(scale, PICTURE_CHANNELS);
+        let mut moments = [0; 3];
+        if job.init_image {
+            vae_tile = vae_tile.or(tile(1, 2 * latent_channels));
+            moments = [height, width, 2 * latent_channels];
+        }
+        Ok(JobLayout {
             prompts: if job.true_cfg { 2 } else { 1 },
             clip_hidden: [self.clip().max_position_embeddings, self.clip().hidden_size],
             text_hidden: [text_tokens, self.t5().d_model],
             latents: [job.batch as usize, image_tokens, dit.in_channels],
             rope: [text_tokens + image_tokens, dit.attention_head_dim / 2, 2],
-            vae_latents: [height, width, self.vae().latent_channels],
-            picture: [job.height as usize, job.width as usize, 3],
-        }
+            vae_latents: [height, width, latent_channels],
+            vae_tile,
+            moments,
+            picture: [job.height as usize, job.width as usize, PICTURE_CHANNELS],
+            init_picture: job.init_image,
+        })
     }
 
     fn check_job(&self, job: &JobShape) -> Result<(), ModelError> {
@@ -195,7 +269,7 @@ impl Flux {
             "clip" => &self.clip.files,
             "t5" => &self.t5.files,
             "dit" => &self.transformer.files,
-            "vae" => &self.vae.files,
+            "vae" | "vae_encoder" => &self.vae.files,
             other => panic!("no component named {other}"),
         }
     }

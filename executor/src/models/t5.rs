@@ -103,7 +103,7 @@ impl T5Config {
             self.relative_attention_max_distance,
         )?; // [heads, 2 × tokens - 1]
         for layer in 0..self.num_layers {
-            b.segment(format!("block.{layer}"));
+            b.block(format!("block.{layer}"));
             x = self.block(&mut b, x, bias, &format!("encoder.block.{layer}.layer"))?;
         }
         b.segment("final_layer_norm");

@@ -110,13 +110,13 @@ impl TransformerConfig {
         let mut image = b.linear(&[latents], "x_embedder", hidden, Activation::None)?; // [batch, image_tokens, hidden]
         let mut text = b.linear(&[text], "context_embedder", hidden, Activation::None)?; // [batch, text_tokens, hidden]
         for layer in 0..self.num_layers {
-            b.segment(format!("transformer_blocks.{layer}"));
+            b.block(format!("transformer_blocks.{layer}"));
             let name = format!("transformer_blocks.{layer}");
             (text, image) = self.double_block(&mut b, &name, text, image, emb, rope)?;
         }
         let mut joint = None;
         for layer in 0..self.num_single_layers {
-            b.segment(format!("single_transformer_blocks.{layer}"));
+            b.block(format!("single_transformer_blocks.{layer}"));
             let x = joint.unwrap_or_else(|| b.concat_tokens(text, image)); // [batch, tokens, hidden]
             let name = format!("single_transformer_blocks.{layer}");
             joint = Some(self.single_block(&mut b, &name, x, emb, rope)?);

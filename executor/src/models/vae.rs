@@ -1,6 +1,8 @@
-//! The decoder of diffusers' `AutoencoderKL`: latents to picture. Values are NHWC inside.
+//! diffusers' `AutoencoderKL`: latents to picture, and picture to latents. Values are NHWC inside.
 //!
-//! One picture at a time: memory does not grow with the batch.
+//! One picture, or one tile of it, at a time: memory does not grow with the batch.
+
+pub mod tiles;
 
 use std::path::Path;
 
@@ -14,14 +16,26 @@ use crate::weights::{WeightFiles, WeightsError};
 /// Added to the variance of each group (`Decoder`, `UNetMidBlock2D`).
 const EPS: f32 = 1e-6;
 
-const CONV3: ConvOp = ConvOp { kernel: 3, upsample: 1 };
-const CONV1: ConvOp = ConvOp { kernel: 1, upsample: 1 };
+const CONV3: ConvOp = ConvOp::same(3);
+const CONV1: ConvOp = ConvOp::same(1);
+
+/// Twice as many pixels along a side (`Upsample2D`).
+const UPSAMPLE: ConvOp = ConvOp { upsample: 2, ..CONV3 };
+
+/// Half as many, with zeros below and to the right only (`Downsample2D` of `DownEncoderBlock2D`).
+const DOWNSAMPLE: ConvOp = ConvOp { stride: 2, pad_before: 0, ..CONV3 };
+
+/// The encoder's first weight: files without it hold a decoder alone.
+const ENCODER_MARK: &str = "encoder.conv_in.weight";
 
 /// `vae/config.json`. Absent keys have the class defaults.
 #[derive(Debug, Clone, Deserialize)]
 pub struct VaeConfig {
     /// Channels of each level, outermost first.
     pub block_out_channels: Vec<usize>,
+    /// Channels of the picture that the encoder takes.
+    #[serde(default = "three")]
+    pub in_channels: usize,
     /// Channels of the picture.
     #[serde(default = "three")]
     pub out_channels: usize,
@@ -42,6 +56,9 @@ pub struct VaeConfig {
     /// Whether the middle has attention.
     #[serde(default = "yes")]
     pub mid_block_add_attention: bool,
+    /// Whether a 1×1 convolution stands behind the encoder.
+    #[serde(default = "yes")]
+    pub use_quant_conv: bool,
     /// Whether a 1×1 convolution stands before the decoder.
     #[serde(default = "yes")]
     pub use_post_quant_conv: bool,
@@ -89,9 +106,10 @@ impl VaeConfig {
                 format!("{} groups do not divide {channels} channels", self.norm_num_groups)
             })?;
         }
-        limits.holds(self.out_channels == 3, || {
-            format!("out_channels is {}, expected 3", self.out_channels)
-        })?;
+        let channels = [("in_channels", self.in_channels), ("out_channels", self.out_channels)];
+        for (name, channels) in channels {
+            limits.holds(channels == 3, || format!("{name} is {channels}, expected 3"))?;
+        }
         limits.holds(self.act_fn == "silu", || {
             format!("act_fn is `{}`, expected silu", self.act_fn)
         })?;
@@ -123,11 +141,7 @@ impl VaeConfig {
             x = b.conv2d(x, "post_quant_conv", self.latent_channels, CONV1)?;
         }
         x = b.conv2d(x, "decoder.conv_in", innermost, CONV3)?; // [1, height, width, innermost]
-        x = self.resnet(&mut b, x, "decoder.mid_block.resnets.0", innermost)?;
-        if self.mid_block_add_attention {
-            x = self.attention(&mut b, x, "decoder.mid_block.attentions.0")?;
-        }
-        x = self.resnet(&mut b, x, "decoder.mid_block.resnets.1", innermost)?;
+        x = self.middle(&mut b, x, "decoder.mid_block", innermost)?;
         for (level, &channels) in self.block_out_channels.iter().rev().enumerate() {
             b.segment(format!("up_blocks.{level}"));
             let name = format!("decoder.up_blocks.{level}");
@@ -135,8 +149,7 @@ impl VaeConfig {
                 x = self.resnet(&mut b, x, &format!("{name}.resnets.{block}"), channels)?;
             }
             if level + 1 < self.block_out_channels.len() {
-                let upsample = ConvOp { kernel: 3, upsample: 2 };
-                x = b.conv2d(x, &format!("{name}.upsamplers.0.conv"), channels, upsample)?;
+                x = b.conv2d(x, &format!("{name}.upsamplers.0.conv"), channels, UPSAMPLE)?;
             }
         }
         b.segment("conv_out");
@@ -144,6 +157,64 @@ impl VaeConfig {
         x = b.conv2d(x, "decoder.conv_out", self.out_channels, CONV3)?;
         b.output("image", x);
         Ok(b.finish())
+    }
+
+    /// Whether the files hold an encoder.
+    pub fn has_encoder(files: &WeightFiles) -> bool {
+        files.tensor(ENCODER_MARK).is_some()
+    }
+
+    /// The graph: `image` `[1, scale × height, scale × width, 3]` of values -1 to 1 → `moments` `[1, height, width,
+    /// 2 × latent_channels]`: means, then logarithms of variances. `height` and `width` are of the latents.
+    pub fn encoder(
+        &self,
+        files: &WeightFiles,
+        height: usize,
+        width: usize,
+    ) -> Result<Graph, WeightsError> {
+        let mut b = GraphBuilder::new(files);
+        let scale = self.scale();
+        let shape = [1, scale * height, scale * width, self.in_channels];
+        let mut x = b.input("image", &shape, ElementType::F32);
+        for (level, &channels) in self.block_out_channels.iter().enumerate() {
+            b.segment(format!("down_blocks.{level}"));
+            if level == 0 {
+                x = b.conv2d(x, "encoder.conv_in", channels, CONV3)?;
+            }
+            let name = format!("encoder.down_blocks.{level}");
+            for block in 0..self.layers_per_block {
+                x = self.resnet(&mut b, x, &format!("{name}.resnets.{block}"), channels)?;
+            }
+            if level + 1 < self.block_out_channels.len() {
+                x = b.conv2d(x, &format!("{name}.downsamplers.0.conv"), channels, DOWNSAMPLE)?;
+            }
+        }
+        b.segment("mid_block");
+        let innermost = b.shape(x)[3];
+        x = self.middle(&mut b, x, "encoder.mid_block", innermost)?; // [1, height, width, innermost]
+        b.segment("conv_out");
+        let moments = 2 * self.latent_channels;
+        x = b.group_norm(x, "encoder.conv_norm_out", self.norm_num_groups, EPS, true)?;
+        x = b.conv2d(x, "encoder.conv_out", moments, CONV3)?;
+        if self.use_quant_conv {
+            x = b.conv2d(x, "quant_conv", moments, CONV1)?;
+        }
+        b.output("moments", x);
+        Ok(b.finish())
+    }
+
+    fn middle(
+        &self,
+        b: &mut GraphBuilder,
+        mut x: ValueId,
+        name: &str,
+        channels: usize,
+    ) -> Result<ValueId, WeightsError> {
+        x = self.resnet(b, x, &format!("{name}.resnets.0"), channels)?;
+        if self.mid_block_add_attention {
+            x = self.attention(b, x, &format!("{name}.attentions.0"))?;
+        }
+        self.resnet(b, x, &format!("{name}.resnets.1"), channels)
     }
 
     fn resnet(

@@ -19,6 +19,11 @@ impl Dump {
         Dump { wanted, tensors: BTreeMap::new() }
     }
 
+    /// Whether anything is collected.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// Takes a copy of floating-point values.
     pub fn floats(&mut self, name: &str, shape: &[usize], values: &[f32]) {
         self.take(name, Dtype::F32, shape, || bytemuck::cast_slice(values).to_vec());

@@ -1,17 +1,20 @@
-//! FLUX.1: prompt → CLIP (pooled) and T5 (sequence) → DiT by steps → VAE.
+//! FLUX.1: prompt → CLIP (pooled) and T5 (sequence) → DiT by steps → VAE; with a picture to start from, the
+//! VAE's encoder first.
 //!
-//! Follows diffusers' `FluxPipeline` in what is computed and in which order in f32.
+//! Follows diffusers' `FluxPipeline` and `FluxImg2ImgPipeline` in what is computed and in which order in f32,
+//! but for a batch from one picture: there each of its pictures is what it would be alone.
+
+mod pictures;
 
 use std::time::Instant;
 
 use protocol::message::Progress;
-use protocol::{Failure, Job, Phase, UsageReport};
+use protocol::{Failure, Job, JobShape, Phase, UsageReport};
 
 use super::Observer;
 use super::dump::Dump;
-use super::image::{Picture, quantize};
-use super::latents::{LatentShape, pack, read_initial, unpack_for_vae};
-use super::noise::{image_seed, initial_noise};
+use super::latents::{LatentShape, draw, noise_tokens, pack, read_initial};
+use super::noise::{CpuGenerator, image_seed};
 use crate::backend::CancelFlag;
 use crate::failure::{bad_model, bad_request, internal};
 use crate::job::{JobBuffers, JobLayout};
@@ -41,10 +44,19 @@ pub fn generate(
     if shape.true_cfg != (job.true_cfg_scale > 1.0) {
         return Err(bad_request("the plan and the job disagree on true classifier-free guidance"));
     }
-    let layout = runtime.model.job_layout(&shape);
+    if shape.init_image != job.init_image.is_some() {
+        return Err(bad_request("the plan and the job disagree on a picture to start from"));
+    }
+    if shape.init_image && job.init_latents.is_some() {
+        return Err(bad_request("a job starts from a picture or from latents, not from both"));
+    }
+    let layout = runtime.model.job_layout(&shape, &runtime.plan.options)?;
     let buffers = JobBuffers::allocate(&layout, runtime.host_memory())?;
     let dump = Dump::new(job.dump_tensors);
     let mut run = Run { runtime, job, layout, buffers, dump, cancel, observer };
+    if shape.init_image {
+        run.timed(Phase::Encode, Run::encode)?;
+    }
     run.timed(Phase::Condition, Run::condition)?;
     run.timed(Phase::Denoise, Run::denoise)?;
     run.timed(Phase::Decode, Run::decode)?;
@@ -103,9 +115,9 @@ impl Run<'_> {
             let ids =
                 encode(&self.model().tokenizers()[0], clip_prompts[prompt], tokens, vocabulary)?;
             let component = self.runtime.component("clip");
-            component.write_ids("input_ids", &ids);
+            component.write_ids("input_ids", &ids)?;
             component.run(self.cancel)?;
-            component.read("last_hidden_state", &mut self.buffers.clip_hidden[prompt]);
+            component.read("last_hidden_state", &mut self.buffers.clip_hidden[prompt])?;
             let name = format!("text_encoder.{}", PROMPT_NAMES[prompt]);
             let pooled = self.pooled_range(&ids);
             let hidden = &self.buffers.clip_hidden[prompt];
@@ -125,9 +137,9 @@ impl Run<'_> {
             let ids =
                 encode(&self.model().tokenizers()[1], t5_prompts[prompt], tokens, vocabulary)?;
             let component = self.runtime.component("t5");
-            component.write_ids("input_ids", &ids);
+            component.write_ids("input_ids", &ids)?;
             component.run(self.cancel)?;
-            component.read("last_hidden_state", &mut self.buffers.text_hidden[prompt]);
+            component.read("last_hidden_state", &mut self.buffers.text_hidden[prompt])?;
             let name = format!("text_encoder_2.{}", PROMPT_NAMES[prompt]);
             let hidden = &self.buffers.text_hidden[prompt];
             self.dump.ids(&format!("{name}.input_ids"), &ids);
@@ -145,65 +157,70 @@ impl Run<'_> {
     }
 
     fn denoise(&mut self) -> Result<(), Failure> {
-        let steps = self.runtime.plan.job.steps;
+        let JobShape { steps, first_step, .. } = self.runtime.plan.job;
         let [batch, image_tokens, _] = self.layout.latents;
         let table =
             self.model().sampler().sigmas(steps as usize, image_tokens).map_err(bad_model)?;
         self.dump.floats("sigmas", &[table.sigmas.len()], &table.sigmas);
         self.dump.floats("timesteps", &[table.timesteps.len()], &table.timesteps);
-        self.initial_latents()?;
+        self.initial_latents(table.sigmas[first_step as usize])?;
         self.rope();
 
         let guidance =
             self.model().transformer().guidance_embeds.then_some(self.job.guidance_scale);
         let component = self.runtime.component("dit");
-        component.write("rope", 0, &self.buffers.rope);
+        component.write("rope", 0, &self.buffers.rope)?;
         if let Some(guidance) = guidance {
-            (0..batch)
-                .for_each(|item| component.write("guidance", item, &[guidance * GUIDANCE_SCALE]));
+            for item in 0..batch {
+                component.write("guidance", item, &[guidance * GUIDANCE_SCALE])?;
+            }
         }
         let prompts = self.layout.prompts;
         if prompts == 1 {
-            self.write_prompt(0);
+            self.write_prompt(0)?;
         }
-        for step in 0..steps as usize {
+        for step in 0..(steps - first_step) as usize {
             let component = self.runtime.component("dit");
-            let timestep = model_timestep(table.timesteps[step]);
-            component.write("latents", 0, &self.buffers.latents);
-            (0..batch).for_each(|item| component.write("timestep", item, &[timestep]));
+            let level = first_step as usize + step;
+            let timestep = model_timestep(table.timesteps[level]);
+            component.write("latents", 0, &self.buffers.latents)?;
+            for item in 0..batch {
+                component.write("timestep", item, &[timestep])?;
+            }
             for prompt in 0..prompts {
                 if prompts > 1 {
-                    self.write_prompt(prompt);
+                    self.write_prompt(prompt)?;
                 }
                 let component = self.runtime.component("dit");
                 component.run(self.cancel)?;
-                component.read("velocity", &mut self.buffers.velocity[prompt]);
+                component.read("velocity", &mut self.buffers.velocity[prompt])?;
                 let name = format!("transformer.call{}.out", step * prompts + prompt);
                 self.dump.floats(&name, &self.layout.latents, &self.buffers.velocity[prompt]);
             }
             if let [conditional, unconditional] = self.buffers.velocity.as_mut_slice() {
                 guide(conditional, unconditional, self.job.true_cfg_scale);
             }
-            let (sigma, next) = (table.sigmas[step], table.sigmas[step + 1]);
+            let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
             euler_step(&mut self.buffers.latents, &self.buffers.velocity[0], sigma, next);
             self.dump.floats(
                 &format!("latents.step{step}"),
                 &self.layout.latents,
                 &self.buffers.latents,
             );
-            self.progress(Phase::Denoise, step as u32 + 1, steps);
+            self.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
         }
         Ok(())
     }
 
     /// Gives the DiT one prompt's embeddings, for each picture of the batch.
-    fn write_prompt(&self, prompt: usize) {
+    fn write_prompt(&self, prompt: usize) -> Result<(), Failure> {
         let component = self.runtime.component("dit");
         let pooled = &self.buffers.clip_hidden[prompt][..self.layout.clip_hidden[1]];
         for item in 0..self.layout.latents[0] {
-            component.write("encoder_hidden_states", item, &self.buffers.text_hidden[prompt]);
-            component.write("pooled", item, pooled);
+            component.write("encoder_hidden_states", item, &self.buffers.text_hidden[prompt])?;
+            component.write("pooled", item, pooled)?;
         }
+        Ok(())
     }
 
     fn latent_shape(&self) -> LatentShape {
@@ -211,8 +228,9 @@ impl Run<'_> {
         LatentShape { height, width, channels }
     }
 
-    fn initial_latents(&mut self) -> Result<(), Failure> {
-        let shape = self.latent_shape();
+    /// Noise, or the given picture at the noise level `sigma` of the first step.
+    fn initial_latents(&mut self, sigma: f32) -> Result<(), Failure> {
+        let (shape, range) = (self.latent_shape(), self.vae_range());
         let batch = self.layout.latents[0];
         let item = self.layout.vae_latents.iter().product::<usize>();
         if let Some(path) = &self.job.init_latents {
@@ -220,13 +238,21 @@ impl Run<'_> {
                 .map_err(bad_request)?;
         } else {
             for index in 0..batch {
-                let seed = image_seed(self.job.seed, index);
+                let mut generator = CpuGenerator::new(image_seed(self.job.seed, index));
                 let nchw = [shape.channels, shape.height, shape.width];
                 // The decoder's buffer has this size, and is not in use before the last phase.
-                let JobBuffers { vae_latents: noise, latents, .. } = &mut self.buffers;
-                initial_noise(seed, noise);
+                let JobBuffers { vae_latents: noise, latents, moments, .. } = &mut self.buffers;
+                let latents = &mut latents[index * item..][..item];
+                if self.job.init_image.is_some() {
+                    generator.standard_normal(noise);
+                    draw(shape, moments, noise, range, latents);
+                }
+                generator.standard_normal(noise);
                 self.dump.append("noise_nchw", &nchw, noise);
-                pack(shape, noise, &mut latents[index * item..][..item]);
+                match self.job.init_image {
+                    Some(_) => noise_tokens(shape, noise, sigma, latents),
+                    None => pack(shape, noise, latents),
+                }
             }
         }
         self.dump.floats("latents_init", &self.layout.latents, &self.buffers.latents);
@@ -253,39 +279,6 @@ impl Run<'_> {
                 pair[1] = angle.sin() as f32;
             }
         }
-    }
-
-    fn decode(&mut self) -> Result<(), Failure> {
-        let shape = self.latent_shape();
-        let item = self.layout.vae_latents.iter().product::<usize>();
-        let (scaling, shift) = {
-            let vae = self.model().vae();
-            (vae.scaling_factor, vae.shift_factor.unwrap_or(0.0))
-        };
-        let [height, width, _] = self.layout.picture;
-        let batch = self.layout.latents[0];
-        for index in 0..batch {
-            let buffers = &mut self.buffers;
-            let packed = &buffers.latents[index * item..][..item];
-            unpack_for_vae(shape, packed, scaling, shift, &mut buffers.vae_latents);
-            self.dump.append_nhwc("vae.in", self.layout.vae_latents, &buffers.vae_latents);
-            let component = self.runtime.component("vae");
-            component.write("latents", 0, &buffers.vae_latents);
-            component.run(self.cancel)?;
-            component.read("image", &mut buffers.picture);
-            quantize(&buffers.picture, &mut buffers.pixels);
-            self.dump.append_nhwc("vae.out", self.layout.picture, &buffers.picture);
-            self.dump.append_pixels("image_u8", &self.layout.picture, &buffers.pixels);
-            self.observer.picture(Picture {
-                index: index as u32,
-                seed: image_seed(self.job.seed, index),
-                width: width as u32,
-                height: height as u32,
-                pixels: &buffers.pixels,
-            })?;
-            self.progress(Phase::Decode, index as u32 + 1, batch as u32);
-        }
-        Ok(())
     }
 }
 

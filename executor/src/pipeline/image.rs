@@ -1,4 +1,4 @@
-//! From the VAE's output to 8-bit pixels.
+//! From the VAE's output to 8-bit pixels, and from those to its input.
 
 /// A finished picture.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +15,14 @@ pub struct Picture<'a> {
     pub pixels: &'a [u8],
 }
 
+/// Values of 0 to 255 as -1 to 1, as diffusers' `VaeImageProcessor` with numpy does.
+pub fn normalize(pixels: &[u8], values: &mut [f32]) {
+    assert_eq!(values.len(), pixels.len(), "one byte for each value");
+    for (value, pixel) in values.iter_mut().zip(pixels) {
+        *value = 2.0 * (f32::from(*pixel) / 255.0) - 1.0;
+    }
+}
+
 /// Values of -1 to 1 as 0 to 255, halves to even, as diffusers' `VaeImageProcessor` with numpy does.
 pub fn quantize(values: &[f32], pixels: &mut [u8]) {
     assert_eq!(values.len(), pixels.len(), "one byte for each value");
@@ -26,12 +34,22 @@ pub fn quantize(values: &[f32], pixels: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::quantize;
+    use super::{normalize, quantize};
 
     #[test]
     fn values_are_clamped_and_rounded() {
         let mut pixels = [7; 6];
         quantize(&[-3.0, -1.0, 0.0, 1.0, 9.0, f32::NAN], &mut pixels);
         assert_eq!(pixels, [0, 0, 128, 255, 255, 0]);
+    }
+
+    #[test]
+    fn every_level_comes_back() {
+        let levels: Vec<u8> = (0..=255).collect();
+        let (mut values, mut back) = ([0.0; 256], [0; 256]);
+        normalize(&levels, &mut values);
+        assert_eq!((values[0], values[255]), (-1.0, 1.0));
+        quantize(&values, &mut back);
+        assert_eq!(back.as_slice(), levels);
     }
 }

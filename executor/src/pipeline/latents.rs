@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use crate::models::flux::PATCH;
+use crate::models::vae::tiles::Span;
+use crate::sampler::add_noise;
 use crate::weights::{WeightFiles, WeightsError};
 
 /// Height, width and channels of unpacked latents.
@@ -24,10 +26,19 @@ impl LatentShape {
         token * self.channels * PATCH * PATCH + feature
     }
 
-    fn each(self, mut visit: impl FnMut(usize, usize, usize)) {
+    /// All rows and all columns.
+    pub fn whole(self) -> [Span; 2] {
+        [self.height, self.width].map(|len| Span { start: 0, len })
+    }
+
+    fn each(self, visit: impl FnMut(usize, usize, usize)) {
+        self.each_of(self.whole(), visit);
+    }
+
+    fn each_of(self, [rows, columns]: [Span; 2], mut visit: impl FnMut(usize, usize, usize)) {
         for channel in 0..self.channels {
-            for y in 0..self.height {
-                for x in 0..self.width {
+            for y in rows.start..rows.start + rows.len {
+                for x in columns.start..columns.start + columns.len {
                     visit(channel, y, x);
                 }
             }
@@ -43,18 +54,59 @@ pub fn pack(shape: LatentShape, nchw: &[f32], packed: &mut [f32]) {
     });
 }
 
-/// One picture's tokens as `[height, width, channels]`, divided by `scaling` and moved by `shift`.
+/// The range of latents that a VAE works in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct VaeRange {
+    /// Latents are multiplied by this when they leave the VAE.
+    pub scaling: f32,
+    /// What is taken from them before.
+    pub shift: f32,
+}
+
+/// Some rows and columns of one picture's tokens as `[rows, columns, channels]` in the VAE's range.
 pub fn unpack_for_vae(
     shape: LatentShape,
+    [rows, columns]: [Span; 2],
     packed: &[f32],
-    scaling: f32,
-    shift: f32,
+    range: VaeRange,
     nhwc: &mut [f32],
 ) {
-    assert_eq!(nhwc.len(), packed.len(), "unpacking keeps the number of elements");
+    assert_eq!(nhwc.len(), rows.len * columns.len * shape.channels, "a value for each cell");
+    shape.each_of([rows, columns], |c, y, x| {
+        let value = packed[shape.packed(c, y, x)] / range.scaling + range.shift;
+        nhwc[((y - rows.start) * columns.len + x - columns.start) * shape.channels + c] = value;
+    });
+}
+
+/// Least and largest logarithm of a variance (`DiagonalGaussianDistribution`).
+const LOG_VARIANCE: (f32, f32) = (-30.0, 20.0);
+
+/// Draws one picture's latents as tokens from what the VAE's encoder says of them: `moments` `[height, width,
+/// 2 × channels]`, means before logarithms of variances, and `noise` `[channels, height, width]`.
+pub fn draw(
+    shape: LatentShape,
+    moments: &[f32],
+    noise: &[f32],
+    range: VaeRange,
+    packed: &mut [f32],
+) {
+    assert_eq!(moments.len(), 2 * noise.len(), "a mean and a variance for each element");
     shape.each(|c, y, x| {
-        let value = packed[shape.packed(c, y, x)] / scaling + shift;
-        nhwc[(y * shape.width + x) * shape.channels + c] = value;
+        let cell = y * shape.width + x;
+        let [mean, log_variance] =
+            [c, shape.channels + c].map(|at| moments[cell * 2 * shape.channels + at]);
+        let deviation = (0.5 * log_variance.clamp(LOG_VARIANCE.0, LOG_VARIANCE.1)).exp();
+        let drawn = mean + deviation * noise[c * shape.height * shape.width + cell];
+        packed[shape.packed(c, y, x)] = (drawn - range.shift) * range.scaling;
+    });
+}
+
+/// Brings one picture's tokens to a noise level by noise `[channels, height, width]`.
+pub fn noise_tokens(shape: LatentShape, noise: &[f32], sigma: f32, packed: &mut [f32]) {
+    assert_eq!(noise.len(), packed.len(), "noise for each element");
+    shape.each(|c, y, x| {
+        let token = &mut packed[shape.packed(c, y, x)];
+        *token = add_noise(*token, noise[(c * shape.height + y) * shape.width + x], sigma);
     });
 }
 
@@ -98,10 +150,37 @@ mod tests {
             [0.0, 1.0, 6.0, 7.0, 24.0, 25.0, 30.0, 31.0, 48.0, 49.0, 54.0, 55.0]
         );
         let mut nhwc = vec![0.0; 72];
-        unpack_for_vae(shape, &packed, 2.0, 1.0, &mut nhwc);
+        let range = VaeRange { scaling: 2.0, shift: 1.0 };
+        unpack_for_vae(shape, shape.whole(), &packed, range, &mut nhwc);
         for (i, value) in nchw.iter().enumerate() {
             let (c, cell) = (i / 24, i % 24);
             assert_eq!(nhwc[cell * 3 + c], value / 2.0 + 1.0);
         }
+        let part = [Span { start: 1, len: 3 }, Span { start: 4, len: 2 }];
+        let mut few = vec![0.0; 18];
+        unpack_for_vae(shape, part, &packed, range, &mut few);
+        for (i, value) in few.iter().enumerate() {
+            let (y, x, c) = (1 + i / 6, 4 + i / 3 % 2, i % 3);
+            assert_eq!(*value, nhwc[(y * 6 + x) * 3 + c]);
+        }
+    }
+
+    #[test]
+    fn drawn_latents_follow_their_moments() {
+        let shape = LatentShape { height: 2, width: 2, channels: 1 };
+        // The variance of the last one is beyond what is used.
+        let moments = [1.0, 0.0, 2.0, 2.0, 3.0, -40.0, 4.0, 50.0];
+        let range = VaeRange { scaling: 2.0, shift: 0.5 };
+        let mut packed = [0.0; 4];
+        draw(shape, &moments, &[0.5, -1.0, 7.0, 1.0], range, &mut packed);
+        let deviations = [1.0, 1.0_f32.exp(), (-15.0_f32).exp(), 10.0_f32.exp()];
+        assert_eq!(packed[0], 2.0 * (1.0 + 0.5 * deviations[0] - 0.5));
+        assert_eq!(packed[1], 2.0 * (2.0 - deviations[1] - 0.5));
+        assert_eq!(packed[2], 2.0 * (3.0 + 7.0 * deviations[2] - 0.5));
+        assert_eq!(packed[3], 2.0 * (4.0 + deviations[3] - 0.5));
+        noise_tokens(shape, &[1.0, 2.0, 3.0, 4.0], 1.0, &mut packed);
+        assert_eq!(packed, [1.0, 2.0, 3.0, 4.0]);
+        noise_tokens(shape, &[5.0, 6.0, 7.0, 8.0], 0.25, &mut packed);
+        assert_eq!(packed, [2.0, 3.0, 4.0, 5.0]);
     }
 }

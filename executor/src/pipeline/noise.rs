@@ -59,12 +59,6 @@ impl CpuGenerator {
     }
 }
 
-/// The noise that the denoising of one image starts from: `[channels, height, width]` in latent pixels,
-/// row-major, as diffusers draws it with `torch.Generator("cpu").manual_seed(seed)`.
-pub fn initial_noise(seed: u64, noise: &mut [f32]) {
-    CpuGenerator::new(seed).standard_normal(noise);
-}
-
 /// The seed of the image at `index` of a batch: each image has its own generator, so that it is the
 /// same picture as the one made alone with that seed.
 pub fn image_seed(seed: u64, index: usize) -> u64 {
@@ -209,17 +203,6 @@ mod tests {
         let mut twister = MersenneTwister::new(5489);
         let last = (0..10_000).map(|_| twister.next_u32()).last();
         assert_eq!(last, Some(4_123_659_995));
-    }
-
-    #[test]
-    fn initial_noise_is_one_draw_over_the_whole_shape() {
-        let bytes = golden();
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let mut noise = [0.0; 4 * 2 * 8];
-        initial_noise(42, &mut noise);
-        for (got, expected) in noise.iter().zip(values(&file, "f32/seed42/n64")) {
-            assert!((got - expected).abs() <= TOLERANCE);
-        }
     }
 
     #[test]

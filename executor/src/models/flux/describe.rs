@@ -10,6 +10,7 @@ use super::{FAMILY, Flux, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defau
 use crate::graph::Graph;
 use crate::models::ModelError;
 use crate::models::config::ModelIndex;
+use crate::models::vae::VaeConfig;
 use crate::weights::WeightsError;
 
 /// Describes a directory whose model index was read already. Parts that cannot be opened stand among the
@@ -31,6 +32,8 @@ pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
         component("vae", &parts.vae, |part| part.config.decoder(&part.files, PATCH, PATCH)),
     ];
     let mut components = Vec::new();
+    // A VAE may come without its encoder: that is nothing wrong.
+    components.extend(encoder(&parts.vae));
     for result in described {
         match result {
             Ok(component) => components.push(component),
@@ -60,6 +63,11 @@ pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
         guidance_embeds,
         problems,
     }
+}
+
+/// The VAE's encoder, where all of it is in the VAE's files.
+fn encoder(vae: &Result<Part<VaeConfig>, ModelError>) -> Option<ComponentDescription> {
+    component("vae_encoder", vae, |part| part.config.encoder(&part.files, PATCH, PATCH)).ok()
 }
 
 fn component<C>(

@@ -16,6 +16,7 @@ use crate::tokenizer::{Tokenizer, TokenizerKind};
 use crate::weights::WeightFiles;
 
 /// A part of the model: its configuration and weights.
+#[derive(Clone)]
 pub struct Part<C> {
     /// The class that the model index names.
     pub class: String,
