@@ -1,0 +1,140 @@
+//! A picture to start from: a PNG or JPEG file, as 8-bit RGB of the job's size.
+//!
+//! It is turned as its file says, laid over white where it is transparent, and its colours are taken for
+//! sRGB: profiles are not read. Whatever cannot be read whole is refused, and sizes are checked before
+//! anything is made from them.
+
+mod decode;
+mod orientation;
+mod resize;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use decode::Format;
+use orientation::Orientation;
+use resize::resize;
+
+/// Largest file. Pictures of [`PIXELS_MAX`] have at most some 250 MB.
+pub const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Most pixels: 8192 × 8192, more than cameras of 60 megapixels make.
+pub const PIXELS_MAX: u64 = 1 << 26;
+
+/// Why a picture cannot be started from.
+#[derive(Debug, thiserror::Error)]
+pub enum PictureError {
+    /// The file could not be read.
+    #[error("cannot read the picture {}: {cause}; hint: --init-image names a PNG or JPEG file", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// The file is larger than any picture that is taken.
+    #[error("{} is larger than {FILE_BYTES_MAX} bytes; hint: scale the picture down first", path.display())]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file begins as no picture that can be read.
+    #[error("{} is no picture in PNG or JPEG; hint: convert it to one of these", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The picture has too many pixels.
+    #[error("{} has {width}x{height} pixels, at most {PIXELS_MAX} can be read; hint: scale it down first", path.display())]
+    TooManyPixels {
+        /// The file.
+        path: PathBuf,
+        /// Pixels of a row.
+        width: u64,
+        /// Rows.
+        height: u64,
+    },
+    /// The file is not what its beginning says, or not all of it.
+    #[error("the picture {} is damaged: {message}; hint: save or copy it again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// A picture in 8 bits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rgb {
+    width: usize,
+    height: usize,
+    /// Rows from the top, 3 bytes a pixel.
+    pixels: Vec<u8>,
+}
+
+/// A picture's file, of which the beginning was read and understood.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    format: Format,
+    orientation: Orientation,
+    stored: [usize; 2],
+}
+
+impl Source {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// All of [`PictureError`]; what is damaged behind the header shows in [`Source::pixels`].
+    pub fn open(path: &Path) -> Result<Source, PictureError> {
+        let bytes = read(path)?;
+        let format =
+            Format::of(&bytes).ok_or_else(|| PictureError::Unknown { path: path.to_owned() })?;
+        let damaged = |message| PictureError::Damaged { path: path.to_owned(), message };
+        let header = format.header(&bytes).map_err(damaged)?;
+        let [width, height] = header.size;
+        if width as u64 * height as u64 > PIXELS_MAX {
+            let (width, height) = (width as u64, height as u64);
+            return Err(PictureError::TooManyPixels { path: path.to_owned(), width, height });
+        }
+        let orientation = header.exif.map(|exif| Orientation::of(&exif)).unwrap_or_default();
+        Ok(Source { path: path.to_owned(), bytes, format, orientation, stored: header.size })
+    }
+
+    /// Width and height in pixels, as it is to be seen.
+    pub fn size(&self) -> [usize; 2] {
+        self.orientation.size(self.stored)
+    }
+
+    /// The picture at a size: rows from the top, 3 bytes RGB a pixel.
+    ///
+    /// # Errors
+    /// [`PictureError::Damaged`].
+    pub fn pixels(&self, width: usize, height: usize) -> Result<Vec<u8>, PictureError> {
+        let damaged = |message| PictureError::Damaged { path: self.path.clone(), message };
+        let picture = self.format.decode(&self.bytes).map_err(damaged)?;
+        Ok(resize(self.orientation.turn(picture), width, height).pixels)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, PictureError> {
+    let fail = |cause| PictureError::Read { path: path.to_owned(), cause };
+    // Opening a pipe could wait for ever.
+    if !std::fs::metadata(path).map_err(fail)?.is_file() {
+        return Err(PictureError::Unknown { path: path.to_owned() });
+    }
+    let file = File::open(path).map_err(fail)?;
+    let mut bytes = Vec::new();
+    // The file may grow while it is read.
+    let limited = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if limited as u64 > FILE_BYTES_MAX {
+        return Err(PictureError::FileTooLarge { path: path.to_owned() });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;
