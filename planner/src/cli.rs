@@ -4,6 +4,7 @@ mod devices;
 mod generate;
 mod inspect;
 mod interrupt;
+mod placement;
 mod plan;
 mod setup;
 mod shape;
@@ -37,7 +38,7 @@ enum Subcommands {
     /// What a model is made of, and what is missing
     Inspect(inspect::Inspect),
     /// Where every byte will go, and why
-    Plan(plan::Plan),
+    Plan(Box<plan::Plan>),
     /// Make pictures from a prompt
     Generate(Box<generate::Generate>),
 }

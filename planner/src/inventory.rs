@@ -112,6 +112,12 @@ pub struct Device {
     pub pcie: Option<String>,
     /// Virtual devices only: the allocation (counted from 1) that fails, for tests of failure.
     pub fail_allocation: Option<u32>,
+    /// Virtual devices only: the copy over the link (counted from 1) that fails, for tests of failure.
+    pub fail_copy: Option<u32>,
+    /// Virtual devices only: what someone else takes between plan and load, for tests of failure.
+    pub taken_bytes: Bytes,
+    /// Operations that it cannot do, by name: the host does them.
+    pub unsupported: Vec<String>,
 }
 
 /// What stands behind a device.

@@ -13,6 +13,7 @@ pub mod cli;
 pub mod demo;
 pub mod inventory;
 pub mod output;
+pub mod picture;
 pub mod planning;
 pub mod policy;
 pub mod render;

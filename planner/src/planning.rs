@@ -1,20 +1,21 @@
 //! Planning with an executor: its description and profile of the model go into the solver, its verification
 //! of the plan comes back.
 
+mod measured;
+
 use protocol::message::VerifiedBytes;
+use protocol::plan::MappingPolicy;
 use protocol::profile::JobDefaults;
 use protocol::{
-    BackendKind, Bytes, Command, DeviceId, Event, JobShape, ModelDescription, ModelProfile, Phase,
-    Plan,
+    Bytes, Command, DeviceId, Event, GraphOptions, JobShape, ModelDescription, Plan, Residency,
 };
 
-use crate::inventory::{Device, DeviceKind, Inventory};
+use crate::inventory::Inventory;
+use crate::policy::pins::{PinError, Pins};
 use crate::policy::{Budgets, Objective};
 use crate::session::{Session, SessionError};
-use crate::solve::{Corrections, Infeasible, Problem, Solution, fits, solve};
-
-/// Rounds of solving again with what the executor found a plan to need.
-const ROUNDS_MAX: usize = 3;
+use crate::solve::{Infeasible, Solution, fits, solve};
+use measured::{Measured, add_runtime};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -36,10 +37,23 @@ pub enum PlanError {
         "{0}; hint: the plan's file was changed, or is of another version: make a new one by `berth plan --output`"
     )]
     Given(protocol::check::Violation),
-    /// The executor's figures and the solver's did not meet.
+    /// What is pinned makes no sense for the model on this machine.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// A device failed, and a component is pinned to it.
     #[error(
-        "the plan and its schedule still differ after {ROUNDS_MAX} rounds: {0}; this is a fault of Berth, please report it"
+        "{device} failed, and {component} is pinned to it: {message}; hint: name another device in --backend"
     )]
+    PinnedToFailed {
+        /// The component.
+        component: String,
+        /// The device.
+        device: DeviceId,
+        /// How it failed.
+        message: String,
+    },
+    /// The executor's figures and the solver's did not meet.
+    #[error("the plan and its schedule differ: {0}; this is a fault of Berth, please report it")]
     Unsettled(String),
 }
 
@@ -102,8 +116,28 @@ pub struct Request {
     pub budgets: Budgets,
     /// What the plan is to be best at.
     pub objective: Objective,
+    /// Devices that failed: they are not used again.
+    pub failed: Vec<FailedDevice>,
+    /// What is pinned of places.
+    pub pins: Pins,
+    /// Whether weights may be on their way before their phase.
+    pub prefetch: bool,
+    /// What beside the job decides what is computed; which components' LoRA products are added while they run is
+    /// decided by their places.
+    pub options: GraphOptions,
+    /// What happens to the pages of weight files.
+    pub mapping_policy: MappingPolicy,
     /// Whether devices count that this executor cannot compute on: for plans that are only shown.
     pub imagined: bool,
+}
+
+/// A device that failed while a plan ran on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedDevice {
+    /// The device.
+    pub device: DeviceId,
+    /// How it failed, as a sentence.
+    pub message: String,
 }
 
 /// Asks the executor what is in a model.
@@ -142,6 +176,8 @@ impl ShapeRequest {
             batch: self.batch.unwrap_or(1),
             max_sequence_length: self.max_sequence_length.unwrap_or(defaults.max_sequence_length),
             true_cfg: self.true_cfg_scale.unwrap_or(defaults.true_cfg_scale) > 1.0,
+            init_image: false,
+            first_step: 0,
         }
     }
 }
@@ -152,26 +188,26 @@ pub fn plan(
     request: &Request,
     generation: u64,
 ) -> Result<Solution, PlanError> {
-    let profile = measure(session, request, &request.job)?;
-    let mut corrections = Corrections::new();
-    let mut difference = String::new();
-    for _ in 0..ROUNDS_MAX {
-        let problem = problem(session, request, &profile, &request.job, corrections.clone());
-        let solution = match solve(&problem, generation) {
+    let mut options = request.options.clone();
+    let solution = loop {
+        let measured = Measured::ask(session, request, &request.job, &mut options)?;
+        let solution = match solve(&measured.problem(request, &request.job, &options), generation) {
             Ok(solution) => solution,
             Err(infeasible) => return Err(does_not_fit(session, request, infeasible)),
         };
-        protocol::check::check(&solution.plan).map_err(PlanError::Violation)?;
-        let verified = verify(session, &solution.plan)?;
-        match differing(&solution.plan, &verified) {
-            None => return Ok(solution),
-            Some((at, more, message)) => {
-                *corrections.entry(at).or_default() += more;
-                difference = message;
-            }
+        // Streamed for want of room, a component cannot have its weights changed: its sizes are others.
+        let streamed = solution.plan.components.iter();
+        let streamed = streamed.filter(|c| c.residency == Residency::Streamed).map(|c| &c.name);
+        if !add_runtime(&mut options, streamed) {
+            break solution;
         }
+    };
+    protocol::check::check(&solution.plan).map_err(PlanError::Violation)?;
+    let verified = verify(session, &solution.plan)?;
+    match difference(&solution.plan, &verified) {
+        None => Ok(solution),
+        Some(difference) => Err(PlanError::Unsettled(difference)),
     }
-    Err(PlanError::Unsettled(difference))
 }
 
 /// Asks the executor for the exact bytes of a plan.
@@ -183,57 +219,8 @@ pub fn verify(session: &mut Session, plan: &Plan) -> Result<Vec<VerifiedBytes>, 
     })
 }
 
-fn measure(
-    session: &mut Session,
-    request: &Request,
-    job: &JobShape,
-) -> Result<ModelProfile, SessionError> {
-    let threads = request.inventory.host.cores as u32;
-    let command = Command::Measure { model: request.model.clone(), job: job.clone(), threads };
-    session.ask("Measure", command, |event| match event {
-        Event::Measured(profile) => Ok(*profile),
-        other => Err(other),
-    })
-}
-
-fn problem<'a>(
-    session: &Session,
-    request: &'a Request,
-    profile: &'a ModelProfile,
-    job: &'a JobShape,
-    corrections: Corrections,
-) -> Problem<'a> {
-    let devices = request.inventory.devices.iter();
-    Problem {
-        inventory: &request.inventory,
-        budgets: request.budgets.clone(),
-        unusable: devices.map(|device| unusable(session, request, device)).collect(),
-        model: &request.model,
-        profile,
-        job,
-        objective: request.objective,
-        corrections,
-    }
-}
-
-fn unusable(session: &Session, request: &Request, device: &Device) -> Option<String> {
-    if device.integrated {
-        return Some(format!("{} is integrated: its memory is the host's", device.id));
-    }
-    let kind = match device.kind {
-        DeviceKind::Cuda => BackendKind::Cuda,
-        DeviceKind::Virtual => BackendKind::Virtual,
-    };
-    let computes = session.backends.contains(&kind);
-    (!computes && !request.imagined)
-        .then(|| format!("{}: this executor has no backend for CUDA devices", device.id))
-}
-
-/// The first place where the executor needs more than the plan says.
-fn differing(
-    plan: &Plan,
-    verified: &[VerifiedBytes],
-) -> Option<((DeviceId, Phase), Bytes, String)> {
+/// The first place where the executor's figure is not the plan's.
+fn difference(plan: &Plan, verified: &[VerifiedBytes]) -> Option<String> {
     verified.iter().find_map(|exact| {
         let (phases, overhead) = match plan.devices.iter().find(|d| d.id == exact.device) {
             Some(device) => (&device.phases, device.overhead_bytes),
@@ -241,13 +228,11 @@ fn differing(
         };
         let stated = phases.iter().find(|entry| entry.phase == exact.phase)?;
         let stated = stated.peak_bytes.saturating_sub(overhead);
-        let more = exact.bytes.saturating_sub(stated);
-        (more > Bytes::ZERO).then(|| {
-            let message = format!(
+        (exact.bytes != stated).then(|| {
+            format!(
                 "{} in the {} phase: planned {} B, scheduled {} B",
                 exact.device, exact.phase, stated.0, exact.bytes.0
-            );
-            ((exact.device.clone(), exact.phase), more, message)
+            )
         })
     })
 }
@@ -259,16 +244,13 @@ fn does_not_fit(session: &mut Session, request: &Request, infeasible: Infeasible
             infeasible,
             largest,
         })),
-        Err(error) => error.into(),
+        Err(error) => error,
     }
 }
 
 /// The largest size of about the same shape that fits: the longer side in steps of what the model allows, the
 /// shorter one in proportion.
-fn largest_size(
-    session: &mut Session,
-    request: &Request,
-) -> Result<Option<[u32; 2]>, SessionError> {
+fn largest_size(session: &mut Session, request: &Request) -> Result<Option<[u32; 2]>, PlanError> {
     let multiple = request.side_multiple_pixels;
     let JobShape { width, height, .. } = request.job;
     let longest = width.max(height) / multiple;
@@ -284,9 +266,13 @@ fn largest_size(
             height: scaled(height, steps),
             ..request.job.clone()
         };
-        let profile = measure(session, request, &job)?;
-        let problem = problem(session, request, &profile, &job, Corrections::new());
-        if fits(&problem) { enough = steps } else { too_large = steps }
+        let mut options = request.options.clone();
+        let measured = Measured::ask(session, request, &job, &mut options)?;
+        if fits(&measured.problem(request, &job, &options)) {
+            enough = steps
+        } else {
+            too_large = steps
+        }
     }
     Ok((enough > 0).then(|| [scaled(width, enough), scaled(height, enough)]))
 }

@@ -1,11 +1,21 @@
 //! Policy: what is wanted. Flags over the host profile over defaults, resolved to plain values.
+//!
+//! [`Wishes`] are texts, [`Policy`] is what they mean by themselves. What they mean on a machine and for a model
+//! is said by [`Policy::budgets`] and [`pins::Pins::resolve`].
+
+pub mod lora;
+pub mod pins;
+pub mod tile;
 
 use protocol::Bytes;
+use protocol::plan::{MappingPolicy, VaeTile};
 use serde::Serialize;
 
 use crate::budget::{Cap, CapError, VramCaps, budgets, host_budget, parse_margin};
 use crate::inventory::Inventory;
-use crate::inventory::profile::PolicyProfile;
+use lora::{LoraError, LoraWish, parse_loras};
+use pins::{PinError, Pins};
+use tile::{TileError, parse_tile};
 
 /// What a plan is to be best at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
@@ -20,7 +30,61 @@ pub enum Objective {
     Memory,
 }
 
-/// What the user or the host profile asks for.
+/// What the user or a host profile asks for, as written on the command line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// `--max-vram`: [`VramCaps::parse`].
+    pub max_vram: Option<String>,
+    /// `--max-ram`: [`Cap::parse`].
+    pub max_ram: Option<String>,
+    /// `--optimize`: an [`Objective`]'s name.
+    pub optimize: Option<String>,
+    /// What stays free on each device and on the host: [`parse_margin`]. Host profiles only.
+    pub margin: Option<String>,
+    /// `--backend`: [`Pins::parse`].
+    pub backend: Option<String>,
+    /// `--params-backend`: [`Pins::parse`].
+    pub params_backend: Option<String>,
+    /// `--split-mode`: [`Pins::parse`].
+    pub split_mode: Option<String>,
+    /// `--lookahead`: [`Pins::parse`].
+    pub lookahead: Option<String>,
+    /// `--vae-tile`: [`parse_tile`].
+    pub vae_tile: Option<String>,
+    /// `--mmap-policy`: a [`MappingPolicy`]'s name.
+    pub mmap_policy: Option<String>,
+    /// `--lora`, in order: [`parse_loras`].
+    pub lora: Option<Vec<String>>,
+    /// `--no-prefetch`.
+    pub no_prefetch: Option<bool>,
+}
+
+/// A wish that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// A cap or a margin.
+    #[error(transparent)]
+    Cap(#[from] CapError),
+    /// A place.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// The pieces of the VAE.
+    #[error(transparent)]
+    Tile(#[from] TileError),
+    /// A LoRA file.
+    #[error(transparent)]
+    Lora(#[from] LoraError),
+    /// None of the names that there are.
+    #[error("`{text}` is not one of {known}")]
+    Unnamed {
+        /// What was written.
+        text: String,
+        /// What could have been.
+        known: String,
+    },
+}
+
+/// What is wanted, with defaults filled in.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     /// Caps of device memory.
@@ -31,32 +95,66 @@ pub struct Policy {
     pub margin: Option<Bytes>,
     /// What the plan is to be best at.
     pub optimize: Objective,
+    /// What is pinned of places.
+    pub pins: Pins,
+    /// Pieces of the VAE; `None` for the whole picture at once.
+    pub vae_tile: Option<VaeTile>,
+    /// What happens to the pages of weight files.
+    pub mapping_policy: MappingPolicy,
+    /// LoRA files in the order in which they are applied.
+    pub loras: Vec<LoraWish>,
+    /// Whether weights may be on their way before their phase.
+    pub prefetch: bool,
+}
+
+impl Wishes {
+    /// These wishes, and `below` for what they do not speak of. A flag replaces the whole of a profile's key.
+    pub fn over(self, below: &Wishes) -> Wishes {
+        let or = |above: Option<String>, below: &Option<String>| above.or_else(|| below.clone());
+        Wishes {
+            max_vram: or(self.max_vram, &below.max_vram),
+            max_ram: or(self.max_ram, &below.max_ram),
+            optimize: or(self.optimize, &below.optimize),
+            margin: or(self.margin, &below.margin),
+            backend: or(self.backend, &below.backend),
+            params_backend: or(self.params_backend, &below.params_backend),
+            split_mode: or(self.split_mode, &below.split_mode),
+            lookahead: or(self.lookahead, &below.lookahead),
+            vae_tile: or(self.vae_tile, &below.vae_tile),
+            mmap_policy: or(self.mmap_policy, &below.mmap_policy),
+            lora: self.lora.or_else(|| below.lora.clone()),
+            no_prefetch: self.no_prefetch.or(below.no_prefetch),
+        }
+    }
 }
 
 impl Policy {
-    /// Joins flags with a host profile's section.
-    pub fn resolve(
-        max_vram: Option<&str>,
-        max_ram: Option<&str>,
-        optimize: Option<Objective>,
-        profile: Option<&PolicyProfile>,
-    ) -> Result<Policy, CapError> {
-        let of_profile = |field: fn(&PolicyProfile) -> Option<&str>| profile.and_then(field);
-        let max_vram = max_vram.or(of_profile(|p| p.max_vram.as_deref()));
-        let max_ram = max_ram.or(of_profile(|p| p.max_ram.as_deref()));
-        let margin = of_profile(|p| p.margin.as_deref());
-        let of_text = |text: &str| match text {
-            "throughput" => Objective::Throughput,
-            "memory" => Objective::Memory,
-            _ => Objective::Latency,
-        };
+    /// Reads wishes.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub fn of(wishes: &Wishes) -> Result<Policy, PolicyError> {
+        let Wishes { max_vram, max_ram, optimize, margin, .. } = wishes;
         Ok(Policy {
-            max_vram: max_vram.map(VramCaps::parse).transpose()?.unwrap_or_default(),
-            max_ram: max_ram.map(Cap::parse).transpose()?,
-            margin: margin.map(parse_margin).transpose()?,
-            optimize: optimize
-                .or(of_profile(|p| p.optimize.as_deref()).map(of_text))
+            max_vram: max_vram.as_deref().map(VramCaps::parse).transpose()?.unwrap_or_default(),
+            max_ram: max_ram.as_deref().map(Cap::parse).transpose()?,
+            margin: margin.as_deref().map(parse_margin).transpose()?,
+            optimize: optimize.as_deref().map(parse_objective).transpose()?.unwrap_or_default(),
+            pins: Pins::parse(
+                wishes.backend.as_deref(),
+                wishes.params_backend.as_deref(),
+                wishes.split_mode.as_deref(),
+                wishes.lookahead.as_deref(),
+            )?,
+            vae_tile: wishes.vae_tile.as_deref().map(parse_tile).transpose()?.flatten(),
+            mapping_policy: wishes
+                .mmap_policy
+                .as_deref()
+                .map(parse_mapping_policy)
+                .transpose()?
                 .unwrap_or_default(),
+            loras: parse_loras(wishes.lora.as_deref().unwrap_or_default())?,
+            prefetch: !wishes.no_prefetch.unwrap_or(false),
         })
     }
 
@@ -69,6 +167,48 @@ impl Policy {
             host_ceiling: host_budget(&inventory.host, None, self.margin),
         })
     }
+}
+
+impl Objective {
+    const ALL: [Objective; 3] = [Objective::Latency, Objective::Throughput, Objective::Memory];
+
+    /// The objective's name as on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Objective::Latency => "latency",
+            Objective::Throughput => "throughput",
+            Objective::Memory => "memory",
+        }
+    }
+}
+
+/// Reads an objective's name.
+///
+/// # Errors
+/// There is none of this name.
+pub fn parse_objective(text: &str) -> Result<Objective, PolicyError> {
+    named(text, Objective::ALL, Objective::name)
+}
+
+/// Reads a mapping policy's name.
+///
+/// # Errors
+/// There is none of this name.
+pub fn parse_mapping_policy(text: &str) -> Result<MappingPolicy, PolicyError> {
+    let all = [MappingPolicy::Keep, MappingPolicy::Sequential, MappingPolicy::Drop];
+    named(text, all, MappingPolicy::name)
+}
+
+fn named<T: Copy>(
+    text: &str,
+    all: [T; 3],
+    name: impl Fn(T) -> &'static str,
+) -> Result<T, PolicyError> {
+    let found = all.into_iter().find(|value| name(*value) == text);
+    found.ok_or_else(|| PolicyError::Unnamed {
+        text: text.chars().take(80).collect(),
+        known: all.map(name).join(", "),
+    })
 }
 
 /// What Berth may use of an inventory.

@@ -6,6 +6,13 @@ pub mod tables;
 
 use std::io::{ErrorKind, Write, stdout};
 
+/// Tells notices on standard error.
+pub fn tell(notices: &[String]) {
+    for notice in notices {
+        eprintln!("berth: {notice}");
+    }
+}
+
 /// Prints data on standard output. A reader that has had enough, as `head`, is no error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(stdout(), "{text}") {

@@ -1,29 +1,37 @@
-//! The solver: inventory, budgets and model profile in; one plan and one report out, or `Infeasible`.
+//! The solver: inventory, budgets, pins and model profile in; one plan and one report out, or `Infeasible`.
 //!
 //! Synchronous, pure, deterministic: no files, clocks, environment or randomness; ties end on the order of
-//! the inventory. In this form a component computes on one device or on the host. The search is exact: branch and
-//! bound over all combinations (`search`), with bytes by `compose` and times by `time`.
+//! the inventory. What nobody pins computes on one device or on the host; what is pinned has more places
+//! (`candidates`). The search is exact: branch and bound over all combinations (`search`), with bytes by `compose` and
+//! times by `time`. What is loaded early is decided last (`prefetch`).
 
+mod assemble;
+mod candidates;
 mod compose;
+mod held;
+mod layouts;
 mod nearest;
+mod place;
+mod prefetch;
+mod prune;
 mod report;
+mod ring;
 mod search;
 mod time;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use protocol::plan::{
-    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, PhaseBytes, SCHEMA, SegmentPlan,
-};
-use protocol::profile::ComponentProfile;
-use protocol::{
-    BackendKind, Bytes, DeviceId, JobShape, ModelProfile, Phase, Placement, Plan, Residency,
-};
+use protocol::plan::MappingPolicy;
+use protocol::{BackendKind, Bytes, DeviceId, GraphOptions, JobShape, ModelProfile, Plan};
 
+pub use candidates::{Wanted, places, wanted};
 pub use nearest::smallest_budget;
+pub use place::{Held, Place, PlacePart, Spread};
 pub use report::{PlanReport, Rejected, shown_ms};
+pub use time::ComponentMs;
 
-use crate::inventory::{Device, DeviceKind, Inventory};
+use crate::inventory::{DeviceKind, Inventory};
+use crate::policy::pins::Pin;
 use crate::policy::{Budgets, Objective};
 
 /// Everything that a plan depends on.
@@ -33,7 +41,7 @@ pub struct Problem<'a> {
     pub inventory: &'a Inventory,
     /// What may be used of it.
     pub budgets: Budgets,
-    /// For each device, why it cannot be used, if so.
+    /// For each device, why it is not used unless it is named, if so.
     pub unusable: Vec<Option<String>>,
     /// Path of the model.
     pub model: &'a str,
@@ -43,20 +51,16 @@ pub struct Problem<'a> {
     pub job: &'a JobShape,
     /// What the plan is to be best at.
     pub objective: Objective,
-    /// What the executor found a plan to need beyond its composition.
-    pub corrections: Corrections,
-}
-
-/// Bytes by device and phase that the composition did not foresee.
-pub type Corrections = BTreeMap<(DeviceId, Phase), Bytes>;
-
-/// A candidate place of one component.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// Index of the device in the inventory; `None` for the host.
-    pub device: Option<usize>,
-    /// When its weights are there.
-    pub residency: Residency,
+    /// What beside the job decides what is computed.
+    pub options: &'a GraphOptions,
+    /// What happens to the pages of weight files.
+    pub mapping_policy: MappingPolicy,
+    /// What is pinned of each component.
+    pub pins: Vec<Pin>,
+    /// Whether weights may be on their way before their phase.
+    pub prefetch: bool,
+    /// The places that each component may have: [`places`] makes them, from a problem without.
+    pub places: Arc<[Vec<Place>]>,
 }
 
 impl Problem<'_> {
@@ -76,6 +80,17 @@ impl Problem<'_> {
         }
     }
 
+    /// Room for weights: a device's budget without its overhead; on the host, what it can keep of mapped files.
+    fn room(&self, device: Option<usize>) -> Bytes {
+        match device {
+            Some(index) => {
+                let overhead = self.inventory.devices[index].overhead_bytes;
+                self.budgets.devices[index].saturating_sub(overhead)
+            }
+            None => self.inventory.host.available_bytes,
+        }
+    }
+
     fn backend(&self, device: Option<usize>) -> BackendKind {
         match device.map(|index| self.inventory.devices[index].kind) {
             Some(DeviceKind::Cuda) => BackendKind::Cuda,
@@ -84,23 +99,42 @@ impl Problem<'_> {
         }
     }
 
-    /// Every place that a component may have, in the order in which ties are broken.
-    fn places(&self, component: &ComponentProfile) -> Vec<Place> {
-        let mut places = Vec::new();
-        for (index, unusable) in self.unusable.iter().enumerate() {
-            if unusable.is_none() && component.compute_bytes(self.backend(Some(index))).is_some() {
-                for residency in [Residency::Resident, Residency::Lazy] {
-                    places.push(Place { device: Some(index), residency });
-                }
-            }
+    /// The places with these indices, one for each component.
+    fn chosen(&self, indices: &[usize]) -> Vec<&Place> {
+        self.places.iter().zip(indices).map(|(places, index)| &places[*index]).collect()
+    }
+
+    /// The same without the places that are for want of a better one only; `None` where there are none of these.
+    fn without_last_resorts(&self) -> Option<Self> {
+        let mut all = self.places.iter().flatten();
+        if !all.any(|place| place.last_resort) {
+            return None;
         }
-        let on_host = component.compute_bytes(BackendKind::Host).is_some();
-        if self.inventory.host.compute && on_host {
-            for residency in [Residency::Mapped, Residency::Resident, Residency::Lazy] {
-                places.push(Place { device: None, residency });
-            }
+        let kept =
+            |places: &Vec<Place>| places.iter().filter(|p| !p.last_resort).cloned().collect();
+        Some(Problem { places: self.places.iter().map(kept).collect(), ..self.clone() })
+    }
+
+    /// The same with the places only that it would have with other budgets too.
+    fn without_adapted(&self) -> Self {
+        let kept = |places: &Vec<Place>| places.iter().filter(|p| !p.adapted).cloned().collect();
+        Problem { places: self.places.iter().map(kept).collect(), ..self.clone() }
+    }
+
+    /// The problem of one component alone.
+    fn alone<'b>(&'b self, index: usize, profile: &'b ModelProfile) -> Problem<'b> {
+        Problem {
+            profile,
+            pins: vec![self.pins[index].clone()],
+            places: Arc::new([self.places[index].clone()]),
+            ..self.clone()
         }
-        places
+    }
+
+    /// The profile of one component alone.
+    fn profile_alone(&self, index: usize) -> ModelProfile {
+        let components = vec![self.profile.components[index].clone()];
+        ModelProfile { components, ..self.profile.clone() }
     }
 }
 
@@ -128,113 +162,26 @@ pub struct Infeasible {
 
 /// Whether any plan exists. Asks less than [`solve`]: neither for reasons nor for what would fit instead.
 pub fn fits(problem: &Problem<'_>) -> bool {
-    search::best(problem).is_some()
+    search::any(problem)
 }
 
 /// Finds the best plan.
 pub fn solve(problem: &Problem<'_>, generation: u64) -> Result<Solution, Infeasible> {
-    let Some(places) = search::best(problem) else {
-        return Err(nearest::infeasible(problem));
-    };
-    let report = report::report(problem, &places);
-    let plan = plan(problem, &places, &report, generation);
-    Ok(Solution { plan, report })
-}
-
-fn plan(problem: &Problem<'_>, places: &[Place], report: &PlanReport, generation: u64) -> Plan {
-    let bytes = compose::bytes(problem, places);
-    let components = problem.profile.components.iter().zip(places).zip(&report.reasons);
-    let components = components.map(|((component, place), reason)| {
-        component_plan(problem, component, *place, reason.clone())
-    });
-    let devices = problem.inventory.devices.iter().enumerate().map(|(index, device)| {
-        let used = places.iter().any(|place| place.device == Some(index));
-        device_plan(device, problem.budgets.devices[index], bytes.of(Some(index)), used)
-    });
-    let mapped = problem.profile.components.iter().zip(places);
-    let mapped_bytes =
-        mapped.filter(|(_, p)| p.residency == Residency::Mapped).map(|(c, _)| c.tensor_bytes).sum();
-    let host = bytes.of(None);
-    Plan {
-        schema: SCHEMA,
-        generation,
-        model: problem.model.to_owned(),
-        family: problem.profile.family.clone(),
-        job: problem.job.clone(),
-        components: components.collect(),
-        devices: devices.collect(),
-        host: HostPlan {
-            budget_bytes: problem.budgets.host,
-            peak_bytes: peak(host),
-            pinned_bytes: Bytes::ZERO,
-            mapped_bytes,
-            threads: problem.inventory.host.cores as u32,
-            job_bytes: problem.profile.job_bytes,
-            phases: host.to_vec(),
-        },
-        predicted_ms: time::predict(problem, places),
+    // What is for want of a better place only stands back while anything else fits.
+    if let Some(problem) = problem.without_last_resorts()
+        && let Some(solution) = solved(&problem, generation)
+    {
+        return Ok(solution);
     }
+    solved(problem, generation).ok_or_else(|| nearest::infeasible(problem))
 }
 
-fn component_plan(
-    problem: &Problem<'_>,
-    component: &ComponentProfile,
-    place: Place,
-    reason: String,
-) -> ComponentPlan {
-    let device = problem.device_id(place.device);
-    let segments = component.segments.iter().map(|segment| SegmentPlan {
-        name: segment.name.clone(),
-        device: device.clone(),
-        residency: place.residency,
-        weights_bytes: segment.weights_bytes,
-    });
-    let backend = problem.backend(place.device);
-    ComponentPlan {
-        name: component.name.clone(),
-        phase: component.phase,
-        placement: if place.device.is_some() { Placement::One } else { Placement::Host },
-        devices: vec![device.clone()],
-        residency: place.residency,
-        segments: segments.collect(),
-        weights_bytes: component.weights_bytes,
-        tensor_bytes: component.tensor_bytes,
-        compute_bytes: component
-            .compute_bytes(backend)
-            .expect("places are on backends that it has"),
-        reason,
-    }
-}
-
-fn device_plan(
-    device: &Device,
-    budget_bytes: Bytes,
-    phases: &[PhaseBytes],
-    used: bool,
-) -> DevicePlan {
-    let backend = match device.kind {
-        DeviceKind::Virtual => DeviceBackend::Virtual {
-            link_bytes_per_s: device.link_bytes_per_s.value,
-            fail_allocation: device.fail_allocation,
-        },
-        DeviceKind::Cuda => DeviceBackend::Cuda { uuid: device.uuid.clone() },
-    };
-    DevicePlan {
-        id: DeviceId(device.id.clone()),
-        name: device.name.clone(),
-        backend,
-        total_bytes: device.total_bytes,
-        free_bytes: device.free_bytes,
-        budget_bytes,
-        overhead_bytes: if used { device.overhead_bytes } else { Bytes::ZERO },
-        overhead_source: device.overhead_source.to_string(),
-        phases: phases.to_vec(),
-        peak_bytes: peak(phases),
-    }
-}
-
-fn peak(phases: &[PhaseBytes]) -> Bytes {
-    phases.iter().map(|phase| phase.peak_bytes).max().unwrap_or_default()
+fn solved(problem: &Problem<'_>, generation: u64) -> Option<Solution> {
+    let choices = search::Choices::of(problem);
+    let chosen = choices.best()?;
+    let report = report::report(problem, &choices, &chosen);
+    let plan = assemble::plan(problem, &problem.chosen(&chosen), &report, generation);
+    Some(Solution { plan, report })
 }
 
 #[cfg(test)]

@@ -3,24 +3,22 @@
 //! ```text
 //! plan ──► load ──► run ──► done
 //!  ▲        │        │
-//!  │        └────────┴─ OutOfMemory: the device's budget shrinks by what was missing; same executor
+//!  │        ├────────┼─ OutOfMemory: the device's budget shrinks by what was missing; same executor
+//!  │        └────────┴─ DeviceFailed: the device is not used again; same executor
 //!  └──────────────────── death: a new executor, the inventory read again; once
 //! ```
 //! Every attempt has a plan of its own with the next generation. What an attempt made is dropped with it.
 
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Progress};
-use protocol::{Bytes, Command, DeviceId, Event, Failure, FailureKind, Job, Plan, UsageReport};
+use protocol::{Command, Event, Job, Plan, UsageReport};
 
 use crate::planning::{PlanError, Request, plan, verify};
 use crate::session::{ExecutorProgram, Interrupts, Session, SessionError};
 use crate::solve::{PlanReport, Solution};
+use lessons::{Lessons, Next};
 
-/// How often a job is started anew after its executor died.
-const DEATHS_MAX: u32 = 1;
-
-/// How often a job is planned anew after an allocation failed.
-const SHORTAGES_MAX: u32 = 3;
+mod lessons;
 
 /// What is to be done by a plan.
 #[derive(Debug, Clone)]
@@ -76,7 +74,7 @@ pub fn supervise(
 ) -> Result<Outcome, PlanError> {
     let mut request = inventorize()?;
     let mut generation = 0_u64;
-    let (mut deaths, mut shortages) = (0, 0);
+    let mut lessons = Lessons::new(given.is_none());
     loop {
         generation += 1;
         let mut tried = None;
@@ -94,28 +92,20 @@ pub fn supervise(
             Err(PlanError::Session(error)) => error,
             Err(other) => return Err(other),
         };
-        match &error {
-            SessionError::Died { .. } if deaths < DEATHS_MAX => {
-                deaths += 1;
+        match lessons.learn(&error, tried.as_ref(), &mut request) {
+            Next::Stop => return Err(error.into()),
+            Next::Replan => {
+                listener.retrying(&error);
+                unload(&mut session)?;
+            }
+            Next::Restart => {
                 listener.retrying(&error);
                 drop(session);
                 session = Session::start(program, |interrupts| listener.starting(interrupts))?;
                 listener.started(&session);
-                request = inventorize()?;
+                let failed = std::mem::take(&mut request.failed);
+                request = Request { failed, ..inventorize()? };
             }
-            SessionError::Failed(Failure {
-                kind: FailureKind::OutOfMemory { device, requested_bytes, free_bytes, .. },
-                ..
-            }) if shortages < SHORTAGES_MAX && given.is_none() => {
-                shortages += 1;
-                listener.retrying(&error);
-                if let Some(plan) = &tried {
-                    let missing = requested_bytes.saturating_sub(*free_bytes);
-                    shrink(&mut request, plan, device, missing, shortages);
-                }
-                unload(&mut session)?;
-            }
-            _ => return Err(error.into()),
         }
     }
 }
@@ -133,7 +123,7 @@ fn decide(
     let plan = Plan { generation, ..given.clone() };
     protocol::check::check(&plan).map_err(PlanError::Given)?;
     verify(session, &plan)?;
-    Ok(Solution { plan, report: PlanReport { reasons: Vec::new(), rejected: Vec::new() } })
+    Ok(Solution { plan, report: PlanReport::default() })
 }
 
 /// Loads a plan and runs the work by it.
@@ -192,23 +182,4 @@ fn unload(session: &mut Session) -> Result<(), SessionError> {
         Event::Unloaded => Ok(()),
         other => Err(other),
     })
-}
-
-/// Lowers a device's budget, so that the next plan uses less of it than `plan` did: at first less by what was
-/// missing, then half, and in the last attempt nothing at all, as what the device says is not to be relied on.
-fn shrink(request: &mut Request, plan: &Plan, device: &DeviceId, missing: Bytes, shortages: u32) {
-    let planned = plan.devices.iter().find(|d| d.id == *device);
-    let peak = planned.map_or(plan.host.peak_bytes, |device| device.peak_bytes);
-    let limit = match shortages {
-        1 => peak.saturating_sub(missing.max(Bytes(1))),
-        2.. if shortages < SHORTAGES_MAX => Bytes(peak.0 / 2),
-        _ => Bytes::ZERO,
-    };
-    let budgets = &mut request.budgets;
-    let (budget, ceiling) = match request.inventory.devices.iter().position(|d| d.id == device.0) {
-        Some(index) => (&mut budgets.devices[index], &mut budgets.ceilings[index]),
-        None => (&mut budgets.host, &mut budgets.host_ceiling),
-    };
-    *budget = limit.min(*budget);
-    *ceiling = limit.min(*ceiling);
 }

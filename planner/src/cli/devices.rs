@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::PolicyArguments;
 use crate::inventory::Inventory;
+use crate::policy::Wishes;
 use crate::render;
 
 /// What is here.
@@ -39,7 +40,7 @@ const SCHEMA: u32 = 1;
 impl Devices {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
-        let setting = self.policy.setting()?;
+        let setting = self.policy.setting(Wishes::default())?;
         let inventory = setting.inventory()?;
         let budgets = setting.policy.budgets(&inventory)?;
         if !self.json {

@@ -4,14 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Rng};
 use protocol::profile::ModelDescription;
 use protocol::{Job, JobShape, limits};
 
+use super::placement::PlacementArguments;
 use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::output::{self, Pending};
+use crate::picture::Source;
 use crate::planning::PlanError;
 use crate::render;
 use crate::render::document::{self, GenerateDocument, PlanDocument};
@@ -19,6 +22,27 @@ use crate::supervise::{Outcome, Work, supervise};
 
 /// Largest plan file. A plan of the largest known model has some 30 kB.
 const PLAN_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// What a plan that is given has decided already.
+const NOT_WITH_A_PLAN: [&str; 17] = [
+    "max_vram",
+    "max_ram",
+    "host",
+    "optimize",
+    "backend",
+    "params_backend",
+    "split_mode",
+    "lookahead",
+    "vae_tile",
+    "mmap_policy",
+    "lora",
+    "no_prefetch",
+    "clip_on_cpu",
+    "vae_on_cpu",
+    "control_net_cpu",
+    "params_on_cpu",
+    "vae_tiling",
+];
 
 /// Make pictures from a prompt.
 #[derive(Debug, Args)]
@@ -43,13 +67,15 @@ pub struct Generate {
     #[arg(long, value_enum, default_value = "cpu")]
     rng: RngArgument,
     /// Begin from these latents in place of noise: a safetensors file with `latents_init` or `noise_nchw`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "init_image")]
     init_latents: Option<PathBuf>,
     /// Also write intermediate tensors to a safetensors file
     #[arg(long, value_name = "FILE")]
     dump_tensors: Option<PathBuf>,
     #[command(flatten)]
     policy: PolicyArguments,
+    #[command(flatten)]
+    placement: PlacementArguments,
     #[command(flatten)]
     executor: ExecutorArguments,
     /// The picture's file; those of a batch are numbered
@@ -59,7 +85,7 @@ pub struct Generate {
     #[arg(long)]
     json: bool,
     /// Run by a plan that `plan --output` wrote, in place of a new one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["max_vram", "max_ram", "host", "optimize"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = NOT_WITH_A_PLAN)]
     plan: Option<PathBuf>,
 }
 
@@ -81,15 +107,20 @@ impl Generate {
         for path in paths.iter().chain(&self.dump_tensors) {
             output::check(path)?;
         }
+        let source = self.shape.source()?;
         let given = self.plan.as_deref().map(read_plan).transpose()?;
-        let opening = Opening::open(self.model.as_deref(), &self.policy, &self.executor)?;
+        let opening =
+            Opening::open(self.model.as_deref(), &self.policy, &self.placement, &self.executor)?;
         let Opening { model, setting, program, interruption, session, mut progress, description } =
             opening;
-        let shape = self.shape.request().resolve(&description.defaults);
+        let shape = self.shape.job(&description, source.as_ref())?;
         if let Some(plan) = &given {
             check_plan(plan, &model, &shape)?;
         }
-        let job = self.job(&description)?;
+        let mut job = self.job(&description)?;
+        if let Some(source) = source {
+            job.init_image = Some(shared(&source, &shape)?);
+        }
         let inventorize =
             || setting.request(&description, shape.clone(), false).map_err(PlanError::Inventory);
         let work = Work::Generate(Box::new(job.clone()));
@@ -98,7 +129,7 @@ impl Generate {
         progress.clear();
         let outcome = document::feasible(self.json, &description.model, result)?;
         interruption.hold();
-        self.write(&outcome, &paths, |image| settings(&job, &outcome, image))?;
+        self.write(&outcome, &paths, |image| self.settings(&job, &outcome, image))?;
         self.show(&outcome, &paths)
     }
 
@@ -126,6 +157,7 @@ impl Generate {
             true_cfg_scale,
             seed: self.seed,
             rng: Rng::Cpu,
+            init_image: None,
             init_latents,
             dump_tensors: self.dump_tensors.is_some(),
         })
@@ -165,7 +197,7 @@ impl Generate {
         let images: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         let Outcome { plan, report, usage, attempts, .. } = outcome;
         if self.json {
-            let plan = PlanDocument::new(plan, &report.rejected);
+            let plan = PlanDocument::new(plan, report);
             return document::print(&GenerateDocument { plan, usage, attempts: *attempts, images });
         }
         let peaks: Vec<String> = usage
@@ -179,14 +211,58 @@ impl Generate {
                 })
             })
             .collect();
-        let JobShape { width, height, steps, .. } = plan.job;
+        let JobShape { width, height, steps, init_image, .. } = plan.job;
+        let run = if init_image { format!("{} of ", plan.job.steps_run()) } else { String::new() };
         let total = crate::solve::shown_ms(usage.measured_ms.total);
         let attempts = if *attempts > 1 { format!(", attempt {attempts}") } else { String::new() };
         render::print(&format!(
-            "{}: {width}x{height}, {steps} steps in {total}{attempts}; peak {}",
+            "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}; peak {}",
             images.join(", "),
             peaks.join(", ")
         ))
+    }
+
+    /// The settings in the form that other programs read: the prompt, a line of the negative one, a line of the
+    /// rest (AUTOMATIC1111's "infotext").
+    fn settings(&self, job: &Job, outcome: &Outcome, image: &Image) -> String {
+        let plan = &outcome.plan;
+        let model = Path::new(&plan.model).file_name().unwrap_or_default().to_string_lossy();
+        let negative = match job.negative_prompt.as_str() {
+            "" => String::new(),
+            text => format!("\nNegative prompt: {text}"),
+        };
+        let strength = match job.init_image {
+            Some(_) => format!(", Denoising strength: {}", self.shape.strength()),
+            None => String::new(),
+        };
+        format!(
+            "{}{negative}\nSteps: {}, Sampler: Euler, CFG scale: {}, Distilled CFG Scale: {}, Seed: {}, Size: {}x{}{strength}, Model: {model}, Version: berth {}",
+            job.prompt,
+            plan.job.steps,
+            job.true_cfg_scale,
+            job.guidance_scale,
+            image.seed,
+            image.width,
+            image.height,
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+}
+
+/// A picture's pixels at a job's size, where the executor can read them.
+fn shared(source: &Source, shape: &JobShape) -> Result<IpcSharedMemory> {
+    if let Err(violation) = protocol::check::check_job(shape) {
+        bail!("{}", violation.0);
+    }
+    let pixels = source.pixels(shape.width as usize, shape.height as usize)?;
+    Ok(IpcSharedMemory::from_bytes(&pixels))
+}
+
+/// What of a job's steps a given picture changes, for people.
+fn of_picture(job: &JobShape) -> String {
+    match job.init_image {
+        true => format!(" of which {} run, from a picture", job.steps_run()),
+        false => String::new(),
     }
 }
 
@@ -215,35 +291,14 @@ fn check_plan(plan: &protocol::Plan, model: &Path, shape: &JobShape) -> Result<(
     }
     if plan.job != *shape {
         bail!(
-            "the plan is for {}x{}, {} steps, batch {}, {} text tokens; hint: ask for the same, or make a new plan",
+            "the plan is for {}x{}, {} steps{}, batch {}, {} text tokens; hint: ask for the same, or make a new plan",
             plan.job.width,
             plan.job.height,
             plan.job.steps,
+            of_picture(&plan.job),
             plan.job.batch,
             plan.job.max_sequence_length
         );
     }
     Ok(())
-}
-
-/// The settings in the form that other programs read: the prompt, a line of the negative one, a line of the
-/// rest (AUTOMATIC1111's "infotext").
-fn settings(job: &Job, outcome: &Outcome, image: &Image) -> String {
-    let plan = &outcome.plan;
-    let model = Path::new(&plan.model).file_name().unwrap_or_default().to_string_lossy();
-    let negative = match job.negative_prompt.as_str() {
-        "" => String::new(),
-        text => format!("\nNegative prompt: {text}"),
-    };
-    format!(
-        "{}{negative}\nSteps: {}, Sampler: Euler, CFG scale: {}, Distilled CFG Scale: {}, Seed: {}, Size: {}x{}, Model: {model}, Version: berth {}",
-        job.prompt,
-        plan.job.steps,
-        job.true_cfg_scale,
-        job.guidance_scale,
-        image.seed,
-        image.width,
-        image.height,
-        env!("CARGO_PKG_VERSION")
-    )
 }

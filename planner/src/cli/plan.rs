@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
+use super::placement::PlacementArguments;
 use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
@@ -28,6 +29,8 @@ pub struct Plan {
     #[command(flatten)]
     policy: PolicyArguments,
     #[command(flatten)]
+    placement: PlacementArguments,
+    #[command(flatten)]
     executor: ExecutorArguments,
     /// Print a JSON document
     #[arg(long)]
@@ -47,14 +50,17 @@ impl Plan {
         if let Some(path) = &self.output {
             output::check(path)?;
         }
-        let opening = Opening::open(self.model.as_deref(), &self.policy, &self.executor)?;
+        let source = self.shape.source()?;
+        let opening =
+            Opening::open(self.model.as_deref(), &self.policy, &self.placement, &self.executor)?;
         let Opening { setting, program, mut session, mut progress, description, .. } = opening;
-        let job = self.shape.request().resolve(&description.defaults);
+        let job = self.shape.job(&description, source.as_ref())?;
         let request = setting.request(&description, job.clone(), self.dry_run)?;
         if self.dry_run {
             let planned = planning::plan(&mut session, &request, 1);
             session.end();
             let Solution { plan, report } = document::feasible(self.json, &request.model, planned)?;
+            render::tell(&report.notices);
             return self.show(&plan, &report, None);
         }
         let inventorize =
@@ -75,7 +81,7 @@ impl Plan {
         if let Some(path) = &self.output {
             Pending::write(path, toml::to_string_pretty(plan)?.as_bytes())?.finish()?;
         }
-        let document = PlanDocument::new(plan, &report.rejected);
+        let document = PlanDocument::new(plan, report);
         match (self.json, outcome) {
             (true, None) => document::print(&document),
             (true, Some(Outcome { usage, attempts, .. })) => {

@@ -3,15 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use protocol::{JobShape, ModelDescription};
+use protocol::plan::Lora;
+use protocol::{GraphOptions, JobShape, ModelDescription};
 
 use super::interrupt::Interruption;
+use super::placement::PlacementArguments;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::demo;
 use crate::inventory::{Inventory, Profile};
 use crate::planning::{self, Request};
-use crate::policy::Policy;
+use crate::policy::lora::LoraWish;
+use crate::policy::tile::check_tile;
+use crate::policy::{Policy, Wishes};
 use crate::render::progress::ProgressLine;
 use crate::session::{ExecutorProgram, Session};
 use crate::supervise::Listener;
@@ -28,20 +32,26 @@ pub struct Setting {
     profile: Option<Profile>,
     /// What is wanted.
     pub policy: Policy,
+    loras: Vec<Lora>,
 }
 
 impl PolicyArguments {
-    /// Reads the host profile, and joins it with the flags.
-    pub fn setting(&self) -> Result<Setting> {
+    /// Reads the host profile, and joins it with the flags and what else they wish.
+    pub fn setting(&self, wishes: Wishes) -> Result<Setting> {
         let profile = self.host.as_deref().map(Profile::load).transpose()?;
-        let of_profile = profile.as_ref().map(|profile| &profile.policy);
-        let policy = Policy::resolve(
-            self.max_vram.as_deref(),
-            self.max_ram.as_deref(),
-            self.optimize,
-            of_profile,
-        )?;
-        Ok(Setting { profile, policy })
+        let wishes = Wishes {
+            max_vram: self.max_vram.clone(),
+            max_ram: self.max_ram.clone(),
+            optimize: self.optimize.map(|objective| objective.name().to_owned()),
+            ..wishes
+        };
+        let wishes = match &profile {
+            Some(profile) => wishes.over(&profile.policy),
+            None => wishes,
+        };
+        let policy = Policy::of(&wishes)?;
+        let loras = policy.loras.iter().map(lora).collect::<Result<_>>()?;
+        Ok(Setting { profile, policy, loras })
     }
 }
 
@@ -69,12 +79,15 @@ impl Opening {
     pub fn open(
         model: Option<&Path>,
         policy: &PolicyArguments,
+        placement: &PlacementArguments,
         executor: &ExecutorArguments,
     ) -> Result<Opening> {
         let model = model_directory(model)?;
-        let setting = policy.setting()?;
-        // Nonsense of budgets is told before anything starts.
-        setting.policy.budgets(&setting.inventory()?)?;
+        let setting = policy.setting(placement.wishes()?)?;
+        // Nonsense of budgets and devices is told before anything starts.
+        let inventory = setting.inventory()?;
+        setting.policy.budgets(&inventory)?;
+        setting.policy.pins.named(&inventory)?;
         let interruption = Interruption::install()?;
         let program = executor.program();
         let watched = interruption.clone();
@@ -105,6 +118,7 @@ impl Setting {
         job: JobShape,
         dry_run: bool,
     ) -> Result<Request> {
+        check_tile(self.policy.vae_tile, description.side_multiple_pixels)?;
         let inventory = self.inventory()?;
         let budgets = self.policy.budgets(&inventory)?;
         let imagined = dry_run && self.profile.is_some();
@@ -116,8 +130,32 @@ impl Setting {
             inventory,
             budgets,
             objective,
+            failed: Vec::new(),
+            pins: self.policy.pins.clone(),
+            prefetch: self.policy.prefetch,
+            options: GraphOptions {
+                vae_tile: self.policy.vae_tile,
+                loras: self.loras.clone(),
+                ..GraphOptions::default()
+            },
+            mapping_policy: self.policy.mapping_policy,
             imagined,
         })
+    }
+}
+
+/// The LoRA file that is wished, by its absolute path: the executor may have another working directory.
+fn lora(LoraWish { path, weight }: &LoraWish) -> Result<Lora> {
+    let absolute = std::path::absolute(path)
+        .with_context(|| format!("cannot make {path} an absolute path"))?;
+    if !absolute.is_file() {
+        bail!(
+            "there is no LoRA file at {path}; hint: name a safetensors file, as style.safetensors:0.8"
+        );
+    }
+    match absolute.to_str() {
+        Some(path) => Ok(Lora { path: path.to_owned(), weight: *weight }),
+        None => bail!("the path {path} is not UTF-8"),
     }
 }
 
@@ -174,6 +212,9 @@ pub fn check_shape(shape: &ShapeArguments) -> Result<()> {
         if value.is_some_and(|value| !value.is_finite() || value < 0.0) {
             bail!("--{name} is no number of at least 0");
         }
+    }
+    if shape.strength.is_some_and(|strength| !(0.0..=1.0).contains(&strength)) {
+        bail!("--strength is no number of 0 to 1");
     }
     Ok(())
 }

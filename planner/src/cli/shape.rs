@@ -1,16 +1,24 @@
 //! The arguments of a job's shape, and of what it depends on beside.
 
-use clap::Args;
+use std::path::PathBuf;
 
+use anyhow::{Result, bail};
+use clap::Args;
+use protocol::{JobShape, ModelDescription};
+
+use crate::picture::Source;
 use crate::planning::ShapeRequest;
+
+/// How far a picture is changed where nothing else is said, as by `FluxImg2ImgPipeline`.
+const STRENGTH: f64 = 0.6;
 
 /// What is asked of a job's shape.
 #[derive(Debug, Args)]
 pub struct ShapeArguments {
-    /// Width of the picture in pixels [default: the model's]
+    /// Width of the picture in pixels [default: the given picture's, or the model's]
     #[arg(long, value_name = "PIXELS")]
     pub width: Option<u32>,
-    /// Height of the picture in pixels [default: the model's]
+    /// Height of the picture in pixels [default: the given picture's, or the model's]
     #[arg(long, value_name = "PIXELS")]
     pub height: Option<u32>,
     /// Denoising steps [default: the model's]
@@ -28,6 +36,13 @@ pub struct ShapeArguments {
     /// Classifier-free guidance: above 1 the DiT runs a second time on the negative prompt [default: the model's]
     #[arg(long, value_name = "SCALE")]
     pub true_cfg_scale: Option<f32>,
+    /// A picture to start from, PNG or JPEG. It is stretched to the width and height; without these, its own size
+    /// is taken, to what the model can do. Where it is transparent it is white
+    #[arg(long, value_name = "FILE")]
+    pub init_image: Option<PathBuf>,
+    /// How far the given picture is changed: near 0 hardly, 1 as if there were none [default: 0.6]
+    #[arg(long, value_name = "PART", requires = "init_image")]
+    pub strength: Option<f64>,
     /// The denoising rule
     #[arg(long, value_enum, default_value = "euler")]
     pub sampler: Sampler,
@@ -52,5 +67,89 @@ impl ShapeArguments {
             max_sequence_length: self.max_sequence_length,
             true_cfg_scale: self.true_cfg_scale,
         }
+    }
+
+    /// The picture to start from, if there is one, known by its header.
+    pub fn source(&self) -> Result<Option<Source>> {
+        Ok(self.init_image.as_deref().map(Source::open).transpose()?)
+    }
+
+    /// The job's shape on a model.
+    pub fn job(&self, description: &ModelDescription, source: Option<&Source>) -> Result<JobShape> {
+        let mut job = self.request().resolve(&description.defaults);
+        if let Some(source) = source {
+            let multiple = description.side_multiple_pixels;
+            [job.width, job.height] = size([self.width, self.height], source.size(), multiple);
+            job.init_image = true;
+            job.first_step = first_step(job.steps, self.strength())?;
+        }
+        Ok(job)
+    }
+
+    /// How far a given picture is changed.
+    pub fn strength(&self) -> f64 {
+        self.strength.unwrap_or(STRENGTH)
+    }
+}
+
+/// The size asked for; what is not asked for follows the picture's, to the nearest multiple.
+fn size(asked: [Option<u32>; 2], picture: [usize; 2], multiple: u32) -> [u32; 2] {
+    let [width, height] = picture.map(|side| side as f64);
+    let nearest = |side: f64| {
+        let multiples = (side / f64::from(multiple)).round().max(1.0);
+        (multiples * f64::from(multiple)) as u32
+    };
+    match asked {
+        [None, None] => [nearest(width), nearest(height)],
+        [Some(asked), None] => [asked, nearest(f64::from(asked) * height / width)],
+        [None, Some(asked)] => [nearest(f64::from(asked) * width / height), asked],
+        [Some(width), Some(height)] => [width, height],
+    }
+}
+
+/// The first of the sampler's steps that runs, as `FluxImg2ImgPipeline.get_timesteps` counts in f64.
+fn first_step(steps: u32, strength: f64) -> Result<u32> {
+    let all = f64::from(steps);
+    let first = (all - (all * strength).min(all)).max(0.0) as u32;
+    if first >= steps {
+        bail!(
+            "--strength {strength} leaves no step to run; hint: use more, at least {}",
+            1.0 / all
+        );
+    }
+    Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_asked_of_the_size_follows_the_picture() {
+        let sizes = |asked| size(asked, [1000, 700], 16);
+        assert_eq!(sizes([None, None]), [1008, 704]);
+        assert_eq!(sizes([Some(500), None]), [500, 352]);
+        assert_eq!(sizes([None, Some(64)]), [96, 64]);
+        assert_eq!(sizes([Some(30), Some(40)]), [30, 40]);
+        assert_eq!(size([None, None], [3, 9000], 16), [16, 9008]);
+        assert_eq!(size([Some(u32::MAX), None], [1, 9000], 16), [u32::MAX, u32::MAX]);
+    }
+
+    #[test]
+    fn steps_are_counted_as_the_reference_counts_them() {
+        // The results of the same expression in Python.
+        for (steps, strength, first) in [
+            (28, 0.6, 11),
+            (4, 0.6, 1),
+            (10, 0.3, 7),
+            (50, 0.56, 21),
+            (5, 0.35, 3),
+            (4, 0.01, 3),
+            (12, 1.0, 0),
+        ] {
+            assert_eq!(first_step(steps, strength).unwrap(), first, "{steps} at {strength}");
+        }
+        let error = first_step(8, 0.0).unwrap_err().to_string();
+        assert!(error.contains("--strength 0 ") && error.contains("at least 0.125"), "{error}");
     }
 }

@@ -211,6 +211,9 @@ impl<'nvml> Gpu<'nvml> {
             driver,
             pcie: whole.link.name(),
             fail_allocation: None,
+            fail_copy: None,
+            taken_bytes: Bytes::ZERO,
+            unsupported: Vec::new(),
         })
     }
 }

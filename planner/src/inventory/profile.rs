@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use protocol::Bytes;
 
 use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, host};
+use crate::policy::Wishes;
 
 /// The largest profile that is read. The shipped ones are near 2 KiB.
 pub const FILE_BYTES_MAX: Bytes = Bytes::mib(1);
@@ -37,8 +38,8 @@ pub struct Profile {
     pub host: HostProfile,
     /// The devices.
     pub devices: ProfileDevices,
-    /// Wishes that flags and the environment override.
-    pub policy: PolicyProfile,
+    /// Wishes that flags and the environment override; each was found readable.
+    pub policy: Wishes,
 }
 
 /// Where a profile's devices come from.
@@ -99,23 +100,13 @@ pub struct DeviceProfile {
     pub uuid: Option<String>,
     /// The allocation (from 1) that fails; virtual devices only.
     pub fail_allocation: Option<u32>,
+    /// The copy over the link (from 1) that fails; virtual devices only.
+    pub fail_copy: Option<u32>,
+    /// What someone else takes between plan and load; virtual devices only.
+    pub taken_bytes: Bytes,
+    /// Operations that it cannot do, by name; virtual devices only.
+    pub unsupported: Vec<String>,
 }
-
-/// A profile's policy, as it would be written on the command line. Each value was found readable.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PolicyProfile {
-    /// As `--max-vram`: [`crate::budget::VramCaps::parse`].
-    pub max_vram: Option<String>,
-    /// As `--max-ram`: [`crate::budget::Cap::parse`].
-    pub max_ram: Option<String>,
-    /// As `--optimize`: one of [`OPTIMIZE_VALUES`].
-    pub optimize: Option<String>,
-    /// What stays free on each device: [`crate::budget::parse_margin`].
-    pub margin: Option<String>,
-}
-
-/// What `optimize` can be.
-pub const OPTIMIZE_VALUES: [&str; 3] = ["latency", "throughput", "memory"];
 
 /// A profile that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -252,6 +243,9 @@ impl DeviceProfile {
             driver: None,
             pcie: None,
             fail_allocation: self.fail_allocation,
+            fail_copy: self.fail_copy,
+            taken_bytes: self.taken_bytes,
+            unsupported: self.unsupported.clone(),
         }
     }
 }

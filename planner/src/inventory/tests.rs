@@ -40,6 +40,9 @@ pub(crate) fn device_of(id: &str, total_bytes: Bytes, free_bytes: Bytes) -> Devi
         driver: None,
         pcie: None,
         fail_allocation: None,
+        fail_copy: None,
+        taken_bytes: Bytes::ZERO,
+        unsupported: Vec::new(),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The JSON documents: stable, versioned, one object each.
 
+use protocol::plan::VaeTile;
 use protocol::{Bytes, JobShape, Plan, UsageReport};
 use serde::Serialize;
 
 use crate::planning::{DoesNotFit, PlanError};
-use crate::solve::Rejected;
+use crate::solve::{PlanReport, Rejected};
 
 /// `plan --json`, and the `plan` field of `generate --json`.
 #[derive(Debug, Serialize)]
@@ -12,15 +13,18 @@ pub struct PlanDocument<'a> {
     feasible: bool,
     #[serde(flatten)]
     plan: &'a Plan,
-    /// Decode is whole until a plan can tile it.
-    vae_tile: Option<()>,
+    /// Pieces of the VAE, as in the plan's options; `null` for the whole picture at once.
+    vae_tile: Option<VaeTile>,
     rejected: &'a [Rejected],
+    /// What the user should know of the files, a sentence each.
+    notices: &'a [String],
 }
 
 impl<'a> PlanDocument<'a> {
     /// The document of a plan.
-    pub fn new(plan: &'a Plan, rejected: &'a [Rejected]) -> PlanDocument<'a> {
-        PlanDocument { feasible: true, plan, vae_tile: None, rejected }
+    pub fn new(plan: &'a Plan, report: &'a PlanReport) -> PlanDocument<'a> {
+        let PlanReport { rejected, notices, .. } = report;
+        PlanDocument { feasible: true, plan, vae_tile: plan.options.vae_tile, rejected, notices }
     }
 }
 

@@ -36,7 +36,9 @@ impl<'a> ProgressLine<'a> {
     fn enter(&mut self, phase: Phase) {
         let template = match phase {
             Phase::Denoise => "{prefix:>9} [{bar:30}] {pos}/{len}, {eta} left",
-            Phase::Load | Phase::Condition | Phase::Decode => "{prefix:>9} [{bar:30}] {pos}/{len}",
+            Phase::Load | Phase::Encode | Phase::Condition | Phase::Decode => {
+                "{prefix:>9} [{bar:30}] {pos}/{len}"
+            }
         };
         let style = ProgressStyle::with_template(template).expect("the template is well-formed");
         self.bar.set_style(style.progress_chars("=> "));
@@ -62,6 +64,9 @@ impl Listener for ProgressLine<'_> {
 
     fn planned(&mut self, solution: &Solution) {
         let plan = &solution.plan;
+        if plan.generation == 1 {
+            self.bar.suspend(|| super::tell(&solution.report.notices));
+        }
         let total = shown_ms(plan.predicted_ms.total);
         self.line(&format!("plan {} predicts {total}", plan.generation));
     }

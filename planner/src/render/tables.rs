@@ -1,13 +1,14 @@
 //! Tables for people.
 
+mod plan;
+
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
-use protocol::plan::PhaseBytes;
-use protocol::{Bytes, ModelDescription, Plan, Residency, UsageReport};
+use protocol::{Bytes, ModelDescription};
 
 use crate::inventory::{Inventory, Rate};
-use crate::solve::PlanReport;
-use crate::solve::shown_ms;
+
+pub use plan::{explanation, plan};
 
 /// A table whose columns from `numbers_from` on are aligned to the right.
 fn table(header: &[&str], numbers_from: usize) -> Table {
@@ -112,109 +113,6 @@ pub fn description(description: &ModelDescription) -> String {
     ));
     for problem in &description.problems {
         text.push_str(&format!("\nproblem: {problem}"));
-    }
-    text
-}
-
-/// A plan, with what it used where it ran.
-pub fn plan(plan: &Plan, usage: Option<&UsageReport>) -> String {
-    let job = &plan.job;
-    let mut text = format!(
-        "{} ({}), {}x{}, {} steps, batch {}, {} text tokens\n\n",
-        plan.model,
-        plan.family,
-        job.width,
-        job.height,
-        job.steps,
-        job.batch,
-        job.max_sequence_length
-    );
-    text.push_str(&components(plan));
-    text.push_str("\n\n");
-    text.push_str(&memory(plan, usage));
-    if plan.components.iter().any(|component| component.residency == Residency::Mapped) {
-        let mapped = plan.host.mapped_bytes;
-        text.push_str(&format!("\n{mapped} of weights are computed in place from their files"));
-    }
-    let ms = &plan.predicted_ms;
-    text.push_str(&format!(
-        "\n\npredicted: {} to load, {} to condition, {} a step, {} to decode, {} in all",
-        shown_ms(ms.load),
-        shown_ms(ms.condition),
-        shown_ms(ms.denoise_step),
-        shown_ms(ms.decode),
-        shown_ms(ms.total)
-    ));
-    text
-}
-
-fn components(plan: &Plan) -> String {
-    let mut rows = table(&["component", "phase", "on", "residency", "weights", "compute"], 4);
-    for component in &plan.components {
-        let on: Vec<&str> = component.devices.iter().map(|device| device.0.as_str()).collect();
-        rows.add_row([
-            component.name.clone(),
-            component.phase.to_string(),
-            on.join("&"),
-            component.residency.to_string(),
-            component.weights_bytes.to_string(),
-            component.compute_bytes.to_string(),
-        ]);
-    }
-    text_of(&rows)
-}
-
-fn memory(plan: &Plan, usage: Option<&UsageReport>) -> String {
-    let mut header =
-        vec!["device", "phase", "weights", "compute", "staging", "fixed", "peak", "budget"];
-    if usage.is_some() {
-        header.push("measured");
-    }
-    let mut rows = table(&header, 2);
-    let host = &plan.host;
-    let host = ("host".to_owned(), &host.phases, host.job_bytes, host.budget_bytes);
-    let devices = plan.devices.iter();
-    let devices = devices.map(|d| (d.id.to_string(), &d.phases, d.overhead_bytes, d.budget_bytes));
-    for (id, phases, fixed, budget) in devices.chain([host]) {
-        for entry in phases {
-            let mut row = vec![
-                id.clone(),
-                entry.phase.to_string(),
-                entry.weights_bytes.to_string(),
-                entry.compute_bytes.to_string(),
-                entry.staging_bytes.to_string(),
-                fixed.to_string(),
-                entry.peak_bytes.to_string(),
-                budget.to_string(),
-            ];
-            if let Some(usage) = usage {
-                row.push(measured(usage, &id, entry));
-            }
-            rows.add_row(row);
-        }
-    }
-    text_of(&rows)
-}
-
-fn measured(usage: &UsageReport, id: &str, entry: &PhaseBytes) -> String {
-    let device = usage.devices.iter().find(|device| device.id.0 == id);
-    let phase = device.and_then(|d| d.phases.iter().find(|p| p.phase == entry.phase));
-    match phase {
-        Some(phase) if phase.measured_peak_bytes == entry.peak_bytes => "as planned".to_owned(),
-        Some(phase) => format!("{} B", phase.measured_peak_bytes.0),
-        None => "not used".to_owned(),
-    }
-}
-
-/// Why a plan is as it is.
-pub fn explanation(plan: &Plan, report: &PlanReport) -> String {
-    let mut text = String::from("why:");
-    for component in &plan.components {
-        text.push_str(&format!("\n  {}: {}", component.name, component.reason));
-    }
-    text.push_str("\nrejected:");
-    for rejected in &report.rejected {
-        text.push_str(&format!("\n  {}: {}", rejected.placement, rejected.because));
     }
     text
 }

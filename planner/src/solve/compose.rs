@@ -1,89 +1,173 @@
 //! Bytes of a combination of places, on every device in every phase.
 
-use protocol::plan::PhaseBytes;
-use protocol::{Bytes, Phase, Residency};
+use protocol::plan::{PhaseBytes, STAGING_BYTES};
+use protocol::{Bytes, Phase};
 
-use super::{Place, Problem};
+use super::Problem;
+use super::place::Place;
 
-/// Bytes by device and phase.
+/// Phases of the longest timeline.
+const PHASES_MAX: usize = 4;
+
+/// Bytes by device and phase. Grows with each component that is added, which lets the search cut what is over a
+/// budget already.
+#[derive(Debug, Clone)]
 pub struct Composition {
-    devices: Vec<[PhaseBytes; 3]>,
-    host: [PhaseBytes; 3],
+    timeline: &'static [Phase],
+    /// The devices in the inventory's order, then the host.
+    memories: Vec<Memory>,
+}
+
+/// A memory of which more is needed than may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Over {
+    /// The device; `None` for the host.
+    pub device: Option<usize>,
+    /// The phase in which most is needed.
+    pub phase: Phase,
+    /// What is needed then.
+    pub needed_bytes: Bytes,
+    /// What may be used.
+    pub budget_bytes: Bytes,
+}
+
+/// One device's bytes, or the host's.
+#[derive(Debug, Clone, Copy, Default)]
+struct Memory {
+    used: bool,
+    /// Taken in every phase beside weights, arenas and slots.
+    fixed_bytes: Bytes,
+    weights: [Bytes; PHASES_MAX],
+    compute: [Bytes; PHASES_MAX],
+    staging: [Bytes; PHASES_MAX],
+}
+
+impl Memory {
+    fn peak_bytes(&self, phase: usize) -> Bytes {
+        self.weights[phase] + self.compute[phase] + self.staging[phase] + self.fixed_bytes
+    }
 }
 
 impl Composition {
-    /// The phases of a device, or of the host for `None`.
-    pub fn of(&self, device: Option<usize>) -> &[PhaseBytes; 3] {
-        match device {
-            Some(index) => &self.devices[index],
-            None => &self.host,
+    /// A job without any component.
+    pub fn new(problem: &Problem<'_>) -> Composition {
+        let timeline = problem.job.timeline();
+        let mut memories = vec![Memory::default(); problem.inventory.devices.len() + 1];
+        if let Some(host) = memories.last_mut() {
+            host.fixed_bytes = problem.profile.job_bytes;
+            host.weights = [problem.profile.changed_bytes; PHASES_MAX];
+        }
+        Composition { timeline, memories }
+    }
+
+    /// The first components in these places; the rest count as nowhere.
+    pub fn of(problem: &Problem<'_>, places: &[&Place]) -> Composition {
+        let mut composition = Composition::new(problem);
+        for (component, place) in problem.profile.components.iter().zip(places) {
+            composition.add(problem, component.phase, place);
+        }
+        composition
+    }
+
+    /// Adds a component that computes in this phase.
+    pub fn add(&mut self, problem: &Problem<'_>, phase: Phase, place: &Place) {
+        let now = self.index(phase).expect("components compute in the timeline");
+        let host = self.memories.len() - 1;
+        for part in &place.parts {
+            let memory = &mut self.memories[part.device.unwrap_or(host)];
+            for weights in &mut memory.weights {
+                *weights += part.resident_bytes;
+            }
+            memory.weights[now] += part.lazy_bytes;
+            memory.compute[now] = memory.compute[now].max(part.compute_bytes);
+            memory.staging[now] += part.staging_bytes();
+            let newly = part.device.filter(|_| !memory.used);
+            memory.used = true;
+            if let Some(device) = newly {
+                memory.fixed_bytes = problem.inventory.devices[device].overhead_bytes;
+                for staging in &mut self.memories[host].staging {
+                    *staging += STAGING_BYTES;
+                }
+            }
         }
     }
 
-    /// The first device, or the host as `None`, that needs more than its budget, with the phase in which it
-    /// needs most.
-    pub fn over(&self, problem: &Problem<'_>) -> Option<(Option<usize>, &PhaseBytes)> {
-        let host = (None, &self.host, problem.budgets.host);
-        let devices = self.devices.iter().zip(&problem.budgets.devices).enumerate();
-        let devices = devices.map(|(index, (phases, &budget))| (Some(index), phases, budget));
-        devices.chain([host]).find_map(|(device, phases, budget)| {
-            let largest = phases.iter().max_by_key(|phase| phase.peak_bytes);
-            largest.filter(|phase| phase.peak_bytes > budget).map(|phase| (device, phase))
-        })
+    /// Adds what a component that is added already takes when its lazy weights are on their way in the phase
+    /// before its own.
+    pub fn prefetch(&mut self, phase: Phase, place: &Place) {
+        let now = self.index(phase).expect("components compute in the timeline");
+        let before = now.checked_sub(1).expect("a phase before the first");
+        let host = self.memories.len() - 1;
+        for part in &place.parts {
+            self.memories[part.device.unwrap_or(host)].weights[before] += part.lazy_bytes;
+        }
+    }
+
+    /// The phases of a device, or of the host for `None`.
+    pub fn phases(&self, device: Option<usize>) -> Vec<PhaseBytes> {
+        let memory = &self.memories[device.unwrap_or(self.memories.len() - 1)];
+        let phases = self.timeline.iter().enumerate().map(|(index, &phase)| PhaseBytes {
+            phase,
+            weights_bytes: memory.weights[index],
+            compute_bytes: memory.compute[index],
+            staging_bytes: memory.staging[index],
+            peak_bytes: memory.peak_bytes(index),
+        });
+        phases.collect()
+    }
+
+    /// Whether any component computes on a device.
+    pub fn uses(&self, device: usize) -> bool {
+        self.memories[device].used
+    }
+
+    /// Whether every budget holds.
+    pub fn fits(&self, problem: &Problem<'_>) -> bool {
+        let phases = || 0..self.timeline.len();
+        let budgets = problem.budgets.devices.iter().chain([&problem.budgets.host]);
+        let mut each = self.memories.iter().zip(budgets);
+        each.all(|(memory, budget)| phases().all(|phase| memory.peak_bytes(phase) <= *budget))
+            && phases().all(|phase| self.pool_bytes(problem, phase) <= problem.budgets.host_ceiling)
+    }
+
+    /// The first memory that needs more than its budget, in the phase in which it needs most: a device's, the host's,
+    /// or the pool that the host shares with integrated devices.
+    pub fn over(&self, problem: &Problem<'_>) -> Option<Over> {
+        let devices = (0..problem.inventory.devices.len()).map(Some).chain([None]);
+        let each = devices.map(|device| {
+            let largest = self.phases(device).into_iter().max_by_key(|phase| phase.peak_bytes);
+            let PhaseBytes { phase, peak_bytes, .. } = largest.expect("a timeline has phases");
+            Over { device, phase, needed_bytes: peak_bytes, budget_bytes: problem.budget(device) }
+        });
+        let pool = self.timeline.iter().enumerate().map(|(index, &phase)| Over {
+            device: None,
+            phase,
+            needed_bytes: self.pool_bytes(problem, index),
+            budget_bytes: problem.budgets.host_ceiling,
+        });
+        each.chain(pool).find(|over| over.needed_bytes > over.budget_bytes)
+    }
+
+    /// What the host and the integrated devices take together: their memory is one. Nothing where no integrated
+    /// device is used.
+    fn pool_bytes(&self, problem: &Problem<'_>, phase: usize) -> Bytes {
+        let devices = self.memories.iter().zip(&problem.inventory.devices);
+        let integrated = devices.filter(|(memory, device)| memory.used && device.integrated);
+        let shared: Bytes = integrated.map(|(memory, _)| memory.peak_bytes(phase)).sum();
+        let host = self.memories.last().map_or(Bytes::ZERO, |host| host.peak_bytes(phase));
+        if shared > Bytes::ZERO { shared + host } else { Bytes::ZERO }
     }
 
     /// Peaks of all devices and the host together.
     pub fn total(&self) -> Bytes {
-        let peaks = self.devices.iter().chain([&self.host]);
-        peaks.map(|phases| phases.iter().map(|p| p.peak_bytes).max().unwrap_or_default()).sum()
+        let peak = |memory: &Memory| {
+            let phases = (0..self.timeline.len()).map(|phase| memory.peak_bytes(phase));
+            phases.max().unwrap_or_default()
+        };
+        self.memories.iter().map(peak).sum()
     }
-}
 
-/// Composes the bytes of the first components in these places; the rest count as nowhere. Bytes only grow
-/// with each further component, which lets the search cut what is over a budget already.
-pub fn bytes(problem: &Problem<'_>, places: &[Place]) -> Composition {
-    let devices = (0..problem.inventory.devices.len()).map(|index| {
-        let used = places.iter().any(|place| place.device == Some(index));
-        let overhead = problem.inventory.devices[index].overhead_bytes;
-        phases(problem, places, Some(index), if used { overhead } else { Bytes::ZERO })
-    });
-    Composition {
-        devices: devices.collect(),
-        host: phases(problem, places, None, problem.profile.job_bytes),
+    fn index(&self, phase: Phase) -> Option<usize> {
+        self.timeline.iter().position(|known| *known == phase)
     }
-}
-
-fn phases(
-    problem: &Problem<'_>,
-    places: &[Place],
-    device: Option<usize>,
-    fixed: Bytes,
-) -> [PhaseBytes; 3] {
-    Phase::TIMELINE.map(|phase| {
-        let mut weights = Bytes::ZERO;
-        let mut compute = Bytes::ZERO;
-        for (component, place) in problem.profile.components.iter().zip(places) {
-            if place.device != device {
-                continue;
-            }
-            let now = component.phase == phase;
-            if place.residency == Residency::Resident || (place.residency == Residency::Lazy && now)
-            {
-                weights += component.weights_bytes;
-            }
-            if now {
-                let arena = component.compute_bytes(problem.backend(device));
-                compute = compute.max(arena.expect("places are on backends that it has"));
-            }
-        }
-        let key = (problem.device_id(device), phase);
-        let staging = problem.corrections.get(&key).copied().unwrap_or_default();
-        PhaseBytes {
-            phase,
-            weights_bytes: weights,
-            compute_bytes: compute,
-            staging_bytes: staging,
-            peak_bytes: weights + compute + staging + fixed,
-        }
-    })
 }

@@ -2,7 +2,8 @@
 
 use protocol::Bytes;
 
-use super::{Infeasible, Problem, compose, fits};
+use super::compose::Composition;
+use super::{Infeasible, Problem, fits};
 
 /// The answer for a problem without a solution.
 pub fn infeasible(problem: &Problem<'_>) -> Infeasible {
@@ -12,7 +13,7 @@ pub fn infeasible(problem: &Problem<'_>) -> Infeasible {
         return Infeasible { because, max_vram, max_ram, together: false };
     }
     // Both are short: the least device memory beside all of the host's, then the least of the host's.
-    let mut roomy = problem.clone();
+    let mut roomy = problem.without_adapted();
     roomy.budgets.host = roomy.budgets.host_ceiling;
     let max_vram = smallest_budget(&roomy);
     let max_ram = max_vram.and_then(|cap| {
@@ -23,11 +24,14 @@ pub fn infeasible(problem: &Problem<'_>) -> Infeasible {
 }
 
 /// The least cap, the same for every device, with which a plan exists; `None` where none does, or where no
-/// usable device is there. Exact: what fits in a budget fits in a larger one, so halving finds the edge.
+/// usable device is there. Exact: what fits in a budget fits in a larger one, so halving finds the edge. Places that
+/// were made for the present budgets do not count, as with that cap there would be others.
 pub fn smallest_budget(problem: &Problem<'_>) -> Option<Bytes> {
-    let ceilings = &problem.budgets.ceilings;
-    let usable = ceilings.iter().zip(&problem.unusable).filter(|(_, why)| why.is_none());
-    let largest = usable.map(|(ceiling, _)| *ceiling).max()?;
+    let problem = &problem.without_adapted();
+    let named = |index| problem.pins.iter().any(|pin| pin.devices.contains(&Some(index)));
+    let devices = problem.unusable.iter().enumerate();
+    let usable = devices.filter(|(index, why)| why.is_none() || named(*index));
+    let largest = usable.map(|(index, _)| problem.budgets.ceilings[index]).max()?;
     edge(largest, |cap| {
         let mut problem = problem.clone();
         problem.budgets.devices = capped(&problem, cap);
@@ -68,8 +72,14 @@ fn edge(largest: Bytes, fits: impl Fn(Bytes) -> bool) -> Option<Bytes> {
 /// Which memory is short for the component that needs the most of it.
 fn because(problem: &Problem<'_>) -> String {
     let names: Vec<&str> = problem.inventory.devices.iter().map(|d| d.id.as_str()).collect();
-    for component in &problem.profile.components {
-        let mut places = problem.places(component);
+    for (index, component) in problem.profile.components.iter().enumerate() {
+        let places = &problem.places[index];
+        if places.is_empty() && !problem.pins[index].is_free() {
+            return format!(
+                "{} has no place where it is pinned: it cannot be computed there, or the host does not compute in place of a device",
+                component.name
+            );
+        }
         if places.is_empty() {
             let why = problem.unusable.iter().flatten().next().cloned();
             return format!(
@@ -80,26 +90,19 @@ fn because(problem: &Problem<'_>) -> String {
             );
         }
         // Alone in its least demanding place a component either fits, or nothing will.
-        let mut alone = problem.clone();
-        let profile = protocol::ModelProfile {
-            components: vec![component.clone()],
-            ..problem.profile.clone()
-        };
-        alone.profile = &profile;
-        places.sort_by_key(|place| compose::bytes(&alone, &[*place]).total());
-        let fits =
-            places.iter().any(|place| compose::bytes(&alone, &[*place]).over(&alone).is_none());
-        if !fits {
-            let place = places[0];
-            let bytes = compose::bytes(&alone, &[place]);
-            let (device, phase) = bytes.over(&alone).expect("it does not fit");
+        let profile = problem.profile_alone(index);
+        let alone = problem.alone(index, &profile);
+        if !fits(&alone) {
+            let bytes = places.iter().map(|place| Composition::of(&alone, &[place]));
+            let least = bytes.min_by_key(Composition::total).expect("it has places");
+            let over = least.over(&alone).expect("it does not fit");
             return format!(
                 "{} needs {} B on {} in the {} phase, the budget is {} B",
                 component.name,
-                phase.peak_bytes.0,
-                problem.device_id(device),
-                phase.phase,
-                problem.budget(device).0
+                over.needed_bytes.0,
+                problem.device_id(over.device),
+                over.phase,
+                over.budget_bytes.0
             );
         }
     }

@@ -1,12 +1,16 @@
 //! The solver against an enumeration of everything, and its rules on small made-up problems.
 
 mod made_up;
+mod pinned;
+mod times;
 
-use protocol::StorageType;
 use protocol::check::check;
+use protocol::plan::STAGING_BYTES;
+use protocol::profile::ComponentProfile;
+use protocol::{Phase, Residency, StorageType};
 
 use super::*;
-use made_up::{Case, Dice, component, random_component, segment};
+use made_up::{Case, Dice, TIMELINE, component, random_component, segment};
 
 /// Made-up problems for each property.
 const CASES: u64 = 300;
@@ -214,7 +218,7 @@ fn a_refusal_names_the_component_the_device_and_the_bytes() {
 #[test]
 fn four_devices_and_six_components_are_searched_whole() {
     let names = ["clip", "clip2", "t5", "dit", "vae", "upscaler"];
-    let phase = |index: usize| Phase::TIMELINE[[0, 0, 0, 1, 2, 2][index]];
+    let phase = |index: usize| TIMELINE[[0, 0, 0, 1, 2, 2][index]];
     for seed in 0..3 {
         let dice = &mut Dice(seed);
         let components = names.iter().enumerate();
@@ -239,4 +243,35 @@ fn four_devices_and_six_components_are_searched_whole() {
             }
         }
     }
+}
+
+#[test]
+fn an_integrated_device_is_used_when_named_and_shares_the_hosts_memory() {
+    let mut case = Case::plain(1, Bytes::gib(1), blocks(&THREE));
+    case.inventory.devices[0].integrated = true;
+    case.unusable[0] = Some("virtual0 is integrated".to_owned());
+    let solved = |case: &Case, named: bool| {
+        let mut problem = case.problem(Objective::Latency);
+        let pin = Pin { devices: vec![Some(0)], ..Pin::FREE };
+        problem.pins = vec![Pin::FREE, if named { pin } else { Pin::FREE }, Pin::FREE];
+        problem.places = places(&problem, &[], &[]);
+        let plan = solve(&problem, 1).map(|solution| solution.plan);
+        plan.map(|plan| {
+            plan.components.into_iter().map(|c| c.devices[0].clone()).collect::<Vec<_>>()
+        })
+    };
+    let (host, device) = (DeviceId::host, DeviceId("virtual0".to_owned()));
+    assert_eq!(solved(&case, false), Ok(vec![host(); 3]));
+    assert_eq!(solved(&case, true), Ok(vec![host(), device, host()]));
+    // What both take at one time: the device its DiT with the arena, the host its buffers, and what is pinned.
+    let (on_device, on_host) = (7680 + 512, 100 + STAGING_BYTES.0);
+    case.budgets.host_ceiling = Bytes(on_device + on_host);
+    assert!(solved(&case, true).is_ok());
+    case.budgets.host_ceiling = Bytes(on_device + on_host - 1);
+    let refused = solved(&case, true).expect_err("one pool");
+    assert!(
+        refused.because.contains(&format!("needs {} B on host", on_device + on_host)),
+        "{}",
+        refused.because
+    );
 }

@@ -1,18 +1,20 @@
 //! The profile's file as serde reads it, and the rules that span several keys.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use protocol::Bytes;
+use protocol::limits::UNSUPPORTED_MAX;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::values::{ByteRate, FlopRate, PositiveSize, Size};
-use super::{
-    DEVICES_MAX, DeviceProfile, HostProfile, OPTIMIZE_VALUES, PolicyProfile, Profile,
-    ProfileDevices, ProfileError,
-};
+use super::{DEVICES_MAX, DeviceProfile, HostProfile, Profile, ProfileDevices, ProfileError};
 use crate::budget::{Cap, VramCaps, parse_margin};
 use crate::inventory::DeviceKind;
+use crate::policy::lora::parse_loras;
+use crate::policy::pins::{PinError, Pins};
+use crate::policy::tile::parse_tile;
+use crate::policy::{Wishes, parse_mapping_policy, parse_objective};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,6 +68,9 @@ struct DeviceSection {
     overhead: Option<Spanned<Size>>,
     uuid: Option<String>,
     fail_allocation: Option<Spanned<u32>>,
+    fail_copy: Option<Spanned<u32>>,
+    taken: Option<Spanned<Size>>,
+    unsupported: Option<Spanned<Vec<String>>>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -82,6 +87,14 @@ struct PolicySection {
     max_ram: Option<Spanned<String>>,
     optimize: Option<Spanned<String>>,
     margin: Option<Spanned<String>>,
+    backend: Option<Spanned<String>>,
+    params_backend: Option<Spanned<String>>,
+    split_mode: Option<Spanned<String>>,
+    lookahead: Option<Spanned<String>>,
+    vae_tile: Option<Spanned<String>>,
+    mmap_policy: Option<Spanned<String>>,
+    lora: Option<Spanned<Vec<String>>>,
+    no_prefetch: Option<bool>,
 }
 
 /// The most logical CPUs of a profile; the kernel's own limit on x86.
@@ -174,14 +187,7 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         KindKey::Cuda => DeviceKind::Cuda,
         KindKey::Virtual => DeviceKind::Virtual,
     };
-    if let Some(nth) = &section.fail_allocation {
-        if kind != DeviceKind::Virtual {
-            return fail(nth.span(), "only a virtual device can fail on demand");
-        }
-        if *nth.get_ref() == 0 {
-            return fail(nth.span(), "allocations are counted from 1");
-        }
-    }
+    check_failures(&section, kind)?;
     if kind == DeviceKind::Cuda {
         for (missing, key) in [
             (section.flops.is_none(), "flops"),
@@ -210,28 +216,79 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         overhead_bytes: section.overhead.map(|size| size.into_inner().0),
         uuid: section.uuid,
         fail_allocation: section.fail_allocation.map(Spanned::into_inner),
+        fail_copy: section.fail_copy.map(Spanned::into_inner),
+        taken_bytes: section.taken.map_or(Bytes::ZERO, |size| size.into_inner().0),
+        unsupported: section.unsupported.map(Spanned::into_inner).unwrap_or_default(),
     })
 }
 
-fn policy(section: PolicySection) -> Result<PolicyProfile, TextError> {
-    Ok(PolicyProfile {
+/// The keys by which tests make a virtual device fail.
+fn check_failures(section: &DeviceSection, kind: DeviceKind) -> Result<(), TextError> {
+    let DeviceSection { fail_allocation, fail_copy, taken, unsupported, .. } = section;
+    let spans = [
+        fail_allocation.as_ref().map(Spanned::span),
+        fail_copy.as_ref().map(Spanned::span),
+        taken.as_ref().map(Spanned::span),
+        unsupported.as_ref().map(Spanned::span),
+    ];
+    if let (DeviceKind::Cuda, Some(span)) = (kind, spans.into_iter().flatten().next()) {
+        return fail(span, "only a virtual device can fail on demand");
+    }
+    for (nth, what) in [(fail_allocation, "allocations"), (fail_copy, "copies")] {
+        if let Some(nth) = nth.as_ref().filter(|nth| *nth.get_ref() == 0) {
+            return fail(nth.span(), format!("{what} are counted from 1"));
+        }
+    }
+    if let Some(taken) = taken.as_ref().filter(|taken| taken.get_ref().0 > section.total.0) {
+        return fail(taken.span(), format!("more than the device's total, {}", section.total.0));
+    }
+    let Some(names) = unsupported else { return Ok(()) };
+    if names.get_ref().len() > UNSUPPORTED_MAX {
+        return fail(names.span(), format!("more than {UNSUPPORTED_MAX} operations"));
+    }
+    match names.get_ref().iter().any(|name| name.len() > KEY_CHARS_MAX) {
+        true => {
+            fail(names.span(), format!("an operation's name of more than {KEY_CHARS_MAX} bytes"))
+        }
+        false => Ok(()),
+    }
+}
+
+fn policy(section: PolicySection) -> Result<Wishes, TextError> {
+    let pins = |problem: Result<Pins, PinError>| problem.err().map(|e| e.to_string());
+    Ok(Wishes {
         max_vram: checked(section.max_vram, |text| {
             VramCaps::parse(text).err().map(|e| e.to_string())
         })?,
         max_ram: checked(section.max_ram, |text| Cap::parse(text).err().map(|e| e.to_string()))?,
         optimize: checked(section.optimize, |text| {
-            let known = OPTIMIZE_VALUES.contains(&text);
-            (!known).then(|| format!("not one of {}", OPTIMIZE_VALUES.join(", ")))
+            parse_objective(text).err().map(|e| e.to_string())
         })?,
         margin: checked(section.margin, |text| parse_margin(text).err().map(|e| e.to_string()))?,
+        backend: checked(section.backend, |text| pins(Pins::parse(Some(text), None, None, None)))?,
+        params_backend: checked(section.params_backend, |text| {
+            pins(Pins::parse(None, Some(text), None, None))
+        })?,
+        split_mode: checked(section.split_mode, |text| {
+            pins(Pins::parse(None, None, Some(text), None))
+        })?,
+        lookahead: checked(section.lookahead, |text| {
+            pins(Pins::parse(None, None, None, Some(text)))
+        })?,
+        vae_tile: checked(section.vae_tile, |text| parse_tile(text).err().map(|e| e.to_string()))?,
+        mmap_policy: checked(section.mmap_policy, |text| {
+            parse_mapping_policy(text).err().map(|e| e.to_string())
+        })?,
+        lora: checked(section.lora, |texts| parse_loras(texts).err().map(|e| e.to_string()))?,
+        no_prefetch: section.no_prefetch,
     })
 }
 
-/// The text, unless `problem` finds one in it.
-fn checked(
-    value: Option<Spanned<String>>,
-    problem: impl Fn(&str) -> Option<String>,
-) -> Result<Option<String>, TextError> {
+/// The value, unless `problem` finds one in it.
+fn checked<T: Deref>(
+    value: Option<Spanned<T>>,
+    problem: impl Fn(&T::Target) -> Option<String>,
+) -> Result<Option<T>, TextError> {
     let Some(value) = value else { return Ok(None) };
     match problem(value.get_ref()) {
         Some(message) => fail(value.span(), message),

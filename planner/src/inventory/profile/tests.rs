@@ -41,7 +41,7 @@ fn the_example_of_the_readme_is_a_profile() {
 }
 
 /// Each key of the format and its sections, for the README's test.
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 38] = [
     "name",
     "description",
     "devices",
@@ -62,10 +62,21 @@ const KEYS: [&str; 27] = [
     "overhead",
     "uuid",
     "fail_allocation",
+    "fail_copy",
+    "taken",
+    "unsupported",
     "max_vram",
     "max_ram",
     "optimize",
     "margin",
+    "backend",
+    "params_backend",
+    "split_mode",
+    "lookahead",
+    "vae_tile",
+    "mmap_policy",
+    "lora",
+    "no_prefetch",
     "[host]",
     "[[device]]",
     "[policy]",
@@ -79,6 +90,59 @@ fn with_device(keys: &str) -> String {
 /// A good device that ends in `more`, which is line 6.
 fn with_key(kind: &str, more: &str) -> String {
     with_device(&format!("kind = \"{kind}\"\ntotal = \"2GiB\"\nlink = \"1GiB/s\"\n{more}\n"))
+}
+
+/// A policy of one key, which is line 3.
+fn with_policy(key: &str) -> String {
+    format!("name = \"t\"\n[policy]\n{key}\n")
+}
+
+fn many_operations() -> String {
+    format!("unsupported = [{}]", "\"Conv2d\", ".repeat(65))
+}
+
+#[test]
+fn a_policy_is_kept_as_it_would_be_written() {
+    let text = r#"
+name = "t"
+[[device]]
+kind = "virtual"
+total = "2GiB"
+link = "1GiB/s"
+fail_copy = 7
+taken = "5MiB"
+unsupported = ["Conv2d", "GroupNorm"]
+[policy]
+backend = "dit=virtual0&cpu"
+params_backend = "dit=cpu"
+split_mode = "layer"
+lookahead = "dit=3"
+vae_tile = "64:0.5"
+mmap_policy = "drop"
+lora = ["a.safetensors:0.5", "b:c"]
+no_prefetch = true
+"#;
+    let Profile { policy, devices, .. } = Profile::parse(text, "t").expect("a good profile");
+    let ProfileDevices::Listed(devices) = devices else { panic!("one is listed") };
+    let device = &devices[0];
+    assert_eq!((device.fail_copy, device.taken_bytes), (Some(7), Bytes::mib(5)));
+    assert_eq!(device.unsupported, ["Conv2d", "GroupNorm"]);
+    let text = |text: &str| Some(text.to_owned());
+    let expected = Wishes {
+        backend: text("dit=virtual0&cpu"),
+        params_backend: text("dit=cpu"),
+        split_mode: text("layer"),
+        lookahead: text("dit=3"),
+        vae_tile: text("64:0.5"),
+        mmap_policy: text("drop"),
+        lora: Some(vec!["a.safetensors:0.5".to_owned(), "b:c".to_owned()]),
+        no_prefetch: Some(true),
+        ..Wishes::default()
+    };
+    assert_eq!(policy, expected);
+    // A flag replaces the whole of its key, and no other.
+    let flags = Wishes { backend: text("vae=cpu"), ..Wishes::default() };
+    assert_eq!(flags.over(&policy), Wishes { backend: text("vae=cpu"), ..expected });
 }
 
 #[test]
@@ -134,6 +198,28 @@ fn what_is_wrong_is_named_with_line_and_key() {
         ("name = \"t\"\n[policy]\nmax_ram = \"a=1\"".to_owned(), 3, Some("max_ram"), "no amount"),
         ("name = \"t\"\n[policy]\nmargin = \"-1\"".to_owned(), 3, Some("margin"), "no amount"),
         ("name = \"t\"\n[policy]\noptimize = \"fun\"".to_owned(), 3, Some("optimize"), "latency"),
+        (with_key("virtual", "fail_copy = 0"), 6, Some("fail_copy"), "copies are counted from 1"),
+        (with_key("cuda", "fail_copy = 1"), 6, Some("fail_copy"), "only a virtual"),
+        (with_key("cuda", "taken = \"1MiB\""), 6, Some("taken"), "only a virtual"),
+        (with_key("virtual", "taken = \"3GiB\""), 6, Some("taken"), "more than the device's total"),
+        (with_key("cuda", "unsupported = []"), 6, Some("unsupported"), "only a virtual"),
+        (with_key("virtual", "unsupported = \"Conv2d\""), 6, Some("unsupported"), "invalid type"),
+        (
+            with_key("virtual", &many_operations()),
+            6,
+            Some("unsupported"),
+            "more than 64 operations",
+        ),
+        (with_policy("backend = \"dit=\""), 3, Some("backend"), "has no name"),
+        (with_policy("params_backend = \"x\""), 3, Some("params_backend"), "no place for weights"),
+        (with_policy("split_mode = \"x\""), 3, Some("split_mode"), "no way to split"),
+        (with_policy("lookahead = \"0\""), 3, Some("lookahead"), "not within 1 to 64"),
+        (with_policy("lookahead = 2"), 3, Some("lookahead"), "invalid type: integer"),
+        (with_policy("vae_tile = \"x\""), 3, Some("vae_tile"), "is no tile"),
+        (with_policy("mmap_policy = \"x\""), 3, Some("mmap_policy"), "keep, sequential, drop"),
+        (with_policy("lora = \"a\""), 3, Some("lora"), "invalid type: string"),
+        (with_policy("lora = [\":1\"]"), 3, Some("lora"), "names no LoRA file"),
+        (with_policy("no_prefetch = 1"), 3, Some("no_prefetch"), "invalid type: integer"),
     ];
     for (text, expected_line, expected_key, expected_message) in cases {
         match Profile::parse(&text, "some.toml") {

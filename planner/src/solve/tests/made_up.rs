@@ -3,15 +3,21 @@
 //! Bytes and times are summed here anew, from what the documentation says of them. Rates are powers of two, so
 //! that all these sums are exact, and ties are ties.
 
-use protocol::StorageType;
-use protocol::profile::{BackendBytes, SegmentProfile, StorageBytes};
+use std::collections::BTreeSet;
+
+use protocol::plan::{Lora, STAGING_BYTES};
+use protocol::profile::{BackendBytes, ComponentProfile, SegmentProfile, StorageBytes};
+use protocol::{Phase, Residency, StorageType};
 
 use super::super::*;
 use crate::inventory::Rate;
 use crate::inventory::tests::{device_of, host_of};
 
 /// The host, among the columns of [`peaks`], stands after the devices.
-pub(super) type Peaks = Vec<[u64; 3]>;
+pub(super) type Peaks = Vec<Vec<u64>>;
+
+/// The phases of a job without a picture to start from.
+pub(super) const TIMELINE: [Phase; 3] = [Phase::Condition, Phase::Denoise, Phase::Decode];
 
 /// What a problem borrows.
 #[derive(Clone)]
@@ -21,7 +27,15 @@ pub(super) struct Case {
     pub(super) unusable: Vec<Option<String>>,
     pub(super) profile: ModelProfile,
     job: JobShape,
-    pub(super) corrections: Corrections,
+    options: GraphOptions,
+}
+
+/// A place of a component that is not split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Whole {
+    /// Index of the device; `None` for the host.
+    pub(super) device: Option<usize>,
+    pub(super) residency: Residency,
 }
 
 /// What is compared, in this order: bytes for `memory` only, time, lazy components, copies in RAM, bytes.
@@ -63,6 +77,7 @@ pub(super) fn segment(
 ) -> SegmentProfile {
     SegmentProfile {
         name: name.to_owned(),
+        block: true,
         weights_bytes: weights,
         storage: vec![StorageBytes { storage, bytes: weights }],
         arena_bytes: Bytes::ZERO,
@@ -88,6 +103,7 @@ pub(super) fn component(
         weights_bytes,
         compute: kinds.map(|backend| BackendBytes { backend, bytes: Bytes(512) }).to_vec(),
         boundary_bytes: Bytes::ZERO,
+        splits_rows: false,
         segments,
     }
 }
@@ -110,7 +126,13 @@ impl Case {
                 host_ceiling: Bytes::gib(4),
             },
             unusable: vec![None; devices],
-            profile: ModelProfile { family: "test".to_owned(), components, job_bytes: Bytes(100) },
+            profile: ModelProfile {
+                family: "test".to_owned(),
+                components,
+                job_bytes: Bytes(100),
+                changed_bytes: Bytes::ZERO,
+                notices: Vec::new(),
+            },
             job: JobShape {
                 width: 64,
                 height: 64,
@@ -118,8 +140,10 @@ impl Case {
                 batch: 1,
                 max_sequence_length: 32,
                 true_cfg: false,
+                init_image: false,
+                first_step: 0,
             },
-            corrections: Corrections::new(),
+            options: GraphOptions::default(),
         }
     }
 
@@ -128,8 +152,7 @@ impl Case {
         let dice = &mut Dice(seed);
         let names = ["clip", "t5", "dit", "vae"];
         let count = 1 + dice.below(4) as usize;
-        let mut phases: Vec<Phase> =
-            (0..count).map(|_| Phase::TIMELINE[dice.below(3) as usize]).collect();
+        let mut phases: Vec<Phase> = (0..count).map(|_| TIMELINE[dice.below(3) as usize]).collect();
         phases.sort();
         let components = phases.iter().zip(names);
         let components = components.map(|(&phase, name)| random_component(dice, name, phase));
@@ -150,11 +173,6 @@ impl Case {
             case.budgets.ceilings[index] = ceiling;
             case.budgets.devices[index] = Bytes(dice.below(ceiling.0 + 1));
             case.unusable[index] = dice.one_in(6).then(|| "it is a stone".to_owned());
-            if dice.one_in(8) {
-                let phase = Phase::TIMELINE[dice.below(3) as usize];
-                let extra = Bytes(dice.below(1000));
-                case.corrections.insert((DeviceId(device.id.clone()), phase), extra);
-            }
         }
         let host = &mut case.inventory.host;
         host.compute = dice.one_in(2);
@@ -162,13 +180,24 @@ impl Case {
         host.f32_flops_per_s = dice.rate();
         host.memory_bytes_per_s = dice.rate();
         host.storage_bytes_per_s = dice.rate();
-        case.budgets.host_ceiling = Bytes(dice.below(12_000));
-        case.budgets.host = Bytes(dice.below(case.budgets.host_ceiling.0 + 1));
+        // Some hosts have no room for the pinned memory of all their devices.
+        let room = case.inventory.devices.len() as u64 - u64::from(dice.one_in(4));
+        // Weights are changed by LoRA only.
+        if dice.below(2) == 1 {
+            case.profile.changed_bytes = Bytes(300);
+            case.options.loras.push(Lora { path: "lora".to_owned(), weight: 1.0 });
+        }
+        case.budgets.host_ceiling = Bytes(dice.below(12_000) + room * STAGING_BYTES.0);
+        let less = match dice.one_in(3) {
+            true => dice.below(case.budgets.host_ceiling.0 + 1),
+            false => dice.below(case.budgets.host_ceiling.0.min(12_000) + 1),
+        };
+        case.budgets.host = case.budgets.host_ceiling - Bytes(less);
         case
     }
 
     pub(super) fn problem(&self, objective: Objective) -> Problem<'_> {
-        Problem {
+        let mut problem = Problem {
             inventory: &self.inventory,
             budgets: self.budgets.clone(),
             unusable: self.unusable.clone(),
@@ -176,8 +205,14 @@ impl Case {
             profile: &self.profile,
             job: &self.job,
             objective,
-            corrections: self.corrections.clone(),
-        }
+            options: &self.options,
+            mapping_policy: MappingPolicy::Keep,
+            pins: vec![Pin::FREE; self.profile.components.len()],
+            prefetch: false,
+            places: Arc::new([]),
+        };
+        problem.places = super::super::places(&problem, &[], &[]);
+        problem
     }
 
     pub(super) fn solve(&self, objective: Objective) -> Result<Solution, Infeasible> {
@@ -186,7 +221,7 @@ impl Case {
 
     /// Every place of a component, from the rules: on usable devices that it has an arena for, and on a host
     /// that computes.
-    pub(super) fn places(&self, component: &ComponentProfile) -> Vec<Place> {
+    pub(super) fn places(&self, component: &ComponentProfile) -> Vec<Whole> {
         let mut places = Vec::new();
         for (index, device) in self.inventory.devices.iter().enumerate() {
             let kind = match device.kind {
@@ -195,23 +230,23 @@ impl Case {
             };
             let computes = component.compute.iter().any(|entry| entry.backend == kind);
             if self.unusable[index].is_none() && computes {
-                places.push(Place { device: Some(index), residency: Residency::Resident });
-                places.push(Place { device: Some(index), residency: Residency::Lazy });
+                places.push(Whole { device: Some(index), residency: Residency::Resident });
+                places.push(Whole { device: Some(index), residency: Residency::Lazy });
             }
         }
         if self.inventory.host.compute {
             for residency in [Residency::Mapped, Residency::Resident, Residency::Lazy] {
-                places.push(Place { device: None, residency });
+                places.push(Whole { device: None, residency });
             }
         }
         places
     }
 
     /// Peaks of each device, and then of the host, by phase.
-    pub(super) fn peaks(&self, places: &[Place]) -> Peaks {
+    pub(super) fn peaks(&self, places: &[Whole]) -> Peaks {
         let devices = (0..self.inventory.devices.len()).map(Some).chain([None]);
         let peak = |device: Option<usize>, phase: Phase| {
-            let (kind, id, fixed) = match device {
+            let (kind, fixed) = match device {
                 Some(index) => {
                     let known = &self.inventory.devices[index];
                     let used = places.iter().any(|place| place.device == device);
@@ -220,9 +255,14 @@ impl Case {
                         DeviceKind::Virtual => BackendKind::Virtual,
                     };
                     let overhead = if used { known.overhead_bytes.0 } else { 0 };
-                    (kind, known.id.clone(), overhead)
+                    (kind, overhead)
                 }
-                None => (BackendKind::Host, "host".to_owned(), self.profile.job_bytes.0),
+                None => {
+                    let used: BTreeSet<usize> = places.iter().filter_map(|p| p.device).collect();
+                    let pinned = STAGING_BYTES.0 * used.len() as u64;
+                    let job = self.profile.job_bytes.0 + self.profile.changed_bytes.0;
+                    (BackendKind::Host, job + pinned)
+                }
             };
             let (mut weights, mut arena) = (0, 0);
             for (component, place) in self.profile.components.iter().zip(places) {
@@ -231,27 +271,26 @@ impl Case {
                     let held = match place.residency {
                         Residency::Resident => true,
                         Residency::Lazy => runs,
-                        Residency::Mapped => false,
+                        Residency::Mapped | Residency::Streamed => false,
                     };
                     weights += if held { component.weights_bytes.0 } else { 0 };
                     let entry = component.compute.iter().find(|entry| entry.backend == kind);
                     arena = if runs { arena.max(entry.unwrap().bytes.0) } else { arena };
                 }
             }
-            let more = self.corrections.get(&(DeviceId(id), phase)).map_or(0, |bytes| bytes.0);
-            weights + arena + fixed + more
+            weights + arena + fixed
         };
-        devices.map(|device| Phase::TIMELINE.map(|phase| peak(device, phase))).collect()
+        devices.map(|device| TIMELINE.map(|phase| peak(device, phase)).to_vec()).collect()
     }
 
-    pub(super) fn fits(&self, places: &[Place]) -> bool {
+    pub(super) fn fits(&self, places: &[Whole]) -> bool {
         let budgets = self.budgets.devices.iter().chain([&self.budgets.host]);
         let peaks = self.peaks(places);
         peaks.iter().zip(budgets).all(|(peaks, budget)| peaks.iter().all(|peak| *peak <= budget.0))
     }
 
     /// Seconds to load a component into a place, and to compute all of its calls there.
-    pub(super) fn seconds(&self, component: &ComponentProfile, place: Place) -> (f64, f64) {
+    pub(super) fn seconds(&self, component: &ComponentProfile, place: Whole) -> (f64, f64) {
         let host = &self.inventory.host;
         let bytes = component.tensor_bytes.0 as f64;
         let storage = host.storage_bytes_per_s.value;
@@ -284,7 +323,7 @@ impl Case {
         }
     }
 
-    pub(super) fn value(&self, objective: Objective, places: &[Place]) -> Value {
+    pub(super) fn value(&self, objective: Objective, places: &[Whole]) -> Value {
         let total = self.peaks(places).iter().map(|peaks| peaks.iter().max().unwrap()).sum();
         let mut ms = 0.0;
         for (component, place) in self.profile.components.iter().zip(places) {
@@ -294,18 +333,18 @@ impl Case {
             ms += 1e3 * if warm { compute } else { load + compute };
         }
         let lazy = places.iter().filter(|place| place.residency == Residency::Lazy).count();
-        let copied = |p: &&Place| p.device.is_none() && p.residency != Residency::Mapped;
+        let copied = |p: &&Whole| p.device.is_none() && p.residency != Residency::Mapped;
         let copies = places.iter().filter(copied).count();
         let bytes = if objective == Objective::Memory { total } else { 0 };
         Value(bytes, ms, lazy, copies, total)
     }
 
     /// Every combination that fits.
-    pub(super) fn fitting(&self) -> Vec<Vec<Place>> {
+    pub(super) fn fitting(&self) -> Vec<Vec<Whole>> {
         let mut combinations = vec![Vec::new()];
         for component in &self.profile.components {
             let places = self.places(component);
-            let extended = combinations.iter().flat_map(|chosen: &Vec<Place>| {
+            let extended = combinations.iter().flat_map(|chosen: &Vec<Whole>| {
                 places.iter().map(|place| [chosen.as_slice(), &[*place]].concat())
             });
             combinations = extended.collect();
@@ -315,9 +354,9 @@ impl Case {
     }
 
     /// The places that a plan gives to the components.
-    pub(super) fn places_of(&self, plan: &Plan) -> Vec<Place> {
+    pub(super) fn places_of(&self, plan: &Plan) -> Vec<Whole> {
         let index = |id: &DeviceId| self.inventory.devices.iter().position(|d| d.id == id.0);
-        let place = |component: &ComponentPlan| Place {
+        let place = |component: &protocol::plan::ComponentPlan| Whole {
             device: index(&component.devices[0]),
             residency: component.residency,
         };

@@ -1,0 +1,134 @@
+//! The arguments that pin places by hand. What is not pinned is chosen.
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::policy::Wishes;
+use crate::policy::tile::DEFAULT_TILE;
+
+/// What is pinned.
+#[derive(Debug, Default, Args)]
+pub struct PlacementArguments {
+    /// Devices that components compute on: dit=cuda0&cuda1,vae=cuda1,cond=cpu, with shares as dit=cuda0:3&cuda1:1;
+    /// `all`, names of components and of their kinds; the start of a device's name will do [default: chosen]
+    #[arg(long, value_name = "LIST")]
+    pub backend: Option<String>,
+    /// Where weights are while their component does not compute: cpu (in RAM, streamed to the device), disk (loaded
+    /// for their phase only) or device (resident), as dit=cpu,vae=disk [default: chosen]
+    #[arg(long, value_name = "LIST")]
+    pub params_backend: Option<String>,
+    /// How a component is split over a list of devices: layer or row, as dit=row [default: layer]
+    #[arg(long, value_name = "LIST")]
+    pub split_mode: Option<String>,
+    /// Stream slots on each device, 1 to 64: how far ahead weights are copied, as 4 or dit=4 [default: 2]
+    #[arg(long, value_name = "LIST")]
+    pub lookahead: Option<String>,
+    /// Pieces in which the VAE works: off, or pixels with an overlap, as 512, 512x768 or 512:0.25 [default: off]
+    #[arg(long, value_name = "TILE")]
+    pub vae_tile: Option<String>,
+    /// What happens to the pages of weight files: keep, sequential (read ahead, dropped behind the reader) or drop
+    /// (given back as soon as weights are on their device) [default: keep]
+    #[arg(long, value_name = "POLICY")]
+    pub mmap_policy: Option<String>,
+    /// A LoRA file to apply, with its weight, as style.safetensors:0.8; may be repeated [default weight: 1]
+    #[arg(long, value_name = "FILE[:WEIGHT]")]
+    pub lora: Vec<String>,
+    /// Load each weight in its own phase, none while an earlier one computes
+    #[arg(long)]
+    pub no_prefetch: bool,
+    #[command(flatten)]
+    former: FormerArguments,
+}
+
+/// Flags of stable-diffusion.cpp, for command lines that were made for it.
+#[derive(Debug, Default, Args)]
+struct FormerArguments {
+    #[arg(long, hide = true)]
+    clip_on_cpu: bool,
+    #[arg(long, hide = true)]
+    vae_on_cpu: bool,
+    #[arg(long, hide = true)]
+    control_net_cpu: bool,
+    #[arg(long = "offload-to-cpu", hide = true)]
+    params_on_cpu: bool,
+    #[arg(long, hide = true)]
+    vae_tiling: bool,
+}
+
+impl PlacementArguments {
+    /// The wishes that they make, the former flags written as the present ones.
+    pub fn wishes(&self) -> Result<Wishes> {
+        let FormerArguments { clip_on_cpu, vae_on_cpu, control_net_cpu, params_on_cpu, vae_tiling } =
+            self.former;
+        if control_net_cpu {
+            bail!("--control-net-cpu: there is no ControlNet to be placed; hint: leave it out");
+        }
+        if vae_tiling && self.vae_tile.is_some() {
+            bail!(
+                "--vae-tiling is --vae-tile {DEFAULT_TILE}, and another tile is given; hint: keep one"
+            );
+        }
+        let joined = |given: &Option<String>, more: &[(bool, &str)]| {
+            let more = more.iter().filter(|(asked, _)| *asked).map(|(_, text)| *text);
+            let all: Vec<&str> = given.as_deref().into_iter().chain(more).collect();
+            (!all.is_empty()).then(|| all.join(","))
+        };
+        Ok(Wishes {
+            backend: joined(&self.backend, &[(clip_on_cpu, "te=cpu"), (vae_on_cpu, "vae=cpu")]),
+            params_backend: joined(&self.params_backend, &[(params_on_cpu, "all=cpu")]),
+            split_mode: self.split_mode.clone(),
+            lookahead: self.lookahead.clone(),
+            vae_tile: joined(&self.vae_tile, &[(vae_tiling, DEFAULT_TILE)]),
+            mmap_policy: self.mmap_policy.clone(),
+            lora: (!self.lora.is_empty()).then(|| self.lora.clone()),
+            no_prefetch: self.no_prefetch.then_some(true),
+            ..Wishes::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn former() -> FormerArguments {
+        FormerArguments::default()
+    }
+
+    fn wishes(arguments: PlacementArguments) -> Wishes {
+        arguments.wishes().expect("good arguments")
+    }
+
+    #[test]
+    fn former_flags_are_written_as_the_present_ones() {
+        let none = wishes(PlacementArguments::default());
+        assert_eq!(none, Wishes::default());
+        let all = wishes(PlacementArguments {
+            backend: Some("dit=cuda0".to_owned()),
+            former: FormerArguments {
+                clip_on_cpu: true,
+                vae_on_cpu: true,
+                params_on_cpu: true,
+                vae_tiling: true,
+                ..former()
+            },
+            ..PlacementArguments::default()
+        });
+        assert_eq!(all.backend.as_deref(), Some("dit=cuda0,te=cpu,vae=cpu"));
+        assert_eq!(all.params_backend.as_deref(), Some("all=cpu"));
+        assert_eq!(all.vae_tile.as_deref(), Some("512:0.25"));
+    }
+
+    #[test]
+    fn what_has_no_meaning_is_refused() {
+        let former = FormerArguments { control_net_cpu: true, ..former() };
+        let arguments = PlacementArguments { former, ..PlacementArguments::default() };
+        let error = arguments.wishes().expect_err("there is no ControlNet").to_string();
+        assert!(error.contains("no ControlNet"), "{error}");
+        let former = FormerArguments { vae_tiling: true, ..self::former() };
+        let vae_tile = Some("64".to_owned());
+        let arguments = PlacementArguments { vae_tile, former, ..PlacementArguments::default() };
+        let error = arguments.wishes().expect_err("two tiles").to_string();
+        assert!(error.contains("--vae-tiling is --vae-tile 512:0.25"), "{error}");
+    }
+}

@@ -1,0 +1,86 @@
+//! A LoRA as people write it: a file, and how strongly it is applied.
+
+use protocol::limits::LORAS_MAX;
+
+/// A LoRA file that was asked for. Whether there is such a file is not known here.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoraWish {
+    /// The file, as written.
+    pub path: String,
+    /// Multiplies its scale.
+    pub weight: f32,
+}
+
+/// A LoRA that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoraError {
+    /// There is no file's name.
+    #[error(
+        "`{text}` names no LoRA file; hint: write FILE or FILE:WEIGHT, as style.safetensors:0.8"
+    )]
+    Unnamed {
+        /// What was written.
+        text: String,
+    },
+    /// More than a job can have.
+    #[error("{count} LoRA files are more than {LORAS_MAX}; hint: name fewer")]
+    TooMany {
+        /// How many.
+        count: usize,
+    },
+}
+
+/// Reads `FILE` or `FILE:WEIGHT` each. A file's name may have colons: only a number after the last one is a weight.
+///
+/// # Errors
+/// There is no file's name, or there are more files than [`LORAS_MAX`].
+pub fn parse_loras(texts: &[String]) -> Result<Vec<LoraWish>, LoraError> {
+    if texts.len() > LORAS_MAX {
+        return Err(LoraError::TooMany { count: texts.len() });
+    }
+    let lora = |text: &String| {
+        let weighted = text.rsplit_once(':').and_then(|(path, weight)| {
+            let weight: f32 = weight.trim().parse().ok()?;
+            weight.is_finite().then_some((path, weight))
+        });
+        let (path, weight) = weighted.unwrap_or((text, 1.0));
+        match path.trim().is_empty() {
+            true => Err(LoraError::Unnamed { text: text.chars().take(80).collect() }),
+            false => Ok(LoraWish { path: path.to_owned(), weight }),
+        }
+    };
+    texts.iter().map(lora).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_after_the_last_colon_is_a_weight() {
+        for (text, path, weight) in [
+            ("style.safetensors", "style.safetensors", 1.0),
+            ("style.safetensors:0.8", "style.safetensors", 0.8),
+            ("style.safetensors:-1", "style.safetensors", -1.0),
+            ("a:b.safetensors", "a:b.safetensors", 1.0),
+            ("a:b.safetensors:2", "a:b.safetensors", 2.0),
+            ("a:1:2", "a:1", 2.0),
+            ("style:inf", "style:inf", 1.0),
+            ("style:", "style:", 1.0),
+        ] {
+            let loras = parse_loras(&[text.to_owned()]).expect(text);
+            assert_eq!(loras, [LoraWish { path: path.to_owned(), weight }], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_a_name_and_there_are_not_too_many() {
+        for text in ["", " ", ":0.5", " :1"] {
+            let error = parse_loras(&[text.to_owned()]).expect_err(text);
+            assert!(matches!(error, LoraError::Unnamed { .. }), "{text}: {error}");
+        }
+        let many = vec!["a".to_owned(); LORAS_MAX + 1];
+        assert_eq!(parse_loras(&many), Err(LoraError::TooMany { count: LORAS_MAX + 1 }));
+        assert_eq!(parse_loras(&many[1..]).map(|loras| loras.len()), Ok(LORAS_MAX));
+    }
+}

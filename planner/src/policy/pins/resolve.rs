@@ -1,0 +1,286 @@
+//! Pins against a model and a machine: names become indices, and nonsense is refused.
+
+use protocol::plan::LOOKAHEAD;
+use protocol::profile::ComponentProfile;
+
+use super::subject::{Reach, known, reach};
+use super::{
+    ALL, BACKEND, Devices, Entry, Flag, HOST_NAMES, LOOKAHEAD as LOOKAHEAD_FLAG, PARAMS, Params,
+    PinError, Pins, SPLIT, Split,
+};
+use crate::inventory::Inventory;
+
+/// What is pinned of one component.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pin {
+    /// The devices it computes on, in order: indices in the inventory, `None` for the host. Empty where any
+    /// may be chosen.
+    pub devices: Vec<Option<usize>>,
+    /// The share of each of several devices; empty where they are to be chosen.
+    pub shares: Vec<u32>,
+    /// How it is split over several devices.
+    pub split: Split,
+    /// Where its weights are while it does not compute; `None` where that may be chosen.
+    pub params: Option<Params>,
+    /// Stream slots on each device, where it is streamed.
+    pub lookahead: u32,
+}
+
+impl Pin {
+    /// What is pinned of a component that nobody speaks of: nothing.
+    pub const FREE: Pin = Pin {
+        devices: Vec::new(),
+        shares: Vec::new(),
+        split: Split::Layer,
+        params: None,
+        lookahead: LOOKAHEAD,
+    };
+
+    /// Whether everything is chosen.
+    pub fn is_free(&self) -> bool {
+        self.devices.is_empty() && self.params.is_none()
+    }
+
+    /// Whether it computes on the host only.
+    pub fn on_host(&self) -> bool {
+        self.devices == [None]
+    }
+
+    /// Whether weights cannot be changed when they are loaded: they are streamed, or split by rows.
+    pub fn forbids_changes(&self) -> bool {
+        let rows = self.split == Split::Row && self.devices.len() > 1;
+        rows || self.params == Some(Params::Cpu)
+    }
+
+    /// Whether weights may pass through a ring of slots: they must, where RAM is their place; they may where
+    /// only the device is given, and it has no room for them.
+    pub fn may_stream(&self) -> bool {
+        match self.params {
+            Some(params) => params == Params::Cpu,
+            None => self.devices.iter().any(Option::is_some),
+        }
+    }
+}
+
+impl Pins {
+    /// The devices of the inventory that are named, by index: an integrated one is used only then.
+    ///
+    /// # Errors
+    /// A name is no device's, or several devices'; or a list has a device twice.
+    pub fn named(&self, inventory: &Inventory) -> Result<Vec<usize>, PinError> {
+        let mut named = Vec::new();
+        for entry in &self.backend {
+            named.extend(indices(entry, inventory)?.into_iter().flatten());
+        }
+        named.sort_unstable();
+        named.dedup();
+        Ok(named)
+    }
+
+    /// What is pinned of each component, in their order. `broken` tells of each device why nothing can be computed
+    /// there, if so.
+    ///
+    /// # Errors
+    /// A name is unknown or means several; entries contradict each other; a component cannot be split as asked;
+    /// a device is broken; or an entry has no effect on any component that it means.
+    pub fn resolve(
+        &self,
+        components: &[ComponentProfile],
+        inventory: &Inventory,
+        broken: &[Option<String>],
+    ) -> Result<Vec<Pin>, PinError> {
+        check_subjects(BACKEND, &self.backend, components)?;
+        check_subjects(PARAMS, &self.params, components)?;
+        check_subjects(SPLIT, &self.split, components)?;
+        check_subjects(LOOKAHEAD_FLAG, &self.lookahead, components)?;
+        let mut pins = vec![Pin::FREE; components.len()];
+        for (index, pin) in pins.iter_mut().enumerate() {
+            if let Some(entry) = chosen(BACKEND, &self.backend, components, index)? {
+                pin.devices = indices(entry, inventory)?;
+                pin.shares = entry.value.iter().filter_map(|(_, share)| *share).collect();
+                check_broken(entry, &pin.devices, broken)?;
+            }
+        }
+        apply(SPLIT, &self.split, components, &mut pins, |pin, split| {
+            if pin.devices.len() < 2 {
+                return Err("has no list of devices to be split over");
+            }
+            pin.split = split;
+            Ok(())
+        })?;
+        for (index, pin) in pins.iter().enumerate().filter(|(_, pin)| pin.devices.len() > 1) {
+            let entry = chosen(BACKEND, &self.backend, components, index)?;
+            check_split(entry.expect("it has a list"), &components[index], pin, inventory)?;
+        }
+        apply(PARAMS, &self.params, components, &mut pins, |pin, params| match params {
+            Params::Cpu if pin.on_host() => Err("computes on the host, where nothing is streamed"),
+            Params::Device if pin.on_host() => Err("computes on the host, not on a device"),
+            _ => {
+                pin.params = Some(params);
+                Ok(())
+            }
+        })?;
+        apply(LOOKAHEAD_FLAG, &self.lookahead, components, &mut pins, |pin, slots| {
+            if !pin.may_stream() {
+                return Err("is not streamed: --params-backend cpu would stream it");
+            }
+            pin.lookahead = slots;
+            Ok(())
+        })?;
+        Ok(pins)
+    }
+}
+
+/// Every subject means some component.
+fn check_subjects<T>(
+    flag: Flag,
+    entries: &[Entry<T>],
+    components: &[ComponentProfile],
+) -> Result<(), PinError> {
+    for entry in entries {
+        let means = |index| reach(&entry.subject, components, index).is_some();
+        if !(0..components.len()).any(means) {
+            let problem = format!("the model has no component `{}`", super::shown(&entry.subject));
+            let hint = format!("there is {}", known(components));
+            return Err(flag.hinted(&entry.text, problem, hint));
+        }
+    }
+    Ok(())
+}
+
+/// The narrowest entry that means a component.
+fn chosen<'e, T: PartialEq>(
+    flag: Flag,
+    entries: &'e [Entry<T>],
+    components: &[ComponentProfile],
+    index: usize,
+) -> Result<Option<&'e Entry<T>>, PinError> {
+    let mut best: Option<(Reach, &Entry<T>)> = None;
+    for entry in entries {
+        let Some(reach) = reach(&entry.subject, components, index) else { continue };
+        match best {
+            Some((narrowest, other)) if narrowest == reach && other.value != entry.value => {
+                let component = &components[index].name;
+                let problem = format!("`{}` says otherwise of {component}", other.text);
+                return Err(flag.hinted(&entry.text, problem, "keep one of them"));
+            }
+            Some((narrowest, _)) if narrowest >= reach => {}
+            _ => best = Some((reach, entry)),
+        }
+    }
+    Ok(best.map(|(_, entry)| entry))
+}
+
+/// Applies each component's entry. One that has no effect on any component that it was chosen for is nonsense,
+/// while one for all need not suit each.
+fn apply<T: PartialEq + Copy>(
+    flag: Flag,
+    entries: &[Entry<T>],
+    components: &[ComponentProfile],
+    pins: &mut [Pin],
+    apply: impl Fn(&mut Pin, T) -> Result<(), &'static str>,
+) -> Result<(), PinError> {
+    let mut without: Vec<(&Entry<T>, String)> = Vec::new();
+    let mut with: Vec<&str> = Vec::new();
+    for (index, pin) in pins.iter_mut().enumerate() {
+        let Some(entry) = chosen(flag, entries, components, index)? else { continue };
+        match apply(pin, entry.value) {
+            Ok(()) => with.push(&entry.subject),
+            Err(why) => without.push((entry, format!("{} {why}", components[index].name))),
+        }
+    }
+    match without.into_iter().find(|(entry, _)| !with.contains(&entry.subject.as_str())) {
+        Some((entry, problem)) => {
+            Err(flag.hinted(&entry.text, problem, "leave it out, or place the component elsewhere"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The devices of an entry, by index.
+fn indices(entry: &Entry<Devices>, inventory: &Inventory) -> Result<Vec<Option<usize>>, PinError> {
+    let mut indices = Vec::new();
+    for (name, _) in &entry.value {
+        let index = device(name, &entry.text, inventory)?;
+        if indices.contains(&index) {
+            let problem = format!("`{}` stands twice in the list", super::shown(name));
+            return Err(BACKEND.hinted(&entry.text, problem, "name each device once"));
+        }
+        indices.push(index);
+    }
+    Ok(indices)
+}
+
+/// The device that a name, or the start of one, means.
+fn device(name: &str, text: &str, inventory: &Inventory) -> Result<Option<usize>, PinError> {
+    let ids = inventory.devices.iter().enumerate();
+    let ids = ids.map(|(index, device)| (device.id.as_str(), Some(index)));
+    let names: Vec<(&str, Option<usize>)> =
+        ids.chain(HOST_NAMES.map(|name| (name, None))).collect();
+    if let Some((_, index)) = names.iter().find(|(known, _)| known.to_lowercase() == name) {
+        return Ok(*index);
+    }
+    let begun: Vec<&(&str, Option<usize>)> =
+        names.iter().filter(|(known, _)| known.to_lowercase().starts_with(name)).collect();
+    let listed = |names: Vec<&str>| names.join(", ");
+    match begun.as_slice() {
+        [(_, index)] => Ok(*index),
+        [] => {
+            let problem = format!("no device `{}`", super::shown(name));
+            let known = listed(names.iter().map(|(known, _)| *known).collect());
+            Err(BACKEND.hinted(text, problem, format!("there is {known}")))
+        }
+        several => {
+            let several = listed(several.iter().map(|(known, _)| *known).collect());
+            let problem = format!("`{}` may be any of {several}", super::shown(name));
+            Err(BACKEND.hinted(text, problem, "write more of the name"))
+        }
+    }
+}
+
+fn check_broken(
+    entry: &Entry<Devices>,
+    devices: &[Option<usize>],
+    broken: &[Option<String>],
+) -> Result<(), PinError> {
+    match devices.iter().flatten().find_map(|index| broken[*index].as_ref()) {
+        Some(why) => Err(BACKEND.hinted(&entry.text, why, "name another device")),
+        None => Ok(()),
+    }
+}
+
+/// Whether a component can be split over its devices.
+fn check_split(
+    entry: &Entry<Devices>,
+    component: &ComponentProfile,
+    pin: &Pin,
+    inventory: &Inventory,
+) -> Result<(), PinError> {
+    let name = &component.name;
+    let (segments, count) = (component.segments.len(), pin.devices.len());
+    let kinds = || pin.devices.iter().map(|device| device.map(|i| inventory.devices[i].kind));
+    let first = kinds().next().flatten();
+    let one = format!("name one device for it, as {name}={}", entry.value[0].0);
+    let problem = match pin.split {
+        Split::Layer if segments < count => {
+            (format!("{name} has {segments} segments, too few for {count} devices"), one)
+        }
+        Split::Row if !component.splits_rows => {
+            (format!("{name} has no weights whose rows can be split"), one)
+        }
+        Split::Row if pin.devices.contains(&None) => {
+            let layer = format!("leave out the host, or add --split-mode {name}=layer");
+            (format!("the host takes no rows of {name}"), layer)
+        }
+        Split::Row if kinds().any(|kind| kind != first) => {
+            let layer = format!("add --split-mode {name}=layer");
+            (format!("{name} cannot be split by rows over devices of different kinds"), layer)
+        }
+        Split::Layer | Split::Row => return Ok(()),
+    };
+    let (problem, mut hint) = problem;
+    if entry.subject == ALL {
+        hint = format!("{hint}; a narrower entry wins over `all`");
+    }
+    Err(BACKEND.hinted(&entry.text, problem, hint))
+}

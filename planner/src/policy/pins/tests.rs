@@ -1,0 +1,281 @@
+//! Tables of pins: readable and not, and what they mean for a model on a machine.
+
+use protocol::profile::{ComponentProfile, SegmentProfile};
+use protocol::{Bytes, Phase};
+
+use super::*;
+use crate::inventory::Inventory;
+use crate::inventory::tests::{device_of, host_of};
+
+/// A machine with these devices.
+fn machine(ids: &[&str]) -> Inventory {
+    Inventory {
+        source: "test".to_owned(),
+        host: host_of(Bytes::gib(4), Bytes::gib(4)),
+        devices: ids.iter().map(|id| device_of(id, Bytes::gib(1), Bytes::gib(1))).collect(),
+        why_no_devices: None,
+    }
+}
+
+fn component(name: &str, phase: Phase, segments: usize, splits_rows: bool) -> ComponentProfile {
+    let segment = |index| SegmentProfile {
+        name: format!("segment.{index}"),
+        block: true,
+        weights_bytes: Bytes(256),
+        storage: Vec::new(),
+        arena_bytes: Bytes::ZERO,
+        carried_bytes: Bytes::ZERO,
+        workspace: Vec::new(),
+        flops: 1.0,
+        moved_bytes: Bytes(256),
+    };
+    ComponentProfile {
+        name: name.to_owned(),
+        phase,
+        calls: 1,
+        tensor_bytes: Bytes(256 * segments as u64),
+        weights_bytes: Bytes(256 * segments as u64),
+        compute: Vec::new(),
+        boundary_bytes: Bytes::ZERO,
+        splits_rows,
+        segments: (0..segments).map(segment).collect(),
+    }
+}
+
+/// Components in the order of [`MODEL`].
+fn model() -> Vec<ComponentProfile> {
+    vec![
+        component("vae_encoder", Phase::Encode, 1, false),
+        component("clip", Phase::Condition, 4, true),
+        component("t5", Phase::Condition, 6, true),
+        component("dit", Phase::Denoise, 8, true),
+        component("vae", Phase::Decode, 2, false),
+    ]
+}
+
+const MODEL: [&str; 5] = ["vae_encoder", "clip", "t5", "dit", "vae"];
+
+const DEVICES: [&str; 4] = ["cuda0", "virtual0", "virtual1", "virtual10"];
+
+fn parse(flags: [Option<&str>; 4]) -> Result<Pins, PinError> {
+    let [backend, params, split, lookahead] = flags;
+    Pins::parse(backend, params, split, lookahead)
+}
+
+fn resolve(flags: [Option<&str>; 4]) -> Result<Vec<Pin>, PinError> {
+    let machine = machine(&DEVICES);
+    parse(flags)?.resolve(&model(), &machine, &vec![None; DEVICES.len()])
+}
+
+/// The devices of each component under a `--backend`.
+fn devices_of(backend: &str) -> Vec<Vec<Option<usize>>> {
+    let pins = resolve([Some(backend), None, None, None]);
+    pins.unwrap_or_else(|e| panic!("{e}")).into_iter().map(|pin| pin.devices).collect()
+}
+
+/// As [`devices_of`], for the components that have any.
+fn pinned(backend: &str) -> Vec<(&'static str, Vec<Option<usize>>)> {
+    let devices = MODEL.into_iter().zip(devices_of(backend));
+    devices.filter(|(_, devices)| !devices.is_empty()).collect()
+}
+
+#[test]
+fn names_and_aliases_mean_their_components() {
+    let host = || vec![None];
+    let text = || vec![("clip", host()), ("t5", host())];
+    for (subject, expected) in [
+        ("t5", vec![("t5", host())]),
+        ("clip", vec![("clip", host())]),
+        ("CLIP", vec![("clip", host())]),
+        ("cond", text()),
+        ("te", text()),
+        ("llm", text()),
+        ("dit", vec![("dit", host())]),
+        ("diffusion", vec![("dit", host())]),
+        ("unet", vec![("dit", host())]),
+        ("model", vec![("dit", host())]),
+        ("vae", vec![("vae_encoder", host()), ("vae", host())]),
+        ("vae_encoder", vec![("vae_encoder", host())]),
+    ] {
+        assert_eq!(pinned(&format!("{subject}=cpu")), expected, "{subject}");
+    }
+    assert_eq!(pinned("all=cpu").len(), MODEL.len());
+    assert_eq!(pinned("cpu").len(), MODEL.len());
+    // Where no component has the name, it means all of its kind.
+    let llm =
+        [component("qwen", Phase::Condition, 2, true), component("unet", Phase::Denoise, 2, true)];
+    let pins = Pins::parse(Some("clip=cpu,dit=host"), None, None, None).expect("readable");
+    let pins = pins.resolve(&llm, &machine(&[]), &[]).expect("good pins");
+    assert!(pins.iter().all(Pin::on_host), "{pins:?}");
+}
+
+#[test]
+fn the_narrower_entry_wins_wherever_it_stands() {
+    let expected = vec![("clip", vec![Some(1)]), ("t5", vec![Some(2)])];
+    for backend in ["cond=virtual0,t5=virtual1", "t5=virtual1,cond=virtual0"] {
+        assert_eq!(pinned(backend), expected, "{backend}");
+    }
+    let all = devices_of("dit=cuda0,all=cpu");
+    assert_eq!(all[3], [Some(0)]);
+    assert!(all.iter().enumerate().all(|(index, devices)| index == 3 || *devices == [None]));
+    // Two that say the same do not contradict each other.
+    assert_eq!(pinned("te=cpu,cond=host").len(), 2);
+}
+
+#[test]
+fn a_device_is_known_by_the_start_of_its_name() {
+    for (name, index) in [
+        ("cuda0", Some(0)),
+        ("cu", Some(0)),
+        ("CUDA", Some(0)),
+        ("virtual0", Some(1)),
+        // Itself before those that it begins.
+        ("virtual1", Some(2)),
+        ("virtual10", Some(3)),
+        ("cp", None),
+        ("cpu", None),
+        ("h", None),
+        ("Host", None),
+    ] {
+        assert_eq!(pinned(&format!("dit={name}")), [("dit", vec![index])], "{name}");
+    }
+}
+
+#[test]
+fn lists_have_shares_ways_to_split_and_slots() {
+    let flags = [
+        Some("dit=virtual0:3&virtual1:1,t5=virtual1 & cuda0,clip=virtual0"),
+        Some("dit=cpu,clip=disk,vae=device"),
+        Some("layer,dit=row"),
+        Some("3,dit=5"),
+    ];
+    let pins = resolve(flags).expect("good pins");
+    let [encoder, clip, t5, dit, vae] = pins.as_slice() else { panic!("five components") };
+    assert_eq!(dit.devices, [Some(1), Some(2)]);
+    assert_eq!((dit.shares.as_slice(), dit.split), ([3, 1].as_slice(), Split::Row));
+    assert_eq!((dit.params, dit.lookahead), (Some(Params::Cpu), 5));
+    assert_eq!((t5.devices.as_slice(), t5.split), ([Some(2), Some(0)].as_slice(), Split::Layer));
+    assert_eq!((t5.shares.len(), t5.params, t5.lookahead), (0, None, 3));
+    assert_eq!((clip.params, clip.may_stream()), (Some(Params::Disk), false));
+    for vae in [encoder, vae] {
+        assert_eq!((vae.devices.len(), vae.params), (0, Some(Params::Device)));
+        assert!(!vae.is_free() && !vae.may_stream());
+    }
+    let free = resolve([Some("dit=cpu"), None, None, None]).expect("good pins");
+    assert!(free.iter().enumerate().all(|(index, pin)| (index == 3) != (*pin == Pin::FREE)));
+    // Weights in RAM say nothing of a component that computes there.
+    let pins = resolve([Some("dit=cpu"), Some("all=cpu"), None, None]).expect("good pins");
+    assert_eq!((pins[3].params, pins[2].params), (None, Some(Params::Cpu)));
+}
+
+/// Flags, and what their refusal says.
+type Refusal = ([Option<&'static str>; 4], &'static [&'static str]);
+
+#[test]
+fn text_that_is_no_pin_is_refused_with_a_hint() {
+    const LONG: &str = "dit=cuda0&cuda1&cuda2&cuda3&cuda4&cuda5&cuda6&cuda7&cuda8&cuda9&cuda10&cuda11&cuda12&cuda13:x";
+    let cases: [Refusal; 20] = [
+        ([Some(""), None, None, None], &["--backend", "has no name", "hint: write devices"]),
+        ([Some("dit="), None, None, None], &["`dit=`", "has no name"]),
+        ([Some("=cpu"), None, None, None], &["names no component"]),
+        ([Some("dit=cpu,"), None, None, None], &["has no name"]),
+        ([Some("dit=a&"), None, None, None], &["has no name"]),
+        ([Some("dit=a:1&b"), None, None, None], &["some have none"]),
+        ([Some("dit=a:1"), None, None, None], &["a share for the only device"]),
+        ([Some("dit=a:0&b:1"), None, None, None], &["`0` is no share"]),
+        ([Some("dit=a:1.5&b:1"), None, None, None], &["`1.5` is no share"]),
+        ([Some("dit=a:1048577&b:1"), None, None, None], &["is no share from 1 to 1048576"]),
+        ([Some("dit=a,DIT=b"), None, None, None], &["`dit` stands twice"]),
+        ([Some("a,b"), None, None, None], &["`all` stands twice"]),
+        ([Some(LONG), None, None, None], &["`dit=cuda0&", "is no share"]),
+        ([None, Some("dit=ram"), None, None], &["--params-backend", "`ram`", "cpu (streamed)"]),
+        ([None, Some("dit=cuda0"), None, None], &["`cuda0` is no place for weights"]),
+        (
+            [None, None, Some("column"), None],
+            &["--split-mode", "`column`", "hint: write layer or row"],
+        ),
+        ([None, None, None, Some("0")], &["--lookahead", "`0` is not within 1 to 64"]),
+        ([None, None, None, Some("dit=65")], &["`65` is not within"]),
+        ([None, None, None, Some("-1")], &["`-1` is not within"]),
+        ([None, None, None, Some("two")], &["`two` is not within"]),
+    ];
+    for (flags, says) in cases {
+        let error = parse(flags).expect_err(&format!("{flags:?}")).to_string();
+        for part in says {
+            assert!(error.contains(part), "no {part} in: {error}");
+        }
+        assert!(error.contains("hint:") && error.len() < 300, "{error}");
+    }
+}
+
+#[test]
+fn nonsense_for_the_model_or_the_machine_is_refused_with_a_hint() {
+    let cases: [Refusal; 21] = [
+        (
+            [Some("foo=cpu"), None, None, None],
+            &["no component `foo`", "clip, t5, dit, vae, all, cond"],
+        ),
+        ([None, Some("foo=cpu"), None, None], &["no component `foo`"]),
+        ([None, None, Some("foo=row"), None], &["no component `foo`"]),
+        ([None, None, None, Some("foo=2")], &["no component `foo`"]),
+        ([Some("dit=cuda1"), None, None, None], &["no device `cuda1`", "there is cuda0, virtual0"]),
+        (
+            [Some("dit=virt"), None, None, None],
+            &["`virt` may be any of virtual0, virtual1, virtual10"],
+        ),
+        ([Some("dit=c"), None, None, None], &["any of cuda0, cpu"]),
+        ([Some("dit=virtual0&virtual0"), None, None, None], &["`virtual0` stands twice"]),
+        ([Some("dit=cpu&host"), None, None, None], &["`cpu` stands twice"]),
+        ([Some("te=cpu,cond=cuda0"), None, None, None], &["`te=cpu` says otherwise of clip"]),
+        ([Some("dit=cuda0"), None, Some("dit=row"), None], &["dit has no list of devices"]),
+        ([None, None, Some("row"), None], &["has no list of devices"]),
+        (
+            [Some("vae=cuda0&virtual0"), None, None, None],
+            &["vae_encoder has 1 segments, too few for 2 devices", "vae_encoder=cuda0"],
+        ),
+        ([Some("cuda0&virtual0"), None, None, None], &["too few", "narrower entry wins"]),
+        ([Some("vae=virtual0,vae_encoder=cpu,vae=cpu"), None, None, None], &["`vae` stands twice"]),
+        (
+            [Some("vae=virtual0&virtual1,vae_encoder=cpu"), None, Some("vae=row"), None],
+            &["vae has no weights whose rows"],
+        ),
+        ([Some("dit=virtual0&cpu"), None, Some("row"), None], &["the host takes no rows of dit"]),
+        ([Some("dit=virtual0&cuda0"), None, Some("row"), None], &["devices of different kinds"]),
+        ([Some("dit=cpu"), Some("dit=cpu"), None, None], &["dit computes on the host, where"]),
+        ([Some("dit=cpu"), Some("dit=device"), None, None], &["dit computes on the host, not"]),
+        ([None, Some("dit=disk"), None, Some("dit=4")], &["dit is not streamed"]),
+    ];
+    for (flags, says) in cases {
+        let error = resolve(flags).expect_err(&format!("{flags:?}")).to_string();
+        for part in says {
+            assert!(error.contains(part), "no {part} in: {error}");
+        }
+        assert!(error.contains("hint:"), "{error}");
+    }
+    // Slots that no ring takes.
+    let error = resolve([Some("all=cpu"), None, None, Some("4")]).expect_err("no ring").to_string();
+    assert!(error.contains("is not streamed"), "{error}");
+}
+
+#[test]
+fn a_broken_device_is_refused_where_it_is_named() {
+    let broken = [None, Some("virtual0: it is a stone".to_owned()), None, None];
+    let resolve = |backend| {
+        let pins = Pins::parse(Some(backend), None, None, None).expect("readable");
+        pins.resolve(&model(), &machine(&DEVICES), &broken)
+    };
+    let error = resolve("dit=cuda0&virtual0").expect_err("a stone").to_string();
+    assert!(error.contains("it is a stone; hint: name another device"), "{error}");
+    assert!(resolve("dit=cuda0&virtual1").is_ok());
+}
+
+#[test]
+fn what_is_named_is_known_before_the_model_is() {
+    let named = |backend| {
+        let pins = Pins::parse(Some(backend), None, None, None).expect("readable");
+        pins.named(&machine(&DEVICES))
+    };
+    assert_eq!(named("dit=virtual1&cuda0,vae=cuda0,cond=cpu"), Ok(vec![0, 2]));
+    assert_eq!(Pins::default().named(&machine(&DEVICES)), Ok(Vec::new()));
+    assert!(named("dit=cuda7").is_err());
+}

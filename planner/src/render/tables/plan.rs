@@ -1,0 +1,178 @@
+//! The tables of a plan: where components are, what that takes, and what it took.
+
+use protocol::plan::{ComponentPlan, PartPlan, PhaseBytes};
+use protocol::{Bytes, Placement, Plan, Residency, UsageReport};
+
+use super::{table, text_of};
+use crate::solve::{PlanReport, shown_ms};
+
+/// A plan, with what it used where it ran.
+pub fn plan(plan: &Plan, usage: Option<&UsageReport>) -> String {
+    let job = &plan.job;
+    let mut text = format!(
+        "{} ({}), {}x{}, {} steps, batch {}, {} text tokens\n",
+        plan.model,
+        plan.family,
+        job.width,
+        job.height,
+        job.steps,
+        job.batch,
+        job.max_sequence_length
+    );
+    text.push_str(&options(plan));
+    text.push('\n');
+    text.push_str(&components(plan));
+    text.push_str("\n\n");
+    text.push_str(&memory(plan, usage));
+    if plan.host.mapped_bytes > Bytes::ZERO {
+        let mapped = plan.host.mapped_bytes;
+        text.push_str(&format!("\n{mapped} of weights are computed in place from their files"));
+    }
+    let ms = &plan.predicted_ms;
+    text.push_str(&format!(
+        "\n\npredicted: {} to load, {} to condition, {} a step, {} to decode, {} in all",
+        shown_ms(ms.load),
+        shown_ms(ms.condition),
+        shown_ms(ms.denoise_step),
+        shown_ms(ms.decode),
+        shown_ms(ms.total)
+    ));
+    text
+}
+
+fn components(plan: &Plan) -> String {
+    let mut rows = table(&["component", "phase", "on", "residency", "weights", "compute"], 4);
+    for component in &plan.components {
+        let on: Vec<&str> = component.devices.iter().map(|device| device.0.as_str()).collect();
+        let compute: Bytes = component.parts.iter().map(|part| part.compute_bytes).sum();
+        rows.add_row([
+            component.name.clone(),
+            component.phase.to_string(),
+            on.join("&"),
+            residency(component),
+            component.weights_bytes.to_string(),
+            compute.to_string(),
+        ]);
+        let several = component.parts.len() > 1;
+        for (index, part) in component.parts.iter().enumerate().filter(|_| several) {
+            let weights: Bytes = component.segments.iter().map(|s| s.part_bytes[index]).sum();
+            rows.add_row([
+                String::new(),
+                String::new(),
+                format!("  {}", part.device),
+                share(component, index, part),
+                weights.to_string(),
+                part.compute_bytes.to_string(),
+            ]);
+        }
+    }
+    text_of(&rows)
+}
+
+/// When a component's weights are there.
+fn residency(component: &ComponentPlan) -> String {
+    let mut text = match component.placement {
+        Placement::Layer => "layers, ".to_owned(),
+        Placement::Row => "rows, ".to_owned(),
+        Placement::One | Placement::Host => String::new(),
+    };
+    text.push_str(&component.residency.to_string());
+    if component.residency == Residency::Streamed {
+        let streamed = component.segments.iter().filter(|s| s.residency == Residency::Streamed);
+        let (streamed, all) = (streamed.count(), component.segments.len());
+        text.push_str(&format!(" {streamed} of {all}, {} slots", component.lookahead));
+        let lazy = component.segments.iter().any(|s| s.residency == Residency::Lazy);
+        text.push_str(if lazy { ", others lazy" } else { "" });
+    }
+    if component.prefetch {
+        text.push_str(", prefetched");
+    }
+    text
+}
+
+/// What of a component is on one of its devices.
+fn share(component: &ComponentPlan, index: usize, part: &PartPlan) -> String {
+    if index >= component.devices.len() {
+        return "what the device cannot do".to_owned();
+    }
+    if let Some(share) = component.row_shares.get(index) {
+        let all: u32 = component.row_shares.iter().sum();
+        return format!("{share} of {all} rows");
+    }
+    let segments = component.segments.iter().filter(|s| s.device == part.device).count();
+    let mapped = if part.device.is_host() { ", mapped" } else { "" };
+    format!("{segments} segments{mapped}")
+}
+
+/// What beside the sizes decides what is computed.
+fn options(plan: &Plan) -> String {
+    let options = &plan.options;
+    let mut text = String::new();
+    if let Some(tile) = options.vae_tile {
+        let (width, height, overlap) = (tile.width, tile.height, tile.overlap);
+        text.push_str(&format!("VAE in tiles of {width}x{height}, overlap {overlap}\n"));
+    }
+    for lora in &options.loras {
+        text.push_str(&format!("LoRA {} at {}\n", lora.path, lora.weight));
+    }
+    if !options.loras.is_empty() && !options.lora_runtime.is_empty() {
+        let names = options.lora_runtime.join(", ");
+        text.push_str(&format!("LoRA products are added while these run: {names}\n"));
+    }
+    text
+}
+
+fn memory(plan: &Plan, usage: Option<&UsageReport>) -> String {
+    let mut header =
+        vec!["device", "phase", "weights", "compute", "staging", "fixed", "peak", "budget"];
+    if usage.is_some() {
+        header.push("measured");
+    }
+    let mut rows = table(&header, 2);
+    let host = &plan.host;
+    let host = ("host".to_owned(), &host.phases, host.job_bytes, host.budget_bytes);
+    let devices = plan.devices.iter();
+    let devices = devices.map(|d| (d.id.to_string(), &d.phases, d.overhead_bytes, d.budget_bytes));
+    for (id, phases, fixed, budget) in devices.chain([host]) {
+        for entry in phases {
+            let mut row = vec![
+                id.clone(),
+                entry.phase.to_string(),
+                entry.weights_bytes.to_string(),
+                entry.compute_bytes.to_string(),
+                entry.staging_bytes.to_string(),
+                fixed.to_string(),
+                entry.peak_bytes.to_string(),
+                budget.to_string(),
+            ];
+            if let Some(usage) = usage {
+                row.push(measured(usage, &id, entry));
+            }
+            rows.add_row(row);
+        }
+    }
+    text_of(&rows)
+}
+
+fn measured(usage: &UsageReport, id: &str, entry: &PhaseBytes) -> String {
+    let device = usage.devices.iter().find(|device| device.id.0 == id);
+    let phase = device.and_then(|d| d.phases.iter().find(|p| p.phase == entry.phase));
+    match phase {
+        Some(phase) if phase.measured_peak_bytes == entry.peak_bytes => "as planned".to_owned(),
+        Some(phase) => format!("{} B", phase.measured_peak_bytes.0),
+        None => "not used".to_owned(),
+    }
+}
+
+/// Why a plan is as it is.
+pub fn explanation(plan: &Plan, report: &PlanReport) -> String {
+    let mut text = String::from("why:");
+    for component in &plan.components {
+        text.push_str(&format!("\n  {}: {}", component.name, component.reason));
+    }
+    text.push_str("\nrejected:");
+    for rejected in &report.rejected {
+        text.push_str(&format!("\n  {}: {}", rejected.placement, rejected.because));
+    }
+    text
+}

@@ -1,0 +1,141 @@
+//! The plan's document, from chosen places.
+
+use protocol::plan::{
+    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, PartPlan, PhaseBytes, SCHEMA,
+    STAGING_BYTES, SegmentPlan,
+};
+use protocol::profile::ComponentProfile;
+use protocol::{Bytes, DeviceId, Placement, Plan, Residency};
+
+use super::compose::Composition;
+use super::place::{Place, PlacePart};
+use super::{PlanReport, Problem, prefetch};
+use crate::inventory::{Device, DeviceKind};
+
+/// The plan of these places, one for each component, with what is loaded early.
+pub fn plan(
+    problem: &Problem<'_>,
+    places: &[&Place],
+    report: &PlanReport,
+    generation: u64,
+) -> Plan {
+    let (early, bytes) = prefetch::decide(problem, places);
+    let components = problem.profile.components.iter().zip(places).zip(&early);
+    let components =
+        components.zip(&report.reasons).map(|(((component, place), early), reason)| {
+            component_plan(problem, component, place, *early, reason.clone())
+        });
+    let devices: Vec<DevicePlan> = (0..problem.inventory.devices.len())
+        .map(|index| device_plan(problem, index, &bytes))
+        .collect();
+    let mapped = problem.profile.components.iter().zip(places);
+    let host = bytes.phases(None);
+    Plan {
+        schema: SCHEMA,
+        generation,
+        model: problem.model.to_owned(),
+        family: problem.profile.family.clone(),
+        job: problem.job.clone(),
+        options: problem.options.clone(),
+        mapping_policy: problem.mapping_policy,
+        components: components.collect(),
+        host: HostPlan {
+            budget_bytes: problem.budgets.host,
+            peak_bytes: peak(&host),
+            pinned_bytes: devices.iter().map(|device| device.pinned_bytes).sum(),
+            changed_bytes: problem.profile.changed_bytes,
+            mapped_bytes: mapped.map(|(component, place)| mapped_bytes(component, place)).sum(),
+            threads: problem.inventory.host.cores as u32,
+            job_bytes: problem.profile.job_bytes,
+            phases: host,
+        },
+        devices,
+        predicted_ms: prefetch::predict(problem, places, &early),
+    }
+}
+
+fn component_plan(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    place: &Place,
+    prefetch: bool,
+    reason: String,
+) -> ComponentPlan {
+    let spread = &place.spread;
+    let id = |device: Option<usize>| problem.device_id(device);
+    let segments = component.segments.iter().enumerate().map(|(index, segment)| SegmentPlan {
+        name: segment.name.clone(),
+        device: id(spread.devices[spread.segments[index] as usize]),
+        residency: place.segment_residency(index),
+        weights_bytes: spread.segment_bytes(index),
+        part_bytes: spread.parts.iter().map(|part| part.segment_bytes[index]).collect(),
+    });
+    let part = |part: &PlacePart| PartPlan {
+        device: id(part.device),
+        resident_bytes: part.resident_bytes,
+        lazy_bytes: part.lazy_bytes,
+        slot_bytes: part.slot_bytes,
+        slots: part.slots,
+        compute_bytes: part.compute_bytes,
+    };
+    ComponentPlan {
+        name: component.name.clone(),
+        phase: component.phase,
+        placement: spread.placement,
+        devices: spread.devices.iter().map(|device| id(*device)).collect(),
+        row_shares: spread.row_shares.clone(),
+        residency: place.residency(),
+        lookahead: place.lookahead(),
+        prefetch,
+        parts: place.parts.iter().map(part).collect(),
+        segments: segments.collect(),
+        weights_bytes: spread.weights_bytes(),
+        tensor_bytes: component.tensor_bytes,
+        reason,
+    }
+}
+
+/// What the host computes in place from the file: all of a mapped component as in the file, else the weights that
+/// it has in the place of a device.
+fn mapped_bytes(component: &ComponentProfile, place: &Place) -> Bytes {
+    if place.spread.placement == Placement::Host {
+        let mapped = place.residency() == Residency::Mapped;
+        return if mapped { component.tensor_bytes } else { Bytes::ZERO };
+    }
+    let parts = 0..place.parts.len();
+    let on_host = parts.filter(|part| place.parts[*part].device.is_none());
+    on_host.map(|part| place.spread.part_bytes(part)).sum()
+}
+
+fn device_plan(problem: &Problem<'_>, index: usize, bytes: &Composition) -> DevicePlan {
+    let device: &Device = &problem.inventory.devices[index];
+    let used = bytes.uses(index);
+    let backend = match device.kind {
+        DeviceKind::Virtual => DeviceBackend::Virtual {
+            link_bytes_per_s: device.link_bytes_per_s.value,
+            fail_allocation: device.fail_allocation,
+            fail_copy: device.fail_copy,
+            taken_bytes: device.taken_bytes,
+            unsupported: device.unsupported.clone(),
+        },
+        DeviceKind::Cuda => DeviceBackend::Cuda { uuid: device.uuid.clone() },
+    };
+    let phases = bytes.phases(Some(index));
+    DevicePlan {
+        id: DeviceId(device.id.clone()),
+        name: device.name.clone(),
+        backend,
+        total_bytes: device.total_bytes,
+        free_bytes: device.free_bytes,
+        budget_bytes: problem.budgets.devices[index],
+        overhead_bytes: if used { device.overhead_bytes } else { Bytes::ZERO },
+        overhead_source: device.overhead_source.to_string(),
+        pinned_bytes: if used { STAGING_BYTES } else { Bytes::ZERO },
+        peak_bytes: peak(&phases),
+        phases,
+    }
+}
+
+fn peak(phases: &[PhaseBytes]) -> Bytes {
+    phases.iter().map(|phase| phase.peak_bytes).max().unwrap_or_default()
+}

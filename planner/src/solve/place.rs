@@ -1,0 +1,212 @@
+//! Places: where a component may be, with its exact bytes there.
+//!
+//! A [`Spread`] says where each segment computes and what that takes; a [`Place`] adds when weights are there. Nothing
+//! is chosen here.
+
+use std::sync::Arc;
+
+use protocol::profile::{ComponentProfile, LayoutPart};
+use protocol::{Bytes, Placement, Residency};
+
+use super::time::ComponentMs;
+
+/// A component laid out over devices: where each segment computes, and its exact bytes there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spread {
+    /// How it is placed.
+    pub placement: Placement,
+    /// The devices in order: indices in the inventory, `None` for the host.
+    pub devices: Vec<Option<usize>>,
+    /// For a row split, each device's share of the rows; else empty.
+    pub row_shares: Vec<u32>,
+    /// For each segment, the index in `devices` of where it computes; all 0 for a row split.
+    pub segments: Vec<u32>,
+    /// What it takes on each device, then on the host where that computes what a device cannot.
+    pub parts: Vec<LayoutPart>,
+    /// Activations that cross between devices, and between them and the host, in one call.
+    pub crossing_bytes: Bytes,
+}
+
+impl Spread {
+    /// A component as a whole on one device, or on the host, with the bytes of its profile there. `compute_bytes`
+    /// is its arena on the device's kind.
+    pub fn whole(
+        component: &ComponentProfile,
+        device: Option<usize>,
+        compute_bytes: Bytes,
+    ) -> Spread {
+        let segment_bytes = component.segments.iter().map(|s| s.weights_bytes).collect();
+        Spread {
+            placement: if device.is_some() { Placement::One } else { Placement::Host },
+            devices: vec![device],
+            row_shares: Vec::new(),
+            segments: vec![0; component.segments.len()],
+            parts: vec![LayoutPart { compute_bytes, segment_bytes }],
+            crossing_bytes: if device.is_some() { component.boundary_bytes } else { Bytes::ZERO },
+        }
+    }
+
+    /// The device of each part: those of the spread, then the host.
+    pub fn part_device(&self, part: usize) -> Option<usize> {
+        self.devices.get(part).copied().flatten()
+    }
+
+    /// Weights of a segment on all devices.
+    pub fn segment_bytes(&self, segment: usize) -> Bytes {
+        self.parts.iter().map(|part| part.segment_bytes[segment]).sum()
+    }
+
+    /// Weights of all segments on all devices.
+    pub fn weights_bytes(&self) -> Bytes {
+        (0..self.segments.len()).map(|segment| self.segment_bytes(segment)).sum()
+    }
+
+    /// Weights of all segments in a part.
+    pub fn part_bytes(&self, part: usize) -> Bytes {
+        self.parts[part].segment_bytes.iter().copied().sum()
+    }
+
+    /// Whether a segment is computed by the host within a component that is not on the host: from the file
+    /// mapping, whatever the component's residency.
+    pub fn is_mapped(&self, segment: usize) -> bool {
+        self.placement == Placement::Layer
+            && self.devices[self.segments[segment] as usize].is_none()
+    }
+}
+
+/// When the weights of a spread component are there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// All of them alike: resident, lazy, or mapped.
+    All(Residency),
+    /// Some stay, the others pass through a ring of slots.
+    Some {
+        /// When those that stay are there: resident or lazy.
+        residency: Residency,
+        /// For each segment, whether its weights stay.
+        stays: Vec<bool>,
+        /// Slots of the ring on each device.
+        lookahead: u32,
+    },
+}
+
+/// A candidate place of one component.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    /// Where it computes.
+    pub spread: Arc<Spread>,
+    /// When its weights are there.
+    pub held: Held,
+    /// Whether it is for want of a better place only.
+    pub last_resort: bool,
+    /// Whether it was made for the present budgets: with others there would be another one in its stead.
+    pub adapted: bool,
+    /// What it takes, by part.
+    pub parts: Vec<PlacePart>,
+    /// What it is predicted to take.
+    pub ms: ComponentMs,
+    /// How far the fullest device of a split is filled by its weights: parts in 2^20 of the budget. 0 without a
+    /// split.
+    pub fullness: u64,
+}
+
+/// What a place takes on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlacePart {
+    /// Index in the inventory; `None` for the host.
+    pub device: Option<usize>,
+    /// Weights held in all phases.
+    pub resident_bytes: Bytes,
+    /// Weights held in the component's phase.
+    pub lazy_bytes: Bytes,
+    /// One stream slot.
+    pub slot_bytes: Bytes,
+    /// Stream slots.
+    pub slots: u32,
+    /// Activations and workspaces.
+    pub compute_bytes: Bytes,
+}
+
+impl PlacePart {
+    /// The ring of slots.
+    pub fn staging_bytes(&self) -> Bytes {
+        Bytes(self.slot_bytes.0.saturating_mul(u64::from(self.slots)))
+    }
+}
+
+impl Place {
+    /// The component's residency.
+    pub fn residency(&self) -> Residency {
+        match self.held {
+            Held::All(residency) => residency,
+            Held::Some { .. } => Residency::Streamed,
+        }
+    }
+
+    /// A segment's residency.
+    pub fn segment_residency(&self, segment: usize) -> Residency {
+        residency_of(&self.spread, &self.held, segment)
+    }
+
+    /// Slots of the ring on each device; 0 where nothing is streamed.
+    pub fn lookahead(&self) -> u32 {
+        match self.held {
+            Held::All(_) => 0,
+            Held::Some { lookahead, .. } => lookahead,
+        }
+    }
+
+    /// Whether any of its weights are loaded anew for each job.
+    pub fn reloads(&self) -> bool {
+        self.parts.iter().any(|part| part.lazy_bytes > Bytes::ZERO)
+            || self.held == Held::All(Residency::Lazy)
+    }
+
+    /// Whether it is a copy in RAM of what could be computed from the mapping.
+    pub fn copies(&self) -> bool {
+        self.spread.placement == Placement::Host && self.residency() != Residency::Mapped
+    }
+}
+
+/// When a segment's weights are there.
+pub fn residency_of(spread: &Spread, held: &Held, segment: usize) -> Residency {
+    match held {
+        _ if spread.is_mapped(segment) => Residency::Mapped,
+        Held::All(residency) => *residency,
+        Held::Some { residency, stays, .. } => {
+            if stays[segment] {
+                *residency
+            } else {
+                Residency::Streamed
+            }
+        }
+    }
+}
+
+/// What a spread component takes by part, its weights held so. What the host computes in place of a device, it
+/// computes from the mapping: only activations count there.
+pub fn parts(spread: &Spread, held: &Held) -> Vec<PlacePart> {
+    let segments = 0..spread.segments.len();
+    let one = |(index, part): (usize, &LayoutPart)| {
+        let on_devices = index < spread.devices.len();
+        let of = |residency: Residency| {
+            let here = segments.clone().filter(move |_| on_devices);
+            here.filter(move |s| residency_of(spread, held, *s) == residency)
+                .map(|s| part.segment_bytes[s])
+        };
+        let streamed = || of(Residency::Streamed).filter(|bytes| *bytes > Bytes::ZERO);
+        let lookahead = match held {
+            Held::All(_) => 0,
+            Held::Some { lookahead, .. } => *lookahead,
+        };
+        PlacePart {
+            device: spread.part_device(index),
+            resident_bytes: of(Residency::Resident).sum(),
+            lazy_bytes: of(Residency::Lazy).sum(),
+            slot_bytes: streamed().max().unwrap_or_default(),
+            slots: lookahead.min(streamed().count() as u32),
+            compute_bytes: part.compute_bytes,
+        }
+    };
+    spread.parts.iter().enumerate().map(one).collect()
+}

@@ -1,0 +1,177 @@
+//! The time model and early loads, by small sums made by hand.
+
+use protocol::profile::{ComponentProfile, LayoutPart};
+use protocol::{Phase, Placement, Residency, StorageType};
+
+use super::made_up::{Case, component, segment};
+use super::*;
+use crate::inventory::{Inventory, Rate};
+use crate::solve::time::Timing;
+
+/// Devices of 1000, 2000, 4000 operations a second, behind links of 100, 200, 400 B/s; storage of 50 B/s; memory is
+/// never slow.
+fn machine(devices: usize) -> Case {
+    let mut case = Case::plain(devices, Bytes::gib(1), Vec::new());
+    for (index, device) in case.inventory.devices.iter_mut().enumerate() {
+        let times = f64::from(1 << index);
+        device.f32_flops_per_s = Rate::declared(1e3 * times);
+        device.link_bytes_per_s = Rate::declared(1e2 * times);
+        device.memory_bytes_per_s = Rate::declared(1e12);
+    }
+    let host = &mut case.inventory.host;
+    host.f32_flops_per_s = Rate::declared(500.0);
+    host.memory_bytes_per_s = Rate::declared(1e12);
+    host.storage_bytes_per_s = Rate::declared(50.0);
+    case
+}
+
+/// Four segments of 1000 B and 4000 operations each, twice a job.
+fn four() -> ComponentProfile {
+    let segments =
+        (0..4).map(|_| segment("block", Bytes(1000), StorageType::F32, 4000.0)).collect();
+    ComponentProfile { calls: 2, ..component("dit", Phase::Denoise, segments) }
+}
+
+fn spread(placement: Placement, devices: &[Option<usize>], parts: &[[u64; 4]]) -> Spread {
+    let part = |bytes: &[u64; 4]| LayoutPart {
+        compute_bytes: Bytes::ZERO,
+        segment_bytes: bytes.iter().map(|bytes| Bytes(*bytes)).collect(),
+    };
+    // Of layers, each segment is where its weights are.
+    let of_layer =
+        |segment: usize| parts.iter().position(|part| part[segment] > 0).unwrap_or(0) as u32;
+    let segments = (0..4).map(|s| if placement == Placement::Layer { of_layer(s) } else { 0 });
+    Spread {
+        placement,
+        devices: devices.to_vec(),
+        row_shares: Vec::new(),
+        segments: segments.collect(),
+        parts: parts.iter().map(part).collect(),
+        crossing_bytes: Bytes(300),
+    }
+}
+
+fn ms(inventory: &Inventory, spread: &Spread, held: &Held) -> ComponentMs {
+    let component = four();
+    Timing::new(inventory, &component, spread).ms(held)
+}
+
+/// Milliseconds of seconds to load, of the first read, and to compute.
+fn assert_s(found: ComponentMs, load: f64, first_read: f64, compute: f64) {
+    let expected = [load, first_read, compute].map(|s| 1e3 * s);
+    for (found, expected) in [found.load, found.first_read, found.compute].iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-6, "{found} ms, expected {expected} ms");
+    }
+}
+
+const RESIDENT: Held = Held::All(Residency::Resident);
+
+#[test]
+fn layers_run_one_after_the_other_and_cross_the_slowest_link() {
+    let inventory = machine(2).inventory;
+    let halves =
+        spread(Placement::Layer, &[Some(0), Some(1)], &[[1000, 1000, 0, 0], [0, 0, 1000, 1000]]);
+    // 2 × 4 s, 2 × 2 s, 300 B at 100 B/s; 4000 B from one storage at 50 B/s.
+    assert_s(ms(&inventory, &halves, &RESIDENT), 80.0, 0.0, 2.0 * (8.0 + 4.0 + 3.0));
+    // A faster storage leaves the slower link: 2000 B at 100 B/s, beside the other's.
+    let mut fast = inventory.clone();
+    fast.host.storage_bytes_per_s = Rate::declared(1e9);
+    assert_s(ms(&fast, &halves, &RESIDENT), 20.0, 0.0, 30.0);
+    // The host has a part of it: 2 × 8 s there.
+    let hosted =
+        spread(Placement::Layer, &[Some(0), None], &[[1000, 1000, 0, 0], [0, 0, 1000, 1000]]);
+    assert_s(ms(&inventory, &hosted, &RESIDENT), 80.0, 0.0, 2.0 * (8.0 + 16.0 + 3.0));
+    // More than its RAM has room for is read for every call, and need not be loaded.
+    let mut small = inventory;
+    small.host.available_bytes = Bytes(1999);
+    assert_s(ms(&small, &hosted, &RESIDENT), 40.0, 0.0, 2.0 * (8.0 + 16.0 + 3.0 + 40.0));
+}
+
+#[test]
+fn rows_wait_for_the_slowest_device() {
+    let inventory = machine(2).inventory;
+    let rows = |first| {
+        let parts = [[first; 4], [1000 - first; 4]];
+        ms(&inventory, &spread(Placement::Row, &[Some(0), Some(1)], &parts), &RESIDENT).compute
+    };
+    // Of 4 s or 2 s a segment each has a half; in proportion to their speed both take a third of 4 s.
+    assert!((rows(500) - 2e3 * (4.0 * 2.0 + 3.0)).abs() < 1e-6);
+    assert!((rows(250) - 2e3 * (4.0 * 1.5 + 3.0)).abs() < 1e-6);
+    assert!(rows(333) < rows(250) && rows(333) < rows(500));
+}
+
+#[test]
+fn what_the_host_does_for_a_device_comes_after_it() {
+    let inventory = machine(1).inventory;
+    let helped = spread(Placement::One, &[Some(0)], &[[1000, 500, 1000, 1000], [0, 500, 0, 0]]);
+    // The second segment takes half of 4 s, and half of 8 s.
+    assert_s(ms(&inventory, &helped, &RESIDENT), 80.0, 0.0, 2.0 * (12.0 + 2.0 + 4.0 + 3.0));
+}
+
+#[test]
+fn a_ring_reads_files_once_and_ram_then() {
+    let inventory = machine(1).inventory;
+    let whole = spread(Placement::One, &[Some(0)], &[[1000; 4]]);
+    let held = |stays: [bool; 4]| Held::Some {
+        residency: Residency::Lazy,
+        stays: stays.to_vec(),
+        lookahead: 2,
+    };
+    // Two copies of 10 s a call, hidden by nothing but 4 s a segment and 3 s of crossing; from storage they take
+    // 20 s each. The link is busy all the time: 20 s a call, less what the last segment and the crossing give.
+    let found = ms(&inventory, &whole, &held([true, false, true, false]));
+    assert!((found.load - 40e3).abs() < 1e-6, "2000 B are held");
+    // First: held 4 s beside 10 s of copying, 10 + 4, 14 + 4 | 20 + 4 + 3 = 27 s; second: copies at 30 and 40, 47 s.
+    assert!((found.compute - 47e3).abs() < 1e-6, "{found:?}");
+    // From storage: 20 + 4, 28 | 40 + 4 + 3 = 47 s in place of 27 s.
+    assert!((found.first_read - 20e3).abs() < 1e-6, "{found:?}");
+    // Without room in RAM every call reads the files, and the first one no longer than others.
+    let mut small = inventory;
+    small.host.available_bytes = Bytes(3999);
+    let reread = ms(&small, &whole, &held([true, false, true, false]));
+    assert!((reread.compute - 87e3).abs() < 1e-6 && reread.first_read == 0.0, "{reread:?}");
+}
+
+/// T5, a DiT and a VAE that load for 20 s, 40 s and 20 s and compute for 10 s each, lazy on the first of two devices,
+/// resident on the second.
+fn early(budget: u64, objective: Objective, prefetch: bool) -> (Vec<bool>, f64) {
+    let sized = |name, phase, bytes| {
+        component(name, phase, vec![segment("all", Bytes(bytes), StorageType::F32, 10_000.0)])
+    };
+    let mut case = machine(1);
+    case.profile.components = vec![
+        sized("t5", Phase::Condition, 1024),
+        sized("dit", Phase::Denoise, 2048),
+        sized("vae", Phase::Decode, 1024),
+    ];
+    case.inventory.host.storage_bytes_per_s = Rate::declared(51.2);
+    case.inventory.host.compute = false;
+    case.budgets.devices = vec![Bytes(budget)];
+    let mut problem = case.problem(objective);
+    problem.prefetch = prefetch;
+    let plan = solve(&problem, 1).expect("it fits").plan;
+    check(&plan).expect("a good plan");
+    (plan.components.iter().map(|c| c.prefetch).collect(), plan.predicted_ms.total / 1e3)
+}
+
+#[test]
+fn what_is_resident_is_loaded_while_earlier_phases_compute() {
+    // 80 s to load and 30 s to compute: 10 s of each later load are hidden by each earlier phase.
+    let room = 4096 + 512;
+    assert_eq!(early(room, Objective::Latency, true), (vec![false, true, true], 90.0));
+    assert_eq!(early(room, Objective::Latency, false), (vec![false; 3], 110.0));
+}
+
+#[test]
+fn lazy_weights_come_early_where_the_phase_before_has_room() {
+    // T5 is resident, the others are lazy: the DiT fits beside T5 and its arena, the VAE not beside both.
+    let room = 2048 + 1024 + 512;
+    let (flags, total) = early(room, Objective::Latency, true);
+    assert_eq!((flags, total), (vec![false, true, false], 100.0));
+    // A byte less, and all are lazy, with no room for two of them.
+    let (flags, total) = early(room - 1, Objective::Latency, true);
+    assert_eq!((flags, total), (vec![false, false, false], 110.0));
+    // Least bytes are not spent on time.
+    assert_eq!(early(room, Objective::Memory, true).0, [false; 3]);
+    assert_eq!(early(room, Objective::Latency, false).0, [false; 3]);
+}
