@@ -18,6 +18,10 @@ mod files;
 mod library;
 #[path = "bad_input/parts.rs"]
 mod parts;
+#[path = "bad_input/pictures.rs"]
+mod pictures;
+#[path = "bad_input/placements.rs"]
+mod placements;
 mod support;
 #[path = "bad_input/weights.rs"]
 mod weights;

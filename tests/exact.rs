@@ -117,11 +117,7 @@ impl Bench {
 
     /// RGB of a picture in the home.
     fn pixels(&self, name: &str) -> Vec<u8> {
-        let file = std::io::BufReader::new(std::fs::File::open(self.home.path(name)).unwrap());
-        let mut reader = png::Decoder::new(file).read_info().unwrap();
-        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
-        reader.next_frame(&mut pixels).unwrap();
-        pixels
+        support::pixels(&self.home.path(name))
     }
 }
 
@@ -452,6 +448,7 @@ fn assert_heap_as_planned(path: &Path) {
         true_cfg_scale: 3.0,
         seed: 1,
         rng: Rng::Cpu,
+        init_image: None,
         init_latents: None,
         dump_tensors: false,
     };

@@ -6,6 +6,8 @@ mod support;
 
 #[path = "failure/by_hand.rs"]
 mod by_hand;
+#[path = "failure/devices.rs"]
+mod devices;
 #[path = "failure/watched.rs"]
 mod watched;
 

@@ -7,14 +7,19 @@
 mod compare;
 #[path = "parity/golden.rs"]
 mod golden;
+#[path = "parity/img2img.rs"]
+mod img2img;
 #[path = "parity/stages.rs"]
 mod stages;
 mod support;
+#[path = "parity/tiles.rs"]
+mod tiles;
 
 use std::collections::BTreeSet;
 
 use compare::{
-    LATENTS, LEVELS, NOISE, PICTURE, TEXT, assert_close, assert_same_picture, largest_difference,
+    ENCODER, LATENTS, LEVELS, NOISE, PICTURE, TEXT, assert_close, assert_same_picture,
+    largest_difference,
 };
 use golden::{Case, Golden, Tensor, Tensors, tensors};
 use safetensors::Dtype;
@@ -122,6 +127,7 @@ fn compare(what: &str, name: &str, got: &Tensor, golden: &Tensor) {
     let tolerance = match name {
         "sigmas" | "timesteps" => LEVELS,
         "vae.out" => PICTURE,
+        "vae_encoder.moments" => ENCODER,
         name if name.starts_with("text_encoder") => TEXT,
         _ => LATENTS,
     };

@@ -370,3 +370,80 @@ fn standard_output_holds_data_only_and_standard_error_nothing() {
     assert!(json.json().is_object());
     assert!(!json.stdout.contains('\u{1b}'), "escape sequences in {}", json.stdout);
 }
+
+/// Mean difference of two pictures' levels.
+fn mean_difference(a: &Png, b: &Png) -> f64 {
+    let pairs = a.pixels.as_flattened().iter().zip(b.pixels.as_flattened());
+    pairs.map(|(a, b)| f64::from(a.abs_diff(*b))).sum::<f64>() / (3 * a.pixels.len()) as f64
+}
+
+/// Leaves a picture of the first prompt in `start.png`.
+fn start(home: &Home) -> Png {
+    let start = picture(home, PROMPTS[0].0, &[]);
+    std::fs::rename(home.path("picture.png"), home.path("start.png")).unwrap();
+    start
+}
+
+#[test]
+fn a_given_picture_stays_near_at_low_strength_and_is_painted_over_at_full() {
+    let home = Home::new();
+    let (prompt, content) = PROMPTS[0];
+    let start = start(&home);
+    assert_eq!(start.content(), content);
+    let (other, other_content) = PROMPTS[7];
+    let changed = |strength: &str| {
+        let more = ["--init-image", "start.png", "--strength", strength, "--seed", "9"];
+        picture(&home, other, &more)
+    };
+    // A tenth of the steps moves hardly anything, whatever the prompt asks for.
+    assert_eq!(changed("0.1").content(), content);
+    let full = changed("1");
+    assert_eq!(full.content(), other_content);
+    let [near, half, far] = ["0.3", "0.6", "1"].map(|s| mean_difference(&changed(s), &start));
+    assert!(2.0 * near < half && half < far, "{near}, {half}, {far} levels from the start");
+    // The same prompt has nothing to change.
+    let more = ["--init-image", "start.png", "--strength", "0.3", "--seed", "9"];
+    let same = picture(&home, prompt, &more);
+    let off = mean_difference(&same, &start);
+    assert!(off < near / 4.0, "{off} levels from the start with its own prompt");
+    let text = same.text.expect("a tEXt chunk");
+    assert!(text.contains("Denoising strength: 0.3,"), "{text}");
+}
+
+#[test]
+fn a_given_picture_says_the_size_and_is_brought_to_one() {
+    let home = Home::new();
+    let source = support::fixture("pictures/turned.jpg");
+    let source = source.to_str().unwrap();
+    let shape = |more: &[&str]| {
+        let started = ["plan", "--dry-run", "--json", "--init-image", source];
+        let job = home.json(&[&started[..], more].concat())["job"].clone();
+        (job["width"].as_u64().unwrap(), job["height"].as_u64().unwrap())
+    };
+    // 24 × 16 pixels once it is turned, to multiples of 16.
+    assert_eq!(shape(&[]), (32, 16));
+    assert_eq!(shape(&["--height", "64"]), (96, 64));
+    assert_eq!(shape(&["--width", "96", "--height", "96"]), (96, 96));
+    let steps = ["--width", "64", "--height", "64", "--steps", "2", "--strength", "0.5"];
+    let more = [&["--init-image", source], &steps[..]].concat();
+    let made = picture(&home, PROMPTS[0].0, &more);
+    assert_eq!((made.width, made.height), (64, 64));
+}
+
+#[test]
+fn a_batch_from_one_picture_is_what_single_runs_make_of_it() {
+    let home = Home::new();
+    let (prompt, _) = PROMPTS[1];
+    start(&home);
+    let started = ["--init-image", "start.png", "--strength", "0.7", "--steps", "4"];
+    let batch = ["generate", "--prompt", prompt, "--seed", "5", "--batch", "2"];
+    let ended = home.run(&[&batch[..], &["--output", "batch.png"], &started].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    for (file, seed) in [("batch-1.png", "5"), ("batch-2.png", "6")] {
+        let alone = picture(&home, prompt, &[&["--seed", seed], &started[..]].concat());
+        let of_batch = Png::read(&home.path(file));
+        let pairs = of_batch.pixels.as_flattened().iter().zip(alone.pixels.as_flattened());
+        let off = pairs.map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+        assert!(off <= 1, "{file} is {off} levels off the picture made alone");
+    }
+}

@@ -18,6 +18,16 @@ pub fn fixture(name: &str) -> PathBuf {
     root().join("tests/fixtures").join(name)
 }
 
+/// The RGB of a picture.
+pub fn pixels(path: &Path) -> Vec<u8> {
+    let file = std::fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut reader = png::Decoder::new(std::io::BufReader::new(file)).read_info().expect("a PNG");
+    let mut bytes = vec![0; reader.output_buffer_size().expect("a size")];
+    let frame = reader.next_frame(&mut bytes).expect("a whole PNG");
+    bytes.truncate(frame.buffer_size());
+    bytes
+}
+
 /// A directory of its own for one test: cache, temporary files, outputs.
 pub struct Home {
     directory: TempDir,

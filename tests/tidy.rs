@@ -19,10 +19,8 @@ const REPOSITORY_BYTES_MAX: u64 = 60 << 20;
 const UNSAFE_PLACES: [&str; 2] = ["executor/src/backend/", "executor/src/weights/mapping.rs"];
 
 /// Where a thread may sleep, each with its reason.
-const SLEEP_PLACES: [(&str, &str); 1] = [(
-    "executor/src/backend/copy_engine.rs",
-    "a virtual link carries no faster than it is declared",
-)];
+const SLEEP_PLACES: [(&str, &str); 1] =
+    [("executor/src/backend/link.rs", "a virtual link carries no faster than it is declared")];
 
 struct Source {
     /// Path from the root, with `/`.

@@ -149,7 +149,7 @@ fn a_given_plan_that_is_not_true_is_refused() {
                 let peak = &mut plan["devices"][at]["phases"][0]["peak_bytes"];
                 *peak = (integer(peak) - 256).into();
             },
-            &["the plan breaks a rule", "condition: peak"],
+            &["the plan breaks a rule", "B of peak, the components' sum is"],
         ),
         (
             "weights that no segment holds",

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use executor::models::Model;
-use protocol::{JobShape, Plan};
+use protocol::{GraphOptions, JobShape, Plan};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -26,9 +26,11 @@ fn survive(model: &Path) -> Result<(), String> {
             batch: 2,
             max_sequence_length: 8,
             true_cfg: true,
+            init_image: false,
+            first_step: 0,
         };
         // A refusal is as good as a profile here.
-        drop(executor::measure::profile(&model, &job, 2));
+        drop(executor::measure::profile(&model, &job, &GraphOptions::default(), 2));
     };
     catch_unwind(AssertUnwindSafe(attempt)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -238,6 +238,6 @@ fn inspect_shows_what_is_there_and_fails_on_what_is_missing() {
         .iter()
         .map(|c| c["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["clip", "t5", "vae"]);
+    assert_eq!(names, ["vae_encoder", "clip", "t5", "vae"]);
     assert_eq!(description["problems"].as_array().unwrap().len(), 1);
 }

@@ -4,7 +4,7 @@ use std::process::{Child, Command as Program, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver, IpcSender};
+use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver, IpcSender, IpcSharedMemory};
 use protocol::limits::PROMPT_BYTES_MAX;
 use protocol::message::Rng;
 use protocol::plan::{DeviceBackend, PhaseBytes};
@@ -155,6 +155,7 @@ fn generate(generation: u64, prompt: &str) -> Command {
         true_cfg_scale: 1.0,
         seed: 7,
         rng: Rng::Cpu,
+        init_image: None,
         init_latents: None,
         dump_tensors: false,
     };
@@ -180,7 +181,12 @@ fn nothing_is_answered_before_hello() {
     let executor = Executor::start();
     for command in [
         Command::Inspect { model: plan.model.clone() },
-        Command::Measure { model: plan.model.clone(), job: plan.job.clone(), threads: 1 },
+        Command::Measure {
+            model: plan.model.clone(),
+            job: plan.job.clone(),
+            options: plan.options.clone(),
+            threads: 1,
+        },
         Command::Verify { plan: Box::new(plan.clone()) },
         load(&plan),
         generate(1, "x"),
@@ -243,19 +249,22 @@ fn a_plan_of_an_old_generation_is_refused_and_the_present_one_stays() {
 /// Makes every sum of a plan follow its parts, so that only the parts can be wrong.
 fn settle(plan: &mut Plan) {
     for component in &mut plan.components {
+        for segment in &mut component.segments {
+            segment.part_bytes = vec![segment.weights_bytes];
+        }
         component.weights_bytes = component.segments.iter().map(|s| s.weights_bytes).sum();
+        let held = |r| if component.residency == r { component.weights_bytes } else { Bytes::ZERO };
+        let (resident, lazy) = (held(Residency::Resident), held(Residency::Lazy));
+        (component.parts[0].resident_bytes, component.parts[0].lazy_bytes) = (resident, lazy);
     }
     let components = plan.components.clone();
     let settle_phases = |id: &DeviceId, phases: &mut [PhaseBytes], fixed: Bytes| {
         for entry in phases.iter_mut() {
             let here = components.iter().filter(|c| c.devices.contains(id));
-            let held = here.clone().filter(|c| match c.residency {
-                Residency::Resident => true,
-                Residency::Lazy => c.phase == entry.phase,
-                Residency::Mapped => false,
-            });
-            entry.weights_bytes = held.map(|c| c.weights_bytes).sum();
-            let compute = here.filter(|c| c.phase == entry.phase).map(|c| c.compute_bytes);
+            let now = here.clone().filter(|c| c.phase == entry.phase);
+            let lazy: Bytes = now.clone().map(|c| c.parts[0].lazy_bytes).sum();
+            entry.weights_bytes = here.map(|c| c.parts[0].resident_bytes).sum::<Bytes>() + lazy;
+            let compute = now.map(|c| c.parts[0].compute_bytes);
             entry.compute_bytes = compute.max().unwrap_or_default();
             entry.peak_bytes =
                 entry.weights_bytes + entry.compute_bytes + entry.staging_bytes + fixed;
@@ -289,14 +298,25 @@ const TAMPERINGS: [Tampering; 14] = [
     (
         "a link without a rate",
         |plan| {
-            plan.devices[0].backend =
-                DeviceBackend::Virtual { link_bytes_per_s: f64::NAN, fail_allocation: None };
+            let DeviceBackend::Virtual { link_bytes_per_s, .. } = &mut plan.devices[0].backend
+            else {
+                panic!("a virtual device")
+            };
+            *link_bytes_per_s = f64::NAN;
         },
         "link",
     ),
     // From here on all sums are right, and only the executor's own schedule tells the truth.
-    ("less compute", |plan| plan.components[2].compute_bytes = Bytes(256), "its schedule has"),
-    ("more compute", |plan| plan.components[3].compute_bytes += Bytes(256), "its schedule has"),
+    (
+        "less compute",
+        |plan| plan.components[2].parts[0].compute_bytes = Bytes(256),
+        "its schedule has",
+    ),
+    (
+        "more compute",
+        |plan| plan.components[3].parts[0].compute_bytes += Bytes(256),
+        "its schedule has",
+    ),
     (
         "weights elsewhere",
         |plan| {
@@ -304,7 +324,7 @@ const TAMPERINGS: [Tampering; 14] = [
             segments[0].weights_bytes += Bytes(256);
             segments[1].weights_bytes = segments[1].weights_bytes - Bytes(256);
         },
-        "its schedule has",
+        "other weights in its schedule than in the plan",
     ),
     ("smaller buffers", |plan| plan.host.job_bytes = Bytes(64), "the job's buffers"),
     ("a component less", |plan| drop(plan.components.remove(1)), "the model has"),
@@ -432,4 +452,37 @@ fn words_of_another_protocol_end_it() {
     let garbage: IpcSender<u64> = executor.commands.clone().to_opaque().to();
     garbage.send(1 << 40).unwrap();
     assert!(!executor.ended().success());
+}
+
+#[test]
+fn a_job_whose_picture_is_not_what_its_plan_has_room_for_is_refused() {
+    let home = Home::new();
+    let picture = crate::support::fixture("pictures/rgb.png");
+    let size = ["--width", "64", "--height", "64", "--init-image", picture.to_str().unwrap()];
+    let fixed = ["plan", "--dry-run", "--json", "--output", "plan.toml", "--host", "virtual-1x64m"];
+    home.json(&[fixed.as_slice(), &["--steps", "2"], &size].concat());
+    let text = std::fs::read_to_string(home.path("plan.toml")).unwrap();
+    let started: Plan = toml::from_str(&text).unwrap();
+    let (_home, plain) = plan(2);
+    let with = |picture: Option<usize>| {
+        let Command::Generate { generation, mut job } = generate(1, "a circle") else { panic!() };
+        job.init_image = picture.map(|bytes| IpcSharedMemory::from_byte(9, bytes));
+        Command::Generate { generation, job }
+    };
+    let whole = 3 * 64 * 64;
+    for (plan, right, wrong) in [
+        (&started, Some(whole), [None, Some(0), Some(whole - 3), Some(whole + 1)].as_slice()),
+        (&plain, None, [Some(whole)].as_slice()),
+    ] {
+        let executor = Executor::greeted();
+        executor.load(&numbered(plan, 1));
+        for &picture in wrong {
+            let failure = executor.failure(with(picture));
+            assert_eq!(failure.kind, FailureKind::BadRequest, "{picture:?} bytes: {failure}");
+            assert!(failure.message.contains("picture"), "{failure}");
+        }
+        executor.send(with(right));
+        let answer = executor.answer();
+        assert!(matches!(answer, Event::Done { .. }), "{answer:?}");
+    }
 }

@@ -15,6 +15,9 @@ pub const LATENTS: f64 = 1e-4;
 /// The VAE's decoder, given golden latents.
 pub const DECODER: f64 = 2e-5;
 
+/// The VAE's encoder, given a golden picture.
+pub const ENCODER: f64 = 2e-5;
+
 /// The decoded picture, from the prompt on.
 pub const PICTURE: f64 = 2e-4;
 

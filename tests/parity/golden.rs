@@ -310,13 +310,14 @@ fn read(name: &str) -> (Value, Tensors) {
     (json(&path.with_extension("json")), tensors(&path.with_extension("safetensors")))
 }
 
-fn json(path: &Path) -> Value {
+/// A JSON document.
+pub fn json(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).expect("a golden file");
     serde_json::from_str(&text).expect("JSON")
 }
 
 /// The tensors whose names begin with a prefix, without it; without those of single modules.
-fn below(tensors: &Tensors, prefix: &str) -> Tensors {
+pub fn below(tensors: &Tensors, prefix: &str) -> Tensors {
     let named = tensors
         .iter()
         .filter_map(|(name, tensor)| Some((name.strip_prefix(prefix)?.to_owned(), tensor.clone())));

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use executor::backend::kernels::Workers;
+use executor::backend::virtual_device::VirtualProperties;
 use executor::backend::{
-    Backend, Call, CancelFlag, HostBackend, Memory, Region, VirtualDevice, WeightMove, WeightPlace,
+    Backend, CancelFlag, HostBackend, LaneMemory, Memory, NodeCall, Queue, Region, VirtualDevice,
+    WeightLoad, WeightMove,
 };
-use executor::graph::{Graph, WeightId};
+use executor::graph::Graph;
 use executor::models::{Flux, Model};
-use executor::schedule::Schedule;
+use executor::schedule::{Assignment, Instruction, Schedule, WeightPlace};
 use executor::weights::WeightFiles;
-use protocol::{BackendKind, Bytes, DeviceId, JobShape};
+use protocol::plan::STAGING_BYTES;
+use protocol::{BackendKind, Bytes, DeviceId, GraphOptions, JobShape, Residency};
 
 use crate::compare::{DECODER, DENOISER, TEXT, assert_close};
 use crate::golden::{Case, DenoiserCall, Golden};
@@ -34,11 +37,11 @@ const PLACES: [Place; 4] = [
 ];
 
 /// Inputs of a component by name.
-type Inputs<'a> = Vec<(&'a str, Vec<u8>)>;
+pub type Inputs<'a> = Vec<(&'a str, Vec<u8>)>;
 
 /// Runs a component at every place, which must all give the same bits, and returns its output.
 #[track_caller]
-fn compute(what: &str, graph: &Graph, files: &Arc<WeightFiles>, inputs: &Inputs) -> Vec<f32> {
+pub fn compute(what: &str, graph: &Graph, files: &Arc<WeightFiles>, inputs: &Inputs) -> Vec<f32> {
     let mut results = PLACES.iter().map(|place| (place, compute_at(place, graph, files, inputs)));
     let (_, first) = results.next().expect("there are places");
     for (Place { kind, threads, mapped }, result) in results {
@@ -53,36 +56,55 @@ fn compute(what: &str, graph: &Graph, files: &Arc<WeightFiles>, inputs: &Inputs)
 
 /// Runs a component in memory that is exactly as large as its schedule says.
 fn compute_at(place: &Place, graph: &Graph, files: &Arc<WeightFiles>, inputs: &Inputs) -> Vec<f32> {
-    let schedule = Schedule::new(graph.clone(), place.kind, place.threads);
-    let weights_bytes = if place.mapped { Bytes::ZERO } else { schedule.weights_bytes };
-    let backend = open(place, schedule.arena_bytes + weights_bytes);
+    let residency = if place.mapped { Residency::Mapped } else { Residency::Resident };
+    let mut assignment = Assignment::on_one(graph, place.kind, place.threads);
+    assignment.residencies.fill(residency);
+    let schedule = Schedule::new(Arc::new(graph.clone()), assignment);
+    let lane = &schedule.lanes[0];
+    let backend = open(place, lane.arena_bytes + lane.weights.resident_bytes);
     let allocate = |name, bytes| {
         Arc::new(Region::allocate(backend.memory(), name, bytes).expect("what the schedule says"))
     };
-    let arena = allocate("arena", schedule.arena_bytes);
-    let region = allocate("weights", weights_bytes);
-    let cancel = CancelFlag::default();
-    let mut weights = WeightPlace::Mapped;
-    if !place.mapped {
-        let moves = schedule.graph.weights.iter().enumerate().map(|(index, weight)| WeightMove {
-            tensor: weight.tensor,
-            offset: schedule.weight_offset(WeightId(index)),
-        });
-        backend.load(files, moves.collect(), &region, &cancel).expect("weights load");
-        weights = WeightPlace::Region(&region);
-    }
+    let arena = allocate("arena", lane.arena_bytes);
+    let region = allocate("weights", lane.weights.resident_bytes);
+    let moves = lane.weights.slices.iter().filter_map(|slice| match slice.place {
+        WeightPlace::Resident(offset) => {
+            let tensor = graph.weights[slice.weight.0].tensor;
+            Some(WeightMove { tensor, bytes: 0..tensor.size().as_usize(), offset })
+        }
+        _ => None,
+    });
+    let load = WeightLoad {
+        files: Arc::clone(files),
+        moves: moves.collect(),
+        region: Arc::clone(&region),
+        base: Bytes::ZERO,
+        stop: CancelFlag::default(),
+        once: true,
+    };
+    backend.load(load, Queue::Loads).wait().expect("weights load");
     for (port, bytes) in inputs {
         let value = graph.input(port);
         assert_eq!(graph.value(value).bytes().as_usize(), bytes.len(), "size of input {port}");
-        backend.write(&arena, schedule.value_offset(value), bytes);
+        for (_, offset) in schedule.input_places(value) {
+            backend.write(&arena, offset, bytes).expect("a device that works");
+        }
     }
     assert_eq!(inputs.len(), graph.inputs.len(), "every input is given");
     let output = graph.outputs[0].value;
+    let memory = LaneMemory {
+        arena: Some(Arc::clone(&arena)),
+        resident: Some(region),
+        ..Default::default()
+    };
     let run = || {
-        let call = Call { schedule: &schedule, arena: &arena, weights, files };
-        backend.run(&call, &cancel).expect("a run that nobody cancels");
+        for instruction in &schedule.program {
+            let Instruction::Run(run) = instruction else { panic!("one lane only runs") };
+            backend.run(&NodeCall { schedule: &schedule, run, memory: &memory, files });
+        }
         let mut bytes = vec![0; graph.value(output).bytes().as_usize()];
-        backend.read(&arena, schedule.value_offset(output), &mut bytes);
+        let (_, offset) = schedule.output_place(output);
+        backend.read(&arena, offset, &mut bytes).expect("a device that works");
         bytes.as_chunks().0.iter().map(|&bytes| f32::from_ne_bytes(bytes)).collect::<Vec<_>>()
     };
     let first = run();
@@ -100,8 +122,14 @@ fn open(place: &Place, capacity: Bytes) -> Box<dyn Backend> {
         }
         BackendKind::Virtual => {
             let memory = Memory::new(DeviceId("virtual0".to_owned()), capacity, None);
-            let link_bytes_per_s = 1e10;
-            let opened = VirtualDevice::open(memory, Bytes::ZERO, link_bytes_per_s, workers);
+            let host = Memory::new(DeviceId::host(), STAGING_BYTES, None);
+            let staging = Region::allocate(&host, "staging", STAGING_BYTES).expect("some RAM");
+            let properties = VirtualProperties {
+                overhead_bytes: Bytes::ZERO,
+                link_bytes_per_s: 1e10,
+                fail_copy: None,
+            };
+            let opened = VirtualDevice::open(memory, properties, &Arc::new(staging), workers);
             Box::new(opened.expect("a device without overhead"))
         }
         BackendKind::Cuda => panic!("no place of these tests"),
@@ -112,23 +140,28 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-fn float_bytes(values: &[f32]) -> Vec<u8> {
+/// Values as a component's input.
+pub fn float_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
 /// A golden model, opened.
-struct Opened {
-    golden: Golden,
-    model: Model,
+pub struct Opened {
+    /// Its golden tensors.
+    pub golden: Golden,
+    /// The model.
+    pub model: Model,
 }
 
 impl Opened {
-    fn new(golden: Golden) -> Opened {
+    /// Opens it.
+    pub fn new(golden: Golden) -> Opened {
         let model = Model::open(&golden.directory).expect("a whole model");
         Opened { golden, model }
     }
 
-    fn flux(&self) -> &Flux {
+    /// The model as its family's.
+    pub fn flux(&self) -> &Flux {
         let Model::Flux(flux) = &self.model;
         flux
     }
@@ -142,10 +175,12 @@ impl Opened {
             batch: 1,
             max_sequence_length: case.max_sequence_length,
             true_cfg: case.true_cfg_scale.is_some(),
+            init_image: false,
+            first_step: 0,
         };
-        let graphs = self.model.graphs(&job).expect("the cases are possible jobs");
+        let graphs = self.model.graphs(&job, &GraphOptions::default()).expect("possible jobs");
         let graph = graphs.into_iter().find(|part| part.name == component).expect("a component");
-        (graph.graph, self.model.files(component))
+        (graph.variants[0].clone(), self.model.files(component))
     }
 
     fn text_encoders(&self) {
@@ -223,7 +258,7 @@ impl Opened {
     }
 
     /// Decodes latents `[channels, height, width]` to a picture `[3, height, width]`.
-    fn decoded(&self, what: &str, latents: &[f32], height: usize, width: usize) -> Vec<f32> {
+    pub fn decoded(&self, what: &str, latents: &[f32], height: usize, width: usize) -> Vec<f32> {
         let files = self.model.files("vae");
         let graph = self.flux().vae().decoder(files, height, width).expect("a whole decoder");
         let channels = latents.len() / (height * width);
@@ -247,7 +282,7 @@ impl Opened {
 }
 
 /// Rows and columns changed over.
-fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+pub fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     assert_eq!(values.len(), rows * columns, "a whole matrix");
     (0..columns).flat_map(|c| (0..rows).map(move |r| values[r * columns + c])).collect()
 }
