@@ -38,7 +38,7 @@ fn mapped_bytes_and_flags(mapped: &MappedFile) -> (usize, Vec<String>) {
 #[cfg(target_os = "linux")]
 #[test]
 fn what_was_copied_leaves_memory_under_drop_only() {
-    let dir = directory_on_disk();
+    let Some(dir) = directory_on_disk() else { return };
     for policy in MappingPolicy::ALL {
         let mapped = read_under(&dir.path().join(policy.name()), policy);
         let (before, flags) = mapped_bytes_and_flags(&mapped);
@@ -63,7 +63,7 @@ fn what_was_copied_leaves_memory_under_drop_only() {
 
 #[test]
 fn pages_stay_until_all_that_share_them_are_released() {
-    let dir = directory_on_disk();
+    let Some(dir) = directory_on_disk() else { return };
     let mapped = read_under(&dir.path().join("weights"), MappingPolicy::Drop);
     let page = page_size();
     mapped.release(page + 1..3 * page - 1).unwrap();
