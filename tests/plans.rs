@@ -12,7 +12,7 @@ use executor::backend::CancelFlag;
 use executor::models::Model;
 use executor::pipeline::{Observer, Picture, generate};
 use executor::race::{Edge, Race, Trace};
-use executor::runtime::{Runtime, parts, schedules};
+use executor::runtime::{Runtime, Scheduled, parts, schedules};
 use protocol::message::{Progress, Rng};
 use protocol::plan::{
     ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PhaseBytes, PredictedMs,
@@ -149,7 +149,7 @@ pub fn plan(
         predicted_ms: PredictedMs::default(),
     };
     let schedules = schedules(&plan, model).expect("a possible assignment");
-    for (component, variants) in plan.components.iter_mut().zip(&schedules) {
+    for (component, Scheduled { variants, .. }) in plan.components.iter_mut().zip(&schedules) {
         component.parts = parts(component, variants);
         component.tensor_bytes = variants[0].tensor_bytes();
         for (index, segment) in component.segments.iter_mut().enumerate() {

@@ -11,29 +11,7 @@ use executor::models::Model;
 use executor::race::Edge;
 use plans::{Choice, Hardware, Result};
 use protocol::{DeviceId, GraphOptions, JobShape, Placement, Plan, Residency};
-use wide::Wide;
-
-/// Splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `count`.
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count as u64) as usize
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-}
+use wide::{SplitMix64 as Random, Wide};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
@@ -179,7 +157,7 @@ fn run_random(dir: &Path, job: &JobShape, seeds: std::ops::Range<u64>) {
     let plan = plans::plan(dir, &model, job, &options, &hardware, &on_host);
     let expected = plans::run(&plan, &model).expect("the host alone");
     for seed in seeds {
-        let plan = random_plan(&mut Random(seed), dir, &model, job);
+        let plan = random_plan(&mut Random::new(seed), dir, &model, job);
         let (result, races) = match plans::run_traced(&plan, &model, None) {
             Ok(result) => result,
             Err(failure) => panic!("seed {seed}: {failure}\n{plan:#?}"),
@@ -217,7 +195,7 @@ fn each_kind_of_edge_is_missed_by_the_race_checker_when_it_is_left_out() {
     let model = Arc::new(Model::open(dir.path()).expect("a whole model"));
     for edge in [Edge::Ready, Edge::Used, Edge::Departure, Edge::Arrival, Edge::Loaded] {
         let found = (2000..2030).any(|seed| {
-            let plan = random_plan(&mut Random(seed), dir.path(), &model, &job(false, 1));
+            let plan = random_plan(&mut Random::new(seed), dir.path(), &model, &job(false, 1));
             let (_, races) = plans::run_traced(&plan, &model, Some(edge)).expect("a run");
             !races.is_empty()
         });

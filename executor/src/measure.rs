@@ -8,14 +8,13 @@ use std::sync::Arc;
 use protocol::profile::{
     BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile,
 };
-use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency};
+use protocol::{BackendKind, Failure, GraphOptions, JobShape, Residency};
 
 use crate::failure::bad_request;
 use crate::graph::Graph;
 use crate::models::{ComponentGraph, Model, ModelError};
-use crate::runtime::Variants;
 use crate::schedule::assignment::splits_rows;
-use crate::schedule::{Assignment, Schedule};
+use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
 
 /// Every kind of backend that a profile states sizes for.
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
@@ -43,19 +42,16 @@ fn component_profile(
     options: &GraphOptions,
     threads: usize,
 ) -> ComponentProfile {
-    let variants: Vec<Arc<Graph>> = component.variants.into_iter().map(Arc::new).collect();
+    let graphs: Vec<Arc<Graph>> = component.variants.into_iter().map(Arc::new).collect();
     let of_kind = |kind| -> Variants {
-        let schedule = |graph: &Arc<Graph>| {
-            let attention_chunk = options.attention_chunk as usize;
-            let one = Assignment { attention_chunk, ..Assignment::on_one(graph, kind, threads) };
-            Schedule::new(Arc::clone(graph), one)
-        };
-        variants.iter().map(schedule).collect()
+        let attention_chunk = options.attention_chunk as usize;
+        let one = Assignment { attention_chunk, ..Assignment::on_one(&graphs[0], kind, threads) };
+        variants(&graphs, &one).expect("one device can have any graph")
     };
     let kinds: Vec<Variants> = KINDS.into_iter().map(of_kind).collect();
     let compute = KINDS.into_iter().zip(&kinds);
-    let compute =
-        compute.map(|(backend, variants)| BackendBytes { backend, bytes: arena(variants, 0) });
+    let compute = compute
+        .map(|(backend, variants)| BackendBytes { backend, bytes: arena_bytes(variants, 0) });
     let firsts: Vec<&Schedule> = kinds.iter().map(|variants| &variants[0]).collect();
     let (host, others) = firsts.split_first().expect("there are kinds");
     ComponentProfile {
@@ -69,11 +65,6 @@ fn component_profile(
         splits_rows: splits_rows(&host.graph),
         segments: host.segments(others),
     }
-}
-
-/// The largest arena of a lane over all sizes of a component's inputs.
-fn arena(variants: &Variants, lane: usize) -> Bytes {
-    variants.iter().map(|variant| variant.lanes[lane].arena_bytes).max().unwrap_or_default()
 }
 
 /// The exact bytes of layouts.
@@ -94,7 +85,7 @@ pub fn sizes(
         .collect();
     let sized = layouts.iter().map(|layout| {
         let name = layout.component.as_str();
-        let variants = graphs
+        let graphs = graphs
             .get(name)
             .ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
         let assignment = Assignment {
@@ -102,15 +93,11 @@ pub fn sizes(
             segments: layout.segments.iter().map(|&lane| lane as usize).collect(),
             row_shares: layout.row_shares.clone(),
             residencies: vec![Residency::Resident; layout.segments.len()],
-            lookahead: 0,
             threads,
             attention_chunk: options.attention_chunk as usize,
         };
-        let schedule = |graph: &Arc<Graph>| {
-            assignment.check(graph).map_err(|why| bad_request(format!("{name}: {why}")))?;
-            Ok(Schedule::new(Arc::clone(graph), assignment.clone()))
-        };
-        let variants = variants.iter().map(schedule).collect::<Result<Variants, Failure>>()?;
+        let variants = variants(graphs, &assignment);
+        let variants = variants.map_err(|why| bad_request(format!("{name}: {why}")))?;
         Ok(layout_bytes(&variants))
     });
     sized.collect()
@@ -118,7 +105,7 @@ pub fn sizes(
 
 fn layout_bytes(variants: &Variants) -> LayoutBytes {
     let parts = variants[0].lanes.iter().enumerate().map(|(index, lane)| LayoutPart {
-        compute_bytes: arena(variants, index),
+        compute_bytes: arena_bytes(variants, index),
         segment_bytes: lane.weights.segment_bytes.clone(),
     });
     LayoutBytes { parts: parts.collect(), crossing_bytes: variants[0].crossing_bytes() }

@@ -193,11 +193,6 @@ impl Model {
         }
     }
 
-    /// How often each component's graph runs in a job, in the order of [`Model::graphs`].
-    pub fn calls(&self, job: &JobShape, options: &GraphOptions) -> Result<Vec<u32>, ModelError> {
-        Ok(self.graphs(job, options)?.into_iter().map(|component| component.calls).collect())
-    }
-
     /// What a job holds on the host.
     pub fn job_layout(
         &self,

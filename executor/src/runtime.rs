@@ -26,13 +26,12 @@ pub use accounts::Accounts;
 pub use bound::Bound;
 pub use component::Component;
 pub use devices::{Devices, Traced};
-pub use verify::{Variants, parts, schedules, verify};
+pub use verify::{Scheduled, parts, schedules, verify};
 
 use crate::backend::memory::Charge;
 use crate::backend::{CancelFlag, Memory, Region};
 use crate::job::JobBuffers;
 use crate::models::Model;
-use crate::race::Span;
 
 /// A plan with everything that it asked for in place.
 pub struct Runtime {
@@ -67,17 +66,16 @@ impl Runtime {
     ) -> Result<Runtime, Failure> {
         let schedules = schedules(&plan, &model)?;
         verify::compare(&plan, &model, &schedules)?;
-        let calls = model.calls(&plan.job, &plan.options)?;
         for component in &plan.components {
             model.files(&component.name).advise(plan.mapping_policy)?;
         }
         let devices = Devices::open(&plan, trace)?;
         let host = devices.backend(&DeviceId::host()).memory();
         let changed = host.charge("weights changed by LoRA", plan.host.changed_bytes)?;
-        let components = plan.components.iter().zip(schedules).zip(calls);
-        let components = components.map(|((component, variants), calls)| {
+        let components = plan.components.iter().zip(schedules);
+        let components = components.map(|(component, scheduled)| {
             let files = Arc::clone(model.files(&component.name));
-            Component::new(component, variants, files, calls)
+            Component::new(component, scheduled, files)
         });
         let components = components.collect();
         let mut runtime = Runtime {
@@ -166,7 +164,7 @@ impl Runtime {
     fn free_arenas(&mut self) {
         for (device, arena) in std::mem::take(&mut self.arenas) {
             if let Some(tracer) = self.devices.tracer() {
-                tracer.free(&device, Span::new(arena.id(), 0, arena.len().0));
+                tracer.free(&device, arena.span());
             }
         }
     }

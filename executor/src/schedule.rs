@@ -210,6 +210,26 @@ impl Schedule {
     }
 }
 
+/// The schedules of one component, one for each size of its inputs, the largest's first. All lay weights out alike.
+pub type Variants = Vec<Schedule>;
+
+/// The schedules of graphs under one assignment.
+///
+/// # Errors
+/// Why one of them cannot be laid out so.
+pub fn variants(graphs: &[Arc<Graph>], assignment: &Assignment) -> Result<Variants, String> {
+    let schedule = |graph: &Arc<Graph>| {
+        assignment.check(graph)?;
+        Ok(Schedule::new(Arc::clone(graph), assignment.clone()))
+    };
+    graphs.iter().map(schedule).collect()
+}
+
+/// The arena of a lane that does for every size of a component's inputs.
+pub fn arena_bytes(variants: &[Schedule], lane: usize) -> Bytes {
+    variants.iter().map(|variant| variant.lanes[lane].arena_bytes).max().unwrap_or_default()
+}
+
 /// What a step needs beside its values; shared by lifetimes here and by the kernels when they run.
 fn step_workspace(graph: &Graph, assignment: &Assignment, step: &Step) -> Bytes {
     let Step::Run { lane, node, rows, .. } = step else { return Bytes::ZERO };

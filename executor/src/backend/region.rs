@@ -13,6 +13,7 @@ use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
 
 use super::memory::{Charge, Memory, OutOfMemory};
+use crate::race::Span;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -60,6 +61,11 @@ impl Region {
     /// A number that no other region of this process has, freed ones included.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// All of its bytes.
+    pub fn span(&self) -> Span {
+        Span::new(self.id, 0, self.bytes.0)
     }
 
     fn at(&self, offset: Bytes, bytes: usize) -> *mut u8 {

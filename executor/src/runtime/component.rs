@@ -12,14 +12,13 @@ use protocol::plan::ComponentPlan;
 use protocol::{Bytes, DeviceId, Failure, Phase};
 
 use super::devices::Devices;
-use super::verify::Variants;
+use super::verify::Scheduled;
 use crate::backend::{
     CancelFlag, LaneMemory, Queue, Region, Ring, RingItem, RingPlan, Stopped, Ticket, WeightLoad,
     WeightMove,
 };
-use crate::race::Span;
 use crate::schedule::weights::slice_bytes;
-use crate::schedule::{Schedule, WeightPlace};
+use crate::schedule::{Schedule, Variants, WeightPlace, arena_bytes};
 use crate::weights::WeightFiles;
 
 /// One component.
@@ -53,12 +52,11 @@ enum Held {
 }
 
 impl Component {
-    /// A component without memory, which runs `calls` times in its phase.
+    /// A component without memory.
     pub fn new(
         plan: &ComponentPlan,
-        variants: Variants,
+        Scheduled { calls, variants }: Scheduled,
         files: Arc<WeightFiles>,
-        calls: u32,
     ) -> Component {
         let first = &variants[0];
         let weights = |schedule: &Schedule| {
@@ -160,10 +158,8 @@ impl Component {
 
     /// The arena that each device must have for it.
     pub fn arenas(&self) -> impl Iterator<Item = (&DeviceId, Bytes)> {
-        self.devices.iter().enumerate().map(|(lane, device)| {
-            let arena = |schedule: &Schedule| schedule.lanes[lane].arena_bytes;
-            (device, self.variants.iter().map(arena).max().unwrap_or_default())
-        })
+        let lanes = self.devices.iter().enumerate();
+        lanes.map(|(lane, device)| (device, arena_bytes(&self.variants, lane)))
     }
 
     /// Takes the arenas, and starts to fill the rings.
@@ -207,12 +203,9 @@ impl Component {
     /// Frees what it has for its phase.
     pub fn leave(&mut self, devices: &Devices) {
         for (memory, device) in self.memory.iter_mut().zip(&self.devices) {
-            let slots = memory
-                .ring
-                .take()
-                .map(|ring| Span::new(ring.region().id(), 0, ring.region().len().0));
+            let slots = memory.ring.take().map(|ring| ring.region().span());
             if let Some(tracer) = devices.tracer() {
-                let lazy = memory.lazy.iter().map(|lazy| Span::new(lazy.id(), 0, lazy.len().0));
+                let lazy = memory.lazy.iter().map(|lazy| lazy.span());
                 slots.into_iter().chain(lazy).for_each(|bytes| tracer.free(device, bytes));
             }
             memory.arena = None;

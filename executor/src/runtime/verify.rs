@@ -8,14 +8,14 @@ use protocol::profile::Lane;
 use protocol::{BackendKind, Bytes, DeviceId, Failure, Phase, Plan};
 
 use crate::failure::refused;
-use crate::models::{ComponentGraph, Model};
-use crate::schedule::{Assignment, Schedule};
+use crate::models::Model;
+use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
 
 /// The exact bytes of a plan on each device in each phase, everything but overheads. Nothing is allocated.
 pub fn verify(plan: &Plan, model: &Model) -> Result<Vec<VerifiedBytes>, Failure> {
     let schedules = schedules(plan, model)?;
     let parts: Vec<Vec<PartPlan>> =
-        plan.components.iter().zip(&schedules).map(|(c, s)| parts(c, s)).collect();
+        plan.components.iter().zip(&schedules).map(|(c, s)| parts(c, &s.variants)).collect();
     let pinned = plan.devices.iter().filter(|device| plan.uses(&device.id));
     let pinned: Bytes = pinned.map(|device| device.pinned_bytes).sum();
     let job_bytes = model.job_layout(&plan.job, &plan.options)?.bytes();
@@ -52,11 +52,16 @@ fn bytes_in_phase(plan: &Plan, parts: &[Vec<PartPlan>], device: &DeviceId, phase
     held + arena
 }
 
-/// The schedules of one component, one for each size of its inputs.
-pub type Variants = Vec<Schedule>;
+/// A component of a plan as it will run.
+pub struct Scheduled {
+    /// How often it runs in its phase.
+    pub calls: u32,
+    /// Its schedules.
+    pub variants: Variants,
+}
 
 /// The schedules of each component of the plan, as the plan lays it out.
-pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Variants>, Failure> {
+pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Scheduled>, Failure> {
     if plan.family != model.family() {
         return Err(refused(format!(
             "the plan is for the family {}, the model is of {}",
@@ -80,19 +85,12 @@ pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Variants>, Failure> {
             return Err(refused(format!("{} is planned for the wrong phase", component.name)));
         }
         let assignment = assignment(plan, component)?;
-        variants(graph, &assignment)
+        let graphs: Vec<_> = graph.variants.into_iter().map(Arc::new).collect();
+        let variants = variants(&graphs, &assignment)
+            .map_err(|why| refused(format!("{}: {why}", component.name)))?;
+        Ok(Scheduled { calls: graph.calls, variants })
     })
     .collect()
-}
-
-/// A component's schedules under an assignment.
-fn variants(graph: ComponentGraph, assignment: &Assignment) -> Result<Variants, Failure> {
-    let schedule = |variant| {
-        let variant = Arc::new(variant);
-        assignment.check(&variant).map_err(|why| refused(format!("{}: {why}", graph.name)))?;
-        Ok(Schedule::new(variant, assignment.clone()))
-    };
-    graph.variants.into_iter().map(schedule).collect()
 }
 
 fn assignment(plan: &Plan, component: &ComponentPlan) -> Result<Assignment, Failure> {
@@ -108,7 +106,6 @@ fn assignment(plan: &Plan, component: &ComponentPlan) -> Result<Assignment, Fail
         segments: segments.collect::<Result<_, _>>()?,
         row_shares: component.row_shares.clone(),
         residencies: component.segments.iter().map(|segment| segment.residency).collect(),
-        lookahead: component.lookahead,
         threads: plan.host.threads as usize,
         attention_chunk: plan.options.attention_chunk as usize,
     })
@@ -132,27 +129,26 @@ fn lane(plan: &Plan, id: &DeviceId) -> Result<Lane, Failure> {
 }
 
 /// What a component takes on each of its devices, by its own schedules.
-pub fn parts(component: &ComponentPlan, variants: &Variants) -> Vec<PartPlan> {
+pub fn parts(component: &ComponentPlan, variants: &[Schedule]) -> Vec<PartPlan> {
     let first = &variants[0];
     let host = DeviceId::host();
     let part = |index: usize| {
         let weights = &first.lanes[index].weights;
-        let arena = |schedule: &Schedule| schedule.lanes[index].arena_bytes;
         PartPlan {
             device: component.devices.get(index).unwrap_or(&host).clone(),
             resident_bytes: weights.resident_bytes,
             lazy_bytes: weights.lazy_bytes,
             slot_bytes: weights.slot_bytes,
             slots: weights.slots(component.lookahead),
-            compute_bytes: variants.iter().map(arena).max().unwrap_or_default(),
+            compute_bytes: arena_bytes(variants, index),
         }
     };
     (0..first.lanes.len()).map(part).collect()
 }
 
 /// Refuses a plan that states other sizes than its schedule has.
-pub fn compare(plan: &Plan, model: &Model, schedules: &[Variants]) -> Result<(), Failure> {
-    for (component, variants) in plan.components.iter().zip(schedules) {
+pub fn compare(plan: &Plan, model: &Model, schedules: &[Scheduled]) -> Result<(), Failure> {
+    for (component, Scheduled { variants, .. }) in plan.components.iter().zip(schedules) {
         let parts = parts(component, variants);
         if parts != component.parts {
             let unlike = parts.iter().zip(&component.parts).find(|(own, planned)| own != planned);

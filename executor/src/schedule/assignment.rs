@@ -28,8 +28,6 @@ pub struct Assignment {
     pub row_shares: Vec<u32>,
     /// For each segment, where its weights wait.
     pub residencies: Vec<Residency>,
-    /// Slots of the ring on each lane.
-    pub lookahead: u32,
     /// Worker threads of the host's kernels.
     pub threads: usize,
     /// Queries that one worker attends with at a time.
@@ -45,7 +43,6 @@ impl Assignment {
             segments: vec![0; segments],
             row_shares: Vec::new(),
             residencies: vec![Residency::Resident; segments],
-            lookahead: 0,
             threads,
             attention_chunk: protocol::plan::ATTENTION_CHUNK as usize,
         }
