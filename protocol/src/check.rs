@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use crate::limits::{
     ATTENTION_CHUNK_MAX, BATCH_MAX, COMPONENTS_MAX, DEVICES_MAX, LAYOUTS_MAX, LOOKAHEAD_MAX,
     LORAS_MAX, MEMORY_BYTES_MAX, ROW_SHARE_MAX, SEGMENTS_MAX, SEQUENCE_TOKENS_MAX, SIDE_PIXELS_MAX,
-    STEPS_MAX, STRING_BYTES_MAX, THREADS_MAX, UNSUPPORTED_MAX,
+    STEPS_MAX, STRING_BYTES_MAX, THREADS_MAX,
 };
 use crate::plan::{
-    ALIGNMENT_BYTES, ComponentPlan, DeviceBackend, DeviceId, GraphOptions, JobShape, Lora,
-    PartPlan, Phase, PhaseBytes, Placement, Plan, Residency, SCHEMA, SegmentPlan, VaeTile,
+    ALIGNMENT_BYTES, ComponentPlan, DeviceId, GraphOptions, JobShape, Lora, PartPlan, Phase,
+    PhaseBytes, Placement, Plan, Residency, SCHEMA, SegmentPlan, VaeTile,
 };
 use crate::profile::{BackendKind, Layout};
 use crate::units::Bytes;
@@ -30,6 +30,13 @@ macro_rules! ensure {
         }
     };
 }
+
+mod calibration;
+mod device;
+mod pool;
+
+pub use calibration::check_calibration;
+use device::{check_devices, check_unsupported};
 
 /// Checks a plan; the first broken rule is the answer.
 pub fn check(plan: &Plan) -> Result<(), Violation> {
@@ -48,7 +55,8 @@ pub fn check(plan: &Plan) -> Result<(), Violation> {
     for &phase in plan.job.timeline() {
         check_phase(plan, phase)?;
     }
-    check_peaks(plan)
+    check_peaks(plan)?;
+    pool::check(plan)
 }
 
 /// Checks a job's shape against the limits of the protocol. What a model can do is narrower.
@@ -124,13 +132,6 @@ pub fn check_layouts(layouts: &[Layout]) -> Result<(), Violation> {
     Ok(())
 }
 
-fn check_unsupported(owner: &str, names: &[String]) -> Result<(), Violation> {
-    ensure!(names.len() <= UNSUPPORTED_MAX, "{owner}: {} unsupported operations", names.len());
-    let short = names.iter().all(|name| name.len() <= STRING_BYTES_MAX);
-    ensure!(short, "{owner}: an operation's name that is too long");
-    Ok(())
-}
-
 /// Equal neighbours taken as one.
 fn runs<T: PartialEq>(entries: impl Iterator<Item = T>) -> Vec<T> {
     let mut runs: Vec<T> = entries.collect();
@@ -150,59 +151,7 @@ fn check_host(plan: &Plan) -> Result<(), Violation> {
     let host = &plan.host;
     let threads = host.threads;
     ensure!((1..=THREADS_MAX).contains(&threads), "{threads} threads");
-    check_memory("host", &[host.budget_bytes])
-}
-
-fn check_devices(plan: &Plan) -> Result<(), Violation> {
-    ensure!(plan.devices.len() <= DEVICES_MAX, "{} devices", plan.devices.len());
-    let mut seen = BTreeSet::new();
-    for device in &plan.devices {
-        ensure!(!device.id.is_host(), "the host stands among the devices");
-        ensure!(
-            device.id.0.len() <= STRING_BYTES_MAX,
-            "a device id of {} bytes",
-            device.id.0.len()
-        );
-        ensure!(seen.insert(&device.id), "device {} stands twice", device.id);
-        for text in [&device.name, &device.overhead_source] {
-            ensure!(
-                text.len() <= STRING_BYTES_MAX,
-                "{}: a text of {} bytes",
-                device.id,
-                text.len()
-            );
-        }
-        check_backend(&device.id, &device.backend)?;
-        let sizes = [device.total_bytes, device.overhead_bytes, device.pinned_bytes];
-        check_memory(&device.id.0, &sizes)?;
-        ensure!(device.free_bytes <= device.total_bytes, "{}: more free than total", device.id);
-        ensure!(device.budget_bytes <= device.free_bytes, "{}: budget above free", device.id);
-    }
-    Ok(())
-}
-
-fn check_backend(id: &DeviceId, backend: &DeviceBackend) -> Result<(), Violation> {
-    match backend {
-        DeviceBackend::Virtual {
-            link_bytes_per_s: link,
-            fail_allocation,
-            fail_copy,
-            taken_bytes,
-            unsupported,
-        } => {
-            ensure!(link.is_finite() && *link > 0.0, "{id}: a link of {link} B/s");
-            for (what, number) in [("allocation", fail_allocation), ("copy", fail_copy)] {
-                ensure!(*number != Some(0), "{id}: {what} 0 is to fail, they count from 1");
-            }
-            check_memory(&id.0, &[*taken_bytes])?;
-            check_unsupported(&id.0, unsupported)
-        }
-        DeviceBackend::Cuda { uuid } => {
-            let length = uuid.as_ref().map_or(0, String::len);
-            ensure!(length <= STRING_BYTES_MAX, "{id}: a UUID of {length} bytes");
-            Ok(())
-        }
-    }
+    check_memory("host", &[host.budget_bytes, host.pool_bytes])
 }
 
 fn check_components(plan: &Plan) -> Result<(), Violation> {
@@ -226,6 +175,9 @@ fn check_component(plan: &Plan, component: &ComponentPlan) -> Result<(), Violati
     let name = &component.name;
     for text in [name, &component.reason] {
         ensure!(text.len() <= STRING_BYTES_MAX, "a component's text of {} bytes", text.len());
+    }
+    for ms in [component.predicted_load_ms, component.predicted_compute_ms] {
+        ensure!(ms.is_finite() && ms >= 0.0, "{name} is predicted to take {ms} ms");
     }
     check_placement(plan, component)?;
     check_residency(plan, component)?;

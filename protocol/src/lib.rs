@@ -6,6 +6,7 @@
 //!   [`PROTOCOL_VERSION`], a change of the plan's document a new [`plan::SCHEMA`].
 //! - [`check`] shares no code with the solver that makes plans.
 
+pub mod calibration;
 pub mod check;
 pub mod limits;
 pub mod message;

@@ -36,6 +36,10 @@ pub const LOOKAHEAD_MAX: u32 = 64;
 /// Most queries that one worker attends with at a time.
 pub const ATTENTION_CHUNK_MAX: u32 = 4096;
 
+/// Least speed of a virtual device, as a part of the host kernels': an operation that takes them half a second takes it
+/// minutes, in which it cannot be cancelled.
+pub const SPEED_MIN: f64 = 1e-3;
+
 /// Most LoRA files of a job.
 pub const LORAS_MAX: usize = 16;
 

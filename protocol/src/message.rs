@@ -18,6 +18,7 @@
 use ipc_channel::ipc::{IpcReceiver, IpcSender, IpcSharedMemory};
 use serde::{Deserialize, Serialize};
 
+use crate::calibration::{Calibration, CalibrationDevice};
 use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX};
 use crate::plan::{DeviceId, GraphOptions, JobShape, Phase, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
@@ -25,7 +26,7 @@ use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -84,6 +85,15 @@ pub enum Command {
         plan: Box<Plan>,
         /// Also allocate and load every phase once, in order, without computing, to measure it.
         rehearse: bool,
+    },
+    /// How fast are the host, its storage and these devices? Takes seconds; nothing may be loaded.
+    Calibrate {
+        /// The devices.
+        devices: Vec<CalibrationDevice>,
+        /// Worker threads of the host's kernels.
+        threads: u32,
+        /// A directory on the storage that holds models: a file is written there, read, and removed.
+        directory: String,
     },
     /// Run a job by the loaded plan.
     Generate {
@@ -151,6 +161,8 @@ pub enum Event {
     Sized(Vec<LayoutBytes>),
     /// The answer to [`Command::Verify`].
     Verified(Vec<VerifiedBytes>),
+    /// The answer to [`Command::Calibrate`].
+    Calibrated(Box<Calibration>),
     /// The answer to [`Command::Load`]; with phases where it was rehearsed.
     Loaded(UsageReport),
     /// Where the running command is.
@@ -277,6 +289,9 @@ impl Command {
             Command::Inspect { model }
             | Command::Measure { model, .. }
             | Command::Size { model, .. } => at_most("model path", model, STRING_BYTES_MAX),
+            Command::Calibrate { directory, .. } => {
+                at_most("directory", directory, STRING_BYTES_MAX)
+            }
             Command::Generate { job, .. } => {
                 at_most("prompt", &job.prompt, PROMPT_BYTES_MAX)?;
                 at_most("second prompt", job.prompt_2.as_deref().unwrap_or(""), PROMPT_BYTES_MAX)?;

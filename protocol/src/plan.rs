@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::Bytes;
+use crate::units::{Bytes, StorageType};
 
 /// Version of the plan's document. Raised when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
@@ -249,6 +249,9 @@ pub struct GraphOptions {
     pub loras: Vec<Lora>,
     /// Components whose LoRA products are added while they run; the others' weights are changed when loaded.
     pub lora_runtime: Vec<String>,
+    /// For a look at files that are not there: sizes are stated as if each matrix were stored in this type, whose rows
+    /// are whole blocks of it. Such a plan cannot be loaded.
+    pub weights_as: Option<StorageType>,
 }
 
 impl Default for GraphOptions {
@@ -258,6 +261,7 @@ impl Default for GraphOptions {
             attention_chunk: ATTENTION_CHUNK,
             loras: Vec::new(),
             lora_runtime: Vec::new(),
+            weights_as: None,
         }
     }
 }
@@ -326,6 +330,13 @@ pub struct ComponentPlan {
     pub weights_bytes: Bytes,
     /// Its weights as in the file.
     pub tensor_bytes: Bytes,
+    /// Waiting for the weights that it holds, in milliseconds, as `ComponentUsage::load_ms` will count it.
+    #[serde(default)]
+    pub predicted_load_ms: f64,
+    /// Its calls, in milliseconds, as `ComponentUsage::compute_ms` will count them: with the wait for streamed weights
+    /// and with what crosses between devices. 0 where nothing is predicted.
+    #[serde(default)]
+    pub predicted_compute_ms: f64,
     /// Why this assignment was chosen.
     pub reason: String,
 }
@@ -384,6 +395,11 @@ pub enum DeviceBackend {
         fail_copy: Option<u32>,
         /// For tests of failure: bytes that someone else takes between the plan and its load.
         taken_bytes: Bytes,
+        /// For tests of failure: the phase at whose start they are taken; `None` for before the load.
+        taken_in: Option<Phase>,
+        /// How fast it computes, as a part of the host kernels' speed: at least
+        /// [`SPEED_MIN`](crate::limits::SPEED_MIN), at most 1.
+        speed: f64,
         /// Operations that it cannot do, by name; the host does them.
         unsupported: Vec<String>,
     },
@@ -403,6 +419,8 @@ pub struct DevicePlan {
     pub name: String,
     /// How to reach it.
     pub backend: DeviceBackend,
+    /// Its memory is the host's: what it takes is taken of [`HostPlan::pool_bytes`] too.
+    pub integrated: bool,
     /// All its memory.
     pub total_bytes: Bytes,
     /// What was free when the plan was made.
@@ -441,6 +459,8 @@ pub struct PhaseBytes {
 pub struct HostPlan {
     /// What Berth may allocate in RAM. File mappings are reclaimable and not counted in it.
     pub budget_bytes: Bytes,
+    /// What the host and the integrated devices may take together in any phase: their memory is one.
+    pub pool_bytes: Bytes,
     /// The largest phase's sum.
     pub peak_bytes: Bytes,
     /// Page-locked memory, part of the peak: what all used devices' weights pass through.
@@ -462,6 +482,8 @@ pub struct HostPlan {
 pub struct PredictedMs {
     /// All weights on their way to their devices, in whichever phase.
     pub load: f64,
+    /// The encode phase without loads; 0 without a picture to start from.
+    pub encode: f64,
     /// The condition phase without loads.
     pub condition: f64,
     /// One step of the denoise phase, without loads.
@@ -470,4 +492,6 @@ pub struct PredictedMs {
     pub decode: f64,
     /// From cold start to picture.
     pub total: f64,
+    /// The next job on the warm executor, which kept what is resident.
+    pub next_total: f64,
 }

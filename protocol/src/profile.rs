@@ -111,6 +111,8 @@ pub struct ComponentProfile {
     pub calls: u32,
     /// Its weights as in the file.
     pub tensor_bytes: Bytes,
+    /// How much of that the page cache holds now: it need not be read from storage.
+    pub cached_bytes: Bytes,
     /// Its weights with the alignment that memory needs.
     pub weights_bytes: Bytes,
     /// Its arena on each kind of backend.
@@ -131,7 +133,7 @@ impl ComponentProfile {
 
     /// Floating-point operations of one call.
     pub fn flops(&self) -> f64 {
-        self.segments.iter().map(|segment| segment.flops).sum()
+        self.segments.iter().map(SegmentProfile::flops).sum()
     }
 }
 
@@ -161,9 +163,41 @@ pub struct SegmentProfile {
     pub carried_bytes: Bytes,
     /// The largest workspace of a node in it, on each kind of backend.
     pub workspace: Vec<BackendBytes>,
+    /// What its nodes do in one call, an entry for each kind of work that there is.
+    pub work: Vec<Work>,
+}
+
+impl SegmentProfile {
     /// Floating-point operations of one call; a multiply-add counts two.
+    pub fn flops(&self) -> f64 {
+        self.work.iter().map(|work| work.flops).sum()
+    }
+}
+
+/// A kind of work, by what limits its speed. Devices have a rate for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkKind {
+    /// Products with a weight matrix stored in this type.
+    Matmul(StorageType),
+    /// Attention.
+    Attention,
+    /// Convolutions of more than one pixel.
+    Convolution,
+    /// Everything else, which memory bounds.
+    Elementwise,
+}
+
+/// Work of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Its kind.
+    pub kind: WorkKind,
+    /// Operations that are started.
+    pub operations: u32,
+    /// Floating-point operations; a multiply-add counts two.
     pub flops: f64,
-    /// Bytes that its nodes read and write in one call, weights included.
+    /// Bytes that are read and written, weights included.
     pub moved_bytes: Bytes,
 }
 

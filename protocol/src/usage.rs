@@ -10,8 +10,23 @@ use crate::units::Bytes;
 pub struct UsageReport {
     /// Every device of the plan, and the host as `host`.
     pub devices: Vec<DeviceUsage>,
+    /// Each component that ran, in the order in which they ran.
+    pub components: Vec<ComponentUsage>,
     /// Wall times.
     pub measured_ms: MeasuredMs,
+}
+
+/// Times of one component in one job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ComponentUsage {
+    /// The component's name.
+    pub name: String,
+    /// How often its graph ran.
+    pub calls: u32,
+    /// Waiting for the weights that it holds, in milliseconds; streamed ones are waited for within `compute_ms`.
+    pub load_ms: f64,
+    /// Its calls, in milliseconds, with what crosses between devices.
+    pub compute_ms: f64,
 }
 
 /// Use of one device.
@@ -48,6 +63,8 @@ pub struct PhaseUsage {
 pub struct MeasuredMs {
     /// Waiting for weights, in whichever phase.
     pub load: f64,
+    /// The encode phase without waiting for weights; 0 without a picture to start from.
+    pub encode: f64,
     /// The condition phase without waiting for weights.
     pub condition: f64,
     /// One step of the denoise phase, on average.

@@ -13,6 +13,8 @@ mod questions;
 mod wire;
 
 use super::*;
+use crate::limits::UNSUPPORTED_MAX;
+use crate::plan::{DeviceBackend, DeviceId};
 
 const KIB: u64 = 1024;
 

@@ -107,13 +107,15 @@ const PLACEMENT: [Change; 27] = [
     ),
 ];
 
-const RESIDENCY: [Change; 20] = [
+const RESIDENCY: [Change; 22] = [
     (|p| p.components[CLIP].residency = Residency::Mapped, "clip is mapped, and not on the host"),
     (|p| p.components[T5].residency = Residency::Mapped, "t5 is mapped, and not on the host"),
     (
         |p| (p.components[VAE].residency, p.components[VAE].lookahead) = (Residency::Streamed, 1),
         "vae is streamed to the host",
     ),
+    (|p| p.components[CLIP].predicted_load_ms = f64::NAN, "clip is predicted to take NaN ms"),
+    (|p| p.components[T5].predicted_compute_ms = -1.0, "t5 is predicted to take -1 ms"),
     (|p| p.components[CLIP].lookahead = 1, "clip, resident, has a lookahead of 1"),
     (|p| p.components[T5].lookahead = 2, "t5, lazy, has a lookahead of 2"),
     (|p| p.components[VAE].lookahead = 1, "vae, mapped, has a lookahead of 1"),

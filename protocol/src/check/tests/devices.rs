@@ -23,11 +23,27 @@ fn take(plan: &mut Plan, bytes: u64) {
     }
 }
 
-const NAMES: [Change; 16] = [
+fn take_in_load(plan: &mut Plan) {
+    if let DeviceBackend::Virtual { taken_in, .. } = &mut plan.devices[0].backend {
+        *taken_in = Some(Phase::Load);
+    }
+}
+
+fn pace(plan: &mut Plan, part: f64) {
+    if let DeviceBackend::Virtual { speed, .. } = &mut plan.devices[0].backend {
+        *speed = part;
+    }
+}
+
+const NAMES: [Change; 20] = [
     (|p| p.devices[2].id = DeviceId::host(), "the host stands among the devices"),
     (|p| p.devices[2].id = DeviceId(long()), "a device id of 16385 bytes"),
     (|p| p.devices[2].id = device("virtual0"), "device virtual0 stands twice"),
     (|p| p.devices[0].name = long(), "virtual0: a text of 16385 bytes"),
+    (take_in_load, "virtual0: memory is taken in no phase of a job"),
+    (|p| pace(p, 0.0), "virtual0: a speed of 0"),
+    (|p| pace(p, 1.01), "virtual0: a speed of 1.01"),
+    (|p| pace(p, f64::NAN), "virtual0: a speed of NaN"),
     (|p| p.devices[0].overhead_source = long(), "virtual0: a text of 16385 bytes"),
     (|p| *declared(p).0 = 0.0, "virtual0: a link of 0 B/s"),
     (|p| *declared(p).0 = -1.0, "virtual0: a link of -1 B/s"),

@@ -50,6 +50,8 @@ fn component(
         segments,
         weights_bytes: Bytes(weights),
         tensor_bytes: Bytes(weights - 100),
+        predicted_load_ms: 2.0,
+        predicted_compute_ms: 30.0,
         reason: "it is the best".to_owned(),
     }
 }
@@ -72,6 +74,8 @@ fn planned(id: &str, overhead: u64, pinned: u64, phases: Vec<PhaseBytes>, peak: 
         fail_allocation: Some(1),
         fail_copy: Some(1),
         taken_bytes: Bytes(KIB),
+        taken_in: Some(Phase::Denoise),
+        speed: 0.5,
         unsupported: vec!["attention".to_owned()],
     };
     let cuda_backend = DeviceBackend::Cuda { uuid: Some("GPU-0".to_owned()) };
@@ -79,6 +83,7 @@ fn planned(id: &str, overhead: u64, pinned: u64, phases: Vec<PhaseBytes>, peak: 
         id: device(id),
         name: "a device".to_owned(),
         backend: if id.starts_with("cuda") { cuda_backend } else { virtual_backend },
+        integrated: false,
         total_bytes: Bytes(100 * KIB),
         free_bytes: Bytes(90 * KIB),
         budget_bytes: Bytes(80 * KIB),
@@ -109,10 +114,12 @@ fn plan(
         host,
         predicted_ms: PredictedMs {
             load: 0.1,
+            encode: 0.0,
             condition: 1.0 / 3.0,
             denoise_step: 1e-9,
             decode: 4.0,
             total: 1e12,
+            next_total: 1e11,
         },
     }
 }
@@ -217,6 +224,7 @@ pub fn text() -> Plan {
     ];
     let host = HostPlan {
         budget_bytes: Bytes(64 * KIB),
+        pool_bytes: Bytes(66 * KIB),
         peak_bytes: Bytes(8192 + 2048 + 1500 + 700),
         pinned_bytes: Bytes(1500),
         changed_bytes: Bytes(8192),
@@ -232,6 +240,7 @@ pub fn text() -> Plan {
             attention_chunk: 128,
             loras: vec![lora("/loras/style.safetensors", 0.75), lora("/loras/x.safetensors", -1.5)],
             lora_runtime: vec!["dit".to_owned()],
+            weights_as: Some(crate::units::StorageType::Q8_0),
         },
         ..plan(job, vec![clip, t5, dit, vae], devices, host)
     }
@@ -353,6 +362,7 @@ pub fn picture() -> Plan {
     ];
     let host = HostPlan {
         budget_bytes: Bytes(64 * KIB),
+        pool_bytes: Bytes(66 * KIB),
         peak_bytes: Bytes(2816 + 512 + 2560 + 900),
         pinned_bytes: Bytes(2560),
         changed_bytes: Bytes::ZERO,

@@ -57,6 +57,42 @@ const PICTURE: [Change; 5] = [
     (|p| _ = p.host.phases.remove(0), "host: 0 entries for encode"),
 ];
 
+/// What the integrated device of [`shared`] and the host take in each phase, by hand: 11 928 and 14 636, 10 648 and
+/// 29 996, 12 440 and 5420.
+const POOL: [Change; 5] = [
+    (
+        |p| p.host.pool_bytes = Bytes(40_643),
+        "denoise: the host and integrated devices take 40644 B of one memory, which has 40643 B",
+    ),
+    (
+        |p| p.host.pool_bytes = Bytes::ZERO,
+        "condition: the host and integrated devices take 26564 B",
+    ),
+    // Two of them: the second takes 9416 B then.
+    (|p| p.devices[1].integrated = true, "denoise: the host and integrated devices take 50060 B"),
+    (|p| p.host.pool_bytes = Bytes(MEMORY_BYTES_MAX + 1), "host: 1125899906842625 B is more"),
+    (|p| p.host.pool_bytes = Bytes(u64::MAX), "host: 18446744073709551615 B is more"),
+];
+
+/// The first device shares the host's memory, which has just enough for both.
+fn shared() -> Plan {
+    let mut plan = text();
+    plan.devices[0].integrated = true;
+    plan.host.pool_bytes = Bytes(40_644);
+    plan
+}
+
+#[test]
+fn the_host_and_integrated_devices_share_one_memory() {
+    assert_eq!(check(&shared()), Ok(()));
+    refuses(shared, &POOL);
+    // An integrated device that is not used takes nothing of it.
+    let mut unused = text();
+    unused.devices[2].integrated = true;
+    unused.host.pool_bytes = Bytes::ZERO;
+    assert_eq!(check(&unused), Ok(()));
+}
+
 #[test]
 fn a_wrong_host_is_refused() {
     refuses(text, &TEXT);

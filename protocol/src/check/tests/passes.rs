@@ -128,6 +128,8 @@ fn faults_need_not_be_planned() {
         fail_allocation: None,
         fail_copy: None,
         taken_bytes: Bytes::ZERO,
+        taken_in: None,
+        speed: 1.0,
         unsupported: Vec::new(),
     };
     plan.devices[2].backend = DeviceBackend::Cuda { uuid: None };

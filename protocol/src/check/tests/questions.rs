@@ -97,3 +97,34 @@ fn options_are_checked_without_a_plan() {
     let foreign = GraphOptions { lora_runtime: runtime, ..GraphOptions::default() };
     assert_eq!(check_options(&foreign), Ok(()));
 }
+
+#[test]
+fn devices_to_be_measured_are_checked() {
+    use crate::calibration::CalibrationDevice;
+    let plan = good::text();
+    let device = |id: &str, budget: u64| CalibrationDevice {
+        id: DeviceId(id.to_owned()),
+        backend: plan.devices[0].backend.clone(),
+        budget_bytes: Bytes(budget),
+        overhead_bytes: Bytes::ZERO,
+    };
+    let some = |count: usize| -> Vec<CalibrationDevice> {
+        (0..count).map(|n| device(&format!("virtual{n}"), 1)).collect()
+    };
+    assert_eq!(check_calibration(&some(DEVICES_MAX)), Ok(()));
+    let mut slow = device("virtual0", 1);
+    if let DeviceBackend::Virtual { speed, .. } = &mut slow.backend {
+        *speed = 0.0;
+    }
+    for (devices, expected) in [
+        (some(DEVICES_MAX + 1), "17 devices"),
+        (vec![device("host", 1)], "the host stands among the devices"),
+        (vec![device("virtual0", 1), device("virtual0", 1)], "virtual0 stands twice"),
+        (vec![device("virtual0", MEMORY_BYTES_MAX + 1)], "more memory than there is"),
+        (vec![device(&"v".repeat(STRING_BYTES_MAX + 1), 1)], "a device id of"),
+        (vec![slow], "a speed of 0"),
+    ] {
+        let Violation(message) = check_calibration(&devices).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
+}
