@@ -61,6 +61,7 @@ fn bytes(storage: StorageType, values: &[f32]) -> Vec<u8> {
         StorageType::BF16 => {
             values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()
         }
+        StorageType::Q8_0 => unreachable!("it is not measured"),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod kernels;
 pub mod link;
 pub mod memory;
 pub mod moves;
+pub mod pace;
 pub mod region;
 pub mod ring;
 pub mod run;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use protocol::{Failure, FailureKind};
+use protocol::{DeviceId, Failure, FailureKind};
 
 use crate::backend::{Cancelled, OutOfMemory, Stopped};
 use crate::models::ModelError;
@@ -27,6 +27,13 @@ pub fn bad_model(message: impl Display) -> Failure {
 /// A fault of the executor or of the system under it.
 pub fn internal(message: impl Display) -> Failure {
     Failure { kind: FailureKind::Internal, message: message.to_string() }
+}
+
+/// What is said of a device that this executor has no backend for.
+pub fn no_backend(device: &DeviceId) -> String {
+    format!(
+        "{device} is a CUDA device, and this executor computes on the host and on virtual devices only"
+    )
 }
 
 impl From<Cancelled> for Failure {

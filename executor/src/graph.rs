@@ -15,7 +15,7 @@ pub use op::{Activation, AttentionOp, ConvOp, Normalization, OP_NAMES, Op};
 
 use std::collections::BTreeSet;
 
-use protocol::Bytes;
+use protocol::{Bytes, StorageType};
 
 use crate::weights::TensorRef;
 
@@ -145,6 +145,11 @@ impl Graph {
         let used: BTreeSet<WeightId> =
             self.nodes.iter().filter(linear).map(|node| node.weights[0]).collect();
         used.into_iter().map(|id| &self.weights[id.0])
+    }
+
+    /// Takes each matrix as if it were stored in another type, for a look at what that would take.
+    pub fn store_as(&mut self, storage: StorageType) {
+        self.weights.iter_mut().for_each(|weight| weight.tensor = weight.tensor.stored_as(storage));
     }
 
     /// Bytes of inputs and outputs together: what crosses between host and device in one call.

@@ -8,6 +8,7 @@
 //! - Every allocation that grows with a model or a job is charged to a device's account.
 
 pub mod backend;
+pub mod calibrate;
 pub mod failure;
 pub mod graph;
 pub mod job;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use protocol::profile::{
     BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile,
 };
-use protocol::{BackendKind, Failure, GraphOptions, JobShape, Residency};
+use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency};
+use rayon::prelude::*;
 
 use crate::failure::bad_request;
 use crate::graph::Graph;
@@ -27,7 +28,16 @@ pub fn profile(
     threads: usize,
 ) -> Result<ModelProfile, ModelError> {
     let graphs = model.graphs(job, options)?;
-    let profiles = graphs.into_iter().map(|c| component_profile(c, options, threads));
+    let profiles = graphs.into_iter().map(|component| {
+        let weights = component.variants[0].weights.iter().map(|weight| &weight.tensor);
+        let cached_bytes = match options.weights_as {
+            // Files that are not there are nowhere.
+            Some(_) => Bytes::ZERO,
+            None => model.files(component.name).cached_weight_bytes(weights),
+        };
+        let profile = component_profile(component, options, threads);
+        ComponentProfile { cached_bytes: cached_bytes.min(profile.tensor_bytes), ..profile }
+    });
     Ok(ModelProfile {
         family: model.family().to_owned(),
         components: profiles.collect(),
@@ -59,6 +69,7 @@ fn component_profile(
         phase: component.phase,
         calls: component.calls,
         tensor_bytes: host.tensor_bytes(),
+        cached_bytes: Bytes::ZERO,
         weights_bytes: host.lanes[0].weights.resident_bytes,
         compute: compute.collect(),
         boundary_bytes: host.graph.boundary_bytes(),
@@ -83,7 +94,8 @@ pub fn sizes(
         .into_iter()
         .map(|graph| (graph.name, graph.variants.into_iter().map(Arc::new).collect()))
         .collect();
-    let sized = layouts.iter().map(|layout| {
+    // On all cores: a candidate of several devices has a layout for each of its cuts.
+    let sized = layouts.par_iter().map(|layout| {
         let name = layout.component.as_str();
         let graphs = graphs
             .get(name)
@@ -100,7 +112,8 @@ pub fn sizes(
         let variants = variants.map_err(|why| bad_request(format!("{name}: {why}")))?;
         Ok(layout_bytes(&variants))
     });
-    sized.collect()
+    // The first failure of several is the answer, whichever was there first.
+    sized.collect::<Vec<_>>().into_iter().collect()
 }
 
 fn layout_bytes(variants: &Variants) -> LayoutBytes {
@@ -110,3 +123,6 @@ fn layout_bytes(variants: &Variants) -> LayoutBytes {
     });
     LayoutBytes { parts: parts.collect(), crossing_bytes: variants[0].crossing_bytes() }
 }
+
+#[cfg(test)]
+mod tests;

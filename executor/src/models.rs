@@ -182,15 +182,21 @@ impl Model {
         }
     }
 
-    /// The graphs of all components for a job shape, in the order in which they run.
+    /// The graphs of all components for a job shape, in the order in which they run; their weights as if in another
+    /// type, where the options say so.
     pub fn graphs(
         &self,
         job: &JobShape,
         options: &GraphOptions,
     ) -> Result<Vec<ComponentGraph>, ModelError> {
-        match self {
-            Model::Flux(model) => model.graphs(job, options),
+        let mut graphs = match self {
+            Model::Flux(model) => model.graphs(job, options)?,
+        };
+        if let Some(storage) = options.weights_as {
+            let variants = graphs.iter_mut().flat_map(|component| &mut component.variants);
+            variants.for_each(|graph| graph.store_as(storage));
         }
+        Ok(graphs)
     }
 
     /// What a job holds on the host.

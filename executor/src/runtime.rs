@@ -25,11 +25,12 @@ use protocol::{Bytes, DeviceId, Failure, Phase, Plan};
 pub use accounts::Accounts;
 pub use bound::Bound;
 pub use component::Component;
-pub use devices::{Devices, Traced};
+pub use devices::{Devices, Traced, open_device};
 pub use verify::{Scheduled, parts, schedules, verify};
 
 use crate::backend::memory::Charge;
 use crate::backend::{CancelFlag, Memory, Region};
+use crate::failure::refused;
 use crate::job::JobBuffers;
 use crate::models::Model;
 
@@ -64,6 +65,11 @@ impl Runtime {
         cancel: &CancelFlag,
         trace: Option<Traced<'_>>,
     ) -> Result<Runtime, Failure> {
+        if let Some(storage) = plan.options.weights_as {
+            return Err(refused(format!(
+                "the plan is for weights stored in {storage}, and was made for files that are not there; hint: make one without --weights-as"
+            )));
+        }
         let schedules = schedules(&plan, &model)?;
         verify::compare(&plan, &model, &schedules)?;
         for component in &plan.components {
@@ -102,6 +108,7 @@ impl Runtime {
     pub fn enter(&mut self, phase: Phase, cancel: &CancelFlag) -> Result<(), Failure> {
         assert!(self.arenas.is_empty(), "a phase was entered before the last one was left");
         self.model.check_unchanged()?;
+        self.devices.take(&self.plan, phase);
         for (_, backend) in self.devices.iter() {
             backend.memory().restart_peak();
         }
@@ -128,12 +135,12 @@ impl Runtime {
             component.settle(devices, cancel)?;
             component.enter(devices, arenas, cancel)?;
         }
-        self.accounts.load_ms += start.elapsed().as_secs_f64() * 1e3;
         for component in later {
             if component.prefetch && phase.next() == Some(component.phase) {
                 component.load_lazy(&self.devices)?;
             }
         }
+        self.accounts.load_ms += start.elapsed().as_secs_f64() * 1e3;
         Ok(())
     }
 
@@ -158,7 +165,8 @@ impl Runtime {
         let devices = &self.devices;
         self.components.iter_mut().for_each(|component| component.abandon(devices));
         self.free_arenas();
-        self.accounts = Accounts::default();
+        // How long what was abandoned took is nobody's measure.
+        drop(self.take_accounts());
     }
 
     fn free_arenas(&mut self) {
@@ -204,6 +212,9 @@ impl Runtime {
 
     /// What was measured so far; starts anew.
     pub fn take_accounts(&mut self) -> Accounts {
+        let components = self.components.iter();
+        let components = components.filter_map(|component| component.times.take(&component.name));
+        self.accounts.components = components.collect();
         std::mem::take(&mut self.accounts)
     }
 }

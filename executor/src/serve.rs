@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use ipc_channel::ipc::{self, IpcReceiver, IpcSender, IpcSharedMemory};
+use protocol::calibration::CalibrationDevice;
 use protocol::check;
 use protocol::message::{Image, Progress};
 use protocol::{
@@ -25,6 +26,7 @@ use protocol::{
 };
 
 use crate::backend::{CancelFlag, SUPPORTED};
+use crate::calibrate::calibrate;
 use crate::failure::{bad_request, internal, refused};
 use crate::measure;
 use crate::models::Model;
@@ -148,6 +150,9 @@ impl Executor {
                 let model = self.models.sized(&plan.model, &plan.options)?;
                 Ok(Event::Verified(verify(&plan, &model)?))
             }
+            Command::Calibrate { devices, threads, directory } => {
+                self.calibrate(&devices, threads, &directory)
+            }
             Command::Load { plan, rehearse } => self.load(*plan, rehearse),
             Command::Generate { generation, job } => {
                 let Some(runtime) = self.runtime.as_mut() else {
@@ -194,6 +199,24 @@ impl Executor {
         let profile = measure::profile(&model, job, options, threads as usize)?;
         let profile = ModelProfile { notices, ..profile };
         Ok(Event::Measured(Box::new(profile)))
+    }
+
+    fn calibrate(
+        &self,
+        devices: &[CalibrationDevice],
+        threads: u32,
+        directory: &str,
+    ) -> Result<Event, Failure> {
+        check_threads(threads)?;
+        check::check_calibration(devices).map_err(bad_request)?;
+        if self.runtime.is_some() {
+            return Err(bad_request(
+                "a plan is loaded, beside which nothing can be measured; hint: unload it first",
+            ));
+        }
+        let directory = Path::new(directory);
+        let measured = calibrate(devices, threads as usize, directory, &self.cancel)?;
+        Ok(Event::Calibrated(Box::new(measured)))
     }
 
     fn load(&mut self, plan: Plan, rehearse: bool) -> Result<Event, Failure> {

@@ -25,4 +25,4 @@ pub use files::{TensorInfo, TensorRef, WeightFiles};
 pub use view::WeightView;
 
 #[cfg(test)]
-mod support;
+pub(crate) mod support;

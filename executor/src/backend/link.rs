@@ -13,7 +13,7 @@ const PIECE_SECONDS_MAX: f64 = 0.02;
 
 /// How far back a link's idle time may be used by a piece that was ready then: what a timer's lateness and the
 /// start of a thread cost, which a device's own engine would not lose.
-const LATENESS_MAX: Duration = Duration::from_millis(2);
+pub const LATENESS_MAX: Duration = Duration::from_millis(2);
 
 /// Shorter waits than a timer can do are left to add up.
 const WAIT_MIN: Duration = Duration::from_micros(150);

@@ -25,29 +25,36 @@ pub struct OutOfMemory {
 #[derive(Debug)]
 pub struct Memory {
     device: DeviceId,
-    capacity: Bytes,
     fail_allocation: Option<u32>,
     counts: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
+    capacity: Bytes,
     used: Bytes,
     peak: Bytes,
     allocations: u32,
 }
 
+impl Counts {
+    fn free(&self) -> Bytes {
+        self.capacity.saturating_sub(self.used)
+    }
+}
+
 impl Memory {
     /// An empty account. The allocation numbered `fail_allocation`, from 1, fails whatever is free.
     pub fn new(device: DeviceId, capacity: Bytes, fail_allocation: Option<u32>) -> Arc<Memory> {
-        Arc::new(Memory { device, capacity, fail_allocation, counts: Mutex::default() })
+        let counts = Mutex::new(Counts { capacity, ..Counts::default() });
+        Arc::new(Memory { device, fail_allocation, counts })
     }
 
     /// Takes bytes from the account until the charge is dropped.
     pub fn charge(self: &Arc<Self>, region: &str, bytes: Bytes) -> Result<Charge, OutOfMemory> {
         let mut counts = self.counts();
         counts.allocations += 1;
-        let free = self.capacity.saturating_sub(counts.used);
+        let free = counts.free();
         if bytes > free || self.fail_allocation == Some(counts.allocations) {
             return Err(OutOfMemory {
                 device: self.device.clone(),
@@ -75,6 +82,17 @@ impl Memory {
     /// The device.
     pub fn device(&self) -> &DeviceId {
         &self.device
+    }
+
+    /// Bytes that can be allocated now.
+    pub fn free(&self) -> Bytes {
+        self.counts().free()
+    }
+
+    /// Leaves at most so much to this process, what it has allocated included: someone else took the rest.
+    pub fn shrink(&self, capacity: Bytes) {
+        let mut counts = self.counts();
+        counts.capacity = counts.capacity.min(capacity);
     }
 
     /// Bytes allocated now.
@@ -129,6 +147,23 @@ mod tests {
         assert_eq!((memory.used(), memory.peak()), (Bytes(40), Bytes(40)));
         drop(second);
         assert_eq!(memory.used(), Bytes::ZERO);
+    }
+
+    #[test]
+    fn what_someone_else_took_is_no_more_free_and_what_is_held_stays() {
+        let memory = Memory::new(DeviceId("virtual0".into()), Bytes(100), None);
+        let held = memory.charge("weights", Bytes(60)).unwrap();
+        memory.shrink(Bytes(70));
+        assert_eq!((memory.used(), memory.free()), (Bytes(60), Bytes(10)));
+        let refused = memory.charge("arena", Bytes(11)).unwrap_err();
+        assert_eq!((refused.requested_bytes, refused.free_bytes), (Bytes(11), Bytes(10)));
+        // More may be taken than this process left; nothing is given back to it.
+        memory.shrink(Bytes(50));
+        memory.shrink(Bytes(90));
+        assert_eq!((memory.used(), memory.free()), (Bytes(60), Bytes::ZERO));
+        drop(held);
+        assert!(memory.charge("arena", Bytes(51)).is_err());
+        assert!(memory.charge("arena", Bytes(50)).is_ok());
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The virtual backend: host kernels over a memory of its own with a hard capacity, reached only through
-//! a copy engine that is paced to the declared link. It stands in for a GPU wherever none is.
+//! a copy engine that is paced to the declared link, and as much slower than they are as is declared. It stands in for a GPU wherever none is.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use protocol::{BackendKind, Bytes};
 
 use super::copy_engine::CopyEngine;
 use super::kernels::Workers;
 use super::memory::{Charge, OutOfMemory};
+use super::pace::Pace;
 use super::run::{NodeCall, run};
 use super::{Backend, Link, Memory, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad};
 
@@ -16,6 +18,7 @@ pub struct VirtualDevice {
     memory: Arc<Memory>,
     workers: Arc<Workers>,
     engine: CopyEngine,
+    pace: Pace,
     _context: Charge,
 }
 
@@ -28,6 +31,8 @@ pub struct VirtualProperties {
     pub link_bytes_per_s: f64,
     /// The copy, counted from 1, that fails.
     pub fail_copy: Option<u32>,
+    /// How fast it computes, as a part of the host kernels' speed.
+    pub speed: f64,
 }
 
 impl VirtualDevice {
@@ -42,7 +47,8 @@ impl VirtualDevice {
         let link = Arc::new(Link::new(properties.link_bytes_per_s));
         let device = memory.device().clone();
         let engine = CopyEngine::start(device, link, properties.fail_copy, staging);
-        Ok(VirtualDevice { memory, workers, engine, _context: context })
+        let pace = Pace::new(properties.speed);
+        Ok(VirtualDevice { memory, workers, engine, pace, _context: context })
     }
 }
 
@@ -76,6 +82,11 @@ impl Backend for VirtualDevice {
     }
 
     fn run(&self, call: &NodeCall<'_>) {
+        let start = Instant::now();
         run(call, &self.workers);
+        self.pace.computed(start.elapsed());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,39 @@
 //! What a node costs: floating-point operations and bytes moved, for the time model.
 
+use std::collections::BTreeMap;
+
 use protocol::Bytes;
+use protocol::profile::{Work, WorkKind};
 
 use super::{Graph, Node, Op};
 
 impl Graph {
+    /// The work of nodes, by kind.
+    pub fn work<'n>(&self, nodes: impl Iterator<Item = &'n Node>) -> Vec<Work> {
+        let mut kinds: BTreeMap<WorkKind, Work> = BTreeMap::new();
+        for node in nodes {
+            let kind = self.work_kind(node);
+            let none = Work { kind, operations: 0, flops: 0.0, moved_bytes: Bytes::ZERO };
+            let work = kinds.entry(kind).or_insert(none);
+            work.operations += 1;
+            work.flops += self.flops(node);
+            work.moved_bytes += self.moved_bytes(node);
+        }
+        kinds.into_values().collect()
+    }
+
+    fn work_kind(&self, node: &Node) -> WorkKind {
+        match &node.op {
+            Op::Linear(_) => {
+                let weight = node.weights.first().expect("a linear layer has weights");
+                WorkKind::Matmul(self.weights[weight.0].tensor.storage())
+            }
+            Op::Attention(_) => WorkKind::Attention,
+            Op::Conv2d(_) => WorkKind::Convolution,
+            _ => WorkKind::Elementwise,
+        }
+    }
+
     /// Floating-point operations of a node; a multiply-add counts two. Element-wise work is counted as
     /// one operation an element: it is bound by bytes, not by arithmetic.
     pub fn flops(&self, node: &Node) -> f64 {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::usage::{DeviceUsage, MeasuredMs, PhaseUsage, UsageReport};
+use protocol::usage::{ComponentUsage, DeviceUsage, MeasuredMs, PhaseUsage, UsageReport};
 use protocol::{Bytes, DeviceId, Phase, Plan};
 
 /// Measurements of one job.
@@ -10,6 +10,8 @@ use protocol::{Bytes, DeviceId, Phase, Plan};
 pub struct Accounts {
     /// Time spent waiting for weights, in milliseconds.
     pub load_ms: f64,
+    /// Times of the components that ran or were loaded, in the order of the plan.
+    pub components: Vec<ComponentUsage>,
     peaks: BTreeMap<(DeviceId, Phase), Bytes>,
     phases_ms: BTreeMap<Phase, f64>,
 }
@@ -46,8 +48,10 @@ impl Accounts {
         let ms = |phase| self.phases_ms.get(&phase).copied().unwrap_or_default();
         UsageReport {
             devices: devices.collect(),
+            components: self.components.clone(),
             measured_ms: MeasuredMs {
                 load: self.load_ms,
+                encode: ms(Phase::Encode),
                 condition: ms(Phase::Condition),
                 denoise_step: ms(Phase::Denoise) / f64::from(plan.job.steps_run()),
                 decode: ms(Phase::Decode),

@@ -1,6 +1,7 @@
 //! A component in its phase: its inputs are written, its program is run, its outputs are read.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use protocol::{Bytes, DeviceId, Failure};
 
@@ -39,6 +40,13 @@ impl<'a> Bound<'a> {
     }
 
     fn write_bytes(&self, port: &str, item: usize, source: &[u8]) -> Result<(), Failure> {
+        let start = Instant::now();
+        let written = self.write_to_lanes(port, item, source);
+        self.component.times.computed(start);
+        written
+    }
+
+    fn write_to_lanes(&self, port: &str, item: usize, source: &[u8]) -> Result<(), Failure> {
         let schedule = self.schedule();
         let value = schedule.graph.input(port);
         let size = schedule.graph.value(value).bytes();
@@ -68,14 +76,19 @@ impl<'a> Bound<'a> {
             let bytes = Span::new(arena.id(), offset.0, size_of_val(values) as u64);
             tracer.exchange(&self.component.devices[lane], &[bytes], &[]);
         }
-        backend.read(arena, offset, bytemuck::cast_slice_mut(values))?;
+        let values = bytemuck::cast_slice_mut(values);
+        let start = Instant::now();
+        backend.read(arena, offset, values)?;
+        self.component.times.computed(start);
         Ok(())
     }
 
     /// Runs the component once; between two nodes it may be cancelled.
     pub fn run(&self, cancel: &CancelFlag) -> Result<(), Failure> {
         let mut copies = vec![None; self.schedule().transfers.len()];
+        let start = Instant::now();
         let done = self.steps(cancel, &mut copies);
+        self.component.times.count_call(start);
         if done.is_err() {
             // Arenas must not go before the copies that touch them.
             copies.iter().flatten().for_each(|ticket: &Ticket| drop(ticket.wait()));

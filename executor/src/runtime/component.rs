@@ -5,10 +5,13 @@
 //! load_lazy     ─►      "      ─►   "                                        └ lazy weights freed
 //! ```
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use protocol::plan::ComponentPlan;
+use protocol::usage::ComponentUsage;
 use protocol::{Bytes, DeviceId, Failure, Phase};
 
 use super::devices::Devices;
@@ -37,11 +40,50 @@ pub struct Component {
     pub memory: Vec<LaneMemory>,
     /// Its weights' files.
     pub files: Arc<WeightFiles>,
+    /// What its times were since they were last taken.
+    pub times: Times,
     calls: u32,
     lookahead: u32,
     /// Weights on their way, each to a lane.
     loads: Vec<(usize, Ticket)>,
     stop: CancelFlag,
+}
+
+/// The times of a component, and how often it ran.
+#[derive(Debug, Default)]
+pub struct Times {
+    load_ms: Cell<f64>,
+    compute_ms: Cell<f64>,
+    calls: Cell<u32>,
+}
+
+impl Times {
+    /// Adds what a part of loading took.
+    fn loaded(&self, start: Instant) {
+        add_since(&self.load_ms, start);
+    }
+
+    /// Adds what a part of a call took.
+    pub fn computed(&self, start: Instant) {
+        add_since(&self.compute_ms, start);
+    }
+
+    /// Counts a call, and adds what it took.
+    pub fn count_call(&self, start: Instant) {
+        self.computed(start);
+        self.calls.set(self.calls.get() + 1);
+    }
+
+    /// What there was, if anything, of the component of this name; starts anew.
+    pub fn take(&self, name: &str) -> Option<ComponentUsage> {
+        let (load_ms, compute_ms) = (self.load_ms.take(), self.compute_ms.take());
+        let (calls, name) = (self.calls.take(), name.to_owned());
+        (calls > 0 || load_ms > 0.0).then_some(ComponentUsage { name, calls, load_ms, compute_ms })
+    }
+}
+
+fn add_since(sum_ms: &Cell<f64>, start: Instant) {
+    sum_ms.set(sum_ms.get() + start.elapsed().as_secs_f64() * 1e3);
 }
 
 /// Which of a component's held weights.
@@ -73,6 +115,7 @@ impl Component {
             memory: first.lanes.iter().map(|_| LaneMemory::default()).collect(),
             variants,
             files,
+            times: Times::default(),
             calls,
             lookahead: plan.lookahead,
             loads: Vec::new(),
@@ -91,6 +134,14 @@ impl Component {
     }
 
     fn load(&mut self, devices: &Devices, held: Held) -> Result<(), Failure> {
+        let start = Instant::now();
+        let loaded = self.start_load(devices, held);
+        // The host's backend has copied then.
+        self.times.loaded(start);
+        loaded
+    }
+
+    fn start_load(&mut self, devices: &Devices, held: Held) -> Result<(), Failure> {
         for lane in 0..self.memory.len() {
             let weights = &self.variants[0].lanes[lane].weights;
             let (bytes, present) = match held {
@@ -146,6 +197,7 @@ impl Component {
 
     /// Waits until all weights are there that are on their way.
     pub fn settle(&mut self, devices: &Devices, cancel: &CancelFlag) -> Result<(), Stopped> {
+        let start = Instant::now();
         while let Some((lane, ticket)) = self.loads.last() {
             ticket.wait_unless(cancel)?;
             if let Some(tracer) = devices.tracer() {
@@ -153,6 +205,7 @@ impl Component {
             }
             self.loads.pop();
         }
+        self.times.loaded(start);
         Ok(())
     }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::plan::{DeviceBackend, DevicePlan};
-use protocol::{DeviceId, Failure, Plan};
+use protocol::{Bytes, DeviceId, Failure, Phase, Plan};
 
 use crate::backend::kernels::Workers;
 use crate::backend::virtual_device::VirtualProperties;
 use crate::backend::{Backend, HostBackend, Memory, Region, RegionCopy, Ticket, VirtualDevice};
-use crate::failure::{internal, refused};
+use crate::failure::{internal, no_backend, refused};
 use crate::race::{Edge, Trace, Tracer};
 use crate::schedule::Transfer;
 
@@ -36,6 +36,19 @@ impl Devices {
         }
         let tracer = trace.map(|traced| Arc::new(Tracer::new(traced.0, backends.keys(), traced.1)));
         Ok(Devices { backends, tracer })
+    }
+
+    /// At the start of a phase, lets someone else have what the plan's tests of failure say.
+    pub fn take(&self, plan: &Plan, phase: Phase) {
+        for device in &plan.devices {
+            if let DeviceBackend::Virtual { taken_bytes, taken_in: Some(when), .. } =
+                &device.backend
+                && *when == phase
+                && let Some(backend) = self.backends.get(&device.id)
+            {
+                backend.memory().shrink(left(device, *taken_bytes));
+            }
+        }
     }
 
     /// A device of the plan.
@@ -74,35 +87,49 @@ impl Devices {
     }
 }
 
+/// What is left of a device's budget once someone else took so much of it.
+fn left(device: &DevicePlan, taken: Bytes) -> Bytes {
+    device.budget_bytes.min(device.free_bytes.saturating_sub(taken))
+}
+
 fn open(
     device: &DevicePlan,
     host: &Arc<Memory>,
     workers: &Arc<Workers>,
 ) -> Result<Box<dyn Backend>, Failure> {
-    match &device.backend {
-        DeviceBackend::Virtual {
-            link_bytes_per_s,
-            fail_allocation,
-            fail_copy,
-            taken_bytes,
-            unsupported: _,
-        } => {
-            let free = device.free_bytes.saturating_sub(*taken_bytes);
-            let capacity = device.budget_bytes.min(free);
-            let memory = Memory::new(device.id.clone(), capacity, *fail_allocation);
-            let name = format!("staging of {}", device.id);
-            let staging = Arc::new(Region::allocate(host, &name, device.pinned_bytes)?);
+    let capacity = match &device.backend {
+        DeviceBackend::Virtual { taken_bytes, taken_in: None, .. } => left(device, *taken_bytes),
+        DeviceBackend::Virtual { .. } | DeviceBackend::Cuda { .. } => device.budget_bytes,
+    };
+    let sizes = [capacity, device.overhead_bytes, device.pinned_bytes];
+    open_device(&device.id, &device.backend, sizes, host, workers)
+}
+
+/// Opens a device of which at most `capacity` may be used, with what its context takes of that; `pinned` is taken
+/// of the host.
+///
+/// # Errors
+/// `PlanRefused` for a device that this executor does not compute on, `OutOfMemory`.
+pub fn open_device(
+    id: &DeviceId,
+    backend: &DeviceBackend,
+    [capacity, overhead_bytes, pinned]: [Bytes; 3],
+    host: &Arc<Memory>,
+    workers: &Arc<Workers>,
+) -> Result<Box<dyn Backend>, Failure> {
+    match backend {
+        DeviceBackend::Virtual { link_bytes_per_s, fail_allocation, fail_copy, speed, .. } => {
+            let memory = Memory::new(id.clone(), capacity, *fail_allocation);
+            let staging = Region::allocate(host, &format!("staging of {id}"), pinned)?;
             let properties = VirtualProperties {
-                overhead_bytes: device.overhead_bytes,
+                overhead_bytes,
                 link_bytes_per_s: *link_bytes_per_s,
                 fail_copy: *fail_copy,
+                speed: *speed,
             };
-            let workers = Arc::clone(workers);
+            let (staging, workers) = (Arc::new(staging), Arc::clone(workers));
             Ok(Box::new(VirtualDevice::open(memory, properties, &staging, workers)?))
         }
-        DeviceBackend::Cuda { .. } => Err(refused(format!(
-            "{} is a CUDA device, and this executor computes on the host and on virtual devices only",
-            device.id
-        ))),
+        DeviceBackend::Cuda { .. } => Err(refused(no_backend(id))),
     }
 }

@@ -33,7 +33,7 @@ impl Schedule {
         let weights = || graph.weights.iter().filter(|weight| weight.segment == index);
         let first = self.runs(index).map(|(at, _)| at).next().unwrap_or(0);
         let last = self.runs(index).map(|(at, _)| at).next_back().unwrap_or(first);
-        let storage = [StorageType::F32, StorageType::F16, StorageType::BF16]
+        let storage = StorageType::ALL
             .into_iter()
             .map(|storage| StorageBytes {
                 storage,
@@ -64,8 +64,7 @@ impl Schedule {
             arena_bytes: lifetime::most_alive(&lane.buffers, first, last),
             carried_bytes: lifetime::carried(&lane.buffers, last),
             workspace,
-            flops: nodes().map(|node| graph.flops(node)).sum(),
-            moved_bytes: nodes().map(|node| graph.moved_bytes(node)).sum(),
+            work: graph.work(nodes()),
         }
     }
 }

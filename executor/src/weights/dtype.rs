@@ -117,6 +117,7 @@ impl Dtype {
             StorageType::F32 => Dtype::F32,
             StorageType::F16 => Dtype::F16,
             StorageType::BF16 => Dtype::BF16,
+            StorageType::Q8_0 => unreachable!("safetensors files have no blocks"),
         }
     }
 

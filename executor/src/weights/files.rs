@@ -18,7 +18,7 @@ use super::dimensions::Dimensions;
 use super::header::Header;
 use super::index::ShardIndex;
 use super::lora::LinearAdapter;
-use super::mapping::{MappedFile, open_regular};
+use super::mapping::{MappedFile, join, open_regular};
 use super::{Dtype, WeightView, WeightsError};
 
 /// The mapped files of a component, where each tensor lies in them, and what is to be computed beside
@@ -307,6 +307,35 @@ impl WeightFiles {
         self.files.iter().map(|file| file.cached_bytes(0..file.bytes().len())).sum()
     }
 
+    /// How much of these weights is in the page cache, rounded down; nothing where LoRA changes any of
+    /// the component's, and nothing of a file of which the system does not tell.
+    ///
+    /// # Panics
+    /// If the weights are of other files.
+    pub fn cached_weight_bytes<'a>(
+        &self,
+        weights: impl IntoIterator<Item = &'a TensorRef>,
+    ) -> Bytes {
+        if self.private_bytes > Bytes::ZERO {
+            return Bytes::ZERO;
+        }
+        let mut runs = vec![Vec::new(); self.files.len()];
+        for weight in weights {
+            join(&mut runs[weight.file_index], &weight.byte_range());
+        }
+        let cached = |(file, range): (&Arc<MappedFile>, Range<usize>)| {
+            file.cached_page_bytes(range).unwrap_or_else(|fault| {
+                tracing::warn!("{fault}");
+                Bytes::ZERO
+            })
+        };
+        let ranges = self.files.iter().zip(runs);
+        ranges
+            .flat_map(|(file, runs)| runs.into_iter().map(move |run| (file, run)))
+            .map(cached)
+            .sum()
+    }
+
     fn slice(&self, file_index: usize, offset_bytes: usize, size_bytes: usize) -> &[u8] {
         &self.files[file_index].bytes()[offset_bytes..][..size_bytes]
     }
@@ -375,6 +404,18 @@ impl TensorRef {
     pub fn row_bytes(&self) -> Bytes {
         let rows = self.shape().first().copied().unwrap_or(1).max(1);
         Bytes((self.size_bytes / rows) as u64)
+    }
+
+    /// The same as if a matrix whose rows are whole blocks were stored in another type: for its size, as there are no
+    /// such bytes. Anything else stays.
+    pub fn stored_as(&self, storage: StorageType) -> TensorRef {
+        let [_, row @ ..] = self.shape() else { return *self };
+        let row_elements = row.iter().product::<usize>() as u64;
+        if row.is_empty() || !row_elements.is_multiple_of(storage.block_elements()) {
+            return *self;
+        }
+        let elements = self.shape().iter().product::<usize>() as u64;
+        TensorRef { storage, size_bytes: storage.bytes(elements).as_usize(), ..*self }
     }
 
     /// Some rows of a matrix, which lie in one piece.

@@ -40,6 +40,7 @@ pub(super) fn widen(storage: StorageType, bytes: &[u8], values: &mut [f32]) {
         StorageType::F32 => read_each(bytes, values, f32::from_le_bytes),
         StorageType::F16 => read_each(bytes, values, |bits| f16::from_le_bytes(bits).to_f32()),
         StorageType::BF16 => read_each(bytes, values, |bits| bf16::from_le_bytes(bits).to_f32()),
+        StorageType::Q8_0 => unreachable!("no file that is opened has it"),
     }
 }
 
@@ -59,6 +60,7 @@ pub(super) fn narrow(storage: StorageType, values: &[f64], bytes: &mut [u8]) -> 
             let stored = bf16::from_f32(to_odd_f32(value));
             (stored.to_le_bytes(), stored.to_f32())
         }),
+        StorageType::Q8_0 => unreachable!("no file that is opened has it"),
     }
 }
 

@@ -76,6 +76,7 @@ impl Stored {
                     stored.extend(bf16::from_f32(value).to_le_bytes());
                     rounded.push(bf16::from_f32(value).to_f32());
                 }
+                StorageType::Q8_0 => unreachable!("kernels do not compute with it"),
             }
         }
         bytes[skip..skip + stored.len()].copy_from_slice(&stored);

@@ -13,6 +13,7 @@ pub(super) fn widen(isa: Isa, weight: WeightView<'_>, from: usize, out: &mut [f3
         StorageType::F32 => widen_f32(isa, bytes, out),
         StorageType::F16 => widen_f16(isa, bytes, out),
         StorageType::BF16 => widen_bf16(isa, bytes, out),
+        StorageType::Q8_0 => unreachable!("no file that is opened has it"),
     }
 }
 
@@ -40,6 +41,7 @@ pub(super) fn widen_strided(weight: WeightView<'_>, from: usize, step: usize, ou
                 *value = f32_of_bf16(u16::from_le_bytes([stored[0], stored[1]]));
             }
         }
+        StorageType::Q8_0 => unreachable!("no file that is opened has it"),
     }
 }
 

@@ -353,3 +353,58 @@ fn released_weights_leave_the_page_cache() {
     assert_eq!(files.cached_bytes().unwrap(), Bytes::ZERO);
     assert_eq!(tensors[2].view(&files).bytes[..4], [0, 1, 2, 3]);
 }
+
+#[test]
+fn cached_weights_are_counted_once_and_in_whole_pages() {
+    let Some(dir) = directory_on_disk() else { return };
+    let path = dir.path().join("model.safetensors");
+    const BYTES: usize = 5 << 20;
+    let text = header_text(&[
+        ("a", "U8", &[BYTES], BYTES),
+        ("b", "F16", &[BYTES / 2], BYTES),
+        ("c", "F32", &[1], 4),
+    ]);
+    write_through(&path, &file_bytes(&text, 2 * BYTES + 4));
+    let files = WeightFiles::open_file(&path).unwrap();
+    let page = rustix::param::page_size() as u64;
+    let [b, c] = [("b", BYTES / 2), ("c", 1)].map(|(n, size)| files.require(n, &[size]).unwrap());
+    // All was just written, and no page is wholly of the small one.
+    let all = files.cached_weight_bytes([&b, &c, &b]);
+    assert!((BYTES as u64 - 2 * page..=BYTES as u64 + 4).contains(&all.0), "{all:?}");
+    assert_eq!(files.cached_weight_bytes([&c]), Bytes::ZERO);
+
+    files.advise(MappingPolicy::Drop).unwrap();
+    files.release_all();
+    assert_eq!(files.cached_weight_bytes([&b, &c]), Bytes::ZERO);
+
+    let mut changed = WeightFiles::open_file(&path).unwrap();
+    std::io::copy(&mut fs::File::open(&path).unwrap(), &mut std::io::sink()).unwrap();
+    assert!(changed.cached_weight_bytes([&b]) > Bytes::ZERO);
+    changed.set_private_bytes(Bytes(page));
+    assert_eq!(changed.cached_weight_bytes([&b]), Bytes::ZERO, "its own pages are read for LoRA");
+}
+
+#[test]
+fn a_matrix_of_whole_blocks_is_sized_as_if_in_blocks_and_nothing_else_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let shapes: [(&str, &[usize]); 4] =
+        [("matrix", &[6, 64]), ("uneven", &[6, 48]), ("kernel", &[4, 32, 3, 3]), ("bias", &[64])];
+    let sizes = shapes.map(|(_, shape)| 2 * shape.iter().product::<usize>());
+    let entries: Vec<_> = shapes
+        .iter()
+        .zip(sizes)
+        .map(|(&(name, shape), size)| (name, "BF16", shape, size))
+        .collect();
+    fs::write(&path, file_bytes(&header_text(&entries), sizes.iter().sum())).unwrap();
+    let files = WeightFiles::open_file(&path).unwrap();
+    for ((name, shape), expected) in shapes.into_iter().zip([6 * 68, 6 * 96, 4 * 9 * 34, 128]) {
+        let stored = files.require(name, shape).unwrap();
+        let blocks = stored.stored_as(StorageType::Q8_0);
+        assert_eq!((blocks.size(), blocks.shape()), (Bytes(expected), shape), "{name}");
+        assert_eq!(Bytes(blocks.row_bytes().0 * shape[0] as u64), blocks.size(), "{name}: rows");
+        assert_eq!(stored.stored_as(StorageType::BF16), stored);
+        let single = if shape.len() > 1 { Bytes(2 * stored.size().0) } else { stored.size() };
+        assert_eq!(stored.stored_as(StorageType::F32).size(), single, "{name}");
+    }
+}

@@ -200,3 +200,21 @@ fn pages_under_several_ranges_count_once() {
     assert_eq!(covered(&[(7, page + 1), (0, 3), (9 * page, 9 * page + 1), (8, 9)]), 3);
     assert_eq!(covered(&[(0, 5 * page), (page, 2 * page), (4 * page, 6 * page)]), 6);
 }
+
+#[test]
+fn both_ways_to_ask_for_cached_pages_agree() {
+    let Some(dir) = directory_on_disk() else { return };
+    let mapped = read_under(&dir.path().join("weights"), MappingPolicy::Drop);
+    let page = page_size();
+    let whole = |mapped: &MappedFile, range| mapped.cached_page_bytes(range).unwrap().as_usize();
+    assert_eq!(whole(&mapped, 0..FILE_BYTES), FILE_BYTES / page * page);
+    assert_eq!(whole(&mapped, 1..3 * page), 2 * page, "pages that lie in the range whole");
+    assert_eq!(whole(&mapped, 1..page), 0);
+
+    mapped.release(PIECE_BYTES_MAX..3 * PIECE_BYTES_MAX).unwrap();
+    for range in [0..6 * PIECE_BYTES_MAX, 0..PIECE_BYTES_MAX, PIECE_BYTES_MAX..4 * PIECE_BYTES_MAX]
+    {
+        assert_eq!(whole(&mapped, range.clone()), cached(&mapped, range.clone()), "{range:?}");
+    }
+    assert_eq!(whole(&mapped, PIECE_BYTES_MAX..3 * PIECE_BYTES_MAX), 0);
+}

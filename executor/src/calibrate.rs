@@ -1,0 +1,134 @@
+//! Calibration: how fast the host, its storage and virtual devices are, as runs find them.
+//!
+//! Everything is measured through what a run uses: graphs of a few nodes are scheduled, their weights loaded from a file
+//! mapping, their nodes computed by the backend; the link and the storage carry weights by the copy engine. Nothing
+//! here decides what becomes of the figures.
+//!
+//! Invariants: what is allocated on a device stays within its budget, and on the host within
+//! `HOST_BYTES_MAX`; the file that is written has no name once it has its first byte, so that it is gone however this
+//! process ends.
+
+mod file;
+mod probe;
+mod storage;
+mod transfer;
+mod work;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use protocol::calibration::{Calibration, CalibrationDevice, MeasuredDevice};
+use protocol::plan::{DeviceBackend, STAGING_BYTES};
+use protocol::{Bytes, DeviceId, Failure};
+
+use crate::backend::kernels::Workers;
+use crate::backend::{Backend, CancelFlag, HostBackend, Memory};
+use crate::failure::{bad_request, internal, no_backend};
+use crate::runtime::open_device;
+use crate::weights::WeightFiles;
+use file::WeightFile;
+
+/// The most that is allocated of the host's memory: the weights that are read from storage, or the values of the
+/// largest graph, each below half of it.
+const HOST_BYTES_MAX: Bytes = Bytes::mib(256);
+
+/// A thing is measured so many times, and the best taken: whatever else the machine does makes it slower only.
+const REPETITIONS: usize = 4;
+
+/// What is measured: where it computes, and the weights that it computes with.
+struct Target<'a> {
+    backend: &'a dyn Backend,
+    /// What it has free before anything is measured.
+    room_bytes: Bytes,
+    /// Operations that it cannot do, by name.
+    unsupported: &'a [String],
+    threads: usize,
+    files: &'a Arc<WeightFiles>,
+    cancel: &'a CancelFlag,
+}
+
+/// Measures the host, the storage under a directory, and devices, with nothing loaded.
+///
+/// # Errors
+/// `BadRequest` for a directory that cannot be written to, a device that this executor does not compute on or that is
+/// too small; `OutOfMemory`, `DeviceFailed`, `Cancelled`.
+pub fn calibrate(
+    devices: &[CalibrationDevice],
+    threads: usize,
+    directory: &Path,
+    cancel: &CancelFlag,
+) -> Result<Calibration, Failure> {
+    for device in devices {
+        if let DeviceBackend::Cuda { .. } = device.backend {
+            return Err(bad_request(no_backend(&device.id)));
+        }
+    }
+    let host_memory = Memory::new(DeviceId::host(), HOST_BYTES_MAX, None);
+    let workers = Arc::new(Workers::new(threads).map_err(internal)?);
+    let written = WeightFile::write(directory, cancel)?;
+    let storage = storage::measure(&written, &host_memory, &workers, cancel)?;
+    let files = Arc::new(written.open()?);
+    let host = HostBackend::new(Arc::clone(&host_memory), Arc::clone(&workers));
+    let of_host = Target {
+        room_bytes: host.memory().free(),
+        backend: &host,
+        unsupported: &[],
+        threads,
+        files: &files,
+        cancel,
+    };
+    let host = of_host.speeds()?;
+    let mut measured = Vec::new();
+    for device in devices {
+        let CalibrationDevice { id, backend, budget_bytes, overhead_bytes } = device;
+        let sizes = [*budget_bytes, *overhead_bytes, STAGING_BYTES];
+        let opened = open_device(id, backend, sizes, &host_memory, &workers)?;
+        let overhead_bytes = opened.memory().used();
+        let unsupported = match backend {
+            DeviceBackend::Virtual { unsupported, .. } => unsupported.as_slice(),
+            DeviceBackend::Cuda { .. } => &[],
+        };
+        let backend = opened.as_ref();
+        let room_bytes = backend.memory().free();
+        let target = Target { backend, room_bytes, unsupported, threads, files: &files, cancel };
+        let [link_bytes_per_s, link_back_bytes_per_s] = target.link()?;
+        measured.push(MeasuredDevice {
+            id: id.clone(),
+            speeds: target.speeds()?,
+            link_bytes_per_s,
+            link_back_bytes_per_s,
+            overhead_bytes: Some(overhead_bytes),
+        });
+    }
+    Ok(Calibration {
+        host,
+        storage_bytes_per_s: storage.cold_bytes_per_s,
+        page_cache_bytes_per_s: storage.warm_bytes_per_s,
+        devices: measured,
+    })
+}
+
+impl Target<'_> {
+    fn too_small(&self, needed: Bytes) -> Failure {
+        bad_request(format!(
+            "{} has {} B to measure it with, the smallest measurement takes {} B; hint: raise its budget",
+            self.backend.memory().device(),
+            self.room_bytes.0,
+            needed.0
+        ))
+    }
+}
+
+/// Seconds since an instant, above zero.
+fn seconds_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64().max(1e-9)
+}
+
+/// The least of several measurements.
+fn least(seconds: Vec<f64>) -> f64 {
+    seconds.into_iter().fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! A small graph in the memory of a backend, ready to be run again and again.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use protocol::{Bytes, Failure};
+
+use super::{Target, seconds_since};
+use crate::backend::{LaneMemory, NodeCall, Queue, Region, WeightLoad, WeightMove};
+use crate::graph::Graph;
+use crate::schedule::weights::slice_bytes;
+use crate::schedule::{Assignment, Instruction, Schedule, WeightPlace};
+
+/// A graph with its arena and its weights.
+pub struct Probe<'a> {
+    target: &'a Target<'a>,
+    schedule: Schedule,
+    memory: LaneMemory,
+}
+
+/// Orders and places a graph for a target.
+pub fn schedule(target: &Target<'_>, graph: Graph) -> Schedule {
+    let assignment = Assignment::on_one(&graph, target.backend.kind(), target.threads);
+    Schedule::new(Arc::new(graph), assignment)
+}
+
+/// What a schedule takes of the target.
+pub fn bytes(schedule: &Schedule) -> Bytes {
+    schedule.lanes[0].arena_bytes + schedule.lanes[0].weights.resident_bytes
+}
+
+impl<'a> Probe<'a> {
+    /// Allocates, and loads the weights.
+    pub fn load(target: &'a Target<'a>, schedule: Schedule) -> Result<Probe<'a>, Failure> {
+        let Target { backend, files, cancel, .. } = target;
+        let lane = &schedule.lanes[0];
+        let weights = &lane.weights;
+        let allocate = |name: &str, bytes| Region::allocate(backend.memory(), name, bytes);
+        let arena = Arc::new(allocate("calibration arena", lane.arena_bytes)?);
+        let resident = Arc::new(allocate("calibration weights", weights.resident_bytes)?);
+        let moves = weights.slices.iter().map(|slice| {
+            let WeightPlace::Resident(offset) = slice.place else {
+                unreachable!("on one device all weights are resident")
+            };
+            let bytes = slice_bytes(&schedule.graph, slice.weight, &slice.rows).as_usize();
+            let tensor = schedule.graph.weights[slice.weight.0].tensor;
+            WeightMove { tensor, bytes: 0..bytes, offset }
+        });
+        let load = WeightLoad {
+            files: Arc::clone(files),
+            moves: moves.collect(),
+            region: Arc::clone(&resident),
+            base: Bytes::ZERO,
+            stop: (*cancel).clone(),
+            once: false,
+        };
+        backend.load(load, Queue::Loads).wait_unless(cancel)?;
+        let memory =
+            LaneMemory { arena: Some(arena), resident: Some(resident), ..LaneMemory::default() };
+        Ok(Probe { target, schedule, memory })
+    }
+
+    /// Computes the graph once, as a component's run does; the answer is in seconds.
+    pub fn run(&self) -> Result<f64, Failure> {
+        let Target { backend, files, cancel, .. } = self.target;
+        let start = Instant::now();
+        for instruction in &self.schedule.program {
+            let Instruction::Run(run) = instruction else {
+                unreachable!("on one device nothing is copied")
+            };
+            cancel.check()?;
+            let (schedule, memory) = (&self.schedule, &self.memory);
+            backend.run(&NodeCall { schedule, run, memory, files });
+        }
+        Ok(seconds_since(start))
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.schedule.graph
+    }
+}

@@ -1,0 +1,96 @@
+//! Sizes of many layouts at once, and of weights as if they were stored in another type.
+
+use std::path::Path;
+
+use protocol::FailureKind;
+use protocol::profile::Lane;
+
+use super::*;
+
+const JOB: JobShape = JobShape {
+    width: 64,
+    height: 48,
+    steps: 2,
+    batch: 1,
+    max_sequence_length: 32,
+    true_cfg: false,
+    init_image: false,
+    first_step: 0,
+};
+
+fn model() -> Model {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    Model::open(&fixtures.join("flux_schnell")).unwrap()
+}
+
+/// Every way to cut the DiT in two.
+fn cuts(model: &Model) -> Vec<Layout> {
+    let graphs = model.graphs(&JOB, &GraphOptions::default()).unwrap();
+    let segments = graphs.iter().find(|g| g.name == "dit").unwrap().variants[0].segments.len();
+    let lane = Lane { backend: BackendKind::Virtual, unsupported: Vec::new() };
+    let cut = |at: usize| Layout {
+        component: "dit".to_owned(),
+        lanes: vec![lane.clone(); 2],
+        segments: (0..segments).map(|segment| u32::from(segment >= at)).collect(),
+        row_shares: Vec::new(),
+    };
+    (1..segments).map(cut).collect()
+}
+
+#[test]
+fn many_layouts_have_the_sizes_of_each_alone_in_their_order() {
+    let (model, options) = (model(), GraphOptions::default());
+    let layouts = cuts(&model);
+    let sized = |layouts: &[Layout]| sizes(&model, &JOB, &options, 2, layouts);
+    let together = sized(&layouts).unwrap();
+    let alone: Vec<LayoutBytes> = layouts
+        .iter()
+        .map(|layout| sized(std::slice::from_ref(layout)).unwrap().remove(0))
+        .collect();
+    assert_eq!(together, alone);
+    assert!(together.windows(2).all(|pair| pair[0] != pair[1]), "each cut has sizes of its own");
+
+    // Of several that cannot be, the first is told.
+    let mut wrong = layouts.clone();
+    wrong[1].component = "first".to_owned();
+    wrong.last_mut().unwrap().component = "last".to_owned();
+    for _ in 0..20 {
+        let failure = sized(&wrong).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::BadRequest);
+        assert!(failure.message.contains("component first"), "{failure}");
+    }
+}
+
+#[test]
+fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
+    use protocol::StorageType::{BF16, Q8_0};
+    use protocol::profile::WorkKind;
+    let model = model();
+    let measured = |weights_as| {
+        let options = GraphOptions { weights_as, ..GraphOptions::default() };
+        profile(&model, &JOB, &options, 2).unwrap()
+    };
+    let [stored, blocks] = [measured(None), measured(Some(Q8_0))];
+    let graphs = model.graphs(&JOB, &GraphOptions::default()).unwrap();
+    for ((stored, blocks), graph) in stored.components.iter().zip(&blocks.components).zip(&graphs) {
+        let tensors = graph.variants[0].weights.iter().map(|weight| weight.tensor);
+        let in_blocks =
+            |shape: &[usize]| shape.len() > 1 && shape[1..].iter().product::<usize>() % 32 == 0;
+        let expected: u64 = tensors
+            .map(|tensor| match in_blocks(tensor.shape()) {
+                true => tensor.shape().iter().product::<usize>() as u64 / 32 * 34,
+                false => tensor.size().0,
+            })
+            .sum();
+        assert_eq!(blocks.tensor_bytes, Bytes(expected), "{}", stored.name);
+        assert!(blocks.tensor_bytes < stored.tensor_bytes, "{}", stored.name);
+        assert_eq!(blocks.compute, stored.compute, "{}: arenas hold no weights", stored.name);
+        assert_eq!(blocks.cached_bytes, Bytes::ZERO);
+        let of_segments = blocks.segments.iter().flat_map(|segment| &segment.storage);
+        assert_eq!(of_segments.map(|entry| entry.bytes).sum::<Bytes>(), Bytes(expected));
+    }
+    let dit = &blocks.components[2];
+    let kinds = dit.segments.iter().flat_map(|segment| &segment.work).map(|work| work.kind);
+    assert!(kinds.clone().any(|kind| kind == WorkKind::Matmul(Q8_0)));
+    assert!(!kinds.clone().any(|kind| kind == WorkKind::Matmul(BF16)), "all rows are whole blocks");
+}
