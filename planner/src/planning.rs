@@ -6,16 +6,15 @@ mod measured;
 use protocol::message::VerifiedBytes;
 use protocol::plan::MappingPolicy;
 use protocol::profile::JobDefaults;
-use protocol::{
-    Bytes, Command, DeviceId, Event, GraphOptions, JobShape, ModelDescription, Plan, Residency,
-};
+use protocol::{Bytes, Command, DeviceId, Event, GraphOptions, JobShape, ModelDescription, Plan};
 
 use crate::inventory::Inventory;
 use crate::policy::pins::{PinError, Pins};
+use crate::policy::tile::TileWish;
 use crate::policy::{Budgets, Objective};
 use crate::session::{Session, SessionError};
-use crate::solve::{Infeasible, Solution, fits, solve};
-use measured::{Measured, add_runtime};
+use crate::solve::{Infeasible, Problem, Solution, explain, fits, solve};
+use measured::Measured;
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +36,12 @@ pub enum PlanError {
         "{0}; hint: the plan's file was changed, or is of another version: make a new one by `berth plan --output`"
     )]
     Given(protocol::check::Violation),
+    /// A plan that was given uses what is not here.
+    #[error("{0}")]
+    Elsewhere(String),
+    /// A plan that was given takes more than is free.
+    #[error(transparent)]
+    NoRoom(Box<NoRoom>),
     /// What is pinned makes no sense for the model on this machine.
     #[error(transparent)]
     Pin(#[from] PinError),
@@ -55,6 +60,24 @@ pub enum PlanError {
     /// The executor's figures and the solver's did not meet.
     #[error("the plan and its schedule differ: {0}; this is a fault of Berth, please report it")]
     Unsettled(String),
+}
+
+/// What is short for a plan that was given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the plan does not fit: it takes {} B ({needed_bytes}) of {device}, {} B ({free_bytes}) are free now\nhint: end what uses the rest of {device}\nhint: without --plan a new plan is made for what is free",
+    needed_bytes.0,
+    free_bytes.0
+)]
+pub struct NoRoom {
+    /// The sizes that the plan is for.
+    pub job: JobShape,
+    /// The device, or `host`.
+    pub device: DeviceId,
+    /// What the plan takes of it.
+    pub needed_bytes: Bytes,
+    /// What is free of it now.
+    pub free_bytes: Bytes,
 }
 
 /// What does not fit, and what would.
@@ -122,7 +145,11 @@ pub struct Request {
     pub pins: Pins,
     /// Whether weights may be on their way before their phase.
     pub prefetch: bool,
-    /// What beside the job decides what is computed; which components' LoRA products are added while they run is
+    /// Pieces of the VAE.
+    pub tile: TileWish,
+    /// Whether the report tells what was rejected, and why: it takes some searches more.
+    pub explain: bool,
+    /// What beside the job, and beside the tile, decides what is computed; which components' LoRA products are added while they run is
     /// decided by their places.
     pub options: GraphOptions,
     /// What happens to the pages of weight files.
@@ -188,25 +215,61 @@ pub fn plan(
     request: &Request,
     generation: u64,
 ) -> Result<Solution, PlanError> {
-    let mut options = request.options.clone();
-    let solution = loop {
-        let measured = Measured::ask(session, request, &request.job, &mut options)?;
-        let solution = match solve(&measured.problem(request, &request.job, &options), generation) {
-            Ok(solution) => solution,
-            Err(infeasible) => return Err(does_not_fit(session, request, infeasible)),
-        };
-        // Streamed for want of room, a component cannot have its weights changed: its sizes are others.
-        let streamed = solution.plan.components.iter();
-        let streamed = streamed.filter(|c| c.residency == Residency::Streamed).map(|c| &c.name);
-        if !add_runtime(&mut options, streamed) {
-            break solution;
+    Survey::new(session, request)?.plan(session, request, generation)
+}
+
+/// A model that was measured for a job on a host: plans for any budgets there, without measuring it again.
+pub struct Survey {
+    measured: Measured,
+    /// Components whose LoRA products are added while they run.
+    runtime: Vec<String>,
+}
+
+impl Survey {
+    /// Measures the model.
+    pub fn new(session: &mut Session, request: &Request) -> Result<Survey, PlanError> {
+        let mut runtime = request.options.lora_runtime.clone();
+        let measured = Measured::ask(session, request, &request.job, &mut runtime)?;
+        Ok(Survey { measured, runtime })
+    }
+
+    /// Makes a plan with a request's budgets; everything else of it is as it was measured.
+    pub fn plan(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        generation: u64,
+    ) -> Result<Solution, PlanError> {
+        let mut problems = self.measured.problems(request);
+        // Weights that are streamed, or split by rows, cannot be changed when they are loaded: only for want of other room.
+        if !request.options.loras.is_empty() {
+            let changed: Vec<Problem<'_>> =
+                problems.iter().map(|problem| problem.without_products(&self.runtime)).collect();
+            if fits(&changed) {
+                problems = changed;
+            } else {
+                self.runtime =
+                    problems[0].profile.components.iter().map(|c| c.name.clone()).collect();
+                drop(problems);
+                self.measured = Measured::ask(session, request, &request.job, &mut self.runtime)?;
+                problems = self.measured.problems(request);
+            }
         }
-    };
-    protocol::check::check(&solution.plan).map_err(PlanError::Violation)?;
-    let verified = verify(session, &solution.plan)?;
-    match difference(&solution.plan, &verified) {
-        None => Ok(solution),
-        Some(difference) => Err(PlanError::Unsettled(difference)),
+        let mut solution = match solve(&problems, generation) {
+            Ok(solution) => solution,
+            Err(infeasible) => {
+                return Err(does_not_fit(session, request, &self.runtime, infeasible));
+            }
+        };
+        if request.explain {
+            explain(&problems, &mut solution);
+        }
+        protocol::check::check(&solution.plan).map_err(PlanError::Violation)?;
+        let verified = verify(session, &solution.plan)?;
+        match difference(&solution.plan, &verified) {
+            None => Ok(solution),
+            Some(difference) => Err(PlanError::Unsettled(difference)),
+        }
     }
 }
 
@@ -237,8 +300,13 @@ fn difference(plan: &Plan, verified: &[VerifiedBytes]) -> Option<String> {
     })
 }
 
-fn does_not_fit(session: &mut Session, request: &Request, infeasible: Infeasible) -> PlanError {
-    match largest_size(session, request) {
+fn does_not_fit(
+    session: &mut Session,
+    request: &Request,
+    runtime: &[String],
+    infeasible: Infeasible,
+) -> PlanError {
+    match largest_size(session, request, runtime) {
         Ok(largest) => PlanError::Infeasible(Box::new(DoesNotFit {
             job: request.job.clone(),
             infeasible,
@@ -250,7 +318,11 @@ fn does_not_fit(session: &mut Session, request: &Request, infeasible: Infeasible
 
 /// The largest size of about the same shape that fits: the longer side in steps of what the model allows, the
 /// shorter one in proportion.
-fn largest_size(session: &mut Session, request: &Request) -> Result<Option<[u32; 2]>, PlanError> {
+fn largest_size(
+    session: &mut Session,
+    request: &Request,
+    runtime: &[String],
+) -> Result<Option<[u32; 2]>, PlanError> {
     let multiple = request.side_multiple_pixels;
     let JobShape { width, height, .. } = request.job;
     let longest = width.max(height) / multiple;
@@ -266,13 +338,10 @@ fn largest_size(session: &mut Session, request: &Request) -> Result<Option<[u32;
             height: scaled(height, steps),
             ..request.job.clone()
         };
-        let mut options = request.options.clone();
-        let measured = Measured::ask(session, request, &job, &mut options)?;
-        if fits(&measured.problem(request, &job, &options)) {
-            enough = steps
-        } else {
-            too_large = steps
-        }
+        // With all LoRA products added while components run, any placement may have them.
+        let mut runtime = runtime.to_vec();
+        let measured = Measured::ask(session, request, &job, &mut runtime)?;
+        if fits(&measured.problems(request)) { enough = steps } else { too_large = steps }
     }
     Ok((enough > 0).then(|| [scaled(width, enough), scaled(height, enough)]))
 }

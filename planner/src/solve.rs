@@ -1,9 +1,12 @@
 //! The solver: inventory, budgets, pins and model profile in; one plan and one report out, or `Infeasible`.
 //!
 //! Synchronous, pure, deterministic: no files, clocks, environment or randomness; ties end on the order of
-//! the inventory. What nobody pins computes on one device or on the host; what is pinned has more places
-//! (`candidates`). The search is exact: branch and bound over all combinations (`search`), with bytes by `compose` and
-//! times by `time`. What is loaded early is decided last (`prefetch`).
+//! the candidates. Each component has many places (`candidates`): any device or the host, splits over several, with
+//! weights resident, lazy, streamed or mapped, early or not. The search is exact for up to four devices: branch and bound
+//! over all combinations (`search`), with bytes by `compose` and times by `time` and `timeline`. Options that change
+//! what is computed, as the VAE's tiles, make problems of their own, of which the best one wins.
+//!
+//! Nothing that may be chosen depends on a budget, so more of it is never worse.
 
 mod assemble;
 mod candidates;
@@ -12,27 +15,29 @@ mod held;
 mod layouts;
 mod nearest;
 mod place;
-mod prefetch;
-mod prune;
 mod report;
 mod ring;
 mod search;
 mod time;
+mod timeline;
 
 use std::sync::Arc;
 
 use protocol::plan::MappingPolicy;
-use protocol::{BackendKind, Bytes, DeviceId, GraphOptions, JobShape, ModelProfile, Plan};
+use protocol::{
+    BackendKind, Bytes, DeviceId, GraphOptions, JobShape, ModelProfile, Placement, Plan, Residency,
+};
 
 pub use candidates::{Wanted, places, wanted};
 pub use nearest::smallest_budget;
 pub use place::{Held, Place, PlacePart, Spread};
-pub use report::{PlanReport, Rejected, shown_ms};
-pub use time::ComponentMs;
+pub use report::{PlanReport, Rejected, Short, options, shown_ms};
+pub use time::{ComponentMs, SHORT_ATTENTION_CHUNK};
 
 use crate::inventory::{DeviceKind, Inventory};
 use crate::policy::pins::Pin;
 use crate::policy::{Budgets, Objective};
+use search::{Choices, Limits};
 
 /// Everything that a plan depends on.
 #[derive(Debug, Clone)]
@@ -60,7 +65,7 @@ pub struct Problem<'a> {
     /// Whether weights may be on their way before their phase.
     pub prefetch: bool,
     /// The places that each component may have: [`places`] makes them, from a problem without.
-    pub places: Arc<[Vec<Place>]>,
+    pub places: Vec<Arc<[Place]>>,
 }
 
 impl Problem<'_> {
@@ -80,17 +85,6 @@ impl Problem<'_> {
         }
     }
 
-    /// Room for weights: a device's budget without its overhead; on the host, what it can keep of mapped files.
-    fn room(&self, device: Option<usize>) -> Bytes {
-        match device {
-            Some(index) => {
-                let overhead = self.inventory.devices[index].overhead_bytes;
-                self.budgets.devices[index].saturating_sub(overhead)
-            }
-            None => self.inventory.host.available_bytes,
-        }
-    }
-
     fn backend(&self, device: Option<usize>) -> BackendKind {
         match device.map(|index| self.inventory.devices[index].kind) {
             Some(DeviceKind::Cuda) => BackendKind::Cuda,
@@ -104,21 +98,20 @@ impl Problem<'_> {
         self.places.iter().zip(indices).map(|(places, index)| &places[*index]).collect()
     }
 
-    /// The same without the places that are for want of a better one only; `None` where there are none of these.
-    fn without_last_resorts(&self) -> Option<Self> {
-        let mut all = self.places.iter().flatten();
-        if !all.any(|place| place.last_resort) {
-            return None;
-        }
-        let kept =
-            |places: &Vec<Place>| places.iter().filter(|p| !p.last_resort).cloned().collect();
-        Some(Problem { places: self.places.iter().map(kept).collect(), ..self.clone() })
-    }
-
-    /// The same with the places only that it would have with other budgets too.
-    fn without_adapted(&self) -> Self {
-        let kept = |places: &Vec<Place>| places.iter().filter(|p| !p.adapted).cloned().collect();
-        Problem { places: self.places.iter().map(kept).collect(), ..self.clone() }
+    /// The same without places where weights cannot be changed when they are loaded, as they are streamed or split by
+    /// rows, but for components that are pinned there or whose LoRA products are added while they run.
+    pub fn without_products(&self, runtime: &[String]) -> Self {
+        let components = self.profile.components.iter().zip(&self.pins);
+        let places = components.zip(&self.places).map(|((component, pin), places)| {
+            if runtime.contains(&component.name) || pin.forbids_changes() {
+                return Arc::clone(places);
+            }
+            let changes = |place: &&Place| {
+                place.residency() != Residency::Streamed && place.spread.placement != Placement::Row
+            };
+            places.iter().filter(changes).cloned().collect()
+        });
+        Problem { places: places.collect(), ..self.clone() }
     }
 
     /// The problem of one component alone.
@@ -126,7 +119,7 @@ impl Problem<'_> {
         Problem {
             profile,
             pins: vec![self.pins[index].clone()],
-            places: Arc::new([self.places[index].clone()]),
+            places: vec![Arc::clone(&self.places[index])],
             ..self.clone()
         }
     }
@@ -145,6 +138,17 @@ pub struct Solution {
     pub plan: Plan,
     /// Why.
     pub report: PlanReport,
+    /// The problem that it solves, of those that were given.
+    problem: usize,
+    /// The place of each component among its places.
+    places: Vec<usize>,
+}
+
+impl Solution {
+    /// A plan that somebody else made.
+    pub fn given(plan: Plan) -> Solution {
+        Solution { plan, report: PlanReport::default(), problem: 0, places: Vec::new() }
+    }
 }
 
 /// Nothing fits. `nearest` budgets are exact; sizes are found by asking for their profiles in turn.
@@ -160,28 +164,33 @@ pub struct Infeasible {
     pub together: bool,
 }
 
-/// Whether any plan exists. Asks less than [`solve`]: neither for reasons nor for what would fit instead.
-pub fn fits(problem: &Problem<'_>) -> bool {
-    search::any(problem)
+/// Whether any plan exists. Asks less than [`solve`]: neither for the best nor for what would fit instead.
+pub fn fits(problems: &[Problem<'_>]) -> bool {
+    problems.iter().any(search::any)
 }
 
-/// Finds the best plan.
-pub fn solve(problem: &Problem<'_>, generation: u64) -> Result<Solution, Infeasible> {
-    // What is for want of a better place only stands back while anything else fits.
-    if let Some(problem) = problem.without_last_resorts()
-        && let Some(solution) = solved(&problem, generation)
-    {
-        return Ok(solution);
+/// Finds the best plan of problems that differ in their options; of equal ones the first's. The report has reasons only:
+/// what was rejected is told by [`explain`].
+pub fn solve(problems: &[Problem<'_>], generation: u64) -> Result<Solution, Infeasible> {
+    let mut limits = Limits::of(problems);
+    let mut best = None;
+    for (index, problem) in problems.iter().enumerate() {
+        let Some(choices) = Choices::by_time(problem) else { continue };
+        if let Some(found) = search::best(problem, &choices, limits) {
+            limits.beat = Some(found.score);
+            best = Some((index, found));
+        }
     }
-    solved(problem, generation).ok_or_else(|| nearest::infeasible(problem))
+    let Some((index, found)) = best else { return Err(nearest::infeasible(problems)) };
+    let (problem, chosen) = (&problems[index], problems[index].chosen(&found.places));
+    let report = report::reasons(problem, &chosen);
+    let plan = assemble::plan(problem, &chosen, &report, generation);
+    Ok(Solution { plan, report, problem: index, places: found.places })
 }
 
-fn solved(problem: &Problem<'_>, generation: u64) -> Option<Solution> {
-    let choices = search::Choices::of(problem);
-    let chosen = choices.best()?;
-    let report = report::report(problem, &choices, &chosen);
-    let plan = assemble::plan(problem, &problem.chosen(&chosen), &report, generation);
-    Some(Solution { plan, report })
+/// Adds to a solution's report what else there was, and what it would have cost.
+pub fn explain(problems: &[Problem<'_>], solution: &mut Solution) {
+    report::explain(problems, solution);
 }
 
 #[cfg(test)]

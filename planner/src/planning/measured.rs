@@ -1,85 +1,169 @@
 //! What the executor says of a model for a job: its profile, and the bytes of every layout that may be chosen.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::limits::LAYOUTS_MAX;
-use protocol::{BackendKind, Command, Event, GraphOptions, JobShape, LayoutBytes, ModelProfile};
+use protocol::plan::VaeTile;
+use protocol::profile::ComponentProfile;
+use protocol::{
+    BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile,
+};
 
 use super::{PlanError, Request};
 use crate::inventory::{Device, DeviceKind};
 use crate::policy::pins::Pin;
+use crate::policy::tile::{OVERLAP, TileWish};
 use crate::session::{Session, SessionError};
-use crate::solve::{Problem, Wanted, places, wanted};
+use crate::solve::{Place, Problem, SHORT_ATTENTION_CHUNK, Wanted, places, wanted};
 
-/// What the executor says of a model for a job, and what is pinned of it.
+/// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers and
+/// stable-diffusion.cpp use (512 and 256) to a quarter of the largest pictures.
+const TILE_SIDES: [u32; 5] = [1024, 768, 512, 384, 256];
+
+/// What the executor says of a model for a job, and what is pinned of it: with each of the options that there is a choice
+/// of, everything that the solver needs. No budget is in it.
 pub struct Measured {
-    profile: ModelProfile,
+    job: JobShape,
     pins: Vec<Pin>,
     unusable: Vec<Option<String>>,
-    wanted: Vec<Wanted>,
-    bytes: Vec<LayoutBytes>,
+    cases: Vec<Case>,
+}
+
+/// What holds with some options.
+struct Case {
+    options: GraphOptions,
+    profile: ModelProfile,
+    places: Vec<Arc<[Place]>>,
 }
 
 impl Measured {
-    /// Asks for the model's profile, and for the bytes of every layout that may be chosen. Adds to the options which
-    /// components' LoRA products are added while they run.
+    /// Asks for the model's profile with each of the options, and for the bytes of every layout that may be chosen. Adds
+    /// to `runtime` which components' LoRA products are added while they run.
     pub fn ask(
         session: &mut Session,
         request: &Request,
         job: &JobShape,
-        options: &mut GraphOptions,
+        runtime: &mut Vec<String>,
     ) -> Result<Measured, PlanError> {
-        let mut profile = measure(session, request, job, options)?;
+        let mut options = GraphOptions { lora_runtime: runtime.clone(), ..request.options.clone() };
+        let tiles = tiles(request, job);
+        options.vae_tile = tiles[0];
+        let mut first = measure(session, request, job, &options)?;
         let broken = broken(session, request);
         let inventory = &request.inventory;
-        let pins = request.pins.resolve(&profile.components, inventory, &broken)?;
-        check_failed(request, &profile, &pins)?;
-        let fixed = profile.components.iter().zip(&pins);
+        let pins = request.pins.resolve(&first.components, inventory, &broken)?;
+        check_failed(request, &first, &pins)?;
+        let fixed = first.components.iter().zip(&pins);
         let fixed = fixed.filter(|(_, pin)| pin.forbids_changes()).map(|(c, _)| &c.name);
-        if add_runtime(options, fixed) {
-            profile = measure(session, request, job, options)?;
+        if add_runtime(&mut options, fixed) {
+            first = measure(session, request, job, &options)?;
         }
+        runtime.clone_from(&options.lora_runtime);
         let unusable = unusable(request, broken);
-        let mut measured =
-            Measured { profile, pins, unusable, wanted: Vec::new(), bytes: Vec::new() };
-        measured.wanted = wanted(&measured.unplaced(request, job, options));
-        measured.bytes = sizes(session, request, job, options, &measured)?;
+        let mut measured = Measured { job: job.clone(), pins, unusable, cases: Vec::new() };
+        measured.add(session, request, options.clone(), first)?;
+        for tile in &tiles[1..] {
+            let options = GraphOptions { vae_tile: *tile, ..options.clone() };
+            let profile = measure(session, request, job, &options)?;
+            measured.add(session, request, options, profile)?;
+        }
+        let short = GraphOptions { attention_chunk: SHORT_ATTENTION_CHUNK, ..options };
+        let profile = measure(session, request, job, &short)?;
+        if measured.takes_less(request, &profile) {
+            measured.add(session, request, short.clone(), profile)?;
+            for tile in &tiles[1..] {
+                let options = GraphOptions { vae_tile: *tile, ..short.clone() };
+                let profile = measure(session, request, job, &options)?;
+                measured.add(session, request, options, profile)?;
+            }
+        }
         Ok(measured)
     }
 
-    /// The problem without its places.
-    fn unplaced<'a>(
-        &'a self,
-        request: &'a Request,
-        job: &'a JobShape,
-        options: &'a GraphOptions,
-    ) -> Problem<'a> {
+    /// Whether any component takes less than in the first case on any kind of backend that there is.
+    fn takes_less(&self, request: &Request, profile: &ModelProfile) -> bool {
+        let devices = request.inventory.devices.iter().map(|device| match device.kind {
+            DeviceKind::Cuda => BackendKind::Cuda,
+            DeviceKind::Virtual => BackendKind::Virtual,
+        });
+        let mut kinds = devices.chain([BackendKind::Host]);
+        kinds.any(|kind| {
+            let mut both = profile.components.iter().zip(&self.cases[0].profile.components);
+            both.any(|(a, b)| a.compute_bytes(kind) < b.compute_bytes(kind))
+        })
+    }
+
+    /// Adds a case. Components that are the same with other options have the same places.
+    fn add(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        options: GraphOptions,
+        profile: ModelProfile,
+    ) -> Result<(), PlanError> {
+        let same = |(index, component): (usize, &ComponentProfile)| {
+            let mut cases = self.cases.iter();
+            let chunk = options.attention_chunk;
+            let case = cases.find(|case| {
+                case.options.attention_chunk == chunk
+                    && case.profile.components[index] == *component
+            });
+            case.map(|case| Arc::clone(&case.places[index]))
+        };
+        let shared: Vec<Option<Arc<[Place]>>> =
+            profile.components.iter().enumerate().map(same).collect();
+        let case = Case { options, profile, places: Vec::new() };
+        let places = {
+            let problem = self.problem(request, &case);
+            let mut wanted = wanted(&problem);
+            wanted.retain(|wanted| shared[wanted.component].is_none());
+            let bytes = sizes(session, request, &self.job, &case.options, &wanted)?;
+            let own = |(index, shared): (usize, Option<Arc<[Place]>>)| {
+                shared.unwrap_or_else(|| places(&problem, index, &wanted, &bytes))
+            };
+            shared.into_iter().enumerate().map(own).collect()
+        };
+        self.cases.push(Case { places, ..case });
+        Ok(())
+    }
+
+    fn problem<'a>(&'a self, request: &'a Request, case: &'a Case) -> Problem<'a> {
         Problem {
             inventory: &request.inventory,
             budgets: request.budgets.clone(),
             unusable: self.unusable.clone(),
             model: &request.model,
-            profile: &self.profile,
-            job,
+            profile: &case.profile,
+            job: &self.job,
             objective: request.objective,
-            options,
+            options: &case.options,
             mapping_policy: request.mapping_policy,
             pins: self.pins.clone(),
             prefetch: request.prefetch,
-            places: Arc::new([]),
+            places: case.places.clone(),
         }
     }
 
-    /// The problem that the solver is given.
-    pub fn problem<'a>(
-        &'a self,
-        request: &'a Request,
-        job: &'a JobShape,
-        options: &'a GraphOptions,
-    ) -> Problem<'a> {
-        let mut problem = self.unplaced(request, job, options);
-        problem.places = places(&problem, &self.wanted, &self.bytes);
-        problem
+    /// The problems that the solver is given, with the request's budgets.
+    pub fn problems<'a>(&'a self, request: &'a Request) -> Vec<Problem<'a>> {
+        self.cases.iter().map(|case| self.problem(request, case)).collect()
+    }
+}
+
+/// The tiles that there is a choice of, the most wanted first: none changes the picture.
+fn tiles(request: &Request, job: &JobShape) -> Vec<Option<VaeTile>> {
+    match request.tile {
+        TileWish::Off => vec![None],
+        TileWish::Of(tile) => vec![Some(tile)],
+        TileWish::Chosen => {
+            let below = |side: &u32| {
+                *side < job.width.max(job.height) && *side >= request.side_multiple_pixels
+            };
+            let tile = |side| VaeTile { width: side, height: side, overlap: OVERLAP };
+            let tiles = TILE_SIDES.into_iter().filter(below).map(|side| Some(tile(side)));
+            std::iter::once(None).chain(tiles).collect()
+        }
     }
 }
 
@@ -116,39 +200,42 @@ fn measure(
     })
 }
 
-/// The exact bytes of all layouts that are wanted, in their order.
+/// The exact bytes of the layouts that are wanted, in their order.
 fn sizes(
     session: &mut Session,
     request: &Request,
     job: &JobShape,
     options: &GraphOptions,
-    measured: &Measured,
+    wanted: &[Wanted],
 ) -> Result<Vec<LayoutBytes>, PlanError> {
-    let mut bytes = Vec::new();
-    for wanted in measured.wanted.chunks(LAYOUTS_MAX) {
+    // Devices of one kind have the same layouts: each is asked for once.
+    let mut layouts: Vec<&Layout> = wanted.iter().map(|wanted| &wanted.layout).collect();
+    layouts.sort_unstable();
+    layouts.dedup();
+    let mut known: BTreeMap<&Layout, LayoutBytes> = BTreeMap::new();
+    for layouts in layouts.chunks(LAYOUTS_MAX) {
         let command = Command::Size {
             model: request.model.clone(),
             job: job.clone(),
             options: options.clone(),
             threads: request.inventory.host.cores as u32,
-            layouts: wanted.iter().map(|wanted| wanted.layout.clone()).collect(),
+            layouts: layouts.iter().copied().cloned().collect(),
         };
         let sized = session.ask("Size", command, |event| match event {
             Event::Sized(bytes) => Ok(bytes),
             other => Err(other),
         })?;
-        let answers = |(wanted, bytes): (&Wanted, &LayoutBytes)| {
-            let lanes = wanted.devices.len();
-            let segments = wanted.layout.segments.len();
+        let answers = |(layout, bytes): (&&Layout, &LayoutBytes)| {
+            let lanes = layout.lanes.len();
             (lanes..=lanes + 1).contains(&bytes.parts.len())
-                && bytes.parts.iter().all(|part| part.segment_bytes.len() == segments)
+                && bytes.parts.iter().all(|p| p.segment_bytes.len() == layout.segments.len())
         };
-        if sized.len() != wanted.len() || !wanted.iter().zip(&sized).all(answers) {
+        if sized.len() != layouts.len() || !layouts.iter().zip(&sized).all(answers) {
             return Err(PlanError::Unsettled("the sizes are of other layouts".to_owned()));
         }
-        bytes.extend(sized);
+        known.extend(layouts.iter().copied().zip(sized));
     }
-    Ok(bytes)
+    Ok(wanted.iter().map(|wanted| known[&wanted.layout].clone()).collect())
 }
 
 /// For each device, why nothing can be computed there, if so.

@@ -1,30 +1,31 @@
 //! The plan's document, from chosen places.
 
 use protocol::plan::{
-    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, PartPlan, PhaseBytes, SCHEMA,
+    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, PartPlan, PhaseBytes, PredictedMs, SCHEMA,
     STAGING_BYTES, SegmentPlan,
 };
 use protocol::profile::ComponentProfile;
-use protocol::{Bytes, DeviceId, Placement, Plan, Residency};
+use protocol::{Bytes, DeviceId, Phase, Placement, Plan, Residency};
 
 use super::compose::Composition;
 use super::place::{Place, PlacePart};
-use super::{PlanReport, Problem, prefetch};
+use super::time::ComponentMs;
+use super::timeline::{Spell, position};
+use super::{PlanReport, Problem, timeline};
 use crate::inventory::{Device, DeviceKind};
 
-/// The plan of these places, one for each component, with what is loaded early.
+/// The plan of these places, one for each component.
 pub fn plan(
     problem: &Problem<'_>,
     places: &[&Place],
     report: &PlanReport,
     generation: u64,
 ) -> Plan {
-    let (early, bytes) = prefetch::decide(problem, places);
-    let components = problem.profile.components.iter().zip(places).zip(&early);
-    let components =
-        components.zip(&report.reasons).map(|(((component, place), early), reason)| {
-            component_plan(problem, component, place, *early, reason.clone())
-        });
+    let bytes = Composition::of(problem, places);
+    let components = problem.profile.components.iter().zip(places).zip(&report.reasons);
+    let components = components.map(|((component, place), reason)| {
+        component_plan(problem, component, place, reason.clone())
+    });
     let devices: Vec<DevicePlan> = (0..problem.inventory.devices.len())
         .map(|index| device_plan(problem, index, &bytes))
         .collect();
@@ -41,6 +42,7 @@ pub fn plan(
         components: components.collect(),
         host: HostPlan {
             budget_bytes: problem.budgets.host,
+            pool_bytes: problem.budgets.host,
             peak_bytes: peak(&host),
             pinned_bytes: devices.iter().map(|device| device.pinned_bytes).sum(),
             changed_bytes: problem.profile.changed_bytes,
@@ -50,7 +52,7 @@ pub fn plan(
             phases: host,
         },
         devices,
-        predicted_ms: prefetch::predict(problem, places, &early),
+        predicted_ms: predicted(problem, places),
     }
 }
 
@@ -58,7 +60,6 @@ fn component_plan(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     place: &Place,
-    prefetch: bool,
     reason: String,
 ) -> ComponentPlan {
     let spread = &place.spread;
@@ -86,11 +87,13 @@ fn component_plan(
         row_shares: spread.row_shares.clone(),
         residency: place.residency(),
         lookahead: place.lookahead(),
-        prefetch,
+        prefetch: place.early,
         parts: place.parts.iter().map(part).collect(),
         segments: segments.collect(),
         weights_bytes: spread.weights_bytes(),
         tensor_bytes: component.tensor_bytes,
+        predicted_load_ms: place.ms.load,
+        predicted_compute_ms: place.ms.first_read + place.ms.compute,
         reason,
     }
 }
@@ -116,6 +119,8 @@ fn device_plan(problem: &Problem<'_>, index: usize, bytes: &Composition) -> Devi
             fail_allocation: device.fail_allocation,
             fail_copy: device.fail_copy,
             taken_bytes: device.taken_bytes,
+            taken_in: device.taken_in,
+            speed: device.speed,
             unsupported: device.unsupported.clone(),
         },
         DeviceKind::Cuda => DeviceBackend::Cuda { uuid: device.uuid.clone() },
@@ -125,6 +130,7 @@ fn device_plan(problem: &Problem<'_>, index: usize, bytes: &Composition) -> Devi
         id: DeviceId(device.id.clone()),
         name: device.name.clone(),
         backend,
+        integrated: device.integrated,
         total_bytes: device.total_bytes,
         free_bytes: device.free_bytes,
         budget_bytes: problem.budgets.devices[index],
@@ -134,6 +140,31 @@ fn device_plan(problem: &Problem<'_>, index: usize, bytes: &Composition) -> Devi
         peak_bytes: peak(&phases),
         phases,
     }
+}
+
+/// Times of the whole plan.
+fn predicted(problem: &Problem<'_>, places: &[&Place]) -> PredictedMs {
+    let mut times = PredictedMs::default();
+    for (component, place) in problem.profile.components.iter().zip(places) {
+        let ComponentMs { load, first_read, compute, .. } = place.ms;
+        times.load += load + first_read;
+        match component.phase {
+            Phase::Encode => times.encode += compute,
+            Phase::Condition => times.condition += compute,
+            Phase::Denoise => times.denoise_step += compute / f64::from(problem.job.steps_run()),
+            Phase::Decode => times.decode += compute,
+            Phase::Load => {}
+        }
+    }
+    let phases = problem.profile.components.iter().zip(places);
+    let phases = phases.map(|(c, place)| (*place, position(problem.job.timeline(), c.phase)));
+    let total = |spell: fn(&Place, usize) -> Spell| {
+        let spells: Vec<Spell> = phases.clone().map(|(place, phase)| spell(place, phase)).collect();
+        timeline::ms(timeline::total(&spells))
+    };
+    times.total = total(Spell::cold);
+    times.next_total = total(Spell::warm);
+    times
 }
 
 fn peak(phases: &[PhaseBytes]) -> Bytes {

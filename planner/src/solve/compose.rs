@@ -5,9 +5,7 @@ use protocol::{Bytes, Phase};
 
 use super::Problem;
 use super::place::Place;
-
-/// Phases of the longest timeline.
-const PHASES_MAX: usize = 4;
+use super::timeline::{PHASES_MAX, position};
 
 /// Bytes by device and phase. Grows with each component that is added, which lets the search cut what is over a
 /// budget already.
@@ -71,7 +69,7 @@ impl Composition {
 
     /// Adds a component that computes in this phase.
     pub fn add(&mut self, problem: &Problem<'_>, phase: Phase, place: &Place) {
-        let now = self.index(phase).expect("components compute in the timeline");
+        let now = position(self.timeline, phase);
         let host = self.memories.len() - 1;
         for part in &place.parts {
             let memory = &mut self.memories[part.device.unwrap_or(host)];
@@ -79,6 +77,9 @@ impl Composition {
                 *weights += part.resident_bytes;
             }
             memory.weights[now] += part.lazy_bytes;
+            if let Some(before) = now.checked_sub(1) {
+                memory.weights[before] += part.early_bytes;
+            }
             memory.compute[now] = memory.compute[now].max(part.compute_bytes);
             memory.staging[now] += part.staging_bytes();
             let newly = part.device.filter(|_| !memory.used);
@@ -92,15 +93,9 @@ impl Composition {
         }
     }
 
-    /// Adds what a component that is added already takes when its lazy weights are on their way in the phase
-    /// before its own.
-    pub fn prefetch(&mut self, phase: Phase, place: &Place) {
-        let now = self.index(phase).expect("components compute in the timeline");
-        let before = now.checked_sub(1).expect("a phase before the first");
-        let host = self.memories.len() - 1;
-        for part in &place.parts {
-            self.memories[part.device.unwrap_or(host)].weights[before] += part.lazy_bytes;
-        }
+    /// Becomes the same as another one of the same problem.
+    pub fn copy_from(&mut self, other: &Composition) {
+        self.memories.clone_from(&other.memories);
     }
 
     /// The phases of a device, or of the host for `None`.
@@ -127,11 +122,12 @@ impl Composition {
         let budgets = problem.budgets.devices.iter().chain([&problem.budgets.host]);
         let mut each = self.memories.iter().zip(budgets);
         each.all(|(memory, budget)| phases().all(|phase| memory.peak_bytes(phase) <= *budget))
-            && phases().all(|phase| self.pool_bytes(problem, phase) <= problem.budgets.host_ceiling)
+            && problem.budgets.pinned.is_none_or(|limit| self.pinned_bytes() <= limit)
+            && phases().all(|phase| self.pool_bytes(problem, phase) <= problem.budgets.host)
     }
 
     /// The first memory that needs more than its budget, in the phase in which it needs most: a device's, the host's,
-    /// or the pool that the host shares with integrated devices.
+    /// the pool that the host shares with integrated devices, or the host's page-locked memory.
     pub fn over(&self, problem: &Problem<'_>) -> Option<Over> {
         let devices = (0..problem.inventory.devices.len()).map(Some).chain([None]);
         let each = devices.map(|device| {
@@ -143,9 +139,15 @@ impl Composition {
             device: None,
             phase,
             needed_bytes: self.pool_bytes(problem, index),
-            budget_bytes: problem.budgets.host_ceiling,
+            budget_bytes: problem.budgets.host,
         });
-        each.chain(pool).find(|over| over.needed_bytes > over.budget_bytes)
+        let pinned = problem.budgets.pinned.map(|budget_bytes| Over {
+            device: None,
+            phase: self.timeline[0],
+            needed_bytes: self.pinned_bytes(),
+            budget_bytes,
+        });
+        each.chain(pool).chain(pinned).find(|over| over.needed_bytes > over.budget_bytes)
     }
 
     /// What the host and the integrated devices take together: their memory is one. Nothing where no integrated
@@ -158,6 +160,13 @@ impl Composition {
         if shared > Bytes::ZERO { shared + host } else { Bytes::ZERO }
     }
 
+    /// Page-locked memory of the host, through which the weights of all used devices pass.
+    pub fn pinned_bytes(&self) -> Bytes {
+        let devices = self.memories.split_last().map_or(&[][..], |(_, devices)| devices);
+        let used = devices.iter().filter(|memory| memory.used).count() as u64;
+        Bytes(STAGING_BYTES.0 * used)
+    }
+
     /// Peaks of all devices and the host together.
     pub fn total(&self) -> Bytes {
         let peak = |memory: &Memory| {
@@ -165,9 +174,5 @@ impl Composition {
             phases.max().unwrap_or_default()
         };
         self.memories.iter().map(peak).sum()
-    }
-
-    fn index(&self, phase: Phase) -> Option<usize> {
-        self.timeline.iter().position(|known| *known == phase)
     }
 }

@@ -40,6 +40,22 @@ pub fn held_sets(
     sets
 }
 
+/// Which segments stay when so many of one lane's are streamed, and all of the other lanes' stay; `None` where the
+/// lane has fewer.
+pub fn held_in_lane(
+    segments: &[Option<Streamable>],
+    lane: usize,
+    streamed: usize,
+) -> Option<Vec<bool>> {
+    let lane = Lane::of(segments, lane);
+    let held = lane.count().checked_sub(streamed)?;
+    let mut stays = vec![true; segments.len()];
+    for (index, _) in lane.streamed(held) {
+        stays[index] = false;
+    }
+    Some(stays)
+}
+
 /// The lane with held segments whose weights fill most of its budget; the first among equals.
 fn fullest(lanes: &[Lane], held: &[usize], budgets: &[u64], lookahead: u32) -> Option<usize> {
     let filled = |lane: usize| lanes[lane].bytes(held[lane], lookahead);

@@ -1,57 +1,53 @@
-//! Candidate layouts of components that are pinned to a list of devices: which segment goes where, or how rows are
-//! shared. Their exact bytes are asked of the executor.
+//! Candidate layouts of components that are split: which segment goes where, or how rows are shared. Their exact
+//! bytes are asked of the executor.
 //!
-//! Layers: contiguous segments, at least one for each device. For given shares the one cut that is nearest; for two
-//! devices every cut; for more a bounded number around the proportions that memory, speed and equality suggest.
-//! Rows: given shares, or the same proportions.
+//! No layout depends on a budget, so that what may be chosen with one may be chosen with a larger one. Layers: contiguous
+//! segments, at least one for each device. For given shares the one cut that is nearest; for two devices every cut; for
+//! three and four those of a grid of proportions; for more some around the proportions that speed, memory and equality
+//! suggest. Rows: given shares, or a few proportions.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use protocol::limits::ROW_SHARE_MAX;
 
-/// Most layouts of one component over more than two devices, or over two where it has more segments: one half of them for
-/// any budget, the other one for the present ones.
+/// Most layouts of one component over one list of devices, beside the preferred ones.
 pub const CUTS_MAX: usize = 64;
 
 /// The finest share that is chosen: one in so many.
 const SHARES: u64 = 1000;
 
+/// Row shares of two devices are tried in parts of so many.
+const ROW_PARTS: u64 = 8;
+
 /// Where each device's segments end, but for the last one's: strictly ascending, within 1 to segments - 1.
 type Cut = Vec<usize>;
 
-/// Proportions that are tried first: one number for each device.
-pub struct Preferences<'a> {
-    /// Those that no budget changes, as speed.
-    pub lasting: &'a [Vec<u64>],
-    /// Those that follow the present budgets.
-    pub adapted: &'a [Vec<u64>],
-}
-
-/// The cuts of segments with these weights among devices, each with whether the present budgets made it.
+/// The device of each segment, for each cut of segments with these weights among devices. `preferred` proportions, one
+/// number for each device, are among them; of the others there are at most `most`.
 ///
 /// # Panics
 /// There are fewer segments than devices.
 pub fn layers(
     weights: &[u64],
     devices: usize,
-    preferences: &Preferences<'_>,
-) -> Vec<(Vec<u32>, bool)> {
+    preferred: &[Vec<u64>],
+    most: usize,
+) -> Vec<Vec<u32>> {
     assert!((2..=weights.len()).contains(&devices), "{} segments", weights.len());
     let all = weights.len() - 1;
-    let mut cuts: Vec<(Cut, bool)> = Vec::new();
-    if devices == 2 && all <= CUTS_MAX {
-        cuts.extend((1..=all).map(|end| (vec![end], false)));
-    } else {
-        let mut seen = BTreeSet::new();
-        let mut add = |preferences: &[Vec<u64>], adapted| {
-            let seeds = preferences.iter().map(|shares| nearest(weights, shares));
-            let found = around(seeds, weights.len(), CUTS_MAX / 2, &mut seen);
-            cuts.extend(found.into_iter().map(|cut| (cut, adapted)));
-        };
-        add(preferences.lasting, false);
-        add(preferences.adapted, true);
-    }
-    cuts.iter().map(|(cut, adapted)| (lanes(cut, weights.len()), *adapted)).collect()
+    let nearest = |shares: &Vec<u64>| nearest(weights, shares);
+    let cuts: Vec<Cut> = match devices {
+        2 if all <= most => (1..=all).map(|end| vec![end]).collect(),
+        2..=4 => {
+            let seeds = preferred.iter().map(nearest);
+            let mut seen = BTreeSet::new();
+            let grid = grid(devices, most);
+            let all = seeds.chain(grid.iter().map(nearest));
+            all.filter(|cut| seen.insert(cut.clone())).collect()
+        }
+        _ => around(preferred.iter().map(nearest), weights.len(), most),
+    };
+    cuts.iter().map(|cut| lanes(cut, weights.len())).collect()
 }
 
 /// The one cut of segments with these weights that is nearest to the shares of the devices.
@@ -59,12 +55,40 @@ pub fn layers_of_shares(weights: &[u64], shares: &[u64]) -> Vec<u32> {
     lanes(&nearest(weights, shares), weights.len())
 }
 
-/// Row shares in the given proportions, each once, with whether the present budgets made them.
-pub fn rows(preferences: &Preferences<'_>) -> Vec<(Vec<u32>, bool)> {
-    let lasting = preferences.lasting.iter().map(|shares| (scaled(shares), false));
-    let adapted = preferences.adapted.iter().map(|shares| (scaled(shares), true));
+/// Row shares, each once: the preferred proportions, and for two devices more.
+pub fn rows(devices: usize, preferred: &[Vec<u64>]) -> Vec<Vec<u32>> {
+    let parts = if devices == 2 { 1..ROW_PARTS } else { 0..0 };
+    let parts = parts.map(|part| scaled(&[part, ROW_PARTS - part]));
     let mut seen = BTreeSet::new();
-    lasting.chain(adapted).filter(|(shares, _)| seen.insert(shares.clone())).collect()
+    let all = preferred.iter().map(|shares| scaled(shares)).chain(parts);
+    all.filter(|shares| seen.insert(shares.clone())).collect()
+}
+
+/// Proportions of so many devices in equal steps, each device with one step at least: as fine as they can be so that
+/// there are no more than `most`.
+fn grid(devices: usize, most: usize) -> Vec<Vec<u64>> {
+    let mut finest = Vec::new();
+    for steps in devices as u64.. {
+        let proportions = compositions(steps, devices);
+        if proportions.len() > most {
+            break;
+        }
+        finest = proportions;
+    }
+    finest
+}
+
+/// All ways to write a number as an ordered sum of so many parts, each at least 1.
+fn compositions(total: u64, parts: usize) -> Vec<Vec<u64>> {
+    if parts == 1 {
+        return vec![vec![total]];
+    }
+    let firsts = 1..=total.saturating_sub(parts as u64 - 1);
+    let with = |first: u64| {
+        let rests = compositions(total - first, parts - 1).into_iter();
+        rests.map(move |rest| [vec![first], rest].concat())
+    };
+    firsts.flat_map(with).collect()
 }
 
 /// Shares as whole numbers in lowest terms, of about [`SHARES`] together and none below 1.
@@ -106,19 +130,13 @@ fn nearest(weights: &[u64], shares: &[u64]) -> Cut {
     cut
 }
 
-/// At most `most` cuts that were not seen yet: the seeds, then those that differ from them by one end moved by one
-/// segment, and so on.
-fn around(
-    seeds: impl Iterator<Item = Cut>,
-    segments: usize,
-    most: usize,
-    seen: &mut BTreeSet<Cut>,
-) -> Vec<Cut> {
+/// At most so many cuts: the seeds, then those that differ from them by one end moved by one segment, and so on.
+fn around(seeds: impl Iterator<Item = Cut>, segments: usize, most: usize) -> Vec<Cut> {
     let mut queue: VecDeque<Cut> = seeds.collect();
-    let mut passed = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut cuts = Vec::new();
     while let Some(cut) = queue.pop_front().filter(|_| cuts.len() < most) {
-        if !passed.insert(cut.clone()) {
+        if !seen.insert(cut.clone()) {
             continue;
         }
         for index in 0..cut.len() {
@@ -132,9 +150,7 @@ fn around(
                 }
             }
         }
-        if seen.insert(cut.clone()) {
-            cuts.push(cut);
-        }
+        cuts.push(cut);
     }
     cuts
 }

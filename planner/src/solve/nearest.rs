@@ -5,51 +5,49 @@ use protocol::Bytes;
 use super::compose::Composition;
 use super::{Infeasible, Problem, fits};
 
-/// The answer for a problem without a solution.
-pub fn infeasible(problem: &Problem<'_>) -> Infeasible {
-    let because = because(problem);
-    let (max_vram, max_ram) = (smallest_budget(problem), smallest_ram(problem));
+/// The answer for problems without a solution, of which any would do.
+pub fn infeasible(problems: &[Problem<'_>]) -> Infeasible {
+    let because = problems.first().map_or_else(String::new, because);
+    let (max_vram, max_ram) = (smallest_budget(problems), smallest_ram(problems));
     if max_vram.is_some() || max_ram.is_some() {
         return Infeasible { because, max_vram, max_ram, together: false };
     }
     // Both are short: the least device memory beside all of the host's, then the least of the host's.
-    let mut roomy = problem.without_adapted();
-    roomy.budgets.host = roomy.budgets.host_ceiling;
+    let mut roomy = problems.to_vec();
+    roomy.iter_mut().for_each(|problem| problem.budgets.host = problem.budgets.host_ceiling);
     let max_vram = smallest_budget(&roomy);
-    let max_ram = max_vram.and_then(|cap| {
-        roomy.budgets.devices = capped(&roomy, cap);
-        smallest_ram(&roomy)
-    });
+    let max_ram = max_vram.and_then(|cap| smallest_ram(&capped(&roomy, cap)));
     Infeasible { because, max_vram, max_ram, together: max_vram.is_some() }
 }
 
 /// The least cap, the same for every device, with which a plan exists; `None` where none does, or where no
-/// usable device is there. Exact: what fits in a budget fits in a larger one, so halving finds the edge. Places that
-/// were made for the present budgets do not count, as with that cap there would be others.
-pub fn smallest_budget(problem: &Problem<'_>) -> Option<Bytes> {
-    let problem = &problem.without_adapted();
+/// usable device is there. Exact: what fits in a budget fits in a larger one, so halving finds the edge.
+pub fn smallest_budget(problems: &[Problem<'_>]) -> Option<Bytes> {
+    let problem = problems.first()?;
     let named = |index| problem.pins.iter().any(|pin| pin.devices.contains(&Some(index)));
     let devices = problem.unusable.iter().enumerate();
     let usable = devices.filter(|(index, why)| why.is_none() || named(*index));
     let largest = usable.map(|(index, _)| problem.budgets.ceilings[index]).max()?;
-    edge(largest, |cap| {
-        let mut problem = problem.clone();
-        problem.budgets.devices = capped(&problem, cap);
-        fits(&problem)
-    })
+    edge(largest, |cap| fits(&capped(problems, cap)))
 }
 
-/// The devices' budgets under one cap.
-fn capped(problem: &Problem<'_>, cap: Bytes) -> Vec<Bytes> {
-    problem.budgets.ceilings.iter().map(|&ceiling| ceiling.min(cap)).collect()
+/// The problems with the devices' budgets under one cap.
+fn capped<'a>(problems: &[Problem<'a>], cap: Bytes) -> Vec<Problem<'a>> {
+    let mut problems = problems.to_vec();
+    for problem in &mut problems {
+        let ceilings = problem.budgets.ceilings.iter();
+        problem.budgets.devices = ceilings.map(|&ceiling| ceiling.min(cap)).collect();
+    }
+    problems
 }
 
 /// The least cap of host memory with which a plan exists.
-fn smallest_ram(problem: &Problem<'_>) -> Option<Bytes> {
-    edge(problem.budgets.host_ceiling, |cap| {
-        let mut problem = problem.clone();
-        problem.budgets.host = cap;
-        fits(&problem)
+fn smallest_ram(problems: &[Problem<'_>]) -> Option<Bytes> {
+    let ceiling = problems.first()?.budgets.host_ceiling;
+    edge(ceiling, |cap| {
+        let mut problems = problems.to_vec();
+        problems.iter_mut().for_each(|problem| problem.budgets.host = cap);
+        fits(&problems)
     })
 }
 
@@ -92,7 +90,7 @@ fn because(problem: &Problem<'_>) -> String {
         // Alone in its least demanding place a component either fits, or nothing will.
         let profile = problem.profile_alone(index);
         let alone = problem.alone(index, &profile);
-        if !fits(&alone) {
+        if !fits(std::slice::from_ref(&alone)) {
             let bytes = places.iter().map(|place| Composition::of(&alone, &[place]));
             let least = bytes.min_by_key(Composition::total).expect("it has places");
             let over = least.over(&alone).expect("it does not fit");

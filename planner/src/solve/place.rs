@@ -84,7 +84,7 @@ pub enum Held {
         /// When those that stay are there: resident or lazy.
         residency: Residency,
         /// For each segment, whether its weights stay.
-        stays: Vec<bool>,
+        stays: Arc<[bool]>,
         /// Slots of the ring on each device.
         lookahead: u32,
     },
@@ -97,15 +97,14 @@ pub struct Place {
     pub spread: Arc<Spread>,
     /// When its weights are there.
     pub held: Held,
-    /// Whether it is for want of a better place only.
-    pub last_resort: bool,
-    /// Whether it was made for the present budgets: with others there would be another one in its stead.
-    pub adapted: bool,
+    /// Whether the weights that it holds are on their way before its phase: resident ones while any phase before it
+    /// computes, lazy ones during the phase just before, which then holds them too.
+    pub early: bool,
     /// What it takes, by part.
     pub parts: Vec<PlacePart>,
     /// What it is predicted to take.
     pub ms: ComponentMs,
-    /// How far the fullest device of a split is filled by its weights: parts in 2^20 of the budget. 0 without a
+    /// How far the fullest device of a split is filled by its weights: parts in 2^20 of its memory. 0 without a
     /// split.
     pub fullness: u64,
 }
@@ -119,6 +118,8 @@ pub struct PlacePart {
     pub resident_bytes: Bytes,
     /// Weights held in the component's phase.
     pub lazy_bytes: Bytes,
+    /// Weights that are held in the phase before it too, as they come early.
+    pub early_bytes: Bytes,
     /// One stream slot.
     pub slot_bytes: Bytes,
     /// Stream slots.
@@ -184,29 +185,40 @@ pub fn residency_of(spread: &Spread, held: &Held, segment: usize) -> Residency {
 }
 
 /// What a spread component takes by part, its weights held so. What the host computes in place of a device, it
-/// computes from the mapping: only activations count there.
-pub fn parts(spread: &Spread, held: &Held) -> Vec<PlacePart> {
-    let segments = 0..spread.segments.len();
+/// computes from the mapping: only activations count there. `early`: lazy weights come in the phase before.
+pub fn parts(spread: &Spread, held: &Held, early: bool) -> Vec<PlacePart> {
     let one = |(index, part): (usize, &LayoutPart)| {
-        let on_devices = index < spread.devices.len();
-        let of = |residency: Residency| {
-            let here = segments.clone().filter(move |_| on_devices);
-            here.filter(move |s| residency_of(spread, held, *s) == residency)
-                .map(|s| part.segment_bytes[s])
-        };
-        let streamed = || of(Residency::Streamed).filter(|bytes| *bytes > Bytes::ZERO);
-        let lookahead = match held {
-            Held::All(_) => 0,
-            Held::Some { lookahead, .. } => *lookahead,
-        };
-        PlacePart {
+        let mut taken = PlacePart {
             device: spread.part_device(index),
-            resident_bytes: of(Residency::Resident).sum(),
-            lazy_bytes: of(Residency::Lazy).sum(),
-            slot_bytes: streamed().max().unwrap_or_default(),
-            slots: lookahead.min(streamed().count() as u32),
+            resident_bytes: Bytes::ZERO,
+            lazy_bytes: Bytes::ZERO,
+            early_bytes: Bytes::ZERO,
+            slot_bytes: Bytes::ZERO,
+            slots: 0,
             compute_bytes: part.compute_bytes,
+        };
+        if index >= spread.devices.len() {
+            return taken;
         }
+        let mut streamed = 0;
+        for (segment, bytes) in part.segment_bytes.iter().enumerate() {
+            match residency_of(spread, held, segment) {
+                Residency::Resident => taken.resident_bytes += *bytes,
+                Residency::Lazy => taken.lazy_bytes += *bytes,
+                Residency::Streamed => {
+                    taken.slot_bytes = taken.slot_bytes.max(*bytes);
+                    streamed += u32::from(*bytes > Bytes::ZERO);
+                }
+                Residency::Mapped => {}
+            }
+        }
+        if let Held::Some { lookahead, .. } = held {
+            taken.slots = streamed.min(*lookahead);
+        }
+        if early {
+            taken.early_bytes = taken.lazy_bytes;
+        }
+        taken
     };
     spread.parts.iter().enumerate().map(one).collect()
 }

@@ -1,70 +1,219 @@
-//! The report: why each component is where it is, and why not elsewhere.
+//! The report: why each component is where it is, why not elsewhere, and what kept the job from being faster.
 //!
-//! Places of one component on the same devices, split the same way and with the same residency, are one entry: their best
-//! one speaks for them.
+//! Places of one component on one device, or on one of several alike, or split the same way, with the same residency, are one entry: their best one
+//! speaks for them.
 
-use protocol::{Bytes, Placement, Residency};
+mod words;
+
+use protocol::plan::VaeTile;
+use protocol::{Bytes, DeviceId, GraphOptions, Phase, Residency};
 use serde::Serialize;
 
-use super::Problem;
 use super::compose::Composition;
-use super::place::{Held, Place};
-use super::search::Choices;
+use super::place::Place;
+use super::search::{self, Choices, Found, Limits};
+use super::{Problem, Solution, timeline};
+use crate::inventory::Device;
 use crate::policy::Objective;
+pub use words::shown_ms;
+use words::{details, name};
+
+/// Branches of the search for the best plan with a place that lost: what it costs is told as far as it was found by then.
+const EXPLAIN_BRANCHES_MAX: u64 = 100;
 
 /// Why a plan is as it is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct PlanReport {
     /// For each component, why it was given its place.
     pub reasons: Vec<String>,
-    /// Places that lost, with the rest of the plan as it is.
+    /// Places that lost.
     pub rejected: Vec<Rejected>,
+    /// What kept the job from being faster, a sentence each: the memories that were full, with what more of them would
+    /// have saved.
+    pub bounds: Vec<String>,
     /// What the user should know of the files, a sentence each.
     pub notices: Vec<String>,
 }
 
 /// A place that lost.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Rejected {
     /// Component, device and residency.
     pub placement: String,
     /// Why it lost.
     pub because: String,
+    /// How much longer the job would take with the best plan that has it, in milliseconds; `None` where none fits.
+    pub more_ms: Option<f64>,
+    /// How many bytes more that plan takes on devices and host together; below 0 where it takes fewer. `None` where none
+    /// fits.
+    pub more_bytes: Option<i64>,
+    /// Where none fits: the memory that is short.
+    pub short: Option<Short>,
 }
 
-/// Explains a combination: each other kind of place of each component is tried with the rest solved anew around it.
-pub fn report(problem: &Problem<'_>, choices: &Choices<'_>, chosen: &[usize]) -> PlanReport {
-    let mut reasons = Vec::new();
-    let mut rejected = Vec::new();
-    for (index, component) in problem.profile.components.iter().enumerate() {
-        let places = &problem.places[index];
-        let place = &places[chosen[index]];
-        let (mut worse, mut too_large) = (0, 0);
-        for group in groups(places).iter().filter(|group| !group.contains(&chosen[index])) {
-            let other = &places[group[0]];
-            let because = match choices.best_with(index, group) {
-                Some(others) => {
-                    worse += 1;
-                    worse_because(problem, chosen, &others, other)
-                }
-                None => {
-                    too_large += 1;
-                    does_not_fit_because(problem, index, group)
-                }
-            };
-            let placement = format!("{} {}", component.name, name(problem, other));
-            rejected.push(Rejected { placement, because });
-        }
-        reasons.push(format!(
-            "{}{}: {} to load, {} to compute; of the other places {worse} are no better, {too_large} do not fit",
+/// A memory that is short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Short {
+    /// The device, or `host`.
+    pub device: DeviceId,
+    /// The phase.
+    pub phase: Phase,
+    /// What is needed then.
+    pub needed_bytes: Bytes,
+    /// What may be used.
+    pub budget_bytes: Bytes,
+}
+
+/// The reasons of chosen places.
+pub fn reasons(problem: &Problem<'_>, chosen: &[&Place]) -> PlanReport {
+    let reason = |place: &&Place| {
+        format!(
+            "{}{}: {} to load, {} to compute",
             name(problem, place),
-            details(problem, place),
+            details(place),
             shown_ms(place.ms.load + place.ms.first_read),
             shown_ms(place.ms.compute)
-        ));
+        )
+    };
+    PlanReport {
+        reasons: chosen.iter().map(reason).collect(),
+        rejected: Vec::new(),
+        bounds: Vec::new(),
+        notices: problem.profile.notices.clone(),
     }
-    rejected.extend(unused(problem));
-    PlanReport { reasons, rejected, notices: problem.profile.notices.clone() }
+}
+
+/// Adds what else there was: each other kind of place of each component, with the rest solved anew around it, and each
+/// other problem; and what more of each memory would have saved.
+pub fn explain(problems: &[Problem<'_>], solution: &mut Solution) {
+    let problem = &problems[solution.problem];
+    let Some(choices) = Choices::by_time(problem) else { return };
+    let limits = Limits { branches_max: Some(EXPLAIN_BRANCHES_MAX), ..Limits::of(problems) };
+    let Some(best) = found(problem, &choices, &solution.places) else { return };
+    for component in 0..problem.places.len() {
+        for group in groups(problem, component) {
+            if !group.contains(&solution.places[component]) {
+                let with = choices.with(problem, component, &group);
+                let other = with.and_then(|with| search::best(problem, &with, limits));
+                let rejected = rejected(problem, component, &group, &best, other.as_ref());
+                solution.report.rejected.push(rejected);
+            }
+        }
+    }
+    for (index, other) in problems.iter().enumerate() {
+        if index != solution.problem {
+            let rejected = other_options(other, &best, limits);
+            solution.report.rejected.push(rejected);
+        }
+    }
+    solution.report.rejected.extend(unused(problem));
+    solution.report.bounds = bounds(problem, &best, limits);
+}
+
+/// The score of chosen places: that of the only combination there is of them.
+fn found(problem: &Problem<'_>, choices: &Choices, places: &[usize]) -> Option<Found> {
+    let mut only = choices.clone();
+    for (component, place) in places.iter().enumerate() {
+        only = only.with(problem, component, &[*place])?;
+    }
+    search::best(problem, &only, Limits::default())
+}
+
+/// Why a group of places lost.
+fn rejected(
+    problem: &Problem<'_>,
+    component: usize,
+    group: &[usize],
+    best: &Found,
+    other: Option<&Found>,
+) -> Rejected {
+    let place = &problem.places[component][other.map_or(group[0], |found| found.places[component])];
+    let which = &problem.profile.components[component].name;
+    let detail = if other.is_some() { details(place) } else { String::new() };
+    let placement = format!("{which} {}{detail}", name(problem, place));
+    match other {
+        Some(other) => Rejected {
+            placement,
+            because: worse_because(problem, best, other, place),
+            more_ms: Some(more_ms(best, other)),
+            more_bytes: Some(other.total.0 as i64 - best.total.0 as i64),
+            short: None,
+        },
+        None => {
+            let short = short(problem, component, group);
+            let because = match &short {
+                Some(Short { device, phase, needed_bytes, budget_bytes }) => format!(
+                    "needs {} B in the {phase} phase, the budget of {device} is {} B",
+                    needed_bytes.0, budget_bytes.0
+                ),
+                None => "does not fit beside the other components, wherever they are".to_owned(),
+            };
+            Rejected { placement, because, short, ..Rejected::default() }
+        }
+    }
+}
+
+/// Why other options lost.
+fn other_options(problem: &Problem<'_>, best: &Found, limits: Limits) -> Rejected {
+    let placement = options(problem.options);
+    let choices = Choices::by_time(problem);
+    match choices.and_then(|choices| search::best(problem, &choices, limits)) {
+        Some(other) => Rejected {
+            placement,
+            because: match more_ms(best, &other) {
+                more if more > 0.0 => format!("predicted to take {} longer", shown_ms(more)),
+                _ => "no faster".to_owned(),
+            },
+            more_ms: Some(more_ms(best, &other)),
+            more_bytes: Some(other.total.0 as i64 - best.total.0 as i64),
+            short: None,
+        },
+        None => Rejected { placement, because: "does not fit".to_owned(), ..Rejected::default() },
+    }
+}
+
+/// The options that there is a choice of.
+pub fn options(options: &GraphOptions) -> String {
+    let tile = match options.vae_tile {
+        Some(VaeTile { width, height, .. }) => format!("VAE in tiles of {width}x{height}"),
+        None => "VAE without tiles".to_owned(),
+    };
+    format!("{tile}, attention by {} queries", options.attention_chunk)
+}
+
+/// How much longer a job takes.
+fn more_ms(best: &Found, other: &Found) -> f64 {
+    timeline::ms(other.score.ticks) - timeline::ms(best.score.ticks)
+}
+
+/// For each memory with a budget below all of it, what the job would save with all of it: those that would.
+fn bounds(problem: &Problem<'_>, best: &Found, limits: Limits) -> Vec<String> {
+    let mut bounds = Vec::new();
+    let devices = problem.inventory.devices.iter().enumerate();
+    let memories = devices.map(|(index, device)| (Some(index), device.total_bytes));
+    let host = &problem.inventory.host;
+    for (device, all) in memories.chain([(None, host.total_bytes)]) {
+        let budget = problem.budget(device);
+        if budget >= all || problem.objective == Objective::Memory {
+            continue;
+        }
+        let mut more = problem.clone();
+        match device {
+            Some(index) => more.budgets.devices[index] = all,
+            None => (more.budgets.host, more.budgets.host_ceiling) = (all, all),
+        }
+        let beat = Limits { beat: Some(best.score), ..limits };
+        let found = Choices::by_time(&more).and_then(|c| search::best(&more, &c, beat));
+        let saved_ms = found.map_or(0.0, |found| -more_ms(best, &found));
+        if saved_ms > 0.0 {
+            bounds.push(format!(
+                "the budget of {} is {budget}: with all of its {all} the job would take {} less",
+                problem.device_id(device),
+                shown_ms(saved_ms)
+            ));
+        }
+    }
+    bounds
 }
 
 /// Devices, and the host, on which nothing can be.
@@ -75,22 +224,38 @@ fn unused(problem: &Problem<'_>) -> Vec<Rejected> {
     for (index, why) in problem.unusable.iter().enumerate() {
         if let Some(why) = why.as_ref().filter(|_| !named(Some(index))) {
             let placement = format!("anything on {}", problem.inventory.devices[index].id);
-            rejected.push(Rejected { placement, because: why.clone() });
+            let because = why.clone();
+            rejected.push(Rejected { placement, because, ..Rejected::default() });
         }
     }
     if !problem.inventory.host.compute && !named(None) {
         rejected.push(Rejected {
             placement: "anything on host".to_owned(),
             because: "the host profile says that the host only feeds devices".to_owned(),
+            ..Rejected::default()
         });
     }
     rejected
 }
 
-/// Indices of places that are one kind, in the order of their first ones.
-fn groups(places: &[Place]) -> Vec<Vec<usize>> {
+/// Indices of a component's places that are one kind, in the order of their first ones.
+fn groups(problem: &Problem<'_>, component: usize) -> Vec<Vec<usize>> {
+    let places = &problem.places[component];
     let kind = |place: &Place| (place.spread.placement, place.residency());
-    let alike = |a: &Place, b: &Place| kind(a) == kind(b) && a.spread.devices == b.spread.devices;
+    // Of devices that are alike one speaks for all.
+    let devices = &problem.inventory.devices;
+    let first = |index: usize| {
+        let facts = |at: usize| {
+            let Device { kind, name, speeds, link_bytes_per_s, .. } = &devices[at];
+            (*kind, name, speeds.half_flops_per_s.value, link_bytes_per_s.value)
+        };
+        (0..index).find(|other| facts(*other) == facts(index)).unwrap_or(index)
+    };
+    let one = |place: &Place| match place.spread.devices.as_slice() {
+        [device] => Some(device.map(first)),
+        _ => None,
+    };
+    let alike = |a: &Place, b: &Place| kind(a) == kind(b) && one(a) == one(b);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, place) in places.iter().enumerate() {
         match groups.iter_mut().find(|group| alike(&places[group[0]], place)) {
@@ -101,111 +266,36 @@ fn groups(places: &[Place]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The kind of a place.
-fn name(problem: &Problem<'_>, place: &Place) -> String {
-    let devices = place.spread.devices.iter().map(|device| problem.device_id(*device).0);
-    let devices = devices.collect::<Vec<_>>().join("&");
-    let split = match place.spread.placement {
-        Placement::Layer => " by layers",
-        Placement::Row => " by rows",
-        Placement::One | Placement::Host => "",
-    };
-    let residency = match place.residency() {
-        Residency::Mapped => "computed in place from the file mapping",
-        Residency::Resident => "resident",
-        Residency::Lazy => "lazy",
-        Residency::Streamed => "streamed",
-    };
-    format!("on {devices}{split}, {residency}")
-}
-
-/// What tells a place from others of its kind.
-fn details(problem: &Problem<'_>, place: &Place) -> String {
-    let mut details = String::new();
-    let spread = &place.spread;
-    let numbers =
-        |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(":");
-    match spread.placement {
-        Placement::Layer => {
-            let lanes = 0..spread.devices.len() as u32;
-            let count = |lane| spread.segments.iter().filter(|at| **at == lane).count() as u32;
-            let counts: Vec<u32> = lanes.map(count).collect();
-            details.push_str(&format!(" ({} segments)", numbers(&counts)));
-        }
-        Placement::Row => {
-            details.push_str(&format!(" ({} of the rows)", numbers(&spread.row_shares)))
-        }
-        Placement::One | Placement::Host => {}
-    }
-    if let Held::Some { residency, lookahead, .. } = &place.held {
-        let segments = 0..spread.segments.len();
-        let all = segments.len();
-        let streamed = segments.filter(|s| place.segment_residency(*s) == Residency::Streamed);
-        details.push_str(&format!(
-            " ({} of {all} segments through {lookahead} slots, the others {residency})",
-            streamed.count()
-        ));
-    }
-    if spread.parts.len() > spread.devices.len() {
-        details.push_str(", the host doing what the device cannot");
-    }
-    if place.last_resort {
-        let device = problem.device_id(spread.devices[0]);
-        details.push_str(&format!(", as its weights have no room on {device} otherwise"));
-    }
-    details
-}
-
-/// Why a kind of place has no plan at all: too large for itself, or for what must stand beside it.
-fn does_not_fit_because(problem: &Problem<'_>, component: usize, group: &[usize]) -> String {
+/// The memory that is short for each of a group's places even alone, in the least of them; `None` where some fits alone.
+fn short(problem: &Problem<'_>, component: usize, group: &[usize]) -> Option<Short> {
     let profile = problem.profile_alone(component);
     let alone = problem.alone(component, &profile);
     let places = group.iter().map(|index| &problem.places[component][*index]);
     let bytes: Vec<Composition> = places.map(|p| Composition::of(&alone, &[p])).collect();
-    let least = bytes.iter().min_by_key(|bytes| bytes.total()).expect("a group has places");
-    match least.over(&alone).filter(|_| bytes.iter().all(|bytes| !bytes.fits(&alone))) {
-        Some(over) => format!(
-            "needs {} B in the {} phase, the budget of {} is {} B",
-            over.needed_bytes.0,
-            over.phase,
-            problem.device_id(over.device),
-            over.budget_bytes.0
-        ),
-        None => "does not fit beside the other components, wherever they are".to_owned(),
+    if bytes.iter().any(|bytes| bytes.fits(&alone)) {
+        return None;
     }
+    let least = bytes.iter().min_by_key(|bytes| bytes.total())?;
+    let over = least.over(&alone)?;
+    Some(Short {
+        device: problem.device_id(over.device),
+        phase: over.phase,
+        needed_bytes: over.needed_bytes,
+        budget_bytes: over.budget_bytes,
+    })
 }
 
 /// Why the best plan with another place is no better than the chosen one.
-fn worse_because(problem: &Problem<'_>, best: &[usize], others: &[usize], place: &Place) -> String {
-    let total = |indices: &[usize]| Composition::of(problem, &problem.chosen(indices)).total();
-    if problem.objective == Objective::Memory {
-        let more_bytes = total(others).saturating_sub(total(best));
-        if more_bytes > Bytes::ZERO {
-            return format!("takes {} B more", more_bytes.0);
-        }
+fn worse_because(problem: &Problem<'_>, best: &Found, other: &Found, place: &Place) -> String {
+    let more_bytes = other.total.saturating_sub(best.total);
+    if problem.objective == Objective::Memory && more_bytes > Bytes::ZERO {
+        return format!("takes {} B more", more_bytes.0);
     }
-    let more_ms = counted_ms(problem, others) - counted_ms(problem, best);
-    if more_ms > 0.0 {
-        return format!("predicted to take {} longer", shown_ms(more_ms));
-    }
-    match (place.residency(), place.spread.devices.as_slice()) {
-        (Residency::Lazy, _) => "no faster, and loaded anew for every job".to_owned(),
-        (Residency::Resident, [None]) => "no faster, and a copy in RAM".to_owned(),
-        _ => "no better; the order of the inventory decides".to_owned(),
-    }
-}
-
-fn counted_ms(problem: &Problem<'_>, chosen: &[usize]) -> f64 {
-    let places = problem.chosen(chosen).into_iter();
-    places.map(|place| place.ms.counted(problem.objective, place.reloads())).sum()
-}
-
-/// A time for people.
-pub fn shown_ms(ms: f64) -> String {
-    match ms {
-        ms if ms < 10.0 => format!("{ms:.2} ms"),
-        ms if ms < 1000.0 => format!("{ms:.0} ms"),
-        ms if ms < 60_000.0 => format!("{:.1} s", ms / 1e3),
-        ms => format!("{:.1} min", ms / 6e4),
+    match (more_ms(best, other), place.residency(), place.spread.devices.as_slice()) {
+        (more, _, _) if more > 0.0 => format!("predicted to take {} longer", shown_ms(more)),
+        (_, Residency::Lazy, _) => "no faster, and loaded anew for every job".to_owned(),
+        (_, Residency::Resident, [None]) => "no faster, and a copy in RAM".to_owned(),
+        _ if more_bytes > Bytes::ZERO => format!("no faster, and takes {} B more", more_bytes.0),
+        _ => "no better; the order of the candidates decides".to_owned(),
     }
 }

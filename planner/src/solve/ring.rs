@@ -5,13 +5,24 @@
 //! segment is computed when the one before it is, and when all of its own copies are there. After the last segment the
 //! ring goes on with the first one of the next call.
 
-/// What a segment takes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Stage {
-    /// Computing it.
-    pub compute_s: f64,
-    /// Copies that it waits for: the index of a device, and the copy's time.
-    pub copies: Vec<(usize, f64)>,
+/// What the segments of one call take.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Stages {
+    /// Computing each.
+    pub compute_s: Vec<f64>,
+    /// Copies that segments wait for, in the order of the segments.
+    pub copies: Vec<Copy>,
+}
+
+/// A copy that a segment waits for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Copy {
+    /// The segment.
+    pub segment: usize,
+    /// The index of the device.
+    pub lane: usize,
+    /// Its time.
+    pub copy_s: f64,
 }
 
 /// Times of calls one after the other.
@@ -19,8 +30,6 @@ pub struct Stage {
 pub struct CallsMs {
     /// The first call, whose first copies nothing hides.
     pub first: f64,
-    /// Each call after the ring has wrapped around.
-    pub steady: f64,
     /// All of them.
     pub total: f64,
 }
@@ -30,30 +39,35 @@ pub struct CallsMs {
 const SIMULATED: u32 = 3;
 
 /// Simulates calls over `lanes` devices with a ring of at most `lookahead` slots each. Times in milliseconds.
-pub fn calls_ms(stages: &[Stage], lanes: usize, lookahead: u32, calls: u32) -> CallsMs {
+pub fn calls_ms(stages: &Stages, lanes: usize, lookahead: u32, calls: u32) -> CallsMs {
     let slots = |lane: usize| {
-        let copies = stages.iter().flat_map(|stage| &stage.copies);
-        copies.filter(|(at, _)| *at == lane).count().min(lookahead as usize)
+        let copies = stages.copies.iter().filter(|copy| copy.lane == lane);
+        copies.count().min(lookahead as usize)
     };
     let mut engines: Vec<Engine> = (0..lanes).map(|lane| Engine::new(slots(lane))).collect();
-    let mut now_s = 0.0_f64;
-    let mut ends_s = vec![0.0];
-    for _ in 0..calls.min(SIMULATED) {
-        for stage in stages {
-            for (lane, copy_s) in &stage.copies {
-                now_s = now_s.max(engines[*lane].copy(*copy_s));
+    let (mut now_s, mut first_s, mut last_s) = (0.0_f64, 0.0, 0.0);
+    for call in 0..calls.min(SIMULATED) {
+        let began_s = now_s;
+        let mut copies = stages.copies.as_slice();
+        for (segment, compute_s) in stages.compute_s.iter().enumerate() {
+            let here = copies.iter().take_while(|copy| copy.segment == segment).count();
+            let (own, rest) = copies.split_at(here);
+            for copy in own {
+                now_s = now_s.max(engines[copy.lane].copy(copy.copy_s));
             }
-            now_s += stage.compute_s;
-            for (lane, _) in &stage.copies {
-                engines[*lane].used(now_s);
+            now_s += compute_s;
+            for copy in own {
+                engines[copy.lane].used(now_s);
             }
+            copies = rest;
         }
-        ends_s.push(now_s);
+        last_s = now_s - began_s;
+        if call == 0 {
+            first_s = last_s;
+        }
     }
-    let spans: Vec<f64> = ends_s.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    let (first, steady) = (spans.first().unwrap_or(&0.0), spans.last().unwrap_or(&0.0));
     let rest = f64::from(calls.saturating_sub(SIMULATED));
-    CallsMs { first: 1e3 * first, steady: 1e3 * steady, total: 1e3 * (now_s + rest * steady) }
+    CallsMs { first: 1e3 * first_s, total: 1e3 * (now_s + rest * last_s) }
 }
 
 /// The copy engine of one device, with its slots.
@@ -86,59 +100,67 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn stages(times: &[(f64, f64)]) -> Vec<Stage> {
-        let stage = |&(compute_s, copy_s): &(f64, f64)| Stage {
-            compute_s,
-            copies: if copy_s > 0.0 { vec![(0, copy_s)] } else { Vec::new() },
-        };
-        times.iter().map(stage).collect()
+    /// Segments by their times to compute, and to be copied to the first device where that is above 0.
+    fn stages(times: &[(f64, f64)]) -> Stages {
+        let copies = times.iter().enumerate().filter(|(_, (_, copy_s))| *copy_s > 0.0);
+        let copies =
+            copies.map(|(segment, &(_, copy_s))| Copy { segment, lane: 0, copy_s }).collect();
+        Stages { compute_s: times.iter().map(|(compute_s, _)| *compute_s).collect(), copies }
+    }
+
+    /// The first call, and each after the ring has wrapped around.
+    fn first_and_steady(stages: &Stages, lanes: usize, lookahead: u32) -> (f64, f64) {
+        let total = |calls| calls_ms(stages, lanes, lookahead, calls).total;
+        (calls_ms(stages, lanes, lookahead, 1).first, total(10) - total(9))
     }
 
     #[test]
     fn nothing_streamed_is_the_sum_of_computing() {
         let calls = calls_ms(&stages(&[(1.0, 0.0), (2.0, 0.0)]), 1, 2, 5);
-        assert_eq!((calls.first, calls.steady, calls.total), (3e3, 3e3, 15e3));
-        assert_eq!(calls_ms(&[], 1, 2, 0).total, 0.0);
+        assert_eq!((calls.first, calls.total), (3e3, 15e3));
+        assert_eq!(calls_ms(&Stages::default(), 1, 2, 0).total, 0.0);
     }
 
     #[test]
     fn one_slot_hides_nothing() {
         // Each copy waits until the segment before it has been computed.
         let calls = calls_ms(&stages(&[(1.0, 2.0), (1.0, 2.0)]), 1, 1, 4);
-        assert_eq!((calls.first, calls.steady, calls.total), (6e3, 6e3, 24e3));
+        assert_eq!((calls.first, calls.total), (6e3, 24e3));
     }
 
     #[test]
     fn two_slots_hide_the_shorter_of_copying_and_computing() {
-        for (compute, copy, first, steady) in [(1.0, 3.0, 13.0, 12.0), (3.0, 1.0, 13.0, 12.0)] {
-            let calls = calls_ms(&stages(&[(compute, copy); 4]), 1, 2, 10);
-            assert_eq!((calls.first, calls.steady), (1e3 * first, 1e3 * steady));
-            assert_eq!(calls.total, 1e3 * (first + 9.0 * steady));
+        for (compute, copy, first, steady) in [(1.0, 3.0, 13e3, 12e3), (3.0, 1.0, 13e3, 12e3)] {
+            let stages = stages(&[(compute, copy); 4]);
+            assert_eq!(first_and_steady(&stages, 1, 2), (first, steady));
+            assert_eq!(calls_ms(&stages, 1, 2, 10).total, first + 9.0 * steady);
         }
     }
 
     #[test]
     fn held_segments_give_the_link_time() {
         // Copies of 2 s each, one every other segment of 1 s: the link is just busy.
-        let spread = calls_ms(&stages(&[(1.0, 2.0), (1.0, 0.0), (1.0, 2.0), (1.0, 0.0)]), 1, 2, 9);
-        assert_eq!(spread.steady, 4e3);
+        let spread = stages(&[(1.0, 2.0), (1.0, 0.0), (1.0, 2.0), (1.0, 0.0)]);
+        assert_eq!(first_and_steady(&spread, 1, 2).1, 4e3);
         // In a run two slots do not reach far enough.
         let streams = [true, true, true, true, false, false, false, false];
-        let run = streams.map(|streams| (1.0, if streams { 2.0 } else { 0.0 }));
-        assert_eq!(calls_ms(&stages(&run), 1, 2, 9).steady, 10e3);
-        assert_eq!(calls_ms(&stages(&run), 1, 4, 9).steady, 8e3);
+        let run = stages(&streams.map(|streams| (1.0, if streams { 2.0 } else { 0.0 })));
+        assert_eq!(first_and_steady(&run, 1, 2).1, 10e3);
+        assert_eq!(first_and_steady(&run, 1, 4).1, 8e3);
     }
 
     #[test]
     fn devices_copy_beside_each_other() {
         let both = |lanes: [usize; 2]| {
-            let stage = |lane| Stage { compute_s: 1.0, copies: vec![(lane, 3.0)] };
-            calls_ms(&lanes.map(stage), 2, 1, 9).steady
+            let copy = |(segment, lane)| Copy { segment, lane, copy_s: 3.0 };
+            let copies = lanes.into_iter().enumerate().map(copy).collect();
+            first_and_steady(&Stages { compute_s: vec![1.0; 2], copies }, 2, 1).1
         };
         // Each device has the time of the other's segment for its copy.
         assert_eq!((both([0, 1]), both([0, 0])), (4e3, 8e3));
         // A row split waits for the slowest of its copies.
-        let rows = Stage { compute_s: 1.0, copies: vec![(0, 1.0), (1, 3.0)] };
-        assert_eq!(calls_ms(&[rows], 2, 1, 9).steady, 4e3);
+        let copy = |(lane, copy_s)| Copy { segment: 0, lane, copy_s };
+        let copies = [1.0, 3.0].into_iter().enumerate().map(copy).collect();
+        assert_eq!(first_and_steady(&Stages { compute_s: vec![1.0], copies }, 2, 1).1, 4e3);
     }
 }

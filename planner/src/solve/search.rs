@@ -1,242 +1,286 @@
 //! The search: exact, by branch and bound over the places of each component in turn.
 //!
 //! A branch is cut when its bytes are over a budget already, or when what it has and the least of what is still open
-//! cannot beat the best so far. Both only grow, so nothing better is lost. Places that cannot matter are left out
-//! before (`prune`), and components between whose places most time is to be won come first.
+//! cannot beat the best so far. Both only grow, so nothing better is lost. What is still open is taken to load and to
+//! compute the least that fits beside what is decided, each for itself; with these the timeline is no longer than with
+//! any of its places, and neither is any of the timeline's chains, which know the least of both together.
+//!
+//! With more devices than [`DEVICES_EXACT`] the search ends after so many branches; the plans of one device alone are
+//! looked at before, so that it is never worse than these.
+
+mod choices;
 
 use protocol::Bytes;
 
+use super::Problem;
 use super::compose::Composition;
-use super::place::Place;
-use super::{Problem, prune};
+use super::timeline::{self, Chained, PHASES_MAX, Spell, position};
 use crate::policy::Objective;
+use choices::{Choice, Lesser, ORDERS, Sorted};
 
-/// Times are compared in parts of a millisecond, so that sums of the same times are equal in any order: 2^-20 ms is
-/// about a nanosecond.
-const TICKS_PER_MS: f64 = (1 << 20) as f64;
+pub use choices::Choices;
+
+/// Up to so many devices the search is exact.
+pub const DEVICES_EXACT: usize = 4;
+
+/// Branches of a search that is not exact: some tens of milliseconds.
+const BRANCHES_MAX: u64 = 20_000;
 
 /// What is compared, in this order: smaller is better. Times are equal for weights that are loaded once at
 /// the start or once for their phase: then what stays for the next job is better; of splits the one that fills the
-/// fullest device least.
+/// fullest device least. Of equals the first one that is found stays; candidates that take less come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
-    bytes: Bytes,
-    ticks: u64,
-    reloads: u64,
-    copies: u64,
-    fullness: u64,
-    total: Bytes,
+    /// The job's time.
+    pub ticks: u64,
+    lesser: Lesser,
 }
 
-/// A place with its part of the score.
-#[derive(Debug, Clone, Copy)]
-pub struct Choice {
-    /// Its index among the component's places.
-    pub index: usize,
-    /// Its part of the score; bytes are the composition's.
+/// A combination of places: an index for each component.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its score.
     pub score: Score,
-}
-
-/// The choices of a problem, by component: made once, searched often.
-pub struct Choices<'a> {
-    problem: &'a Problem<'a>,
-    /// Whether any combination that fits is as good as another.
-    any: bool,
-    all: Vec<Vec<Choice>>,
-}
-
-impl<'a> Choices<'a> {
-    /// The choices for the best combination.
-    pub fn of(problem: &'a Problem<'a>) -> Choices<'a> {
-        Choices::new(problem, false)
-    }
-
-    fn new(problem: &'a Problem<'a>, any: bool) -> Choices<'a> {
-        let mut choices = Choices { problem, any, all: Vec::new() };
-        for (component, places) in problem.places.iter().enumerate() {
-            let indices: Vec<usize> = (0..places.len()).collect();
-            let some = choices.some(component, &indices);
-            choices.all.push(some);
-        }
-        choices
-    }
-
-    /// The choices among some of a component's places, the most promising first.
-    fn some(&self, component: usize, indices: &[usize]) -> Vec<Choice> {
-        let Choices { problem, any, .. } = *self;
-        let places = &problem.places[component];
-        let phase = problem.profile.components[component].phase;
-        let mut alone: Vec<(Bytes, Choice)> = Vec::new();
-        for &index in indices {
-            let mut bytes = Composition::new(problem);
-            bytes.add(problem, phase, &places[index]);
-            // What is over a budget alone is so in any company.
-            if bytes.fits(problem) {
-                let score = Score::of(problem, &places[index]);
-                let score = if any { Score::default() } else { score };
-                alone.push((bytes.total(), Choice { index, score }));
-            }
-        }
-        let by_bytes = any || problem.objective == Objective::Memory;
-        alone.sort_by_key(|(total, choice)| {
-            (if by_bytes { *total } else { Bytes::ZERO }, choice.score, choice.index)
-        });
-        prune::undominated(alone.into_iter().map(|(_, choice)| choice), places)
-    }
-
-    /// The best combination of places that fits: an index for each component.
-    pub fn best(&self) -> Option<Vec<usize>> {
-        self.search(self.all.iter().map(Vec::as_slice).collect())
-    }
-
-    /// The best combination in which one component has one of some places.
-    pub fn best_with(&self, component: usize, indices: &[usize]) -> Option<Vec<usize>> {
-        let some = self.some(component, indices);
-        let mut choices: Vec<&[Choice]> = self.all.iter().map(Vec::as_slice).collect();
-        choices[component] = &some;
-        self.search(choices)
-    }
-
-    fn search(&self, choices: Vec<&[Choice]>) -> Option<Vec<usize>> {
-        let Choices { problem, any, .. } = *self;
-        let spread = |component: &usize| {
-            let ticks = choices[*component].iter().map(|choice| choice.score.ticks);
-            ticks.clone().max().unwrap_or(0) - ticks.min().unwrap_or(0)
-        };
-        let mut order: Vec<usize> = (0..choices.len()).collect();
-        order.sort_by_key(|component| std::cmp::Reverse(spread(component)));
-        let mut search = Search {
-            problem,
-            any,
-            least: choices
-                .iter()
-                .map(|of| of.iter().map(|c| c.score).min().unwrap_or_default())
-                .collect(),
-            chosen: vec![0; choices.len()],
-            choices,
-            order,
-            best: None,
-        };
-        let bytes = Composition::new(problem);
-        let first = vec![0; search.order.len()];
-        search.descend(0, Score::default(), &bytes, first);
-        search.best.map(|(_, places)| places)
-    }
+    /// Peaks of all devices and the host.
+    pub total: Bytes,
+    /// The place of each component.
+    pub places: Vec<usize>,
 }
 
 /// Whether any combination fits.
 pub fn any(problem: &Problem<'_>) -> bool {
-    Choices::new(problem, true).best().is_some()
+    Choices::by_bytes(problem)
+        .is_some_and(|choices| Search::new(problem, &choices, Goal::Any).run(None).is_some())
 }
 
-impl Score {
-    /// A place's part, without bytes.
-    fn of(problem: &Problem<'_>, place: &Place) -> Score {
-        let ms = place.ms.counted(problem.objective, place.reloads());
-        Score {
-            ticks: (ms * TICKS_PER_MS).round() as u64,
-            reloads: u64::from(place.reloads()),
-            copies: u64::from(place.copies()),
-            fullness: place.fullness,
-            ..Score::default()
+/// The best combination that fits and beats another one's score, if there is one. With `memory` as the objective
+/// the least bytes are found first, then the least time with these.
+pub fn best(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> Option<Found> {
+    let mut best: Option<Found> = None;
+    let beat = |best: &Option<Found>| best.as_ref().map(|found| found.score).or(limits.beat);
+    let goal = Goal::Best { total_max: limits.total_max };
+    if problem.inventory.devices.len() > DEVICES_EXACT && limits.branches_max.is_none() {
+        for device in 0..problem.inventory.devices.len() {
+            if let Some(choices) = choices.on_one(problem, device) {
+                let found = Search::new(problem, &choices, goal).run(beat(&best));
+                best = found.or(best);
+            }
         }
     }
+    let mut search = Search::new(problem, choices, goal);
+    search.branches_left = search.branches_left.min(limits.branches_max.unwrap_or(u64::MAX));
+    search.run(beat(&best)).or(best)
+}
 
-    /// Both together, with the bytes of a composition.
-    fn with(self, other: Score, problem: &Problem<'_>, total: Bytes) -> Score {
-        let by_bytes = problem.objective == Objective::Memory;
-        Score {
-            bytes: if by_bytes { total } else { Bytes::ZERO },
-            ticks: self.ticks.saturating_add(other.ticks),
-            reloads: self.reloads + other.reloads,
-            copies: self.copies + other.copies,
-            fullness: self.fullness.saturating_add(other.fullness),
-            total,
-        }
-    }
+/// The least bytes of any combination that fits.
+pub fn least_total(problem: &Problem<'_>) -> Option<Bytes> {
+    let choices = Choices::by_bytes(problem)?;
+    Search::new(problem, &choices, Goal::LeastTotal).run(None).map(|found| found.total)
+}
 
-    /// Whether it is no more than the other in any respect but bytes.
-    pub fn covers(&self, other: &Score) -> bool {
-        self.ticks <= other.ticks
-            && self.reloads <= other.reloads
-            && self.copies <= other.copies
-            && self.fullness <= other.fullness
+/// What a combination must do beside fitting.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// It has a better score than this.
+    pub beat: Option<Score>,
+    /// It takes no more bytes than this.
+    pub total_max: Option<Bytes>,
+    /// It is found within so many branches, or is the best that was found until then.
+    pub branches_max: Option<u64>,
+}
+
+impl Limits {
+    /// The limits of an objective: `memory` allows no more bytes than the least.
+    pub fn of(problems: &[Problem<'_>]) -> Limits {
+        let memory = problems.iter().any(|problem| problem.objective == Objective::Memory);
+        let least = || problems.iter().filter_map(least_total).min();
+        let total_max = if memory { least() } else { None };
+        Limits { total_max, ..Limits::default() }
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    Any,
+    LeastTotal,
+    Best { total_max: Option<Bytes> },
 }
 
 struct Search<'a> {
     problem: &'a Problem<'a>,
-    choices: Vec<&'a [Choice]>,
-    /// Components in the order in which they are decided.
-    order: Vec<usize>,
-    /// The least score of each component's choices.
-    least: Vec<Score>,
-    any: bool,
+    choices: &'a Choices,
+    goal: Goal,
     chosen: Vec<usize>,
-    best: Option<(Score, Vec<usize>)>,
+    /// What each component adds to the timeline: what it was given, or the least where it is open.
+    spells: Vec<Spell>,
+    /// The same in the timeline's sums.
+    chained: Vec<Chained>,
+    best: Option<Found>,
+    beat: Option<Score>,
+    branches_left: u64,
+    scratch: Composition,
 }
 
-impl Search<'_> {
-    /// Goes on from places that fit together. `first` has for each depth the first choice that may fit beside
-    /// what was decided above.
-    fn descend(&mut self, depth: usize, score: Score, bytes: &Composition, mut first: Vec<usize>) {
-        if !bytes.fits(self.problem) {
-            return;
-        }
-        let total = bytes.total();
-        let Some(&component) = self.order.get(depth) else {
-            return self.offer(score.with(Score::default(), self.problem, total));
-        };
-        let Some(open) = self.open(depth, bytes, &mut first) else { return };
-        let phase = self.problem.profile.components[component].phase;
-        for option in first[depth]..self.choices[component].len() {
-            if self.any && self.best.is_some() {
-                return;
-            }
-            let choice = self.choices[component][option];
-            let sum = score.with(choice.score, self.problem, total);
-            let least = sum.with(open, self.problem, total);
-            if self.best.as_ref().is_some_and(|(best, _)| least > *best) {
-                continue;
-            }
-            let mut bytes = bytes.clone();
-            bytes.add(self.problem, phase, &self.problem.places[component][choice.index]);
-            self.chosen[component] = choice.index;
-            self.descend(depth + 1, sum, &bytes, first.clone());
+/// For each component, in each order, the first choice that may fit beside what is decided.
+type First = Vec<[usize; ORDERS]>;
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem<'a>, choices: &'a Choices, goal: Goal) -> Search<'a> {
+        let timeline = problem.job.timeline();
+        let components = &problem.profile.components;
+        let exact = problem.inventory.devices.len() <= DEVICES_EXACT;
+        let phases = components.iter().map(|component| position(timeline, component.phase));
+        let spells = phases.map(|phase| Spell::least(phase, 0, 0));
+        Search {
+            problem,
+            choices,
+            goal,
+            chosen: vec![0; components.len()],
+            chained: spells.clone().map(|spell| spell.chained()).collect(),
+            spells: spells.collect(),
+            best: None,
+            beat: None,
+            branches_left: if exact { u64::MAX } else { BRANCHES_MAX },
+            scratch: Composition::new(problem),
         }
     }
 
-    /// The least that components after this depth add, or `None` where one of them has no place that fits. Moves
-    /// `first` on to what fits.
-    fn open(&self, depth: usize, bytes: &Composition, first: &mut [usize]) -> Option<Score> {
-        let mut open = Score::default();
-        for later in depth..self.order.len() {
-            let component = self.order[later];
+    fn run(mut self, beat: Option<Score>) -> Option<Found> {
+        self.beat = beat;
+        let bytes = Composition::new(self.problem);
+        let first = vec![[0; ORDERS]; self.chosen.len()];
+        self.descend(0, Lesser::default(), &bytes, first);
+        self.best
+    }
+
+    /// Whether nothing with at least this score and these bytes is wanted any more.
+    fn is_beaten(&self, bound: Score, total: Bytes) -> bool {
+        match self.goal {
+            Goal::Any => self.best.is_some(),
+            Goal::LeastTotal => self.best.as_ref().is_some_and(|found| total >= found.total),
+            Goal::Best { total_max } => {
+                total_max.is_some_and(|most| total > most)
+                    || self.beat.is_some_and(|score| bound >= score)
+            }
+        }
+    }
+
+    /// The least time of a job with the present spells.
+    fn bound_ticks(&self) -> u64 {
+        if !self.is_timed() {
+            return 0;
+        }
+        let chain = |phase| {
+            self.chained.iter().map(|chained| chained.at(phase)).fold(0, u64::saturating_add)
+        };
+        (0..PHASES_MAX).map(chain).fold(timeline::total(&self.spells), u64::max)
+    }
+
+    fn is_timed(&self) -> bool {
+        matches!(self.goal, Goal::Best { .. })
+    }
+
+    /// Goes on from places that fit together.
+    fn descend(&mut self, depth: usize, lesser: Lesser, bytes: &Composition, mut first: First) {
+        let choices = self.choices;
+        let Some(&component) = choices.order.get(depth) else {
+            return self.offer(lesser, bytes.total());
+        };
+        let before = (self.spells.clone(), self.chained.clone());
+        let Some(open) = self.open(depth, bytes, &mut first) else {
+            (self.spells, self.chained) = before;
+            return;
+        };
+        let phase = self.problem.profile.components[component].phase;
+        let mut bytes_with = bytes.clone();
+        for number in &choices.of[component].orders[0][first[component][0]..] {
+            if self.best.is_some() && self.branches_left == 0 {
+                break;
+            }
+            let choice = &choices.of[component].all[*number as usize];
+            (self.spells[component], self.chained[component]) =
+                (choice.spell, choice.spell.chained());
+            let sum = lesser.plus(choice.lesser);
+            let ticks = self.bound_ticks();
+            let bound = Score { ticks, lesser: sum.plus(open) };
+            if self.is_beaten(bound, bytes.total()) {
+                if self.ends(choice) {
+                    break;
+                }
+                continue;
+            }
+            bytes_with.copy_from(bytes);
+            let place = &self.problem.places[component][choice.index];
+            bytes_with.add(self.problem, phase, place);
+            if bytes_with.fits(self.problem) && !self.is_beaten(bound, bytes_with.total()) {
+                self.branches_left = self.branches_left.saturating_sub(1);
+                self.chosen[component] = choice.index;
+                self.descend(depth + 1, sum, &bytes_with, first.clone());
+            }
+        }
+        (self.spells, self.chained) = before;
+    }
+
+    /// Whether a choice that is beaten stands for all that follow it: they have no less of what they are sorted by,
+    /// which is the sum of what they load and compute, or their bytes.
+    fn ends(&self, choice: &Choice) -> bool {
+        match self.goal {
+            Goal::Any => true,
+            Goal::LeastTotal => self.best.as_ref().is_some_and(|found| choice.alone >= found.total),
+            Goal::Best { .. } => {
+                let chain = self.chained.iter().map(|chained| chained.at(choice.spell.phase));
+                let ticks = chain.fold(0, u64::saturating_add);
+                self.beat.is_some_and(|score| ticks > score.ticks)
+            }
+        }
+    }
+
+    /// The least that components after this depth add to what is compared after time, with their least times set, or
+    /// `None` where one of them has no place that fits. Moves `first` on to what fits.
+    fn open(&mut self, depth: usize, bytes: &Composition, first: &mut First) -> Option<Lesser> {
+        let mut open = Lesser::default();
+        let choices = self.choices;
+        for (later, &component) in choices.order.iter().enumerate().skip(depth) {
             let phase = self.problem.profile.components[component].phase;
-            let fits = |choice: &Choice| {
-                let mut bytes = bytes.clone();
-                bytes.add(self.problem, phase, &self.problem.places[component][choice.index]);
-                bytes.fits(self.problem)
+            let Sorted { all, orders, least, least_load, .. } = &*choices.of[component];
+            let mut fits = |number: &u32| {
+                self.scratch.copy_from(bytes);
+                let place = &self.problem.places[component][all[*number as usize].index];
+                self.scratch.add(self.problem, phase, place);
+                self.scratch.fits(self.problem)
             };
-            let choices = self.choices[component];
-            first[later] += choices[first[later]..].iter().position(fits)?;
+            // The one that is decided now needs its own order only; bytes alone have no others.
+            let timed = matches!(self.goal, Goal::Best { .. });
+            let needed = if later == depth || !timed { 1 } else { ORDERS };
+            let mut spells = [&all[0].spell; ORDERS];
+            for (order, numbers) in orders.iter().enumerate().take(needed) {
+                let from = &mut first[component][order];
+                *from += numbers[*from..].iter().position(&mut fits)?;
+                spells[order] = &all[numbers[*from] as usize].spell;
+            }
             if later > depth {
-                // Sorted by score, the first that fits is the least; sorted by bytes it need not be.
-                let by_score = self.problem.objective != Objective::Memory;
-                let least =
-                    if by_score { choices[first[later]].score } else { self.least[component] };
-                open = open.with(least, self.problem, Bytes::ZERO);
+                open = open.plus(*least);
+                let [both, stored, compute] = spells;
+                let spell = &mut self.spells[component];
+                *spell = Spell::least(spell.phase, *least_load, compute.compute);
+                self.chained[component] = Chained {
+                    phase: spell.phase,
+                    before: compute.compute,
+                    own: both.both(),
+                    after: stored.stored(),
+                };
             }
         }
         Some(open)
     }
 
     /// A combination that fits.
-    fn offer(&mut self, score: Score) {
-        // Among equals the first in the inventory's order.
-        let better = |(best, at): &(Score, Vec<usize>)| (score, &self.chosen) < (*best, at);
-        if self.best.as_ref().is_none_or(better) {
-            self.best = Some((score, self.chosen.clone()));
+    fn offer(&mut self, lesser: Lesser, total: Bytes) {
+        let ticks = if self.is_timed() { timeline::total(&self.spells) } else { 0 };
+        let score = Score { ticks, lesser };
+        if !self.is_beaten(score, total) {
+            self.beat = Some(score);
+            self.best = Some(Found { score, total, places: self.chosen.clone() });
         }
     }
 }

@@ -1,20 +1,31 @@
 //! The time model: how long a component takes in a place, in milliseconds.
 //!
-//! A segment takes max(FLOPs / rate, bytes / bandwidth) on its device. Over several devices:
+//! A segment's work takes its time on its device's processor ([`crate::inventory::speeds`]). Over several devices:
 //! - layers run one after the other, and what crosses between devices goes over the slowest of their links;
-//! - rows run beside each other: the slowest device counts, each with the part of the segment that it has of its weights;
+//! - rows run beside each other: products with weights take as long as the slowest device with its part of them, and
+//!   everything else is done by the first device;
 //! - what the host computes in place of a device takes its part of the segment's weights, after the device's.
 //!
 //! Streamed weights are simulated by [`super::ring`]. Rates come from the inventory, which says of each whether it was
 //! measured, declared or assumed.
 
-use protocol::profile::{ComponentProfile, SegmentProfile};
-use protocol::{Placement, Residency, StorageType};
+use protocol::profile::{ComponentProfile, WorkKind};
+use protocol::{Placement, Residency};
 
 use super::place::{Held, Spread, residency_of};
-use super::ring::{Stage, calls_ms};
+use super::ring::{Copy, Stages, calls_ms};
 use crate::inventory::{DeviceKind, Inventory};
-use crate::policy::Objective;
+
+/// The queries at a time that are tried beside the usual ones, where these take too much.
+pub const SHORT_ATTENTION_CHUNK: u32 = 64;
+
+/// How much longer attention takes with these on the host's kernels: 0.97 against 0.86 of the processor's rate
+/// (`executor/examples/kernels.rs`, 24 heads of 128 over 1536 tokens).
+const SHORT_ATTENTION_TIME: f64 = 0.97 / 0.86;
+
+/// How much longer calls take than the ring's simulation says, which knows of no waiting between threads: measured at 1.00
+/// to 1.07 with 2 slots (docs/streaming.md).
+const RING_TIME: f64 = 1.05;
 
 /// Times of one component in one place, for one job.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,42 +37,96 @@ pub struct ComponentMs {
     pub first_read: f64,
     /// All of its calls, with streamed weights in RAM where that has room for them.
     pub compute: f64,
+    /// How long of `first_read` and `compute` the storage is busy with its weights: nothing else is loaded then.
+    pub storage: f64,
+    /// The same in a job whose files are in RAM as far as that has room for them.
+    pub storage_again: f64,
 }
 
-impl ComponentMs {
-    /// What counts for an objective: a warm executor keeps what is resident or in the page cache.
-    pub fn counted(&self, objective: Objective, reloads: bool) -> f64 {
-        match objective {
-            Objective::Throughput if !reloads => self.compute,
-            Objective::Throughput => self.load + self.compute,
-            _ => self.load + self.first_read + self.compute,
-        }
+/// What one segment takes on one processor, in one call.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    /// Products with weights.
+    products_s: f64,
+    /// Everything else.
+    others_s: f64,
+}
+
+impl Pace {
+    fn all_s(self) -> f64 {
+        self.products_s + self.others_s
+    }
+}
+
+/// A component on each processor of an inventory: what its places have in common.
+pub struct Paces<'a> {
+    inventory: &'a Inventory,
+    component: &'a ComponentProfile,
+    /// By device, the host last; then by segment.
+    paces: Vec<Vec<Pace>>,
+}
+
+impl<'a> Paces<'a> {
+    /// The paces of a component that attends with so many queries at a time.
+    pub fn new(
+        inventory: &'a Inventory,
+        component: &'a ComponentProfile,
+        attention_chunk: u32,
+    ) -> Paces<'a> {
+        let devices = inventory.devices.iter();
+        let devices = devices.map(|device| (&device.speeds, device.kind == DeviceKind::Cuda));
+        let processors = devices.chain([(&inventory.host.speeds, false)]);
+        let paces = processors.map(|(speeds, cuda)| {
+            let correction = speeds.correction(&component.name);
+            let short = attention_chunk == SHORT_ATTENTION_CHUNK && !cuda;
+            let attention = if short { SHORT_ATTENTION_TIME } else { 1.0 };
+            let segments = component.segments.iter().map(|segment| {
+                let mut pace = Pace::default();
+                for work in &segment.work {
+                    let work_s = correction * speeds.seconds(work);
+                    match work.kind {
+                        WorkKind::Matmul(_) => pace.products_s += work_s,
+                        WorkKind::Attention => pace.others_s += attention * work_s,
+                        _ => pace.others_s += work_s,
+                    }
+                }
+                pace
+            });
+            segments.collect()
+        });
+        Paces { inventory, component, paces: paces.collect() }
+    }
+
+    /// One call on a device alone, or on the host for `None`.
+    pub fn once_s(&self, device: Option<usize>) -> f64 {
+        self.on(device).iter().map(|pace| pace.all_s()).sum()
+    }
+
+    fn on(&self, device: Option<usize>) -> &[Pace] {
+        &self.paces[device.unwrap_or(self.inventory.devices.len())]
     }
 }
 
 /// A component that is spread over devices, with what each of its segments takes there.
 pub struct Timing<'a> {
-    inventory: &'a Inventory,
-    component: &'a ComponentProfile,
+    paces: &'a Paces<'a>,
     spread: &'a Spread,
     segments_s: Vec<f64>,
+    crossing_s: f64,
+    /// Weights of each segment on all devices.
+    segment_bytes: Vec<u64>,
 }
 
 impl<'a> Timing<'a> {
     /// The times of each segment.
-    pub fn new(
-        inventory: &'a Inventory,
-        component: &'a ComponentProfile,
-        spread: &'a Spread,
-    ) -> Timing<'a> {
-        let mut timing = Timing { inventory, component, spread, segments_s: Vec::new() };
+    pub fn new(paces: &'a Paces<'a>, spread: &'a Spread) -> Timing<'a> {
+        let segments = 0..spread.segments.len();
+        let segment_bytes = segments.map(|segment| spread.segment_bytes(segment).0).collect();
+        let mut timing =
+            Timing { paces, spread, segments_s: Vec::new(), crossing_s: 0.0, segment_bytes };
         timing.segments_s = (0..spread.segments.len()).map(|i| timing.segment_s(i)).collect();
+        timing.crossing_s = timing.crossing_s();
         timing
-    }
-
-    /// One call with all weights there, and without what crosses between devices.
-    pub fn once_s(&self) -> f64 {
-        self.segments_s.iter().sum()
     }
 
     /// The job's times with weights held so.
@@ -74,75 +139,105 @@ impl<'a> Timing<'a> {
 
     /// Times with all weights there before the first call.
     fn all(&self, held: &Held) -> ComponentMs {
-        let calls = f64::from(self.component.calls);
-        let once = self.once_s();
+        let calls = f64::from(self.paces.component.calls);
+        let once: f64 = self.segments_s.iter().sum();
         let reread_s = self.reread_s(held);
         let load_s = self.load_s(|segment| !(reread_s > 0.0 && self.is_mapped(held, segment)));
-        let compute = 1e3 * calls * (once + self.crossing_s() + reread_s);
-        ComponentMs { load: 1e3 * load_s, first_read: 0.0, compute }
+        let compute = 1e3 * calls * (once + self.crossing_s + reread_s);
+        let storage = 1e3 * calls * reread_s;
+        ComponentMs {
+            load: 1e3 * load_s,
+            first_read: 0.0,
+            compute,
+            storage,
+            storage_again: storage,
+        }
     }
 
     /// Times with a ring. Its first call reads the files; the others find them in RAM, where that has room for them.
     fn streamed(&self, held: &Held, lookahead: u32) -> ComponentMs {
-        let storage = self.inventory.host.storage_bytes_per_s.value;
-        let cached = self.component.tensor_bytes <= self.inventory.host.available_bytes;
-        let calls = |cold: bool, count: u32| {
-            let stages = self.stages(held, if cold { storage } else { f64::INFINITY });
-            calls_ms(&stages, self.spread.devices.len(), lookahead, count)
+        let host = &self.paces.inventory.host;
+        let component = self.paces.component;
+        let cold_rate = self.source_bytes_per_s();
+        let cached = component.tensor_bytes <= host.available_bytes;
+        let warm_rate =
+            if cached { host.page_cache_bytes_per_s.value } else { host.storage_bytes_per_s.value };
+        let lanes = self.spread.devices.len();
+        let warm = calls_ms(&self.stages(held, warm_rate), lanes, lookahead, component.calls);
+        let cold = match cold_rate < warm_rate {
+            true => calls_ms(&self.stages(held, cold_rate), lanes, lookahead, 1).first,
+            false => warm.first,
         };
-        let warm = calls(!cached, self.component.calls);
-        let first_read = calls(true, 1).first - warm.first;
+        let first_read = RING_TIME * (cold - warm.first);
         let reread_s = self.reread_s(held);
         let loads = |segment| match residency_of(self.spread, held, segment) {
             Residency::Streamed => false,
             Residency::Mapped => reread_s == 0.0,
             Residency::Resident | Residency::Lazy => true,
         };
-        let reread = 1e3 * f64::from(self.component.calls) * reread_s;
-        ComponentMs { load: 1e3 * self.load_s(loads), first_read, compute: warm.total + reread }
+        let reread = 1e3 * f64::from(component.calls) * reread_s;
+        let streamed = 1e3 * self.tensors(|s| self.is(held, s, Residency::Streamed));
+        let again = match cached {
+            true => 0.0,
+            false => streamed / host.storage_bytes_per_s.value,
+        };
+        let calls = f64::from(component.calls);
+        ComponentMs {
+            load: 1e3 * self.load_s(loads),
+            first_read,
+            compute: RING_TIME * warm.total + reread,
+            storage: streamed / cold_rate + (calls - 1.0) * again + reread,
+            storage_again: calls * again + reread,
+        }
     }
 
     /// The segments of one call, with what is copied for each at no more than this rate; the last one also
     /// has what crosses between devices.
-    fn stages(&self, held: &Held, rate_max: f64) -> Vec<Stage> {
-        let stage = |index: usize| {
-            let streams = residency_of(self.spread, held, index) == Residency::Streamed;
-            let parts = 0..if streams { self.spread.devices.len() } else { 0 };
-            let copies = parts.filter_map(|part| {
-                let bytes = self.spread.parts[part].segment_bytes[index].0 as f64;
-                let link = self.link(self.spread.devices[part]?);
-                (bytes > 0.0).then_some((part, bytes / link.min(rate_max)))
-            });
-            Stage { compute_s: self.segments_s[index], copies: copies.collect() }
-        };
-        let mut stages: Vec<Stage> = (0..self.spread.segments.len()).map(stage).collect();
-        if let Some(last) = stages.last_mut() {
-            last.compute_s += self.crossing_s();
+    fn stages(&self, held: &Held, rate_max: f64) -> Stages {
+        let mut stages = Stages { compute_s: self.segments_s.clone(), copies: Vec::new() };
+        for segment in 0..self.spread.segments.len() {
+            if residency_of(self.spread, held, segment) != Residency::Streamed {
+                continue;
+            }
+            for (lane, device) in self.spread.devices.iter().enumerate() {
+                let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
+                if let Some(device) = device.filter(|_| bytes > 0.0) {
+                    let copy_s = bytes / self.link(device).min(rate_max);
+                    stages.copies.push(Copy { segment, lane, copy_s });
+                }
+            }
+        }
+        if let Some(last_s) = stages.compute_s.last_mut() {
+            *last_s += self.crossing_s;
         }
         stages
     }
 
     /// One call of a segment, on all devices that have a part of it.
     fn segment_s(&self, index: usize) -> f64 {
-        let segment = &self.component.segments[index];
-        let weights = self.spread.segment_bytes(index).0 as f64;
-        let main = self.spread.segments[index] as usize;
-        if weights == 0.0 {
-            return part_s(self.inventory, segment, self.spread.devices[main], 1.0);
+        let Spread { devices, segments, parts, .. } = self.spread;
+        let main = self.paces.on(devices[segments[index] as usize])[index];
+        let weights = self.segment_bytes[index] as f64;
+        if weights == 0.0 || parts.len() == 1 {
+            return main.all_s();
         }
-        let times = self.spread.parts.iter().enumerate().map(|(part, bytes)| {
-            let fraction = bytes.segment_bytes[index].0 as f64 / weights;
-            part_s(self.inventory, segment, self.spread.part_device(part), fraction)
-        });
-        let (devices, host): (Vec<_>, Vec<_>) =
-            times.enumerate().partition(|(part, _)| *part < self.spread.devices.len());
-        let slowest = devices.into_iter().map(|(_, s)| s).fold(0.0, f64::max);
-        slowest + host.into_iter().map(|(_, s)| s).sum::<f64>()
+        let fraction = |part: usize| parts[part].segment_bytes[index].0 as f64 / weights;
+        let pace = |part: usize| self.paces.on(self.spread.part_device(part))[index];
+        let on_devices = 0..devices.len();
+        let products = on_devices.map(|part| fraction(part) * pace(part).products_s);
+        let in_place_of_devices = devices.len()..parts.len();
+        let host: f64 = in_place_of_devices.map(|part| fraction(part) * pace(part).all_s()).sum();
+        let others: f64 = (0..devices.len()).map(fraction).sum::<f64>() * main.others_s;
+        products.fold(0.0, f64::max) + others + host
     }
 
     /// What crosses between devices in one call.
     fn crossing_s(&self) -> f64 {
-        let links = self.spread.devices.iter().flatten().map(|device| self.link(*device));
+        let devices = &self.paces.inventory.devices;
+        let links = self.spread.devices.iter().flatten().map(|device| {
+            let device = &devices[*device];
+            device.link_bytes_per_s.value.min(device.link_back_bytes_per_s.value)
+        });
         match self.spread.placement {
             Placement::Host => 0.0,
             _ => self.spread.crossing_bytes.0 as f64 / links.fold(f64::INFINITY, f64::min),
@@ -151,14 +246,13 @@ impl<'a> Timing<'a> {
 
     /// The weights of some segments on their way, all devices beside each other, all from one storage.
     fn load_s(&self, loads: impl Fn(usize) -> bool) -> f64 {
-        let storage = self.inventory.host.storage_bytes_per_s.value;
-        let weights = self.spread.weights_bytes().0 as f64;
+        let weights = self.segment_bytes.iter().sum::<u64>() as f64;
         // Files have no alignment: the same part of the tensors.
         let tensors = |part: usize| {
             let bytes = &self.spread.parts[part].segment_bytes;
             let here = bytes.iter().enumerate().filter(|(segment, _)| loads(*segment));
             let here = here.map(|(_, bytes)| bytes.0).sum::<u64>() as f64;
-            self.component.tensor_bytes.0 as f64 * (here / weights)
+            self.paces.component.tensor_bytes.0 as f64 * (here / weights)
         };
         if weights == 0.0 {
             return 0.0;
@@ -169,50 +263,51 @@ impl<'a> Timing<'a> {
             Some(device) => bytes / self.link(device),
             None => 0.0,
         });
-        linked.fold(total / storage, f64::max)
+        linked.fold(total / self.source_bytes_per_s(), f64::max)
+    }
+
+    /// How fast the component's files are read: in part from the page cache, where its state is known.
+    fn source_bytes_per_s(&self) -> f64 {
+        let host = &self.paces.inventory.host;
+        let component = self.paces.component;
+        let all = component.tensor_bytes.0 as f64;
+        let cached = match host.page_cache && all > 0.0 {
+            true => (component.cached_bytes.0 as f64 / all).min(1.0),
+            false => 0.0,
+        };
+        let (page_cache, storage) = (host.page_cache_bytes_per_s, host.storage_bytes_per_s);
+        1.0 / (cached / page_cache.value + (1.0 - cached) / storage.value)
     }
 
     /// What is read from storage anew in each call: weights mapped by the host that are more than its RAM has room for.
     fn reread_s(&self, held: &Held) -> f64 {
-        let host = &self.inventory.host;
-        let all = self.component.tensor_bytes.0 as f64;
-        let weights = self.spread.weights_bytes().0 as f64;
-        let segments = (0..self.spread.segments.len()).filter(|s| self.is_mapped(held, *s));
-        let here: u64 = segments.map(|segment| self.spread.segment_bytes(segment).0).sum();
-        let bytes = if weights == 0.0 { 0.0 } else { all * (here as f64 / weights) };
+        let host = &self.paces.inventory.host;
+        if *held != Held::All(Residency::Mapped) && !self.spread.devices.contains(&None) {
+            return 0.0;
+        }
+        let bytes = self.tensors(|segment| self.is_mapped(held, segment));
         let cached = bytes <= host.available_bytes.0 as f64;
         if cached { 0.0 } else { bytes / host.storage_bytes_per_s.value }
     }
 
+    /// Bytes of some segments' tensors as in the files, which have no alignment: the same part of all.
+    fn tensors(&self, some: impl Fn(usize) -> bool) -> f64 {
+        let weights = self.segment_bytes.iter().sum::<u64>() as f64;
+        let here = (0..self.segment_bytes.len()).filter(|segment| some(*segment));
+        let here: u64 = here.map(|segment| self.segment_bytes[segment]).sum();
+        let all = self.paces.component.tensor_bytes.0 as f64;
+        if weights == 0.0 { 0.0 } else { all * (here as f64 / weights) }
+    }
+
+    fn is(&self, held: &Held, segment: usize, residency: Residency) -> bool {
+        residency_of(self.spread, held, segment) == residency
+    }
+
     fn is_mapped(&self, held: &Held, segment: usize) -> bool {
-        residency_of(self.spread, held, segment) == Residency::Mapped
+        self.is(held, segment, Residency::Mapped)
     }
 
     fn link(&self, device: usize) -> f64 {
-        self.inventory.devices[device].link_bytes_per_s.value
+        self.paces.inventory.devices[device].link_bytes_per_s.value
     }
-}
-
-/// One call of a part of a segment on a device, or on the host for `None`.
-fn part_s(
-    inventory: &Inventory,
-    segment: &SegmentProfile,
-    device: Option<usize>,
-    part: f64,
-) -> f64 {
-    let (flops, bandwidth) = match device.map(|index| &inventory.devices[index]) {
-        Some(device) => {
-            let halves = segment.storage.iter().all(|entry| entry.storage != StorageType::F32);
-            let rate = match device.kind {
-                DeviceKind::Cuda if halves => device.half_flops_per_s,
-                _ => device.f32_flops_per_s,
-            };
-            (rate.value, device.memory_bytes_per_s.value)
-        }
-        None => {
-            let host = &inventory.host;
-            (host.f32_flops_per_s.value, host.memory_bytes_per_s.value)
-        }
-    };
-    part * (segment.flops / flops).max(segment.moved_bytes.0 as f64 / bandwidth)
 }

@@ -18,11 +18,9 @@ proptest! {
         devices in 2..8usize,
         numbers in vec(0..100u64, 24),
     ) {
-        let preferences: Vec<Vec<u64>> = numbers.chunks(8).map(|n| n[..devices].to_vec()).collect();
-        let made_of = |adapted| layers(&weights, devices, &Preferences { lasting: &preferences[..2], adapted });
-        let marked = made_of(&preferences[2..]);
-        let layouts: Vec<Vec<u32>> = marked.iter().map(|(lanes, _)| lanes.clone()).collect();
-        prop_assert!((1..=CUTS_MAX).contains(&layouts.len()));
+        let preferred: Vec<Vec<u64>> = numbers.chunks(8).map(|n| n[..devices].to_vec()).collect();
+        let layouts = layers(&weights, devices, &preferred, CUTS_MAX);
+        prop_assert!((1..=CUTS_MAX + preferred.len()).contains(&layouts.len()));
         let distinct: BTreeSet<&Vec<u32>> = layouts.iter().collect();
         prop_assert_eq!(distinct.len(), layouts.len());
         for lanes in &layouts {
@@ -30,13 +28,9 @@ proptest! {
             let counts = counts(lanes, devices);
             prop_assert!(counts.iter().all(|count| *count > 0) && counts.iter().sum::<usize>() == weights.len());
         }
-        for preference in &preferences {
+        for preference in &preferred {
             prop_assert!(layouts.contains(&layers_of_shares(&weights, preference)));
         }
-        // What other budgets would not change is there with them too.
-        let lasting: Vec<_> = marked.iter().filter(|(_, adapted)| !adapted).collect();
-        let others = made_of(&[]);
-        prop_assert_eq!(lasting, others.iter().collect::<Vec<_>>());
     }
 
     #[test]
@@ -52,15 +46,12 @@ proptest! {
     }
 
     #[test]
-    fn row_shares_are_small_and_in_proportion(shares in vec(0..u64::MAX, 2..8)) {
-        let twice = [shares.clone(), shares.clone()];
-        let found = rows(&Preferences { lasting: &twice, adapted: &twice });
+    fn row_shares_are_small_and_in_proportion(shares in vec(0..u64::MAX, 3..8)) {
+        let found = rows(shares.len(), &[shares.clone(), shares.clone()]);
         prop_assert_eq!(found.len(), 1, "each once");
-        prop_assert!(!found[0].1);
-        let found = [&found[0].0];
         let total = shares.iter().map(|s| *s as f64).sum::<f64>();
         let sum = f64::from(found[0].iter().sum::<u32>());
-        for (share, found) in shares.iter().zip(found[0]) {
+        for (share, found) in shares.iter().zip(&found[0]) {
             prop_assert!((1..=ROW_SHARE_MAX).contains(found));
             prop_assert!((f64::from(*found) / sum - *share as f64 / total).abs() < 0.01);
         }
@@ -68,22 +59,21 @@ proptest! {
 }
 
 #[test]
-fn two_devices_have_every_cut_and_more_have_neighbours_of_proportions() {
-    let cut = |weights: &[u64], devices, lasting: &[Vec<u64>], adapted: &[Vec<u64>]| {
-        layers(weights, devices, &Preferences { lasting, adapted })
-    };
-    let two = cut(&[1; 5], 2, &[vec![1, 1]], &[]);
-    let ends: Vec<usize> = two.iter().map(|(lanes, _)| counts(lanes, 2)[0]).collect();
+fn two_devices_have_every_cut_three_and_four_a_grid_and_more_what_is_near() {
+    let two = layers(&[1; 5], 2, &[vec![1, 1]], CUTS_MAX);
+    let ends: Vec<usize> = two.iter().map(|lanes| counts(lanes, 2)[0]).collect();
     assert_eq!(ends, [1, 2, 3, 4]);
-    let three = cut(&[1; 60], 3, &[vec![1, 1, 1]], &[vec![4, 1, 1]]);
-    assert_eq!(three.len(), CUTS_MAX);
-    let (even, rest) = three.split_at(CUTS_MAX / 2);
-    assert!(even.iter().all(|(_, adapted)| !adapted) && rest.iter().all(|(_, adapted)| *adapted));
-    assert_eq!(counts(&even[0].0, 3), [20, 20, 20]);
-    assert_eq!(counts(&rest[0].0, 3), [40, 10, 10]);
+    assert_eq!(layers(&[7, 7], 2, &[], 1), [[0, 1]]);
+    for (devices, steps) in [(3, 12), (4, 9)] {
+        let all = layers(&[1; 180], devices, &[], CUTS_MAX);
+        let largest = all.iter().map(|lanes| counts(lanes, devices)[0]).max().unwrap();
+        let smallest = all.iter().map(|lanes| counts(lanes, devices)[0]).min().unwrap();
+        assert_eq!((smallest, largest), (180 / steps, 180 - (devices - 1) * (180 / steps)));
+    }
     // A small component has all of them.
-    assert_eq!(cut(&[1; 6], 3, &[vec![1, 1, 1]], &[vec![3, 2, 1]]).len(), 10);
-    assert_eq!(cut(&[7, 7], 2, &[], &[]), [(vec![0, 1], false)]);
+    assert_eq!(layers(&[1; 6], 3, &[], CUTS_MAX).len(), 10);
+    let eight = layers(&[1; 80], 8, &[vec![1; 8]], CUTS_MAX);
+    assert_eq!((eight.len(), counts(&eight[0], 8)), (CUTS_MAX, vec![10; 8]));
 }
 
 #[test]
@@ -93,8 +83,7 @@ fn shares_are_of_the_weights_and_none_is_empty() {
     assert_eq!(layers_of_shares(&[1; 4], &[1, 1_048_576, 1]), [0, 1, 1, 2]);
     assert_eq!(layers_of_shares(&[1; 3], &[1, 0, 0]), [0, 1, 2]);
     assert_eq!(layers_of_shares(&[1; 4], &[0, 0]), [0, 0, 1, 1]);
-    let preferences =
-        Preferences { lasting: &[vec![2, 2], vec![3, 1]], adapted: &[vec![5, 5], vec![1, 0]] };
-    let expected = [(vec![1, 1], false), (vec![3, 1], false), (vec![1000, 1], true)];
-    assert_eq!(rows(&preferences), expected);
+    let found = rows(2, &[vec![2, 2], vec![1, 0]]);
+    let expected = [[1, 1], [1000, 1], [1, 7], [1, 3], [3, 5], [5, 3], [3, 1], [7, 1]];
+    assert_eq!(found, expected);
 }

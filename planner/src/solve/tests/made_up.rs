@@ -1,20 +1,15 @@
-//! Made-up problems, and an enumeration of everything that solves them.
-//!
-//! Bytes and times are summed here anew, from what the documentation says of them. Rates are powers of two, so
-//! that all these sums are exact, and ties are ties.
-
-use std::collections::BTreeSet;
+//! Made-up problems: small machines, small models, memory that is often short.
 
 use protocol::plan::{Lora, STAGING_BYTES};
-use protocol::profile::{BackendBytes, ComponentProfile, SegmentProfile, StorageBytes};
-use protocol::{Phase, Residency, StorageType};
+use protocol::profile::{
+    BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StorageBytes, Work, WorkKind,
+};
+use protocol::{Layout, LayoutBytes, Phase, StorageType};
 
 use super::super::*;
 use crate::inventory::Rate;
 use crate::inventory::tests::{device_of, host_of};
-
-/// The host, among the columns of [`peaks`], stands after the devices.
-pub(super) type Peaks = Vec<Vec<u64>>;
+use crate::policy::pins::{Params, Split};
 
 /// The phases of a job without a picture to start from.
 pub(super) const TIMELINE: [Phase; 3] = [Phase::Condition, Phase::Denoise, Phase::Decode];
@@ -26,21 +21,11 @@ pub(super) struct Case {
     pub(super) budgets: Budgets,
     pub(super) unusable: Vec<Option<String>>,
     pub(super) profile: ModelProfile,
-    job: JobShape,
-    options: GraphOptions,
+    pub(super) job: JobShape,
+    pub(super) options: GraphOptions,
+    pub(super) pins: Vec<Pin>,
+    pub(super) prefetch: bool,
 }
-
-/// A place of a component that is not split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Whole {
-    /// Index of the device; `None` for the host.
-    pub(super) device: Option<usize>,
-    pub(super) residency: Residency,
-}
-
-/// What is compared, in this order: bytes for `memory` only, time, lazy components, copies in RAM, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(super) struct Value(u64, f64, usize, usize, u64);
 
 /// Numbers that look random and are the same in every run (SplitMix64).
 pub(super) struct Dice(pub(super) u64);
@@ -83,8 +68,12 @@ pub(super) fn segment(
         arena_bytes: Bytes::ZERO,
         carried_bytes: Bytes::ZERO,
         workspace: Vec::new(),
-        flops,
-        moved_bytes: weights,
+        work: vec![Work {
+            kind: WorkKind::Matmul(storage),
+            operations: 0,
+            flops,
+            moved_bytes: weights,
+        }],
     }
 }
 
@@ -100,6 +89,7 @@ pub(super) fn component(
         phase,
         calls: 1,
         tensor_bytes: weights_bytes,
+        cached_bytes: Bytes::ZERO,
         weights_bytes,
         compute: kinds.map(|backend| BackendBytes { backend, bytes: Bytes(512) }).to_vec(),
         boundary_bytes: Bytes::ZERO,
@@ -111,6 +101,7 @@ pub(super) fn component(
 impl Case {
     /// So many virtual devices with so much memory each, a host without limits, and these components.
     pub(super) fn plain(devices: usize, budget: Bytes, components: Vec<ComponentProfile>) -> Case {
+        let count = components.len();
         let ids = (0..devices).map(|index| format!("virtual{index}"));
         Case {
             inventory: Inventory {
@@ -124,6 +115,7 @@ impl Case {
                 ceilings: vec![Bytes::gib(1); devices],
                 host: Bytes::gib(4),
                 host_ceiling: Bytes::gib(4),
+                pinned: None,
             },
             unusable: vec![None; devices],
             profile: ModelProfile {
@@ -144,6 +136,8 @@ impl Case {
                 first_step: 0,
             },
             options: GraphOptions::default(),
+            pins: vec![Pin::FREE; count],
+            prefetch: true,
         }
     }
 
@@ -164,38 +158,50 @@ impl Case {
                 device.id = format!("cuda{index}");
             }
             device.link_bytes_per_s = dice.rate();
-            device.f32_flops_per_s = dice.rate();
-            device.half_flops_per_s = dice.rate();
-            device.memory_bytes_per_s = dice.rate();
+            device.speeds.f32_flops_per_s = dice.rate();
+            device.speeds.half_flops_per_s = dice.rate();
+            device.speeds.memory_bytes_per_s = dice.rate();
             device.overhead_bytes = Bytes(dice.below(3) * 100);
-            let ceiling = Bytes(1 + dice.below(12_000));
+            let ceiling = Bytes(1 + dice.below(20_000));
             (device.total_bytes, device.free_bytes) = (Bytes(20_000), ceiling);
+            device.integrated = dice.one_in(8);
             case.budgets.ceilings[index] = ceiling;
-            case.budgets.devices[index] = Bytes(dice.below(ceiling.0 + 1));
+            let less = if dice.one_in(2) { dice.below(ceiling.0 + 1) } else { 0 };
+            case.budgets.devices[index] = ceiling - Bytes(less);
             case.unusable[index] = dice.one_in(6).then(|| "it is a stone".to_owned());
         }
         let host = &mut case.inventory.host;
         host.compute = dice.one_in(2);
         host.available_bytes = Bytes(dice.below(4000));
-        host.f32_flops_per_s = dice.rate();
-        host.memory_bytes_per_s = dice.rate();
+        host.speeds.f32_flops_per_s = dice.rate();
+        host.speeds.memory_bytes_per_s = dice.rate();
         host.storage_bytes_per_s = dice.rate();
         // Some hosts have no room for the pinned memory of all their devices.
-        let room = case.inventory.devices.len() as u64 - u64::from(dice.one_in(4));
+        let room = case.inventory.devices.len() as u64 - u64::from(dice.one_in(6));
         // Weights are changed by LoRA only.
         if dice.below(2) == 1 {
             case.profile.changed_bytes = Bytes(300);
             case.options.loras.push(Lora { path: "lora".to_owned(), weight: 1.0 });
         }
-        case.budgets.host_ceiling = Bytes(dice.below(12_000) + room * STAGING_BYTES.0);
-        let less = match dice.one_in(3) {
-            true => dice.below(case.budgets.host_ceiling.0 + 1),
-            false => dice.below(case.budgets.host_ceiling.0.min(12_000) + 1),
+        case.budgets.host_ceiling = Bytes(1000 + dice.below(12_000) + room * STAGING_BYTES.0);
+        let less = match dice.below(6) {
+            0 => dice.below(case.budgets.host_ceiling.0 + 1),
+            1..3 => dice.below(case.budgets.host_ceiling.0.min(12_000) + 1),
+            _ => 0,
         };
         case.budgets.host = case.budgets.host_ceiling - Bytes(less);
+        if dice.one_in(10) {
+            case.budgets.pinned = Some(Bytes(STAGING_BYTES.0 * dice.below(3)));
+        }
+        case.prefetch = !dice.one_in(3);
+        if dice.one_in(2) {
+            let pins = case.profile.components.iter().map(|c| random_pin(dice, &case, c));
+            case.pins = pins.collect();
+        }
         case
     }
 
+    /// The problem of a case, its layouts sized by [`sized`].
     pub(super) fn problem(&self, objective: Objective) -> Problem<'_> {
         let mut problem = Problem {
             inventory: &self.inventory,
@@ -207,177 +213,61 @@ impl Case {
             objective,
             options: &self.options,
             mapping_policy: MappingPolicy::Keep,
-            pins: vec![Pin::FREE; self.profile.components.len()],
-            prefetch: false,
-            places: Arc::new([]),
+            pins: self.pins.clone(),
+            prefetch: self.prefetch,
+            places: Vec::new(),
         };
-        problem.places = super::super::places(&problem, &[], &[]);
+        let components = &self.profile.components;
+        let wanted = wanted(&problem);
+        let sized = wanted.iter().map(|w| sized(&components[w.component], &w.layout));
+        let bytes: Vec<LayoutBytes> = sized.collect();
+        let count = components.len();
+        problem.places = (0..count).map(|index| places(&problem, index, &wanted, &bytes)).collect();
         problem
     }
 
     pub(super) fn solve(&self, objective: Objective) -> Result<Solution, Infeasible> {
-        solve(&self.problem(objective), 1)
+        solve(&[self.problem(objective)], 1)
     }
+}
 
-    /// Every place of a component, from the rules: on usable devices that it has an arena for, and on a host
-    /// that computes.
-    pub(super) fn places(&self, component: &ComponentProfile) -> Vec<Whole> {
-        let mut places = Vec::new();
-        for (index, device) in self.inventory.devices.iter().enumerate() {
-            let kind = match device.kind {
-                DeviceKind::Cuda => BackendKind::Cuda,
-                DeviceKind::Virtual => BackendKind::Virtual,
-            };
-            let computes = component.compute.iter().any(|entry| entry.backend == kind);
-            if self.unusable[index].is_none() && computes {
-                places.push(Whole { device: Some(index), residency: Residency::Resident });
-                places.push(Whole { device: Some(index), residency: Residency::Lazy });
+/// Bytes of a layout, as the protocol says they are: layers hold their segments' weights, rows a share of each in steps
+/// of 256 bytes, the host what belongs to every third segment where a device lacks something.
+fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
+    let lanes = layout.lanes.len();
+    let lacks = layout.lanes.iter().any(|lane| !lane.unsupported.is_empty());
+    let on_host = lacks && layout.lanes.iter().all(|lane| lane.backend != BackendKind::Host);
+    let mut parts: Vec<LayoutPart> = (0..lanes + usize::from(on_host))
+        .map(|part| LayoutPart {
+            compute_bytes: Bytes(256 * (1 + (part as u64 + component.weights_bytes.0 / 256) % 5)),
+            segment_bytes: vec![Bytes::ZERO; layout.segments.len()],
+        })
+        .collect();
+    let shares: u64 = layout.row_shares.iter().map(|share| u64::from(*share)).sum();
+    for (index, segment) in component.segments.iter().enumerate() {
+        let weights = segment.weights_bytes;
+        if on_host && index % 3 == 1 {
+            parts[lanes].segment_bytes[index] = weights;
+        } else if shares > 0 && segment.block {
+            for (part, share) in parts.iter_mut().zip(&layout.row_shares) {
+                let rows = weights.0 * u64::from(*share) / shares;
+                part.segment_bytes[index] = Bytes(rows).align_up(256);
             }
-        }
-        if self.inventory.host.compute {
-            for residency in [Residency::Mapped, Residency::Resident, Residency::Lazy] {
-                places.push(Whole { device: None, residency });
-            }
-        }
-        places
-    }
-
-    /// Peaks of each device, and then of the host, by phase.
-    pub(super) fn peaks(&self, places: &[Whole]) -> Peaks {
-        let devices = (0..self.inventory.devices.len()).map(Some).chain([None]);
-        let peak = |device: Option<usize>, phase: Phase| {
-            let (kind, fixed) = match device {
-                Some(index) => {
-                    let known = &self.inventory.devices[index];
-                    let used = places.iter().any(|place| place.device == device);
-                    let kind = match known.kind {
-                        DeviceKind::Cuda => BackendKind::Cuda,
-                        DeviceKind::Virtual => BackendKind::Virtual,
-                    };
-                    let overhead = if used { known.overhead_bytes.0 } else { 0 };
-                    (kind, overhead)
-                }
-                None => {
-                    let used: BTreeSet<usize> = places.iter().filter_map(|p| p.device).collect();
-                    let pinned = STAGING_BYTES.0 * used.len() as u64;
-                    let job = self.profile.job_bytes.0 + self.profile.changed_bytes.0;
-                    (BackendKind::Host, job + pinned)
-                }
-            };
-            let (mut weights, mut arena) = (0, 0);
-            for (component, place) in self.profile.components.iter().zip(places) {
-                if place.device == device {
-                    let runs = component.phase == phase;
-                    let held = match place.residency {
-                        Residency::Resident => true,
-                        Residency::Lazy => runs,
-                        Residency::Mapped | Residency::Streamed => false,
-                    };
-                    weights += if held { component.weights_bytes.0 } else { 0 };
-                    let entry = component.compute.iter().find(|entry| entry.backend == kind);
-                    arena = if runs { arena.max(entry.unwrap().bytes.0) } else { arena };
-                }
-            }
-            weights + arena + fixed
-        };
-        devices.map(|device| TIMELINE.map(|phase| peak(device, phase)).to_vec()).collect()
-    }
-
-    pub(super) fn fits(&self, places: &[Whole]) -> bool {
-        let budgets = self.budgets.devices.iter().chain([&self.budgets.host]);
-        let peaks = self.peaks(places);
-        peaks.iter().zip(budgets).all(|(peaks, budget)| peaks.iter().all(|peak| *peak <= budget.0))
-    }
-
-    /// Seconds to load a component into a place, and to compute all of its calls there.
-    pub(super) fn seconds(&self, component: &ComponentProfile, place: Whole) -> (f64, f64) {
-        let host = &self.inventory.host;
-        let bytes = component.tensor_bytes.0 as f64;
-        let storage = host.storage_bytes_per_s.value;
-        let device = place.device.map(|index| &self.inventory.devices[index]);
-        let mut call = 0.0;
-        for segment in &component.segments {
-            let halves = segment.storage.iter().all(|entry| entry.storage != StorageType::F32);
-            let (flops, bandwidth) = match device {
-                Some(device) if device.kind == DeviceKind::Cuda && halves => {
-                    (device.half_flops_per_s, device.memory_bytes_per_s)
-                }
-                Some(device) => (device.f32_flops_per_s, device.memory_bytes_per_s),
-                None => (host.f32_flops_per_s, host.memory_bytes_per_s),
-            };
-            let moved = segment.moved_bytes.0 as f64;
-            call += f64::max(segment.flops / flops.value, moved / bandwidth.value);
-        }
-        let calls = f64::from(component.calls);
-        let uncached = component.tensor_bytes > host.available_bytes;
-        match device {
-            Some(device) => {
-                let link = device.link_bytes_per_s.value;
-                let crossing = component.boundary_bytes.0 as f64 / link;
-                (bytes / storage.min(link), calls * (call + crossing))
-            }
-            None if place.residency == Residency::Mapped && uncached => {
-                (0.0, calls * (call + bytes / storage))
-            }
-            None => (bytes / storage, calls * call),
+        } else {
+            parts[layout.segments[index] as usize].segment_bytes[index] = weights;
         }
     }
-
-    pub(super) fn value(&self, objective: Objective, places: &[Whole]) -> Value {
-        let total = self.peaks(places).iter().map(|peaks| peaks.iter().max().unwrap()).sum();
-        let mut ms = 0.0;
-        for (component, place) in self.profile.components.iter().zip(places) {
-            let (load, compute) = self.seconds(component, *place);
-            let stays = place.residency != Residency::Lazy;
-            let warm = objective == Objective::Throughput && stays;
-            ms += 1e3 * if warm { compute } else { load + compute };
-        }
-        let lazy = places.iter().filter(|place| place.residency == Residency::Lazy).count();
-        let copied = |p: &&Whole| p.device.is_none() && p.residency != Residency::Mapped;
-        let copies = places.iter().filter(copied).count();
-        let bytes = if objective == Objective::Memory { total } else { 0 };
-        Value(bytes, ms, lazy, copies, total)
-    }
-
-    /// Every combination that fits.
-    pub(super) fn fitting(&self) -> Vec<Vec<Whole>> {
-        let mut combinations = vec![Vec::new()];
-        for component in &self.profile.components {
-            let places = self.places(component);
-            let extended = combinations.iter().flat_map(|chosen: &Vec<Whole>| {
-                places.iter().map(|place| [chosen.as_slice(), &[*place]].concat())
-            });
-            combinations = extended.collect();
-        }
-        combinations.retain(|places| self.fits(places));
-        combinations
-    }
-
-    /// The places that a plan gives to the components.
-    pub(super) fn places_of(&self, plan: &Plan) -> Vec<Whole> {
-        let index = |id: &DeviceId| self.inventory.devices.iter().position(|d| d.id == id.0);
-        let place = |component: &protocol::plan::ComponentPlan| Whole {
-            device: index(&component.devices[0]),
-            residency: component.residency,
-        };
-        plan.components.iter().map(place).collect()
-    }
-
-    /// The same with this cap on each device.
-    pub(super) fn capped(&self, cap: Bytes) -> Case {
-        let mut case = self.clone();
-        case.budgets.devices = case.budgets.ceilings.iter().map(|&most| most.min(cap)).collect();
-        case
-    }
+    LayoutBytes { parts, crossing_bytes: component.boundary_bytes + Bytes(64 * lanes as u64) }
 }
 
 pub(super) fn random_component(dice: &mut Dice, name: &str, phase: Phase) -> ComponentProfile {
     let storage = [StorageType::F32, StorageType::BF16][dice.below(2) as usize];
-    let segments = (0..1 + dice.below(2))
+    let segments = (0..1 + dice.below(4))
         .map(|_| segment("block", dice.aligned(), storage, dice.below(4096) as f64))
         .collect();
     let mut component = component(name, phase, segments);
     component.calls = 1 + dice.below(4) as u32;
+    component.splits_rows = dice.one_in(2);
     component.tensor_bytes = component.tensor_bytes - Bytes(dice.below(256));
     component.boundary_bytes = Bytes(dice.below(512));
     component.compute.iter_mut().for_each(|entry| entry.bytes = dice.aligned());
@@ -385,4 +275,33 @@ pub(super) fn random_component(dice: &mut Dice, name: &str, phase: Phase) -> Com
         component.compute.retain(|entry| entry.backend != BackendKind::Cuda);
     }
     component
+}
+
+/// A pin that makes sense for a component.
+fn random_pin(dice: &mut Dice, case: &Case, component: &ComponentProfile) -> Pin {
+    let mut devices: Vec<Option<usize>> = (0..case.inventory.devices.len()).map(Some).collect();
+    if dice.below(3) == 0 {
+        devices.push(None);
+    }
+    for index in (1..devices.len()).rev() {
+        devices.swap(index, dice.below(index as u64 + 1) as usize);
+    }
+    devices.truncate(dice.below(4) as usize);
+    let mut split = Split::Layer;
+    if devices.len() > component.segments.len() {
+        devices.truncate(1);
+    }
+    let kinds = |device: &Option<usize>| device.map(|index| case.inventory.devices[index].kind);
+    let alike =
+        devices.iter().all(|device| device.is_some() && kinds(device) == kinds(&devices[0]));
+    if devices.len() > 1 && alike && component.splits_rows && dice.below(2) == 0 {
+        split = Split::Row;
+    }
+    let shared = devices.len() > 1 && dice.below(3) == 0;
+    let shares = devices.iter().filter(|_| shared).map(|_| 1 + dice.below(4) as u32).collect();
+    let any = [None, Some(Params::Cpu), Some(Params::Disk), Some(Params::Device)];
+    let params = if devices == [None] { None } else { any[dice.below(4) as usize] };
+    let lookahead = dice.one_in(2).then(|| 1 + dice.below(3) as u32);
+    let forbidden = if devices.is_empty() && dice.one_in(3) { vec![Some(0)] } else { Vec::new() };
+    Pin { devices, shares, split, params, lookahead, forbidden }
 }

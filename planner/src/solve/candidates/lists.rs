@@ -1,0 +1,122 @@
+//! The lists of devices that a component may have: each alone, the host, and those that it may be split over.
+
+use protocol::Phase;
+use protocol::profile::ComponentProfile;
+
+use super::super::Problem;
+use crate::inventory::Device;
+use crate::policy::pins::{Params, Pin, Split};
+
+/// Up to so many devices every subset is tried; of more, those that lead by speed.
+pub const DEVICES_EXACT: usize = 4;
+
+/// Of more devices, so many of those that lead are tried together.
+const LEADING: [usize; 6] = [5, 6, 7, 8, 12, 16];
+
+/// A component that has less than one part of this many of the model's weights is not split unless it is pinned so: with
+/// all of it elsewhere, little is won.
+const SPLIT_PART: u64 = 8;
+
+/// Devices in order, and how a component is split over them; `None` for one device, or the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List {
+    pub devices: Vec<Option<usize>>,
+    pub split: Option<Split>,
+    /// Whether somebody pinned it.
+    pub pinned: bool,
+}
+
+/// The lists of a component, in the order in which ties are broken.
+pub fn lists(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<List> {
+    match pin.devices.as_slice() {
+        [] => free(problem, component, pin),
+        [device] => vec![List { devices: vec![*device], split: None, pinned: true }],
+        devices => {
+            vec![List { devices: devices.to_vec(), split: Some(pin.split), pinned: true }]
+        }
+    }
+}
+
+fn free(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<List> {
+    let devices = choosable(problem, pin);
+    let one = |device| List { devices: vec![device], split: None, pinned: false };
+    let mut lists: Vec<List> = devices.iter().map(|device| one(Some(*device))).collect();
+    // Weights that are streamed, or resident on a device, need one.
+    let on_host = !matches!(pin.params, Some(Params::Cpu | Params::Device));
+    if on_host && problem.inventory.host.compute && !pin.forbidden.contains(&None) {
+        lists.push(one(None));
+    }
+    if !is_split(problem, component) {
+        return lists;
+    }
+    let subsets = subsets(problem, &devices);
+    for split in [Split::Layer, Split::Row] {
+        for subset in &subsets {
+            if may_split(problem, component, subset, split) {
+                let devices = subset.iter().map(|device| Some(*device)).collect();
+                lists.push(List { devices, split: Some(split), pinned: false });
+            }
+        }
+    }
+    lists
+}
+
+/// The devices that may be chosen for a component: none that is unusable or forbidden.
+fn choosable(problem: &Problem<'_>, pin: &Pin) -> Vec<usize> {
+    let usable = problem.unusable.iter().enumerate().filter(|(_, why)| why.is_none());
+    usable.map(|(index, _)| index).filter(|index| !pin.forbidden.contains(&Some(*index))).collect()
+}
+
+/// Whether splits of a component are tried. A VAE is not: it is its activations that are large, and these are made
+/// smaller by tiles.
+fn is_split(problem: &Problem<'_>, component: &ComponentProfile) -> bool {
+    let all: u64 = problem.profile.components.iter().map(|c| c.weights_bytes.0).sum();
+    let tiled = matches!(component.phase, Phase::Encode | Phase::Decode);
+    !tiled && component.weights_bytes.0.saturating_mul(SPLIT_PART) >= all
+}
+
+/// Sets of two or more devices, in the inventory's order: all of few; of many those that lead by speed.
+fn subsets(problem: &Problem<'_>, devices: &[usize]) -> Vec<Vec<usize>> {
+    let mut leading = devices.to_vec();
+    leading.sort_by(|a, b| {
+        let device = |index: &usize| -> &Device { &problem.inventory.devices[*index] };
+        let speed = |index| device(index).speeds.half_flops_per_s.value;
+        let memory = |index| device(index).free_bytes;
+        speed(b).total_cmp(&speed(a)).then(memory(b).cmp(&memory(a))).then(a.cmp(b))
+    });
+    let few = &leading[..leading.len().min(DEVICES_EXACT)];
+    let mut subsets: Vec<Vec<usize>> = (0..1_usize << few.len())
+        .filter(|bits| bits.count_ones() > 1)
+        .map(|bits| {
+            let members = few.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1);
+            members.map(|(_, device)| *device).collect()
+        })
+        .collect();
+    let more =
+        LEADING.into_iter().filter(|count| (DEVICES_EXACT + 1..=leading.len()).contains(count));
+    subsets.extend(more.map(|count| leading[..count].to_vec()));
+    for subset in &mut subsets {
+        subset.sort_unstable();
+    }
+    subsets.sort_by_key(|subset| (subset.len(), subset.clone()));
+    subsets.dedup();
+    subsets
+}
+
+/// Whether a component can be split so over these devices.
+fn may_split(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    devices: &[usize],
+    split: Split,
+) -> bool {
+    let device = |index: &usize| &problem.inventory.devices[*index];
+    match split {
+        Split::Layer => component.segments.len() >= devices.len(),
+        Split::Row => {
+            let kind = device(&devices[0]).kind;
+            let whole = |index| device(index).kind == kind && device(index).unsupported.is_empty();
+            component.splits_rows && devices.iter().all(whole)
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Places and times in words.
+
+use protocol::{Placement, Residency};
+
+use super::super::Problem;
+use super::super::place::{Held, Place};
+
+/// The kind of a place.
+pub fn name(problem: &Problem<'_>, place: &Place) -> String {
+    let devices = place.spread.devices.iter().map(|device| problem.device_id(*device).0);
+    let devices = devices.collect::<Vec<_>>().join("&");
+    let split = match place.spread.placement {
+        Placement::Layer => " by layers",
+        Placement::Row => " by rows",
+        Placement::One | Placement::Host => "",
+    };
+    let residency = match place.residency() {
+        Residency::Mapped => "computed in place from the file mapping",
+        Residency::Resident => "resident",
+        Residency::Lazy => "lazy",
+        Residency::Streamed => "streamed",
+    };
+    format!("on {devices}{split}, {residency}")
+}
+
+/// What tells a place from others of its kind.
+pub fn details(place: &Place) -> String {
+    let mut details = String::new();
+    let spread = &place.spread;
+    let numbers =
+        |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(":");
+    match spread.placement {
+        Placement::Layer => {
+            let lanes = 0..spread.devices.len() as u32;
+            let count = |lane| spread.segments.iter().filter(|at| **at == lane).count() as u32;
+            let counts: Vec<u32> = lanes.map(count).collect();
+            details.push_str(&format!(" ({} segments)", numbers(&counts)));
+        }
+        Placement::Row => {
+            details.push_str(&format!(" ({} of the rows)", numbers(&spread.row_shares)))
+        }
+        Placement::One | Placement::Host => {}
+    }
+    if let Held::Some { residency, lookahead, .. } = &place.held {
+        let segments = 0..spread.segments.len();
+        let all = segments.len();
+        let streamed = segments.filter(|s| place.segment_residency(*s) == Residency::Streamed);
+        details.push_str(&match streamed.count() {
+            count if count == all => format!(" (all {all} segments through {lookahead} slots)"),
+            count => format!(
+                " ({count} of {all} segments through {lookahead} slots, the others {residency})"
+            ),
+        });
+    }
+    if spread.parts.len() > spread.devices.len() {
+        details.push_str(", the host doing what the device cannot");
+    }
+    details
+}
+
+/// A time for people.
+pub fn shown_ms(ms: f64) -> String {
+    match ms {
+        ms if ms < 10.0 => format!("{ms:.2} ms"),
+        ms if ms < 1000.0 => format!("{ms:.0} ms"),
+        ms if ms < 60_000.0 => format!("{:.1} s", ms / 1e3),
+        ms => format!("{:.1} min", ms / 6e4),
+    }
+}

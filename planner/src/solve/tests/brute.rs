@@ -1,0 +1,156 @@
+//! Bytes and times of a combination of places, summed anew from what the documentation says of them: from layouts and
+//! residencies, not from what places say that they take.
+
+use protocol::plan::STAGING_BYTES;
+use protocol::{Phase, Placement, Residency};
+
+use super::super::*;
+use super::made_up::{Case, TIMELINE};
+
+/// What is compared, in this order: time, what is loaded anew, copies in RAM, how full splits are.
+pub(super) type Value = (u64, usize, usize, u64);
+
+/// Peaks by device, the host last, and by phase.
+pub(super) fn peaks(case: &Case, places: &[&Place]) -> Vec<[u64; 3]> {
+    let host = case.inventory.devices.len();
+    let mut weights = vec![[0_u64; 3]; host + 1];
+    let mut arenas = vec![[0_u64; 3]; host + 1];
+    let mut used = vec![false; host + 1];
+    for (component, place) in case.profile.components.iter().zip(places) {
+        let now = TIMELINE.iter().position(|phase| *phase == component.phase).unwrap();
+        for (index, part) in place.spread.parts.iter().enumerate() {
+            let in_place = index >= place.spread.devices.len();
+            let device = if in_place { None } else { place.spread.devices[index] };
+            let at = device.unwrap_or(host);
+            used[at] |= device.is_some();
+            arenas[at][now] = arenas[at][now].max(part.compute_bytes.0);
+            let mut streamed = Vec::new();
+            for (segment, bytes) in part.segment_bytes.iter().enumerate() {
+                match place.segment_residency(segment) {
+                    _ if in_place => {}
+                    Residency::Mapped => {}
+                    Residency::Resident => weights[at].iter_mut().for_each(|w| *w += bytes.0),
+                    Residency::Lazy => {
+                        weights[at][now] += bytes.0;
+                        if place.early {
+                            weights[at][now - 1] += bytes.0;
+                        }
+                    }
+                    Residency::Streamed => streamed.push(bytes.0),
+                }
+            }
+            streamed.retain(|bytes| *bytes > 0);
+            let slots = streamed.len().min(place.lookahead() as usize) as u64;
+            weights[at][now] += slots * streamed.iter().max().unwrap_or(&0);
+        }
+    }
+    let pinned = STAGING_BYTES.0 * used.iter().filter(|used| **used).count() as u64;
+    let fixed = |at: usize| match case.inventory.devices.get(at) {
+        Some(device) if used[at] => device.overhead_bytes.0,
+        Some(_) => 0,
+        None => case.profile.job_bytes.0 + case.profile.changed_bytes.0 + pinned,
+    };
+    let peak =
+        |at: usize| std::array::from_fn(|phase| weights[at][phase] + arenas[at][phase] + fixed(at));
+    (0..=host).map(peak).collect()
+}
+
+/// Whether every budget holds at every instant.
+pub(super) fn fits(case: &Case, places: &[&Place]) -> bool {
+    let peaks = peaks(case, places);
+    let (host, devices) = peaks.split_last().unwrap();
+    let budgets = &case.budgets;
+    let used = |at: usize| places.iter().any(|p| p.spread.devices.contains(&Some(at)));
+    let pool = |phase: usize| -> u64 {
+        let integrated = |at: &usize| case.inventory.devices[*at].integrated && used(*at);
+        (0..devices.len()).filter(integrated).map(|at| devices[at][phase]).sum()
+    };
+    let count = (0..devices.len()).filter(|at| used(*at)).count() as u64;
+    devices.iter().zip(&budgets.devices).all(|(peaks, b)| peaks.iter().all(|p| *p <= b.0))
+        && host.iter().all(|peak| *peak <= budgets.host.0)
+        && (0..3).all(|p| pool(p) == 0 || pool(p) + host[p] <= budgets.host.0)
+        && budgets.pinned.is_none_or(|limit| count * STAGING_BYTES.0 <= limit.0)
+}
+
+/// Ticks of 2^-20 ms: a single storage works through the loads in the order in which they are needed, each from when it
+/// may begin, while phases compute one after the other.
+pub(super) fn ticks(case: &Case, places: &[&Place], warm: bool) -> u64 {
+    let ticks = |ms: f64| (ms * f64::from(1 << 20)).round() as u64;
+    let components = &case.profile.components;
+    let mut loads: Vec<(Phase, Phase, u64)> = Vec::new();
+    let (mut computes, mut idles) = ([0_u64; 3], [0_u64; 3]);
+    for (component, place) in components.iter().zip(places) {
+        let now = TIMELINE.iter().position(|phase| *phase == component.phase).unwrap();
+        let ComponentMs { load, first_read, compute, storage, storage_again } = place.ms;
+        let (busy, compute) =
+            if warm { (storage_again, compute) } else { (storage, first_read + compute) };
+        computes[now] += ticks(compute);
+        // Nothing else is loaded while the storage is busy with what is streamed.
+        idles[now] += ticks(f64::max(compute - busy, 0.0)).min(ticks(compute));
+        let kept = !place.reloads();
+        let begins = match (place.early, kept) {
+            (false, _) => component.phase,
+            (true, true) => TIMELINE[0],
+            (true, false) => TIMELINE[now - 1],
+        };
+        if !(warm && kept) {
+            loads.push((begins, component.phase, ticks(load)));
+        }
+    }
+    loads.sort_by_key(|(_, needed, _)| *needed);
+    let mut total = 0;
+    for ((phase, compute), idle) in TIMELINE.iter().zip(computes).zip(idles) {
+        for (_, _, left) in loads.iter_mut().filter(|(_, needed, _)| needed == phase) {
+            total += std::mem::take(left);
+        }
+        total += compute;
+        let mut idle = idle;
+        for (begins, _, left) in &mut loads {
+            if *begins <= *phase {
+                let done = idle.min(*left);
+                *left -= done;
+                idle -= done;
+            }
+        }
+    }
+    total
+}
+
+/// What a combination takes at its peaks, of all devices and the host; it counts first with `memory`.
+fn total(case: &Case, places: &[&Place]) -> u64 {
+    peaks(case, places).iter().map(|peaks| peaks.iter().max().unwrap()).sum()
+}
+
+/// What a combination is worth: less is better. With `memory` its bytes come first.
+pub(super) fn value(case: &Case, objective: Objective, places: &[&Place]) -> (u64, Value) {
+    let total = if objective == Objective::Memory { total(case, places) } else { 0 };
+    let reloads = places.iter().filter(|p| p.reloads()).count();
+    let on_host = |p: &&&Place| p.spread.placement == Placement::Host;
+    let copied = |p: &&&Place| p.held != Held::All(Residency::Mapped);
+    let copies = places.iter().filter(on_host).filter(copied).count();
+    let fullness = places.iter().map(|place| place.fullness).sum();
+    let warm = objective == Objective::Throughput;
+    (total, (ticks(case, places, warm), reloads, copies, fullness))
+}
+
+/// The least value of all combinations that fit.
+pub(super) fn best(case: &Case, problem: &Problem<'_>) -> Option<(u64, Value)> {
+    let mut best = None;
+    let mut chosen = vec![0; problem.places.len()];
+    loop {
+        if chosen.iter().zip(&problem.places).all(|(index, places)| *index < places.len()) {
+            let places = problem.chosen(&chosen);
+            if fits(case, &places) {
+                let value = value(case, problem.objective, &places);
+                if best.is_none_or(|best| value < best) {
+                    best = Some(value);
+                }
+            }
+        }
+        // The next combination, counting with the last component as the lowest digit.
+        let next = (0..chosen.len()).rev().find(|at| chosen[*at] + 1 < problem.places[*at].len());
+        let Some(at) = next else { return best };
+        chosen[at] += 1;
+        chosen[at + 1..].fill(0);
+    }
+}
