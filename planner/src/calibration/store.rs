@@ -1,0 +1,182 @@
+//! The calibration file's place: read within limits, updated under a lock, written whole.
+//!
+//! The lock is a file of its own beside it, as the file itself is replaced by each update; the system frees it when its
+//! holder ends, however that happens. Readers need none: what they open is always whole.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use etcetera::BaseStrategy;
+
+use super::content::Content;
+use super::key::Machine;
+use super::limits::FILE_BYTES_MAX;
+
+/// The environment variable that names the directory; empty: nothing is read or kept.
+pub const STATE_DIR: &str = "BERTH_STATE_DIR";
+
+/// The file within its directory.
+const FILE: &str = "calibration.toml";
+
+/// The lock within the same directory.
+const LOCK: &str = "calibration.lock";
+
+/// What is wrong with the file or its place.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no directory for it.
+    #[error("there is no directory for the calibration; hint: set {STATE_DIR} or HOME")]
+    NoPlace,
+    /// The file cannot be used.
+    #[error(
+        "the calibration {} is ignored: {message}; hint: delete it, or measure anew by `berth calibrate`",
+        path.display()
+    )]
+    Ignored {
+        /// The file.
+        path: PathBuf,
+        /// Why, as a clause.
+        message: String,
+    },
+    /// The file cannot be written.
+    #[error(
+        "cannot write the calibration {}: {message}; hint: {STATE_DIR} names another directory, or none if empty",
+        path.display()
+    )]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        message: String,
+    },
+    /// The figures to be written are outside of all sense.
+    #[error(
+        "the executor's figures are not kept: {message}; this is a fault of Berth, please report it"
+    )]
+    Nonsense {
+        /// Which one, as a clause.
+        message: String,
+    },
+}
+
+/// The file's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// The user's: in the directory that [`STATE_DIR`] names, else under the XDG state directory. `None` where there is
+    /// none, or none is wanted.
+    pub fn of_user() -> Option<Store> {
+        if let Some(directory) = std::env::var_os(STATE_DIR) {
+            return (!directory.is_empty()).then(|| Store::under(Path::new(&directory)));
+        }
+        let directories = etcetera::choose_base_strategy().ok()?;
+        let state = directories.state_dir().unwrap_or_else(|| directories.data_dir());
+        Some(Store::under(&state.join("berth")))
+    }
+
+    /// The one in a directory.
+    pub fn under(directory: &Path) -> Store {
+        Store { path: directory.join(FILE) }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it says; `None` where there is no file, or another version's.
+    ///
+    /// # Errors
+    /// It cannot be read, or makes no sense.
+    pub fn read(&self) -> Result<Option<Content>, StoreError> {
+        let ignored = |message| StoreError::Ignored { path: self.path.clone(), message };
+        match self.read_text() {
+            Ok(text) => Content::parse(&text).map_err(ignored),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ignored(error.to_string())),
+        }
+    }
+
+    fn read_text(&self) -> io::Result<String> {
+        // Opening a pipe would wait for a writer.
+        if !self.path.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a plain file"));
+        }
+        let mut text = String::new();
+        File::open(&self.path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(io::Error::other(format!("it is larger than {FILE_BYTES_MAX} B")));
+        }
+        Ok(text)
+    }
+
+    /// Changes what the file says of a machine; what was said of another one, or by another version, goes.
+    ///
+    /// # Errors
+    /// It cannot be read, makes no sense, or cannot be written.
+    pub fn update(
+        &self,
+        machine: &Machine,
+        change: impl FnOnce(&mut Content),
+    ) -> Result<(), StoreError> {
+        self.rewrite(machine, change, Store::read)
+    }
+
+    /// As [`Store::update`], but a file that cannot be used is as good as none.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn replace(
+        &self,
+        machine: &Machine,
+        change: impl FnOnce(&mut Content),
+    ) -> Result<(), StoreError> {
+        self.rewrite(machine, change, |store| Ok(store.read().unwrap_or(None)))
+    }
+
+    fn rewrite(
+        &self,
+        machine: &Machine,
+        change: impl FnOnce(&mut Content),
+        read: impl FnOnce(&Store) -> Result<Option<Content>, StoreError>,
+    ) -> Result<(), StoreError> {
+        let fail = |error: io::Error| StoreError::Unwritable {
+            path: self.path.clone(),
+            message: error.to_string(),
+        };
+        let directory = self.path.parent().expect("the file is in a directory");
+        fs::create_dir_all(directory).map_err(fail)?;
+        let _lock = lock(&directory.join(LOCK)).map_err(fail)?;
+        let content = read(self)?;
+        let mut content = content.map_or_else(|| Content::new(machine), |c| c.on(machine));
+        change(&mut content);
+        let text = content.text().map_err(|message| StoreError::Nonsense { message })?;
+        self.write(directory, &text).map_err(fail)
+    }
+
+    fn write(&self, directory: &Path, text: &str) -> io::Result<()> {
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(io::Error::other(format!("it would be larger than {FILE_BYTES_MAX} B")));
+        }
+        let mut builder = tempfile::Builder::new();
+        let mut file = builder.prefix(".calibration-").tempfile_in(directory)?;
+        file.write_all(text.as_bytes())?;
+        file.persist(&self.path).map_err(|error| error.error)?;
+        Ok(())
+    }
+}
+
+/// Waits for the lock, which others hold for as long as it takes to write a small file. It ends with the returned file.
+fn lock(path: &Path) -> io::Result<File> {
+    let file = File::options().create(true).append(true).open(path)?;
+    loop {
+        match file.lock() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => return other.map(|()| file),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `berth calibrate`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use etcetera::BaseStrategy;
+use protocol::calibration::{Calibration, CalibrationDevice};
+use protocol::{BackendKind, Command, DeviceId, Event};
+use serde::Serialize;
+
+use super::interrupt::Interruption;
+use super::{ExecutorArguments, PolicyArguments};
+use crate::calibration::{Figure, StoreError, figures};
+use crate::inventory::{Device, DeviceKind, Inventory};
+use crate::policy::{Budgets, Wishes};
+use crate::render::{self, tables};
+use crate::session::{Session, SessionError};
+
+/// How fast everything is.
+#[derive(Debug, Args)]
+pub struct Calibrate {
+    /// Measure this device only, as cuda0, beside the host [default: all devices]
+    #[arg(long, value_name = "ID")]
+    device: Option<String>,
+    /// A host profile, for its virtual devices: a file, or the name of a shipped one [default: this machine]
+    #[arg(long, value_name = "PROFILE")]
+    host: Option<String>,
+    /// Print a JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    executor: ExecutorArguments,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    /// The calibration file.
+    file: &'a Path,
+    figures: &'a [Figure],
+    /// Devices that were not measured, each with its reason.
+    left_out: &'a [String],
+}
+
+/// Version of the document.
+const SCHEMA: u32 = 1;
+
+impl Calibrate {
+    /// Runs the command.
+    pub fn run(&self) -> Result<()> {
+        let policy = PolicyArguments {
+            max_vram: None,
+            max_ram: None,
+            host: self.host.clone(),
+            optimize: None,
+        };
+        let setting = policy.setting(Wishes::default())?;
+        let calibration = setting.calibration();
+        let file = calibration.path().ok_or(StoreError::NoPlace)?;
+        let inventory = setting.uncalibrated()?;
+        let budgets = setting.policy.budgets(&inventory)?;
+        self.check_device(&inventory)?;
+        let directory = storage_directory(file)?;
+
+        let interruption = Interruption::install()?;
+        let mut session = Session::start(&self.executor.program(), |interrupts| {
+            interruption.watch(interrupts);
+        })?;
+        let (devices, left_out) = self.devices(&inventory, &budgets, &session.backends)?;
+        eprintln!("berth: measuring takes some seconds; other work on this machine disturbs it");
+        let measured = ask(&mut session, devices, inventory.host.cores, directory)?;
+        session.end();
+
+        let figures = figures(&inventory, &measured);
+        render::tell(&left_out);
+        if self.json {
+            let left_out = left_out.as_slice();
+            let document = Document { schema: SCHEMA, file, figures: &figures, left_out };
+            render::document::print(&document)?;
+        } else {
+            render::print(&tables::calibration(&figures))?;
+        }
+        calibration.record(&inventory, &measured)?;
+        eprintln!("berth: kept in {}", file.display());
+        Ok(())
+    }
+
+    fn check_device(&self, inventory: &Inventory) -> Result<()> {
+        match &self.device {
+            Some(id) if inventory.device(id).is_none() => {
+                let known: Vec<&str> = inventory.devices.iter().map(|d| d.id.as_str()).collect();
+                match known.as_slice() {
+                    [] => bail!("there is no device {id}; hint: `berth devices` tells why"),
+                    known => {
+                        bail!("there is no device {id}; hint: name one of {}", known.join(", "))
+                    }
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the executor is to measure, and what it cannot, with reasons. A device that was named must be measurable.
+    fn devices(
+        &self,
+        inventory: &Inventory,
+        budgets: &Budgets,
+        backends: &[BackendKind],
+    ) -> Result<(Vec<CalibrationDevice>, Vec<String>)> {
+        let (mut devices, mut left_out) = (Vec::new(), Vec::new());
+        for (device, budget) in inventory.devices.iter().zip(&budgets.devices) {
+            let named = self.device.as_ref() == Some(&device.id);
+            if self.device.is_some() && !named {
+                continue;
+            }
+            match why_not(device, backends) {
+                Some(why) if named => bail!("{} cannot be measured: {why}", device.id),
+                Some(why) => left_out.push(format!("{} is not measured: {why}", device.id)),
+                None => devices.push(CalibrationDevice {
+                    id: DeviceId(device.id.clone()),
+                    backend: device.undisturbed_backend(),
+                    budget_bytes: *budget,
+                    overhead_bytes: device.overhead_bytes,
+                }),
+            }
+        }
+        Ok((devices, left_out))
+    }
+}
+
+/// Why a device cannot be measured, as a clause.
+fn why_not(device: &Device, backends: &[BackendKind]) -> Option<&'static str> {
+    match device.kind {
+        DeviceKind::Cuda if !backends.contains(&BackendKind::Cuda) => {
+            Some("the executor does not compute on such devices")
+        }
+        DeviceKind::Cuda if device.uuid.is_none() => Some("it is only imagined by its profile"),
+        _ => None,
+    }
+}
+
+/// A directory on the storage that models are likely on: the cache's, where there is one, else the calibration file's.
+fn storage_directory(file: &Path) -> Result<String> {
+    let cache = etcetera::choose_base_strategy().map(|strategy| strategy.cache_dir().join("berth"));
+    let own = || file.parent().map(Path::to_owned).context("the calibration file is nowhere");
+    let directory: PathBuf = match cache {
+        Ok(cache) if std::fs::create_dir_all(&cache).is_ok() => cache,
+        _ => own()?,
+    };
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    match directory.to_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => bail!("the path {} is not UTF-8", directory.display()),
+    }
+}
+
+fn ask(
+    session: &mut Session,
+    devices: Vec<CalibrationDevice>,
+    threads: usize,
+    directory: String,
+) -> Result<Calibration, SessionError> {
+    let threads = threads as u32;
+    let command = Command::Calibrate { devices, threads, directory };
+    session.ask("Calibrate", command, |event| match event {
+        Event::Calibrated(measured) => Ok(*measured),
+        other => Err(other),
+    })
+}
