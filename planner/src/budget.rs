@@ -6,12 +6,14 @@
 //! share of the context ([`Device::overhead_bytes`] lies inside the budget).
 
 mod cap;
+mod list;
 
 use protocol::Bytes;
 
-pub use cap::{Cap, CapError, parse_margin};
+pub use cap::{Cap, CapError, parse_limit, parse_margin};
 
-use crate::inventory::{Device, DeviceKind, Host};
+use crate::inventory::{Device, DeviceKind, Host, names};
+use list::List;
 
 /// The least margin on a GPU: what a desktop's windows and a driver's bookkeeping may grow by
 /// during a run.
@@ -28,86 +30,107 @@ pub const HOST_MARGIN_MIN: Bytes = Bytes::mib(512);
 /// One part of this many of the host's memory is its margin, where that is more.
 pub const HOST_MARGIN_PART: u64 = 20;
 
-/// The caps of `--max-vram`: one for each device, or some by name.
+/// The caps of `--max-vram`: one for each device, some by name, or both.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct VramCaps {
-    each: Option<Cap>,
-    named: Vec<(String, Cap)>,
-}
+pub struct VramCaps(List<Cap>);
 
 impl VramCaps {
-    /// Reads one cap for each device (see [`Cap::parse`]), or a list of them by device:
-    /// `cuda0=12,cuda1=6.5`. Devices that a list does not name are not capped.
+    /// Reads one cap for each device (see [`Cap::parse`]), a list of them by device, as `cuda0=12,cuda1=6.5`, or
+    /// both, as `8,cuda1=6`: 6 GiB of `cuda1`, 8 of each other. Devices that no entry is for are not capped. A
+    /// device is named by its id, its uuid, or the start of either.
     ///
     /// # Errors
-    /// A cap is unreadable or zero, a device is named twice, or the two forms are mixed.
+    /// A cap is unreadable or zero, a device is named twice, an entry after the first has no name, or one is the
+    /// host's.
     pub fn parse(text: &str) -> Result<VramCaps, CapError> {
-        if !text.contains(['=', ',']) {
-            return Ok(VramCaps { each: Some(Cap::parse(text)?), named: Vec::new() });
+        let list = List::parse(text, Cap::parse)?;
+        match list.named.iter().find(|(name, _)| names::is_host(name)) {
+            Some((name, _)) => Err(CapError::Host { name: name.clone() }),
+            None => Ok(VramCaps(list)),
         }
-        let mut named: Vec<(String, Cap)> = Vec::new();
-        for entry in text.split(',') {
-            let (device, cap) = entry.split_once('=').ok_or_else(|| CapError::unnamed(entry))?;
-            let device = device.trim();
-            if device.is_empty() {
-                return Err(CapError::unnamed(entry));
-            }
-            if named.iter().any(|(known, _)| known == device) {
-                return Err(CapError::Twice { device: device.to_owned() });
-            }
-            named.push((device.to_owned(), Cap::parse(cap)?));
-        }
-        Ok(VramCaps { each: None, named })
     }
 
-    /// The cap of one device.
-    pub fn of(&self, device_id: &str) -> Option<Cap> {
-        self.named.iter().find(|(id, _)| id == device_id).map(|(_, cap)| *cap).or(self.each)
-    }
-
-    /// Whether every device that the caps name is one of `devices`.
+    /// The cap of each device, in their order.
     ///
     /// # Errors
-    /// A name is not among them: the error lists those that are.
-    pub fn check(&self, devices: &[Device]) -> Result<(), CapError> {
-        match self.named.iter().find(|(id, _)| devices.iter().all(|device| device.id != *id)) {
-            None => Ok(()),
-            Some((id, _)) => Err(CapError::UnknownDevice {
-                device: id.clone(),
-                known: devices.iter().map(|device| device.id.clone()).collect(),
-            }),
-        }
+    /// A name means none of them, or several, or two names mean the same.
+    pub fn of(&self, devices: &[Device]) -> Result<Vec<Option<Cap>>, CapError> {
+        let named = self.0.of_devices(devices)?;
+        Ok(named.into_iter().map(|cap| cap.or(self.0.each)).collect())
     }
 }
 
-/// What Berth may use of `device`: the least of its cap and of what is free less the margin
-/// (`None`: [`default_margin`]). A negative cap replaces the margin. Zero where nothing is left.
-pub fn budget(device: &Device, caps: &VramCaps, margin: Option<Bytes>) -> Bytes {
-    let margin = margin.unwrap_or_else(|| default_margin(device));
-    within(caps.of(&device.id), device.total_bytes, device.free_bytes, margin)
+/// What stays free of each memory, as a host profile says it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Margins(List<Bytes>);
+
+impl Margins {
+    /// Reads one margin for each memory, the host's among them (see [`parse_margin`]), a list of them by name, as
+    /// `cuda0=1,host=2`, or both, as `512MiB,host=2`.
+    ///
+    /// # Errors
+    /// A margin is no size, a name stands twice, or an entry after the first has no name.
+    pub fn parse(text: &str) -> Result<Margins, CapError> {
+        let list = List::parse(text, parse_margin)?;
+        match list.named.iter().filter(|(name, _)| names::is_host(name)).count() {
+            0..=1 => Ok(Margins(list)),
+            _ => Err(CapError::twice("the host")),
+        }
+    }
+
+    /// The margin of each device, in their order. What an entry says of a device by name is over what the device's
+    /// own section says ([`Device::margin_bytes`]), that over the margin for all, and that over
+    /// [`default_margin`].
+    ///
+    /// # Errors
+    /// A name means none of them, or several, or two names mean the same.
+    pub fn of(&self, devices: &[Device]) -> Result<Vec<Bytes>, CapError> {
+        let named = self.0.of_devices(devices)?.into_iter().zip(devices);
+        let margin = |(named, device): (Option<Bytes>, &Device)| {
+            let said = named.or(device.margin_bytes).or(self.0.each);
+            said.unwrap_or_else(|| default_margin(device))
+        };
+        Ok(named.map(margin).collect())
+    }
+
+    /// The margin of the host: by name, over the margin for all, over [`default_host_margin`].
+    pub fn of_host(&self, host: &Host) -> Bytes {
+        self.0.of_host().or(self.0.each).unwrap_or_else(|| default_host_margin(host))
+    }
 }
 
-/// The budget of each device, in their order.
+/// The budget of each device, in their order: the least of its cap and of what is free less its margin. A negative
+/// cap replaces the margin. Zero where nothing is left.
 ///
 /// # Errors
-/// The caps name a device that is not among them.
+/// The caps or the margins name a device that is not among them.
 pub fn budgets(
     devices: &[Device],
     caps: &VramCaps,
-    margin: Option<Bytes>,
+    margins: &Margins,
 ) -> Result<Vec<Bytes>, CapError> {
-    caps.check(devices)?;
-    Ok(devices.iter().map(|device| budget(device, caps, margin)).collect())
+    let limits = caps.of(devices)?.into_iter().zip(margins.of(devices)?);
+    let budget = |(device, (cap, margin)): (&Device, (Option<Cap>, Bytes))| {
+        within(cap, device.total_bytes, device.free_bytes, margin)
+    };
+    Ok(devices.iter().zip(limits).map(budget).collect())
 }
 
-/// What Berth may use of the host's memory: the least of the cap and of what is available less the
-/// margin (`None`: [`default_host_margin`]). A percentage is of all memory that the process could
-/// have: the total, or the control group's limit. A negative cap replaces the margin.
-pub fn host_budget(host: &Host, max_ram: Option<Cap>, margin: Option<Bytes>) -> Bytes {
-    let total =
-        host.cgroup_limit_bytes.map_or(host.total_bytes, |limit| limit.min(host.total_bytes));
-    let margin = margin.unwrap_or_else(|| default_host_margin(host));
-    within(max_ram, total, host.available_bytes, margin)
+/// What Berth may use of the host's memory: the least of the cap and of what is available less the margin. A
+/// percentage is of all memory that the process could have: the total, or the control group's limit. A negative cap
+/// replaces the margin.
+pub fn host_budget(host: &Host, max_ram: Option<Cap>, margins: &Margins) -> Bytes {
+    within(max_ram, host_total(host), host.available_bytes, margins.of_host(host))
+}
+
+/// How much of the host's `budget` may be page-locked under a limit.
+pub fn pinned_budget(host: &Host, max_pinned: Cap, budget: Bytes) -> Bytes {
+    within(Some(max_pinned), host_total(host), budget, Bytes::ZERO)
+}
+
+/// All memory that a process of the host could have.
+fn host_total(host: &Host) -> Bytes {
+    host.cgroup_limit_bytes.map_or(host.total_bytes, |limit| limit.min(host.total_bytes))
 }
 
 /// What stays free on a device where nobody says otherwise: nothing on a virtual one, which nobody
@@ -128,9 +151,7 @@ pub fn default_margin(device: &Device) -> Bytes {
 /// What stays free on the host where nobody says otherwise: [`HOST_MARGIN_MIN`] or a
 /// [`HOST_MARGIN_PART`]th of what the process could have.
 pub fn default_host_margin(host: &Host) -> Bytes {
-    let total =
-        host.cgroup_limit_bytes.map_or(host.total_bytes, |limit| limit.min(host.total_bytes));
-    HOST_MARGIN_MIN.max(Bytes(total.0 / HOST_MARGIN_PART))
+    HOST_MARGIN_MIN.max(Bytes(host_total(host).0 / HOST_MARGIN_PART))
 }
 
 fn within(cap: Option<Cap>, total: Bytes, free: Bytes, margin: Bytes) -> Bytes {

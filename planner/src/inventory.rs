@@ -8,18 +8,22 @@
 //! `total_bytes` for the host; each rate is a positive finite number and says where it comes from.
 
 pub mod host;
+pub mod names;
 pub mod nvml;
 pub mod profile;
+pub mod speeds;
 
 use std::path::Path;
 
 use std::fmt;
 
-use protocol::Bytes;
+use protocol::plan::DeviceBackend;
+use protocol::{Bytes, Phase};
 use serde::Serialize;
 
 pub use host::HostError;
 pub use profile::{Profile, ProfileError};
+pub use speeds::Speeds;
 
 use profile::{DeviceProfile, ProfileDevices};
 
@@ -63,12 +67,15 @@ pub struct Host {
     pub cpu: String,
     /// Whether components may be computed on the host; `false`: it only feeds devices.
     pub compute: bool,
-    /// f32 operations per second of all cores together (a multiply-add counts as two).
-    pub f32_flops_per_s: Rate,
-    /// Bytes per second between the CPU and its memory, all cores together.
-    pub memory_bytes_per_s: Rate,
+    /// All cores together.
+    #[serde(flatten)]
+    pub speeds: Speeds,
     /// Bytes per second from the disk that holds the models, outside the page cache.
     pub storage_bytes_per_s: Rate,
+    /// Bytes per second from files that are in the page cache.
+    pub page_cache_bytes_per_s: Rate,
+    /// Whether the files' state in this machine's page cache counts: not where the storage is imagined.
+    pub page_cache: bool,
 }
 
 /// One device that components can be placed on.
@@ -90,17 +97,19 @@ pub struct Device {
     pub free_bytes: Bytes,
     /// What processes have allocated already.
     pub used_by_others_bytes: Bytes,
+    /// What stays free of it, where its profile says so of this very device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub margin_bytes: Option<Bytes>,
     /// The device shares the host's memory: one pool with [`Host::available_bytes`], not a second
     /// budget. Such a device is used only when named.
     pub integrated: bool,
     /// Bytes per second from host memory to the device.
     pub link_bytes_per_s: Rate,
-    /// f32 operations per second (a multiply-add counts as two).
-    pub f32_flops_per_s: Rate,
-    /// f16 or bf16 matrix operations per second, accumulated in f32, without sparsity.
-    pub half_flops_per_s: Rate,
-    /// Bytes per second between the device's processors and its memory.
-    pub memory_bytes_per_s: Rate,
+    /// Bytes per second from the device to host memory.
+    pub link_back_bytes_per_s: Rate,
+    /// Its processors.
+    #[serde(flatten)]
+    pub speeds: Speeds,
     /// What the process takes of the device besides Berth's own regions: context, modules,
     /// libraries.
     pub overhead_bytes: Bytes,
@@ -114,8 +123,12 @@ pub struct Device {
     pub fail_allocation: Option<u32>,
     /// Virtual devices only: the copy over the link (counted from 1) that fails, for tests of failure.
     pub fail_copy: Option<u32>,
-    /// Virtual devices only: what someone else takes between plan and load, for tests of failure.
+    /// Virtual devices only: what someone else takes, for tests of failure.
     pub taken_bytes: Bytes,
+    /// Virtual devices only: the phase at whose start it is taken; `None` for between plan and load.
+    pub taken_in: Option<Phase>,
+    /// Virtual devices only: how fast it computes, as a part of the host kernels' speed; 1 for others.
+    pub speed: f64,
     /// Operations that it cannot do, by name: the host does them.
     pub unsupported: Vec<String>,
 }
@@ -178,23 +191,53 @@ impl Inventory {
     }
 
     /// The machine that a profile describes; what it leaves out of the host is taken from this
-    /// machine.
+    /// machine. A listed device whose uuid is that of one that is here has the memory that this has now.
     ///
     /// # Errors
     /// The host's memory cannot be read.
     pub fn from_profile(profile: &Profile) -> Result<Inventory, HostError> {
         let this_host = Host::of_this_machine()?;
         let mut inventory = Self::from_profile_on(profile, &this_host);
-        if profile.devices == ProfileDevices::Detect {
-            (inventory.devices, inventory.why_no_devices) = detected_devices(&inventory.host);
+        match &profile.devices {
+            ProfileDevices::Detect => {
+                (inventory.devices, inventory.why_no_devices) = detected_devices(&inventory.host);
+            }
+            ProfileDevices::Listed(listed) if listed.iter().any(|device| device.uuid.is_some()) => {
+                let (here, _) = detected_devices(&inventory.host);
+                inventory.take_memory_of(&here);
+            }
+            ProfileDevices::Listed(_) => {}
         }
         Ok(inventory)
+    }
+
+    /// Takes the memory of devices that are here for those that are the same by their uuid.
+    fn take_memory_of(&mut self, here: &[Device]) {
+        for device in self.devices.iter_mut().filter(|device| device.uuid.is_some()) {
+            if let Some(same) = here.iter().find(|other| other.uuid == device.uuid) {
+                device.total_bytes = same.total_bytes;
+                device.free_bytes = same.free_bytes;
+                device.used_by_others_bytes = same.used_by_others_bytes;
+                device.driver = same.driver.clone();
+                device.pcie = same.pcie.clone();
+            }
+        }
     }
 
     /// [`Inventory::from_profile`] with `this_host` given, and nothing read: a profile that asks
     /// for detection has no devices here.
     pub fn from_profile_on(profile: &Profile, this_host: &Host) -> Inventory {
-        let host = profile.host.over(&profile.name, this_host);
+        let name = match profile.name.as_str() {
+            Self::THIS_MACHINE => &this_host.name,
+            name => name,
+        };
+        let mut host = profile.host.over(name, this_host);
+        if profile.devices == ProfileDevices::Detect {
+            // It is this machine, which has no more than it has, whatever is said of it.
+            host.total_bytes = host.total_bytes.min(this_host.total_bytes);
+            host.available_bytes = host.available_bytes.min(this_host.available_bytes);
+            host.cgroup_limit_bytes = this_host.cgroup_limit_bytes;
+        }
         let listed: &[DeviceProfile] = match &profile.devices {
             ProfileDevices::Detect => &[],
             ProfileDevices::Listed(devices) => devices,
@@ -225,6 +268,24 @@ impl Inventory {
     /// The device named `id`.
     pub fn device(&self, id: &str) -> Option<&Device> {
         self.devices.iter().find(|device| device.id == id)
+    }
+}
+
+impl Device {
+    /// How the executor reaches it, without what a profile lets fail or go for tests.
+    pub fn undisturbed_backend(&self) -> DeviceBackend {
+        match self.kind {
+            DeviceKind::Virtual => DeviceBackend::Virtual {
+                link_bytes_per_s: self.link_bytes_per_s.value,
+                fail_allocation: None,
+                fail_copy: None,
+                taken_bytes: Bytes::ZERO,
+                taken_in: None,
+                speed: self.speed,
+                unsupported: self.unsupported.clone(),
+            },
+            DeviceKind::Cuda => DeviceBackend::Cuda { uuid: self.uuid.clone() },
+        }
     }
 }
 

@@ -8,14 +8,16 @@ pub mod pins;
 pub mod tile;
 
 use protocol::Bytes;
-use protocol::plan::{MappingPolicy, VaeTile};
+use protocol::plan::MappingPolicy;
 use serde::Serialize;
 
-use crate::budget::{Cap, CapError, VramCaps, budgets, host_budget, parse_margin};
+use crate::budget::{
+    Cap, CapError, Margins, VramCaps, budgets, host_budget, parse_limit, pinned_budget,
+};
 use crate::inventory::Inventory;
 use lora::{LoraError, LoraWish, parse_loras};
 use pins::{PinError, Pins};
-use tile::{TileError, parse_tile};
+use tile::{TileError, TileWish, parse_tile};
 
 /// What a plan is to be best at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
@@ -39,7 +41,9 @@ pub struct Wishes {
     pub max_ram: Option<String>,
     /// `--optimize`: an [`Objective`]'s name.
     pub optimize: Option<String>,
-    /// What stays free on each device and on the host: [`parse_margin`]. Host profiles only.
+    /// Page-locked host memory: [`parse_limit`]. Host profiles only.
+    pub max_pinned: Option<String>,
+    /// What stays free on devices and on the host: [`Margins::parse`]. Host profiles only.
     pub margin: Option<String>,
     /// `--backend`: [`Pins::parse`].
     pub backend: Option<String>,
@@ -49,6 +53,10 @@ pub struct Wishes {
     pub split_mode: Option<String>,
     /// `--lookahead`: [`Pins::parse`].
     pub lookahead: Option<String>,
+    /// Where components may compute: [`Pins::within`]. Host profiles only.
+    pub allow: Option<String>,
+    /// Where components must not compute: [`Pins::within`]. Host profiles only.
+    pub forbid: Option<String>,
     /// `--vae-tile`: [`parse_tile`].
     pub vae_tile: Option<String>,
     /// `--mmap-policy`: a [`MappingPolicy`]'s name.
@@ -91,14 +99,16 @@ pub struct Policy {
     pub max_vram: VramCaps,
     /// Cap of host memory.
     pub max_ram: Option<Cap>,
-    /// Left free on each device and on the host; `None` for the defaults of [`crate::budget`].
-    pub margin: Option<Bytes>,
+    /// Limit of page-locked host memory.
+    pub max_pinned: Option<Cap>,
+    /// Left free on devices and on the host.
+    pub margins: Margins,
     /// What the plan is to be best at.
     pub optimize: Objective,
     /// What is pinned of places.
     pub pins: Pins,
-    /// Pieces of the VAE; `None` for the whole picture at once.
-    pub vae_tile: Option<VaeTile>,
+    /// Pieces of the VAE.
+    pub vae_tile: TileWish,
     /// What happens to the pages of weight files.
     pub mapping_policy: MappingPolicy,
     /// LoRA files in the order in which they are applied.
@@ -115,11 +125,14 @@ impl Wishes {
             max_vram: or(self.max_vram, &below.max_vram),
             max_ram: or(self.max_ram, &below.max_ram),
             optimize: or(self.optimize, &below.optimize),
+            max_pinned: or(self.max_pinned, &below.max_pinned),
             margin: or(self.margin, &below.margin),
             backend: or(self.backend, &below.backend),
             params_backend: or(self.params_backend, &below.params_backend),
             split_mode: or(self.split_mode, &below.split_mode),
             lookahead: or(self.lookahead, &below.lookahead),
+            allow: or(self.allow, &below.allow),
+            forbid: or(self.forbid, &below.forbid),
             vae_tile: or(self.vae_tile, &below.vae_tile),
             mmap_policy: or(self.mmap_policy, &below.mmap_policy),
             lora: self.lora.or_else(|| below.lora.clone()),
@@ -134,19 +147,21 @@ impl Policy {
     /// # Errors
     /// One of them cannot be read.
     pub fn of(wishes: &Wishes) -> Result<Policy, PolicyError> {
-        let Wishes { max_vram, max_ram, optimize, margin, .. } = wishes;
+        let Wishes { max_vram, max_ram, max_pinned, optimize, margin, .. } = wishes;
         Ok(Policy {
             max_vram: max_vram.as_deref().map(VramCaps::parse).transpose()?.unwrap_or_default(),
             max_ram: max_ram.as_deref().map(Cap::parse).transpose()?,
-            margin: margin.as_deref().map(parse_margin).transpose()?,
+            max_pinned: max_pinned.as_deref().map(parse_limit).transpose()?,
+            margins: margin.as_deref().map(Margins::parse).transpose()?.unwrap_or_default(),
             optimize: optimize.as_deref().map(parse_objective).transpose()?.unwrap_or_default(),
             pins: Pins::parse(
                 wishes.backend.as_deref(),
                 wishes.params_backend.as_deref(),
                 wishes.split_mode.as_deref(),
                 wishes.lookahead.as_deref(),
-            )?,
-            vae_tile: wishes.vae_tile.as_deref().map(parse_tile).transpose()?.flatten(),
+            )?
+            .within(wishes.allow.as_deref(), wishes.forbid.as_deref())?,
+            vae_tile: wishes.vae_tile.as_deref().map(parse_tile).transpose()?.unwrap_or_default(),
             mapping_policy: wishes
                 .mmap_policy
                 .as_deref()
@@ -158,13 +173,28 @@ impl Policy {
         })
     }
 
-    /// The budgets that this policy gives on an inventory.
+    /// The budgets that this policy gives on an inventory. What an integrated device takes is taken of the host: its
+    /// budget is never above the host's.
     pub fn budgets(&self, inventory: &Inventory) -> Result<Budgets, CapError> {
+        let Inventory { devices, host, .. } = inventory;
+        let budget = host_budget(host, self.max_ram, &self.margins);
+        let ceiling = host_budget(host, None, &self.margins).max(budget);
+        let shared = |budgets: Vec<Bytes>, of_host: Bytes| -> Vec<Bytes> {
+            let each = budgets.into_iter().zip(devices);
+            each.map(|(bytes, device)| if device.integrated { bytes.min(of_host) } else { bytes })
+                .collect()
+        };
+        let capped = shared(budgets(devices, &self.max_vram, &self.margins)?, budget);
+        let largest = shared(budgets(devices, &VramCaps::default(), &self.margins)?, ceiling);
+        // A negative cap leaves less free than the margin, which the largest cap keeps.
+        let largest =
+            largest.into_iter().zip(&capped).map(|(largest, budget)| largest.max(*budget));
         Ok(Budgets {
-            devices: budgets(&inventory.devices, &self.max_vram, self.margin)?,
-            ceilings: budgets(&inventory.devices, &VramCaps::default(), self.margin)?,
-            host: host_budget(&inventory.host, self.max_ram, self.margin),
-            host_ceiling: host_budget(&inventory.host, None, self.margin),
+            ceilings: largest.collect(),
+            devices: capped,
+            host: budget,
+            host_ceiling: ceiling,
+            pinned: self.max_pinned.map(|limit| pinned_budget(host, limit, budget)),
         })
     }
 }
@@ -222,4 +252,9 @@ pub struct Budgets {
     pub host: Bytes,
     /// For the host, what the largest cap would give.
     pub host_ceiling: Bytes,
+    /// Page-locked memory of the host, part of its budget; `None` for no limit of its own.
+    pub pinned: Option<Bytes>,
 }
+
+#[cfg(test)]
+mod tests;

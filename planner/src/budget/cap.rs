@@ -40,14 +40,14 @@ pub enum CapError {
     },
     /// An entry of a list names no device.
     #[error(
-        "`{entry}` names no device; hint: write one amount for each device, or a list such as cuda0=12,cuda1=6.5"
+        "`{entry}` names no device; hint: write one amount for each device, or a list such as cuda0=12,cuda1=6.5, in which an amount for all others stands first, as 8,cuda1=6"
     )]
     Unnamed {
         /// The entry.
         entry: String,
     },
-    /// A device has two caps.
-    #[error("{device} has two budgets; hint: name each device once")]
+    /// A device has two values.
+    #[error("{device} has two amounts; hint: name each device once")]
     Twice {
         /// The device.
         device: String,
@@ -64,6 +64,28 @@ pub enum CapError {
         /// The devices there are.
         known: Vec<String>,
     },
+    /// A name that several devices begin with.
+    #[error("`{device}` may be any of {}; hint: write more of the name", several.join(", "))]
+    Ambiguous {
+        /// The name that was given.
+        device: String,
+        /// The devices that it may mean.
+        several: Vec<String>,
+    },
+    /// The host among the devices.
+    #[error(
+        "`{name}` is no device with memory of its own; hint: --max-ram limits the host's memory"
+    )]
+    Host {
+        /// The name that was given.
+        name: String,
+    },
+    /// A limit that is what something else leaves.
+    #[error("`{text}` is no limit; hint: write an amount as 2GiB, or a part of all memory as 10%")]
+    Relative {
+        /// What was written.
+        text: String,
+    },
 }
 
 impl Cap {
@@ -74,9 +96,8 @@ impl Cap {
     /// It is none of these, it is zero, or a percentage is above 100.
     pub fn parse(text: &str) -> Result<Cap, CapError> {
         let text = text.trim();
-        let start = || text.chars().take(80).collect::<String>();
-        let unreadable = || CapError::Unreadable { text: start() };
-        let zero = || CapError::Zero { text: start() };
+        let unreadable = || CapError::Unreadable { text: start(text) };
+        let zero = || CapError::Zero { text: start(text) };
         if let Some(kept) = text.strip_prefix('-') {
             return match parse_size(kept).ok_or_else(unreadable)? {
                 Bytes::ZERO => Err(zero()),
@@ -88,7 +109,7 @@ impl Cap {
             return match percent {
                 0.0 => Err(zero()),
                 0.0..=100.0 => Ok(Cap::Percent(percent)),
-                _ => Err(CapError::AboveAll { text: start() }),
+                _ => Err(CapError::AboveAll { text: start(text) }),
             };
         }
         match parse_size(text).ok_or_else(unreadable)? {
@@ -98,19 +119,46 @@ impl Cap {
     }
 }
 
-/// Reads what stays free: `1` (GiB), `512MiB`, `0`.
+/// Reads what stays free of one memory: `1` (GiB), `512MiB`, `0`.
 ///
 /// # Errors
 /// It is no size.
 pub fn parse_margin(text: &str) -> Result<Bytes, CapError> {
-    let text = text.trim();
-    parse_size(text).ok_or_else(|| CapError::Unreadable { text: text.chars().take(80).collect() })
+    parse_size(text.trim()).ok_or_else(|| CapError::Unreadable { text: start(text) })
+}
+
+/// Reads a limit that does not depend on what is free: as [`Cap::parse`], without its negative form.
+///
+/// # Errors
+/// It is no cap, or a negative one.
+pub fn parse_limit(text: &str) -> Result<Cap, CapError> {
+    match Cap::parse(text)? {
+        Cap::FreeLess(_) => Err(CapError::Relative { text: start(text) }),
+        cap => Ok(cap),
+    }
 }
 
 impl CapError {
     pub(super) fn unnamed(entry: &str) -> CapError {
-        CapError::Unnamed { entry: entry.trim().chars().take(80).collect() }
+        CapError::Unnamed { entry: start(entry) }
     }
+
+    pub(super) fn twice(device: &str) -> CapError {
+        CapError::Twice { device: start(device) }
+    }
+
+    pub(super) fn unknown(device: &str, known: Vec<String>) -> CapError {
+        CapError::UnknownDevice { device: start(device), known }
+    }
+
+    pub(super) fn several(device: &str, several: Vec<String>) -> CapError {
+        CapError::Ambiguous { device: start(device), several }
+    }
+}
+
+/// As much of a wrong text as an error repeats.
+fn start(text: &str) -> String {
+    text.trim().chars().take(80).collect()
 }
 
 /// A size with a unit, or a bare number of GiB.

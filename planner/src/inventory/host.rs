@@ -11,7 +11,8 @@ use std::{fs, io};
 
 use protocol::Bytes;
 
-use super::{Host, Rate};
+use super::speeds::HOST_STARTS_PER_S;
+use super::{Host, Rate, Speeds};
 
 /// f32 operations per second assumed of a core with AVX-512: two 16-lane multiply-adds a cycle near
 /// 2 GHz would be 128e9; kernels reach most of it.
@@ -92,11 +93,24 @@ impl Host {
             cores,
             cpu: cpu.unwrap_or_else(|| format!("unknown {} CPU", std::env::consts::ARCH)),
             compute: true,
-            f32_flops_per_s: assumed_flops(cores),
-            memory_bytes_per_s: assumed_memory_rate(cores),
+            speeds: host_speeds(assumed_flops(cores), assumed_memory_rate(cores)),
             storage_bytes_per_s: Rate::assumed(STORAGE_BYTES_PER_S),
+            page_cache_bytes_per_s: assumed_page_cache_rate(assumed_memory_rate(cores)),
+            page_cache: true,
         })
     }
+}
+
+/// The speeds of a host with this f32 rate and this memory: its kernels compute in f32 whatever weights are stored in.
+pub(crate) fn host_speeds(f32_flops: Rate, memory_bytes: Rate) -> Speeds {
+    let half_flops = Rate::assumed(f32_flops.value);
+    Speeds::new(f32_flops, half_flops, memory_bytes, HOST_STARTS_PER_S)
+}
+
+/// The rate at which one thread is assumed to copy out of the page cache: one of those
+/// that fill the memory's channels.
+pub(crate) fn assumed_page_cache_rate(memory: Rate) -> Rate {
+    Rate::assumed(memory.value.min(MEMORY_BYTES_PER_S_PER_CORE))
 }
 
 /// The f32 rate assumed of `cores` cores of this machine's instruction set.

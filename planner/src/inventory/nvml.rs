@@ -18,7 +18,8 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use protocol::Bytes;
 
-use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, device_id};
+use super::speeds::CUDA_STARTS_PER_S;
+use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, Speeds, device_id};
 use visible::{Choice, GpuNames};
 
 /// NVML's library, as the driver installs it.
@@ -188,6 +189,11 @@ impl<'nvml> Gpu<'nvml> {
             _ => 1.0,
         };
         let memory_bytes_per_s = Rate::assumed(whole.memory_bytes_per_s * share);
+        // An integrated GPU reads the host's memory itself.
+        let link = match integrated {
+            true => memory_bytes_per_s,
+            false => Rate::assumed(whole.link.bytes_per_s()),
+        };
         Ok(Device {
             id,
             kind: DeviceKind::Cuda,
@@ -196,16 +202,16 @@ impl<'nvml> Gpu<'nvml> {
             total_bytes: total,
             free_bytes: if integrated { free.min(host.available_bytes) } else { free }.min(total),
             used_by_others_bytes: used,
+            margin_bytes: None,
             integrated,
-            // An integrated GPU reads the host's memory itself.
-            link_bytes_per_s: if integrated {
-                memory_bytes_per_s
-            } else {
-                Rate::assumed(whole.link.bytes_per_s())
-            },
-            f32_flops_per_s: Rate::assumed(whole.f32_flops_per_s * share),
-            half_flops_per_s: Rate::assumed(whole.half_flops_per_s * share),
-            memory_bytes_per_s,
+            link_bytes_per_s: link,
+            link_back_bytes_per_s: link,
+            speeds: Speeds::new(
+                Rate::assumed(whole.f32_flops_per_s * share),
+                Rate::assumed(whole.half_flops_per_s * share),
+                memory_bytes_per_s,
+                CUDA_STARTS_PER_S,
+            ),
             overhead_bytes: ASSUMED_CONTEXT_BYTES,
             overhead_source: Source::Assumed,
             driver,
@@ -213,6 +219,8 @@ impl<'nvml> Gpu<'nvml> {
             fail_allocation: None,
             fail_copy: None,
             taken_bytes: Bytes::ZERO,
+            taken_in: None,
+            speed: 1.0,
             unsupported: Vec::new(),
         })
     }

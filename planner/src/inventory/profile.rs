@@ -10,15 +10,18 @@
 //! [`DEVICES_MAX`] devices.
 
 mod file;
+pub mod layers;
 pub mod shipped;
 pub mod values;
+pub mod written;
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use protocol::Bytes;
+use protocol::{Bytes, Phase};
 
-use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, host};
+use super::speeds::{CUDA_STARTS_PER_S, HOST_STARTS_PER_S};
+use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, Speeds, host};
 use crate::policy::Wishes;
 
 /// The largest profile that is read. The shipped ones are near 2 KiB.
@@ -30,7 +33,9 @@ pub const DEVICES_MAX: usize = 16;
 /// A loaded profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// Its name, which the inventory shows as its source.
+    /// Its name, which the inventory shows as its source; [`Inventory::THIS_MACHINE`] where nobody gave one.
+    ///
+    /// [`Inventory::THIS_MACHINE`]: super::Inventory::THIS_MACHINE
     pub name: String,
     /// What it describes, in a sentence.
     pub description: String,
@@ -83,6 +88,8 @@ pub struct DeviceProfile {
     pub total_bytes: Bytes,
     /// What others use of it; the rest is free.
     pub used_by_others_bytes: Bytes,
+    /// What stays free of it.
+    pub margin_bytes: Option<Bytes>,
     /// Whether it shares the host's memory.
     pub integrated: bool,
     /// Bytes per second from host memory.
@@ -102,8 +109,12 @@ pub struct DeviceProfile {
     pub fail_allocation: Option<u32>,
     /// The copy over the link (from 1) that fails; virtual devices only.
     pub fail_copy: Option<u32>,
-    /// What someone else takes between plan and load; virtual devices only.
+    /// What someone else takes; virtual devices only.
     pub taken_bytes: Bytes,
+    /// The phase at whose start it is taken; `None` for between plan and load.
+    pub taken_in: Option<Phase>,
+    /// How fast it computes, as a part of the host kernels' speed; virtual devices only.
+    pub speed: f64,
     /// Operations that it cannot do, by name; virtual devices only.
     pub unsupported: Vec<String>,
 }
@@ -164,6 +175,12 @@ impl Profile {
         Profile::parse(&read_capped(path)?, argument)
     }
 
+    /// Whether the host's memory is this machine's, not one that the profile imagines.
+    pub fn memory_is_here(&self) -> bool {
+        let HostProfile { memory_bytes, available_bytes, .. } = self.host;
+        self.devices == ProfileDevices::Detect || (memory_bytes, available_bytes) == (None, None)
+    }
+
     /// Reads a profile from its text; `origin` names it in errors.
     ///
     /// # Errors
@@ -174,6 +191,20 @@ impl Profile {
 }
 
 impl HostProfile {
+    /// These values, and those of `below` where there are none.
+    fn or(self, below: HostProfile) -> HostProfile {
+        HostProfile {
+            memory_bytes: self.memory_bytes.or(below.memory_bytes),
+            available_bytes: self.available_bytes.or(below.available_bytes),
+            cores: self.cores.or(below.cores),
+            cpu: self.cpu.or(below.cpu),
+            compute: self.compute.or(below.compute),
+            f32_flops_per_s: self.f32_flops_per_s.or(below.f32_flops_per_s),
+            memory_bytes_per_s: self.memory_bytes_per_s.or(below.memory_bytes_per_s),
+            storage_bytes_per_s: self.storage_bytes_per_s.or(below.storage_bytes_per_s),
+        }
+    }
+
     /// This profile's values over those of `this_host`.
     pub fn over(&self, name: &str, this_host: &Host) -> Host {
         let total_bytes = self.memory_bytes.unwrap_or(this_host.total_bytes);
@@ -187,6 +218,13 @@ impl HostProfile {
         let cores = self.cores.unwrap_or(this_host.cores);
         let rate =
             |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
+        let (flops, memory) = match self.cores {
+            Some(cores) => (host::assumed_flops(cores), host::assumed_memory_rate(cores)),
+            None => (this_host.speeds.f32_flops_per_s, this_host.speeds.memory_bytes_per_s),
+        };
+        let declared = [self.f32_flops_per_s, self.memory_bytes_per_s];
+        let as_here = self.cores.is_none() && declared == [None, None];
+        let memory = rate(self.memory_bytes_per_s, memory);
         Host {
             name: name.to_owned(),
             total_bytes,
@@ -195,15 +233,16 @@ impl HostProfile {
             cores,
             cpu: self.cpu.clone().unwrap_or_else(|| this_host.cpu.clone()),
             compute: self.compute.unwrap_or(true),
-            f32_flops_per_s: rate(
-                self.f32_flops_per_s,
-                self.cores.map_or(this_host.f32_flops_per_s, host::assumed_flops),
-            ),
-            memory_bytes_per_s: rate(
-                self.memory_bytes_per_s,
-                self.cores.map_or(this_host.memory_bytes_per_s, host::assumed_memory_rate),
-            ),
+            speeds: match as_here {
+                true => this_host.speeds.clone(),
+                false => host::host_speeds(rate(self.f32_flops_per_s, flops), memory),
+            },
             storage_bytes_per_s: rate(self.storage_bytes_per_s, this_host.storage_bytes_per_s),
+            page_cache_bytes_per_s: match as_here {
+                true => this_host.page_cache_bytes_per_s,
+                false => host::assumed_page_cache_rate(memory),
+            },
+            page_cache: self.storage_bytes_per_s.is_none() && this_host.page_cache,
         }
     }
 }
@@ -211,10 +250,6 @@ impl HostProfile {
 impl DeviceProfile {
     /// The device as the inventory has it, beside its `host`.
     pub fn to_device(&self, id: String, host: &Host) -> Device {
-        let rate =
-            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
-        let assumed = |rate: Rate| Rate::assumed(rate.value);
-        let f32_flops_per_s = rate(self.f32_flops_per_s, assumed(host.f32_flops_per_s));
         let free = self.total_bytes.saturating_sub(self.used_by_others_bytes);
         let default_name = match self.kind {
             DeviceKind::Cuda => "GPU of the profile",
@@ -233,11 +268,11 @@ impl DeviceProfile {
             total_bytes: self.total_bytes,
             free_bytes: if self.integrated { free.min(host.available_bytes) } else { free },
             used_by_others_bytes: self.used_by_others_bytes,
+            margin_bytes: self.margin_bytes,
             integrated: self.integrated,
             link_bytes_per_s: Rate::declared(self.link_bytes_per_s),
-            f32_flops_per_s,
-            half_flops_per_s: rate(self.half_flops_per_s, f32_flops_per_s),
-            memory_bytes_per_s: rate(self.memory_bytes_per_s, assumed(host.memory_bytes_per_s)),
+            link_back_bytes_per_s: Rate::declared(self.link_bytes_per_s),
+            speeds: self.speeds(host),
             overhead_bytes,
             overhead_source,
             driver: None,
@@ -245,8 +280,32 @@ impl DeviceProfile {
             fail_allocation: self.fail_allocation,
             fail_copy: self.fail_copy,
             taken_bytes: self.taken_bytes,
+            taken_in: self.taken_in,
+            speed: self.speed,
             unsupported: self.unsupported.clone(),
         }
+    }
+}
+
+impl DeviceProfile {
+    /// What is declared over what the host's kernels do at this speed.
+    fn speeds(&self, host: &Host) -> Speeds {
+        let own = host.speeds.scaled(self.speed);
+        let declared = [self.f32_flops_per_s, self.half_flops_per_s, self.memory_bytes_per_s];
+        if self.kind == DeviceKind::Virtual && declared == [None; 3] {
+            return own;
+        }
+        let rate = |declared: Option<f64>, otherwise: Rate| {
+            declared.map_or(Rate::assumed(otherwise.value), Rate::declared)
+        };
+        let f32_flops = rate(self.f32_flops_per_s, own.f32_flops_per_s);
+        let half_flops = self.half_flops_per_s.map_or(f32_flops, Rate::declared);
+        let memory_bytes = rate(self.memory_bytes_per_s, own.memory_bytes_per_s);
+        let starts_per_s = match self.kind {
+            DeviceKind::Virtual => HOST_STARTS_PER_S * self.speed,
+            DeviceKind::Cuda => CUDA_STARTS_PER_S,
+        };
+        Speeds::new(f32_flops, half_flops, memory_bytes, starts_per_s)
     }
 }
 

@@ -13,9 +13,10 @@ pub(crate) fn host_of(total_bytes: Bytes, available_bytes: Bytes) -> Host {
         cores: 8,
         cpu: "Test CPU".to_owned(),
         compute: true,
-        f32_flops_per_s: Rate::measured(4e11),
-        memory_bytes_per_s: Rate::measured(4e10),
+        speeds: host::host_speeds(Rate::measured(4e11), Rate::measured(4e10)),
         storage_bytes_per_s: Rate::measured(2e9),
+        page_cache_bytes_per_s: Rate::measured(5e9),
+        page_cache: false,
     }
 }
 
@@ -30,11 +31,16 @@ pub(crate) fn device_of(id: &str, total_bytes: Bytes, free_bytes: Bytes) -> Devi
         total_bytes,
         free_bytes,
         used_by_others_bytes: total_bytes - free_bytes,
+        margin_bytes: None,
         integrated: false,
         link_bytes_per_s: Rate::declared(2e10),
-        f32_flops_per_s: Rate::declared(3e13),
-        half_flops_per_s: Rate::declared(6e13),
-        memory_bytes_per_s: Rate::declared(5e11),
+        link_back_bytes_per_s: Rate::declared(2e10),
+        speeds: Speeds::new(
+            Rate::declared(3e13),
+            Rate::declared(6e13),
+            Rate::declared(5e11),
+            speeds::CUDA_STARTS_PER_S,
+        ),
         overhead_bytes: Bytes::ZERO,
         overhead_source: Source::Declared,
         driver: None,
@@ -42,6 +48,8 @@ pub(crate) fn device_of(id: &str, total_bytes: Bytes, free_bytes: Bytes) -> Devi
         fail_allocation: None,
         fail_copy: None,
         taken_bytes: Bytes::ZERO,
+        taken_in: None,
+        speed: 1.0,
         unsupported: Vec::new(),
     }
 }
@@ -58,7 +66,7 @@ fn what_a_profile_leaves_out_is_this_machines() {
     assert_eq!(bare.host.total_bytes, Bytes::gib(16));
     assert_eq!(bare.host.available_bytes, Bytes::gib(12));
     assert_eq!((bare.host.cores, bare.host.compute), (8, true));
-    assert_eq!(bare.host.f32_flops_per_s, Rate::measured(4e11));
+    assert_eq!(bare.host.speeds.f32_flops_per_s, Rate::measured(4e11));
     assert_eq!(bare.why_no_devices.as_deref(), Some("the profile `bare` lists no device"));
 
     let other = inventory(
@@ -69,7 +77,7 @@ fn what_a_profile_leaves_out_is_this_machines() {
         (Bytes::gib(32), Bytes::gib(32))
     );
     // The measured rates are of eight cores: for four there is an assumption.
-    assert_eq!(other.host.f32_flops_per_s, host::assumed_flops(4));
+    assert_eq!(other.host.speeds.f32_flops_per_s, host::assumed_flops(4));
     assert_eq!(other.host.storage_bytes_per_s, Rate::declared(5e9));
 }
 
@@ -81,9 +89,13 @@ fn a_control_group_limits_this_machine_not_an_imagined_one() {
         ("name = \"a\"", Some(Bytes::gib(4))),
         ("name = \"a\"\n[host]\nmemory = \"64GiB\"", None),
         ("name = \"a\"\n[host]\navailable = \"8GiB\"", None),
+        // Detection is of this machine.
+        ("name = \"a\"\ndevices = \"detect\"\n[host]\nmemory = \"64GiB\"", Some(Bytes::gib(4))),
     ] {
         let profile = Profile::parse(text, "test").expect("a good profile");
         let inventory = Inventory::from_profile_on(&profile, &this_host);
+        let detects = profile.devices == ProfileDevices::Detect;
+        assert!(!detects || inventory.host.available_bytes == Bytes::gib(3), "{text}");
         assert_eq!(inventory.host.cgroup_limit_bytes, limit, "{text}");
     }
 }
@@ -119,7 +131,7 @@ fn devices_are_numbered_by_kind_in_file_order() {
 
     let card = mixed.device("cuda0").expect("listed");
     assert_eq!((card.free_bytes, card.used_by_others_bytes), (Bytes::gib(7), Bytes::gib(1)));
-    assert_eq!(card.half_flops_per_s, Rate::declared(10e12));
+    assert_eq!(card.speeds.half_flops_per_s, Rate::declared(10e12));
     assert_eq!(
         (card.overhead_bytes, card.overhead_source),
         (ASSUMED_CONTEXT_BYTES, Source::Assumed)
@@ -127,8 +139,8 @@ fn devices_are_numbered_by_kind_in_file_order() {
 
     let simulated = mixed.device("virtual0").expect("listed");
     assert_eq!((simulated.fail_allocation, simulated.overhead_bytes), (Some(3), Bytes::ZERO));
-    assert_eq!(simulated.f32_flops_per_s, Rate::assumed(4e11));
-    assert_eq!(simulated.memory_bytes_per_s, Rate::assumed(4e10));
+    assert_eq!(simulated.speeds.f32_flops_per_s, Rate::assumed(4e11));
+    assert_eq!(simulated.speeds.memory_bytes_per_s, Rate::assumed(4e10));
     assert_eq!(mixed.device("virtual1").expect("listed").overhead_bytes, Bytes::mib(64));
     assert_eq!(mixed.device("cuda1"), None);
 }

@@ -9,6 +9,7 @@
 //! Each is a list of `component=value`; a bare value is for `all`. What can be wrong with the text alone is
 //! refused here; whether it makes sense for a model on a machine is said by [`Pins::resolve`].
 
+mod limits;
 mod resolve;
 mod subject;
 
@@ -18,8 +19,8 @@ use protocol::limits::{LOOKAHEAD_MAX, ROW_SHARE_MAX};
 
 pub use resolve::Pin;
 
-/// The names of the host, beside the devices of the inventory.
-const HOST_NAMES: [&str; 2] = ["cpu", "host"];
+use crate::inventory::names;
+use limits::{ALLOW, FORBID, Places};
 
 /// As much of a wrong text as an error repeats.
 const SHOWN_CHARS_MAX: usize = 80;
@@ -78,6 +79,8 @@ pub struct Pins {
     params: Vec<Entry<Params>>,
     split: Vec<Entry<Split>>,
     lookahead: Vec<Entry<u32>>,
+    allow: Vec<Entry<Places>>,
+    forbid: Vec<Entry<Places>>,
 }
 
 impl Pins {
@@ -96,11 +99,24 @@ impl Pins {
             params: entries(PARAMS, params, params_of)?,
             split: entries(SPLIT, split, split_of)?,
             lookahead: entries(LOOKAHEAD, lookahead, lookahead_of)?,
+            ..Pins::default()
+        })
+    }
+
+    /// These pins, within the limits of a host profile: where components may be, and where they must not.
+    ///
+    /// # Errors
+    /// One of them is no list of `component=devices`.
+    pub fn within(self, allow: Option<&str>, forbid: Option<&str>) -> Result<Pins, PinError> {
+        Ok(Pins {
+            allow: entries(ALLOW, allow, limits::places)?,
+            forbid: entries(FORBID, forbid, limits::places)?,
+            ..self
         })
     }
 }
 
-/// A flag with an example for its hints.
+/// A flag, or a profile's key, with an example for its hints.
 #[derive(Clone, Copy)]
 struct Flag {
     name: &'static str,
@@ -178,7 +194,7 @@ fn devices(text: &str) -> Result<Devices, String> {
         };
         match name.trim().to_lowercase().as_str() {
             "" => Err("a device has no name".to_owned()),
-            name if HOST_NAMES.contains(&name) => Ok((HOST_NAMES[0].to_owned(), share)),
+            name if names::is_host(name) => Ok((names::HOST_NAMES[0].to_owned(), share)),
             name => Ok((name.to_owned(), share)),
         }
     };

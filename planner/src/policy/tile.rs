@@ -10,12 +10,24 @@ pub const OVERLAP: f64 = 0.25;
 /// What stands for tiling where only that is asked for, as stable-diffusion.cpp's `--vae-tiling` does.
 pub const DEFAULT_TILE: &str = "512:0.25";
 
+/// What is wished of the VAE's pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum TileWish {
+    /// Whatever is best, the whole picture at once where that fits as well.
+    #[default]
+    Chosen,
+    /// The whole picture at once.
+    Off,
+    /// Tiles of this size.
+    Of(VaeTile),
+}
+
 /// A size that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TileError {
     /// It is no size.
     #[error(
-        "`{text}` is no tile; hint: write off, or pixels from 1 to {SIDE_PIXELS_MAX} with an overlap from 0 to 0.5, as 512, 512x768 or 512:0.25"
+        "`{text}` is no tile; hint: write auto, off, or pixels from 1 to {SIDE_PIXELS_MAX} with an overlap from 0 to 0.5, as 512, 512x768 or 512:0.25"
     )]
     Unreadable {
         /// What was written.
@@ -35,14 +47,17 @@ pub enum TileError {
     },
 }
 
-/// Reads `off`, `512`, `512x768` or `512x768:0.25`: width, height and overlap.
+/// Reads `auto`, `off`, `512`, `512x768` or `512x768:0.25`: width, height and overlap.
 ///
 /// # Errors
 /// It is none of these, or out of range.
-pub fn parse_tile(text: &str) -> Result<Option<VaeTile>, TileError> {
+pub fn parse_tile(text: &str) -> Result<TileWish, TileError> {
     let text = text.trim();
     if text.eq_ignore_ascii_case("off") {
-        return Ok(None);
+        return Ok(TileWish::Off);
+    }
+    if text.eq_ignore_ascii_case("auto") {
+        return Ok(TileWish::Chosen);
     }
     let (size, overlap) = match text.split_once(':') {
         Some((size, overlap)) => (size, plain_number(overlap)),
@@ -54,7 +69,9 @@ pub fn parse_tile(text: &str) -> Result<Option<VaeTile>, TileError> {
         text.parse().ok().filter(|side| digits && (1..=SIDE_PIXELS_MAX).contains(side))
     };
     match (side(width), side(height), overlap.filter(|overlap| (0.0..=0.5).contains(overlap))) {
-        (Some(width), Some(height), Some(overlap)) => Ok(Some(VaeTile { width, height, overlap })),
+        (Some(width), Some(height), Some(overlap)) => {
+            Ok(TileWish::Of(VaeTile { width, height, overlap }))
+        }
         _ => Err(TileError::Unreadable { text: text.chars().take(80).collect() }),
     }
 }
@@ -63,9 +80,9 @@ pub fn parse_tile(text: &str) -> Result<Option<VaeTile>, TileError> {
 ///
 /// # Errors
 /// A side is.
-pub fn check_tile(tile: Option<VaeTile>, least: u32) -> Result<(), TileError> {
+pub fn check_tile(tile: TileWish, least: u32) -> Result<(), TileError> {
     match tile {
-        Some(VaeTile { width, height, .. }) if width.min(height) < least => {
+        TileWish::Of(VaeTile { width, height, .. }) if width.min(height) < least => {
             Err(TileError::TooSmall { width, height, least })
         }
         _ => Ok(()),
@@ -91,11 +108,15 @@ mod tests {
             ("64x32:0", Some((64, 32, 0.0))),
             ("16384:.125", Some((16_384, 16_384, 0.125))),
             (DEFAULT_TILE, Some((512, 512, OVERLAP))),
-            ("off", None),
-            ("OFF", None),
         ] {
-            let tile = parse_tile(text).expect(text);
-            assert_eq!(tile.map(|t| (t.width, t.height, t.overlap)), expected, "{text}");
+            let expected = expected
+                .map(|(width, height, overlap)| TileWish::Of(VaeTile { width, height, overlap }));
+            assert_eq!(parse_tile(text).ok(), expected, "{text}");
+        }
+        for (text, expected) in
+            [("off", TileWish::Off), ("OFF", TileWish::Off), ("auto", TileWish::Chosen)]
+        {
+            assert_eq!(parse_tile(text), Ok(expected), "{text}");
         }
     }
 
@@ -132,7 +153,7 @@ mod tests {
     fn a_tile_is_no_smaller_than_the_model_allows() {
         let tile = |text| parse_tile(text).expect(text);
         assert_eq!(check_tile(tile("16x64"), 16), Ok(()));
-        assert_eq!(check_tile(None, 16), Ok(()));
+        assert_eq!(check_tile(TileWish::Off, 16), Ok(()));
         let error = check_tile(tile("64x15"), 16).expect_err("15 is below 16");
         assert_eq!(error, TileError::TooSmall { width: 64, height: 15, least: 16 });
     }

@@ -68,9 +68,9 @@ fn ids_follow_the_bus_and_each_device_says_what_it_is() {
     );
     // The RTX 4090's datasheet: 82.6 TFLOP/s, 165.2 in half precision, 1008 GB/s.
     for (rate, expected) in [
-        (large.f32_flops_per_s, 82.6e12),
-        (large.half_flops_per_s, 165.2e12),
-        (large.memory_bytes_per_s, 1008e9),
+        (large.speeds.f32_flops_per_s, 82.6e12),
+        (large.speeds.half_flops_per_s, 165.2e12),
+        (large.speeds.memory_bytes_per_s, 1008e9),
         (large.link_bytes_per_s, 26.5e9),
     ] {
         assert!((rate.value / expected - 1.0).abs() < 2e-3, "{rate:?} instead of {expected:e}");
@@ -83,7 +83,7 @@ fn ids_follow_the_bus_and_each_device_says_what_it_is() {
 
     let small = &devices[0];
     assert_eq!(small.free_bytes, Bytes::mib(6144 - 256));
-    assert_eq!(small.f32_flops_per_s.value, rates::MODEST_F32_FLOPS_PER_S);
+    assert_eq!(small.speeds.f32_flops_per_s.value, rates::MODEST_F32_FLOPS_PER_S);
     assert_eq!(small.link_bytes_per_s.value, rates::Link::default().bytes_per_s());
     assert_eq!(small.pcie, None);
 
@@ -91,7 +91,7 @@ fn ids_follow_the_bus_and_each_device_says_what_it_is() {
     let shared = &devices[2];
     assert!(shared.integrated);
     assert_eq!((shared.total_bytes, shared.free_bytes), (Bytes::gib(128), Bytes::gib(100)));
-    assert_eq!(shared.link_bytes_per_s, shared.memory_bytes_per_s);
+    assert_eq!(shared.link_bytes_per_s, shared.speeds.memory_bytes_per_s);
 }
 
 #[test]
@@ -123,7 +123,10 @@ fn in_mig_mode_the_first_instance_is_the_device() {
         (Bytes::gib(6), Bytes::mib(16))
     );
     let whole = FakeNvml::build(&["GPU_COUNT=1"]).detect(None).devices;
-    assert_eq!(devices[0].memory_bytes_per_s.value, whole[0].memory_bytes_per_s.value / 4.0);
+    assert_eq!(
+        devices[0].speeds.memory_bytes_per_s.value,
+        whole[0].speeds.memory_bytes_per_s.value / 4.0
+    );
     let second = fake.detect(Some("MIG-0002")).devices;
     assert_eq!(second[0].name, "NVIDIA Large MIG 2g.12gb");
 }
@@ -132,8 +135,8 @@ fn in_mig_mode_the_first_instance_is_the_device() {
 fn an_old_driver_without_newer_functions_gives_modest_rates() {
     let devices = FakeNvml::build(&["OLD_DRIVER", "GPU_COUNT=2"]).detect(None).devices;
     assert_eq!(devices.len(), 2);
-    assert_eq!(devices[1].f32_flops_per_s.value, rates::MODEST_F32_FLOPS_PER_S);
-    assert_eq!(devices[1].memory_bytes_per_s.value, rates::MODEST_MEMORY_BYTES_PER_S);
+    assert_eq!(devices[1].speeds.f32_flops_per_s.value, rates::MODEST_F32_FLOPS_PER_S);
+    assert_eq!(devices[1].speeds.memory_bytes_per_s.value, rates::MODEST_MEMORY_BYTES_PER_S);
     assert_eq!(devices[1].pcie.as_deref(), Some("gen 4 x16"));
 }
 

@@ -2,14 +2,15 @@
 
 use std::ops::{Deref, Range};
 
-use protocol::Bytes;
-use protocol::limits::UNSUPPORTED_MAX;
+use protocol::limits::{SPEED_MIN, UNSUPPORTED_MAX};
+use protocol::{Bytes, Phase};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::layers::Layer;
 use super::values::{ByteRate, FlopRate, PositiveSize, Size};
 use super::{DEVICES_MAX, DeviceProfile, HostProfile, Profile, ProfileDevices, ProfileError};
-use crate::budget::{Cap, VramCaps, parse_margin};
+use crate::budget::{Cap, Margins, VramCaps, parse_limit, parse_margin};
 use crate::inventory::DeviceKind;
 use crate::policy::lora::parse_loras;
 use crate::policy::pins::{PinError, Pins};
@@ -19,7 +20,7 @@ use crate::policy::{Wishes, parse_mapping_policy, parse_objective};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProfileFile {
-    name: Spanned<String>,
+    name: Option<Spanned<String>>,
     #[serde(default)]
     description: String,
     #[serde(default)]
@@ -63,6 +64,7 @@ struct DeviceSection {
     flops: Option<FlopRate>,
     half_flops: Option<FlopRate>,
     memory_bandwidth: Option<ByteRate>,
+    margin: Option<Spanned<String>>,
     #[serde(default)]
     integrated: bool,
     overhead: Option<Spanned<Size>>,
@@ -70,6 +72,8 @@ struct DeviceSection {
     fail_allocation: Option<Spanned<u32>>,
     fail_copy: Option<Spanned<u32>>,
     taken: Option<Spanned<Size>>,
+    taken_in: Option<Spanned<Phase>>,
+    speed: Option<Spanned<f64>>,
     unsupported: Option<Spanned<Vec<String>>>,
 }
 
@@ -85,12 +89,15 @@ enum KindKey {
 struct PolicySection {
     max_vram: Option<Spanned<String>>,
     max_ram: Option<Spanned<String>>,
+    max_pinned: Option<Spanned<String>>,
     optimize: Option<Spanned<String>>,
     margin: Option<Spanned<String>>,
     backend: Option<Spanned<String>>,
     params_backend: Option<Spanned<String>>,
     split_mode: Option<Spanned<String>>,
     lookahead: Option<Spanned<String>>,
+    allow: Option<Spanned<String>>,
+    forbid: Option<Spanned<String>>,
     vae_tile: Option<Spanned<String>>,
     mmap_policy: Option<Spanned<String>>,
     lora: Option<Spanned<Vec<String>>>,
@@ -112,32 +119,42 @@ pub(super) struct TextError {
     message: String,
 }
 
+/// A profile that stands by itself: it has a name, and devices that it does not list are none.
 pub(super) fn parse(text: &str) -> Result<Profile, TextError> {
+    let Layer { name, description, host, devices, policy } = parse_layer(text)?;
+    let Some(name) = name else { return fail(0..0, "missing field `name`") };
+    let devices = devices.unwrap_or(ProfileDevices::Listed(Vec::new()));
+    Ok(Profile { name, description, host, devices, policy })
+}
+
+/// A profile of which everything may be left out.
+pub(super) fn parse_layer(text: &str) -> Result<Layer, TextError> {
     let file: ProfileFile = toml::from_str(text).map_err(|error| TextError {
         span: error.span().unwrap_or(0..0),
         message: error.message().to_owned(),
     })?;
-    if file.name.get_ref().trim().is_empty() {
-        return fail(file.name.span(), "an empty name");
+    if let Some(name) = file.name.as_ref().filter(|name| name.get_ref().trim().is_empty()) {
+        return fail(name.span(), "an empty name");
     }
-    let detect = file.devices.as_ref().is_some_and(|key| *key.get_ref() == DevicesKey::Detect);
-    let devices = match (detect, file.device.first()) {
-        (true, Some(first)) => {
+    let key = file.devices.as_ref().map(|key| *key.get_ref());
+    let devices = match (key, file.device.first()) {
+        (Some(DevicesKey::Detect), Some(first)) => {
             let message =
                 "a device beside `devices = \"detect\"`; hint: detect devices, or list them";
             return fail(first.span(), message);
         }
-        (true, None) => ProfileDevices::Detect,
-        (false, _) => {
+        (Some(DevicesKey::Detect), None) => Some(ProfileDevices::Detect),
+        (None, None) => None,
+        (Some(DevicesKey::Listed) | None, _) => {
             if let Some(extra) = file.device.get(DEVICES_MAX) {
                 return fail(extra.span(), format!("more than {DEVICES_MAX} devices"));
             }
             let devices: Result<_, _> = file.device.into_iter().map(device).collect();
-            ProfileDevices::Listed(devices?)
+            Some(ProfileDevices::Listed(devices?))
         }
     };
-    Ok(Profile {
-        name: file.name.into_inner(),
+    Ok(Layer {
+        name: file.name.map(Spanned::into_inner),
         description: file.description,
         host: host(file.host)?,
         devices,
@@ -188,6 +205,9 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         KindKey::Virtual => DeviceKind::Virtual,
     };
     check_failures(&section, kind)?;
+    if let Some(speed) = &section.speed {
+        check_speed(speed, kind)?;
+    }
     if kind == DeviceKind::Cuda {
         for (missing, key) in [
             (section.flops.is_none(), "flops"),
@@ -208,6 +228,13 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         used_by_others_bytes: section
             .used_by_others
             .map_or(Bytes::ZERO, |size| size.into_inner().0),
+        margin_bytes: match section.margin {
+            None => None,
+            Some(margin) => match parse_margin(margin.get_ref()) {
+                Ok(bytes) => Some(bytes),
+                Err(error) => return fail(margin.span(), error.to_string()),
+            },
+        },
         integrated: section.integrated,
         link_bytes_per_s: section.link.0,
         f32_flops_per_s: section.flops.map(|rate| rate.0),
@@ -218,17 +245,20 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         fail_allocation: section.fail_allocation.map(Spanned::into_inner),
         fail_copy: section.fail_copy.map(Spanned::into_inner),
         taken_bytes: section.taken.map_or(Bytes::ZERO, |size| size.into_inner().0),
+        taken_in: section.taken_in.map(Spanned::into_inner),
+        speed: section.speed.map_or(1.0, Spanned::into_inner),
         unsupported: section.unsupported.map(Spanned::into_inner).unwrap_or_default(),
     })
 }
 
 /// The keys by which tests make a virtual device fail.
 fn check_failures(section: &DeviceSection, kind: DeviceKind) -> Result<(), TextError> {
-    let DeviceSection { fail_allocation, fail_copy, taken, unsupported, .. } = section;
+    let DeviceSection { fail_allocation, fail_copy, taken, taken_in, unsupported, .. } = section;
     let spans = [
         fail_allocation.as_ref().map(Spanned::span),
         fail_copy.as_ref().map(Spanned::span),
         taken.as_ref().map(Spanned::span),
+        taken_in.as_ref().map(Spanned::span),
         unsupported.as_ref().map(Spanned::span),
     ];
     if let (DeviceKind::Cuda, Some(span)) = (kind, spans.into_iter().flatten().next()) {
@@ -242,6 +272,17 @@ fn check_failures(section: &DeviceSection, kind: DeviceKind) -> Result<(), TextE
     if let Some(taken) = taken.as_ref().filter(|taken| taken.get_ref().0 > section.total.0) {
         return fail(taken.span(), format!("more than the device's total, {}", section.total.0));
     }
+    if let Some(phase) = taken_in {
+        if *phase.get_ref() == Phase::Load {
+            return fail(
+                phase.span(),
+                "no phase of a job; hint: without it, memory is taken before the load",
+            );
+        }
+        if taken.is_none() {
+            return fail(phase.span(), "nothing is taken then; hint: `taken` says how much");
+        }
+    }
     let Some(names) = unsupported else { return Ok(()) };
     if names.get_ref().len() > UNSUPPORTED_MAX {
         return fail(names.span(), format!("more than {UNSUPPORTED_MAX} operations"));
@@ -251,6 +292,17 @@ fn check_failures(section: &DeviceSection, kind: DeviceKind) -> Result<(), TextE
             fail(names.span(), format!("an operation's name of more than {KEY_CHARS_MAX} bytes"))
         }
         false => Ok(()),
+    }
+}
+
+/// How much slower than the host's kernels a device is.
+fn check_speed(speed: &Spanned<f64>, kind: DeviceKind) -> Result<(), TextError> {
+    if kind == DeviceKind::Cuda {
+        return fail(speed.span(), "only a virtual device computes at a declared speed");
+    }
+    match (SPEED_MIN..=1.0).contains(speed.get_ref()) {
+        true => Ok(()),
+        false => fail(speed.span(), format!("not between {SPEED_MIN} and 1")),
     }
 }
 
@@ -264,7 +316,10 @@ fn policy(section: PolicySection) -> Result<Wishes, TextError> {
         optimize: checked(section.optimize, |text| {
             parse_objective(text).err().map(|e| e.to_string())
         })?,
-        margin: checked(section.margin, |text| parse_margin(text).err().map(|e| e.to_string()))?,
+        max_pinned: checked(section.max_pinned, |text| {
+            parse_limit(text).err().map(|e| e.to_string())
+        })?,
+        margin: checked(section.margin, |text| Margins::parse(text).err().map(|e| e.to_string()))?,
         backend: checked(section.backend, |text| pins(Pins::parse(Some(text), None, None, None)))?,
         params_backend: checked(section.params_backend, |text| {
             pins(Pins::parse(None, Some(text), None, None))
@@ -275,6 +330,8 @@ fn policy(section: PolicySection) -> Result<Wishes, TextError> {
         lookahead: checked(section.lookahead, |text| {
             pins(Pins::parse(None, None, None, Some(text)))
         })?,
+        allow: checked(section.allow, |text| pins(Pins::default().within(Some(text), None)))?,
+        forbid: checked(section.forbid, |text| pins(Pins::default().within(None, Some(text))))?,
         vae_tile: checked(section.vae_tile, |text| parse_tile(text).err().map(|e| e.to_string()))?,
         mmap_policy: checked(section.mmap_policy, |text| {
             parse_mapping_policy(text).err().map(|e| e.to_string())

@@ -1,9 +1,13 @@
 //! The profiles that the binary carries: the files of `profiles/`, by their names.
 
 /// Name and text, by name.
-const PROFILES: [(&str, &str); 7] = [
+const PROFILES: [(&str, &str); 11] = [
+    ("2x-rtx-3090-24g", include_str!("../../../../profiles/2x-rtx-3090-24g.toml")),
+    ("4x-rtx-a4000-16g", include_str!("../../../../profiles/4x-rtx-a4000-16g.toml")),
+    ("8x-h100-80g", include_str!("../../../../profiles/8x-h100-80g.toml")),
     ("integrated-only", include_str!("../../../../profiles/integrated-only.toml")),
     ("rtx-3060-laptop-6g", include_str!("../../../../profiles/rtx-3060-laptop-6g.toml")),
+    ("rtx-4060-8g", include_str!("../../../../profiles/rtx-4060-8g.toml")),
     ("rtx-4090-24g", include_str!("../../../../profiles/rtx-4090-24g.toml")),
     (
         "rtx-5060ti-16g-rtx-3080-10g",

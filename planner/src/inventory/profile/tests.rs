@@ -3,6 +3,8 @@
 use std::fs;
 
 use super::*;
+use crate::inventory::Inventory;
+use crate::inventory::tests::host_of;
 
 #[test]
 fn every_shipped_profile_loads_and_is_named_as_its_file() {
@@ -12,6 +14,30 @@ fn every_shipped_profile_loads_and_is_named_as_its_file() {
         assert!(profile.description.ends_with('.'), "{name}: a description is a sentence");
         let path = format!("{}/../profiles/{name}.toml", env!("CARGO_MANIFEST_DIR"));
         assert_eq!(Profile::load(&path).expect("the file itself"), profile, "{name}");
+    }
+}
+
+/// Plans for imagined hosts are the same wherever they are made.
+#[test]
+fn an_imagined_host_has_nothing_of_this_machine() {
+    let plain = host_of(Bytes::gib(16), Bytes::gib(12));
+    let mut other = host_of(Bytes::gib(4), Bytes::gib(1));
+    other.name = "other".to_owned();
+    other.cpu = "Other CPU".to_owned();
+    (other.cores, other.compute, other.page_cache) = (2, false, true);
+    other.cgroup_limit_bytes = Some(Bytes::gib(2));
+    other.speeds = other.speeds.scaled(0.1);
+    other.storage_bytes_per_s = Rate::measured(1e6);
+    other.page_cache_bytes_per_s = Rate::measured(1e6);
+    let here = ["this-machine", "virtual-1x64m", "virtual-2x2g"];
+    let imagined: Vec<&str> =
+        shipped::names().into_iter().filter(|name| !here.contains(name)).collect();
+    assert_eq!(imagined.len(), 8);
+    for name in imagined {
+        let profile = Profile::load(name).expect("shipped");
+        let on = |host: &Host| Inventory::from_profile_on(&profile, host);
+        assert_eq!(on(&plain), on(&other), "{name}");
+        assert!(!profile.memory_is_here(), "{name}");
     }
 }
 
@@ -41,7 +67,7 @@ fn the_example_of_the_readme_is_a_profile() {
 }
 
 /// Each key of the format and its sections, for the README's test.
-const KEYS: [&str; 38] = [
+const KEYS: [&str; 43] = [
     "name",
     "description",
     "devices",
@@ -64,9 +90,14 @@ const KEYS: [&str; 38] = [
     "fail_allocation",
     "fail_copy",
     "taken",
+    "taken_in",
+    "speed",
     "unsupported",
     "max_vram",
     "max_ram",
+    "max_pinned",
+    "allow",
+    "forbid",
     "optimize",
     "margin",
     "backend",
@@ -111,6 +142,8 @@ total = "2GiB"
 link = "1GiB/s"
 fail_copy = 7
 taken = "5MiB"
+margin = "64MiB"
+taken_in = "denoise"
 unsupported = ["Conv2d", "GroupNorm"]
 [policy]
 backend = "dit=virtual0&cpu"
@@ -121,11 +154,18 @@ vae_tile = "64:0.5"
 mmap_policy = "drop"
 lora = ["a.safetensors:0.5", "b:c"]
 no_prefetch = true
+max_vram = "8,virtual0=1"
+max_pinned = "1GiB"
+margin = "0,host=2"
+allow = "dit=virtual0&host"
+forbid = "vae=host"
 "#;
     let Profile { policy, devices, .. } = Profile::parse(text, "t").expect("a good profile");
     let ProfileDevices::Listed(devices) = devices else { panic!("one is listed") };
     let device = &devices[0];
     assert_eq!((device.fail_copy, device.taken_bytes), (Some(7), Bytes::mib(5)));
+    assert_eq!(device.margin_bytes, Some(Bytes::mib(64)));
+    assert_eq!(device.taken_in, Some(Phase::Denoise));
     assert_eq!(device.unsupported, ["Conv2d", "GroupNorm"]);
     let text = |text: &str| Some(text.to_owned());
     let expected = Wishes {
@@ -135,6 +175,11 @@ no_prefetch = true
         lookahead: text("dit=3"),
         vae_tile: text("64:0.5"),
         mmap_policy: text("drop"),
+        max_vram: text("8,virtual0=1"),
+        max_pinned: text("1GiB"),
+        margin: text("0,host=2"),
+        allow: text("dit=virtual0&host"),
+        forbid: text("vae=host"),
         lora: Some(vec!["a.safetensors:0.5".to_owned(), "b:c".to_owned()]),
         no_prefetch: Some(true),
         ..Wishes::default()
@@ -143,6 +188,23 @@ no_prefetch = true
     // A flag replaces the whole of its key, and no other.
     let flags = Wishes { backend: text("vae=cpu"), ..Wishes::default() };
     assert_eq!(flags.over(&policy), Wishes { backend: text("vae=cpu"), ..expected });
+}
+
+#[test]
+fn a_slow_device_has_a_part_of_the_hosts_speeds_but_for_those_declared() {
+    let host = Host::of_this_machine().expect("this machine has memory");
+    let device = |keys: &str| {
+        let profile = Profile::parse(&with_key("virtual", keys), "t").expect("a good profile");
+        Inventory::from_profile_on(&profile, &host).devices.remove(0)
+    };
+    assert_eq!(device("").speed, 1.0);
+    assert_eq!(device("").speeds, host.speeds.scaled(1.0));
+    let slow = device("speed = 0.25");
+    assert_eq!((slow.speed, slow.speeds), (0.25, host.speeds.scaled(0.25)));
+    let declared = device("speed = 0.25\nflops = \"3GFLOP/s\"").speeds;
+    assert_eq!(declared.f32_flops_per_s, Rate::declared(3e9));
+    let memory = host.speeds.memory_bytes_per_s.value * 0.25;
+    assert_eq!(declared.memory_bytes_per_s, Rate::assumed(memory));
 }
 
 #[test]
@@ -202,6 +264,29 @@ fn what_is_wrong_is_named_with_line_and_key() {
         (with_key("cuda", "fail_copy = 1"), 6, Some("fail_copy"), "only a virtual"),
         (with_key("cuda", "taken = \"1MiB\""), 6, Some("taken"), "only a virtual"),
         (with_key("virtual", "taken = \"3GiB\""), 6, Some("taken"), "more than the device's total"),
+        (with_key("cuda", "taken_in = \"decode\""), 6, Some("taken_in"), "only a virtual"),
+        (
+            with_key("virtual", "taken_in = \"decode\""),
+            6,
+            Some("taken_in"),
+            "`taken` says how much",
+        ),
+        (
+            with_key("virtual", "taken_in = \"night\""),
+            6,
+            Some("taken_in"),
+            "unknown variant `night`",
+        ),
+        (
+            with_key("virtual", "taken_in = \"load\"\ntaken = \"1MiB\""),
+            6,
+            Some("taken_in"),
+            "no phase of a job",
+        ),
+        (with_key("virtual", "speed = 0"), 6, Some("speed"), "not between 0.001 and 1"),
+        (with_key("virtual", "speed = 1.5"), 6, Some("speed"), "not between 0.001 and 1"),
+        (with_key("virtual", "speed = nan"), 6, Some("speed"), "not between 0.001 and 1"),
+        (with_key("cuda", "speed = 0.5"), 6, Some("speed"), "only a virtual"),
         (with_key("cuda", "unsupported = []"), 6, Some("unsupported"), "only a virtual"),
         (with_key("virtual", "unsupported = \"Conv2d\""), 6, Some("unsupported"), "invalid type"),
         (
@@ -210,6 +295,12 @@ fn what_is_wrong_is_named_with_line_and_key() {
             Some("unsupported"),
             "more than 64 operations",
         ),
+        (with_key("virtual", "margin = \"-1\""), 6, Some("margin"), "no amount"),
+        (with_policy("margin = \"cuda0=1,5\""), 3, Some("margin"), "names no device"),
+        (with_policy("max_vram = \"host=1\""), 3, Some("max_vram"), "--max-ram limits"),
+        (with_policy("max_pinned = \"-1\""), 3, Some("max_pinned"), "no limit"),
+        (with_policy("allow = \"dit=\""), 3, Some("allow"), "has no name"),
+        (with_policy("forbid = \"=cpu\""), 3, Some("forbid"), "names no component"),
         (with_policy("backend = \"dit=\""), 3, Some("backend"), "has no name"),
         (with_policy("params_backend = \"x\""), 3, Some("params_backend"), "no place for weights"),
         (with_policy("split_mode = \"x\""), 3, Some("split_mode"), "no way to split"),
@@ -277,7 +368,7 @@ fn files_that_cannot_be_read_are_errors_that_name_them() {
         (path("binary.toml"), "UTF-8"),
         (path("absent.toml"), "cannot read the host profile"),
         (path(""), "not a plain file"),
-        ("virtual-9x9g".to_owned(), "hint: give a path, or one of integrated-only, "),
+        ("virtual-9x9g".to_owned(), "hint: give a path, or one of 2x-rtx-3090-24g, "),
         (String::new(), "no host profile ``"),
     ] {
         let error = Profile::load(&argument).expect_err(&argument).to_string();

@@ -1,14 +1,13 @@
 //! Pins against a model and a machine: names become indices, and nonsense is refused.
 
-use protocol::plan::LOOKAHEAD;
 use protocol::profile::ComponentProfile;
 
 use super::subject::{Reach, known, reach};
 use super::{
-    ALL, BACKEND, Devices, Entry, Flag, HOST_NAMES, LOOKAHEAD as LOOKAHEAD_FLAG, PARAMS, Params,
-    PinError, Pins, SPLIT, Split,
+    ALL, BACKEND, Devices, Entry, Flag, LOOKAHEAD, PARAMS, Params, PinError, Pins, SPLIT, Split,
 };
 use crate::inventory::Inventory;
+use crate::inventory::names::{self, Unclear};
 
 /// What is pinned of one component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +21,11 @@ pub struct Pin {
     pub split: Split,
     /// Where its weights are while it does not compute; `None` where that may be chosen.
     pub params: Option<Params>,
-    /// Stream slots on each device, where it is streamed.
-    pub lookahead: u32,
+    /// Stream slots on each device, where it is streamed; `None` where they are chosen.
+    pub lookahead: Option<u32>,
+    /// Devices that it must not compute on, in the inventory's order, then the host (`None`). It is never pinned to
+    /// one of them.
+    pub forbidden: Vec<Option<usize>>,
 }
 
 impl Pin {
@@ -33,7 +35,8 @@ impl Pin {
         shares: Vec::new(),
         split: Split::Layer,
         params: None,
-        lookahead: LOOKAHEAD,
+        lookahead: None,
+        forbidden: Vec::new(),
     };
 
     /// Whether everything is chosen.
@@ -52,12 +55,12 @@ impl Pin {
         rows || self.params == Some(Params::Cpu)
     }
 
-    /// Whether weights may pass through a ring of slots: they must, where RAM is their place; they may where
-    /// only the device is given, and it has no room for them.
+    /// Whether weights may pass through a ring of slots: they must, where RAM is their place; they may where nobody says
+    /// where that is.
     pub fn may_stream(&self) -> bool {
         match self.params {
             Some(params) => params == Params::Cpu,
-            None => self.devices.iter().any(Option::is_some),
+            None => !self.on_host(),
         }
     }
 }
@@ -66,7 +69,7 @@ impl Pins {
     /// The devices of the inventory that are named, by index: an integrated one is used only then.
     ///
     /// # Errors
-    /// A name is no device's, or several devices'; or a list has a device twice.
+    /// A name is no device's, or several devices', in a limit too; or a list has a device twice.
     pub fn named(&self, inventory: &Inventory) -> Result<Vec<usize>, PinError> {
         let mut named = Vec::new();
         for entry in &self.backend {
@@ -74,6 +77,7 @@ impl Pins {
         }
         named.sort_unstable();
         named.dedup();
+        self.check_limits(inventory)?;
         Ok(named)
     }
 
@@ -82,7 +86,7 @@ impl Pins {
     ///
     /// # Errors
     /// A name is unknown or means several; entries contradict each other; a component cannot be split as asked;
-    /// a device is broken; or an entry has no effect on any component that it means.
+    /// a device is broken, or forbidden; a component may be nowhere; or an entry has no effect on any component that it means.
     pub fn resolve(
         &self,
         components: &[ComponentProfile],
@@ -92,13 +96,19 @@ impl Pins {
         check_subjects(BACKEND, &self.backend, components)?;
         check_subjects(PARAMS, &self.params, components)?;
         check_subjects(SPLIT, &self.split, components)?;
-        check_subjects(LOOKAHEAD_FLAG, &self.lookahead, components)?;
+        check_subjects(LOOKAHEAD, &self.lookahead, components)?;
         let mut pins = vec![Pin::FREE; components.len()];
+        self.limit(components, inventory, &mut pins)?;
         for (index, pin) in pins.iter_mut().enumerate() {
             if let Some(entry) = chosen(BACKEND, &self.backend, components, index)? {
                 pin.devices = indices(entry, inventory)?;
                 pin.shares = entry.value.iter().filter_map(|(_, share)| *share).collect();
                 check_broken(entry, &pin.devices, broken)?;
+                if let Some(place) = pin.devices.iter().find(|place| pin.forbidden.contains(place))
+                {
+                    let key = self.forbidding(components, index, *place, inventory)?;
+                    return Err(forbidden(entry, &components[index], *place, key, inventory));
+                }
             }
         }
         apply(SPLIT, &self.split, components, &mut pins, |pin, split| {
@@ -120,11 +130,11 @@ impl Pins {
                 Ok(())
             }
         })?;
-        apply(LOOKAHEAD_FLAG, &self.lookahead, components, &mut pins, |pin, slots| {
+        apply(LOOKAHEAD, &self.lookahead, components, &mut pins, |pin, slots| {
             if !pin.may_stream() {
                 return Err("is not streamed: --params-backend cpu would stream it");
             }
-            pin.lookahead = slots;
+            pin.lookahead = Some(slots);
             Ok(())
         })?;
         Ok(pins)
@@ -132,7 +142,7 @@ impl Pins {
 }
 
 /// Every subject means some component.
-fn check_subjects<T>(
+pub(super) fn check_subjects<T>(
     flag: Flag,
     entries: &[Entry<T>],
     components: &[ComponentProfile],
@@ -149,7 +159,7 @@ fn check_subjects<T>(
 }
 
 /// The narrowest entry that means a component.
-fn chosen<'e, T: PartialEq>(
+pub(super) fn chosen<'e, T: PartialEq>(
     flag: Flag,
     entries: &'e [Entry<T>],
     components: &[ComponentProfile],
@@ -201,7 +211,7 @@ fn apply<T: PartialEq + Copy>(
 fn indices(entry: &Entry<Devices>, inventory: &Inventory) -> Result<Vec<Option<usize>>, PinError> {
     let mut indices = Vec::new();
     for (name, _) in &entry.value {
-        let index = device(name, &entry.text, inventory)?;
+        let index = device(BACKEND, name, &entry.text, inventory)?;
         if indices.contains(&index) {
             let problem = format!("`{}` stands twice in the list", super::shown(name));
             return Err(BACKEND.hinted(&entry.text, problem, "name each device once"));
@@ -212,30 +222,36 @@ fn indices(entry: &Entry<Devices>, inventory: &Inventory) -> Result<Vec<Option<u
 }
 
 /// The device that a name, or the start of one, means.
-fn device(name: &str, text: &str, inventory: &Inventory) -> Result<Option<usize>, PinError> {
-    let ids = inventory.devices.iter().enumerate();
-    let ids = ids.map(|(index, device)| (device.id.as_str(), Some(index)));
-    let names: Vec<(&str, Option<usize>)> =
-        ids.chain(HOST_NAMES.map(|name| (name, None))).collect();
-    if let Some((_, index)) = names.iter().find(|(known, _)| known.to_lowercase() == name) {
-        return Ok(*index);
-    }
-    let begun: Vec<&(&str, Option<usize>)> =
-        names.iter().filter(|(known, _)| known.to_lowercase().starts_with(name)).collect();
-    let listed = |names: Vec<&str>| names.join(", ");
-    match begun.as_slice() {
-        [(_, index)] => Ok(*index),
-        [] => {
+pub(super) fn device(
+    flag: Flag,
+    name: &str,
+    text: &str,
+    inventory: &Inventory,
+) -> Result<Option<usize>, PinError> {
+    names::device_or_host(name, &inventory.devices).map_err(|unclear| match unclear {
+        Unclear::Unknown(known) => {
             let problem = format!("no device `{}`", super::shown(name));
-            let known = listed(names.iter().map(|(known, _)| *known).collect());
-            Err(BACKEND.hinted(text, problem, format!("there is {known}")))
+            flag.hinted(text, problem, format!("there is {}", known.join(", ")))
         }
-        several => {
-            let several = listed(several.iter().map(|(known, _)| *known).collect());
-            let problem = format!("`{}` may be any of {several}", super::shown(name));
-            Err(BACKEND.hinted(text, problem, "write more of the name"))
+        Unclear::Several(several) => {
+            let problem = format!("`{}` may be any of {}", super::shown(name), several.join(", "));
+            flag.hinted(text, problem, "write more of the name")
         }
-    }
+    })
+}
+
+/// A component is pinned to a place that the profile's `key` keeps it from.
+fn forbidden(
+    entry: &Entry<Devices>,
+    component: &ComponentProfile,
+    place: Option<usize>,
+    key: Option<String>,
+    inventory: &Inventory,
+) -> PinError {
+    let place = place.map_or("the host", |index| inventory.devices[index].id.as_str());
+    let key = key.expect("what is forbidden stands in the profile");
+    let problem = format!("the host profile keeps {} from {place} by {key}", component.name);
+    BACKEND.hinted(&entry.text, problem, "name another device, or change the profile")
 }
 
 fn check_broken(

@@ -26,14 +26,14 @@ fn component(name: &str, phase: Phase, segments: usize, splits_rows: bool) -> Co
         arena_bytes: Bytes::ZERO,
         carried_bytes: Bytes::ZERO,
         workspace: Vec::new(),
-        flops: 1.0,
-        moved_bytes: Bytes(256),
+        work: Vec::new(),
     };
     ComponentProfile {
         name: name.to_owned(),
         phase,
         calls: 1,
         tensor_bytes: Bytes(256 * segments as u64),
+        cached_bytes: Bytes::ZERO,
         weights_bytes: Bytes(256 * segments as u64),
         compute: Vec::new(),
         boundary_bytes: Bytes::ZERO,
@@ -153,9 +153,9 @@ fn lists_have_shares_ways_to_split_and_slots() {
     let [encoder, clip, t5, dit, vae] = pins.as_slice() else { panic!("five components") };
     assert_eq!(dit.devices, [Some(1), Some(2)]);
     assert_eq!((dit.shares.as_slice(), dit.split), ([3, 1].as_slice(), Split::Row));
-    assert_eq!((dit.params, dit.lookahead), (Some(Params::Cpu), 5));
+    assert_eq!((dit.params, dit.lookahead), (Some(Params::Cpu), Some(5)));
     assert_eq!((t5.devices.as_slice(), t5.split), ([Some(2), Some(0)].as_slice(), Split::Layer));
-    assert_eq!((t5.shares.len(), t5.params, t5.lookahead), (0, None, 3));
+    assert_eq!((t5.shares.len(), t5.params, t5.lookahead), (0, None, Some(3)));
     assert_eq!((clip.params, clip.may_stream()), (Some(Params::Disk), false));
     for vae in [encoder, vae] {
         assert_eq!((vae.devices.len(), vae.params), (0, Some(Params::Device)));
@@ -278,4 +278,85 @@ fn what_is_named_is_known_before_the_model_is() {
     assert_eq!(named("dit=virtual1&cuda0,vae=cuda0,cond=cpu"), Ok(vec![0, 2]));
     assert_eq!(Pins::default().named(&machine(&DEVICES)), Ok(Vec::new()));
     assert!(named("dit=cuda7").is_err());
+}
+
+/// The forbidden places of each component.
+fn limited(allow: Option<&str>, forbid: Option<&str>) -> Result<Vec<Vec<Option<usize>>>, PinError> {
+    let pins = Pins::default().within(allow, forbid)?;
+    let pins = pins.resolve(&model(), &machine(&DEVICES), &vec![None; DEVICES.len()])?;
+    Ok(pins.into_iter().map(|pin| pin.forbidden).collect())
+}
+
+#[test]
+fn a_profile_says_where_components_may_not_be() {
+    let [a, b, c, d] = [Some(0), Some(1), Some(2), Some(3)];
+    let only = |component: &str, places: &[Option<usize>]| -> Vec<Vec<Option<usize>>> {
+        MODEL.map(|name| if name == component { places.to_vec() } else { Vec::new() }).to_vec()
+    };
+    assert_eq!(limited(None, Some("dit=host&virtual1")), Ok(only("dit", &[c, None])));
+    assert_eq!(limited(Some("dit=virtual0&cu"), None), Ok(only("dit", &[c, d, None])));
+    // What is forbidden adds up; of what is allowed the narrowest counts.
+    let all = limited(None, Some("all=host,dit=cuda0")).expect("limits");
+    assert_eq!((all[3].as_slice(), all[4].as_slice()), ([a, None].as_slice(), [None].as_slice()));
+    let all = limited(Some("all=cuda0,dit=virtual0&host"), Some("dit=host")).expect("limits");
+    assert_eq!(
+        (all[3].as_slice(), all[0].as_slice()),
+        ([a, c, d, None].as_slice(), [b, c, d, None].as_slice())
+    );
+}
+
+#[test]
+fn limits_that_cannot_be_are_refused_with_a_hint() {
+    for (allow, forbid, says) in [
+        (None, Some("dit=host,foo=cpu"), "profile's forbid `foo=cpu`: the model has no component"),
+        (Some("dit=cuda7"), None, "profile's allow `dit=cuda7`: no device `cuda7`; hint: there is"),
+        (None, Some("dit=virt"), "may be any of virtual0, virtual1, virtual10"),
+        (None, Some("dit="), "a device has no name"),
+        (Some("te=cuda0,cond=host"), None, "says otherwise of clip"),
+        (Some("dit=cuda0"), Some("dit=cuda0"), "dit may be on no device at all; hint: leave it"),
+        (
+            None,
+            Some("cuda0&virtual0&virtual1&virtual10&host"),
+            "vae_encoder may be on no device at all",
+        ),
+    ] {
+        let error = limited(allow, forbid).expect_err(says).to_string();
+        assert!(error.contains(says) && error.contains("hint:"), "{error}");
+    }
+    // Where the host only feeds devices, it is no place that is left.
+    let mut machine = machine(&DEVICES[..1]);
+    machine.host.compute = false;
+    let pins = Pins::default().within(None, Some("dit=cuda0")).expect("readable");
+    let error = pins.resolve(&model(), &machine, &[None]).expect_err("nowhere").to_string();
+    assert!(error.contains("dit may be on no device at all"), "{error}");
+    // Before the model is known, the devices are.
+    let pins = Pins::default().within(Some("x=cuda9"), None).expect("readable");
+    assert!(pins.named(&machine).is_err());
+}
+
+#[test]
+fn a_component_is_not_pinned_against_the_profile() {
+    let resolve = |backend, allow, forbid| {
+        let pins = parse([Some(backend), None, None, None])?.within(allow, forbid)?;
+        pins.resolve(&model(), &machine(&DEVICES), &vec![None; DEVICES.len()])
+    };
+    for (backend, allow, forbid, says) in [
+        (
+            "dit=virtual0&virtual1",
+            None,
+            Some("vae=cuda0,model=virtual1"),
+            "keeps dit from virtual1 by forbid = \"model=virtual1\"; hint: name another device",
+        ),
+        ("all=cpu", None, Some("dit=host"), "keeps dit from the host by forbid = \"dit=host\""),
+        (
+            "t5=cuda0",
+            Some("cond=virtual0&host"),
+            None,
+            "keeps t5 from cuda0 by allow = \"cond=virtual0&host\"",
+        ),
+    ] {
+        let error = resolve(backend, allow, forbid).expect_err(says).to_string();
+        assert!(error.starts_with("--backend") && error.contains(says), "{error}");
+    }
+    assert!(resolve("t5=virtual0", Some("cond=virtual0&host"), Some("dit=host")).is_ok());
 }

@@ -1,0 +1,85 @@
+//! How fast a processor is, by kind of work.
+
+use std::collections::BTreeMap;
+
+use protocol::StorageType;
+use protocol::profile::{Work, WorkKind};
+use serde::Serialize;
+
+use super::{Rate, Source};
+
+/// Operations per second that a host thread is assumed to start: it wakes its workers for each, which takes some
+/// microseconds (`executor/src/backend/kernels/workers.rs`).
+pub const HOST_STARTS_PER_S: f64 = 1e5;
+
+/// Operations per second that a GPU is assumed to start: a kernel's launch takes about 5 µs (NVIDIA's CUDA C++ Best
+/// Practices Guide gives 4 to 10).
+pub const CUDA_STARTS_PER_S: f64 = 2e5;
+
+/// The speeds of one processor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Speeds {
+    /// Products with weights in f32, in operations per second (a multiply-add counts as two).
+    pub f32_flops_per_s: Rate,
+    /// Products with weights in half precision or shorter, accumulated in f32, without sparsity.
+    pub half_flops_per_s: Rate,
+    /// Attention.
+    pub attention_flops_per_s: Rate,
+    /// Convolutions.
+    pub convolution_flops_per_s: Rate,
+    /// Bytes per second between the processor and its memory.
+    pub memory_bytes_per_s: Rate,
+    /// Operations per second that can be started.
+    pub starts_per_s: Rate,
+    /// By component: how many times longer its calls took than these speeds say, smoothed over past runs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub corrections: BTreeMap<String, f64>,
+}
+
+impl Speeds {
+    /// Speeds of a processor of which these are known; attention and convolutions are taken to run at `half`.
+    pub fn new(f32_flops: Rate, half_flops: Rate, memory_bytes: Rate, starts_per_s: f64) -> Speeds {
+        let assumed = Rate::assumed(half_flops.value);
+        Speeds {
+            f32_flops_per_s: f32_flops,
+            half_flops_per_s: half_flops,
+            attention_flops_per_s: assumed,
+            convolution_flops_per_s: assumed,
+            memory_bytes_per_s: memory_bytes,
+            starts_per_s: Rate::assumed(starts_per_s),
+            corrections: BTreeMap::new(),
+        }
+    }
+
+    /// Seconds that work takes: to start its operations, then the longer of computing and moving bytes.
+    pub fn seconds(&self, work: &Work) -> f64 {
+        let rate = match work.kind {
+            WorkKind::Matmul(StorageType::F32) | WorkKind::Elementwise => self.f32_flops_per_s,
+            WorkKind::Matmul(_) => self.half_flops_per_s,
+            WorkKind::Attention => self.attention_flops_per_s,
+            WorkKind::Convolution => self.convolution_flops_per_s,
+        };
+        let moving = work.moved_bytes.0 as f64 / self.memory_bytes_per_s.value;
+        let starting = f64::from(work.operations) / self.starts_per_s.value;
+        starting + (work.flops / rate.value).max(moving)
+    }
+
+    /// How many times longer a component's calls take here than these speeds say.
+    pub fn correction(&self, component: &str) -> f64 {
+        self.corrections.get(component).copied().unwrap_or(1.0)
+    }
+
+    /// A share of a whole processor, as a paced virtual device or a part of a GPU has it.
+    pub fn scaled(&self, part: f64) -> Speeds {
+        let scaled = |rate: Rate| Rate { value: rate.value * part, source: Source::Assumed };
+        Speeds {
+            f32_flops_per_s: scaled(self.f32_flops_per_s),
+            half_flops_per_s: scaled(self.half_flops_per_s),
+            attention_flops_per_s: scaled(self.attention_flops_per_s),
+            convolution_flops_per_s: scaled(self.convolution_flops_per_s),
+            memory_bytes_per_s: scaled(self.memory_bytes_per_s),
+            starts_per_s: scaled(self.starts_per_s),
+            corrections: BTreeMap::new(),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What Berth's processes on this host have planned: memory that is spoken for, though nobody has allocated it yet.
+//!
+//! A process that is about to load a plan holds a locked file in the runtime directory until its executor has ended,
+//! with the plan's peaks. Others take them off what there is: free is the less of what the system reports and of the
+//! total without them, which covers a plan whose allocations the system does not show yet, and counts nothing twice.
+//!
+//! A lock ends with its process, however that ends, so a file whose lock can be taken is left over: whoever sees it
+//! removes it. Not here: processes of other users, whose runtime directories are their own, and other programs;
+//! what those have allocated the system reports. A registry that cannot be used is no reason not to run: without it,
+//! free memory is what the system says.
+//!
+//! Invariants: a file under its final name is whole and locked; a process does not count its own.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use etcetera::BaseStrategy;
+use protocol::plan::DeviceBackend;
+use protocol::{Bytes, Plan};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::inventory::{DeviceKind, Inventory};
+
+/// The largest file that is read: 16 devices take about 1 KiB.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// The most files that are read.
+const FILES_MAX: usize = 1024;
+
+/// How files end whose content is complete.
+const ENDING: &str = "toml";
+
+/// What begins the names of this process's files: its number, and what tells it from a later process of that number,
+/// or one of another container.
+static OWN: LazyLock<String> = LazyLock::new(|| {
+    format!("{}-{:016x}-", std::process::id(), RandomState::new().build_hasher().finish())
+});
+
+/// Tells the files of one process apart.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Peaks of a plan, as the file has them.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Peaks {
+    /// The process that holds them.
+    pid: u32,
+    /// In the host's memory.
+    host: Bytes,
+    /// By the lasting name of each GPU that is used.
+    #[serde(default)]
+    devices: BTreeMap<String, Bytes>,
+}
+
+/// The memory of a plan, spoken for while this lives.
+#[derive(Debug)]
+pub struct Reservation {
+    /// The locked file and where it is; `None` where the registry cannot be used.
+    held: Option<(File, PathBuf)>,
+}
+
+impl Reservation {
+    /// Speaks for a plan's peaks, before it is loaded. A registry that cannot be written is told in the log.
+    pub fn hold(plan: &Plan) -> Reservation {
+        let held = directory().map(|directory| write(&directory, OWN.as_str(), &Peaks::of(plan)));
+        let held = held.and_then(|written| {
+            let told =
+                |error| tracing::warn!(%error, "other processes do not see this plan's memory");
+            written.map_err(told).ok()
+        });
+        Reservation { held }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // Whoever reads meanwhile finds it locked, or not at all.
+        if let Some((_, path)) = &self.held {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Peaks {
+    /// What is used of GPUs by their lasting names; and of the host's memory, which is also that of virtual and
+    /// integrated devices.
+    fn of(plan: &Plan) -> Peaks {
+        let mut peaks =
+            Peaks { pid: std::process::id(), host: plan.host.peak_bytes, ..Peaks::default() };
+        for device in plan.devices.iter().filter(|device| plan.uses(&device.id)) {
+            match &device.backend {
+                DeviceBackend::Cuda { uuid: Some(uuid) } if !device.integrated => {
+                    *peaks.devices.entry(uuid.clone()).or_default() += device.peak_bytes;
+                }
+                DeviceBackend::Cuda { .. } if !device.integrated => {}
+                DeviceBackend::Cuda { .. } | DeviceBackend::Virtual { .. } => {
+                    peaks.host += device.peak_bytes;
+                }
+            }
+        }
+        peaks
+    }
+}
+
+/// What other processes of Berth have planned, together.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Others {
+    host: Bytes,
+    devices: BTreeMap<String, Bytes>,
+}
+
+impl Others {
+    /// Reads the registry of this host. What cannot be read counts for nothing.
+    pub fn of_this_host() -> Others {
+        directory().map(|directory| Others::read(&directory, OWN.as_str())).unwrap_or_default()
+    }
+
+    /// Reads a registry, without the files whose names begin with `own`, and removes what is left over in it.
+    fn read(directory: &Path, own: &str) -> Others {
+        let mut others = Others::default();
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(FILES_MAX);
+        for path in entries.map(|entry| entry.path()) {
+            let is_own =
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(own));
+            if is_own || path.extension().is_none_or(|ending| ending != ENDING) {
+                continue;
+            }
+            match read(&path) {
+                Ok(Some(peaks)) => others.add(peaks),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(path = %path.display(), %error, "no reservation"),
+            }
+        }
+        others
+    }
+
+    fn add(&mut self, peaks: Peaks) {
+        let sum = |a: Bytes, b: Bytes| Bytes(a.0.saturating_add(b.0));
+        self.host = sum(self.host, peaks.host);
+        for (uuid, bytes) in peaks.devices {
+            let known = self.devices.entry(uuid).or_default();
+            *known = sum(*known, bytes);
+        }
+    }
+
+    /// Takes them off what is free: of GPUs that they name; and of the host's memory with what shares it, where that
+    /// is this machine's (`host_is_here`). Virtual devices are each process's own.
+    pub fn take_from(&self, inventory: &mut Inventory, host_is_here: bool) {
+        let host = &mut inventory.host;
+        if host_is_here {
+            host.available_bytes =
+                host.available_bytes.min(host.total_bytes.saturating_sub(self.host));
+        }
+        for device in &mut inventory.devices {
+            let named = device.uuid.as_ref().and_then(|uuid| self.devices.get(uuid)).copied();
+            let room = device.total_bytes.saturating_sub(named.unwrap_or_default());
+            device.free_bytes = match (device.kind, device.integrated) {
+                (DeviceKind::Virtual, _) => continue,
+                (DeviceKind::Cuda, true) => device.free_bytes.min(inventory.host.available_bytes),
+                (DeviceKind::Cuda, false) => device.free_bytes.min(room),
+            };
+        }
+    }
+}
+
+/// Where processes of one user tell each other: in the runtime directory, which a restart empties, or else the state's.
+fn directory() -> Option<PathBuf> {
+    let directories = etcetera::choose_base_strategy().ok()?;
+    let runtime = directories.runtime_dir().filter(|directory| directory.is_dir());
+    runtime
+        .or_else(|| directories.state_dir())
+        .map(|directory| directory.join("berth").join("plans"))
+}
+
+/// Writes a file and locks it, then gives it its name.
+fn write(directory: &Path, own: &str, peaks: &Peaks) -> io::Result<(File, PathBuf)> {
+    fs::create_dir_all(directory)?;
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = directory.join(format!("{own}{number}.{ENDING}"));
+    let mut file = tempfile::Builder::new().suffix(".part").tempfile_in(directory)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    let text = toml::to_string(peaks).map_err(io::Error::other)?;
+    file.write_all(text.as_bytes())?;
+    Ok((file.persist(&path)?, path))
+}
+
+/// The peaks of a file that is held; `None` for one that is left over, which is removed.
+fn read(path: &Path) -> io::Result<Option<Peaks>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    // Shared, so that two who look at the same time both find it left over.
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => {
+            let _ = fs::remove_file(path);
+            return Ok(None);
+        }
+        Err(rustix::io::Errno::WOULDBLOCK) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    toml::from_str(&text).map(Some).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests;
