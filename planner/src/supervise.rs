@@ -1,24 +1,33 @@
 //! A job from plan to result: attempts, and what each failure means for the next one.
 //!
 //! ```text
-//! plan ──► load ──► run ──► done
-//!  ▲        │        │
-//!  │        ├────────┼─ OutOfMemory: the device's budget shrinks by what was missing; same executor
-//!  │        └────────┴─ DeviceFailed: the device is not used again; same executor
-//!  └──────────────────── death: a new executor, the inventory read again; once
+//! inventory ──► plan ──► inventory ──► load ──► run ──► done
+//!     ▲                      │          │        │
+//!     │                      └──────────┼────────┼─ less is free, OutOfMemory: the device's budget shrinks; same executor
+//!     │                                 ├────────┴─ DeviceFailed: the device is not used again; same executor
+//!     │                                 └────────── death: a new executor; once
+//!     └── next attempt, at most [`ATTEMPTS_MAX`] in all: what is free is read again, what was learnt stays
 //! ```
 //! Every attempt has a plan of its own with the next generation. What an attempt made is dropped with it.
 
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Progress};
-use protocol::{Command, Event, Job, Plan, UsageReport};
+use protocol::{
+    Bytes, Command, DeviceId, Event, Failure, FailureKind, Job, Phase, Plan, UsageReport,
+};
+use serde::Serialize;
 
 use crate::planning::{PlanError, Request, plan, verify};
+use crate::reservations::Reservation;
 use crate::session::{ExecutorProgram, Interrupts, Session, SessionError};
 use crate::solve::{PlanReport, Solution};
-use lessons::{Lessons, Next};
+use lessons::{Attempt, Lessons, Next};
 
+mod free;
 mod lessons;
+
+/// How many plans of one job are tried.
+pub const ATTEMPTS_MAX: u64 = 3;
 
 /// What is to be done by a plan.
 #[derive(Debug, Clone)]
@@ -43,7 +52,56 @@ pub struct Outcome {
     /// The intermediate tensors, where they were asked for.
     pub tensors: Option<IpcSharedMemory>,
     /// Plans that were tried.
-    pub attempts: u32,
+    pub attempts: u64,
+    /// What became of all of them but the last, in order.
+    pub failures: Vec<FailedAttempt>,
+}
+
+/// An attempt that failed, and was followed by another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailedAttempt {
+    /// The generation of its plan.
+    pub generation: u64,
+    /// The phase in which it failed; `None` before it was loaded.
+    pub phase: Option<Phase>,
+    /// The device that failed, or had too little memory.
+    pub device: Option<DeviceId>,
+    /// How it failed, as a sentence.
+    pub reason: String,
+    /// Where memory was short: what was asked for.
+    pub requested_bytes: Option<Bytes>,
+    /// Where memory was short: what was free.
+    pub free_bytes: Option<Bytes>,
+}
+
+impl FailedAttempt {
+    fn new(generation: u64, progress: Option<Progress>, error: &SessionError) -> FailedAttempt {
+        let mut failed = FailedAttempt {
+            generation,
+            phase: progress.map(|progress| progress.phase),
+            device: None,
+            reason: error.to_string(),
+            requested_bytes: None,
+            free_bytes: None,
+        };
+        match error {
+            SessionError::Failed(Failure {
+                kind: FailureKind::OutOfMemory { device, requested_bytes, free_bytes, .. },
+                ..
+            }) => {
+                failed.device = Some(device.clone());
+                failed.requested_bytes = Some(*requested_bytes);
+                failed.free_bytes = Some(*free_bytes);
+            }
+            SessionError::Failed(Failure {
+                kind: FailureKind::DeviceFailed { device }, ..
+            }) => {
+                failed.device = Some(device.clone());
+            }
+            _ => {}
+        }
+        failed
+    }
 }
 
 /// Hears of the job while it runs.
@@ -60,10 +118,13 @@ pub trait Listener {
     fn retrying(&mut self, error: &SessionError);
 }
 
-/// Makes an attempt's request from the devices as they are now; asked again after a death.
+/// Makes an attempt's request from the devices as they are now.
 pub type Inventorize<'a> = dyn Fn() -> Result<Request, PlanError> + 'a;
 
 /// Plans and runs a job, or runs it by a `given` plan.
+///
+/// # Errors
+/// The last attempt's failure, or what no other plan could mend.
 pub fn supervise(
     program: &ExecutorProgram,
     mut session: Session,
@@ -72,27 +133,34 @@ pub fn supervise(
     given: Option<&Plan>,
     listener: &mut dyn Listener,
 ) -> Result<Outcome, PlanError> {
-    let mut request = inventorize()?;
-    let mut generation = 0_u64;
     let mut lessons = Lessons::new(given.is_none());
+    // Held until the executor has ended.
+    let mut _reserved = None;
+    let mut failures = Vec::new();
+    let mut generation = 0;
     loop {
         generation += 1;
+        let request = inventorize()?;
         let mut tried = None;
-        let attempted = decide(&mut session, &request, given, generation).and_then(|solution| {
-            listener.planned(&solution);
+        let decided = decide(&mut session, &request, given, &lessons, generation);
+        let attempted = decided.and_then(|solution| {
             tried = Some(solution.plan.clone());
+            _reserved = Some(Reservation::hold(&solution.plan));
+            free::check(&solution.plan, &inventorize()?.inventory).map_err(SessionError::from)?;
+            listener.planned(&solution);
             carry_out(&mut session, solution, work, listener)
         });
         let error = match attempted {
-            Ok(mut outcome) => {
-                outcome.attempts = generation as u32;
+            Ok(outcome) => {
                 session.end();
-                return Ok(outcome);
+                return Ok(Outcome { attempts: generation, failures, ..outcome });
             }
             Err(PlanError::Session(error)) => error,
             Err(other) => return Err(other),
         };
-        match lessons.learn(&error, tried.as_ref(), &mut request) {
+        let progress = session.progress();
+        let attempt = Attempt { request: &request, plan: tried.as_ref(), progress };
+        match lessons.learn(&error, &attempt) {
             Next::Stop => return Err(error.into()),
             Next::Replan => {
                 listener.retrying(&error);
@@ -103,10 +171,9 @@ pub fn supervise(
                 drop(session);
                 session = Session::start(program, |interrupts| listener.starting(interrupts))?;
                 listener.started(&session);
-                let failed = std::mem::take(&mut request.failed);
-                request = Request { failed, ..inventorize()? };
             }
         }
+        failures.push(FailedAttempt::new(generation, progress, &error));
     }
 }
 
@@ -115,21 +182,49 @@ fn decide(
     session: &mut Session,
     request: &Request,
     given: Option<&Plan>,
+    lessons: &Lessons,
     generation: u64,
 ) -> Result<Solution, PlanError> {
     let Some(given) = given else {
-        return plan(session, request, generation);
+        let mut requests = lessons.requests(request).into_iter();
+        let mut careful = requests.next().expect("there is always the request itself");
+        loop {
+            match (plan_anew(session, careful, lessons, generation), requests.next()) {
+                (Err(PlanError::Infeasible(_)), Some(less_careful)) => careful = less_careful,
+                (result, _) => return result,
+            }
+        }
     };
     let plan = Plan { generation, ..given.clone() };
     protocol::check::check(&plan).map_err(PlanError::Given)?;
     verify(session, &plan)?;
-    Ok(Solution { plan, report: PlanReport::default() })
+    Ok(Solution::given(plan))
+}
+
+/// A new plan that is not much like one that memory was short for. Where nothing else fits, it may be.
+fn plan_anew(
+    session: &mut Session,
+    mut request: Request,
+    lessons: &Lessons,
+    generation: u64,
+) -> Result<Solution, PlanError> {
+    let mut alike = None;
+    loop {
+        match (plan(session, &request, generation), alike.take()) {
+            (Err(PlanError::Infeasible(_)), Some(solution)) => return Ok(solution),
+            (Err(error), _) => return Err(error),
+            (Ok(solution), _) => match lessons.much_less(&request, &solution.plan) {
+                None => return Ok(solution),
+                Some(smaller) => (request, alike) = (smaller, Some(solution)),
+            },
+        }
+    }
 }
 
 /// Loads a plan and runs the work by it.
 fn carry_out(
     session: &mut Session,
-    Solution { plan, report }: Solution,
+    Solution { plan, report, .. }: Solution,
     work: &Work,
     listener: &mut dyn Listener,
 ) -> Result<Outcome, PlanError> {
@@ -142,6 +237,7 @@ fn carry_out(
         images: Vec::new(),
         tensors: None,
         attempts: 1,
+        failures: Vec::new(),
     };
     listen(session, listener, &mut outcome)?;
     if let Work::Generate(job) = work {

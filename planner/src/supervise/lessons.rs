@@ -1,18 +1,27 @@
-//! What each failure means for the next attempt. Pure: it changes a request, and starts nothing.
+//! What each failure means for the next attempt. Pure: it makes requests, and starts nothing.
+//!
+//! Lessons are kept by a device's lasting name, and outlive the executor and the inventory that they were learnt with.
+//! Invariants: a device's limit never rises; every plan that is tried after a shortage takes less of that device.
 
-use protocol::{Bytes, DeviceId, Failure, FailureKind, Plan};
+use std::collections::BTreeMap;
 
+use protocol::message::Progress;
+use protocol::{Bytes, DeviceId, Failure, FailureKind, Phase, Placement, Plan, Residency};
+
+use super::ATTEMPTS_MAX;
+use crate::inventory::Inventory;
 use crate::planning::{FailedDevice, Request};
 use crate::session::SessionError;
 
 /// How often a job is started anew after its executor died.
 const DEATHS_MAX: u32 = 1;
 
-/// How often a job is planned anew after an allocation failed.
-const SHORTAGES_MAX: u32 = 3;
+/// A plan of the same layout as one that memory was short for is not tried where it takes more than this part of that
+/// one's peak: what someone else takes rarely stays the same to the byte.
+const MUCH_LESS: (u64, u64) = (7, 8);
 
-/// How often a job is planned anew without a device that failed.
-const FAILED_DEVICES_MAX: usize = 3;
+/// In the last attempt a limit is used by half of it, then by one more of so many parts until a plan fits.
+const LIMIT_PARTS: u64 = 8;
 
 /// How a job goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,28 +34,70 @@ pub enum Next {
     Restart,
 }
 
+/// An attempt that failed.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    /// What it was planned from.
+    pub request: &'a Request,
+    /// Its plan, if it came to one.
+    pub plan: Option<&'a Plan>,
+    /// How far it got.
+    pub progress: Option<Progress>,
+}
+
 /// What a job's failures have taught so far.
 #[derive(Debug)]
 pub struct Lessons {
     /// Whether another plan may be made: not where one was given.
     plans: bool,
+    attempts: u64,
     deaths: u32,
-    shortages: u32,
+    /// By lasting name.
+    short: BTreeMap<String, Short>,
+    /// By lasting name, how each failed.
+    failed: Vec<(String, String)>,
+    /// What memory was short for.
+    tried: Vec<Tried>,
 }
+
+/// A device, or the host, that memory was short on.
+#[derive(Debug, Clone, Copy)]
+struct Short {
+    /// The most that it can have had.
+    limit: Bytes,
+    times: u32,
+}
+
+/// A layout that memory was short for.
+#[derive(Debug)]
+struct Tried {
+    layout: Layout,
+    device: String,
+    peak_bytes: Bytes,
+}
+
+/// For each component, how it was placed.
+type Layout = Vec<(Placement, Vec<DeviceId>, Residency)>;
 
 impl Lessons {
     /// Of a job that has not failed yet.
     pub fn new(plans: bool) -> Lessons {
-        Lessons { plans, deaths: 0, shortages: 0 }
+        Lessons {
+            plans,
+            attempts: 0,
+            deaths: 0,
+            short: BTreeMap::new(),
+            failed: Vec::new(),
+            tried: Vec::new(),
+        }
     }
 
-    /// Learns from a failure of an attempt by the plan `tried`.
-    pub fn learn(
-        &mut self,
-        error: &SessionError,
-        tried: Option<&Plan>,
-        request: &mut Request,
-    ) -> Next {
+    /// Learns from a failed attempt, and says how the job goes on.
+    pub fn learn(&mut self, error: &SessionError, attempt: &Attempt<'_>) -> Next {
+        self.attempts += 1;
+        if self.attempts >= ATTEMPTS_MAX {
+            return Next::Stop;
+        }
         let Failure { kind, message } = match error {
             SessionError::Died { .. } if self.deaths < DEATHS_MAX => {
                 self.deaths += 1;
@@ -55,47 +106,148 @@ impl Lessons {
             SessionError::Failed(failure) if self.plans => failure,
             _ => return Next::Stop,
         };
-        match kind {
-            FailureKind::OutOfMemory { device, requested_bytes, free_bytes, .. }
-                if self.shortages < SHORTAGES_MAX =>
-            {
-                self.shortages += 1;
-                if let Some(plan) = tried {
-                    let missing = requested_bytes.saturating_sub(*free_bytes);
-                    shrink(request, plan, device, missing, self.shortages);
+        let inventory = &attempt.request.inventory;
+        match (kind, attempt.plan) {
+            (FailureKind::OutOfMemory { device, requested_bytes, free_bytes, .. }, Some(plan)) => {
+                let missing = requested_bytes.saturating_sub(*free_bytes).max(Bytes(1));
+                let held = match attempt.progress {
+                    Some(progress) => held_at(plan, device, progress),
+                    None => *requested_bytes,
+                };
+                let name = lasting_name(inventory, &device.0);
+                self.fell_short(&name, held.saturating_sub(missing));
+                // One that was not loaded was not tried.
+                if attempt.progress.is_some() {
+                    let (layout, peak_bytes) = (layout(plan), peak(plan, device));
+                    self.tried.push(Tried { layout, device: name, peak_bytes });
                 }
                 Next::Replan
             }
-            FailureKind::DeviceFailed { device } if can_do_without(request, device) => {
-                let (device, message) = (device.clone(), message.clone());
-                request.failed.push(FailedDevice { device, message });
+            (FailureKind::DeviceFailed { device }, _) if self.can_do_without(inventory, device) => {
+                self.failed.push((lasting_name(inventory, &device.0), message.clone()));
                 Next::Replan
             }
             _ => Next::Stop,
         }
     }
+
+    fn fell_short(&mut self, name: &str, limit: Bytes) {
+        let known = self.short.entry(name.to_owned()).or_insert(Short { limit, times: 0 });
+        *known = Short { limit: known.limit.min(limit), times: known.times + 1 };
+    }
+
+    /// Whether a device that failed can be left out: another plan may be made without it, as it is one of the
+    /// inventory's and has not failed before.
+    fn can_do_without(&self, inventory: &Inventory, device: &DeviceId) -> bool {
+        let name = lasting_name(inventory, &device.0);
+        let again = self.failed.iter().any(|(known, _)| *known == name);
+        inventory.device(&device.0).is_some() && !again
+    }
+
+    /// The requests to plan by, the most careful first: the others are for want of a plan. In the last attempt a
+    /// device that was short is used by half of what it seemed to have, and one that was short twice not at all, as
+    /// what it says is not to be relied on; then by half and more.
+    pub fn requests(&self, request: &Request) -> Vec<Request> {
+        let inventory = &request.inventory;
+        let mut request = request.clone();
+        for device in &inventory.devices {
+            let name = lasting_name(inventory, &device.id);
+            if let Some((_, message)) = self.failed.iter().find(|(known, _)| *known == name) {
+                let (device, message) = (DeviceId(device.id.clone()), message.clone());
+                request.failed.push(FailedDevice { device, message });
+            }
+        }
+        let with = |part: &dyn Fn(&Short) -> u64| {
+            let mut request = request.clone();
+            for (name, short) in &self.short {
+                lower(&mut request, name, part_of(short.limit, part(short), LIMIT_PARTS));
+            }
+            request
+        };
+        let half = LIMIT_PARTS / 2;
+        let last = self.attempts + 1 == ATTEMPTS_MAX;
+        let mut requests = Vec::new();
+        if last {
+            requests.push(with(&|short| if short.times > 1 { 0 } else { half }));
+        }
+        let from = if last { half } else { LIMIT_PARTS };
+        requests.extend((from..=LIMIT_PARTS).map(|part| with(&|_| part)));
+        requests.dedup_by(|a, b| a.budgets == b.budgets);
+        requests
+    }
+
+    /// Where a plan is much like one that memory was short for: the request with much less of that device. After that
+    /// the same is not asked again, so that there is an end.
+    pub fn much_less(&self, request: &Request, plan: &Plan) -> Option<Request> {
+        let layout = layout(plan);
+        let limit = |tried: &Tried| {
+            let (part, whole) = MUCH_LESS;
+            part_of(tried.peak_bytes, part, whole)
+        };
+        let id = |tried: &Tried| present_id(&request.inventory, &tried.device);
+        let alike = self.tried.iter().find(|tried| {
+            let now = id(tried).map(|id| peak(plan, &id));
+            tried.layout == layout && now.is_some_and(|now| now > limit(tried))
+        })?;
+        let mut smaller = request.clone();
+        lower(&mut smaller, &alike.device, limit(alike));
+        Some(smaller)
+    }
 }
 
-/// Whether a device that failed can be left out: another plan may be made without it, as it is one of the
-/// inventory's and has not failed before.
-fn can_do_without(request: &Request, device: &DeviceId) -> bool {
-    let failed = &request.failed;
-    let again = failed.iter().any(|known| known.device == *device);
-    request.inventory.device(&device.0).is_some() && !again && failed.len() < FAILED_DEVICES_MAX
-}
-
-/// Lowers a device's budget, so that the next plan uses less of it than `plan` did: at first less by what was
-/// missing, then half, and in the last attempt nothing at all, as what the device says is not to be relied on.
-fn shrink(request: &mut Request, plan: &Plan, device: &DeviceId, missing: Bytes, shortages: u32) {
-    let planned = plan.devices.iter().find(|d| d.id == *device);
-    let peak = planned.map_or(plan.host.peak_bytes, |device| device.peak_bytes);
-    let limit = match shortages {
-        1 => peak.saturating_sub(missing.max(Bytes(1))),
-        2.. if shortages < SHORTAGES_MAX => Bytes(peak.0 / 2),
-        _ => Bytes::ZERO,
+/// What an attempt can have held of a device when it failed, the failed allocation included: what the plan has there in
+/// that phase. While it loads that is what is there in all phases, so the least, and no arena yet; a rehearsal goes
+/// through all phases after that, without telling which.
+fn held_at(plan: &Plan, device: &DeviceId, progress: Progress) -> Bytes {
+    let planned = plan.devices.iter().find(|planned| planned.id == *device);
+    let phases = planned.map_or(&plan.host.phases, |planned| &planned.phases);
+    let held = match progress {
+        Progress { phase: Phase::Load, step: 0, .. } => {
+            phases.iter().map(|bytes| bytes.peak_bytes.saturating_sub(bytes.compute_bytes)).min()
+        }
+        Progress { phase, .. } => {
+            phases.iter().find(|bytes| bytes.phase == phase).map(|bytes| bytes.peak_bytes)
+        }
     };
+    held.unwrap_or_else(|| peak(plan, device))
+}
+
+fn part_of(bytes: Bytes, part: u64, whole: u64) -> Bytes {
+    Bytes((u128::from(bytes.0) * u128::from(part) / u128::from(whole)) as u64)
+}
+
+/// What a plan has of a device, or of the host, at most.
+fn peak(plan: &Plan, device: &DeviceId) -> Bytes {
+    let planned = plan.devices.iter().find(|planned| planned.id == *device);
+    planned.map_or(plan.host.peak_bytes, |planned| planned.peak_bytes)
+}
+
+fn layout(plan: &Plan) -> Layout {
+    let components = plan.components.iter();
+    components.map(|c| (c.placement, c.devices.clone(), c.residency)).collect()
+}
+
+/// A device's UUID, where it has one: ids may change from one look to the next.
+fn lasting_name(inventory: &Inventory, id: &str) -> String {
+    let uuid = inventory.device(id).and_then(|device| device.uuid.clone());
+    uuid.unwrap_or_else(|| id.to_owned())
+}
+
+/// The present id behind a lasting name; `None` where the device is gone.
+fn present_id(inventory: &Inventory, name: &str) -> Option<DeviceId> {
+    if DeviceId::host().0 == name {
+        return Some(DeviceId::host());
+    }
+    let mut devices = inventory.devices.iter();
+    let device = devices.find(|device| lasting_name(inventory, &device.id) == name)?;
+    Some(DeviceId(device.id.clone()))
+}
+
+/// Lowers the budget of a device, or of the host, and what any cap could make of it.
+fn lower(request: &mut Request, name: &str, limit: Bytes) {
+    let Some(id) = present_id(&request.inventory, name) else { return };
     let budgets = &mut request.budgets;
-    let (budget, ceiling) = match request.inventory.devices.iter().position(|d| d.id == device.0) {
+    let (budget, ceiling) = match request.inventory.devices.iter().position(|d| d.id == id.0) {
         Some(index) => (&mut budgets.devices[index], &mut budgets.ceilings[index]),
         None => (&mut budgets.host, &mut budgets.host_ceiling),
     };
@@ -104,114 +256,4 @@ fn shrink(request: &mut Request, plan: &Plan, device: &DeviceId, missing: Bytes,
 }
 
 #[cfg(test)]
-mod tests {
-    use protocol::plan::MappingPolicy;
-    use protocol::{GraphOptions, JobShape};
-
-    use super::*;
-    use crate::inventory::Inventory;
-    use crate::inventory::tests::{device_of, host_of};
-    use crate::policy::pins::Pins;
-    use crate::policy::{Budgets, Objective};
-
-    /// Five devices of 1 GiB.
-    fn request() -> Request {
-        let gib = Bytes::gib(1);
-        let devices = (0..5).map(|index| device_of(&format!("virtual{index}"), gib, gib));
-        Request {
-            model: String::new(),
-            side_multiple_pixels: 16,
-            job: JobShape {
-                width: 16,
-                height: 16,
-                steps: 1,
-                batch: 1,
-                max_sequence_length: 1,
-                true_cfg: false,
-                init_image: false,
-                first_step: 0,
-            },
-            inventory: Inventory {
-                source: "test".to_owned(),
-                host: host_of(gib, gib),
-                devices: devices.collect(),
-                why_no_devices: None,
-            },
-            budgets: Budgets {
-                devices: vec![gib; 5],
-                ceilings: vec![gib; 5],
-                host: gib,
-                host_ceiling: gib,
-            },
-            objective: Objective::Latency,
-            failed: Vec::new(),
-            pins: Pins::default(),
-            prefetch: true,
-            options: GraphOptions::default(),
-            mapping_policy: MappingPolicy::Keep,
-            imagined: false,
-        }
-    }
-
-    fn failed(kind: FailureKind) -> SessionError {
-        SessionError::Failed(Failure { kind, message: "it hurts".to_owned() })
-    }
-
-    fn device_failed(id: &str) -> SessionError {
-        failed(FailureKind::DeviceFailed { device: DeviceId(id.to_owned()) })
-    }
-
-    fn died() -> SessionError {
-        let (phase, status) = ("denoise phase".to_owned(), "signal 9".to_owned());
-        SessionError::Died { phase, status, lines: Vec::new() }
-    }
-
-    #[test]
-    fn each_failed_device_is_left_out_once_and_not_too_many_are() {
-        let (mut lessons, mut request) = (Lessons::new(true), request());
-        let mut learn =
-            |id: &str, request: &mut Request| lessons.learn(&device_failed(id), None, request);
-        assert_eq!(learn("virtual1", &mut request), Next::Replan);
-        let known = FailedDevice {
-            device: DeviceId("virtual1".to_owned()),
-            message: "it hurts".to_owned(),
-        };
-        assert_eq!(request.failed, [known]);
-        // What is not used cannot fail again, and what is not there cannot be left out.
-        assert_eq!(learn("virtual1", &mut request), Next::Stop);
-        assert_eq!(learn("host", &mut request), Next::Stop);
-        assert_eq!(learn("virtual2", &mut request), Next::Replan);
-        assert_eq!(learn("virtual3", &mut request), Next::Replan);
-        assert_eq!(learn("virtual4", &mut request), Next::Stop);
-        assert_eq!(request.failed.len(), FAILED_DEVICES_MAX);
-    }
-
-    #[test]
-    fn a_death_is_survived_once_and_a_given_plan_is_not_replaced() {
-        let (mut lessons, mut request) = (Lessons::new(false), request());
-        assert_eq!(lessons.learn(&device_failed("virtual0"), None, &mut request), Next::Stop);
-        assert_eq!(lessons.learn(&died(), None, &mut request), Next::Restart);
-        assert_eq!(lessons.learn(&died(), None, &mut request), Next::Stop);
-        assert_eq!(lessons.learn(&SessionError::Cancelled, None, &mut request), Next::Stop);
-    }
-
-    #[test]
-    fn shortages_are_bounded_and_other_failures_end_a_job() {
-        let (mut lessons, mut request) = (Lessons::new(true), request());
-        let short = || {
-            failed(FailureKind::OutOfMemory {
-                device: DeviceId("virtual0".to_owned()),
-                region: "weights".to_owned(),
-                requested_bytes: Bytes(2),
-                free_bytes: Bytes(1),
-            })
-        };
-        for _ in 0..SHORTAGES_MAX {
-            assert_eq!(lessons.learn(&short(), None, &mut request), Next::Replan);
-        }
-        assert_eq!(lessons.learn(&short(), None, &mut request), Next::Stop);
-        for kind in [FailureKind::PlanRefused, FailureKind::Internal, FailureKind::BadModel] {
-            assert_eq!(lessons.learn(&failed(kind), None, &mut request), Next::Stop);
-        }
-    }
-}
+pub(super) mod tests;
