@@ -1,13 +1,16 @@
 //! The command line: arguments in, exit code out. 0 done, 1 does not fit, 2 error.
 
+mod calibrate;
 mod devices;
 mod generate;
+mod given;
 mod inspect;
 mod interrupt;
 mod placement;
 mod plan;
 mod setup;
 mod shape;
+mod tune;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,12 +38,16 @@ struct Arguments {
 enum Subcommands {
     /// What is here: memory, budgets, links, rates; and why nothing, if nothing
     Devices(devices::Devices),
+    /// How fast everything is, measured once, for better plans
+    Calibrate(calibrate::Calibrate),
     /// What a model is made of, and what is missing
     Inspect(inspect::Inspect),
     /// Where every byte will go, and why
     Plan(Box<plan::Plan>),
     /// Make pictures from a prompt
     Generate(Box<generate::Generate>),
+    /// How much faster a job gets with more device memory
+    Tune(Box<tune::Tune>),
 }
 
 /// How to start the executor, and what to tell of it.
@@ -57,15 +64,15 @@ struct ExecutorArguments {
 /// What may be used.
 #[derive(Debug, Args)]
 struct PolicyArguments {
-    /// Device memory that may be used: 8 (GiB), 6144MiB, 80%, -1 (free minus 1 GiB), cuda0=12,cuda1=6.5
+    /// Device memory that may be used: 8 (GiB), 6144MiB, 80%, -1 (free minus 1 GiB), cuda0=12,cuda1=6.5, 8,cuda1=6
     /// [default: what is free, less a margin]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     max_vram: Option<String>,
-    /// Host memory that may be used, as --max-vram [default: what is available, less a margin]
+    /// Host memory that may be used: one amount, as for --max-vram [default: what is available, less a margin]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     max_ram: Option<String>,
     /// A host profile: a file, or the name of a shipped one, as virtual-2x2g [default: this machine]
-    #[arg(long, value_name = "PROFILE")]
+    #[arg(long, value_name = "PROFILE", env = "BERTH_HOST")]
     host: Option<String>,
     /// What the plan is to be best at [default: latency]
     #[arg(long, value_enum)]
@@ -78,16 +85,20 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let result = match Arguments::parse().command {
         Subcommands::Devices(command) => command.run(),
+        Subcommands::Calibrate(command) => command.run(),
         Subcommands::Inspect(command) => command.run(),
         Subcommands::Plan(command) => command.run(),
         Subcommands::Generate(command) => command.run(),
+        Subcommands::Tune(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("berth: {error:#}");
             match error.downcast_ref() {
-                Some(PlanError::Infeasible(_)) => ExitCode::from(EXIT_INFEASIBLE),
+                Some(PlanError::Infeasible(_) | PlanError::NoRoom(_)) => {
+                    ExitCode::from(EXIT_INFEASIBLE)
+                }
                 _ => ExitCode::from(EXIT_ERROR),
             }
         }

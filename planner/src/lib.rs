@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+pub mod calibration;
 pub mod cli;
 pub mod demo;
 pub mod inventory;
@@ -17,6 +18,8 @@ pub mod picture;
 pub mod planning;
 pub mod policy;
 pub mod render;
+pub mod reservations;
 pub mod session;
 pub mod solve;
 pub mod supervise;
+pub mod tune;

@@ -166,6 +166,11 @@ impl Session {
         self.process.pid()
     }
 
+    /// How far the executor got with the last command; `None` where it did not say.
+    pub fn progress(&self) -> Option<Progress> {
+        self.progress
+    }
+
     /// Sends a command and waits for its answer, which `expected` recognises; progress in between is noted.
     pub fn ask<T>(
         &mut self,

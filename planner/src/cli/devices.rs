@@ -1,14 +1,19 @@
 //! `berth devices`.
 
-use anyhow::Result;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
 use clap::Args;
 use protocol::Bytes;
 use serde::Serialize;
 
 use super::PolicyArguments;
 use crate::inventory::Inventory;
+use crate::inventory::profile::layers::Layered;
+use crate::inventory::profile::{DEVICES_MAX, written};
+use crate::output::Pending;
 use crate::policy::Wishes;
-use crate::render;
+use crate::render::{self, rates};
 
 /// What is here.
 #[derive(Debug, Args)]
@@ -18,6 +23,12 @@ pub struct Devices {
     /// Print a JSON document
     #[arg(long)]
     json: bool,
+    /// Print a host profile of what is here, to be changed by hand
+    #[arg(long, conflicts_with = "json")]
+    profile: bool,
+    /// Write the profile to a file
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    output: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -26,6 +37,8 @@ struct Document<'a> {
     #[serde(flatten)]
     inventory: &'a Inventory,
     budgets: Vec<Budget<'a>>,
+    /// The host profiles that took part, lowest first.
+    profiles: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -41,15 +54,42 @@ impl Devices {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let setting = self.policy.setting(Wishes::default())?;
-        let inventory = setting.inventory()?;
-        let budgets = setting.policy.budgets(&inventory)?;
+        let inventory = setting.inventory(None)?;
+        if self.profile {
+            return self.write_profile(&inventory);
+        }
+        let budgets = setting.budgets(&inventory)?;
+        let Layered { files, host, .. } = &setting.layered;
+        let profiles: Vec<&str> = files.iter().chain(host).map(String::as_str).collect();
         if !self.json {
-            let table = render::tables::inventory(&inventory, &budgets.devices, budgets.host);
+            let mut table = render::tables::inventory(&inventory, &budgets.devices, budgets.host);
+            if !profiles.is_empty() {
+                table.push_str(&format!("\nprofiles: {}", profiles.join(", ")));
+            }
+            table.push_str(&format!("\n{}", rates::text(&inventory, None)));
             return render::print(&table);
         }
         let ids = inventory.devices.iter().map(|device| device.id.as_str());
         let of_devices = ids.zip(&budgets.devices).chain([("host", &budgets.host)]);
         let budgets = of_devices.map(|(id, &budget_bytes)| Budget { id, budget_bytes }).collect();
-        render::document::print(&Document { schema: SCHEMA, inventory: &inventory, budgets })
+        render::document::print(&Document {
+            schema: SCHEMA,
+            inventory: &inventory,
+            budgets,
+            profiles,
+        })
+    }
+
+    fn write_profile(&self, inventory: &Inventory) -> Result<()> {
+        let text = written::text(inventory);
+        let text =
+            text.with_context(|| format!("a profile lists at most {DEVICES_MAX} devices"))?;
+        match &self.output {
+            Some(path) => {
+                Pending::write(path, text.as_bytes())?.finish()?;
+                Ok(())
+            }
+            None => render::print(text.trim_end()),
+        }
     }
 }

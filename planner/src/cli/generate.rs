@@ -9,19 +9,18 @@ use protocol::message::{Image, Rng};
 use protocol::profile::ModelDescription;
 use protocol::{Job, JobShape, limits};
 
+use super::given::{check_here, check_plan, read_plan};
 use super::placement::PlacementArguments;
 use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
+use crate::inventory::Inventory;
 use crate::output::{self, Pending};
 use crate::picture::Source;
-use crate::planning::PlanError;
+use crate::planning::{PlanError, Request};
 use crate::render;
 use crate::render::document::{self, GenerateDocument, PlanDocument};
 use crate::supervise::{Outcome, Work, supervise};
-
-/// Largest plan file. A plan of the largest known model has some 30 kB.
-const PLAN_FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// What a plan that is given has decided already.
 const NOT_WITH_A_PLAN: [&str; 17] = [
@@ -116,13 +115,18 @@ impl Generate {
         let shape = self.shape.job(&description, source.as_ref())?;
         if let Some(plan) = &given {
             check_plan(plan, &model, &shape)?;
+            protocol::check::check(plan).map_err(PlanError::Given)?;
+            let here = check_here(plan, &setting.inventory(None)?, &session.backends);
+            document::feasible(self.json, &description.model, here)?;
         }
         let mut job = self.job(&description)?;
         if let Some(source) = source {
             job.init_image = Some(shared(&source, &shape)?);
         }
-        let inventorize =
-            || setting.request(&description, shape.clone(), false).map_err(PlanError::Inventory);
+        let inventorize = || {
+            let request = setting.request(&description, shape.clone(), false);
+            request.map(|r| Request { explain: self.json, ..r }).map_err(PlanError::Inventory)
+        };
         let work = Work::Generate(Box::new(job.clone()));
         let result =
             supervise(&program, session, &inventorize, &work, given.as_ref(), &mut progress);
@@ -130,7 +134,13 @@ impl Generate {
         let outcome = document::feasible(self.json, &description.model, result)?;
         interruption.hold();
         self.write(&outcome, &paths, |image| self.settings(&job, &outcome, image))?;
-        self.show(&outcome, &paths)
+        let inventory = setting.inventory(Some(&description.model))?;
+        self.show(&outcome, &inventory, &paths)?;
+        // What a given plan predicts was made with other rates.
+        if given.is_none() {
+            setting.learn(&inventory, &outcome.plan, &outcome.usage);
+        }
+        Ok(())
     }
 
     fn job(&self, description: &ModelDescription) -> Result<Job> {
@@ -193,12 +203,15 @@ impl Generate {
         Ok(())
     }
 
-    fn show(&self, outcome: &Outcome, paths: &[PathBuf]) -> Result<()> {
+    fn show(&self, outcome: &Outcome, inventory: &Inventory, paths: &[PathBuf]) -> Result<()> {
         let images: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        let Outcome { plan, report, usage, attempts, .. } = outcome;
+        let Outcome { plan, report, usage, attempts, failures, .. } = outcome;
+        render::tell_failures(failures);
         if self.json {
-            let plan = PlanDocument::new(plan, report);
-            return document::print(&GenerateDocument { plan, usage, attempts: *attempts, images });
+            let plan = PlanDocument::new(plan, report, inventory);
+            let attempts = *attempts;
+            let document = GenerateDocument { plan, usage, attempts, failures, images };
+            return document::print(&document);
         }
         let peaks: Vec<String> = usage
             .devices
@@ -250,20 +263,12 @@ impl Generate {
 }
 
 /// A picture's pixels at a job's size, where the executor can read them.
-fn shared(source: &Source, shape: &JobShape) -> Result<IpcSharedMemory> {
+pub fn shared(source: &Source, shape: &JobShape) -> Result<IpcSharedMemory> {
     if let Err(violation) = protocol::check::check_job(shape) {
         bail!("{}", violation.0);
     }
     let pixels = source.pixels(shape.width as usize, shape.height as usize)?;
     Ok(IpcSharedMemory::from_bytes(&pixels))
-}
-
-/// What of a job's steps a given picture changes, for people.
-fn of_picture(job: &JobShape) -> String {
-    match job.init_image {
-        true => format!(" of which {} run, from a picture", job.steps_run()),
-        false => String::new(),
-    }
 }
 
 fn absolute(path: &Path) -> Result<String> {
@@ -273,32 +278,4 @@ fn absolute(path: &Path) -> Result<String> {
         Some(text) => Ok(text.to_owned()),
         None => bail!("the path {} is not UTF-8", path.display()),
     }
-}
-
-fn read_plan(path: &Path) -> Result<protocol::Plan> {
-    let context = || format!("cannot read the plan {}", path.display());
-    let bytes = std::fs::metadata(path).with_context(context)?.len();
-    if bytes > PLAN_FILE_BYTES_MAX {
-        bail!("{} has {bytes} bytes, more than a plan can have", path.display());
-    }
-    let text = std::fs::read_to_string(path).with_context(context)?;
-    toml::from_str(&text).with_context(context)
-}
-
-fn check_plan(plan: &protocol::Plan, model: &Path, shape: &JobShape) -> Result<()> {
-    if Path::new(&plan.model) != model {
-        bail!("the plan is for the model {}, not for {}", plan.model, model.display());
-    }
-    if plan.job != *shape {
-        bail!(
-            "the plan is for {}x{}, {} steps{}, batch {}, {} text tokens; hint: ask for the same, or make a new plan",
-            plan.job.width,
-            plan.job.height,
-            plan.job.steps,
-            of_picture(&plan.job),
-            plan.job.batch,
-            plan.job.max_sequence_length
-        );
-    }
-    Ok(())
 }

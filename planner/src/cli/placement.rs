@@ -20,10 +20,10 @@ pub struct PlacementArguments {
     /// How a component is split over a list of devices: layer or row, as dit=row [default: layer]
     #[arg(long, value_name = "LIST")]
     pub split_mode: Option<String>,
-    /// Stream slots on each device, 1 to 64: how far ahead weights are copied, as 4 or dit=4 [default: 2]
+    /// Stream slots on each device, 1 to 64: how far ahead weights are copied, as 4 or dit=4 [default: chosen]
     #[arg(long, value_name = "LIST")]
     pub lookahead: Option<String>,
-    /// Pieces in which the VAE works: off, or pixels with an overlap, as 512, 512x768 or 512:0.25 [default: off]
+    /// Pieces in which the VAE works: auto, off, or pixels with an overlap, as 512, 512x768 or 512:0.25 [default: auto, the best]
     #[arg(long, value_name = "TILE")]
     pub vae_tile: Option<String>,
     /// What happens to the pages of weight files: keep, sequential (read ahead, dropped behind the reader) or drop

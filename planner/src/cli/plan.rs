@@ -2,17 +2,20 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
+use protocol::StorageType;
 
 use super::placement::PlacementArguments;
 use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
+use crate::inventory::Inventory;
 use crate::output::{self, Pending};
-use crate::planning::{self, PlanError};
+use crate::planning::{self, PlanError, Request};
+use crate::policy::Objective;
 use crate::render::document::{self, PlanDocument, RehearsalDocument};
-use crate::render::{self, tables};
+use crate::render::{self, rates, tables};
 use crate::solve::{PlanReport, Solution};
 use crate::supervise::{Outcome, Work, supervise};
 
@@ -24,6 +27,9 @@ pub struct Plan {
     /// Solve and show; touch no device. Without it the plan is also loaded, and its use measured
     #[arg(long)]
     dry_run: bool,
+    /// Plan as if each matrix were stored in this type: f32, f16, bf16 or q8_0 (8 bits, as in GGUF). Needs --dry-run
+    #[arg(long, value_name = "TYPE", value_parser = storage_type)]
+    weights_as: Option<StorageType>,
     #[command(flatten)]
     shape: ShapeArguments,
     #[command(flatten)]
@@ -43,10 +49,19 @@ pub struct Plan {
     output: Option<PathBuf>,
 }
 
+/// What a plan is shown beside.
+struct Shown<'a> {
+    objective: Objective,
+    inventory: &'a Inventory,
+}
+
 impl Plan {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
         check_shape(&self.shape)?;
+        if self.weights_as.is_some() && !self.dry_run {
+            bail!("--weights-as plans for files that are not there; hint: add --dry-run");
+        }
         if let Some(path) = &self.output {
             output::check(path)?;
         }
@@ -55,45 +70,70 @@ impl Plan {
             Opening::open(self.model.as_deref(), &self.policy, &self.placement, &self.executor)?;
         let Opening { setting, program, mut session, mut progress, description, .. } = opening;
         let job = self.shape.job(&description, source.as_ref())?;
-        let request = setting.request(&description, job.clone(), self.dry_run)?;
+        let explain = self.json || self.explain;
+        let request = |dry_run| {
+            let request = setting.request(&description, job.clone(), dry_run);
+            request.map(|mut request| {
+                request.options.weights_as = self.weights_as;
+                Request { explain, ..request }
+            })
+        };
+        let model = description.model.clone();
         if self.dry_run {
+            let request = request(true)?;
             let planned = planning::plan(&mut session, &request, 1);
             session.end();
-            let Solution { plan, report } = document::feasible(self.json, &request.model, planned)?;
+            let Solution { plan, report, .. } = document::feasible(self.json, &model, planned)?;
             render::tell(&report.notices);
-            return self.show(&plan, &report, None);
+            let shown = Shown { objective: setting.policy.optimize, inventory: &request.inventory };
+            return self.show(&plan, &report, &shown, None);
         }
-        let inventorize =
-            || setting.request(&description, job.clone(), false).map_err(PlanError::Inventory);
+        let inventorize = || request(false).map_err(PlanError::Inventory);
         let outcome =
             supervise(&program, session, &inventorize, &Work::Rehearse, None, &mut progress);
         progress.clear();
-        let outcome = document::feasible(self.json, &request.model, outcome)?;
-        self.show(&outcome.plan, &outcome.report, Some(&outcome))
+        let outcome = document::feasible(self.json, &model, outcome)?;
+        let inventory = setting.inventory(Some(&model))?;
+        let shown = Shown { objective: setting.policy.optimize, inventory: &inventory };
+        self.show(&outcome.plan, &outcome.report, &shown, Some(&outcome))
     }
 
     fn show(
         &self,
         plan: &protocol::Plan,
         report: &PlanReport,
+        shown: &Shown<'_>,
         outcome: Option<&Outcome>,
     ) -> Result<()> {
         if let Some(path) = &self.output {
             Pending::write(path, toml::to_string_pretty(plan)?.as_bytes())?.finish()?;
         }
-        let document = PlanDocument::new(plan, report);
+        let Shown { objective, inventory } = *shown;
+        let document = PlanDocument::new(plan, report, inventory);
+        render::tell_failures(outcome.map_or(&[], |outcome| &outcome.failures));
         match (self.json, outcome) {
             (true, None) => document::print(&document),
-            (true, Some(Outcome { usage, attempts, .. })) => {
-                document::print(&RehearsalDocument { plan: document, usage, attempts: *attempts })
+            (true, Some(Outcome { usage, attempts, failures, .. })) => {
+                let (plan, attempts) = (document, *attempts);
+                document::print(&RehearsalDocument { plan, usage, attempts, failures })
             }
             (false, _) => {
-                render::print(&tables::plan(plan, outcome.map(|outcome| &outcome.usage)))?;
+                render::print(&tables::plan(plan, report, outcome.map(|outcome| &outcome.usage)))?;
+                render::print(&rates::text(inventory, Some(plan)))?;
                 if self.explain {
-                    render::print(&tables::explanation(plan, report))?;
+                    render::print(&format!("\n{}", tables::explanation(plan, report, objective)))?;
                 }
                 Ok(())
             }
         }
     }
+}
+
+/// The storage type of this name.
+fn storage_type(name: &str) -> Result<StorageType, String> {
+    let known = StorageType::ALL.into_iter().find(|storage| storage.name() == name);
+    known.ok_or_else(|| {
+        let names = StorageType::ALL.map(StorageType::name).join(", ");
+        format!("there is no storage type of that name; hint: one of {names}")
+    })
 }

@@ -4,19 +4,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use protocol::plan::Lora;
-use protocol::{GraphOptions, JobShape, ModelDescription};
+use protocol::{GraphOptions, JobShape, ModelDescription, Plan, UsageReport};
 
 use super::interrupt::Interruption;
 use super::placement::PlacementArguments;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
+use crate::calibration::Calibration;
 use crate::demo;
-use crate::inventory::{Inventory, Profile};
+use crate::inventory::Inventory;
+use crate::inventory::profile::layers::{Layered, Places};
 use crate::planning::{self, Request};
 use crate::policy::lora::LoraWish;
 use crate::policy::tile::check_tile;
-use crate::policy::{Policy, Wishes};
+use crate::policy::{Budgets, Policy, Wishes};
 use crate::render::progress::ProgressLine;
+use crate::reservations::Others;
 use crate::session::{ExecutorProgram, Session};
 use crate::supervise::Listener;
 
@@ -27,31 +30,30 @@ impl ExecutorArguments {
     }
 }
 
-/// The host profile and the policy that stands in flags, profile and defaults.
+/// The host profile of all layers, and the policy that stands in flags, profile and defaults.
 pub struct Setting {
-    profile: Option<Profile>,
+    /// The profile, and where it comes from.
+    pub layered: Layered,
     /// What is wanted.
     pub policy: Policy,
     loras: Vec<Lora>,
+    calibration: Calibration,
 }
 
 impl PolicyArguments {
     /// Reads the host profile, and joins it with the flags and what else they wish.
     pub fn setting(&self, wishes: Wishes) -> Result<Setting> {
-        let profile = self.host.as_deref().map(Profile::load).transpose()?;
+        let layered = Layered::load(&Places::of_this_process(), self.host.as_deref())?;
         let wishes = Wishes {
             max_vram: self.max_vram.clone(),
             max_ram: self.max_ram.clone(),
             optimize: self.optimize.map(|objective| objective.name().to_owned()),
             ..wishes
         };
-        let wishes = match &profile {
-            Some(profile) => wishes.over(&profile.policy),
-            None => wishes,
-        };
-        let policy = Policy::of(&wishes)?;
+        let policy = Policy::of(&wishes.over(&layered.profile.policy))?;
         let loras = policy.loras.iter().map(lora).collect::<Result<_>>()?;
-        Ok(Setting { profile, policy, loras })
+        let calibration = Calibration::of_this_machine()?;
+        Ok(Setting { layered, policy, loras, calibration })
     }
 }
 
@@ -85,9 +87,9 @@ impl Opening {
         let model = model_directory(model)?;
         let setting = policy.setting(placement.wishes()?)?;
         // Nonsense of budgets and devices is told before anything starts.
-        let inventory = setting.inventory()?;
-        setting.policy.budgets(&inventory)?;
-        setting.policy.pins.named(&inventory)?;
+        let inventory = setting.inventory(None)?;
+        setting.budgets(&inventory)?;
+        setting.checked(setting.policy.pins.named(&inventory))?;
         let interruption = Interruption::install()?;
         let program = executor.program();
         let watched = interruption.clone();
@@ -102,12 +104,51 @@ impl Opening {
 }
 
 impl Setting {
-    /// What is, now.
-    pub fn inventory(&self) -> Result<Inventory> {
-        Ok(match &self.profile {
-            Some(profile) => Inventory::from_profile(profile)?,
-            None => Inventory::of_this_machine()?,
-        })
+    /// What is, now, with what was measured of it; for a model, by its path, also with its corrections.
+    pub fn inventory(&self, model: Option<&str>) -> Result<Inventory> {
+        let mut inventory = self.uncalibrated()?;
+        self.calibration.apply(&mut inventory, model);
+        Ok(inventory)
+    }
+
+    /// What is, now, as devices and profile say it.
+    pub fn uncalibrated(&self) -> Result<Inventory> {
+        let profile = &self.layered.profile;
+        let mut inventory = Inventory::from_profile(profile)?;
+        Others::of_this_host().take_from(&mut inventory, profile.memory_is_here());
+        Ok(inventory)
+    }
+
+    /// What may be used of it.
+    pub fn budgets(&self, inventory: &Inventory) -> Result<Budgets> {
+        self.checked(self.policy.budgets(inventory))
+    }
+
+    /// With an error, the files whose policy it may be about: each was readable by itself.
+    fn checked<T, E>(&self, result: Result<T, E>) -> Result<T>
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let files = &self.layered.files;
+        match result {
+            Err(error) if !files.is_empty() => {
+                Err(error).with_context(|| format!("the flags over {}", files.join(", ")))
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// What was measured before, and where it is kept.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// Learns from a run by a plan that was made with this setting, for this inventory. What goes wrong is told on
+    /// standard error: the run itself is done.
+    pub fn learn(&self, inventory: &Inventory, plan: &Plan, usage: &UsageReport) {
+        if let Err(error) = self.calibration.learn(inventory, plan, usage) {
+            eprintln!("berth: nothing is learned from this run: {error}");
+        }
     }
 
     /// The request of a plan. Devices that this executor cannot compute on count in a plan that is only
@@ -119,9 +160,9 @@ impl Setting {
         dry_run: bool,
     ) -> Result<Request> {
         check_tile(self.policy.vae_tile, description.side_multiple_pixels)?;
-        let inventory = self.inventory()?;
-        let budgets = self.policy.budgets(&inventory)?;
-        let imagined = dry_run && self.profile.is_some();
+        let inventory = self.inventory(Some(&description.model))?;
+        let budgets = self.budgets(&inventory)?;
+        let imagined = dry_run && self.layered.names_devices;
         let objective = self.policy.optimize;
         Ok(Request {
             model: description.model.clone(),
@@ -133,11 +174,9 @@ impl Setting {
             failed: Vec::new(),
             pins: self.policy.pins.clone(),
             prefetch: self.policy.prefetch,
-            options: GraphOptions {
-                vae_tile: self.policy.vae_tile,
-                loras: self.loras.clone(),
-                ..GraphOptions::default()
-            },
+            tile: self.policy.vae_tile,
+            explain: false,
+            options: GraphOptions { loras: self.loras.clone(), ..GraphOptions::default() },
             mapping_policy: self.policy.mapping_policy,
             imagined,
         })

@@ -1,11 +1,18 @@
 //! The JSON documents: stable, versioned, one object each.
 
+mod tune;
+
 use protocol::plan::VaeTile;
 use protocol::{Bytes, JobShape, Plan, UsageReport};
 use serde::Serialize;
 
-use crate::planning::{DoesNotFit, PlanError};
+use super::rates::{self, Rates};
+use crate::inventory::Inventory;
+use crate::planning::{DoesNotFit, NoRoom, PlanError};
 use crate::solve::{PlanReport, Rejected};
+use crate::supervise::FailedAttempt;
+
+pub use tune::TuneDocument;
 
 /// `plan --json`, and the `plan` field of `generate --json`.
 #[derive(Debug, Serialize)]
@@ -16,15 +23,20 @@ pub struct PlanDocument<'a> {
     /// Pieces of the VAE, as in the plan's options; `null` for the whole picture at once.
     vae_tile: Option<VaeTile>,
     rejected: &'a [Rejected],
+    /// What kept the job from being faster, a sentence each.
+    bounds: &'a [String],
+    /// How the figures are known that the predictions rest on: the host's, then each device's.
+    rates: Vec<Rates>,
     /// What the user should know of the files, a sentence each.
     notices: &'a [String],
 }
 
 impl<'a> PlanDocument<'a> {
-    /// The document of a plan.
-    pub fn new(plan: &'a Plan, report: &'a PlanReport) -> PlanDocument<'a> {
-        let PlanReport { rejected, notices, .. } = report;
-        PlanDocument { feasible: true, plan, vae_tile: plan.options.vae_tile, rejected, notices }
+    /// The document of a plan that was made for an inventory.
+    pub fn new(plan: &'a Plan, report: &'a PlanReport, inventory: &Inventory) -> PlanDocument<'a> {
+        let PlanReport { rejected, bounds, notices, .. } = report;
+        let (rates, vae_tile) = (rates::rates(inventory), plan.options.vae_tile);
+        PlanDocument { feasible: true, plan, vae_tile, rejected, bounds, rates, notices }
     }
 }
 
@@ -40,7 +52,7 @@ struct InfeasibleDocument<'a> {
 }
 
 /// What would fit; absent figures are `null`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Nearest {
     max_vram_bytes: Option<Bytes>,
     max_ram_bytes: Option<Bytes>,
@@ -51,6 +63,18 @@ struct Nearest {
 }
 
 impl<'a> InfeasibleDocument<'a> {
+    /// Of a plan that was given: nothing else was looked for.
+    fn of_given(model: &'a str, error: &'a NoRoom, message: &'a str) -> InfeasibleDocument<'a> {
+        InfeasibleDocument {
+            schema: protocol::plan::SCHEMA,
+            feasible: false,
+            model,
+            job: &error.job,
+            because: message.lines().next().unwrap_or_default(),
+            nearest: Nearest::default(),
+        }
+    }
+
     fn new(model: &'a str, error: &'a DoesNotFit) -> InfeasibleDocument<'a> {
         InfeasibleDocument {
             schema: protocol::plan::SCHEMA,
@@ -78,7 +102,9 @@ pub struct RehearsalDocument<'a> {
     /// What it used when it was loaded.
     pub usage: &'a UsageReport,
     /// Plans that were tried.
-    pub attempts: u32,
+    pub attempts: u64,
+    /// What became of all of them but the last.
+    pub failures: &'a [FailedAttempt],
 }
 
 /// `generate --json`.
@@ -89,15 +115,23 @@ pub struct GenerateDocument<'a> {
     /// What the run used.
     pub usage: &'a UsageReport,
     /// Plans that were tried.
-    pub attempts: u32,
+    pub attempts: u64,
+    /// What became of all of them but the last.
+    pub failures: &'a [FailedAttempt],
     /// The files written.
     pub images: Vec<String>,
 }
 
 /// The result, or its error; with `json`, that nothing fits is still an answer on standard output.
 pub fn feasible<T>(json: bool, model: &str, result: Result<T, PlanError>) -> anyhow::Result<T> {
-    if let (true, Err(PlanError::Infeasible(error))) = (json, &result) {
-        print(&InfeasibleDocument::new(model, error))?;
+    match &result {
+        Err(PlanError::Infeasible(error)) if json => {
+            print(&InfeasibleDocument::new(model, error))?;
+        }
+        Err(PlanError::NoRoom(error)) if json => {
+            print(&InfeasibleDocument::of_given(model, error, &error.to_string()))?;
+        }
+        _ => {}
     }
     Ok(result?)
 }

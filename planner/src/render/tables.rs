@@ -1,5 +1,9 @@
 //! Tables for people.
 
+mod calibration;
+mod curve;
+mod explain;
+mod memory;
 mod plan;
 
 use comfy_table::presets::NOTHING;
@@ -8,7 +12,10 @@ use protocol::{Bytes, ModelDescription};
 
 use crate::inventory::{Inventory, Rate};
 
-pub use plan::{explanation, plan};
+pub use calibration::calibration;
+pub use curve::curve;
+pub use explain::explanation;
+pub use plan::plan;
 
 /// A table whose columns from `numbers_from` on are aligned to the right.
 fn table(header: &[&str], numbers_from: usize) -> Table {
@@ -51,7 +58,7 @@ pub fn inventory(inventory: &Inventory, budgets: &[Bytes], host_budget: Bytes) -
         String::new(),
         host_budget.to_string(),
         String::new(),
-        shown_rate(host.f32_flops_per_s, "FLOP/s"),
+        shown_rate(host.speeds.f32_flops_per_s, "FLOP/s"),
     ]);
     for (device, budget) in inventory.devices.iter().zip(budgets) {
         rows.add_row([
@@ -62,7 +69,7 @@ pub fn inventory(inventory: &Inventory, budgets: &[Bytes], host_budget: Bytes) -
             device.used_by_others_bytes.to_string(),
             budget.to_string(),
             shown_rate(device.link_bytes_per_s, "B/s"),
-            shown_rate(device.f32_flops_per_s, "FLOP/s"),
+            shown_rate(device.speeds.f32_flops_per_s, "FLOP/s"),
         ]);
     }
     text.push_str(&text_of(&rows));

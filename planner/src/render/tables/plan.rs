@@ -1,13 +1,14 @@
 //! The tables of a plan: where components are, what that takes, and what it took.
 
-use protocol::plan::{ComponentPlan, PartPlan, PhaseBytes};
+use protocol::plan::{ComponentPlan, PartPlan};
 use protocol::{Bytes, Placement, Plan, Residency, UsageReport};
 
+use super::memory::memory;
 use super::{table, text_of};
 use crate::solve::{PlanReport, shown_ms};
 
 /// A plan, with what it used where it ran.
-pub fn plan(plan: &Plan, usage: Option<&UsageReport>) -> String {
+pub fn plan(plan: &Plan, report: &PlanReport, usage: Option<&UsageReport>) -> String {
     let job = &plan.job;
     let mut text = format!(
         "{} ({}), {}x{}, {} steps, batch {}, {} text tokens\n",
@@ -23,21 +24,31 @@ pub fn plan(plan: &Plan, usage: Option<&UsageReport>) -> String {
     text.push('\n');
     text.push_str(&components(plan));
     text.push_str("\n\n");
-    text.push_str(&memory(plan, usage));
+    text.push_str(&memory(plan, report, usage));
     if plan.host.mapped_bytes > Bytes::ZERO {
         let mapped = plan.host.mapped_bytes;
-        text.push_str(&format!("\n{mapped} of weights are computed in place from their files"));
+        text.push_str(&format!(
+            "\n{mapped} of weights are computed in place from their files: page cache, in no budget"
+        ));
     }
-    let ms = &plan.predicted_ms;
-    text.push_str(&format!(
-        "\n\npredicted: {} to load, {} to condition, {} a step, {} to decode, {} in all",
-        shown_ms(ms.load),
-        shown_ms(ms.condition),
-        shown_ms(ms.denoise_step),
-        shown_ms(ms.decode),
-        shown_ms(ms.total)
-    ));
+    text.push_str("\n\n");
+    text.push_str(&predicted(plan));
     text
+}
+
+/// What the job is expected to take.
+fn predicted(plan: &Plan) -> String {
+    let ms = &plan.predicted_ms;
+    let mut parts = vec![format!("{} to load", shown_ms(ms.load))];
+    parts.extend(plan.job.init_image.then(|| format!("{} to encode", shown_ms(ms.encode))));
+    parts.push(format!("{} to condition", shown_ms(ms.condition)));
+    parts.push(format!("{} steps of {}", plan.job.steps_run(), shown_ms(ms.denoise_step)));
+    parts.push(format!("{} to decode", shown_ms(ms.decode)));
+    let next = match ms.next_total {
+        0.0 => String::new(),
+        next => format!(", {} for the next one", shown_ms(next)),
+    };
+    format!("predicted: {} from start to picture{next}\n  {}", shown_ms(ms.total), parts.join(", "))
 }
 
 fn components(plan: &Plan) -> String {
@@ -85,7 +96,7 @@ fn residency(component: &ComponentPlan) -> String {
         text.push_str(if lazy { ", others lazy" } else { "" });
     }
     if component.prefetch {
-        text.push_str(", prefetched");
+        text.push_str(", loaded early");
     }
     text
 }
@@ -112,67 +123,15 @@ fn options(plan: &Plan) -> String {
         let (width, height, overlap) = (tile.width, tile.height, tile.overlap);
         text.push_str(&format!("VAE in tiles of {width}x{height}, overlap {overlap}\n"));
     }
+    if let Some(storage) = options.weights_as {
+        text.push_str(&format!("weights as if stored in {storage}; there are no such files\n"));
+    }
     for lora in &options.loras {
         text.push_str(&format!("LoRA {} at {}\n", lora.path, lora.weight));
     }
     if !options.loras.is_empty() && !options.lora_runtime.is_empty() {
         let names = options.lora_runtime.join(", ");
         text.push_str(&format!("LoRA products are added while these run: {names}\n"));
-    }
-    text
-}
-
-fn memory(plan: &Plan, usage: Option<&UsageReport>) -> String {
-    let mut header =
-        vec!["device", "phase", "weights", "compute", "staging", "fixed", "peak", "budget"];
-    if usage.is_some() {
-        header.push("measured");
-    }
-    let mut rows = table(&header, 2);
-    let host = &plan.host;
-    let host = ("host".to_owned(), &host.phases, host.job_bytes, host.budget_bytes);
-    let devices = plan.devices.iter();
-    let devices = devices.map(|d| (d.id.to_string(), &d.phases, d.overhead_bytes, d.budget_bytes));
-    for (id, phases, fixed, budget) in devices.chain([host]) {
-        for entry in phases {
-            let mut row = vec![
-                id.clone(),
-                entry.phase.to_string(),
-                entry.weights_bytes.to_string(),
-                entry.compute_bytes.to_string(),
-                entry.staging_bytes.to_string(),
-                fixed.to_string(),
-                entry.peak_bytes.to_string(),
-                budget.to_string(),
-            ];
-            if let Some(usage) = usage {
-                row.push(measured(usage, &id, entry));
-            }
-            rows.add_row(row);
-        }
-    }
-    text_of(&rows)
-}
-
-fn measured(usage: &UsageReport, id: &str, entry: &PhaseBytes) -> String {
-    let device = usage.devices.iter().find(|device| device.id.0 == id);
-    let phase = device.and_then(|d| d.phases.iter().find(|p| p.phase == entry.phase));
-    match phase {
-        Some(phase) if phase.measured_peak_bytes == entry.peak_bytes => "as planned".to_owned(),
-        Some(phase) => format!("{} B", phase.measured_peak_bytes.0),
-        None => "not used".to_owned(),
-    }
-}
-
-/// Why a plan is as it is.
-pub fn explanation(plan: &Plan, report: &PlanReport) -> String {
-    let mut text = String::from("why:");
-    for component in &plan.components {
-        text.push_str(&format!("\n  {}: {}", component.name, component.reason));
-    }
-    text.push_str("\nrejected:");
-    for rejected in &report.rejected {
-        text.push_str(&format!("\n  {}: {}", rejected.placement, rejected.because));
     }
     text
 }

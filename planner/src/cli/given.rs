@@ -1,0 +1,192 @@
+//! A plan that is given: read, and held against what is asked for and what is here, before anything is loaded.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use protocol::plan::{DeviceBackend, DevicePlan, SCHEMA};
+use protocol::{BackendKind, Bytes, DeviceId, JobShape, Plan};
+
+use crate::inventory::{Device, Inventory};
+use crate::planning::{NoRoom, PlanError};
+
+/// Largest plan file. A plan of the largest known model has some 30 kB.
+const PLAN_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Reads a plan that `plan --output` wrote.
+pub fn read_plan(path: &Path) -> Result<Plan> {
+    let context = || format!("cannot read the plan {}", path.display());
+    let bytes = std::fs::metadata(path).with_context(context)?.len();
+    if bytes > PLAN_FILE_BYTES_MAX {
+        bail!("{} has {bytes} bytes, more than a plan can have", path.display());
+    }
+    let text = std::fs::read_to_string(path).with_context(context)?;
+    let document: toml::Table = text.parse().with_context(context)?;
+    // Told before what is missing: another version may lack anything.
+    let schema = document.get("schema").and_then(toml::Value::as_integer);
+    if let Some(schema) = schema.filter(|schema| *schema != i64::from(SCHEMA)) {
+        bail!(
+            "the plan breaks a rule: schema {schema} where {SCHEMA} is understood; hint: {} is of another version of Berth, make a new one by `berth plan --output`",
+            path.display()
+        );
+    }
+    toml::from_str(&text).with_context(context)
+}
+
+/// Whether a plan is for this model and this job.
+pub fn check_plan(plan: &Plan, model: &Path, shape: &JobShape) -> Result<()> {
+    if Path::new(&plan.model) != model {
+        bail!(
+            "the plan is for the model {}, not for {}; hint: name that model, or make a new plan",
+            plan.model,
+            model.display()
+        );
+    }
+    if plan.job != *shape {
+        bail!(
+            "the plan is for {}x{}, {} steps{}, batch {}, {} text tokens; hint: ask for the same, or make a new plan",
+            plan.job.width,
+            plan.job.height,
+            plan.job.steps,
+            of_picture(&plan.job),
+            plan.job.batch,
+            plan.job.max_sequence_length
+        );
+    }
+    Ok(())
+}
+
+/// What of a job's steps a given picture changes, for people.
+fn of_picture(job: &JobShape) -> String {
+    match job.init_image {
+        true => format!(" of which {} run, from a picture", job.steps_run()),
+        false => String::new(),
+    }
+}
+
+/// Whether what a plan uses is here and free now. Virtual devices are made of the host's memory.
+///
+/// # Errors
+/// A device is not here, this executor cannot compute on it, or less of it is free than the plan takes.
+pub fn check_here(
+    plan: &Plan,
+    inventory: &Inventory,
+    backends: &[BackendKind],
+) -> Result<(), PlanError> {
+    let mut on_host = plan.host.peak_bytes;
+    for device in plan.devices.iter().filter(|device| device.peak_bytes > Bytes::ZERO) {
+        match &device.backend {
+            DeviceBackend::Virtual { .. } => on_host += device.peak_bytes,
+            DeviceBackend::Cuda { uuid } => {
+                let here = here(device, uuid.as_deref(), inventory)?;
+                if !backends.contains(&BackendKind::Cuda) {
+                    return Err(PlanError::Elsewhere(format!(
+                        "the plan computes on {} ({}), and this executor has no backend for CUDA devices; hint: leave out --plan for a plan without it",
+                        device.id, device.name
+                    )));
+                }
+                fits(plan, &device.id, device.peak_bytes, here.free_bytes)?;
+            }
+        }
+    }
+    fits(plan, &DeviceId::host(), on_host, inventory.host.available_bytes)
+}
+
+/// The device that a plan means.
+fn here<'a>(
+    device: &DevicePlan,
+    uuid: Option<&str>,
+    inventory: &'a Inventory,
+) -> Result<&'a Device, PlanError> {
+    let is_same = |here: &&Device| match uuid {
+        Some(uuid) => here.uuid.as_deref() == Some(uuid),
+        None => here.id == device.id.0 && here.name == device.name,
+    };
+    inventory.devices.iter().find(is_same).ok_or_else(|| {
+        let uuid = uuid.map(|uuid| format!(", {uuid}")).unwrap_or_default();
+        PlanError::Elsewhere(format!(
+            "the plan was made for another machine: {} ({}{uuid}) is not here; hint: `berth devices` lists what is, without --plan a new plan is made for that",
+            device.id, device.name
+        ))
+    })
+}
+
+fn fits(plan: &Plan, id: &DeviceId, needed: Bytes, free: Bytes) -> Result<(), PlanError> {
+    if needed <= free {
+        return Ok(());
+    }
+    Err(PlanError::NoRoom(Box::new(NoRoom {
+        job: plan.job.clone(),
+        device: id.clone(),
+        needed_bytes: needed,
+        free_bytes: free,
+    })))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::plan::DevicePlan;
+
+    use super::*;
+    use crate::inventory::tests::{device_of, host_of};
+    use crate::render::testing::{device, plan};
+
+    const BACKENDS: [BackendKind; 2] = [BackendKind::Host, BackendKind::Cuda];
+
+    /// A machine with a card of 12 GiB, of which so much is free.
+    fn machine(free: Bytes) -> Inventory {
+        let mut card = device_of("cuda0", Bytes::gib(12), free);
+        card.uuid = Some("GPU-cuda0".to_owned());
+        Inventory {
+            source: "test".to_owned(),
+            devices: vec![card],
+            host: host_of(Bytes::gib(32), Bytes::gib(16)),
+            why_no_devices: None,
+        }
+    }
+
+    fn message(plan: &Plan, inventory: &Inventory, backends: &[BackendKind]) -> String {
+        check_here(plan, inventory, backends).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn what_is_free_decides_and_not_what_was() {
+        let plan = plan();
+        assert!(check_here(&plan, &machine(Bytes::gib(10)), &BACKENDS).is_ok());
+        let error = check_here(&plan, &machine(Bytes(Bytes::gib(10).0 - 1)), &BACKENDS);
+        assert!(matches!(error, Err(PlanError::NoRoom(_))), "{error:?}");
+        let error = error.unwrap_err().to_string();
+        let says = "it takes 10737418240 B (10.0 GiB) of cuda0, 10737418239 B";
+        assert!(error.contains(says) && error.contains("\nhint: "), "{error}");
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_uuid() {
+        let mut here = machine(Bytes::gib(12));
+        here.devices[0].id = "cuda5".to_owned();
+        assert!(check_here(&plan(), &here, &BACKENDS).is_ok());
+        here.devices[0].uuid = Some("GPU-other".to_owned());
+        let error = message(&plan(), &here, &BACKENDS);
+        assert!(error.contains("another machine: cuda0 (Test, GPU-cuda0) is not here"), "{error}");
+        assert!(message(&plan(), &machine(Bytes::gib(12)), &[]).contains("no backend for CUDA"));
+    }
+
+    #[test]
+    fn virtual_devices_are_made_of_the_hosts_memory() {
+        let mut plan = plan();
+        let backend = DeviceBackend::Virtual {
+            link_bytes_per_s: 1e9,
+            fail_allocation: None,
+            fail_copy: None,
+            taken_bytes: Bytes::ZERO,
+            taken_in: None,
+            speed: 1.0,
+            unsupported: Vec::new(),
+        };
+        let of = |id: &str| DevicePlan { backend: backend.clone(), ..device(id, [4, 4, 4]) };
+        plan.devices = vec![of("virtual0")];
+        let here = machine(Bytes::ZERO);
+        assert!(check_here(&plan, &here, &BACKENDS).is_ok(), "8 GiB of 16");
+        plan.devices.push(of("virtual1"));
+        assert!(message(&plan, &here, &BACKENDS).contains("of host"), "16 GiB and a little of 16");
+    }
+}

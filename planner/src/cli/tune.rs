@@ -1,0 +1,263 @@
+//! `berth tune`.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use protocol::message::Rng;
+use protocol::profile::ModelDescription;
+use protocol::{Bytes, Job, JobShape};
+
+use super::generate::shared;
+use super::placement::PlacementArguments;
+use super::setup::{Opening, Setting, check_shape};
+use super::shape::ShapeArguments;
+use super::{ExecutorArguments, PolicyArguments};
+use crate::output::{self, Pending};
+use crate::picture::Source;
+use crate::planning::{PlanError, Request, Survey};
+use crate::policy::Objective;
+use crate::render::document::{self, TuneDocument};
+use crate::render::progress::ProgressLine;
+use crate::render::{self, plot, tables};
+use crate::session::{ExecutorProgram, Session};
+use crate::solve::{Solution, shown_ms};
+use crate::supervise::{Listener, Work, supervise};
+use crate::tune::{self, Measured, PLANS_MAX, Point, Range, Tuning, counted_ms, needed_bytes};
+
+/// Plans that may be asked for: a minute of planning for the largest models.
+const POINTS: std::ops::RangeInclusive<i64> = 2..=4096;
+
+/// What is generated where a curve is measured. The time does not depend on it.
+const PROMPT: &str = "a lighthouse on a cliff at dusk, in oils";
+
+/// How much faster a job gets with more device memory.
+#[derive(Debug, Args)]
+pub struct Tune {
+    /// A directory in diffusers format [default: the built-in demo model]
+    model: Option<PathBuf>,
+    /// Budgets of each device to look at, as 4GiB..24GiB [default: from the least that fits to all there is]
+    #[arg(long, value_name = "RANGE")]
+    budgets: Option<Range>,
+    /// Plans to make at most, 2 to 4096: more of them find more steps
+    #[arg(long, value_name = "COUNT", default_value_t = PLANS_MAX as u32,
+        value_parser = clap::value_parser!(u32).range(POINTS))]
+    points: u32,
+    #[command(flatten)]
+    shape: ShapeArguments,
+    #[command(flatten)]
+    policy: PolicyArguments,
+    #[command(flatten)]
+    placement: PlacementArguments,
+    #[command(flatten)]
+    executor: ExecutorArguments,
+    /// Also run the plans of the knees, of both ends and of some others, and tell what they took
+    #[arg(long)]
+    measure: bool,
+    /// Also draw the curve
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Print a JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Tune {
+    /// Runs the command.
+    pub fn run(&self) -> Result<()> {
+        check_shape(&self.shape)?;
+        self.check()?;
+        let source = self.shape.source()?;
+        let opening =
+            Opening::open(self.model.as_deref(), &self.policy, &self.placement, &self.executor)?;
+        let Opening { setting, program, mut session, mut progress, description, .. } = opening;
+        self.check_objective(setting.policy.optimize)?;
+        let job = self.shape.job(&description, source.as_ref())?;
+        let request = setting.request(&description, job, !self.measure)?;
+        if request.inventory.devices.is_empty() {
+            bail!(
+                "there is no device whose budget could be varied on {}; hint: name a host profile with devices, as --host virtual-2x2g",
+                request.inventory.source
+            );
+        }
+        let tuned = self.tune(&mut session, &request, &description);
+        session.end();
+        let mut tuning = document::feasible(self.json, &request.model, tuned)?;
+        if self.measure {
+            let runs = Runs { tune: self, setting: &setting, program: &program };
+            runs.measure(&mut tuning, &description, source.as_ref(), &mut progress)?;
+        }
+        self.show(&tuning)
+    }
+
+    /// Nonsense that needs no model to be seen.
+    fn check(&self) -> Result<()> {
+        if self.policy.max_vram.is_some() {
+            bail!(
+                "--max-vram is what `tune` varies; hint: give a range of it, as --budgets 4GiB..24GiB"
+            );
+        }
+        if let Some(path) = &self.plot {
+            if path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("svg")) {
+                bail!("--plot {} is no SVG file; hint: end its name in .svg", path.display());
+            }
+            output::check(path)?;
+        }
+        Ok(())
+    }
+
+    fn check_objective(&self, objective: Objective) -> Result<()> {
+        match objective {
+            Objective::Memory => bail!(
+                "the best plan for memory is the same with every budget; hint: --optimize latency or throughput"
+            ),
+            Objective::Throughput if self.measure => bail!(
+                "--measure runs from a cold start, --optimize throughput counts the job after it; hint: leave out one of them"
+            ),
+            Objective::Throughput | Objective::Latency => Ok(()),
+        }
+    }
+
+    /// Plans the curve.
+    fn tune(
+        &self,
+        session: &mut Session,
+        request: &Request,
+        description: &ModelDescription,
+    ) -> Result<Tuning, PlanError> {
+        let objective = request.objective;
+        let mut survey = Survey::new(session, request)?;
+        let mut plan = |cap: Bytes| -> Result<Point<protocol::Plan>, PlanError> {
+            let Solution { plan, .. } = survey.plan(session, &capped(request.clone(), cap), 1)?;
+            let (needed_bytes, ms) = (needed_bytes(&plan), counted_ms(&plan, objective));
+            Ok(Point { budget: cap, needed_bytes, ms, plan })
+        };
+        let (range, is_least) = range(self.budgets, request, &mut plan)?;
+        let curve = tune::curve(range, self.points as usize, |cap| match plan(cap) {
+            Ok(point) => Ok(Some(point)),
+            Err(PlanError::Infeasible(_)) => Ok(None),
+            Err(error) => Err(error),
+        })?;
+        let steps = curve.steps.iter();
+        let points: Vec<(u64, f64)> =
+            steps.map(|step| (step.point.budget.0, step.point.ms)).collect();
+        Ok(Tuning {
+            model: request.model.clone(),
+            family: description.family.clone(),
+            job: request.job.clone(),
+            objective,
+            host: request.inventory.source.to_string(),
+            range,
+            is_least,
+            measured: vec![None; curve.steps.len()],
+            knees: tune::knees(&points),
+            curve,
+        })
+    }
+
+    fn show(&self, tuning: &Tuning) -> Result<()> {
+        if let Some(path) = &self.plot {
+            Pending::write(path, plot::svg(tuning)?.as_bytes())?.finish()?;
+        }
+        match self.json {
+            true => document::print(&TuneDocument::new(tuning)),
+            false => render::print(&tables::curve(tuning)),
+        }
+    }
+}
+
+/// The budgets to look at, of which the largest has a plan; and whether less than the least has none.
+fn range(
+    asked: Option<Range>,
+    request: &Request,
+    plan: &mut impl FnMut(Bytes) -> Result<Point<protocol::Plan>, PlanError>,
+) -> Result<(Range, bool), PlanError> {
+    let all = request.budgets.devices.iter().copied().max().unwrap_or_default();
+    let high = asked.map_or(all, |range| range.high.min(all));
+    // Nothing in the range fits where this does not.
+    plan(high)?;
+    let low = asked.map_or(Bytes::ZERO, |range| range.low.min(high));
+    match plan(low) {
+        Ok(_) => Ok((Range { low, high }, low == Bytes::ZERO)),
+        Err(PlanError::Infeasible(error)) => {
+            let least = error.infeasible.max_vram.filter(|least| (low..=high).contains(least));
+            Ok((Range { low: least.unwrap_or(low), high }, true))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A request with one more cap on each device.
+fn capped(mut request: Request, cap: Bytes) -> Request {
+    for budget in &mut request.budgets.devices {
+        *budget = cap.min(*budget);
+    }
+    request
+}
+
+/// What it takes to run the plans of a curve.
+struct Runs<'a> {
+    tune: &'a Tune,
+    setting: &'a Setting,
+    program: &'a ExecutorProgram,
+}
+
+impl Runs<'_> {
+    /// Runs some of the steps' plans, each from a cold start; their pictures are dropped.
+    fn measure(
+        &self,
+        tuning: &mut Tuning,
+        description: &ModelDescription,
+        source: Option<&Source>,
+        progress: &mut ProgressLine<'_>,
+    ) -> Result<()> {
+        let work = Work::Generate(Box::new(self.job(description, source, &tuning.job)?));
+        let runs = tuning.runs();
+        let total: f64 = runs.iter().map(|step| tuning.curve.steps[*step].point.ms).sum();
+        render::tell(&[format!("running {} plans, {} as predicted", runs.len(), shown_ms(total))]);
+        for step in runs {
+            let point = &tuning.curve.steps[step].point;
+            let request = || {
+                let request = self.setting.request(description, tuning.job.clone(), false);
+                request.map(|request| capped(request, point.budget)).map_err(PlanError::Inventory)
+            };
+            let session = Session::start(self.program, |interrupts| progress.starting(interrupts))?;
+            let outcome = supervise(self.program, session, &request, &work, None, progress);
+            progress.clear();
+            let outcome = outcome?;
+            if outcome.attempts > 1 || outcome.plan.components != point.plan.components {
+                render::tell(&[format!(
+                    "with {} another plan ran than the curve has: less was free, or the first one failed",
+                    point.budget
+                )]);
+                continue;
+            }
+            let ms = outcome.usage.measured_ms;
+            tuning.measured[step] =
+                Some(Measured { total_ms: ms.total, denoise_step_ms: ms.denoise_step });
+        }
+        Ok(())
+    }
+
+    fn job(
+        &self,
+        description: &ModelDescription,
+        source: Option<&Source>,
+        shape: &JobShape,
+    ) -> Result<Job> {
+        let defaults = &description.defaults;
+        let asked = &self.tune.shape;
+        Ok(Job {
+            prompt: PROMPT.to_owned(),
+            prompt_2: None,
+            negative_prompt: String::new(),
+            guidance_scale: asked.guidance_scale.unwrap_or(defaults.guidance_scale),
+            true_cfg_scale: asked.true_cfg_scale.unwrap_or(defaults.true_cfg_scale),
+            seed: 0,
+            rng: Rng::Cpu,
+            init_image: source.map(|source| shared(source, shape)).transpose()?,
+            init_latents: None,
+            dump_tensors: false,
+        })
+    }
+}
