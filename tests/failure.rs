@@ -8,6 +8,10 @@ mod support;
 mod by_hand;
 #[path = "failure/devices.rs"]
 mod devices;
+#[path = "failure/memory.rs"]
+mod memory;
+#[path = "failure/shrunk.rs"]
+mod shrunk;
 #[path = "failure/watched.rs"]
 mod watched;
 
@@ -16,6 +20,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use support::{Ended, Home};
 use watched::{PATIENCE, Process, Watched};
@@ -43,12 +48,12 @@ struct Stage {
 }
 
 const STAGES: [Stage; 4] = [
-    // 5.5 MB of weights.
+    // 5.5 MB of weights, all of them loaded before anything computes.
     Stage {
         phase: "load",
         link: "4MiB/s",
-        optimize: "latency",
-        arguments: &[],
+        optimize: "throughput",
+        arguments: &["--no-prefetch"],
         begun: "berth: load 0/1",
     },
     // 0.4 MB of weights.
@@ -108,7 +113,10 @@ fn profile(home: &Home, host_computes: bool, devices: &[&str], policy: &str) {
 
 fn generate(home: &Home, arguments: &[&str]) -> Command {
     let fixed = ["generate", "--host", "./slow.toml", "--json", "--output", "picture.png"];
-    home.berth(&[fixed.as_slice(), arguments].concat())
+    let mut berth = home.berth(&[fixed.as_slice(), arguments].concat());
+    // What one run learns of the devices' speeds could give the next one another plan.
+    berth.env("BERTH_STATE_DIR", "");
+    berth
 }
 
 /// Bytes of the pictures in a home, by name.
@@ -125,10 +133,16 @@ fn assert_nothing_left(home: &Home, processes: &[&Process]) {
     let temporary: Vec<PathBuf> =
         std::fs::read_dir(home.path("tmp")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(temporary.is_empty(), "left in the temporary directory: {temporary:?}");
-    let promised = ["cache", "executor", "slow.toml", "tmp"];
+    let promised = ["cache", "executor", "slow.toml", "state", "tmp"];
     let left: Vec<String> =
         home.files().into_iter().filter(|name| !promised.contains(&name.as_str())).collect();
     assert!(left.is_empty(), "left beside the output: {left:?}");
+    // Memory that is spoken for, by locked files: without its lock one is nobody's, and removed by whoever looks.
+    for entry in std::fs::read_dir(home.path("state/berth/plans")).into_iter().flatten() {
+        let file = std::fs::File::open(entry.unwrap().path()).unwrap();
+        let free = flock(&file, FlockOperation::NonBlockingLockShared);
+        assert_eq!(free, Ok(()), "a plan that ended is still spoken for");
+    }
     // Named by their makers' ids; a system without named shared memory has no such directory.
     for entry in std::fs::read_dir("/dev/shm").into_iter().flatten() {
         let name = entry.unwrap().file_name().to_string_lossy().into_owned();
@@ -192,8 +206,22 @@ fn a_job_whose_executor_is_killed_once_makes_the_picture_of_an_undisturbed_run()
         let second = berth.executor();
         let ended = berth.end(PATIENCE);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert_eq!(ended.json()["attempts"], 2);
-        assert_eq!(ended.json()["plan"]["generation"], 2);
+        let document = ended.json();
+        assert_eq!(document["attempts"], 2);
+        assert_eq!(document["plan"]["generation"], 2);
+        let failures = document["failures"].as_array().expect("a list");
+        assert_eq!(failures.len(), 1, "{document:#}");
+        assert_eq!(failures[0]["phase"], stage.phase);
+        let reason = failures[0]["reason"].as_str().expect("a reason");
+        assert!(reason.contains("signal 9 (SIGKILL)"), "{reason}");
+        for absent in ["device", "requested_bytes", "free_bytes"] {
+            assert!(failures[0][absent].is_null(), "{}", failures[0]);
+        }
+        assert!(
+            ended.stderr.contains("berth: completed by plan 2: plan 1 failed"),
+            "{}",
+            ended.stderr
+        );
         assert!(!pictures(&home).is_empty(), "there is no picture");
         assert!(pictures(&home) == pictures(&undisturbed), "{}: not that picture", stage.phase);
         for (name, _) in pictures(&home) {
@@ -376,7 +404,7 @@ fn with_failing_allocation(number: u32, host_computes: bool, others: &[&str]) ->
     let ended = Watched::start(generate(&home, &["--prompt", "x"])).end(PATIENCE);
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
     let attempts = 1 + ended.stderr.matches("trying again").count();
-    assert!((2..=4).contains(&attempts), "{attempts} attempts: {}", ended.stderr);
+    assert!((2..=3).contains(&attempts), "{attempts} attempts: {}", ended.stderr);
     if ended.code == Some(0) {
         assert_eq!(ended.json()["attempts"], attempts, "{}", ended.stderr);
         assert_eq!(pictures(&home).len(), 1);

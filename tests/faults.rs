@@ -13,9 +13,10 @@ use executor::runtime::Runtime;
 use plans::{Choice, Hardware};
 use protocol::plan::DeviceBackend;
 use protocol::{
-    Bytes, DeviceId, Failure, FailureKind, GraphOptions, JobShape, Placement, Plan, Residency,
+    Bytes, DeviceId, Failure, FailureKind, GraphOptions, JobShape, Phase, Placement, Plan,
+    Residency,
 };
-use support::{Home, pixels};
+use support::{Ended, Home, pixels};
 use wide::Wide;
 
 const JOB: JobShape = JobShape {
@@ -178,6 +179,46 @@ fn every_allocation_and_copy_of_split_rows_may_fail() {
     assert!(fail_at_each(&plan, &model, 1, at_copy) >= 50);
 }
 
+#[test]
+fn memory_that_someone_takes_in_a_phase_is_missing_from_then_on() {
+    let dir = schnell();
+    let model = Arc::new(Model::open(&dir).expect("a whole model"));
+    let plan = layers_and_rings(&dir, &model);
+    let expected = plans::run(&plan, &model).expect("a run without faults").pixels;
+    let taken = |when: Option<Phase>| {
+        let mut plan = plan.clone();
+        let free_bytes = plan.devices[1].free_bytes;
+        if let DeviceBackend::Virtual { taken_bytes, taken_in, .. } = &mut plan.devices[1].backend {
+            (*taken_bytes, *taken_in) = (free_bytes, when);
+        }
+        plan
+    };
+    let none_free = |failure: Failure| match failure.kind {
+        FailureKind::OutOfMemory { device, free_bytes, .. } => {
+            assert_eq!((device.0.as_str(), free_bytes), ("virtual1", Bytes::ZERO));
+        }
+        other => panic!("{other:?}"),
+    };
+    none_free(plans::load(&taken(None), &model).map(|_| ()).expect_err("before the load"));
+    // The device computes in the first two phases: text encoders and a part of the DiT.
+    for (phase, fails) in [(Phase::Condition, true), (Phase::Denoise, true), (Phase::Decode, false)]
+    {
+        let plan = taken(Some(phase));
+        let mut runtime = plans::load(&plan, &model).expect("enough for what is resident");
+        match plans::paint(&mut runtime) {
+            Ok(painted) => {
+                assert!(!fails, "{phase}: what was taken is missed");
+                assert!(painted.pixels == expected, "{phase}: another picture");
+            }
+            Err(failure) => {
+                assert!(fails, "{phase}: {failure}");
+                none_free(failure);
+            }
+        }
+        assert_only_resident(&plan, &runtime, 0);
+    }
+}
+
 /// A device that fails at its n-th occasion, one that does not, and a host that only feeds them.
 fn two_devices(key: &str, at: u32) -> String {
     let device = "[[device]]\nkind = \"virtual\"\ntotal = \"64MiB\"\nlink = \"8GiB/s\"\n";
@@ -205,12 +246,16 @@ fn each_ends_well(key: &str, more: &[&str]) -> u32 {
     let arguments = [&arguments[..], &shape, more].concat();
     let picture = home.path("picture.png");
     std::fs::write(&profile, two_devices(key, 100_000)).unwrap();
-    home.json(&arguments);
+    // What one run learns of the devices' speeds could give the next one another plan.
+    let run = || {
+        Ended::of(home.berth(&arguments).env("BERTH_STATE_DIR", "").output().expect("it starts"))
+    };
+    assert_eq!(run().code, Some(0), "{key}");
     let expected = pixels(&picture);
     for at in 1.. {
         let _ = std::fs::remove_file(&picture);
         std::fs::write(&profile, two_devices(key, at)).unwrap();
-        let ended = home.run(&arguments);
+        let ended = run();
         assert_eq!(processes_of(&home), Vec::<String>::new(), "{key} = {at}");
         if ended.code == Some(0) {
             assert!(pixels(&picture) == expected, "another picture, {key} = {at}");
@@ -232,7 +277,9 @@ fn each_ends_well(key: &str, more: &[&str]) -> u32 {
 #[test]
 fn every_fault_leads_to_a_safer_plan_or_a_typed_reason() {
     // Nothing is said: the planner is free to go to the other device.
-    assert!(each_ends_well("fail_allocation", &[]) >= 6);
+    assert!(each_ends_well("fail_allocation", &[]) >= 1);
+    // Each component's weights are an allocation of their own, and so is each phase's arena.
+    assert!(each_ends_well("fail_allocation", &["--params-backend", "all=device"]) >= 6);
     // Streamed on the device by hand: there may be nothing but a reason to give.
     let by_hand = ["--backend", "dit=virtual0", "--params-backend", "dit=cpu"];
     assert!(each_ends_well("fail_allocation", &by_hand) >= 1);

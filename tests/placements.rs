@@ -93,27 +93,27 @@ const ALL0: &str = "all=virtual0";
 #[rustfmt::skip]
 const CASES: [Case; 32] = [
     (&["--backend", "all=cpu"], "dit", ["host", "mapped"], 1),
-    (&["--backend", ALL0], "dit", ["one", "resident"], 1),
+    (&["--backend", ALL0, "--params-backend", "all=device"], "dit", ["one", "resident"], 1),
     (&["--backend", ALL0, "--params-backend", "all=disk"], "dit", ["one", "lazy"], 1),
-    (&["--backend", "all=virtual0,dit=virtual1"], "dit", ["one", "resident"], 1),
-    (&["--backend", "all=virtual0,clip=virtual1"], "clip", ["one", "resident"], 1),
-    (&["--backend", "all=virtual0,t5=virtual2"], "t5", ["one", "resident"], 1),
+    (&["--backend", "all=virtual0,dit=virtual1", "--params-backend", "all=device"], "dit", ["one", "resident"], 1),
+    (&["--backend", "all=virtual0,clip=virtual1", "--params-backend", "all=device"], "clip", ["one", "resident"], 1),
+    (&["--backend", "all=virtual0,t5=virtual2", "--params-backend", "all=device"], "t5", ["one", "resident"], 1),
     (&["--backend", "all=virtual0,cond=cpu"], "t5", ["host", "mapped"], 1),
     (&["--backend", "all=virtual0,clip=cpu"], "clip", ["host", "mapped"], 1),
-    (&["--backend", "all=virtual0,vae=virtual3"], "vae", ["one", "resident"], 1),
+    (&["--backend", "all=virtual0,vae=virtual3", "--params-backend", "all=device"], "vae", ["one", "resident"], 1),
     (&["--backend", "all=virtual0,vae=cpu"], "vae", ["host", "mapped"], 1),
-    (&["--backend", "all=virtual0,dit=virtual0&virtual1"], "dit", ["layer", "resident"], 2),
-    (&["--backend", "all=virtual0,dit=virtual1&virtual0&virtual2"], "dit", ["layer", "resident"], 3),
-    (&["--backend", "all=virtual0,dit=virtual0:3&virtual1:1"], "dit", ["layer", "resident"], 2),
-    (&["--backend", "all=virtual0,dit=virtual0&virtual1&virtual2&virtual3&virtual4&virtual5&virtual6&virtual7"], "dit", ["layer", "resident"], 8),
-    (&["--backend", "all=virtual0,t5=virtual0&virtual1"], "t5", ["layer", "resident"], 2),
-    (&["--backend", "all=virtual0,t5=virtual2&virtual1&virtual0"], "t5", ["layer", "resident"], 3),
-    (&["--backend", "all=virtual0,dit=virtual0&cpu"], "dit", ["layer", "resident"], 2),
+    (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--params-backend", "all=device"], "dit", ["layer", "resident"], 2),
+    (&["--backend", "all=virtual0,dit=virtual1&virtual0&virtual2", "--params-backend", "all=device"], "dit", ["layer", "resident"], 3),
+    (&["--backend", "all=virtual0,dit=virtual0:3&virtual1:1", "--params-backend", "all=device"], "dit", ["layer", "resident"], 2),
+    (&["--backend", "all=virtual0,dit=virtual0&virtual1&virtual2&virtual3&virtual4&virtual5&virtual6&virtual7", "--params-backend", "all=device"], "dit", ["layer", "resident"], 8),
+    (&["--backend", "all=virtual0,t5=virtual0&virtual1", "--params-backend", "all=device"], "t5", ["layer", "resident"], 2),
+    (&["--backend", "all=virtual0,t5=virtual2&virtual1&virtual0", "--params-backend", "all=device"], "t5", ["layer", "resident"], 3),
+    (&["--backend", "all=virtual0,dit=virtual0&cpu", "--params-backend", "all=device"], "dit", ["layer", "resident"], 2),
     (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--params-backend", "dit=disk"], "dit", ["layer", "lazy"], 2),
-    (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row"], "dit", ["row", "resident"], 2),
-    (&["--backend", "all=virtual0,dit=virtual2&virtual1&virtual0", "--split-mode", "dit=row"], "dit", ["row", "resident"], 3),
-    (&["--backend", "all=virtual0,dit=virtual0:3&virtual1:1", "--split-mode", "row"], "dit", ["row", "resident"], 2),
-    (&["--backend", "all=virtual0,t5=virtual0&virtual1", "--split-mode", "t5=row"], "t5", ["row", "resident"], 2),
+    (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row", "--params-backend", "all=device"], "dit", ["row", "resident"], 2),
+    (&["--backend", "all=virtual0,dit=virtual2&virtual1&virtual0", "--split-mode", "dit=row", "--params-backend", "all=device"], "dit", ["row", "resident"], 3),
+    (&["--backend", "all=virtual0,dit=virtual0:3&virtual1:1", "--split-mode", "row", "--params-backend", "all=device"], "dit", ["row", "resident"], 2),
+    (&["--backend", "all=virtual0,t5=virtual0&virtual1", "--split-mode", "t5=row", "--params-backend", "all=device"], "t5", ["row", "resident"], 2),
     (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row", "--params-backend", "dit=disk"], "dit", ["row", "lazy"], 2),
     (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row", "--params-backend", "dit=cpu"], "dit", ["row", "streamed"], 2),
     (&["--backend", ALL0, "--params-backend", "dit=cpu", "--lookahead", "1"], "dit", ["one", "streamed"], 1),
@@ -130,9 +130,10 @@ const CASES: [Case; 32] = [
 fn every_placement_by_hand_gives_the_hosts_picture_in_the_planned_bytes() {
     // Eight segments in the DiT: one for each device.
     let studio = Studio::new(Wide { single_blocks: 4, ..Wide::bf16() });
-    let expected = studio.paint(CASES[0].0);
+    let paint = |more: &[&str]| studio.paint(&[&["--vae-tile", "off"], more].concat());
+    let expected = paint(CASES[0].0);
     for (arguments, name, [placement, residency], devices) in CASES {
-        let painted = studio.paint(arguments);
+        let painted = paint(arguments);
         let component = painted.component(name);
         assert_eq!(component["placement"], placement, "{arguments:?}");
         assert_eq!(component["residency"], residency, "{arguments:?}");
@@ -196,21 +197,24 @@ fn nonsense_is_refused_with_a_hint_and_no_picture() {
 #[test]
 fn what_is_not_said_is_still_chosen_and_fits_the_budget() {
     let studio = Studio::new(Wide::bf16());
-    let free = studio.home.json(&studio.arguments("plan", &["--dry-run", "--backend", ALL0]));
+    let resident = ["--dry-run", "--backend", ALL0, "--params-backend", "all=device"];
+    let resident = studio.home.json(&studio.arguments("plan", &resident));
     let weights = |plan: &Value| {
         let components = plan["components"].as_array().unwrap();
         let bytes = components.iter().map(|component| component["weights_bytes"].as_u64().unwrap());
         bytes.sum::<u64>()
     };
-    let peak = free["devices"][0]["peak_bytes"].as_u64().unwrap();
-    assert!(peak > weights(&free), "everything is resident where there is room");
+    let peak = resident["devices"][0]["peak_bytes"].as_u64().unwrap();
+    assert!(peak > weights(&resident), "everything is resident");
     // With two thirds of that not everything can stay, and by hand only the device is said.
     let budget = format!("virtual0={}B", peak * 2 / 3);
     let painted = studio.paint(&["--backend", ALL0, "--max-vram", &budget]);
     let device = &painted.document["plan"]["devices"][0];
     assert!(device["peak_bytes"].as_u64().unwrap() <= peak * 2 / 3);
     painted.assert_exact(&[&budget]);
-    for component in painted.document["plan"]["components"].as_array().unwrap() {
+    let components = painted.document["plan"]["components"].as_array().unwrap();
+    assert!(components.iter().any(|component| component["residency"] != "resident"));
+    for component in components {
         assert_eq!(component["devices"], serde_json::json!(["virtual0"]));
     }
 }
@@ -225,9 +229,9 @@ fn a_plan_by_hand_is_shown_by_device() {
         "--split-mode",
         "t5=row",
         "--params-backend",
-        "dit=cpu",
+        "dit=cpu,t5=device,vae=device",
         "--lookahead",
-        "3",
+        "dit=3",
         "--vae-tile",
         "32x64:0.5",
     ];
@@ -245,11 +249,43 @@ fn a_plan_by_hand_is_shown_by_device() {
         "dit denoise virtual0&virtual1 layers, streamed",
         " of 7, 3 slots",
         "virtual0 2 segments",
-        "vae decode virtual0 resident, prefetched",
+        "vae decode virtual0 resident, loaded early",
         "dit: on virtual0&virtual1 by layers, streamed (2:",
     ] {
         assert!(lines.iter().any(|line| line.contains(shown)), "no {shown:?} in {}", ended.stdout);
     }
     let rows = lines.iter().filter(|line| line.contains("rows ")).count();
     assert_eq!(rows, 2, "each device has its rows: {}", ended.stdout);
+}
+
+#[test]
+fn weights_as_if_in_blocks_are_planned_for_and_never_loaded() {
+    let studio = Studio::new(Wide::bf16());
+    let look = ["--dry-run", "--weights-as", "q8_0", "--output", "plan.toml"];
+    let bytes = |plan: &Value, field: &str| -> u64 {
+        let components = plan["components"].as_array().unwrap();
+        let dit = components.iter().find(|component| component["name"] == "dit").unwrap();
+        dit[field].as_u64().unwrap()
+    };
+    let rows = ["--backend", "dit=virtual0&virtual1", "--split-mode", "dit=row"];
+    for place in [&[][..], &rows] {
+        let plan = |more: &[&str]| {
+            let more = [place, more].concat();
+            studio.home.json(&studio.arguments("plan", &more))
+        };
+        let (stored, blocks) = (plan(&["--dry-run"]), plan(&look));
+        assert_eq!(stored["options"]["weights_as"], Value::Null);
+        assert_eq!(blocks["options"]["weights_as"], "q8_0");
+        // 34 bytes for 32 elements of 2, but for vectors and matrices of uneven rows.
+        let part = bytes(&blocks, "tensor_bytes") as f64 / bytes(&stored, "tensor_bytes") as f64;
+        assert!((34.0 / 64.0..0.56).contains(&part), "{part} of the bytes");
+        let generate = ["generate", "model", "--prompt", "a red circle", "--plan", "plan.toml"];
+        let shape = ["--width", "64", "--height", "48", "--steps", "2"];
+        let tokens = ["--max-sequence-length", "32"];
+        let refused = studio.home.run(&[&generate[..], &shape, &tokens].concat());
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains("made for files that are not there"), "{}", refused.stderr);
+    }
+    let table = studio.home.run(&["plan", "model", "--dry-run", "--weights-as", "q8_0"]);
+    assert!(table.stdout.contains("weights as if stored in q8_0"), "{}", table.stdout);
 }

@@ -132,6 +132,8 @@ pub fn plan(
             segments: segments.collect(),
             weights_bytes: Bytes::ZERO,
             tensor_bytes: Bytes::ZERO,
+            predicted_load_ms: 0.0,
+            predicted_compute_ms: 0.0,
             reason: "a test's".to_owned(),
         }
     });
@@ -174,8 +176,11 @@ fn device(index: usize, hardware: &Hardware) -> DevicePlan {
             fail_allocation: None,
             fail_copy: None,
             taken_bytes: Bytes::ZERO,
+            taken_in: None,
+            speed: 1.0,
             unsupported: if index == 0 { hardware.unsupported.clone() } else { Vec::new() },
         },
+        integrated: false,
         total_bytes: Bytes::ZERO,
         free_bytes: Bytes::ZERO,
         budget_bytes: Bytes::ZERO,
@@ -190,6 +195,7 @@ fn device(index: usize, hardware: &Hardware) -> DevicePlan {
 fn host(threads: u32) -> HostPlan {
     HostPlan {
         budget_bytes: Bytes::ZERO,
+        pool_bytes: Bytes::ZERO,
         peak_bytes: Bytes::ZERO,
         pinned_bytes: Bytes::ZERO,
         changed_bytes: Bytes::ZERO,

@@ -22,12 +22,19 @@ const PLANNING_BYTES_MAX: u64 = 300 << 20;
 /// Alignment of each tensor in memory, which [`protocol::plan::ALIGNMENT_BYTES`] says too.
 const ALIGNMENT_BYTES: u64 = 256;
 
+/// Page-locked RAM of each device that is used, which [`protocol::plan::STAGING_BYTES`] says too.
+const STAGING_BYTES: u64 = 512 << 10;
+
 const SIZES: [[u32; 2]; 3] = [[512, 512], [1024, 1024], [2048, 1024]];
 
-const PROFILES: [&str; 6] = [
+const PROFILES: [&str; 10] = [
+    "rtx-4060-8g",
     "rtx-4090-24g",
     "rtx-5060ti-16g-rtx-3080-10g",
     "rtx-3060-laptop-6g",
+    "2x-rtx-3090-24g",
+    "4x-rtx-a4000-16g",
+    "8x-h100-80g",
     "integrated-only",
     "virtual-2x2g",
     "this-machine",
@@ -50,6 +57,17 @@ flops = "60TFLOP/s"
 memory_bandwidth = "3TB/s"
 "#;
 
+/// A device that does not hold the largest block of the DiT, which has 680 MB.
+const SMALL_DEVICE: &str = r#"
+name = "small-device"
+[host]
+compute = false
+[[device]]
+kind = "virtual"
+total = "512MiB"
+link = "2GiB/s"
+"#;
+
 /// A home with the model.
 struct Place {
     home: Home,
@@ -62,6 +80,7 @@ impl Place {
         let model =
             sparse::write_flux_dev(&home.path("flux-dev")).expect("a file system with holes");
         fs::write(home.path("large-card.toml"), LARGE_CARD).unwrap();
+        fs::write(home.path("small-device.toml"), SMALL_DEVICE).unwrap();
         Place { home, model }
     }
 
@@ -95,11 +114,17 @@ impl Place {
                 ["tensor_bytes", "weights_bytes"].map(|field| bytes(&component[field]));
             assert_eq!(tensor_bytes, self.file_bytes(name), "{name}");
             let alignment = weights_bytes.checked_sub(tensor_bytes).expect("no weight is lost");
+            // A tensor whose rows are on several devices is aligned on each.
+            let copies = match component["placement"].as_str() {
+                Some("row") => list(&component["devices"]).len() as u64,
+                _ => 1,
+            };
             assert!(
-                alignment < ALIGNMENT_BYTES * tensors(name),
+                alignment < ALIGNMENT_BYTES * tensors(name) * copies,
                 "{name}: {alignment} B of alignment"
             );
             assert_eq!(sum(&component["segments"], "weights_bytes"), weights_bytes, "{name}");
+            check_parts(component);
         }
         for device in list(&plan["devices"]) {
             let [free, budget, peak] =
@@ -154,33 +179,68 @@ fn tensors(component: &str) -> u64 {
     }
 }
 
+/// Recomputes what a component takes on each of its devices from its segments: those that stay, those that are loaded
+/// for its phase, and the ring through which the others pass.
+fn check_parts(component: &Value) {
+    let name = &component["name"];
+    let devices = list(&component["devices"]).len();
+    for (index, part) in list(&component["parts"]).iter().enumerate() {
+        let of = |residency: &'static str| {
+            // What the host computes in the place of a device it reads from the file.
+            let segments = list(&component["segments"]).iter().filter(move |_| index < devices);
+            let segments = segments.filter(move |segment| segment["residency"] == residency);
+            segments.map(move |segment| bytes(&segment["part_bytes"][index]))
+        };
+        for (residency, field) in [("resident", "resident_bytes"), ("lazy", "lazy_bytes")] {
+            assert_eq!(bytes(&part[field]), of(residency).sum::<u64>(), "{name}: {part:#}");
+        }
+        let largest = of("streamed").max().unwrap_or(0);
+        assert_eq!(bytes(&part["slot_bytes"]), largest, "{name}: {part:#}");
+        let streamed = of("streamed").filter(|bytes| *bytes > 0).count() as u64;
+        let slots = streamed.min(bytes(&component["lookahead"]));
+        assert_eq!(bytes(&part["slots"]), slots, "{name}: {part:#}");
+    }
+}
+
 /// Recomputes each phase of a device, or of the host, from the components; `fixed` is held in all of them.
 fn check_phases(plan: &Value, id: &Value, place: &Value, fixed: u64) {
-    let here = || list(&plan["components"]).iter().filter(|c| c["devices"][0] == *id);
-    let fixed = if id == "host" || here().count() > 0 { fixed } else { 0 };
-    let names: Vec<&str> =
-        list(&place["phases"]).iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
+    let phases = list(&place["phases"]);
+    let names: Vec<&str> = phases.iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
     assert_eq!(names, ["condition", "denoise", "decode"], "{id}");
-    for phase in list(&place["phases"]) {
-        let of_phase = |component: &&Value| component["phase"] == phase["phase"];
-        let held = |component: &&Value| match component["residency"].as_str() {
-            Some("resident") => true,
-            Some("lazy") => of_phase(component),
-            Some("mapped") => false,
-            other => panic!("residency {other:?}"),
-        };
-        let weights: u64 = here().filter(held).map(|c| bytes(&c["weights_bytes"])).sum();
-        let compute = here()
-            .filter(of_phase)
-            .map(|c| bytes(&c["parts"][0]["compute_bytes"]))
-            .max()
-            .unwrap_or(0);
+    let parts = || {
+        let components = list(&plan["components"]).iter();
+        let parts = components.flat_map(|c| list(&c["parts"]).iter().map(move |part| (c, part)));
+        parts.filter(|(_, part)| part["device"] == *id)
+    };
+    let used = list(&plan["devices"]).iter().filter(|device| bytes(&device["peak_bytes"]) > 0);
+    let (fixed, feeding) = match id == "host" {
+        true => (fixed, used.count() as u64 * STAGING_BYTES),
+        false if parts().count() == 0 => (0, 0),
+        false => (fixed, 0),
+    };
+    for (index, phase) in phases.iter().enumerate() {
+        let now = |component: &Value| component["phase"] == phase["phase"];
+        let next =
+            |component: &Value| names.get(index + 1).is_some_and(|n| component["phase"] == *n);
+        let early = |component: &Value| component["prefetch"] == true && next(component);
+        let (mut weights, mut compute, mut staging) = (0, 0, feeding);
+        for (component, part) in parts() {
+            weights += bytes(&part["resident_bytes"]);
+            if now(component) || early(component) {
+                weights += bytes(&part["lazy_bytes"]);
+            }
+            if now(component) {
+                compute = bytes(&part["compute_bytes"]).max(compute);
+                staging += bytes(&part["slot_bytes"]) * bytes(&part["slots"]);
+            }
+        }
         assert_eq!(bytes(&phase["weights_bytes"]), weights, "{id}: {phase:#}");
         assert_eq!(bytes(&phase["compute_bytes"]), compute, "{id}: {phase:#}");
-        let peak = weights + compute + bytes(&phase["staging_bytes"]) + fixed;
+        assert_eq!(bytes(&phase["staging_bytes"]), staging, "{id}: {phase:#}");
+        let peak = weights + compute + staging + fixed;
         assert_eq!(bytes(&phase["peak_bytes"]), peak, "{id}: {phase:#}");
     }
-    let largest = list(&place["phases"]).iter().map(|phase| bytes(&phase["peak_bytes"])).max();
+    let largest = phases.iter().map(|phase| bytes(&phase["peak_bytes"])).max();
     assert_eq!(Some(bytes(&place["peak_bytes"])), largest, "{id}");
 }
 
@@ -240,7 +300,7 @@ fn every_profile_and_size_has_a_consistent_answer() {
 }
 
 #[test]
-fn a_24_gb_card_takes_the_t5_encoder_and_two_virtual_2_gib_devices_take_nothing() {
+fn a_24_gb_card_takes_the_t5_encoder_two_of_2_gib_stream_and_one_of_512_mib_takes_nothing() {
     let place = Place::new();
     let fits = place.plan("rtx-4090-24g", [1024, 1024], &[]);
     assert!(feasible(&fits), "{fits:#}");
@@ -249,7 +309,12 @@ fn a_24_gb_card_takes_the_t5_encoder_and_two_virtual_2_gib_devices_take_nothing(
         assert_eq!(component["devices"][0], "cuda0", "{component:#}");
     }
 
-    let without = place.plan("virtual-2x2g", [512, 512], &[]);
+    let streams = place.plan("virtual-2x2g", [512, 512], &[]);
+    assert!(feasible(&streams), "{streams:#}");
+    let dit = list(&streams["components"]).iter().find(|c| c["name"] == "dit").unwrap();
+    assert_eq!(dit["residency"], "streamed", "{dit:#}");
+
+    let without = place.plan("./small-device.toml", [512, 512], &[]);
     assert!(!feasible(&without));
     let because = without["because"].as_str().unwrap();
     assert!(["t5", "dit"].iter().any(|name| because.starts_with(name)), "{because}");
@@ -263,7 +328,7 @@ fn a_24_gb_card_takes_the_t5_encoder_and_two_virtual_2_gib_devices_take_nothing(
 fn the_nearest_budgets_fit_and_one_byte_less_does_not() {
     let place = Place::new();
     let size = [1024, 1024];
-    let short: Vec<String> = [vram(2 << 30), ram(100 << 20)].concat();
+    let short: Vec<String> = [vram(512 << 20), ram(100 << 20)].concat();
     let without = place.plan("./large-card.toml", size, &short);
     assert!(!feasible(&without));
     let nearest = &without["nearest"];
@@ -272,8 +337,8 @@ fn the_nearest_budgets_fit_and_one_byte_less_does_not() {
     for (caps, fits) in [
         ([vram(max_vram), ram(100 << 20)], true),
         ([vram(max_vram - 1), ram(100 << 20)], false),
-        ([vram(2 << 30), ram(max_ram)], true),
-        ([vram(2 << 30), ram(max_ram - 1)], false),
+        ([vram(512 << 20), ram(max_ram)], true),
+        ([vram(512 << 20), ram(max_ram - 1)], false),
     ] {
         let found = place.plan("./large-card.toml", size, &caps.concat());
         assert_eq!(feasible(&found), fits, "{caps:?}: {found:#}");

@@ -31,6 +31,8 @@ pub fn pixels(path: &Path) -> Vec<u8> {
 /// A directory of its own for one test: cache, temporary files, outputs.
 pub struct Home {
     directory: TempDir,
+    /// What a user's and a system's directories are to it, apart from what a run may leave.
+    surroundings: TempDir,
 }
 
 /// How a run of the program ended.
@@ -46,7 +48,15 @@ pub struct Ended {
 impl Home {
     /// A new, empty one.
     pub fn new() -> Home {
-        Home { directory: TempDir::new().expect("a temporary directory") }
+        let directory = || TempDir::new().expect("a temporary directory");
+        let home = Home { directory: directory(), surroundings: directory() };
+        std::fs::create_dir(home.beside("runtime")).expect("a runtime directory");
+        home
+    }
+
+    /// A path beside it: `config`, `state`, `runtime` and `system` are the directories of those names.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.surroundings.path().join(name)
     }
 
     /// A path within.
@@ -63,9 +73,15 @@ impl Home {
             .args(arguments)
             .current_dir(self.directory.path())
             .env("XDG_CACHE_HOME", self.path("cache"))
+            .env("XDG_CONFIG_HOME", self.beside("config"))
+            .env("XDG_STATE_HOME", self.beside("state"))
+            .env("XDG_RUNTIME_DIR", self.beside("runtime"))
+            .env("BERTH_SYSTEM_DIR", self.beside("system"))
             .env("TMPDIR", temporary)
+            .env_remove("BERTH_HOST")
             .env_remove("BERTH_EXECUTOR")
             .env_remove("BERTH_LOG")
+            .env_remove("BERTH_STATE_DIR")
             .stdin(Stdio::null());
         command
     }

@@ -96,9 +96,11 @@ fn a_budget_that_is_none_is_refused() {
         ("99999999999999999999GiB", says_unreadable),
         ("101%", &["`101%` is more than all", "hint: "]),
         ("cuda9=4", &["no device `cuda9`; hint: there is virtual0, virtual1"]),
-        ("virtual0=1,virtual0=2", &["virtual0 has two budgets", "hint: "]),
+        ("virtual0=1,virtual0=2", &["virtual0 has two amounts", "hint: "]),
         ("virtual0=0", says_zero),
-        ("4,virtual0=2", &["`4` names no device", "hint: "]),
+        ("virtual0=2,4", &["`4` names no device", "hint: "]),
+        ("virtual=2", &["`virtual` may be any of virtual0, virtual1", "hint: "]),
+        ("4,host=2", &["`host` is no device with memory of its own; hint: --max-ram"]),
     ];
     let plan = "plan model --dry-run --width 64 --height 64 --host virtual-2x2g";
     assert_refused(vram.iter().map(|&(cap, says)| {

@@ -6,7 +6,8 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::case::{
-    Case, ERROR, GENERATE, Line, assert_refused, changes, contents, copy, faults_of, join, planned,
+    Case, ERROR, GENERATE, INFEASIBLE, Line, assert_refused, changes, contents, copy, faults_of,
+    join, planned,
 };
 use crate::support::fixture;
 
@@ -194,7 +195,28 @@ fn a_given_plan_that_is_not_true_is_refused() {
         (
             "another schema",
             &|plan| plan["schema"] = 99.into(),
-            &["the plan breaks a rule: schema 99"],
+            &["the plan breaks a rule: schema 99", "another version of Berth", "hint: "],
+        ),
+        (
+            "an older schema, of which a field is not known any more",
+            &|plan| {
+                plan["schema"] = 0.into();
+                drop(plan.remove("mapping_policy"));
+            },
+            &["schema 0", "plan.toml is of another version of Berth"],
+        ),
+        (
+            "a device of another machine",
+            &|plan| {
+                let at = device(plan);
+                let uuid: toml::Table = "cuda = { uuid = \"GPU-elsewhere\" }".parse().unwrap();
+                plan["devices"][at]["backend"] = uuid.into();
+            },
+            &[
+                "made for another machine: virtual",
+                "GPU-elsewhere) is not here",
+                "hint: `berth devices`",
+            ],
         ),
         ("another family", &|plan| plan["family"] = "sdxl".into(), &["sdxl"]),
         (
@@ -252,4 +274,37 @@ fn a_given_plan_that_cannot_be_read_is_refused() {
             &["--plan", "cannot be used with"],
         ),
     ]);
+}
+
+#[test]
+fn a_given_plan_that_takes_more_than_is_free_is_refused_before_anything_is_loaded() {
+    let (home, mut plan) = planned();
+    // A device whose driver takes more than any machine has; all else follows from it.
+    let taken = 1_i64 << 47;
+    let devices = plan["devices"].as_array_mut().unwrap();
+    let device = devices.iter_mut().find(|device| device["peak_bytes"].as_integer() > Some(0));
+    let device = device.expect("the host computes nothing");
+    let raise = |value: &mut toml::Value| *value = (value.as_integer().unwrap() + taken).into();
+    for size in ["total_bytes", "free_bytes", "budget_bytes", "overhead_bytes", "peak_bytes"] {
+        raise(&mut device[size]);
+    }
+    for phase in device["phases"].as_array_mut().unwrap() {
+        raise(&mut phase["peak_bytes"]);
+    }
+    fs::write(home.path("plan.toml"), toml::to_string(&plan).unwrap()).unwrap();
+    let more = ["--plan", "plan.toml", "--verbose", "--json"];
+    let arguments: Vec<&str> = GENERATE.split(' ').chain(more).collect();
+    let before = contents(&home);
+    let refused = home.run(&arguments);
+    assert_eq!(refused.code, Some(INFEASIBLE), "{}", refused.stderr);
+    for text in ["the plan does not fit: it takes ", " of host, ", " are free now\nhint: "] {
+        assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
+    }
+    assert!(!refused.stderr.contains("berth: load"), "{}", refused.stderr);
+    let document = refused.json();
+    assert_eq!(
+        (&document["feasible"], &document["nearest"]["width"]),
+        (&false.into(), &json!(null))
+    );
+    assert_eq!(changes(&before, &contents(&home)), None);
 }

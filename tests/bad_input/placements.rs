@@ -32,12 +32,16 @@ fn a_placement_that_makes_no_sense_is_refused() {
         ("--params-backend dit=cpu --backend dit=cpu", &["dit computes on the host", "hint: "]),
         ("--lookahead 0", &["--lookahead `0`: `0` is not within 1 to 64; hint: "]),
         ("--lookahead 65 --params-backend dit=cpu", &["`65` is not within 1 to 64; hint: "]),
-        ("--lookahead 4", &["is not streamed: --params-backend cpu would stream it; hint: "]),
-        ("--lookahead vae=4 --params-backend dit=cpu", &["vae is not streamed", "hint: "]),
+        (
+            "--lookahead 4 --params-backend all=device",
+            &["clip is not streamed: --params-backend cpu would stream it; hint: "],
+        ),
+        ("--lookahead vae=4 --params-backend dit=cpu,vae=disk", &["vae is not streamed", "hint: "]),
         ("--vae-tile 512x", &["`512x` is no tile; hint: "]),
         ("--vae-tile 512:0.6", &["`512:0.6` is no tile; hint: "]),
         ("--vae-tile 15", &["a tile of 15x15 pixels is smaller than the model's 16x16; hint: "]),
         ("--vae-tile 64 --vae-tiling", &["--vae-tiling is --vae-tile 512:0.25", "hint: "]),
+        ("--weights-as q4", &["no storage type of that name; hint: one of f32, f16, bf16, q8_0"]),
         ("--mmap-policy maybe", &["`maybe` is not one of keep, sequential, drop"]),
         ("--lora missing.safetensors:2", &["no LoRA file at missing.safetensors; hint: "]),
         ("--lora model", &["no LoRA file at model; hint: "]),
@@ -66,6 +70,16 @@ fn a_component_that_is_pinned_where_it_does_not_fit_is_told() {
         )
         .exits(INFEASIBLE),
     ]);
+}
+
+#[test]
+fn files_that_are_not_there_are_only_looked_at() {
+    let plan = "plan model --width 64 --height 64 --host virtual-2x2g --weights-as q8_0";
+    assert_refused([Case::of(
+        "no dry run",
+        plan,
+        &["files that are not there; hint: add --dry-run"],
+    )]);
 }
 
 #[test]

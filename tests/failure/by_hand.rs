@@ -253,19 +253,28 @@ fn settle(plan: &mut Plan) {
             segment.part_bytes = vec![segment.weights_bytes];
         }
         component.weights_bytes = component.segments.iter().map(|s| s.weights_bytes).sum();
-        let held = |r| if component.residency == r { component.weights_bytes } else { Bytes::ZERO };
-        let (resident, lazy) = (held(Residency::Resident), held(Residency::Lazy));
-        (component.parts[0].resident_bytes, component.parts[0].lazy_bytes) = (resident, lazy);
+        let with = |residency| {
+            let segments = component.segments.iter().filter(move |s| s.residency == residency);
+            segments.map(|segment| segment.weights_bytes)
+        };
+        let part = &mut component.parts[0];
+        part.resident_bytes = with(Residency::Resident).sum();
+        part.lazy_bytes = with(Residency::Lazy).sum();
+        part.slot_bytes = with(Residency::Streamed).max().unwrap_or_default();
+        part.slots = component.lookahead.min(with(Residency::Streamed).count() as u32);
     }
     let components = plan.components.clone();
-    let settle_phases = |id: &DeviceId, phases: &mut [PhaseBytes], fixed: Bytes| {
+    let settle_phases = |id: &DeviceId, phases: &mut [PhaseBytes], staging: Bytes, fixed: Bytes| {
         for entry in phases.iter_mut() {
             let here = components.iter().filter(|c| c.devices.contains(id));
             let now = here.clone().filter(|c| c.phase == entry.phase);
-            let lazy: Bytes = now.clone().map(|c| c.parts[0].lazy_bytes).sum();
+            let next = here.clone().filter(|c| c.prefetch && entry.phase.next() == Some(c.phase));
+            let lazy: Bytes = now.clone().chain(next).map(|c| c.parts[0].lazy_bytes).sum();
+            let ring: Bytes = now.clone().map(|c| c.parts[0].staging_bytes()).sum();
             entry.weights_bytes = here.map(|c| c.parts[0].resident_bytes).sum::<Bytes>() + lazy;
             let compute = now.map(|c| c.parts[0].compute_bytes);
             entry.compute_bytes = compute.max().unwrap_or_default();
+            entry.staging_bytes = ring + staging;
             entry.peak_bytes =
                 entry.weights_bytes + entry.compute_bytes + entry.staging_bytes + fixed;
         }
@@ -274,10 +283,11 @@ fn settle(plan: &mut Plan) {
     for device in &mut plan.devices {
         let used = components.iter().any(|c| c.devices.contains(&device.id));
         let fixed = if used { device.overhead_bytes } else { Bytes::ZERO };
-        device.peak_bytes = settle_phases(&device.id, &mut device.phases, fixed);
+        device.peak_bytes = settle_phases(&device.id, &mut device.phases, Bytes::ZERO, fixed);
     }
     let host = &mut plan.host;
-    host.peak_bytes = settle_phases(&DeviceId::host(), &mut host.phases, host.job_bytes);
+    let (staging, job) = (host.pinned_bytes, host.job_bytes);
+    host.peak_bytes = settle_phases(&DeviceId::host(), &mut host.phases, staging, job);
 }
 
 /// A plan's change, and what its refusal says.
@@ -320,9 +330,11 @@ const TAMPERINGS: [Tampering; 14] = [
     (
         "weights elsewhere",
         |plan| {
-            let segments = &mut plan.components[2].segments;
-            segments[0].weights_bytes += Bytes(256);
-            segments[1].weights_bytes = segments[1].weights_bytes - Bytes(256);
+            let segments = plan.components[2].segments.iter_mut();
+            let mut held = segments.filter(|s| s.residency != Residency::Streamed);
+            let (one, other) = (held.next().unwrap(), held.next().unwrap());
+            one.weights_bytes += Bytes(256);
+            other.weights_bytes = other.weights_bytes - Bytes(256);
         },
         "other weights in its schedule than in the plan",
     ),

@@ -128,6 +128,7 @@ fn open(place: &Place, capacity: Bytes) -> Box<dyn Backend> {
                 overhead_bytes: Bytes::ZERO,
                 link_bytes_per_s: 1e10,
                 fail_copy: None,
+                speed: 1.0,
             };
             let opened = VirtualDevice::open(memory, properties, &Arc::new(staging), workers);
             Box::new(opened.expect("a device without overhead"))
