@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""How long planning takes and what memory: `python3 scripts/bench_plans.py [--target-dir target] [--runs 7]`.
+
+First the solver alone, with the profile of a model in hand (`cargo run --release --example solve_times`); then the whole of
+`berth plan --dry-run` for FLUX.1-dev at 1024x1024, from the start of the program to its end, on every shipped host profile. The
+model is sparse files of its true sizes. Prints the Markdown tables of docs/planning.md; a figure past its limit is bold, and the
+exit code is 1 then.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHAPE = ["--width", "1024", "--height", "1024"]
+
+# Limits: the solver by the number of devices, the whole program, and what it may hold.
+SOLVE_MS_MAX = [(4, 10.0), (16, 100.0)]
+PLAN_MS_MAX = 1000.0
+RESIDENT_MB_MAX = 300.0
+
+
+class Limits:
+    """Marks figures past their limits, and remembers that there were some."""
+
+    def __init__(self) -> None:
+        self.broken = 0
+
+    def shown(self, figure: float, limit: float, digits: int = 1) -> str:
+        text = f"{figure:.{digits}f}"
+        if figure <= limit:
+            return text
+        self.broken += 1
+        return f"**{text}**"
+
+
+def solver(cargo: list[str], model: str, limits: Limits) -> None:
+    run = [*cargo, "--example", "solve_times", "--", model]
+    done = subprocess.run(run, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    print("| devices | components | objective | budgets | places | to make them | to solve | most |")
+    print("|---|---|---|---|---|---|---|---|")
+    for line in done.stdout.splitlines():
+        case = json.loads(line)
+        devices = case["devices"]
+        limit = next((ms for most, ms in SOLVE_MS_MAX if devices <= most), SOLVE_MS_MAX[-1][1])
+        median = limits.shown(case["solve_ms"], limit, 1)
+        print(
+            f"| {devices} | {case['components']} | {case['objective']} | {case['max_vram']} | {case['places']} "
+            f"| {case['places_ms']:.1f} ms | {median} ms | {case['solve_max_ms']:.1f} ms |"
+        )
+    print()
+
+
+def peak_kib(pid: int) -> int | None:
+    """The most that a process was resident with so far; `None` where it is gone."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    lines = (line.split() for line in status.splitlines())
+    return next((int(words[1]) for words in lines if words[0] == "VmHWM:"), None)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        # Of all threads, as any of them may have started it.
+        tasks = list(pathlib.Path(f"/proc/{pid}/task").iterdir())
+        return [int(word) for task in tasks for word in (task / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+class Plans:
+    def __init__(self, berth: pathlib.Path, home: pathlib.Path):
+        self.berth, self.home = berth, home
+        # Nothing that was measured or set up on this machine has a say.
+        others = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
+        own = {"XDG_CONFIG_HOME": "config", "BERTH_STATE_DIR": "state", "BERTH_SYSTEM_DIR": "system"}
+        self.environment = {**others, **{name: str(home / folder) for name, folder in own.items()}}
+
+    def start(self, profile: str, output) -> subprocess.Popen:
+        arguments = [self.berth, "plan", "model", "--dry-run", "--json", "--host", profile, *SHAPE]
+        return subprocess.Popen(arguments, cwd=self.home, env=self.environment, stdout=output, stderr=subprocess.PIPE)
+
+    def timed(self, profile: str) -> tuple[float, dict]:
+        """Milliseconds from start to end, and the answer."""
+        with open(self.home / "plan.json", "w+") as output:
+            begin = time.perf_counter()
+            process = self.start(profile, output)
+            error = process.stderr.read()
+            code = process.wait()
+            ms = 1e3 * (time.perf_counter() - begin)
+            if code not in (0, 1):
+                raise SystemExit(f"{profile}: {error.decode()}")
+            output.seek(0)
+            return ms, json.load(output)
+
+    def resident(self, profile: str) -> tuple[float, float]:
+        """Most megabytes of the planner and of its executor; the larger one is exact, by wait4(2)."""
+        peaks: dict[int, int] = {}
+        process = self.start(profile, subprocess.DEVNULL)
+        executor = None
+        while True:
+            pid, _, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            executor = next(iter(children(process.pid)), executor)
+            for watched in (process.pid, executor):
+                if watched and (kib := peak_kib(watched)):
+                    peaks[watched] = kib
+            time.sleep(0.001)
+        process.returncode = 0
+        process.stderr.close()
+        seen = [peaks.get(process.pid, 0), peaks.get(executor, 0)]
+        larger = seen.index(max(seen))
+        seen[larger] = max(seen[larger], usage.ru_maxrss)
+        return seen[0] * 1024 / 1e6, seen[1] * 1024 / 1e6
+
+
+def dit(plan: dict) -> str:
+    if not plan["feasible"]:
+        return "does not fit"
+    component = next(c for c in plan["components"] if c["name"] == "dit")
+    segments = component["segments"]
+    streamed = sum(s["residency"] == "streamed" for s in segments)
+    how = f"{streamed} of {len(segments)} streamed" if streamed else component["residency"]
+    return f"{' & '.join(component['devices'])}, {how}"
+
+
+def programs(plans: Plans, runs: int, limits: Limits) -> None:
+    print("| profile | median | most | planner | executor | DiT |")
+    print("|---|---|---|---|---|---|")
+    for path in sorted((ROOT / "profiles").glob("*.toml")):
+        profile = path.stem
+        timed = [plans.timed(profile) for _ in range(runs)]
+        times = [ms for ms, _ in timed]
+        answers = {json.dumps(answer, sort_keys=True) for _, answer in timed}
+        # This machine's free memory changes from run to run.
+        if profile != "this-machine" and not profile.startswith("virtual") and len(answers) != 1:
+            raise SystemExit(f"{profile}: not the same plan each time")
+        planner, executor = (limits.shown(mb, RESIDENT_MB_MAX, 0) for mb in plans.resident(profile))
+        median = limits.shown(statistics.median(times), PLAN_MS_MAX, 0)
+        print(
+            f"| {profile} | {median} ms | {max(times):.0f} ms | {planner} MB | {executor} MB | {dit(timed[0][1])} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target-dir", default=str(ROOT / "target"))
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--only-programs", action="store_true", help="leave out the solver alone")
+    parser.add_argument("--berth", help="a program that is built already")
+    arguments = parser.parse_args()
+    target = pathlib.Path(arguments.target_dir)
+    build = ["--release", "--target-dir", str(target), "-p", "planner"]
+    cargo = ["cargo", "run", "--quiet", *build]
+    if not arguments.berth:
+        subprocess.run(["cargo", "build", *build], cwd=ROOT, check=True)
+    berth = pathlib.Path(arguments.berth or target / "release" / "berth").resolve()
+    limits = Limits()
+    with tempfile.TemporaryDirectory() as home:
+        model = [*cargo, "--example", "sparse_flux_dev", "--", f"{home}/model"]
+        if arguments.berth:
+            # Beside the program, where its examples are.
+            model = [berth.parent / "examples" / "sparse_flux_dev", f"{home}/model"]
+        subprocess.run(model, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        if not arguments.only_programs:
+            solver(cargo, f"{home}/model", limits)
+        programs(Plans(berth, pathlib.Path(home)), arguments.runs, limits)
+    sys.exit(limits.broken > 0)
+
+
+if __name__ == "__main__":
+    main()
