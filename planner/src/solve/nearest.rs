@@ -78,6 +78,15 @@ fn because(problem: &Problem<'_>) -> String {
                 component.name
             );
         }
+        let devices = problem.inventory.devices.iter().zip(&problem.unusable);
+        let usable = devices.filter(|(_, why)| why.is_none()).map(|(device, _)| device);
+        let largest = usable.max_by_key(|device| device.total_bytes);
+        if let (true, Some(largest)) = (places.is_empty(), largest) {
+            return format!(
+                "{} has no place: the host does not compute, and even streamed it takes more than {} has, {}",
+                component.name, largest.id, largest.total_bytes
+            );
+        }
         if places.is_empty() {
             let why = problem.unusable.iter().flatten().next().cloned();
             return format!(
