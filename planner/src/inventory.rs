@@ -18,7 +18,7 @@ use std::path::Path;
 use std::fmt;
 
 use protocol::plan::DeviceBackend;
-use protocol::{Bytes, Phase};
+use protocol::{BackendKind, Bytes, Phase};
 use serde::Serialize;
 
 pub use host::HostError;
@@ -272,19 +272,41 @@ impl Inventory {
 }
 
 impl Device {
-    /// How the executor reaches it, without what a profile lets fail or go for tests.
-    pub fn undisturbed_backend(&self) -> DeviceBackend {
+    /// How the executor reaches it.
+    pub fn backend(&self) -> DeviceBackend {
         match self.kind {
             DeviceKind::Virtual => DeviceBackend::Virtual {
                 link_bytes_per_s: self.link_bytes_per_s.value,
-                fail_allocation: None,
-                fail_copy: None,
-                taken_bytes: Bytes::ZERO,
-                taken_in: None,
+                fail_allocation: self.fail_allocation,
+                fail_copy: self.fail_copy,
+                taken_bytes: self.taken_bytes,
+                taken_in: self.taken_in,
                 speed: self.speed,
                 unsupported: self.unsupported.clone(),
             },
             DeviceKind::Cuda => DeviceBackend::Cuda { uuid: self.uuid.clone() },
+        }
+    }
+
+    /// How the executor reaches it, without what a profile lets fail or go for tests.
+    pub fn undisturbed_backend(&self) -> DeviceBackend {
+        let quiet = Device {
+            fail_allocation: None,
+            fail_copy: None,
+            taken_bytes: Bytes::ZERO,
+            taken_in: None,
+            ..self.clone()
+        };
+        quiet.backend()
+    }
+}
+
+impl DeviceKind {
+    /// The kind of backend that it needs.
+    pub const fn backend(self) -> BackendKind {
+        match self {
+            DeviceKind::Cuda => BackendKind::Cuda,
+            DeviceKind::Virtual => BackendKind::Virtual,
         }
     }
 }

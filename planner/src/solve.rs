@@ -34,7 +34,7 @@ pub use place::{Held, Place, PlacePart, Spread};
 pub use report::{PlanReport, Rejected, Short, options, shown_ms};
 pub use time::{ComponentMs, SHORT_ATTENTION_CHUNK};
 
-use crate::inventory::{DeviceKind, Inventory};
+use crate::inventory::Inventory;
 use crate::policy::pins::Pin;
 use crate::policy::{Budgets, Objective};
 use search::{Choices, Limits};
@@ -86,11 +86,7 @@ impl Problem<'_> {
     }
 
     fn backend(&self, device: Option<usize>) -> BackendKind {
-        match device.map(|index| self.inventory.devices[index].kind) {
-            Some(DeviceKind::Cuda) => BackendKind::Cuda,
-            Some(DeviceKind::Virtual) => BackendKind::Virtual,
-            None => BackendKind::Host,
-        }
+        device.map_or(BackendKind::Host, |index| self.inventory.devices[index].kind.backend())
     }
 
     /// The places with these indices, one for each component.

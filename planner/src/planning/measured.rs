@@ -11,7 +11,7 @@ use protocol::{
 };
 
 use super::{PlanError, Request};
-use crate::inventory::{Device, DeviceKind};
+use crate::inventory::Device;
 use crate::policy::pins::Pin;
 use crate::policy::tile::{OVERLAP, TileWish};
 use crate::session::{Session, SessionError};
@@ -62,36 +62,41 @@ impl Measured {
         runtime.clone_from(&options.lora_runtime);
         let unusable = unusable(request, broken);
         let mut measured = Measured { job: job.clone(), pins, unusable, cases: Vec::new() };
-        measured.add(session, request, options.clone(), first)?;
-        for tile in &tiles[1..] {
-            let options = GraphOptions { vae_tile: *tile, ..options.clone() };
-            let profile = measure(session, request, job, &options)?;
-            measured.add(session, request, options, profile)?;
-        }
+        measured.add_tiled(session, request, &tiles, options.clone(), first)?;
         let short = GraphOptions { attention_chunk: SHORT_ATTENTION_CHUNK, ..options };
         let profile = measure(session, request, job, &short)?;
         if measured.takes_less(request, &profile) {
-            measured.add(session, request, short.clone(), profile)?;
-            for tile in &tiles[1..] {
-                let options = GraphOptions { vae_tile: *tile, ..short.clone() };
-                let profile = measure(session, request, job, &options)?;
-                measured.add(session, request, options, profile)?;
-            }
+            measured.add_tiled(session, request, &tiles, short, profile)?;
         }
         Ok(measured)
     }
 
     /// Whether any component takes less than in the first case on any kind of backend that there is.
     fn takes_less(&self, request: &Request, profile: &ModelProfile) -> bool {
-        let devices = request.inventory.devices.iter().map(|device| match device.kind {
-            DeviceKind::Cuda => BackendKind::Cuda,
-            DeviceKind::Virtual => BackendKind::Virtual,
-        });
+        let devices = request.inventory.devices.iter().map(|device| device.kind.backend());
         let mut kinds = devices.chain([BackendKind::Host]);
         kinds.any(|kind| {
             let mut both = profile.components.iter().zip(&self.cases[0].profile.components);
             both.any(|(a, b)| a.compute_bytes(kind) < b.compute_bytes(kind))
         })
+    }
+
+    /// Adds a case for each of the tiles; `first` is the profile with the first of them, which the options have.
+    fn add_tiled(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        tiles: &[Option<VaeTile>],
+        options: GraphOptions,
+        first: ModelProfile,
+    ) -> Result<(), PlanError> {
+        self.add(session, request, options.clone(), first)?;
+        for tile in &tiles[1..] {
+            let options = GraphOptions { vae_tile: *tile, ..options.clone() };
+            let profile = measure(session, request, &self.job, &options)?;
+            self.add(session, request, options, profile)?;
+        }
+        Ok(())
     }
 
     /// Adds a case. Components that are the same with other options have the same places.
@@ -241,11 +246,7 @@ fn sizes(
 /// For each device, why nothing can be computed there, if so.
 fn broken(session: &Session, request: &Request) -> Vec<Option<String>> {
     let why = |device: &Device| {
-        let kind = match device.kind {
-            DeviceKind::Cuda => BackendKind::Cuda,
-            DeviceKind::Virtual => BackendKind::Virtual,
-        };
-        let computes = session.backends.contains(&kind) || request.imagined;
+        let computes = session.backends.contains(&device.kind.backend()) || request.imagined;
         (!computes).then(|| format!("{}: this executor has no backend for CUDA devices", device.id))
     };
     request.inventory.devices.iter().map(why).collect()

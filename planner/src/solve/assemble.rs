@@ -1,8 +1,8 @@
 //! The plan's document, from chosen places.
 
 use protocol::plan::{
-    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, PartPlan, PhaseBytes, PredictedMs, SCHEMA,
-    STAGING_BYTES, SegmentPlan,
+    ComponentPlan, DevicePlan, HostPlan, PartPlan, PhaseBytes, PredictedMs, SCHEMA, STAGING_BYTES,
+    SegmentPlan,
 };
 use protocol::profile::ComponentProfile;
 use protocol::{Bytes, DeviceId, Phase, Placement, Plan, Residency};
@@ -12,7 +12,7 @@ use super::place::{Place, PlacePart};
 use super::time::ComponentMs;
 use super::timeline::{Spell, position};
 use super::{PlanReport, Problem, timeline};
-use crate::inventory::{Device, DeviceKind};
+use crate::inventory::Device;
 
 /// The plan of these places, one for each component.
 pub fn plan(
@@ -113,23 +113,11 @@ fn mapped_bytes(component: &ComponentProfile, place: &Place) -> Bytes {
 fn device_plan(problem: &Problem<'_>, index: usize, bytes: &Composition) -> DevicePlan {
     let device: &Device = &problem.inventory.devices[index];
     let used = bytes.uses(index);
-    let backend = match device.kind {
-        DeviceKind::Virtual => DeviceBackend::Virtual {
-            link_bytes_per_s: device.link_bytes_per_s.value,
-            fail_allocation: device.fail_allocation,
-            fail_copy: device.fail_copy,
-            taken_bytes: device.taken_bytes,
-            taken_in: device.taken_in,
-            speed: device.speed,
-            unsupported: device.unsupported.clone(),
-        },
-        DeviceKind::Cuda => DeviceBackend::Cuda { uuid: device.uuid.clone() },
-    };
     let phases = bytes.phases(Some(index));
     DevicePlan {
         id: DeviceId(device.id.clone()),
         name: device.name.clone(),
-        backend,
+        backend: device.backend(),
         integrated: device.integrated,
         total_bytes: device.total_bytes,
         free_bytes: device.free_bytes,

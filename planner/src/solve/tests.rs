@@ -9,6 +9,7 @@ use protocol::check::check;
 use protocol::{Phase, Plan, Residency};
 
 use super::*;
+use crate::inventory::DeviceKind;
 use made_up::{Case, Dice, component, segment};
 
 /// Problems of each objective that are solved by enumeration too.

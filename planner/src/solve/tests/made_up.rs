@@ -7,8 +7,8 @@ use protocol::profile::{
 use protocol::{Layout, LayoutBytes, Phase, StorageType};
 
 use super::super::*;
-use crate::inventory::Rate;
 use crate::inventory::tests::{device_of, host_of};
+use crate::inventory::{DeviceKind, Rate};
 use crate::policy::pins::{Params, Split};
 
 /// The phases of a job without a picture to start from.
