@@ -37,6 +37,7 @@ impl Bytes {
     }
 
     /// The difference, or zero where `other` is larger.
+    #[inline]
     pub fn saturating_sub(self, other: Bytes) -> Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
@@ -55,12 +56,14 @@ impl Bytes {
 
 impl Add for Bytes {
     type Output = Bytes;
+    #[inline]
     fn add(self, other: Bytes) -> Bytes {
         Bytes(self.0.checked_add(other.0).expect("size overflows"))
     }
 }
 
 impl AddAssign for Bytes {
+    #[inline]
     fn add_assign(&mut self, other: Bytes) {
         *self = *self + other;
     }
@@ -68,6 +71,7 @@ impl AddAssign for Bytes {
 
 impl Sub for Bytes {
     type Output = Bytes;
+    #[inline]
     fn sub(self, other: Bytes) -> Bytes {
         Bytes(self.0.checked_sub(other.0).expect("size below zero"))
     }

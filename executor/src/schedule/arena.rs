@@ -8,52 +8,62 @@ use protocol::Bytes;
 
 use super::Buffer;
 
+/// A buffer with its place, close together in memory as all are looked at for each new one.
+#[derive(Clone, Copy)]
+struct Placed {
+    offset: u64,
+    end: u64,
+    index: usize,
+    first: usize,
+    last: usize,
+}
+
+impl Placed {
+    fn new(buffers: &[Buffer], index: usize, offset: u64) -> Placed {
+        let Buffer { bytes, first, last, .. } = buffers[index];
+        Placed { offset, end: (Bytes(offset) + bytes).0, index, first, last }
+    }
+
+    fn is_alive_with(&self, other: &Placed) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
 /// Offsets of the buffers, in their order, and the size of the arena.
 pub fn place(buffers: &[Buffer]) -> (Vec<Bytes>, Bytes) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&index| (std::cmp::Reverse(buffers[index].bytes), index));
     let mut offsets = vec![Bytes::ZERO; buffers.len()];
-    let mut placed: Vec<usize> = Vec::with_capacity(buffers.len()); // by offset
-    let mut arena_bytes = Bytes::ZERO;
+    let mut placed: Vec<Placed> = Vec::with_capacity(buffers.len()); // by offset
+    let mut arena_bytes = 0;
     for index in order {
-        let buffer = &buffers[index];
-        let mut offset = Bytes::ZERO;
-        for &other in &placed {
-            if !alive_together(buffer, &buffers[other]) {
-                continue;
-            }
-            if offset + buffer.bytes <= offsets[other] {
+        let mut new = Placed::new(buffers, index, 0);
+        for other in &placed {
+            if new.end <= other.offset {
                 break;
             }
-            offset = offset.max(offsets[other] + buffers[other].bytes);
+            if other.end > new.offset && other.is_alive_with(&new) {
+                new = Placed::new(buffers, index, other.end);
+            }
         }
-        offsets[index] = offset;
-        let at = placed.partition_point(|&other| offsets[other] <= offset);
-        placed.insert(at, index);
-        arena_bytes = arena_bytes.max(offset + buffer.bytes);
+        offsets[index] = Bytes(new.offset);
+        placed.insert(placed.partition_point(|other| other.offset <= new.offset), new);
+        arena_bytes = new.end.max(arena_bytes);
     }
-    (offsets, arena_bytes)
+    (offsets, Bytes(arena_bytes))
 }
 
 /// Panics if two buffers that are alive together overlap: a fault of this file, which would let one
 /// kernel overwrite what another still needs.
 pub fn assert_disjoint(buffers: &[Buffer], offsets: &[Bytes]) {
-    let mut order: Vec<usize> = (0..buffers.len()).collect();
-    order.sort_by_key(|&index| offsets[index]);
-    for (place, &a) in order.iter().enumerate() {
-        let end = offsets[a] + buffers[a].bytes;
-        for &b in &order[place + 1..] {
-            if offsets[b] >= end {
-                break;
-            }
-            assert!(
-                !alive_together(&buffers[a], &buffers[b]),
-                "buffers {a} and {b} overlap while both are alive"
-            );
+    let placed = (0..buffers.len()).map(|at| Placed::new(buffers, at, offsets[at].0));
+    // What is empty overlaps nothing.
+    let mut placed: Vec<Placed> = placed.filter(|one| one.offset < one.end).collect();
+    placed.sort_by_key(|one| one.offset);
+    for (at, one) in placed.iter().enumerate() {
+        for other in placed[at + 1..].iter().take_while(|other| other.offset < one.end) {
+            let (a, b) = (one.index, other.index);
+            assert!(!one.is_alive_with(other), "buffers {a} and {b} overlap while both are alive");
         }
     }
-}
-
-fn alive_together(a: &Buffer, b: &Buffer) -> bool {
-    a.first <= b.last && b.first <= a.last
 }

@@ -166,7 +166,7 @@ fn range(offset: Bytes, bytes: Bytes) -> Range<u64> {
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
+    !a.is_empty() && !b.is_empty() && a.start < b.end && b.start < a.end
 }
 
 fn runs(schedule: &Schedule) -> Vec<&Run> {
