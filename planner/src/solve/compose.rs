@@ -1,11 +1,15 @@
 //! Bytes of a combination of places, on every device in every phase.
 
+mod room;
+
 use protocol::plan::{PhaseBytes, STAGING_BYTES};
 use protocol::{Bytes, Phase};
 
 use super::Problem;
 use super::place::Place;
 use super::timeline::{PHASES_MAX, position};
+
+pub use room::Room;
 
 /// Bytes by device and phase. Grows with each component that is added, which lets the search cut what is over a
 /// budget already.
@@ -14,6 +18,8 @@ pub struct Composition {
     timeline: &'static [Phase],
     /// The devices in the inventory's order, then the host.
     memories: Vec<Memory>,
+    /// Whether any device is integrated: its memory and the host's are one.
+    pooled: bool,
 }
 
 /// A memory of which more is needed than may be used.
@@ -41,6 +47,14 @@ struct Memory {
 }
 
 impl Memory {
+    const EMPTY: Memory = Memory {
+        used: false,
+        fixed_bytes: Bytes::ZERO,
+        weights: [Bytes::ZERO; PHASES_MAX],
+        compute: [Bytes::ZERO; PHASES_MAX],
+        staging: [Bytes::ZERO; PHASES_MAX],
+    };
+
     fn peak_bytes(&self, phase: usize) -> Bytes {
         self.weights[phase] + self.compute[phase] + self.staging[phase] + self.fixed_bytes
     }
@@ -55,7 +69,8 @@ impl Composition {
             host.fixed_bytes = problem.profile.job_bytes;
             host.weights = [problem.profile.changed_bytes; PHASES_MAX];
         }
-        Composition { timeline, memories }
+        let pooled = problem.inventory.devices.iter().any(|device| device.integrated);
+        Composition { timeline, memories, pooled }
     }
 
     /// The first components in these places; the rest count as nowhere.
@@ -153,6 +168,9 @@ impl Composition {
     /// What the host and the integrated devices take together: their memory is one. Nothing where no integrated
     /// device is used.
     fn pool_bytes(&self, problem: &Problem<'_>, phase: usize) -> Bytes {
+        if !self.pooled {
+            return Bytes::ZERO;
+        }
         let devices = self.memories.iter().zip(&problem.inventory.devices);
         let integrated = devices.filter(|(memory, device)| memory.used && device.integrated);
         let shared: Bytes = integrated.map(|(memory, _)| memory.peak_bytes(phase)).sum();

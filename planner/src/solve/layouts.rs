@@ -4,7 +4,7 @@
 //! No layout depends on a budget, so that what may be chosen with one may be chosen with a larger one. Layers: contiguous
 //! segments, at least one for each device. For given shares the one cut that is nearest; for two devices every cut; for
 //! three and four those of a grid of proportions; for more some around the proportions that speed, memory and equality
-//! suggest. Rows: given shares, or a few proportions.
+//! suggest, and lopsided ones. Rows: given shares, or a few proportions.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -18,6 +18,13 @@ const SHARES: u64 = 1000;
 
 /// Row shares of two devices are tried in parts of so many.
 const ROW_PARTS: u64 = 8;
+
+/// Of more than four devices the last one may have so many times the segments of each other: what it cannot hold is
+/// streamed, while the others hold theirs.
+const LOPSIDED: [u64; 7] = [2, 3, 4, 6, 8, 12, 16];
+
+/// Cuts of more than four devices that are made of proportions, the preferred and the lopsided: they come first.
+pub const SEEDS: usize = 3 + LOPSIDED.len();
 
 /// Where each device's segments end, but for the last one's: strictly ascending, within 1 to segments - 1.
 type Cut = Vec<usize>;
@@ -45,7 +52,10 @@ pub fn layers(
             let all = seeds.chain(grid.iter().map(nearest));
             all.filter(|cut| seen.insert(cut.clone())).collect()
         }
-        _ => around(preferred.iter().map(nearest), weights.len(), most),
+        _ => {
+            let lopsided = LOPSIDED.map(|times| [vec![1; devices - 1], vec![times]].concat());
+            around(preferred.iter().chain(&lopsided).map(nearest), weights.len(), most)
+        }
     };
     cuts.iter().map(|cut| lanes(cut, weights.len())).collect()
 }

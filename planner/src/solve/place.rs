@@ -129,6 +129,19 @@ pub struct PlacePart {
 }
 
 impl PlacePart {
+    /// Nothing, on a device or on the host.
+    pub fn nothing(device: Option<usize>) -> PlacePart {
+        PlacePart {
+            device,
+            resident_bytes: Bytes::ZERO,
+            lazy_bytes: Bytes::ZERO,
+            early_bytes: Bytes::ZERO,
+            slot_bytes: Bytes::ZERO,
+            slots: 0,
+            compute_bytes: Bytes::ZERO,
+        }
+    }
+
     /// The ring of slots.
     pub fn staging_bytes(&self) -> Bytes {
         Bytes(self.slot_bytes.0.saturating_mul(u64::from(self.slots)))
@@ -188,15 +201,8 @@ pub fn residency_of(spread: &Spread, held: &Held, segment: usize) -> Residency {
 /// computes from the mapping: only activations count there. `early`: lazy weights come in the phase before.
 pub fn parts(spread: &Spread, held: &Held, early: bool) -> Vec<PlacePart> {
     let one = |(index, part): (usize, &LayoutPart)| {
-        let mut taken = PlacePart {
-            device: spread.part_device(index),
-            resident_bytes: Bytes::ZERO,
-            lazy_bytes: Bytes::ZERO,
-            early_bytes: Bytes::ZERO,
-            slot_bytes: Bytes::ZERO,
-            slots: 0,
-            compute_bytes: part.compute_bytes,
-        };
+        let mut taken = PlacePart::nothing(spread.part_device(index));
+        taken.compute_bytes = part.compute_bytes;
         if index >= spread.devices.len() {
             return taken;
         }

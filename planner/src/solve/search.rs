@@ -13,8 +13,8 @@ mod choices;
 use protocol::Bytes;
 
 use super::Problem;
-use super::compose::Composition;
-use super::timeline::{self, Chained, PHASES_MAX, Spell, position};
+use super::compose::{Composition, Room};
+use super::timeline::{self, Chained, Spell, position};
 use crate::policy::Objective;
 use choices::{Choice, Lesser, ORDERS, Sorted};
 
@@ -148,24 +148,29 @@ impl<'a> Search<'a> {
     fn run(mut self, beat: Option<Score>) -> Option<Found> {
         self.beat = beat;
         let bytes = Composition::new(self.problem);
+        if !bytes.fits(self.problem) {
+            return None;
+        }
         let first = vec![[0; ORDERS]; self.chosen.len()];
         self.descend(0, Lesser::default(), &bytes, first);
         self.best
     }
 
-    /// Whether nothing with at least this score and these bytes is wanted any more.
-    fn is_beaten(&self, bound: Score, total: Bytes) -> bool {
+    /// Whether nothing with at least this score and the bytes of this composition is wanted any more.
+    fn is_beaten(&self, bound: Score, bytes: &Composition) -> bool {
         match self.goal {
             Goal::Any => self.best.is_some(),
-            Goal::LeastTotal => self.best.as_ref().is_some_and(|found| total >= found.total),
+            Goal::LeastTotal => {
+                self.best.as_ref().is_some_and(|found| bytes.total() >= found.total)
+            }
             Goal::Best { total_max } => {
-                total_max.is_some_and(|most| total > most)
-                    || self.beat.is_some_and(|score| bound >= score)
+                self.beat.is_some_and(|score| bound >= score)
+                    || total_max.is_some_and(|most| bytes.total() > most)
             }
         }
     }
 
-    /// The least time of a job with the present spells.
+    /// The least time of a job with the present spells, or enough of it to be beaten.
     fn bound_ticks(&self) -> u64 {
         if !self.is_timed() {
             return 0;
@@ -173,7 +178,11 @@ impl<'a> Search<'a> {
         let chain = |phase| {
             self.chained.iter().map(|chained| chained.at(phase)).fold(0, u64::saturating_add)
         };
-        (0..PHASES_MAX).map(chain).fold(timeline::total(&self.spells), u64::max)
+        let longest = (0..self.problem.job.timeline().len()).map(chain).max().unwrap_or(0);
+        if self.beat.is_some_and(|score| longest > score.ticks) {
+            return longest;
+        }
+        longest.max(timeline::total(&self.spells))
     }
 
     fn is_timed(&self) -> bool {
@@ -184,7 +193,7 @@ impl<'a> Search<'a> {
     fn descend(&mut self, depth: usize, lesser: Lesser, bytes: &Composition, mut first: First) {
         let choices = self.choices;
         let Some(&component) = choices.order.get(depth) else {
-            return self.offer(lesser, bytes.total());
+            return self.offer(lesser, bytes);
         };
         let before = (self.spells.clone(), self.chained.clone());
         let Some(open) = self.open(depth, bytes, &mut first) else {
@@ -193,6 +202,7 @@ impl<'a> Search<'a> {
         };
         let phase = self.problem.profile.components[component].phase;
         let mut bytes_with = bytes.clone();
+        let room = Room::beside(bytes, self.problem, phase);
         for number in &choices.of[component].orders[0][first[component][0]..] {
             if self.best.is_some() && self.branches_left == 0 {
                 break;
@@ -203,16 +213,19 @@ impl<'a> Search<'a> {
             let sum = lesser.plus(choice.lesser);
             let ticks = self.bound_ticks();
             let bound = Score { ticks, lesser: sum.plus(open) };
-            if self.is_beaten(bound, bytes.total()) {
+            if self.is_beaten(bound, bytes) {
                 if self.ends(choice) {
                     break;
                 }
                 continue;
             }
-            bytes_with.copy_from(bytes);
             let place = &self.problem.places[component][choice.index];
+            if !room.takes(place, &mut self.scratch) {
+                continue;
+            }
+            bytes_with.copy_from(bytes);
             bytes_with.add(self.problem, phase, place);
-            if bytes_with.fits(self.problem) && !self.is_beaten(bound, bytes_with.total()) {
+            if !self.is_beaten(bound, &bytes_with) {
                 self.branches_left = self.branches_left.saturating_sub(1);
                 self.chosen[component] = choice.index;
                 self.descend(depth + 1, sum, &bytes_with, first.clone());
@@ -236,18 +249,17 @@ impl<'a> Search<'a> {
     }
 
     /// The least that components after this depth add to what is compared after time, with their least times set, or
-    /// `None` where one of them has no place that fits. Moves `first` on to what fits.
+    /// `None` where one of them has no place that fits, or where that takes too long. Moves `first` on to what fits.
     fn open(&mut self, depth: usize, bytes: &Composition, first: &mut First) -> Option<Lesser> {
         let mut open = Lesser::default();
         let choices = self.choices;
         for (later, &component) in choices.order.iter().enumerate().skip(depth) {
             let phase = self.problem.profile.components[component].phase;
             let Sorted { all, orders, least, least_load, .. } = &*choices.of[component];
+            let room = Room::beside(bytes, self.problem, phase);
             let mut fits = |number: &u32| {
-                self.scratch.copy_from(bytes);
                 let place = &self.problem.places[component][all[*number as usize].index];
-                self.scratch.add(self.problem, phase, place);
-                self.scratch.fits(self.problem)
+                room.takes(place, &mut self.scratch)
             };
             // The one that is decided now needs its own order only; bytes alone have no others.
             let timed = matches!(self.goal, Goal::Best { .. });
@@ -269,18 +281,21 @@ impl<'a> Search<'a> {
                     own: both.both(),
                     after: stored.stored(),
                 };
+                if self.beat.is_some_and(|score| self.bound_ticks() > score.ticks) {
+                    return None;
+                }
             }
         }
         Some(open)
     }
 
     /// A combination that fits.
-    fn offer(&mut self, lesser: Lesser, total: Bytes) {
+    fn offer(&mut self, lesser: Lesser, bytes: &Composition) {
         let ticks = if self.is_timed() { timeline::total(&self.spells) } else { 0 };
         let score = Score { ticks, lesser };
-        if !self.is_beaten(score, total) {
+        if !self.is_beaten(score, bytes) {
             self.beat = Some(score);
-            self.best = Some(Found { score, total, places: self.chosen.clone() });
+            self.best = Some(Found { score, total: bytes.total(), places: self.chosen.clone() });
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A segment's work takes its time on its device's processor ([`crate::inventory::speeds`]). Over several devices:
 //! - layers run one after the other, and what crosses between devices goes over the slowest of their links;
-//! - rows run beside each other: products with weights take as long as the slowest device with its part of them, and
-//!   everything else is done by the first device;
+//! - rows run beside each other on GPUs: products with weights take as long as the slowest device with its part of them,
+//!   and everything else is done by the first device. Virtual devices share the host's threads and take turns;
 //! - what the host computes in place of a device takes its part of the segment's weights, after the device's.
 //!
 //! Streamed weights are simulated by [`super::ring`]. Rates come from the inventory, which says of each whether it was
@@ -223,12 +223,18 @@ impl<'a> Timing<'a> {
         }
         let fraction = |part: usize| parts[part].segment_bytes[index].0 as f64 / weights;
         let pace = |part: usize| self.paces.on(self.spread.part_device(part))[index];
-        let on_devices = 0..devices.len();
-        let products = on_devices.map(|part| fraction(part) * pace(part).products_s);
+        let (mut turns_s, mut beside_s) = (0.0, 0.0_f64);
+        for part in 0..devices.len() {
+            let products_s = fraction(part) * pace(part).products_s;
+            match self.spread.part_device(part).map(|d| self.paces.inventory.devices[d].kind) {
+                Some(DeviceKind::Cuda) => beside_s = beside_s.max(products_s),
+                Some(DeviceKind::Virtual) | None => turns_s += products_s,
+            }
+        }
         let in_place_of_devices = devices.len()..parts.len();
         let host: f64 = in_place_of_devices.map(|part| fraction(part) * pace(part).all_s()).sum();
         let others: f64 = (0..devices.len()).map(fraction).sum::<f64>() * main.others_s;
-        products.fold(0.0, f64::max) + others + host
+        beside_s.max(turns_s) + others + host
     }
 
     /// What crosses between devices in one call.

@@ -8,6 +8,7 @@ use protocol::{Placement, Residency};
 
 use super::super::Problem;
 use super::super::held::{Streamable, held_in_lane, held_sets};
+use super::super::layouts::SEEDS;
 use super::super::place::{Held, Spread, residency_of};
 use super::lists::{DEVICES_EXACT, List};
 use crate::policy::Objective;
@@ -83,6 +84,9 @@ impl Quota {
             }
             _ if list.pinned => Quota { stride: 1, layouts, steps: Steps::All },
             Some(Split::Row) => Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps },
+            Some(Split::Layer) if list.devices.len() > DEVICES_EXACT => {
+                Quota { stride: 1, layouts: layouts.min(SEEDS), steps: Steps::Fine }
+            }
             Some(Split::Layer) => {
                 // A list's devices take turns to stream, about so many numbers each.
                 let numbers = if splits == 1 { 12 } else { 5 } * list.devices.len();
@@ -167,7 +171,10 @@ fn streamed(
     let mut ways: Vec<Way> = Vec::new();
     for &lookahead in &lookaheads {
         // Other numbers of slots are worth less: they are tried with fewer numbers of streamed segments.
-        let steps = if Some(&lookahead) == lookaheads.first() { steps } else { Steps::Coarse };
+        let steps = match steps {
+            Steps::All if Some(&lookahead) != lookaheads.first() => Steps::Fine,
+            steps => steps,
+        };
         for stays in sets(spread, &segments, pin, steps, lookahead) {
             let stays: Arc<[bool]> = stays.into();
             // Lazy, where anything is held that can be.
@@ -201,7 +208,8 @@ fn streamable(component: &ComponentProfile, spread: &Spread) -> Vec<Option<Strea
 }
 
 /// Which segments stay. Of layers, one device streams and the others hold all of theirs: one ring less, and each device
-/// can still be filled to the last segment. What is pinned to be streamed is streamed on all of its devices too.
+/// can still be filled to the last segment. Of very many devices it is the one with most weights. What is pinned to be
+/// streamed is streamed on all of its devices too.
 fn sets(
     spread: &Spread,
     segments: &[Option<Streamable>],
@@ -210,8 +218,16 @@ fn sets(
     lookahead: u32,
 ) -> Vec<Vec<bool>> {
     let lanes = if spread.placement == Placement::Layer { spread.devices.len() } else { 1 };
+    let lane_bytes = |lane: &usize| {
+        let here = segments.iter().flatten().filter(|segment| segment.lane == *lane);
+        here.map(|segment| segment.bytes).sum::<u64>()
+    };
+    let streaming = match (0..lanes).max_by_key(lane_bytes) {
+        Some(most) if lanes > DEVICES_EXACT && pin.devices.is_empty() => most..most + 1,
+        _ => 0..lanes,
+    };
     let mut sets: Vec<Vec<bool>> = Vec::new();
-    for lane in 0..lanes {
+    for lane in streaming {
         let here = segments.iter().flatten().filter(|s| s.lane == lane && s.bytes > 0).count();
         let numbers = steps.numbers(here).into_iter();
         sets.extend(numbers.filter_map(|streamed| held_in_lane(segments, lane, streamed)));

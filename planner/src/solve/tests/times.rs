@@ -6,7 +6,7 @@ use protocol::{Phase, Placement, Residency, StorageType};
 
 use super::made_up::{Case, component, segment};
 use super::*;
-use crate::inventory::{Inventory, Rate};
+use crate::inventory::{DeviceKind, Inventory, Rate};
 use crate::policy::pins::Params;
 use crate::solve::time::{Paces, Timing};
 
@@ -94,11 +94,15 @@ fn layers_run_one_after_the_other_and_cross_the_slowest_link() {
 
 #[test]
 fn rows_wait_for_the_slowest_device() {
-    let inventory = machine(2).inventory;
-    let rows = |first| {
+    let mut inventory = machine(2).inventory;
+    let rows = |inventory: &Inventory, first| {
         let parts = [[first; 4], [1000 - first; 4]];
-        ms(&inventory, &spread(Placement::Row, &[Some(0), Some(1)], &parts), &RESIDENT).compute
+        ms(inventory, &spread(Placement::Row, &[Some(0), Some(1)], &parts), &RESIDENT).compute
     };
+    // Virtual devices take turns: of 4 s and 2 s a segment each does a half.
+    assert!((rows(&inventory, 500) - 2e3 * (4.0 * 3.0 + 3.0)).abs() < 1e-6);
+    inventory.devices.iter_mut().for_each(|device| device.kind = DeviceKind::Cuda);
+    let rows = |first| rows(&inventory, first);
     // Of 4 s or 2 s a segment each has a half; in proportion to their speed both take a third of 4 s.
     assert!((rows(500) - 2e3 * (4.0 * 2.0 + 3.0)).abs() < 1e-6);
     assert!((rows(250) - 2e3 * (4.0 * 1.5 + 3.0)).abs() < 1e-6);
