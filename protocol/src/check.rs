@@ -42,7 +42,7 @@ use device::{check_devices, check_unsupported};
 pub fn check(plan: &Plan) -> Result<(), Violation> {
     ensure!(plan.schema == SCHEMA, "schema {} where {SCHEMA} is understood", plan.schema);
     ensure!(plan.generation > 0, "generation 0");
-    for text in [&plan.model, &plan.family] {
+    for text in [&plan.model.to_string(), &plan.family] {
         ensure!(text.len() <= STRING_BYTES_MAX, "a name of {} bytes", text.len());
     }
     check_job(&plan.job)?;

@@ -12,6 +12,8 @@ pub mod limits;
 pub mod message;
 pub mod plan;
 pub mod profile;
+pub mod source;
+pub mod storage;
 pub mod units;
 pub mod usage;
 
@@ -20,5 +22,7 @@ pub use plan::{
     DeviceId, GraphOptions, JobShape, MappingPolicy, Phase, Placement, Plan, Residency,
 };
 pub use profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
-pub use units::{Bytes, StorageType};
+pub use source::ModelSource;
+pub use storage::StorageType;
+pub use units::Bytes;
 pub use usage::UsageReport;

@@ -22,11 +22,12 @@ use crate::calibration::{Calibration, CalibrationDevice};
 use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX};
 use crate::plan::{DeviceId, GraphOptions, JobShape, Phase, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
+use crate::source::ModelSource;
 use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,15 +46,15 @@ pub enum Command {
         /// [`PROTOCOL_VERSION`] of the planner.
         version: u32,
     },
-    /// What is in a model directory?
+    /// What is in a model's files?
     Inspect {
-        /// Path of the model directory.
-        model: String,
+        /// Where the model is.
+        model: ModelSource,
     },
     /// What does a model need for this job shape?
     Measure {
-        /// Path of the model directory.
-        model: String,
+        /// Where the model is.
+        model: ModelSource,
         /// The sizes asked for.
         job: JobShape,
         /// What beside the job decides what is computed.
@@ -63,8 +64,8 @@ pub enum Command {
     },
     /// What do these layouts of components take, to the byte?
     Size {
-        /// Path of the model directory.
-        model: String,
+        /// Where the model is.
+        model: ModelSource,
         /// The sizes asked for.
         job: JobShape,
         /// What beside the job decides what is computed.
@@ -288,7 +289,9 @@ impl Command {
         match self {
             Command::Inspect { model }
             | Command::Measure { model, .. }
-            | Command::Size { model, .. } => at_most("model path", model, STRING_BYTES_MAX),
+            | Command::Size { model, .. } => {
+                at_most("model path", &model.to_string(), STRING_BYTES_MAX)
+            }
             Command::Calibrate { directory, .. } => {
                 at_most("directory", directory, STRING_BYTES_MAX)
             }

@@ -3,11 +3,16 @@
 //! A plan leaves the executor no choice: it may refuse a plan, never adjust it. A new situation is a
 //! new plan with the next generation.
 
+mod options;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Bytes, StorageType};
+use crate::source::ModelSource;
+use crate::units::Bytes;
+
+pub use options::GraphOptions;
 
 /// Version of the plan's document. Raised when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
@@ -238,34 +243,6 @@ impl fmt::Display for MappingPolicy {
     }
 }
 
-/// What beside the job decides what is computed, and in what pieces.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GraphOptions {
-    /// Pieces of the VAE; `None` for the whole picture at once.
-    pub vae_tile: Option<VaeTile>,
-    /// Queries that one worker attends with at a time.
-    pub attention_chunk: u32,
-    /// LoRA files, in the order in which they are applied.
-    pub loras: Vec<Lora>,
-    /// Components whose LoRA products are added while they run; the others' weights are changed when loaded.
-    pub lora_runtime: Vec<String>,
-    /// For a look at files that are not there: sizes are stated as if each matrix were stored in this type, whose rows
-    /// are whole blocks of it. Such a plan cannot be loaded.
-    pub weights_as: Option<StorageType>,
-}
-
-impl Default for GraphOptions {
-    fn default() -> GraphOptions {
-        GraphOptions {
-            vae_tile: None,
-            attention_chunk: ATTENTION_CHUNK,
-            loras: Vec::new(),
-            lora_runtime: Vec::new(),
-            weights_as: None,
-        }
-    }
-}
-
 /// A plan, whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -273,8 +250,8 @@ pub struct Plan {
     pub schema: u32,
     /// The plan's number; each new plan of a session has a higher one.
     pub generation: u64,
-    /// Path of the model directory.
-    pub model: String,
+    /// Where the model is.
+    pub model: ModelSource,
     /// The model's family, as `flux`.
     pub family: String,
     /// The sizes that the plan was made for.

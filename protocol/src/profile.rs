@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Phase;
-use crate::units::{Bytes, StorageType};
+use crate::source::ModelSource;
+use crate::storage::StorageType;
+use crate::units::Bytes;
 
 /// A kind of backend. Sizes of workspaces depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -34,13 +36,15 @@ pub struct JobDefaults {
     pub true_cfg_scale: f32,
 }
 
-/// What is in a model directory, read from configurations and headers only.
+/// What is in a model's files, read from configurations and headers only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelDescription {
-    /// Path of the model directory.
-    pub model: String,
-    /// The model's family, as `flux`.
+    /// Where the model is.
+    pub model: ModelSource,
+    /// The model's family, as `flux`; `unknown` where no file says it.
     pub family: String,
+    /// What each file gives that is named for itself: none for a diffusers directory.
+    pub files: Vec<FileDescription>,
     /// The components in the order in which they run.
     pub components: Vec<ComponentDescription>,
     /// What a job takes where its user names nothing.
@@ -55,12 +59,36 @@ pub struct ModelDescription {
     pub problems: Vec<String>,
 }
 
+/// What one file holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FileDescription {
+    /// The file.
+    pub path: String,
+    /// The components that take their weights from it.
+    pub gives: Vec<String>,
+    /// The components whose weights it also holds, and that take them elsewhere.
+    pub holds: Vec<String>,
+    /// Its tensors by type, the most bytes first.
+    pub types: Vec<TypeBytes>,
+}
+
+/// The tensors of one type in a file, also of types that cannot be computed with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TypeBytes {
+    /// The type as the file's format calls it.
+    pub name: String,
+    /// Tensors.
+    pub tensors: u32,
+    /// Bytes of them.
+    pub bytes: Bytes,
+}
+
 /// What is on disk for one component.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ComponentDescription {
     /// The component's name, as `dit`.
     pub name: String,
-    /// The class that the model index names.
+    /// The class that the model index names, or the one that the file's names are of.
     pub class: String,
     /// The files that hold its weights.
     pub files: Vec<String>,

@@ -1,4 +1,4 @@
-//! Units: sizes in bytes, and the types that weights are stored in.
+//! Units: sizes in bytes.
 //!
 //! Every size that crosses a process or a crate border is a [`Bytes`]; bare integers are for counts.
 
@@ -147,78 +147,6 @@ impl FromStr for Bytes {
     }
 }
 
-/// The type that a weight has in its file, and keeps in memory. Computation is in f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StorageType {
-    /// IEEE 754 binary32.
-    F32,
-    /// IEEE 754 binary16.
-    F16,
-    /// The upper half of a binary32.
-    BF16,
-    /// Blocks of 32 signed bytes with an f16 scale, ggml's `block_q8_0`. For sizes only: nothing is computed with it.
-    Q8_0,
-}
-
-impl StorageType {
-    /// All types.
-    pub const ALL: [StorageType; 4] =
-        [StorageType::F32, StorageType::F16, StorageType::BF16, StorageType::Q8_0];
-
-    /// The type's name as in documents and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            StorageType::F32 => "f32",
-            StorageType::F16 => "f16",
-            StorageType::BF16 => "bf16",
-            StorageType::Q8_0 => "q8_0",
-        }
-    }
-
-    /// Elements that are stored together. A row of a matrix is a whole number of such blocks.
-    pub const fn block_elements(self) -> u64 {
-        match self {
-            StorageType::F32 | StorageType::F16 | StorageType::BF16 => 1,
-            StorageType::Q8_0 => 32,
-        }
-    }
-
-    /// The size of one block in bytes: 2 of scale and 32 of numbers for `block_q8_0` (`ggml-common.h`).
-    pub const fn block_bytes(self) -> u64 {
-        match self {
-            StorageType::F32 => 4,
-            StorageType::F16 | StorageType::BF16 => 2,
-            StorageType::Q8_0 => 34,
-        }
-    }
-
-    /// The size of so many elements.
-    ///
-    /// # Panics
-    /// If they are no whole number of blocks.
-    pub fn bytes(self, elements: u64) -> Bytes {
-        let block = self.block_elements();
-        assert!(elements.is_multiple_of(block), "{elements} elements in blocks of {block}");
-        Bytes((elements / block).checked_mul(self.block_bytes()).expect("size overflows"))
-    }
-
-    /// The size of one element in bytes.
-    ///
-    /// # Panics
-    /// For a type that is stored in blocks.
-    pub const fn element_bytes(self) -> usize {
-        assert!(self.block_elements() == 1, "an element of a block has no size of its own");
-        self.block_bytes() as usize
-    }
-}
-
-impl fmt::Display for StorageType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,16 +168,6 @@ mod tests {
         {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn blocks_are_whole() {
-        let bytes = |elements| StorageType::ALL.map(|storage| storage.bytes(elements).0);
-        assert_eq!(bytes(64), [256, 128, 128, 68]);
-        assert_eq!(bytes(0), [0; 4]);
-        assert_eq!(StorageType::BF16.bytes(7), Bytes(14));
-        assert!(std::panic::catch_unwind(|| StorageType::Q8_0.bytes(33)).is_err());
-        assert!(std::panic::catch_unwind(|| StorageType::Q8_0.element_bytes()).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::plan::{DevicePlan, HostPlan, MappingPolicy, PredictedMs};
+use crate::source::ModelSource;
 
 /// A segment with its bytes on each part of its component.
 pub fn segment(name: &str, on: &str, residency: Residency, part_bytes: &[u64]) -> SegmentPlan {
@@ -104,7 +105,7 @@ fn plan(
     Plan {
         schema: SCHEMA,
         generation: 3,
-        model: "/models/demo".to_owned(),
+        model: ModelSource::of("/models/demo"),
         family: "flux".to_owned(),
         job,
         options: GraphOptions::default(),
@@ -238,9 +239,10 @@ pub fn text() -> Plan {
         options: GraphOptions {
             vae_tile: Some(VaeTile { width: 512, height: 256, overlap: 0.25 }),
             attention_chunk: 128,
+            exact_matmul: true,
             loras: vec![lora("/loras/style.safetensors", 0.75), lora("/loras/x.safetensors", -1.5)],
             lora_runtime: vec!["dit".to_owned()],
-            weights_as: Some(crate::units::StorageType::Q8_0),
+            weights_as: Some(crate::storage::StorageType::Q8_0),
         },
         ..plan(job, vec![clip, t5, dit, vae], devices, host)
     }

@@ -2,12 +2,13 @@
 
 use super::good::{picture, text};
 use super::*;
+use crate::source::ModelSource;
 
 const DOCUMENT: [Change; 22] = [
     (|p| p.schema = SCHEMA + 1, "schema 2 where 1 is understood"),
     (|p| p.schema = 0, "schema 0"),
     (|p| p.generation = 0, "generation 0"),
-    (|p| p.model = long(), "a name of 16385 bytes"),
+    (|p| p.model = ModelSource::of(long()), "a name of 16385 bytes"),
     (|p| p.family = long(), "a name of 16385 bytes"),
     (|p| p.job.width = 0, "width 0 is not within 1 to 16384"),
     (|p| p.job.width = SIDE_PIXELS_MAX + 1, "width 16385"),

@@ -3,6 +3,7 @@
 use super::good::{part, picture, segment, text};
 use super::*;
 use crate::plan::{DevicePlan, PredictedMs};
+use crate::source::ModelSource;
 
 #[test]
 fn good_plans_pass() {
@@ -42,7 +43,7 @@ fn limits_are_inclusive() {
     plan.host.threads = THREADS_MAX;
     plan.host.budget_bytes = Bytes(MEMORY_BYTES_MAX);
     plan.generation = u64::MAX;
-    plan.model = "m".repeat(STRING_BYTES_MAX);
+    plan.model = ModelSource::of("m".repeat(STRING_BYTES_MAX));
     plan.components[2].row_shares = vec![ROW_SHARE_MAX, 1];
     if let DeviceBackend::Virtual { unsupported, .. } = &mut plan.devices[0].backend {
         unsupported.resize(UNSUPPORTED_MAX, "o".repeat(STRING_BYTES_MAX));
