@@ -9,19 +9,22 @@
 pub mod files;
 pub mod mapping;
 
+pub mod gguf;
 pub mod header;
 pub mod index;
 
 pub mod lora;
 
+pub mod blocks;
 pub mod dimensions;
 pub mod dtype;
 pub mod error;
+pub(crate) mod float;
 pub mod view;
 
-pub use dtype::Dtype;
+pub use dtype::{Dtype, GgmlType};
 pub use error::WeightsError;
-pub use files::{TensorInfo, TensorRef, WeightFiles};
+pub use files::{GgufKeys, Names, TensorInfo, TensorRef, WeightFiles};
 pub use view::WeightView;
 
 #[cfg(test)]

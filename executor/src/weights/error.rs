@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use protocol::Bytes;
 
 use super::Dtype;
+use super::gguf::GgufError;
 use super::header::HeaderError;
 use super::index::IndexError;
 
@@ -108,6 +109,40 @@ pub enum WeightsError {
         fault: HeaderError,
     },
 
+    /// A file that begins as GGUF and is not well-formed.
+    #[error("{} is no usable GGUF file: {fault}", .path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: GgufError,
+    },
+
+    /// An array of a GGUF file that is needed and cannot be read.
+    #[error("the array {key:?} of {} cannot be used: {fault}", .path.display())]
+    Array {
+        /// The file.
+        path: PathBuf,
+        /// The array's key.
+        key: String,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
+
+    /// A scale beside a weight that is no number.
+    #[error(
+        "the scale {tensor:?} in {} {fault}; hint: use a file with one scale for each weight",
+        .path.display()
+    )]
+    Scale {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong with it.
+        fault: String,
+    },
+
     /// A file that is not a well-formed index of shards.
     #[error("{} is no usable index of shards: {fault}", .path.display())]
     Index {
@@ -170,7 +205,7 @@ pub enum WeightsError {
     /// A tensor of another shape than the model has.
     #[error(
         "the tensor {tensor:?} in {} has shape {got:?}, the model needs {expected:?}; \
-         hint: weights and config.json must belong to one model",
+         hint: weights and configuration must be of one model",
         .path.display()
     )]
     WrongShape {
@@ -182,6 +217,36 @@ pub enum WeightsError {
         expected: Vec<usize>,
         /// The file's shape, outermost first.
         got: Vec<usize>,
+    },
+
+    /// A tensor with another number of dimensions than sizes are read from.
+    #[error(
+        "the tensor {tensor:?} in {} has shape {got:?}, expected are {expected} dimensions; \
+         hint: the file is of another model",
+        .path.display()
+    )]
+    WrongRank {
+        /// The file that holds the tensor.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The number of dimensions.
+        expected: usize,
+        /// The file's shape, outermost first.
+        got: Vec<usize>,
+    },
+
+    /// Rows of a fused tensor that do not begin where a block does.
+    #[error(
+        "the tensor {tensor:?} in {} holds several of the model's in one, and its blocks hold parts of more than \
+         one of them; hint: use a file that keeps vectors in f32, as most do",
+        .path.display()
+    )]
+    CutBlocks {
+        /// The file that holds the tensor.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
     },
 
     /// A tensor of a type that the executor does not compute with.
@@ -205,7 +270,7 @@ pub enum WeightsError {
 fn hint_nearest(nearest: Option<&str>) -> String {
     match nearest {
         Some(name) => format!("; hint: the most similar name there is {name:?}"),
-        None => String::new(),
+        None => "; hint: the file is incomplete, or of another model".to_owned(),
     }
 }
 

@@ -3,7 +3,12 @@
 //! Invariants: each name stands once, each tensor lies within its file's mapping, and everything is
 //! ordered by name, so that what is built from it does not depend on the layout of the files.
 
+mod added;
+mod scales;
+
 mod adapted;
+mod keys;
+mod names;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,12 +19,16 @@ use std::sync::Arc;
 use protocol::plan::MappingPolicy;
 use protocol::{Bytes, StorageType};
 
+pub use keys::GgufKeys;
+
 use super::dimensions::Dimensions;
-use super::header::Header;
+use super::gguf::Keys;
 use super::index::ShardIndex;
 use super::lora::LinearAdapter;
 use super::mapping::{MappedFile, join, open_regular};
 use super::{Dtype, WeightView, WeightsError};
+
+pub use names::Names;
 
 /// The mapped files of a component, where each tensor lies in them, and what is to be computed beside
 /// its linear layers. Clones share the mappings.
@@ -28,18 +37,24 @@ pub struct WeightFiles {
     /// The single file, or the index: what a message about the whole names.
     origin: PathBuf,
     files: Vec<Arc<MappedFile>>,
+    /// Of the first file, if it is GGUF.
+    keys: Option<Arc<Keys>>,
     tensors: BTreeMap<String, Location>,
+    /// What tensors are called in the files, where that is not what they are called here.
+    renamed: Names,
     adapters: BTreeMap<String, Vec<LinearAdapter>>,
     private_bytes: Bytes,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Location {
     dtype: Dtype,
     shape: Dimensions,
     file_index: usize,
     offset_bytes: usize,
     size_bytes: usize,
+    /// What every element is multiplied by.
+    scale: f32,
 }
 
 /// What a file says about one of its tensors.
@@ -61,19 +76,20 @@ pub struct TensorInfo<'a> {
 
 /// A tensor that a model asked for and got, of the type and shape it needs. Plain data: it borrows
 /// nothing, and means something only together with the [`WeightFiles`] that gave it out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TensorRef {
     storage: StorageType,
     shape: Dimensions,
     file_index: usize,
     offset_bytes: usize,
     size_bytes: usize,
+    scale: f32,
 }
 
 impl WeightFiles {
     /// Opens the weights in the component directory `dir`: the first that is there of
-    /// `<stem>.safetensors` and `<stem>.safetensors.index.json`, for each of `stems` in turn. Reads
-    /// headers only.
+    /// `<stem>.safetensors`, `<stem>.safetensors.index.json` and `<stem>.gguf`, for each of `stems` in
+    /// turn. Reads headers only.
     ///
     /// # Errors
     /// [`WeightsError::NoWeights`] if none is there, otherwise whatever is wrong with those found.
@@ -88,20 +104,27 @@ impl WeightFiles {
             if let Some(found) = unless_absent(WeightFiles::open_index(dir, &dir.join(&index)))? {
                 return Ok(found);
             }
-            looked_for.extend([single, index]);
+            let gguf = format!("{stem}.gguf");
+            if let Some(found) = unless_absent(WeightFiles::open_file(&dir.join(&gguf)))? {
+                return Ok(found);
+            }
+            looked_for.extend([single, index, gguf]);
         }
         Err(WeightsError::NoWeights { dir: dir.to_owned(), looked_for })
     }
 
-    /// Opens one file that holds everything.
+    /// Opens one file that holds everything: GGUF if it begins as such, whatever its name, otherwise
+    /// safetensors.
     ///
     /// # Errors
-    /// Those of [`MappedFile::open`], [`WeightsError::Read`] and [`WeightsError::Header`].
+    /// Those of [`MappedFile::open`], [`WeightsError::Read`], [`WeightsError::Header`],
+    /// [`WeightsError::Gguf`] and [`WeightsError::Scale`].
     pub fn open_file(path: &Path) -> Result<WeightFiles, WeightsError> {
         WeightFiles::open_file_with_notes(path).map(|(files, _)| files)
     }
 
-    /// Opens one file that holds everything, and answers also with its notes about itself, by name.
+    /// Opens one file that holds everything, and answers also with its notes about itself, by name: of
+    /// GGUF the texts that are not long.
     ///
     /// # Errors
     /// As [`WeightFiles::open_file`].
@@ -110,7 +133,7 @@ impl WeightFiles {
     ) -> Result<(WeightFiles, BTreeMap<String, String>), WeightsError> {
         let mut files = WeightFiles::empty(path);
         let notes = files.add(path)?;
-        Ok((files.opened(), notes))
+        Ok((files.opened()?, notes))
     }
 
     fn open_index(dir: &Path, path: &Path) -> Result<WeightFiles, WeightsError> {
@@ -136,48 +159,23 @@ impl WeightFiles {
                 });
             }
         }
-        Ok(files.opened())
+        files.opened()
     }
 
     fn empty(origin: &Path) -> WeightFiles {
         WeightFiles {
             origin: origin.to_owned(),
             files: Vec::new(),
+            keys: None,
             tensors: BTreeMap::new(),
+            renamed: Names::default(),
             adapters: BTreeMap::new(),
             private_bytes: Bytes::ZERO,
         }
     }
 
-    /// Maps one more file and takes in its tensors; the answer is the file's notes.
-    fn add(&mut self, path: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
-        let mapped = MappedFile::open(path)?;
-        let header = Header::read(mapped.file(), mapped.size().0)
-            .map_err(|cause| WeightsError::Read { path: path.to_owned(), cause })?
-            .map_err(|fault| WeightsError::Header { path: path.to_owned(), fault })?;
-        let file_index = self.files.len();
-        for (tensor, entry) in header.tensors {
-            if let Some(first) = self.tensors.get(&tensor) {
-                return Err(WeightsError::TensorInTwoShards {
-                    path: self.files[first.file_index].path().to_owned(),
-                    other: path.to_owned(),
-                    tensor,
-                });
-            }
-            let location = Location {
-                dtype: entry.dtype,
-                shape: entry.shape,
-                file_index,
-                offset_bytes: Bytes(entry.offset_bytes).as_usize(),
-                size_bytes: Bytes(entry.size_bytes).as_usize(),
-            };
-            self.tensors.insert(tensor, location);
-        }
-        self.files.push(Arc::new(mapped));
-        Ok(header.notes)
-    }
-
-    fn opened(self) -> WeightFiles {
+    fn opened(mut self) -> Result<WeightFiles, WeightsError> {
+        self.take_scales()?;
         tracing::debug!(
             path = %self.origin.display(),
             files = self.files.len(),
@@ -185,7 +183,7 @@ impl WeightFiles {
             tensor_bytes = self.total_tensor_bytes().0,
             "opened weights"
         );
-        self
+        Ok(self)
     }
 
     /// The tensor `name`, which must have a type to compute with and the shape that the model
@@ -196,11 +194,7 @@ impl WeightFiles {
     /// [`WeightsError::WrongShape`].
     pub fn require(&self, name: &str, expected_shape: &[usize]) -> Result<TensorRef, WeightsError> {
         let Some(found) = self.tensors.get(name) else {
-            return Err(WeightsError::MissingTensor {
-                path: self.origin.clone(),
-                tensor: name.to_owned(),
-                nearest: self.most_similar(name).map(str::to_owned),
-            });
+            return Err(self.missing(name));
         };
         let path = || self.files[found.file_index].path().to_owned();
         let Some(storage) = found.dtype.storage() else {
@@ -212,15 +206,10 @@ impl WeightFiles {
             });
         };
         if found.shape.as_slice() != expected_shape {
-            return Err(WeightsError::WrongShape {
-                path: path(),
-                tensor: name.to_owned(),
-                expected: expected_shape.to_vec(),
-                got: found.shape.as_slice().to_vec(),
-            });
+            return Err(self.wrong_shape(name, found, expected_shape));
         }
-        let &Location { shape, file_index, offset_bytes, size_bytes, .. } = found;
-        Ok(TensorRef { storage, shape, file_index, offset_bytes, size_bytes })
+        let &Location { shape, file_index, offset_bytes, size_bytes, scale, .. } = found;
+        Ok(TensorRef { storage, shape, file_index, offset_bytes, size_bytes, scale })
     }
 
     /// What the files say about the tensor `name`, if they have it.
@@ -378,14 +367,21 @@ impl TensorRef {
     /// # Panics
     /// If `files` are not those that gave this out.
     pub fn view<'a>(&'a self, files: &'a WeightFiles) -> WeightView<'a> {
-        WeightView {
-            storage: self.storage,
-            shape: self.shape.as_slice(),
-            bytes: files.slice(self.file_index, self.offset_bytes, self.size_bytes),
-        }
+        let bytes = files.slice(self.file_index, self.offset_bytes, self.size_bytes);
+        self.view_of(self.shape.as_slice(), bytes)
     }
 
-    /// How each element is stored.
+    /// The same weight, or some of its rows, with its bytes wherever they lie.
+    pub fn view_of<'a>(&self, shape: &'a [usize], bytes: &'a [u8]) -> WeightView<'a> {
+        WeightView { storage: self.storage, shape, bytes, scale: self.scale }
+    }
+
+    /// What every stored element is multiplied by: 1 unless the file has a scale beside the weight.
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// How the elements are stored.
     pub fn storage(&self) -> StorageType {
         self.storage
     }
@@ -421,17 +417,16 @@ impl TensorRef {
     /// Some rows of a matrix, which lie in one piece.
     ///
     /// # Panics
-    /// If this is no matrix, or has fewer rows.
+    /// If this is no matrix, has fewer rows, or rows that are no whole blocks.
     pub(super) fn rows(&self, rows: Range<usize>) -> TensorRef {
         let &[count, columns] = self.shape() else { panic!("no matrix: {:?}", self.shape) };
         assert!(rows.start <= rows.end && rows.end <= count, "rows {rows:?} of {count}");
-        let row_bytes = columns * self.storage.element_bytes();
+        let row_bytes = self.storage.bytes(columns as u64).as_usize();
         TensorRef {
-            storage: self.storage,
             shape: Dimensions::new(&[rows.len(), columns]).expect("two dimensions"),
-            file_index: self.file_index,
             offset_bytes: self.offset_bytes + rows.start * row_bytes,
             size_bytes: rows.len() * row_bytes,
+            ..*self
         }
     }
 

@@ -120,7 +120,7 @@ impl Loras {
     /// the present rayon pool, and ends early once `stop` says so.
     ///
     /// # Errors
-    /// [`LoraError::Stopped`], [`LoraError::NotFinite`], and [`LoraError::Weights`] for files that
+    /// [`LoraError::Stopped`], [`LoraError::Unchangeable`], [`LoraError::NotFinite`], and [`LoraError::Weights`] for files that
     /// shrank or cannot be mapped again.
     pub fn apply(
         &self,

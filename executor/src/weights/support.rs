@@ -1,10 +1,16 @@
 //! What the tests of several weight modules share: files made byte by byte, so that they can be
 //! wrong.
 
+#[path = "../../../tests/support/gguf.rs"]
+pub mod gguf;
+
 use std::fmt::Write;
 use std::path::Path;
 
+use protocol::StorageType;
 use tempfile::TempDir;
+
+use super::WeightFiles;
 
 /// A safetensors file with this header text and `data_bytes` bytes of data, 0, 1, 2, … 255, 0, ….
 pub fn file_bytes(header: &str, data_bytes: usize) -> Vec<u8> {
@@ -51,4 +57,45 @@ pub fn directory_on_disk() -> Option<TempDir> {
 pub fn write_through(path: &Path, content: &[u8]) {
     std::fs::write(path, content).expect("the file can be written");
     std::fs::File::open(path).and_then(|file| file.sync_all()).expect("it reaches the disk");
+}
+
+/// Stored bytes and what they stand for, as tensors `T/bytes`, `T/dequant`, `T/rand_bytes`, `T/rand_dequant`.
+const BLOCKS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/golden/quant_blocks.safetensors");
+
+/// The type that the file calls `name`.
+fn type_of(name: &str) -> StorageType {
+    let is = |storage: &StorageType| storage.name().to_uppercase() == name;
+    StorageType::ALL.into_iter().find(is).unwrap_or_else(|| panic!("no type {name}"))
+}
+
+/// Every pair of the file: its key, its type, the stored bytes, the numbers.
+pub fn quant_blocks() -> Vec<(String, StorageType, Vec<u8>, Vec<f32>)> {
+    let files = WeightFiles::open_file(std::path::Path::new(BLOCKS)).unwrap();
+    let stored = files.names().filter(|name| name.ends_with("bytes"));
+    let pair = |key: &str| {
+        let (name, kind) = key.split_once('/').unwrap();
+        let info = files.tensor(&key.replace("bytes", "dequant")).unwrap();
+        let values = files.require(info.name, info.shape).unwrap().view(&files).to_f32();
+        let bytes = files.bytes(&files.tensor(key).unwrap()).to_vec();
+        (format!("{name} {kind}"), type_of(name), bytes, values)
+    };
+    stored.map(pair).collect()
+}
+
+/// Asserts equality to the bit; one that is no number is as good as another.
+#[track_caller]
+pub fn assert_same(found: &[f32], expected: &[f32], name: &str) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+        assert!(same, "{name}: element {at} is {found}, not {expected}");
+    }
+}
+
+/// All inputs that are kept for a fuzz target.
+pub fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let files = std::fs::read_dir(folder).expect("the corpus is there");
+    files.map(|file| std::fs::read(file.expect("an entry").path()).expect("a file")).collect()
 }

@@ -3,23 +3,31 @@
 use half::{bf16, f16};
 use protocol::StorageType;
 
+use super::blocks::decode;
+use super::float::{f32_of_bf16, f32_of_e4m3, f32_of_e5m2, f32_of_f16};
+
+/// The most elements of a block (`QK_K` of `ggml-common.h`).
+const BLOCK_ELEMENTS_MAX: usize = 256;
+
 /// A borrowed weight. The bytes may lie in a file mapping or in a device's region, and are **not
 /// necessarily aligned** for their type: safetensors packs tensors without gaps.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightView<'a> {
-    /// How each element is stored.
+    /// How the elements are stored.
     pub storage: StorageType,
     /// Dimensions as in the checkpoint, outermost first.
     pub shape: &'a [usize],
-    /// Row-major, little-endian elements; as many as the shape says.
+    /// Row-major, little-endian elements or blocks; as many as the shape says.
     pub bytes: &'a [u8],
+    /// What every stored element is multiplied by: 1 unless the file has a scale beside the weight.
+    pub scale: f32,
 }
 
 impl WeightView<'_> {
     /// All elements as f32. For small tensors that are inputs rather than weights; kernels widen what
     /// they need, a panel at a time.
     pub fn to_f32(&self) -> Vec<f32> {
-        let mut values = vec![0.0; self.bytes.len() / self.storage.element_bytes()];
+        let mut values = vec![0.0; self.shape.iter().product()];
         self.read(0, &mut values);
         values
     }
@@ -29,19 +37,65 @@ impl WeightView<'_> {
     /// # Panics
     /// If there are fewer.
     pub fn read(&self, first: usize, values: &mut [f32]) {
-        let size = self.storage.element_bytes();
-        widen(self.storage, &self.bytes[first * size..][..values.len() * size], values);
+        if self.storage.is_blocks() {
+            read_blocks(self.storage, self.bytes, first, values);
+        } else {
+            let size = self.storage.element_bytes();
+            widen(self.storage, &self.bytes[first * size..][..values.len() * size], values);
+        }
+        scale(values, self.scale);
     }
 }
 
-/// Reads stored elements, as many as `values` takes.
+/// Multiplies values by the scale of their weight.
+#[inline(always)]
+pub(crate) fn scale(values: &mut [f32], scale: f32) {
+    if scale != 1.0 {
+        values.iter_mut().for_each(|value| *value *= scale);
+    }
+}
+
+/// Reads elements of a type without blocks, as many as `values` takes, as they are stored.
 pub(super) fn widen(storage: StorageType, bytes: &[u8], values: &mut [f32]) {
     match storage {
         StorageType::F32 => read_each(bytes, values, f32::from_le_bytes),
-        StorageType::F16 => read_each(bytes, values, |bits| f16::from_le_bytes(bits).to_f32()),
-        StorageType::BF16 => read_each(bytes, values, |bits| bf16::from_le_bytes(bits).to_f32()),
-        StorageType::Q8_0 => unreachable!("no file that is opened has it"),
+        StorageType::F16 => read_each(bytes, values, |bits| f32_of_f16(u16::from_le_bytes(bits))),
+        StorageType::BF16 => read_each(bytes, values, |bits| f32_of_bf16(u16::from_le_bytes(bits))),
+        StorageType::F8E4M3 => read_each(bytes, values, |[bits]| f32_of_e4m3(bits)),
+        StorageType::F8E5M2 => read_each(bytes, values, |[bits]| f32_of_e5m2(bits)),
+        blocks => unreachable!("{blocks} has blocks"),
     }
+}
+
+/// Reads elements of a type of blocks from element `first` on, as many as `values` takes. `bytes` begin with the
+/// block of element 0; first and last element may be anywhere in their blocks.
+#[inline(always)]
+pub(crate) fn read_blocks(storage: StorageType, bytes: &[u8], first: usize, values: &mut [f32]) {
+    let elements = storage.block_elements() as usize;
+    let size = storage.block_bytes() as usize;
+    let (before, inside) = (first / elements, first % elements);
+    let mut bytes = &bytes[before * size..];
+    let mut values = values;
+    if inside > 0 && !values.is_empty() {
+        let (head, others) = values.split_at_mut(values.len().min(elements - inside));
+        read_part(storage, &bytes[..size], inside, head);
+        (bytes, values) = (&bytes[size..], others);
+    }
+    let (whole, tail) = values.split_at_mut(values.len() / elements * elements);
+    let (whole_bytes, after) = bytes.split_at(whole.len() / elements * size);
+    decode(storage, whole_bytes, whole);
+    if !tail.is_empty() {
+        read_part(storage, &after[..size], 0, tail);
+    }
+}
+
+/// Some elements of one block.
+#[inline(never)]
+fn read_part(storage: StorageType, block: &[u8], first: usize, values: &mut [f32]) {
+    let mut all = [0.0; BLOCK_ELEMENTS_MAX];
+    let all = &mut all[..storage.block_elements() as usize];
+    decode(storage, block, all);
+    values.copy_from_slice(&all[first..first + values.len()]);
 }
 
 /// Stores values in a type, each rounded once, to the nearest, ties to even. `false` if any is not
@@ -60,7 +114,7 @@ pub(super) fn narrow(storage: StorageType, values: &[f64], bytes: &mut [u8]) -> 
             let stored = bf16::from_f32(to_odd_f32(value));
             (stored.to_le_bytes(), stored.to_f32())
         }),
-        StorageType::Q8_0 => unreachable!("no file that is opened has it"),
+        _ => unreachable!("LoRA is written only into plain types"),
     }
 }
 
@@ -105,7 +159,7 @@ mod tests {
     fn stored(storage: StorageType, value: f64) -> (f32, bool) {
         let mut bytes = vec![0; storage.element_bytes()];
         let finite = narrow(storage, &[value], &mut bytes);
-        (WeightView { storage, shape: &[1], bytes: &bytes }.to_f32()[0], finite)
+        (WeightView { storage, shape: &[1], bytes: &bytes, scale: 1.0 }.to_f32()[0], finite)
     }
 
     #[test]

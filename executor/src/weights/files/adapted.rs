@@ -51,9 +51,9 @@ impl WeightFiles {
             self.files.push(Arc::clone(file));
             self.files.len() - 1
         });
-        let &TensorRef { storage, shape, offset_bytes, size_bytes, .. } = tensor;
+        let &TensorRef { storage, shape, offset_bytes, size_bytes, scale, .. } = tensor;
         let dtype = Dtype::of_storage(storage);
-        let location = Location { dtype, shape, file_index, offset_bytes, size_bytes };
+        let location = Location { dtype, shape, file_index, offset_bytes, size_bytes, scale };
         match self.tensors.get(&name) {
             Some(first) if *first != location => Err(WeightsError::TensorInTwoShards {
                 path: self.files[first.file_index].path().to_owned(),

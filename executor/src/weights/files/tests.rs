@@ -1,5 +1,7 @@
 //! Components on disk: found, refused, and read back against the `safetensors` library.
 
+mod formats;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
@@ -71,10 +73,11 @@ fn a_directory_without_weights_says_what_was_looked_for() {
         "diffusion_pytorch_model.safetensors.index.json",
         "model.safetensors",
         "model.safetensors.index.json",
+        "model.gguf",
     ] {
         assert!(fault.to_string().contains(name), "{fault}");
     }
-    assert!(matches!(fault, WeightsError::NoWeights { looked_for, .. } if looked_for.len() == 4));
+    assert!(matches!(fault, WeightsError::NoWeights { looked_for, .. } if looked_for.len() == 6));
 }
 
 #[test]
@@ -143,7 +146,7 @@ fn bad_shards_are_refused() {
 fn a_model_gets_what_it_requires_or_a_reason() {
     let rows: [(&str, &str, &[usize], usize); 3] = [
         ("text_model.encoder.layers.0.q_proj.weight", "F16", &[2, 3], 12),
-        ("text_model.encoder.layers.1.q_proj.weight", "F8_E4M3", &[4], 4),
+        ("text_model.encoder.layers.1.q_proj.weight", "F8_E8M0", &[4], 4),
         ("zz", "BF16", &[], 2),
     ];
     let dir = directory(&[("model.safetensors", file_bytes(&header_text(&rows), 18))]);
@@ -166,10 +169,10 @@ fn a_model_gets_what_it_requires_or_a_reason() {
 
     let fault = files.require(rows[1].0, &[4]).unwrap_err();
     assert!(
-        fault.to_string().contains("has type F8_E4M3, supported are F32, F16, BF16"),
+        fault.to_string().contains("has type F8_E8M0, supported are F32, F16, BF16"),
         "{fault}"
     );
-    assert!(matches!(fault, WeightsError::WrongType { got: Dtype::F8E4M3, .. }));
+    assert!(matches!(fault, WeightsError::WrongType { got: Dtype::F8E8M0, .. }));
 
     for (asked, expected) in [
         ("encoder.layers.0.q_proj.weight", Some(rows[0].0)),

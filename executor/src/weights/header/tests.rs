@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::weights::error::excerpt;
-use crate::weights::support::{file_bytes, header_text};
+use crate::weights::support::{corpus, file_bytes, header_text};
 
 /// One tensor `t` with these three fields, over `data_bytes` bytes.
 fn entry(dtype: &str, shape: &str, offsets: &str, data_bytes: usize) -> Vec<u8> {
@@ -334,6 +334,21 @@ fn check_sound(header: &Header, file_bytes: u64) -> Result<(), TestCaseError> {
         prop_assert_eq!(elements as u64 * entry.dtype.element_bits(), entry.size_bytes * 8);
     }
     Ok(())
+}
+
+#[test]
+fn the_corpus_of_the_fuzzer_ends_in_answers() {
+    let (mut read, mut refused) = (0, 0);
+    for bytes in corpus("safetensors") {
+        match parse(&bytes) {
+            Ok(_) => read += 1,
+            Err(fault) => {
+                assert!(!fault.to_string().is_empty());
+                refused += 1;
+            }
+        }
+    }
+    assert!(read > 3 && refused > 50, "{read} read and {refused} refused");
 }
 
 proptest! {

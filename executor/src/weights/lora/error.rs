@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use protocol::StorageType;
+
 use super::{Kind, LORAS_MAX, RANK_MAX, TENSORS_MAX};
 use crate::weights::{Dtype, WeightsError};
 
@@ -209,6 +211,17 @@ pub enum LoraError {
         module: String,
         /// What is wrong.
         fault: String,
+    },
+
+    /// A weight whose type does not take changes: its adapters are computed beside it.
+    #[error(
+        "LoRA cannot be written into {weight:?}, which is stored as {storage}; hint: plan anew"
+    )]
+    Unchangeable {
+        /// The weight.
+        weight: String,
+        /// Its type.
+        storage: StorageType,
     },
 
     /// A changed weight that is infinite or no number in its type.

@@ -46,6 +46,10 @@ pub(super) fn merge(
     files: &[WeightFiles],
     stop: &dyn Fn() -> bool,
 ) -> Result<WeightFiles, LoraError> {
+    if let Some(adapter) = adapters.iter().find(|adapter| !adapter.base.storage().can_change()) {
+        let (weight, storage) = (adapter.weight.clone(), adapter.base.storage());
+        return Err(LoraError::Unchangeable { weight, storage });
+    }
     weights.check_unchanged()?;
     files.iter().try_for_each(WeightFiles::check_unchanged)?;
     let mut merged = WeightFiles::clone(weights);

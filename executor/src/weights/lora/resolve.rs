@@ -170,12 +170,12 @@ impl Opened<'_> {
 
     fn tensor(&self, key: &str) -> Result<TensorRef, LoraError> {
         let info = self.file.files.tensor(key).expect("the key is the file's");
-        if info.dtype.storage().is_none() {
+        if !Dtype::SUPPORTED_ELEMENTS.contains(&info.dtype) {
             return Err(LoraError::WrongType {
                 path: self.file.path.clone(),
                 tensor: key.to_owned(),
                 got: info.dtype,
-                supported: Dtype::SUPPORTED,
+                supported: Dtype::SUPPORTED_ELEMENTS,
             });
         }
         Ok(self.file.files.require(key, info.shape)?)

@@ -1,6 +1,9 @@
 //! Everything that can be wrong with a LoRA file, one kind after the other.
 
+use protocol::StorageType;
+
 use super::*;
+use crate::weights::support::gguf;
 
 /// A module of the right shapes, with something added.
 fn with(mut more: Vec<Written>) -> Vec<Written> {
@@ -109,7 +112,7 @@ fn factors_of_a_wrong_type_or_shape() {
         component.refused(&tensors, None)
     };
     let f32 = Theirs::F32;
-    for dtype in [Theirs::I64, Theirs::F8_E4M3, Theirs::F64, Theirs::U8] {
+    for dtype in [Theirs::I64, Theirs::F8_E4M3FNUZ, Theirs::F64, Theirs::U8] {
         let found = pair(dtype, &[2, 7], f32, &[20, 2]);
         assert!(matches!(found, LoraError::WrongType { .. }), "{found}");
         let found = pair(f32, &[2, 7], dtype, &[20, 2]);
@@ -197,6 +200,29 @@ fn factors_whose_name_the_component_has_already() {
     let loras = component.open(&[component.lora("lora", &with(vec![]), None)]).unwrap();
     let found = loras.apply("part", &odd, LoraMode::Runtime, &|| false).unwrap_err();
     assert!(matches!(found, LoraError::Weights(WeightsError::TensorInTwoShards { .. })), "{found}");
+}
+
+#[test]
+fn weights_whose_type_takes_no_changes() {
+    let component = Component::new();
+    let stored = gguf::File::new().with("out.weight", &[32, 20], 8, &[0; 680]);
+    let path = component.path("blocks.gguf");
+    fs::write(&path, stored.bytes()).unwrap();
+    let weights = Arc::new(WeightFiles::open_file(&path).unwrap());
+    let layer = weights.require("out.weight", &[20, 32]).unwrap();
+    let mut names = LoraNames::default();
+    names.add(ComponentNames::new("part", &[""], [("out.weight", layer)]));
+    let source = component.lora("lora", &factors("out", Theirs::F32, 2, [20, 32]), None);
+    let loras = Loras::open(&[source], &names).unwrap();
+    let apply = |mode| loras.apply("part", &weights, mode, &|| false);
+    let found = apply(LoraMode::Immediately).unwrap_err();
+    let stored = StorageType::Q8_0;
+    assert!(
+        matches!(&found, LoraError::Unchangeable { weight, storage }
+            if weight == "out.weight" && *storage == stored),
+        "{found}"
+    );
+    assert_eq!(apply(LoraMode::Runtime).unwrap().adapters("out.weight").len(), 1);
 }
 
 #[test]
