@@ -61,7 +61,7 @@ fn bytes(storage: StorageType, values: &[f32]) -> Vec<u8> {
         StorageType::BF16 => {
             values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()
         }
-        StorageType::Q8_0 => unreachable!("it is not measured"),
+        _ => unreachable!("it is not measured"),
     }
 }
 
@@ -77,7 +77,7 @@ fn rate(flops: f64, mut run: impl FnMut()) -> f64 {
 fn linear_rate(workers: &Workers, storage: StorageType) -> f64 {
     let (rows, size) = (512, 3072);
     let weight = bytes(storage, &values(size * size));
-    let weight = WeightView { storage, shape: &[size, size], bytes: &weight };
+    let weight = WeightView { storage, shape: &[size, size], bytes: &weight, scale: 1.0 };
     let x = values(rows * size);
     let mut out = vec![0.0; rows * size];
     let shape = LinearShape { rows, in_features: &[size], out_features: size };
@@ -123,14 +123,17 @@ fn conv_rate(workers: &Workers) -> f64 {
         pad_bottom: 1,
         pad_right: 1,
         upsample: 1,
+        norm: None,
+        accumulate: false,
     };
     let storage = StorageType::BF16;
     let weight = bytes(storage, &values(9 * channels * channels));
-    let weight = WeightView { storage, shape: &[channels, channels, 3, 3], bytes: &weight };
+    let weight =
+        WeightView { storage, shape: &[channels, channels, 3, 3], bytes: &weight, scale: 1.0 };
     let x = values(side * side * channels);
     let mut out = vec![0.0; x.len()];
     let mut scratch = vec![0.0; conv2d_scratch_len(&shape, workers.count())];
     rate(2.0 * (9 * side * side * channels * channels) as f64, || {
-        conv2d(workers, &shape, &x, weight, None, &mut out, &mut scratch);
+        conv2d(workers, &shape, &x, None, weight, None, &mut out, &mut scratch);
     })
 }

@@ -13,34 +13,48 @@
 //!   workers never changes a bit of it.
 //! - Shapes are the caller's promise. A wrong one is a bug, and is asserted.
 
+mod pool;
 mod workers;
 
 mod attention;
 mod conv;
 mod elementwise;
 mod group_norm;
+mod integer;
 mod matmul;
+mod narrow;
 mod norm;
 mod tokens;
 
+mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod bytes_x86;
+mod dot;
+mod exp2;
+mod grid;
 mod math;
+mod outer;
+mod panel;
+mod quantise;
 mod simd;
 mod simd_portable;
 #[cfg(target_arch = "x86_64")]
 mod simd_x86;
-mod tile;
 mod transpose;
+mod unpack;
 mod widen;
 
 #[cfg(test)]
 mod testing;
 
 pub use attention::{AttentionShape, attention, attention_scratch_len};
-pub use conv::{ConvShape, conv2d, conv2d_scratch_len};
+pub use conv::{ConvShape, InputNorm, conv2d, conv2d_scratch_len};
 pub use elementwise::{activate, add, add_rows, gated_add, mul, rope, scaled_add};
 pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};
+pub use integer::{integer_linear, integer_linear_scratch_len};
 pub use matmul::{Columns, LinearShape, linear, linear_scratch_len};
+pub use narrow::{narrow, narrow_scratch_len};
 pub use norm::{Modulation, ada_layer_norm, layer_norm, rms_norm};
-pub use simd::Isa;
+pub use simd::{ISA_VARIABLE, Isa};
 pub use tokens::{concat_tokens, embedding, relative_position_bias, sinusoid, slice_tokens};
 pub use workers::{Workers, WorkersError};

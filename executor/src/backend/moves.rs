@@ -12,7 +12,7 @@ use crate::schedule::Transfer;
 use crate::weights::{TensorRef, WeightFiles};
 
 /// Where a weight, or some rows of it, goes in a region.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WeightMove {
     /// Where it is in the files.
     pub tensor: TensorRef,

@@ -4,18 +4,19 @@
 
 use std::sync::Arc;
 
-use protocol::{Bytes, StorageType};
+use protocol::Bytes;
 
 use super::kernels::{
-    self, AttentionShape, Columns, ConvShape, GroupNormShape, Modulation, Workers,
+    self, AttentionShape, Columns, ConvShape, GroupNormShape, InputNorm, Modulation, Workers,
 };
+use super::workspace::integer_products;
 use super::{Region, Ring};
-use crate::graph::{Activation, AttentionOp, ConvOp, Graph, Node, Normalization, Op};
+use crate::graph::{Activation, AttentionOp, ConvNorm, ConvOp, Graph, Node, Normalization, Op};
 use crate::race::Span;
 use crate::schedule::weights::slice_bytes;
 use crate::schedule::{LaneSchedule, Run, Schedule, WeightPlace, WeightSlice};
-use crate::weights::WeightFiles;
 use crate::weights::view::WeightView;
+use crate::weights::{TensorRef, WeightFiles};
 
 /// The memory of one lane of a component, in its phase.
 #[derive(Default)]
@@ -99,7 +100,8 @@ pub(super) fn attention_shape(
 
 /// The shape of a convolution node.
 pub(super) fn conv_shape(graph: &Graph, node: &Node, op: &ConvOp) -> ConvShape {
-    let input = &graph.value(node.inputs[0]).shape;
+    let input = node.inputs.last().expect("a convolution has an input");
+    let input = &graph.value(*input).shape;
     ConvShape {
         batch: input[0],
         height: input[1],
@@ -114,6 +116,8 @@ pub(super) fn conv_shape(graph: &Graph, node: &Node, op: &ConvOp) -> ConvShape {
         pad_bottom: op.pad_after,
         pad_right: op.pad_after,
         upsample: op.upsample,
+        norm: op.norm.map(|ConvNorm { groups, eps, silu }| InputNorm { groups, eps, silu }),
+        accumulate: op.accumulate,
     }
 }
 
@@ -139,8 +143,9 @@ impl Running<'_> {
     fn run(&self, workers: &Workers) {
         let graph = &self.call.schedule.graph;
         let node = self.node;
-        if node.op.in_place() {
-            self.take_over();
+        let narrow = matches!(&node.op, Op::Conv2d(op) if op.narrow);
+        if node.op.in_place() && !narrow && !self.is_taken_over() {
+            self.output().copy_from_slice(self.input(0));
         }
         let out = self.output();
         match &node.op {
@@ -196,42 +201,45 @@ impl Running<'_> {
             Op::Sinusoid => {
                 kernels::sinusoid(self.input(0), graph.value(node.output).features(), out)
             }
-            Op::Conv2d(op) => {
-                let shape = conv_shape(graph, node, op);
-                let bias = Some(self.weight(1));
-                let workspace = self.workspace();
-                kernels::conv2d(
-                    workers,
-                    &shape,
-                    self.input(0),
-                    self.weight(0),
-                    bias,
-                    out,
-                    workspace,
-                );
-            }
+            Op::Conv2d(op) => self.convolve(workers, op),
         }
+    }
+
+    fn convolve(&self, workers: &Workers, op: &ConvOp) {
+        let shape = conv_shape(&self.call.schedule.graph, self.node, op);
+        let (weight, bias) = (self.weight(0), Some(self.weight(1)));
+        let norm = op.norm.map(|_| [self.weight(2), self.weight(3)]);
+        let workspace = self.workspace();
+        if op.narrow && self.is_taken_over() {
+            kernels::narrow(workers, &shape, self.input_mut(), weight, bias, workspace);
+            return;
+        }
+        let input = self.input(self.node.inputs.len() - 1);
+        kernels::conv2d(workers, &shape, input, norm, weight, bias, self.output(), workspace);
     }
 
     fn linear(&self, workers: &Workers, activation: Activation, out: &mut [f32]) {
         let rows = self.slice(0).rows.len();
-        let (storage, bytes) = self.weight_bytes(0);
-        let shape = [rows, bytes.len() / storage.element_bytes() / rows];
-        let weight = WeightView { storage, shape: &shape, bytes };
+        let (tensor, bytes) = self.weight_bytes(0);
+        // A 1 x 1 convolution's [out, in, 1, 1] is a matrix too.
+        let shape = [rows, tensor.shape()[1..].iter().product()];
+        let weight = tensor.view_of(&shape, bytes);
         let bias_shape = [rows];
         let bias = (self.node.weights.len() > 1).then(|| {
-            let (storage, bytes) = self.weight_bytes(1);
-            WeightView { storage, shape: &bias_shape, bytes }
+            let (tensor, bytes) = self.weight_bytes(1);
+            tensor.view_of(&bias_shape, bytes)
         });
         let Run { output_features, columns, .. } = self.call.run;
         let columns = Columns { stride: *output_features, from: columns.start };
         let workspace = self.workspace();
+        let integer = integer_products(weight.storage, &self.call.schedule.assignment);
+        let kernel = if integer { kernels::integer_linear } else { kernels::linear };
         let one = [self.input(0)];
         match self.node.inputs.len() {
-            1 => kernels::linear(workers, &one, weight, bias, activation, out, columns, workspace),
+            1 => kernel(workers, &one, weight, bias, activation, out, columns, workspace),
             2 => {
                 let two = [self.input(0), self.input(1)];
-                kernels::linear(workers, &two, weight, bias, activation, out, columns, workspace);
+                kernel(workers, &two, weight, bias, activation, out, columns, workspace);
             }
             more => unreachable!("no family joins {more} inputs"),
         }
@@ -263,11 +271,9 @@ impl Running<'_> {
         Modulation { values: self.input(input), batch: x.shape[0], features: x.features() }
     }
 
-    /// Where the schedule did not give the result its first input's place, copies the input there.
-    fn take_over(&self) {
-        if self.call.run.inputs[0] != self.call.run.output {
-            self.output().copy_from_slice(self.input(0));
-        }
+    /// Whether the schedule gave the result its first input's place.
+    fn is_taken_over(&self) -> bool {
+        self.call.run.inputs[0] == self.call.run.output
     }
 
     fn lane(&self) -> &LaneSchedule {
@@ -294,6 +300,16 @@ impl Running<'_> {
         unsafe { self.arena().bytes(offset, value.bytes().as_usize()) }
     }
 
+    /// The first input, whose place the result takes.
+    #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
+    fn input_mut(&self) -> &mut [f32] {
+        assert!(self.is_taken_over());
+        let value = self.call.schedule.graph.value(self.node.inputs[0]);
+        let bytes = value.bytes().as_usize();
+        // SAFETY: as of `output`, whose range begins where this one does and is not used beside it.
+        bytemuck::cast_slice_mut(unsafe { self.arena().bytes_mut(self.call.run.output, bytes) })
+    }
+
     #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
     fn output(&self) -> &mut [f32] {
         let Run { output, output_features, .. } = self.call.run;
@@ -317,9 +333,8 @@ impl Running<'_> {
 
     /// A whole weight.
     fn weight(&self, index: usize) -> WeightView<'_> {
-        let tensor = &self.call.schedule.graph.weights[self.slice(index).weight.0].tensor;
-        let (storage, bytes) = self.weight_bytes(index);
-        WeightView { storage, shape: tensor.shape(), bytes }
+        let (tensor, bytes) = self.weight_bytes(index);
+        tensor.view_of(tensor.shape(), bytes)
     }
 
     /// Where a weight's rows lie, where not in the mapping of their file.
@@ -345,8 +360,8 @@ impl Running<'_> {
         Some((region.expect("weights were loaded"), offset))
     }
 
-    /// A weight's rows on this lane.
-    fn weight_bytes(&self, index: usize) -> (StorageType, &[u8]) {
+    /// A weight, and the bytes of its rows on this lane.
+    fn weight_bytes(&self, index: usize) -> (&TensorRef, &[u8]) {
         let slice = self.slice(index);
         let graph = &self.call.schedule.graph;
         let tensor = &graph.weights[slice.weight.0].tensor;
@@ -354,10 +369,10 @@ impl Running<'_> {
         let length = slice_bytes(graph, slice.weight, &slice.rows).as_usize();
         let Some((region, offset)) = self.weight_region(slice.place) else {
             let whole = tensor.view(self.call.files).bytes;
-            return (tensor.storage(), &whole[slice.rows.start * row..][..length]);
+            return (tensor, &whole[slice.rows.start * row..][..length]);
         };
         // SAFETY: weights are written before the computation that waits for them, and a slot not again before
         // it was given back.
-        (tensor.storage(), unsafe { region.bytes(offset, length) })
+        (tensor, unsafe { region.bytes(offset, length) })
     }
 }

@@ -1,33 +1,36 @@
-//! Two-dimensional convolution of `[batch, height, width, channels]` images.
+//! Two-dimensional convolution of `[batch, height, width, channels]` images, as sums of outer products.
 //!
-//! An output pixel is a row: the inputs under the kernel, `[kernel_height, kernel_width,
-//! in_channels]`, times the weights in the same order. Such rows exist only for a block of pixels,
-//! and the reordered weights only for a panel, both in the worker's scratch.
+//! First the weights are packed, `[panel, block of channels, tap, channel, PANEL]`, in scratch that all workers share. A task
+//! then takes a region of the output with all its channels: it packs the input under the region, `[row, channel, column]`,
+//! so that the pixels of a tile follow each other for any tap; enlarging, zeros around the picture and a normalisation before
+//! are done there. Nothing of the size of the picture exists beside input and output.
+//!
+//! Invariant: an output is summed by blocks of channels, in each by taps, then by channels, whatever region it is in.
 
 use std::ops::Range;
 
+use super::group_norm::{GroupNormShape, group_norm_factors, group_norm_scratch_len};
 use super::matmul::{Columns, LinearShape, linear, linear_scratch_len};
+use super::outer::{PANEL, piece, piece_len, tile, with_rows};
 use super::simd::Isa;
-use super::tile::{
-    Grid, Rows, Target, aligned, depth_block_max, depth_blocks, multiply_rows, panel_len,
-    panel_stride, task_columns,
-};
-use super::widen::{widen, widen_strided};
+use super::simd::{Lanes, per_isa};
+use super::widen::widen;
 use super::workers::{Disjoint, Workers};
 use crate::graph::Activation;
 use crate::weights::view::WeightView;
 
-/// Output channels of a task: wide, because the pixels are gathered again for each panel.
-const PANEL_COLUMNS: usize = 129;
+mod region;
+mod weights;
 
-/// Output pixels whose inputs are gathered at a time: 128 KiB.
-const BLOCK_PIXELS: usize = 32;
+use region::{Region, Regions};
+use weights::PackedWeights;
 
-/// Fewer pixels than this are not worth reordering a panel of weights for a second time.
-const TASK_PIXELS_MIN: usize = 512;
+/// Input channels that are summed before the sums are added to the output: of a 3 by 3 kernel, their weights for a panel
+/// of outputs take 72 KiB, and a row of inputs under a tile 8 KiB.
+const CHANNEL_BLOCK: usize = 64;
 
 /// The sizes of a convolution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvShape {
     /// How many images.
     pub batch: usize,
@@ -55,6 +58,21 @@ pub struct ConvShape {
     pub pad_right: usize,
     /// 1, or 2 to convolve the input as if each pixel were two by two.
     pub upsample: usize,
+    /// What is done to the input before.
+    pub norm: Option<InputNorm>,
+    /// Whether the result is added to what `out` holds.
+    pub accumulate: bool,
+}
+
+/// A group normalisation of a convolution's input, whose result never exists as a whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct InputNorm {
+    /// Into how many groups the channels are cut.
+    pub groups: usize,
+    /// Added to the variance.
+    pub eps: f32,
+    /// Whether SiLU follows.
+    pub silu: bool,
 }
 
 impl ConvShape {
@@ -74,21 +92,41 @@ impl ConvShape {
         self.batch * self.output_height() * self.output_width()
     }
 
-    /// Weights of one output channel.
-    fn depth(&self) -> usize {
-        self.kernel_height * self.kernel_width * self.in_channels
+    fn input_pixels(&self) -> usize {
+        self.batch * self.height * self.width
     }
 
-    /// Whether output pixels are linear functions of the input pixels in the same places.
+    fn taps(&self) -> usize {
+        self.kernel_height * self.kernel_width
+    }
+
+    /// Panels of output channels.
+    fn panels(&self) -> usize {
+        self.out_channels.div_ceil(PANEL)
+    }
+
+    /// The blocks of input channels.
+    fn channel_blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let channels = self.in_channels;
+        let block = move |from| from..channels.min(from + CHANNEL_BLOCK);
+        (0..channels).step_by(CHANNEL_BLOCK).map(block)
+    }
+
+    /// Whether output pixels are linear functions of the input pixels in the same places, and nothing else.
     fn is_linear(&self) -> bool {
         let pads = [self.pad_top, self.pad_left, self.pad_bottom, self.pad_right];
         let ones = [self.kernel_height, self.kernel_width, self.stride, self.upsample];
-        pads == [0; 4] && ones == [1; 4]
+        pads == [0; 4] && ones == [1; 4] && self.norm.is_none() && !self.accumulate
     }
 
-    fn worker_scratch_len(&self) -> usize {
-        let rows = BLOCK_PIXELS + task_columns(self.out_channels, PANEL_COLUMNS);
-        panel_len(rows, depth_block_max(self.depth()))
+    fn group_norm(&self) -> Option<GroupNormShape> {
+        let InputNorm { groups, eps, .. } = self.norm?;
+        let (batch, channels) = (self.batch, self.in_channels);
+        Some(GroupNormShape { batch, pixels: self.height * self.width, channels, groups, eps })
+    }
+
+    fn norm_len(&self) -> usize {
+        self.group_norm().map_or(0, |shape| group_norm_scratch_len(&shape))
     }
 }
 
@@ -99,18 +137,21 @@ pub fn conv2d_scratch_len(shape: &ConvShape, workers: usize) -> usize {
         let (rows, out_features) = (shape.output_pixels(), shape.out_channels);
         return linear_scratch_len(&LinearShape { rows, in_features, out_features }, workers);
     }
-    workers * shape.worker_scratch_len()
+    let weights_len = piece_len(PackedWeights::len(shape));
+    weights_len + piece_len(shape.norm_len()) + workers * Regions::of(shape).scratch_len(shape)
 }
 
-/// `out = conv(input, weight) + bias`, with zeros outside the input.
+/// `out = conv(norm(input), weight) + bias`, with zeros outside the normalised input.
 ///
-/// `input`: `[batch, height, width, in_channels]`. `weight`: `[out_channels, in_channels,
-/// kernel_height, kernel_width]`. `bias`: `[out_channels]`. `out`: `[batch, output_height,
+/// `input`: `[batch, height, width, in_channels]`. `norm`: scale and shift, `[in_channels]`, if the shape has a norm. `weight`:
+/// `[out_channels, in_channels, kernel_height, kernel_width]`. `bias`: `[out_channels]`. `out`: `[batch, output_height,
 /// output_width, out_channels]`. `scratch`: [`conv2d_scratch_len`].
+#[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
 pub fn conv2d(
     workers: &Workers,
     shape: &ConvShape,
     input: &[f32],
+    norm: Option<[WeightView<'_>; 2]>,
     weight: WeightView<'_>,
     bias: Option<WeightView<'_>>,
     out: &mut [f32],
@@ -118,28 +159,31 @@ pub fn conv2d(
 ) {
     let kernel = [shape.kernel_height, shape.kernel_width];
     let pixels = shape.output_pixels();
-    assert_eq!(input.len(), shape.batch * shape.height * shape.width * shape.in_channels, "input");
+    assert_eq!(input.len(), shape.input_pixels() * shape.in_channels, "input");
     assert_eq!(weight.shape, [shape.out_channels, shape.in_channels, kernel[0], kernel[1]]);
     assert!(bias.is_none_or(|bias| bias.shape == [shape.out_channels]), "bias");
     assert_eq!(out.len(), pixels * shape.out_channels, "out");
     assert!(matches!(shape.upsample, 1 | 2), "upsample is 1 or 2");
+    assert_eq!(norm.is_some(), shape.norm.is_some(), "norm");
     if shape.is_linear() {
         let columns = Columns::all(shape.out_channels);
         linear(workers, &[input], weight, bias, Activation::None, out, columns, scratch);
         return;
     }
-    let count = workers.count();
-    let grid = Grid::new(pixels, shape.out_channels, PANEL_COLUMNS, TASK_PIXELS_MIN, count);
-    let operations = 2 * pixels * shape.out_channels * shape.depth();
+    let mut rest = scratch;
+    let packed = piece(&mut rest, PackedWeights::len(shape));
+    let norm_scratch = piece(&mut rest, shape.norm_len());
+    let norm = norm.zip(shape.group_norm()).map(|([scale, shift], shape)| {
+        group_norm_factors(workers, input, &shape, scale, shift, norm_scratch)
+    });
+    let regions = Regions::of(shape);
+    let len = regions.scratch_len(shape);
+    let weights = PackedWeights::pack(workers, shape, weight, packed, rest, len);
     let out = Disjoint::new(out);
-    let call = Call { isa: workers.isa(), shape, input, weight, bias, out: &out };
-    let len = shape.worker_scratch_len();
-    workers.for_each_with(grid.tasks(), operations, scratch, len, |scratch, task| {
-        let (pixels, channels) = grid.task(task);
-        for (from, depth) in depth_blocks(shape.depth()) {
-            call.multiply(pixels.clone(), channels.clone(), from, depth, scratch);
-        }
-        call.add_bias(pixels, channels);
+    let call = Call { isa: workers.isa(), shape, input, norm, weights, bias, out: &out };
+    let operations = 2 * pixels * shape.out_channels * shape.taps() * shape.in_channels;
+    workers.for_each_with(regions.count(shape), operations, rest, len, |scratch, task| {
+        call.convolve(&regions.region(shape, task), scratch);
     });
 }
 
@@ -148,229 +192,152 @@ struct Call<'a> {
     isa: Isa,
     shape: &'a ConvShape,
     input: &'a [f32],
-    weight: WeightView<'a>,
+    /// Factors and summands of the normalisation, `[batch, in_channels]`.
+    norm: Option<(&'a [f32], &'a [f32])>,
+    weights: PackedWeights<'a>,
     bias: Option<WeightView<'a>>,
     out: &'a Disjoint<'a>,
 }
 
 impl Call<'_> {
-    /// Adds the products of `depth` of the summed elements, `from` on, to some pixels and channels.
-    fn multiply(
-        &self,
-        pixels: Range<usize>,
-        channels: Range<usize>,
-        from: usize,
-        depth: usize,
-        scratch: &mut [f32],
-    ) {
-        let stride = panel_stride(depth);
-        let (panel, block) = aligned(scratch).split_at_mut(channels.len() * stride);
-        for (channel, row) in channels.clone().zip(panel.chunks_mut(stride)) {
-            self.reorder(channel, from, &mut row[..depth]);
-        }
-        for first in pixels.clone().step_by(BLOCK_PIXELS) {
-            let count = BLOCK_PIXELS.min(pixels.end - first);
-            for (pixel, row) in (first..first + count).zip(block.chunks_mut(stride)) {
-                self.gather(pixel, from, &mut row[..depth]);
-            }
-            let a = Rows { values: block, stride, count };
-            let b = Rows { values: panel, stride, count: channels.len() };
-            let begin = first * self.shape.out_channels + channels.start;
-            // SAFETY: no other task has these pixels and channels.
-            let target = unsafe { Target::new(self.out, begin, self.shape.out_channels, from > 0) };
-            multiply_rows(self.isa, a, b, depth, target);
-        }
-    }
-
-    /// The weights of an output channel as `[kernel_height, kernel_width, in_channels]`, element
-    /// `from` on.
-    fn reorder(&self, channel: usize, from: usize, row: &mut [f32]) {
-        let taps = self.shape.kernel_height * self.shape.kernel_width;
-        self.for_each_tap(from, row, |tap, input_channel, part| {
-            let at = channel * self.shape.depth() + input_channel * taps + tap;
-            widen_strided(self.weight, at, taps, part);
-        });
-    }
-
-    /// The inputs under the kernel at an output pixel, as `[kernel_height, kernel_width,
-    /// in_channels]`, element `from` on.
-    fn gather(&self, pixel: usize, from: usize, row: &mut [f32]) {
+    /// All channels of a region of the output.
+    fn convolve(&self, region: &Region, scratch: &mut [f32]) {
         let shape = self.shape;
-        let (line, x) = (pixel / shape.output_width(), pixel % shape.output_width());
-        let (image, y) = (line / shape.output_height(), line % shape.output_height());
-        self.for_each_tap(from, row, |tap, channel, part| {
-            let y = y * shape.stride + tap / shape.kernel_width;
-            let x = x * shape.stride + tap % shape.kernel_width;
-            let y = y.checked_sub(shape.pad_top).map(|y| y / shape.upsample);
-            let x = x.checked_sub(shape.pad_left).map(|x| x / shape.upsample);
-            match (y, x) {
-                (Some(y), Some(x)) if y < shape.height && x < shape.width => {
-                    let pixel = (image * shape.height + y) * shape.width + x;
-                    let at = pixel * shape.in_channels + channel;
-                    part.copy_from_slice(&self.input[at..at + part.len()]);
-                }
-                _ => part.fill(0.0),
+        let channels = shape.out_channels;
+        let mut scratch = scratch;
+        let packed = piece(&mut scratch, region.packed_len(shape));
+        let offsets = tap_offsets(shape, region);
+        let offsets = &offsets[..shape.taps()];
+        self.pack(region, packed, scratch);
+        for first in (0..channels).step_by(PANEL) {
+            let columns = PANEL.min(channels - first);
+            let mut bias = [0.0; PANEL];
+            if let Some(stored) = self.bias {
+                widen(self.isa, stored, first, &mut bias[..columns]);
             }
-        });
-    }
-
-    /// Cuts `row`, which begins with element `from`, where the kernel's taps end, and calls
-    /// `fill(tap, first_channel, part)`.
-    fn for_each_tap(&self, from: usize, row: &mut [f32], fill: impl Fn(usize, usize, &mut [f32])) {
-        let channels = self.shape.in_channels;
-        let mut at = from;
-        let mut rest = row;
-        while !rest.is_empty() {
-            let channel = at % channels;
-            let len = rest.len().min(channels - channel);
-            let (part, after) = rest.split_at_mut(len);
-            fill(at / channels, channel, part);
-            at += len;
-            rest = after;
+            for block in shape.channel_blocks() {
+                let (depth, begin) = (block.len(), block.start == 0);
+                let b = self.weights.block(shape, first / PANEL, block.clone());
+                for (row, y) in region.rows.clone().enumerate() {
+                    let a = &packed[region.row_begin(shape, row * shape.stride)
+                        + block.start * region.stride..];
+                    let pixel = (region.image * shape.output_height() + y) * shape.output_width();
+                    let pixels = pixel + region.columns.start..pixel + region.columns.end;
+                    // SAFETY: no other task has these pixels.
+                    let out =
+                        unsafe { self.out.range(pixels.start * channels..pixels.end * channels) };
+                    let bias = begin.then_some(&bias);
+                    let accumulate = shape.accumulate || !begin;
+                    let a = Taps { values: a, stride: region.stride, offsets, depth };
+                    let mut target =
+                        Target { values: out, stride: channels, first, columns, bias, accumulate };
+                    convolve_row(self.isa, a, b, pixels.len(), &mut target);
+                }
+            }
         }
     }
+}
 
-    fn add_bias(&self, pixels: Range<usize>, channels: Range<usize>) {
-        let Some(stored) = self.bias else { return };
-        let mut bias = [0.0; PANEL_COLUMNS];
-        let bias = &mut bias[..channels.len()];
-        widen(self.isa, stored, channels.start, bias);
-        for pixel in pixels {
-            let from = pixel * self.shape.out_channels + channels.start;
-            // SAFETY: no other task has this pixel and these channels.
-            let values = unsafe { self.out.range(from..from + channels.len()) };
-            values.iter_mut().zip(&*bias).for_each(|(value, bias)| *value += bias);
+/// The most taps of a kernel.
+const TAPS_MAX: usize = 16;
+
+/// Where each tap begins in a packed region.
+fn tap_offsets(shape: &ConvShape, region: &Region) -> [usize; TAPS_MAX] {
+    assert!(shape.taps() <= TAPS_MAX, "kernels are small");
+    let mut offsets = [0; TAPS_MAX];
+    for (tap, offset) in offsets[..shape.taps()].iter_mut().enumerate() {
+        let (y, x) = (tap / shape.kernel_width, tap % shape.kernel_width);
+        *offset = region.row_begin(shape, y) + region.column(shape, x);
+    }
+    offsets
+}
+
+/// The inputs of a row of output pixels: of channel `c` under tap `t` of pixel `i`, `values[offsets[t] + c * stride + i]`.
+#[derive(Clone, Copy)]
+struct Taps<'a> {
+    values: &'a [f32],
+    stride: usize,
+    offsets: &'a [usize],
+    depth: usize,
+}
+
+/// Where the sums of a panel go: of pixel `i`, `columns` elements from `values[i * stride + first]` on.
+struct Target<'a> {
+    values: &'a mut [f32],
+    stride: usize,
+    first: usize,
+    columns: usize,
+    /// Added to the sums.
+    bias: Option<&'a [f32; PANEL]>,
+    /// Whether to add to what is there.
+    accumulate: bool,
+}
+
+per_isa! {
+    /// A row of `pixels` output pixels for a panel of channels and a block of summed ones.
+    fn convolve_row<L>(a: Taps<'_>, b: &[f32], pixels: usize, out: &mut Target<'_>) {
+        let last = a.offsets.iter().copied().max().unwrap_or(0) + (a.depth - 1) * a.stride + pixels;
+        assert!(last <= a.values.len(), "taps outside the region");
+        assert!(b.len() >= a.offsets.len() * a.depth * PANEL, "weights");
+        assert!(out.values.len() >= (pixels - 1) * out.stride + out.first + out.columns, "out");
+        assert!(out.columns <= PANEL);
+        let mut pixel = 0;
+        while pixel < pixels {
+            let mut taken = 0;
+            for column in (0..out.columns).step_by(2 * L::WIDTH) {
+                // SAFETY: `per_isa!` has the instructions; the operands' lengths were checked above, and
+                // `with_rows!` takes no more pixels than are left.
+                taken = unsafe {
+                    let b = b.as_ptr().add(column);
+                    let to = out.values.as_mut_ptr().add(pixel * out.stride + out.first);
+                    if out.columns - column > L::WIDTH {
+                        with_rows!(L, pixels - pixel, pixels_of::<2>(a, pixel, b, column, out, to))
+                    } else {
+                        with_rows!(L, pixels - pixel, pixels_of::<1>(a, pixel, b, column, out, to))
+                    }
+                };
+            }
+            pixel += taken;
+        }
+    }
+}
+
+/// `M` pixels, from `pixel` on, and `N` vectors of channels of [`convolve_row`]; the first pixel's panel begins at `to`.
+///
+/// # Safety
+/// As of [`tile`]; the pixels are of the target, which nobody else writes.
+#[inline(always)]
+unsafe fn pixels_of<L: Lanes, const M: usize, const N: usize>(
+    a: Taps<'_>,
+    pixel: usize,
+    b: *const f32,
+    column: usize,
+    out: &Target<'_>,
+    to: *mut f32,
+) {
+    // SAFETY: the caller's promise. What of a vector is beyond the panel's columns goes through `edge`.
+    unsafe {
+        let sums = tile::<L, M, N>(a.values.as_ptr().add(pixel), a.stride, a.offsets, b, a.depth);
+        for (n, column) in (column..).step_by(L::WIDTH).take(N).enumerate() {
+            let bias = out.bias.map_or(L::zero(), |bias| L::load(bias.as_ptr().add(column)));
+            let count = out.columns - column;
+            for (m, sums) in sums.iter().enumerate() {
+                let to = to.add(m * out.stride + column);
+                let mut edge = [0.0; PANEL];
+                let whole = count >= L::WIDTH;
+                let at = if whole { to } else { edge.as_mut_ptr() };
+                if !whole && out.accumulate {
+                    at.copy_from_nonoverlapping(to, count);
+                }
+                let before = if out.accumulate { L::load(at) } else { L::zero() };
+                L::store(at, L::add(before, L::add(sums[n], bias)));
+                if !whole {
+                    to.copy_from_nonoverlapping(at, count);
+                }
+            }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use protocol::StorageType;
-
-    use super::*;
-    use crate::backend::kernels::testing::{
-        Random, Stored, assert_close, for_each_workers, scratch,
-    };
-
-    fn reference(
-        shape: &ConvShape,
-        input: &[f32],
-        weight: &Stored,
-        bias: Option<&Stored>,
-    ) -> Vec<f64> {
-        let (kh, kw, cin) = (shape.kernel_height, shape.kernel_width, shape.in_channels);
-        let mut out = Vec::new();
-        for image in 0..shape.batch {
-            for oy in 0..shape.output_height() {
-                for ox in 0..shape.output_width() {
-                    for co in 0..shape.out_channels {
-                        let mut sum = bias.map_or(0.0, |bias| f64::from(bias.values[co]));
-                        for ky in 0..kh {
-                            for kx in 0..kw {
-                                let y = (oy * shape.stride + ky) as isize - shape.pad_top as isize;
-                                let x = (ox * shape.stride + kx) as isize - shape.pad_left as isize;
-                                let up = shape.upsample as isize;
-                                let inside = y >= 0
-                                    && x >= 0
-                                    && y < shape.height as isize * up
-                                    && x < shape.width as isize * up;
-                                if !inside {
-                                    continue;
-                                }
-                                let (y, x) = ((y / up) as usize, (x / up) as usize);
-                                for ci in 0..cin {
-                                    let pixel = (image * shape.height + y) * shape.width + x;
-                                    let w = weight.values[((co * cin + ci) * kh + ky) * kw + kx];
-                                    sum += f64::from(input[pixel * cin + ci]) * f64::from(w);
-                                }
-                            }
-                        }
-                        out.push(sum);
-                    }
-                }
-            }
-        }
-        out
-    }
-
-    fn check(shape: ConvShape, storage: StorageType, with_bias: bool) {
-        let mut random = Random::new((shape.height * 7 + shape.in_channels) as u64);
-        let input = random.normals(shape.batch * shape.height * shape.width * shape.in_channels);
-        let kernel = [shape.kernel_height, shape.kernel_width];
-        let dimensions = [shape.out_channels, shape.in_channels, kernel[0], kernel[1]];
-        let weight = Stored::random(&mut random, storage, &dimensions);
-        let bias = with_bias.then(|| Stored::random(&mut random, storage, &[shape.out_channels]));
-        let expected = reference(&shape, &input, &weight, bias.as_ref());
-        for_each_workers(|workers| {
-            let mut out = vec![f32::NAN; expected.len()];
-            let mut scratch = scratch(conv2d_scratch_len(&shape, workers.count()));
-            let bias = bias.as_ref().map(Stored::view);
-            conv2d(workers, &shape, &input, weight.view(), bias, &mut out, &mut scratch);
-            assert_close(&out, &expected, 1e-5, &format!("{shape:?} {storage} {}", workers.isa()));
-            out
-        });
-    }
-
-    const SHAPE: ConvShape = ConvShape {
-        batch: 1,
-        height: 9,
-        width: 7,
-        in_channels: 5,
-        out_channels: 4,
-        kernel_height: 3,
-        kernel_width: 3,
-        stride: 1,
-        pad_top: 1,
-        pad_left: 1,
-        pad_bottom: 1,
-        pad_right: 1,
-        upsample: 1,
-    };
-
-    #[test]
-    fn sizes_of_the_output() {
-        assert_eq!((SHAPE.output_height(), SHAPE.output_width()), (9, 7));
-        let up = ConvShape { upsample: 2, ..SHAPE };
-        assert_eq!((up.output_height(), up.output_width()), (18, 14));
-        // The VAE encoder's downsampling: zeros below and to the right only.
-        let down = ConvShape { height: 8, width: 8, stride: 2, pad_top: 0, pad_left: 0, ..SHAPE };
-        assert_eq!((down.output_height(), down.output_width()), (4, 4));
-    }
-
-    #[test]
-    fn kernels_strides_and_pads_match_the_reference() {
-        let storages = [StorageType::F32, StorageType::F16, StorageType::BF16];
-        for storage in storages {
-            check(SHAPE, storage, true);
-            check(ConvShape { batch: 2, upsample: 2, ..SHAPE }, storage, false);
-        }
-        let bf16 = StorageType::BF16;
-        check(ConvShape { stride: 2, pad_top: 0, pad_left: 0, ..SHAPE }, bf16, true);
-        let flat = ConvShape { kernel_height: 1, kernel_width: 4, pad_top: 0, ..SHAPE };
-        check(ConvShape { pad_bottom: 0, pad_right: 3, ..flat }, bf16, true);
-        check(
-            ConvShape { in_channels: 1, out_channels: 1, height: 1, width: 1, ..SHAPE },
-            bf16,
-            true,
-        );
-    }
-
-    #[test]
-    fn many_blocks_and_tasks_match_the_reference() {
-        let wide = ConvShape { in_channels: 130, out_channels: 131, height: 6, ..SHAPE };
-        check(wide, StorageType::BF16, true);
-        let large = ConvShape { height: 40, width: 31, in_channels: 6, out_channels: 9, ..SHAPE };
-        check(ConvShape { batch: 2, ..large }, StorageType::F32, true);
-    }
-
-    #[test]
-    fn a_single_tap_is_a_linear_layer() {
-        let pads = ConvShape { pad_top: 0, pad_left: 0, pad_bottom: 0, pad_right: 0, ..SHAPE };
-        let single = ConvShape { kernel_height: 1, kernel_width: 1, ..pads };
-        assert!(single.is_linear());
-        check(single, StorageType::F16, true);
-        check(ConvShape { upsample: 2, ..single }, StorageType::F16, true);
-        check(ConvShape { stride: 2, ..single }, StorageType::F16, false);
-    }
-}
+mod tests;

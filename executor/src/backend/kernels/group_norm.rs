@@ -79,6 +79,32 @@ pub fn group_norm(
     silu_after: bool,
     scratch: &mut [f32],
 ) {
+    let (channels, isa) = (shape.channels, workers.isa());
+    let (factors, summands) = group_norm_factors(workers, x, shape, weight, bias, scratch);
+    workers.for_each_chunk(x, channels, OPERATIONS, |first, rows| {
+        for (row, pixel) in rows.chunks_exact_mut(channels).zip(first..) {
+            let image = pixel / shape.pixels * channels;
+            let (factors, summands) =
+                (&factors[image..][..channels], &summands[image..][..channels]);
+            if silu_after {
+                scale_shift_silu(isa, row, factors, summands);
+            } else {
+                scale_shift(isa, row, factors, summands);
+            }
+        }
+    });
+}
+
+/// A factor and a summand for each channel of each image of `x`, both `[batch, channels]`: what [`group_norm`] multiplies a
+/// value with and then adds. They lie in `scratch`, [`group_norm_scratch_len`].
+pub(super) fn group_norm_factors<'a>(
+    workers: &Workers,
+    x: &[f32],
+    shape: &GroupNormShape,
+    weight: WeightView<'_>,
+    bias: WeightView<'_>,
+    scratch: &'a mut [f32],
+) -> (&'a [f32], &'a [f32]) {
     let channels = shape.channels;
     assert_eq!(x.len(), shape.batch * shape.pixels * channels, "x");
     assert!(channels.is_multiple_of(shape.groups), "channels are not whole groups");
@@ -107,19 +133,7 @@ pub fn group_norm(
             }
         }
     }
-    let (factors, summands) = (&*factors, &*summands);
-    workers.for_each_chunk(x, channels, OPERATIONS, |first, rows| {
-        for (row, pixel) in rows.chunks_exact_mut(channels).zip(first..) {
-            let image = pixel / shape.pixels * channels;
-            let (factors, summands) =
-                (&factors[image..][..channels], &summands[image..][..channels]);
-            if silu_after {
-                scale_shift_silu(isa, row, factors, summands);
-            } else {
-                scale_shift(isa, row, factors, summands);
-            }
-        }
-    });
+    (factors, &summands[..shape.batch * channels])
 }
 
 /// Writes for each chunk of pixels `[2, SUM_LEN, channels]`: the channels' sums and sums of

@@ -6,10 +6,15 @@
 //! Invariant: an [`Isa`] exists only for instructions that this machine has.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 pub(super) use super::simd_portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(super) use super::simd_x86::{Avx2, Avx512};
+
+/// The environment variable that names the best instruction set to use, as [`Isa`] displays it. For tests and
+/// comparisons; a set that this machine lacks, or an unknown one, is passed over with a warning.
+pub const ISA_VARIABLE: &str = "BERTH_ISA";
 
 /// An instruction set of this machine. Results differ between sets by rounding only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,10 +23,16 @@ pub struct Isa(Level);
 /// Every instruction set that is known, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
+    /// [`Level::Avx512`] with products of bytes (VNNI).
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
     /// 512-bit vectors with the F, BW, DQ and VL extensions.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// 256-bit vectors with fused multiply-add.
+    /// [`Level::Avx2`] with products of bytes (AVX-VNNI).
+    #[cfg(target_arch = "x86_64")]
+    Avx2Vnni,
+    /// 256-bit vectors with fused multiply-add and conversions of binary16.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// What the compiler makes of arrays.
@@ -29,21 +40,47 @@ pub(super) enum Level {
 }
 
 impl Isa {
-    /// The fastest one.
+    /// The fastest one, or the one that [`ISA_VARIABLE`] asks for.
     pub fn best() -> Isa {
-        Isa::available().next().expect("the portable one is always there")
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let fastest = Isa::available().next().expect("the portable one is always there");
+            let Ok(wanted) = std::env::var(ISA_VARIABLE) else { return fastest };
+            Isa::named(&wanted).unwrap_or_else(|| {
+                tracing::warn!("{ISA_VARIABLE}={wanted} is not here; {fastest} is used");
+                fastest
+            })
+        })
+    }
+
+    /// The one of that name, if this machine has it.
+    pub fn named(name: &str) -> Option<Isa> {
+        Isa::available().find(|isa| isa.to_string() == name)
     }
 
     /// All that this machine has, the fastest first.
     pub fn available() -> impl Iterator<Item = Isa> {
         let levels = [
             #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni,
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2Vnni,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2,
             Level::Portable,
         ];
         levels.into_iter().filter(|level| level.is_present()).map(Isa)
+    }
+
+    /// Whether its vectors have 512 bits.
+    pub(super) fn is_wide(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni | Level::Avx512 => true,
+            _ => false,
+        }
     }
 
     /// Which one it is, for [`per_isa!`].
@@ -56,7 +93,11 @@ impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self.0 {
             #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2Vnni => "avx2-vnni",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",
             Level::Portable => "portable",
@@ -67,7 +108,11 @@ impl fmt::Display for Isa {
 impl Level {
     fn is_present(self) -> bool {
         match self {
-            // These and no others are what `per_isa!` enables.
+            // These and no others are what `per_isa!` and `per_integer_isa!` enable.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni => {
+                is_x86_feature_detected!("avx512vnni") && Level::Avx512.is_present()
+            }
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
                 is_x86_feature_detected!("avx512f")
@@ -77,7 +122,13 @@ impl Level {
                     && Level::Avx2.is_present()
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Level::Avx2Vnni => is_x86_feature_detected!("avxvnni") && Level::Avx2.is_present(),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             Level::Portable => true,
         }
     }
@@ -94,6 +145,8 @@ pub(super) trait Lanes {
     const WIDTH: usize;
     /// How many rows of the first operand the registers hold accumulators for: 4 or 8.
     const ROWS: usize;
+    /// Rows of a tile of [`panel`](super::panel), whose accumulators the registers hold: 14 or 6.
+    const TILE_ROWS: usize;
 
     /// `a * b + c`, fused where that is one instruction.
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
@@ -117,6 +170,60 @@ pub(super) trait Lanes {
     /// `count < WIDTH`.
     unsafe fn load_first(from: *const f32, count: usize) -> Self::Vector;
 
+    /// One value in all lanes.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn splat(value: f32) -> Self::Vector;
+
+    /// Writes `WIDTH` elements, at any alignment.
+    ///
+    /// # Safety
+    /// The machine has the instructions, and `to` is valid for writing `WIDTH` elements.
+    unsafe fn store(to: *mut f32, vector: Self::Vector);
+
+    /// `WIDTH` numbers in binary16.
+    ///
+    /// # Safety
+    /// The machine has the instructions, and `from` is valid for reading `2 * WIDTH` bytes.
+    unsafe fn load_f16(from: *const u8) -> Self::Vector;
+
+    /// `WIDTH` numbers in bfloat16.
+    ///
+    /// # Safety
+    /// The machine has the instructions, and `from` is valid for reading `2 * WIDTH` bytes.
+    unsafe fn load_bf16(from: *const u8) -> Self::Vector;
+
+    /// `a + b`.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a - b`.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn subtract(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// The larger one of each lane; `b` where one is no number.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn larger(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// 2 to the power of each lane, up to 127 at most: within 2 units in the last place, zero below -127. A NaN stays one.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn exp2(x: Self::Vector) -> Self::Vector;
+
+    /// `a * b`.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn multiply(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
     /// `a * b + c`.
     ///
     /// # Safety
@@ -138,6 +245,18 @@ pub(super) trait Lanes {
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 }
 
+/// Asks for the cache line of an address, of which nothing else is required.
+#[inline(always)]
+pub(super) fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint that reads nothing; every x86-64 has it.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Compiles a function for each instruction set, as `body::<L>` with `L` the set's [`Lanes`]; the
 /// function itself takes an [`Isa`] first, and calls the one for it. What the body calls must be
 /// `#[inline(always)]` to be compiled for that set too.
@@ -154,13 +273,13 @@ macro_rules! per_isa {
             fn body<$lanes: simd::Lanes>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
             fn avx512($($arg: $ty),*) $(-> $ret)? {
                 body::<simd::Avx512>($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma")]
+            #[target_feature(enable = "avx2,fma,f16c")]
             fn avx2($($arg: $ty),*) $(-> $ret)? {
                 body::<simd::Avx2>($($arg),*)
             }
@@ -168,10 +287,10 @@ macro_rules! per_isa {
             match isa.level() {
                 // SAFETY: an `Isa` of this level exists only where its instructions do.
                 #[cfg(target_arch = "x86_64")]
-                simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                simd::Level::Avx512Vnni | simd::Level::Avx512 => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                simd::Level::Avx2Vnni | simd::Level::Avx2 => unsafe { avx2($($arg),*) },
                 simd::Level::Portable => body::<simd::Portable>($($arg),*),
             }
         }

@@ -1,7 +1,9 @@
 //! Vectors for machines whose instructions are not named here: arrays, of which the compiler makes
 //! what the target has.
 
+use super::exp2::{LOWEST, exp2_of_remainder};
 use super::simd::Lanes;
+use crate::weights::float::{f32_of_bf16, f32_of_f16};
 
 /// Eight lanes as an array.
 pub(super) struct Portable;
@@ -10,6 +12,7 @@ impl Lanes for Portable {
     type Vector = [f32; 8];
     const WIDTH: usize = 8;
     const ROWS: usize = 4;
+    const TILE_ROWS: usize = 6;
 
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
@@ -39,6 +42,66 @@ impl Lanes for Portable {
         let values = unsafe { std::slice::from_raw_parts(from, count) };
         vector[..count].copy_from_slice(values);
         vector
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> [f32; 8] {
+        [value; 8]
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, vector: [f32; 8]) {
+        // SAFETY: the caller's promise; arrays of f32 need no more alignment than f32.
+        unsafe { to.cast::<[f32; 8]>().write(vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> [f32; 8] {
+        // SAFETY: the caller's promise; arrays of bytes need no alignment.
+        let halves = unsafe { from.cast::<[[u8; 2]; 8]>().read() };
+        halves.map(|half| f32_of_f16(u16::from_le_bytes(half)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> [f32; 8] {
+        // SAFETY: the caller's promise; arrays of bytes need no alignment.
+        let halves = unsafe { from.cast::<[[u8; 2]; 8]>().read() };
+        halves.map(|half| f32_of_bf16(u16::from_le_bytes(half)))
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|lane| a[lane] - b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn larger(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn exp2(x: [f32; 8]) -> [f32; 8] {
+        /// Adding this rounds to a whole number, which is then in the low bits.
+        const ROUNDING: f32 = 12_582_912.0;
+        let x = x.map(|x| if x < LOWEST { LOWEST } else { x });
+        let rounded = x.map(|x| x + ROUNDING);
+        let remainders = std::array::from_fn(|lane| x[lane] - (rounded[lane] - ROUNDING));
+        // SAFETY: the caller's promise.
+        let values = unsafe { exp2_of_remainder::<Portable>(remainders) };
+        std::array::from_fn(|lane| {
+            let exponent = rounded[lane].to_bits().wrapping_sub(ROUNDING.to_bits());
+            values[lane] * f32::from_bits(exponent.wrapping_add(127) << 23)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|lane| a[lane] * b[lane])
     }
 
     #[inline(always)]

@@ -4,14 +4,20 @@
 //! enabled, which `per_isa!` sees to.
 
 use std::arch::x86_64::{
-    __m256, __m512, _mm_add_ps, _mm_loadu_ps, _mm_storeu_ps, _mm256_castps128_ps256,
-    _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps,
-    _mm256_insertf128_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_ps,
-    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
-    _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_loadu_ps, _mm512_setzero_ps,
-    _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_storeu_ps,
+    __m256, __m512, _mm_add_ps, _mm_loadu_ps, _mm_loadu_si128, _mm_storeu_ps, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_castps128_ps256, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_extractf128_ps,
+    _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_insertf128_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_maskload_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_round_ps, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_ps, _mm512_castsi512_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_ps, _mm512_scalef_ps,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32,
+    _mm512_storeu_ps, _mm512_sub_ps,
 };
 
+use super::exp2::{LOWEST, exp2_of_remainder};
 use super::simd::Lanes;
 
 /// Sixteen lanes; 24 accumulators leave 8 registers for operands.
@@ -24,6 +30,7 @@ impl Lanes for Avx512 {
     type Vector = __m512;
     const WIDTH: usize = 16;
     const ROWS: usize = 8;
+    const TILE_ROWS: usize = 14;
 
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
@@ -46,6 +53,68 @@ impl Lanes for Avx512 {
     unsafe fn load_first(from: *const f32, count: usize) -> __m512 {
         // SAFETY: the caller's promise; masked lanes are not read.
         unsafe { _mm512_maskz_loadu_ps((1 << count) - 1, from) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, vector: __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_storeu_ps(to, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn larger(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn exp2(x: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = _mm512_max_ps(_mm512_set1_ps(2.0 * LOWEST), x);
+            // What rounding to the nearest whole number leaves.
+            let r = _mm512_reduce_ps::<0>(x);
+            _mm512_scalef_ps(exp2_of_remainder::<Avx512>(r), _mm512_sub_ps(x, r))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_mul_ps(a, b) }
     }
 
     #[inline(always)]
@@ -121,6 +190,7 @@ impl Lanes for Avx2 {
     type Vector = __m256;
     const WIDTH: usize = 8;
     const ROWS: usize = 4;
+    const TILE_ROWS: usize = 6;
 
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
@@ -144,6 +214,70 @@ impl Lanes for Avx2 {
         let mask = &LANE_MASKS[8 - count..][..8];
         // SAFETY: the caller's promise; masked lanes are not read, and the mask has 8 lanes.
         unsafe { _mm256_maskload_ps(from, _mm256_loadu_si256(mask.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, vector: __m256) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_ps(to, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u8) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u8) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn larger(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn exp2(x: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = _mm256_max_ps(_mm256_set1_ps(LOWEST), x);
+            let whole = _mm256_round_ps::<0x08>(x);
+            let value = exp2_of_remainder::<Avx2>(_mm256_sub_ps(x, whole));
+            // The exponent's bits; of -127 they are those of zero.
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
+            _mm256_mul_ps(value, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_mul_ps(a, b) }
     }
 
     #[inline(always)]

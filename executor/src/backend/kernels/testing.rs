@@ -76,22 +76,54 @@ impl Stored {
                     stored.extend(bf16::from_f32(value).to_le_bytes());
                     rounded.push(bf16::from_f32(value).to_f32());
                 }
-                StorageType::Q8_0 => unreachable!("kernels do not compute with it"),
+                _ => unreachable!("kernels do not compute with it"),
             }
         }
         bytes[skip..skip + stored.len()].copy_from_slice(&stored);
         Stored { shape: shape.to_vec(), values: rounded, storage, bytes, skip }
     }
 
+    /// Blocks of random numbers with small scales, an element of which is about 1 at most.
+    fn blocks(random: &mut Random, storage: StorageType, shape: &[usize]) -> Stored {
+        let count: usize = shape.iter().product();
+        let len = storage.bytes(count as u64).as_usize();
+        let mut bytes = vec![0; 2 + len];
+        let skip = 1 + bytes.as_ptr().addr() % 2;
+        // Where a block's factors in f16 are, and how large they are.
+        let (factors, size): (&[usize], f32) = match storage {
+            StorageType::Q4_1 | StorageType::Q5_1 => (&[0, 2], 0.05),
+            StorageType::Q4K | StorageType::Q5K => (&[0, 2], 0.002),
+            StorageType::Q2K => (&[80, 82], 0.02),
+            StorageType::Q3K => (&[108], 0.005),
+            StorageType::Q6K => (&[208], 0.0005),
+            StorageType::Q8_0 => (&[0], 0.01),
+            _ => (&[0], 0.05),
+        };
+        for block in bytes[skip..skip + len].chunks_exact_mut(storage.block_bytes() as usize) {
+            block.iter_mut().for_each(|byte| *byte = random.next() as u8);
+            for &at in factors {
+                let factor = f16::from_f32(size * (0.5 + random.normal().abs()));
+                block[at..at + 2].copy_from_slice(&factor.to_le_bytes());
+            }
+        }
+        let mut stored =
+            Stored { shape: shape.to_vec(), values: vec![0.0; count], storage, bytes, skip };
+        stored.values = stored.view().to_f32();
+        stored
+    }
+
     pub(super) fn random(random: &mut Random, storage: StorageType, shape: &[usize]) -> Stored {
+        if storage.is_blocks() {
+            return Stored::blocks(random, storage, shape);
+        }
         let values = random.normals(shape.iter().product());
         Stored::new(storage, shape, values)
     }
 
     pub(super) fn view(&self) -> WeightView<'_> {
-        let len = self.values.len() * self.storage.element_bytes();
+        let len = self.storage.bytes(self.values.len() as u64).as_usize();
         let bytes = &self.bytes[self.skip..self.skip + len];
-        WeightView { storage: self.storage, shape: &self.shape, bytes }
+        WeightView { storage: self.storage, shape: &self.shape, bytes, scale: 1.0 }
     }
 }
 

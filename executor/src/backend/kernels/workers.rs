@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::pool::Pool;
 use super::simd::Isa;
 
 /// Below so many scalar operations the caller does the work itself: waking a thread takes some ten
@@ -28,8 +29,8 @@ pub enum WorkersError {
     Threads {
         /// How many were asked for.
         count: usize,
-        /// What the thread pool says.
-        source: rayon::ThreadPoolBuildError,
+        /// What it says.
+        source: std::io::Error,
     },
 }
 
@@ -37,13 +38,12 @@ pub enum WorkersError {
 #[derive(Debug)]
 pub struct Workers {
     /// `None` if the caller is the only worker.
-    pool: Option<rayon::ThreadPool>,
+    pool: Option<Pool>,
     isa: Isa,
 }
 
 impl Workers {
-    /// `count` workers that use the best instruction set of this machine. One worker is the calling
-    /// thread itself.
+    /// `count` workers that use the best instruction set of this machine. The calling thread is one of them.
     ///
     /// # Errors
     /// If `count` is zero or the threads cannot be started.
@@ -59,20 +59,15 @@ impl Workers {
         let pool = match count {
             0 => return Err(WorkersError::NoWorkers),
             1 => None,
-            _ => Some(
-                rayon::ThreadPoolBuilder::new()
-                    .num_threads(count)
-                    .thread_name(|index| format!("berth-worker-{index}"))
-                    .build()
-                    .map_err(|source| WorkersError::Threads { count, source })?,
-            ),
+            _ => Some(Pool::new(count).map_err(|source| WorkersError::Threads { count, source })?),
         };
+        tracing::debug!("{count} compute threads with {isa}");
         Ok(Workers { pool, isa })
     }
 
     /// How many workers there are.
     pub fn count(&self) -> usize {
-        self.pool.as_ref().map_or(1, rayon::ThreadPool::current_num_threads)
+        self.pool.as_ref().map_or(1, Pool::count)
     }
 
     /// The instruction set they use.
@@ -84,9 +79,7 @@ impl Workers {
     pub fn run(&self, work: impl Fn(usize) + Sync) {
         match &self.pool {
             None => work(0),
-            Some(pool) => {
-                pool.broadcast(|context| work(context.index()));
-            }
+            Some(pool) => pool.run(&work),
         }
     }
 
@@ -165,6 +158,12 @@ impl<'a> Disjoint<'a> {
     /// Borrows `values` for as long as parts of it are written.
     pub(super) fn new(values: &'a mut [f32]) -> Disjoint<'a> {
         Disjoint { start: values.as_mut_ptr(), len: values.len(), borrow: PhantomData }
+    }
+
+    /// Where the first element is.
+    #[inline(always)]
+    pub(super) fn start(&self) -> *const f32 {
+        self.start
     }
 
     /// The elements in `range`.

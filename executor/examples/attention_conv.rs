@@ -1,0 +1,173 @@
+//! Times of attention, convolution and the kernels between products at sizes of FLUX.1, for `scripts/bench_attention.py`.
+//!
+//! `cargo run --release -p executor --example attention_conv WORKERS [NAME]`: reads lines from standard input; for each, runs
+//! the cases whose name contains `NAME` once, and writes their names and milliseconds as lines, then an empty one.
+
+use std::error::Error;
+use std::io::Write;
+use std::time::Instant;
+
+use executor::backend::kernels::{
+    AttentionShape, ConvShape, GroupNormShape, Modulation, Workers, activate, ada_layer_norm,
+    attention, attention_scratch_len, conv2d, conv2d_scratch_len, group_norm,
+    group_norm_scratch_len, rms_norm, rope,
+};
+use executor::graph::Activation;
+use executor::weights::view::WeightView;
+use protocol::StorageType;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let count = std::env::args().nth(1).map_or(Ok(1), |count| count.parse())?;
+    let wanted = std::env::args().nth(2).unwrap_or_default();
+    let workers = Workers::new(count)?;
+    let mut cases: Vec<Case> = Vec::new();
+    for (name, make) in CASES.into_iter().filter(|(name, _)| name.contains(&wanted)) {
+        cases.push((name, make()));
+    }
+    for line in std::io::stdin().lines() {
+        line?;
+        let mut out = std::io::stdout().lock();
+        for (name, run) in &mut cases {
+            let start = Instant::now();
+            run(&workers);
+            writeln!(out, "{name}\t{}", start.elapsed().as_secs_f64() * 1e3)?;
+        }
+        writeln!(out)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// A kernel with operands of its own.
+type Run = Box<dyn FnMut(&Workers)>;
+type Case = (&'static str, Run);
+
+/// A name, and what makes the case.
+type Entry = (&'static str, fn() -> Run);
+
+const CASES: [Entry; 14] = [
+    ("attention 1536 tokens, 24 heads of 128", || attend(24, 1536, 128, false)),
+    ("attention 4096 tokens, 24 heads of 128", || attend(24, 4096, 128, false)),
+    ("attention 4096 tokens, 1 head of 512", || attend(1, 4096, 512, false)),
+    ("attention 512 tokens, 64 heads of 64", || attend(64, 512, 64, false)),
+    ("attention 77 tokens, 12 heads of 64, causal", || attend(12, 77, 64, true)),
+    ("conv 3x3 128 channels 256x256", || convolve(128, 128, 256, 3, 1)),
+    ("conv 3x3 512 channels 64x64", || convolve(512, 512, 64, 3, 1)),
+    ("conv 3x3 256 channels 64x64, enlarged", || convolve(256, 256, 64, 3, 2)),
+    ("conv 1x1 256 to 128 channels 256x256", || convolve(256, 128, 256, 1, 1)),
+    ("group norm and silu 128 channels 256x256", group),
+    ("ada layer norm 1536 x 3072", || rows(Rows::Ada)),
+    ("rms norm 1536 x 24 heads of 128", || rows(Rows::Rms)),
+    ("rope 1536 x 24 heads of 128", || rows(Rows::Rope)),
+    ("gelu 1536 x 3072", || rows(Rows::Gelu)),
+];
+
+fn values(count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 2_654_435_761) % 1999) as f32 / 1999.0 - 0.5).collect()
+}
+
+fn stored(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn attend(heads: usize, tokens: usize, head_dim: usize, causal: bool) -> Run {
+    let shape = AttentionShape {
+        batch: 1,
+        query_tokens: tokens,
+        key_tokens: tokens,
+        heads,
+        head_dim,
+        scale: (head_dim as f32).powf(-0.5),
+        causal,
+        query_chunk: protocol::plan::ATTENTION_CHUNK as usize,
+    };
+    let x = values(tokens * heads * head_dim);
+    let (mut out, mut scratch) = (vec![0.0; x.len()], Vec::new());
+    Box::new(move |workers| {
+        scratch.resize(attention_scratch_len(&shape, workers.count()), 0.0);
+        attention(workers, &shape, &x, &x, &x, None, &mut out, &mut scratch);
+    })
+}
+
+fn convolve(
+    in_channels: usize,
+    out_channels: usize,
+    side: usize,
+    kernel: usize,
+    upsample: usize,
+) -> Run {
+    let pad = kernel / 2;
+    let shape = ConvShape {
+        batch: 1,
+        height: side,
+        width: side,
+        in_channels,
+        out_channels,
+        kernel_height: kernel,
+        kernel_width: kernel,
+        stride: 1,
+        pad_top: pad,
+        pad_left: pad,
+        pad_bottom: pad,
+        pad_right: pad,
+        upsample,
+        norm: None,
+        accumulate: false,
+    };
+    let weight = stored(&values(kernel * kernel * in_channels * out_channels));
+    let bias = stored(&values(out_channels));
+    let x = values(side * side * in_channels);
+    let mut out = vec![0.0; shape.output_height() * shape.output_width() * out_channels];
+    let mut scratch = Vec::new();
+    Box::new(move |workers| {
+        let storage = StorageType::F32;
+        let dimensions = [out_channels, in_channels, kernel, kernel];
+        let weight = WeightView { storage, shape: &dimensions, bytes: &weight, scale: 1.0 };
+        let bias = WeightView { storage, shape: &dimensions[..1], bytes: &bias, scale: 1.0 };
+        scratch.resize(conv2d_scratch_len(&shape, workers.count()), 0.0);
+        conv2d(workers, &shape, &x, None, weight, Some(bias), &mut out, &mut scratch);
+    })
+}
+
+fn group() -> Run {
+    let channels = 128;
+    let shape = GroupNormShape { batch: 1, pixels: 256 * 256, channels, groups: 32, eps: 1e-6 };
+    let weight = stored(&values(channels));
+    let mut x = values(shape.pixels * channels);
+    let mut scratch = vec![0.0; group_norm_scratch_len(&shape)];
+    Box::new(move |workers| {
+        let weight =
+            WeightView { storage: StorageType::F32, shape: &[128], bytes: &weight, scale: 1.0 };
+        group_norm(workers, &mut x, &shape, weight, weight, true, &mut scratch);
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Rows {
+    Ada,
+    Rms,
+    Rope,
+    Gelu,
+}
+
+fn rows(kind: Rows) -> Run {
+    let (tokens, heads, head_dim) = (1536, 24, 128);
+    let features = heads * head_dim;
+    let mut x = values(tokens * features);
+    let modulation = values(3 * features);
+    let table = values(tokens * head_dim);
+    let weight = stored(&values(head_dim));
+    Box::new(move |workers| match kind {
+        Rows::Ada => {
+            let modulation = Modulation { values: &modulation, batch: 1, features };
+            ada_layer_norm(workers, &mut x, modulation, 0, 1, 1e-6);
+        }
+        Rows::Rms => {
+            let weight =
+                WeightView { storage: StorageType::F32, shape: &[128], bytes: &weight, scale: 1.0 };
+            rms_norm(workers, &mut x, head_dim, 1e-6, weight);
+        }
+        Rows::Rope => rope(workers, &mut x, &table, tokens, heads, head_dim),
+        Rows::Gelu => activate(workers, &mut x, Activation::GeluTanh),
+    })
+}

@@ -1,0 +1,153 @@
+//! Attention against its definition in f64, and to the bit among chunks.
+
+use super::*;
+use crate::backend::kernels::testing::{Random, assert_close, for_each_workers, scratch};
+
+fn reference(
+    shape: &AttentionShape,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    bias: Option<&[f32]>,
+) -> Vec<f64> {
+    let (dim, features) = (shape.head_dim, shape.heads * shape.head_dim);
+    let mut out = vec![0.0; q.len()];
+    for batch in 0..shape.batch {
+        for head in 0..shape.heads {
+            for query in 0..shape.query_tokens {
+                let keys = if shape.causal { query + 1 } else { shape.key_tokens };
+                let at_q = (batch * shape.query_tokens + query) * features + head * dim;
+                let at_k = |key| (batch * shape.key_tokens + key) * features + head * dim;
+                let scores: Vec<f64> = (0..keys)
+                    .map(|key| {
+                        let dot: f64 = (0..dim)
+                            .map(|i| f64::from(q[at_q + i]) * f64::from(k[at_k(key) + i]))
+                            .sum();
+                        let offsets = shape.query_tokens + shape.key_tokens - 1;
+                        let at = head * offsets + key + shape.query_tokens - 1 - query;
+                        dot * f64::from(shape.scale) + bias.map_or(0.0, |b| f64::from(b[at]))
+                    })
+                    .collect();
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let exps: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+                let sum: f64 = exps.iter().sum();
+                for i in 0..dim {
+                    let weighed = |key: usize| exps[key] * f64::from(v[at_k(key) + i]);
+                    out[at_q + i] = (0..keys).map(weighed).sum::<f64>() / sum;
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Compares every instruction set and some chunks with the reference; chunks to the bit.
+fn check(shape: AttentionShape, bias: Option<&[f32]>) {
+    let features = shape.heads * shape.head_dim;
+    let mut random = Random::new(shape.key_tokens as u64);
+    let q = random.normals(shape.batch * shape.query_tokens * features);
+    let k = random.normals(shape.batch * shape.key_tokens * features);
+    let v = random.normals(k.len());
+    let expected = reference(&shape, &q, &k, &v, bias);
+    for_each_workers(|workers| {
+        let attend = |query_chunk| {
+            let shape = AttentionShape { query_chunk, ..shape };
+            let mut out = vec![f32::NAN; q.len()];
+            let mut scratch = scratch(attention_scratch_len(&shape, workers.count()));
+            attention(workers, &shape, &q, &k, &v, bias, &mut out, &mut scratch);
+            out
+        };
+        let out = attend(shape.query_chunk);
+        assert_close(&out, &expected, 1e-5, &format!("{shape:?} {}", workers.isa()));
+        let bits = |out: &[f32]| out.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        for query_chunk in [1, 7, 32, 1000] {
+            let same = bits(&attend(query_chunk)) == bits(&out);
+            assert!(same, "{shape:?} {}: differs by chunks of {query_chunk}", workers.isa());
+        }
+        out
+    });
+}
+
+fn check_with_bias(shape: AttentionShape) {
+    let offsets = shape.query_tokens + shape.key_tokens - 1;
+    check(shape, Some(&Random::new(1).normals(shape.heads * offsets)));
+}
+
+const SHAPE: AttentionShape = AttentionShape {
+    batch: 1,
+    query_tokens: 1,
+    key_tokens: 1,
+    heads: 1,
+    head_dim: 1,
+    scale: 1.0,
+    causal: false,
+    query_chunk: 64,
+};
+
+#[test]
+fn small_and_odd_shapes_match_the_reference() {
+    check(SHAPE, None);
+    check_with_bias(AttentionShape { query_tokens: 5, key_tokens: 9, head_dim: 3, ..SHAPE });
+    let shape = AttentionShape { batch: 2, heads: 3, head_dim: 20, scale: 0.22, ..SHAPE };
+    check(AttentionShape { query_tokens: 70, key_tokens: 51, ..shape }, None);
+    check_with_bias(AttentionShape { query_tokens: 33, key_tokens: 100, ..shape });
+}
+
+#[test]
+fn causal_queries_see_only_what_came_before() {
+    let shape = AttentionShape { heads: 2, head_dim: 16, scale: 0.25, causal: true, ..SHAPE };
+    check(AttentionShape { query_tokens: 77, key_tokens: 77, batch: 2, ..shape }, None);
+    check_with_bias(AttentionShape { query_tokens: 130, key_tokens: 130, ..shape });
+    // The second block begins within a chunk.
+    let tokens = KEY_BLOCK_MAX + 45;
+    let blocks = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..shape };
+    check(AttentionShape { heads: 1, ..blocks }, None);
+}
+
+#[test]
+fn heads_of_common_sizes_match_the_reference() {
+    for (heads, head_dim, tokens) in [(2, 64, 77), (1, 128, 300), (1, 512, 130)] {
+        let scale = (head_dim as f32).powf(-0.5);
+        let shape = AttentionShape { heads, head_dim, scale, ..SHAPE };
+        check(AttentionShape { query_tokens: tokens, key_tokens: tokens, ..shape }, None);
+    }
+}
+
+#[test]
+fn one_head_is_shared_among_workers() {
+    let shape = AttentionShape { query_tokens: 390, key_tokens: 410, head_dim: 40, ..SHAPE };
+    check(AttentionShape { scale: 0.16, ..shape }, None);
+}
+
+#[test]
+fn sums_longer_than_a_block_match_the_reference() {
+    let long = AttentionShape { query_tokens: 3, key_tokens: 1500, head_dim: 8, ..SHAPE };
+    check(AttentionShape { scale: 0.35, ..long }, None);
+    check_with_bias(AttentionShape { batch: 2, heads: 2, scale: 0.35, ..long });
+    let wide = AttentionShape { query_tokens: 4, key_tokens: 6, head_dim: 1100, ..SHAPE };
+    check(AttentionShape { scale: 0.03, ..wide }, None);
+}
+
+#[test]
+fn later_blocks_may_have_the_larger_scores() {
+    let (query_tokens, key_tokens) = (5, 3 * KEY_BLOCK_MAX + 1);
+    let shape = AttentionShape { query_tokens, key_tokens, head_dim: 8, scale: 0.35, ..SHAPE };
+    let offsets = query_tokens + key_tokens - 1;
+    let rising: Vec<f32> = (0..offsets).map(|at| at as f32 / 100.0).collect();
+    check(shape, Some(&rising));
+    // Nothing of the first block weighs anything.
+    let hidden = |at| if at < KEY_BLOCK_MAX + query_tokens { f32::NEG_INFINITY } else { 0.0 };
+    check(shape, Some(&(0..offsets).map(hidden).collect::<Vec<_>>()));
+}
+
+#[test]
+fn scratch_does_not_grow_with_the_tokens() {
+    let scratch_len = |tokens, query_chunk| {
+        let shape = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..SHAPE };
+        let shape = AttentionShape { head_dim: 128, heads: 24, query_chunk, ..shape };
+        attention_scratch_len(&shape, 2)
+    };
+    assert_eq!(scratch_len(1536, 256), scratch_len(1_000_000, 256));
+    assert!(scratch_len(1536, 64) < scratch_len(1536, 256));
+    assert!(scratch_len(77, 256) < scratch_len(1536, 256));
+}

@@ -1,0 +1,184 @@
+//! Convolutions against sums in f64.
+
+use protocol::StorageType;
+
+use super::*;
+use crate::backend::kernels::testing::{
+    Random, Stored, assert_close, for_each_workers, normalised, scratch,
+};
+
+fn reference(shape: &ConvShape, input: &[f32], weight: &Stored, bias: Option<&Stored>) -> Vec<f64> {
+    let (kh, kw, cin) = (shape.kernel_height, shape.kernel_width, shape.in_channels);
+    let mut out = Vec::new();
+    for image in 0..shape.batch {
+        for oy in 0..shape.output_height() {
+            for ox in 0..shape.output_width() {
+                for co in 0..shape.out_channels {
+                    let mut sum = bias.map_or(0.0, |bias| f64::from(bias.values[co]));
+                    for ky in 0..kh {
+                        for kx in 0..kw {
+                            let y = (oy * shape.stride + ky) as isize - shape.pad_top as isize;
+                            let x = (ox * shape.stride + kx) as isize - shape.pad_left as isize;
+                            let up = shape.upsample as isize;
+                            let inside = y >= 0
+                                && x >= 0
+                                && y < shape.height as isize * up
+                                && x < shape.width as isize * up;
+                            if !inside {
+                                continue;
+                            }
+                            let (y, x) = ((y / up) as usize, (x / up) as usize);
+                            for ci in 0..cin {
+                                let pixel = (image * shape.height + y) * shape.width + x;
+                                let w = weight.values[((co * cin + ci) * kh + ky) * kw + kx];
+                                sum += f64::from(input[pixel * cin + ci]) * f64::from(w);
+                            }
+                        }
+                    }
+                    out.push(sum);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// `input` normalised as the shape says, with a scale and a shift for each channel.
+fn normalised_input(shape: &ConvShape, input: &[f32], scale: &Stored, shift: &Stored) -> Vec<f32> {
+    let Some(norm) = shape.norm else { return input.to_vec() };
+    let (channels, pixels) = (shape.in_channels, shape.height * shape.width);
+    let size = channels / norm.groups;
+    let mut out = vec![0.0; input.len()];
+    for (image, group) in (0..shape.batch).flat_map(|i| (0..norm.groups).map(move |g| (i, g))) {
+        let at = |i: usize| (image * pixels + i / size) * channels + group * size + i % size;
+        let values: Vec<f32> = (0..pixels * size).map(|i| input[at(i)]).collect();
+        for (i, value) in normalised(&values, norm.eps).into_iter().enumerate() {
+            let channel = at(i) % channels;
+            let value = value * f64::from(scale.values[channel]) + f64::from(shift.values[channel]);
+            let value = if norm.silu { value / (1.0 + (-value).exp()) } else { value };
+            out[at(i)] = value as f32;
+        }
+    }
+    out
+}
+
+fn check(shape: ConvShape, storage: StorageType, with_bias: bool) {
+    let mut random = Random::new((shape.height * 7 + shape.in_channels) as u64);
+    let input = random.normals(shape.batch * shape.height * shape.width * shape.in_channels);
+    let kernel = [shape.kernel_height, shape.kernel_width];
+    let dimensions = [shape.out_channels, shape.in_channels, kernel[0], kernel[1]];
+    let weight = Stored::random(&mut random, storage, &dimensions);
+    let bias = with_bias.then(|| Stored::random(&mut random, storage, &[shape.out_channels]));
+    let [scale, shift] = [0; 2].map(|_| Stored::random(&mut random, storage, &[shape.in_channels]));
+    let convolved = normalised_input(&shape, &input, &scale, &shift);
+    let mut expected = reference(&shape, &convolved, &weight, bias.as_ref());
+    let before = random.normals(expected.len());
+    if shape.accumulate {
+        expected.iter_mut().zip(&before).for_each(|(sum, &before)| *sum += f64::from(before));
+    }
+    let norm = shape.norm.map(|_| [scale.view(), shift.view()]);
+    for_each_workers(|workers| {
+        let mut out =
+            if shape.accumulate { before.clone() } else { vec![f32::NAN; expected.len()] };
+        let mut scratch = scratch(conv2d_scratch_len(&shape, workers.count()));
+        let bias = bias.as_ref().map(Stored::view);
+        let weight = weight.view();
+        conv2d(workers, &shape, &input, norm, weight, bias, &mut out, &mut scratch);
+        assert_close(&out, &expected, 1e-5, &format!("{shape:?} {storage} {}", workers.isa()));
+        out
+    });
+}
+
+const SHAPE: ConvShape = ConvShape {
+    batch: 1,
+    height: 9,
+    width: 7,
+    in_channels: 5,
+    out_channels: 4,
+    kernel_height: 3,
+    kernel_width: 3,
+    stride: 1,
+    pad_top: 1,
+    pad_left: 1,
+    pad_bottom: 1,
+    pad_right: 1,
+    upsample: 1,
+    norm: None,
+    accumulate: false,
+};
+
+#[test]
+fn sizes_of_the_output() {
+    assert_eq!((SHAPE.output_height(), SHAPE.output_width()), (9, 7));
+    let up = ConvShape { upsample: 2, ..SHAPE };
+    assert_eq!((up.output_height(), up.output_width()), (18, 14));
+    // The VAE encoder's downsampling: zeros below and to the right only.
+    let down = ConvShape { height: 8, width: 8, stride: 2, pad_top: 0, pad_left: 0, ..SHAPE };
+    assert_eq!((down.output_height(), down.output_width()), (4, 4));
+}
+
+#[test]
+fn kernels_strides_and_pads_match_the_reference() {
+    let storages = [StorageType::F32, StorageType::F16, StorageType::BF16];
+    for storage in storages {
+        check(SHAPE, storage, true);
+        check(ConvShape { batch: 2, upsample: 2, ..SHAPE }, storage, false);
+    }
+    let bf16 = StorageType::BF16;
+    check(ConvShape { stride: 2, pad_top: 0, pad_left: 0, ..SHAPE }, bf16, true);
+    let flat = ConvShape { kernel_height: 1, kernel_width: 4, pad_top: 0, ..SHAPE };
+    check(ConvShape { pad_bottom: 0, pad_right: 3, ..flat }, bf16, true);
+    check(ConvShape { in_channels: 1, out_channels: 1, height: 1, width: 1, ..SHAPE }, bf16, true);
+}
+
+#[test]
+fn many_blocks_and_tasks_match_the_reference() {
+    let wide = ConvShape { in_channels: 130, out_channels: 131, height: 6, ..SHAPE };
+    check(wide, StorageType::BF16, true);
+    let large = ConvShape { height: 40, width: 31, in_channels: 6, out_channels: 9, ..SHAPE };
+    check(ConvShape { batch: 2, ..large }, StorageType::F32, true);
+}
+
+#[test]
+fn a_single_tap_is_a_linear_layer() {
+    let pads = ConvShape { pad_top: 0, pad_left: 0, pad_bottom: 0, pad_right: 0, ..SHAPE };
+    let single = ConvShape { kernel_height: 1, kernel_width: 1, ..pads };
+    assert!(single.is_linear());
+    check(single, StorageType::F16, true);
+    check(ConvShape { upsample: 2, ..single }, StorageType::F16, true);
+    check(ConvShape { stride: 2, ..single }, StorageType::F16, false);
+}
+
+#[test]
+fn a_norm_before_leaves_the_zeros_around_the_picture() {
+    let norm = Some(InputNorm { groups: 5, eps: 1e-5, silu: true });
+    check(ConvShape { norm, ..SHAPE }, StorageType::F32, true);
+    check(ConvShape { norm, batch: 2, accumulate: true, ..SHAPE }, StorageType::BF16, true);
+    let plain = InputNorm { groups: 1, eps: 1e-5, silu: false };
+    check(ConvShape { norm: Some(plain), upsample: 2, ..SHAPE }, StorageType::F32, true);
+    check(ConvShape { norm: Some(plain), stride: 2, width: 70, ..SHAPE }, StorageType::F32, false);
+    let wide = ConvShape { in_channels: 140, out_channels: 50, height: 5, width: 60, ..SHAPE };
+    check(
+        ConvShape { norm: Some(InputNorm { groups: 28, ..plain }), ..wide },
+        StorageType::F16,
+        true,
+    );
+}
+
+#[test]
+fn results_are_added_to_what_is_there() {
+    let linear = ConvShape { kernel_height: 1, kernel_width: 1, pad_top: 0, pad_left: 0, ..SHAPE };
+    let linear = ConvShape { pad_bottom: 0, pad_right: 0, ..linear };
+    for shape in [SHAPE, linear, ConvShape { in_channels: 300, ..linear }] {
+        check(ConvShape { accumulate: true, ..shape }, StorageType::F32, true);
+    }
+}
+
+#[test]
+fn scratch_does_not_grow_with_the_picture() {
+    let len = |side| {
+        let shape = ConvShape { in_channels: 128, out_channels: 128, ..SHAPE };
+        conv2d_scratch_len(&ConvShape { height: side, width: side, ..shape }, 2)
+    };
+    assert_eq!(len(256), len(4096));
+}

@@ -1,0 +1,116 @@
+//! Activations as signed bytes, for products with quantised weights.
+//!
+//! Each 32 features of a row share a scale, their largest magnitude over 127, so that a value is off by at most that
+//! magnitude over 254. A row depends on nothing else.
+//!
+//! A block is [`block_words`] words: eight of four bytes each, the scale, and for each of the weight's scales among
+//! these 32 what its offset or minimum is multiplied with.
+
+use super::simd::{Lanes, per_isa};
+use super::unpack::Form;
+
+/// Features that share a scale.
+pub(super) const BLOCK: usize = 32;
+
+/// Where in a block its scale is.
+pub(super) const SCALE_WORD: usize = BLOCK / 4;
+
+/// Below this magnitude all of a block are taken as zero: the reciprocal of its scale would overflow.
+const MAGNITUDE_MIN: f32 = 1e-35;
+
+/// Words of a block for weights of a form.
+pub(super) const fn block_words(form: Form) -> usize {
+    SCALE_WORD + 1 + form.scales
+}
+
+per_isa! {
+    /// Quantises one row, the concatenation of `parts`, into as many blocks as it fills.
+    ///
+    /// The last words of a block are, for each group that shares a scale of the weight: the sum of its bytes times minus
+    /// the form's offset, as an integer; or, with minima, the sum of its quantised values as a float.
+    pub(super) fn quantise_row<L>(parts: &[&[f32]], form: Form, row: &mut [u32]) {
+        let mut values = Concatenated { parts, part: 0, at: 0 };
+        for block in row.chunks_exact_mut(block_words(form)) {
+            let mut buffer = [0.0; BLOCK];
+            values.take(&mut buffer);
+            quantise_block::<L>(&buffer, form, block);
+        }
+    }
+}
+
+/// Values that lie in several slices, one after the other.
+struct Concatenated<'a> {
+    parts: &'a [&'a [f32]],
+    part: usize,
+    at: usize,
+}
+
+impl Concatenated<'_> {
+    #[inline(always)]
+    fn take(&mut self, block: &mut [f32; BLOCK]) {
+        // Nearly always: a copy of known length is a few instructions.
+        if let Some(values) = self.parts[self.part][self.at..].first_chunk::<BLOCK>() {
+            *block = *values;
+            self.skip(BLOCK);
+            return;
+        }
+        let mut buffer = &mut block[..];
+        while !buffer.is_empty() {
+            let rest = &self.parts[self.part][self.at..];
+            let count = rest.len().min(buffer.len());
+            let (now, later) = buffer.split_at_mut(count);
+            now.copy_from_slice(&rest[..count]);
+            self.skip(count);
+            buffer = later;
+        }
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, count: usize) {
+        self.at += count;
+        if self.at == self.parts[self.part].len() {
+            (self.part, self.at) = (self.part + 1, 0);
+        }
+    }
+}
+
+#[inline(always)]
+fn quantise_block<L: Lanes>(values: &[f32; BLOCK], form: Form, block: &mut [u32]) {
+    /// Adding this rounds to the nearest whole number, which is then in the low bits.
+    const ROUNDING: f32 = 12_582_912.0;
+    // Magnitudes compare as their bits do, and what is not finite is above all others.
+    let mut largest = [0u32; BLOCK];
+    for (magnitude, value) in largest.iter_mut().zip(values) {
+        *magnitude = value.abs().to_bits();
+    }
+    for half in [16, 8, 4, 2, 1] {
+        for at in 0..half {
+            largest[at] = largest[at].max(largest[at + half]);
+        }
+    }
+    let largest = f32::from_bits(largest[0]);
+    let (scale, inverse) = if largest < MAGNITUDE_MIN {
+        (0.0, 0.0)
+    } else if largest.is_finite() {
+        (largest / 127.0, 127.0 / largest)
+    } else {
+        (f32::NAN, 0.0)
+    };
+    let mut bytes = [0i8; BLOCK];
+    for (byte, value) in bytes.iter_mut().zip(values) {
+        *byte = (value * inverse + ROUNDING).to_bits() as i8;
+    }
+    for (word, four) in block.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(four.map(|byte| byte as u8));
+    }
+    block[SCALE_WORD] = scale.to_bits();
+    let group = BLOCK / form.scales;
+    for (word, bytes) in block[SCALE_WORD + 1..].iter_mut().zip(bytes.chunks_exact(group)) {
+        let sum: i32 = bytes.iter().map(|&byte| i32::from(byte)).sum();
+        *word = if form.has_minimum {
+            (scale * sum as f32).to_bits()
+        } else {
+            (-i32::from(form.offset) * sum) as u32
+        };
+    }
+}

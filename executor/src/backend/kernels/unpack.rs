@@ -1,0 +1,220 @@
+//! Quantised weights as unsigned bytes with scales: the common form of all types that are multiplied as integers.
+//!
+//! A weight is `scale · (q - offset)` or `scale · q - minimum`, with `q` an unsigned byte and one scale for each
+//! 16 or 32 of a row. Layouts are those of `ggml-common.h` and `ggml-quants.c`.
+
+use protocol::StorageType;
+
+use super::simd::{Isa, per_isa};
+use crate::weights::float::f32_of_f16;
+
+/// How a type's numbers stand for weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Form {
+    /// Subtracted from each number.
+    pub(super) offset: u8,
+    /// Scales for each 32 numbers: 1 or 2.
+    pub(super) scales: usize,
+    /// Whether each scale comes with a minimum that is subtracted.
+    pub(super) has_minimum: bool,
+}
+
+impl Form {
+    /// The form of a type, if its products are formed with integers.
+    pub(super) fn of(storage: StorageType) -> Option<Form> {
+        let form = |offset, scales, has_minimum| Some(Form { offset, scales, has_minimum });
+        match storage {
+            StorageType::Q8_0 => form(128, 1, false),
+            StorageType::Q4_0 => form(8, 1, false),
+            StorageType::Q5_0 => form(16, 1, false),
+            StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {
+                form(0, 1, true)
+            }
+            StorageType::Q6K => form(32, 2, false),
+            _ => None,
+        }
+    }
+}
+
+/// Takes whole blocks apart: `numbers` one for each element, `scales` and `minima` for each 16 or 32, as the type's
+/// [`Form`] says. Minima are negated.
+///
+/// # Panics
+/// If the type has no form, or the lengths do not fit.
+pub(super) fn unpack(
+    isa: Isa,
+    storage: StorageType,
+    bytes: &[u8],
+    numbers: &mut [u8],
+    scales: &mut [f32],
+    minima: &mut [f32],
+) {
+    let form = Form::of(storage).expect("a type of integers");
+    assert_eq!(bytes.len() as u64, storage.bytes(numbers.len() as u64).0);
+    assert_eq!(scales.len(), numbers.len() / 32 * form.scales, "scales");
+    assert!(!form.has_minimum || minima.len() == scales.len(), "minima");
+    match storage {
+        StorageType::Q8_0 => q8_0(isa, bytes, numbers, scales),
+        StorageType::Q4_0 => q4_0(isa, bytes, numbers, scales),
+        StorageType::Q4_1 => q4_1(isa, bytes, numbers, scales, minima),
+        StorageType::Q5_0 => q5_0(isa, bytes, numbers, scales),
+        StorageType::Q5_1 => q5_1(isa, bytes, numbers, scales, minima),
+        StorageType::Q4K => q4_k(isa, bytes, numbers, scales, minima),
+        StorageType::Q5K => q5_k(isa, bytes, numbers, scales, minima),
+        _ => q6_k(isa, bytes, numbers, scales),
+    }
+}
+
+#[inline(always)]
+fn half(bytes: &[u8], at: usize) -> f32 {
+    f32_of_f16(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// The low halves of 16 bytes, then the high ones.
+#[inline(always)]
+fn nibbles(packed: &[u8; 16], numbers: &mut [u8; 32]) {
+    for (at, byte) in packed.iter().enumerate() {
+        numbers[at] = byte & 0xf;
+        numbers[at + 16] = byte >> 4;
+    }
+}
+
+/// Adds the fifth bits of 32 numbers.
+#[inline(always)]
+fn fifth_bits(bits: &[u8], numbers: &mut [u8; 32]) {
+    let bits = u32::from_le_bytes([bits[0], bits[1], bits[2], bits[3]]);
+    for (at, number) in numbers.iter_mut().enumerate() {
+        *number |= ((bits >> at & 1) << 4) as u8;
+    }
+}
+
+per_isa! {
+    fn q8_0<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
+        let blocks = bytes.as_chunks::<34>().0.iter().zip(numbers.as_chunks_mut::<32>().0).zip(scales);
+        for ((block, numbers), scale) in blocks {
+            *scale = half(block, 0);
+            numbers.iter_mut().zip(&block[2..]).for_each(|(number, byte)| *number = byte ^ 0x80);
+        }
+    }
+}
+
+per_isa! {
+    fn q4_0<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
+        let blocks = bytes.as_chunks::<18>().0.iter().zip(numbers.as_chunks_mut::<32>().0).zip(scales);
+        for ((block, numbers), scale) in blocks {
+            *scale = half(block, 0);
+            nibbles(block.last_chunk().expect("18 bytes"), numbers);
+        }
+    }
+}
+
+per_isa! {
+    fn q4_1<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32], minima: &mut [f32]) {
+        let blocks = bytes.as_chunks::<20>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
+        for ((block, numbers), (scale, minimum)) in blocks.zip(scales.iter_mut().zip(minima)) {
+            (*scale, *minimum) = (half(block, 0), half(block, 2));
+            nibbles(block.last_chunk().expect("20 bytes"), numbers);
+        }
+    }
+}
+
+per_isa! {
+    fn q5_0<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
+        let blocks = bytes.as_chunks::<22>().0.iter().zip(numbers.as_chunks_mut::<32>().0).zip(scales);
+        for ((block, numbers), scale) in blocks {
+            *scale = half(block, 0);
+            nibbles(block.last_chunk().expect("22 bytes"), numbers);
+            fifth_bits(&block[2..6], numbers);
+        }
+    }
+}
+
+per_isa! {
+    fn q5_1<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32], minima: &mut [f32]) {
+        let blocks = bytes.as_chunks::<24>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
+        for ((block, numbers), (scale, minimum)) in blocks.zip(scales.iter_mut().zip(minima)) {
+            (*scale, *minimum) = (half(block, 0), half(block, 2));
+            nibbles(block.last_chunk().expect("24 bytes"), numbers);
+            fifth_bits(&block[4..8], numbers);
+        }
+    }
+}
+
+/// Scales and negated minima of eight groups of 32, of six bits each in 12 bytes.
+#[inline(always)]
+fn k_scales(block: &[u8], scales: &mut [f32; 8], minima: &mut [f32; 8]) {
+    let (scale, minimum) = (half(block, 0), -half(block, 2));
+    let packed = &block[4..16];
+    for group in 0..8 {
+        let (s, m) = if group < 4 {
+            (packed[group] & 63, packed[group + 4] & 63)
+        } else {
+            (
+                packed[group + 4] & 0xf | packed[group - 4] >> 6 << 4,
+                packed[group + 4] >> 4 | packed[group] >> 6 << 4,
+            )
+        };
+        (scales[group], minima[group]) = (scale * f32::from(s), minimum * f32::from(m));
+    }
+}
+
+per_isa! {
+    fn q4_k<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32], minima: &mut [f32]) {
+        let scales = scales.as_chunks_mut::<8>().0.iter_mut().zip(minima.as_chunks_mut::<8>().0);
+        let blocks = bytes.as_chunks::<144>().0.iter().zip(numbers.as_chunks_mut::<256>().0);
+        for ((block, numbers), (scales, minima)) in blocks.zip(scales) {
+            k_scales(block, scales, minima);
+            let packed = block[16..].as_chunks::<32>().0;
+            for (packed, numbers) in packed.iter().zip(numbers.as_chunks_mut::<64>().0) {
+                for (at, byte) in packed.iter().enumerate() {
+                    numbers[at] = byte & 0xf;
+                    numbers[at + 32] = byte >> 4;
+                }
+            }
+        }
+    }
+}
+
+per_isa! {
+    fn q5_k<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32], minima: &mut [f32]) {
+        let scales = scales.as_chunks_mut::<8>().0.iter_mut().zip(minima.as_chunks_mut::<8>().0);
+        let blocks = bytes.as_chunks::<176>().0.iter().zip(numbers.as_chunks_mut::<256>().0);
+        for ((block, numbers), (scales, minima)) in blocks.zip(scales) {
+            k_scales(block, scales, minima);
+            let high: &[u8; 32] = block[16..].first_chunk().expect("176 bytes");
+            let packed = block[48..].as_chunks::<32>().0;
+            for (pair, (packed, numbers)) in
+                packed.iter().zip(numbers.as_chunks_mut::<64>().0).enumerate()
+            {
+                for (at, byte) in packed.iter().enumerate() {
+                    let high = high[at] >> (2 * pair);
+                    numbers[at] = byte & 0xf | (high & 1) << 4;
+                    numbers[at + 32] = byte >> 4 | (high >> 1 & 1) << 4;
+                }
+            }
+        }
+    }
+}
+
+per_isa! {
+    fn q6_k<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
+        let blocks = bytes.as_chunks::<210>().0.iter().zip(numbers.as_chunks_mut::<256>().0);
+        for ((block, numbers), scales) in blocks.zip(scales.as_chunks_mut::<16>().0) {
+            let scale = half(block, 208);
+            for (value, &stored) in scales.iter_mut().zip(&block[192..208]) {
+                *value = scale * f32::from(stored as i8);
+            }
+            let low = block[..128].as_chunks::<64>().0;
+            let high = block[128..192].as_chunks::<32>().0;
+            for ((low, high), numbers) in low.iter().zip(high).zip(numbers.as_chunks_mut::<128>().0) {
+                for at in 0..32 {
+                    let (first, second, high) = (low[at], low[at + 32], high[at]);
+                    numbers[at] = first & 0xf | (high & 3) << 4;
+                    numbers[at + 32] = second & 0xf | (high >> 2 & 3) << 4;
+                    numbers[at + 64] = first >> 4 | (high >> 4 & 3) << 4;
+                    numbers[at + 96] = second >> 4 | high >> 6 << 4;
+                }
+            }
+        }
+    }
+}
