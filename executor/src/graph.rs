@@ -11,7 +11,7 @@ mod cost;
 mod op;
 
 pub use builder::GraphBuilder;
-pub use op::{Activation, AttentionOp, ConvOp, Normalization, OP_NAMES, Op};
+pub use op::{Activation, AttentionOp, ConvNorm, ConvOp, Normalization, OP_NAMES, Op};
 
 use std::collections::BTreeSet;
 

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::profile::{
-    BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile,
+    BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile, WorkKind,
 };
-use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency};
+use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency, StorageType};
 use rayon::prelude::*;
 
 use crate::failure::bad_request;
@@ -55,7 +55,9 @@ fn component_profile(
     let graphs: Vec<Arc<Graph>> = component.variants.into_iter().map(Arc::new).collect();
     let of_kind = |kind| -> Variants {
         let attention_chunk = options.attention_chunk as usize;
-        let one = Assignment { attention_chunk, ..Assignment::on_one(&graphs[0], kind, threads) };
+        let exact_matmul = options.exact_matmul;
+        let one = Assignment::on_one(&graphs[0], kind, threads);
+        let one = Assignment { attention_chunk, exact_matmul, ..one };
         variants(&graphs, &one).expect("one device can have any graph")
     };
     let kinds: Vec<Variants> = KINDS.into_iter().map(of_kind).collect();
@@ -64,6 +66,15 @@ fn component_profile(
         .map(|(backend, variants)| BackendBytes { backend, bytes: arena_bytes(variants, 0) });
     let firsts: Vec<&Schedule> = kinds.iter().map(|variants| &variants[0]).collect();
     let (host, others) = firsts.split_first().expect("there are kinds");
+    let mut segments = host.segments(others);
+    if options.exact_matmul {
+        // What is decoded is multiplied at the speed of f32.
+        for work in segments.iter_mut().flat_map(|segment| &mut segment.work) {
+            if matches!(work.kind, WorkKind::Matmul(storage) if storage.has_integer_products()) {
+                work.kind = WorkKind::Matmul(StorageType::F32);
+            }
+        }
+    }
     ComponentProfile {
         name: component.name.to_owned(),
         phase: component.phase,
@@ -74,7 +85,7 @@ fn component_profile(
         compute: compute.collect(),
         boundary_bytes: host.graph.boundary_bytes(),
         splits_rows: splits_rows(&host.graph),
-        segments: host.segments(others),
+        segments,
     }
 }
 
@@ -107,6 +118,7 @@ pub fn sizes(
             residencies: vec![Residency::Resident; layout.segments.len()],
             threads,
             attention_chunk: options.attention_chunk as usize,
+            exact_matmul: options.exact_matmul,
         };
         let variants = variants(graphs, &assignment);
         let variants = variants.map_err(|why| bad_request(format!("{name}: {why}")))?;

@@ -3,19 +3,25 @@
 //!
 //! A model is opened from configurations and weight headers only. Its graphs say nothing of devices.
 
+pub mod source;
+
 pub mod clip;
 pub mod config;
 pub mod defaults;
 pub mod flux;
 pub mod t5;
+pub mod tokenizers;
 pub mod transformer;
 pub mod vae;
+
+pub mod describe;
+pub mod shapes;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use protocol::{Bytes, GraphOptions, JobShape, ModelDescription, Phase};
+use protocol::{Bytes, GraphOptions, JobShape, ModelDescription, ModelSource, Phase};
 
 use crate::graph::Graph;
 use crate::job::JobLayout;
@@ -23,13 +29,18 @@ use crate::tokenizer::TokenizerError;
 use crate::weights::lora::{LoraError, LoraMode, LoraSource, Loras};
 use crate::weights::{WeightFiles, WeightsError};
 
+use source::Opened;
+
 pub use flux::Flux;
 
 /// What is wrong with a model or with a job asked of it.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file that must be there is not.
-    #[error("{} has no {file}; hint: a model is a directory in diffusers format, whole", dir.display())]
+    #[error(
+        "{} has no {file}; hint: a model is a directory in diffusers format, whole, or files of its parts",
+        dir.display()
+    )]
     MissingFile {
         /// The directory looked into.
         dir: PathBuf,
@@ -73,6 +84,86 @@ pub enum ModelError {
         class: String,
         /// The classes that are known.
         known: &'static str,
+    },
+    /// Nothing was named.
+    #[error("no model is named; hint: name a directory, a file, or files of parts")]
+    NoModel,
+    /// No file gives a part.
+    #[error("no file gives {called}; hint: name one with --{flag} FILE")]
+    NoPart {
+        /// What people call the part.
+        called: &'static str,
+        /// The flag that names a file with it.
+        flag: &'static str,
+    },
+    /// A file does not hold the part that it was named for.
+    #[error(
+        "{} does not hold {called}: looked for {looked_for}, found {found}; hint: name the right file with --{flag}",
+        path.display()
+    )]
+    NotInFile {
+        /// The file.
+        path: PathBuf,
+        /// What people call the part.
+        called: &'static str,
+        /// The flag that names a file with it.
+        flag: &'static str,
+        /// Names of tensors of which each such file has one.
+        looked_for: &'static str,
+        /// What the file holds.
+        found: String,
+    },
+    /// A file whose every part comes from elsewhere.
+    #[error("{} gives nothing: {holds} of it come from other files; hint: leave one of them out", path.display())]
+    Replaced {
+        /// The file.
+        path: PathBuf,
+        /// The parts that it holds.
+        holds: String,
+    },
+    /// A file of a single part could not be opened.
+    #[error("{message}")]
+    Part {
+        /// What is wrong with it, with its path.
+        message: String,
+    },
+    /// T5's tokenizer is in none of the files.
+    #[error(
+        "no file gives T5's tokenizer; hint: name a directory that holds tokenizer_2/tokenizer.json with \
+         --tokenizer-dir, or with --t5xxl a GGUF file of T5, which has its own"
+    )]
+    NoTokenizer,
+    /// A directory of tokenizers without any.
+    #[error(
+        "{} has neither tokenizer nor tokenizer_2 in it; hint: name the directory that holds these", dir.display()
+    )]
+    NoTokenizers {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The built-in tokenizer is of another vocabulary than the text encoder.
+    #[error(
+        "{} knows {knows} tokens, CLIP-L's tokenizer has {has}; hint: name a directory that holds the text encoder's \
+         own in tokenizer/ with --tokenizer-dir",
+        path.display()
+    )]
+    OtherVocabulary {
+        /// The text encoder's file.
+        path: PathBuf,
+        /// Tokens that it knows.
+        knows: usize,
+        /// Tokens that the tokenizer may give.
+        has: usize,
+    },
+    /// Files none of which holds anything known.
+    #[error(
+        "{files}: of no known family; looked for {looked_for}; hint: name a file of a FLUX.1 model"
+    )]
+    UnknownFiles {
+        /// The files.
+        files: String,
+        /// Names of tensors, with the parts that they are of.
+        looked_for: String,
     },
     /// The weight files are at fault.
     #[error(transparent)]
@@ -125,31 +216,60 @@ enum Family {
     Flux,
 }
 
-fn family(dir: &Path, index: &config::ModelIndex) -> Result<Family, ModelError> {
-    match index.class.as_str() {
-        flux::CLASS => Ok(Family::Flux),
-        class => Err(ModelError::UnknownFamily {
-            path: dir.join(config::MODEL_INDEX),
-            class: class.to_owned(),
-            known: flux::CLASS,
-        }),
+/// The family of a directory is that of its class, the family of files that of the first that holds anything known.
+fn family(opened: &Opened) -> Result<Family, ModelError> {
+    if let Some(directory) = &opened.directory {
+        return match directory.index.class.as_str() {
+            flux::CLASS => Ok(Family::Flux),
+            class => Err(ModelError::UnknownFamily {
+                path: directory.path.join(config::MODEL_INDEX),
+                class: class.to_owned(),
+                known: flux::CLASS,
+            }),
+        };
     }
+    // A file that could not be opened is told of as a part of the only family there is. Text encoders and VAEs are
+    // common to several families, of which one's DiT may stand beside them.
+    let known = |files| !describe::called(&flux::HELD, files).is_empty();
+    let other = opened.file_of(flux::DIT_FLAG).is_some_and(|files| flux::is_other_dit(files));
+    if opened.has_faults() || !other && opened.named_files().any(|(_, files)| known(files)) {
+        return Ok(Family::Flux);
+    }
+    let files = describe::shown(opened.named_files().map(|(_, files)| files.origin()));
+    let looked_for = flux::HELD.iter().map(|part| format!("{} ({})", part.looked_for, part.called));
+    let looked_for = looked_for.collect::<Vec<_>>().join(", ");
+    Err(ModelError::UnknownFiles { files, looked_for })
 }
 
 impl Model {
-    /// Opens a diffusers directory: reads configurations and weight headers, maps the files.
-    pub fn open(dir: &Path) -> Result<Model, ModelError> {
-        let index = config::ModelIndex::read(dir)?;
-        match family(dir, &index)? {
-            Family::Flux => Ok(Model::Flux(Box::new(Flux::open(dir, &index)?))),
+    /// Opens a diffusers directory, or a file with all parts: [`Model::open_source`] of it.
+    pub fn open(path: &Path) -> Result<Model, ModelError> {
+        Model::open_source(&ModelSource::of(path.to_string_lossy()))
+    }
+
+    /// Opens a model: reads configurations and weight headers, maps the files.
+    pub fn open_source(source: &ModelSource) -> Result<Model, ModelError> {
+        let opened = Opened::open(source)?;
+        match family(&opened)? {
+            Family::Flux => Ok(Model::Flux(Box::new(Flux::open(&opened)?))),
         }
     }
 
-    /// What is in a diffusers directory, whole or not. An error only if its family cannot be told.
-    pub fn describe(dir: &Path) -> Result<ModelDescription, ModelError> {
-        let index = config::ModelIndex::read(dir)?;
-        match family(dir, &index)? {
-            Family::Flux => Ok(flux::describe(dir, &index)),
+    /// What is in a diffusers directory or a file: [`Model::describe_source`] of it.
+    pub fn describe(path: &Path) -> Result<ModelDescription, ModelError> {
+        Model::describe_source(&ModelSource::of(path.to_string_lossy()))
+    }
+
+    /// What is in a model's files, whole or not. An error only if nothing can be said of them.
+    pub fn describe_source(source: &ModelSource) -> Result<ModelDescription, ModelError> {
+        let opened = Opened::open(source)?;
+        match family(&opened) {
+            Ok(Family::Flux) => Ok(flux::describe(&opened)),
+            Err(ModelError::UnknownFiles { files, looked_for }) => {
+                let problem = ModelError::UnknownFiles { files, looked_for };
+                Ok(describe::unknown(&opened, problem.to_string()))
+            }
+            Err(error) => Err(error),
         }
     }
 

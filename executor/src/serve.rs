@@ -22,7 +22,7 @@ use protocol::check;
 use protocol::message::{Image, Progress};
 use protocol::{
     Command, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape, ModelProfile,
-    PROTOCOL_VERSION, Phase, Plan, UsageReport,
+    ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
 };
 
 use crate::backend::{CancelFlag, SUPPORTED};
@@ -132,7 +132,7 @@ impl Executor {
         match command {
             Command::Hello { version } => self.hello(version),
             Command::Inspect { model } => {
-                Ok(Event::Inspected(Box::new(Model::describe(Path::new(&model))?)))
+                Ok(Event::Inspected(Box::new(Model::describe_source(&model)?)))
             }
             Command::Measure { model, job, options, threads } => {
                 self.measure(&model, &job, &options, threads)
@@ -187,7 +187,7 @@ impl Executor {
 
     fn measure(
         &mut self,
-        model: &str,
+        model: &ModelSource,
         job: &JobShape,
         options: &GraphOptions,
         threads: u32,

@@ -19,9 +19,13 @@ use tokenizers::TruncationDirection;
 pub use error::TokenizerError;
 use files::{TokenizerConfig, read_capped};
 
+use crate::weights::GgufKeys;
+
+mod builtin;
 mod clip;
 mod error;
 mod files;
+mod unigram;
 
 /// Longest text that is encoded, in UTF-8 bytes: far beyond what 512 tokens can hold.
 pub const TEXT_BYTES_MAX: Bytes = Bytes::kib(64);
@@ -98,12 +102,36 @@ impl Tokenizer {
     pub fn open(directory: &Path, kind: TokenizerKind) -> Result<Tokenizer, TokenizerError> {
         let config = TokenizerConfig::read(directory)?;
         let document = directory.join("tokenizer.json");
-        let mut inner = match read_capped(&document, VOCABULARY_FILE_BYTES_MAX)? {
+        let inner = match read_capped(&document, VOCABULARY_FILE_BYTES_MAX)? {
             Some(bytes) => guarded(|| tokenizers::Tokenizer::from_bytes(&bytes))
                 .map_err(|message| TokenizerError::Malformed { path: document, message })?,
             None if kind == TokenizerKind::Clip => clip::build(directory, &config)?,
             None => return Err(TokenizerError::missing_unigram(directory)),
         };
+        Tokenizer::checked(inner, kind, &config, directory)
+    }
+
+    /// The tokenizer of every published CLIP-L, which is built into the program.
+    pub fn clip() -> Tokenizer {
+        builtin::clip().expect("the tables are whole")
+    }
+
+    /// The tokenizer that a GGUF file of a text encoder holds, if it is a unigram model; the path is for messages.
+    ///
+    /// # Errors
+    /// Tables that are incomplete or contradict each other.
+    pub fn of_gguf(keys: GgufKeys<'_>, path: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
+        unigram::from_gguf(keys, path)
+    }
+
+    /// Finds the special tokens, which must be there and be used; the directory is for messages.
+    fn checked(
+        inner: tokenizers::Tokenizer,
+        kind: TokenizerKind,
+        config: &TokenizerConfig,
+        directory: &Path,
+    ) -> Result<Tokenizer, TokenizerError> {
+        let mut inner = inner;
         // A document may carry the settings of its last use; here each call says what it wants.
         inner.with_padding(None);
         inner

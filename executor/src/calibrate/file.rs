@@ -5,17 +5,26 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use protocol::{Bytes, Failure, StorageType};
+use protocol::{Failure, StorageType};
 
 use crate::backend::CancelFlag;
 use crate::failure::{bad_request, internal};
-use crate::weights::{Dtype, WeightFiles};
+use crate::weights::WeightFiles;
 
 /// Tensors that are only read, of as many bytes as a matrix of a large DiT has.
 pub const BULK_TENSORS: usize = 6;
 
 /// Their shape, in bf16: 16 MiB.
 pub const BULK_SHAPE: [usize; 2] = [2048, 4096];
+
+/// How the file begins: GGUF, as safetensors has no quantised types (`docs/gguf.md` of ggml).
+const MAGIC: [u8; 4] = *b"GGUF";
+
+/// The version of GGUF that is written.
+const VERSION: u32 = 3;
+
+/// Where tensors begin, in bytes: a multiple of this (`GGUF_DEFAULT_ALIGNMENT` of `gguf.h`).
+const ALIGNMENT: usize = 32;
 
 /// Bytes that are written between two looks at the cancel flag.
 const PART_BYTES: usize = 1 << 20;
@@ -26,7 +35,7 @@ const SYNC_BYTES: usize = 16 << 20;
 /// Names that are tried before it is said that there is no free one.
 const NAMES_MAX: u32 = 100;
 
-/// A safetensors file without a name.
+/// A GGUF file without a name.
 pub struct WeightFile {
     file: File,
 }
@@ -41,8 +50,7 @@ impl WeightFile {
     pub fn write(directory: &Path, cancel: &CancelFlag) -> Result<WeightFile, Failure> {
         let mut file = nameless(directory).map_err(|cause| unwritable(directory, &cause))?;
         let (header, data_bytes) = header();
-        let head = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
-        file.write_all(&head).map_err(|cause| unwritable(directory, &cause))?;
+        file.write_all(&header).map_err(|cause| unwritable(directory, &cause))?;
         let part = part();
         let mut written = 0;
         while written < data_bytes {
@@ -87,26 +95,43 @@ fn nameless(directory: &Path) -> io::Result<File> {
     Err(io::Error::from(io::ErrorKind::AlreadyExists))
 }
 
-/// The header's text, and how many bytes of tensors follow it.
-fn header() -> (String, usize) {
+/// The header, and how many bytes of tensors follow it.
+fn header() -> (Vec<u8>, usize) {
     let mut tensors = super::work::weights();
     let bulk = (0..BULK_TENSORS).map(|n| (bulk_name(n), StorageType::BF16, BULK_SHAPE.to_vec()));
     tensors.extend(bulk);
+    let mut header = MAGIC.to_vec();
+    header.extend(VERSION.to_le_bytes());
+    header.extend((tensors.len() as u64).to_le_bytes());
+    header.extend(0u64.to_le_bytes()); // keys
     let mut end = 0;
-    let entry = |(name, storage, shape): (String, StorageType, Vec<usize>)| {
-        let begin = end;
-        end += Bytes((shape.iter().product::<usize>() * storage.element_bytes()) as u64).as_usize();
-        let dtype = Dtype::of_storage(storage);
-        format!(
-            r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#
-        )
-    };
-    let entries: Vec<String> = tensors.into_iter().map(entry).collect();
-    (format!("{{{}}}", entries.join(",")), end)
+    for (name, storage, shape) in tensors {
+        header.extend((name.len() as u64).to_le_bytes());
+        header.extend(name.as_bytes());
+        header.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().rev().for_each(|&side| header.extend((side as u64).to_le_bytes()));
+        header.extend(type_number(storage).to_le_bytes());
+        header.extend((end as u64).to_le_bytes());
+        let bytes = storage.bytes(shape.iter().product::<usize>() as u64).as_usize();
+        end += bytes.next_multiple_of(ALIGNMENT);
+    }
+    header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
+    (header, end)
+}
+
+/// The number of a type that is measured (`enum ggml_type` of `ggml.h`).
+fn type_number(storage: StorageType) -> u32 {
+    match storage {
+        StorageType::F32 => 0,
+        StorageType::F16 => 1,
+        StorageType::Q8_0 => 8,
+        StorageType::BF16 => 30,
+        other => unreachable!("{other} is not measured"),
+    }
 }
 
 /// What is repeated in the file: half precision numbers of magnitude 0.5 to 2, of either sign, in f16 and in bf16; and
-/// so in f32. Numbers that are not normal would be computed with at another speed.
+/// so in f32, and so are the scales of blocks. Numbers that are not normal would be computed with at another speed.
 fn part() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let next = |_| {

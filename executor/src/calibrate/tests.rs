@@ -43,14 +43,14 @@ fn kinds(speeds: &MeasuredSpeeds) -> Vec<WorkKind> {
 
 #[test]
 fn host_storage_and_devices_are_measured() {
-    use StorageType::{BF16, F16, F32};
+    use StorageType::{BF16, F16, F32, Q8_0};
     let mut unable = device("virtual1", Bytes::mib(8));
     if let DeviceBackend::Virtual { unsupported, link_bytes_per_s, .. } = &mut unable.backend {
         unsupported.extend(["Conv2d", "AdaLayerNorm"].map(str::to_owned));
         *link_bytes_per_s = 4e6;
     }
     let answer = measured(&[device("virtual0", Bytes::mib(1)), unable]).unwrap();
-    let products = [F32, F16, BF16].map(WorkKind::Matmul);
+    let products = [F32, F16, BF16, Q8_0].map(WorkKind::Matmul);
     let some = [&products[..], &[WorkKind::Attention]].concat();
     let all = [&some[..], &[WorkKind::Convolution]].concat();
     assert_eq!(kinds(&answer.host), all);

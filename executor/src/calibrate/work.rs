@@ -16,8 +16,9 @@ use crate::weights::WeightsError;
 /// A measurement that takes so long is long enough: a hundred times what waking a thread takes.
 const SECONDS_ENOUGH: f64 = 0.02;
 
-/// Types that products are measured with.
-const STORAGES: [StorageType; 3] = [StorageType::F32, StorageType::F16, StorageType::BF16];
+/// Types that products are measured with; Q8_0 stands for all that are multiplied as integers.
+const STORAGES: [StorageType; 4] =
+    [StorageType::F32, StorageType::F16, StorageType::BF16, StorageType::Q8_0];
 
 /// Rows and features, both in and out, of a product.
 const PRODUCTS: [[usize; 2]; 5] = [[16, 64], [64, 256], [128, 512], [256, 1024], [512, 1536]];

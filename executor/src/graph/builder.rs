@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::op::{Activation, AttentionOp, ConvOp, Normalization, Op};
+use super::op::{Activation, AttentionOp, ConvNorm, ConvOp, Normalization, Op};
 use super::{ElementType, Graph, Node, Port, Segment, Value, ValueId, Weight, WeightId};
 use crate::weights::lora::LinearAdapter;
 use crate::weights::{WeightFiles, WeightsError};
@@ -303,14 +303,44 @@ impl<'a> GraphBuilder<'a> {
 
     /// Convolution with `prefix.weight` `[out, in, kernel, kernel]` and `prefix.bias`.
     pub fn conv2d(&mut self, x: ValueId, prefix: &str, out: usize, op: ConvOp) -> Built {
+        assert!(op.norm.is_none(), "a norm has weights");
+        self.convolve(None, x, (prefix, out), op, vec![])
+    }
+
+    /// As [`GraphBuilder::conv2d`] of x normalised with `norm_prefix.weight` and `norm_prefix.bias`; added to `sum`, if there
+    /// is one.
+    pub fn norm_conv2d(
+        &mut self,
+        sum: Option<ValueId>,
+        x: ValueId,
+        (norm_prefix, norm): (&str, ConvNorm),
+        prefix: (&str, usize),
+        op: ConvOp,
+    ) -> Built {
+        let scale_and_shift = self.scale_and_shift(x, norm_prefix)?;
+        self.convolve(sum, x, prefix, ConvOp { norm: Some(norm), ..op }, scale_and_shift)
+    }
+
+    fn convolve(
+        &mut self,
+        sum: Option<ValueId>,
+        x: ValueId,
+        (prefix, out): (&str, usize),
+        op: ConvOp,
+        norm: Vec<WeightId>,
+    ) -> Built {
         let mut shape = self.shape(x).to_vec(); // [batch, height, width, channels]
         let weight =
             self.weight(&format!("{prefix}.weight"), &[out, shape[3], op.kernel, op.kernel])?;
         let bias = self.weight(&format!("{prefix}.bias"), &[out])?;
+        let narrow = op.is_of_pixels() && op.norm.is_none() && sum.is_none() && 2 * out <= shape[3];
         shape[1] = op.output_side(shape[1]);
         shape[2] = op.output_side(shape[2]);
         shape[3] = out;
-        Ok(self.node(Op::Conv2d(op), vec![x], vec![weight, bias], &shape))
+        assert!(sum.is_none_or(|sum| self.shape(sum) == shape), "sums have one shape");
+        let op = ConvOp { accumulate: sum.is_some(), narrow, ..op };
+        let weights = [weight, bias].into_iter().chain(norm).collect();
+        Ok(self.node(Op::Conv2d(op), sum.into_iter().chain([x]).collect(), weights, &shape))
     }
 
     fn scale_and_shift(&mut self, x: ValueId, prefix: &str) -> Result<Vec<WeightId>, WeightsError> {

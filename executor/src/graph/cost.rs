@@ -49,7 +49,8 @@ impl Graph {
                 4.0 * elements * keys
             }
             Op::Conv2d(conv) => {
-                let channels = self.value(node.inputs[0]).features();
+                let input = node.inputs.last().expect("a convolution has an input");
+                let channels = self.value(*input).features();
                 2.0 * elements * (conv.kernel * conv.kernel * channels) as f64
             }
             Op::ScaledAdd { .. } => self.value(node.inputs[1]).elements() as f64,

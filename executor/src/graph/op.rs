@@ -65,7 +65,8 @@ pub enum Op {
     },
     /// Sines and cosines of x `[batch]`, as `[batch, features]`.
     Sinusoid,
-    /// Convolution of NHWC values with weights `[out, in, kernel, kernel]` and bias `[out]`.
+    /// Convolution of the last input, NHWC, with weights `[out, in, kernel, kernel]` and bias `[out]`; with a norm before it,
+    /// also that one's scale and shift `[in]`. Where it accumulates, the first of two inputs is added to the result.
     Conv2d(ConvOp),
 }
 
@@ -132,13 +133,45 @@ pub struct ConvOp {
     pub pad_before: usize,
     /// Zeros below and to the right.
     pub pad_after: usize,
+    /// The normalisation of the input, which is done without a result of its own.
+    pub norm: Option<ConvNorm>,
+    /// Whether the result is added to another value, in whose place it may stand.
+    pub accumulate: bool,
+    /// Whether it takes at most half of a pixel's features of that pixel alone: then the result may stand in the input's
+    /// place.
+    pub narrow: bool,
+}
+
+/// A group normalisation before a convolution.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ConvNorm {
+    /// Number of groups.
+    pub groups: usize,
+    /// Added to the variance.
+    pub eps: f32,
+    /// Whether SiLU follows.
+    pub silu: bool,
 }
 
 impl ConvOp {
     /// A convolution whose padding keeps the size.
     pub const fn same(kernel: usize) -> ConvOp {
         let pad = (kernel - 1) / 2;
-        ConvOp { kernel, upsample: 1, stride: 1, pad_before: pad, pad_after: pad }
+        ConvOp {
+            kernel,
+            upsample: 1,
+            stride: 1,
+            pad_before: pad,
+            pad_after: pad,
+            norm: None,
+            accumulate: false,
+            narrow: false,
+        }
+    }
+
+    /// Whether output pixels are functions of the input pixels in the same places.
+    pub fn is_of_pixels(&self) -> bool {
+        [self.kernel, self.upsample, self.stride] == [1; 3] && self.pad_before + self.pad_after == 0
     }
 
     /// Length of a side of the output.
@@ -205,14 +238,14 @@ impl Op {
             | Op::GatedAdd { .. }
             | Op::ScaledAdd { .. }
             | Op::Rope { .. } => true,
+            Op::Conv2d(conv) => conv.accumulate || conv.narrow,
             Op::Embedding
             | Op::Linear(_)
             | Op::Attention(_)
             | Op::RelativePositionBias { .. }
             | Op::ConcatTokens
             | Op::SliceTokens { .. }
-            | Op::Sinusoid
-            | Op::Conv2d(_) => false,
+            | Op::Sinusoid => false,
         }
     }
 }

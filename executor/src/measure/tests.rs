@@ -66,11 +66,12 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
     use protocol::StorageType::{BF16, Q8_0};
     use protocol::profile::WorkKind;
     let model = model();
-    let measured = |weights_as| {
-        let options = GraphOptions { weights_as, ..GraphOptions::default() };
+    let measured = |weights_as, exact_matmul| {
+        let options = GraphOptions { weights_as, exact_matmul, ..GraphOptions::default() };
         profile(&model, &JOB, &options, 2).unwrap()
     };
-    let [stored, blocks] = [measured(None), measured(Some(Q8_0))];
+    let [stored, blocks] = [measured(None, false), measured(Some(Q8_0), false)];
+    let exact = measured(Some(Q8_0), true);
     let graphs = model.graphs(&JOB, &GraphOptions::default()).unwrap();
     for ((stored, blocks), graph) in stored.components.iter().zip(&blocks.components).zip(&graphs) {
         let tensors = graph.variants[0].weights.iter().map(|weight| weight.tensor);
@@ -84,10 +85,14 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
             .sum();
         assert_eq!(blocks.tensor_bytes, Bytes(expected), "{}", stored.name);
         assert!(blocks.tensor_bytes < stored.tensor_bytes, "{}", stored.name);
-        assert_eq!(blocks.compute, stored.compute, "{}: arenas hold no weights", stored.name);
         assert_eq!(blocks.cached_bytes, Bytes::ZERO);
         let of_segments = blocks.segments.iter().flat_map(|segment| &segment.storage);
         assert_eq!(of_segments.map(|entry| entry.bytes).sum::<Bytes>(), Bytes(expected));
+    }
+    for (stored, exact) in stored.components.iter().zip(&exact.components) {
+        assert_eq!(exact.compute, stored.compute, "{}: arenas hold no weights", stored.name);
+        let mut work = exact.segments.iter().flat_map(|segment| &segment.work);
+        assert!(!work.any(|work| work.kind == WorkKind::Matmul(Q8_0)), "computed as f32");
     }
     let dit = &blocks.components[2];
     let kinds = dit.segments.iter().flat_map(|segment| &segment.work).map(|work| work.kind);

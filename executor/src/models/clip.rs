@@ -3,6 +3,8 @@
 //! Names: published checkpoints put everything under `text_model.`; those written by transformers 5
 //! leave the prefix out.
 
+pub mod single;
+
 use std::path::Path;
 
 use serde::Deserialize;

@@ -2,7 +2,9 @@
 
 mod describe;
 mod lora;
+mod names;
 mod parts;
+mod single;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +13,8 @@ use protocol::profile::JobDefaults;
 use protocol::{Bytes, GraphOptions, JobShape, Phase};
 
 use super::clip::ClipConfig;
-use super::config::{Limits, ModelIndex};
+use super::config::Limits;
+use super::source::{Opened, Part};
 use super::t5::T5Config;
 use super::transformer::TransformerConfig;
 use super::vae::VaeConfig;
@@ -23,7 +26,10 @@ use crate::sampler::FlowMatchConfig;
 use crate::tokenizer::Tokenizer;
 use crate::weights::WeightFiles;
 
-use parts::{Part, Parts};
+use parts::Parts;
+
+pub use names::is_other_dit;
+pub use parts::HELD;
 
 pub use describe::describe;
 
@@ -35,6 +41,9 @@ pub const CLASS: &str = "FluxPipeline";
 
 /// The component names, in the order in which they run; the first one only in a job that starts from a picture.
 pub const COMPONENTS: [&str; 5] = ["vae_encoder", "clip", "t5", "dit", "vae"];
+
+/// The flag that names a file with the DiT.
+pub const DIT_FLAG: &str = parts::TRANSFORMER.flag;
 
 /// Pixels of a packed latent token along a side, in latent cells (`FluxPipeline._pack_latents`).
 pub const PATCH: usize = 2;
@@ -59,18 +68,22 @@ pub struct Flux {
 }
 
 impl Flux {
-    /// Opens a directory whose model index was read already; whatever is wrong with any part is an error.
-    pub fn open(dir: &Path, index: &ModelIndex) -> Result<Flux, ModelError> {
-        Flux::from_parts(dir, Parts::read(dir, index))
+    /// Opens a source whose files are open already; whatever is wrong with any part is an error.
+    pub fn open(opened: &Opened) -> Result<Flux, ModelError> {
+        parts::check_used(opened)?;
+        Flux::from_parts(opened, Parts::read(opened))
     }
 
-    fn from_parts(dir: &Path, parts: Parts) -> Result<Flux, ModelError> {
+    fn from_parts(opened: &Opened, parts: Parts) -> Result<Flux, ModelError> {
         let Parts { clip, t5, transformer, vae, tokenizers: [first, second], sampler } = parts;
         let (clip, t5, transformer, vae) = (clip?, t5?, transformer?, vae?);
-        check_widths(dir, &clip.config, &t5.config, &transformer.config, &vae.config)?;
+        check_widths(&clip, &t5, &transformer, &vae)?;
         let tokenizers = Arc::new([first?, second?]);
         let sampler = sampler?;
-        let defaults = defaults::read(dir, family_defaults(transformer.config.guidance_embeds))?;
+        let mut defaults = family_defaults(transformer.config.guidance_embeds);
+        if let Some(directory) = &opened.directory {
+            defaults = defaults::read(&directory.path, defaults)?;
+        }
         let changed_bytes = Bytes::ZERO;
         Ok(Flux { clip, t5, transformer, vae, tokenizers, sampler, defaults, changed_bytes })
     }
@@ -282,18 +295,17 @@ impl Flux {
 
 /// The parts must fit: what one gives, the next takes.
 fn check_widths(
-    dir: &Path,
-    clip: &ClipConfig,
-    t5: &T5Config,
-    transformer: &TransformerConfig,
-    vae: &VaeConfig,
+    clip: &Part<ClipConfig>,
+    t5: &Part<T5Config>,
+    transformer: &Part<TransformerConfig>,
+    vae: &Part<VaeConfig>,
 ) -> Result<(), ModelError> {
-    let path = dir.join("transformer").join("config.json");
-    let limits = Limits::of(&path);
+    let limits = Limits::of(&transformer.path);
+    let dit = &transformer.config;
     for (name, takes, gives) in [
-        ("pooled_projection_dim", transformer.pooled_projection_dim, clip.hidden_size),
-        ("joint_attention_dim", transformer.joint_attention_dim, t5.d_model),
-        ("in_channels", transformer.in_channels, PATCH * PATCH * vae.latent_channels),
+        ("pooled_projection_dim", dit.pooled_projection_dim, clip.config.hidden_size),
+        ("joint_attention_dim", dit.joint_attention_dim, t5.config.d_model),
+        ("in_channels", dit.in_channels, PATCH * PATCH * vae.config.latent_channels),
     ] {
         limits
             .holds(takes == gives, || format!("{name} is {takes}, the other parts give {gives}"))?;

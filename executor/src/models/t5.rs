@@ -1,5 +1,7 @@
 //! The T5 v1.1 encoder: bidirectional transformer without scaling of scores, with a bias by distance.
 
+pub mod single;
+
 use std::path::Path;
 
 use serde::Deserialize;

@@ -18,7 +18,11 @@ const EPS: f32 = 1e-6;
 const SINUSOID_FEATURES: usize = 256;
 
 /// Feed-forward width over residual width (`FluxTransformerBlock`, `FluxSingleTransformerBlock`).
-const MLP_RATIO: usize = 4;
+pub const MLP_RATIO: usize = 4;
+
+/// The last modulation by Black Forest Labs' name, of whose halves the first shifts and the second scales, and by
+/// diffusers', the other way round (`AdaLayerNormContinuous`).
+pub const LAST_MODULATION: (&str, &str) = ("final_layer.adaLN_modulation.1", "norm_out.linear");
 
 /// `transformer/config.json`. Absent keys have the class defaults.
 #[derive(Debug, Clone, Deserialize)]
@@ -45,7 +49,8 @@ pub struct TransformerConfig {
     pub axes_dims_rope: [usize; 3],
 }
 
-fn axes() -> [usize; 3] {
+/// Those of every published model of the class.
+pub fn axes() -> [usize; 3] {
     [16, 56, 56]
 }
 
@@ -124,9 +129,13 @@ impl TransformerConfig {
         b.segment("proj_out");
         let joint = joint.expect("a configuration has at least one single block");
         let image = b.slice_tokens(joint, text_tokens, image_tokens);
-        // Chunks of `norm_out` are (scale, shift), the other way round than in the blocks (`AdaLayerNormContinuous`).
-        let modulation = b.linear(&[emb], "norm_out.linear", 2 * hidden, Activation::None)?;
-        let image = b.ada_layer_norm(image, modulation, 1, 0, EPS);
+        let (shift_first, scale_first) = LAST_MODULATION;
+        let (name, shift, scale) = match files.tensor(&format!("{shift_first}.weight")) {
+            Some(_) => (shift_first, 0, 1),
+            None => (scale_first, 1, 0),
+        };
+        let modulation = b.linear(&[emb], name, 2 * hidden, Activation::None)?;
+        let image = b.ada_layer_norm(image, modulation, shift, scale, EPS);
         let velocity = b.linear(&[image], "proj_out", self.in_channels, Activation::None)?;
         b.output("velocity", velocity);
         Ok(b.finish())

@@ -2,6 +2,7 @@
 //!
 //! One picture, or one tile of it, at a time: memory does not grow with the batch.
 
+pub mod single;
 pub mod tiles;
 
 use std::path::Path;
@@ -10,7 +11,9 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{Limits, WIDTH_MAX};
-use crate::graph::{Activation, AttentionOp, ConvOp, ElementType, Graph, GraphBuilder, ValueId};
+use crate::graph::{
+    Activation, AttentionOp, ConvNorm, ConvOp, ElementType, Graph, GraphBuilder, ValueId,
+};
 use crate::weights::{WeightFiles, WeightsError};
 
 /// Added to the variance of each group (`Decoder`, `UNetMidBlock2D`).
@@ -153,8 +156,8 @@ impl VaeConfig {
             }
         }
         b.segment("conv_out");
-        x = b.group_norm(x, "decoder.conv_norm_out", self.norm_num_groups, EPS, true)?;
-        x = b.conv2d(x, "decoder.conv_out", self.out_channels, CONV3)?;
+        let norm = ("decoder.conv_norm_out", self.norm());
+        x = b.norm_conv2d(None, x, norm, ("decoder.conv_out", self.out_channels), CONV3)?;
         b.output("image", x);
         Ok(b.finish())
     }
@@ -194,8 +197,8 @@ impl VaeConfig {
         x = self.middle(&mut b, x, "encoder.mid_block", innermost)?; // [1, height, width, innermost]
         b.segment("conv_out");
         let moments = 2 * self.latent_channels;
-        x = b.group_norm(x, "encoder.conv_norm_out", self.norm_num_groups, EPS, true)?;
-        x = b.conv2d(x, "encoder.conv_out", moments, CONV3)?;
+        let norm = ("encoder.conv_norm_out", self.norm());
+        x = b.norm_conv2d(None, x, norm, ("encoder.conv_out", moments), CONV3)?;
         if self.use_quant_conv {
             x = b.conv2d(x, "quant_conv", moments, CONV1)?;
         }
@@ -224,14 +227,20 @@ impl VaeConfig {
         name: &str,
         channels: usize,
     ) -> Result<ValueId, WeightsError> {
-        let h = b.group_norm(x, &format!("{name}.norm1"), self.norm_num_groups, EPS, true)?;
-        let h = b.conv2d(h, &format!("{name}.conv1"), channels, CONV3)?;
-        let h = b.group_norm(h, &format!("{name}.norm2"), self.norm_num_groups, EPS, true)?;
-        let h = b.conv2d(h, &format!("{name}.conv2"), channels, CONV3)?;
+        let norm = self.norm();
+        let (norm1, norm2) = (format!("{name}.norm1"), format!("{name}.norm2"));
+        let (conv1, conv2) = (format!("{name}.conv1"), format!("{name}.conv2"));
+        let h = b.norm_conv2d(None, x, (&norm1, norm), (&conv1, channels), CONV3)?;
+        // After `conv1`, so that its result may take the place of x.
         let same = b.shape(x)[3] == channels;
         let x =
             if same { x } else { b.conv2d(x, &format!("{name}.conv_shortcut"), channels, CONV1)? };
-        Ok(b.add(h, x))
+        b.norm_conv2d(Some(x), h, (&norm2, norm), (&conv2, channels), CONV3)
+    }
+
+    /// What stands before most convolutions.
+    fn norm(&self) -> ConvNorm {
+        ConvNorm { groups: self.norm_num_groups, eps: EPS, silu: true }
     }
 
     /// One head over all positions of the picture, which NHWC holds as rows already.

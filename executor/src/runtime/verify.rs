@@ -108,6 +108,7 @@ fn assignment(plan: &Plan, component: &ComponentPlan) -> Result<Assignment, Fail
         residencies: component.segments.iter().map(|segment| segment.residency).collect(),
         threads: plan.host.threads as usize,
         attention_chunk: plan.options.attention_chunk as usize,
+        exact_matmul: plan.options.exact_matmul,
     })
 }
 

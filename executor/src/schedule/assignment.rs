@@ -32,6 +32,8 @@ pub struct Assignment {
     pub threads: usize,
     /// Queries that one worker attends with at a time.
     pub attention_chunk: usize,
+    /// Whether products with quantised weights are formed in f32.
+    pub exact_matmul: bool,
 }
 
 impl Assignment {
@@ -45,6 +47,7 @@ impl Assignment {
             residencies: vec![Residency::Resident; segments],
             threads,
             attention_chunk: protocol::plan::ATTENTION_CHUNK as usize,
+            exact_matmul: false,
         }
     }
 

@@ -3,11 +3,10 @@
 //! Sizes are asked of a model whose weights LoRA has not touched yet: what changing them takes is counted,
 //! nothing is changed before a plan is loaded.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use protocol::plan::Lora;
-use protocol::{Failure, GraphOptions, Plan};
+use protocol::{Failure, GraphOptions, ModelSource, Plan};
 
 use crate::backend::CancelFlag;
 use crate::failure::internal;
@@ -20,25 +19,29 @@ const NAMED_KEYS_MAX: usize = 4;
 /// Opened models.
 #[derive(Default)]
 pub struct Opened {
-    base: Option<(String, Arc<Model>)>,
+    base: Option<(ModelSource, Arc<Model>)>,
     adapted: Option<Adapted>,
 }
 
 struct Adapted {
-    model: String,
+    model: ModelSource,
     files: Vec<Lora>,
     loras: Loras,
 }
 
 impl Opened {
     /// A model for questions about its sizes.
-    pub fn sized(&mut self, path: &str, options: &GraphOptions) -> Result<Arc<Model>, Failure> {
-        let base = self.base(path)?;
+    pub fn sized(
+        &mut self,
+        source: &ModelSource,
+        options: &GraphOptions,
+    ) -> Result<Arc<Model>, Failure> {
+        let base = self.base(source)?;
         if options.loras.is_empty() {
             return Ok(base);
         }
         let mode = |component: &str| is_runtime(options, component).then_some(LoraMode::Runtime);
-        let loras = self.loras(path, &base, options)?;
+        let loras = self.loras(source, &base, options)?;
         Ok(Arc::new(base.with_loras(loras, &mode, &|| false)?))
     }
 
@@ -62,40 +65,44 @@ impl Opened {
     }
 
     /// What the user should know of a request's LoRA files.
-    pub fn notices(&mut self, path: &str, options: &GraphOptions) -> Result<Vec<String>, Failure> {
+    pub fn notices(
+        &mut self,
+        source: &ModelSource,
+        options: &GraphOptions,
+    ) -> Result<Vec<String>, Failure> {
         if options.loras.is_empty() {
             return Ok(Vec::new());
         }
-        let base = self.base(path)?;
-        Ok(notices(self.loras(path, &base, options)?.report()))
+        let base = self.base(source)?;
+        Ok(notices(self.loras(source, &base, options)?.report()))
     }
 
     /// The model as its files are, opened once for several questions about it.
-    fn base(&mut self, path: &str) -> Result<Arc<Model>, Failure> {
+    fn base(&mut self, source: &ModelSource) -> Result<Arc<Model>, Failure> {
         if let Some((opened, model)) = &self.base
-            && opened == path
+            && opened == source
         {
             return Ok(Arc::clone(model));
         }
-        let model = Arc::new(Model::open(Path::new(path))?);
-        self.base = Some((path.to_owned(), Arc::clone(&model)));
+        let model = Arc::new(Model::open_source(source)?);
+        self.base = Some((source.clone(), Arc::clone(&model)));
         self.adapted = None;
         Ok(model)
     }
 
     fn loras(
         &mut self,
-        path: &str,
+        source: &ModelSource,
         base: &Model,
         options: &GraphOptions,
     ) -> Result<&Loras, Failure> {
-        let known = |adapted: &Adapted| adapted.model == path && adapted.files == options.loras;
+        let known = |adapted: &Adapted| adapted.model == *source && adapted.files == options.loras;
         if !self.adapted.as_ref().is_some_and(known) {
             let sources = options.loras.iter();
             let sources = sources
                 .map(|lora| LoraSource { path: lora.path.clone().into(), weight: lora.weight });
             let loras = base.open_loras(&sources.collect::<Vec<_>>())?;
-            let (model, files) = (path.to_owned(), options.loras.clone());
+            let (model, files) = (source.clone(), options.loras.clone());
             self.adapted = Some(Adapted { model, files, loras });
         }
         Ok(&self.adapted.as_ref().expect("it was just opened").loras)

@@ -1,4 +1,5 @@
-//! CLIP's tokenizer from `vocab.json` and `merges.txt`, for directories without `tokenizer.json`.
+//! CLIP's tokenizer from `vocab.json` and `merges.txt`, for directories without `tokenizer.json`, and for files that
+//! come without a tokenizer.
 //!
 //! The text is brought into NFC, runs of white space become one blank, letters become small; it is
 //! split into words by CLIP's pattern, and each word's bytes are merged in the order of
@@ -46,8 +47,20 @@ pub(super) fn build(
     ) else {
         return Err(TokenizerError::missing_bpe(directory));
     };
-    let vocabulary: HashMap<String, u32> = parse_json(&vocabulary_path, &vocabulary)?;
-    let merges = parse_merges(&merges_path, &merges, &vocabulary)?;
+    build_of(directory, &vocabulary, &merges, config)
+}
+
+/// Builds the tokenizer of these files' content; the directory is for messages.
+pub(super) fn build_of(
+    directory: &Path,
+    vocabulary: &[u8],
+    merges: &[u8],
+    config: &TokenizerConfig,
+) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let vocabulary_path = directory.join("vocab.json");
+    let merges_path = directory.join("merges.txt");
+    let vocabulary: HashMap<String, u32> = parse_json(&vocabulary_path, vocabulary)?;
+    let merges = parse_merges(&merges_path, merges, &vocabulary)?;
 
     let named = |token: &Option<SpecialToken>, default: &str| {
         token.clone().unwrap_or_else(|| SpecialToken::Text(default.to_owned()))

@@ -36,6 +36,16 @@ impl TokenizerConfig {
         }
     }
 
+    /// One that names these special tokens, and nothing else.
+    pub(super) fn with_tokens(end: &str, pad: &str) -> TokenizerConfig {
+        let token = |text: &str| Some(SpecialToken::Text(text.to_owned()));
+        TokenizerConfig {
+            eos_token: token(end),
+            pad_token: token(pad),
+            ..TokenizerConfig::default()
+        }
+    }
+
     /// `model_max_length` where it is a number of tokens that can be meant.
     pub(super) fn max_length(&self) -> Option<usize> {
         let believable = 1.0..=SEQUENCE_LENGTH_MAX as f64;

@@ -83,6 +83,99 @@ fn every_reference_text_has_its_ids() {
     }
 }
 
+#[test]
+fn the_built_in_tokenizer_has_the_ids_of_every_published_clip() {
+    let golden: BTreeMap<String, Vec<GoldenText>> = golden_json("clip_full.tokens.json");
+    let tokenizer = Tokenizer::clip();
+    assert_eq!((tokenizer.vocabulary_size(), tokenizer.max_length()), (49_408, Some(77)));
+    for GoldenText { text, ids, ids_no_special } in golden.values().flatten() {
+        assert_eq!(&tokenizer.ids(text).unwrap(), ids, "{text:?}");
+        assert_eq!(&tokenizer.ids_without_specials(text).unwrap(), ids_no_special, "{text:?}");
+    }
+    assert_eq!(golden.values().flatten().count(), 36);
+}
+
+/// A copy of the reference T5 in GGUF, some of its bytes in other places.
+fn unigram(change: impl FnOnce(&mut Vec<u8>)) -> Result<Option<Tokenizer>, TokenizerError> {
+    let mut bytes = fs::read(format!("{FIXTURES}/gguf/flux_single_t5-Q8_0.gguf")).unwrap();
+    change(&mut bytes);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), bytes).unwrap();
+    let files = crate::weights::WeightFiles::open_file(file.path()).unwrap();
+    Tokenizer::of_gguf(files.gguf_keys().unwrap(), file.path())
+}
+
+/// Where the value of a key begins, behind the type and, of arrays, their elements' type and number.
+fn value_at(bytes: &[u8], key: &str, before: usize) -> usize {
+    let found = bytes.windows(key.len()).position(|window| window == key.as_bytes());
+    found.expect("the key is there") + key.len() + before
+}
+
+#[test]
+fn a_gguf_file_gives_the_ids_of_its_models_tokenizer() {
+    let golden: BTreeMap<String, Vec<GoldenText>> = golden_json("flux_single.tokens.json");
+    let tokenizer = unigram(|_| {}).unwrap().expect("it has one");
+    assert_eq!((tokenizer.eos_id(), tokenizer.pad_id(), tokenizer.vocabulary_size()), (1, 0, 1000));
+    assert_eq!(golden["tokenizer_2"].len(), 36);
+    for GoldenText { text, ids, ids_no_special } in &golden["tokenizer_2"] {
+        assert_eq!(&tokenizer.ids(text).unwrap(), ids, "{text:?}");
+        assert_eq!(&tokenizer.ids_without_specials(text).unwrap(), ids_no_special, "{text:?}");
+    }
+}
+
+#[test]
+fn tables_of_a_gguf_file_that_contradict_each_other_are_refused() {
+    type Change = fn(&mut Vec<u8>);
+    let faults: [(Change, &str); 5] = [
+        (
+            |bytes| {
+                let at = value_at(bytes, "tokenizer.ggml.scores", 16);
+                bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+            },
+            "a token's score is NaN",
+        ),
+        (
+            |bytes| {
+                let at = value_at(bytes, "tokenizer.ggml.eos_token_id", 4);
+                bytes[at..at + 4].copy_from_slice(&1008_u32.to_le_bytes());
+            },
+            "its eos_token_id is beyond its 1008 tokens",
+        ),
+        (
+            |bytes| {
+                let at = value_at(bytes, "tokenizer.ggml.unknown_token_i", 0);
+                bytes[at] = b'x';
+            },
+            "it has no tokenizer.ggml.unknown_token_id",
+        ),
+        (
+            // The trie's length, beyond the map.
+            |bytes| {
+                let at = value_at(bytes, "tokenizer.ggml.precompiled_charsmap", 16);
+                bytes[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+            },
+            "charsmap",
+        ),
+        (
+            |bytes| {
+                let at = value_at(bytes, "tokenizer.ggml.unknown_token_id", 4);
+                bytes[at..at + 4].copy_from_slice(&1007_u32.to_le_bytes());
+            },
+            "",
+        ),
+    ];
+    for (change, says) in faults {
+        let Err(error) = unigram(change) else { panic!("{says}: it is taken") };
+        let TokenizerError::Malformed { message, .. } = &error else { panic!("{error}") };
+        assert!(message.contains(says), "{message}");
+    }
+    let other = unigram(|bytes| {
+        let at = value_at(bytes, "tokenizer.ggml.model", 12);
+        bytes[at] = b'x';
+    });
+    assert!(matches!(other, Ok(None)), "a tokenizer of another kind is none of T5's");
+}
+
 #[derive(Deserialize)]
 struct FluxCases {
     cases: Vec<FluxCase>,

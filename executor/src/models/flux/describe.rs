@@ -1,26 +1,25 @@
-//! What is in a FLUX.1 directory, and all that is wrong with it at once.
-
-use std::path::Path;
+//! What is in a FLUX.1 model's files, and all that is wrong with them at once.
 
 use protocol::profile::{ComponentDescription, StorageBytes};
 use protocol::{Bytes, ModelDescription, StorageType};
 
-use super::parts::{Part, Parts};
-use super::{FAMILY, Flux, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defaults};
+use super::parts::Parts;
+use super::{FAMILY, Flux, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defaults, parts};
 use crate::graph::Graph;
 use crate::models::ModelError;
-use crate::models::config::ModelIndex;
+use crate::models::describe;
+use crate::models::source::{Opened, Part};
 use crate::models::vae::VaeConfig;
 use crate::weights::WeightsError;
 
-/// Describes a directory whose model index was read already. Parts that cannot be opened stand among the
-/// problems; so does what a graph misses in a part's files.
-pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
-    let parts = Parts::read(dir, index);
+/// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a graph misses in a
+/// part's files.
+pub fn describe(opened: &Opened) -> ModelDescription {
+    let parts = Parts::read(opened);
     let mut problems = Vec::new();
     if let (Ok(clip), Ok(t5), Ok(dit), Ok(vae)) =
         (&parts.clip, &parts.t5, &parts.transformer, &parts.vae)
-        && let Err(error) = check_widths(dir, &clip.config, &t5.config, &dit.config, &vae.config)
+        && let Err(error) = check_widths(clip, t5, dit, vae)
     {
         problems.push(error.with_causes());
     }
@@ -43,19 +42,21 @@ pub fn describe(dir: &Path, index: &ModelIndex) -> ModelDescription {
     let others = parts.tokenizers.iter().map(|tokenizer| tokenizer.as_ref().err());
     let others = others.chain([parts.sampler.as_ref().err()]);
     problems.extend(others.flatten().map(|error| error.with_causes()));
+    problems.extend(parts::check_used(opened).err().map(|error| error.with_causes()));
     let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
     let guidance_embeds = parts.transformer.as_ref().is_ok_and(|dit| dit.config.guidance_embeds);
 
     let mut defaults = family_defaults(guidance_embeds);
-    match Flux::from_parts(dir, parts) {
+    match Flux::from_parts(opened, parts) {
         Ok(model) => defaults = model.defaults,
-        // Each part is right by itself, yet the model's defaults are not.
+        // Each part is right by itself, yet the model is not.
         Err(error) if problems.is_empty() => problems.push(error.with_causes()),
         Err(_) => {}
     }
     ModelDescription {
-        model: dir.to_string_lossy().into_owned(),
+        model: opened.source.clone(),
         family: FAMILY.to_owned(),
+        files: describe::files(opened, &parts::HELD),
         components,
         defaults,
         side_multiple_pixels: multiple as u32,
@@ -79,7 +80,7 @@ fn component<C>(
     let graph = graph(part).map_err(|error| format!("{name}: {error}"))?;
     let tensors = || graph.weights.iter().map(|weight| &weight.tensor);
     let tensor_bytes: Bytes = tensors().map(|tensor| tensor.size()).sum();
-    let storage = [StorageType::F32, StorageType::F16, StorageType::BF16]
+    let storage = StorageType::ALL
         .into_iter()
         .map(|storage| StorageBytes {
             storage,

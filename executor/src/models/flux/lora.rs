@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use super::Flux;
-use super::parts::Part;
+use super::names::{BLOCKS, DOUBLE_LAYERS, LAST_MODULATION, OUTER_LAYERS, SINGLE_LAYERS};
 use crate::graph::Graph;
 use crate::models::ModelError;
+use crate::models::source::Part;
 use crate::weights::lora::{ComponentNames, LoraMode, LoraNames, LoraSource, Loras};
 use crate::weights::{TensorRef, WeightFiles};
 
@@ -32,42 +33,6 @@ const CLIP_PREFIXES: [&str; 5] =
 /// SD3.
 const T5_PREFIXES: [&str; 5] =
     ["", "text_encoder_2_", "lora_te2_", "lora_te3_", "text_encoders_t5xxl_transformer_"];
-
-/// Layers of a double block by both names, and those of a single block (diffusers,
-/// `scripts/convert_flux_to_diffusers.py`).
-const DOUBLE_LAYERS: [(&str, &[&str]); 10] = [
-    ("img_mod.lin", &["norm1.linear"]),
-    ("txt_mod.lin", &["norm1_context.linear"]),
-    ("img_attn.qkv", &["attn.to_q", "attn.to_k", "attn.to_v"]),
-    ("txt_attn.qkv", &["attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"]),
-    ("img_attn.proj", &["attn.to_out.0"]),
-    ("txt_attn.proj", &["attn.to_add_out"]),
-    ("img_mlp.0", &["ff.net.0.proj"]),
-    ("img_mlp.2", &["ff.net.2"]),
-    ("txt_mlp.0", &["ff_context.net.0.proj"]),
-    ("txt_mlp.2", &["ff_context.net.2"]),
-];
-const SINGLE_LAYERS: [(&str, &[&str]); 3] = [
-    ("modulation.lin", &["norm.linear"]),
-    ("linear1", &["attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"]),
-    ("linear2", &["proj_out"]),
-];
-
-/// Layers outside of blocks.
-const OUTER_LAYERS: [(&str, &str); 9] = [
-    ("img_in", "x_embedder"),
-    ("txt_in", "context_embedder"),
-    ("time_in.in_layer", "time_text_embed.timestep_embedder.linear_1"),
-    ("time_in.out_layer", "time_text_embed.timestep_embedder.linear_2"),
-    ("guidance_in.in_layer", "time_text_embed.guidance_embedder.linear_1"),
-    ("guidance_in.out_layer", "time_text_embed.guidance_embedder.linear_2"),
-    ("vector_in.in_layer", "time_text_embed.text_embedder.linear_1"),
-    ("vector_in.out_layer", "time_text_embed.text_embedder.linear_2"),
-    ("final_layer.linear", "proj_out"),
-];
-
-/// The last modulation, by both names: (shift, scale) there, (scale, shift) in diffusers.
-const LAST_MODULATION: (&str, &str) = ("final_layer.adaLN_modulation.1", "norm_out.linear");
 
 impl Flux {
     /// Opens LoRA files and matches them with this model's weights.
@@ -114,17 +79,16 @@ impl Flux {
         for (alias, module) in OUTER_LAYERS {
             names.alias(alias, &[module.to_owned()]);
         }
-        names.alias_with_halves_swapped(LAST_MODULATION.0, LAST_MODULATION.1);
+        // One of the two is the layer's own name, the other stands for its halves the other way round.
+        let (bfl, diffusers) = LAST_MODULATION;
+        names.alias_with_halves_swapped(bfl, diffusers);
+        names.alias_with_halves_swapped(diffusers, bfl);
+        let [double, single] = BLOCKS;
         let blocks = [
-            ("double_blocks", "transformer_blocks", dit.config.num_layers, &DOUBLE_LAYERS[..]),
-            (
-                "single_blocks",
-                "single_transformer_blocks",
-                dit.config.num_single_layers,
-                &SINGLE_LAYERS[..],
-            ),
+            (double, dit.config.num_layers, &DOUBLE_LAYERS[..]),
+            (single, dit.config.num_single_layers, &SINGLE_LAYERS[..]),
         ];
-        for (alias_block, block, count, layers) in blocks {
+        for ((alias_block, block), count, layers) in blocks {
             for index in 0..count {
                 for (alias, modules) in layers {
                     let own = modules.iter().map(|module| format!("{block}.{index}.{module}"));

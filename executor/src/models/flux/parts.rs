@@ -1,30 +1,17 @@
-//! The parts of a FLUX.1 directory, each read on its own, so that a damaged one does not hide the others.
+//! The parts of a FLUX.1 model, each read on its own, so that a damaged one does not hide the others.
 
-use std::path::Path;
-use std::sync::Arc;
-
-use serde::de::DeserializeOwned;
-
+use super::{names, single};
 use crate::models::ModelError;
 use crate::models::clip::ClipConfig;
-use crate::models::config::{ModelIndex, read_part, read_text};
+use crate::models::config::read_text;
+use crate::models::describe::{self, Held};
+use crate::models::source::{Directory, Kind, Opened, Part};
 use crate::models::t5::T5Config;
 use crate::models::transformer::TransformerConfig;
 use crate::models::vae::VaeConfig;
+use crate::models::{clip, t5, tokenizers, vae};
 use crate::sampler::FlowMatchConfig;
-use crate::tokenizer::{Tokenizer, TokenizerKind};
-use crate::weights::WeightFiles;
-
-/// A part of the model: its configuration and weights.
-#[derive(Clone)]
-pub struct Part<C> {
-    /// The class that the model index names.
-    pub class: String,
-    /// Its configuration, checked.
-    pub config: C,
-    /// Its weights, mapped.
-    pub files: Arc<WeightFiles>,
-}
+use crate::tokenizer::Tokenizer;
 
 /// All parts, or what is wrong with each.
 pub struct Parts {
@@ -46,66 +33,121 @@ pub struct Parts {
 const TRANSFORMERS_STEM: &str = "model";
 const DIFFUSERS_STEM: &str = "diffusion_pytorch_model";
 
+/// CLIP-L.
+pub const CLIP: Kind<ClipConfig> = Kind {
+    called: "CLIP-L",
+    flag: "clip-l",
+    folder: "text_encoder",
+    class: "CLIPTextModel",
+    stem: TRANSFORMERS_STEM,
+    looked_for: clip::single::LOOKED_FOR,
+    check: ClipConfig::check,
+    single: clip::single::single,
+};
+
+/// T5-XXL.
+pub const T5: Kind<T5Config> = Kind {
+    called: "T5",
+    flag: "t5xxl",
+    folder: "text_encoder_2",
+    class: "T5EncoderModel",
+    stem: TRANSFORMERS_STEM,
+    looked_for: t5::single::LOOKED_FOR,
+    check: T5Config::check,
+    single: t5::single::single,
+};
+
+/// The DiT.
+pub const TRANSFORMER: Kind<TransformerConfig> = Kind {
+    called: "the DiT",
+    flag: "diffusion-model",
+    folder: "transformer",
+    class: "FluxTransformer2DModel",
+    stem: DIFFUSERS_STEM,
+    looked_for: names::LOOKED_FOR,
+    check: TransformerConfig::check,
+    single: single::transformer,
+};
+
+/// The VAE.
+pub const VAE: Kind<VaeConfig> = Kind {
+    called: "the VAE",
+    flag: "vae",
+    folder: "vae",
+    class: "AutoencoderKL",
+    stem: DIFFUSERS_STEM,
+    looked_for: vae::single::LOOKED_FOR,
+    check: VaeConfig::check,
+    single: single::vae,
+};
+
+/// All kinds, and how files that hold them are known.
+pub const HELD: [Held; 4] = [
+    CLIP.held("clip", clip::single::is_in),
+    T5.held("t5", t5::single::is_in),
+    TRANSFORMER.held("dit", |files| names::convention(files).is_some()),
+    VAE.held("vae", vae::single::is_in),
+];
+
+/// An error if the model is a file that gives nothing, as all that it holds was named otherwise.
+pub fn check_used(opened: &Opened) -> Result<(), ModelError> {
+    let Some(files) = &opened.file else { return Ok(()) };
+    let own = |flag| opened.parts.iter().any(|(named, _)| *named == flag);
+    let mut held = HELD.iter().filter(|part| (part.is_in)(files)).peekable();
+    if held.peek().is_none() || held.any(|part| !own(part.flag)) {
+        return Ok(());
+    }
+    let holds = describe::called(&HELD, files).join(" and ");
+    Err(ModelError::Replaced { path: files.origin().to_owned(), holds })
+}
+
 impl Parts {
     /// Reads all parts.
-    pub fn read(dir: &Path, index: &ModelIndex) -> Parts {
-        let reader = Reader { dir, index };
-        let tokenizer = |folder: &str, kind| Ok(Tokenizer::open(&dir.join(folder), kind)?);
+    pub fn read(opened: &Opened) -> Parts {
+        let transformer = opened.part(&TRANSFORMER, &HELD);
+        let sampler = sampler(opened, &transformer);
+        let clip = opened.part(&CLIP, &HELD);
         Parts {
-            clip: reader.part(
-                "text_encoder",
-                "CLIPTextModel",
-                TRANSFORMERS_STEM,
-                ClipConfig::check,
-            ),
-            t5: reader.part("text_encoder_2", "T5EncoderModel", TRANSFORMERS_STEM, T5Config::check),
-            transformer: reader.part(
-                "transformer",
-                "FluxTransformer2DModel",
-                DIFFUSERS_STEM,
-                TransformerConfig::check,
-            ),
-            vae: reader.part("vae", "AutoencoderKL", DIFFUSERS_STEM, VaeConfig::check),
+            t5: opened.part(&T5, &HELD),
+            vae: opened.part(&VAE, &HELD),
             tokenizers: [
-                tokenizer("tokenizer", TokenizerKind::Clip),
-                tokenizer("tokenizer_2", TokenizerKind::T5),
+                tokenizers::clip(opened, clip.as_ref().ok()),
+                tokenizers::t5(opened, T5.flag),
             ],
-            sampler: reader.sampler(),
+            clip,
+            transformer,
+            sampler,
         }
     }
 }
 
-struct Reader<'a> {
-    dir: &'a Path,
-    index: &'a ModelIndex,
+/// The directory's sampler, unless the DiT is a file's and embeds guidance where the directory's does not, or the
+/// other way round: then, and without a directory, the published one for such a DiT.
+fn sampler(
+    opened: &Opened,
+    transformer: &Result<Part<TransformerConfig>, ModelError>,
+) -> Result<FlowMatchConfig, ModelError> {
+    let is_file = opened.file_of(TRANSFORMER.flag).is_some();
+    let of_file = transformer.as_ref().ok().filter(|_| is_file);
+    let embeds = of_file.map(|dit| dit.config.guidance_embeds);
+    if let Some(directory) = &opened.directory {
+        let known = TRANSFORMER.known(directory).map(|config| config.guidance_embeds);
+        if known.is_none() || embeds.is_none() || known == embeds {
+            return directory_sampler(directory);
+        }
+    }
+    // What is wrong with the DiT is told once, and not here.
+    Ok(single::sampler(embeds.unwrap_or(false)))
 }
 
-impl Reader<'_> {
-    fn part<C: DeserializeOwned>(
-        &self,
-        name: &str,
-        class: &str,
-        stem: &str,
-        check: impl Fn(&C, &Path) -> Result<(), ModelError>,
-    ) -> Result<Part<C>, ModelError> {
-        let class = self.index.part(name, &[class])?;
-        let (path, config) = read_part::<C>(self.dir, name)?;
-        check(&config, &path)?;
-        let files = Arc::new(WeightFiles::open(&self.dir.join(name), &[stem])?);
-        Ok(Part { class, config, files })
+fn directory_sampler(directory: &Directory) -> Result<FlowMatchConfig, ModelError> {
+    directory.index.part("scheduler", &["FlowMatchEulerDiscreteScheduler"])?;
+    let file = "scheduler/scheduler_config.json";
+    let path = directory.path.join(file);
+    if !path.is_file() {
+        let (dir, file) = (directory.path.clone(), file.to_owned());
+        return Err(ModelError::MissingFile { dir, file });
     }
-
-    fn sampler(&self) -> Result<FlowMatchConfig, ModelError> {
-        self.index.part("scheduler", &["FlowMatchEulerDiscreteScheduler"])?;
-        let file = "scheduler/scheduler_config.json";
-        let path = self.dir.join(file);
-        if !path.is_file() {
-            return Err(ModelError::MissingFile {
-                dir: self.dir.to_owned(),
-                file: file.to_owned(),
-            });
-        }
-        FlowMatchConfig::parse(&read_text(&path)?)
-            .map_err(|error| ModelError::Config { path, message: error.to_string() })
-    }
+    FlowMatchConfig::parse(&read_text(&path)?)
+        .map_err(|error| ModelError::Config { path, message: error.to_string() })
 }
