@@ -18,7 +18,7 @@ use planner::policy::pins::Pin;
 use planner::policy::{Objective, Policy};
 use planner::solve::{Problem, places, solve, wanted};
 use protocol::plan::MappingPolicy;
-use protocol::{GraphOptions, JobShape, LayoutBytes, ModelProfile};
+use protocol::{GraphOptions, JobShape, LayoutBytes, ModelProfile, ModelSource};
 
 /// Repetitions of each measurement.
 const REPETITIONS: usize = 9;
@@ -104,11 +104,12 @@ fn run(
 ) {
     let max_vram = planner::budget::VramCaps::parse(max_vram).expect("a good cap");
     let policy = Policy { max_vram, optimize, ..Policy::default() };
+    let source = ModelSource::default();
     let mut problem = Problem {
         inventory,
         budgets: policy.budgets(inventory).expect("budgets"),
         unusable: vec![None; inventory.devices.len()],
-        model: "",
+        model: &source,
         profile,
         job,
         objective: optimize,

@@ -94,7 +94,8 @@ impl Calibration {
         let (Some(store), true) = (&self.store, self.learns && !lessons.is_empty()) else {
             return Ok(false);
         };
-        store.update(&self.machine, |content| content.learn(&plan.model, &lessons))?;
+        let model = plan.model.to_string();
+        store.update(&self.machine, |content| content.learn(&model, &lessons))?;
         Ok(true)
     }
 

@@ -6,6 +6,7 @@ mod generate;
 mod given;
 mod inspect;
 mod interrupt;
+mod model;
 mod placement;
 mod plan;
 mod setup;

@@ -6,7 +6,9 @@ mod measured;
 use protocol::message::VerifiedBytes;
 use protocol::plan::MappingPolicy;
 use protocol::profile::JobDefaults;
-use protocol::{Bytes, Command, DeviceId, Event, GraphOptions, JobShape, ModelDescription, Plan};
+use protocol::{
+    Bytes, Command, DeviceId, Event, GraphOptions, JobShape, ModelDescription, ModelSource, Plan,
+};
 
 use crate::inventory::Inventory;
 use crate::policy::pins::{PinError, Pins};
@@ -127,8 +129,8 @@ impl DoesNotFit {
 /// What is planned for.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Path of the model.
-    pub model: String,
+    /// Where the model is.
+    pub model: ModelSource,
     /// Width and height must be multiples of this.
     pub side_multiple_pixels: u32,
     /// The sizes asked for.
@@ -168,8 +170,11 @@ pub struct FailedDevice {
 }
 
 /// Asks the executor what is in a model.
-pub fn inspect(session: &mut Session, model: &str) -> Result<ModelDescription, SessionError> {
-    let command = Command::Inspect { model: model.to_owned() };
+pub fn inspect(
+    session: &mut Session,
+    model: &ModelSource,
+) -> Result<ModelDescription, SessionError> {
+    let command = Command::Inspect { model: model.clone() };
     session.ask("Inspect", command, |event| match event {
         Event::Inspected(description) => Ok(*description),
         other => Err(other),

@@ -65,6 +65,8 @@ pub struct Wishes {
     pub lora: Option<Vec<String>>,
     /// `--no-prefetch`.
     pub no_prefetch: Option<bool>,
+    /// `--exact-matmul`.
+    pub exact_matmul: Option<bool>,
 }
 
 /// A wish that cannot be read.
@@ -115,6 +117,8 @@ pub struct Policy {
     pub loras: Vec<LoraWish>,
     /// Whether weights may be on their way before their phase.
     pub prefetch: bool,
+    /// Whether products with quantised weights are formed in f32.
+    pub exact_matmul: bool,
 }
 
 impl Wishes {
@@ -137,6 +141,7 @@ impl Wishes {
             mmap_policy: or(self.mmap_policy, &below.mmap_policy),
             lora: self.lora.or_else(|| below.lora.clone()),
             no_prefetch: self.no_prefetch.or(below.no_prefetch),
+            exact_matmul: self.exact_matmul.or(below.exact_matmul),
         }
     }
 }
@@ -170,6 +175,7 @@ impl Policy {
                 .unwrap_or_default(),
             loras: parse_loras(wishes.lora.as_deref().unwrap_or_default())?,
             prefetch: !wishes.no_prefetch.unwrap_or(false),
+            exact_matmul: wishes.exact_matmul.unwrap_or(false),
         })
     }
 

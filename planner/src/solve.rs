@@ -25,7 +25,8 @@ use std::sync::Arc;
 
 use protocol::plan::MappingPolicy;
 use protocol::{
-    BackendKind, Bytes, DeviceId, GraphOptions, JobShape, ModelProfile, Placement, Plan, Residency,
+    BackendKind, Bytes, DeviceId, GraphOptions, JobShape, ModelProfile, ModelSource, Placement,
+    Plan, Residency,
 };
 
 pub use candidates::{Wanted, places, wanted};
@@ -48,8 +49,8 @@ pub struct Problem<'a> {
     pub budgets: Budgets,
     /// For each device, why it is not used unless it is named, if so.
     pub unusable: Vec<Option<String>>,
-    /// Path of the model.
-    pub model: &'a str,
+    /// Where the model is.
+    pub model: &'a ModelSource,
     /// What the model needs.
     pub profile: &'a ModelProfile,
     /// The sizes asked for.

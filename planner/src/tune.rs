@@ -7,7 +7,7 @@ mod knees;
 mod range;
 mod steps;
 
-use protocol::{Bytes, JobShape, Plan};
+use protocol::{Bytes, JobShape, ModelSource, Plan};
 
 pub use knees::{BEND_GAIN, CLIFF_GAIN, KNEES_MAX, knees};
 pub use range::{Range, RangeError};
@@ -22,7 +22,7 @@ pub const RUNS_MAX: usize = 9;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuning {
     /// Path of the model.
-    pub model: String,
+    pub model: ModelSource,
     /// Its family.
     pub family: String,
     /// The job.

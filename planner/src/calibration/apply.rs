@@ -67,6 +67,9 @@ fn put_speeds(
     let measured = measured.unwrap_or_default();
     put(&mut speeds.f32_flops_per_s, measured.f32_flops_per_s);
     put(&mut speeds.half_flops_per_s, measured.half_flops_per_s);
+    if let Some(measured) = measured.integer_flops_per_s {
+        speeds.integer_flops_per_s = Some(Rate::measured(measured));
+    }
     put(&mut speeds.attention_flops_per_s, measured.attention_flops_per_s);
     put(&mut speeds.convolution_flops_per_s, measured.convolution_flops_per_s);
     put(&mut speeds.memory_bytes_per_s, measured.memory_bytes_per_s);

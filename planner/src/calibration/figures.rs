@@ -60,6 +60,9 @@ fn add_speeds(
 ) {
     add(device, "f32_flops_per_s", measured.f32_flops_per_s, before.f32_flops_per_s);
     add(device, "half_flops_per_s", measured.half_flops_per_s, before.half_flops_per_s);
+    let integer = measured.integer_flops_per_s;
+    let decoded = before.integer_flops_per_s.unwrap_or(before.half_flops_per_s);
+    add(device, "integer_flops_per_s", integer, decoded);
     let attention = measured.attention_flops_per_s;
     add(device, "attention_flops_per_s", attention, before.attention_flops_per_s);
     let convolution = measured.convolution_flops_per_s;

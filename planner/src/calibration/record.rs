@@ -64,6 +64,7 @@ impl SpeedSection {
         SpeedSection {
             f32_flops_per_s: rate(&[WorkKind::Matmul(StorageType::F32)]),
             half_flops_per_s: rate(&half),
+            integer_flops_per_s: rate(&[WorkKind::Matmul(StorageType::Q8_0)]),
             attention_flops_per_s: rate(&[WorkKind::Attention]),
             convolution_flops_per_s: rate(&[WorkKind::Convolution]),
             memory_bytes_per_s: Some(measured.memory_bytes_per_s.round()),

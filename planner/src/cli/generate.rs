@@ -10,6 +10,7 @@ use protocol::profile::ModelDescription;
 use protocol::{Job, JobShape, limits};
 
 use super::given::{check_here, check_plan, read_plan};
+use super::model::ModelArguments;
 use super::placement::PlacementArguments;
 use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
@@ -23,7 +24,7 @@ use crate::render::document::{self, GenerateDocument, PlanDocument};
 use crate::supervise::{Outcome, Work, supervise};
 
 /// What a plan that is given has decided already.
-const NOT_WITH_A_PLAN: [&str; 17] = [
+const NOT_WITH_A_PLAN: [&str; 18] = [
     "max_vram",
     "max_ram",
     "host",
@@ -36,6 +37,7 @@ const NOT_WITH_A_PLAN: [&str; 17] = [
     "mmap_policy",
     "lora",
     "no_prefetch",
+    "exact_matmul",
     "clip_on_cpu",
     "vae_on_cpu",
     "control_net_cpu",
@@ -46,8 +48,8 @@ const NOT_WITH_A_PLAN: [&str; 17] = [
 /// Make pictures from a prompt.
 #[derive(Debug, Args)]
 pub struct Generate {
-    /// A directory in diffusers format [default: the built-in demo model]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArguments,
     /// What the picture is to show
     #[arg(long, value_name = "TEXT")]
     prompt: String,
@@ -108,8 +110,7 @@ impl Generate {
         }
         let source = self.shape.source()?;
         let given = self.plan.as_deref().map(read_plan).transpose()?;
-        let opening =
-            Opening::open(self.model.as_deref(), &self.policy, &self.placement, &self.executor)?;
+        let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
         let Opening { model, setting, program, interruption, session, mut progress, description } =
             opening;
         let shape = self.shape.job(&description, source.as_ref())?;
@@ -239,7 +240,7 @@ impl Generate {
     /// rest (AUTOMATIC1111's "infotext").
     fn settings(&self, job: &Job, outcome: &Outcome, image: &Image) -> String {
         let plan = &outcome.plan;
-        let model = Path::new(&plan.model).file_name().unwrap_or_default().to_string_lossy();
+        let model = plan.model.name();
         let negative = match job.negative_prompt.as_str() {
             "" => String::new(),
             text => format!("\nNegative prompt: {text}"),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use protocol::plan::{DeviceBackend, DevicePlan, SCHEMA};
-use protocol::{BackendKind, Bytes, DeviceId, JobShape, Plan};
+use protocol::{BackendKind, Bytes, DeviceId, JobShape, ModelSource, Plan};
 
 use crate::inventory::{Device, Inventory};
 use crate::planning::{NoRoom, PlanError};
@@ -33,12 +33,12 @@ pub fn read_plan(path: &Path) -> Result<Plan> {
 }
 
 /// Whether a plan is for this model and this job.
-pub fn check_plan(plan: &Plan, model: &Path, shape: &JobShape) -> Result<()> {
-    if Path::new(&plan.model) != model {
+pub fn check_plan(plan: &Plan, model: &ModelSource, shape: &JobShape) -> Result<()> {
+    if plan.model != *model {
         bail!(
             "the plan is for the model {}, not for {}; hint: name that model, or make a new plan",
             plan.model,
-            model.display()
+            model
         );
     }
     if plan.job != *shape {

@@ -1,13 +1,12 @@
 //! `berth inspect`.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::Args;
 
 use super::ExecutorArguments;
 use super::interrupt::Interruption;
-use super::setup::{check_description, model_directory};
+use super::model::ModelArguments;
+use super::setup::check_description;
 use crate::planning;
 use crate::render;
 use crate::session::Session;
@@ -15,8 +14,8 @@ use crate::session::Session;
 /// What a model is made of.
 #[derive(Debug, Args)]
 pub struct Inspect {
-    /// A directory in diffusers format [default: the built-in demo model]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArguments,
     #[command(flatten)]
     executor: ExecutorArguments,
     /// Print a JSON document
@@ -28,11 +27,11 @@ impl Inspect {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let interruption = Interruption::install()?;
-        let model = model_directory(self.model.as_deref())?;
+        let model = self.model.source()?;
         let mut session = Session::start(&self.executor.program(), |interrupts| {
             interruption.watch(interrupts);
         })?;
-        let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        let description = planning::inspect(&mut session, &model)?;
         session.end();
         if self.json {
             render::document::print(&description)?;

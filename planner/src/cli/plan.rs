@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use protocol::StorageType;
 
+use super::model::ModelArguments;
 use super::placement::PlacementArguments;
 use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
@@ -22,8 +23,8 @@ use crate::supervise::{Outcome, Work, supervise};
 /// Where every byte will go.
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// A directory in diffusers format [default: the built-in demo model]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArguments,
     /// Solve and show; touch no device. Without it the plan is also loaded, and its use measured
     #[arg(long)]
     dry_run: bool,
@@ -66,8 +67,7 @@ impl Plan {
             output::check(path)?;
         }
         let source = self.shape.source()?;
-        let opening =
-            Opening::open(self.model.as_deref(), &self.policy, &self.placement, &self.executor)?;
+        let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
         let Opening { setting, program, mut session, mut progress, description, .. } = opening;
         let job = self.shape.job(&description, source.as_ref())?;
         let explain = self.json || self.explain;

@@ -1,17 +1,15 @@
 //! From arguments to what the planner works with.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, Result, bail};
 use protocol::plan::Lora;
-use protocol::{GraphOptions, JobShape, ModelDescription, Plan, UsageReport};
+use protocol::{GraphOptions, JobShape, ModelDescription, ModelSource, Plan, UsageReport};
 
 use super::interrupt::Interruption;
+use super::model::ModelArguments;
 use super::placement::PlacementArguments;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::calibration::Calibration;
-use crate::demo;
 use crate::inventory::Inventory;
 use crate::inventory::profile::layers::{Layered, Places};
 use crate::planning::{self, Request};
@@ -60,8 +58,8 @@ impl PolicyArguments {
 /// What a command on a model begins with: everything checked that needs no executor, and an executor that has
 /// looked at the model.
 pub struct Opening {
-    /// The model's directory.
-    pub model: PathBuf,
+    /// Where the model is.
+    pub model: ModelSource,
     /// What is wanted.
     pub setting: Setting,
     /// How to start another executor.
@@ -79,12 +77,12 @@ pub struct Opening {
 impl Opening {
     /// Opens a model, or the demo model.
     pub fn open(
-        model: Option<&Path>,
+        model: &ModelArguments,
         policy: &PolicyArguments,
         placement: &PlacementArguments,
         executor: &ExecutorArguments,
     ) -> Result<Opening> {
-        let model = model_directory(model)?;
+        let model = model.source()?;
         let setting = policy.setting(placement.wishes()?)?;
         // Nonsense of budgets and devices is told before anything starts.
         let inventory = setting.inventory(None)?;
@@ -97,17 +95,18 @@ impl Opening {
         let mut progress = ProgressLine::new(executor.verbose, on_start);
         let mut session = Session::start(&program, |interrupts| progress.starting(interrupts))?;
         progress.started(&session);
-        let description = planning::inspect(&mut session, &model.to_string_lossy())?;
+        let description = planning::inspect(&mut session, &model)?;
         check_description(&description)?;
         Ok(Opening { model, setting, program, interruption, session, progress, description })
     }
 }
 
 impl Setting {
-    /// What is, now, with what was measured of it; for a model, by its path, also with its corrections.
-    pub fn inventory(&self, model: Option<&str>) -> Result<Inventory> {
+    /// What is, now, with what was measured of it; for a model also with its corrections.
+    pub fn inventory(&self, model: Option<&ModelSource>) -> Result<Inventory> {
         let mut inventory = self.uncalibrated()?;
-        self.calibration.apply(&mut inventory, model);
+        let model = model.map(ModelSource::to_string);
+        self.calibration.apply(&mut inventory, model.as_deref());
         Ok(inventory)
     }
 
@@ -176,7 +175,11 @@ impl Setting {
             prefetch: self.policy.prefetch,
             tile: self.policy.vae_tile,
             explain: false,
-            options: GraphOptions { loras: self.loras.clone(), ..GraphOptions::default() },
+            options: GraphOptions {
+                exact_matmul: self.policy.exact_matmul,
+                loras: self.loras.clone(),
+                ..GraphOptions::default()
+            },
             mapping_policy: self.policy.mapping_policy,
             imagined,
         })
@@ -196,28 +199,6 @@ fn lora(LoraWish { path, weight }: &LoraWish) -> Result<Lora> {
         Some(path) => Ok(Lora { path: path.to_owned(), weight: *weight }),
         None => bail!("the path {path} is not UTF-8"),
     }
-}
-
-/// The model's directory: the one that was named, or the built-in demo model's.
-pub fn model_directory(model: Option<&Path>) -> Result<PathBuf> {
-    let Some(model) = model else {
-        return Ok(demo::directory()?);
-    };
-    let absolute = std::path::absolute(model)
-        .with_context(|| format!("cannot make {} an absolute path", model.display()))?;
-    if !absolute.exists() {
-        bail!(
-            "there is no model at {}; hint: name a directory in diffusers format",
-            model.display()
-        );
-    }
-    if !absolute.is_dir() {
-        bail!("{} is no directory; hint: name a directory in diffusers format", model.display());
-    }
-    if absolute.to_str().is_none() {
-        bail!("the model's path {} is not UTF-8", model.display());
-    }
-    Ok(absolute)
 }
 
 /// An error if anything is wrong with a model, naming the first of it.

@@ -9,6 +9,7 @@ use protocol::profile::ModelDescription;
 use protocol::{Bytes, Job, JobShape};
 
 use super::generate::shared;
+use super::model::ModelArguments;
 use super::placement::PlacementArguments;
 use super::setup::{Opening, Setting, check_shape};
 use super::shape::ShapeArguments;
@@ -34,8 +35,8 @@ const PROMPT: &str = "a lighthouse on a cliff at dusk, in oils";
 /// How much faster a job gets with more device memory.
 #[derive(Debug, Args)]
 pub struct Tune {
-    /// A directory in diffusers format [default: the built-in demo model]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArguments,
     /// Budgets of each device to look at, as 4GiB..24GiB [default: from the least that fits to all there is]
     #[arg(long, value_name = "RANGE")]
     budgets: Option<Range>,
@@ -68,8 +69,7 @@ impl Tune {
         check_shape(&self.shape)?;
         self.check()?;
         let source = self.shape.source()?;
-        let opening =
-            Opening::open(self.model.as_deref(), &self.policy, &self.placement, &self.executor)?;
+        let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
         let Opening { setting, program, mut session, mut progress, description, .. } = opening;
         self.check_objective(setting.policy.optimize)?;
         let job = self.shape.job(&description, source.as_ref())?;

@@ -23,6 +23,10 @@ pub struct Speeds {
     pub f32_flops_per_s: Rate,
     /// Products with weights in half precision or shorter, accumulated in f32, without sparsity.
     pub half_flops_per_s: Rate,
+    /// Products with quantised weights that are formed of integers, where a processor is known to do it; else it
+    /// decodes them, and then computes as with half precision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub integer_flops_per_s: Option<Rate>,
     /// Attention.
     pub attention_flops_per_s: Rate,
     /// Convolutions.
@@ -43,6 +47,7 @@ impl Speeds {
         Speeds {
             f32_flops_per_s: f32_flops,
             half_flops_per_s: half_flops,
+            integer_flops_per_s: None,
             attention_flops_per_s: assumed,
             convolution_flops_per_s: assumed,
             memory_bytes_per_s: memory_bytes,
@@ -55,6 +60,9 @@ impl Speeds {
     pub fn seconds(&self, work: &Work) -> f64 {
         let rate = match work.kind {
             WorkKind::Matmul(StorageType::F32) | WorkKind::Elementwise => self.f32_flops_per_s,
+            WorkKind::Matmul(storage) if storage.has_integer_products() => {
+                self.integer_flops_per_s.unwrap_or(self.half_flops_per_s)
+            }
             WorkKind::Matmul(_) => self.half_flops_per_s,
             WorkKind::Attention => self.attention_flops_per_s,
             WorkKind::Convolution => self.convolution_flops_per_s,
@@ -75,6 +83,7 @@ impl Speeds {
         Speeds {
             f32_flops_per_s: scaled(self.f32_flops_per_s),
             half_flops_per_s: scaled(self.half_flops_per_s),
+            integer_flops_per_s: self.integer_flops_per_s.map(scaled),
             attention_flops_per_s: scaled(self.attention_flops_per_s),
             convolution_flops_per_s: scaled(self.convolution_flops_per_s),
             memory_bytes_per_s: scaled(self.memory_bytes_per_s),

@@ -55,7 +55,8 @@ impl Measured {
         let pins = request.pins.resolve(&first.components, inventory, &broken)?;
         check_failed(request, &first, &pins)?;
         let fixed = first.components.iter().zip(&pins);
-        let fixed = fixed.filter(|(_, pin)| pin.forbids_changes()).map(|(c, _)| &c.name);
+        let fixed =
+            fixed.filter(|(c, pin)| pin.forbids_changes() || !can_change(c)).map(|(c, _)| &c.name);
         if add_runtime(&mut options, fixed) {
             first = measure(session, request, job, &options)?;
         }
@@ -172,19 +173,29 @@ fn tiles(request: &Request, job: &JobShape) -> Vec<Option<VaeTile>> {
     }
 }
 
+/// Whether a component's weights are of types that changed ones can be stored in.
+fn can_change(component: &ComponentProfile) -> bool {
+    let mut stored = component.segments.iter().flat_map(|segment| &segment.storage);
+    stored.all(|entry| entry.storage.can_change())
+}
+
 /// Adds components whose LoRA products are added while they run; whether any is new. Without a LoRA there is nothing to
 /// add.
 pub fn add_runtime<'n>(
     options: &mut GraphOptions,
     names: impl Iterator<Item = &'n String>,
 ) -> bool {
+    if options.loras.is_empty() {
+        return false;
+    }
     let runtime = &mut options.lora_runtime;
-    let new: Vec<String> = match options.loras.is_empty() {
-        true => Vec::new(),
-        false => names.filter(|name| !runtime.contains(name)).cloned().collect(),
-    };
-    runtime.extend_from_slice(&new);
-    !new.is_empty()
+    let before = runtime.len();
+    for name in names {
+        if !runtime.contains(name) {
+            runtime.push(name.clone());
+        }
+    }
+    runtime.len() > before
 }
 
 fn measure(

@@ -3,7 +3,7 @@
 mod tune;
 
 use protocol::plan::VaeTile;
-use protocol::{Bytes, JobShape, Plan, UsageReport};
+use protocol::{Bytes, JobShape, ModelSource, Plan, UsageReport};
 use serde::Serialize;
 
 use super::rates::{self, Rates};
@@ -45,7 +45,7 @@ impl<'a> PlanDocument<'a> {
 struct InfeasibleDocument<'a> {
     schema: u32,
     feasible: bool,
-    model: &'a str,
+    model: &'a ModelSource,
     job: &'a JobShape,
     because: &'a str,
     nearest: Nearest,
@@ -64,7 +64,11 @@ struct Nearest {
 
 impl<'a> InfeasibleDocument<'a> {
     /// Of a plan that was given: nothing else was looked for.
-    fn of_given(model: &'a str, error: &'a NoRoom, message: &'a str) -> InfeasibleDocument<'a> {
+    fn of_given(
+        model: &'a ModelSource,
+        error: &'a NoRoom,
+        message: &'a str,
+    ) -> InfeasibleDocument<'a> {
         InfeasibleDocument {
             schema: protocol::plan::SCHEMA,
             feasible: false,
@@ -75,7 +79,7 @@ impl<'a> InfeasibleDocument<'a> {
         }
     }
 
-    fn new(model: &'a str, error: &'a DoesNotFit) -> InfeasibleDocument<'a> {
+    fn new(model: &'a ModelSource, error: &'a DoesNotFit) -> InfeasibleDocument<'a> {
         InfeasibleDocument {
             schema: protocol::plan::SCHEMA,
             feasible: false,
@@ -123,7 +127,11 @@ pub struct GenerateDocument<'a> {
 }
 
 /// The result, or its error; with `json`, that nothing fits is still an answer on standard output.
-pub fn feasible<T>(json: bool, model: &str, result: Result<T, PlanError>) -> anyhow::Result<T> {
+pub fn feasible<T>(
+    json: bool,
+    model: &ModelSource,
+    result: Result<T, PlanError>,
+) -> anyhow::Result<T> {
     match &result {
         Err(PlanError::Infeasible(error)) if json => {
             print(&InfeasibleDocument::new(model, error))?;

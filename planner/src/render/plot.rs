@@ -4,7 +4,6 @@ mod axis;
 mod label;
 
 use std::error::Error;
-use std::path::Path;
 
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -102,7 +101,7 @@ fn style(size: f64, color: RGBColor) -> TextStyle<'static> {
 
 fn title(area: &Area<'_>, tuning: &Tuning) -> Drawn {
     let JobShape { width, height, batch, .. } = tuning.job;
-    let model = Path::new(&tuning.model).file_name().unwrap_or_default().to_string_lossy();
+    let model = tuning.model.name();
     let bold = ("sans-serif", TITLE_SIZE, FontStyle::Bold).into_font().color(&INK);
     area.draw(&Text::new(format!("{model} on {}", tuning.host), (24, 16), bold))?;
     let steps = tuning.job.steps_run();

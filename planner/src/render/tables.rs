@@ -8,6 +8,7 @@ mod plan;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
+use protocol::profile::{FileDescription, TypeBytes};
 use protocol::{Bytes, ModelDescription};
 
 use crate::inventory::{Inventory, Rate};
@@ -96,7 +97,39 @@ pub fn inventory(inventory: &Inventory, budgets: &[Bytes], host_budget: Bytes) -
 
 /// What is in a model.
 pub fn description(description: &ModelDescription) -> String {
-    let mut text = format!("{} ({})\n", description.model, description.family);
+    let mut text = format!("{} ({})", description.model, description.family);
+    for file in &description.files {
+        text.push_str(&format!("\n{}: {}", file.path, given(file)));
+        for TypeBytes { name, tensors, bytes } in &file.types {
+            let tensors = match tensors {
+                1 => "1 tensor".to_owned(),
+                count => format!("{count} tensors"),
+            };
+            text.push_str(&format!("\n  {name}: {tensors}, {bytes}"));
+        }
+    }
+    if !description.components.is_empty() {
+        text.push('\n');
+        text.push_str(&components(description));
+    }
+    for problem in &description.problems {
+        text.push_str(&format!("\nproblem: {problem}"));
+    }
+    text
+}
+
+fn given(file: &FileDescription) -> String {
+    let gives = match file.gives.as_slice() {
+        [] => "gives nothing".to_owned(),
+        gives => format!("gives {}", gives.join(", ")),
+    };
+    match file.holds.as_slice() {
+        [] => gives,
+        holds => format!("{gives}; also holds {}, unused", holds.join(", ")),
+    }
+}
+
+fn components(description: &ModelDescription) -> String {
     let header = ["component", "class", "types", "tensors", "parameters", "bytes", "unused"];
     let mut rows = table(&header, 3);
     for component in &description.components {
@@ -112,14 +145,13 @@ pub fn description(description: &ModelDescription) -> String {
             component.unused_bytes.to_string(),
         ]);
     }
-    text.push_str(&text_of(&rows));
     let defaults = &description.defaults;
-    text.push_str(&format!(
-        "\ndefaults: {}x{}, {} steps, {} text tokens",
-        defaults.width, defaults.height, defaults.steps, defaults.max_sequence_length
-    ));
-    for problem in &description.problems {
-        text.push_str(&format!("\nproblem: {problem}"));
-    }
-    text
+    format!(
+        "{}\ndefaults: {}x{}, {} steps, {} text tokens",
+        text_of(&rows),
+        defaults.width,
+        defaults.height,
+        defaults.steps,
+        defaults.max_sequence_length
+    )
 }

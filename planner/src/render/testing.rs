@@ -4,7 +4,9 @@ use protocol::plan::{
     ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PartPlan, PhaseBytes,
     PredictedMs, SCHEMA, SegmentPlan,
 };
-use protocol::{Bytes, DeviceId, GraphOptions, JobShape, Phase, Placement, Plan, Residency};
+use protocol::{
+    Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Phase, Placement, Plan, Residency,
+};
 
 use crate::policy::Objective;
 use crate::tune::{Curve, Point, Range, Step, Tuning, knees};
@@ -90,7 +92,7 @@ pub(crate) fn plan() -> Plan {
     Plan {
         schema: SCHEMA,
         generation: 1,
-        model: "made-up".to_owned(),
+        model: ModelSource::of("made-up"),
         family: "test".to_owned(),
         job: JobShape {
             width: 1024,

@@ -3,7 +3,7 @@
 use protocol::plan::{
     ComponentPlan, DevicePlan, HostPlan, MappingPolicy, PartPlan, PredictedMs, SCHEMA,
 };
-use protocol::{DeviceId, GraphOptions, JobShape, Phase, Placement, Residency};
+use protocol::{DeviceId, GraphOptions, JobShape, ModelSource, Phase, Placement, Residency};
 use tempfile::TempDir;
 
 use super::*;
@@ -78,7 +78,7 @@ fn plan(devices: &[(DeviceBackend, bool, u64)], used: usize) -> Plan {
     Plan {
         schema: SCHEMA,
         generation: 1,
-        model: String::new(),
+        model: ModelSource::default(),
         family: String::new(),
         job: JobShape {
             width: 16,

@@ -34,7 +34,7 @@ pub fn plan(
     Plan {
         schema: SCHEMA,
         generation,
-        model: problem.model.to_owned(),
+        model: problem.model.clone(),
         family: problem.profile.family.clone(),
         job: problem.job.clone(),
         options: problem.options.clone(),

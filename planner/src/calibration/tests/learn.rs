@@ -4,7 +4,7 @@ use protocol::plan::{
     ComponentPlan, HostPlan, MappingPolicy, PartPlan, PredictedMs, SCHEMA, SegmentPlan,
 };
 use protocol::usage::ComponentUsage;
-use protocol::{GraphOptions, JobShape, Phase, Placement, Residency};
+use protocol::{GraphOptions, JobShape, ModelSource, Phase, Placement, Residency};
 
 use super::super::key::DeviceKey;
 use super::*;
@@ -51,7 +51,7 @@ fn plan(component: ComponentPlan) -> Plan {
     Plan {
         schema: SCHEMA,
         generation: 1,
-        model: "model".to_owned(),
+        model: ModelSource::of("model"),
         family: String::new(),
         job: JobShape {
             width: 16,

@@ -102,6 +102,7 @@ struct PolicySection {
     mmap_policy: Option<Spanned<String>>,
     lora: Option<Spanned<Vec<String>>>,
     no_prefetch: Option<bool>,
+    exact_matmul: Option<bool>,
 }
 
 /// The most logical CPUs of a profile; the kernel's own limit on x86.
@@ -338,6 +339,7 @@ fn policy(section: PolicySection) -> Result<Wishes, TextError> {
         })?,
         lora: checked(section.lora, |texts| parse_loras(texts).err().map(|e| e.to_string()))?,
         no_prefetch: section.no_prefetch,
+        exact_matmul: section.exact_matmul,
     })
 }
 

@@ -67,7 +67,7 @@ fn the_example_of_the_readme_is_a_profile() {
 }
 
 /// Each key of the format and its sections, for the README's test.
-const KEYS: [&str; 43] = [
+const KEYS: [&str; 44] = [
     "name",
     "description",
     "devices",
@@ -108,6 +108,7 @@ const KEYS: [&str; 43] = [
     "mmap_policy",
     "lora",
     "no_prefetch",
+    "exact_matmul",
     "[host]",
     "[[device]]",
     "[policy]",
@@ -154,6 +155,7 @@ vae_tile = "64:0.5"
 mmap_policy = "drop"
 lora = ["a.safetensors:0.5", "b:c"]
 no_prefetch = true
+exact_matmul = true
 max_vram = "8,virtual0=1"
 max_pinned = "1GiB"
 margin = "0,host=2"
@@ -182,6 +184,7 @@ forbid = "vae=host"
         forbid: text("vae=host"),
         lora: Some(vec!["a.safetensors:0.5".to_owned(), "b:c".to_owned()]),
         no_prefetch: Some(true),
+        exact_matmul: Some(true),
         ..Wishes::default()
     };
     assert_eq!(policy, expected);

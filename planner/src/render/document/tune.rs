@@ -1,7 +1,7 @@
 //! The JSON document of `berth tune`.
 
 use protocol::plan::PredictedMs;
-use protocol::{Bytes, DeviceId, JobShape, Placement, Plan, Residency};
+use protocol::{Bytes, DeviceId, JobShape, ModelSource, Placement, Plan, Residency};
 use serde::Serialize;
 
 use crate::policy::Objective;
@@ -15,7 +15,7 @@ const SCHEMA: u32 = 1;
 pub struct TuneDocument<'a> {
     schema: u32,
     feasible: bool,
-    model: &'a str,
+    model: &'a ModelSource,
     family: &'a str,
     job: &'a JobShape,
     objective: Objective,

@@ -126,6 +126,9 @@ fn options(plan: &Plan) -> String {
     if let Some(storage) = options.weights_as {
         text.push_str(&format!("weights as if stored in {storage}; there are no such files\n"));
     }
+    if options.exact_matmul {
+        text.push_str("quantised weights are multiplied as f32\n");
+    }
     for lora in &options.loras {
         text.push_str(&format!("LoRA {} at {}\n", lora.path, lora.weight));
     }

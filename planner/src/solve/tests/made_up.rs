@@ -4,7 +4,7 @@ use protocol::plan::{Lora, STAGING_BYTES};
 use protocol::profile::{
     BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StorageBytes, Work, WorkKind,
 };
-use protocol::{Layout, LayoutBytes, Phase, StorageType};
+use protocol::{Layout, LayoutBytes, ModelSource, Phase, StorageType};
 
 use super::super::*;
 use crate::inventory::tests::{device_of, host_of};
@@ -17,6 +17,7 @@ pub(super) const TIMELINE: [Phase; 3] = [Phase::Condition, Phase::Denoise, Phase
 /// What a problem borrows.
 #[derive(Clone)]
 pub(super) struct Case {
+    pub(super) model: ModelSource,
     pub(super) inventory: Inventory,
     pub(super) budgets: Budgets,
     pub(super) unusable: Vec<Option<String>>,
@@ -117,6 +118,7 @@ impl Case {
                 host_ceiling: Bytes::gib(4),
                 pinned: None,
             },
+            model: ModelSource::of("/models/test"),
             unusable: vec![None; devices],
             profile: ModelProfile {
                 family: "test".to_owned(),
@@ -207,7 +209,7 @@ impl Case {
             inventory: &self.inventory,
             budgets: self.budgets.clone(),
             unusable: self.unusable.clone(),
-            model: "/models/test",
+            model: &self.model,
             profile: &self.profile,
             job: &self.job,
             objective,

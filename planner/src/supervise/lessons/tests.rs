@@ -4,7 +4,7 @@ use protocol::plan::{
     ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PartPlan, PhaseBytes,
     PredictedMs, SCHEMA,
 };
-use protocol::{GraphOptions, JobShape};
+use protocol::{GraphOptions, JobShape, ModelSource};
 
 use super::*;
 use crate::inventory::Inventory;
@@ -32,7 +32,7 @@ fn job() -> JobShape {
 pub fn request() -> Request {
     let devices = (0..5).map(|index| device_of(&format!("virtual{index}"), GIB, GIB));
     Request {
-        model: String::new(),
+        model: ModelSource::default(),
         side_multiple_pixels: 16,
         job: job(),
         inventory: Inventory {
@@ -112,7 +112,7 @@ pub fn plan(residency: Residency) -> Plan {
     Plan {
         schema: SCHEMA,
         generation: 1,
-        model: String::new(),
+        model: ModelSource::default(),
         family: "flux".to_owned(),
         job: job(),
         options: GraphOptions::default(),
