@@ -199,7 +199,7 @@ fn dev_with_true_guidance_uses_what_is_planned() {
 #[test]
 fn two_unequal_devices_and_the_host_use_what_is_planned() {
     let bench = Bench::new(None, &[]);
-    let unequal = ["--host", "./unequal.toml", "--max-vram", "virtual1=5500KiB"];
+    let unequal = ["--host", "./unequal.toml", "--max-vram", "5500KiB"];
     let run = bench.json("generate", [64, 64], 1, &unequal);
     assert_eq!(assert_exact(&run["plan"], &run["usage"], "unequal"), 2);
     for batch in [1, 3] {
@@ -465,7 +465,7 @@ fn assert_heap_as_planned(path: &Path) {
     let before = heap::live_bytes();
     heap::restart();
     let cancel = CancelFlag::default();
-    let model = Model::open(Path::new(&plan.model)).expect("the model opens");
+    let model = Model::open_source(&plan.model).expect("the model opens");
     let mut runtime = Runtime::load(plan, Arc::new(model), &cancel).expect("the plan loads");
     let mut observer = Steps(0);
     generate(&mut runtime, &job, &cancel, &mut observer).expect("the job runs");

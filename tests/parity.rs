@@ -3,8 +3,11 @@
 //! Golden tensors were computed by diffusers in f32. Whole runs start from the prompt, so errors
 //! add up from stage to stage; [`stages`] starts each component from golden inputs.
 
+mod bfl;
 #[path = "parity/compare.rs"]
 mod compare;
+#[path = "parity/files.rs"]
+mod files;
 #[path = "parity/golden.rs"]
 mod golden;
 #[path = "parity/img2img.rs"]
@@ -54,7 +57,11 @@ fn generate(
     let mut arguments = vec!["generate".to_owned()];
     // The demo is run as it is built in.
     if golden.name != "demo" {
-        arguments.push(golden.directory.display().to_string());
+        arguments.extend(golden.source.model.clone());
+        for (flag, path) in golden.source.parts() {
+            arguments
+                .extend(path.into_iter().flat_map(|path| [format!("--{flag}"), path.to_owned()]));
+        }
     }
     let mut option = |name: &str, value: &dyn ToString| {
         arguments.extend([format!("--{name}"), value.to_string()]);
@@ -75,6 +82,9 @@ fn generate(
         Noise::Seed => option("seed", &case.seed),
     }
     arguments.push("--json".to_owned());
+    if golden.exact {
+        arguments.push("--exact-matmul".to_owned());
+    }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let document = home.json(&arguments);
     if let Some((profile, expected)) = profile {

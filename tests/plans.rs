@@ -19,8 +19,8 @@ use protocol::plan::{
     SCHEMA, STAGING_BYTES, SegmentPlan,
 };
 use protocol::{
-    Bytes, DeviceId, Failure, GraphOptions, Job, JobShape, Phase, Placement, Plan, Residency,
-    UsageReport,
+    Bytes, DeviceId, Failure, GraphOptions, Job, JobShape, ModelSource, Phase, Placement, Plan,
+    Residency, UsageReport,
 };
 
 /// The assignment of one component.
@@ -140,7 +140,7 @@ pub fn plan(
     let mut plan = Plan {
         schema: SCHEMA,
         generation: 1,
-        model: dir.to_str().expect("a path of UTF-8").to_owned(),
+        model: ModelSource::of(dir.to_str().expect("a path of UTF-8")),
         family: model.family().to_owned(),
         job: job.clone(),
         options: options.clone(),

@@ -24,22 +24,27 @@ pub type Line = (&'static str, fn(&Path), &'static [&'static str]);
 pub struct Case {
     pub name: &'static str,
     pub fixture: &'static str,
-    pub damage: fn(&Path),
+    pub damage: Box<dyn Fn(&Path)>,
     pub arguments: Vec<String>,
     pub code: i32,
-    pub says: &'static [&'static str],
+    pub says: Vec<&'static str>,
 }
 
 impl Case {
     /// A run with these arguments, separated by blanks, in a home with a sound `model`.
     pub fn of(name: &'static str, arguments: &str, says: &'static [&'static str]) -> Case {
         let arguments = arguments.split_whitespace().map(str::to_owned).collect();
-        Case { name, fixture: "flux_schnell", damage: |_| {}, arguments, code: ERROR, says }
+        let (fixture, damage, says) = ("flux_schnell", Box::new(|_: &Path| {}), says.to_vec());
+        Case { name, fixture, damage, arguments, code: ERROR, says }
     }
 
     /// A generation on a model to which `damage` was done first.
-    pub fn damaged(name: &'static str, damage: fn(&Path), says: &'static [&'static str]) -> Case {
-        Case { damage, ..Case::of(name, GENERATE, says) }
+    pub fn damaged(
+        name: &'static str,
+        damage: impl Fn(&Path) + 'static,
+        says: &'static [&'static str],
+    ) -> Case {
+        Case::of(name, GENERATE, says).after(damage)
     }
 
     pub fn and(mut self, argument: &str) -> Case {
@@ -51,8 +56,8 @@ impl Case {
         Case { fixture, ..self }
     }
 
-    pub fn after(self, damage: fn(&Path)) -> Case {
-        Case { damage, ..self }
+    pub fn after(self, damage: impl Fn(&Path) + 'static) -> Case {
+        Case { damage: Box::new(damage), ..self }
     }
 
     pub fn exits(self, code: i32) -> Case {
@@ -68,7 +73,7 @@ impl Case {
         let mut command = home.berth(&arguments);
         let before = contents(&home);
         let ended = Ended::of(command.output().expect("berth starts"));
-        let mut faults = faults_of(&ended, self.code, self.says);
+        let mut faults = faults_of(&ended, self.code, &self.says);
         faults.extend(changes(&before, &contents(&home)));
         faults
     }

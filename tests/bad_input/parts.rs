@@ -67,7 +67,7 @@ fn a_directory_that_is_no_known_model_is_named() {
         Case::of(
             "a file",
             "inspect model/model_index.json",
-            &["model_index.json is no directory", "hint: "],
+            &["model_index.json is no usable safetensors file", "hint: "],
         ),
         Case::of("an empty path", "inspect", &["a value is required for '[MODEL]'"]).and(""),
     ]);

@@ -41,7 +41,10 @@ fn a_placement_that_makes_no_sense_is_refused() {
         ("--vae-tile 512:0.6", &["`512:0.6` is no tile; hint: "]),
         ("--vae-tile 15", &["a tile of 15x15 pixels is smaller than the model's 16x16; hint: "]),
         ("--vae-tile 64 --vae-tiling", &["--vae-tiling is --vae-tile 512:0.25", "hint: "]),
-        ("--weights-as q4", &["no storage type of that name; hint: one of f32, f16, bf16, q8_0"]),
+        (
+            "--weights-as q4",
+            &["no storage type of that name; hint: one of f32, f16, bf16, f8_e4m3, f8_e5m2, q8_0"],
+        ),
         ("--mmap-policy maybe", &["`maybe` is not one of keep, sequential, drop"]),
         ("--lora missing.safetensors:2", &["no LoRA file at missing.safetensors; hint: "]),
         ("--lora model", &["no LoRA file at model; hint: "]),

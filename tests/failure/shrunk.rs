@@ -10,7 +10,7 @@ use planner::session::{ExecutorProgram, Interrupts, Session, SessionError};
 use planner::solve::Solution;
 use planner::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
 use protocol::message::Progress;
-use protocol::{Bytes, DeviceId, GraphOptions, JobShape, Plan};
+use protocol::{Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Plan};
 
 use super::script;
 use super::support::{Home, fixture};
@@ -47,7 +47,7 @@ fn request(free: Bytes) -> Request {
     let inventory = Inventory::from_profile(&profile).expect("this machine's memory");
     let policy = Policy::of(&Wishes::default()).expect("no wishes");
     Request {
-        model: fixture("flux_schnell").display().to_string(),
+        model: ModelSource::of(fixture("flux_schnell").display().to_string()),
         side_multiple_pixels: 16,
         job: JobShape {
             width: 64,

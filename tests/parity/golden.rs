@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use protocol::ModelSource;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -48,12 +49,16 @@ impl Tensor {
 pub struct Golden {
     /// Its name.
     pub name: &'static str,
-    /// Its directory.
+    /// The directory of its configurations.
     pub directory: PathBuf,
+    /// Where its files are.
+    pub source: ModelSource,
     /// Its cases, in the order of the file.
     pub cases: Vec<Case>,
     /// Tensors of no case: the VAE's own.
     pub others: Tensors,
+    /// Whether quantised weights are multiplied by their values, not as integers.
+    pub exact: bool,
 }
 
 /// One generation.
@@ -123,9 +128,8 @@ impl Golden {
             }
             cases.push(case);
         }
-        let directory = fixture(name);
         let others = below(&stored, "vae/");
-        Golden { name, directory, cases, others }.completed()
+        Golden::new(name, fixture(name), cases, others).completed()
     }
 
     /// The demo model, whose tensors have names of their own.
@@ -150,7 +154,30 @@ impl Golden {
             cases.push(case);
         }
         let directory = root().join("planner/demo/model");
-        Golden { name: "demo", directory, cases, others: Tensors::new() }.completed()
+        Golden::new("demo", directory, cases, Tensors::new()).completed()
+    }
+
+    fn new(name: &'static str, directory: PathBuf, cases: Vec<Case>, others: Tensors) -> Golden {
+        let source = ModelSource::of(directory.display().to_string());
+        Golden { name, directory, source, cases, others, exact: true }
+    }
+
+    /// The same model with some parts in other files, and what diffusers computed with these: `stored` has at least
+    /// the text embeddings. What it lacks and depends on the parts is not known.
+    pub fn with_parts(self, name: &'static str, stored: &Tensors, source: ModelSource) -> Golden {
+        let case = |mut case: Case| {
+            let own = below(stored, &format!("{}/", case.name));
+            case.tensors.retain(|name, _| {
+                let outcome = name.starts_with("latents.") || name.starts_with("vae.");
+                !outcome && !name.ends_with(".out") && name != "image_u8"
+            });
+            let known = !own.is_empty();
+            case.tensors.extend(own);
+            known.then_some(case)
+        };
+        let cases = self.cases.into_iter().filter_map(case).collect();
+        let (directory, others) = (self.directory, Tensors::new());
+        Golden { name, directory, source, cases, others, exact: true }.completed()
     }
 
     /// Adds the VAE's input to the cases that have none stored.

@@ -15,7 +15,9 @@ use executor::weights::WeightFiles;
 use protocol::plan::STAGING_BYTES;
 use protocol::{BackendKind, Bytes, DeviceId, GraphOptions, JobShape, Residency};
 
-use crate::compare::{DECODER, DENOISER, TEXT, assert_close};
+use crate::compare::{
+    DECODER, DENOISER, INTEGER_DENOISER, INTEGER_TEXT, TEXT, assert_close, mean_deviation,
+};
 use crate::golden::{Case, DenoiserCall, Golden};
 
 /// What the DiT's timestep and guidance are multiplied by (`FluxTransformer2DModel.forward`).
@@ -41,8 +43,15 @@ pub type Inputs<'a> = Vec<(&'a str, Vec<u8>)>;
 
 /// Runs a component at every place, which must all give the same bits, and returns its output.
 #[track_caller]
-pub fn compute(what: &str, graph: &Graph, files: &Arc<WeightFiles>, inputs: &Inputs) -> Vec<f32> {
-    let mut results = PLACES.iter().map(|place| (place, compute_at(place, graph, files, inputs)));
+pub fn compute(
+    what: &str,
+    graph: &Graph,
+    files: &Arc<WeightFiles>,
+    inputs: &Inputs,
+    exact: bool,
+) -> Vec<f32> {
+    let at = |place| (place, compute_at(place, graph, files, inputs, exact));
+    let mut results = PLACES.iter().map(at);
     let (_, first) = results.next().expect("there are places");
     for (Place { kind, threads, mapped }, result) in results {
         assert_eq!(
@@ -55,10 +64,17 @@ pub fn compute(what: &str, graph: &Graph, files: &Arc<WeightFiles>, inputs: &Inp
 }
 
 /// Runs a component in memory that is exactly as large as its schedule says.
-fn compute_at(place: &Place, graph: &Graph, files: &Arc<WeightFiles>, inputs: &Inputs) -> Vec<f32> {
+fn compute_at(
+    place: &Place,
+    graph: &Graph,
+    files: &Arc<WeightFiles>,
+    inputs: &Inputs,
+    exact: bool,
+) -> Vec<f32> {
     let residency = if place.mapped { Residency::Mapped } else { Residency::Resident };
     let mut assignment = Assignment::on_one(graph, place.kind, place.threads);
     assignment.residencies.fill(residency);
+    assignment.exact_matmul = exact;
     let schedule = Schedule::new(Arc::new(graph.clone()), assignment);
     let lane = &schedule.lanes[0];
     let backend = open(place, lane.arena_bytes + lane.weights.resident_bytes);
@@ -157,7 +173,7 @@ pub struct Opened {
 impl Opened {
     /// Opens it.
     pub fn new(golden: Golden) -> Opened {
-        let model = Model::open(&golden.directory).expect("a whole model");
+        let model = Model::open_source(&golden.source).expect("a whole model");
         Opened { golden, model }
     }
 
@@ -184,7 +200,18 @@ impl Opened {
         (graph.variants[0].clone(), self.model.files(component))
     }
 
-    fn text_encoders(&self) {
+    /// Compares what a component made from golden inputs, with the tolerance of products of the weights' values, or of
+    /// integers.
+    fn assert_close(&self, what: &str, got: &[f32], golden: &[f32], [exact, integers]: [f64; 2]) {
+        if self.golden.exact {
+            return assert_close(what, got, golden, exact);
+        }
+        let apart = mean_deviation(got, golden);
+        assert!(apart <= integers, "{what} is {apart:.1e} off, {integers:.0e} is allowed");
+    }
+
+    /// Compares both text encoders.
+    pub fn text_encoders(&self) {
         let mut compared = 0;
         for case in &self.golden.cases {
             for (prefix, component) in [("text_encoder", "clip"), ("text_encoder_2", "t5")] {
@@ -206,19 +233,30 @@ impl Opened {
     fn text_encoder(&self, what: &str, component: &str, case: &Case, name: &str, ids: &[i64]) {
         let (graph, files) = self.part(component, case);
         let bytes = ids.iter().flat_map(|&id| (id as i32).to_ne_bytes()).collect();
-        let hidden = compute(what, &graph, files, &vec![("input_ids", bytes)]);
+        let hidden = compute(what, &graph, files, &vec![("input_ids", bytes)], self.golden.exact);
         let golden = case.floats(&format!("{name}.last_hidden_state"));
-        assert_close(&format!("{what}.last_hidden_state"), &hidden, golden, TEXT);
+        self.assert_close(
+            &format!("{what}.last_hidden_state"),
+            &hidden,
+            golden,
+            [TEXT, INTEGER_TEXT],
+        );
         if component == "clip" {
             let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
             let golden = case.floats(&format!("{name}.pooler_output"));
             let start = self.flux().clip().pooled_token(&ids) * golden.len();
             let pooled = &hidden[start..start + golden.len()];
-            assert_close(&format!("{what}.pooler_output"), pooled, golden, TEXT);
+            self.assert_close(
+                &format!("{what}.pooler_output"),
+                pooled,
+                golden,
+                [TEXT, INTEGER_TEXT],
+            );
         }
     }
 
-    fn denoiser(&self) {
+    /// Compares the DiT.
+    pub fn denoiser(&self) {
         for case in &self.golden.cases {
             let (graph, files) = self.part("dit", case);
             let calls = case.denoiser_calls();
@@ -236,8 +274,8 @@ impl Opened {
                     let guidance = case.guidance_scale * THOUSANDTHS;
                     inputs.push(("guidance", float_bytes(&[guidance])));
                 }
-                let velocity = compute(&what, &graph, files, &inputs);
-                assert_close(&what, &velocity, &call.velocity, DENOISER);
+                let velocity = compute(&what, &graph, files, &inputs, self.golden.exact);
+                self.assert_close(&what, &velocity, &call.velocity, [DENOISER, INTEGER_DENOISER]);
             }
         }
     }
@@ -264,11 +302,12 @@ impl Opened {
         let graph = self.flux().vae().decoder(files, height, width).expect("a whole decoder");
         let channels = latents.len() / (height * width);
         let nhwc = transposed(latents, channels, height * width);
-        let picture = compute(what, &graph, files, &vec![("latents", float_bytes(&nhwc))]);
+        let picture = compute(what, &graph, files, &vec![("latents", float_bytes(&nhwc))], true);
         transposed(&picture, picture.len() / 3, 3)
     }
 
-    fn decoder(&self) {
+    /// Compares the decoder.
+    pub fn decoder(&self) {
         let mut compared = 0;
         for case in &self.golden.cases {
             let Some(golden) = case.tensors.get("vae.out") else { continue };

@@ -70,7 +70,7 @@ fn the_encoder_matches_from_a_golden_picture() {
         let inputs = vec![("image", float_bytes(&transposed(picture, 3, picture.len() / 3)))];
         let files = opened.model.files("vae_encoder");
         let graph = opened.flux().vae().encoder(files, 6, 4).expect("a whole encoder");
-        let moments = compute(&what, &graph, files, &inputs);
+        let moments = compute(&what, &graph, files, &inputs, true);
         let moments = transposed(&moments, 6 * 4, moments.len() / (6 * 4));
         let (mean, log_variance) = moments.split_at(moments.len() / 2);
         assert_close(&what, mean, opened.golden.others["encode_mean"].floats(), ENCODER);

@@ -1,0 +1,149 @@
+//! Models of single files and parts: every file of the reference, in the combinations that people have them in.
+
+use protocol::ModelSource;
+
+use crate::bfl::{self, Tensors as Stored};
+use crate::compare::{TEXT, assert_close};
+use crate::golden::{Golden, Tensor, tensors};
+use crate::stages::Opened;
+use crate::support::{Home, fixture};
+use crate::{HOST_ONLY, Noise, compare_all, generate, matches_everywhere};
+
+/// A file under `tests/fixtures`.
+fn file(name: &str) -> Option<String> {
+    Some(fixture(name).display().to_string())
+}
+
+/// The model `flux_single`, whose parts are files.
+fn parts(dit: &str, t5: &str) -> ModelSource {
+    ModelSource {
+        model: None,
+        diffusion_model: file(dit),
+        vae: file("single/flux_single_ae.safetensors"),
+        clip_l: file("single/flux_single_clip_l.safetensors"),
+        t5xxl: file(t5),
+        tokenizer_dir: file("flux_single"),
+    }
+}
+
+const FP8: &str = "single/flux_single_fp8_e4m3fn.safetensors";
+const T5: &str = "single/flux_single_t5xxl.safetensors";
+const T5_GGUF: &str = "gguf/flux_single_t5-Q8_0.gguf";
+
+/// The directory `flux_dev` with its DiT from a file.
+fn dev(dit: &str) -> ModelSource {
+    let directory = fixture("flux_dev").display().to_string();
+    ModelSource { diffusion_model: file(dit), ..ModelSource::of(directory) }
+}
+
+/// A golden file of a model with other parts.
+fn variant(base: &'static str, name: &'static str, source: ModelSource) -> Golden {
+    let stored = tensors(&fixture(&format!("golden/{name}.safetensors")));
+    let golden = Golden::fixture(base).with_parts(name, &stored, source);
+    assert!(golden.cases.len() >= 2, "{name} has cases of {base}");
+    golden
+}
+
+#[test]
+fn every_case_of_dev_matches_with_the_dit_from_black_forest_labs_file() {
+    let source = dev("single/flux_dev_bfl.safetensors");
+    matches_everywhere(&Golden { source, ..Golden::fixture("flux_dev") });
+}
+
+#[test]
+fn clip_t5_and_vae_of_their_own_files_match() {
+    let golden = Golden::fixture("flux_single");
+    let opened = Opened::new(Golden { source: parts(FP8, T5), ..golden });
+    opened.text_encoders();
+    opened.decoder();
+    let others = &opened.golden.others;
+    let picture = opened.decoded("vae/decode", others["z"].floats(), 11, 14);
+    assert_close("vae/decode", &picture, others["decode"].floats(), crate::compare::DECODER);
+}
+
+#[test]
+fn every_quantised_dit_matches_in_every_tensor() {
+    for (base, name, source) in [
+        ("flux_dev", "flux_dev.gguf-F16", dev("gguf/flux_dev-F16.gguf")),
+        ("flux_dev", "flux_dev.gguf-Q8_0", dev("gguf/flux_dev-Q8_0.gguf")),
+        ("flux_single", "flux_single.fp8", parts(FP8, T5)),
+        ("flux_single", "flux_single.gguf-Q4_K", parts("gguf/flux_single-Q4_K.gguf", T5)),
+        ("flux_single", "flux_single.gguf-MIXED", parts("gguf/flux_single-MIXED.gguf", T5)),
+    ] {
+        let golden = variant(base, name, source);
+        matches_everywhere(&golden);
+        Opened::new(golden).denoiser();
+    }
+}
+
+#[test]
+fn products_of_integers_are_near() {
+    let t5 = variant("flux_single", "flux_single.gguf-t5", parts(FP8, T5_GGUF));
+    Opened::new(Golden { exact: false, ..t5 }).text_encoders();
+    for (base, name, source) in [
+        ("flux_dev", "flux_dev.gguf-Q8_0", dev("gguf/flux_dev-Q8_0.gguf")),
+        ("flux_single", "flux_single.gguf-Q4_K", parts("gguf/flux_single-Q4_K.gguf", T5)),
+        ("flux_single", "flux_single.gguf-MIXED", parts("gguf/flux_single-MIXED.gguf", T5)),
+    ] {
+        let golden = Golden { exact: false, ..variant(base, name, source) };
+        Opened::new(golden).denoiser();
+    }
+}
+
+#[test]
+fn t5_from_gguf_matches_with_its_own_tokenizer() {
+    let golden = variant("flux_single", "flux_single.gguf-t5", parts(FP8, T5_GGUF));
+    let opened = Opened::new(golden);
+    opened.text_encoders();
+    // Without the directory the ids are those of the tokenizer within.
+    let home = Home::new();
+    let mut golden = opened.golden;
+    let clip_alone = home.path("tokenizers");
+    std::fs::create_dir(&clip_alone).expect("the home can be written");
+    let link =
+        std::os::unix::fs::symlink(fixture("flux_single/tokenizer"), clip_alone.join("tokenizer"));
+    link.expect("the home can be written");
+    golden.source.tokenizer_dir = Some(clip_alone.display().to_string());
+    for case in &golden.cases {
+        let dumped = generate(&home, &golden, case, None, Noise::Golden);
+        let name = "text_encoder_2.c.input_ids";
+        assert_eq!(dumped[name].ids(), case.tensors[name].ids(), "{}", case.name);
+        let name = "text_encoder_2.c.last_hidden_state";
+        assert_close(name, dumped[name].floats(), case.floats(name), TEXT);
+    }
+}
+
+#[test]
+fn one_file_of_all_parts_gives_what_its_parts_give() {
+    let home = Home::new();
+    std::fs::write(home.path("host-only.toml"), HOST_ONLY).expect("the home can be written");
+    let read = |name: &str| bfl::read(&fixture(name));
+    let mut all = Stored::new();
+    for (prefix, tensors) in [
+        ("", read(FP8)),
+        ("text_encoders.clip_l.transformer.", read("single/flux_single_clip_l.safetensors")),
+        ("text_encoders.t5xxl.transformer.", read(T5)),
+        ("first_stage_model.", read("single/flux_single_ae.safetensors")),
+    ] {
+        all.extend(bfl::behind(prefix, tensors));
+    }
+    let path = home.path("all.safetensors");
+    bfl::write(&path, &all);
+    let whole = ModelSource {
+        tokenizer_dir: file("flux_single"),
+        ..ModelSource::of(path.display().to_string())
+    };
+    let golden = variant("flux_single", "flux_single.fp8", whole.clone());
+    let profile = Some(("./host-only.toml", "host"));
+    for case in &golden.cases {
+        let dumped = generate(&home, &golden, case, profile, Noise::Golden);
+        compare_all(&format!("all in one/{}", case.name), case, &dumped, Noise::Golden);
+    }
+    // A part in a file of its own replaces the one within.
+    let other = ModelSource { diffusion_model: file("gguf/flux_single-Q4_K.gguf"), ..whole };
+    let golden = variant("flux_single", "flux_single.gguf-Q4_K", other);
+    let case = &golden.cases[0];
+    let dumped = generate(&home, &golden, case, profile, Noise::Golden);
+    compare_all("all in one with another DiT", case, &dumped, Noise::Golden);
+    assert!(matches!(dumped["image_u8"], Tensor::Levels(_)));
+}
