@@ -151,10 +151,10 @@ fn loras_are_computed_beside_weights_that_take_no_changes() {
     let home = Home::new();
     with_devices(&home);
     write_blocks(&home);
-    let name = "transformer.transformer_blocks.0.attn.to_q";
+    let name = "transformer.transformer_blocks.0.attn.to_v";
     let mut random = SplitMix64::new(9);
     let mut factor = |half: &str, shape: [usize; 2]| {
-        let mut value = || (random.below(2001) as f32 - 1000.0) / 2000.0;
+        let mut value = || (random.below(2001) as f32 - 1000.0) / 1000.0;
         let bytes = (0..shape[0] * shape[1]).flat_map(|_| value().to_le_bytes()).collect();
         (format!("{name}.{half}.weight"), shape.to_vec(), bytes)
     };
