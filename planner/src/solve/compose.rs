@@ -47,14 +47,6 @@ struct Memory {
 }
 
 impl Memory {
-    const EMPTY: Memory = Memory {
-        used: false,
-        fixed_bytes: Bytes::ZERO,
-        weights: [Bytes::ZERO; PHASES_MAX],
-        compute: [Bytes::ZERO; PHASES_MAX],
-        staging: [Bytes::ZERO; PHASES_MAX],
-    };
-
     fn peak_bytes(&self, phase: usize) -> Bytes {
         self.weights[phase] + self.compute[phase] + self.staging[phase] + self.fixed_bytes
     }

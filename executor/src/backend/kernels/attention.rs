@@ -10,7 +10,8 @@
 
 use std::ops::Range;
 
-use super::outer::{PANEL, Rows, multiply_panel, piece, piece_len};
+use super::grid::{Rows, aligned_len, piece};
+use super::outer::{PANEL, multiply_panel};
 use super::simd::Isa;
 use super::simd::per_isa;
 use super::transpose::transpose;
@@ -111,7 +112,7 @@ impl AttentionShape {
     }
 
     fn worker_scratch_len(&self) -> usize {
-        self.pieces().into_iter().map(piece_len).sum()
+        self.pieces().into_iter().map(aligned_len).sum()
     }
 }
 

@@ -9,9 +9,10 @@
 
 use std::ops::Range;
 
+use super::grid::{aligned_len, piece};
 use super::group_norm::{GroupNormShape, group_norm_factors, group_norm_scratch_len};
 use super::matmul::{Columns, LinearShape, linear, linear_scratch_len};
-use super::outer::{PANEL, piece, piece_len, tile, with_rows};
+use super::outer::{PANEL, tile, with_rows};
 use super::simd::Isa;
 use super::simd::{Lanes, per_isa};
 use super::widen::widen;
@@ -137,8 +138,8 @@ pub fn conv2d_scratch_len(shape: &ConvShape, workers: usize) -> usize {
         let (rows, out_features) = (shape.output_pixels(), shape.out_channels);
         return linear_scratch_len(&LinearShape { rows, in_features, out_features }, workers);
     }
-    let weights_len = piece_len(PackedWeights::len(shape));
-    weights_len + piece_len(shape.norm_len()) + workers * Regions::of(shape).scratch_len(shape)
+    let weights_len = aligned_len(PackedWeights::len(shape));
+    weights_len + aligned_len(shape.norm_len()) + workers * Regions::of(shape).scratch_len(shape)
 }
 
 /// `out = conv(norm(input), weight) + bias`, with zeros outside the normalised input.

@@ -19,6 +19,13 @@ pub(super) fn aligned(scratch: &mut [f32]) -> &mut [f32] {
     &mut scratch[skip..]
 }
 
+/// Cuts `len` elements off the front of `scratch`, from a 64-byte border on, of its first [`aligned_len`] elements.
+pub(super) fn piece<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
+    let (piece, rest) = std::mem::take(scratch).split_at_mut(aligned_len(len));
+    *scratch = rest;
+    &mut aligned(piece)[..len]
+}
+
 /// How a matrix of results is cut into tasks: panels of columns, and chunks of rows where the panels
 /// alone are too few for the workers.
 pub(super) struct Grid {
@@ -120,5 +127,21 @@ impl<'a> Target<'a> {
         let from = self.from + row * self.stride + column;
         // SAFETY: the caller's promise.
         unsafe { self.values.range(from..from + count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_aligned_and_follow_each_other() {
+        let mut values = vec![0.0; 3 * aligned_len(21)];
+        let mut rest = &mut values[1..];
+        for _ in 0..2 {
+            let piece = piece(&mut rest, 21);
+            assert!(piece.len() == 21 && piece.as_ptr().addr().is_multiple_of(64));
+        }
+        assert_eq!(rest.len(), aligned_len(21) - 1);
     }
 }

@@ -5,13 +5,11 @@
 //!
 //! Invariant: an element's sum is formed in the same order whatever tile, panel or lane it falls into.
 
+use super::grid::Rows;
 use super::simd::{Lanes, per_isa};
 
 /// Columns of a panel, in every instruction set: two vectors of the widest.
 pub(super) const PANEL: usize = 32;
-
-/// The most elements by which a slice can miss a 64-byte border.
-const ALIGNMENT_SLACK: usize = 15;
 
 /// The sums of a tile of rows and `N` vectors of columns, over several runs of `depth` steps: run `r` begins with
 /// `a[offsets[r]]` and continues the panel.
@@ -79,17 +77,10 @@ macro_rules! with_rows {
 }
 pub(super) use with_rows;
 
-/// The first operand of [`multiply_panel`], `[depth, stride]`: of each row of that the first `count` elements.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    pub(super) values: &'a [f32],
-    pub(super) stride: usize,
-    pub(super) count: usize,
-}
-
 per_isa! {
-    /// `out[i, j] = factors[j] · out[i, j] + sum over k < depth of a[k, i] · b[k, j]` for the rows of `a` and a panel
-    /// of columns; without factors, what `out` holds does not count. `b`: `[depth, PANEL]`. `out`: `[rows, PANEL]`.
+    /// `out[i, j] = factors[j] · out[i, j] + sum over k < depth of a[k, i] · b[k, j]` for a panel of columns; without
+    /// factors, what `out` holds does not count. `a`: `[depth, stride]`, of each row the first `count` elements. `b`:
+    /// `[depth, PANEL]`. `out`: `[count, PANEL]`.
     pub(super) fn multiply_panel<L>(
         a: Rows<'_>,
         b: &[f32],
@@ -150,19 +141,6 @@ unsafe fn part<L: Lanes, const M: usize, const N: usize>(
     }
 }
 
-/// Room for `len` elements from a 64-byte border on.
-pub(super) fn piece_len(len: usize) -> usize {
-    len + ALIGNMENT_SLACK
-}
-
-/// Cuts `len` elements off the front of `scratch`, from a 64-byte border on, of its first [`piece_len`] elements.
-pub(super) fn piece<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
-    let (piece, rest) = std::mem::take(scratch).split_at_mut(piece_len(len));
-    *scratch = rest;
-    let skip = piece.as_ptr().align_offset(64).min(ALIGNMENT_SLACK);
-    &mut piece[skip..][..len]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,16 +175,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn pieces_are_aligned_and_follow_each_other() {
-        let mut values = vec![0.0; 3 * piece_len(21)];
-        let mut rest = &mut values[1..];
-        for _ in 0..2 {
-            let piece = piece(&mut rest, 21);
-            assert!(piece.len() == 21 && piece.as_ptr().addr().is_multiple_of(64));
-        }
-        assert_eq!(rest.len(), piece_len(21) - 1);
     }
 }

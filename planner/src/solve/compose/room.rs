@@ -8,7 +8,7 @@ use protocol::{Bytes, Phase};
 use super::super::Problem;
 use super::super::place::{Place, PlacePart};
 use super::super::timeline::position;
-use super::{Composition, Memory};
+use super::Composition;
 
 /// What a component of one phase may take of each memory.
 pub struct Room<'a> {
@@ -60,7 +60,7 @@ impl<'a> Room<'a> {
             }
         });
         let memories: Vec<Left> = memories.collect();
-        let host = composition.memories.last().unwrap_or(&Memory::EMPTY);
+        let host = &composition.memories[composition.memories.len() - 1];
         let peak = (0..phases).map(|at| host.peak_bytes(at)).max().unwrap_or_default();
         let host_least = problem.budgets.host.saturating_sub(peak).0;
         Room { composition, problem, phase, memories, host_least }

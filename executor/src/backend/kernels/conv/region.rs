@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use super::{Call, ConvShape};
+use crate::backend::kernels::grid::aligned_len;
 use crate::backend::kernels::math::silu;
-use crate::backend::kernels::outer::piece_len;
 use crate::backend::kernels::simd::per_isa;
 use crate::backend::kernels::transpose::transpose;
 
@@ -72,7 +72,7 @@ impl Regions {
     /// Elements of a worker's scratch: a packed region, and a row of it on its way there.
     pub(super) fn scratch_len(&self, shape: &ConvShape) -> usize {
         let row = shape.in_channels * packed_stride(shape, self.columns);
-        piece_len(input_rows(shape, self.rows) * row) + piece_len(row)
+        aligned_len(input_rows(shape, self.rows) * row) + aligned_len(row)
     }
 }
 
