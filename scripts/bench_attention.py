@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Attention, convolution and what lies between products: times against torch f32, alternating, in one run.
 
-    cargo build --release -p executor --example attention_conv
     python scripts/bench_attention.py [--threads 1] [--rounds 7] [--name attention]
 
-Needs torch (pip install torch). Prints the medians of both and torch's over Berth's: above 1 Berth is faster.
+Builds the bench. Needs torch (pip install torch). Prints the medians of both and torch's over Berth's: above 1 Berth is faster.
 """
 
 import argparse
-import pathlib
+import json
 import statistics
 import subprocess
 import time
@@ -16,7 +15,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from bench_kernels import build
 
 
 def attention(heads, tokens, dim, causal=False):
@@ -88,27 +87,22 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", default="", help="only the cases whose name contains it")
-    parser.add_argument("--program", default=ROOT / "target/release/examples/attention_conv", help="the example, built")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    command = [args.program, str(args.threads), args.name]
-    berth = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     cases = {name: make() for name, make in CASES.items() if args.name in name}
+    # No seconds: each case runs once to warm up and once more.
+    command = [build(), "--threads", str(args.threads), "--seconds", "0", "--exact-names", *cases]
     ours = {name: [] for name in cases}
     theirs = {name: [] for name in cases}
     with torch.inference_mode():
         for _ in range(args.rounds + 1):
-            berth.stdin.write("\n")
-            berth.stdin.flush()
-            while line := berth.stdout.readline().strip():
-                name, ms = line.split("\t")
-                ours[name].append(float(ms))
+            told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+            for line in map(json.loads, told.splitlines()):
+                ours[line["case"]].append(line["ms"])
             for name, (run, _) in cases.items():
                 start = time.perf_counter()
                 run()
                 theirs[name].append((time.perf_counter() - start) * 1e3)
-    berth.stdin.close()
-    berth.wait()
     print(f"{'case':44} {'torch ms':>9} {'Berth ms':>9} {'ratio':>6} {'GFLOP/s':>8}")
     for name, (_, flops) in cases.items():
         # The first round warms up.

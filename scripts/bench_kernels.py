@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Kernels against torch, `gemm` and the machine's peaks: `python3 scripts/bench_kernels.py [--python PATH] [GROUP]...`.
 
-Builds the benches for release and runs, in turns and with one thread, torch f32, `gemm`, loops of nothing but
+Builds the bench for release and runs, in turns and with one thread, torch f32, `gemm`, loops of nothing but
 multiply-adds, and ours; prints Markdown tables of ratios. The best of all turns counts, as whatever else the machine
 does makes a turn slower only. Ratios hold within one run, rates do not. torch comes from PyPI into a virtual
 environment under target/, unless --python names an interpreter that has it.
 
-To add a group: a function in GROUPS that lists its cases, what torch does for each in TORCH, and a bench that prints a
-line of JSON with `case` and `gflops` for each name that is its argument.
+To add a group: a function in GROUPS that lists its cases, what torch does for each in TORCH, and in executor/benches/kernels.rs
+what we do.
 """
 
 import argparse
@@ -24,9 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Case:
-    """One row: our bench's case, and the case of torch that it is compared with."""
+    """One row: our case, and the case of torch that it is compared with."""
 
-    bench: str
     ours: str
     torch: str
     isa: str = ""
@@ -36,18 +35,19 @@ class Case:
 def matmul() -> list[Case]:
     shapes = ["512x3072x3072", "1024x3072x12288"]
     types = ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
-    return [Case("matmul", f"{name} {shape}", f"linear {shape}", gemm=f"gemm {shape}") for shape in shapes for name in types]
+    return [Case(f"{name} {shape}", f"linear {shape}", gemm=f"gemm {shape}") for shape in shapes for name in types]
 
 
 def isas() -> list[Case]:
     shape, names = "512x3072x3072", ["avx512", "avx2-vnni", "avx2", "portable"]
     types = ["f32", "bf16", "q8_0", "q4_k", "q6_k"]
-    return [Case("matmul", f"{t} {shape}", f"linear {shape}", isa, f"gemm {shape}") for isa in names for t in types]
+    return [Case(f"{t} {shape}", f"linear {shape}", isa, f"gemm {shape}") for isa in names for t in types]
 
 
 def rows() -> list[Case]:
-    shape, types = "1x3072x18432", ["f32", "bf16", "q8_0", "q4_k", "q6_k"]
-    return [Case("matmul", f"{name} {shape}", f"linear {shape}", gemm=f"gemm {shape}") for name in types]
+    shape = "1x3072x18432"
+    types = ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
+    return [Case(f"{name} {shape}", f"linear {shape}", gemm=f"gemm {shape}") for name in types]
 
 
 GROUPS = {"matmul": matmul, "isas": isas, "rows": rows}
@@ -87,10 +87,10 @@ def torch_child(seconds: float) -> None:
 
 
 class Bench:
-    """The programs that are measured, and the best rate of each case, in GFLOP/s."""
+    """The program that is measured, and the best rate of each case, in GFLOP/s."""
 
-    def __init__(self, python: pathlib.Path, programs: dict[str, str], seconds: float):
-        self.programs, self.seconds = programs, seconds
+    def __init__(self, python: pathlib.Path, program: str, seconds: float):
+        self.program, self.seconds = program, seconds
         child = [str(python), __file__, "--torch-child", str(seconds)]
         self.child = subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.best: dict[tuple[str, str], float] = {}
@@ -103,12 +103,10 @@ class Bench:
         self.child.stdin.flush()
         self.keep(("torch", case), float(self.child.stdout.readline()))
 
-    def ours(self, bench: str, isa: str, cases: list[str]) -> None:
-        shape = []
-        if bench == "matmul":
-            shape = ["--shape", cases[0].split()[1]]
-            cases = [*cases, "peak-f32", "peak-int8"]
-        command = [self.programs[bench], "--exact-names", "--seconds", str(self.seconds), *shape, *cases]
+    def ours(self, isa: str, cases: list[str]) -> None:
+        shape = ["--shape", cases[0].split()[1]]
+        cases = [*cases, "peak-f32", "peak-int8"]
+        command = [self.program, "--exact-names", "--seconds", str(self.seconds), *shape, *cases]
         environment = {**os.environ, **({"BERTH_ISA": isa} if isa else {})}
         lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         for line in lines.stdout.splitlines():
@@ -117,12 +115,12 @@ class Bench:
                 self.keep((isa, told["case"]), told["gflops"])
 
 
-def build() -> dict[str, str]:
-    command = ["cargo", "bench", "--no-run", "-p", "executor", "--benches", "--message-format", "json"]
+def build() -> str:
+    """Builds the bench and tells where it is."""
+    command = ["cargo", "bench", "--no-run", "-p", "executor", "--bench", "kernels", "--message-format", "json"]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    built = [t for t in told if t.get("executable") and "bench" in t["target"]["kind"]]
-    return {t["target"]["name"]: t["executable"] for t in built}
+    return next(t["executable"] for t in told if t.get("executable") and "bench" in t["target"]["kind"])
 
 
 def interpreter(named: str | None) -> pathlib.Path:
@@ -168,14 +166,14 @@ def main() -> None:
     bench = Bench(interpreter(arguments.python), build(), arguments.seconds)
     for cases in groups.values():
         # All rows of a comparison stand together in each turn.
-        sets = dict.fromkeys((case.bench, case.isa, case.torch) for case in cases)
+        sets = dict.fromkeys((case.isa, case.torch) for case in cases)
         for _ in range(arguments.turns):
-            for program, isa, torch in sets:
+            for isa, torch in sets:
                 bench.torch(torch)
-                mine = [case for case in cases if (case.bench, case.isa, case.torch) == (program, isa, torch)]
+                mine = [case for case in cases if (case.isa, case.torch) == (isa, torch)]
                 names = [case.ours for case in mine]
                 names += dict.fromkeys(case.gemm for case in mine if case.gemm)
-                bench.ours(program, isa, names)
+                bench.ours(isa, names)
     bench.child.stdin.close()
     text = "\n".join(table(name, cases, bench.best) for name, cases in groups.items())
     print(text)

@@ -17,6 +17,11 @@ pub(super) trait ByteLanes {
     type Words: Copy;
     /// Rows of a tile of two vectors, whose accumulators the registers hold twice: 6 or 3.
     const TILE_ROWS: usize;
+    /// Whether numbers of 8 bits are multiplied less 128, as signed ones.
+    const SIGNED: bool;
+
+    /// How many vectors of words [`dots`](ByteLanes::dots) takes: a divisor of 4.
+    fn steps(bits: u32) -> usize;
 
     /// One word in all lanes.
     ///
@@ -30,16 +35,33 @@ pub(super) trait ByteLanes {
     /// The machine has the instructions, and `from` is valid for reading the words.
     unsafe fn load(from: *const u32) -> Self::Words;
 
-    /// Adds to each lane the products of its four unsigned bytes with its four signed ones. `NARROW` promises that no
-    /// unsigned byte is above 127.
+    /// Adds to each lane the products of its four numbers of so many bits with its four signed bytes, which are not -128.
     ///
     /// # Safety
     /// The machine has the instructions.
-    unsafe fn dot<const NARROW: bool>(
+    unsafe fn dot<const BITS: u32>(
         sums: Self::Words,
-        unsigned: Self::Words,
-        signed: Self::Words,
+        numbers: Self::Words,
+        bytes: Self::Words,
     ) -> Self::Words;
+
+    /// As [`dot`](ByteLanes::dot), for [`steps`](ByteLanes::steps) vectors of numbers, `stride` words apart, each with the
+    /// next word of `bytes` in all lanes.
+    ///
+    /// # Safety
+    /// The machine has the instructions; all those vectors and words are valid for reading.
+    unsafe fn dots<const BITS: u32>(
+        sums: Self::Words,
+        numbers: *const u32,
+        stride: usize,
+        bytes: *const u32,
+    ) -> Self::Words;
+
+    /// In each lane the scale of its four numbers, of `SCALES` for each 32.
+    ///
+    /// # Safety
+    /// The machine has the instructions, and `from` is valid for reading the scales of a vector of numbers.
+    unsafe fn spread<const SCALES: usize>(from: *const f32) -> <Self::Float as Lanes>::Vector;
 
     /// Signed integers as the nearest floats.
     ///
@@ -55,6 +77,12 @@ impl ByteLanes for PortableBytes {
     type Float = Portable;
     type Words = [u32; 8];
     const TILE_ROWS: usize = 3;
+    const SIGNED: bool = false;
+
+    #[inline(always)]
+    fn steps(_bits: u32) -> usize {
+        1
+    }
 
     #[inline(always)]
     unsafe fn splat(word: u32) -> [u32; 8] {
@@ -68,19 +96,36 @@ impl ByteLanes for PortableBytes {
     }
 
     #[inline(always)]
-    unsafe fn dot<const NARROW: bool>(
+    unsafe fn dot<const BITS: u32>(
         mut sums: [u32; 8],
-        unsigned: [u32; 8],
-        signed: [u32; 8],
+        numbers: [u32; 8],
+        bytes: [u32; 8],
     ) -> [u32; 8] {
         for lane in 0..8 {
-            let products = unsigned[lane].to_le_bytes().into_iter().zip(signed[lane].to_le_bytes());
-            for (u, s) in products {
-                let product = i32::from(u) * i32::from(s as i8);
+            let products = numbers[lane].to_le_bytes().into_iter().zip(bytes[lane].to_le_bytes());
+            for (number, byte) in products {
+                let product = i32::from(number) * i32::from(byte as i8);
                 sums[lane] = sums[lane].wrapping_add(product as u32);
             }
         }
         sums
+    }
+
+    #[inline(always)]
+    unsafe fn dots<const BITS: u32>(
+        sums: [u32; 8],
+        numbers: *const u32,
+        _stride: usize,
+        bytes: *const u32,
+    ) -> [u32; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { Self::dot::<BITS>(sums, Self::load(numbers), Self::splat(*bytes)) }
+    }
+
+    #[inline(always)]
+    unsafe fn spread<const SCALES: usize>(from: *const f32) -> [f32; 8] {
+        // SAFETY: the caller's promise.
+        std::array::from_fn(|lane| unsafe { *from.add(lane * SCALES / 8) })
     }
 
     #[inline(always)]

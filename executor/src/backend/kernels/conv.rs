@@ -113,14 +113,20 @@ impl ConvShape {
         (0..channels).step_by(CHANNEL_BLOCK).map(block)
     }
 
-    /// Whether output pixels are linear functions of the input pixels in the same places, and nothing else.
-    fn is_linear(&self) -> bool {
+    /// Whether output pixels are functions of the input pixels in the same places.
+    pub(in crate::backend) fn is_of_pixels(&self) -> bool {
         let pads = [self.pad_top, self.pad_left, self.pad_bottom, self.pad_right];
         let ones = [self.kernel_height, self.kernel_width, self.stride, self.upsample];
-        pads == [0; 4] && ones == [1; 4] && self.norm.is_none() && !self.accumulate
+        pads == [0; 4] && ones == [1; 4]
     }
 
-    fn group_norm(&self) -> Option<GroupNormShape> {
+    /// Whether they are linear functions of them, and nothing else.
+    fn is_linear(&self) -> bool {
+        self.is_of_pixels() && self.norm.is_none() && !self.accumulate
+    }
+
+    /// The normalisation of the input, if there is one.
+    pub(in crate::backend) fn group_norm(&self) -> Option<GroupNormShape> {
         let InputNorm { groups, eps, .. } = self.norm?;
         let (batch, channels) = (self.batch, self.in_channels);
         Some(GroupNormShape { batch, pixels: self.height * self.width, channels, groups, eps })

@@ -2,7 +2,7 @@
 //!
 //! First each activation row is quantised ([`quantise`](super::quantise)). Then a task takes a panel of weight rows,
 //! unpacks one block of the summed dimension of it at a time into slivers of bytes with their scales, and multiplies
-//! all its rows with that.
+//! all its rows with that. Few rows are multiplied [without a panel](few).
 //!
 //! A sliver holds, for each 32 of the depth: eight rows of words, each word four bytes of a column; then a row of
 //! scales, or two; then, where the type has them, as many rows of minima.
@@ -10,8 +10,11 @@
 //! Invariants: an element is the sum, along the depth in order, of one term for each scale of its weight row, the
 //! integers in it exact; how rows and columns are cut changes nothing. A row's arithmetic depends on no other row.
 
+mod few;
+
 use std::ops::Range;
 
+use few::FEW_ROWS;
 use protocol::StorageType;
 
 use super::bytes::{ByteLanes, per_byte_isa};
@@ -48,6 +51,9 @@ pub fn integer_linear_scratch_len(
     workers: usize,
 ) -> usize {
     let form = Form::of(storage).expect("a type of integers");
+    if shape.rows <= FEW_ROWS {
+        return few::scratch_len(shape, form, workers);
+    }
     quantised_len(shape, form) + workers * worker_scratch_len(shape, form)
 }
 
@@ -94,6 +100,10 @@ pub fn integer_linear(
     let operands = Operands::new(inputs, weight, bias, activation, out.len(), columns);
     let shape = operands.shape();
     let form = Form::of(weight.storage).expect("a type of integers");
+    if shape.rows <= FEW_ROWS {
+        few::multiply(workers, &operands, form, out, scratch);
+        return;
+    }
     let (quantised, scratch) = scratch.split_at_mut(quantised_len(&shape, form));
     quantise(workers, &operands, form, quantised);
     let quantised: &[u32] = bytemuck::cast_slice(quantised);
@@ -163,11 +173,12 @@ impl Call<'_> {
                 // SAFETY: no other task has these rows and columns.
                 let target =
                     unsafe { operands.target(self.out, chunk.start, columns.start, from > 0) };
-                match (self.form.scales, self.form.has_minimum, self.form.offset > 64) {
-                    (1, false, true) => multiply_slab::<1, false, false>(self.isa, a, slab, target),
-                    (1, false, false) => multiply_slab::<1, false, true>(self.isa, a, slab, target),
-                    (1, true, _) => multiply_slab::<1, true, true>(self.isa, a, slab, target),
-                    _ => multiply_slab::<2, false, true>(self.isa, a, slab, target),
+                match (self.form.scales, self.form.has_minimum, self.form.bits) {
+                    (1, false, 8) => multiply_slab::<1, false, 8>(self.isa, a, slab, target),
+                    (1, false, 5) => multiply_slab::<1, false, 5>(self.isa, a, slab, target),
+                    (1, true, 5) => multiply_slab::<1, true, 5>(self.isa, a, slab, target),
+                    (2, false, 6) => multiply_slab::<2, false, 6>(self.isa, a, slab, target),
+                    _ => unreachable!("no type has the form {:?}", self.form),
                 }
                 if from + blocks * BLOCK == in_features {
                     operands.finish(self.isa, chunk, columns.clone(), self.out);
@@ -281,8 +292,8 @@ struct Slab<'a> {
 
 per_byte_isa! {
     /// The products of rows with all slivers of a panel, of weights with `SCALES` scales for each block, with minima or
-    /// not, of numbers up to 127 or not.
-    fn multiply_slab<B, const SCALES: usize, const MINIMA: bool, const NARROW: bool>(
+    /// not, of numbers of so many bits.
+    fn multiply_slab<B, const SCALES: usize, const MINIMA: bool, const BITS: u32>(
         a: Quantised<'_>,
         slab: Slab<'_>,
         out: Target<'_>,
@@ -302,11 +313,11 @@ per_byte_isa! {
                 // rows than are left.
                 row += unsafe {
                     match a.count - row {
-                        6.. if B::TILE_ROWS >= 6 => tile.multiply::<B, 6, SCALES, MINIMA, NARROW>(),
-                        4.. if B::TILE_ROWS >= 6 => tile.multiply::<B, 4, SCALES, MINIMA, NARROW>(),
-                        3.. if B::TILE_ROWS < 6 => tile.multiply::<B, 3, SCALES, MINIMA, NARROW>(),
-                        2.. => tile.multiply::<B, 2, SCALES, MINIMA, NARROW>(),
-                        _ => tile.multiply::<B, 1, SCALES, MINIMA, NARROW>(),
+                        6.. if B::TILE_ROWS >= 6 => tile.multiply::<B, 6, SCALES, MINIMA, BITS>(),
+                        4.. if B::TILE_ROWS >= 6 => tile.multiply::<B, 4, SCALES, MINIMA, BITS>(),
+                        3.. if B::TILE_ROWS < 6 => tile.multiply::<B, 3, SCALES, MINIMA, BITS>(),
+                        2.. => tile.multiply::<B, 2, SCALES, MINIMA, BITS>(),
+                        _ => tile.multiply::<B, 1, SCALES, MINIMA, BITS>(),
                     }
                 };
             }
@@ -336,7 +347,7 @@ impl Tile<'_> {
         const M: usize,
         const SCALES: usize,
         const MINIMA: bool,
-        const NARROW: bool,
+        const BITS: u32,
     >(
         &self,
     ) -> usize {
@@ -364,19 +375,19 @@ impl Tile<'_> {
                 }
                 for group in 0..SCALES {
                     let mut dots = [[B::splat(0); 2]; M];
-                    if !MINIMA {
+                    if !(MINIMA || B::SIGNED && BITS == 8) {
                         for (i, dots) in dots.iter_mut().enumerate() {
                             let offset = *a.add(i * self.a.stride + SCALE_WORD + 1 + group);
                             *dots = [B::splat(offset); 2];
                         }
                     }
-                    for word in group * group_words..(group + 1) * group_words {
+                    let words = group * group_words..(group + 1) * group_words;
+                    for word in words.step_by(B::steps(BITS)) {
                         let row = b.add(word * width);
-                        let (left, right) = (B::load(row), B::load(row.add(vector)));
                         for (i, dots) in dots.iter_mut().enumerate() {
-                            let x = B::splat(*a.add(i * self.a.stride + word));
-                            dots[0] = B::dot::<NARROW>(dots[0], left, x);
-                            dots[1] = B::dot::<NARROW>(dots[1], right, x);
+                            let x = a.add(i * self.a.stride + word);
+                            dots[0] = B::dots::<BITS>(dots[0], row, width, x);
+                            dots[1] = B::dots::<BITS>(dots[1], row.add(vector), width, x);
                         }
                     }
                     let row = b.add((SCALE_WORD + group) * width).cast::<f32>();

@@ -6,11 +6,14 @@
 
 use std::ops::Range;
 
+use protocol::StorageType;
+
 use super::dot::{depth_block_max, depth_blocks, multiply_rows, row_stride};
 use super::grid::{Grid, Rows, Target, aligned, aligned_len};
 use super::math::apply;
+use super::pack::{Format, PACKED_ROWS, StoredRows, pack_rows};
 use super::panel::{
-    SLIVER_COLUMNS, TILE_LEN, multiply_panel, pack_rows, panel_depth_max, panel_depths, panel_len,
+    SLIVER_COLUMNS, TILE_LEN, multiply_panel, panel_depth_max, panel_depths, panel_len,
 };
 use super::simd::Isa;
 use super::widen::{as_f32, widen};
@@ -31,9 +34,6 @@ const FEW_ROWS_COLUMNS: usize = 6;
 
 /// Weight rows of a task for few activation rows.
 const FEW_ROWS_TASK_COLUMNS: usize = 48;
-
-/// Weight rows that are widened at a time, then packed.
-const WIDENED_ROWS: usize = 8;
 
 /// Fewer activation rows than this are not worth packing a panel for a second time.
 const TASK_ROWS_MIN: usize = 112;
@@ -67,9 +67,12 @@ fn worker_scratch_len(shape: &LinearShape<'_>) -> usize {
         return aligned_len(FEW_ROWS_COLUMNS * row_stride(depth));
     }
     let depth = shape.in_features.iter().map(|&part| panel_depth_max(part)).max().unwrap_or(0);
-    aligned_len(panel_len(panel_columns(shape, PANEL_COLUMNS), depth))
-        + TILE_LEN
-        + WIDENED_ROWS * depth
+    aligned_len(panel_len(panel_columns(shape, PANEL_COLUMNS), depth)) + desk_len(depth)
+}
+
+/// Elements in which weight rows lie widened until they are packed, and then a tile's activations.
+fn desk_len(depth: usize) -> usize {
+    TILE_LEN.max(PACKED_ROWS * depth)
 }
 
 /// Columns of the widest panel, at most so many.
@@ -255,14 +258,13 @@ impl<'a> Operands<'a> {
         scratch: &mut [f32],
     ) {
         let shape = self.shape();
-        let (tile, scratch) = scratch.split_at_mut(TILE_LEN);
         let depth = shape.in_features.iter().map(|&part| panel_depth_max(part)).max().unwrap_or(0);
-        let (widened, panel) = scratch.split_at_mut(WIDENED_ROWS * depth);
+        let (desk, panel) = scratch.split_at_mut(desk_len(depth));
         let panel = aligned(panel);
         let mut first = 0; // of the present input's features, among all
         for (input, &part) in self.inputs.iter().zip(shape.in_features) {
             for (from, depth) in panel_depths(part) {
-                self.pack(isa, columns.clone(), first + from, depth, widened, panel);
+                self.pack(isa, columns.clone(), first + from, depth, desk, panel);
                 for begin in rows.clone().step_by(CHUNK_ROWS) {
                     let chunk = begin..rows.end.min(begin + CHUNK_ROWS);
                     let values = &input[chunk.start * part + from..];
@@ -270,7 +272,7 @@ impl<'a> Operands<'a> {
                     // SAFETY: no other task has these rows and columns.
                     let target =
                         unsafe { self.target(out, chunk.start, columns.start, first + from > 0) };
-                    multiply_panel(isa, a, panel, columns.len(), depth, tile, target);
+                    multiply_panel(isa, a, panel, columns.len(), depth, desk, target);
                     if first + from + depth == self.in_features {
                         self.finish(isa, chunk, columns.clone(), out);
                     }
@@ -290,19 +292,35 @@ impl<'a> Operands<'a> {
         widened: &mut [f32],
         panel: &mut [f32],
     ) {
-        let stride = self.in_features;
-        if let Some(values) = as_f32(self.weight) {
-            let rows = &values[columns.start * stride + from..];
-            pack_rows(isa, Rows { values: rows, stride, count: columns.len() }, 0, depth, panel);
+        if let Some(format) = self.packed_format() {
+            let size = self.weight.storage.element_bytes();
+            let bytes = &self.weight.bytes[(columns.start * self.in_features + from) * size..];
+            let stride_bytes = self.in_features * size;
+            let rows = StoredRows { format, bytes, stride_bytes, count: columns.len() };
+            pack_rows(isa, rows, 0, depth, panel);
             return;
         }
-        for first in columns.clone().step_by(WIDENED_ROWS) {
-            let count = WIDENED_ROWS.min(columns.end - first);
+        for first in columns.clone().step_by(PACKED_ROWS) {
+            let count = PACKED_ROWS.min(columns.end - first);
             for (row, widened) in (first..first + count).zip(widened.chunks_exact_mut(depth)) {
-                widen(isa, self.weight, row * stride + from, widened);
+                widen(isa, self.weight, row * self.in_features + from, widened);
             }
-            let rows = Rows { values: widened, stride: depth, count };
+            let (format, bytes) = (Format::F32, bytemuck::cast_slice(widened));
+            let rows = StoredRows { format, bytes, stride_bytes: 4 * depth, count };
             pack_rows(isa, rows, first - columns.start, depth, panel);
+        }
+    }
+
+    /// How the weight is packed from where it lies, if it can be.
+    fn packed_format(&self) -> Option<Format> {
+        if self.weight.scale != 1.0 || cfg!(not(target_endian = "little")) {
+            return None;
+        }
+        match self.weight.storage {
+            StorageType::F32 => Some(Format::F32),
+            StorageType::F16 => Some(Format::F16),
+            StorageType::BF16 => Some(Format::Bf16),
+            _ => None,
         }
     }
 

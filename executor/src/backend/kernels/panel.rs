@@ -25,7 +25,7 @@ const TILE_ROWS_MAX: usize = 14;
 const TILE_STRIDE: usize = PANEL_DEPTH_MAX + 16;
 
 /// Vectors of a sliver's row.
-const SLIVER_VECTORS: usize = 2;
+pub(super) const SLIVER_VECTORS: usize = 2;
 
 /// Depth that goes by for each line of the next tile's rows that is asked for. With six slivers, all are by the time
 /// that they are needed.
@@ -52,50 +52,6 @@ pub(super) fn panel_depths(depth: usize) -> impl Iterator<Item = (usize, usize)>
 pub(super) fn panel_depth_max(depth: usize) -> usize {
     depth.div_ceil(depth.div_ceil(PANEL_DEPTH_MAX).max(1)).next_multiple_of(16).min(depth)
 }
-
-per_isa! {
-    /// Packs rows as columns: `panel[k, column] = rows[column, k]` for the columns from `first` on, where `first` is a
-    /// multiple of eight. What is left of the last eight columns is zero; other slivers' rest is not touched.
-    pub(super) fn pack_rows<L>(rows: Rows<'_>, first: usize, depth: usize, panel: &mut [f32]) {
-        let width = SLIVER_VECTORS * L::WIDTH;
-        assert!(first.is_multiple_of(SIDE) && rows.count > 0, "columns are packed by eight");
-        assert!((rows.count - 1) * rows.stride + depth <= rows.values.len(), "rows outside");
-        let end = (first + rows.count).next_multiple_of(width);
-        assert!(end * depth <= panel.len(), "columns outside the panel");
-        let whole_depth = depth / SIDE * SIDE;
-        for row in (0..rows.count).step_by(SIDE) {
-            let column = first + row;
-            let to = &mut panel[column / width * width * depth + column % width..];
-            let present = SIDE.min(rows.count - row);
-            if present == SIDE {
-                for k in (0..whole_depth).step_by(SIDE) {
-                    if k.is_multiple_of(LINE) {
-                        // The next rows, which lie elsewhere.
-                        for next in row + SIDE..row + 2 * SIDE {
-                            prefetch(rows.values.as_ptr().wrapping_add(next * rows.stride + k));
-                        }
-                    }
-                    // SAFETY: `per_isa!` has the instructions; the square lies in rows and in a sliver of the panel
-                    // that were checked above, and a borrow for writing overlaps no other.
-                    unsafe {
-                        let from = rows.values.as_ptr().add(row * rows.stride + k);
-                        L::transpose(from, rows.stride, to.as_mut_ptr().add(k * width), width);
-                    }
-                }
-            }
-            let from = if present == SIDE { whole_depth } else { 0 };
-            for k in from..depth {
-                for lane in 0..SIDE {
-                    to[k * width + lane] =
-                        if lane < present { rows.values[(row + lane) * rows.stride + k] } else { 0.0 };
-                }
-            }
-        }
-    }
-}
-
-/// Columns that are packed together.
-const SIDE: usize = 8;
 
 per_isa! {
     /// `out[i, j] (+)= sum over k < depth of a[i, k] * panel[k, j]` for `j < columns`. `tile`: [`TILE_LEN`] elements of

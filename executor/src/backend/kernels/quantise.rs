@@ -38,6 +38,47 @@ per_isa! {
     }
 }
 
+/// A row's blocks apart: what stands once for a block in [`quantise_row`]'s is here in each lane of a vector.
+pub(super) struct Spread<'a> {
+    /// The bytes, in words of four.
+    pub(super) bytes: &'a mut [u32],
+    /// For each word the scale of its block.
+    pub(super) scales: &'a mut [f32],
+    /// For each word the sum of its bytes times minus the form's offset, an integer's bits; or, with minima, for each
+    /// block the sum of its quantised values.
+    pub(super) terms: &'a mut [f32],
+}
+
+per_isa! {
+    /// Quantises one row, the concatenation of `parts`, and fills up what is longer than it with zeros.
+    pub(super) fn spread_row<L>(parts: &[&[f32]], form: Form, spread: Spread<'_>) {
+        let blocks = parts.iter().map(|part| part.len()).sum::<usize>() / BLOCK;
+        let (bytes, rest) = spread.bytes.split_at_mut(blocks * SCALE_WORD);
+        rest.fill(0);
+        let (scales, rest) = spread.scales.split_at_mut(blocks * SCALE_WORD);
+        rest.fill(0.0);
+        let each = if form.has_minimum { 1 } else { SCALE_WORD };
+        let (terms, rest) = spread.terms.split_at_mut(blocks * each);
+        rest.fill(0.0);
+        let mut values = Concatenated { parts, part: 0, at: 0 };
+        let spread = bytes.chunks_exact_mut(SCALE_WORD).zip(scales.chunks_exact_mut(SCALE_WORD));
+        for ((words, scales), terms) in spread.zip(terms.chunks_exact_mut(each)) {
+            let mut buffer = [0.0; BLOCK];
+            values.take(&mut buffer);
+            let (bytes, scale) = rounded::<L>(&buffer);
+            put_words(&bytes, words);
+            scales.fill(scale);
+            if form.has_minimum {
+                terms[0] = scale * sum(&bytes) as f32;
+            } else {
+                for (term, four) in terms.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *term = f32::from_bits((-i32::from(form.offset) * sum(four)) as u32);
+                }
+            }
+        }
+    }
+}
+
 /// Values that lie in several slices, one after the other.
 struct Concatenated<'a> {
     parts: &'a [&'a [f32]],
@@ -76,6 +117,34 @@ impl Concatenated<'_> {
 
 #[inline(always)]
 fn quantise_block<L: Lanes>(values: &[f32; BLOCK], form: Form, block: &mut [u32]) {
+    let (bytes, scale) = rounded::<L>(values);
+    put_words(&bytes, block);
+    block[SCALE_WORD] = scale.to_bits();
+    let group = BLOCK / form.scales;
+    for (word, bytes) in block[SCALE_WORD + 1..].iter_mut().zip(bytes.chunks_exact(group)) {
+        *word = if form.has_minimum {
+            (scale * sum(bytes) as f32).to_bits()
+        } else {
+            (-i32::from(form.offset) * sum(bytes)) as u32
+        };
+    }
+}
+
+#[inline(always)]
+fn put_words(bytes: &[i8; BLOCK], words: &mut [u32]) {
+    for (word, four) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(four.map(|byte| byte as u8));
+    }
+}
+
+#[inline(always)]
+fn sum(bytes: &[i8]) -> i32 {
+    bytes.iter().map(|&byte| i32::from(byte)).sum()
+}
+
+/// The bytes of a block, none of them -128, and their scale.
+#[inline(always)]
+fn rounded<L: Lanes>(values: &[f32; BLOCK]) -> ([i8; BLOCK], f32) {
     /// Adding this rounds to the nearest whole number, which is then in the low bits.
     const ROUNDING: f32 = 12_582_912.0;
     // Magnitudes compare as their bits do, and what is not finite is above all others.
@@ -100,17 +169,5 @@ fn quantise_block<L: Lanes>(values: &[f32; BLOCK], form: Form, block: &mut [u32]
     for (byte, value) in bytes.iter_mut().zip(values) {
         *byte = (value * inverse + ROUNDING).to_bits() as i8;
     }
-    for (word, four) in block.iter_mut().zip(bytes.as_chunks::<4>().0) {
-        *word = u32::from_le_bytes(four.map(|byte| byte as u8));
-    }
-    block[SCALE_WORD] = scale.to_bits();
-    let group = BLOCK / form.scales;
-    for (word, bytes) in block[SCALE_WORD + 1..].iter_mut().zip(bytes.chunks_exact(group)) {
-        let sum: i32 = bytes.iter().map(|&byte| i32::from(byte)).sum();
-        *word = if form.has_minimum {
-            (scale * sum as f32).to_bits()
-        } else {
-            (-i32::from(form.offset) * sum) as u32
-        };
-    }
+    (bytes, scale)
 }

@@ -243,7 +243,29 @@ pub(super) trait Lanes {
     /// The machine has the instructions; all eight elements of each row are valid for reading from
     /// `from` and for writing to `to`, and the two do not overlap.
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
+
+    /// The columns of a square of `WIDTH` words of 32 bits from each of the first `WIDTH` rows: of word 0, of word 1,
+    /// and so on up to `WIDTH`. `at` is where a row's words begin, in bytes from its start.
+    ///
+    /// # Safety
+    /// The machine has the instructions, and of each of these rows `4 * WIDTH` bytes at `at` are valid for reading.
+    unsafe fn transposed(rows: &[*const u8; SQUARE_MAX], at: usize) -> [Self::Vector; SQUARE_MAX];
+
+    /// Two numbers in binary16 of each word, that of the low half first.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn f16_pairs(words: Self::Vector) -> [Self::Vector; 2];
+
+    /// Two numbers in bfloat16 of each word, that of the low half first.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn bf16_pairs(words: Self::Vector) -> [Self::Vector; 2];
 }
+
+/// The side of the largest square that [`Lanes::transposed`] turns.
+pub(super) const SQUARE_MAX: usize = 16;
 
 /// Asks for the cache line of an address, of which nothing else is required.
 #[inline(always)]

@@ -2,7 +2,7 @@
 //! what the target has.
 
 use super::exp2::{LOWEST, exp2_of_remainder};
-use super::simd::Lanes;
+use super::simd::{Lanes, SQUARE_MAX};
 use crate::weights::float::{f32_of_bf16, f32_of_f16};
 
 /// Eight lanes as an array.
@@ -132,5 +132,30 @@ impl Lanes for Portable {
                 };
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn transposed(rows: &[*const u8; SQUARE_MAX], at: usize) -> [[f32; 8]; SQUARE_MAX] {
+        let mut columns = [[0.0; 8]; SQUARE_MAX];
+        for (lane, row) in rows.iter().take(8).enumerate() {
+            // SAFETY: the caller's promise; arrays of bytes need no alignment.
+            let words = unsafe { row.add(at).cast::<[[u8; 4]; 8]>().read() };
+            for (column, word) in columns.iter_mut().zip(words) {
+                column[lane] = f32::from_ne_bytes(word);
+            }
+        }
+        columns
+    }
+
+    #[inline(always)]
+    unsafe fn f16_pairs(words: [f32; 8]) -> [[f32; 8]; 2] {
+        let low = words.map(|word| f32_of_f16(word.to_bits() as u16));
+        [low, words.map(|word| f32_of_f16((word.to_bits() >> 16) as u16))]
+    }
+
+    #[inline(always)]
+    unsafe fn bf16_pairs(words: [f32; 8]) -> [[f32; 8]; 2] {
+        let low = words.map(|word| f32_of_bf16(word.to_bits() as u16));
+        [low, words.map(|word| f32_of_bf16((word.to_bits() >> 16) as u16))]
     }
 }

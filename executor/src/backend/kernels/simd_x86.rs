@@ -5,20 +5,23 @@
 
 use std::arch::x86_64::{
     __m256, __m512, _mm_add_ps, _mm_loadu_ps, _mm_loadu_si128, _mm_storeu_ps, _mm256_add_epi32,
-    _mm256_add_ps, _mm256_castps128_ps256, _mm256_castps256_ps128, _mm256_castsi256_ps,
-    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_extractf128_ps,
+    _mm256_add_ps, _mm256_and_si256, _mm256_castps_si256, _mm256_castps128_ps256,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtepu16_epi32,
+    _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_extractf128_ps, _mm256_extracti128_si256,
     _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_insertf128_ps, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_maskload_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_round_ps, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-    _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_ps, _mm512_castsi512_ps,
-    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_ps, _mm512_scalef_ps,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_sub_ps,
+    _mm256_maskload_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_packus_epi32,
+    _mm256_permute4x64_epi64, _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps,
+    _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_ps, _mm512_and_si512,
+    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32,
+    _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps,
+    _mm512_mul_ps, _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32,
+    _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_ps, _mm512_unpacklo_ps,
 };
 
 use super::exp2::{LOWEST, exp2_of_remainder};
-use super::simd::Lanes;
+use super::simd::{Lanes, SQUARE_MAX};
 
 /// Sixteen lanes; 24 accumulators leave 8 registers for operands.
 pub(super) struct Avx512;
@@ -150,6 +153,62 @@ impl Lanes for Avx512 {
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
         // SAFETY: the caller's promise.
         unsafe { transpose(from, from_stride, to, to_stride) }
+    }
+
+    #[inline(always)]
+    unsafe fn transposed(rows: &[*const u8; SQUARE_MAX], at: usize) -> [__m512; SQUARE_MAX] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let row = |index: usize| _mm512_loadu_ps(rows[index].add(at).cast());
+            let mut columns = [_mm512_setzero_ps(); SQUARE_MAX];
+            // Of rows 4 i to 4 i + 3: in block j of four lanes, column 4 j + `part`.
+            let mut fours = [[_mm512_setzero_ps(); 4]; 4];
+            for (i, four) in fours.iter_mut().enumerate() {
+                let [a, b, c, d] = [row(4 * i), row(4 * i + 1), row(4 * i + 2), row(4 * i + 3)];
+                let (ab_low, ab_high) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+                let (cd_low, cd_high) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+                *four = [
+                    _mm512_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low),
+                    _mm512_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low),
+                    _mm512_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+                    _mm512_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+                ];
+            }
+            for part in 0..4 {
+                let [a, b, c, d] = [fours[0][part], fours[1][part], fours[2][part], fours[3][part]];
+                let ab_left = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
+                let ab_right = _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b);
+                let cd_left = _mm512_shuffle_f32x4::<0b01_00_01_00>(c, d);
+                let cd_right = _mm512_shuffle_f32x4::<0b11_10_11_10>(c, d);
+                columns[part] = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab_left, cd_left);
+                columns[4 + part] = _mm512_shuffle_f32x4::<0b11_01_11_01>(ab_left, cd_left);
+                columns[8 + part] = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab_right, cd_right);
+                columns[12 + part] = _mm512_shuffle_f32x4::<0b11_01_11_01>(ab_right, cd_right);
+            }
+            columns
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn f16_pairs(words: __m512) -> [__m512; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let words = _mm512_castps_si512(words);
+            [
+                _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)),
+                _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words))),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16_pairs(words: __m512) -> [__m512; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let words = _mm512_castps_si512(words);
+            let high = _mm512_and_si512(words, _mm512_set1_epi32(HIGH_HALF));
+            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(high)]
+        }
     }
 }
 
@@ -307,7 +366,49 @@ impl Lanes for Avx2 {
         // SAFETY: the caller's promise.
         unsafe { transpose(from, from_stride, to, to_stride) }
     }
+
+    #[inline(always)]
+    unsafe fn transposed(rows: &[*const u8; SQUARE_MAX], at: usize) -> [__m256; SQUARE_MAX] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut columns = [_mm256_setzero_ps(); SQUARE_MAX];
+            for (half, columns) in columns.chunks_exact_mut(4).take(2).enumerate() {
+                let word = |row: usize| rows[row].add(at + 16 * half).cast();
+                columns.copy_from_slice(&four_columns(word));
+            }
+            columns
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn f16_pairs(words: __m256) -> [__m256; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let words = _mm256_castps_si256(words);
+            let low = _mm256_and_si256(words, _mm256_set1_epi32(!HIGH_HALF));
+            // Within each half of the lanes, the four low ones and then the four high ones.
+            let halves = _mm256_packus_epi32(low, _mm256_srli_epi32::<16>(words));
+            let halves = _mm256_permute4x64_epi64::<0b11_01_10_00>(halves);
+            [
+                _mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+                _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16_pairs(words: __m256) -> [__m256; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let words = _mm256_castps_si256(words);
+            let high = _mm256_and_si256(words, _mm256_set1_epi32(HIGH_HALF));
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)), _mm256_castsi256_ps(high)]
+        }
+    }
 }
+
+/// The high half of a word.
+const HIGH_HALF: i32 = !0xffff;
 
 /// [`Lanes::transpose`], with instructions that both sets have.
 ///
@@ -317,29 +418,36 @@ impl Lanes for Avx2 {
 unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        // Row i in the low half and row i + 4 in the high one; first the left four columns, then the
-        // right four.
-        let four_rows = |column: usize| {
-            let pair = |row: usize| {
-                let low = _mm_loadu_ps(from.add(row * from_stride + column));
-                let high = _mm_loadu_ps(from.add((row + 4) * from_stride + column));
-                _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
-            };
-            [pair(0), pair(1), pair(2), pair(3)]
-        };
         for column in [0, 4] {
-            let [a, b, c, d] = four_rows(column);
-            let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-            let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
-            let columns = [
-                _mm256_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low),
-                _mm256_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low),
-                _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
-                _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
-            ];
+            let columns = four_columns(|row: usize| from.add(row * from_stride + column));
             for (index, values) in columns.into_iter().enumerate() {
                 _mm256_storeu_ps(to.add((column + index) * to_stride), values);
             }
         }
+    }
+}
+
+/// The first four columns of eight rows, which begin where `row` says.
+///
+/// # Safety
+/// The machine has AVX2, and of each row four elements are valid for reading.
+#[inline(always)]
+unsafe fn four_columns(row: impl Fn(usize) -> *const f32) -> [__m256; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Row i in the low half and row i + 4 in the high one.
+        let pair = |index: usize| {
+            let low = _mm256_castps128_ps256(_mm_loadu_ps(row(index)));
+            _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(row(index + 4)))
+        };
+        let [a, b, c, d] = [pair(0), pair(1), pair(2), pair(3)];
+        let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        [
+            _mm256_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low),
+            _mm256_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low),
+            _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+            _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+        ]
     }
 }

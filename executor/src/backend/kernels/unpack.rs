@@ -5,12 +5,14 @@
 
 use protocol::StorageType;
 
-use super::simd::{Isa, per_isa};
+use super::simd::{Isa, Lanes, per_isa};
 use crate::weights::float::f32_of_f16;
 
 /// How a type's numbers stand for weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
+    /// Bits of the largest number: 5 also of types of 4.
+    pub(super) bits: u32,
     /// Subtracted from each number.
     pub(super) offset: u8,
     /// Scales for each 32 numbers: 1 or 2.
@@ -22,15 +24,16 @@ pub(super) struct Form {
 impl Form {
     /// The form of a type, if its products are formed with integers.
     pub(super) fn of(storage: StorageType) -> Option<Form> {
-        let form = |offset, scales, has_minimum| Some(Form { offset, scales, has_minimum });
+        let form =
+            |bits, offset, scales, has_minimum| Some(Form { bits, offset, scales, has_minimum });
         match storage {
-            StorageType::Q8_0 => form(128, 1, false),
-            StorageType::Q4_0 => form(8, 1, false),
-            StorageType::Q5_0 => form(16, 1, false),
+            StorageType::Q8_0 => form(8, 128, 1, false),
+            StorageType::Q4_0 => form(5, 8, 1, false),
+            StorageType::Q5_0 => form(5, 16, 1, false),
             StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {
-                form(0, 1, true)
+                form(5, 0, 1, true)
             }
-            StorageType::Q6K => form(32, 2, false),
+            StorageType::Q6K => form(6, 32, 2, false),
             _ => None,
         }
     }
@@ -82,61 +85,85 @@ fn nibbles(packed: &[u8; 16], numbers: &mut [u8; 32]) {
 /// Adds the fifth bits of 32 numbers.
 #[inline(always)]
 fn fifth_bits(bits: &[u8], numbers: &mut [u8; 32]) {
-    let bits = u32::from_le_bytes([bits[0], bits[1], bits[2], bits[3]]);
-    for (at, number) in numbers.iter_mut().enumerate() {
-        *number |= ((bits >> at & 1) << 4) as u8;
+    for (numbers, bits) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(bits) {
+        // Of each byte one bit, which overflows into the highest unless it is zero.
+        let spread = (u64::from(*bits) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+        let fifth = ((spread + 0x7f7f_7f7f_7f7f_7f7f) & 0x8080_8080_8080_8080) >> 3;
+        *numbers = (u64::from_le_bytes(*numbers) | fifth).to_le_bytes();
+    }
+}
+
+/// One number in binary16 of each block.
+#[inline(always)]
+fn halves<L: Lanes, const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize, values: &mut [f32]) {
+    let (vectors, rest) = blocks.as_chunks::<16>();
+    let (vector_values, rest_values) = values.as_chunks_mut::<16>();
+    for (blocks, values) in vectors.iter().zip(vector_values) {
+        let halves = blocks.each_ref().map(|block| [block[at], block[at + 1]]);
+        for first in (0..16).step_by(L::WIDTH) {
+            // SAFETY: whoever names `L` has its instructions; 16 is a multiple of its width.
+            unsafe {
+                let vector = L::load_f16(halves.as_ptr().add(first).cast());
+                L::store(values.as_mut_ptr().add(first), vector);
+            }
+        }
+    }
+    for (block, value) in rest.iter().zip(rest_values) {
+        *value = half(block, at);
     }
 }
 
 per_isa! {
     fn q8_0<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
-        let blocks = bytes.as_chunks::<34>().0.iter().zip(numbers.as_chunks_mut::<32>().0).zip(scales);
-        for ((block, numbers), scale) in blocks {
-            *scale = half(block, 0);
+        let blocks = bytes.as_chunks::<34>().0;
+        for (block, numbers) in blocks.iter().zip(numbers.as_chunks_mut::<32>().0) {
             numbers.iter_mut().zip(&block[2..]).for_each(|(number, byte)| *number = byte ^ 0x80);
         }
+        halves::<L, 34>(blocks, 0, scales);
     }
 }
 
 per_isa! {
     fn q4_0<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
-        let blocks = bytes.as_chunks::<18>().0.iter().zip(numbers.as_chunks_mut::<32>().0).zip(scales);
-        for ((block, numbers), scale) in blocks {
-            *scale = half(block, 0);
+        let blocks = bytes.as_chunks::<18>().0;
+        for (block, numbers) in blocks.iter().zip(numbers.as_chunks_mut::<32>().0) {
             nibbles(block.last_chunk().expect("18 bytes"), numbers);
         }
+        halves::<L, 18>(blocks, 0, scales);
     }
 }
 
 per_isa! {
     fn q4_1<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32], minima: &mut [f32]) {
-        let blocks = bytes.as_chunks::<20>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
-        for ((block, numbers), (scale, minimum)) in blocks.zip(scales.iter_mut().zip(minima)) {
-            (*scale, *minimum) = (half(block, 0), half(block, 2));
+        let blocks = bytes.as_chunks::<20>().0;
+        for (block, numbers) in blocks.iter().zip(numbers.as_chunks_mut::<32>().0) {
             nibbles(block.last_chunk().expect("20 bytes"), numbers);
         }
+        halves::<L, 20>(blocks, 0, scales);
+        halves::<L, 20>(blocks, 2, minima);
     }
 }
 
 per_isa! {
     fn q5_0<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
-        let blocks = bytes.as_chunks::<22>().0.iter().zip(numbers.as_chunks_mut::<32>().0).zip(scales);
-        for ((block, numbers), scale) in blocks {
-            *scale = half(block, 0);
+        let blocks = bytes.as_chunks::<22>().0;
+        for (block, numbers) in blocks.iter().zip(numbers.as_chunks_mut::<32>().0) {
             nibbles(block.last_chunk().expect("22 bytes"), numbers);
             fifth_bits(&block[2..6], numbers);
         }
+        halves::<L, 22>(blocks, 0, scales);
     }
 }
 
 per_isa! {
     fn q5_1<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32], minima: &mut [f32]) {
-        let blocks = bytes.as_chunks::<24>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
-        for ((block, numbers), (scale, minimum)) in blocks.zip(scales.iter_mut().zip(minima)) {
-            (*scale, *minimum) = (half(block, 0), half(block, 2));
+        let blocks = bytes.as_chunks::<24>().0;
+        for (block, numbers) in blocks.iter().zip(numbers.as_chunks_mut::<32>().0) {
             nibbles(block.last_chunk().expect("24 bytes"), numbers);
             fifth_bits(&block[4..8], numbers);
         }
+        halves::<L, 24>(blocks, 0, scales);
+        halves::<L, 24>(blocks, 2, minima);
     }
 }
 

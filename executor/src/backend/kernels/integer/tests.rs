@@ -90,6 +90,8 @@ fn every_type_and_odd_shapes_match_the_reference() {
         check(25, &[768 + block], 66, storage, true);
         // Parts that end within blocks.
         check(8, &[2 * block - 45, 45], 17, storage, false);
+        // Few rows that are deeper than what is unpacked at a time.
+        check(5, &[3 * 1024 + 3 * block], 7, storage, true);
     }
 }
 
@@ -116,6 +118,47 @@ fn the_largest_numbers_do_not_overflow() {
             assert_eq!(out, [sign * -128.0 * 127.0 * 32.0], "{}", workers.isa());
             out.to_vec()
         });
+    }
+}
+
+/// Blocks of the largest numbers, or the smallest that are stored.
+fn extreme(storage: StorageType, byte: u8, elements: usize) -> Vec<u8> {
+    let mut bytes = vec![byte; storage.bytes(elements as u64).as_usize()];
+    let factors: &[usize] = match storage {
+        StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => &[0, 2],
+        StorageType::Q6K => &[208],
+        _ => &[0],
+    };
+    for block in bytes.chunks_exact_mut(storage.block_bytes() as usize) {
+        for &at in factors {
+            block[at..at + 2].copy_from_slice(&half::f16::ONE.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+#[test]
+fn sums_of_the_largest_numbers_fit_in_few_rows_and_in_panels() {
+    let (k, n) = (768, 5);
+    for storage in natives() {
+        for byte in [0xff, 0x80, 0x7f, 0] {
+            let bytes = extreme(storage, byte, n * k);
+            let weight = WeightView { storage, shape: &[n, k], bytes: &bytes, scale: 1.0 };
+            let sum: f64 = weight.to_f32()[..k].iter().copied().map(f64::from).sum();
+            for (rows, x) in [(1, 127.0f32), (1, -127.0), (9, 127.0), (9, -127.0)] {
+                for_each_workers(|workers| {
+                    let shape = LinearShape { rows, in_features: &[k], out_features: n };
+                    let len = integer_linear_scratch_len(&shape, storage, workers.count());
+                    let (none, all, mut out) =
+                        (Activation::None, Columns::all(n), vec![0.0; rows * n]);
+                    let (x, mut scratch) = (vec![x; rows * k], scratch(len));
+                    integer_linear(workers, &[&x], weight, None, none, &mut out, all, &mut scratch);
+                    let name = format!("{storage} of {byte:#x}, {rows} rows, {}", workers.isa());
+                    assert_close(&out, &vec![sum * f64::from(x[0]); rows * n], 1e-5, &name);
+                    out
+                });
+            }
+        }
     }
 }
 

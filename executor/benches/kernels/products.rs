@@ -1,15 +1,9 @@
-//! Rates of matrix products in GFLOP/s, with the machine's peaks and `gemm` beside them.
-//!
-//! `cargo bench -p executor --bench matmul -- [--threads N] [--seconds S] [--shape ROWSxINxOUT] [NAME]...` runs the
-//! cases whose name contains a NAME, all without one, and prints a line of JSON for each. `scripts/bench_kernels.py` runs this in turns with
-//! torch and prints the ratios. `BERTH_ISA` chooses the instruction set.
+//! Products of activations with weights of each type, and `gemm`'s.
 
-use std::error::Error;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
 use executor::backend::kernels::{
-    Columns, Isa, LinearShape, Workers, integer_linear, integer_linear_scratch_len, linear,
+    Columns, LinearShape, Workers, integer_linear, integer_linear_scratch_len, linear,
     linear_scratch_len,
 };
 use executor::graph::Activation;
@@ -17,8 +11,7 @@ use executor::weights::view::WeightView;
 use half::{bf16, f16};
 use protocol::StorageType;
 
-#[path = "matmul/peaks.rs"]
-mod peaks;
+use super::{Options, values};
 
 /// Rows, features in, features out: linear layers of FLUX.1 at 256 and 512 pixels, both ways through its MLP, and a
 /// modulation.
@@ -40,107 +33,28 @@ const STORAGES: [StorageType; 11] = [
     StorageType::Q6K,
 ];
 
-struct Options {
-    threads: usize,
-    least: Duration,
-    shapes: Vec<[usize; 3]>,
-    exact_names: bool,
-    names: Vec<String>,
-}
-
-impl Options {
-    fn parse() -> Result<Options, Box<dyn Error>> {
-        let least = Duration::from_secs(1);
-        let mut options = Options {
-            threads: 1,
-            least,
-            shapes: Vec::new(),
-            exact_names: false,
-            names: Vec::new(),
-        };
-        let mut arguments = std::env::args().skip(1);
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--bench" => {}
-                "--exact-names" => options.exact_names = true,
-                "--threads" => options.threads = arguments.next().ok_or("a count")?.parse()?,
-                "--seconds" => {
-                    let seconds = arguments.next().ok_or("seconds")?.parse()?;
-                    options.least = Duration::from_secs_f64(seconds);
-                }
-                "--shape" => {
-                    let sizes = arguments.next().ok_or("sizes")?;
-                    let sizes = sizes.split('x').map(str::parse).collect::<Result<Vec<_>, _>>()?;
-                    let shape = sizes.try_into().map_err(|_| "a shape is ROWSxINxOUT")?;
-                    options.shapes.push(shape);
-                }
-                _ => options.names.push(argument),
-            }
-        }
-        if options.shapes.is_empty() {
-            options.shapes = SHAPES.to_vec();
-        }
-        Ok(options)
-    }
-
-    fn wants(&self, name: &str) -> bool {
-        let is = |wanted: &String| {
-            if self.exact_names { name == wanted } else { name.contains(wanted.as_str()) }
-        };
-        self.names.is_empty() || self.names.iter().any(is)
-    }
-
-    /// Runs a case for a while and prints its best rate: whatever else the machine does makes it slower only.
-    fn measure(&self, name: &str, operations: f64, mut run: impl FnMut()) {
-        run();
-        let begin = Instant::now();
-        let mut best = f64::INFINITY;
-        while begin.elapsed() < self.least {
-            let start = Instant::now();
-            run();
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        let rate = operations / best / 1e9;
-        let isa = Isa::best();
-        println!(
-            r#"{{"case": "{name}", "isa": "{isa}", "gflops": {rate:.2}, "ms": {:.4}}}"#,
-            best * 1e3
-        );
-    }
-}
-
-fn main() -> Result<(), Box<dyn Error>> {
-    let options = Options::parse()?;
-    for (name, operations, run) in peaks::all(Isa::best()) {
-        if options.wants(name) {
-            options.measure(name, operations, run);
-        }
-    }
-    let workers = Workers::new(options.threads)?;
-    for shape @ [rows, k, n] in options.shapes.clone() {
+/// Measures what the options want: `TYPE ROWSxINxOUT`, `TYPE-exact` where integers are not to be used, and `gemm`.
+pub fn measure(options: &Options, workers: &Workers) {
+    let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
+    for &shape @ [rows, k, n] in shapes {
         let name = |what: &str| format!("{what} {rows}x{k}x{n}");
         if options.wants(&name("gemm")) {
-            measure_gemm(&options, &name("gemm"), shape);
+            measure_gemm(options, &name("gemm"), shape);
         }
         for storage in STORAGES {
             if options.wants(&name(storage.name())) {
-                measure_linear(&options, &workers, &name(storage.name()), storage, false, shape);
+                measure_linear(options, workers, &name(storage.name()), storage, false, shape);
             }
             let exact = name(&format!("{storage}-exact"));
             if storage.has_integer_products() && options.wants(&exact) {
-                measure_linear(&options, &workers, &exact, storage, true, shape);
+                measure_linear(options, workers, &exact, storage, true, shape);
             }
         }
     }
-    Ok(())
 }
 
 fn operations([rows, k, n]: [usize; 3]) -> f64 {
     2.0 * (rows * k * n) as f64
-}
-
-fn values(count: usize) -> Vec<f32> {
-    (0..count).map(|i| ((i * 2_654_435_761) % 1999) as f32 / 1999.0 - 0.5).collect()
 }
 
 /// Stored weights. Blocks hold arbitrary numbers, with scales that keep values small.

@@ -1,11 +1,4 @@
-//! Times of attention, convolution and the kernels between products at sizes of FLUX.1, for `scripts/bench_attention.py`.
-//!
-//! `cargo run --release -p executor --example attention_conv WORKERS [NAME]`: reads lines from standard input; for each, runs
-//! the cases whose name contains `NAME` once, and writes their names and milliseconds as lines, then an empty one.
-
-use std::error::Error;
-use std::io::Write;
-use std::time::Instant;
+//! Attention, convolution and what lies between products, at sizes of FLUX.1.
 
 use executor::backend::kernels::{
     AttentionShape, ConvShape, GroupNormShape, Modulation, Workers, activate, ada_layer_norm,
@@ -16,34 +9,21 @@ use executor::graph::Activation;
 use executor::weights::view::WeightView;
 use protocol::StorageType;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let count = std::env::args().nth(1).map_or(Ok(1), |count| count.parse())?;
-    let wanted = std::env::args().nth(2).unwrap_or_default();
-    let workers = Workers::new(count)?;
-    let mut cases: Vec<Case> = Vec::new();
-    for (name, make) in CASES.into_iter().filter(|(name, _)| name.contains(&wanted)) {
-        cases.push((name, make()));
+use super::{Options, values};
+
+/// Measures the cases that the options want.
+pub fn measure(options: &Options, workers: &Workers) {
+    for (name, make) in CASES.into_iter().filter(|(name, _)| options.wants(name)) {
+        let (operations, mut run) = make();
+        options.measure(name, operations, || run(workers));
     }
-    for line in std::io::stdin().lines() {
-        line?;
-        let mut out = std::io::stdout().lock();
-        for (name, run) in &mut cases {
-            let start = Instant::now();
-            run(&workers);
-            writeln!(out, "{name}\t{}", start.elapsed().as_secs_f64() * 1e3)?;
-        }
-        writeln!(out)?;
-        out.flush()?;
-    }
-    Ok(())
 }
 
-/// A kernel with operands of its own.
-type Run = Box<dyn FnMut(&Workers)>;
-type Case = (&'static str, Run);
+/// The operations of a kernel, 0 where they are not its measure, and the kernel with operands of its own.
+type Case = (f64, Box<dyn FnMut(&Workers)>);
 
 /// A name, and what makes the case.
-type Entry = (&'static str, fn() -> Run);
+type Entry = (&'static str, fn() -> Case);
 
 const CASES: [Entry; 14] = [
     ("attention 1536 tokens, 24 heads of 128", || attend(24, 1536, 128, false)),
@@ -62,15 +42,11 @@ const CASES: [Entry; 14] = [
     ("gelu 1536 x 3072", || rows(Rows::Gelu)),
 ];
 
-fn values(count: usize) -> Vec<f32> {
-    (0..count).map(|i| ((i * 2_654_435_761) % 1999) as f32 / 1999.0 - 0.5).collect()
-}
-
 fn stored(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn attend(heads: usize, tokens: usize, head_dim: usize, causal: bool) -> Run {
+fn attend(heads: usize, tokens: usize, head_dim: usize, causal: bool) -> Case {
     let shape = AttentionShape {
         batch: 1,
         query_tokens: tokens,
@@ -83,10 +59,12 @@ fn attend(heads: usize, tokens: usize, head_dim: usize, causal: bool) -> Run {
     };
     let x = values(tokens * heads * head_dim);
     let (mut out, mut scratch) = (vec![0.0; x.len()], Vec::new());
-    Box::new(move |workers| {
+    let operations = 4.0 * (heads * tokens * tokens * head_dim) as f64;
+    let run = move |workers: &Workers| {
         scratch.resize(attention_scratch_len(&shape, workers.count()), 0.0);
         attention(workers, &shape, &x, &x, &x, None, &mut out, &mut scratch);
-    })
+    };
+    (if causal { operations / 2.0 } else { operations }, Box::new(run))
 }
 
 fn convolve(
@@ -95,7 +73,7 @@ fn convolve(
     side: usize,
     kernel: usize,
     upsample: usize,
-) -> Run {
+) -> Case {
     let pad = kernel / 2;
     let shape = ConvShape {
         batch: 1,
@@ -119,27 +97,30 @@ fn convolve(
     let x = values(side * side * in_channels);
     let mut out = vec![0.0; shape.output_height() * shape.output_width() * out_channels];
     let mut scratch = Vec::new();
-    Box::new(move |workers| {
+    let operations = 2.0 * (out.len() * kernel * kernel * in_channels) as f64;
+    let run = move |workers: &Workers| {
         let storage = StorageType::F32;
         let dimensions = [out_channels, in_channels, kernel, kernel];
         let weight = WeightView { storage, shape: &dimensions, bytes: &weight, scale: 1.0 };
         let bias = WeightView { storage, shape: &dimensions[..1], bytes: &bias, scale: 1.0 };
         scratch.resize(conv2d_scratch_len(&shape, workers.count()), 0.0);
         conv2d(workers, &shape, &x, None, weight, Some(bias), &mut out, &mut scratch);
-    })
+    };
+    (operations, Box::new(run))
 }
 
-fn group() -> Run {
+fn group() -> Case {
     let channels = 128;
     let shape = GroupNormShape { batch: 1, pixels: 256 * 256, channels, groups: 32, eps: 1e-6 };
     let weight = stored(&values(channels));
     let mut x = values(shape.pixels * channels);
     let mut scratch = vec![0.0; group_norm_scratch_len(&shape)];
-    Box::new(move |workers| {
+    let run = move |workers: &Workers| {
         let weight =
             WeightView { storage: StorageType::F32, shape: &[128], bytes: &weight, scale: 1.0 };
         group_norm(workers, &mut x, &shape, weight, weight, true, &mut scratch);
-    })
+    };
+    (0.0, Box::new(run))
 }
 
 #[derive(Clone, Copy)]
@@ -150,14 +131,14 @@ enum Rows {
     Gelu,
 }
 
-fn rows(kind: Rows) -> Run {
+fn rows(kind: Rows) -> Case {
     let (tokens, heads, head_dim) = (1536, 24, 128);
     let features = heads * head_dim;
     let mut x = values(tokens * features);
     let modulation = values(3 * features);
     let table = values(tokens * head_dim);
     let weight = stored(&values(head_dim));
-    Box::new(move |workers| match kind {
+    let run = move |workers: &Workers| match kind {
         Rows::Ada => {
             let modulation = Modulation { values: &modulation, batch: 1, features };
             ada_layer_norm(workers, &mut x, modulation, 0, 1, 1e-6);
@@ -169,5 +150,6 @@ fn rows(kind: Rows) -> Run {
         }
         Rows::Rope => rope(workers, &mut x, &table, tokens, heads, head_dim),
         Rows::Gelu => activate(workers, &mut x, Activation::GeluTanh),
-    })
+    };
+    (0.0, Box::new(run))
 }
