@@ -4,6 +4,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}"
 cargo fmt --all --check
+if command -v python3 >/dev/null; then
+    # Every kernel for every architecture, where NVRTC is: `scripts/compile_kernels.py --install` fetches it.
+    python3 scripts/compile_kernels.py --check
+else
+    echo "kernels: not compiled, there is no python3"
+fi
 cargo clippy --workspace --all-targets --locked -- -D warnings
 cargo test --workspace --locked
 cargo doc --workspace --no-deps --locked --quiet
