@@ -1,10 +1,12 @@
 //! Backends: where memory is and where nodes run.
 //!
 //! A closed set: [`host`] computes in RAM, in place from file mappings where asked; [`virtual_device`] computes
-//! with the same kernels over a memory of its own behind a paced copy engine. Everything above this
-//! module is safe code: raw memory is touched in `region`, `run`, `moves`, `copy_engine` and `kernels` only.
+//! with the same kernels over a memory of its own behind a paced copy engine; [`cuda`] computes on NVIDIA GPUs. Everything above this
+//! module is safe code: raw memory is touched in `region`, `run`, `moves`, `copy_engine`, `kernels` and `cuda` only.
 
+pub mod call;
 pub mod copy_engine;
+pub mod cuda;
 pub mod host;
 pub mod kernels;
 pub mod link;
@@ -24,20 +26,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use protocol::{BackendKind, Bytes};
 
+use crate::race::Edge;
+
+pub use call::{LaneMemory, NodeCall};
 pub use copy_engine::Queue;
+pub use cuda::CudaDevice;
 pub use host::HostBackend;
 pub use link::Link;
 pub use memory::{Memory, OutOfMemory};
 pub use moves::{RegionCopy, WeightLoad, WeightMove};
 pub use region::Region;
 pub use ring::{Ring, RingItem, RingPlan};
-pub use run::{LaneMemory, NodeCall};
 pub use ticket::{Stopped, Ticket};
 pub use virtual_device::VirtualDevice;
 pub use workspace::workspace_bytes;
 
-/// Kinds of backend that this executor can compute on.
-pub const SUPPORTED: [BackendKind; 2] = [BackendKind::Host, BackendKind::Virtual];
+/// Kinds of backend that this executor can compute on: CUDA where its driver starts and shows a GPU; if not, why not.
+pub fn supported() -> (Vec<BackendKind>, Option<String>) {
+    let mut kinds = vec![BackendKind::Host, BackendKind::Virtual];
+    match cuda::device::usable() {
+        Ok(()) => {
+            kinds.push(BackendKind::Cuda);
+            (kinds, None)
+        }
+        Err(why) => (kinds, Some(why.to_string())),
+    }
+}
 
 /// The running command was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -96,6 +110,31 @@ pub trait Backend: Send {
     /// Its link; none for the host.
     fn link(&self) -> Option<&Arc<Link>>;
 
-    /// Computes a node.
-    fn run(&self, call: &NodeCall<'_>);
+    /// Allocates a region of its memory, named `name` in messages.
+    fn allocate(&self, name: &str, bytes: Bytes) -> Result<Arc<Region>, OutOfMemory> {
+        Region::allocate(self.memory(), name, bytes).map(Arc::new)
+    }
+
+    /// Loads what computing a node takes beside memory, so that nothing is when it runs.
+    fn prepare(&self, _call: &NodeCall<'_>) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    /// Computes a node. A device that computes by itself may do so later, in the order of the calls.
+    fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped>;
+
+    /// Waits until all is computed that was handed out.
+    fn finish(&self) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    /// What is computed here from now on comes after a copy, for the sake of `edge`.
+    fn join(&self, ticket: &Ticket, _edge: Edge) -> Result<(), Stopped> {
+        ticket.wait()
+    }
+
+    /// Itself, where it is a GPU.
+    fn as_cuda(&self) -> Option<&CudaDevice> {
+        None
+    }
 }

@@ -5,7 +5,7 @@
 //! here decides what becomes of the figures.
 //!
 //! Invariants: what is allocated on a device stays within its budget, and on the host within
-//! `HOST_BYTES_MAX`; the file that is written has no name once it has its first byte, so that it is gone however this
+//! `HOST_BYTES_MAX` beside a device's page-locked memory; the file that is written has no name once it has its first byte, so that it is gone however this
 //! process ends.
 
 mod file;
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use protocol::calibration::{Calibration, CalibrationDevice, MeasuredDevice};
-use protocol::plan::{DeviceBackend, STAGING_BYTES};
+use protocol::plan::DeviceBackend;
 use protocol::{Bytes, DeviceId, Failure};
 
 use crate::backend::kernels::Workers;
-use crate::backend::{Backend, CancelFlag, HostBackend, Memory};
-use crate::failure::{bad_request, internal, no_backend};
+use crate::backend::{Backend, CancelFlag, CudaDevice, HostBackend, Memory};
+use crate::failure::{bad_request, internal};
 use crate::runtime::open_device;
 use crate::weights::WeightFiles;
 use file::WeightFile;
@@ -59,12 +59,9 @@ pub fn calibrate(
     directory: &Path,
     cancel: &CancelFlag,
 ) -> Result<Calibration, Failure> {
-    for device in devices {
-        if let DeviceBackend::Cuda { .. } = device.backend {
-            return Err(bad_request(no_backend(&device.id)));
-        }
-    }
-    let host_memory = Memory::new(DeviceId::host(), HOST_BYTES_MAX, None);
+    // One device is open at a time.
+    let pinned = devices.iter().map(|device| device.pinned_bytes).max().unwrap_or_default();
+    let host_memory = Memory::new(DeviceId::host(), HOST_BYTES_MAX + pinned, None);
     let workers = Arc::new(Workers::new(threads).map_err(internal)?);
     let written = WeightFile::write(directory, cancel)?;
     let storage = storage::measure(&written, &host_memory, &workers, cancel)?;
@@ -81,10 +78,10 @@ pub fn calibrate(
     let host = of_host.speeds()?;
     let mut measured = Vec::new();
     for device in devices {
-        let CalibrationDevice { id, backend, budget_bytes, overhead_bytes } = device;
-        let sizes = [*budget_bytes, *overhead_bytes, STAGING_BYTES];
-        let opened = open_device(id, backend, sizes, &host_memory, &workers)?;
-        let overhead_bytes = opened.memory().used();
+        let CalibrationDevice { id, backend, budget_bytes, overhead_bytes, pinned_bytes } = device;
+        let sizes = [*budget_bytes, *overhead_bytes, *pinned_bytes];
+        let opened = open_device(id, backend, sizes, &host_memory, &workers, None)?;
+        let charged = opened.memory().used();
         let unsupported = match backend {
             DeviceBackend::Virtual { unsupported, .. } => unsupported.as_slice(),
             DeviceBackend::Cuda { .. } => &[],
@@ -93,12 +90,18 @@ pub fn calibrate(
         let room_bytes = backend.memory().free();
         let target = Target { backend, room_bytes, unsupported, threads, files: &files, cancel };
         let [link_bytes_per_s, link_back_bytes_per_s] = target.link()?;
+        let speeds = target.speeds()?;
+        // After all kernels have run: the driver may load one when it is first used.
+        let overhead_bytes = match opened.as_cuda() {
+            Some(device) => overhead(device),
+            None => Some(charged),
+        };
         measured.push(MeasuredDevice {
             id: id.clone(),
-            speeds: target.speeds()?,
+            speeds,
             link_bytes_per_s,
             link_back_bytes_per_s,
-            overhead_bytes: Some(overhead_bytes),
+            overhead_bytes,
         });
     }
     Ok(Calibration {
@@ -107,6 +110,11 @@ pub fn calibrate(
         page_cache_bytes_per_s: storage.warm_bytes_per_s,
         devices: measured,
     })
+}
+
+/// What this process takes of a GPU beside what it has allocated, where NVML tells it.
+fn overhead(device: &CudaDevice) -> Option<Bytes> {
+    Some(device.gpu().taken()?.bytes.saturating_sub(device.allocated_bytes()))
 }
 
 impl Target<'_> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use protocol::{DeviceId, Failure, FailureKind};
+use protocol::{Failure, FailureKind};
 
 use crate::backend::{Cancelled, OutOfMemory, Stopped};
 use crate::models::ModelError;
@@ -29,13 +29,6 @@ pub fn internal(message: impl Display) -> Failure {
     Failure { kind: FailureKind::Internal, message: message.to_string() }
 }
 
-/// What is said of a device that this executor has no backend for.
-pub fn no_backend(device: &DeviceId) -> String {
-    format!(
-        "{device} is a CUDA device, and this executor computes on the host and on virtual devices only"
-    )
-}
-
 impl From<Cancelled> for Failure {
     fn from(cancelled: Cancelled) -> Failure {
         Failure { kind: FailureKind::Cancelled, message: cancelled.to_string() }
@@ -47,7 +40,7 @@ impl From<Stopped> for Failure {
         let message = stopped.to_string();
         match stopped {
             Stopped::Cancelled(cancelled) => cancelled.into(),
-            Stopped::DeviceFailed(device) => {
+            Stopped::DeviceFailed { device, .. } => {
                 Failure { kind: FailureKind::DeviceFailed { device }, message }
             }
         }

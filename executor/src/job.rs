@@ -119,7 +119,7 @@ impl JobBuffers {
     /// Allocates all buffers, charged to the host as one.
     pub fn allocate(layout: &JobLayout, memory: &Arc<Memory>) -> Result<JobBuffers, OutOfMemory> {
         let charge = memory.charge("job buffers", layout.bytes())?;
-        let refused = || memory.refused("job buffers", layout.bytes());
+        let refused = || memory.refused("job buffers", layout.bytes(), Bytes::ZERO);
         let floats = |shape: &[usize]| zeroed(shape.iter().product(), 0.0).ok_or_else(refused);
         let each = |shape: &[usize]| {
             (0..layout.prompts).map(|_| floats(shape)).collect::<Result<Vec<_>, _>>()

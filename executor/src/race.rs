@@ -37,7 +37,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use tracer::{Edge, Tracer};
+pub use tracer::{Edge, GpuTrace, Tracer};
 
 /// Most races that are told of: one is a bug already, and a trace without its events has them by the million.
 pub const RACES_MAX: usize = 10_000;

@@ -14,6 +14,7 @@ mod accounts;
 mod bound;
 mod component;
 mod devices;
+mod gpus;
 mod verify;
 
 use std::collections::BTreeMap;
@@ -127,9 +128,8 @@ impl Runtime {
             }
         }
         for (device, bytes) in sizes {
-            let memory = devices.backend(&device).memory();
-            let arena = Region::allocate(memory, &format!("{phase} arena"), bytes)?;
-            arenas.insert(device, Arc::new(arena));
+            let arena = devices.backend(&device).allocate(&format!("{phase} arena"), bytes)?;
+            arenas.insert(device, arena);
         }
         for component in &mut now {
             component.settle(devices, cancel)?;
@@ -149,6 +149,7 @@ impl Runtime {
         for (device, backend) in self.devices.iter() {
             self.accounts.record_peak(device, phase, backend.memory().peak());
         }
+        self.accounts.record_gpus(gpus::seen(&self.devices));
         let components = self.components.iter_mut();
         let devices = &self.devices;
         components.filter(|c| c.phase == phase).for_each(|component| component.leave(devices));
@@ -171,9 +172,7 @@ impl Runtime {
 
     fn free_arenas(&mut self) {
         for (device, arena) in std::mem::take(&mut self.arenas) {
-            if let Some(tracer) = self.devices.tracer() {
-                tracer.free(&device, arena.span());
-            }
+            self.devices.free(&device, arena.span());
         }
     }
 

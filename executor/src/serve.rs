@@ -25,7 +25,7 @@ use protocol::{
     ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
 };
 
-use crate::backend::{CancelFlag, SUPPORTED};
+use crate::backend::{CancelFlag, supported};
 use crate::calibrate::calibrate;
 use crate::failure::{bad_request, internal, refused};
 use crate::measure;
@@ -163,7 +163,7 @@ impl Executor {
                 }
                 let mut teller = Teller { events: &self.events };
                 let usage = generate(runtime, &job, &self.cancel, &mut teller)?;
-                self.send(Event::Usage(usage));
+                self.send(Event::Usage(Box::new(usage)));
                 Ok(Event::Done { generation })
             }
             Command::Unload => {
@@ -182,7 +182,8 @@ impl Executor {
             return Err(Failure { kind: FailureKind::WrongVersion, message });
         }
         self.greeted = true;
-        Ok(Event::Hello { version: PROTOCOL_VERSION, backends: SUPPORTED.to_vec() })
+        let (backends, why_no_cuda) = supported();
+        Ok(Event::Hello { version: PROTOCOL_VERSION, backends, why_no_cuda })
     }
 
     fn measure(
@@ -239,7 +240,7 @@ impl Executor {
             usage = runtime.take_accounts().report(&runtime.plan, total_ms);
         }
         self.runtime = Some(runtime);
-        Ok(Event::Loaded(usage))
+        Ok(Event::Loaded(Box::new(usage)))
     }
 }
 

@@ -56,7 +56,7 @@ struct Copy {
 impl Drop for Copy {
     fn drop(&mut self) {
         // Whoever waits must hear of it, should the engine's thread end in the middle.
-        self.ticket.end(Err(Stopped::DeviceFailed(self.device.clone())));
+        self.ticket.end(Err(Stopped::copy_failed(&self.device)));
     }
 }
 
@@ -181,7 +181,7 @@ fn serve(copies: &Receiver<Copy>, shared: &Shared, staging: &Staging) {
         let number = shared.copies.fetch_add(1, Ordering::Relaxed) + 1;
         let Some(work) = copy.work.take() else { continue };
         let result = if shared.fail_copy == Some(number) {
-            Err(Stopped::DeviceFailed(shared.device.clone()))
+            Err(Stopped::copy_failed(&shared.device))
         } else {
             perform(&work, &shared.link, copy.submitted, staging)
         };

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use protocol::{BackendKind, Bytes};
 
 use super::kernels::Workers;
-use super::run::{NodeCall, run};
-use super::{Backend, Link, Memory, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad};
+use super::run::run;
+use super::{
+    Backend, Link, Memory, NodeCall, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad,
+};
 
 /// The CPU with its RAM.
 pub struct HostBackend {
@@ -65,7 +67,8 @@ impl Backend for HostBackend {
         None
     }
 
-    fn run(&self, call: &NodeCall<'_>) {
+    fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
         run(call, &self.workers);
+        Ok(())
     }
 }

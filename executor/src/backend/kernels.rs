@@ -34,6 +34,7 @@ mod exp2;
 mod grid;
 mod math;
 mod outer;
+mod pack;
 mod panel;
 mod quantise;
 mod simd;

@@ -69,13 +69,14 @@ impl Memory {
         Ok(Charge { memory: Arc::clone(self), bytes })
     }
 
-    /// What the account would say if the system itself refused an allocation within the capacity.
-    pub fn refused(&self, region: &str, bytes: Bytes) -> OutOfMemory {
+    /// What the account says if the system itself refused an allocation within the capacity, of which it shows so much
+    /// as free.
+    pub fn refused(&self, region: &str, bytes: Bytes, free: Bytes) -> OutOfMemory {
         OutOfMemory {
             device: self.device.clone(),
             region: region.to_owned(),
             requested_bytes: bytes,
-            free_bytes: Bytes::ZERO,
+            free_bytes: free.min(bytes.saturating_sub(Bytes(1))),
         }
     }
 
@@ -121,6 +122,13 @@ impl Memory {
 pub struct Charge {
     memory: Arc<Memory>,
     bytes: Bytes,
+}
+
+impl Charge {
+    /// How much it is.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
 }
 
 impl Drop for Charge {

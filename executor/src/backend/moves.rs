@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use protocol::Bytes;
 
+use super::cuda::stream::Event;
 use super::link::Link;
 use super::{CancelFlag, Region};
 use crate::race::Span;
@@ -56,6 +57,8 @@ pub struct RegionCopy {
     pub transfer: Transfer,
     /// The other device's link, where both ends are devices.
     pub other_link: Option<Arc<Link>>,
+    /// What its ends had to compute before, where they are GPUs.
+    pub after: Vec<Event>,
 }
 
 impl WeightLoad {

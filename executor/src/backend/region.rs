@@ -1,6 +1,6 @@
-//! A region: one aligned, zeroed allocation that is charged to a device's account.
+//! A region: one aligned allocation that is charged to a device's account.
 //!
-//! Regions are shared between the thread that computes and the copy engine, so access is by offset and
+//! It lies in the host's memory, zeroed, or in a GPU's, where only that touches its bytes. Regions are shared between the thread that computes and the copy engine, so access is by offset and
 //! `unsafe`: who writes what, and when, is the schedule's to guarantee.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -12,19 +12,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
 
+use super::cuda::driver::DriverError;
+use super::cuda::gpu::Gpu;
+use super::cuda::memory::{DeviceMemory, PinnedMemory};
+use super::cuda::stream::{Address, Place};
 use super::memory::{Charge, Memory, OutOfMemory};
 use crate::race::Span;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// An allocation of a device.
-#[derive(Debug)]
 pub struct Region {
     id: u64,
     bytes: Bytes,
-    start: NonNull<u8>,
-    layout: Layout,
+    storage: Storage,
     _charge: Charge,
+}
+
+/// What holds the bytes.
+enum Storage {
+    /// The host's heap.
+    Heap { start: NonNull<u8>, layout: Layout },
+    /// Page-locked memory of the host.
+    Pinned(PinnedMemory),
+    /// A GPU's memory.
+    Device(DeviceMemory),
 }
 
 // SAFETY: a region owns its allocation; all access goes through methods whose callers guarantee that
@@ -34,18 +46,54 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Allocates `bytes`, named `name` in messages.
+    /// Allocates `bytes` of the host's memory, named `name` in messages.
     pub fn allocate(memory: &Arc<Memory>, name: &str, bytes: Bytes) -> Result<Region, OutOfMemory> {
         let charge = memory.charge(name, bytes)?;
-        // An empty region still gets an address.
-        let size = bytes.as_usize().max(1);
-        let refused = || memory.refused(name, bytes);
-        let layout =
-            Layout::from_size_align(size, ALIGNMENT_BYTES as usize).map_err(|_| refused())?;
+        let refused = || memory.refused(name, bytes, Bytes::ZERO);
+        let layout = Layout::from_size_align(size(bytes), ALIGNMENT_BYTES as usize);
+        let layout = layout.map_err(|_| refused())?;
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        Ok(Region::new(bytes, Storage::Heap { start, layout }, charge))
+    }
+
+    /// Allocates page-locked memory of the host, for copies of a GPU.
+    pub fn allocate_pinned(
+        gpu: &Arc<Gpu>,
+        memory: &Arc<Memory>,
+        name: &str,
+        bytes: Bytes,
+    ) -> Result<Region, OutOfMemory> {
+        let charge = memory.charge(name, bytes)?;
+        let pinned = PinnedMemory::allocate(gpu, size(bytes));
+        let pinned = pinned.map_err(|error| refusal(&error, memory, name, bytes, Bytes::ZERO))?;
+        // SAFETY: just allocated, of this size; zeroed so that it is initialised.
+        unsafe { pinned.start().as_ptr().write_bytes(0, size(bytes)) };
+        Ok(Region::new(bytes, Storage::Pinned(pinned), charge))
+    }
+
+    /// Allocates memory of a GPU, after a look at what is free on it: a driver may rather move memory to the host than
+    /// refuse.
+    pub fn allocate_on(
+        gpu: &Arc<Gpu>,
+        memory: &Arc<Memory>,
+        name: &str,
+        bytes: Bytes,
+    ) -> Result<Region, OutOfMemory> {
+        let charge = memory.charge(name, bytes)?;
+        let free = gpu.free_bytes().map(Bytes);
+        let free = free.map_err(|error| refusal(&error, memory, name, bytes, Bytes::ZERO))?;
+        if bytes > free {
+            return Err(memory.refused(name, bytes, free));
+        }
+        let allocated = DeviceMemory::allocate(gpu, size(bytes));
+        let allocated = allocated.map_err(|error| refusal(&error, memory, name, bytes, free))?;
+        Ok(Region::new(bytes, Storage::Device(allocated), charge))
+    }
+
+    fn new(bytes: Bytes, storage: Storage, charge: Charge) -> Region {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Region { id, bytes, start, layout, _charge: charge })
+        Region { id, bytes, storage, _charge: charge }
     }
 
     /// Its size.
@@ -68,15 +116,51 @@ impl Region {
         Span::new(self.id, 0, self.bytes.0)
     }
 
-    fn at(&self, offset: Bytes, bytes: usize) -> *mut u8 {
-        let offset = offset.as_usize();
-        let end = offset.checked_add(bytes).expect("an end beyond the address space");
-        assert!(end <= self.layout.size(), "{offset} + {bytes} B is outside of the region");
-        // SAFETY: the offset was just checked to be inside of the allocation.
-        unsafe { self.start.as_ptr().add(offset) }
+    /// The GPU whose memory it is, if it is one's.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        match &self.storage {
+            Storage::Device(memory) => Some(memory.gpu()),
+            Storage::Heap { .. } | Storage::Pinned(_) => None,
+        }
     }
 
-    /// Bytes of the region.
+    /// Where some bytes of it are, for a GPU's copies.
+    pub fn place(&self, offset: Bytes, bytes: usize) -> Place {
+        match &self.storage {
+            Storage::Device(memory) => {
+                self.assert_inside(offset, bytes);
+                Place::Device(memory.start().offset(offset.0))
+            }
+            Storage::Heap { .. } | Storage::Pinned(_) => Place::Host(self.at(offset, bytes)),
+        }
+    }
+
+    /// The device address of some bytes of it. It is a GPU's.
+    pub fn address(&self, offset: Bytes, bytes: usize) -> Address {
+        match self.place(offset, bytes) {
+            Place::Device(address) => address,
+            Place::Host(_) => panic!("the region is not in a GPU's memory"),
+        }
+    }
+
+    fn assert_inside(&self, offset: Bytes, bytes: usize) {
+        let offset = offset.as_usize();
+        let end = offset.checked_add(bytes).expect("an end beyond the address space");
+        assert!(end <= size(self.bytes), "{offset} + {bytes} B is outside of the region");
+    }
+
+    fn at(&self, offset: Bytes, bytes: usize) -> *mut u8 {
+        self.assert_inside(offset, bytes);
+        let start = match &self.storage {
+            Storage::Heap { start, .. } => *start,
+            Storage::Pinned(memory) => memory.start(),
+            Storage::Device(_) => panic!("the region is in a GPU's memory"),
+        };
+        // SAFETY: the offset was just checked to be inside of the allocation.
+        unsafe { start.as_ptr().add(offset.as_usize()) }
+    }
+
+    /// Bytes of the region, which is in the host's memory.
     ///
     /// # Safety
     /// Nothing may write them while the slice is alive.
@@ -85,7 +169,7 @@ impl Region {
         unsafe { slice::from_raw_parts(self.at(offset, bytes), bytes) }
     }
 
-    /// Bytes of the region, to write.
+    /// Bytes of the region, which is in the host's memory, to write.
     ///
     /// # Safety
     /// Nothing else may read or write them while the slice is alive.
@@ -101,7 +185,28 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nothing borrows from a region that is dropped.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        if let Storage::Heap { start, layout } = &self.storage {
+            // SAFETY: allocated with this layout, and nothing borrows from a region that is dropped.
+            unsafe { dealloc(start.as_ptr(), *layout) }
+        }
     }
+}
+
+/// Bytes to allocate: an empty region still gets an address.
+fn size(bytes: Bytes) -> usize {
+    bytes.as_usize().max(1)
+}
+
+/// What the account says of a driver's refusal.
+fn refusal(
+    error: &DriverError,
+    memory: &Memory,
+    name: &str,
+    bytes: Bytes,
+    free: Bytes,
+) -> OutOfMemory {
+    if !error.is_out_of_memory() {
+        tracing::error!("{}: {name}: {error}", memory.device());
+    }
+    memory.refused(name, bytes, free)
 }

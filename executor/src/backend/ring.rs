@@ -18,7 +18,7 @@ use protocol::Bytes;
 use super::copy_engine::Queue;
 use super::ticket::{Stopped, Ticket};
 use super::{Backend, CancelFlag, Region, WeightLoad, WeightMove};
-use crate::race::Tracer;
+use crate::race::{Edge, Tracer};
 use crate::weights::WeightFiles;
 
 /// The weights of one segment.
@@ -94,7 +94,7 @@ impl Ring {
         &self.plan.region
     }
 
-    /// Waits until the next item's weights are there.
+    /// Lets what is computed from now on have the next item's weights.
     pub fn acquire(&self, backend: &dyn Backend, item: usize) -> Result<(), Stopped> {
         let ready = {
             let state = self.state.borrow();
@@ -105,7 +105,7 @@ impl Ring {
         if let Some(tracer) = &self.tracer {
             tracer.filled(backend.memory().device(), ready.event());
         }
-        ready.wait()
+        backend.join(&ready, Edge::Ready)
     }
 
     /// Gives the present item's bytes back, and starts the copies that fit then.
@@ -144,7 +144,8 @@ impl Ring {
                 once: false,
             };
             let tracer = self.tracer.as_ref();
-            let event = tracer.map(|tracer| tracer.fill(backend.memory().device(), &load.writes()));
+            let event =
+                tracer.and_then(|tracer| tracer.fill(backend.memory().device(), &load.writes()));
             let ready = backend.load(load, Queue::Slots).with_event(event);
             state.last = Some(ready.clone());
             state.live.push_back(Live { start, bytes: item.bytes, ready });

@@ -2,78 +2,21 @@
 //!
 //! Nothing is allocated here that grows with the job: values and workspaces lie in the arena.
 
-use std::sync::Arc;
-
-use protocol::Bytes;
-
+use super::NodeCall;
 use super::kernels::{
     self, AttentionShape, Columns, ConvShape, GroupNormShape, InputNorm, Modulation, Workers,
 };
 use super::workspace::integer_products;
-use super::{Region, Ring};
 use crate::graph::{Activation, AttentionOp, ConvNorm, ConvOp, Graph, Node, Normalization, Op};
-use crate::race::Span;
-use crate::schedule::weights::slice_bytes;
-use crate::schedule::{LaneSchedule, Run, Schedule, WeightPlace, WeightSlice};
+use crate::schedule::Run;
+use crate::weights::TensorRef;
 use crate::weights::view::WeightView;
-use crate::weights::{TensorRef, WeightFiles};
-
-/// The memory of one lane of a component, in its phase.
-#[derive(Default)]
-pub struct LaneMemory {
-    /// The arena; at least as large as the schedule says.
-    pub arena: Option<Arc<Region>>,
-    /// Weights that are held in all phases.
-    pub resident: Option<Arc<Region>>,
-    /// Weights that are held in this phase.
-    pub lazy: Option<Arc<Region>>,
-    /// Weights that pass through.
-    pub ring: Option<Ring>,
-}
-
-/// One computation of a schedule.
-pub struct NodeCall<'a> {
-    /// The schedule.
-    pub schedule: &'a Schedule,
-    /// What of it to run.
-    pub run: &'a Run,
-    /// The memory of its lane.
-    pub memory: &'a LaneMemory,
-    /// The weights' files.
-    pub files: &'a WeightFiles,
-}
-
-impl NodeCall<'_> {
-    /// What it reads, weights included, and what it writes.
-    pub fn spans(&self) -> [Vec<Span>; 2] {
-        let node = &self.schedule.graph.nodes[self.run.node];
-        let running = Running { call: self, node };
-        let arena = running.arena().id();
-        let values = node.inputs.iter().zip(&self.run.inputs).map(|(&input, &offset)| {
-            Span::new(arena, offset.0, self.schedule.graph.value(input).bytes().0)
-        });
-        let weights = (0..node.weights.len()).filter_map(|index| running.weight_span(index));
-        let Run { output, output_features, columns, workspace, .. } = self.run;
-        let value = self.schedule.graph.value(node.output);
-        let rows = (value.elements() / value.features()) as u64;
-        let (row_bytes, stride) = (4 * columns.len() as u64, 4 * *output_features as u64);
-        let written = if columns.len() == *output_features {
-            vec![Span::new(arena, output.0, rows * stride)]
-        } else {
-            let start = output.0 + 4 * columns.start as u64;
-            Span::rows(arena, start, row_bytes, stride, rows).collect()
-        };
-        let workspace = Span::new(arena, workspace.0.0, workspace.1.0);
-        [values.chain(weights).collect(), written.into_iter().chain([workspace]).collect()]
-    }
-}
 
 /// Computes a node.
 pub fn run(call: &NodeCall<'_>, workers: &Workers) {
     let threads = call.schedule.assignment.threads;
     assert_eq!(workers.count(), threads, "workspaces were made for other workers");
-    let node = &call.schedule.graph.nodes[call.run.node];
-    Running { call, node }.run(workers);
+    Running { call, node: call.node() }.run(workers);
 }
 
 /// The shape of an attention node.
@@ -144,7 +87,7 @@ impl Running<'_> {
         let graph = &self.call.schedule.graph;
         let node = self.node;
         let narrow = matches!(&node.op, Op::Conv2d(op) if op.narrow);
-        if node.op.in_place() && !narrow && !self.is_taken_over() {
+        if node.op.in_place() && !narrow && !self.call.is_taken_over() {
             self.output().copy_from_slice(self.input(0));
         }
         let out = self.output();
@@ -210,7 +153,7 @@ impl Running<'_> {
         let (weight, bias) = (self.weight(0), Some(self.weight(1)));
         let norm = op.norm.map(|_| [self.weight(2), self.weight(3)]);
         let workspace = self.workspace();
-        if op.narrow && self.is_taken_over() {
+        if op.narrow && self.call.is_taken_over() {
             kernels::narrow(workers, &shape, self.input_mut(), weight, bias, workspace);
             return;
         }
@@ -219,7 +162,7 @@ impl Running<'_> {
     }
 
     fn linear(&self, workers: &Workers, activation: Activation, out: &mut [f32]) {
-        let rows = self.slice(0).rows.len();
+        let rows = self.call.slice(0).rows.len();
         let (tensor, bytes) = self.weight_bytes(0);
         // A 1 x 1 convolution's [out, in, 1, 1] is a matrix too.
         let shape = [rows, tensor.shape()[1..].iter().product()];
@@ -271,19 +214,6 @@ impl Running<'_> {
         Modulation { values: self.input(input), batch: x.shape[0], features: x.features() }
     }
 
-    /// Whether the schedule gave the result its first input's place.
-    fn is_taken_over(&self) -> bool {
-        self.call.run.inputs[0] == self.call.run.output
-    }
-
-    fn lane(&self) -> &LaneSchedule {
-        &self.call.schedule.lanes[self.call.run.lane]
-    }
-
-    fn arena(&self) -> &Region {
-        self.call.memory.arena.as_deref().expect("the phase was entered")
-    }
-
     fn input(&self, index: usize) -> &[f32] {
         bytemuck::cast_slice(self.input_bytes(index))
     }
@@ -293,42 +223,36 @@ impl Running<'_> {
     }
 
     fn input_bytes(&self, index: usize) -> &[u8] {
-        let value = self.call.schedule.graph.value(self.node.inputs[index]);
-        let offset = self.call.run.inputs[index];
+        let (value, offset) = (self.call.input(index), self.call.run.inputs[index]);
         // SAFETY: a node's inputs are alive at it and so overlap neither its result (except the one that
         // is taken over, which is not read then) nor its workspace: asserted when the arena was made.
-        unsafe { self.arena().bytes(offset, value.bytes().as_usize()) }
+        unsafe { self.call.arena().bytes(offset, value.bytes().as_usize()) }
     }
 
     /// The first input, whose place the result takes.
     #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
     fn input_mut(&self) -> &mut [f32] {
-        assert!(self.is_taken_over());
-        let value = self.call.schedule.graph.value(self.node.inputs[0]);
-        let bytes = value.bytes().as_usize();
+        assert!(self.call.is_taken_over());
+        let bytes = self.call.input(0).bytes().as_usize();
         // SAFETY: as of `output`, whose range begins where this one does and is not used beside it.
-        bytemuck::cast_slice_mut(unsafe { self.arena().bytes_mut(self.call.run.output, bytes) })
+        bytemuck::cast_slice_mut(unsafe {
+            self.call.arena().bytes_mut(self.call.run.output, bytes)
+        })
     }
 
     #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
     fn output(&self) -> &mut [f32] {
-        let Run { output, output_features, .. } = self.call.run;
-        let value = self.call.schedule.graph.value(self.node.output);
-        let bytes = 4 * (value.elements() / value.features() * output_features);
+        let (output, bytes) = (self.call.run.output, self.call.output_bytes().as_usize());
         // SAFETY: the result's range is disjoint from all that is read while it is written; see above. Of a
         // result that comes from several lanes each writes its own columns.
-        bytemuck::cast_slice_mut(unsafe { self.arena().bytes_mut(*output, bytes) })
+        bytemuck::cast_slice_mut(unsafe { self.call.arena().bytes_mut(output, bytes) })
     }
 
     #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
     fn workspace(&self) -> &mut [f32] {
         let (offset, bytes) = self.call.run.workspace;
         // SAFETY: a workspace is alive at its node only, and disjoint from all values alive there.
-        bytemuck::cast_slice_mut(unsafe { self.arena().bytes_mut(offset, bytes.as_usize()) })
-    }
-
-    fn slice(&self, index: usize) -> &WeightSlice {
-        &self.lane().weights.slices[self.call.run.weights[index]]
+        bytemuck::cast_slice_mut(unsafe { self.call.arena().bytes_mut(offset, bytes.as_usize()) })
     }
 
     /// A whole weight.
@@ -337,39 +261,13 @@ impl Running<'_> {
         tensor.view_of(tensor.shape(), bytes)
     }
 
-    /// Where a weight's rows lie, where not in the mapping of their file.
-    fn weight_span(&self, index: usize) -> Option<Span> {
-        let slice = self.slice(index);
-        let length = slice_bytes(&self.call.schedule.graph, slice.weight, &slice.rows);
-        let (region, offset) = self.weight_region(slice.place)?;
-        Some(Span::new(region.id(), offset.0, length.0))
-    }
-
-    fn weight_region(&self, place: WeightPlace) -> Option<(&Region, Bytes)> {
-        let memory = self.call.memory;
-        let (region, offset) = match place {
-            WeightPlace::Mapped => return None,
-            WeightPlace::Resident(offset) => (memory.resident.as_deref(), offset),
-            WeightPlace::Lazy(offset) => (memory.lazy.as_deref(), offset),
-            WeightPlace::Slot { offset, .. } => {
-                let ring = memory.ring.as_ref().expect("the ring was started");
-                let (region, slot) = ring.slot();
-                (Some(region), slot + offset)
-            }
-        };
-        Some((region.expect("weights were loaded"), offset))
-    }
-
     /// A weight, and the bytes of its rows on this lane.
     fn weight_bytes(&self, index: usize) -> (&TensorRef, &[u8]) {
-        let slice = self.slice(index);
-        let graph = &self.call.schedule.graph;
-        let tensor = &graph.weights[slice.weight.0].tensor;
-        let row = tensor.row_bytes().as_usize();
-        let length = slice_bytes(graph, slice.weight, &slice.rows).as_usize();
-        let Some((region, offset)) = self.weight_region(slice.place) else {
-            let whole = tensor.view(self.call.files).bytes;
-            return (tensor, &whole[slice.rows.start * row..][..length]);
+        let call = self.call;
+        let (tensor, length) = (call.tensor(index), call.weight_bytes(index).as_usize());
+        let Some((region, offset)) = call.weight_place(index) else {
+            let start = call.slice(index).rows.start * tensor.row_bytes().as_usize();
+            return (tensor, &tensor.view(call.files).bytes[start..][..length]);
         };
         // SAFETY: weights are written before the computation that waits for them, and a slot not again before
         // it was given back.

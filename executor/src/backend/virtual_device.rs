@@ -10,8 +10,10 @@ use super::copy_engine::CopyEngine;
 use super::kernels::Workers;
 use super::memory::{Charge, OutOfMemory};
 use super::pace::Pace;
-use super::run::{NodeCall, run};
-use super::{Backend, Link, Memory, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad};
+use super::run::run;
+use super::{
+    Backend, Link, Memory, NodeCall, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad,
+};
 
 /// A device that exists only in its host profile.
 pub struct VirtualDevice {
@@ -81,10 +83,11 @@ impl Backend for VirtualDevice {
         Some(self.engine.link())
     }
 
-    fn run(&self, call: &NodeCall<'_>) {
+    fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
         let start = Instant::now();
         run(call, &self.workers);
         self.pace.computed(start.elapsed());
+        Ok(())
     }
 }
 

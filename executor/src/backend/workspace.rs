@@ -2,21 +2,15 @@
 
 use protocol::{BackendKind, Bytes, StorageType};
 
-use super::kernels;
+use super::cuda;
+use super::cuda::ops::{Products, attention, conv, linear, norm};
+use super::kernels::{self, LinearShape};
 use super::run::{attention_shape, conv_shape, group_norm_shape};
 use crate::graph::{Graph, Node, Normalization, Op};
 use crate::schedule::Assignment;
 
-/// What a CUDA device will give to cuBLASLt for one product: the size that NVIDIA recommends for
-/// `cublasSetWorkspace` on Hopper (cuBLAS documentation, section 2.1.14); older ones take less.
-const CUBLASLT_WORKSPACE: Bytes = Bytes::mib(32);
-
-/// What a normalisation before a convolution keeps of a group between its two passes: mean and scale.
-const GROUP_MOMENTS_BYTES: u64 = 8;
-
-/// Workspace of a node in bytes, for as many features of its result as are computed. On the host and on virtual
-/// devices it is what the kernels assert that they get. For CUDA it is the contract that its backend has to
-/// keep: attention without workspaces in memory, convolution with the moments of its norm, products with a fixed one.
+/// Workspace of a node in bytes, for as many features of its result as are computed: what the kernels of its backend
+/// take, from shapes alone.
 pub fn workspace_bytes(
     graph: &Graph,
     node: &Node,
@@ -28,15 +22,56 @@ pub fn workspace_bytes(
         BackendKind::Host | BackendKind::Virtual => {
             Bytes(4 * kernel_scratch_len(graph, node, out_features, assignment) as u64)
         }
-        BackendKind::Cuda => match &node.op {
-            Op::Linear(_) => CUBLASLT_WORKSPACE,
-            Op::Conv2d(op) => op.norm.map_or(Bytes::ZERO, |norm| {
-                let batch = graph.value(node.output).shape[0];
-                Bytes((batch * norm.groups) as u64 * GROUP_MOMENTS_BYTES)
-            }),
-            _ => Bytes::ZERO,
-        },
+        BackendKind::Cuda => cuda_workspace_bytes(graph, node, out_features, assignment),
     }
+}
+
+/// Workspace of a GPU's kernels.
+fn cuda_workspace_bytes(
+    graph: &Graph,
+    node: &Node,
+    out_features: usize,
+    assignment: &Assignment,
+) -> Bytes {
+    let products = cuda::products(graph, node, assignment);
+    let storage = node.weights.first().map(|weight| graph.weights[weight.0].tensor.storage());
+    match &node.op {
+        Op::Linear(_) => {
+            let in_features = in_features(graph, node);
+            let shape = linear_shape(graph, node, &in_features, out_features);
+            let storage = storage.expect("a linear layer has weights");
+            linear::linear_workspace_bytes(&shape, storage, products == Products::Exact)
+        }
+        Op::Attention(op) => {
+            let shape = attention_shape(graph, node, op, assignment.attention_chunk);
+            attention::attention_workspace_bytes(&shape, products)
+        }
+        Op::Conv2d(op) => {
+            let shape = conv_shape(graph, node, op);
+            let storage = storage.expect("a convolution has weights");
+            conv::conv_workspace_bytes(&shape, storage, products, op.narrow)
+        }
+        Op::Norm(Normalization::Group { groups, eps, .. }) => {
+            let shape = group_norm_shape(graph, node, *groups, *eps);
+            Bytes(norm::group::group_norm_workspace_bytes(&shape) as u64)
+        }
+        _ => Bytes::ZERO,
+    }
+}
+
+/// The features of each input of a linear layer.
+fn in_features(graph: &Graph, node: &Node) -> Vec<usize> {
+    node.inputs.iter().map(|&input| graph.value(input).features()).collect()
+}
+
+fn linear_shape<'a>(
+    graph: &Graph,
+    node: &Node,
+    in_features: &'a [usize],
+    out_features: usize,
+) -> LinearShape<'a> {
+    let output = graph.value(node.output);
+    LinearShape { rows: output.elements() / output.features(), in_features, out_features }
 }
 
 /// Whether the host's products with weights of a type are formed of bytes.
@@ -54,11 +89,8 @@ fn kernel_scratch_len(
     let threads = assignment.threads;
     match &node.op {
         Op::Linear(_) => {
-            let in_features: Vec<usize> =
-                node.inputs.iter().map(|&x| graph.value(x).features()).collect();
-            let output = graph.value(node.output);
-            let rows = output.elements() / output.features();
-            let shape = kernels::LinearShape { rows, in_features: &in_features, out_features };
+            let in_features = in_features(graph, node);
+            let shape = linear_shape(graph, node, &in_features, out_features);
             let weight = node.weights.first();
             let storage = weight.map(|weight| graph.weights[weight.0].tensor.storage());
             match storage {

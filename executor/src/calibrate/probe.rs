@@ -6,7 +6,7 @@ use std::time::Instant;
 use protocol::{Bytes, Failure};
 
 use super::{Target, seconds_since};
-use crate::backend::{LaneMemory, NodeCall, Queue, Region, WeightLoad, WeightMove};
+use crate::backend::{LaneMemory, NodeCall, Queue, WeightLoad, WeightMove};
 use crate::graph::Graph;
 use crate::schedule::weights::slice_bytes;
 use crate::schedule::{Assignment, Instruction, Schedule, WeightPlace};
@@ -35,9 +35,8 @@ impl<'a> Probe<'a> {
         let Target { backend, files, cancel, .. } = target;
         let lane = &schedule.lanes[0];
         let weights = &lane.weights;
-        let allocate = |name: &str, bytes| Region::allocate(backend.memory(), name, bytes);
-        let arena = Arc::new(allocate("calibration arena", lane.arena_bytes)?);
-        let resident = Arc::new(allocate("calibration weights", weights.resident_bytes)?);
+        let arena = backend.allocate("calibration arena", lane.arena_bytes)?;
+        let resident = backend.allocate("calibration weights", weights.resident_bytes)?;
         let moves = weights.slices.iter().map(|slice| {
             let WeightPlace::Resident(offset) = slice.place else {
                 unreachable!("on one device all weights are resident")
@@ -70,8 +69,9 @@ impl<'a> Probe<'a> {
             };
             cancel.check()?;
             let (schedule, memory) = (&self.schedule, &self.memory);
-            backend.run(&NodeCall { schedule, run, memory, files });
+            backend.run(&NodeCall { schedule, run, memory, files })?;
         }
+        backend.finish()?;
         Ok(seconds_since(start))
     }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use protocol::calibration::MeasuredSpeeds;
+use protocol::plan::STAGING_BYTES;
 use protocol::profile::WorkKind;
 use protocol::{FailureKind, StorageType};
 
@@ -24,6 +25,7 @@ fn device(id: &str, budget_bytes: Bytes) -> CalibrationDevice {
         backend,
         budget_bytes,
         overhead_bytes: Bytes(1000),
+        pinned_bytes: STAGING_BYTES,
     }
 }
 
@@ -76,10 +78,10 @@ fn what_cannot_be_measured_is_said() {
     let full = measured(&[device("virtual0", Bytes(999))]).unwrap_err();
     assert!(matches!(full.kind, FailureKind::OutOfMemory { .. }), "{full:?}");
 
-    let backend = DeviceBackend::Cuda { uuid: None };
+    let backend = DeviceBackend::Cuda { uuid: Some("GPU-of-nobody".to_owned()) };
     let cuda = CalibrationDevice { backend, ..device("cuda0", Bytes::gib(1)) };
     let refused = measured(&[cuda]).unwrap_err();
-    assert!(refused.message.contains("cuda0 is a CUDA device"), "{}", refused.message);
+    assert!(refused.message.starts_with("cuda0 has failed: "), "{}", refused.message);
 
     let nowhere = PathBuf::from("/nowhere/at/all");
     let unwritable = calibrate(&[], 1, &nowhere, &CancelFlag::default()).unwrap_err();

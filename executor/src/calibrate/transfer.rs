@@ -31,8 +31,7 @@ impl Target<'_> {
         if bytes < Bytes(BYTES_MIN as u64) {
             return Err(self.too_small(Bytes(BYTES_MIN as u64)));
         }
-        let region = Region::allocate(self.backend.memory(), "calibration of the link", bytes)?;
-        let region = Arc::new(region);
+        let region = self.backend.allocate("calibration of the link", bytes)?;
         let mut values = vec![0u8; bytes.as_usize()];
         let to = rate(|bytes| self.load(&region, bytes))?;
         let back = rate(|bytes| {

@@ -64,7 +64,7 @@ fn many_layouts_have_the_sizes_of_each_alone_in_their_order() {
 #[test]
 fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
     use protocol::StorageType::{BF16, Q8_0};
-    use protocol::profile::WorkKind;
+    use protocol::profile::{BackendKind, WorkKind};
     let model = model();
     let measured = |weights_as, exact_matmul| {
         let options = GraphOptions { weights_as, exact_matmul, ..GraphOptions::default() };
@@ -90,7 +90,13 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
         assert_eq!(of_segments.map(|entry| entry.bytes).sum::<Bytes>(), Bytes(expected));
     }
     for (stored, exact) in stored.components.iter().zip(&exact.components) {
-        assert_eq!(exact.compute, stored.compute, "{}: arenas hold no weights", stored.name);
+        // Arenas hold no weights; a GPU's exact products need no activations in 16 bits either.
+        for (exact, stored) in exact.compute.iter().zip(&stored.compute) {
+            match exact.backend {
+                BackendKind::Cuda => assert!(exact.bytes <= stored.bytes, "{exact:?}"),
+                BackendKind::Host | BackendKind::Virtual => assert_eq!(exact, stored),
+            }
+        }
         let mut work = exact.segments.iter().flat_map(|segment| &segment.work);
         assert!(!work.any(|work| work.kind == WorkKind::Matmul(Q8_0)), "computed as f32");
     }

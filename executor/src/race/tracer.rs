@@ -3,7 +3,8 @@
 //!
 //! The streams are those of a device that computes by itself, as a GPU does; that this process computes for
 //! its virtual devices one node after the other orders nothing here. A schedule that passes is one for such
-//! devices too.
+//! devices too. Of a GPU nothing is recorded here: its own streams record what they are really given
+//! ([`GpuTrace`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +37,17 @@ struct Streams {
     activations: StreamId,
 }
 
+/// Where a GPU's streams record.
+#[derive(Debug, Clone)]
+pub struct GpuTrace {
+    /// The trace.
+    pub trace: Arc<Trace>,
+    /// The stream of the thread that hands out work.
+    pub host: StreamId,
+    /// The kind of edge that is left out.
+    pub left_out: Option<Edge>,
+}
+
 /// Records a runtime's work.
 #[derive(Debug)]
 pub struct Tracer {
@@ -46,7 +58,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Records into a trace, all edges but one to leave out.
+    /// Records into a trace what these devices, none of them a GPU, do; all edges but one to leave out.
     pub fn new<'a>(
         trace: &Arc<Trace>,
         devices: impl Iterator<Item = &'a DeviceId>,
@@ -68,9 +80,16 @@ impl Tracer {
         Tracer { trace: Arc::clone(trace), host, devices, left_out }
     }
 
+    /// Where a GPU records.
+    pub fn for_gpu(&self) -> GpuTrace {
+        GpuTrace { trace: Arc::clone(&self.trace), host: self.host, left_out: self.left_out }
+    }
+
     /// A node on a device.
     pub fn compute(&self, device: &DeviceId, name: &str, reads: &[Span], writes: &[Span]) {
-        self.trace.record(self.devices[device].compute, name, reads, writes);
+        if let Some(streams) = self.devices.get(device) {
+            self.trace.record(streams.compute, name, reads, writes);
+        }
     }
 
     /// A copy of activations between two devices, by one of them; the event is its end.
@@ -80,10 +99,12 @@ impl Tracer {
         ends: [&DeviceId; 2],
         reads: &[Span],
         writes: &[Span],
-    ) -> EventId {
-        let after = ends.map(|id| self.trace.signal(self.devices[id].compute));
+    ) -> Option<EventId> {
+        let carrier = self.devices.get(carrier)?;
+        let ends = ends.into_iter().filter_map(|id| self.devices.get(id));
+        let after: Vec<EventId> = ends.map(|end| self.trace.signal(end.compute)).collect();
         let after = if self.left_out == Some(Edge::Departure) { &[][..] } else { &after };
-        self.trace.operation(self.devices[carrier].activations, "copy", reads, writes, after)
+        Some(self.trace.operation(carrier.activations, "copy", reads, writes, after))
     }
 
     /// Both ends of a copy wait for it.
@@ -92,9 +113,10 @@ impl Tracer {
     }
 
     /// Weights of a component on their way.
-    pub fn load(&self, device: &DeviceId, writes: &[Span]) -> EventId {
+    pub fn load(&self, device: &DeviceId, writes: &[Span]) -> Option<EventId> {
+        let streams = self.devices.get(device)?;
         let after = [self.trace.signal(self.host)];
-        self.trace.operation(self.devices[device].loads, "load", &[], writes, &after)
+        Some(self.trace.operation(streams.loads, "load", &[], writes, &after))
     }
 
     /// A device, and the pipeline's thread, wait for a component's weights.
@@ -106,11 +128,11 @@ impl Tracer {
     }
 
     /// Weights on their way into a slot that the device's computation has given back.
-    pub fn fill(&self, device: &DeviceId, writes: &[Span]) -> EventId {
-        let streams = self.devices[device];
+    pub fn fill(&self, device: &DeviceId, writes: &[Span]) -> Option<EventId> {
+        let streams = self.devices.get(device)?;
         let after = [self.trace.signal(self.host), self.trace.signal(streams.compute)];
         let after = if self.left_out == Some(Edge::Used) { &after[..1] } else { &after };
-        self.trace.operation(streams.slots, "fill", &[], writes, after)
+        Some(self.trace.operation(streams.slots, "fill", &[], writes, after))
     }
 
     /// A device waits for a slot's weights.
@@ -120,7 +142,7 @@ impl Tracer {
 
     /// A copy between a device and the pipeline, which waits for it, between two runs.
     pub fn exchange(&self, device: &DeviceId, reads: &[Span], writes: &[Span]) {
-        let streams = self.devices[device];
+        let Some(streams) = self.devices.get(device) else { return };
         let after = [self.trace.signal(streams.compute), self.trace.signal(self.host)];
         let end = self.trace.operation(streams.activations, "exchange", reads, writes, &after);
         self.trace.wait(streams.compute, end);
@@ -134,16 +156,17 @@ impl Tracer {
 
     /// The pipeline's thread frees bytes of a device, once that has computed what it was given.
     pub fn free(&self, device: &DeviceId, bytes: Span) {
-        let computed = self.trace.signal(self.devices[device].compute);
+        let Some(streams) = self.devices.get(device) else { return };
+        let computed = self.trace.signal(streams.compute);
         self.trace.wait(self.host, computed);
         self.trace.record(self.host, "free", &[], &[bytes]);
     }
 
     fn wait(&self, edge: Edge, device: &DeviceId, event: Option<EventId>) {
-        if let Some(event) = event
+        if let (Some(event), Some(streams)) = (event, self.devices.get(device))
             && self.left_out != Some(edge)
         {
-            self.trace.wait(self.devices[device].compute, event);
+            self.trace.wait(streams.compute, event);
         }
     }
 }

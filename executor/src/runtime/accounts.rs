@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use protocol::usage::{ComponentUsage, DeviceUsage, MeasuredMs, PhaseUsage, UsageReport};
 use protocol::{Bytes, DeviceId, Phase, Plan};
 
+use super::gpus::SeenGpu;
+
 /// Measurements of one job.
 #[derive(Debug, Default)]
 pub struct Accounts {
@@ -12,6 +14,7 @@ pub struct Accounts {
     pub load_ms: f64,
     /// Times of the components that ran or were loaded, in the order of the plan.
     pub components: Vec<ComponentUsage>,
+    gpus: Vec<SeenGpu>,
     peaks: BTreeMap<(DeviceId, Phase), Bytes>,
     phases_ms: BTreeMap<Phase, f64>,
 }
@@ -20,6 +23,16 @@ impl Accounts {
     /// Records the most that a device held in a phase.
     pub fn record_peak(&mut self, device: &DeviceId, phase: Phase, peak: Bytes) {
         self.peaks.insert((device.clone(), phase), peak);
+    }
+
+    /// Records what GPUs showed at the end of a phase.
+    pub fn record_gpus(&mut self, seen: Vec<SeenGpu>) {
+        for gpu in seen {
+            match self.gpus.iter_mut().find(|known| known.devices == gpu.devices) {
+                Some(known) => known.join(&gpu),
+                None => self.gpus.push(gpu),
+            }
+        }
     }
 
     /// Records how long a phase computed.
@@ -45,10 +58,12 @@ impl Accounts {
                 .collect();
             (!phases.is_empty()).then_some(DeviceUsage { id, phases })
         });
+        let gpus = self.gpus.iter().map(|seen| seen.usage(plan));
         let ms = |phase| self.phases_ms.get(&phase).copied().unwrap_or_default();
         UsageReport {
             devices: devices.collect(),
             components: self.components.clone(),
+            gpus: gpus.collect(),
             measured_ms: MeasuredMs {
                 load: self.load_ms,
                 encode: ms(Phase::Encode),

@@ -8,7 +8,7 @@ use protocol::{Bytes, DeviceId, Failure};
 use super::component::Component;
 use super::devices::Devices;
 use crate::backend::{CancelFlag, NodeCall, Region, Stopped, Ticket};
-use crate::race::Span;
+use crate::race::{Edge, Span};
 use crate::schedule::{Instruction, Schedule};
 
 /// A component, ready to run, for one size of its inputs.
@@ -111,7 +111,7 @@ impl<'a> Bound<'a> {
                         let name = schedule.graph.nodes[run.node].op.name();
                         tracer.compute(&self.component.devices[run.lane], name, &reads, &writes);
                     }
-                    backend.run(&call);
+                    backend.run(&call)?;
                 }
                 Instruction::Start(copy) => copies[*copy] = Some(self.start(*copy)),
                 Instruction::Wait(copy) => {
@@ -120,7 +120,9 @@ impl<'a> Bound<'a> {
                     if let Some(tracer) = self.devices.tracer() {
                         tracer.arrive(self.ends(*copy), ticket.event());
                     }
-                    ticket.wait()?;
+                    for device in self.ends(*copy) {
+                        self.devices.backend(device).join(&ticket, Edge::Arrival)?;
+                    }
                 }
                 Instruction::Acquire { lane, item } => {
                     let backend = self.devices.backend(&self.component.devices[*lane]);

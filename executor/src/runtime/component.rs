@@ -17,11 +17,11 @@ use protocol::{Bytes, DeviceId, Failure, Phase};
 use super::devices::Devices;
 use super::verify::Scheduled;
 use crate::backend::{
-    CancelFlag, LaneMemory, Queue, Region, Ring, RingItem, RingPlan, Stopped, Ticket, WeightLoad,
-    WeightMove,
+    CancelFlag, LaneMemory, NodeCall, Queue, Region, Ring, RingItem, RingPlan, Stopped, Ticket,
+    WeightLoad, WeightMove,
 };
 use crate::schedule::weights::slice_bytes;
-use crate::schedule::{Schedule, Variants, WeightPlace, arena_bytes};
+use crate::schedule::{Instruction, Schedule, Variants, WeightPlace, arena_bytes};
 use crate::weights::WeightFiles;
 
 /// One component.
@@ -153,7 +153,7 @@ impl Component {
             }
             let backend = devices.backend(&self.devices[lane]);
             let name = format!("{} weights", self.name);
-            let region = Arc::new(Region::allocate(backend.memory(), &name, bytes)?);
+            let region = backend.allocate(&name, bytes)?;
             let load = WeightLoad {
                 files: Arc::clone(&self.files),
                 moves: self.moves(lane, |place| match (place, held) {
@@ -166,8 +166,9 @@ impl Component {
                 stop: self.stop.clone(),
                 once: true,
             };
-            let event =
-                devices.tracer().map(|tracer| tracer.load(&self.devices[lane], &load.writes()));
+            let event = devices
+                .tracer()
+                .and_then(|tracer| tracer.load(&self.devices[lane], &load.writes()));
             self.loads.push((lane, backend.load(load, Queue::Loads).with_event(event)));
             match held {
                 Held::Resident => self.memory[lane].resident = Some(region),
@@ -233,7 +234,7 @@ impl Component {
             let (backend, slot_bytes) = (devices.backend(device), weights.slot_bytes);
             let bytes = Bytes(slot_bytes.0 * u64::from(slots));
             let name = format!("{} slots", self.name);
-            let region = Arc::new(Region::allocate(backend.memory(), &name, bytes)?);
+            let region = backend.allocate(&name, bytes)?;
             let items = weights.items.iter().enumerate().map(|(item, &segment)| RingItem {
                 moves: self.moves(lane, |place| match place {
                     WeightPlace::Slot { item: of, offset } if of == item => Some(offset),
@@ -250,6 +251,20 @@ impl Component {
             let ring = Ring::start(backend, plan, cancel, devices.tracer().cloned());
             self.memory[lane].ring = Some(ring);
         }
+        self.prepare(devices)
+    }
+
+    /// Lets devices load what its nodes take beside memory.
+    fn prepare(&self, devices: &Devices) -> Result<(), Failure> {
+        for schedule in &self.variants {
+            for instruction in &schedule.program {
+                if let Instruction::Run(run) = instruction {
+                    let (memory, files) = (&self.memory[run.lane], &self.files);
+                    let call = NodeCall { schedule, run, memory, files };
+                    devices.backend(&self.devices[run.lane]).prepare(&call)?;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -257,9 +272,9 @@ impl Component {
     pub fn leave(&mut self, devices: &Devices) {
         for (memory, device) in self.memory.iter_mut().zip(&self.devices) {
             let slots = memory.ring.take().map(|ring| ring.region().span());
-            if let Some(tracer) = devices.tracer() {
+            if devices.tracer().is_some() {
                 let lazy = memory.lazy.iter().map(|lazy| lazy.span());
-                slots.into_iter().chain(lazy).for_each(|bytes| tracer.free(device, bytes));
+                slots.into_iter().chain(lazy).for_each(|bytes| devices.free(device, bytes));
             }
             memory.arena = None;
             memory.lazy = None;

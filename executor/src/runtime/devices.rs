@@ -6,11 +6,14 @@ use std::sync::Arc;
 use protocol::plan::{DeviceBackend, DevicePlan};
 use protocol::{Bytes, DeviceId, Failure, Phase, Plan};
 
+use crate::backend::cuda::OpenError;
 use crate::backend::kernels::Workers;
 use crate::backend::virtual_device::VirtualProperties;
-use crate::backend::{Backend, HostBackend, Memory, Region, RegionCopy, Ticket, VirtualDevice};
-use crate::failure::{internal, no_backend, refused};
-use crate::race::{Edge, Trace, Tracer};
+use crate::backend::{
+    Backend, CudaDevice, HostBackend, Memory, Region, RegionCopy, Stopped, Ticket, VirtualDevice,
+};
+use crate::failure::internal;
+use crate::race::{Edge, GpuTrace, Span, Trace, Tracer};
 use crate::schedule::Transfer;
 
 /// A trace, and the kind of edge that is left out of it, to see that it is missed.
@@ -31,10 +34,18 @@ impl Devices {
         let memory = Memory::new(DeviceId::host(), plan.host.budget_bytes, None);
         let host = HostBackend::new(Arc::clone(&memory), Arc::clone(&workers));
         backends.insert(DeviceId::host(), Box::new(host));
-        for device in plan.devices.iter().filter(|device| plan.uses(&device.id)) {
-            backends.insert(device.id.clone(), open(device, &memory, &workers)?);
+        let used = || plan.devices.iter().filter(|device| plan.uses(&device.id));
+        let tracer = trace.map(|traced| {
+            let recorded = used().filter(|d| !matches!(d.backend, DeviceBackend::Cuda { .. }));
+            let recorded = recorded.map(|device| &device.id).chain(backends.keys());
+            Arc::new(Tracer::new(traced.0, recorded, traced.1))
+        });
+        for device in used() {
+            let trace = tracer.as_deref().map(Tracer::for_gpu);
+            let opened = open(device, &memory, &workers, trace)?;
+            backends.insert(device.id.clone(), opened);
         }
-        let tracer = trace.map(|traced| Arc::new(Tracer::new(traced.0, backends.keys(), traced.1)));
+        connect(&backends)?;
         Ok(Devices { backends, tracer })
     }
 
@@ -61,6 +72,15 @@ impl Devices {
         self.tracer.as_ref()
     }
 
+    /// Says that bytes of a device are freed, where that is recorded.
+    pub fn free(&self, device: &DeviceId, bytes: Span) {
+        if let Some(gpu) = self.backend(device).as_cuda() {
+            gpu.record_free(bytes);
+        } else if let Some(tracer) = self.tracer() {
+            tracer.free(device, bytes);
+        }
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&DeviceId, &dyn Backend)> {
         self.backends.iter().map(|(id, backend)| (id, backend.as_ref()))
@@ -74,17 +94,49 @@ impl Devices {
         transfer: Transfer,
     ) -> Ticket {
         let (source, target) = (self.backend(from), self.backend(to));
-        // The device that receives carries; the host has no engine of its own.
-        let (carrier, other) = if to.is_host() { (source, target) } else { (target, source) };
+        // The device that receives carries; the host has no engine of its own, and only a GPU reaches its memory.
+        let by_source = to.is_host() || source.as_cuda().is_some() && target.as_cuda().is_none();
+        let (carrier, other) = if by_source { (source, target) } else { (target, source) };
+        let after = [source, target].into_iter().filter_map(Backend::as_cuda);
+        let after = match after.map(CudaDevice::departure).collect() {
+            Ok(after) => after,
+            Err(stopped) => return Ticket::ended(Err(stopped)),
+        };
         let ends = [from, to];
         let [from, to] = regions.map(Arc::clone);
-        let copy = RegionCopy { from, to, transfer, other_link: other.link().cloned() };
-        let event = self.tracer().map(|tracer| {
+        let copy = RegionCopy { from, to, transfer, other_link: other.link().cloned(), after };
+        let event = self.tracer().and_then(|tracer| {
             let [reads, writes] = copy.spans();
             tracer.copy(carrier.memory().device(), ends, &reads, &writes)
         });
         carrier.copy(copy).with_event(event)
     }
+}
+
+/// What the planner hears of a GPU that does not open.
+fn open_failure(id: &DeviceId, error: OpenError) -> Failure {
+    match error {
+        OpenError::OutOfMemory(error) => error.into(),
+        OpenError::NoGpu(why) => Stopped::DeviceFailed { device: id.clone(), why }.into(),
+        OpenError::Driver(error) => Stopped::driver(id, &error).into(),
+    }
+}
+
+/// Lets GPUs reach each other's memory directly, where the machine can.
+fn connect(backends: &BTreeMap<DeviceId, Box<dyn Backend>>) -> Result<(), Failure> {
+    let gpus = || backends.values().filter_map(|backend| backend.as_cuda());
+    for one in gpus() {
+        for other in gpus() {
+            let reached = one.gpu().reach(other.gpu());
+            let reached = reached.map_err(|why| Stopped::driver(one.memory().device(), &why))?;
+            let [one, other] = [one, other].map(|device| device.memory().device());
+            tracing::debug!(
+                "{one} reaches {other} {}",
+                if reached { "directly" } else { "through the host" }
+            );
+        }
+    }
+    Ok(())
 }
 
 /// What is left of a device's budget once someone else took so much of it.
@@ -96,17 +148,18 @@ fn open(
     device: &DevicePlan,
     host: &Arc<Memory>,
     workers: &Arc<Workers>,
+    trace: Option<GpuTrace>,
 ) -> Result<Box<dyn Backend>, Failure> {
     let capacity = match &device.backend {
         DeviceBackend::Virtual { taken_bytes, taken_in: None, .. } => left(device, *taken_bytes),
         DeviceBackend::Virtual { .. } | DeviceBackend::Cuda { .. } => device.budget_bytes,
     };
     let sizes = [capacity, device.overhead_bytes, device.pinned_bytes];
-    open_device(&device.id, &device.backend, sizes, host, workers)
+    open_device(&device.id, &device.backend, sizes, host, workers, trace)
 }
 
 /// Opens a device of which at most `capacity` may be used, with what its context takes of that; `pinned` is taken
-/// of the host.
+/// of the host. What a GPU is given is recorded where a trace is given.
 ///
 /// # Errors
 /// `PlanRefused` for a device that this executor does not compute on, `OutOfMemory`.
@@ -116,6 +169,7 @@ pub fn open_device(
     [capacity, overhead_bytes, pinned]: [Bytes; 3],
     host: &Arc<Memory>,
     workers: &Arc<Workers>,
+    trace: Option<GpuTrace>,
 ) -> Result<Box<dyn Backend>, Failure> {
     match backend {
         DeviceBackend::Virtual { link_bytes_per_s, fail_allocation, fail_copy, speed, .. } => {
@@ -130,6 +184,11 @@ pub fn open_device(
             let (staging, workers) = (Arc::new(staging), Arc::clone(workers));
             Ok(Box::new(VirtualDevice::open(memory, properties, &staging, workers)?))
         }
-        DeviceBackend::Cuda { .. } => Err(refused(no_backend(id))),
+        DeviceBackend::Cuda { uuid } => {
+            let memory = Memory::new(id.clone(), capacity, None);
+            let sizes = [overhead_bytes, pinned];
+            let opened = CudaDevice::open(memory, uuid.as_deref(), sizes, host, trace);
+            Ok(Box::new(opened.map_err(|error| open_failure(id, error))?))
+        }
     }
 }

@@ -38,7 +38,7 @@ pub fn run(graph: &Graph, files: &Arc<WeightFiles>) -> Vec<f32> {
     let memory = LaneMemory { arena: Some(Arc::clone(&arena)), ..LaneMemory::default() };
     for instruction in &schedule.program {
         let Instruction::Run(run) = instruction else { panic!("one lane only runs") };
-        backend.run(&NodeCall { schedule: &schedule, run, memory: &memory, files });
+        backend.run(&NodeCall { schedule: &schedule, run, memory: &memory, files }).unwrap();
     }
     let output = graph.outputs[0].value;
     let mut bytes = vec![0; graph.value(output).bytes().as_usize()];

@@ -52,7 +52,7 @@ fn run(schedule: &Schedule, files: &WeightFiles, speed: f64) -> (Vec<u8>, f64) {
     let start = Instant::now();
     for instruction in &schedule.program {
         let Instruction::Run(run) = instruction else { panic!("one lane only runs") };
-        device.run(&NodeCall { schedule, run, memory: &lane, files });
+        device.run(&NodeCall { schedule, run, memory: &lane, files }).unwrap();
     }
     let seconds = start.elapsed().as_secs_f64();
     let mut output = vec![0; VALUE_BYTES];

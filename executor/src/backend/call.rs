@@ -1,0 +1,133 @@
+//! A node on its lane: which memory it reads and writes.
+//!
+//! Plain arithmetic with places; the bytes are touched by who computes the node.
+
+use std::sync::Arc;
+
+use protocol::Bytes;
+
+use super::{Region, Ring};
+use crate::graph::{Node, Value};
+use crate::race::Span;
+use crate::schedule::weights::slice_bytes;
+use crate::schedule::{Run, Schedule, WeightPlace, WeightSlice};
+use crate::weights::{TensorRef, WeightFiles};
+
+/// The memory of one lane of a component, in its phase.
+#[derive(Default)]
+pub struct LaneMemory {
+    /// The arena; at least as large as the schedule says.
+    pub arena: Option<Arc<Region>>,
+    /// Weights that are held in all phases.
+    pub resident: Option<Arc<Region>>,
+    /// Weights that are held in this phase.
+    pub lazy: Option<Arc<Region>>,
+    /// Weights that pass through.
+    pub ring: Option<Ring>,
+}
+
+/// One computation of a schedule.
+pub struct NodeCall<'a> {
+    /// The schedule.
+    pub schedule: &'a Schedule,
+    /// What of it to run.
+    pub run: &'a Run,
+    /// The memory of its lane.
+    pub memory: &'a LaneMemory,
+    /// The weights' files.
+    pub files: &'a WeightFiles,
+}
+
+impl NodeCall<'_> {
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.schedule.graph.nodes[self.run.node]
+    }
+
+    /// One of its inputs.
+    pub fn input(&self, index: usize) -> &Value {
+        self.schedule.graph.value(self.node().inputs[index])
+    }
+
+    /// Its result, whole.
+    pub fn output(&self) -> &Value {
+        self.schedule.graph.value(self.node().output)
+    }
+
+    /// Bytes that its result takes here: of a split product, those of its part.
+    pub fn output_bytes(&self) -> Bytes {
+        let value = self.output();
+        Bytes(4 * (value.elements() / value.features() * self.run.output_features) as u64)
+    }
+
+    /// Whether the schedule gave the result its first input's place.
+    pub fn is_taken_over(&self) -> bool {
+        self.run.inputs[0] == self.run.output
+    }
+
+    /// The arena.
+    pub fn arena(&self) -> &Region {
+        self.memory.arena.as_deref().expect("the phase was entered")
+    }
+
+    /// Which rows of a weight it uses.
+    pub fn slice(&self, index: usize) -> &WeightSlice {
+        let lane = &self.schedule.lanes[self.run.lane];
+        &lane.weights.slices[self.run.weights[index]]
+    }
+
+    /// The weight.
+    pub fn tensor(&self, index: usize) -> &TensorRef {
+        &self.schedule.graph.weights[self.slice(index).weight.0].tensor
+    }
+
+    /// Bytes of the rows that it uses of a weight.
+    pub fn weight_bytes(&self, index: usize) -> Bytes {
+        let slice = self.slice(index);
+        slice_bytes(&self.schedule.graph, slice.weight, &slice.rows)
+    }
+
+    /// Where these are; `None` for in the mapping of their file.
+    pub fn weight_place(&self, index: usize) -> Option<(&Region, Bytes)> {
+        let memory = self.memory;
+        let (region, offset) = match self.slice(index).place {
+            WeightPlace::Mapped => return None,
+            WeightPlace::Resident(offset) => (memory.resident.as_deref(), offset),
+            WeightPlace::Lazy(offset) => (memory.lazy.as_deref(), offset),
+            WeightPlace::Slot { offset, .. } => {
+                let ring = memory.ring.as_ref().expect("the ring was started");
+                let (region, slot) = ring.slot();
+                (Some(region), slot + offset)
+            }
+        };
+        Some((region.expect("weights were loaded"), offset))
+    }
+
+    /// What it reads, weights included, and what it writes.
+    pub fn spans(&self) -> [Vec<Span>; 2] {
+        let node = self.node();
+        let arena = self.arena().id();
+        let values = self
+            .run
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(index, &offset)| Span::new(arena, offset.0, self.input(index).bytes().0));
+        let weights = (0..node.weights.len()).filter_map(|index| {
+            let (region, offset) = self.weight_place(index)?;
+            Some(Span::new(region.id(), offset.0, self.weight_bytes(index).0))
+        });
+        let Run { output, output_features, columns, workspace, .. } = self.run;
+        let value = self.output();
+        let rows = (value.elements() / value.features()) as u64;
+        let (row_bytes, stride) = (4 * columns.len() as u64, 4 * *output_features as u64);
+        let written = if columns.len() == *output_features {
+            vec![Span::new(arena, output.0, rows * stride)]
+        } else {
+            let start = output.0 + 4 * columns.start as u64;
+            Span::rows(arena, start, row_bytes, stride, rows).collect()
+        };
+        let workspace = Span::new(arena, workspace.0.0, workspace.1.0);
+        [values.chain(weights).collect(), written.into_iter().chain([workspace]).collect()]
+    }
+}

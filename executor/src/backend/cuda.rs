@@ -1,0 +1,24 @@
+//! The CUDA backend: NVIDIA GPUs through the driver, with kernels of our own.
+//!
+//! ```text
+//! driver ─► gpu (context, kernels) ─► stream, event ─► launch ─► ops ─► run (a node)
+//!                                                    └► memory, copies (weights, activations)
+//! ```
+
+pub mod buffer;
+pub mod device;
+pub mod driver;
+pub mod gpu;
+pub mod kernels;
+pub mod launch;
+pub mod loads;
+pub mod memory;
+pub mod ops;
+pub mod overhead;
+pub mod stream;
+
+mod ptx;
+mod run;
+
+pub use device::{CudaDevice, OpenError};
+pub use run::products;

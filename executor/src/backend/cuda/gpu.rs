@@ -1,0 +1,218 @@
+//! The GPUs that the driver shows, and the context of each: one for the process, whatever logical devices share it.
+
+use std::ffi::c_int;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
+
+use super::driver::{Driver, DriverError};
+use super::kernels::Kernels;
+use super::overhead::{Meter, Taken};
+
+/// Older GPUs have no tensor cores that take what the kernels give them.
+pub const CAPABILITY_MIN: (u32, u32) = (7, 5);
+
+/// A GPU as the driver shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// Its number among those that the driver shows.
+    pub ordinal: u32,
+    /// As NVML prints it: `GPU-…`; of a MIG instance `MIG-…`, which the driver does not tell apart.
+    pub uuid: String,
+    /// Compute capability.
+    pub capability: (u32, u32),
+}
+
+/// All GPUs that the driver shows, in its order.
+pub fn list(driver: &'static Driver) -> Result<Vec<GpuInfo>, DriverError> {
+    let mut count = 0;
+    // SAFETY: the pointer is to a number of its own.
+    let code = unsafe { (driver.functions.device_get_count)(&raw mut count) };
+    driver.check("cuDeviceGetCount", code)?;
+    (0..count).map(|ordinal| info(driver, ordinal)).collect()
+}
+
+fn info(driver: &'static Driver, ordinal: c_int) -> Result<GpuInfo, DriverError> {
+    let device = device(driver, ordinal)?;
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: the pointer is to 16 bytes of its own.
+    let code = unsafe { (driver.functions.device_get_uuid)(&raw mut uuid, device) };
+    driver.check("cuDeviceGetUuid", code)?;
+    use CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    };
+    let major = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(GpuInfo {
+        ordinal: ordinal as u32,
+        uuid: shown_uuid(&uuid),
+        capability: (major as u32, minor as u32),
+    })
+}
+
+/// As NVML prints a GPU's: `GPU-` and the bytes in groups of 4, 2, 2, 2 and 6.
+fn shown_uuid(uuid: &CUuuid) -> String {
+    let mut shown = String::from("GPU");
+    for (index, byte) in uuid.bytes.iter().enumerate() {
+        if [0, 4, 6, 8, 10].contains(&index) {
+            shown.push('-');
+        }
+        write!(shown, "{:02x}", *byte as u8).expect("a string takes all");
+    }
+    shown
+}
+
+fn device(driver: &'static Driver, ordinal: c_int) -> Result<CUdevice, DriverError> {
+    let mut device: CUdevice = 0;
+    // SAFETY: the pointer is to a number of its own.
+    let code = unsafe { (driver.functions.device_get)(&raw mut device, ordinal) };
+    driver.check("cuDeviceGet", code)?;
+    Ok(device)
+}
+
+fn attribute(
+    driver: &'static Driver,
+    device: CUdevice,
+    attribute: CUdevice_attribute,
+) -> Result<c_int, DriverError> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a number of its own.
+    let code = unsafe {
+        (driver.functions.device_get_attribute)(&raw mut value, attribute as c_int, device)
+    };
+    driver.check("cuDeviceGetAttribute", code)?;
+    Ok(value)
+}
+
+/// A GPU in use: its primary context, and the kernels in it. Logical devices on one GPU share it.
+pub struct Gpu {
+    pub(super) driver: &'static Driver,
+    pub(super) context: CUcontext,
+    device: CUdevice,
+    /// What it is.
+    pub info: GpuInfo,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    kernels: Arc<Kernels>,
+    /// What NVML shows of it; none where it shows nothing.
+    meter: Option<Meter>,
+}
+
+// SAFETY: a context may be used from any thread, and the driver locks what it must.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+impl Gpu {
+    /// The GPU of this number, its context made unless it is there.
+    pub fn open(driver: &'static Driver, info: &GpuInfo) -> Result<Arc<Gpu>, DriverError> {
+        static OPEN: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|gpu| gpu.strong_count() > 0);
+        let known = open.iter().filter_map(Weak::upgrade);
+        if let Some(gpu) = known.into_iter().find(|gpu| gpu.info.ordinal == info.ordinal) {
+            return Ok(gpu);
+        }
+        let device = device(driver, info.ordinal as c_int)?;
+        let meter = Meter::start(&info.uuid);
+        let meter =
+            meter.inspect_err(|why| tracing::warn!("what the context takes is not known: {why}"));
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: the pointer is to a pointer of its own.
+        let code = unsafe { (driver.functions.primary_context_retain)(&raw mut context, device) };
+        driver.check("cuDevicePrimaryCtxRetain", code)?;
+        let count = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let multiprocessors = attribute(driver, device, count)? as u32;
+        let info = info.clone();
+        let kernels = Kernels::new(driver, info.capability);
+        let gpu = Arc::new(Gpu {
+            driver,
+            context,
+            device,
+            info,
+            multiprocessors,
+            kernels: Arc::new(kernels),
+            meter: meter.ok(),
+        });
+        open.push(Arc::downgrade(&gpu));
+        Ok(gpu)
+    }
+
+    /// The kernels in this context.
+    pub fn kernels(&self) -> &Arc<Kernels> {
+        &self.kernels
+    }
+
+    /// Makes its context this thread's, as all calls that follow need.
+    pub(super) fn enter(&self) -> Result<(), DriverError> {
+        // SAFETY: the context lives as long as this does.
+        let code = unsafe { (self.driver.functions.context_set_current)(self.context) };
+        self.driver.check("cuCtxSetCurrent", code)
+    }
+
+    /// What this process takes of it in all, as NVML shows it; `None` where that is not told.
+    pub fn taken(&self) -> Option<Taken> {
+        let taken = self.meter.as_ref()?.taken();
+        taken.inspect_err(|error| tracing::warn!("what is used is not known: {error}")).ok()
+    }
+
+    /// Bytes that the driver could allocate now.
+    pub fn free_bytes(&self) -> Result<u64, DriverError> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are to numbers of their own.
+        let code = unsafe { (self.driver.functions.memory_info)(&raw mut free, &raw mut total) };
+        self.driver.check("cuMemGetInfo", code)?;
+        Ok(free as u64)
+    }
+
+    /// Lets this one's copies and kernels reach the memory of another directly, where the machine can.
+    pub fn reach(&self, other: &Gpu) -> Result<bool, DriverError> {
+        /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
+        const ALREADY: u32 = 704;
+        if self.device == other.device {
+            return Ok(true);
+        }
+        let mut can = 0;
+        // SAFETY: the pointer is to a number of its own.
+        let code = unsafe {
+            (self.driver.functions.device_can_access_peer)(&raw mut can, self.device, other.device)
+        };
+        self.driver.check("cuDeviceCanAccessPeer", code)?;
+        if can == 0 {
+            return Ok(false);
+        }
+        self.enter()?;
+        // SAFETY: the other's context lives as long as it does.
+        let code = unsafe { (self.driver.functions.context_enable_peer_access)(other.context, 0) };
+        if code != ALREADY {
+            self.driver.check("cuCtxEnablePeerAccess", code)?;
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // Modules go with their context.
+        // SAFETY: retained once by `open`; all that used the context held this.
+        let code = unsafe { (self.driver.functions.primary_context_release)(self.device) };
+        if code != 0 {
+            tracing::warn!("the context of GPU {} was not released: {code}", self.info.ordinal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_shown_as_nvml_shows_it() {
+        let mut bytes = [0; 16];
+        (0..).zip(&mut bytes).for_each(|(index, byte): (u8, _)| *byte = (17 * index) as _);
+        let uuid = CUuuid { bytes };
+        assert_eq!(shown_uuid(&uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

@@ -1,0 +1,82 @@
+//! How an operation hands its kernels to a stream.
+
+use std::sync::Arc;
+
+use protocol::StorageType;
+
+use super::driver::DriverError;
+use super::kernels::Kernels;
+use super::stream::{ByteRows, Place, Stream};
+
+pub use super::stream::Address;
+
+/// Weights in a GPU's memory, as they are stored.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StoredWeight {
+    /// The first byte.
+    pub address: Address,
+    /// How elements are stored.
+    pub storage: StorageType,
+    /// Multiplies each element.
+    pub scale: f32,
+}
+
+/// A stream, and the kernels of its GPU.
+pub struct Launcher<'a> {
+    stream: &'a Stream,
+    kernels: &'a Arc<Kernels>,
+    starts: bool,
+}
+
+impl<'a> Launcher<'a> {
+    /// Operations go to this stream.
+    pub fn new(stream: &'a Stream, kernels: &'a Arc<Kernels>) -> Launcher<'a> {
+        Launcher { stream, kernels, starts: true }
+    }
+
+    /// The kernels of operations are loaded, and nothing is started.
+    pub fn loading(stream: &'a Stream, kernels: &'a Arc<Kernels>) -> Launcher<'a> {
+        Launcher { stream, kernels, starts: false }
+    }
+
+    /// The GPU's compute capability.
+    pub fn capability(&self) -> (u32, u32) {
+        self.stream.gpu().info.capability
+    }
+
+    /// The GPU's multiprocessors.
+    pub fn multiprocessors(&self) -> u32 {
+        self.stream.gpu().multiprocessors
+    }
+
+    /// Starts to copy bytes within the GPU's memory.
+    ///
+    /// # Safety
+    /// Both ends are valid and apart, and nobody else touches the second, until the stream has done this.
+    pub unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DriverError> {
+        if !self.starts {
+            return Ok(());
+        }
+        let [to, from] =
+            [to, from].map(|start| ByteRows { start: Place::Device(start), stride: bytes });
+        // SAFETY: the caller's promise.
+        unsafe { self.stream.copy_rows(to, from, bytes, 1) }
+    }
+
+    /// Starts a kernel, by its entry point's name, with its only argument.
+    pub fn launch<A: bytemuck::NoUninit>(
+        &self,
+        kernel: &'static str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        argument: &A,
+    ) -> Result<(), DriverError> {
+        self.stream.gpu().enter()?;
+        let function = self.kernels.function(kernel)?;
+        if !self.starts {
+            return Ok(());
+        }
+        self.stream.launch(function, grid, block, shared_bytes, bytemuck::bytes_of(argument))
+    }
+}

@@ -1,0 +1,190 @@
+//! Weights on their way to a GPU: a thread for each queue reads the file mapping into page-locked memory, from which the
+//! GPU copies by itself.
+//!
+//! ```text
+//! mapping ─► half 0 ─► copy ─► event     a half is read into again once the event after its copy has passed
+//!         ─► half 1 ─► copy ─► event
+//! ```
+//! A load's ticket is issued when its last copy was handed out.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use protocol::{Bytes, DeviceId};
+
+use super::driver::DriverError;
+use super::gpu::Gpu;
+use super::stream::{Event, Place, Stream};
+use crate::backend::{Queue, Region, Stopped, Ticket, WeightLoad};
+use crate::race::{Edge, GpuTrace, Span};
+
+/// Parts of a queue's staging memory.
+const HALVES: usize = 2;
+
+/// The threads.
+pub struct Loads {
+    device: DeviceId,
+    queues: Vec<Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Job {
+    load: WeightLoad,
+    after: Event,
+    ticket: Ticket,
+}
+
+impl Loads {
+    /// Starts the threads. Each has half of the staging memory, which is page-locked.
+    pub fn start(
+        device: &DeviceId,
+        gpu: &Arc<Gpu>,
+        staging: &Arc<Region>,
+        trace: Option<&GpuTrace>,
+    ) -> Result<Loads, DriverError> {
+        let queues = [(Queue::Loads, "loads"), (Queue::Slots, "slots")];
+        let mut loads = Loads { device: device.clone(), queues: Vec::new(), threads: Vec::new() };
+        let half_bytes = staging.len().as_usize() / (queues.len() * HALVES);
+        for (index, (_, name)) in queues.into_iter().enumerate() {
+            let mut stager = Stager {
+                device: device.clone(),
+                stream: Stream::new(gpu, &format!("{device} {name}"), trace)?,
+                staging: Arc::clone(staging),
+                start: index * HALVES * half_bytes,
+                half_bytes,
+                busy: [const { None }; HALVES],
+                next: 0,
+            };
+            let (sender, receiver) = channel();
+            let thread = std::thread::Builder::new()
+                .name("weight-loads".to_owned())
+                .spawn(move || stager.serve(&receiver))
+                .expect("the system can start a thread");
+            loads.queues.push(sender);
+            loads.threads.push(thread);
+        }
+        Ok(loads)
+    }
+
+    /// Starts to copy weights, after an event.
+    pub fn load(&self, load: WeightLoad, queue: Queue, after: Event) -> Ticket {
+        let ticket = Ticket::default();
+        let job = Job { load, after, ticket: ticket.clone() };
+        if self.queues[queue as usize].send(job).is_err() {
+            ticket.end(Err(Stopped::copy_failed(&self.device)));
+        }
+        ticket
+    }
+}
+
+impl Drop for Loads {
+    fn drop(&mut self) {
+        self.queues.clear();
+        for thread in self.threads.drain(..) {
+            // A panic in it has reached whoever waited for its load already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a thread has.
+struct Stager {
+    device: DeviceId,
+    stream: Stream,
+    staging: Arc<Region>,
+    start: usize,
+    half_bytes: usize,
+    /// The copy that reads each half.
+    busy: [Option<Event>; HALVES],
+    next: usize,
+}
+
+impl Stager {
+    fn serve(&mut self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            // Whoever waits must hear of it, should this thread end in the middle.
+            let ticket = EndsFailed { ticket: job.ticket, device: &self.device.clone() };
+            match self.perform(&job.load, &job.after) {
+                Ok(event) => ticket.ticket.issue(&self.device, event),
+                Err(stopped) => {
+                    // What was handed out may still write; who waited may free its target. An error is the same one.
+                    let _ = self.stream.synchronize();
+                    ticket.ticket.end(Err(stopped));
+                }
+            }
+        }
+    }
+
+    fn perform(&mut self, load: &WeightLoad, after: &Event) -> Result<Event, Stopped> {
+        self.checked(|own| own.stream.wait(after, Edge::Used))?;
+        for entry in load.moves.iter() {
+            let mut offset = load.base + entry.offset;
+            for piece in entry.source(&load.files).chunks(self.half_bytes) {
+                load.stop.check()?;
+                self.checked(|own| own.send(piece, &load.region, offset))?;
+                offset += Bytes(piece.len() as u64);
+            }
+            load.copied(entry);
+        }
+        self.checked(|own| own.recorded())
+    }
+
+    fn checked<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, DriverError>,
+    ) -> Result<T, Stopped> {
+        work(self).map_err(|error| Stopped::driver(&self.device, &error))
+    }
+
+    /// Stages a piece, and hands out its copy.
+    fn send(&mut self, piece: &[u8], region: &Region, offset: Bytes) -> Result<(), DriverError> {
+        let half = self.next;
+        self.next = (half + 1) % HALVES;
+        if let Some(busy) = self.busy[half].take() {
+            busy.block()?;
+        }
+        let at = Bytes((self.start + half * self.half_bytes) as u64);
+        // SAFETY: this part of the staging memory is the thread's own, and the copy that read it has ended.
+        unsafe { self.staging.bytes_mut(at, piece.len()) }.copy_from_slice(piece);
+        let Place::Host(staged) = self.staging.place(at, piece.len()) else {
+            unreachable!("staging memory is the host's");
+        };
+        let to = region.address(offset, piece.len());
+        self.stream.trace("load", || {
+            [Vec::new(), vec![Span::new(region.id(), offset.0, piece.len() as u64)]]
+        });
+        // SAFETY: the staged bytes stay until the event below has passed; nothing computes from the target before
+        // the load has ended, and this is its only writer.
+        unsafe { self.stream.copy_to_device(to, staged, piece.len())? };
+        self.busy[half] = Some(self.recorded()?);
+        Ok(())
+    }
+
+    fn recorded(&self) -> Result<Event, DriverError> {
+        let event = Event::new(self.stream.gpu(), false)?;
+        self.stream.record(&event)?;
+        Ok(event)
+    }
+}
+
+impl Drop for Stager {
+    fn drop(&mut self) {
+        // The staging memory goes after the copies that read it.
+        if let Err(error) = self.stream.synchronize() {
+            tracing::warn!("{}: {error}", self.device);
+        }
+    }
+}
+
+/// A ticket that tells of a failure unless it told of something else before.
+struct EndsFailed<'a> {
+    ticket: Ticket,
+    device: &'a DeviceId,
+}
+
+impl Drop for EndsFailed<'_> {
+    fn drop(&mut self) {
+        self.ticket.end(Err(Stopped::copy_failed(self.device)));
+    }
+}

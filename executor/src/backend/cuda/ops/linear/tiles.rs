@@ -1,0 +1,106 @@
+//! The tiles that the kernels of linear layers come in, and the kernels' names.
+
+/// The square of the result that a block computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tile {
+    /// 128 by 128.
+    Large,
+    /// 64 by 64.
+    Small,
+}
+
+impl Tile {
+    /// Large tiles read less, where there are enough of them for the whole GPU.
+    pub(super) fn of(rows: usize, columns: usize, multiprocessors: u32) -> Tile {
+        if Tile::Large.count(rows, columns) >= u64::from(multiprocessors) && rows > 64 {
+            Tile::Large
+        } else {
+            Tile::Small
+        }
+    }
+
+    fn side(self) -> u64 {
+        match self {
+            Tile::Large => 128,
+            Tile::Small => 64,
+        }
+    }
+
+    fn count(self, rows: usize, columns: usize) -> u64 {
+        (rows as u64).div_ceil(self.side()) * (columns as u64).div_ceil(self.side())
+    }
+
+    /// A block for each tile, in one dimension: `TilePlace` of `linear.cuh` says which.
+    ///
+    /// # Panics
+    /// If there are more than a grid has.
+    pub(super) fn grid(self, rows: usize, columns: usize) -> [u32; 3] {
+        /// `CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X` of every GPU since capability 3.0.
+        const BLOCKS_MAX: u64 = (1 << 31) - 1;
+        let tiles = self.count(rows, columns);
+        assert!(tiles <= BLOCKS_MAX, "{tiles} tiles");
+        [tiles as u32, 1, 1]
+    }
+}
+
+/// A kernel that there is for the types which models mostly have, and once for all others: `linear_few.cu`.
+macro_rules! kernel_of_common {
+    ($family:literal, $storage:expr, $size:literal) => {
+        match $storage {
+            StorageType::F32 => concat!($family, "_f32", $size),
+            StorageType::F16 => concat!($family, "_f16", $size),
+            StorageType::BF16 => concat!($family, "_bf16", $size),
+            StorageType::F8E4M3 => concat!($family, "_f8_e4m3", $size),
+            StorageType::F8E5M2 => concat!($family, "_f8_e5m2", $size),
+            StorageType::Q8_0 => concat!($family, "_q8_0", $size),
+            StorageType::Q4_0 => concat!($family, "_q4_0", $size),
+            StorageType::Q4K => concat!($family, "_q4_k", $size),
+            StorageType::Q5K => concat!($family, "_q5_k", $size),
+            StorageType::Q6K => concat!($family, "_q6_k", $size),
+            _ => concat!($family, "_any", $size),
+        }
+    };
+}
+
+/// The same of `linear_decoded.cu`, which has none for f32: products with such weights are exact.
+macro_rules! kernel_of_decoded {
+    ($storage:expr, $size:literal) => {{
+        assert_ne!($storage, StorageType::F32, "f32 weights are multiplied as they are");
+        kernel_of_common!("linear_decoded", $storage, $size)
+    }};
+}
+
+/// A kernel that there is for plain types, and once for all others: `linear_exact.cu`.
+macro_rules! kernel_of_plain {
+    ($family:literal, $storage:expr, $size:literal) => {
+        match $storage {
+            StorageType::F32 => concat!($family, "_f32", $size),
+            StorageType::F16 => concat!($family, "_f16", $size),
+            StorageType::BF16 => concat!($family, "_bf16", $size),
+            _ => concat!($family, "_any", $size),
+        }
+    };
+}
+
+pub(super) use {kernel_of_common, kernel_of_decoded, kernel_of_plain};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_tiles_are_for_what_fills_the_gpu() {
+        assert_eq!(Tile::of(4608, 3072, 128), Tile::Large);
+        assert_eq!(Tile::of(77, 768, 128), Tile::Small);
+        assert_eq!(Tile::of(64, 100_000, 128), Tile::Small);
+        assert_eq!(Tile::of(512, 4096, 128), Tile::Large);
+        assert_eq!(Tile::of(512, 4096, 132), Tile::Small);
+    }
+
+    #[test]
+    fn a_grid_has_a_block_for_each_tile() {
+        assert_eq!(Tile::Large.grid(129, 128), [2, 1, 1]);
+        assert_eq!(Tile::Small.grid(129, 128), [6, 1, 1]);
+        assert_eq!(Tile::Small.grid(1, 1), [1, 1, 1]);
+    }
+}

@@ -1,0 +1,240 @@
+//! Runs a node on a GPU: hands the kernels of its operation to the compute stream.
+//!
+//! Addresses are those of the schedule's places; nothing is allocated, and nothing is waited for.
+
+use protocol::StorageType;
+
+use super::driver::DriverError;
+use super::launch::{Address, Launcher, StoredWeight};
+use super::ops::convert::INPUTS_MAX;
+use super::ops::elementwise::{ChunksAt, ScaledPart, TokenShape};
+use super::ops::linear::{Linear, linear};
+use super::ops::norm::ShiftAndScale;
+use super::ops::{Products, attention, conv, elementwise, norm, tokens};
+use crate::backend::NodeCall;
+use crate::backend::kernels::Columns;
+use crate::backend::run::{attention_shape, conv_shape, group_norm_shape};
+use crate::graph::{Activation, ConvOp, Graph, Node, Normalization, Op, Value};
+use crate::schedule::{Assignment, Run};
+
+/// How the products of a node are formed: in f32 where that is asked for, or where weights are stored so.
+pub fn products(graph: &Graph, node: &Node, assignment: &Assignment) -> Products {
+    let storage = node.weights.first().map(|weight| graph.weights[weight.0].tensor.storage());
+    match storage {
+        _ if assignment.exact_matmul => Products::Exact,
+        Some(StorageType::F32) => Products::Exact,
+        Some(_) | None => Products::Half,
+    }
+}
+
+/// Starts the kernels of a node.
+pub(super) fn run(call: &NodeCall<'_>, on: &Launcher<'_>) -> Result<(), DriverError> {
+    Running { call, on }.run()
+}
+
+struct Running<'a> {
+    call: &'a NodeCall<'a>,
+    on: &'a Launcher<'a>,
+}
+
+impl Running<'_> {
+    fn run(&self) -> Result<(), DriverError> {
+        let (call, on, out) = (self.call, self.on, self.output());
+        let node = call.node();
+        let elements = call.output().elements();
+        match &node.op {
+            Op::Embedding => {
+                let (rows, features) = rows_of(call.output());
+                tokens::embedding(on, out, self.input(0), self.weight(0), rows, features)
+            }
+            Op::AddPositions => {
+                let shape = token_shape(call.output());
+                tokens::add_positions(on, out, self.input(0), shape, self.weight(0))
+            }
+            Op::Linear(activation) => self.linear(*activation),
+            Op::Activate(activation) => {
+                elementwise::activate(on, out, self.input(0), elements, *activation)
+            }
+            Op::Norm(norm) => self.norm(norm),
+            Op::AdaLayerNorm { eps, shift_chunk, scale_chunk } => {
+                let by = ShiftAndScale {
+                    modulation: self.chunks(1),
+                    shift_chunk: *shift_chunk,
+                    scale_chunk: *scale_chunk,
+                };
+                let shape = token_shape(call.output());
+                norm::ada_layer_norm(on, out, self.input(0), shape, by, *eps)
+            }
+            Op::Add => elementwise::add(on, out, [self.input(0), self.input(1)], elements),
+            Op::Mul => elementwise::mul(on, out, [self.input(0), self.input(1)], elements),
+            Op::GatedAdd { gate_chunk } => {
+                let (terms, shape) = ([self.input(0), self.input(1)], token_shape(call.output()));
+                elementwise::gated_add(on, out, terms, shape, self.chunks(2), *gate_chunk)
+            }
+            Op::ScaledAdd { scale, first_feature } => {
+                let (rows, features) = rows_of(call.output());
+                let y_features = call.input(1).features();
+                let part = ScaledPart {
+                    features,
+                    first_feature: *first_feature,
+                    y_features,
+                    scale: *scale,
+                };
+                elementwise::scaled_add(on, out, [self.input(0), self.input(1)], rows, part)
+            }
+            Op::Rope { heads } => {
+                let (operands, shape) =
+                    ([self.input(0), self.input(1)], token_shape(call.output()));
+                elementwise::rope(on, out, operands, shape, *heads)
+            }
+            Op::Attention(op) => {
+                let graph = &call.schedule.graph;
+                let chunk = call.schedule.assignment.attention_chunk;
+                let shape = attention_shape(graph, node, op, chunk);
+                let bias = if node.inputs.len() > 3 { self.input(3) } else { Address::NONE };
+                let [q, k, v] = [0, 1, 2].map(|index| self.input(index));
+                let operands = attention::Operands { q, k, v, bias, out };
+                attention::attention(on, &shape, self.products(), operands, self.workspace())
+            }
+            Op::RelativePositionBias { max_distance } => {
+                let shape = &call.output().shape; // [heads, 2 × tokens - 1]
+                let buckets = call.tensor(0).shape()[0];
+                let (table, tokens) = (self.weight(0), shape[1].div_ceil(2));
+                let sizes = [buckets, shape[0]];
+                tokens::relative_position_bias(on, out, table, sizes, tokens, *max_distance)
+            }
+            Op::ConcatTokens => {
+                let TokenShape { batch, features, .. } = token_shape(call.output());
+                let counts = [0, 1].map(|index| call.input(index).shape[1]);
+                let values = [self.input(0), self.input(1)];
+                tokens::concat_tokens(on, out, values, counts, batch, features)
+            }
+            Op::SliceTokens { from } => {
+                let shape = token_shape(call.input(0));
+                let taken = call.output().shape[1];
+                tokens::slice_tokens(on, out, self.input(0), shape, *from, taken)
+            }
+            Op::Sinusoid => {
+                let (batch, features) = rows_of(call.output());
+                tokens::sinusoid(on, out, self.input(0), batch, features)
+            }
+            Op::Conv2d(op) => self.convolve(op),
+        }
+    }
+
+    fn linear(&self, activation: Activation) -> Result<(), DriverError> {
+        let call = self.call;
+        let mut inputs = [(Address::NONE, 0); INPUTS_MAX];
+        let inputs = &mut inputs[..call.run.inputs.len()];
+        for (index, input) in inputs.iter_mut().enumerate() {
+            *input = (self.input(index), call.input(index).features());
+        }
+        let Run { output_features, columns, .. } = call.run;
+        let layer = Linear {
+            inputs,
+            rows: rows_of(call.output()).0,
+            weight: self.weight(0),
+            out_features: call.slice(0).rows.len(),
+            bias: (call.node().weights.len() > 1).then(|| self.weight(1)),
+            activation,
+            out: self.output(),
+            columns: Columns { stride: *output_features, from: columns.start },
+            exact: self.products() == Products::Exact,
+            workspace: self.workspace(),
+        };
+        linear(self.on, &layer)
+    }
+
+    fn norm(&self, op: &Normalization) -> Result<(), DriverError> {
+        let (call, on, out, x) = (self.call, self.on, self.output(), self.input(0));
+        let elements = call.output().elements();
+        match op {
+            Normalization::Layer { eps } => {
+                let (rows, features) = rows_of(call.output());
+                let affine = [self.weight(0), self.weight(1)];
+                norm::layer_norm(on, out, x, [rows, features], *eps, affine)
+            }
+            Normalization::Rms { eps } => {
+                let features = call.tensor(0).shape()[0];
+                let sizes = [elements / features, features];
+                norm::rms_norm(on, out, x, sizes, *eps, self.weight(0))
+            }
+            Normalization::Group { groups, eps, silu } => {
+                let shape = group_norm_shape(&call.schedule.graph, call.node(), *groups, *eps);
+                let affine = [self.weight(0), self.weight(1)];
+                let workspace = self.workspace();
+                norm::group::group_norm(on, out, x, &shape, affine, *silu, workspace)
+            }
+        }
+    }
+
+    fn convolve(&self, op: &ConvOp) -> Result<(), DriverError> {
+        let call = self.call;
+        let shape = conv_shape(&call.schedule.graph, call.node(), op);
+        let operands = conv::Operands {
+            input: self.input(call.run.inputs.len() - 1),
+            norm: op.norm.map(|_| [self.weight(2), self.weight(3)]),
+            weight: self.weight(0),
+            bias: self.weight(1),
+            added: op.accumulate.then(|| self.input(0)),
+            out: self.output(),
+        };
+        let workspace = self.workspace();
+        if op.narrow && call.is_taken_over() {
+            return conv::narrow(self.on, &shape, self.products(), &operands, workspace);
+        }
+        conv::conv2d(self.on, &shape, self.products(), &operands, workspace)
+    }
+
+    fn products(&self) -> Products {
+        let schedule = self.call.schedule;
+        products(&schedule.graph, self.call.node(), &schedule.assignment)
+    }
+
+    fn input(&self, index: usize) -> Address {
+        let bytes = self.call.input(index).bytes().as_usize();
+        self.call.arena().address(self.call.run.inputs[index], bytes)
+    }
+
+    fn output(&self) -> Address {
+        let bytes = self.call.output_bytes().as_usize();
+        self.call.arena().address(self.call.run.output, bytes)
+    }
+
+    fn workspace(&self) -> Address {
+        let (offset, bytes) = self.call.run.workspace;
+        self.call.arena().address(offset, bytes.as_usize())
+    }
+
+    /// Chunks of features of a value of one row a batch item.
+    fn chunks(&self, index: usize) -> ChunksAt {
+        let chunks = self.call.input(index).features() / self.call.output().features();
+        ChunksAt { address: self.input(index), chunks }
+    }
+
+    fn weight(&self, index: usize) -> StoredWeight {
+        let call = self.call;
+        let (region, offset) = call.weight_place(index).expect("a GPU computes from its memory");
+        let tensor = call.tensor(index);
+        StoredWeight {
+            address: region.address(offset, call.weight_bytes(index).as_usize()),
+            storage: tensor.storage(),
+            scale: tensor.scale(),
+        }
+    }
+}
+
+/// Rows and features of a value.
+fn rows_of(value: &Value) -> (usize, usize) {
+    (value.elements() / value.features(), value.features())
+}
+
+/// A value as `[batch, tokens, features]`.
+fn token_shape(value: &Value) -> TokenShape {
+    let batch = value.shape[0];
+    TokenShape {
+        batch,
+        tokens: value.elements() / batch / value.features(),
+        features: value.features(),
+    }
+}
