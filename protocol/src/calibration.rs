@@ -17,6 +17,8 @@ pub struct CalibrationDevice {
     pub budget_bytes: Bytes,
     /// What its context is taken to use.
     pub overhead_bytes: Bytes,
+    /// Page-locked memory of the host for it.
+    pub pinned_bytes: Bytes,
 }
 
 /// What was measured.

@@ -368,7 +368,9 @@ fn check_phase(plan: &Plan, phase: Phase) -> Result<(), Violation> {
     let mut pinned = 0u64;
     for device in &plan.devices {
         let used = plan.uses(&device.id);
-        let overhead = if used { device.overhead_bytes } else { Bytes::ZERO };
+        // One that is not used may have the context that another part of its GPU needs, and nothing else.
+        let opened = used || device.peak_bytes > Bytes::ZERO;
+        let overhead = if opened { device.overhead_bytes } else { Bytes::ZERO };
         if used {
             pinned = pinned.saturating_add(device.pinned_bytes.0);
         }

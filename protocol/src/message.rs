@@ -27,7 +27,7 @@ use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -153,6 +153,8 @@ pub enum Event {
         version: u32,
         /// The backends that it can compute on.
         backends: Vec<BackendKind>,
+        /// Why CUDA is not among them, as a clause with a hint.
+        why_no_cuda: Option<String>,
     },
     /// The answer to [`Command::Inspect`].
     Inspected(Box<ModelDescription>),
@@ -165,7 +167,7 @@ pub enum Event {
     /// The answer to [`Command::Calibrate`].
     Calibrated(Box<Calibration>),
     /// The answer to [`Command::Load`]; with phases where it was rehearsed.
-    Loaded(UsageReport),
+    Loaded(Box<UsageReport>),
     /// Where the running command is.
     Progress(Progress),
     /// A finished picture.
@@ -173,7 +175,7 @@ pub enum Event {
     /// The intermediate tensors as the bytes of a safetensors file.
     Tensors(IpcSharedMemory),
     /// What the job used; follows its pictures.
-    Usage(UsageReport),
+    Usage(Box<UsageReport>),
     /// The job is done.
     Done {
         /// Generation of the plan that it ran by.

@@ -12,8 +12,38 @@ pub struct UsageReport {
     pub devices: Vec<DeviceUsage>,
     /// Each component that ran, in the order in which they ran.
     pub components: Vec<ComponentUsage>,
+    /// Each GPU that was used, as a whole, where NVML tells of it.
+    pub gpus: Vec<GpuUsage>,
     /// Wall times.
     pub measured_ms: MeasuredMs,
+}
+
+/// What the process took of one GPU, as NVML shows it: context and kernels too, and for all devices of the plan that are
+/// parts of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuUsage {
+    /// The devices of the plan that are on it.
+    pub devices: Vec<DeviceId>,
+    /// How NVML tells it.
+    pub source: MemorySource,
+    /// What the plan says of context and libraries.
+    pub predicted_overhead_bytes: Bytes,
+    /// The most that was taken beside what was allocated, at the ends of phases.
+    pub measured_overhead_bytes: Bytes,
+    /// What the plan says of its largest phase, all devices together.
+    pub predicted_peak_bytes: Bytes,
+    /// The most that was taken in all, at the ends of phases.
+    pub measured_peak_bytes: Bytes,
+}
+
+/// How NVML tells what a process takes of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemorySource {
+    /// Of this very process.
+    Process,
+    /// As the difference of what is free: others' changes count too.
+    Free,
 }
 
 /// Times of one component in one job.

@@ -11,8 +11,9 @@ use crate::limits::DEVICES_MAX;
 pub fn check_calibration(devices: &[CalibrationDevice]) -> Result<(), Violation> {
     ensure!(devices.len() <= DEVICES_MAX, "{} devices", devices.len());
     let mut seen = BTreeSet::new();
-    for CalibrationDevice { id, backend, budget_bytes, overhead_bytes } in devices {
-        check_device(&mut seen, id, backend, &[*budget_bytes, *overhead_bytes])?;
+    for device in devices {
+        let CalibrationDevice { id, backend, budget_bytes, overhead_bytes, pinned_bytes } = device;
+        check_device(&mut seen, id, backend, &[*budget_bytes, *overhead_bytes, *pinned_bytes])?;
     }
     Ok(())
 }

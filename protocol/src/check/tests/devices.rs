@@ -87,7 +87,10 @@ const SIZES: [Change; 15] = [
     (|p| p.devices[0].pinned_bytes = Bytes(999), "1500 B are pinned, not 1499"),
     (|p| p.devices[0].peak_bytes = Bytes(29_995), "peak 29995 B is not its largest phase's"),
     (|p| p.devices[0].peak_bytes = Bytes(29_997), "peak 29997 B is not its largest phase's"),
-    (|p| p.devices[2].peak_bytes = Bytes(4096), "cuda0: peak 4096 B is not its largest phase's"),
+    (
+        |p| p.devices[2].peak_bytes = Bytes(4096),
+        "cuda0, condition: 0 B of peak, the components' sum is 4096 B",
+    ),
     // Overhead counts on a used device only.
     (
         |p| p.devices[2].phases[0].peak_bytes = Bytes(4096),

@@ -107,6 +107,7 @@ fn devices_to_be_measured_are_checked() {
         backend: plan.devices[0].backend.clone(),
         budget_bytes: Bytes(budget),
         overhead_bytes: Bytes::ZERO,
+        pinned_bytes: Bytes::ZERO,
     };
     let some = |count: usize| -> Vec<CalibrationDevice> {
         (0..count).map(|n| device(&format!("virtual{n}"), 1)).collect()
