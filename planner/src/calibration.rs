@@ -30,7 +30,7 @@ use protocol::{Plan, UsageReport};
 
 pub use figures::{Figure, figures};
 pub use key::Machine;
-pub use learn::{Lesson, lessons};
+pub use learn::{Lesson, lessons, overheads};
 pub use store::{STATE_DIR, Store, StoreError};
 
 use crate::inventory::{HostError, Inventory};
@@ -91,11 +91,16 @@ impl Calibration {
         usage: &UsageReport,
     ) -> Result<bool, StoreError> {
         let lessons = lessons(&self.machine, inventory, plan, usage);
-        let (Some(store), true) = (&self.store, self.learns && !lessons.is_empty()) else {
+        let overheads = overheads(inventory, usage);
+        let teaches = !lessons.is_empty() || !overheads.is_empty();
+        let (Some(store), true) = (&self.store, self.learns && teaches) else {
             return Ok(false);
         };
         let model = plan.model.to_string();
-        store.update(&self.machine, |content| content.learn(&model, &lessons))?;
+        store.update(&self.machine, |content| {
+            content.learn(&model, &lessons);
+            overheads.iter().for_each(|(key, bytes)| content.learn_overhead(key, *bytes));
+        })?;
         Ok(true)
     }
 

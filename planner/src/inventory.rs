@@ -10,6 +10,7 @@
 pub mod host;
 pub mod names;
 pub mod nvml;
+pub mod parts;
 pub mod profile;
 pub mod speeds;
 
@@ -17,14 +18,16 @@ use std::path::Path;
 
 use std::fmt;
 
-use protocol::plan::DeviceBackend;
+use protocol::plan::{CUDA_STAGING_BYTES, DeviceBackend, STAGING_BYTES};
 use protocol::{BackendKind, Bytes, Phase};
 use serde::Serialize;
 
 pub use host::HostError;
+pub use parts::Part;
 pub use profile::{Profile, ProfileError};
 pub use speeds::Speeds;
 
+use nvml::Detected;
 use profile::{DeviceProfile, ProfileDevices};
 
 /// The environment variable that restricts which GPUs a CUDA process sees. NVML ignores it, so the
@@ -82,7 +85,7 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Device {
     /// `cuda0`, … in PCI bus order, or `virtual0`, … in file order. Stands for this inventory only;
-    /// across runs a device is known by its `uuid`.
+    /// across runs a device is known by its lasting name ([`Device::lasting_name`]).
     pub id: String,
     /// A GPU, or a simulated one.
     pub kind: DeviceKind,
@@ -91,6 +94,15 @@ pub struct Device {
     /// The driver's lasting name of the device (`GPU-…`, `MIG-…`); `None` for virtual and imagined
     /// devices.
     pub uuid: Option<String>,
+    /// Its number as CUDA counts in PCI bus order under `CUDA_VISIBLE_DEVICES`; `None` for one that is not here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordinal: Option<usize>,
+    /// Where a profile divides a GPU, or uses a part of one: which part this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+    /// Why the GPU that a profile names is not here; `None` where it is, or was not looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
     /// All memory of the device.
     pub total_bytes: Bytes,
     /// What nobody has allocated.
@@ -115,6 +127,8 @@ pub struct Device {
     pub overhead_bytes: Bytes,
     /// Where `overhead_bytes` comes from.
     pub overhead_source: Source,
+    /// Page-locked memory of the host through which its weights pass, while it is open.
+    pub pinned_bytes: Bytes,
     /// The driver's version.
     pub driver: Option<String>,
     /// The link, as people name it: `gen 4 x16`.
@@ -186,46 +200,53 @@ impl Inventory {
     /// The host's memory cannot be read.
     pub fn of_this_machine() -> Result<Inventory, HostError> {
         let host = Host::of_this_machine()?;
-        let (devices, why_no_devices) = detected_devices(&host);
+        let Detected { devices, why_none: why_no_devices } = detected(&host);
         Ok(Inventory { source: Self::THIS_MACHINE.to_owned(), host, devices, why_no_devices })
     }
 
-    /// The machine that a profile describes; what it leaves out of the host is taken from this
-    /// machine. A listed device whose uuid is that of one that is here has the memory that this has now.
+    /// The machine that a profile describes; what it leaves out of the host is taken from this machine. A listed
+    /// device that names a GPU which is here is that one, or a part of it: see [`parts`].
     ///
     /// # Errors
     /// The host's memory cannot be read.
     pub fn from_profile(profile: &Profile) -> Result<Inventory, HostError> {
         let this_host = Host::of_this_machine()?;
-        let mut inventory = Self::from_profile_on(profile, &this_host);
+        Ok(Self::from_profile_with(profile, &this_host, &detected))
+    }
+
+    /// [`Inventory::from_profile`] with `this_host` given, and what `detect` finds on a host, which is asked only where the
+    /// profile means GPUs of this machine.
+    fn from_profile_with(
+        profile: &Profile,
+        this_host: &Host,
+        detect: &dyn Fn(&Host) -> Detected,
+    ) -> Inventory {
+        let mut inventory = Self::from_profile_on(profile, this_host);
         match &profile.devices {
             ProfileDevices::Detect => {
-                (inventory.devices, inventory.why_no_devices) = detected_devices(&inventory.host);
+                let Detected { devices, why_none } = detect(&inventory.host);
+                (inventory.devices, inventory.why_no_devices) = (devices, why_none);
             }
-            ProfileDevices::Listed(listed) if listed.iter().any(|device| device.uuid.is_some()) => {
-                let (here, _) = detected_devices(&inventory.host);
-                inventory.take_memory_of(&here);
+            ProfileDevices::Listed(listed) if listed.iter().any(|d| d.named_gpu().is_some()) => {
+                let here = detect(&inventory.host);
+                for (device, listed) in inventory.devices.iter_mut().zip(listed) {
+                    match (listed.gpu(&here.devices), listed.named_gpu()) {
+                        (Some(gpu), _) => listed.place_on(gpu, device),
+                        (None, Some(named)) => {
+                            device.missing = Some(why_missing(&named, &here));
+                        }
+                        (None, None) => {}
+                    }
+                }
+                parts::divide(listed, &mut inventory.devices, &here.devices);
             }
             ProfileDevices::Listed(_) => {}
         }
-        Ok(inventory)
-    }
-
-    /// Takes the memory of devices that are here for those that are the same by their uuid.
-    fn take_memory_of(&mut self, here: &[Device]) {
-        for device in self.devices.iter_mut().filter(|device| device.uuid.is_some()) {
-            if let Some(same) = here.iter().find(|other| other.uuid == device.uuid) {
-                device.total_bytes = same.total_bytes;
-                device.free_bytes = same.free_bytes;
-                device.used_by_others_bytes = same.used_by_others_bytes;
-                device.driver = same.driver.clone();
-                device.pcie = same.pcie.clone();
-            }
-        }
+        inventory
     }
 
     /// [`Inventory::from_profile`] with `this_host` given, and nothing read: a profile that asks
-    /// for detection has no devices here.
+    /// for detection has no devices here, and GPUs that it names are as it describes them.
     pub fn from_profile_on(profile: &Profile, this_host: &Host) -> Inventory {
         let name = match profile.name.as_str() {
             Self::THIS_MACHINE => &this_host.name,
@@ -243,7 +264,7 @@ impl Inventory {
             ProfileDevices::Listed(devices) => devices,
         };
         let (mut cuda_count, mut virtual_count) = (0, 0);
-        let devices: Vec<Device> = listed
+        let mut devices: Vec<Device> = listed
             .iter()
             .map(|device| {
                 let index = match device.kind {
@@ -255,6 +276,7 @@ impl Inventory {
                 device.to_device(id, &host)
             })
             .collect();
+        parts::divide(listed, &mut devices, &[]);
         let why_no_devices = match &profile.devices {
             ProfileDevices::Detect => Some("the devices were not looked for".to_owned()),
             ProfileDevices::Listed(devices) if devices.is_empty() => {
@@ -302,6 +324,14 @@ impl Device {
 }
 
 impl DeviceKind {
+    /// Page-locked memory of the host for a device of this kind, where nothing else is said.
+    pub const fn staging_bytes(self) -> Bytes {
+        match self {
+            DeviceKind::Cuda => CUDA_STAGING_BYTES,
+            DeviceKind::Virtual => STAGING_BYTES,
+        }
+    }
+
     /// The kind of backend that it needs.
     pub const fn backend(self) -> BackendKind {
         match self {
@@ -341,11 +371,23 @@ pub(crate) fn device_id(kind: DeviceKind, index: usize) -> String {
     }
 }
 
-fn detected_devices(host: &Host) -> (Vec<Device>, Option<String>) {
+/// Why a GPU is not here, as a clause.
+fn why_missing(named: &str, here: &Detected) -> String {
+    let shown = |gpu: &Device| match (gpu.ordinal, &gpu.uuid) {
+        (Some(ordinal), Some(uuid)) => format!("ordinal {ordinal} ({uuid})"),
+        _ => gpu.lasting_name(),
+    };
+    let shown: Vec<String> = here.devices.iter().map(shown).collect();
+    match &here.why_none {
+        Some(why) => format!("GPU {named} is not here: {why}"),
+        None => format!("GPU {named} is not here, but {}", shown.join(", ")),
+    }
+}
+
+fn detected(host: &Host) -> Detected {
     let visible = std::env::var_os(CUDA_VISIBLE_DEVICES);
     let visible = visible.as_deref().map(|text| text.to_string_lossy());
-    let detected = nvml::detect(Path::new(nvml::LIBRARY), visible.as_deref(), host);
-    (detected.devices, detected.why_none)
+    nvml::detect(Path::new(nvml::LIBRARY), visible.as_deref(), host)
 }
 
 #[cfg(test)]

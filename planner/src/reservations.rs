@@ -25,6 +25,7 @@ use protocol::{Bytes, Plan};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::inventory::parts::share;
 use crate::inventory::{DeviceKind, Inventory};
 
 /// The largest file that is read: 16 devices take about 1 KiB.
@@ -92,14 +93,18 @@ impl Peaks {
     fn of(plan: &Plan) -> Peaks {
         let mut peaks =
             Peaks { pid: std::process::id(), host: plan.host.peak_bytes, ..Peaks::default() };
-        for device in plan.devices.iter().filter(|device| plan.uses(&device.id)) {
+        for device in &plan.devices {
+            // One that is not used may have the context of another part of its GPU.
+            let unused = !plan.uses(&device.id);
+            let bytes = if unused { device.overhead_bytes } else { device.peak_bytes };
             match &device.backend {
+                _ if bytes == Bytes::ZERO => {}
                 DeviceBackend::Cuda { uuid: Some(uuid) } if !device.integrated => {
-                    *peaks.devices.entry(uuid.clone()).or_default() += device.peak_bytes;
+                    *peaks.devices.entry(uuid.clone()).or_default() += bytes;
                 }
                 DeviceBackend::Cuda { .. } if !device.integrated => {}
                 DeviceBackend::Cuda { .. } | DeviceBackend::Virtual { .. } => {
-                    peaks.host += device.peak_bytes;
+                    peaks.host += bytes;
                 }
             }
         }
@@ -139,6 +144,13 @@ impl Others {
         others
     }
 
+    /// Others that have planned so much of GPUs.
+    #[cfg(test)]
+    pub(crate) fn made_up(devices: &[(&str, Bytes)]) -> Others {
+        let devices = devices.iter().map(|(uuid, bytes)| ((*uuid).to_owned(), *bytes));
+        Others { host: Bytes::ZERO, devices: devices.collect() }
+    }
+
     fn add(&mut self, peaks: Peaks) {
         let sum = |a: Bytes, b: Bytes| Bytes(a.0.saturating_add(b.0));
         self.host = sum(self.host, peaks.host);
@@ -158,13 +170,19 @@ impl Others {
         }
         for device in &mut inventory.devices {
             let named = device.uuid.as_ref().and_then(|uuid| self.devices.get(uuid)).copied();
-            let room = device.total_bytes.saturating_sub(named.unwrap_or_default());
-            device.free_bytes = match (device.kind, device.integrated) {
+            // What others plan of a GPU is taken off before its parts share the rest.
+            let (total, free) = match &mut device.part {
+                Some(part) => (part.gpu_total_bytes, &mut part.gpu_free_bytes),
+                None => (device.total_bytes, &mut device.free_bytes),
+            };
+            let room = total.saturating_sub(named.unwrap_or_default());
+            *free = match (device.kind, device.integrated) {
                 (DeviceKind::Virtual, _) => continue,
-                (DeviceKind::Cuda, true) => device.free_bytes.min(inventory.host.available_bytes),
-                (DeviceKind::Cuda, false) => device.free_bytes.min(room),
+                (DeviceKind::Cuda, true) => (*free).min(inventory.host.available_bytes),
+                (DeviceKind::Cuda, false) => (*free).min(room),
             };
         }
+        share(&mut inventory.devices);
     }
 }
 

@@ -133,6 +133,8 @@ pub struct Session {
     closed: bool,
     /// The backends that this executor can compute on.
     pub backends: Vec<BackendKind>,
+    /// Why it cannot compute on GPUs, as a clause.
+    pub why_no_cuda: Option<String>,
 }
 
 impl Session {
@@ -152,13 +154,20 @@ impl Session {
             exited: None,
             closed: false,
             backends: Vec::new(),
+            why_no_cuda: None,
         };
         let hello = Command::Hello { version: PROTOCOL_VERSION };
-        session.backends = session.ask("Hello", hello, |event| match event {
-            Event::Hello { backends, .. } => Ok(backends),
+        let answer = session.ask("Hello", hello, |event| match event {
+            Event::Hello { backends, why_no_cuda, .. } => Ok((backends, why_no_cuda)),
             other => Err(other),
         })?;
+        (session.backends, session.why_no_cuda) = answer;
         Ok(session)
+    }
+
+    /// Whether it can compute on GPUs.
+    pub fn computes_on_gpus(&self) -> bool {
+        self.backends.contains(&BackendKind::Cuda)
     }
 
     /// The executor's process id.

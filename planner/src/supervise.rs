@@ -261,9 +261,9 @@ fn listen(
             Event::Progress(progress) => listener.progress(progress),
             Event::Image(image) => outcome.images.push(image),
             Event::Tensors(tensors) => outcome.tensors = Some(tensors),
-            Event::Usage(usage) => outcome.usage = usage,
+            Event::Usage(usage) => outcome.usage = *usage,
             Event::Loaded(usage) => {
-                outcome.usage = usage;
+                outcome.usage = *usage;
                 return Ok(());
             }
             Event::Done { .. } => return Ok(()),

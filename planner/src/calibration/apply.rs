@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use protocol::Bytes;
+
 use super::Calibration;
 use super::content::{DeviceSection, SpeedSection};
 use super::key::DeviceKey;
@@ -53,7 +55,7 @@ fn apply_to_device(section: &DeviceSection, device: &mut Device, model: Option<&
     put_speeds(&mut device.speeds, section.speeds, &section.correction, model);
     let declared = device.overhead_source == Source::Declared;
     if let (Some(overhead), false) = (section.overhead, declared) {
-        device.overhead_bytes = overhead.bytes();
+        device.overhead_bytes = if device.has_context() { overhead.bytes() } else { Bytes::ZERO };
         device.overhead_source = Source::Measured;
     }
 }

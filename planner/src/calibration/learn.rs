@@ -1,16 +1,17 @@
-//! What a run teaches: by how much each component's calls were mispredicted, where that tells something of a processor.
+//! What a run teaches: by how much each component's calls were mispredicted, where that tells something of a processor; and
+//! what the context of each GPU took.
 //!
 //! Nothing is learned from loads: how much of one came from the disk and how much from the page cache is not known
 //! afterwards, so that a long one says nothing of either's rate. `berth calibrate` measures those.
 
 use protocol::plan::{ComponentPlan, PartPlan};
-use protocol::usage::ComponentUsage;
-use protocol::{Plan, Residency, UsageReport};
+use protocol::usage::{ComponentUsage, GpuUsage};
+use protocol::{Bytes, Plan, Residency, UsageReport};
 
 use super::content::Content;
 use super::key::{DeviceKey, Machine};
-use super::limits::{CORRECTIONS_MAX, NAME_BYTES_MAX};
-use super::smooth::{Correction, within};
+use super::limits::{CORRECTIONS_MAX, NAME_BYTES_MAX, OVERHEAD};
+use super::smooth::{Correction, Overhead, within};
 use crate::inventory::Inventory;
 
 /// Part of a streamed component's predicted time up to which the way of its weights over a link is taken to be hidden
@@ -28,7 +29,17 @@ pub struct Lesson {
     pub ratio: f64,
 }
 
-/// What a run teaches. `inventory` is the one that its plan was made for: its corrections are in the predictions. A component
+/// What a run teaches of the overhead of each GPU, where NVML told it and it makes sense.
+pub fn overheads(inventory: &Inventory, usage: &UsageReport) -> Vec<(DeviceKey, Bytes)> {
+    let overhead = |gpu: &GpuUsage| {
+        let device = inventory.device(&gpu.devices.first()?.0)?;
+        let bytes = gpu.measured_overhead_bytes.max(*OVERHEAD.start());
+        OVERHEAD.contains(&bytes).then_some((DeviceKey::of(inventory, device)?, bytes))
+    };
+    usage.gpus.iter().filter_map(overhead).collect()
+}
+
+/// What a run teaches of times. `inventory` is the one that its plan was made for: its corrections are in the predictions. A component
 /// over several processors teaches each of them the same.
 pub fn lessons(
     machine: &Machine,
@@ -93,6 +104,13 @@ fn lesson(
 }
 
 impl Content {
+    /// Takes in what was measured of a GPU's overhead.
+    pub fn learn_overhead(&mut self, key: &DeviceKey, bytes: Bytes) {
+        let section = self.section(key.clone());
+        let first = Overhead::first(bytes);
+        section.overhead = Some(section.overhead.map_or(first, |overhead| overhead.then(bytes)));
+    }
+
     /// Refines the corrections of a model.
     pub fn learn(&mut self, model: &str, lessons: &[Lesson]) {
         for Lesson { device, component, ratio } in lessons {

@@ -7,7 +7,6 @@ use protocol::profile::WorkKind;
 use super::content::{Content, SpeedSection};
 use super::key::{DeviceKey, Machine};
 use super::limits::OVERHEAD;
-use super::smooth::Overhead;
 use crate::inventory::{DeviceKind, Inventory};
 
 impl Content {
@@ -38,17 +37,14 @@ impl Content {
     fn record_device(&mut self, inventory: &Inventory, measured: &MeasuredDevice) {
         let Some(device) = inventory.device(&measured.id.0) else { return };
         let Some(key) = DeviceKey::of(inventory, device) else { return };
-        let section = self.section(key);
+        let section = self.section(key.clone());
         section.link_bytes_per_s = Some(measured.link_bytes_per_s.round());
         section.link_back_bytes_per_s = Some(measured.link_back_bytes_per_s.round());
         section.speeds = Some(SpeedSection::of(&measured.speeds));
         section.correction.clear();
         // A virtual device has what its profile declares.
         if let (Some(bytes), DeviceKind::Cuda) = (measured.overhead_bytes, device.kind) {
-            let bytes = bytes.max(*OVERHEAD.start());
-            let known = section.overhead;
-            section.overhead =
-                Some(known.map_or(Overhead::first(bytes), |overhead| overhead.then(bytes)));
+            self.learn_overhead(&key, bytes.max(*OVERHEAD.start()));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::content::Content;
 use super::*;
 use crate::inventory::host::{assumed_flops, assumed_memory_rate, host_speeds};
 use crate::inventory::tests::{device_of, host_of};
-use crate::inventory::{ASSUMED_CONTEXT_BYTES, Device, Host, Profile, Rate, Source, Speeds};
+use crate::inventory::{ASSUMED_CONTEXT_BYTES, Device, Host, Part, Profile, Rate, Source, Speeds};
 
 /// A host of eight cores of which nothing was measured.
 fn host() -> Host {

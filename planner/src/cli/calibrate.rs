@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use etcetera::BaseStrategy;
 use protocol::calibration::{Calibration, CalibrationDevice};
-use protocol::{BackendKind, Command, DeviceId, Event};
+use protocol::{Command, DeviceId, Event};
 use serde::Serialize;
 
 use super::interrupt::Interruption;
@@ -67,7 +67,7 @@ impl Calibrate {
         let mut session = Session::start(&self.executor.program(), |interrupts| {
             interruption.watch(interrupts);
         })?;
-        let (devices, left_out) = self.devices(&inventory, &budgets, &session.backends)?;
+        let (devices, left_out) = self.devices(&inventory, &budgets, &session)?;
         eprintln!("berth: measuring takes some seconds; other work on this machine disturbs it");
         let measured = ask(&mut session, devices, inventory.host.cores, directory)?;
         session.end();
@@ -106,7 +106,7 @@ impl Calibrate {
         &self,
         inventory: &Inventory,
         budgets: &Budgets,
-        backends: &[BackendKind],
+        session: &Session,
     ) -> Result<(Vec<CalibrationDevice>, Vec<String>)> {
         let (mut devices, mut left_out) = (Vec::new(), Vec::new());
         for (device, budget) in inventory.devices.iter().zip(&budgets.devices) {
@@ -114,7 +114,7 @@ impl Calibrate {
             if self.device.is_some() && !named {
                 continue;
             }
-            match why_not(device, backends) {
+            match why_not(device, session) {
                 Some(why) if named => bail!("{} cannot be measured: {why}", device.id),
                 Some(why) => left_out.push(format!("{} is not measured: {why}", device.id)),
                 None => devices.push(CalibrationDevice {
@@ -122,6 +122,7 @@ impl Calibrate {
                     backend: device.undisturbed_backend(),
                     budget_bytes: *budget,
                     overhead_bytes: device.overhead_bytes,
+                    pinned_bytes: device.pinned_bytes,
                 }),
             }
         }
@@ -130,14 +131,19 @@ impl Calibrate {
 }
 
 /// Why a device cannot be measured, as a clause.
-fn why_not(device: &Device, backends: &[BackendKind]) -> Option<&'static str> {
-    match device.kind {
-        DeviceKind::Cuda if !backends.contains(&BackendKind::Cuda) => {
-            Some("the executor does not compute on such devices")
-        }
-        DeviceKind::Cuda if device.uuid.is_none() => Some("it is only imagined by its profile"),
-        _ => None,
+fn why_not(device: &Device, session: &Session) -> Option<String> {
+    if device.kind == DeviceKind::Virtual {
+        return None;
     }
+    if let Some(missing) = &device.missing {
+        return Some(missing.clone());
+    }
+    if device.uuid.is_none() {
+        return Some("it is only imagined by its profile".to_owned());
+    }
+    let why = || session.why_no_cuda.clone().unwrap_or_else(|| "no backend for CUDA".to_owned());
+    (!session.computes_on_gpus())
+        .then(|| format!("the executor does not compute on GPUs: {}", why()))
 }
 
 /// A directory on the storage that models are likely on: the cache's, where there is one, else the calibration file's.

@@ -7,19 +7,23 @@ use clap::Args;
 use protocol::Bytes;
 use serde::Serialize;
 
-use super::PolicyArguments;
+use super::setup::is_gpu_here;
+use super::{ExecutorArguments, PolicyArguments};
 use crate::inventory::Inventory;
 use crate::inventory::profile::layers::Layered;
 use crate::inventory::profile::{DEVICES_MAX, written};
 use crate::output::Pending;
 use crate::policy::Wishes;
 use crate::render::{self, rates};
+use crate::session::Session;
 
 /// What is here.
 #[derive(Debug, Args)]
 pub struct Devices {
     #[command(flatten)]
     policy: PolicyArguments,
+    #[command(flatten)]
+    executor: ExecutorArguments,
     /// Print a JSON document
     #[arg(long)]
     json: bool,
@@ -36,6 +40,8 @@ struct Document<'a> {
     schema: u32,
     #[serde(flatten)]
     inventory: &'a Inventory,
+    /// Why no GPU is used though NVML shows one.
+    why_no_cuda: Option<String>,
     budgets: Vec<Budget<'a>>,
     /// The host profiles that took part, lowest first.
     profiles: Vec<&'a str>,
@@ -59,12 +65,16 @@ impl Devices {
             return self.write_profile(&inventory);
         }
         let budgets = setting.budgets(&inventory)?;
+        let why_no_cuda = self.why_no_cuda(&inventory);
         let Layered { files, host, .. } = &setting.layered;
         let profiles: Vec<&str> = files.iter().chain(host).map(String::as_str).collect();
         if !self.json {
             let mut table = render::tables::inventory(&inventory, &budgets.devices, budgets.host);
             if !profiles.is_empty() {
                 table.push_str(&format!("\nprofiles: {}", profiles.join(", ")));
+            }
+            if let Some(why) = why_no_cuda {
+                table.push_str(&format!("\nno GPU is used: {why}"));
             }
             table.push_str(&format!("\n{}", rates::text(&inventory, None)));
             return render::print(&table);
@@ -75,9 +85,26 @@ impl Devices {
         render::document::print(&Document {
             schema: SCHEMA,
             inventory: &inventory,
+            why_no_cuda,
             budgets,
             profiles,
         })
+    }
+
+    /// Why an executor cannot compute on the GPUs that are here: it starts CUDA, this process does not. `None` where it can, and
+    /// where no GPU is here.
+    fn why_no_cuda(&self, inventory: &Inventory) -> Option<String> {
+        if !inventory.devices.iter().any(is_gpu_here) {
+            return None;
+        }
+        match Session::start(&self.executor.program(), |_| {}) {
+            Ok(session) => {
+                let why = session.why_no_cuda.clone();
+                session.end();
+                why
+            }
+            Err(error) => Some(error.to_string()),
+        }
     }
 
     fn write_profile(&self, inventory: &Inventory) -> Result<()> {

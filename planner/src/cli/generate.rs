@@ -114,6 +114,7 @@ impl Generate {
         let Opening { model, setting, program, interruption, session, mut progress, description } =
             opening;
         let shape = self.shape.job(&description, source.as_ref())?;
+        setting.tell_unused_gpus(&session)?;
         if let Some(plan) = &given {
             check_plan(plan, &model, &shape)?;
             protocol::check::check(plan).map_err(PlanError::Given)?;
@@ -229,10 +230,12 @@ impl Generate {
         let run = if init_image { format!("{} of ", plan.job.steps_run()) } else { String::new() };
         let total = crate::solve::shown_ms(usage.measured_ms.total);
         let attempts = if *attempts > 1 { format!(", attempt {attempts}") } else { String::new() };
+        let gpus = usage.gpus.iter().map(|gpu| format!("\n{}", render::tables::of_gpu(gpu)));
         render::print(&format!(
-            "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}; peak {}",
+            "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}; peak {}{}",
             images.join(", "),
-            peaks.join(", ")
+            peaks.join(", "),
+            gpus.collect::<String>()
         ))
     }
 

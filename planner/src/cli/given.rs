@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use protocol::plan::{DeviceBackend, DevicePlan, SCHEMA};
 use protocol::{BackendKind, Bytes, DeviceId, JobShape, ModelSource, Plan};
 
-use crate::inventory::{Device, Inventory};
+use crate::inventory::Inventory;
 use crate::planning::{NoRoom, PlanError};
 
 /// Largest plan file. A plan of the largest known model has some 30 kB.
@@ -73,35 +73,37 @@ pub fn check_here(
     backends: &[BackendKind],
 ) -> Result<(), PlanError> {
     let mut on_host = plan.host.peak_bytes;
-    for device in plan.devices.iter().filter(|device| device.peak_bytes > Bytes::ZERO) {
+    let mut needed = vec![Bytes::ZERO; inventory.devices.len()];
+    for (device, place) in plan.devices.iter().zip(inventory.places_of(plan)) {
         match &device.backend {
+            _ if device.peak_bytes == Bytes::ZERO => {}
             DeviceBackend::Virtual { .. } => on_host += device.peak_bytes,
             DeviceBackend::Cuda { uuid } => {
-                let here = here(device, uuid.as_deref(), inventory)?;
+                let place = here(device, uuid.as_deref(), place, inventory)?;
                 if !backends.contains(&BackendKind::Cuda) {
                     return Err(PlanError::Elsewhere(format!(
                         "the plan computes on {} ({}), and this executor has no backend for CUDA devices; hint: leave out --plan for a plan without it",
                         device.id, device.name
                     )));
                 }
-                fits(plan, &device.id, device.peak_bytes, here.free_bytes)?;
+                // Parts of one GPU may be the whole of it here.
+                needed[place] += device.peak_bytes;
+                fits(plan, &device.id, needed[place], inventory.devices[place].free_bytes)?;
             }
         }
     }
     fits(plan, &DeviceId::host(), on_host, inventory.host.available_bytes)
 }
 
-/// The device that a plan means.
-fn here<'a>(
+/// The place here of the device that a plan means: without a UUID, of the same id and name.
+fn here(
     device: &DevicePlan,
     uuid: Option<&str>,
-    inventory: &'a Inventory,
-) -> Result<&'a Device, PlanError> {
-    let is_same = |here: &&Device| match uuid {
-        Some(uuid) => here.uuid.as_deref() == Some(uuid),
-        None => here.id == device.id.0 && here.name == device.name,
-    };
-    inventory.devices.iter().find(is_same).ok_or_else(|| {
+    place: Option<usize>,
+    inventory: &Inventory,
+) -> Result<usize, PlanError> {
+    let same = |at: &usize| uuid.is_some() || inventory.devices[*at].name == device.name;
+    place.filter(same).ok_or_else(|| {
         let uuid = uuid.map(|uuid| format!(", {uuid}")).unwrap_or_default();
         PlanError::Elsewhere(format!(
             "the plan was made for another machine: {} ({}{uuid}) is not here; hint: `berth devices` lists what is, without --plan a new plan is made for that",
@@ -168,6 +170,20 @@ mod tests {
         let error = message(&plan(), &here, &BACKENDS);
         assert!(error.contains("another machine: cuda0 (Test, GPU-cuda0) is not here"), "{error}");
         assert!(message(&plan(), &machine(Bytes::gib(12)), &[]).contains("no backend for CUDA"));
+    }
+
+    #[test]
+    fn parts_of_a_gpu_must_fit_into_it_together() {
+        let mut plan = plan();
+        let second = DevicePlan { id: DeviceId("cuda1".to_owned()), ..plan.devices[0].clone() };
+        plan.devices.push(second);
+        assert!(check_here(&plan, &machine(Bytes::gib(12)), &BACKENDS).is_err());
+        let mut large = machine(Bytes::gib(12));
+        (large.devices[0].total_bytes, large.devices[0].free_bytes) =
+            (Bytes::gib(24), Bytes::gib(20));
+        assert!(check_here(&plan, &large, &BACKENDS).is_ok());
+        large.devices[0].free_bytes = Bytes(Bytes::gib(20).0 - 1);
+        assert!(message(&plan, &large, &BACKENDS).contains("21474836480 B (20.0 GiB) of cuda1"));
     }
 
     #[test]

@@ -88,6 +88,7 @@ impl Plan {
             let shown = Shown { objective: setting.policy.optimize, inventory: &request.inventory };
             return self.show(&plan, &report, &shown, None);
         }
+        setting.tell_unused_gpus(&session)?;
         let inventorize = || request(false).map_err(PlanError::Inventory);
         let outcome =
             supervise(&program, session, &inventorize, &Work::Rehearse, None, &mut progress);
@@ -95,7 +96,10 @@ impl Plan {
         let outcome = document::feasible(self.json, &model, outcome)?;
         let inventory = setting.inventory(Some(&model))?;
         let shown = Shown { objective: setting.policy.optimize, inventory: &inventory };
-        self.show(&outcome.plan, &outcome.report, &shown, Some(&outcome))
+        self.show(&outcome.plan, &outcome.report, &shown, Some(&outcome))?;
+        // Nothing was computed, but contexts were made.
+        setting.learn(&inventory, &outcome.plan, &outcome.usage);
+        Ok(())
     }
 
     fn show(

@@ -10,8 +10,8 @@ use super::placement::PlacementArguments;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::calibration::Calibration;
-use crate::inventory::Inventory;
 use crate::inventory::profile::layers::{Layered, Places};
+use crate::inventory::{Device, DeviceKind, Inventory};
 use crate::planning::{self, Request};
 use crate::policy::lora::LoraWish;
 use crate::policy::tile::check_tile;
@@ -118,6 +118,16 @@ impl Setting {
         Ok(inventory)
     }
 
+    /// Tells on standard error of GPUs that are here and that an executor does not use.
+    pub fn tell_unused_gpus(&self, session: &Session) -> Result<()> {
+        if let Some(why) = session.why_no_cuda.as_ref().filter(|_| !session.computes_on_gpus())
+            && self.uncalibrated()?.devices.iter().any(is_gpu_here)
+        {
+            eprintln!("berth: no GPU is used: {why}");
+        }
+        Ok(())
+    }
+
     /// What may be used of it.
     pub fn budgets(&self, inventory: &Inventory) -> Result<Budgets> {
         self.checked(self.policy.budgets(inventory))
@@ -162,6 +172,14 @@ impl Setting {
         let inventory = self.inventory(Some(&description.model))?;
         let budgets = self.budgets(&inventory)?;
         let imagined = dry_run && self.layered.names_devices;
+        let mut devices = inventory.devices.iter();
+        if let (false, Some((id, why))) =
+            (dry_run, devices.find_map(|d| Some((&d.id, d.missing.as_ref()?))))
+        {
+            bail!(
+                "{id} of the host profile: {why}; hint: `berth devices --host this-machine` lists what is here, `plan --dry-run` plans for what is not"
+            );
+        }
         let objective = self.policy.optimize;
         Ok(Request {
             model: description.model.clone(),
@@ -184,6 +202,11 @@ impl Setting {
             imagined,
         })
     }
+}
+
+/// Whether a device is a GPU of this machine, which CUDA might compute on.
+pub fn is_gpu_here(device: &Device) -> bool {
+    device.kind == DeviceKind::Cuda && device.ordinal.is_some()
 }
 
 /// The LoRA file that is wished, by its absolute path: the executor may have another working directory.

@@ -2,6 +2,8 @@
 //!
 //! Not here: what a list of names is for, and the errors of it, which say where the name stood.
 
+use std::collections::BTreeSet;
+
 use super::Device;
 
 /// The names of the host, beside the devices of an inventory.
@@ -44,14 +46,16 @@ fn find(name: &str, devices: &[Device], hosts: &[&str]) -> Result<Option<usize>,
         let named = shown().filter(|(_, index)| only.is_empty() || only.contains(index));
         named.map(|(known, _)| known.to_owned()).collect()
     };
-    if let Some((_, index)) = names.iter().find(|(known, _)| *known == name) {
-        return Ok(*index);
+    let meant = |is_it: &dyn Fn(&str) -> bool| {
+        let meant = names.iter().filter(|(known, _)| is_it(known)).map(|(_, index)| *index);
+        meant.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    // Parts of one GPU have the same uuid.
+    let mut meant_by = meant(&|known| known == name);
+    if meant_by.is_empty() && !name.is_empty() {
+        meant_by = meant(&|known| known.starts_with(&name));
     }
-    let begun = names.iter().filter(|(known, _)| !name.is_empty() && known.starts_with(&name));
-    let mut begun: Vec<Option<usize>> = begun.map(|(_, index)| *index).collect();
-    begun.sort_unstable();
-    begun.dedup();
-    match begun.as_slice() {
+    match meant_by.as_slice() {
         [index] => Ok(*index),
         [] => Err(Unclear::Unknown(known(&[]))),
         several => Err(Unclear::Several(known(several))),

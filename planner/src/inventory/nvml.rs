@@ -73,6 +73,7 @@ fn devices(library: &Path, visible: Option<&str>, host: &Host) -> Result<Vec<Dev
     let gpus = gpus_by_bus(&nvml, &mut left_out)?;
     let names: Vec<GpuNames> = gpus.iter().map(|gpu| gpu.names.clone()).collect();
     let choices = visible::choose(visible, &names);
+    let order = visible::order(visible, &names);
     if let (true, false, Some(visible)) = (choices.is_empty(), gpus.is_empty(), visible) {
         return Err(format!(
             "CUDA_VISIBLE_DEVICES=\"{visible}\" hides every GPU ({} here)",
@@ -84,7 +85,10 @@ fn devices(library: &Path, visible: Option<&str>, host: &Host) -> Result<Vec<Dev
     for choice in choices {
         let id = device_id(DeviceKind::Cuda, devices.len());
         match gpus[choice.gpu].device(choice, id, driver.clone(), host) {
-            Ok(device) => devices.push(device),
+            Ok(device) => {
+                let ordinal = order.iter().position(|known| *known == choice);
+                devices.push(Device { ordinal, ..device });
+            }
             Err(why) => left_out.push(why),
         }
     }
@@ -199,6 +203,9 @@ impl<'nvml> Gpu<'nvml> {
             kind: DeviceKind::Cuda,
             name,
             uuid: Some(uuid.clone()),
+            ordinal: None,
+            part: None,
+            missing: None,
             total_bytes: total,
             free_bytes: if integrated { free.min(host.available_bytes) } else { free }.min(total),
             used_by_others_bytes: used,
@@ -214,6 +221,7 @@ impl<'nvml> Gpu<'nvml> {
             ),
             overhead_bytes: ASSUMED_CONTEXT_BYTES,
             overhead_source: Source::Assumed,
+            pinned_bytes: DeviceKind::Cuda.staging_bytes(),
             driver,
             pcie: whole.link.name(),
             fail_allocation: None,

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use protocol::{Bytes, Phase};
 
+use super::nvml::rates;
 use super::speeds::{CUDA_STARTS_PER_S, HOST_STARTS_PER_S};
 use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, Speeds, host};
 use crate::policy::Wishes;
@@ -92,9 +93,9 @@ pub struct DeviceProfile {
     pub margin_bytes: Option<Bytes>,
     /// Whether it shares the host's memory.
     pub integrated: bool,
-    /// Bytes per second from host memory.
-    pub link_bytes_per_s: f64,
-    /// f32 operations per second; a virtual device has the host's by default.
+    /// Bytes per second from host memory; of a GPU of the machine as NVML tells it by default.
+    pub link_bytes_per_s: Option<f64>,
+    /// f32 operations per second; a virtual device has the host's by default, a GPU of the machine its own.
     pub f32_flops_per_s: Option<f64>,
     /// Half precision operations per second; as f32 by default.
     pub half_flops_per_s: Option<f64>,
@@ -103,8 +104,12 @@ pub struct DeviceProfile {
     /// Context and libraries; by default none for a virtual device, [`ASSUMED_CONTEXT_BYTES`] for a
     /// GPU.
     pub overhead_bytes: Option<Bytes>,
+    /// Page-locked memory of the host for it; by default [`DeviceKind::staging_bytes`].
+    pub pinned_bytes: Option<Bytes>,
     /// The driver's lasting name, where the profile means one very device.
     pub uuid: Option<String>,
+    /// Its number as CUDA counts, where the profile means the GPU that has it on this machine.
+    pub ordinal: Option<usize>,
     /// The allocation (from 1) that fails; virtual devices only.
     pub fail_allocation: Option<u32>,
     /// The copy over the link (from 1) that fails; virtual devices only.
@@ -255,6 +260,8 @@ impl DeviceProfile {
             DeviceKind::Cuda => "GPU of the profile",
             DeviceKind::Virtual => "virtual device",
         };
+        let link = self.link_bytes_per_s.map(Rate::declared);
+        let link = link.unwrap_or(Rate::assumed(rates::Link::default().bytes_per_s()));
         let (overhead_bytes, overhead_source) = match (self.overhead_bytes, self.kind) {
             (Some(bytes), _) => (bytes, Source::Declared),
             (None, DeviceKind::Virtual) => (Bytes::ZERO, Source::Declared),
@@ -265,16 +272,20 @@ impl DeviceProfile {
             kind: self.kind,
             name: self.name.clone().unwrap_or_else(|| default_name.to_owned()),
             uuid: self.uuid.clone(),
+            ordinal: None,
+            part: None,
+            missing: None,
             total_bytes: self.total_bytes,
             free_bytes: if self.integrated { free.min(host.available_bytes) } else { free },
             used_by_others_bytes: self.used_by_others_bytes,
             margin_bytes: self.margin_bytes,
             integrated: self.integrated,
-            link_bytes_per_s: Rate::declared(self.link_bytes_per_s),
-            link_back_bytes_per_s: Rate::declared(self.link_bytes_per_s),
+            link_bytes_per_s: link,
+            link_back_bytes_per_s: link,
             speeds: self.speeds(host),
             overhead_bytes,
             overhead_source,
+            pinned_bytes: self.pinned_bytes.unwrap_or(self.kind.staging_bytes()),
             driver: None,
             pcie: None,
             fail_allocation: self.fail_allocation,
@@ -288,9 +299,37 @@ impl DeviceProfile {
 }
 
 impl DeviceProfile {
-    /// What is declared over what the host's kernels do at this speed.
+    /// Makes its device one on a GPU that is here: what it does not declare is that GPU's. Memory is divided later.
+    pub fn place_on(&self, gpu: &Device, device: &mut Device) {
+        device.uuid = gpu.uuid.clone();
+        device.ordinal = gpu.ordinal;
+        device.driver = gpu.driver.clone();
+        device.pcie = gpu.pcie.clone();
+        device.integrated |= gpu.integrated;
+        if self.name.is_none() {
+            device.name = gpu.name.clone();
+        }
+        if self.link_bytes_per_s.is_none() {
+            device.link_bytes_per_s = gpu.link_bytes_per_s;
+            device.link_back_bytes_per_s = gpu.link_back_bytes_per_s;
+        }
+        let rate =
+            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
+        let half = self.half_flops_per_s.or(self.f32_flops_per_s);
+        device.speeds = Speeds::new(
+            rate(self.f32_flops_per_s, gpu.speeds.f32_flops_per_s),
+            rate(half, gpu.speeds.half_flops_per_s),
+            rate(self.memory_bytes_per_s, gpu.speeds.memory_bytes_per_s),
+            CUDA_STARTS_PER_S,
+        );
+    }
+
+    /// What is declared over what the host's kernels do at this speed, or a modest GPU.
     fn speeds(&self, host: &Host) -> Speeds {
-        let own = host.speeds.scaled(self.speed);
+        let own = match self.kind {
+            DeviceKind::Virtual => host.speeds.scaled(self.speed),
+            DeviceKind::Cuda => rates::modest_speeds(),
+        };
         let declared = [self.f32_flops_per_s, self.half_flops_per_s, self.memory_bytes_per_s];
         if self.kind == DeviceKind::Virtual && declared == [None; 3] {
             return own;

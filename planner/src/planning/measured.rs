@@ -11,7 +11,7 @@ use protocol::{
 };
 
 use super::{PlanError, Request};
-use crate::inventory::Device;
+use crate::inventory::{Device, DeviceKind};
 use crate::policy::pins::Pin;
 use crate::policy::tile::{OVERLAP, TileWish};
 use crate::session::{Session, SessionError};
@@ -257,8 +257,21 @@ fn sizes(
 /// For each device, why nothing can be computed there, if so.
 fn broken(session: &Session, request: &Request) -> Vec<Option<String>> {
     let why = |device: &Device| {
-        let computes = session.backends.contains(&device.kind.backend()) || request.imagined;
-        (!computes).then(|| format!("{}: this executor has no backend for CUDA devices", device.id))
+        if request.imagined {
+            return None;
+        }
+        if device.kind == DeviceKind::Virtual {
+            return None;
+        }
+        if !session.computes_on_gpus() {
+            let why =
+                session.why_no_cuda.as_deref().unwrap_or("it has no backend for CUDA devices");
+            return Some(format!("{}: this executor does not compute on GPUs: {why}", device.id));
+        }
+        device
+            .uuid
+            .is_none()
+            .then(|| format!("{}: its profile names no GPU, by `uuid` or `ordinal`", device.id))
     };
     request.inventory.devices.iter().map(why).collect()
 }

@@ -16,6 +16,7 @@ use crate::inventory::{Inventory, Rate};
 pub use calibration::calibration;
 pub use curve::curve;
 pub use explain::explanation;
+pub use memory::of_gpu;
 pub use plan::plan;
 
 /// A table whose columns from `numbers_from` on are aligned to the right.
@@ -79,7 +80,9 @@ pub fn inventory(inventory: &Inventory, budgets: &[Bytes], host_budget: Bytes) -
             device.uuid.clone(),
             device.pcie.clone(),
             device.driver.as_ref().map(|driver| format!("driver {driver}")),
+            device.part.as_ref().map(|part| format!("part {} of that GPU", part.index)),
             device.integrated.then(|| "integrated: shares the host's memory".to_owned()),
+            device.missing.clone(),
         ];
         let facts: Vec<String> = facts.into_iter().flatten().collect();
         if !facts.is_empty() {

@@ -1,8 +1,7 @@
 //! The plan's document, from chosen places.
 
 use protocol::plan::{
-    ComponentPlan, DevicePlan, HostPlan, PartPlan, PhaseBytes, PredictedMs, SCHEMA, STAGING_BYTES,
-    SegmentPlan,
+    ComponentPlan, DevicePlan, HostPlan, PartPlan, PhaseBytes, PredictedMs, SCHEMA, SegmentPlan,
 };
 use protocol::profile::ComponentProfile;
 use protocol::{Bytes, DeviceId, Phase, Placement, Plan, Residency};
@@ -122,9 +121,9 @@ fn device_plan(problem: &Problem<'_>, index: usize, bytes: &Composition) -> Devi
         total_bytes: device.total_bytes,
         free_bytes: device.free_bytes,
         budget_bytes: problem.budgets.devices[index],
-        overhead_bytes: if used { device.overhead_bytes } else { Bytes::ZERO },
+        overhead_bytes: bytes.overhead_bytes(index),
         overhead_source: device.overhead_source.to_string(),
-        pinned_bytes: if used { STAGING_BYTES } else { Bytes::ZERO },
+        pinned_bytes: if used { device.pinned_bytes } else { Bytes::ZERO },
         peak_bytes: peak(&phases),
         phases,
     }

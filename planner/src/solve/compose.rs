@@ -2,7 +2,7 @@
 
 mod room;
 
-use protocol::plan::{PhaseBytes, STAGING_BYTES};
+use protocol::plan::PhaseBytes;
 use protocol::{Bytes, Phase};
 
 use super::Problem;
@@ -20,6 +20,10 @@ pub struct Composition {
     memories: Vec<Memory>,
     /// Whether any device is integrated: its memory and the host's are one.
     pooled: bool,
+    /// Whether any device is a part of a GPU, whose context is the first part's.
+    parted: bool,
+    /// Page-locked memory of the host, through which the weights of all used devices pass.
+    pinned_bytes: Bytes,
 }
 
 /// A memory of which more is needed than may be used.
@@ -61,8 +65,10 @@ impl Composition {
             host.fixed_bytes = problem.profile.job_bytes;
             host.weights = [problem.profile.changed_bytes; PHASES_MAX];
         }
-        let pooled = problem.inventory.devices.iter().any(|device| device.integrated);
-        Composition { timeline, memories, pooled }
+        let devices = &problem.inventory.devices;
+        let pooled = devices.iter().any(|device| device.integrated);
+        let parted = devices.iter().any(|device| device.part.is_some());
+        Composition { timeline, memories, pooled, parted, pinned_bytes: Bytes::ZERO }
     }
 
     /// The first components in these places; the rest count as nowhere.
@@ -92,9 +98,13 @@ impl Composition {
             let newly = part.device.filter(|_| !memory.used);
             memory.used = true;
             if let Some(device) = newly {
-                memory.fixed_bytes = problem.inventory.devices[device].overhead_bytes;
+                let inventory = &problem.inventory;
+                let context = inventory.context_of(device);
+                self.memories[context].fixed_bytes = inventory.devices[context].overhead_bytes;
+                let pinned_bytes = inventory.devices[device].pinned_bytes;
+                self.pinned_bytes += pinned_bytes;
                 for staging in &mut self.memories[host].staging {
-                    *staging += STAGING_BYTES;
+                    *staging += pinned_bytes;
                 }
             }
         }
@@ -103,6 +113,7 @@ impl Composition {
     /// Becomes the same as another one of the same problem.
     pub fn copy_from(&mut self, other: &Composition) {
         self.memories.clone_from(&other.memories);
+        self.pinned_bytes = other.pinned_bytes;
     }
 
     /// The phases of a device, or of the host for `None`.
@@ -118,6 +129,11 @@ impl Composition {
         phases.collect()
     }
 
+    /// What a context takes of a device, also for other parts of its GPU; nothing where none of them is used.
+    pub fn overhead_bytes(&self, device: usize) -> Bytes {
+        self.memories[device].fixed_bytes
+    }
+
     /// Whether any component computes on a device.
     pub fn uses(&self, device: usize) -> bool {
         self.memories[device].used
@@ -129,7 +145,7 @@ impl Composition {
         let budgets = problem.budgets.devices.iter().chain([&problem.budgets.host]);
         let mut each = self.memories.iter().zip(budgets);
         each.all(|(memory, budget)| phases().all(|phase| memory.peak_bytes(phase) <= *budget))
-            && problem.budgets.pinned.is_none_or(|limit| self.pinned_bytes() <= limit)
+            && problem.budgets.pinned.is_none_or(|limit| self.pinned_bytes <= limit)
             && phases().all(|phase| self.pool_bytes(problem, phase) <= problem.budgets.host)
     }
 
@@ -151,7 +167,7 @@ impl Composition {
         let pinned = problem.budgets.pinned.map(|budget_bytes| Over {
             device: None,
             phase: self.timeline[0],
-            needed_bytes: self.pinned_bytes(),
+            needed_bytes: self.pinned_bytes,
             budget_bytes,
         });
         each.chain(pool).chain(pinned).find(|over| over.needed_bytes > over.budget_bytes)
@@ -164,17 +180,10 @@ impl Composition {
             return Bytes::ZERO;
         }
         let devices = self.memories.iter().zip(&problem.inventory.devices);
-        let integrated = devices.filter(|(memory, device)| memory.used && device.integrated);
+        let integrated = devices.filter(|(_, device)| device.integrated);
         let shared: Bytes = integrated.map(|(memory, _)| memory.peak_bytes(phase)).sum();
         let host = self.memories.last().map_or(Bytes::ZERO, |host| host.peak_bytes(phase));
         if shared > Bytes::ZERO { shared + host } else { Bytes::ZERO }
-    }
-
-    /// Page-locked memory of the host, through which the weights of all used devices pass.
-    pub fn pinned_bytes(&self) -> Bytes {
-        let devices = self.memories.split_last().map_or(&[][..], |(_, devices)| devices);
-        let used = devices.iter().filter(|memory| memory.used).count() as u64;
-        Bytes(STAGING_BYTES.0 * used)
     }
 
     /// Peaks of all devices and the host together.

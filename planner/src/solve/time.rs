@@ -20,7 +20,7 @@ use crate::inventory::{DeviceKind, Inventory};
 pub const SHORT_ATTENTION_CHUNK: u32 = 64;
 
 /// How much longer attention takes with these on the host's kernels: 0.97 against 0.86 of the processor's rate
-/// (`executor/examples/kernels.rs`, 24 heads of 128 over 1536 tokens).
+/// (`executor/benches/kernels.rs`, 24 heads of 128 over 1536 tokens).
 const SHORT_ATTENTION_TIME: f64 = 0.97 / 0.86;
 
 /// How much longer calls take than the ring's simulation says, which knows of no waiting between threads: measured at 1.00

@@ -2,10 +2,9 @@
 //!
 //! Only what has shrunk since the plan was made counts: a plan never takes more than was free then.
 
-use protocol::plan::DevicePlan;
 use protocol::{Bytes, DeviceId, Failure, FailureKind, Plan};
 
-use crate::inventory::{Device, Inventory};
+use crate::inventory::Inventory;
 
 /// Checks every device that a plan uses, and the host with the devices that share its memory, against what is free
 /// now. Devices that the inventory does not have are the executor's to refuse.
@@ -14,24 +13,18 @@ use crate::inventory::{Device, Inventory};
 /// `OutOfMemory` for the first that has less than the plan's peak.
 pub fn check(plan: &Plan, now: &Inventory) -> Result<(), Failure> {
     let mut host = plan.host.peak_bytes;
-    for planned in plan.devices.iter().filter(|device| plan.uses(&device.id)) {
-        if let Some(device) = now.devices.iter().find(|device| is(device, planned)) {
-            enough(&planned.id, planned.peak_bytes, device.free_bytes)?;
-            if device.integrated {
-                host += planned.peak_bytes;
-            }
+    // By device that is here: several of a plan may be parts of one.
+    let mut needed = vec![Bytes::ZERO; now.devices.len()];
+    for (planned, place) in plan.devices.iter().zip(now.places_of(plan)) {
+        let Some(place) = place.filter(|_| planned.peak_bytes > Bytes::ZERO) else { continue };
+        let device = &now.devices[place];
+        needed[place] += planned.peak_bytes;
+        enough(&planned.id, needed[place], device.free_bytes)?;
+        if device.integrated {
+            host += planned.peak_bytes;
         }
     }
     enough(&DeviceId::host(), host, now.host.available_bytes)
-}
-
-/// Whether this is the device that was planned for: ids may change from one look to the next, UUIDs do not.
-fn is(device: &Device, planned: &DevicePlan) -> bool {
-    use protocol::plan::DeviceBackend::{Cuda, Virtual};
-    match &planned.backend {
-        Cuda { uuid: Some(uuid) } => device.uuid.as_ref() == Some(uuid),
-        Cuda { uuid: None } | Virtual { .. } => device.id == planned.id.0,
-    }
 }
 
 fn enough(device: &DeviceId, needed: Bytes, free: Bytes) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use protocol::message::Progress;
 use protocol::{Bytes, DeviceId, Failure, FailureKind, Phase, Placement, Plan, Residency};
 
 use super::ATTEMPTS_MAX;
-use crate::inventory::Inventory;
+use crate::inventory::{Device, Inventory};
 use crate::planning::{FailedDevice, Request};
 use crate::session::SessionError;
 
@@ -227,10 +227,9 @@ fn layout(plan: &Plan) -> Layout {
     components.map(|c| (c.placement, c.devices.clone(), c.residency)).collect()
 }
 
-/// A device's UUID, where it has one: ids may change from one look to the next.
+/// What a device is known by: ids may change from one look to the next.
 fn lasting_name(inventory: &Inventory, id: &str) -> String {
-    let uuid = inventory.device(id).and_then(|device| device.uuid.clone());
-    uuid.unwrap_or_else(|| id.to_owned())
+    inventory.device(id).map_or_else(|| id.to_owned(), Device::lasting_name)
 }
 
 /// The present id behind a lasting name; `None` where the device is gone.

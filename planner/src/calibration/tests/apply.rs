@@ -191,3 +191,19 @@ fn it_can_be_applied_twice() {
     calibration.apply(&mut twice, None);
     assert_eq!(once, twice);
 }
+
+#[test]
+fn the_context_of_a_divided_gpu_counts_once() {
+    let mut inventory = with_gpu();
+    let measured = holding(recorded(&inventory));
+    let part = |index| {
+        let (room_bytes, gpu) = (Bytes::gib(4), "GPU-1".to_owned());
+        let (gpu_total_bytes, gpu_free_bytes) = (Bytes::gib(8), Bytes::gib(7));
+        Some(Part { gpu, index, room_bytes, gpu_total_bytes, gpu_free_bytes })
+    };
+    inventory.devices = [0, 1].map(|index| Device { part: part(index), ..gpu() }).to_vec();
+    measured.apply(&mut inventory, None);
+    let overheads = inventory.devices.iter().map(|device| device.overhead_bytes);
+    assert_eq!(overheads.collect::<Vec<_>>(), [Bytes::mib(300), Bytes::ZERO]);
+    assert!(inventory.devices.iter().all(|d| d.overhead_source == Source::Measured));
+}

@@ -3,7 +3,7 @@
 use protocol::plan::{
     ComponentPlan, HostPlan, MappingPolicy, PartPlan, PredictedMs, SCHEMA, SegmentPlan,
 };
-use protocol::usage::ComponentUsage;
+use protocol::usage::{ComponentUsage, GpuUsage, MemorySource};
 use protocol::{GraphOptions, JobShape, ModelSource, Phase, Placement, Residency};
 
 use super::super::key::DeviceKey;
@@ -224,4 +224,33 @@ fn figures_stand_beside_what_was_counted_with() {
     assert_eq!(of("virtual0", "link_bytes_per_s"), Some((1.5e10, link, Source::Declared)));
     assert_eq!(of("host", "link_bytes_per_s"), None);
     assert_eq!(figures.len(), 8 + 2 * 9);
+}
+
+#[test]
+fn a_run_teaches_what_a_context_takes() {
+    let of = |bytes: Bytes| UsageReport {
+        gpus: vec![GpuUsage {
+            devices: vec![DeviceId("cuda0".to_owned())],
+            source: MemorySource::Process,
+            predicted_overhead_bytes: ASSUMED_CONTEXT_BYTES,
+            measured_overhead_bytes: bytes,
+            predicted_peak_bytes: Bytes::gib(4),
+            measured_peak_bytes: Bytes::gib(4),
+        }],
+        ..UsageReport::default()
+    };
+    let inventory = with_gpu();
+    let key = DeviceKey::of(&inventory, &inventory.devices[0]).expect("a real GPU");
+    let taught = |bytes| overheads(&inventory, &of(bytes));
+    assert_eq!(taught(Bytes::mib(300)), [(key.clone(), Bytes::mib(300))]);
+    assert_eq!(taught(Bytes::ZERO), [(key.clone(), Bytes::mib(53))], "no less than any context");
+    assert_eq!(taught(Bytes::gib(5)), [], "others must have taken some of it");
+    assert_eq!(overheads(&with_virtual(), &of(Bytes::mib(300))), []);
+
+    let mut content = Content::new(&machine());
+    for (measured, predicted) in [(300, 300), (500, 500), (300, 450)] {
+        content.learn_overhead(&key, Bytes::mib(measured));
+        let overhead = content.of(&key).and_then(|section| section.overhead);
+        assert_eq!(overhead.map(|overhead| overhead.bytes()), Some(Bytes::mib(predicted)));
+    }
 }

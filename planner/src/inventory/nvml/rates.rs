@@ -6,6 +6,9 @@
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::Clock;
 
+use crate::inventory::speeds::CUDA_STARTS_PER_S;
+use crate::inventory::{Rate, Speeds};
+
 /// f32 operations per second where NVML tells too little: an entry-level GPU of recent years.
 pub const MODEST_F32_FLOPS_PER_S: f64 = 5e12;
 
@@ -15,6 +18,12 @@ pub const MODEST_MEMORY_BYTES_PER_S: f64 = 224e9;
 /// The link where NVML tells none: eight lanes, as small cards and laptops have, of the slowest
 /// generation in use.
 pub const MODEST_LINK: (u32, u32) = (3, 8);
+
+/// The processors of a GPU of which nothing is told.
+pub fn modest_speeds() -> Speeds {
+    let flops = Rate::assumed(MODEST_F32_FLOPS_PER_S);
+    Speeds::new(flops, flops, Rate::assumed(MODEST_MEMORY_BYTES_PER_S), CUDA_STARTS_PER_S)
+}
 
 /// The rates of a whole GPU, and its link.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,7 @@
 //! Which GPUs and MIG instances a CUDA process may see: `CUDA_VISIBLE_DEVICES`, which NVML ignores.
 //!
-//! Pure: names in, choices out. What is chosen keeps the PCI bus order, whatever the variable's
-//! order: ids are for people, the UUID is what the executor opens.
+//! Pure: names in, choices out. Ids follow the PCI bus order, whatever the variable's order: they are for people, the UUID is
+//! what the executor opens. Ordinals are CUDA's own numbers, and follow the variable.
 
 /// The names of one GPU, as NVML tells them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +23,15 @@ pub struct Choice {
     pub instance: Option<usize>,
 }
 
+/// Those of `gpus` that a CUDA process sees, in PCI bus order: what [`order`] says.
+pub fn choose(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<Choice> {
+    let mut choices = order(visible, gpus);
+    choices.sort_unstable();
+    choices
+}
+
 /// Chooses among `gpus`, which are in PCI bus order, by the rules that CUDA documents for the
-/// variable:
+/// variable, in the order in which CUDA numbers them under `CUDA_DEVICE_ORDER=PCI_BUS_ID`:
 ///
 /// - unset: every GPU; empty: none;
 /// - a list of positions in PCI bus order, and of UUIDs or unambiguous beginnings of them (`GPU-…`,
@@ -33,17 +40,22 @@ pub struct Choice {
 /// - a GPU in MIG mode stands for its first instance; a CUDA process sees one instance at most, and
 ///   beside it no
 ///   other GPU, so with any instance shown the first one is the only choice.
-pub fn choose(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<Choice> {
-    let mut choices = match visible {
+pub fn order(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<Choice> {
+    let choices = match visible {
         None => (0..gpus.len()).filter_map(|gpu| whole_or_first(gpus, gpu)).collect(),
         Some(list) => listed(list, gpus),
     };
-    choices.sort_unstable();
-    choices.dedup();
-    if let Some(instance) = choices.iter().copied().find(|choice| choice.instance.is_some()) {
-        choices = vec![instance];
+    let instances = choices.iter().copied().filter(|choice| choice.instance.is_some());
+    if let Some(instance) = instances.min() {
+        return vec![instance];
     }
-    choices
+    let mut ordered = Vec::new();
+    for choice in choices {
+        if !ordered.contains(&choice) {
+            ordered.push(choice);
+        }
+    }
+    ordered
 }
 
 fn listed(list: &str, gpus: &[GpuNames]) -> Vec<Choice> {
@@ -125,6 +137,19 @@ mod tests {
         ] {
             let chosen: Vec<usize> = choose(visible, &gpus).iter().map(|c| c.gpu).collect();
             assert_eq!(chosen, expected, "{visible:?}");
+        }
+    }
+
+    #[test]
+    fn ordinals_follow_the_list() {
+        let gpus = [gpu("GPU-aa11", None), gpu("GPU-aa22", None), gpu("GPU-bb33", None)];
+        for (visible, expected) in [
+            (None, vec![0, 1, 2]),
+            (Some("2,0"), vec![2, 0]),
+            (Some("1,GPU-bb,1,0"), vec![1, 2, 0]),
+        ] {
+            let ordered: Vec<usize> = order(visible, &gpus).iter().map(|c| c.gpu).collect();
+            assert_eq!(ordered, expected, "{visible:?}");
         }
     }
 

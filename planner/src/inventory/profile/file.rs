@@ -60,7 +60,7 @@ struct DeviceSection {
     name: Option<String>,
     total: PositiveSize,
     used_by_others: Option<Spanned<Size>>,
-    link: ByteRate,
+    link: Option<ByteRate>,
     flops: Option<FlopRate>,
     half_flops: Option<FlopRate>,
     memory_bandwidth: Option<ByteRate>,
@@ -68,7 +68,9 @@ struct DeviceSection {
     #[serde(default)]
     integrated: bool,
     overhead: Option<Spanned<Size>>,
-    uuid: Option<String>,
+    pinned: Option<Spanned<PositiveSize>>,
+    uuid: Option<Spanned<String>>,
+    ordinal: Option<Spanned<usize>>,
     fail_allocation: Option<Spanned<u32>>,
     fail_copy: Option<Spanned<u32>>,
     taken: Option<Spanned<Size>>,
@@ -107,6 +109,12 @@ struct PolicySection {
 
 /// The most logical CPUs of a profile; the kernel's own limit on x86.
 const CORES_MAX: usize = 8192;
+
+/// The least page-locked memory of a device: four parts of 16 KiB, one of the larger pages of a kernel.
+const PINNED_BYTES_MIN: Bytes = Bytes::kib(64);
+
+/// The most: its quarters are on the fastest link, PCI Express 7.0 x16, for a millisecond and more each.
+const PINNED_BYTES_MAX: Bytes = Bytes::gib(1);
 
 /// As much of a line's key as an error repeats; the longest real one has 17 characters.
 const KEY_CHARS_MAX: usize = 80;
@@ -209,7 +217,12 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
     if let Some(speed) = &section.speed {
         check_speed(speed, kind)?;
     }
-    if kind == DeviceKind::Cuda {
+    check_gpu(&section, kind)?;
+    let of_machine = section.uuid.is_some() || section.ordinal.is_some();
+    if section.link.is_none() && (kind == DeviceKind::Virtual || !of_machine) {
+        return fail(section_span, "missing field `link`");
+    }
+    if kind == DeviceKind::Cuda && !of_machine {
         for (missing, key) in [
             (section.flops.is_none(), "flops"),
             (section.memory_bandwidth.is_none(), "memory_bandwidth"),
@@ -237,12 +250,14 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
             },
         },
         integrated: section.integrated,
-        link_bytes_per_s: section.link.0,
+        link_bytes_per_s: section.link.map(|rate| rate.0),
         f32_flops_per_s: section.flops.map(|rate| rate.0),
         half_flops_per_s: section.half_flops.map(|rate| rate.0),
         memory_bytes_per_s: section.memory_bandwidth.map(|rate| rate.0),
         overhead_bytes: section.overhead.map(|size| size.into_inner().0),
-        uuid: section.uuid,
+        pinned_bytes: section.pinned.map(|size| size.into_inner().0),
+        uuid: section.uuid.map(Spanned::into_inner),
+        ordinal: section.ordinal.map(Spanned::into_inner),
         fail_allocation: section.fail_allocation.map(Spanned::into_inner),
         fail_copy: section.fail_copy.map(Spanned::into_inner),
         taken_bytes: section.taken.map_or(Bytes::ZERO, |size| size.into_inner().0),
@@ -250,6 +265,26 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         speed: section.speed.map_or(1.0, Spanned::into_inner),
         unsupported: section.unsupported.map(Spanned::into_inner).unwrap_or_default(),
     })
+}
+
+/// The keys that mean a GPU of the machine, and its page-locked memory.
+fn check_gpu(section: &DeviceSection, kind: DeviceKind) -> Result<(), TextError> {
+    if let Some(ordinal) = &section.ordinal {
+        if kind == DeviceKind::Virtual {
+            return fail(ordinal.span(), "only a cuda device has an ordinal");
+        }
+        if section.uuid.is_some() {
+            return fail(ordinal.span(), "an ordinal beside a uuid; hint: either names the GPU");
+        }
+    }
+    let range = PINNED_BYTES_MIN..=PINNED_BYTES_MAX;
+    match &section.pinned {
+        Some(pinned) if !range.contains(&pinned.get_ref().0) => {
+            let message = format!("not between {PINNED_BYTES_MIN} and {PINNED_BYTES_MAX}");
+            fail(pinned.span(), message)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The keys by which tests make a virtual device fail.

@@ -1,7 +1,7 @@
 //! The profiles that the binary carries: the files of `profiles/`, by their names.
 
 /// Name and text, by name.
-const PROFILES: [(&str, &str); 11] = [
+const PROFILES: [(&str, &str); 12] = [
     ("2x-rtx-3090-24g", include_str!("../../../../profiles/2x-rtx-3090-24g.toml")),
     ("4x-rtx-a4000-16g", include_str!("../../../../profiles/4x-rtx-a4000-16g.toml")),
     ("8x-h100-80g", include_str!("../../../../profiles/8x-h100-80g.toml")),
@@ -14,6 +14,7 @@ const PROFILES: [(&str, &str); 11] = [
         include_str!("../../../../profiles/rtx-5060ti-16g-rtx-3080-10g.toml"),
     ),
     ("this-machine", include_str!("../../../../profiles/this-machine.toml")),
+    ("two-on-one-gpu", include_str!("../../../../profiles/two-on-one-gpu.toml")),
     ("virtual-1x64m", include_str!("../../../../profiles/virtual-1x64m.toml")),
     ("virtual-2x2g", include_str!("../../../../profiles/virtual-2x2g.toml")),
 ];

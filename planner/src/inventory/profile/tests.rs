@@ -29,7 +29,7 @@ fn an_imagined_host_has_nothing_of_this_machine() {
     other.speeds = other.speeds.scaled(0.1);
     other.storage_bytes_per_s = Rate::measured(1e6);
     other.page_cache_bytes_per_s = Rate::measured(1e6);
-    let here = ["this-machine", "virtual-1x64m", "virtual-2x2g"];
+    let here = ["this-machine", "two-on-one-gpu", "virtual-1x64m", "virtual-2x2g"];
     let imagined: Vec<&str> =
         shipped::names().into_iter().filter(|name| !here.contains(name)).collect();
     assert_eq!(imagined.len(), 8);
@@ -67,7 +67,7 @@ fn the_example_of_the_readme_is_a_profile() {
 }
 
 /// Each key of the format and its sections, for the README's test.
-const KEYS: [&str; 44] = [
+const KEYS: [&str; 46] = [
     "name",
     "description",
     "devices",
@@ -87,6 +87,8 @@ const KEYS: [&str; 44] = [
     "integrated",
     "overhead",
     "uuid",
+    "ordinal",
+    "pinned",
     "fail_allocation",
     "fail_copy",
     "taken",
@@ -254,6 +256,11 @@ fn what_is_wrong_is_named_with_line_and_key() {
         ),
         (with_key("virtual", "used_by_others = \"3GiB\""), 6, Some("used_by_others"), "more than"),
         (with_key("virtual", "overhead = \"2GiB\""), 6, Some("overhead"), "not below"),
+        (with_key("virtual", "ordinal = 0"), 6, Some("ordinal"), "only a cuda device"),
+        (with_key("cuda", "ordinal = -1"), 6, Some("ordinal"), "-1"),
+        (with_key("cuda", "ordinal = 0\nuuid = \"GPU-1\""), 6, Some("ordinal"), "beside a uuid"),
+        (with_key("virtual", "pinned = \"1KiB\""), 6, Some("pinned"), "not between 64.0 KiB and"),
+        (with_key("cuda", "ordinal = 0\npinned = \"2GiB\""), 7, Some("pinned"), "not between"),
         (with_key("virtual", "fail_allocation = 0"), 6, Some("fail_allocation"), "from 1"),
         (with_key("cuda", "fail_allocation = 1"), 6, Some("fail_allocation"), "only a virtual"),
         (with_key("cuda", "memory_bandwidth = \"1GB/s\""), 2, None, "needs `flops`"),

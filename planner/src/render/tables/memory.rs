@@ -2,6 +2,7 @@
 //! stand in the JSON document.
 
 use protocol::plan::{DevicePlan, HostPlan, PhaseBytes};
+use protocol::usage::{GpuUsage, MemorySource};
 use protocol::{Bytes, Plan, UsageReport};
 
 use super::{table, text_of};
@@ -33,6 +34,9 @@ pub fn memory(plan: &Plan, report: &PlanReport, usage: Option<&UsageReport>) -> 
         }
     }
     let mut text = format!("{}\n{}", legend(), text_of(&rows));
+    for gpu in usage.iter().flat_map(|usage| &usage.gpus) {
+        text.push_str(&format!("\n{}", of_gpu(gpu)));
+    }
     for device in unused {
         text.push_str(&format!("\nnot used: {}{}", device.id, why_unused(device, report)));
     }
@@ -115,6 +119,23 @@ fn measured(usage: &UsageReport, id: &str, entry: &PhaseBytes) -> String {
     }
 }
 
+/// What the process took of a GPU in all, beside what was planned.
+pub fn of_gpu(gpu: &GpuUsage) -> String {
+    let devices: Vec<&str> = gpu.devices.iter().map(|device| device.0.as_str()).collect();
+    let source = match gpu.source {
+        MemorySource::Process => "of this process",
+        MemorySource::Free => "by what is free",
+    };
+    format!(
+        "{} as NVML tells it {source}: {}, {} planned; context and libraries {}, {} planned",
+        devices.join("&"),
+        gpu.measured_peak_bytes,
+        gpu.predicted_peak_bytes,
+        gpu.measured_overhead_bytes,
+        gpu.predicted_overhead_bytes
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use protocol::usage::{DeviceUsage, PhaseUsage};
@@ -145,6 +166,23 @@ mod tests {
         assert!(lines[5].starts_with("host ") && lines[5].contains(" <1% "), "{text}");
         assert_eq!(lines[8], "not used: cuda1 (Card, budget 10.0 GiB): it sleeps");
         assert!(lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn a_gpu_is_told_as_a_whole() {
+        let gpu = GpuUsage {
+            devices: ["cuda0", "cuda1"].map(|id| DeviceId(id.to_owned())).to_vec(),
+            source: MemorySource::Free,
+            predicted_overhead_bytes: Bytes::mib(576),
+            measured_overhead_bytes: Bytes::mib(300),
+            predicted_peak_bytes: Bytes::gib(8),
+            measured_peak_bytes: Bytes::gib(7),
+        };
+        let usage = UsageReport { gpus: vec![gpu], ..UsageReport::default() };
+        let text = memory(&plan(), &PlanReport::default(), Some(&usage));
+        let said = "cuda0&cuda1 as NVML tells it by what is free: 7.00 GiB, 8.00 GiB planned; \
+                    context and libraries 300 MiB, 576 MiB planned";
+        assert!(text.lines().any(|line| line == said), "{text}");
     }
 
     #[test]

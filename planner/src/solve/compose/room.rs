@@ -2,7 +2,6 @@
 //!
 //! Says the same as adding the component and asking whether every budget holds, where all hold without it.
 
-use protocol::plan::STAGING_BYTES;
 use protocol::{Bytes, Phase};
 
 use super::super::Problem;
@@ -69,15 +68,18 @@ impl<'a> Room<'a> {
     /// Whether every budget holds with the component in a place. `scratch` is a composition of the same problem.
     pub fn takes(&self, place: &Place, scratch: &mut Composition) -> bool {
         let hosts = place.parts.iter().filter(|part| part.device.is_none()).count();
-        if hosts > 1 || self.composition.pooled || self.problem.budgets.pinned.is_some() {
+        let Composition { pooled, parted, .. } = self.composition;
+        if hosts > 1 || *pooled || *parted || self.problem.budgets.pinned.is_some() {
             scratch.copy_from(self.composition);
             scratch.add(self.problem, self.phase, place);
             return scratch.fits(self.problem);
         }
         let host = self.memories.len() - 1;
-        let newly = |part: &&PlacePart| part.device.is_some_and(|d| self.memories[d].unused);
+        let newly = |part: &PlacePart| part.device.filter(|d| self.memories[*d].unused);
         // The weights of each device pass through memory of the host.
-        let staging = STAGING_BYTES.0 * place.parts.iter().filter(newly).count() as u64;
+        let devices = &self.problem.inventory.devices;
+        let staging = place.parts.iter().filter_map(newly).map(|d| devices[d].pinned_bytes.0);
+        let staging: u64 = staging.sum();
         if hosts == 0 && staging > self.host_least {
             return false;
         }

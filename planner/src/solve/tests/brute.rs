@@ -1,7 +1,6 @@
 //! Bytes and times of a combination of places, summed anew from what the documentation says of them: from layouts and
 //! residencies, not from what places say that they take.
 
-use protocol::plan::STAGING_BYTES;
 use protocol::{Phase, Placement, Residency};
 
 use super::super::*;
@@ -44,9 +43,16 @@ pub(super) fn peaks(case: &Case, places: &[&Place]) -> Vec<[u64; 3]> {
             weights[at][now] += slots * streamed.iter().max().unwrap_or(&0);
         }
     }
-    let pinned = STAGING_BYTES.0 * used.iter().filter(|used| **used).count() as u64;
+    let devices = case.inventory.devices.iter().zip(&used);
+    let pinned: u64 = devices.filter(|(_, used)| **used).map(|(d, _)| d.pinned_bytes.0).sum();
+    // The context of a GPU is on the first of its parts, whichever of them is used.
+    let opened = |at: usize| {
+        let gpu = |at: usize| case.inventory.devices[at].part.as_ref().map(|part| &part.gpu);
+        let alike = |other: &usize| *other == at || gpu(at).is_some() && gpu(*other) == gpu(at);
+        (0..host).filter(alike).any(|other| used[other])
+    };
     let fixed = |at: usize| match case.inventory.devices.get(at) {
-        Some(device) if used[at] => device.overhead_bytes.0,
+        Some(device) if opened(at) => device.overhead_bytes.0,
         Some(_) => 0,
         None => case.profile.job_bytes.0 + case.profile.changed_bytes.0 + pinned,
     };
@@ -62,14 +68,15 @@ pub(super) fn fits(case: &Case, places: &[&Place]) -> bool {
     let budgets = &case.budgets;
     let used = |at: usize| places.iter().any(|p| p.spread.devices.contains(&Some(at)));
     let pool = |phase: usize| -> u64 {
-        let integrated = |at: &usize| case.inventory.devices[*at].integrated && used(*at);
+        let integrated = |at: &usize| case.inventory.devices[*at].integrated;
         (0..devices.len()).filter(integrated).map(|at| devices[at][phase]).sum()
     };
-    let count = (0..devices.len()).filter(|at| used(*at)).count() as u64;
+    let all = case.inventory.devices.iter().enumerate();
+    let pinned: u64 = all.filter(|(at, _)| used(*at)).map(|(_, d)| d.pinned_bytes.0).sum();
     devices.iter().zip(&budgets.devices).all(|(peaks, b)| peaks.iter().all(|p| *p <= b.0))
         && host.iter().all(|peak| *peak <= budgets.host.0)
         && (0..3).all(|p| pool(p) == 0 || pool(p) + host[p] <= budgets.host.0)
-        && budgets.pinned.is_none_or(|limit| count * STAGING_BYTES.0 <= limit.0)
+        && budgets.pinned.is_none_or(|limit| pinned <= limit.0)
 }
 
 /// Ticks of 2^-20 ms: a single storage works through the loads in the order in which they are needed, each from when it

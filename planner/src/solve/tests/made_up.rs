@@ -8,7 +8,7 @@ use protocol::{Layout, LayoutBytes, ModelSource, Phase, StorageType};
 
 use super::super::*;
 use crate::inventory::tests::{device_of, host_of};
-use crate::inventory::{DeviceKind, Rate};
+use crate::inventory::{DeviceKind, Part, Rate};
 use crate::policy::pins::{Params, Split};
 
 /// The phases of a job without a picture to start from.
@@ -143,6 +143,24 @@ impl Case {
         }
     }
 
+    /// Makes all GPUs parts of one: the first has its context.
+    fn divide(&mut self) {
+        let devices = self.inventory.devices.iter_mut();
+        let gpus = devices.filter(|device| device.kind == DeviceKind::Cuda);
+        for (index, device) in gpus.enumerate() {
+            device.part = Some(Part {
+                gpu: "GPU-1".to_owned(),
+                index,
+                room_bytes: device.total_bytes,
+                gpu_total_bytes: device.total_bytes,
+                gpu_free_bytes: device.free_bytes,
+            });
+            if index > 0 {
+                device.overhead_bytes = Bytes::ZERO;
+            }
+        }
+    }
+
     /// One to three devices, one to four components, memory that is often short.
     pub(super) fn random(seed: u64) -> Case {
         let dice = &mut Dice(seed);
@@ -158,6 +176,7 @@ impl Case {
             if dice.one_in(3) {
                 device.kind = DeviceKind::Cuda;
                 device.id = format!("cuda{index}");
+                device.pinned_bytes = device.kind.staging_bytes();
             }
             device.link_bytes_per_s = dice.rate();
             device.speeds.f32_flops_per_s = dice.rate();
@@ -179,13 +198,15 @@ impl Case {
         host.speeds.memory_bytes_per_s = dice.rate();
         host.storage_bytes_per_s = dice.rate();
         // Some hosts have no room for the pinned memory of all their devices.
-        let room = case.inventory.devices.len() as u64 - u64::from(dice.one_in(6));
+        let spared = usize::from(dice.one_in(6));
+        let pinned = case.inventory.devices.iter().skip(spared).map(|d| d.pinned_bytes.0);
+        let pinned: u64 = pinned.sum();
         // Weights are changed by LoRA only.
         if dice.below(2) == 1 {
             case.profile.changed_bytes = Bytes(300);
             case.options.loras.push(Lora { path: "lora".to_owned(), weight: 1.0 });
         }
-        case.budgets.host_ceiling = Bytes(1000 + dice.below(12_000) + room * STAGING_BYTES.0);
+        case.budgets.host_ceiling = Bytes(1000 + dice.below(12_000) + pinned);
         let less = match dice.below(6) {
             0 => dice.below(case.budgets.host_ceiling.0 + 1),
             1..3 => dice.below(case.budgets.host_ceiling.0.min(12_000) + 1),
@@ -199,6 +220,10 @@ impl Case {
         if dice.one_in(2) {
             let pins = case.profile.components.iter().map(|c| random_pin(dice, &case, c));
             case.pins = pins.collect();
+        }
+        // Some have GPUs that are parts of one.
+        if dice.one_in(3) {
+            case.divide();
         }
         case
     }

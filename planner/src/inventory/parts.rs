@@ -1,0 +1,166 @@
+//! GPUs of this machine that a host profile means, and GPUs that it uses as several devices.
+//!
+//! A profile names a GPU by its UUID or by its ordinal. Listed once and with all of its memory, that GPU is an ordinary device.
+//! Listed several times, or with less memory, each entry is a *part*: a device with a total, a budget and streams of its own,
+//! on processors, a link and a context that all parts of the GPU share. Nothing here looks at a GPU: what is here is given.
+//!
+//! Invariants: a part has at most what its entry declares; what is free of all parts of a GPU is together at most what is free
+//! of it; the context of a GPU counts once, on the first of its parts, whichever of them a plan uses.
+
+use std::collections::BTreeMap;
+
+use protocol::plan::DeviceBackend;
+use protocol::{Bytes, Plan};
+use serde::Serialize;
+
+use super::profile::DeviceProfile;
+use super::{Device, DeviceKind, Inventory, Source};
+
+/// Which part of which GPU a device is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// The GPU: its UUID, or how the profile names one that is not here.
+    pub gpu: String,
+    /// Its place among the parts of that GPU, from 0.
+    pub index: usize,
+    /// The most that can be free of the part.
+    pub room_bytes: Bytes,
+    /// All memory of the GPU.
+    pub gpu_total_bytes: Bytes,
+    /// What is free of the GPU.
+    pub gpu_free_bytes: Bytes,
+}
+
+impl DeviceProfile {
+    /// How it names a GPU of the machine, for people; `None` for a device that is imagined, or virtual.
+    pub fn named_gpu(&self) -> Option<String> {
+        let named = self.uuid.clone().or_else(|| self.ordinal.map(|n| format!("ordinal {n}")));
+        named.filter(|_| self.kind == DeviceKind::Cuda)
+    }
+
+    /// The one that it names of the GPUs that are here.
+    pub fn gpu<'a>(&self, here: &'a [Device]) -> Option<&'a Device> {
+        self.named_gpu()?;
+        here.iter().find(|gpu| match &self.uuid {
+            Some(uuid) => gpu.uuid.as_ref() == Some(uuid),
+            None => gpu.ordinal == self.ordinal,
+        })
+    }
+}
+
+/// Makes parts of the devices that a profile lists of one GPU, or of less than one, and gives all that are here the memory
+/// that they have now. `devices` are those of the list, in its order.
+pub(super) fn divide(listed: &[DeviceProfile], devices: &mut [Device], here: &[Device]) {
+    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, profile) in listed.iter().enumerate() {
+        let found = profile.gpu(here).and_then(|gpu| gpu.uuid.clone());
+        if let Some(gpu) = found.or_else(|| profile.named_gpu()) {
+            groups.entry(gpu).or_default().push(index);
+        }
+    }
+    for (name, members) in groups {
+        let gpu = here.iter().find(|gpu| gpu.uuid.as_ref() == Some(&name));
+        match (members.as_slice(), gpu) {
+            ([only], Some(gpu)) if devices[*only].total_bytes >= gpu.total_bytes => {
+                let device = &mut devices[*only];
+                device.total_bytes = gpu.total_bytes;
+                device.free_bytes = gpu.free_bytes;
+                device.used_by_others_bytes = gpu.used_by_others_bytes;
+            }
+            // Imagined, and as its entry says.
+            ([_], None) => {}
+            (members, gpu) => divide_gpu(&name, members, gpu, devices),
+        }
+    }
+    share(devices);
+}
+
+fn divide_gpu(name: &str, members: &[usize], gpu: Option<&Device>, devices: &mut [Device]) {
+    let sum = |of: &dyn Fn(&Device) -> Bytes| members.iter().map(|at| of(&devices[*at])).sum();
+    // One that is not here has what its parts have.
+    let gpu_total_bytes =
+        gpu.map_or_else(|| sum(&|device| device.total_bytes), |gpu| gpu.total_bytes);
+    let gpu_free_bytes = gpu.map_or_else(|| sum(&|device| device.free_bytes), |gpu| gpu.free_bytes);
+    let declared = members.iter().map(|at| &devices[*at]);
+    let declared = declared.filter(|device| device.overhead_source == Source::Declared);
+    let declared = declared.map(|device| device.overhead_bytes).max();
+    for (index, at) in members.iter().enumerate() {
+        let device = &mut devices[*at];
+        device.total_bytes = device.total_bytes.min(gpu_total_bytes);
+        let room_bytes = if gpu.is_some() { device.total_bytes } else { device.free_bytes };
+        if let Some(bytes) = declared {
+            (device.overhead_bytes, device.overhead_source) = (bytes, Source::Declared);
+        }
+        if index > 0 {
+            device.overhead_bytes = Bytes::ZERO;
+        }
+        let gpu = name.to_owned();
+        device.part = Some(Part { gpu, index, room_bytes, gpu_total_bytes, gpu_free_bytes });
+    }
+}
+
+/// Gives each part its share of what is free of its GPU: all that it has room for, or less in proportion.
+pub(crate) fn share(devices: &mut [Device]) {
+    let mut rooms: BTreeMap<String, Bytes> = BTreeMap::new();
+    for part in devices.iter().filter_map(|device| device.part.as_ref()) {
+        *rooms.entry(part.gpu.clone()).or_default() += part.room_bytes;
+    }
+    for device in devices {
+        let Some(part) = &device.part else { continue };
+        let (room, all) = (u128::from(part.room_bytes.0), u128::from(rooms[&part.gpu].0));
+        let portion = u128::from(part.gpu_free_bytes.0) * room / all.max(1);
+        device.free_bytes = part.room_bytes.min(Bytes(portion as u64));
+        device.used_by_others_bytes = device.total_bytes - device.free_bytes;
+    }
+}
+
+impl Device {
+    /// What the device is known by across inventories: its UUID, with its place among the parts of that GPU; without a
+    /// UUID its id.
+    pub fn lasting_name(&self) -> String {
+        match (&self.uuid, &self.part) {
+            (Some(uuid), Some(part)) => format!("{uuid}/{}", part.index),
+            (Some(uuid), None) => uuid.clone(),
+            (None, _) => self.id.clone(),
+        }
+    }
+
+    /// Whether the context of its GPU counts on it.
+    pub fn has_context(&self) -> bool {
+        self.part.as_ref().is_none_or(|part| part.index == 0)
+    }
+}
+
+impl Inventory {
+    /// The device on which the context counts that a device needs: itself, or the first part of its GPU.
+    pub fn context_of(&self, device: usize) -> usize {
+        let Some(part) = &self.devices[device].part else { return device };
+        let is_first =
+            |other: &Device| other.part.as_ref().is_some_and(|o| o.gpu == part.gpu && o.index == 0);
+        self.devices.iter().position(is_first).expect("a GPU's parts are counted from 0")
+    }
+
+    /// The device that each device of a plan is here, by index; `None` where it is not here.
+    ///
+    /// A GPU is known by its UUID, since ids may change from one look to the next. Parts of a GPU stand in a plan in the order
+    /// of their profile: each is the part here of the same place, or the whole GPU where that is not divided here.
+    pub fn places_of(&self, plan: &Plan) -> Vec<Option<usize>> {
+        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+        let places = plan.devices.iter().map(|planned| {
+            let DeviceBackend::Cuda { uuid: Some(uuid) } = &planned.backend else {
+                return self.devices.iter().position(|device| device.id == planned.id.0);
+            };
+            let count = seen.entry(uuid).or_default();
+            let index = *count;
+            *count += 1;
+            self.devices.iter().position(|device| {
+                device.uuid.as_ref() == Some(uuid)
+                    && device.part.as_ref().is_none_or(|part| part.index == index)
+            })
+        });
+        places.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
