@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its own part of this module")]
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -33,6 +34,8 @@ pub struct Home {
     directory: TempDir,
     /// What a user's and a system's directories are to it, apart from what a run may leave.
     surroundings: TempDir,
+    /// What else its programs are given.
+    environment: Vec<(&'static str, OsString)>,
 }
 
 /// How a run of the program ended.
@@ -49,9 +52,15 @@ impl Home {
     /// A new, empty one.
     pub fn new() -> Home {
         let directory = || TempDir::new().expect("a temporary directory");
-        let home = Home { directory: directory(), surroundings: directory() };
+        let environment = Vec::new();
+        let home = Home { directory: directory(), surroundings: directory(), environment };
         std::fs::create_dir(home.beside("runtime")).expect("a runtime directory");
         home
+    }
+
+    /// Gives all its programs these variables.
+    pub fn with(self, environment: Vec<(&'static str, OsString)>) -> Home {
+        Home { environment, ..self }
     }
 
     /// A path beside it: `config`, `state`, `runtime` and `system` are the directories of those names.
@@ -82,6 +91,7 @@ impl Home {
             .env_remove("BERTH_EXECUTOR")
             .env_remove("BERTH_LOG")
             .env_remove("BERTH_STATE_DIR")
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null());
         command
     }
