@@ -35,7 +35,7 @@ fn schnell() -> PathBuf {
 }
 
 fn hardware(devices: usize) -> Hardware {
-    Hardware { devices, link_bytes_per_s: 1e10, unsupported: Vec::new(), threads: 2 }
+    Hardware { devices, link_bytes_per_s: 1e10, ..Hardware::none() }
 }
 
 /// CLIP lazy on one device, T5 in layers over two, the DiT streamed and in layers over three, the decoder

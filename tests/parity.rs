@@ -10,8 +10,12 @@ mod compare;
 mod files;
 #[path = "parity/golden.rs"]
 mod golden;
+#[path = "parity/gpu.rs"]
+mod gpu;
 #[path = "parity/img2img.rs"]
 mod img2img;
+#[path = "support/simulator.rs"]
+mod simulator;
 #[path = "parity/stages.rs"]
 mod stages;
 mod support;

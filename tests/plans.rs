@@ -78,25 +78,52 @@ impl Choice {
     }
 }
 
-/// The name of a virtual device.
-fn id(device: Option<usize>) -> DeviceId {
-    match device {
-        Some(index) => DeviceId(format!("virtual{index}")),
-        None => DeviceId::host(),
-    }
-}
-
 /// What the devices of a made plan are like.
 #[derive(Debug, Clone)]
 pub struct Hardware {
     /// How many.
     pub devices: usize,
+    /// UUIDs of the GPUs that they are on, in turns; virtual devices where there are none.
+    pub gpus: Vec<String>,
     /// Their links' rate.
     pub link_bytes_per_s: f64,
     /// Operations that the first of them cannot do.
     pub unsupported: Vec<String>,
     /// Worker threads.
     pub threads: u32,
+}
+
+impl Hardware {
+    /// A host alone.
+    pub fn none() -> Hardware {
+        let (gpus, unsupported) = (Vec::new(), Vec::new());
+        Hardware { devices: 0, gpus, link_bytes_per_s: 1e9, unsupported, threads: 2 }
+    }
+
+    /// The name of a device.
+    fn id(&self, device: Option<usize>) -> DeviceId {
+        match device {
+            Some(index) if self.gpus.is_empty() => DeviceId(format!("virtual{index}")),
+            Some(index) => DeviceId(format!("cuda{index}")),
+            None => DeviceId::host(),
+        }
+    }
+
+    fn backend(&self, index: usize) -> DeviceBackend {
+        if !self.gpus.is_empty() {
+            let uuid = self.gpus[index % self.gpus.len()].clone();
+            return DeviceBackend::Cuda { uuid: Some(uuid) };
+        }
+        DeviceBackend::Virtual {
+            link_bytes_per_s: self.link_bytes_per_s,
+            fail_allocation: None,
+            fail_copy: None,
+            taken_bytes: Bytes::ZERO,
+            taken_in: None,
+            speed: 1.0,
+            unsupported: if index == 0 { self.unsupported.clone() } else { Vec::new() },
+        }
+    }
 }
 
 /// The plan of these choices, one for each component of the model in order.
@@ -114,7 +141,7 @@ pub fn plan(
         let segments = graph.variants[0].segments.iter().enumerate();
         let segments = segments.map(|(index, segment)| SegmentPlan {
             name: segment.name.clone(),
-            device: id(choice.devices[choice.segments[index]]),
+            device: hardware.id(choice.devices[choice.segments[index]]),
             residency: choice.residencies[index],
             weights_bytes: Bytes::ZERO,
             part_bytes: Vec::new(),
@@ -123,7 +150,7 @@ pub fn plan(
             name: graph.name.to_owned(),
             phase: graph.phase,
             placement: choice.placement,
-            devices: choice.devices.iter().map(|&device| id(device)).collect(),
+            devices: choice.devices.iter().map(|&device| hardware.id(device)).collect(),
             row_shares: choice.row_shares.clone(),
             residency: choice.residency(),
             lookahead: choice.lookahead,
@@ -169,17 +196,9 @@ pub fn plan(
 
 fn device(index: usize, hardware: &Hardware) -> DevicePlan {
     DevicePlan {
-        id: id(Some(index)),
+        id: hardware.id(Some(index)),
         name: "a device of a test".to_owned(),
-        backend: DeviceBackend::Virtual {
-            link_bytes_per_s: hardware.link_bytes_per_s,
-            fail_allocation: None,
-            fail_copy: None,
-            taken_bytes: Bytes::ZERO,
-            taken_in: None,
-            speed: 1.0,
-            unsupported: if index == 0 { hardware.unsupported.clone() } else { Vec::new() },
-        },
+        backend: hardware.backend(index),
         integrated: false,
         total_bytes: Bytes::ZERO,
         free_bytes: Bytes::ZERO,

@@ -4,6 +4,8 @@
 
 #[path = "profiles/layers.rs"]
 mod layers;
+#[path = "profiles/parts.rs"]
+mod parts;
 #[path = "profiles/reservations.rs"]
 mod reservations;
 mod support;

@@ -1,16 +1,19 @@
 //! Random plans, of every placement and residency at once: each runs within its bytes to the last one, and gives
 //! the picture that the host gives; and the race checker finds an order for all that happened.
 
+#[path = "plans/choices.rs"]
+mod choices;
 mod plans;
 mod wide;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use choices::choice;
 use executor::models::Model;
 use executor::race::Edge;
 use plans::{Choice, Hardware, Result};
-use protocol::{DeviceId, GraphOptions, JobShape, Placement, Plan, Residency};
+use protocol::{DeviceId, GraphOptions, JobShape, Plan};
 use wide::{SplitMix64 as Random, Wide};
 
 fn fixture(name: &str) -> PathBuf {
@@ -30,84 +33,6 @@ fn job(true_cfg: bool, batch: u32) -> JobShape {
     }
 }
 
-/// Different devices, in any order.
-fn some_devices(random: &mut Random, all: usize, count: usize) -> Vec<usize> {
-    let mut devices: Vec<usize> = (0..all).collect();
-    for index in (1..all).rev() {
-        devices.swap(index, random.below(index + 1));
-    }
-    devices.truncate(count);
-    devices
-}
-
-/// Contiguous segments over lanes, each of which has at least one.
-fn cuts(random: &mut Random, segments: usize, lanes: usize) -> Vec<usize> {
-    let mut starts: Vec<usize> = some_devices(random, segments - 1, lanes - 1);
-    starts.sort_unstable();
-    (0..segments).map(|segment| starts.iter().filter(|&&start| start < segment).count()).collect()
-}
-
-fn residencies(random: &mut Random, segments: usize) -> Vec<Residency> {
-    match random.below(3) {
-        0 => vec![Residency::Resident; segments],
-        1 => vec![Residency::Lazy; segments],
-        _ => {
-            let streamed = random.below(100);
-            let held = if random.chance(50) { Residency::Lazy } else { Residency::Resident };
-            let mut all: Vec<Residency> = (0..segments)
-                .map(|_| if random.chance(streamed) { Residency::Streamed } else { held })
-                .collect();
-            all[random.below(segments)] = Residency::Streamed;
-            all
-        }
-    }
-}
-
-/// Any choice for a component of so many segments; `rows` if it can be split by rows, `first` if its phase is
-/// the first.
-fn choice(random: &mut Random, devices: usize, segments: usize, rows: bool, first: bool) -> Choice {
-    let mut choice = Choice::host(segments);
-    let kind = random.below(10);
-    if kind == 0 {
-        let of_host = [Residency::Mapped, Residency::Resident, Residency::Lazy];
-        choice.residencies = vec![of_host[random.below(3)]; segments];
-        return choice;
-    }
-    let lanes_max = devices.min(segments);
-    if kind <= 3 || lanes_max < 2 {
-        choice.placement = Placement::One;
-        choice.devices = vec![Some(random.below(devices))];
-    } else if kind <= 6 && rows {
-        let lanes = 2 + random.below(devices.min(4) - 1);
-        choice.placement = Placement::Row;
-        choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
-        choice.row_shares = (0..lanes).map(|_| 1 + random.below(5) as u32).collect();
-    } else {
-        let lanes = 2 + random.below(lanes_max - 1);
-        choice.placement = Placement::Layer;
-        choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
-        choice.segments = cuts(random, segments, lanes);
-    }
-    choice.residencies = residencies(random, segments);
-    if choice.placement == Placement::Layer && random.chance(20) {
-        let on_host = random.below(choice.devices.len());
-        choice.devices[on_host] = None;
-        for (segment, residency) in choice.residencies.iter_mut().enumerate() {
-            if choice.segments[segment] == on_host {
-                *residency = Residency::Mapped;
-            }
-        }
-    }
-    let has = |residency| choice.residencies.contains(&residency);
-    if has(Residency::Streamed) {
-        choice.lookahead = 1 + random.below(4) as u32;
-    }
-    // Nothing but weights that wait for their phase can be prefetched in the first.
-    let early = has(Residency::Lazy) || has(Residency::Streamed);
-    choice.prefetch = random.chance(50) && !(first && early);
-    choice
-}
-
 fn random_plan(random: &mut Random, dir: &Path, model: &Model, job: &JobShape) -> Plan {
     let options = GraphOptions::default();
     let graphs = model.graphs(job, &options).expect("a possible job");
@@ -115,6 +40,7 @@ fn random_plan(random: &mut Random, dir: &Path, model: &Model, job: &JobShape) -
     let unable = random.chance(20).then(|| unsupported[random.below(5)].to_owned());
     let hardware = Hardware {
         devices: 1 + random.below(8),
+        gpus: Vec::new(),
         link_bytes_per_s: [2e8, 1e9, 1e10][random.below(3)],
         unsupported: unable.into_iter().collect(),
         threads: 1 + random.below(2) as u32,
@@ -152,8 +78,7 @@ fn run_random(dir: &Path, job: &JobShape, seeds: std::ops::Range<u64>) {
     let graphs = model.graphs(job, &options).expect("a possible job");
     let on_host: Vec<Choice> =
         graphs.iter().map(|graph| Choice::host(graph.variants[0].segments.len())).collect();
-    let hardware =
-        Hardware { devices: 0, link_bytes_per_s: 1e9, unsupported: Vec::new(), threads: 2 };
+    let hardware = Hardware::none();
     let plan = plans::plan(dir, &model, job, &options, &hardware, &on_host);
     let expected = plans::run(&plan, &model).expect("the host alone");
     for seed in seeds {

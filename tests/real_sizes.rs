@@ -22,8 +22,12 @@ const PLANNING_BYTES_MAX: u64 = 300 << 20;
 /// Alignment of each tensor in memory, which [`protocol::plan::ALIGNMENT_BYTES`] says too.
 const ALIGNMENT_BYTES: u64 = 256;
 
-/// Page-locked RAM of each device that is used, which [`protocol::plan::STAGING_BYTES`] says too.
-const STAGING_BYTES: u64 = 512 << 10;
+/// Page-locked RAM of each device that is used: [`protocol::plan::STAGING_BYTES`], and of a GPU
+/// [`protocol::plan::CUDA_STAGING_BYTES`].
+fn staging_bytes(device: &Value) -> u64 {
+    let is_gpu = device["id"].as_str().is_some_and(|id| id.starts_with("cuda"));
+    if is_gpu { 16 << 20 } else { 512 << 10 }
+}
 
 const SIZES: [[u32; 2]; 3] = [[512, 512], [1024, 1024], [2048, 1024]];
 
@@ -214,7 +218,7 @@ fn check_phases(plan: &Value, id: &Value, place: &Value, fixed: u64) {
     };
     let used = list(&plan["devices"]).iter().filter(|device| bytes(&device["peak_bytes"]) > 0);
     let (fixed, feeding) = match id == "host" {
-        true => (fixed, used.count() as u64 * STAGING_BYTES),
+        true => (fixed, used.map(staging_bytes).sum()),
         false if parts().count() == 0 => (0, 0),
         false => (fixed, 0),
     };

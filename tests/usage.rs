@@ -39,8 +39,7 @@ fn plan(dir: &Path, model: &Model) -> Plan {
         streamed,
         Choice { prefetch: true, ..Choice::one(1, vae, Residency::Lazy) },
     ];
-    let hardware =
-        Hardware { devices: 2, link_bytes_per_s: 1e9, unsupported: Vec::new(), threads: 2 };
+    let hardware = Hardware { devices: 2, ..Hardware::none() };
     plans::plan(dir, model, &JOB, &options, &hardware, &choices)
 }
 

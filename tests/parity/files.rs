@@ -76,17 +76,24 @@ fn every_quantised_dit_matches_in_every_tensor() {
     }
 }
 
+/// Models whose DiTs are in blocks.
+pub fn quantised() -> Vec<Golden> {
+    let of = |(base, name, source)| variant(base, name, source);
+    [
+        ("flux_dev", "flux_dev.gguf-Q8_0", dev("gguf/flux_dev-Q8_0.gguf")),
+        ("flux_single", "flux_single.gguf-Q4_K", parts("gguf/flux_single-Q4_K.gguf", T5)),
+        ("flux_single", "flux_single.gguf-MIXED", parts("gguf/flux_single-MIXED.gguf", T5)),
+    ]
+    .map(of)
+    .into()
+}
+
 #[test]
 fn products_of_integers_are_near() {
     let t5 = variant("flux_single", "flux_single.gguf-t5", parts(FP8, T5_GGUF));
     Opened::new(Golden { exact: false, ..t5 }).text_encoders();
-    for (base, name, source) in [
-        ("flux_dev", "flux_dev.gguf-Q8_0", dev("gguf/flux_dev-Q8_0.gguf")),
-        ("flux_single", "flux_single.gguf-Q4_K", parts("gguf/flux_single-Q4_K.gguf", T5)),
-        ("flux_single", "flux_single.gguf-MIXED", parts("gguf/flux_single-MIXED.gguf", T5)),
-    ] {
-        let golden = Golden { exact: false, ..variant(base, name, source) };
-        Opened::new(golden).denoiser();
+    for golden in quantised() {
+        Opened::new(Golden { exact: false, ..golden }).denoiser();
     }
 }
 

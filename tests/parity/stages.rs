@@ -116,7 +116,9 @@ fn compute_at(
     let run = || {
         for instruction in &schedule.program {
             let Instruction::Run(run) = instruction else { panic!("one lane only runs") };
-            backend.run(&NodeCall { schedule: &schedule, run, memory: &memory, files });
+            backend
+                .run(&NodeCall { schedule: &schedule, run, memory: &memory, files })
+                .expect("the host runs");
         }
         let mut bytes = vec![0; graph.value(output).bytes().as_usize()];
         let (_, offset) = schedule.output_place(output);

@@ -1,0 +1,201 @@
+//! The real program on simulated GPUs: every placement, budgets to the byte, devices that fail, and machines on which
+//! no GPU can be used.
+//!
+//! The driver, NVML and the GPUs are `tests/simulator`; the kernels are ours, executed thread by thread.
+
+#[path = "support/simulator.rs"]
+mod simulator;
+mod support;
+mod wide;
+
+use serde_json::Value;
+use simulator::Machine;
+use support::{Ended, Home, pixels};
+use wide::Wide;
+
+/// A model in a home, on a machine.
+struct Studio {
+    home: Home,
+}
+
+/// A picture, and what was said of it.
+struct Painted {
+    pixels: Vec<u8>,
+    document: Value,
+}
+
+impl Studio {
+    fn new(model: Wide, machine: Machine) -> Studio {
+        let home = Home::new();
+        model.write(&home.path("model")).expect("a file system with room");
+        std::fs::create_dir(home.path("gpus")).expect("a directory");
+        let machine = machine.shared(&home.path("gpus"));
+        Studio { home: home.with(machine.environment()) }
+    }
+
+    /// `generate` of a small picture, as JSON.
+    fn generate(&self, more: &[&str]) -> Ended {
+        let shape =
+            ["--width", "32", "--height", "32", "--steps", "2", "--max-sequence-length", "16"];
+        let job = ["--prompt", "a red circle", "--seed", "7", "--output", "picture.png", "--json"];
+        self.home.run(&[&["generate", "model"], &shape[..], &job, more].concat())
+    }
+
+    fn paint(&self, more: &[&str]) -> Painted {
+        let ended = self.generate(more);
+        assert_eq!(ended.code, Some(0), "{more:?}: {}", ended.stderr);
+        Painted { pixels: pixels(&self.home.path("picture.png")), document: ended.json() }
+    }
+}
+
+impl Painted {
+    fn component(&self, name: &str) -> &Value {
+        let components = self.document["plan"]["components"].as_array().unwrap();
+        components.iter().find(|component| component["name"] == name).unwrap()
+    }
+
+    /// The largest difference from another picture, in levels of 255.
+    fn levels_off(&self, other: &Painted) -> u8 {
+        assert_eq!(self.pixels.len(), other.pixels.len());
+        self.pixels.iter().zip(&other.pixels).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
+    }
+
+    /// Every device's predicted peak is the measured one, in every phase.
+    #[track_caller]
+    fn assert_exact(&self, what: &[&str]) {
+        let devices = self.document["usage"]["devices"].as_array().unwrap();
+        for phase in devices.iter().flat_map(|device| device["phases"].as_array().unwrap()) {
+            let [predicted, measured] =
+                ["predicted_peak_bytes", "measured_peak_bytes"].map(|field| &phase[field]);
+            assert_eq!(predicted, measured, "{what:?}: {devices:?}");
+        }
+    }
+}
+
+/// What is asked by hand, and what the plan must then say of a component: placement, residency, devices.
+type Case<'a> = (&'a [&'a str], &'a str, [&'a str; 2], usize);
+
+#[rustfmt::skip]
+const CASES: [Case; 10] = [
+    (&["--backend", "all=cuda0", "--params-backend", "all=device"], "dit", ["one", "resident"], 1),
+    (&["--backend", "all=cuda1", "--params-backend", "all=disk"], "dit", ["one", "lazy"], 1),
+    (&["--backend", "all=cuda0", "--params-backend", "dit=cpu", "--lookahead", "1"], "dit", ["one", "streamed"], 1),
+    (&["--backend", "all=cuda0", "--params-backend", "all=cpu"], "t5", ["one", "streamed"], 1),
+    (&["--backend", "all=cuda0,dit=cuda1&cuda0&cuda2", "--params-backend", "all=device"], "dit", ["layer", "resident"], 3),
+    (&["--backend", "all=cuda0,dit=cuda0&cuda3", "--params-backend", "dit=cpu"], "dit", ["layer", "streamed"], 2),
+    (&["--backend", "all=cuda0,dit=cuda0&cuda1", "--split-mode", "row", "--params-backend", "all=device"], "dit", ["row", "resident"], 2),
+    (&["--backend", "all=cuda0,dit=cuda2:1&cuda1:3", "--split-mode", "row", "--params-backend", "dit=cpu"], "dit", ["row", "streamed"], 2),
+    (&["--backend", "all=cuda0,t5=cuda3&cuda1", "--split-mode", "t5=row", "--params-backend", "all=device"], "t5", ["row", "resident"], 2),
+    (&["--backend", "all=cuda0,vae=cuda1,clip=cuda2", "--params-backend", "all=device"], "vae", ["one", "resident"], 1),
+];
+
+#[test]
+fn every_placement_on_gpus_gives_one_picture_in_the_planned_bytes() {
+    // Copies and kernels start late at random, so that an order that nothing enforces shows.
+    let machine = Machine::new(4).with("memory", "1GiB").with("delay", 200).with("seed", 11);
+    let studio = Studio::new(Wide::bf16(), machine);
+    let host = studio.paint(&["--backend", "all=cpu", "--vae-tile", "off"]);
+    let mut first: Option<Painted> = None;
+    for (arguments, name, [placement, residency], devices) in CASES {
+        let painted = studio.paint(&[arguments, &["--vae-tile", "off"]].concat());
+        let component = painted.component(name);
+        assert_eq!(component["placement"], placement, "{arguments:?}");
+        assert_eq!(component["residency"], residency, "{arguments:?}");
+        assert_eq!(component["devices"].as_array().unwrap().len(), devices, "{arguments:?}");
+        painted.assert_exact(arguments);
+        let first = first.get_or_insert_with(|| {
+            let off = painted.levels_off(&host);
+            assert!(off <= 2, "{off} levels from the host's picture");
+            Painted { pixels: painted.pixels.clone(), document: Value::Null }
+        });
+        assert!(painted.pixels == first.pixels, "{arguments:?}: another picture");
+    }
+}
+
+#[test]
+fn a_budget_is_kept_to_the_byte_and_one_byte_less_is_refused() {
+    // What a run measures changes the next plan: each begins anew.
+    let studio = || Studio::new(Wide::bf16(), Machine::new(1));
+    let place = ["--backend", "all=cuda0", "--vae-tile", "off"];
+    let least = {
+        let refused = studio().generate(&[&place[..], &["--max-vram", "cuda0=1B"]].concat());
+        assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+        let hint = refused.stderr.split("--max-vram ").nth(1).expect("a hint");
+        let digits = hint.trim_start_matches("cuda0=").split('B').next().expect("bytes");
+        digits.parse::<u64>().unwrap_or_else(|_| panic!("{}", refused.stderr))
+    };
+    let [exact, less] = [least, least - 1].map(|bytes| format!("cuda0={bytes}B"));
+    let painted = studio().paint(&[&place[..], &["--max-vram", &exact]].concat());
+    assert_eq!(painted.document["plan"]["devices"][0]["peak_bytes"], least);
+    painted.assert_exact(&[&exact]);
+    let refused = studio().generate(&[&place[..], &["--max-vram", &less]].concat());
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+}
+
+#[test]
+fn nothing_is_allocated_loaded_or_made_within_a_step() {
+    let home = Home::new();
+    let log = home.path("calls");
+    let machine = Machine::new(2).with("memory", "1GiB").logged(&log);
+    let studio = Studio::new(Wide::bf16(), machine);
+    let split = ["--backend", "all=cuda0,dit=cuda0&cuda1", "--params-backend", "dit=cpu"];
+    let _ = studio.paint(&split);
+    let log = std::fs::read_to_string(&log).expect("the log of calls");
+    // From the first kernel of attention in the DiT's phase to the last: two steps, with all that lies between them.
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("call ")).collect();
+    let is_rope = |line: &&str| line.contains("cuLaunchKernel") && line.contains("kernel=rope");
+    let first = lines.iter().position(is_rope).expect("the DiT rotates");
+    let last = lines.iter().rposition(is_rope).expect("the DiT rotates");
+    assert!(last > first + 10, "the DiT has several blocks");
+    for line in &lines[first..last] {
+        let unwanted =
+            ["cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuModuleLoad", "cuStreamCreate"];
+        assert!(unwanted.iter().all(|call| !line.contains(call)), "{line}");
+    }
+}
+
+#[test]
+fn a_shortage_and_a_lost_device_end_in_a_picture_all_the_same() {
+    // The third allocation fails although there is room; a device is lost in the middle; a copy fails.
+    for (fault, value) in [
+        ("fail", "cuMemAlloc_v2:3:2"),
+        ("lost", "0:400:719"),
+        ("fail", "cuMemcpyHtoDAsync_v2:9:719"),
+    ] {
+        let studio =
+            Studio::new(Wide::bf16(), Machine::new(2).with("memory", "1GiB").with(fault, value));
+        let expected = Studio::new(Wide::bf16(), Machine::new(2).with("memory", "1GiB"));
+        let place = ["--vae-tile", "off"];
+        let (painted, expected) = (studio.paint(&place), expected.paint(&place));
+        assert!(painted.levels_off(&expected) <= 2, "{fault}={value}");
+        assert!(
+            painted.document["attempts"].as_u64().unwrap() > 1,
+            "{fault}={value}: nothing failed"
+        );
+    }
+}
+
+#[test]
+fn without_a_driver_that_starts_the_host_computes_and_the_reason_is_told() {
+    for (machine, reason) in [
+        (Machine::new(1).with("init", 999), "CUDA_ERROR_UNKNOWN"),
+        (Machine::new(1).with("init", 803), "restart after an update"),
+        (Machine::new(1).with("init", 34), "stubs"),
+        (Machine::new(1).with("driver", 12020), "older than 12.4"),
+        (Machine::new(1).with("capability", "6.1"), "too old"),
+    ] {
+        let value = machine.value();
+        let studio = Studio::new(Wide::bf16(), machine);
+        let painted = studio.paint(&[]);
+        for component in painted.document["plan"]["components"].as_array().unwrap() {
+            assert_eq!(component["devices"], serde_json::json!(["host"]), "{value}");
+        }
+        let devices = studio.home.run(&["devices"]);
+        assert_eq!(devices.code, Some(0), "{}", devices.stderr);
+        let said = devices.stdout + &devices.stderr;
+        assert!(said.contains(reason), "{value}: {said}");
+        let asked = studio.generate(&["--backend", "dit=cuda0"]);
+        assert_eq!(asked.code, Some(2), "{value}: {}", asked.stderr);
+        assert!(asked.stderr.contains("hint:"), "{value}: {}", asked.stderr);
+    }
+}

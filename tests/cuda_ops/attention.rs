@@ -1,0 +1,186 @@
+//! Attention in f32 and on tensor cores.
+
+use executor::backend::cuda::ops::Products;
+use executor::backend::cuda::ops::attention::{Operands, attention, attention_workspace_bytes};
+use executor::backend::kernels::{self, AttentionShape};
+
+use super::bench::{Bench, Random, assert_close, assert_same};
+
+const BOTH: [Products; 2] = [Products::Exact, Products::Half];
+
+/// Differences from the host, relative to the root mean square of the result.
+///
+/// In f32 both sum up to 512 products a score and some hundred keys a result, in other orders. On tensor cores q, k, v and
+/// the weights are rounded to f16, each by up to 2⁻¹¹ of itself: a score of about 1 is off by some 2⁻¹², and so is its weight;
+/// a result is a mean of values with errors of that size, of which the largest of some thousand is seen. 5e-3 were seen.
+fn tolerance(products: Products) -> f64 {
+    match products {
+        Products::Exact => 2e-5,
+        Products::Half => 8e-3,
+    }
+}
+
+struct Case {
+    shape: AttentionShape,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    bias: Option<Vec<f32>>,
+}
+
+impl Case {
+    fn random(shape: AttentionShape, biased: bool) -> Case {
+        let features = shape.heads * shape.head_dim;
+        let mut random = Random::new((shape.key_tokens * 7 + shape.head_dim) as u64);
+        let q = random.normals(shape.batch * shape.query_tokens * features);
+        let k = random.normals(shape.batch * shape.key_tokens * features);
+        let v = random.normals(k.len());
+        let distances = shape.query_tokens + shape.key_tokens - 1;
+        let bias = biased.then(|| random.normals(shape.heads * distances));
+        Case { shape, q, k, v, bias }
+    }
+
+    fn on_host(&self, bench: &Bench) -> Vec<f32> {
+        let Case { shape, q, k, v, bias } = self;
+        let shape = AttentionShape { query_chunk: 64, ..*shape };
+        let mut out = vec![f32::NAN; q.len()];
+        let mut scratch = vec![f32::NAN; kernels::attention_scratch_len(&shape, 1)];
+        let bias = bias.as_deref();
+        kernels::attention(&bench.workers, &shape, q, k, v, bias, &mut out, &mut scratch);
+        out
+    }
+
+    fn on_gpu(&self, bench: &Bench, products: Products) -> Vec<f32> {
+        let [q, k, v] = [&self.q, &self.k, &self.v].map(|values| bench.floats(values));
+        let bias = self.bias.as_ref().map(|bias| bench.floats(bias));
+        let out = bench.room(self.q.len());
+        let bytes = attention_workspace_bytes(&self.shape, products).as_usize();
+        let workspace = bench.bytes(&vec![0xff; bytes.max(1)]);
+        let operands = Operands {
+            q: q.address(),
+            k: k.address(),
+            v: v.address(),
+            bias: bias.as_ref().map_or(Operands::NO_BIAS, |bias| bias.address()),
+            out: out.address(),
+        };
+        bench.run(&out, |on| attention(on, &self.shape, products, operands, workspace.address()))
+    }
+
+    fn check(&self, bench: &Bench) {
+        let expected = self.on_host(bench);
+        for products in BOTH {
+            let name = format!("{:?} {products:?}", self.shape);
+            assert_close(&self.on_gpu(bench, products), &expected, tolerance(products), &name);
+        }
+    }
+}
+
+const SHAPE: AttentionShape = AttentionShape {
+    batch: 1,
+    query_tokens: 1,
+    key_tokens: 1,
+    heads: 1,
+    head_dim: 1,
+    scale: 1.0,
+    causal: false,
+    query_chunk: 1,
+};
+
+fn of_heads(
+    heads: usize,
+    head_dim: usize,
+    [query_tokens, key_tokens]: [usize; 2],
+) -> AttentionShape {
+    let scale = (head_dim as f32).powf(-0.5);
+    AttentionShape { query_tokens, key_tokens, heads, head_dim, scale, ..SHAPE }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn heads_of_all_widths() {
+    let bench = Bench::new();
+    Case::random(SHAPE, false).check(&bench);
+    // Whole widths and odd ones, each with a ragged tile and a full one.
+    for head_dim in [3, 8, 16, 20, 32, 61, 64, 72, 128, 200, 256, 300, 512] {
+        Case::random(of_heads(1, head_dim, [64, 128]), false).check(&bench);
+        Case::random(of_heads(2, head_dim, [33, 77]), false).check(&bench);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn batches_and_heads_keep_apart() {
+    let bench = Bench::new();
+    for head_dim in [16, 64, 160] {
+        let shape = AttentionShape { batch: 3, ..of_heads(5, head_dim, [70, 51]) };
+        Case::random(shape, false).check(&bench);
+        Case::random(shape, true).check(&bench);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn causal_queries_see_only_what_came_before() {
+    let bench = Bench::new();
+    for (head_dim, tokens) in [(64, 77), (16, 193), (512, 65), (40, 64)] {
+        let shape = AttentionShape { causal: true, batch: 2, ..of_heads(2, head_dim, [tokens; 2]) };
+        Case::random(shape, false).check(&bench);
+        Case::random(shape, true).check(&bench);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn biases_by_distance() {
+    let bench = Bench::new();
+    for head_dim in [8, 64, 512] {
+        let shape = AttentionShape { scale: 0.125, ..of_heads(2, head_dim, [65, 200]) };
+        let mut case = Case::random(shape, true);
+        case.check(&bench);
+        // Later tiles have the larger scores; then nothing of the first tile weighs anything.
+        let distances = 2 * (65 + 200 - 1);
+        case.bias = Some((0..distances).map(|at| (at % 264) as f32 / 20.0).collect());
+        case.check(&bench);
+        let hidden = |at| if at % 264 < 64 + 65 { f32::NEG_INFINITY } else { 0.0 };
+        case.bias = Some((0..distances).map(hidden).collect());
+        case.check(&bench);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn results_do_not_depend_on_the_other_queries() {
+    let bench = Bench::new();
+    for head_dim in [32, 128, 512] {
+        let all = Case::random(of_heads(2, head_dim, [150, 100]), false);
+        let row = 2 * head_dim;
+        for products in BOTH {
+            let whole = all.on_gpu(&bench, products);
+            for queries in [0..1, 60..150, 7..101] {
+                let shape = AttentionShape { query_tokens: queries.len(), ..all.shape };
+                let elements = queries.start * row..queries.end * row;
+                let q = all.q[elements.clone()].to_vec();
+                let (k, v) = (all.k.clone(), all.v.clone());
+                let part = Case { shape, q, k, v, bias: None }.on_gpu(&bench, products);
+                assert_same(&part, &whole[elements], &format!("{shape:?} {products:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn what_f16_cannot_hold_becomes_its_largest_number() {
+    let bench = Bench::new();
+    for head_dim in [64, 512] {
+        let mut case = Case::random(of_heads(1, head_dim, [5, 70]), false);
+        case.v.iter_mut().for_each(|value| *value = value.signum() * 1e6);
+        let first_positive = case.v.iter().take(head_dim).position(|&value| value > 0.0).unwrap();
+        // The first key takes all of the first query's weight.
+        case.q[..head_dim].copy_from_slice(&vec![1e5; head_dim]);
+        case.k[..head_dim].copy_from_slice(&vec![1e5; head_dim]);
+        let found = case.on_gpu(&bench, Products::Half);
+        assert_eq!(found[first_positive], 65504.0);
+        assert!(found.iter().all(|value| value.abs() <= 65504.0));
+    }
+}

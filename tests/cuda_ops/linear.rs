@@ -1,0 +1,395 @@
+//! Linear layers: every storage type, in f32 and on tensor cores, with few rows and many, in parts and whole.
+
+use executor::backend::cuda::buffer::Buffer;
+use executor::backend::cuda::launch::Address;
+use executor::backend::cuda::ops::linear::{FEW_ROWS, Linear, linear, linear_workspace_bytes};
+use executor::backend::kernels::{self, Columns, LinearShape};
+use executor::graph::Activation;
+use protocol::StorageType;
+
+use super::bench::{Bench, Random, Stored, assert_same};
+
+/// A layer with its operands on the host.
+struct Case {
+    inputs: Vec<Vec<f32>>,
+    features: Vec<usize>,
+    rows: usize,
+    weight: Stored,
+    bias: Option<Stored>,
+    activation: Activation,
+    /// Columns of the output before and behind those that are written.
+    around: [usize; 2],
+    exact: bool,
+}
+
+impl Case {
+    fn new(
+        random: &mut Random,
+        storage: StorageType,
+        rows: usize,
+        features: &[usize],
+        out_features: usize,
+        exact: bool,
+    ) -> Case {
+        let depth = features.iter().sum();
+        let mut input = |&features: &usize| random.normals(rows * features);
+        Case {
+            inputs: features.iter().map(&mut input).collect(),
+            features: features.to_vec(),
+            rows,
+            weight: Stored::random(random, storage, &[out_features, depth]),
+            bias: None,
+            activation: Activation::None,
+            around: [0, 0],
+            exact,
+        }
+    }
+
+    fn with_bias(self, random: &mut Random, storage: StorageType) -> Case {
+        let bias = Stored::random(random, storage, &self.weight.shape[..1]);
+        Case { bias: Some(bias), ..self }
+    }
+
+    fn name(&self) -> String {
+        let Case { rows, features, weight, activation, exact, .. } = self;
+        let how = if *exact { "exactly" } else { "half" };
+        let (storage, out) = (weight.storage, weight.shape[0]);
+        format!("{rows} x {features:?} by {storage} {out}, {activation:?}, {how}")
+    }
+
+    fn columns(&self) -> Columns {
+        let [before, behind] = self.around;
+        Columns { stride: before + self.weight.shape[0] + behind, from: before }
+    }
+
+    /// `[rows, columns.stride]`, with bits that no product has where nothing is to be written.
+    fn on_gpu(&self, bench: &Bench) -> Vec<f32> {
+        let buffers: Vec<Buffer> = self.inputs.iter().map(|x| bench.floats(x)).collect();
+        let addresses = buffers.iter().map(Buffer::address);
+        let inputs: Vec<(Address, usize)> = addresses.zip(self.features.iter().copied()).collect();
+        let (_weight, weight) = bench.stored(&self.weight);
+        let (_bias, bias) = self.bias.as_ref().map(|bias| bench.stored(bias)).unzip();
+        let shape = LinearShape {
+            rows: self.rows,
+            in_features: &self.features,
+            out_features: self.weight.shape[0],
+        };
+        let bytes = linear_workspace_bytes(&shape, self.weight.storage, self.exact).as_usize();
+        let workspace = bench.bytes(&vec![0xff; bytes.max(1)]);
+        let columns = self.columns();
+        let out = bench.room(self.rows * columns.stride);
+        let layer = Linear {
+            inputs: &inputs,
+            rows: self.rows,
+            weight,
+            out_features: self.weight.shape[0],
+            bias,
+            activation: self.activation,
+            out: out.address(),
+            columns,
+            exact: self.exact,
+            workspace: workspace.address(),
+        };
+        bench.run(&out, |on| linear(on, &layer))
+    }
+
+    /// The same by the host's kernel in f32.
+    fn on_host(&self, bench: &Bench) -> Vec<f32> {
+        let columns = self.columns();
+        let shape = LinearShape {
+            rows: self.rows,
+            in_features: &self.features,
+            out_features: self.weight.shape[0],
+        };
+        let mut scratch = vec![0.0; kernels::linear_scratch_len(&shape, bench.workers.count())];
+        let mut out = vec![f32::from_bits(u32::MAX); self.rows * columns.stride];
+        let inputs: Vec<&[f32]> = self.inputs.iter().map(Vec::as_slice).collect();
+        kernels::linear(
+            &bench.workers,
+            &inputs,
+            self.weight.view(),
+            self.bias.as_ref().map(Stored::view),
+            self.activation,
+            &mut out,
+            columns,
+            &mut scratch,
+        );
+        out
+    }
+
+    /// How far a result may be from the host's, relative to the sum of its products' magnitudes.
+    ///
+    /// Both sums in f32: a rounding of 2^-24 for each addition at most (Higham, "Accuracy and Stability of Numerical
+    /// Algorithms", section 4.2); tensor cores cut off, 2^-23. Operands of tensor cores: the activations are rounded by
+    /// 2^-11 to f16 or 2^-9 to bf16, the weights by 2^-11 to f16 unless they are stored so.
+    fn tolerance(&self) -> f64 {
+        let ulp = 2f64.powi(-24);
+        let depth = self.weight.shape[1];
+        let sums = (depth + 8) as f64 * ulp;
+        let whole = (depth as u64).is_multiple_of(self.weight.storage.block_elements());
+        let in_f32 = self.rows <= FEW_ROWS || self.exact || !whole;
+        let bf16 = self.weight.storage == StorageType::BF16 && depth.is_multiple_of(8);
+        match self.weight.storage {
+            StorageType::F32 => 2.0 * sums,
+            _ if in_f32 => 2.0 * sums,
+            _ if bf16 => 2f64.powi(-9) + 3.0 * sums,
+            _ => 2f64.powi(-10) + 2f64.powi(-20) + 3.0 * sums,
+        }
+    }
+
+    /// Compares the GPU's result with the host's.
+    fn check(&self, bench: &Bench) {
+        /// The steepest of the activations is GELU, 1.13 (at 1.4).
+        const STEEPEST: f64 = 1.13;
+        let (found, expected) = (self.on_gpu(bench), self.on_host(bench));
+        let Columns { stride, from } = self.columns();
+        let (weights, tolerance) = (self.weight.view().to_f32(), self.tolerance());
+        let bias = self.bias.as_ref().map(|bias| bias.view().to_f32());
+        let depth = self.weight.shape[1];
+        let rows = found.chunks_exact(stride).zip(expected.chunks_exact(stride));
+        for (row, (found, expected)) in rows.enumerate() {
+            let x = self.row(row);
+            for (column, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let Some(w) = column
+                    .checked_sub(from)
+                    .and_then(|column| weights.chunks_exact(depth).nth(column))
+                else {
+                    assert_eq!(found.to_bits(), u32::MAX, "{}: [{row}, {column}]", self.name());
+                    continue;
+                };
+                let products = x.iter().zip(w).map(|(&x, &w)| f64::from(x * w).abs());
+                let bias = bias.as_ref().map_or(0.0, |bias| bias[column - from]);
+                let magnitude = products.sum::<f64>() + f64::from(bias).abs();
+                // Activations are good to 1e-6 on either side; subnormal weights lose up to 2^-25 each as f16.
+                let subnormal = x.iter().map(|&x| f64::from(x).abs()).sum::<f64>() * 2f64.powi(-25);
+                let allowed = STEEPEST * (tolerance * magnitude + subnormal)
+                    + 2e-6 * f64::from(*expected).abs()
+                    + 1e-9;
+                let error = (f64::from(*found) - f64::from(*expected)).abs();
+                let place = format!("{}: [{row}, {column}]", self.name());
+                assert!(error <= allowed, "{place}: {found}, not {expected} within {allowed:e}");
+            }
+        }
+    }
+
+    fn row(&self, row: usize) -> Vec<f32> {
+        let parts = self.inputs.iter().zip(&self.features);
+        parts.flat_map(|(x, &f)| x[row * f..][..f].iter().copied()).collect()
+    }
+
+    /// Only these rows of the inputs.
+    fn of_rows(&self, rows: std::ops::Range<usize>) -> Case {
+        let parts = self.inputs.iter().zip(&self.features);
+        let inputs = parts.map(|(x, &f)| x[rows.start * f..rows.end * f].to_vec()).collect();
+        Case { inputs, rows: rows.len(), ..self.copy() }
+    }
+
+    /// Only these rows of the weight.
+    fn of_columns(&self, columns: std::ops::Range<usize>) -> Case {
+        let part = |stored: &Stored| {
+            let rows = stored.shape[0];
+            let row_bytes = stored.bytes.len() / rows;
+            let mut shape = stored.shape.clone();
+            shape[0] = columns.len();
+            let bytes = stored.bytes[columns.start * row_bytes..columns.end * row_bytes].to_vec();
+            Stored { storage: stored.storage, shape, bytes, scale: stored.scale }
+        };
+        let [before, behind] = self.around;
+        let around = [before + columns.start, behind + self.weight.shape[0] - columns.end];
+        Case {
+            weight: part(&self.weight),
+            bias: self.bias.as_ref().map(part),
+            around,
+            ..self.copy()
+        }
+    }
+
+    fn copy(&self) -> Case {
+        let stored = |of: &Stored| Stored {
+            storage: of.storage,
+            shape: of.shape.clone(),
+            bytes: of.bytes.clone(),
+            scale: of.scale,
+        };
+        Case {
+            inputs: self.inputs.clone(),
+            features: self.features.clone(),
+            rows: self.rows,
+            weight: stored(&self.weight),
+            bias: self.bias.as_ref().map(stored),
+            activation: self.activation,
+            around: self.around,
+            exact: self.exact,
+        }
+    }
+}
+
+/// A depth of each kind that a type can have: whole tiles, and what ends within one; odd where there are no blocks.
+fn depths(storage: StorageType) -> &'static [usize] {
+    match storage.block_elements() {
+        256 => &[256, 768],
+        32 => &[32, 160],
+        _ => &[64, 40, 77],
+    }
+}
+
+fn check_every_storage(rows: &[usize], exact: bool) {
+    let bench = Bench::new();
+    let mut random = Random::new(20 + rows.len() as u64);
+    for storage in StorageType::ALL {
+        for &depth in depths(storage) {
+            for &rows in rows {
+                Case::new(&mut random, storage, rows, &[depth], 19, exact).check(&bench);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn few_rows_of_every_storage() {
+    check_every_storage(&[1, 2, 8], false);
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn exact_products_of_every_storage() {
+    check_every_storage(&[9, 70], true);
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn half_products_of_every_storage() {
+    check_every_storage(&[9, 70], false);
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn sizes_around_those_of_tiles() {
+    let bench = Bench::new();
+    let mut random = Random::new(21);
+    for storage in [StorageType::F16, StorageType::BF16, StorageType::Q8_0, StorageType::F32] {
+        for (rows, out_features) in [(64, 64), (65, 63), (63, 65), (129, 1), (9, 130)] {
+            let depth = if storage == StorageType::Q8_0 { 96 } else { 72 };
+            Case::new(&mut random, storage, rows, &[depth], out_features, false).check(&bench);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn blocks_that_run_over_the_ends_of_rows() {
+    let bench = Bench::new();
+    let mut random = Random::new(22);
+    for (storage, depth) in
+        [(StorageType::Q8_0, 36), (StorageType::Q4K, 24), (StorageType::Q6K, 20)]
+    {
+        for rows in [3, 11] {
+            Case::new(&mut random, storage, rows, &[depth], 64, false).check(&bench);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn inputs_side_by_side_biases_and_activations() {
+    use Activation::{GeluErf, GeluTanh, None, QuickGelu, Silu};
+    let bench = Bench::new();
+    let mut random = Random::new(23);
+    let biases = [StorageType::F32, StorageType::F16, StorageType::BF16];
+    for (index, activation) in [None, Silu, GeluTanh, GeluErf, QuickGelu].into_iter().enumerate() {
+        for (rows, exact) in [(5, false), (37, true), (37, false)] {
+            for features in [&[20, 12][..], &[3, 7, 5], &[8, 4, 16, 36]] {
+                for storage in [StorageType::F32, StorageType::BF16] {
+                    let case = Case::new(&mut random, storage, rows, features, 21, exact);
+                    let case = case.with_bias(&mut random, biases[index % 3]);
+                    Case { activation, around: [3, index], ..case }.check(&bench);
+                }
+            }
+        }
+    }
+}
+
+/// Storage types of each kernel on tensor cores and in f32, with a depth.
+const KINDS: [(StorageType, usize); 6] = [
+    (StorageType::F32, 44),
+    (StorageType::F16, 48),
+    (StorageType::BF16, 80),
+    (StorageType::F8E4M3, 53),
+    (StorageType::Q4K, 256),
+    (StorageType::IQ3S, 256),
+];
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn parts_are_to_the_bit_what_the_whole_is() {
+    let bench = Bench::new();
+    let mut random = Random::new(24);
+    for (storage, depth) in KINDS {
+        for rows in [1, 6, 33] {
+            for exact in [false, true] {
+                let whole = Case::new(&mut random, storage, rows, &[depth], 90, exact);
+                let whole = whole.with_bias(&mut random, StorageType::F16);
+                let whole = Case { activation: Activation::GeluTanh, ..whole };
+                let expected = whole.on_gpu(&bench);
+                for columns in [0..37, 37..90, 89..90] {
+                    let part = whole.of_columns(columns.clone()).on_gpu(&bench);
+                    let rows = part.chunks_exact(90).zip(expected.chunks_exact(90));
+                    for (part, expected) in rows {
+                        assert_same(
+                            &part[columns.clone()],
+                            &expected[columns.clone()],
+                            &whole.name(),
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn rows_are_independent() {
+    let bench = Bench::new();
+    let mut random = Random::new(25);
+    for (storage, depth) in KINDS {
+        for exact in [false, true] {
+            for (all, some) in [(8, 2..3), (8, 1..6), (75, 60..70)] {
+                let whole = Case::new(&mut random, storage, all, &[depth], 18, exact);
+                let expected = whole.on_gpu(&bench);
+                let part = whole.of_rows(some.clone()).on_gpu(&bench);
+                assert_same(&part, &expected[some.start * 18..some.end * 18], &whole.name());
+            }
+        }
+    }
+}
+
+/// Layers that fill a GPU take tiles of another size: to the bit the same, and right.
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn large_layers() {
+    let bench = Bench::new();
+    let mut random = Random::new(26);
+    // Three tiles below each other, and as many beside as give each multiprocessor one.
+    let across = 130 + 128 * (bench.stream.gpu().multiprocessors as usize).div_ceil(3);
+    for (storage, depth) in [
+        (StorageType::F32, 20),
+        (StorageType::F16, 40),
+        (StorageType::BF16, 40),
+        (StorageType::Q4_0, 32),
+        (StorageType::IQ4NL, 32),
+    ] {
+        let whole = Case::new(&mut random, storage, 300, &[depth], across, false);
+        let expected = whole.on_gpu(&bench);
+        for (rows, columns) in [(0..70, 0..63), (290..300, across - 30..across)] {
+            let part = whole.of_rows(rows.clone()).of_columns(columns.clone());
+            part.check(&bench);
+            let found = part.on_gpu(&bench);
+            for (row, found) in rows.zip(found.chunks_exact(across)) {
+                let expected = &expected[row * across..][columns.clone()];
+                assert_same(&found[columns.clone()], expected, &whole.name());
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Golden cases on a simulated GPU: within the tolerances of f32 where products are exact, and within their own where
+//! their operands have 16 bits.
+//!
+//! A product of halves rounds each operand once: f16 to 11 bits, bf16 to 8. Rounding errors are independent, so a sum of many
+//! is off by some 2^-12 (2^-9) of its own size, root mean square; a stage adds those of its layers. Tolerances are about
+//! three times what was measured here, stage by stage, and a mistake in any kernel is off by more than all of them.
+
+use crate::compare::mean_deviation;
+use crate::files;
+use crate::golden::{Golden, Tensor};
+use crate::simulator::Machine;
+use crate::support::Home;
+use crate::{Noise, compare_all, generate};
+
+/// Everything is computed on the GPUs of this machine.
+const GPU_ONLY: &str = "name = \"gpu-only\"\ndescription = \"The GPUs.\"\ndevices = \"detect\"\n\n[host]\ncompute = false\n";
+
+/// What halves may be off, root mean square over that of the golden values: text encoders, the DiT and latents, pictures
+/// before rounding.
+struct Tolerances {
+    text: f64,
+    latents: f64,
+    picture: f64,
+}
+
+/// Levels by which a value of a picture may differ with halves.
+const LEVELS_APART_MAX: u8 = 2;
+
+/// A home whose programs have one GPU.
+fn home(capability: &str) -> Home {
+    let machine = Machine::new(1).with("capability", capability);
+    let home = Home::new().with(machine.environment());
+    std::fs::write(home.path("gpu-only.toml"), GPU_ONLY).expect("the home can be written");
+    home
+}
+
+/// The first case of a model, exactly.
+fn matches_exactly(golden: &Golden) {
+    let home = home("8.6");
+    let case = &golden.cases[0];
+    let dumped = generate(&home, golden, case, Some(("./gpu-only.toml", "cuda")), Noise::Golden);
+    compare_all(&format!("{} on a GPU", golden.name), case, &dumped, Noise::Golden);
+}
+
+/// The first case of a model, with halves.
+fn is_near(golden: Golden, capability: &str, tolerances: &Tolerances) {
+    let golden = Golden { exact: false, ..golden };
+    let home = home(capability);
+    let case = &golden.cases[0];
+    let dumped = generate(&home, &golden, case, Some(("./gpu-only.toml", "cuda")), Noise::Golden);
+    let mut wrong = Vec::new();
+    for (name, expected) in case.tensors.iter().filter(|(name, _)| !name.contains(".in.")) {
+        let Some(got) = dumped.get(name) else { continue };
+        match (got, expected) {
+            (Tensor::Floats(got), Tensor::Floats(expected)) => {
+                let allowed = match name.as_str() {
+                    name if name.starts_with("text_encoder") => tolerances.text,
+                    "vae.out" => tolerances.picture,
+                    _ => tolerances.latents,
+                };
+                let off = mean_deviation(got, expected);
+                if off > allowed {
+                    wrong.push(format!("{name} is {off:.1e} off, {allowed:.0e} is allowed"));
+                }
+            }
+            (Tensor::Levels(got), Tensor::Levels(expected)) => {
+                let off = got.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
+                if off > Some(LEVELS_APART_MAX) {
+                    wrong.push(format!("{name}: a value is {off:?} levels off"));
+                }
+            }
+            (Tensor::Ids(got), Tensor::Ids(expected)) => assert_eq!(got, expected, "{name}"),
+            _ => panic!("{name} is of another type than its golden values"),
+        }
+    }
+    assert!(wrong.is_empty(), "{} on {capability}: {wrong:#?}", golden.name);
+}
+
+#[test]
+fn f32_on_a_gpu_matches_as_on_the_host() {
+    matches_exactly(&Golden::fixture("flux_schnell"));
+    matches_exactly(&Golden::fixture("flux_dev"));
+    matches_exactly(&Golden::demo());
+}
+
+#[test]
+fn halves_on_a_gpu_are_near() {
+    // bf16 weights and so bf16 activations; measured: 3.9e-3, 3.7e-3, 2.9e-3.
+    let tolerances = Tolerances { text: 1.2e-2, latents: 1.2e-2, picture: 1e-2 };
+    is_near(Golden::fixture("flux_dev"), "8.6", &tolerances);
+    // Before 8.0 all operands are f16.
+    is_near(Golden::fixture("flux_dev"), "7.5", &tolerances);
+}
+
+#[test]
+fn the_trained_demo_on_a_gpu_makes_its_pictures() {
+    // f16 weights; measured: 1.5e-3, 8.9e-3 in the last of eight steps (2.0e-3 in the first), 1.5e-3.
+    let tolerances = Tolerances { text: 5e-3, latents: 3e-2, picture: 5e-3 };
+    is_near(Golden::demo(), "8.6", &tolerances);
+    is_near(Golden::demo(), "7.5", &tolerances);
+}
+
+#[test]
+fn quantised_weights_on_a_gpu_are_near() {
+    // The text encoders are in bf16, the DiT decoded to f16.
+    let tolerances = Tolerances { text: 1.2e-2, latents: 1.2e-2, picture: 1e-2 };
+    for golden in files::quantised() {
+        is_near(golden, "8.6", &tolerances);
+    }
+}
