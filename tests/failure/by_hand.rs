@@ -375,8 +375,7 @@ fn a_plan_for_a_device_that_it_cannot_reach_is_refused() {
     assert!(cuda.is_some_and(|device| on_gpu(&device.id)), "the plan uses the GPU");
     let executor = Executor::greeted();
     let failure = executor.failure(load(&plan));
-    let device = DeviceId("cuda0".to_owned());
-    assert_eq!(failure.kind, FailureKind::DeviceFailed { device }, "{failure}");
+    assert!(matches!(failure.kind, FailureKind::DeviceFailed { .. }), "{failure}");
     assert!(failure.message.contains("CUDA") && failure.message.contains("hint:"), "{failure}");
 }
 
