@@ -111,7 +111,7 @@ impl CudaDevice {
 
     /// An event after all that was handed out to compute.
     pub fn departure(&self) -> Result<Event, Stopped> {
-        self.recorded(&self.compute).map_err(|error| self.stopped(&error))
+        self.compute.recorded().map_err(|error| self.stopped(&error))
     }
 
     /// Says that bytes are freed by the thread that hands out work, where that is recorded: the driver waits for all work
@@ -120,12 +120,6 @@ impl CudaDevice {
         [&self.compute, &self.activations].into_iter().for_each(Stream::trace_joined);
         self.compute.trace_issue();
         self.compute.trace("free", || [Vec::new(), vec![bytes]]);
-    }
-
-    fn recorded(&self, stream: &Stream) -> Result<Event, DriverError> {
-        let event = Event::new(&self.gpu, false)?;
-        stream.record(&event)?;
-        Ok(event)
     }
 
     fn stopped(&self, error: &DriverError) -> Stopped {
@@ -159,7 +153,7 @@ impl CudaDevice {
                 unsafe { stream.copy_rows(to, from, row_bytes, rows)? };
             }
         }
-        self.recorded(stream)
+        stream.recorded()
     }
 
     /// Counts a node, and waits where the GPU is too far behind.
@@ -170,7 +164,7 @@ impl CudaDevice {
             return Ok(());
         }
         ahead.nodes = 0;
-        ahead.stretches.push_back(self.recorded(&self.compute)?);
+        ahead.stretches.push_back(self.compute.recorded()?);
         if ahead.stretches.len() > STRETCHES_AHEAD
             && let Some(oldest) = ahead.stretches.pop_front()
         {

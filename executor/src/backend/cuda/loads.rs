@@ -127,7 +127,7 @@ impl Stager {
             }
             load.copied(entry);
         }
-        self.checked(|own| own.recorded())
+        self.checked(|own| own.stream.recorded())
     }
 
     fn checked<T>(
@@ -157,14 +157,8 @@ impl Stager {
         // SAFETY: the staged bytes stay until the event below has passed; nothing computes from the target before
         // the load has ended, and this is its only writer.
         unsafe { self.stream.copy_to_device(to, staged, piece.len())? };
-        self.busy[half] = Some(self.recorded()?);
+        self.busy[half] = Some(self.stream.recorded()?);
         Ok(())
-    }
-
-    fn recorded(&self) -> Result<Event, DriverError> {
-        let event = Event::new(self.stream.gpu(), false)?;
-        self.stream.record(&event)?;
-        Ok(event)
     }
 }
 

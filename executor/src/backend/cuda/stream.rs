@@ -347,6 +347,13 @@ impl Stream {
         self.gpu.driver.check("cuMemcpy3DPeerAsync", code)
     }
 
+    /// A new event, recorded after all work so far.
+    pub fn recorded(&self) -> Result<Event, DriverError> {
+        let event = Event::new(&self.gpu, false)?;
+        self.record(&event)?;
+        Ok(event)
+    }
+
     /// Records an event after all work so far.
     pub fn record(&self, event: &Event) -> Result<(), DriverError> {
         self.gpu.enter()?;

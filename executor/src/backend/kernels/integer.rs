@@ -14,12 +14,11 @@ mod few;
 
 use std::ops::Range;
 
-use few::FEW_ROWS;
 use protocol::StorageType;
 
 use super::bytes::{ByteLanes, per_byte_isa};
 use super::grid::{Grid, Target, aligned, aligned_len};
-use super::matmul::{Columns, LinearShape, Operands};
+use super::matmul::{Columns, FEW_ROWS, LinearShape, Operands};
 use super::panel::SLIVER_COLUMNS;
 use super::quantise::{BLOCK, SCALE_WORD, block_words, quantise_row};
 use super::simd::{Isa, Lanes, per_isa, prefetch};

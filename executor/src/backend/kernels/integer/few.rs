@@ -11,15 +11,12 @@ use std::ops::Range;
 use super::{Form, in_features};
 use crate::backend::kernels::bytes::{ByteLanes, per_byte_isa};
 use crate::backend::kernels::grid::{Grid, Target, aligned, aligned_len};
-use crate::backend::kernels::matmul::{INPUTS_MAX, LinearShape, Operands};
+use crate::backend::kernels::matmul::{FEW_ROWS, INPUTS_MAX, LinearShape, Operands};
 use crate::backend::kernels::quantise::{BLOCK, Spread, spread_row};
 use crate::backend::kernels::simd::{Isa, Lanes};
 use crate::backend::kernels::unpack::unpack;
 use crate::backend::kernels::workers::{Disjoint, Workers};
 use crate::weights::view::scale;
-
-/// Up to so many activation rows are multiplied so: as many as [`linear`](crate::backend::kernels::linear) takes as few.
-pub(super) const FEW_ROWS: usize = 8;
 
 /// Weight rows that are unpacked and multiplied at a time.
 const COLUMNS: usize = 4;
