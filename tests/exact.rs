@@ -33,11 +33,13 @@ overhead = "3MiB"
 link = "8GiB/s"
 "#;
 
-/// Two small devices: components spread where the first one has no room to keep them.
+/// Two small devices: components spread where the first one has no room to keep them. The disk is declared, so that
+/// every plan is the same whatever the page cache holds.
 const UNEQUAL: &str = r#"
 name = "unequal"
 [host]
 compute = false
+storage_bandwidth = "2GB/s"
 [[device]]
 kind = "virtual"
 total = "6MiB"

@@ -104,7 +104,8 @@ fn in_each_phase(test: impl Fn(&Stage) + Sync) {
 /// Writes `slow.toml`: a slow host, and a virtual device of 64 MiB for each of `devices`, which are keys.
 fn profile(home: &Home, host_computes: bool, devices: &[&str], policy: &str) {
     let mut text = format!("name = \"slow\"\n[host]\ncompute = {host_computes}\n");
-    text += "flops = \"1GFLOP/s\"\nmemory_bandwidth = \"1GB/s\"\n";
+    // A declared disk: plans do not follow what the page cache happens to hold.
+    text += "flops = \"1GFLOP/s\"\nmemory_bandwidth = \"1GB/s\"\nstorage_bandwidth = \"9GB/s\"\n";
     for keys in devices {
         text += &format!("[[device]]\nkind = \"virtual\"\ntotal = \"64MiB\"\n{keys}");
     }

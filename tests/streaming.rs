@@ -158,7 +158,8 @@ fn the_mapping_policy_decides_what_stays_in_the_page_cache() {
         return;
     }
     let (kept, all) = cached_after("keep");
-    assert!(kept >= all, "{kept} B of {all} B");
+    // Not all of them: the system may take some back at any time.
+    assert!(kept > all / 4 * 3, "{kept} B of {all} B");
     let (left, all) = cached_after("drop");
     // Pieces that were read ahead, or lie on a border, stay.
     assert!(left < all / 4, "{left} B of {all} B");

@@ -36,11 +36,12 @@ impl Listener for Heard {
 }
 
 /// The fixture's job on one virtual device of 64 MiB of which this much is free, and a host that only feeds it.
+/// The disk is declared, so that plans do not follow what the page cache happens to hold.
 fn request(free: Bytes) -> Request {
     let used = Bytes::mib(64) - free;
     let profile = format!(
-        "name = \"one\"\n[host]\ncompute = false\n[[device]]\nkind = \"virtual\"\ntotal = \"64MiB\"\n\
-         used_by_others = \"{}B\"\nlink = \"1GiB/s\"\n",
+        "name = \"one\"\n[host]\ncompute = false\nstorage_bandwidth = \"9GB/s\"\n[[device]]\n\
+         kind = \"virtual\"\ntotal = \"64MiB\"\nused_by_others = \"{}B\"\nlink = \"1GiB/s\"\n",
         used.0
     );
     let profile = Profile::parse(&profile, "the test").expect("a profile");
