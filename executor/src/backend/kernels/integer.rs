@@ -43,6 +43,9 @@ const TASK_ROWS_MIN: usize = 84;
 /// Weight rows that are unpacked at a time.
 const UNPACKED_ROWS: usize = 8;
 
+/// What a prefetch fetches.
+const LINE_BYTES: usize = 64;
+
 /// How many elements of scratch [`integer_linear`] needs with so many workers.
 pub fn integer_linear_scratch_len(
     shape: &LinearShape<'_>,
@@ -204,6 +207,11 @@ impl Call<'_> {
             let (numbers, scales) = unpacked.split_at_mut(UNPACKED_ROWS * depth / 4);
             let (scales, minima) = scales.split_at_mut(count);
             for lane in 0..UNPACKED_ROWS {
+                // The bytes of the same lane's next row.
+                let next = at((first + UNPACKED_ROWS + lane) * operands.in_features + from);
+                for line in (0..at(depth)).step_by(LINE_BYTES) {
+                    prefetch(weight.bytes.as_ptr().wrapping_add(next + line));
+                }
                 let words = &mut numbers[lane * depth / 4..][..depth / 4];
                 let scales: &mut [f32] = bytemuck::cast_slice_mut(&mut *scales);
                 let minima: &mut [f32] = bytemuck::cast_slice_mut(&mut minima[..count]);

@@ -31,9 +31,7 @@ per_isa! {
     pub(super) fn quantise_row<L>(parts: &[&[f32]], form: Form, row: &mut [u32]) {
         let mut values = Concatenated { parts, part: 0, at: 0 };
         for block in row.chunks_exact_mut(block_words(form)) {
-            let mut buffer = [0.0; BLOCK];
-            values.take(&mut buffer);
-            quantise_block::<L>(&buffer, form, block);
+            quantise_block::<L>(values.next(&mut [0.0; BLOCK]), form, block);
         }
     }
 }
@@ -61,18 +59,18 @@ per_isa! {
         let (terms, rest) = spread.terms.split_at_mut(blocks * each);
         rest.fill(0.0);
         let mut values = Concatenated { parts, part: 0, at: 0 };
-        let spread = bytes.chunks_exact_mut(SCALE_WORD).zip(scales.chunks_exact_mut(SCALE_WORD));
+        let spread = bytes.as_chunks_mut::<SCALE_WORD>().0.iter_mut();
+        let spread = spread.zip(scales.as_chunks_mut::<SCALE_WORD>().0);
         for ((words, scales), terms) in spread.zip(terms.chunks_exact_mut(each)) {
-            let mut buffer = [0.0; BLOCK];
-            values.take(&mut buffer);
-            let (bytes, scale) = rounded::<L>(&buffer);
-            put_words(&bytes, words);
-            scales.fill(scale);
+            let (bytes, scale) = rounded::<L>(values.next(&mut [0.0; BLOCK]));
+            *words = packed(&bytes);
+            *scales = [scale; SCALE_WORD];
             if form.has_minimum {
-                terms[0] = scale * sum(&bytes) as f32;
+                terms[0] = scale * bytes.iter().map(|&byte| i32::from(byte)).sum::<i32>() as f32;
             } else {
                 for (term, four) in terms.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                    *term = f32::from_bits((-i32::from(form.offset) * sum(four)) as u32);
+                    let sum: i32 = four.iter().map(|&byte| i32::from(byte)).sum();
+                    *term = f32::from_bits((-i32::from(form.offset) * sum) as u32);
                 }
             }
         }
@@ -87,14 +85,23 @@ struct Concatenated<'a> {
 }
 
 impl Concatenated<'_> {
+    /// The next block: where it lies, or, where it lies in several of them, in `buffer`.
     #[inline(always)]
-    fn take(&mut self, block: &mut [f32; BLOCK]) {
-        // Nearly always: a copy of known length is a few instructions.
-        if let Some(values) = self.parts[self.part][self.at..].first_chunk::<BLOCK>() {
-            *block = *values;
+    fn next<'b>(&mut self, buffer: &'b mut [f32; BLOCK]) -> &'b [f32; BLOCK]
+    where
+        Self: 'b,
+    {
+        let part: &'b [f32] = self.parts[self.part];
+        if let Some(block) = part[self.at..].first_chunk() {
             self.skip(BLOCK);
-            return;
+            return block;
         }
+        self.gather(buffer);
+        buffer
+    }
+
+    #[inline(never)]
+    fn gather(&mut self, block: &mut [f32; BLOCK]) {
         let mut buffer = &mut block[..];
         while !buffer.is_empty() {
             let rest = &self.parts[self.part][self.at..];
@@ -118,28 +125,28 @@ impl Concatenated<'_> {
 #[inline(always)]
 fn quantise_block<L: Lanes>(values: &[f32; BLOCK], form: Form, block: &mut [u32]) {
     let (bytes, scale) = rounded::<L>(values);
-    put_words(&bytes, block);
-    block[SCALE_WORD] = scale.to_bits();
-    let group = BLOCK / form.scales;
-    for (word, bytes) in block[SCALE_WORD + 1..].iter_mut().zip(bytes.chunks_exact(group)) {
-        *word = if form.has_minimum {
-            (scale * sum(bytes) as f32).to_bits()
-        } else {
-            (-i32::from(form.offset) * sum(bytes)) as u32
-        };
+    let (words, rest) = block.split_first_chunk_mut().expect("a block has words");
+    *words = packed(&bytes);
+    rest[0] = scale.to_bits();
+    let (halves, _) = bytes.as_chunks();
+    // SAFETY: who calls has the instructions.
+    let sums = unsafe { [L::sum_bytes(&halves[0]), L::sum_bytes(&halves[1])] };
+    let term = |sum: i32| match form.has_minimum {
+        true => (scale * sum as f32).to_bits(),
+        false => (-i32::from(form.offset) * sum) as u32,
+    };
+    if let [_, first, second] = rest {
+        (*first, *second) = (term(sums[0]), term(sums[1]));
+    } else {
+        rest[1] = term(sums[0] + sums[1]);
     }
 }
 
+/// A block's bytes as words of four.
 #[inline(always)]
-fn put_words(bytes: &[i8; BLOCK], words: &mut [u32]) {
-    for (word, four) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
-        *word = u32::from_le_bytes(four.map(|byte| byte as u8));
-    }
-}
-
-#[inline(always)]
-fn sum(bytes: &[i8]) -> i32 {
-    bytes.iter().map(|&byte| i32::from(byte)).sum()
+fn packed(bytes: &[i8; BLOCK]) -> [u32; SCALE_WORD] {
+    let (fours, _) = bytes.as_chunks::<4>();
+    std::array::from_fn(|word| u32::from_le_bytes(fours[word].map(|byte| byte as u8)))
 }
 
 /// The bytes of a block, none of them -128, and their scale.
@@ -148,16 +155,8 @@ fn rounded<L: Lanes>(values: &[f32; BLOCK]) -> ([i8; BLOCK], f32) {
     /// Adding this rounds to the nearest whole number, which is then in the low bits.
     const ROUNDING: f32 = 12_582_912.0;
     // Magnitudes compare as their bits do, and what is not finite is above all others.
-    let mut largest = [0u32; BLOCK];
-    for (magnitude, value) in largest.iter_mut().zip(values) {
-        *magnitude = value.abs().to_bits();
-    }
-    for half in [16, 8, 4, 2, 1] {
-        for at in 0..half {
-            largest[at] = largest[at].max(largest[at + half]);
-        }
-    }
-    let largest = f32::from_bits(largest[0]);
+    let largest = values.iter().fold(0, |largest, value| largest.max(value.abs().to_bits()));
+    let largest = f32::from_bits(largest);
     let (scale, inverse) = if largest < MAGNITUDE_MIN {
         (0.0, 0.0)
     } else if largest.is_finite() {
@@ -166,8 +165,13 @@ fn rounded<L: Lanes>(values: &[f32; BLOCK]) -> ([i8; BLOCK], f32) {
         (f32::NAN, 0.0)
     };
     let mut bytes = [0i8; BLOCK];
-    for (byte, value) in bytes.iter_mut().zip(values) {
-        *byte = (value * inverse + ROUNDING).to_bits() as i8;
+    for at in (0..BLOCK).step_by(L::WIDTH) {
+        // SAFETY: who calls has the instructions; a block is whole vectors.
+        unsafe {
+            let value = L::load(values.as_ptr().add(at));
+            let rounded = L::add(L::multiply(value, L::splat(inverse)), L::splat(ROUNDING));
+            L::store_low_bytes(bytes.as_mut_ptr().add(at), rounded);
+        }
     }
     (bytes, scale)
 }

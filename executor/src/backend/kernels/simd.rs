@@ -182,6 +182,18 @@ pub(super) trait Lanes {
     /// The machine has the instructions, and `to` is valid for writing `WIDTH` elements.
     unsafe fn store(to: *mut f32, vector: Self::Vector);
 
+    /// Writes the lowest byte of each lane's bits, at any alignment.
+    ///
+    /// # Safety
+    /// The machine has the instructions, and `to` is valid for writing `WIDTH` bytes.
+    unsafe fn store_low_bytes(to: *mut i8, vector: Self::Vector);
+
+    /// The sum of signed bytes.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn sum_bytes(bytes: &[i8; 16]) -> i32;
+
     /// `WIDTH` numbers in binary16.
     ///
     /// # Safety

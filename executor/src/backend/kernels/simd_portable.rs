@@ -56,6 +56,17 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_low_bytes(to: *mut i8, vector: [f32; 8]) {
+        // SAFETY: the caller's promise; arrays of bytes need no alignment.
+        unsafe { to.cast::<[i8; 8]>().write(vector.map(|lane| lane.to_bits() as i8)) }
+    }
+
+    #[inline(always)]
+    unsafe fn sum_bytes(bytes: &[i8; 16]) -> i32 {
+        bytes.iter().map(|&byte| i32::from(byte)).sum()
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(from: *const u8) -> [f32; 8] {
         // SAFETY: the caller's promise; arrays of bytes need no alignment.
         let halves = unsafe { from.cast::<[[u8; 2]; 8]>().read() };

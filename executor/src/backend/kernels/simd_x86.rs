@@ -4,7 +4,9 @@
 //! enabled, which `per_isa!` sees to.
 
 use std::arch::x86_64::{
-    __m256, __m512, _mm_add_ps, _mm_loadu_ps, _mm_loadu_si128, _mm_storeu_ps, _mm256_add_epi32,
+    __m256, __m512, _mm_add_ps, _mm_cvtsi128_si32, _mm_loadu_ps, _mm_loadu_si128, _mm_packus_epi16,
+    _mm_packus_epi32, _mm_sad_epu8, _mm_set1_epi8, _mm_setzero_si128, _mm_storel_epi64,
+    _mm_storeu_ps, _mm_storeu_si128, _mm_unpackhi_epi64, _mm_xor_si128, _mm256_add_epi32,
     _mm256_add_ps, _mm256_and_si256, _mm256_castps_si256, _mm256_castps128_ps256,
     _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cvtepu16_epi32,
     _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_extractf128_ps, _mm256_extracti128_si256,
@@ -13,11 +15,12 @@ use std::arch::x86_64::{
     _mm256_permute4x64_epi64, _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps,
     _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_ps,
     _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_ps, _mm512_and_si512,
-    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32,
-    _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps,
-    _mm512_mul_ps, _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32,
-    _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_ps, _mm512_unpacklo_ps,
+    _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_epi8, _mm512_cvtepi32_epi16,
+    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_ps, _mm512_scalef_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
+    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_ps,
+    _mm512_unpacklo_ps,
 };
 
 use super::exp2::{LOWEST, exp2_of_remainder};
@@ -68,6 +71,20 @@ impl Lanes for Avx512 {
     unsafe fn store(to: *mut f32, vector: __m512) {
         // SAFETY: the caller's promise.
         unsafe { _mm512_storeu_ps(to, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_low_bytes(to: *mut i8, vector: __m512) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let bytes = _mm512_cvtepi32_epi8(_mm512_castps_si512(vector));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum_bytes(bytes: &[i8; 16]) -> i32 {
+        sum_bytes(bytes)
     }
 
     #[inline(always)]
@@ -288,6 +305,22 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn store_low_bytes(to: *mut i8, vector: __m256) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let low = _mm256_and_si256(_mm256_castps_si256(vector), _mm256_set1_epi32(0xff));
+            let (first, second) = (_mm256_castsi256_si128(low), _mm256_extracti128_si256::<1>(low));
+            let words = _mm_packus_epi32(first, second);
+            _mm_storel_epi64(to.cast(), _mm_packus_epi16(words, words));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum_bytes(bytes: &[i8; 16]) -> i32 {
+        sum_bytes(bytes)
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(from: *const u8) -> __m256 {
         // SAFETY: the caller's promise.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
@@ -449,5 +482,18 @@ unsafe fn four_columns(row: impl Fn(usize) -> *const f32) -> [__m256; 4] {
             _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
             _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
         ]
+    }
+}
+
+/// The sum of signed bytes, by the instruction that adds unsigned ones.
+#[inline(always)]
+fn sum_bytes(bytes: &[i8; 16]) -> i32 {
+    const BIAS: i8 = -128;
+    // SAFETY: every x86-64 has the instructions, and the bytes are there.
+    unsafe {
+        let biased = _mm_xor_si128(_mm_loadu_si128(bytes.as_ptr().cast()), _mm_set1_epi8(BIAS));
+        let sums = _mm_sad_epu8(biased, _mm_setzero_si128());
+        let [low, high] = [sums, _mm_unpackhi_epi64(sums, sums)].map(|sum| _mm_cvtsi128_si32(sum));
+        low + high + 16 * i32::from(BIAS)
     }
 }

@@ -108,6 +108,19 @@ fn halves<L: Lanes, const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize, value
             }
         }
     }
+    // A panel's depth leaves eight.
+    let (eights, rest) = rest.as_chunks::<8>();
+    let (eight_values, rest_values) = rest_values.as_chunks_mut::<8>();
+    for (blocks, values) in eights.iter().zip(eight_values) {
+        let halves: [[u8; 2]; 16] = std::array::from_fn(|index| {
+            let block = &blocks[index % 8];
+            [block[at], block[at + 1]]
+        });
+        let mut wide = [0.0; 16];
+        // SAFETY: as above; no vector is wider than 16.
+        unsafe { L::store(wide.as_mut_ptr(), L::load_f16(halves.as_ptr().cast())) };
+        values.copy_from_slice(&wide[..8]);
+    }
     for (block, value) in rest.iter().zip(rest_values) {
         *value = half(block, at);
     }
