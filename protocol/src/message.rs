@@ -27,7 +27,7 @@ use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,6 +45,8 @@ pub enum Command {
     Hello {
         /// [`PROTOCOL_VERSION`] of the planner.
         version: u32,
+        /// Whether libraries that GPUs are used with are to be told of, which loads them.
+        libraries: bool,
     },
     /// What is in a model's files?
     Inspect {
@@ -155,6 +157,8 @@ pub enum Event {
         backends: Vec<BackendKind>,
         /// Why CUDA is not among them, as a clause with a hint.
         why_no_cuda: Option<String>,
+        /// Where it is and libraries are asked for, which cuBLASLt multiplies there; or that none does and why, with a hint.
+        cublas: Option<String>,
     },
     /// The answer to [`Command::Inspect`].
     Inspected(Box<ModelDescription>),

@@ -78,7 +78,7 @@ impl DeviceUsage {
 }
 
 /// Use of one device in one phase.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseUsage {
     /// The phase.
     pub phase: Phase,
@@ -86,6 +86,21 @@ pub struct PhaseUsage {
     pub predicted_peak_bytes: Bytes,
     /// The most that was allocated at one time.
     pub measured_peak_bytes: Bytes,
+    /// How long it worked, where it has a clock of its own that tells: a GPU's.
+    pub busy_ms: Option<BusyMs>,
+}
+
+/// How long a GPU worked for a phase by its own clock, in milliseconds, without what each waited for. The three go on at the
+/// same time.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct BusyMs {
+    /// Computing.
+    pub compute: f64,
+    /// Copying weights to it, for this phase or, where they are prefetched, for the next one; with the reading of
+    /// files that keeps a copy waiting.
+    pub weights: f64,
+    /// Copying activations to it or from it.
+    pub activations: f64,
 }
 
 /// Wall times in milliseconds.
