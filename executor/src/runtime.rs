@@ -30,7 +30,7 @@ pub use devices::{Devices, Traced, open_device};
 pub use verify::{Scheduled, parts, schedules, verify};
 
 use crate::backend::memory::Charge;
-use crate::backend::{CancelFlag, Memory, Region};
+use crate::backend::{CancelFlag, CudaDevice, Memory, Region};
 use crate::failure::refused;
 use crate::job::JobBuffers;
 use crate::models::Model;
@@ -148,6 +148,9 @@ impl Runtime {
     pub fn leave(&mut self, phase: Phase) {
         for (device, backend) in self.devices.iter() {
             self.accounts.record_peak(device, phase, backend.memory().peak());
+            if let Some(busy) = backend.as_cuda().and_then(CudaDevice::take_busy) {
+                self.accounts.record_busy(device, phase, busy);
+            }
         }
         self.accounts.record_gpus(gpus::seen(&self.devices));
         let components = self.components.iter_mut();
@@ -168,6 +171,9 @@ impl Runtime {
         self.free_arenas();
         // How long what was abandoned took is nobody's measure.
         drop(self.take_accounts());
+        self.devices.iter().filter_map(|(_, backend)| backend.as_cuda()).for_each(|device| {
+            device.take_busy();
+        });
     }
 
     fn free_arenas(&mut self) {

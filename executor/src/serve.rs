@@ -25,6 +25,7 @@ use protocol::{
     ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
 };
 
+use crate::backend::cuda::cublas;
 use crate::backend::{CancelFlag, supported};
 use crate::calibrate::calibrate;
 use crate::failure::{bad_request, internal, refused};
@@ -130,7 +131,7 @@ impl Executor {
             return Err(bad_request("the first command is not Hello"));
         }
         match command {
-            Command::Hello { version } => self.hello(version),
+            Command::Hello { version, libraries } => self.hello(version, libraries),
             Command::Inspect { model } => {
                 Ok(Event::Inspected(Box::new(Model::describe_source(&model)?)))
             }
@@ -174,7 +175,7 @@ impl Executor {
         }
     }
 
-    fn hello(&mut self, version: u32) -> Result<Event, Failure> {
+    fn hello(&mut self, version: u32, libraries: bool) -> Result<Event, Failure> {
         if version != PROTOCOL_VERSION {
             let message = format!(
                 "the planner speaks protocol {version}, this executor {PROTOCOL_VERSION}; hint: use both from one release"
@@ -183,7 +184,8 @@ impl Executor {
         }
         self.greeted = true;
         let (backends, why_no_cuda) = supported();
-        Ok(Event::Hello { version: PROTOCOL_VERSION, backends, why_no_cuda })
+        let cublas = if libraries { cublas::told() } else { None };
+        Ok(Event::Hello { version: PROTOCOL_VERSION, backends, why_no_cuda, cublas })
     }
 
     fn measure(

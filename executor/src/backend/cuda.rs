@@ -1,11 +1,13 @@
-//! The CUDA backend: NVIDIA GPUs through the driver, with kernels of our own.
+//! The CUDA backend: NVIDIA GPUs through the driver, with kernels of our own and, where it is, cuBLASLt.
 //!
 //! ```text
-//! driver ─► gpu (context, kernels) ─► stream, event ─► launch ─► ops ─► run (a node)
-//!                                                    └► memory, copies (weights, activations)
+//! driver ─► gpu (context, kernels, cublas) ─► stream, event ─► launch ─► ops ─► run (a node)
+//!                                                            └► memory, copies (weights, activations)
 //! ```
 
 pub mod buffer;
+pub mod busy;
+pub mod cublas;
 pub mod device;
 pub mod driver;
 pub mod gpu;
@@ -21,4 +23,4 @@ mod ptx;
 mod run;
 
 pub use device::{CudaDevice, OpenError};
-pub use run::products;
+pub use run::{products, unread};

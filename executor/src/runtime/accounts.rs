@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::usage::{ComponentUsage, DeviceUsage, MeasuredMs, PhaseUsage, UsageReport};
+use protocol::usage::{BusyMs, ComponentUsage, DeviceUsage, MeasuredMs, PhaseUsage, UsageReport};
 use protocol::{Bytes, DeviceId, Phase, Plan};
 
 use super::gpus::SeenGpu;
@@ -16,6 +16,7 @@ pub struct Accounts {
     pub components: Vec<ComponentUsage>,
     gpus: Vec<SeenGpu>,
     peaks: BTreeMap<(DeviceId, Phase), Bytes>,
+    busy: BTreeMap<(DeviceId, Phase), BusyMs>,
     phases_ms: BTreeMap<Phase, f64>,
 }
 
@@ -23,6 +24,11 @@ impl Accounts {
     /// Records the most that a device held in a phase.
     pub fn record_peak(&mut self, device: &DeviceId, phase: Phase, peak: Bytes) {
         self.peaks.insert((device.clone(), phase), peak);
+    }
+
+    /// Records how long a device worked in a phase.
+    pub fn record_busy(&mut self, device: &DeviceId, phase: Phase, busy: BusyMs) {
+        self.busy.insert((device.clone(), phase), busy);
     }
 
     /// Records what GPUs showed at the end of a phase.
@@ -48,11 +54,13 @@ impl Accounts {
             let phases: Vec<PhaseUsage> = predicted
                 .iter()
                 .filter_map(|entry| {
-                    let measured = self.peaks.get(&(id.clone(), entry.phase))?;
+                    let key = (id.clone(), entry.phase);
+                    let measured = self.peaks.get(&key)?;
                     Some(PhaseUsage {
                         phase: entry.phase,
                         predicted_peak_bytes: entry.peak_bytes,
                         measured_peak_bytes: *measured,
+                        busy_ms: self.busy.get(&key).copied(),
                     })
                 })
                 .collect();

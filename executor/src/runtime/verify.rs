@@ -7,7 +7,9 @@ use protocol::plan::{ComponentPlan, DeviceBackend, PartPlan};
 use protocol::profile::Lane;
 use protocol::{BackendKind, Bytes, DeviceId, Failure, Phase, Plan};
 
-use crate::failure::refused;
+use crate::backend::cuda;
+use crate::failure::{bad_model, refused};
+use crate::graph::Graph;
 use crate::models::Model;
 use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
 
@@ -86,11 +88,35 @@ pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Scheduled>, Failure> 
         }
         let assignment = assignment(plan, component)?;
         let graphs: Vec<_> = graph.variants.into_iter().map(Arc::new).collect();
+        readable(component, &assignment, &graphs[0])?;
         let variants = variants(&graphs, &assignment)
             .map_err(|why| refused(format!("{}: {why}", component.name)))?;
         Ok(Scheduled { calls: graph.calls, variants })
     })
     .collect()
+}
+
+/// Whether the devices' kernels read all weights of a component as they are stored.
+fn readable(
+    component: &ComponentPlan,
+    assignment: &Assignment,
+    graph: &Graph,
+) -> Result<(), Failure> {
+    let Some(gpu) = assignment.lanes.iter().position(|lane| lane.backend == BackendKind::Cuda)
+    else {
+        return Ok(());
+    };
+    match cuda::unread(graph) {
+        None => Ok(()),
+        Some(weight) => Err(bad_model(format!(
+            "{}: {} is stored as {}, which {} does not read but in matrices; hint: --backend {}=cpu",
+            component.name,
+            weight.name,
+            weight.tensor.storage(),
+            component.devices[gpu],
+            component.name
+        ))),
+    }
 }
 
 fn assignment(plan: &Plan, component: &ComponentPlan) -> Result<Assignment, Failure> {

@@ -12,8 +12,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use protocol::usage::BusyMs;
 use protocol::{BackendKind, Bytes, DeviceId};
 
+use super::busy::Busy;
 use super::driver::{Driver, DriverError};
 use super::gpu::{CAPABILITY_MIN, Gpu, GpuInfo, list};
 use super::kernels::Kernels;
@@ -43,6 +45,8 @@ pub struct CudaDevice {
     compute: Stream,
     activations: Stream,
     loads: Loads,
+    computing: Busy,
+    copying: Busy,
     ahead: RefCell<Ahead>,
     context: Charge,
 }
@@ -95,8 +99,18 @@ impl CudaDevice {
         let loads = Loads::start(memory.device(), &gpu, &staging, trace)?;
         let stream = |what: &str| Stream::new(&gpu, &format!("{} {what}", memory.device()), trace);
         let (compute, activations) = (stream("compute")?, stream("activations")?);
-        let ahead = RefCell::default();
-        Ok(CudaDevice { memory, gpu, kernels, compute, activations, loads, ahead, context })
+        Ok(CudaDevice {
+            memory,
+            gpu,
+            kernels,
+            compute,
+            activations,
+            loads,
+            computing: Busy::default(),
+            copying: Busy::default(),
+            ahead: RefCell::default(),
+            context,
+        })
     }
 
     /// The GPU that it is on.
@@ -107,6 +121,20 @@ impl CudaDevice {
     /// What is allocated of its memory: without what its context is taken to use.
     pub fn allocated_bytes(&self) -> Bytes {
         self.memory.used() - self.context.bytes()
+    }
+
+    /// How long its streams were busy since this was last asked, with what has ended by now. Starts anew.
+    pub fn take_busy(&self) -> Option<BusyMs> {
+        let take = || -> Result<BusyMs, DriverError> {
+            Ok(BusyMs {
+                compute: self.computing.take_ms()?,
+                weights: self.loads.take_busy_ms()?,
+                activations: self.copying.take_ms()?,
+            })
+        };
+        take()
+            .inspect_err(|error| tracing::warn!("how long it was busy is not known: {error}"))
+            .ok()
     }
 
     /// An event after all that was handed out to compute.
@@ -131,6 +159,7 @@ impl CudaDevice {
         stream.trace_issue();
         copy.after.iter().try_for_each(|event| stream.wait(event, Edge::Departure))?;
         stream.trace("copy", || copy.spans());
+        self.copying.begin(stream)?;
         let transfer = &copy.transfer;
         let (rows, row_bytes) = (transfer.rows, transfer.row_bytes.as_usize());
         let [to_stride, from_stride] =
@@ -153,6 +182,7 @@ impl CudaDevice {
                 unsafe { stream.copy_rows(to, from, row_bytes, rows)? };
             }
         }
+        self.copying.end(stream)?;
         stream.recorded()
     }
 
@@ -255,6 +285,7 @@ impl Backend for CudaDevice {
         self.compute.trace("read", || {
             [vec![Span::new(region.id(), offset.0, target.len() as u64)], Vec::new()]
         });
+        self.computing.end(&self.compute).map_err(|error| self.stopped(&error))?;
         // SAFETY: the target is borrowed until the stream was waited for.
         let read = unsafe { self.compute.copy_to_host(target.as_mut_ptr(), from, target.len()) };
         // Also after an error, so that nothing writes the target later.
@@ -284,14 +315,18 @@ impl Backend for CudaDevice {
         let launcher = Launcher::new(&self.compute, &self.kernels);
         self.compute.trace_issue();
         self.compute.trace(call.node().op.name(), || call.spans());
-        run(call, &launcher).and_then(|()| self.count()).map_err(|error| self.stopped(&error))
+        let begun = self.computing.begin(&self.compute);
+        let ran = begun.and_then(|()| run(call, &launcher)).and_then(|()| self.count());
+        ran.map_err(|error| self.stopped(&error))
     }
 
     fn finish(&self) -> Result<(), Stopped> {
-        self.compute.synchronize().map_err(|error| self.stopped(&error))
+        let ended = self.computing.end(&self.compute);
+        ended.and_then(|()| self.compute.synchronize()).map_err(|error| self.stopped(&error))
     }
 
     fn join(&self, ticket: &Ticket, edge: Edge) -> Result<(), Stopped> {
+        self.computing.end(&self.compute).map_err(|error| self.stopped(&error))?;
         ticket.order(self.memory.device(), &self.compute, edge)
     }
 

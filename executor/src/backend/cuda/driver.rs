@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
 };
 use libloading::Library;
 
-/// The environment variable that names the driver's library, for tests: a path in place of [`LIBRARY`].
+/// The environment variable that names the driver's library, for tests: a path in place of the driver package's.
 pub const DRIVER_VARIABLE: &str = "BERTH_CUDA_DRIVER";
 
 /// The driver's library, as the driver package installs it.
@@ -144,6 +144,7 @@ functions! {
     fn event_synchronize = "cuEventSynchronize"(CUevent);
     fn event_elapsed_ms = "cuEventElapsedTime"(*mut f32, CUevent, CUevent);
     fn module_load = "cuModuleLoadData"(*mut CUmodule, *const c_void);
+    fn module_unload = "cuModuleUnload"(CUmodule);
     fn module_get_function = "cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
     fn launch_kernel = "cuLaunchKernel"(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,

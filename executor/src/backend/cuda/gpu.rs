@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 
+use super::cublas::{Cublas, Library};
 use super::driver::{Driver, DriverError};
 use super::kernels::Kernels;
 use super::overhead::{Meter, Taken};
@@ -95,6 +96,8 @@ pub struct Gpu {
     /// Multiprocessors.
     pub multiprocessors: u32,
     kernels: Arc<Kernels>,
+    /// None where it did not start.
+    cublas: OnceLock<Option<Cublas>>,
     /// What NVML shows of it; none where it shows nothing.
     meter: Option<Meter>,
 }
@@ -133,6 +136,7 @@ impl Gpu {
             info,
             multiprocessors,
             kernels: Arc::new(kernels),
+            cublas: OnceLock::new(),
             meter: meter.ok(),
         });
         open.push(Arc::downgrade(&gpu));
@@ -142,6 +146,16 @@ impl Gpu {
     /// The kernels in this context.
     pub fn kernels(&self) -> &Arc<Kernels> {
         &self.kernels
+    }
+
+    /// cuBLASLt on it, started the first time; none where it cannot be used.
+    pub(super) fn cublas(&self) -> Option<&Cublas> {
+        let start = || {
+            let library = Library::get(self.driver.version).ok()?;
+            let started = Cublas::start(library, self);
+            started.inspect_err(|why| tracing::warn!("cuBLASLt {library} is not used: {why}")).ok()
+        };
+        self.cublas.get_or_init(start).as_ref()
     }
 
     /// Makes its context this thread's, as all calls that follow need.
@@ -195,7 +209,14 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // Modules go with their context.
+        let cublas = self.cublas.take().flatten();
+        if self.enter().is_ok() {
+            drop(cublas);
+            self.kernels.unload();
+        } else {
+            // Of a context that is broken nothing can be ended.
+            std::mem::forget(cublas);
+        }
         // SAFETY: retained once by `open`; all that used the context held this.
         let code = unsafe { (self.driver.functions.primary_context_release)(self.device) };
         if code != 0 {

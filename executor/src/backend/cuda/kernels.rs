@@ -14,17 +14,24 @@ use super::ptx;
 pub struct Kernels {
     driver: &'static Driver,
     capability: (u32, u32),
-    functions: Mutex<HashMap<&'static str, Function>>,
+    functions: Mutex<HashMap<&'static str, Loaded>>,
 }
+
+/// A kernel in a module of its own.
+struct Loaded {
+    module: CUmodule,
+    function: Function,
+}
+
+// SAFETY: handles may be used from any thread.
+unsafe impl Send for Loaded {}
 
 /// A kernel's handle.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Function(pub(super) CUfunction);
 
-// SAFETY: handles may be used from any thread.
-unsafe impl Send for Function {}
 impl Kernels {
-    /// For a GPU of this compute capability; its context is current when kernels are asked for, and their modules go with it.
+    /// For a GPU of this compute capability; its context is current when kernels are asked for and when they are unloaded.
     pub(super) fn new(driver: &'static Driver, capability: (u32, u32)) -> Kernels {
         Kernels { driver, capability, functions: Mutex::default() }
     }
@@ -32,15 +39,28 @@ impl Kernels {
     /// A kernel by its entry point's name.
     pub(super) fn function(&self, name: &'static str) -> Result<Function, DriverError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(name) {
-            return Ok(*function);
+        if let Some(loaded) = functions.get(name) {
+            return Ok(loaded.function);
         }
-        let function = self.load(name)?;
-        functions.insert(name, function);
+        let loaded = self.load(name)?;
+        let function = loaded.function;
+        functions.insert(name, loaded);
         Ok(function)
     }
 
-    fn load(&self, name: &str) -> Result<Function, DriverError> {
+    /// Ends all modules; no work is under way. A library may keep the context alive, and modules would stay with it.
+    pub(super) fn unload(&self) {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, loaded) in functions.drain() {
+            // SAFETY: loaded once, and its function is forgotten.
+            let code = unsafe { (self.driver.functions.module_unload)(loaded.module) };
+            if let Err(error) = self.driver.check("cuModuleUnload", code) {
+                tracing::debug!("{name}: {error}");
+            }
+        }
+    }
+
+    fn load(&self, name: &str) -> Result<Loaded, DriverError> {
         let missing =
             || DriverError::own("cuModuleLoadData", format!("no kernel is called {name}"));
         let text = ptx::module(self.capability, name).ok_or_else(missing)?;
@@ -57,6 +77,6 @@ impl Kernels {
             (self.driver.functions.module_get_function)(&raw mut function, module, name.as_ptr())
         };
         self.driver.check("cuModuleGetFunction", code)?;
-        Ok(Function(function))
+        Ok(Loaded { module, function: Function(function) })
     }
 }

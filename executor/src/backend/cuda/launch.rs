@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use protocol::StorageType;
 
+use super::cublas::{Cublas, Operands, Shape};
 use super::driver::DriverError;
 use super::kernels::Kernels;
 use super::stream::{ByteRows, Place, Stream};
@@ -26,17 +27,23 @@ pub struct Launcher<'a> {
     stream: &'a Stream,
     kernels: &'a Arc<Kernels>,
     starts: bool,
+    own_kernels: bool,
 }
 
 impl<'a> Launcher<'a> {
     /// Operations go to this stream.
     pub fn new(stream: &'a Stream, kernels: &'a Arc<Kernels>) -> Launcher<'a> {
-        Launcher { stream, kernels, starts: true }
+        Launcher { stream, kernels, starts: true, own_kernels: false }
     }
 
     /// The kernels of operations are loaded, and nothing is started.
     pub fn loading(stream: &'a Stream, kernels: &'a Arc<Kernels>) -> Launcher<'a> {
-        Launcher { stream, kernels, starts: false }
+        Launcher { starts: false, ..Launcher::new(stream, kernels) }
+    }
+
+    /// All products are formed by kernels of our own, as without cuBLASLt.
+    pub fn with_own_kernels(self) -> Launcher<'a> {
+        Launcher { own_kernels: true, ..self }
     }
 
     /// The GPU's compute capability.
@@ -61,6 +68,36 @@ impl<'a> Launcher<'a> {
             [to, from].map(|start| ByteRows { start: Place::Device(start), stride: bytes });
         // SAFETY: the caller's promise.
         unsafe { self.stream.copy_rows(to, from, bytes, 1) }
+    }
+
+    /// cuBLASLt, where it computes products of this shape; asked of it the first time.
+    pub(super) fn library_for(
+        &self,
+        shape: &Shape,
+        operands: &Operands,
+    ) -> Result<Option<&Cublas>, DriverError> {
+        let gpu = self.stream.gpu();
+        let Some(cublas) = gpu.cublas().filter(|_| !self.own_kernels) else {
+            return Ok(None);
+        };
+        Ok(cublas.computes(gpu, shape, operands)?.then_some(cublas))
+    }
+
+    /// Starts a product by cuBLASLt; `false` where it failed.
+    ///
+    /// # Safety
+    /// The operands have this shape, and are valid until the stream has done this.
+    pub(super) unsafe fn multiply(
+        &self,
+        cublas: &Cublas,
+        shape: &Shape,
+        operands: &Operands,
+    ) -> Result<bool, DriverError> {
+        if !self.starts {
+            return Ok(true);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { cublas.multiply(self.stream, shape, operands) }
     }
 
     /// Starts a kernel, by its entry point's name, with its only argument.

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 
 use protocol::{Bytes, DeviceId};
 
+use super::busy::Busy;
 use super::driver::DriverError;
 use super::gpu::Gpu;
 use super::stream::{Event, Place, Stream};
@@ -26,6 +27,7 @@ const HALVES: usize = 2;
 pub struct Loads {
     device: DeviceId,
     queues: Vec<Sender<Job>>,
+    busy: Vec<Arc<Busy>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -44,7 +46,12 @@ impl Loads {
         trace: Option<&GpuTrace>,
     ) -> Result<Loads, DriverError> {
         let queues = [(Queue::Loads, "loads"), (Queue::Slots, "slots")];
-        let mut loads = Loads { device: device.clone(), queues: Vec::new(), threads: Vec::new() };
+        let mut loads = Loads {
+            device: device.clone(),
+            queues: Vec::new(),
+            busy: Vec::new(),
+            threads: Vec::new(),
+        };
         let half_bytes = staging.len().as_usize() / (queues.len() * HALVES);
         for (index, (_, name)) in queues.into_iter().enumerate() {
             let mut stager = Stager {
@@ -53,9 +60,11 @@ impl Loads {
                 staging: Arc::clone(staging),
                 start: index * HALVES * half_bytes,
                 half_bytes,
-                busy: [const { None }; HALVES],
+                reading: [const { None }; HALVES],
                 next: 0,
+                busy: Arc::default(),
             };
+            loads.busy.push(Arc::clone(&stager.busy));
             let (sender, receiver) = channel();
             let thread = std::thread::Builder::new()
                 .name("weight-loads".to_owned())
@@ -75,6 +84,12 @@ impl Loads {
             ticket.end(Err(Stopped::copy_failed(&self.device)));
         }
         ticket
+    }
+
+    /// Milliseconds for which both queues copied since this was last asked: of a load, from its first byte's copy to its
+    /// last one's, with the waits for staged bytes.
+    pub fn take_busy_ms(&self) -> Result<f64, DriverError> {
+        self.busy.iter().map(|busy| busy.take_ms()).sum()
     }
 }
 
@@ -96,8 +111,9 @@ struct Stager {
     start: usize,
     half_bytes: usize,
     /// The copy that reads each half.
-    busy: [Option<Event>; HALVES],
+    reading: [Option<Event>; HALVES],
     next: usize,
+    busy: Arc<Busy>,
 }
 
 impl Stager {
@@ -118,6 +134,14 @@ impl Stager {
 
     fn perform(&mut self, load: &WeightLoad, after: &Event) -> Result<Event, Stopped> {
         self.checked(|own| own.stream.wait(after, Edge::Used))?;
+        self.checked(|own| own.busy.begin(&own.stream))?;
+        let copied = self.copy(load);
+        self.checked(|own| own.busy.end(&own.stream))?;
+        copied?;
+        self.checked(|own| own.stream.recorded())
+    }
+
+    fn copy(&mut self, load: &WeightLoad) -> Result<(), Stopped> {
         for entry in load.moves.iter() {
             let mut offset = load.base + entry.offset;
             for piece in entry.source(&load.files).chunks(self.half_bytes) {
@@ -127,7 +151,7 @@ impl Stager {
             }
             load.copied(entry);
         }
-        self.checked(|own| own.stream.recorded())
+        Ok(())
     }
 
     fn checked<T>(
@@ -141,8 +165,8 @@ impl Stager {
     fn send(&mut self, piece: &[u8], region: &Region, offset: Bytes) -> Result<(), DriverError> {
         let half = self.next;
         self.next = (half + 1) % HALVES;
-        if let Some(busy) = self.busy[half].take() {
-            busy.block()?;
+        if let Some(reading) = self.reading[half].take() {
+            reading.block()?;
         }
         let at = Bytes((self.start + half * self.half_bytes) as u64);
         // SAFETY: this part of the staging memory is the thread's own, and the copy that read it has ended.
@@ -157,7 +181,7 @@ impl Stager {
         // SAFETY: the staged bytes stay until the event below has passed; nothing computes from the target before
         // the load has ended, and this is its only writer.
         unsafe { self.stream.copy_to_device(to, staged, piece.len())? };
-        self.busy[half] = Some(self.stream.recorded()?);
+        self.reading[half] = Some(self.stream.recorded()?);
         Ok(())
     }
 }

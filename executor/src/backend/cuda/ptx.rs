@@ -43,6 +43,7 @@ static FILES: &[Packed] = &packed![
     "linear_decoded",
     "linear_exact",
     "linear_few",
+    "linear_finish",
     "linear_half",
     "norm",
     "tables",

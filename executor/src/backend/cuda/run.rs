@@ -10,11 +10,11 @@ use super::ops::convert::INPUTS_MAX;
 use super::ops::elementwise::{ChunksAt, ScaledPart, TokenShape};
 use super::ops::linear::{Linear, linear};
 use super::ops::norm::ShiftAndScale;
-use super::ops::{Products, attention, conv, elementwise, norm, tokens};
+use super::ops::{Products, attention, conv, elementwise, norm, reads_vectors_of, tokens};
 use crate::backend::NodeCall;
 use crate::backend::kernels::Columns;
 use crate::backend::run::{attention_shape, conv_shape, group_norm_shape};
-use crate::graph::{Activation, ConvOp, Graph, Node, Normalization, Op, Value};
+use crate::graph::{Activation, ConvOp, Graph, Node, Normalization, Op, Value, Weight};
 use crate::schedule::{Assignment, Run};
 
 /// How the products of a node are formed: in f32 where that is asked for, or where weights are stored so.
@@ -25,6 +25,17 @@ pub fn products(graph: &Graph, node: &Node, assignment: &Assignment) -> Products
         Some(StorageType::F32) => Products::Exact,
         Some(_) | None => Products::Half,
     }
+}
+
+/// A weight of a graph that no kernel reads as it is stored: matrices may be in any type, biases and what belongs to norms only
+/// in those without blocks, as files have them.
+pub fn unread(graph: &Graph) -> Option<&Weight> {
+    let vectors = graph.nodes.iter().flat_map(|node| match node.op {
+        Op::Norm(_) => &node.weights[..],
+        _ => node.weights.get(1..).unwrap_or_default(),
+    });
+    let mut vectors = vectors.map(|id| &graph.weights[id.0]);
+    vectors.find(|weight| !reads_vectors_of(weight.tensor.storage()))
 }
 
 /// Starts the kernels of a node.
@@ -236,5 +247,42 @@ fn token_shape(value: &Value) -> TokenShape {
         batch,
         tokens: value.elements() / batch / value.features(),
         features: value.features(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use protocol::{GraphOptions, JobShape};
+
+    use super::*;
+    use crate::models::Model;
+
+    #[test]
+    fn a_bias_in_blocks_is_not_read() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/flux_schnell");
+        let job = JobShape {
+            width: 32,
+            height: 32,
+            steps: 1,
+            batch: 1,
+            max_sequence_length: 16,
+            true_cfg: false,
+            init_image: false,
+            first_step: 0,
+        };
+        let model = Model::open(&fixture).expect("a model");
+        let graphs = model.graphs(&job, &GraphOptions::default()).expect("its graphs");
+        for mut graph in graphs.into_iter().flat_map(|part| part.variants) {
+            assert!(unread(&graph).is_none());
+            graph.store_as(StorageType::Q8_0);
+            assert!(unread(&graph).is_none(), "matrices are read in any type");
+            let biased = |node: &&Node| matches!(node.op, Op::Linear(_)) && node.weights.len() == 2;
+            let Some(node) = graph.nodes.iter().find(biased) else { continue };
+            let [matrix, bias] = [0, 1].map(|index| node.weights[index].0);
+            graph.weights[bias].tensor = graph.weights[matrix].tensor.stored_as(StorageType::Q8_0);
+            assert_eq!(unread(&graph).map(|weight| &weight.name), Some(&graph.weights[bias].name));
+        }
     }
 }

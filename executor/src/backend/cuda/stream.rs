@@ -79,11 +79,16 @@ impl Event {
         Ok(Event { gpu: Arc::clone(gpu), raw, traced: OnceLock::new() })
     }
 
-    /// Whether all before it is done. Asked by the thread that hands out work, of weights that it waits for.
-    pub fn has_passed(&self) -> Result<bool, DriverError> {
+    /// Whether all before it is done, asked by who does not go on by the answer.
+    pub(super) fn is_past(&self) -> Result<bool, DriverError> {
         // SAFETY: the event is alive.
         let code = unsafe { (self.driver().functions.event_query)(self.raw) };
-        let passed = self.driver().check_ready("cuEventQuery", code)?;
+        self.driver().check_ready("cuEventQuery", code)
+    }
+
+    /// Whether all before it is done. Asked by the thread that hands out work, of weights that it waits for.
+    pub fn has_passed(&self) -> Result<bool, DriverError> {
+        let passed = self.is_past()?;
         if let Some((trace, event)) = self.traced.get()
             && passed
             && trace.left_out != Some(Edge::Loaded)
@@ -229,6 +234,12 @@ impl Stream {
         self.gpu.driver.check("cuLaunchKernel", code)
     }
 
+    /// Has a library hand out its work: `call` gets the stream, and the GPU's context is current.
+    pub(super) fn issue<T>(&self, call: impl FnOnce(CUstream) -> T) -> Result<T, DriverError> {
+        self.gpu.enter()?;
+        Ok(call(self.raw))
+    }
+
     /// Copies from the host.
     ///
     /// # Safety
@@ -354,15 +365,26 @@ impl Stream {
         Ok(event)
     }
 
+    /// A new timed event after all work so far, which is in no trace.
+    pub(super) fn mark(&self) -> Result<Event, DriverError> {
+        let event = Event::new(&self.gpu, true)?;
+        self.place(&event)?;
+        Ok(event)
+    }
+
     /// Records an event after all work so far.
     pub fn record(&self, event: &Event) -> Result<(), DriverError> {
-        self.gpu.enter()?;
-        // SAFETY: both are alive and of one context.
-        let code = unsafe { (self.gpu.driver.functions.event_record)(event.raw, self.raw) };
         if let Some((trace, stream)) = &self.traced {
             let signalled = (trace.clone(), trace.trace.signal(*stream));
             assert!(event.traced.set(signalled).is_ok(), "an event is recorded once");
         }
+        self.place(event)
+    }
+
+    fn place(&self, event: &Event) -> Result<(), DriverError> {
+        self.gpu.enter()?;
+        // SAFETY: both are alive and of one context.
+        let code = unsafe { (self.gpu.driver.functions.event_record)(event.raw, self.raw) };
         self.gpu.driver.check("cuEventRecord", code)
     }
 

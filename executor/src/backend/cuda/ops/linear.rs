@@ -2,11 +2,13 @@
 //!
 //! Up to [`FEW_ROWS`] rows: `linear_few.cu`, in f32. More of them exactly: `linear_exact.cu`, in f32. Otherwise on tensor cores: the
 //! activations become 16-bit floats in the workspace, and meet weights of 16 bits as they are (`linear_half.cu`) or others, which
-//! become f16 on their way (`linear_decoded.cu`).
+//! become f16 on their way (`linear_decoded.cu`). Weights of 16 bits are multiplied by cuBLASLt where it is (`library`).
 //!
-//! Invariant: an element's arithmetic depends on the summed dimension, on the weight's storage, and on whether there are few rows;
-//! not on how many rows and columns are computed with it.
+//! Invariant of our own kernels: an element's arithmetic depends on the summed dimension, on the weight's storage, and on whether
+//! there are few rows; not on how many rows and columns are computed with it. cuBLASLt chooses by the whole shape: a layer that is
+//! split by rows of its weight may then differ from the whole one in the last bits. Twice the same is the same with either.
 
+mod library;
 mod tiles;
 
 use protocol::{Bytes, StorageType};
@@ -71,12 +73,16 @@ impl Way {
 }
 
 /// Bytes of a layer's workspace, on every GPU: its activations as 16-bit floats and a factor for each row, where it is computed on
-/// tensor cores; otherwise none.
+/// tensor cores; otherwise none. With weights in bf16 the bias in f32 may lie where factors do.
 pub fn linear_workspace_bytes(shape: &LinearShape<'_>, storage: StorageType, exact: bool) -> Bytes {
     let in_features = shape.in_features.iter().sum();
     match Way::of(shape.rows, in_features, storage, exact) {
         Way::Few | Way::Exact => Bytes::ZERO,
-        Way::Half => halves_bytes(shape.rows, in_features) + factors_bytes(shape.rows),
+        Way::Half => {
+            let has_bias = storage == StorageType::BF16 && in_features.is_multiple_of(8);
+            let bias = if has_bias { shape.out_features } else { 0 };
+            halves_bytes(shape.rows, in_features) + floats_bytes(shape.rows.max(bias))
+        }
     }
 }
 
@@ -84,8 +90,8 @@ fn halves_bytes(rows: usize, in_features: usize) -> Bytes {
     Bytes(2 * (rows * half_row_stride(in_features)) as u64).align_up(PART_ALIGNMENT)
 }
 
-fn factors_bytes(rows: usize) -> Bytes {
-    Bytes(4 * rows as u64).align_up(PART_ALIGNMENT)
+fn floats_bytes(count: usize) -> Bytes {
+    Bytes(4 * count as u64).align_up(PART_ALIGNMENT)
 }
 
 /// `LinearOut` of `linear.cuh`.
@@ -191,6 +197,9 @@ impl Linear<'_> {
             (_, _, Tile::Small) => (self.f16(), kernel_of_decoded!(storage, "_small"), 128),
         };
         convert(on, self.workspace, self.inputs, self.rows, to)?;
+        if library::linear(on, self, to)? {
+            return Ok(());
+        }
         let arguments = HalfArguments {
             to: self.out_argument(),
             x: self.workspace,
@@ -210,8 +219,7 @@ impl Linear<'_> {
 
     /// f16 activations, with their factors behind them.
     fn f16(&self) -> Half {
-        let halves = halves_bytes(self.rows, self.in_features());
-        Half::F16 { factors: self.workspace.offset(halves.0) }
+        Half::F16 { factors: self.behind_halves() }
     }
 
     fn tile(&self, on: &Launcher<'_>) -> Tile {
