@@ -135,6 +135,8 @@ pub struct Session {
     pub backends: Vec<BackendKind>,
     /// Why it cannot compute on GPUs, as a clause.
     pub why_no_cuda: Option<String>,
+    /// Which cuBLASLt it multiplies with on GPUs, or why with none, where that was asked.
+    pub cublas: Option<String>,
 }
 
 impl Session {
@@ -142,6 +144,19 @@ impl Session {
     pub fn start(
         program: &ExecutorProgram,
         starting: impl FnOnce(Interrupts),
+    ) -> Result<Session, SessionError> {
+        Session::greet(program, starting, false)
+    }
+
+    /// Starts an executor that tells of libraries too.
+    pub fn start_telling(program: &ExecutorProgram) -> Result<Session, SessionError> {
+        Session::greet(program, |_| {}, true)
+    }
+
+    fn greet(
+        program: &ExecutorProgram,
+        starting: impl FnOnce(Interrupts),
+        libraries: bool,
     ) -> Result<Session, SessionError> {
         let (sender, queue) = channel();
         starting(Interrupts(sender.clone()));
@@ -155,13 +170,16 @@ impl Session {
             closed: false,
             backends: Vec::new(),
             why_no_cuda: None,
+            cublas: None,
         };
-        let hello = Command::Hello { version: PROTOCOL_VERSION };
+        let hello = Command::Hello { version: PROTOCOL_VERSION, libraries };
         let answer = session.ask("Hello", hello, |event| match event {
-            Event::Hello { backends, why_no_cuda, .. } => Ok((backends, why_no_cuda)),
+            Event::Hello { backends, why_no_cuda, cublas, .. } => {
+                Ok((backends, why_no_cuda, cublas))
+            }
             other => Err(other),
         })?;
-        (session.backends, session.why_no_cuda) = answer;
+        (session.backends, session.why_no_cuda, session.cublas) = answer;
         Ok(session)
     }
 

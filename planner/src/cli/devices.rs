@@ -42,6 +42,8 @@ struct Document<'a> {
     inventory: &'a Inventory,
     /// Why no GPU is used though NVML shows one.
     why_no_cuda: Option<String>,
+    /// Which cuBLASLt multiplies on GPUs, or why none does.
+    cublas: Option<String>,
     budgets: Vec<Budget<'a>>,
     /// The host profiles that took part, lowest first.
     profiles: Vec<&'a str>,
@@ -65,7 +67,7 @@ impl Devices {
             return self.write_profile(&inventory);
         }
         let budgets = setting.budgets(&inventory)?;
-        let why_no_cuda = self.why_no_cuda(&inventory);
+        let [why_no_cuda, cublas] = self.cuda(&inventory);
         let Layered { files, host, .. } = &setting.layered;
         let profiles: Vec<&str> = files.iter().chain(host).map(String::as_str).collect();
         if !self.json {
@@ -75,6 +77,9 @@ impl Devices {
             }
             if let Some(why) = why_no_cuda {
                 table.push_str(&format!("\nno GPU is used: {why}"));
+            }
+            if let Some(cublas) = cublas {
+                table.push_str(&format!("\ncuBLASLt: {cublas}"));
             }
             table.push_str(&format!("\n{}", rates::text(&inventory, None)));
             return render::print(&table);
@@ -86,24 +91,25 @@ impl Devices {
             schema: SCHEMA,
             inventory: &inventory,
             why_no_cuda,
+            cublas,
             budgets,
             profiles,
         })
     }
 
-    /// Why an executor cannot compute on the GPUs that are here: it starts CUDA, this process does not. `None` where it can, and
-    /// where no GPU is here.
-    fn why_no_cuda(&self, inventory: &Inventory) -> Option<String> {
+    /// Why an executor cannot compute on the GPUs that are here, where it cannot; where it can, what it says of cuBLASLt. It starts
+    /// CUDA, this process does not. Nothing where no GPU is here.
+    fn cuda(&self, inventory: &Inventory) -> [Option<String>; 2] {
         if !inventory.devices.iter().any(is_gpu_here) {
-            return None;
+            return [None, None];
         }
-        match Session::start(&self.executor.program(), |_| {}) {
+        match Session::start_telling(&self.executor.program()) {
             Ok(session) => {
-                let why = session.why_no_cuda.clone();
+                let said = [session.why_no_cuda.clone(), session.cublas.clone()];
                 session.end();
-                why
+                said
             }
-            Err(error) => Some(error.to_string()),
+            Err(error) => [Some(error.to_string()), None],
         }
     }
 

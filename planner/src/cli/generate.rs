@@ -230,7 +230,9 @@ impl Generate {
         let run = if init_image { format!("{} of ", plan.job.steps_run()) } else { String::new() };
         let total = crate::solve::shown_ms(usage.measured_ms.total);
         let attempts = if *attempts > 1 { format!(", attempt {attempts}") } else { String::new() };
-        let gpus = usage.gpus.iter().map(|gpu| format!("\n{}", render::tables::of_gpu(gpu)));
+        let busy = usage.devices.iter().filter_map(render::tables::busy);
+        let gpus = usage.gpus.iter().map(render::tables::of_gpu).chain(busy);
+        let gpus = gpus.map(|line| format!("\n{line}"));
         render::print(&format!(
             "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}; peak {}{}",
             images.join(", "),

@@ -16,7 +16,7 @@ use crate::inventory::{Inventory, Rate};
 pub use calibration::calibration;
 pub use curve::curve;
 pub use explain::explanation;
-pub use memory::of_gpu;
+pub use memory::{busy, of_gpu};
 pub use plan::plan;
 
 /// A table whose columns from `numbers_from` on are aligned to the right.

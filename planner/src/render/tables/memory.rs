@@ -2,12 +2,12 @@
 //! stand in the JSON document.
 
 use protocol::plan::{DevicePlan, HostPlan, PhaseBytes};
-use protocol::usage::{GpuUsage, MemorySource};
+use protocol::usage::{BusyMs, DeviceUsage, GpuUsage, MemorySource};
 use protocol::{Bytes, Plan, UsageReport};
 
 use super::{table, text_of};
 use crate::render::bar::{bar, legend, percent};
-use crate::solve::PlanReport;
+use crate::solve::{PlanReport, shown_ms};
 
 /// Phases of one memory that the plan uses.
 struct Memory<'a> {
@@ -119,6 +119,18 @@ fn measured(usage: &UsageReport, id: &str, entry: &PhaseBytes) -> String {
     }
 }
 
+/// How long a device worked in each phase, where it told.
+pub fn busy(device: &DeviceUsage) -> Option<String> {
+    let phases = device.phases.iter().filter_map(|usage| {
+        let BusyMs { compute, weights, activations } = usage.busy_ms?;
+        let [compute, weights, activations] = [compute, weights, activations].map(shown_ms);
+        let phase = usage.phase;
+        Some(format!("{phase} {compute} + weights {weights} + activations {activations}"))
+    });
+    let phases: Vec<String> = phases.collect();
+    (!phases.is_empty()).then(|| format!("{} was busy: {}", device.id, phases.join("; ")))
+}
+
 /// What the process took of a GPU in all, beside what was planned.
 pub fn of_gpu(gpu: &GpuUsage) -> String {
     let devices: Vec<&str> = gpu.devices.iter().map(|device| device.0.as_str()).collect();
@@ -138,7 +150,7 @@ pub fn of_gpu(gpu: &GpuUsage) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::usage::{DeviceUsage, PhaseUsage};
+    use protocol::usage::PhaseUsage;
     use protocol::{DeviceId, Phase};
 
     use super::*;
@@ -194,6 +206,7 @@ mod tests {
             phase: entry.phase,
             predicted_peak_bytes: entry.peak_bytes,
             measured_peak_bytes,
+            busy_ms: None,
         });
         let phases: Vec<PhaseUsage> = phases.collect();
         assert_eq!(phases[1].phase, Phase::Denoise);
@@ -207,5 +220,22 @@ mod tests {
         assert!(lines[3].ends_with("1.00 GiB less"), "{text}");
         assert!(lines[4].ends_with("3.00 GiB more"), "{text}");
         assert!(lines[5].ends_with("not used"), "{text}");
+    }
+
+    #[test]
+    fn how_long_a_gpu_was_busy_is_told_by_phase() {
+        let phase = |phase, busy_ms| PhaseUsage {
+            phase,
+            predicted_peak_bytes: Bytes::gib(1),
+            measured_peak_bytes: Bytes::gib(1),
+            busy_ms,
+        };
+        let worked = BusyMs { compute: 2500.0, weights: 40.0, activations: 0.25 };
+        let phases = vec![phase(Phase::Condition, None), phase(Phase::Denoise, Some(worked))];
+        let mut device = DeviceUsage { id: DeviceId("cuda0".to_owned()), phases };
+        let said = "cuda0 was busy: denoise 2.5 s + weights 40 ms + activations 0.25 ms";
+        assert_eq!(busy(&device).as_deref(), Some(said));
+        device.phases.pop();
+        assert_eq!(busy(&device), None, "a host has no clock of its own");
     }
 }
