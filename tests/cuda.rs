@@ -134,9 +134,20 @@ fn a_budget_is_kept_to_the_byte_and_one_byte_less_is_refused() {
 
 #[test]
 fn nothing_is_allocated_loaded_or_made_within_a_step() {
+    makes_nothing_within_a_step(Machine::new(2));
+}
+
+#[test]
+fn nothing_is_asked_of_cublas_within_a_step() {
+    let log = makes_nothing_within_a_step(Machine::new(2).with_cublas());
+    assert!(log.contains("call cublasLtMatmul device=1 "), "both GPUs multiply with it");
+}
+
+/// Asserts it on this machine, and gives the log of calls.
+fn makes_nothing_within_a_step(machine: Machine) -> String {
     let home = Home::new();
     let log = home.path("calls");
-    let machine = Machine::new(2).with("memory", "1GiB").logged(&log);
+    let machine = machine.with("memory", "1GiB").logged(&log);
     let studio = Studio::new(Wide::bf16(), machine);
     let split = ["--backend", "all=cuda0,dit=cuda0&cuda1", "--params-backend", "dit=cpu"];
     let _ = studio.paint(&split);
@@ -151,7 +162,87 @@ fn nothing_is_allocated_loaded_or_made_within_a_step() {
         let unwanted =
             ["cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuModuleLoad", "cuStreamCreate"];
         assert!(unwanted.iter().all(|call| !line.contains(call)), "{line}");
+        let of_library = ["Create", "Heuristic", "Preference", "Destroy"];
+        let asked = line.contains("cublasLt") && of_library.iter().any(|call| line.contains(call));
+        assert!(!asked, "{line}");
     }
+    log
+}
+
+#[test]
+fn a_plan_does_not_depend_on_cublas_and_its_bytes_are_exact_with_it() {
+    let place = ["--backend", "all=cuda0", "--params-backend", "dit=cpu", "--vae-tile", "off"];
+    let without = Studio::new(Wide::bf16(), Machine::new(1)).paint(&place);
+    let with = Studio::new(Wide::bf16(), Machine::new(1).with_cublas()).paint(&place);
+    with.assert_exact(&place);
+    assert_eq!(with.document["plan"]["devices"], without.document["plan"]["devices"]);
+    assert_eq!(with.document["plan"]["components"], without.document["plan"]["components"]);
+    // The same products, summed in another order.
+    assert!(with.levels_off(&without) <= 2, "{} levels apart", with.levels_off(&without));
+    // Half a run on a library that then fails is a picture too.
+    let machine = Machine::new(1).with_cublas().with("fail", "cublasLtMatmul:20:14");
+    let failing = Studio::new(Wide::bf16(), machine).paint(&place);
+    assert_eq!(failing.document["attempts"], 1);
+    assert!(failing.levels_off(&without) <= 2, "{} levels apart", failing.levels_off(&without));
+}
+
+#[test]
+fn devices_tells_of_cublas_where_there_is_a_gpu() {
+    let nothing = tempfile::tempdir().expect("a temporary folder");
+    let folder = simulator::Simulator::built().cublas();
+    let at = |machine: Machine| {
+        let home = Home::new().with(machine.environment());
+        (home.run(&["devices"]).stdout, home.json(&["devices", "--json"]))
+    };
+    let version = format!("12.9.2 ({})", folder.join("libcublasLt.so.12").display());
+    for (machine, says) in [
+        (Machine::new(1).with_cublas(), version.as_str()),
+        (
+            Machine::new(1),
+            "not used, Berth's own kernels multiply: switched off by an empty BERTH_CUDA_PATH",
+        ),
+        (
+            Machine::new(1).with_cublas_in(nothing.path()),
+            "libcublasLt.so.13, libcublasLt.so.12; hint: ",
+        ),
+        (
+            Machine::new(1).with("driver", 12040).with_cublas_in(nothing.path()),
+            " has none of libcublasLt.so.12; hint: ",
+        ),
+    ] {
+        let (text, document) = at(machine);
+        assert!(text.contains("\ncuBLASLt: ") && text.contains(says), "{says}: {text}");
+        assert!(document["cublas"].as_str().is_some_and(|said| said.contains(says)), "{document}");
+    }
+    // No GPU, no word.
+    let (text, document) = at(Machine::new(1).with("init", 100).with_cublas());
+    assert!(!text.contains("cuBLASLt"), "{text}");
+    assert_eq!(document["cublas"], Value::Null);
+}
+
+#[test]
+fn how_long_each_gpu_worked_is_told_by_its_own_clock() {
+    let machine = Machine::new(2).with("memory", "1GiB").with("delay", 300).with("seed", 5);
+    let studio = Studio::new(Wide::bf16(), machine);
+    let split = ["--backend", "all=cuda0,dit=cuda0&cuda1", "--params-backend", "dit=cpu"];
+    let usage = studio.paint(&split).document["usage"].clone();
+    let busy_ms = |device: &str| {
+        let devices = usage["devices"].as_array().unwrap();
+        let phases = devices.iter().find(|of| of["id"] == device).unwrap()["phases"].as_array();
+        let denoise = phases.unwrap().iter().find(|of| of["phase"] == "denoise").unwrap();
+        let busy = &denoise["busy_ms"];
+        ["compute", "weights", "activations"].map(|work| busy[work].as_f64())
+    };
+    assert_eq!(busy_ms("host"), [None; 3]);
+    let [first, second] = ["cuda0", "cuda1"].map(|device| busy_ms(device).map(Option::unwrap));
+    // The first one holds its weights; the second one streams them, and gets what the first one computed.
+    assert!(first[0] > 0.0 && second.iter().all(|ms| *ms > 0.0), "{usage}");
+    assert_eq!(first[1], 0.0, "{usage}");
+    // But for what needs no hidden state, one computes while the other waits: with its waits the second one would seem to
+    // work for nearly as long as both.
+    let steps_ms = 2.0 * usage["measured_ms"]["denoise_step"].as_f64().unwrap();
+    assert!(first[0].max(second[0]) <= steps_ms, "{usage}");
+    assert!(first[0] + second[0] <= 1.5 * steps_ms, "{usage}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! race checker finds an order for all that the streams were really given.
 //!
 //! No test program of libtest's: the driver is chosen by the environment, so the program starts itself again on a
-//! simulated machine. With `BERTH_TEST_GPU` set it runs on the GPUs that are here.
+//! simulated machine. With `BERTH_TEST_GPU` set it runs on the GPUs that are here, which asks for `BERTH_CUDA_PATH` to be empty:
+//! the pictures of splits are the same to the bit by our own kernels only.
 
 #[path = "plans/choices.rs"]
 mod choices;
@@ -16,6 +17,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use choices::choice;
+use executor::backend::cuda::cublas::PATH_VARIABLE;
 use executor::backend::cuda::driver::{DRIVER_VARIABLE, Driver};
 use executor::backend::cuda::gpu::list;
 use executor::models::Model;
@@ -47,6 +49,11 @@ fn main() -> ExitCode {
     }
     let is_here = |name: &str| std::env::var_os(name).is_some();
     if is_here(DRIVER_VARIABLE) || is_here("BERTH_TEST_GPU") {
+        let cublas = std::env::var_os(PATH_VARIABLE);
+        assert!(
+            cublas.is_some_and(|path| path.is_empty()),
+            "{PATH_VARIABLE}= is not set to nothing"
+        );
         run_here();
         return ExitCode::SUCCESS;
     }

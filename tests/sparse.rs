@@ -7,6 +7,10 @@
 //! Invariants: a file's length is 8 + header + data exactly, each tensor of a component lies in one
 //! shard, and the whole directory takes less than 5 MB of disk on a file system with holes.
 
+#[allow(clippy::duplicate_mod, reason = "examples and tests that have no other support use it too")]
+#[path = "support/place.rs"]
+mod place;
+
 use serde_json::{Map, Value, json};
 use std::fmt;
 use std::fs::{self, File};
@@ -35,7 +39,7 @@ pub struct SparseModel {
 /// Fails where the file system does, or where the fixture `flux_dev` is not there: it lends the
 /// pipeline index, the sampler's configuration, the tokenizers, and every key that is not a size.
 pub fn write_flux_dev(dir: &Path) -> Result<SparseModel> {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/flux_dev");
+    let fixture = place::root().join("tests/fixtures/flux_dev");
     fs::create_dir_all(dir)?;
     fs::copy(fixture.join("model_index.json"), dir.join("model_index.json"))?;
     for part in ["scheduler", "tokenizer", "tokenizer_2"] {

@@ -2,6 +2,10 @@
 
 #![allow(dead_code, reason = "each test program uses its own part of this module")]
 
+#[allow(clippy::duplicate_mod, reason = "examples and tests that have no other support use it too")]
+#[path = "support/place.rs"]
+mod place;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -9,9 +13,12 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The repository's root.
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the crate is in it")
+pub use place::root;
+
+/// The program under test: `BERTH_TEST_PROGRAM`, where this test program was built elsewhere, or the one built with it.
+pub fn program() -> PathBuf {
+    std::env::var_os("BERTH_TEST_PROGRAM")
+        .map_or_else(|| env!("CARGO_BIN_EXE_berth").into(), Into::into)
 }
 
 /// A model directory under `tests/fixtures`.
@@ -75,7 +82,7 @@ impl Home {
 
     /// `berth` with these arguments, ready to start in this home.
     pub fn berth(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+        let mut command = Command::new(program());
         let temporary = self.path("tmp");
         std::fs::create_dir_all(&temporary).expect("a directory for temporary files");
         command

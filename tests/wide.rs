@@ -8,6 +8,10 @@
 
 #![allow(dead_code, reason = "each test program uses its own part of this module")]
 
+#[allow(clippy::duplicate_mod, reason = "examples and tests that have no other support use it too")]
+#[path = "support/place.rs"]
+mod place;
+
 use std::fs::{self, File};
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
@@ -85,7 +89,7 @@ impl Wide {
     ///
     /// Fails where the file system does, or where the fixture `flux_schnell` is not there.
     pub fn write(&self, dir: &Path) -> Result<Written> {
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/flux_schnell");
+        let fixture = place::root().join("tests/fixtures/flux_schnell");
         fs::create_dir_all(dir)?;
         fs::copy(fixture.join("model_index.json"), dir.join("model_index.json"))?;
         for part in ["scheduler", "tokenizer", "tokenizer_2", "text_encoder", "vae"] {

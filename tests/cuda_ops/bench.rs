@@ -16,18 +16,25 @@ use protocol::StorageType;
 pub struct Bench {
     pub stream: Stream,
     kernels: Arc<Kernels>,
+    library: bool,
     /// Of the host, to compare with.
     pub workers: Workers,
 }
 
 impl Bench {
+    /// All is computed by kernels of our own.
     pub fn new() -> Bench {
         let driver = Driver::get().unwrap_or_else(|why| panic!("{why}"));
         let first = &gpu::list(driver).expect("the driver lists its GPUs")[0];
         let gpu = Gpu::open(driver, first).expect("the GPU can be used");
         let kernels = Arc::clone(gpu.kernels());
         let stream = Stream::new(&gpu, "compute", None).expect("a stream");
-        Bench { stream, kernels, workers: Workers::new(1).expect("a thread") }
+        Bench { stream, kernels, library: false, workers: Workers::new(1).expect("a thread") }
+    }
+
+    /// Products are cuBLASLt's where it computes them.
+    pub fn with_library() -> Bench {
+        Bench { library: true, ..Bench::new() }
     }
 
     pub fn bytes(&self, bytes: &[u8]) -> Buffer {
@@ -65,7 +72,9 @@ impl Bench {
         result: &Buffer,
         operation: impl FnOnce(&Launcher<'_>) -> Result<(), DriverError>,
     ) -> Vec<u8> {
-        operation(&Launcher::new(&self.stream, &self.kernels)).expect("a launch");
+        let launcher = Launcher::new(&self.stream, &self.kernels);
+        let launcher = if self.library { launcher } else { launcher.with_own_kernels() };
+        operation(&launcher).expect("a launch");
         result.read(&self.stream).expect("the kernels run")
     }
 

@@ -1,7 +1,5 @@
 //! Stored weights as f32, to the bit: what the package `gguf` decodes, and what the host does.
 
-use std::path::Path;
-
 use executor::backend::cuda::ops::convert::decode;
 use executor::weights::{WeightFiles, WeightView};
 use protocol::StorageType;
@@ -9,8 +7,7 @@ use protocol::StorageType;
 use super::bench::{Bench, Random, Stored, assert_same};
 
 /// Stored bytes and what they stand for, as tensors `T/bytes`, `T/dequant`, `T/rand_bytes`, `T/rand_dequant`.
-const BLOCKS: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/golden/quant_blocks.safetensors");
+const BLOCKS: &str = "tests/fixtures/golden/quant_blocks.safetensors";
 
 fn decoded(bench: &Bench, weight: &Stored) -> Vec<f32> {
     let elements = weight.shape.iter().product();
@@ -23,7 +20,7 @@ fn decoded(bench: &Bench, weight: &Stored) -> Vec<f32> {
 #[ignore = "needs a GPU or the simulator"]
 fn golden_blocks() {
     let bench = Bench::new();
-    let files = WeightFiles::open_file(Path::new(BLOCKS)).unwrap();
+    let files = WeightFiles::open_file(&crate::place::root().join(BLOCKS)).unwrap();
     let mut seen = 0;
     for name in files.names().filter(|name| name.ends_with("bytes")) {
         let (storage, _) = name.split_once('/').unwrap();

@@ -50,7 +50,7 @@ impl Executor {
     /// Starts one and greets it.
     fn greeted() -> Executor {
         let executor = Executor::start();
-        executor.send(Command::Hello { version: PROTOCOL_VERSION });
+        executor.send(Command::Hello { version: PROTOCOL_VERSION, libraries: false });
         assert!(matches!(executor.answer(), Event::Hello { version: PROTOCOL_VERSION, .. }));
         executor
     }
@@ -165,11 +165,11 @@ fn generate(generation: u64, prompt: &str) -> Command {
 #[test]
 fn a_wrong_version_is_refused_with_both_versions() {
     let executor = Executor::start();
-    let failure = executor.failure(Command::Hello { version: PROTOCOL_VERSION + 1 });
+    let [present, next] = [PROTOCOL_VERSION, PROTOCOL_VERSION + 1];
+    let failure = executor.failure(Command::Hello { version: next, libraries: false });
     assert_eq!(failure.kind, FailureKind::WrongVersion);
-    for version in [PROTOCOL_VERSION, PROTOCOL_VERSION + 1] {
-        assert!(failure.message.contains(&version.to_string()), "{failure}");
-    }
+    let versions = [present, next].map(|version| version.to_string());
+    assert!(versions.iter().all(|version| failure.message.contains(version)), "{failure}");
     // It is not greeted by that.
     let failure = executor.failure(Command::Unload);
     assert_eq!(failure.kind, FailureKind::BadRequest);
@@ -196,7 +196,7 @@ fn nothing_is_answered_before_hello() {
         assert_eq!(failure.kind, FailureKind::BadRequest);
         assert!(failure.message.contains("Hello"), "{failure}");
     }
-    executor.send(Command::Hello { version: PROTOCOL_VERSION });
+    executor.send(Command::Hello { version: PROTOCOL_VERSION, libraries: false });
     assert!(matches!(executor.answer(), Event::Hello { .. }));
     executor.load(&plan);
 }

@@ -1,4 +1,4 @@
-//! Golden cases on a simulated GPU: within the tolerances of f32 where products are exact, and within their own where
+//! Golden cases on a simulated GPU, or with `BERTH_TEST_GPU` set on those that are here: within the tolerances of f32 where products are exact, and within their own where
 //! their operands have 16 bits.
 //!
 //! A product of halves rounds each operand once: f16 to 11 bits, bf16 to 8. Rounding errors are independent, so a sum of many
@@ -7,7 +7,7 @@
 
 use crate::compare::mean_deviation;
 use crate::files;
-use crate::golden::{Golden, Tensor};
+use crate::golden::{Case, Golden, Tensor};
 use crate::simulator::Machine;
 use crate::support::Home;
 use crate::{Noise, compare_all, generate};
@@ -26,28 +26,64 @@ struct Tolerances {
 /// Levels by which a value of a picture may differ with halves.
 const LEVELS_APART_MAX: u8 = 2;
 
-/// A home whose programs have one GPU.
-fn home(capability: &str) -> Home {
-    let machine = Machine::new(1).with("capability", capability);
-    let home = Home::new().with(machine.environment());
+/// Whether the GPUs of this machine compute.
+fn is_here() -> bool {
+    std::env::var_os("BERTH_TEST_GPU").is_some()
+}
+
+/// One simulated GPU.
+fn machine(capability: &str) -> Machine {
+    Machine::new(1).with("capability", capability)
+}
+
+/// The machines to try: a real GPU has its own capability.
+fn machines() -> Vec<Machine> {
+    // Before 8.0 all operands are f16.
+    let capabilities: &[&str] = if is_here() { &["8.6"] } else { &["8.6", "7.5"] };
+    capabilities.iter().map(|capability| machine(capability)).collect()
+}
+
+/// How many cases of a model are run: a simulated GPU takes seconds for each.
+fn cases(golden: &Golden) -> &[Case] {
+    if is_here() { &golden.cases } else { &golden.cases[..1] }
+}
+
+/// A home whose programs run on this machine, or on the GPUs that are here.
+fn home(machine: &Machine) -> Home {
+    let home = match is_here() {
+        true => Home::new(),
+        false => Home::new().with(machine.environment()),
+    };
     std::fs::write(home.path("gpu-only.toml"), GPU_ONLY).expect("the home can be written");
     home
 }
 
-/// The first case of a model, exactly.
+/// A model's cases, exactly.
 fn matches_exactly(golden: &Golden) {
-    let home = home("8.6");
-    let case = &golden.cases[0];
-    let dumped = generate(&home, golden, case, Some(("./gpu-only.toml", "cuda")), Noise::Golden);
-    compare_all(&format!("{} on a GPU", golden.name), case, &dumped, Noise::Golden);
+    let home = home(&machine("8.6"));
+    for case in cases(golden) {
+        let profile = Some(("./gpu-only.toml", "cuda"));
+        let dumped = generate(&home, golden, case, profile, Noise::Golden);
+        compare_all(
+            &format!("{}/{} on a GPU", golden.name, case.name),
+            case,
+            &dumped,
+            Noise::Golden,
+        );
+    }
 }
 
-/// The first case of a model, with halves.
-fn is_near(golden: Golden, capability: &str, tolerances: &Tolerances) {
+/// A model's cases, with halves.
+fn is_near(golden: Golden, machine: &Machine, tolerances: &Tolerances) {
     let golden = Golden { exact: false, ..golden };
-    let home = home(capability);
-    let case = &golden.cases[0];
-    let dumped = generate(&home, &golden, case, Some(("./gpu-only.toml", "cuda")), Noise::Golden);
+    let home = home(machine);
+    for case in cases(&golden) {
+        case_is_near(&home, &golden, case, tolerances);
+    }
+}
+
+fn case_is_near(home: &Home, golden: &Golden, case: &Case, tolerances: &Tolerances) {
+    let dumped = generate(home, golden, case, Some(("./gpu-only.toml", "cuda")), Noise::Golden);
     let mut wrong = Vec::new();
     for (name, expected) in case.tensors.iter().filter(|(name, _)| !name.contains(".in.")) {
         let Some(got) = dumped.get(name) else { continue };
@@ -73,7 +109,7 @@ fn is_near(golden: Golden, capability: &str, tolerances: &Tolerances) {
             _ => panic!("{name} is of another type than its golden values"),
         }
     }
-    assert!(wrong.is_empty(), "{} on {capability}: {wrong:#?}", golden.name);
+    assert!(wrong.is_empty(), "{}/{}: {wrong:#?}", golden.name, case.name);
 }
 
 #[test]
@@ -87,17 +123,34 @@ fn f32_on_a_gpu_matches_as_on_the_host() {
 fn halves_on_a_gpu_are_near() {
     // bf16 weights and so bf16 activations; measured: 3.9e-3, 3.7e-3, 2.9e-3.
     let tolerances = Tolerances { text: 1.2e-2, latents: 1.2e-2, picture: 1e-2 };
-    is_near(Golden::fixture("flux_dev"), "8.6", &tolerances);
-    // Before 8.0 all operands are f16.
-    is_near(Golden::fixture("flux_dev"), "7.5", &tolerances);
+    for machine in machines() {
+        is_near(Golden::fixture("flux_dev"), &machine, &tolerances);
+    }
+}
+
+#[test]
+fn halves_by_cublas_are_near() {
+    // All of its products have bf16 operands, as ours; measured: as without it.
+    let fixture = Tolerances { text: 1.2e-2, latents: 1.2e-2, picture: 1e-2 };
+    let demo = Tolerances { text: 5e-3, latents: 3e-2, picture: 5e-3 };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (golden, tolerances) in [(Golden::fixture("flux_dev"), fixture), (Golden::demo(), demo)] {
+        let log = folder.path().join(golden.name);
+        is_near(golden, &machine("8.6").with_cublas().logged(&log), &tolerances);
+        let log = std::fs::read_to_string(log).expect("the log of calls");
+        let done = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+        assert!(done("call cublasLtMatmul device=0 ") > 0, "no product");
+        assert_eq!(done("kernel=linear_half"), 0, "products by our kernels");
+    }
 }
 
 #[test]
 fn the_trained_demo_on_a_gpu_makes_its_pictures() {
     // f16 weights; measured: 1.5e-3, 8.9e-3 in the last of eight steps (2.0e-3 in the first), 1.5e-3.
     let tolerances = Tolerances { text: 5e-3, latents: 3e-2, picture: 5e-3 };
-    is_near(Golden::demo(), "8.6", &tolerances);
-    is_near(Golden::demo(), "7.5", &tolerances);
+    for machine in machines() {
+        is_near(Golden::demo(), &machine, &tolerances);
+    }
 }
 
 #[test]
@@ -105,6 +158,6 @@ fn quantised_weights_on_a_gpu_are_near() {
     // The text encoders are in bf16, the DiT decoded to f16.
     let tolerances = Tolerances { text: 1.2e-2, latents: 1.2e-2, picture: 1e-2 };
     for golden in files::quantised() {
-        is_near(golden, "8.6", &tolerances);
+        is_near(golden, &machine("8.6"), &tolerances);
     }
 }

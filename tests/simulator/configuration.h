@@ -19,7 +19,7 @@
 //   delay=300                 an operation of a stream waits up to so many microseconds, by the seed (default 0)
 //   init=100                  what cuInit answers: 100 no device, 34 a stub, 803 a mismatch, 999 (default 0)
 //   nvml=9                    what nvmlInit answers (default 0)
-//   fail=cuMemAlloc_v2:3:2,…  the third call of the function fails with error 2 (default error 999)
+//   fail=cuMemAlloc_v2:3:2,…  the third call of the function fails with error 2 (default error 999); of cuBLASLt's too
 //   lost=1:40:719             device 1's 40th operation fails, and every call on the device after it, with
 //                             error 719 (default)
 //   log=/path                 the calls, a line each: see `log.h`

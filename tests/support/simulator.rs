@@ -1,4 +1,4 @@
-//! The simulated CUDA driver and NVML in `tests/simulator`: built with g++, once for each content of
+//! The simulated CUDA driver, cuBLASLt and NVML in `tests/simulator`: built with g++, once for each content of
 //! their sources and of the kernels, and configured for the programs under test.
 //!
 //! The two libraries stand in one folder under the names by which programs load them. What a
@@ -42,6 +42,11 @@ impl Simulator {
         self.folder.join("libcuda.so.1")
     }
 
+    /// The folder of cuBLASLt's library.
+    pub fn cublas(&self) -> PathBuf {
+        self.folder.join("cublas")
+    }
+
     /// The library of NVML.
     pub fn nvml(&self) -> PathBuf {
         self.folder.join("libnvidia-ml.so.1")
@@ -57,6 +62,8 @@ impl Simulator {
 #[derive(Clone, Default)]
 pub struct Machine {
     pairs: Vec<(&'static str, String)>,
+    /// Where cuBLASLt is looked for; nowhere: products are formed by our kernels.
+    cublas: Option<PathBuf>,
 }
 
 impl Machine {
@@ -69,6 +76,16 @@ impl Machine {
     pub fn with(mut self, key: &'static str, value: impl ToString) -> Machine {
         self.pairs.push((key, value.to_string()));
         self
+    }
+
+    /// With cuBLASLt.
+    pub fn with_cublas(self) -> Machine {
+        self.with_cublas_in(&Simulator::built().cublas())
+    }
+
+    /// cuBLASLt is looked for in this folder.
+    pub fn with_cublas_in(self, folder: &Path) -> Machine {
+        Machine { cublas: Some(folder.to_owned()), ..self }
     }
 
     /// The calls are written to this file.
@@ -94,6 +111,7 @@ impl Machine {
         vec![
             ("BERTH_SIMULATOR", self.value().into()),
             ("BERTH_CUDA_DRIVER", simulator.driver().into()),
+            ("BERTH_CUDA_PATH", self.cublas.clone().unwrap_or_default().into()),
             ("LD_LIBRARY_PATH", simulator.folder().into()),
         ]
     }

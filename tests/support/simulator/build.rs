@@ -12,6 +12,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::hash::Hasher;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -32,9 +33,10 @@ const KERNEL_FLAGS: [&str; 6] = [
     "-Wno-unused",
 ];
 
-/// The sources of `libcuda.so.1`, beside the kernels.
-const DRIVER: [&str; 10] = [
+/// The sources of `libcuda.so.1` beside the kernels; `libcublasLt.so.12` is another name of it.
+const DRIVER: [&str; 11] = [
     "driver",
+    "cublas",
     "memory",
     "modules",
     "queues",
@@ -102,6 +104,10 @@ pub fn build() -> PathBuf {
         units.iter().zip(&made).filter(|(unit, _)| wanted(unit)).map(|(_, o)| o.clone()).collect()
     };
     link_library("libcuda.so.1", chosen(&DRIVER, true), &exports, &unfinished);
+    // In a folder of its own, since programs find it without being told where only the others are.
+    let cublas = unfinished.join("cublas");
+    fs::create_dir(&cublas).expect("a folder for cuBLASLt");
+    symlink("../libcuda.so.1", cublas.join("libcublasLt.so.12")).expect("a link");
     link_library("libnvidia-ml.so.1", chosen(&NVML, false), &exports, &unfinished);
     link_selftest(chosen(&SELFTEST, false), &unfinished);
     fs::rename(&unfinished, &folder).expect("the finished folder gets its name");

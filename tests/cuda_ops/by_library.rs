@@ -1,0 +1,85 @@
+//! Linear layers whose products are formed by cuBLASLt, against the host's kernels: as `linear`, of what it takes.
+
+use executor::backend::cuda::ops::linear::FEW_ROWS;
+use executor::graph::Activation;
+use protocol::StorageType;
+
+use super::bench::{Bench, Random, assert_same};
+use super::linear::Case;
+
+/// Types that the library multiplies; before capability 8.0 it is not asked for the second.
+const TYPES: [StorageType; 2] = [StorageType::F16, StorageType::BF16];
+
+#[test]
+#[ignore = "needs a GPU with cuBLASLt, or the simulator"]
+fn every_bias_and_every_activation() {
+    use Activation::{GeluErf, GeluTanh, None, QuickGelu, Silu};
+    let bench = Bench::with_library();
+    let mut random = Random::new(61);
+    let biases = [StorageType::F32, StorageType::F16, StorageType::BF16];
+    for storage in TYPES {
+        for activation in [None, Silu, GeluTanh, GeluErf, QuickGelu] {
+            // Windows of columns that begin at any number.
+            for around in [[0, 0], [4, 12], [3, 0]] {
+                let case = Case::new(&mut random, storage, 37, &[24, 16], 21, false);
+                case.ending(activation, around).check(&bench);
+                for bias in biases {
+                    let case = Case::new(&mut random, storage, 37, &[40], 21, false);
+                    let case = case.with_bias(&mut random, bias);
+                    case.ending(activation, around).check(&bench);
+                    // As a model's: not multiplied by anything.
+                    let case = Case::new(&mut random, storage, 12, &[8], 52, false);
+                    let case = case.with_bias(&mut random, bias).unscaled();
+                    case.ending(activation, around).check(&bench);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU with cuBLASLt, or the simulator"]
+fn every_size() {
+    let bench = Bench::with_library();
+    let mut random = Random::new(62);
+    for storage in TYPES {
+        for (rows, depth, columns) in
+            [(FEW_ROWS + 1, 8, 1), (70, 264, 19), (64, 64, 64), (129, 72, 257), (11, 40, 300)]
+        {
+            let case = Case::new(&mut random, storage, rows, &[depth], columns, false);
+            case.with_bias(&mut random, StorageType::BF16).check(&bench);
+        }
+        // More than a grid has blocks for: each takes several.
+        let tall = Case::new(&mut random, storage, 8200, &[8], 1, false);
+        tall.check(&bench);
+        assert_same(&tall.on_gpu(&bench), &tall.on_gpu(&bench), &tall.name());
+    }
+}
+
+/// Few rows, odd depths and exact products are not the library's.
+#[test]
+#[ignore = "needs a GPU with cuBLASLt, or the simulator"]
+fn every_other_is_as_without_it() {
+    let (with, without) = (Bench::with_library(), Bench::new());
+    let mut random = Random::new(63);
+    for storage in [StorageType::F16, StorageType::BF16, StorageType::Q8_0, StorageType::F32] {
+        for (rows, depth, exact) in [(FEW_ROWS, 64, false), (20, 64, true), (20, 36, false)] {
+            let case = Case::new(&mut random, storage, rows, &[depth], 32, exact);
+            assert_same(&case.on_gpu(&with), &case.on_gpu(&without), &case.name());
+        }
+    }
+}
+
+/// What stays right where the library fails at the first time or at the second.
+#[test]
+#[ignore = "needs a GPU with cuBLASLt, or the simulator"]
+fn a_layer_twice() {
+    let bench = Bench::with_library();
+    let mut random = Random::new(64);
+    for storage in [StorageType::BF16, StorageType::F16] {
+        let case = Case::new(&mut random, storage, 20, &[64], 36, false);
+        let case = case.with_bias(&mut random, StorageType::BF16);
+        case.check(&bench);
+        case.check(&bench);
+    }
+}
