@@ -1,0 +1,44 @@
+"""The suites of tests/ that need a GPU, as packed or built, on the GPU that is here."""
+
+import re
+
+import machine
+from results import Failed, Figure
+
+
+def libtest(stand, program, arguments):
+    """Runs tests by libtest's harness: at least one must have run, and none may fail."""
+    command = [stand.need(program), *arguments, "--test-threads", "2"]
+    # Threads of two tests share a GPU; more would wait for each other's memory.
+    ended = stand.command(command, env=stand.environment(), code=None)
+    counts = re.findall(r"(\d+) passed; (\d+) failed", ended.stdout)
+    passed, failed = (sum(int(count[i]) for count in counts) for i in (0, 1))
+    names = re.findall(r"^test (\S+) \.\.\. FAILED$", ended.stdout, re.M)
+    if failed or ended.code != 0:
+        raise Failed(f"{failed} of {passed + failed} failed: {', '.join(names)[:80] or 'see the log'}", "none")
+    if not passed:
+        raise Failed("no test was run")
+    return Figure(f"{passed} tests", "all pass", {"passed": passed})
+
+
+def operations(stand):
+    without = [] if machine.cublaslt() else ["--skip", "by_library::"]
+    return libtest(stand, "cuda_ops", ["--ignored", *without])
+
+
+def plans(stand):
+    # As for placements: cuBLASLt may give parts other last bits than the whole.
+    stand.command([stand.need("cuda_plans")], env={**stand.environment(), "BERTH_CUDA_PATH": ""})
+    return Figure("24 random plans, 5 kinds of edges", "one picture, planned bytes, no race")
+
+
+def parity_exact(stand):
+    return libtest(stand, "parity", ["--exact", "gpu::f32_on_a_gpu_matches_as_on_the_host"])
+
+
+def parity_half(stand):
+    return libtest(stand, "parity", ["--exact", "gpu::halves_on_a_gpu_are_near", "gpu::quantised_weights_on_a_gpu_are_near"])
+
+
+def demo(stand):
+    return libtest(stand, "parity", ["--exact", "gpu::the_trained_demo_on_a_gpu_makes_its_pictures"])
