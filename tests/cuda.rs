@@ -24,7 +24,18 @@ struct Painted {
     document: Value,
 }
 
+/// These GPUs beside a disk that is declared: plans do not follow what the page cache happens to hold.
+const DISK: [&str; 2] = ["--host", "./disk.toml"];
+
 impl Studio {
+    /// A studio with the file that [`DISK`] names.
+    fn with_disk(model: Wide, machine: Machine) -> Studio {
+        let studio = Studio::new(model, machine);
+        let disk = "name = \"disk\"\ndevices = \"detect\"\n[host]\nstorage_bandwidth = \"2GB/s\"\n";
+        std::fs::write(studio.home.path("disk.toml"), disk).expect("a file system with room");
+        studio
+    }
+
     fn new(model: Wide, machine: Machine) -> Studio {
         let home = Home::new();
         model.write(&home.path("model")).expect("a file system with room");
@@ -171,9 +182,11 @@ fn makes_nothing_within_a_step(machine: Machine) -> String {
 
 #[test]
 fn a_plan_does_not_depend_on_cublas_and_its_bytes_are_exact_with_it() {
+    let studio = |machine| Studio::with_disk(Wide::bf16(), machine);
     let place = ["--backend", "all=cuda0", "--params-backend", "dit=cpu", "--vae-tile", "off"];
-    let without = Studio::new(Wide::bf16(), Machine::new(1)).paint(&place);
-    let with = Studio::new(Wide::bf16(), Machine::new(1).with_cublas()).paint(&place);
+    let place = [&place[..], &DISK].concat();
+    let without = studio(Machine::new(1)).paint(&place);
+    let with = studio(Machine::new(1).with_cublas()).paint(&place);
     with.assert_exact(&place);
     assert_eq!(with.document["plan"]["devices"], without.document["plan"]["devices"]);
     assert_eq!(with.document["plan"]["components"], without.document["plan"]["components"]);
@@ -181,7 +194,7 @@ fn a_plan_does_not_depend_on_cublas_and_its_bytes_are_exact_with_it() {
     assert!(with.levels_off(&without) <= 2, "{} levels apart", with.levels_off(&without));
     // Half a run on a library that then fails is a picture too.
     let machine = Machine::new(1).with_cublas().with("fail", "cublasLtMatmul:20:14");
-    let failing = Studio::new(Wide::bf16(), machine).paint(&place);
+    let failing = studio(machine).paint(&place);
     assert_eq!(failing.document["attempts"], 1);
     assert!(failing.levels_off(&without) <= 2, "{} levels apart", failing.levels_off(&without));
 }
@@ -223,9 +236,9 @@ fn devices_tells_of_cublas_where_there_is_a_gpu() {
 #[test]
 fn how_long_each_gpu_worked_is_told_by_its_own_clock() {
     let machine = Machine::new(2).with("memory", "1GiB").with("delay", 300).with("seed", 5);
-    let studio = Studio::new(Wide::bf16(), machine);
+    let studio = Studio::with_disk(Wide::bf16(), machine);
     let split = ["--backend", "all=cuda0,dit=cuda0&cuda1", "--params-backend", "dit=cpu"];
-    let usage = studio.paint(&split).document["usage"].clone();
+    let usage = studio.paint(&[&split[..], &DISK].concat()).document["usage"].clone();
     let busy_ms = |device: &str| {
         let devices = usage["devices"].as_array().unwrap();
         let phases = devices.iter().find(|of| of["id"] == device).unwrap()["phases"].as_array();
@@ -235,9 +248,9 @@ fn how_long_each_gpu_worked_is_told_by_its_own_clock() {
     };
     assert_eq!(busy_ms("host"), [None; 3]);
     let [first, second] = ["cuda0", "cuda1"].map(|device| busy_ms(device).map(Option::unwrap));
-    // The first one holds its weights; the second one streams them, and gets what the first one computed.
-    assert!(first[0] > 0.0 && second.iter().all(|ms| *ms > 0.0), "{usage}");
-    assert_eq!(first[1], 0.0, "{usage}");
+    // Weights are streamed, and the second one gets what the first one computed.
+    assert!(first[0] > 0.0 && second[0] > 0.0, "{usage}");
+    assert!(first[1] + second[1] > 0.0 && second[2] > 0.0, "{usage}");
     // But for what needs no hidden state, one computes while the other waits: with its waits the second one would seem to
     // work for nearly as long as both.
     let steps_ms = 2.0 * usage["measured_ms"]["denoise_step"].as_f64().unwrap();
