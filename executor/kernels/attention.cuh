@@ -5,17 +5,17 @@
 // and of the row 8 below (2 and 3).
 #pragma once
 
-#include "common.cuh"
+#include "element.cuh"
 #include "tiles.cuh"
 
 struct AttentionArgs {
-    // [batch, query_tokens, heads × head_dim] of f32, or [batch, heads, query_rows, row] of f16, as the kernel says.
+    // [batch, query_tokens, heads × head_dim] of f32 or f16, or [batch, heads, query_rows, row] of f16, as the kernel says.
     const void* q;
-    // [batch, key_tokens, heads × head_dim] of f32, or [batch, heads, key_rows, row] of f16.
+    // [batch, key_tokens, heads × head_dim] of f32 or f16, or [batch, heads, key_rows, row] of f16.
     const void* k;
     const void* v;
     const float* bias;  // [heads, query_tokens + key_tokens - 1] by distance, or null
-    float* out;         // [batch, query_tokens, heads × head_dim]
+    void* out;          // [batch, query_tokens, heads × head_dim] of `element`
     uint32_t query_tokens;
     uint32_t key_tokens;
     uint32_t query_rows;
@@ -23,7 +23,9 @@ struct AttentionArgs {
     uint32_t heads;
     uint32_t head_dim;
     uint32_t causal;
-    float scale;  // times log2 e; above 0
+    float scale;       // times log2 e; above 0
+    uint32_t element;  // ELEMENT_F32, or ELEMENT_BF16 from the tensor-core kernels
+    uint32_t padding;
 };
 
 // Less than any score, and finite, so that scores of minus infinity weigh nothing even where there are no others yet.
@@ -149,7 +151,7 @@ __device__ __forceinline__ void rescale(float (&sums)[TILES][4], const float (&f
     }
 }
 
-// Writes two neighbouring features, as far as the head has them.
+// Writes two neighbouring features of a row of the result, as far as the head has them.
 __device__ __forceinline__ void store_pair(float* row, uint32_t feature, uint32_t head_dim, float x, float y) {
     if (head_dim % 2 == 0) {
         // Even numbers of features keep pairs at multiples of 8 bytes.
@@ -158,4 +160,44 @@ __device__ __forceinline__ void store_pair(float* row, uint32_t feature, uint32_
     }
     if (feature < head_dim) row[feature] = x;
     if (feature + 1 < head_dim) row[feature + 1] = y;
+}
+
+// The same of 16 bits each.
+__device__ __forceinline__ void store_pair(uint16_t* row, uint32_t feature, uint32_t head_dim, uint32_t pair) {
+    if (head_dim % 2 == 0) {
+        if (feature < head_dim) *reinterpret_cast<uint32_t*>(row + feature) = pair;
+        return;
+    }
+    if (feature < head_dim) row[feature] = static_cast<uint16_t>(pair);
+    if (feature + 1 < head_dim) row[feature + 1] = static_cast<uint16_t>(pair >> 16);
+}
+
+// Divides sums by the weights of their two rows.
+template <uint32_t TILES>
+__device__ __forceinline__ void divide(float (&sums)[TILES][4], float upper, float lower) {
+#pragma unroll
+    for (uint32_t n = 0; n < TILES; ++n) {
+        sums[n][0] /= upper;
+        sums[n][1] /= upper;
+        sums[n][2] /= lower;
+        sums[n][3] /= lower;
+    }
+}
+
+// Writes this lane's part of its upper or lower row, which begins at element `start` of the result: features `first`, `first + 1`,
+// `first + 8` and so on.
+template <uint32_t TILES>
+__device__ __forceinline__ void store_row(
+    const AttentionArgs& args, uint64_t start, uint32_t first, uint32_t head_dim, const float (&means)[TILES][4], uint32_t lower) {
+    if (args.element == ELEMENT_F32) {
+        float* row = static_cast<float*>(args.out) + start;
+#pragma unroll
+        for (uint32_t n = 0; n < TILES; ++n)
+            store_pair(row, first + n * 8, head_dim, means[n][2 * lower], means[n][2 * lower + 1]);
+        return;
+    }
+    uint16_t* row = static_cast<uint16_t*>(args.out) + start;
+#pragma unroll
+    for (uint32_t n = 0; n < TILES; ++n)
+        store_pair(row, first + n * 8, head_dim, bf16x2_of_f32(means[n][2 * lower], means[n][2 * lower + 1]));
 }

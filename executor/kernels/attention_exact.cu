@@ -17,7 +17,7 @@ constexpr uint32_t STAGE = 2 * DEPTH * 64;    // elements
 constexpr uint32_t WEIGHT_STRIDE = KEYS + 4;  // rows in other banks
 
 // Four neighbouring elements of a row, as far as it has them.
-__device__ __forceinline__ float4 load_four(const float* row, uint32_t at, uint32_t len) {
+__device__ __forceinline__ float4 load_float4(const float* row, uint32_t at, uint32_t len) {
     if (len % 4 == 0) {
         // Rows begin at multiples of 16 bytes then.
         return at < len ? *reinterpret_cast<const float4*>(row + at) : float4{0.0f, 0.0f, 0.0f, 0.0f};
@@ -38,7 +38,7 @@ __device__ __forceinline__ void stage_turned(
 #pragma unroll
     for (uint32_t feature = threadIdx.x / 64 * 4; feature < DEPTH; feature += THREADS / 64 * 4) {
         float4 values = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (first + row < rows) values = load_four(source + (first + row) * stride, from + feature, head_dim);
+        if (first + row < rows) values = load_float4(source + (first + row) * stride, from + feature, head_dim);
         stage[feature * 64 + row] = values.x * factor;
         stage[(feature + 1) * 64 + row] = values.y * factor;
         stage[(feature + 2) * 64 + row] = values.z * factor;
@@ -129,7 +129,7 @@ __device__ __forceinline__ void attend_exact(const AttentionArgs& args) {
             for (uint32_t at = threadIdx.x * 4; at < STAGE; at += THREADS * 4) {
                 const uint32_t key = first + from + at / LEN;
                 float4 values = {0.0f, 0.0f, 0.0f, 0.0f};
-                if (key < args.key_tokens) values = load_four(v + key * stride, at % LEN, args.head_dim);
+                if (key < args.key_tokens) values = load_float4(v + key * stride, at % LEN, args.head_dim);
                 *reinterpret_cast<float4*>(stage + at) = values;
             }
             __syncthreads();
@@ -165,7 +165,7 @@ __device__ __forceinline__ void attend_exact(const AttentionArgs& args) {
         for (uint32_t lanes = 8; lanes > 0; lanes /= 2) total[i] += __shfl_xor_sync(WHOLE_WARP, total[i], lanes);
         const uint32_t query = first_query + y + i;
         if (query >= args.query_tokens) continue;
-        float* out = args.out + queries + query * stride;
+        float* out = static_cast<float*>(args.out) + queries + query * stride;
 #pragma unroll
         for (uint32_t c = 0; c < COLUMNS; ++c) {
             const uint32_t feature = c * 64 + x;

@@ -1,9 +1,11 @@
 // Flash attention on tensor cores for heads of up to 128 features: out = softmax(scale · q · kᵀ + bias) · v.
 //
 // A block takes 64 queries of a head, 16 a warp, whose f16 fragments stay in registers, and goes through the keys 64 at a
-// time. Queries are f32; keys and values come as attention_pack leaves them, in rows of DIM, into two swizzled tiles: while
-// one is multiplied, the other is on its way. Scores, softmax and sums are f32; weights are rounded to f16 for the second
-// product. Powers are of two, with the scale and log2 e as one factor. Grid: [queries / 64, heads, batch], block: 128.
+// time. They and the values come in rows of DIM into two swizzled tiles: while one is multiplied, the other is on its way.
+// attention_half_* takes queries of f32, and keys and values as attention_pack leaves them; attention_half_direct_* takes
+// all three in f16 as they lie, of heads of exactly DIM features. Scores, softmax and sums are f32; weights are rounded to f16
+// for the second product. Powers are of two, with the scale and log2 e as one factor. Grid: [queries / 64, heads, batch],
+// block: 128.
 //
 // Invariant: a query's arithmetic depends on the keys alone, not on the block or row in which it is: tiles that it does not
 // see add exact zeros.
@@ -15,14 +17,55 @@ constexpr uint32_t THREADS = 32 * WARPS;
 constexpr uint32_t QUERIES = 16 * WARPS;
 constexpr uint32_t KEYS = 64;
 
-// Starts to copy KEYS rows of DIM elements into a tile.
+// Keys or values of a head as attention_pack leaves them: whole tiles of rows of DIM.
 template <uint32_t DIM>
-__device__ __forceinline__ void start_tile(uint16_t* tile, const uint16_t* source) {
-    start_copy<KEYS, DIM / 8, THREADS>(tile, source, DIM);
-    copy_async_commit();
-}
+struct PackedRows {
+    const uint16_t* rows;
 
-// The fragments of 16 queries, of which this lane holds rows `row` and `row + 8`.
+    __device__ __forceinline__ PackedRows(const AttentionArgs& args, const void* value, uint32_t) :
+        rows(static_cast<const uint16_t*>(value) + (uint64_t(blockIdx.z) * args.heads + blockIdx.y) * args.key_rows * DIM) {}
+
+    // Starts to copy KEYS rows from row `first` on into a tile.
+    __device__ __forceinline__ void start(uint16_t* tile, uint32_t first) const {
+        start_copy<KEYS, DIM / 8, THREADS>(tile, rows + uint64_t(first) * DIM, DIM);
+        copy_async_commit();
+    }
+};
+
+// Queries, keys or values of a head of DIM features as they lie, rows of all heads below each other.
+template <uint32_t DIM>
+struct DirectRows {
+    static constexpr uint32_t PIECES = DIM / 8;
+    static constexpr uint32_t STEP = THREADS / PIECES;  // rows that are copied together
+    static_assert(KEYS == QUERIES && KEYS % STEP == 0 && STEP % 8 == 0, "a thread's pieces are 8 rows apart");
+
+    const uint8_t* rows;  // this thread's piece of its first one
+    uint32_t stride_bytes;
+    uint32_t tokens;
+
+    __device__ __forceinline__ DirectRows(const AttentionArgs& args, const void* value, uint32_t tokens) :
+        stride_bytes(2 * DIM * args.heads), tokens(tokens) {
+        const uint32_t row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+        const uint64_t first = (uint64_t(blockIdx.z) * tokens + row) * stride_bytes + blockIdx.y * (2 * DIM);
+        rows = static_cast<const uint8_t*>(value) + first + piece * 16;
+    }
+
+    // Starts to copy KEYS rows from row `first` on into a tile; behind the last token they are zeros.
+    __device__ __forceinline__ void start(uint16_t* tile, uint32_t first) const {
+        const uint32_t row = threadIdx.x / PIECES;
+        uint16_t* to = tile + tile_at<PIECES>(row, threadIdx.x % PIECES);
+        const uint8_t* from = rows + uint64_t(first) * stride_bytes;
+        const int32_t left = static_cast<int32_t>(tokens - first - row);  // tokens from this thread's first one on
+#pragma unroll
+        for (uint32_t at = 0; at < KEYS; at += STEP) {
+            copy_async_16(to + at * DIM, from, static_cast<int32_t>(at) < left);
+            from += STEP * stride_bytes;
+        }
+        copy_async_commit();
+    }
+};
+
+// The fragments of 16 queries of f32, of which this lane holds rows `row` and `row + 8`.
 template <uint32_t DIM>
 __device__ __forceinline__ void load_queries(
     uint32_t (&fragments)[DIM / 16][4], const AttentionArgs& args, const float* q, uint32_t row, uint32_t pair) {
@@ -43,24 +86,42 @@ __device__ __forceinline__ void load_queries(
     }
 }
 
+// The same of a tile of f16.
 template <uint32_t DIM>
+__device__ __forceinline__ void load_queries(uint32_t (&fragments)[DIM / 16][4], const uint16_t* tile) {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t query_at = tile_at<DIM / 8>(warp * 16 + lane % 16, lane / 16);
+#pragma unroll
+    for (uint32_t depth = 0; depth < DIM / 16; ++depth) ldmatrix_x4(fragments[depth], tile + (query_at ^ depth * 16));
+}
+
+template <uint32_t DIM, bool DIRECT, class Rows>
 __device__ __forceinline__ void attend(const AttentionArgs& args) {
     constexpr uint32_t PIECES = DIM / 8;
-    __shared__ __align__(16) uint16_t key_tile[KEYS * DIM];
-    __shared__ __align__(16) uint16_t value_tile[KEYS * DIM];
+    // At multiples of a row's bytes, so that addresses keep the order of a row's pieces.
+    __shared__ __align__(2 * DIM) uint16_t key_tile[KEYS * DIM];
+    __shared__ __align__(2 * DIM) uint16_t value_tile[KEYS * DIM];
     const uint32_t lane = threadIdx.x % 32, pair = lane % 4 * 2;
     const uint32_t head = blockIdx.y, batch = blockIdx.z;
     // Where later queries see more keys, their blocks come first.
     const uint32_t block = args.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const uint32_t row = block * QUERIES + threadIdx.x / 32 * 16 + lane / 4;  // this lane's, and row + 8
-    const uint64_t stride = uint64_t(args.heads) * args.head_dim;
-    const uint64_t begin = uint64_t(batch) * args.query_tokens * stride + uint64_t(head) * args.head_dim;
-    const uint64_t packed = (uint64_t(batch) * args.heads + head) * args.key_rows * DIM;
-    const uint16_t* k = static_cast<const uint16_t*>(args.k) + packed;
-    const uint16_t* v = static_cast<const uint16_t*>(args.v) + packed;
+    const uint32_t head_dim = DIRECT ? DIM : args.head_dim;
+    const uint64_t stride = uint64_t(args.heads) * head_dim;
+    const uint64_t begin = uint64_t(batch) * args.query_tokens * stride + uint64_t(head) * head_dim;
+    const Rows keys(args, args.k, args.key_tokens), values(args, args.v, args.key_tokens);
 
     uint32_t queries[DIM / 16][4];
-    load_queries<DIM>(queries, args, static_cast<const float*>(args.q) + begin, row, pair);
+    if constexpr (DIRECT) {
+        // The tile of values is free until that of keys is there.
+        Rows(args, args.q, args.query_tokens).start(value_tile, block * QUERIES);
+        keys.start(key_tile, 0);
+        copy_async_wait<1>();
+        __syncthreads();
+        load_queries<DIM>(queries, value_tile);
+    } else {
+        load_queries<DIM>(queries, args, static_cast<const float*>(args.q) + begin, row, pair);
+    }
     float sums[DIM / 8][4];
 #pragma unroll
     for (uint32_t n = 0; n < DIM / 8; ++n) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
@@ -69,15 +130,15 @@ __device__ __forceinline__ void attend(const AttentionArgs& args) {
 
     // Rows that this lane gives to ldmatrix. Of keys: 0 to 7 and 8 to 15, of each features 0 to 7 and 8 to 15; of values: features
     // 0 to 7 and 8 to 15, of each keys 0 to 7 and 8 to 15.
-    const uint32_t key_at = tile_at<PIECES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    const uint32_t value_at = tile_at<PIECES>(lane % 16, lane / 16);
+    const SharedAddress key_at = shared_address(key_tile) + 2 * tile_at<PIECES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const SharedAddress value_at = shared_address(value_tile) + 2 * tile_at<PIECES>(lane % 16, lane / 16);
     const uint32_t seen = args.causal ? min(args.key_tokens, (block + 1) * QUERIES) : args.key_tokens;
     const uint32_t seen_by_all = args.causal ? block * QUERIES : args.key_tokens;
-    start_tile<DIM>(key_tile, k);
+    if constexpr (!DIRECT) keys.start(key_tile, 0);
     for (uint32_t first = 0; first < seen; first += KEYS) {
         copy_async_wait<0>();
         __syncthreads();
-        start_tile<DIM>(value_tile, v + uint64_t(first) * DIM);
+        values.start(value_tile, first);
         float s[KEYS / 8][4];
 #pragma unroll
         for (uint32_t n = 0; n < KEYS / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
@@ -86,7 +147,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& args) {
 #pragma unroll
             for (uint32_t n = 0; n < KEYS / 8; n += 2) {
                 uint32_t b[4];
-                ldmatrix_x4(b, key_tile + (key_at ^ depth * 16) + n * 8 * DIM);
+                ldmatrix_x4(b, (key_at ^ depth * 32) + n * 16 * DIM);
                 const uint32_t b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
                 mma_f16(s[n], queries[depth], b0);
                 mma_f16(s[n + 1], queries[depth], b1);
@@ -99,7 +160,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& args) {
         rescale(sums, factors);
         copy_async_wait<0>();
         __syncthreads();
-        if (first + KEYS < seen) start_tile<DIM>(key_tile, k + uint64_t(first + KEYS) * DIM);
+        if (first + KEYS < seen) keys.start(key_tile, first + KEYS);
 #pragma unroll
         for (uint32_t depth = 0; depth < KEYS / 16; ++depth) {
             // Two neighbouring tiles of scores are one fragment of weights.
@@ -112,7 +173,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& args) {
 #pragma unroll
             for (uint32_t n = 0; n < DIM / 8; n += 2) {
                 uint32_t b[4];
-                ldmatrix_x4_trans(b, value_tile + (value_at ^ n * 8) + depth * 16 * DIM);
+                ldmatrix_x4_trans(b, (value_at ^ n * 16) + depth * 32 * DIM);
                 const uint32_t b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
                 mma_f16(sums[n], a, b0);
                 mma_f16(sums[n + 1], a, b1);
@@ -121,23 +182,21 @@ __device__ __forceinline__ void attend(const AttentionArgs& args) {
     }
 
     softmax.join_lanes();
+    divide(sums, softmax.weights[0], softmax.weights[1]);
 #pragma unroll
     for (uint32_t i = 0; i < 2; ++i) {
         if (row + 8 * i >= args.query_tokens) continue;
-        float* out = args.out + begin + (row + 8 * i) * stride;
-#pragma unroll
-        for (uint32_t n = 0; n < DIM / 8; ++n) {
-            const uint32_t feature = n * 8 + pair;
-            store_pair(
-                out, feature, args.head_dim, sums[n][2 * i] / softmax.weights[i], sums[n][2 * i + 1] / softmax.weights[i]);
-        }
+        store_row(args, begin + (row + 8 * i) * stride, pair, head_dim, sums, i);
     }
 }
 
 // Blocks of a multiprocessor bound a thread's registers: so many that sums, queries and scores fit without spilling.
 #define ATTENTION_HALF(DIM, BLOCKS)                                                                               \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_half_##DIM(AttentionArgs args) {      \
-        attend<DIM>(args);                                                                                        \
+        attend<DIM, false, PackedRows<DIM>>(args);                                                                \
+    }                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_half_direct_##DIM(AttentionArgs args) { \
+        attend<DIM, true, DirectRows<DIM>>(args);                                                                 \
     }
 
 ATTENTION_HALF(16, 4)

@@ -54,16 +54,17 @@ struct Steps {
 // Adds products of 16 queries and 32 keys over DEPTH features.
 __device__ __forceinline__ void add_scores(float (&s)[4][4], const uint16_t* stage, uint32_t query, uint32_t key) {
     const uint32_t lane = threadIdx.x % 32;
-    const uint32_t query_at = tile_at<PIECES>(query + lane % 16, lane / 16);
-    const uint32_t key_at = tile_at<PIECES>(QUERIES + key + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const SharedAddress query_at = shared_address(stage) + 2 * tile_at<PIECES>(query + lane % 16, lane / 16);
+    const SharedAddress key_at =
+        shared_address(stage) + 2 * tile_at<PIECES>(QUERIES + key + lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (uint32_t depth = 0; depth < DEPTH / 16; ++depth) {
         uint32_t a[4];
-        ldmatrix_x4(a, stage + (query_at ^ depth * 16));
+        ldmatrix_x4(a, query_at ^ depth * 32);
 #pragma unroll
         for (uint32_t n = 0; n < 4; n += 2) {
             uint32_t b[4];
-            ldmatrix_x4(b, stage + (key_at ^ depth * 16) + n * 8 * DEPTH);
+            ldmatrix_x4(b, (key_at ^ depth * 32) + n * 16 * DEPTH);
             const uint32_t b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
             mma_f16(s[n], a, b0);
             mma_f16(s[n + 1], a, b1);
@@ -78,8 +79,7 @@ __device__ __forceinline__ void add_values(
     constexpr uint32_t TILE = Steps<DIM>::VALUE_KEYS * DEPTH;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t weight_at = tile_at<PIECES>(query + lane % 16, lane / 16) ^ key;
-    const uint32_t value_at = tile_at<PIECES>(lane % 16, lane / 16);
-    stage += half * (STAGE / 2);
+    const SharedAddress value_at = shared_address(stage) + half * STAGE + 2 * tile_at<PIECES>(lane % 16, lane / 16);
 #pragma unroll
     for (uint32_t depth = 0; depth < Steps<DIM>::VALUE_KEYS / 16; ++depth) {
         uint32_t a[4];
@@ -87,7 +87,7 @@ __device__ __forceinline__ void add_values(
 #pragma unroll
         for (uint32_t n = 0; n < DIM / 16; n += 2) {
             uint32_t b[4];
-            ldmatrix_x4_trans(b, stage + n / PIECES * TILE + (value_at ^ n % PIECES * 8) + depth * 16 * DEPTH);
+            ldmatrix_x4_trans(b, (value_at ^ n % PIECES * 16) + 2 * (n / PIECES * TILE + depth * 16 * DEPTH));
             const uint32_t b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
             mma_f16(sums[n], a, b0);
             mma_f16(sums[n + 1], a, b1);
@@ -97,7 +97,8 @@ __device__ __forceinline__ void add_values(
 
 template <uint32_t DIM>
 __device__ __forceinline__ void attend_wide(const AttentionArgs& args) {
-    __shared__ __align__(16) uint16_t stages[2][STAGE];
+    // Stages at multiples of the bytes of a tile's row, so that addresses keep the order of a row's pieces.
+    __shared__ __align__(2 * DEPTH) uint16_t stages[2][STAGE];
     __shared__ __align__(16) uint16_t weights[QUERIES * KEYS];
     __shared__ float halves[2][QUERIES];  // of each query, what the warps of a pair have to join
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, pair = lane % 4 * 2;
@@ -166,18 +167,14 @@ __device__ __forceinline__ void attend_wide(const AttentionArgs& args) {
     softmax.join_lanes();
     if (lane % 4 < 2) halves[half][row + lane % 4 * 8] = lane % 4 == 0 ? softmax.weights[0] : softmax.weights[1];
     __syncthreads();
+    divide(sums, halves[0][row] + halves[1][row], halves[0][row + 8] + halves[1][row + 8]);
     const uint64_t stride = uint64_t(args.heads) * args.head_dim;
 #pragma unroll
     for (uint32_t i = 0; i < 2; ++i) {
         const uint32_t token = first_query + row + 8 * i;
         if (token >= args.query_tokens) continue;
-        const float sum = halves[0][row + 8 * i] + halves[1][row + 8 * i];
-        float* out = args.out + (uint64_t(batch) * args.query_tokens + token) * stride + uint64_t(head) * args.head_dim;
-#pragma unroll
-        for (uint32_t n = 0; n < DIM / 16; ++n) {
-            const uint32_t feature = half * (DIM / 2) + n * 8 + pair;
-            store_pair(out, feature, args.head_dim, sums[n][2 * i] / sum, sums[n][2 * i + 1] / sum);
-        }
+        const uint64_t out = (uint64_t(batch) * args.query_tokens + token) * stride + uint64_t(head) * args.head_dim;
+        store_row(args, out, half * (DIM / 2) + pair, args.head_dim, sums, i);
     }
 }
 

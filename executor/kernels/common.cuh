@@ -107,6 +107,15 @@ __device__ inline uint32_t bf16x2_of_f32(float low, float high) {
 #endif
 }
 
+// The largest finite binary16.
+constexpr float F16_MAX = 65504.0f;
+
+// Two numbers as binary16, the first in the lower half; what is too large becomes the largest, with its sign. What is no number
+// becomes the lowest.
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+    return f16x2_of_f32(fminf(fmaxf(low, -F16_MAX), F16_MAX), fminf(fmaxf(high, -F16_MAX), F16_MAX));
+}
+
 // Eight bits with four of exponent, no infinities, all bits set is no number (OCP 8-bit floating point, E4M3).
 __device__ inline float f32_of_e4m3(uint8_t bits) {
     // Read as a binary16 whose fraction begins with the three bits, it lacks the difference of the biases: 15 - 7.

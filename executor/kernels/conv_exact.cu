@@ -2,15 +2,15 @@
 //
 // See conv.cuh for a block's part. The staged input is turned, [CHANNELS, pixels], so that a thread reads its pixels under a
 // tap as neighbours, and weights are [CHANNELS, OUT]. A thread has PIXELS neighbouring pixels of a row and SHARE output
-// channels. While the taps of a chunk are multiplied, the next chunk is read and staged beside it, a part a tap. Grid: [tiles
-// of pixels × tiles of output channels], block: 256.
+// channels. Grid: [tiles of pixels × tiles of output channels], block: 256.
 #include "conv.cuh"
 #include "mma.cuh"
 
 template <uint32_t KERNEL, uint32_t STRIDE, uint32_t OUT>
 struct ExactConv {
+    using Element = float;
     static constexpr uint32_t CHANNELS = STRIDE == 1 ? 16 : 8;
-    using Input = InputTile<KERNEL, STRIDE, CHANNELS>;
+    using Input = InputTile<KERNEL, STRIDE, CHANNELS, false>;
     static constexpr uint32_t SHARE = OUT == 128 ? 8 : OUT / 16 > 0 ? OUT / 16 : 1;
     static constexpr uint32_t GROUPS = OUT / SHARE;                        // of output channels
     static constexpr uint32_t PIXELS = CONV_PIXELS * GROUPS / CONV_THREADS;
@@ -18,17 +18,19 @@ struct ExactConv {
     static constexpr uint32_t PAD = STRIDE == 1 ? 10 : 12;
     static constexpr uint32_t ROW = (Input::PIXELS + 7) / 8 * 8 - 8 + PAD;
     static_assert(ROW >= Input::PIXELS && ROW % 8 == PAD % 8, "rows hold all pixels");
+    static constexpr uint32_t INPUT_ELEMENTS = CHANNELS * ROW;
+    static constexpr uint32_t WEIGHT_ELEMENTS = OUT * CHANNELS;
 
     // Stages a part of the input.
     static __device__ __forceinline__ void stage(
         float* tile, uint32_t part, const typename Input::Part& read, const ConvArgs& args, const ChannelNorm& norm) {
         const uint32_t place = Input::part_place(part);
         if (place >= Input::PIXELS) return;
-        const float values[4] = {read.values.x, read.values.y, read.values.z, read.values.w};
+        const Four values = read.values(args);
         float* to = tile + threadIdx.x % Input::FOURS * 4 * ROW + place;
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
-            float value = values[i];
+            float value = values.at[i];
             if (args.norm) {
                 value = fmaf(value, norm.channels[i].x, norm.channels[i].y);
                 if (args.silu) value = value / (1.0f + expf(-value));
@@ -38,19 +40,16 @@ struct ExactConv {
         }
     }
 
-    // Starts to copy the tile of weights of a chunk and tap; `step` counts both.
-    static __device__ __forceinline__ void start_weights(
-        float* tile, const ConvArgs& args, uint32_t step, uint32_t steps, uint32_t column) {
+    // Starts to copy the tile of weights of a step.
+    static __device__ __forceinline__ void copy_weights(
+        float* tile, const ConvArgs& args, const ConvPlace& place, uint32_t step) {
         const uint32_t rows = args.out_tiles * OUT;
         const float* source =
-            reinterpret_cast<const float*>(args.weights) + uint64_t(step) * CHANNELS * rows + column;
-        if (step < steps) {
+            reinterpret_cast<const float*>(args.weights) + uint64_t(step) * CHANNELS * rows + place.column;
 #pragma unroll
-            for (uint32_t at = threadIdx.x * 4; at < OUT * CHANNELS; at += CONV_THREADS * 4) {
-                copy_async_16(tile + at, source + at / OUT * rows + at % OUT, true);
-            }
+        for (uint32_t at = threadIdx.x * 4; at < WEIGHT_ELEMENTS; at += CONV_THREADS * 4) {
+            copy_async_16(tile + at, source + at / OUT * rows + at % OUT, true);
         }
-        copy_async_commit();
     }
 
     // This thread's output channel `i`, counted from the block's first: of 8, two vectors of four, half a tile apart.
@@ -61,7 +60,8 @@ struct ExactConv {
     // Adds the products of one tap. `place`: of this thread's first pixel under it.
     static __device__ __forceinline__ void multiply(
         float (&sums)[PIXELS][SHARE], const float* input, const float* weights, uint32_t place, uint32_t group) {
-#pragma unroll 4
+        // More channels at once than a thread has registers for, where the staging of a chunk is beside one tap.
+#pragma unroll (KERNEL == 1 ? 2 : 4)
         for (uint32_t channel = 0; channel < CHANNELS; ++channel) {
             float a[PIXELS], b[SHARE];
 #pragma unroll
@@ -106,65 +106,25 @@ struct ExactConv {
                 for (uint32_t k = 0; k < WIDTH; ++k) {
                     if (column + k >= args.out_channels) continue;
                     const float sum = sums[i][j + k] + bias[k];
-                    args.out[begin + k] = args.added ? args.added[begin + k] + sum : sum;
+                    static_cast<float*>(args.out)[begin + k] = args.added ? args.added[begin + k] + sum : sum;
                 }
             }
         }
     }
 
     static __device__ __forceinline__ void convolve(const ConvArgs& args) {
-        __shared__ __align__(16) float inputs[2][CHANNELS * ROW];
-        __shared__ __align__(16) float weights[WEIGHT_STAGES][OUT * CHANNELS];
         const uint32_t group = threadIdx.x % GROUPS, pixel = threadIdx.x / GROUPS * PIXELS;
         const ConvPlace place(args, Input::OUT_HEIGHT, Input::OUT_WIDTH, OUT);
-        const uint32_t chunks = (args.in_channels + CHANNELS - 1) / CHANNELS, steps = chunks * Input::TAPS;
-        const uint32_t four = threadIdx.x % Input::FOURS * 4;
         const uint32_t at = Input::place_of(pixel);
-
         float sums[PIXELS][SHARE];
 #pragma unroll
         for (uint32_t i = 0; i < PIXELS; ++i) {
 #pragma unroll
             for (uint32_t j = 0; j < SHARE; ++j) sums[i][j] = 0.0f;
         }
-        start_weights(weights[0], args, 0, steps, place.column);
-        start_weights(weights[1], args, 1, steps, place.column);
-        {
-            const ChannelNorm norm(args, place.image, four);
-#pragma unroll 2
-            for (uint32_t part = 0; part < Input::PARTS; ++part) {
-                stage(inputs[0], part, Input::read(args, place, part, 0), args, norm);
-            }
-        }
-        uint32_t step = 0, slot = 0;
-        for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-            const bool more = chunk + 1 < chunks;
-            const uint32_t next = (chunk + 1) * CHANNELS;
-            const ChannelNorm norm(args, place.image, next + four);
-#pragma unroll 1
-            for (uint32_t tap = 0; tap < Input::TAPS; ++tap, ++step) {
-                copy_async_wait<WEIGHT_STAGES - 2>();
-                __syncthreads();
-                const uint32_t free = slot == 0 ? WEIGHT_STAGES - 1 : slot - 1;
-                start_weights(weights[free], args, step + WEIGHT_STAGES - 1, steps, place.column);
-                const bool staging = more && tap * Input::TAP_PARTS < Input::PARTS;
-                typename Input::Part parts[Input::TAP_PARTS];
-                if (staging) {
-#pragma unroll
-                    for (uint32_t i = 0; i < Input::TAP_PARTS; ++i) {
-                        parts[i] = Input::read(args, place, tap * Input::TAP_PARTS + i, next);
-                    }
-                }
-                multiply(sums, inputs[chunk % 2], weights[slot], at + Input::offset_of(tap), group);
-                if (staging) {
-#pragma unroll
-                    for (uint32_t i = 0; i < Input::TAP_PARTS; ++i) {
-                        stage(inputs[(chunk + 1) % 2], tap * Input::TAP_PARTS + i, parts[i], args, norm);
-                    }
-                }
-                slot = slot + 1 == WEIGHT_STAGES ? 0 : slot + 1;
-            }
-        }
+        for_each_tap<ExactConv>(args, place, [&](const float* input, const float* weights, uint32_t tap) {
+            multiply(sums, input, weights, at + Input::offset_of(tap), group);
+        });
         finish(sums, args, place, pixel, group);
     }
 };

@@ -1,8 +1,9 @@
-// Convolution on tensor cores: out = conv(norm(input), weights) + bias (+ added), operands in f16, sums in f32.
+// Convolution on tensor cores: out = conv(norm(input), weights) + bias (+ added), operands in f16, sums in f32. What is
+// read and what is written is f32 or has 16 bits.
 //
 // See conv.cuh for a block's part. A row of the staged input is a pixel's CHANNELS in f16, so that a tap's operand is rows at
-// another offset, which ldmatrix takes as they are. While the taps of a chunk are multiplied, the next chunk is read, brought
-// to f16 and staged beside it, a part a tap. Warps share the block's pixels and, where it has 128 output channels, these too.
+// another offset, which ldmatrix takes as they are. Warps share the block's pixels and, where it has 128 output channels,
+// these too.
 // Grid: [tiles of pixels × tiles of output channels], block: 256.
 #include "conv.cuh"
 
@@ -16,39 +17,41 @@ struct WarpShare {
 
 template <uint32_t KERNEL, uint32_t STRIDE, uint32_t OUT>
 struct HalfConv {
+    using Element = uint16_t;
     static constexpr uint32_t CHANNELS = STRIDE == 1 ? 32 : 16;
     static constexpr uint32_t PIECES = CHANNELS / 8;
-    using Input = InputTile<KERNEL, STRIDE, CHANNELS>;
+    using Input = InputTile<KERNEL, STRIDE, CHANNELS, true>;
     using Share = WarpShare<OUT>;
+    static constexpr uint32_t INPUT_ELEMENTS = Input::PIXELS * CHANNELS;
+    static constexpr uint32_t WEIGHT_ELEMENTS = OUT * CHANNELS;
 
     // Stages a part of the input.
     static __device__ __forceinline__ void stage(
         uint16_t* tile, uint32_t part, const typename Input::Part& read, const ConvArgs& args, const ChannelNorm& norm) {
         const uint32_t place = Input::part_place(part);
         if (place >= Input::PIXELS) return;
-        float values[4] = {read.values.x, read.values.y, read.values.z, read.values.w};
+        Four values = read.values(args);
         if (args.norm) {
 #pragma unroll
             for (uint32_t i = 0; i < 4; ++i) {
-                values[i] = fmaf(values[i], norm.channels[i].x, norm.channels[i].y);
-                if (args.silu) values[i] = values[i] * reciprocal_fast(1.0f + exp2_fast(-LOG2_E * values[i]));
-                if (!read.inside) values[i] = 0.0f;
+                values.at[i] = fmaf(values.at[i], norm.channels[i].x, norm.channels[i].y);
+                if (args.silu) values.at[i] = values.at[i] * reciprocal_fast(1.0f + exp2_fast(-LOG2_E * values.at[i]));
+                if (!read.inside) values.at[i] = 0.0f;
             }
         }
         const uint32_t four = threadIdx.x % Input::FOURS;
-        const uint2 packed = {pack_f16(values[0], values[1]), pack_f16(values[2], values[3])};
+        const uint2 packed = {pack_f16(values.at[0], values.at[1]), pack_f16(values.at[2], values.at[3])};
         const uint32_t piece = swizzled<PIECES>(place, four / 2);
         *reinterpret_cast<uint2*>(tile + place * CHANNELS + piece * 8 + four % 2 * 4) = packed;
     }
 
-    // Starts to copy the tile of weights of a chunk and tap; `step` counts both.
-    static __device__ __forceinline__ void start_weights(
-        uint16_t* tile, const ConvArgs& args, uint32_t step, uint32_t steps, uint32_t column) {
+    // Starts to copy the tile of weights of a step.
+    static __device__ __forceinline__ void copy_weights(
+        uint16_t* tile, const ConvArgs& args, const ConvPlace& place, uint32_t step) {
         const uint32_t rows = args.out_tiles * OUT;
         const uint16_t* source =
-            reinterpret_cast<const uint16_t*>(args.weights) + (uint64_t(step) * rows + column) * CHANNELS;
-        if (step < steps) start_copy<OUT, PIECES, CONV_THREADS>(tile, source, CHANNELS);
-        copy_async_commit();
+            reinterpret_cast<const uint16_t*>(args.weights) + (uint64_t(step) * rows + place.column) * CHANNELS;
+        start_copy<OUT, PIECES, CONV_THREADS>(tile, source, CHANNELS);
     }
 
     // Adds the products of one tap. `pixels`: the places of this lane's rows under it.
@@ -87,6 +90,29 @@ struct HalfConv {
         }
     }
 
+    // Writes results of two channels beside each other, or of the first alone.
+    static __device__ __forceinline__ void write(const ConvArgs& args, uint64_t begin, float2 sum, bool both) {
+        const bool whole = args.out_channels % 2 == 0;
+        if (args.out_kind == ELEMENT_F32) {
+            float* out = static_cast<float*>(args.out) + begin;
+            if (whole) {
+                *reinterpret_cast<float2*>(out) = sum;
+            } else {
+                out[0] = sum.x;
+                if (both) out[1] = sum.y;
+            }
+            return;
+        }
+        uint16_t* out = static_cast<uint16_t*>(args.out) + begin;
+        const uint32_t pair = pair_of(args.out_kind, sum.x, sum.y);
+        if (whole) {
+            *reinterpret_cast<uint32_t*>(out) = pair;
+        } else {
+            out[0] = uint16_t(pair);
+            if (both) out[1] = uint16_t(pair >> 16);
+        }
+    }
+
     // Adds bias and what is added, and writes.
     static __device__ __forceinline__ void finish(
         const float (&sums)[Share::ROWS][Share::COLUMNS][4], const ConvArgs& args, const ConvPlace& place, uint32_t pixel,
@@ -107,31 +133,24 @@ struct HalfConv {
                     if (!find_pixel(args, place, at / Input::OUT_WIDTH, at % Input::OUT_WIDTH, begin)) continue;
                     float2 sum = {sums[m][n][2 * i] + bias[0], sums[m][n][2 * i + 1] + bias[1]};
                     begin += first;
-                    if (args.out_channels % 2 == 0) {
-                        if (args.added) {
-                            const float2 before = *reinterpret_cast<const float2*>(args.added + begin);
-                            sum = float2{before.x + sum.x, before.y + sum.y};
-                        }
-                        *reinterpret_cast<float2*>(args.out + begin) = sum;
-                        continue;
+                    if (args.added && args.out_channels % 2 == 0) {
+                        const float2 before = *reinterpret_cast<const float2*>(args.added + begin);
+                        sum = float2{before.x + sum.x, before.y + sum.y};
+                    } else if (args.added) {
+                        sum.x += args.added[begin];
+                        if (both) sum.y += args.added[begin + 1];
                     }
-                    args.out[begin] = args.added ? args.added[begin] + sum.x : sum.x;
-                    if (both) args.out[begin + 1] = args.added ? args.added[begin + 1] + sum.y : sum.y;
+                    write(args, begin, sum, both);
                 }
             }
         }
     }
 
     static __device__ __forceinline__ void convolve(const ConvArgs& args) {
-        __shared__ __align__(16) uint16_t inputs[2][Input::PIXELS * CHANNELS];
-        __shared__ __align__(16) uint16_t weights[WEIGHT_STAGES][OUT * CHANNELS];
         const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const uint32_t pixel = warp / Share::WARPS_OUT * Share::ROWS * 16;      // this warp's first
         const uint32_t column = warp % Share::WARPS_OUT * Share::COLUMNS * 8;
         const ConvPlace place(args, Input::OUT_HEIGHT, Input::OUT_WIDTH, OUT);
-        const uint32_t chunks = (args.in_channels + CHANNELS - 1) / CHANNELS, steps = chunks * Input::TAPS;
-        const uint32_t four = threadIdx.x % Input::FOURS * 4;
-
         float sums[Share::ROWS][Share::COLUMNS][4];
         uint32_t places[Share::ROWS];
 #pragma unroll
@@ -140,48 +159,12 @@ struct HalfConv {
 #pragma unroll
             for (uint32_t n = 0; n < Share::COLUMNS; ++n) sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0.0f;
         }
-
-        start_weights(weights[0], args, 0, steps, place.column);
-        start_weights(weights[1], args, 1, steps, place.column);
-        {
-            const ChannelNorm norm(args, place.image, four);
-#pragma unroll 2
-            for (uint32_t part = 0; part < Input::PARTS; ++part) {
-                stage(inputs[0], part, Input::read(args, place, part, 0), args, norm);
-            }
-        }
-        uint32_t step = 0, slot = 0;
-        for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-            const bool more = chunk + 1 < chunks;
-            const uint32_t next = (chunk + 1) * CHANNELS;
-            const ChannelNorm norm(args, place.image, next + four);
-#pragma unroll 1
-            for (uint32_t tap = 0; tap < Input::TAPS; ++tap, ++step) {
-                copy_async_wait<WEIGHT_STAGES - 2>();
-                __syncthreads();
-                const uint32_t free = slot == 0 ? WEIGHT_STAGES - 1 : slot - 1;
-                start_weights(weights[free], args, step + WEIGHT_STAGES - 1, steps, place.column);
-                const bool staging = more && tap * Input::TAP_PARTS < Input::PARTS;
-                typename Input::Part parts[Input::TAP_PARTS];
-                if (staging) {
+        for_each_tap<HalfConv>(args, place, [&](const uint16_t* input, const uint16_t* weights, uint32_t tap) {
+            uint32_t pixels[Share::ROWS];
 #pragma unroll
-                    for (uint32_t i = 0; i < Input::TAP_PARTS; ++i) {
-                        parts[i] = Input::read(args, place, tap * Input::TAP_PARTS + i, next);
-                    }
-                }
-                uint32_t pixels[Share::ROWS];
-#pragma unroll
-                for (uint32_t m = 0; m < Share::ROWS; ++m) pixels[m] = places[m] + Input::offset_of(tap);
-                multiply(sums, inputs[chunk % 2], weights[slot], pixels, column);
-                if (staging) {
-#pragma unroll
-                    for (uint32_t i = 0; i < Input::TAP_PARTS; ++i) {
-                        stage(inputs[(chunk + 1) % 2], tap * Input::TAP_PARTS + i, parts[i], args, norm);
-                    }
-                }
-                slot = slot + 1 == WEIGHT_STAGES ? 0 : slot + 1;
-            }
-        }
+            for (uint32_t m = 0; m < Share::ROWS; ++m) pixels[m] = places[m] + Input::offset_of(tap);
+            multiply(sums, input, weights, pixels, column);
+        });
         finish(sums, args, place, pixel, column);
     }
 };

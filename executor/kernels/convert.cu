@@ -1,4 +1,5 @@
-// Rows of f32 as 16-bit floats for tensor cores: several inputs, thought concatenated along features, become one matrix.
+// Rows of f32 as 16-bit floats for tensor cores: several inputs, thought concatenated along features, become one matrix. And the
+// factors of rows that are bf16 already.
 //
 // inputs: up to four of `[rows, features of each]`; out: `[rows, stride]`, zeros beyond the features. stride: a multiple of
 // eight, so that rows begin at multiples of 16 bytes. Block as in rows.cuh, `blockIdx.x` counts blocks of rows.
@@ -105,3 +106,46 @@ extern "C" __global__ void convert_bf16(ConvertArgs args) {
         store_pairs(out, first, bf16x2_of_f32(x.at[0], x.at[1]), bf16x2_of_f32(x.at[2], x.at[3]));
     });
 }
+
+#if !defined(__CUDACC_RTC__) || __CUDA_ARCH__ < 800
+
+struct FactorsArgs {
+    // [rows]: what a row's products have to be multiplied by, once its numbers were divided by it.
+    float* factors;
+    // [rows, features of each], of bf16
+    const uint16_t* inputs[CONVERT_INPUTS];
+    // Of each input, multiples of eight; those that are not there have none.
+    uint32_t features[CONVERT_INPUTS];
+    uint32_t rows;
+    uint32_t padding;
+};
+
+// The larger magnitude of each of two pairs of bf16, whose bits without the sign are in their order.
+__device__ inline uint32_t larger_of_pairs(uint32_t left, uint32_t right) {
+    const uint32_t low = max(left & 0x7fff, right & 0x7fff);
+    return low | max(left & 0x7fff0000, right & 0x7fff0000);
+}
+
+// The factors that convert_f16 would give rows of several inputs; for capability 7.5, which multiplies bf16 as f16.
+extern "C" __global__ void factors_bf16(FactorsArgs args) {
+    __shared__ float partial[BLOCK_MAX / WARP];
+    constexpr uint32_t EIGHT = 8;
+    const uint32_t index = row_of_thread();
+    if (index >= args.rows) return;
+    uint32_t pair = 0;
+#pragma unroll
+    for (int input = 0; input < CONVERT_INPUTS; input++) {
+        const uint32_t features = args.features[input];
+        const uint16_t* row = args.inputs[input] + static_cast<int64_t>(index) * features;
+#pragma unroll 4
+        for (uint32_t first = threadIdx.x * EIGHT; first < features; first += blockDim.x * EIGHT) {
+            const uint4 eight = *reinterpret_cast<const uint4*>(row + first);
+            pair = larger_of_pairs(pair, larger_of_pairs(larger_of_pairs(eight.x, eight.y), larger_of_pairs(eight.z, eight.w)));
+        }
+    }
+    const float largest = fmaxf(f32_of_bf16(static_cast<uint16_t>(pair)), f32_of_bf16(static_cast<uint16_t>(pair >> 16)));
+    const float factor = factor_of(row_max(largest, partial));
+    if (threadIdx.x == 0) args.factors[index] = 1.0f / factor;
+}
+
+#endif

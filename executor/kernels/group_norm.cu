@@ -3,12 +3,14 @@
 //
 // Three passes. `group_norm_spread` reads a picture in chunks of pixels, each a block or a row of such, and leaves for each column
 // of channels its mean and the sum of the squares of the distances from it. `group_norm_moments` joins those of a group, in order.
-// `group_norm_apply` normalises, and may write where it reads; a convolution that normalises its input needs only the first two.
+// `group_norm_apply` normalises, and may write where it reads; a convolution that normalises its input needs only the first two,
+// and its input may have 16 bits.
 //
 // A column is four neighbouring channels where that divides a group's number, else one. Nothing is subtracted that is larger than
 // the spread of the numbers: a mean far from zero costs no precision.
 
 #include "activation.cuh"
+#include "short.cuh"
 #include "vector.cuh"
 
 // Pixels that a thread reads at once.
@@ -35,12 +37,25 @@ __device__ inline Spread joined(const Spread& a, const Spread& b) {
 template <int WIDTH>
 struct Column {
     float at[WIDTH];
-    __device__ static Column load(const float* from) {
-        if constexpr (WIDTH == 4) {
-            const float4 all = *reinterpret_cast<const float4*>(from);
-            return Column{{all.x, all.y, all.z, all.w}};
+    // From element `at` of a value.
+    template <ElementKind KIND>
+    __device__ static Column load(const void* value, int64_t at) {
+        if constexpr (KIND == ELEMENT_F32) {
+            const float* from = static_cast<const float*>(value) + at;
+            if constexpr (WIDTH == 4) {
+                const float4 all = *reinterpret_cast<const float4*>(from);
+                return Column{{all.x, all.y, all.z, all.w}};
+            } else {
+                return Column{{*from}};
+            }
         } else {
-            return Column{{*from}};
+            const uint16_t* from = static_cast<const uint16_t*>(value) + at;
+            if constexpr (WIDTH == 4) {
+                const Four all = four_of(KIND, *reinterpret_cast<const uint2*>(from));
+                return Column{{all.at[0], all.at[1], all.at[2], all.at[3]}};
+            } else {
+                return Column{{four_of(KIND, make_uint2(*from, 0)).at[0]}};
+            }
         }
     }
     __device__ void store(float* to) const {
@@ -53,13 +68,15 @@ struct Column {
 };
 
 struct GroupSpreadArgs {
-    const float* x;
+    const void* x;  // of kind
     // [batch, chunks, columns]: mean and squares
     float2* partials;
     uint32_t pixels;
     uint32_t channels;
     uint32_t chunk_pixels;
     uint32_t columns;
+    uint32_t kind;  // ElementKind
+    uint32_t padding;
 };
 
 template <int WIDTH>
@@ -82,9 +99,9 @@ __device__ inline Spread spread_of_lump(const Column<WIDTH> (&lump)[LUMP], int p
     return Spread{count, mean, squares};
 }
 
-// A thread's column over its pixels of the chunk.
-template <int WIDTH>
-__device__ inline Spread spread_of_thread(const GroupSpreadArgs& args, const float* column, uint32_t first, uint32_t last) {
+// A thread's column, which begins at element `column`, over its pixels of the chunk.
+template <int WIDTH, ElementKind KIND>
+__device__ inline Spread spread_of_column(const GroupSpreadArgs& args, int64_t column, uint32_t first, uint32_t last) {
     Spread all = {};
     for (uint32_t pixel = first; pixel < last; pixel += LUMP * blockDim.y) {
         Column<WIDTH> lump[LUMP] = {};
@@ -93,13 +110,20 @@ __device__ inline Spread spread_of_thread(const GroupSpreadArgs& args, const flo
         for (int i = 0; i < LUMP; i++) {
             const uint32_t at = pixel + i * blockDim.y;
             if (at < last) {
-                lump[i] = Column<WIDTH>::load(column + static_cast<int64_t>(at) * args.channels);
+                lump[i] = Column<WIDTH>::template load<KIND>(args.x, column + static_cast<int64_t>(at) * args.channels);
                 count++;
             }
         }
         all = joined(all, spread_of_lump(lump, count));
     }
     return all;
+}
+
+template <int WIDTH>
+__device__ inline Spread spread_of_thread(const GroupSpreadArgs& args, int64_t column, uint32_t first, uint32_t last) {
+    if (args.kind == ELEMENT_F16) return spread_of_column<WIDTH, ELEMENT_F16>(args, column, first, last);
+    if (args.kind == ELEMENT_BF16) return spread_of_column<WIDTH, ELEMENT_BF16>(args, column, first, last);
+    return spread_of_column<WIDTH, ELEMENT_F32>(args, column, first, last);
 }
 
 // Grid `[chunks, columns in blocks, batch]`.
@@ -112,7 +136,7 @@ extern "C" __global__ void group_norm_spread(GroupSpreadArgs args) {
     Spread spread = {};
     if (column < args.columns) {
         const int64_t picture = static_cast<int64_t>(blockIdx.z) * args.pixels * args.channels;
-        const float* from = args.x + picture + column * width;
+        const int64_t from = picture + column * width;
         const uint32_t first = start + threadIdx.y;
         spread = width == 4 ? spread_of_thread<4>(args, from, first, last) : spread_of_thread<1>(args, from, first, last);
     }
@@ -224,7 +248,7 @@ __device__ inline void apply_to_column(const GroupApplyArgs& args, uint32_t colu
 #pragma unroll
         for (int i = 0; i < APPLY_LUMP; i++) {
             const int64_t at = pixel + i * blockDim.y;
-            if (at < last) lump[i] = Column<WIDTH>::load(args.x + picture + at * args.channels + channel);
+            if (at < last) lump[i] = Column<WIDTH>::template load<ELEMENT_F32>(args.x, picture + at * args.channels + channel);
         }
 #pragma unroll
         for (int i = 0; i < APPLY_LUMP; i++) {

@@ -20,69 +20,129 @@ __device__ inline int chunk_at(int row, int chunk) {
     return row * DEPTH + (chunk ^ (row / 2 % 4)) * CHUNK;
 }
 
+// Tiles begin at multiples of a row's bytes, so that the address of chunk c ^ 2 is that of c with one other bit.
+#define TILES_ALIGNED __align__(2 * DEPTH)
+
+// Inputs of a layer, at most.
+constexpr int HALF_INPUTS = 4;
+
 // The argument of each of these kernels.
 struct LinearHalfArgs {
     LinearOut to;
-    const uint16_t* x;     // [rows, x_stride]; what follows the depth is zero
-    const float* factors;  // [rows], or null
-    const uint8_t* w;      // [columns, depth]
-    int64_t x_stride;      // elements; a multiple of 8, as x begins at a multiple of 16 bytes
-    int64_t row_bytes;     // of a row of w
+    const uint16_t* x[HALF_INPUTS];  // [rows, features] each, thought beside each other
+    const float* factors;            // [rows], or null
+    const uint8_t* w;                // [columns, depth]
+    int64_t row_bytes;               // of a row of w
+    // Of each input, multiples of 8, as inputs begin at multiples of 16 bytes. Beyond the depth x is zero.
+    int32_t features[HALF_INPUTS];
+    // Where each input but the first begins, in features of all; the largest number where there are fewer.
+    int32_t begins[HALF_INPUTS - 1];
     int32_t depth;
-    int32_t padding;
 };
 
 // Whether copies from global to shared memory pass no register.
 #if !defined(__CUDACC_RTC__) || __CUDA_ARCH__ >= 800
-#define COPIES_ARE_ASYNCHRONOUS 1
+constexpr bool COPIES_ARE_ASYNCHRONOUS = true;
 #else
-#define COPIES_ARE_ASYNCHRONOUS 0
+constexpr bool COPIES_ARE_ASYNCHRONOUS = false;
 #endif
+
+// Which chunk of its rows a thread copies into each tile.
+__device__ inline int own_chunk() {
+    return static_cast<int>(threadIdx.x) % ROW_CHUNKS;
+}
 
 // Rows of a matrix [count, stride] of 16-bit numbers as tiles of ROWS, copied by THREADS threads. Rows past the end are the last
 // one again: what they give is never stored.
-template <int ROWS, int THREADS>
+template <int ROWS, int THREADS, bool ASYNCHRONOUS = COPIES_ARE_ASYNCHRONOUS>
 struct HalfRows {
     static constexpr int COPIES = ROWS * ROW_CHUNKS / THREADS;
+    static constexpr int STEP = THREADS / ROW_CHUNKS;  // rows from a thread's copy to its next one
     static_assert(COPIES * THREADS == ROWS * ROW_CHUNKS, "each thread copies as many chunks");
-    const uint16_t* from[COPIES];
-#if !COPIES_ARE_ASYNCHRONOUS
-    uint4 held[COPIES];
-#endif
-
-    __device__ HalfRows(const uint16_t* matrix, int64_t stride, int first, int count) {
-#pragma unroll
-        for (int i = 0; i < COPIES; i++) {
-            const int row = min(first + row_of(i), count - 1);
-            from[i] = matrix + row * stride + threadIdx.x % ROW_CHUNKS * CHUNK;
-        }
-    }
+    static_assert(STEP % 8 == 0, "a thread's copies lie in the same order in their rows");
+    const uint16_t* from;    // the row of the first copy
+    int32_t further[COPIES];  // of the others: elements from there on
+    uint4 held[ASYNCHRONOUS ? 1 : COPIES];
 
     // The row of a tile whose chunk is this thread's copy `i`.
     static __device__ int row_of(int i) { return (static_cast<int>(threadIdx.x) + i * THREADS) / ROW_CHUNKS; }
 
-    // Starts to copy what is at `depth`; chunks from `end` on are zeros.
-    __device__ void start(uint16_t* tile, int depth, int end) {
-        const bool valid = depth + static_cast<int>(threadIdx.x) % ROW_CHUNKS * CHUNK < end;
+    // Where this thread's copy `i` lies in a tile.
+    static __device__ uint16_t* place_of(uint16_t* tile, int i) {
+        return tile + chunk_at(row_of(0), own_chunk()) + i * (STEP * DEPTH);
+    }
+
+    // Turns to rows of a matrix from `first` on.
+    __device__ void turn_to(const uint16_t* matrix, int32_t stride, int first, int count) {
+        const int start = min(first + row_of(0), count - 1);
+        from = matrix + static_cast<int64_t>(start) * stride + own_chunk() * CHUNK;
+#pragma unroll
+        for (int i = 0; i < COPIES; i++) further[i] = (min(first + row_of(i), count - 1) - start) * stride;
+    }
+
+    // Starts to copy what is at `depth`; where there is no chunk nothing is read, and zeros are written.
+    __device__ void start(uint16_t* tile, int depth, bool valid) {
 #pragma unroll
         for (int i = 0; i < COPIES; i++) {
-            const uint16_t* source = valid ? from[i] + depth : from[i];
-#if COPIES_ARE_ASYNCHRONOUS
-            copy_async_16(tile + chunk_at(row_of(i), threadIdx.x % ROW_CHUNKS), source, valid);
-#else
-            held[i] = valid ? *reinterpret_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
-#endif
+            const uint16_t* source = from + (further[i] + (valid ? depth : 0));
+            if constexpr (ASYNCHRONOUS) {
+                copy_async_16(place_of(tile, i), source, valid);
+            } else {
+                held[i] = valid ? *reinterpret_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
+            }
         }
         copy_async_commit();
     }
 
-    // What is left to do of the last copies once there is time, before they are waited for.
-    __device__ void finish(uint16_t* tile) const {
-#if !COPIES_ARE_ASYNCHRONOUS
+    // What is left to do of the last copies once there is time, before they are waited for: `change(eight numbers, row of the
+    // tile)` is what is stored.
+    template <class Change>
+    __device__ void finish(uint16_t* tile, Change change) const {
+        if constexpr (!ASYNCHRONOUS) {
 #pragma unroll
-        for (int i = 0; i < COPIES; i++)
-            *reinterpret_cast<uint4*>(tile + chunk_at(row_of(i), threadIdx.x % ROW_CHUNKS)) = held[i];
-#endif
+            for (int i = 0; i < COPIES; i++)
+                *reinterpret_cast<uint4*>(place_of(tile, i)) = change(held[i], row_of(i));
+        }
+    }
+};
+
+// The same of all inputs, of which there are up to INPUTS, thought beside each other.
+template <int ROWS, int THREADS, int INPUTS, bool ASYNCHRONOUS = COPIES_ARE_ASYNCHRONOUS>
+struct JoinedRows {
+    const LinearHalfArgs& args;
+    const int first;
+    HalfRows<ROWS, THREADS, ASYNCHRONOUS> rows;  // of the input that has this thread's chunk
+
+    __device__ JoinedRows(const LinearHalfArgs& args, int first) : args(args), first(first) {
+        rows.turn_to(args.x[0], args.features[0], first, args.to.rows);
+    }
+
+    // Starts to copy what is at `depth`: zero the first time, then as much again as before or a tile further.
+    __device__ void start(uint16_t* tile, int depth) {
+        const int at = depth + own_chunk() * CHUNK;
+        bool turns = false;
+#pragma unroll
+        for (int input = 1; input < INPUTS; input++) {
+            // Whether it began within what this thread has moved by.
+            turns |= static_cast<uint32_t>(at - args.begins[input - 1]) < DEPTH;
+        }
+        if (turns) turn_to(at);
+        rows.start(tile, depth, at < args.depth);
+    }
+
+    __device__ void turn_to(int at) {
+        const uint16_t* matrix = args.x[0];
+        int features = args.features[0];
+        int begin = 0;
+#pragma unroll
+        for (int input = 1; input < INPUTS; input++) {
+            if (at >= args.begins[input - 1]) {
+                matrix = args.x[input];
+                features = args.features[input];
+                begin = args.begins[input - 1];
+            }
+        }
+        rows.turn_to(matrix - begin, features, first, args.to.rows);
     }
 };
 
@@ -104,34 +164,31 @@ struct WarpSums {
     template <bool BF16_NUMBERS>
     __device__ void add(const uint16_t* a, int row, const uint16_t* b, int column) {
         const int lane = threadIdx.x % WARP;
-        const uint16_t* a_row = a + (row + lane % 16) * DEPTH;
-        const uint16_t* b_row = b + (column + lane / 16 * 8 + lane % 8) * DEPTH;
-        const int swizzle = lane / 2 % 4;
+        const SharedAddress a_at = shared_address(a) + 2 * chunk_at(row + lane % 16, lane / 16);
+        const SharedAddress b_at = shared_address(b) + 2 * chunk_at(column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int a_chunk = ((2 * half + lane / 16) ^ swizzle) * CHUNK;
-            const int b_chunk = ((2 * half + lane / 8 % 2) ^ swizzle) * CHUNK;
-            uint32_t left[M][4];
             uint32_t right[N][2];
-#pragma unroll
-            for (int m = 0; m < M; m++) ldmatrix_x4(left[m], a_row + 16 * m * DEPTH + a_chunk);
 #pragma unroll
             for (int n = 0; n < N; n += 2) {
                 uint32_t both[4];
-                ldmatrix_x4(both, b_row + 8 * n * DEPTH + b_chunk);
+                ldmatrix_x4(both, (b_at ^ 32 * half) + 16 * n * DEPTH);
                 right[n][0] = both[0], right[n][1] = both[1];
                 right[n + 1][0] = both[2], right[n + 1][1] = both[3];
             }
 #pragma unroll
-            for (int m = 0; m < M; m++)
+            for (int m = 0; m < M; m++) {
+                uint32_t left[4];
+                ldmatrix_x4(left, (a_at ^ 32 * half) + 32 * m * DEPTH);
 #pragma unroll
                 for (int n = 0; n < N; n++) {
                     if constexpr (BF16_NUMBERS) {
-                        mma_bf16(sums[m][n], left[m], right[n]);
+                        mma_bf16(sums[m][n], left, right[n]);
                     } else {
-                        mma_f16(sums[m][n], left[m], right[n]);
+                        mma_f16(sums[m][n], left, right[n]);
                     }
                 }
+            }
         }
     }
 
@@ -166,18 +223,49 @@ struct WarpSums {
     static constexpr int BUFFER_STRIDE = 8 * N + 8;
     static constexpr int BUFFER_LENGTH = 16 * BUFFER_STRIDE;
 
-    // Sixteen rows of the buffer.
-    static __device__ void store_rows(const LinearOut& to, const float* factors, int row, int column, const float* buffer) {
+    // Sixteen rows of the buffer. What becomes 16-bit numbers is finished where it lies, and then stored in fours.
+    static __device__ void store_rows(const LinearOut& to, const float* factors, int row, int column, float* buffer) {
         const int count = min(16, to.rows - row);
+        const bool in_place = to.element != ELEMENT_F32;
+        const int64_t stride = in_place ? BUFFER_STRIDE : to.stride;
 #pragma unroll 1
         for (int at = threadIdx.x % WARP; at < 8 * N && column + at < to.columns; at += WARP) {
             const float bias = bias_of(to, column + at);
-            float* out = place_of(to, row, column + at);
+            float* out = in_place ? buffer + at : static_cast<float*>(to.out) + place_of(to, row, column + at);
 #pragma unroll 1
             for (int i = 0; i < count; i++) {
                 const float factor = factors == nullptr ? 1.0f : factors[row + i];
-                out[i * to.stride] = finished(to, buffer[i * BUFFER_STRIDE + at] * factor, bias);
+                out[i * stride] = finished(to, buffer[i * BUFFER_STRIDE + at] * factor, bias);
             }
+        }
+        if (!in_place) return;
+        __syncwarp();
+        store_short_rows(to, row, column, buffer);
+    }
+
+    // Sixteen rows of finished elements as 16-bit numbers.
+    static __device__ void store_short_rows(const LinearOut& to, int row, int column, const float* buffer) {
+        constexpr int FOURS = 2 * N;
+        const int count = min(16, to.rows - row);
+        // Then each four that begins in the output ends there, at a multiple of eight bytes.
+        const bool whole = (to.stride | to.from | to.columns) % 4 == 0;
+#pragma unroll 1
+        for (int item = threadIdx.x % WARP; item < count * FOURS; item += WARP) {
+            const int i = item / FOURS;
+            const int at = item % FOURS * 4;
+            const float4 four = *reinterpret_cast<const float4*>(buffer + i * BUFFER_STRIDE + at);
+            const uint32_t low = pair_of(to.element, four.x, four.y);
+            const uint32_t high = pair_of(to.element, four.z, four.w);
+            uint16_t* out = static_cast<uint16_t*>(to.out) + place_of(to, row + i, column + at);
+            const int left = to.columns - column - at;
+            if (whole) {
+                if (left > 0) *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
+                continue;
+            }
+            if (left > 0) out[0] = static_cast<uint16_t>(low);
+            if (left > 1) out[1] = static_cast<uint16_t>(low >> 16);
+            if (left > 2) out[2] = static_cast<uint16_t>(high);
+            if (left > 3) out[3] = static_cast<uint16_t>(high >> 16);
         }
     }
 };

@@ -1,15 +1,16 @@
 // What the kernels of linear layers share: how a sum becomes an element of the output.
 //
-// out[row, from + column] = activation(sum · scale + bias[column]), with out [rows, stride].
+// out[row, from + column] = activation(sum · scale + bias[column]), with out [rows, stride] of f32, or rounded to 16 bits.
 #pragma once
 
 #include "activation.cuh"
 #include "any_storage.cuh"
+#include "element.cuh"
 #include "vector.cuh"
 
 // Where results go, and what is done with them on the way.
 struct LinearOut {
-    float* out;         // [rows, stride]
+    void* out;          // [rows, stride]
     int64_t stride;     // elements from one row of `out` to the next
     StoredVector bias;  // [columns]; without bytes where there is none
     int32_t rows;
@@ -18,6 +19,8 @@ struct LinearOut {
     float scale;        // of the weight
     uint32_t activation;
     uint32_t storage;   // the weight's StorageKind
+    uint32_t element;   // ElementKind of `out`
+    uint32_t padding;
 };
 
 // What is added to a column's sum.
@@ -31,9 +34,19 @@ __device__ inline float finished(const LinearOut& to, float sum, float bias) {
     return activate(to.activation, __fadd_rn(__fmul_rn(sum, to.scale), bias));
 }
 
-// Where an element goes.
-__device__ inline float* place_of(const LinearOut& to, int row, int column) {
-    return to.out + row * to.stride + to.from + column;
+// Where an element goes, in elements from the beginning of `out`.
+__device__ inline int64_t place_of(const LinearOut& to, int row, int column) {
+    return row * to.stride + to.from + column;
+}
+
+// Writes one element.
+__device__ inline void put(const LinearOut& to, int row, int column, float value) {
+    const int64_t place = place_of(to, row, column);
+    if (to.element == ELEMENT_F32) {
+        static_cast<float*>(to.out)[place] = value;
+    } else {
+        static_cast<uint16_t*>(to.out)[place] = static_cast<uint16_t>(pair_of(to.element, value, value));
+    }
 }
 
 // Which tile of the output a block computes: of `ROWS` rows and `COLUMNS` columns, at the block's index in a grid of one

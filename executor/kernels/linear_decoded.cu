@@ -1,14 +1,10 @@
-// Products on tensor cores with weights decoded to f16 (decoded_tile.cuh): kernels for the types that models mostly have, and one
-// for all others but f32. f16 and bf16 are here for rows of odd lengths and for capability 7.5.
+// Products on tensor cores with weights decoded to 16 bits (decoded_tile.cuh). Those of f16 are for rows of odd lengths, and for
+// capability 7.5; those of bf16 operands, from 8.0 on, for all other types, of bf16 for rows of odd lengths.
 #include "decoded_tile.cuh"
 
-LINEAR_DECODED(f16, F16)
-LINEAR_DECODED(bf16, BF16)
-LINEAR_DECODED(f8_e4m3, F8_E4M3)
-LINEAR_DECODED(f8_e5m2, F8_E5M2)
-LINEAR_DECODED(q8_0, Q8_0)
-LINEAR_DECODED(q4_0, Q4_0)
-LINEAR_DECODED(q4_k, Q4_K)
-LINEAR_DECODED(q5_k, Q5_K)
-LINEAR_DECODED(q6_k, Q6_K)
-LINEAR_DECODED(any, AnyStorage)
+LINEAR_DECODED(linear_decoded, f16, F16, Operands::F16)
+
+#if !defined(__CUDACC_RTC__) || __CUDA_ARCH__ >= 800
+#define LINEAR_OF_BF16(name, Type) LINEAR_DECODED(linear_decoded, name, Type, Operands::BF16)
+EACH_DECODED(LINEAR_OF_BF16)
+#endif

@@ -111,7 +111,7 @@ __device__ void multiply(const LinearF32Args& args) {
 #pragma unroll 1
         for (int i = 0; i < OWN; i++) {
             const int line = tile.row + place_of_own<SIDE>(row, i);
-            if (line < to.rows && at < to.columns) *place_of(to, line, at) = finished(to, sums[0][0], bias);
+            if (line < to.rows && at < to.columns) put(to, line, at, finished(to, sums[0][0], bias));
 #pragma unroll
             for (int next = 1; next < OWN; next++) sums[next - 1][0] = sums[next][0];
         }

@@ -73,7 +73,7 @@ __device__ void multiply(const LinearF32Args& args) {
     }
     const int row = lane / COLUMNS;
     const int at = column + lane % COLUMNS;
-    if (row < rows && at < to.columns) *place_of(to, row, at) = finished(to, own, bias_of(to, at));
+    if (row < rows && at < to.columns) put(to, row, at, finished(to, own, bias_of(to, at)));
 }
 
 }  // namespace linear_few

@@ -1,7 +1,7 @@
 // What is left of a linear layer once cuBLASLt has written the plain sums of its products, in their place:
 // out = activation(out · factors · scale + bias).
 //
-// The output is [rows, stride], of which `columns` from `from` on are read and written; factors: [rows], or null.
+// The output is [rows, stride] of f32, of which `columns` from `from` on are read and written; factors: [rows], or null.
 //
 // Grid: blocks of columns, then of rows. Blocks: 256 threads, a column each, which takes several rows so that it reads the bias
 // once for them.
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(finishing::THREADS) linear_finish(L
     const float bias = bias_of(to, column);
     const int step = static_cast<int>(gridDim.y) * ROWS;
     for (int first = static_cast<int>(blockIdx.y) * ROWS; first < to.rows; first += step) {
-        float* out = place_of(to, first, column);
+        float* out = static_cast<float*>(to.out) + place_of(to, first, column);
         const int count = min(ROWS, to.rows - first);
         float sums[ROWS];
 #pragma unroll

@@ -16,13 +16,13 @@
 
 #ifdef __CUDACC_RTC__
 
-// The address of something in shared memory as ldmatrix and cp.async take it.
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-    uint32_t address;
-    asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }"
-        : "=r"(address)
-        : "l"(pointer));
-    return address;
+// The address of something in shared memory as ldmatrix and cp.async take it, in bytes. What is computed with it needs one
+// register, where a pointer's arithmetic may need two.
+typedef uint32_t SharedAddress;
+
+// Not by inline PTX, through which the compiler cannot see: it would form each address anew.
+__device__ __forceinline__ SharedAddress shared_address(const void* pointer) {
+    return static_cast<SharedAddress>(__cvta_generic_to_shared(pointer));
 }
 
 // d += a · b in f16 with f32 sums.
@@ -52,11 +52,15 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], 
 
 // Four 8 x 8 matrices of 16-bit elements: lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i, and a lane
 // gets of each matrix the pair at row lane / 4, columns 2 · (lane % 4).
-__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* shared_row) {
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(shared_row))
+                 : "r"(row)
                  : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* shared_row) {
+    ldmatrix_x4(r, shared_address(shared_row));
 }
 
 // Two matrices, whose rows' addresses lanes 0 to 15 give.
@@ -68,11 +72,15 @@ __device__ __forceinline__ void ldmatrix_x2(uint32_t (&r)[2], const void* shared
 }
 
 // Four matrices, each transposed.
-__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* shared_row) {
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(shared_row))
+                 : "r"(row)
                  : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* shared_row) {
+    ldmatrix_x4_trans(r, shared_address(shared_row));
 }
 
 // Two matrices, each transposed.
@@ -83,8 +91,8 @@ __device__ __forceinline__ void ldmatrix_x2_trans(uint32_t (&r)[2], const void* 
                  : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, or writes zeros there if not valid; `global` is not read then, but has
-// to be an address of the device. What was copied is there after copy_async_wait and a barrier.
+// Copies 16 bytes from global to shared memory, or writes zeros there if not valid; `global` is not read then, wherever it points.
+// What was copied is there after copy_async_wait and a barrier.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

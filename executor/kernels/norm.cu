@@ -1,8 +1,10 @@
-// Normalisations of rows: layer norm with stored or given scales and shifts, and root mean square. out may be x.
+// Normalisations of rows: layer norm with stored or given scales and shifts, and root mean square. out may be x where it is of
+// f32 too.
 //
-// x, out: `[rows, features]`. Block as in rows.cuh, `blockIdx.x` counts blocks of rows. Sums are of f32: the mean first, then the
-// squares of the distances from it, so that a mean far from zero costs no precision.
+// x, out: `[rows, features]`, out of any ElementKind. Block as in rows.cuh, `blockIdx.x` counts blocks of rows. Sums are of f32:
+// the mean first, then the squares of the distances from it, so that a mean far from zero costs no precision.
 
+#include "element.cuh"
 #include "rows.cuh"
 #include "vector.cuh"
 
@@ -29,7 +31,7 @@ __device__ inline RowMoments row_moments(const Row<PlainRow>& row, int features,
 }
 
 struct LayerNormArgs {
-    float* out;
+    void* out;
     const float* x;
     // [features] each
     StoredVector weight;
@@ -37,7 +39,8 @@ struct LayerNormArgs {
     uint32_t rows;
     uint32_t features;
     float eps;
-    uint32_t padding;
+    // An ElementKind, of out.
+    uint32_t element;
 };
 
 // (x - mean) / √(variance + eps) × weight + bias
@@ -58,12 +61,12 @@ extern "C" __global__ void layer_norm(LayerNormArgs args) {
             const float normal = (x.at[i] - moments.mean) * moments.scale;
             y.at[i] = normal * vector_at(args.weight, first + i) + vector_at(args.bias, first + i);
         }
-        store_four(args.out + start, first, features, y);
+        store_elements(args.out, args.element, start, first, features, y);
     });
 }
 
 struct AdaLayerNormArgs {
-    float* out;
+    void* out;
     const float* x;
     // Of the first batch item: [features] each.
     const float* shift;
@@ -74,6 +77,9 @@ struct AdaLayerNormArgs {
     uint32_t tokens;
     uint32_t features;
     float eps;
+    // An ElementKind, of out.
+    uint32_t element;
+    uint32_t padding;
 };
 
 // (x - mean) / √(variance + eps) × (1 + scale) + shift
@@ -94,31 +100,34 @@ extern "C" __global__ void ada_layer_norm(AdaLayerNormArgs args) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             y.at[i] = (x.at[i] - moments.mean) * moments.scale * (1.0f + scale.at[i]) + shift.at[i];
-        store_four(args.out + start, first, features, y);
+        store_elements(args.out, args.element, start, first, features, y);
     });
 }
 
 struct RmsNormArgs {
-    float* out;
+    void* out;
     const float* x;
     // [features]
     StoredVector weight;
     uint32_t rows;
     uint32_t features;
     float eps;
-    uint32_t padding;
+    // An ElementKind, of out.
+    uint32_t element;
 };
 
 // out = x × scale × weight
 template <class Storage>
-__device__ inline void scale_row(const Row<PlainRow>& row, const StoredVector& weight, float scale, float* out, int features) {
+__device__ inline void scale_row(const Row<PlainRow>& row, const RmsNormArgs& args, float scale, int64_t start) {
+    const int features = static_cast<int>(args.features);
+    const StoredVector& weight = args.weight;
     row.each([&](const Four& x, int first) {
         Four y = {};
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (first + i < features)
                 y.at[i] = x.at[i] * scale * __fmul_rn(Storage::at(weight.bytes, first + i), weight.scale);
-        store_four(out, first, features, y);
+        store_elements(args.out, args.element, start, first, features, y);
     });
 }
 
@@ -138,12 +147,11 @@ extern "C" __global__ void rms_norm(RmsNormArgs args) {
     });
     const float mean = row_sum(squares, partial) / static_cast<float>(features);
     const float scale = 1.0f / sqrtf(mean + args.eps);
-    float* out = args.out + start;
     switch (args.weight.kind) {
-        case VECTOR_F16: scale_row<F16>(row, args.weight, scale, out, features); break;
-        case VECTOR_BF16: scale_row<BF16>(row, args.weight, scale, out, features); break;
-        case VECTOR_F8_E4M3: scale_row<F8_E4M3>(row, args.weight, scale, out, features); break;
-        case VECTOR_F8_E5M2: scale_row<F8_E5M2>(row, args.weight, scale, out, features); break;
-        default: scale_row<F32>(row, args.weight, scale, out, features); break;
+        case VECTOR_F16: scale_row<F16>(row, args, scale, start); break;
+        case VECTOR_BF16: scale_row<BF16>(row, args, scale, start); break;
+        case VECTOR_F8_E4M3: scale_row<F8_E4M3>(row, args, scale, start); break;
+        case VECTOR_F8_E5M2: scale_row<F8_E5M2>(row, args, scale, start); break;
+        default: scale_row<F32>(row, args, scale, start); break;
     }
 }

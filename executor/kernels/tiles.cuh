@@ -1,4 +1,4 @@
-// What kernels that stage f16 tiles in shared memory share: rounding on the way in, the order of a tile's 16-byte
+// What kernels that stage f16 tiles in shared memory share: the order of a tile's 16-byte
 // pieces, and powers of two at the speed of the special function units.
 //
 // Not here: products and matrix loads (mma.cuh), conversions of stored weights (common.cuh).
@@ -9,15 +9,6 @@
 
 // log2 e
 constexpr float LOG2_E = 1.44269504f;
-
-// The largest finite f16.
-constexpr float F16_MAX = 65504.0f;
-
-// Two values in f16, the first in the lower half; what is too large becomes the largest, with its sign. A value that is
-// no number becomes the lowest.
-__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
-    return f16x2_of_f32(fminf(fmaxf(low, -F16_MAX), F16_MAX), fminf(fmaxf(high, -F16_MAX), F16_MAX));
-}
 
 // Where a 16-byte piece of a row of a tile lies, in pieces from the row's beginning. Eight rows below each other are
 // then in different banks, as ldmatrix wants them. PIECES, of a row, is a power of two.

@@ -1,9 +1,9 @@
 // Operations on each row of features by something that belongs to its token or its batch item: gated and scaled sums, rotation.
-// out may be x.
+// out may be x where it is of f32 too.
 //
 // A block is `[threads of a row, rows]`; `blockIdx.x` counts blocks of rows. A thread takes four neighbours at a time.
 
-#include "four.cuh"
+#include "element.cuh"
 
 // Calls `function(row, first feature)` for each four of each row.
 template <class Function>
@@ -84,7 +84,7 @@ extern "C" __global__ void scaled_add(ScaledAddArgs args) {
 
 struct RopeArgs {
     // [batch, tokens, heads × head_dim]
-    float* out;
+    void* out;
     const float* x;
     // [tokens, head_dim / 2, 2]: cosine, sine
     const float* table;
@@ -93,6 +93,9 @@ struct RopeArgs {
     uint32_t features;
     // Even.
     uint32_t head_dim;
+    // An ElementKind, of out.
+    uint32_t element;
+    uint32_t padding;
 };
 
 // Pairs of neighbours in each head: (x0 cos - x1 sin, x1 cos + x0 sin). A row has whole pairs, but not always whole fours.
@@ -106,9 +109,10 @@ extern "C" __global__ void rope(RopeArgs args) {
             const float2 rotation = *reinterpret_cast<const float2*>(rotations + (first + i) % args.head_dim);
             const float x0 = x.at[i];
             const float x1 = x.at[i + 1];
-            x.at[i] = x0 * rotation.x - x1 * rotation.y;
-            x.at[i + 1] = x1 * rotation.x + x0 * rotation.y;
+            // Not left to a compiler, which might choose otherwise for another element.
+            x.at[i] = fmaf(x0, rotation.x, -__fmul_rn(x1, rotation.y));
+            x.at[i + 1] = fmaf(x1, rotation.x, __fmul_rn(x0, rotation.y));
         }
-        store_four(args.out + start, first, args.features, x);
+        store_elements(args.out, args.element, start, first, args.features, x);
     });
 }

@@ -1,28 +1,39 @@
 // Whole tokens copied, and the sinusoids of a time.
 
-#include "four.cuh"
+#include "common.cuh"
 
 struct CopySpansArgs {
-    float* out;
-    const float* in;
-    // Numbers of a span.
+    uint8_t* out;
+    const uint8_t* in;
+    // Bytes of a span, of whole elements.
     int64_t span;
-    // From one span to the next.
+    // From one span to the next, in bytes.
     int64_t out_stride;
     int64_t in_stride;
 };
 
-// Spans of a value to places of another: joining and cutting of sequences. Grid of `[any, spans]`, block of one dimension.
-extern "C" __global__ void copy_spans(CopySpansArgs args) {
+// A span in pieces of a `Piece`, of which it is a multiple.
+template <class Piece>
+__device__ inline void copy_span(uint8_t* out, const uint8_t* in, int64_t span) {
     const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    const float* in = args.in + blockIdx.y * args.in_stride;
-    float* out = args.out + blockIdx.y * args.out_stride;
-    if (is_aligned(in, 16) && is_aligned(out, 16) && args.span % 4 == 0) {
-        for (int64_t at = thread; at < args.span / 4; at += threads)
-            reinterpret_cast<float4*>(out)[at] = reinterpret_cast<const float4*>(in)[at];
+    const int64_t pieces = span / static_cast<int64_t>(sizeof(Piece));
+    for (int64_t at = thread; at < pieces; at += threads)
+        reinterpret_cast<Piece*>(out)[at] = reinterpret_cast<const Piece*>(in)[at];
+}
+
+// Spans of a value to places of another, elements of 16 or 32 bits: joining and cutting of sequences. Grid of `[any, spans]`,
+// block of one dimension.
+extern "C" __global__ void copy_spans(CopySpansArgs args) {
+    const uint8_t* in = args.in + blockIdx.y * args.in_stride;
+    uint8_t* out = args.out + blockIdx.y * args.out_stride;
+    const uint64_t places = reinterpret_cast<uint64_t>(in) | reinterpret_cast<uint64_t>(out) | static_cast<uint64_t>(args.span);
+    if (places % 16 == 0) {
+        copy_span<uint4>(out, in, args.span);
+    } else if (places % 4 == 0) {
+        copy_span<uint32_t>(out, in, args.span);
     } else {
-        for (int64_t at = thread; at < args.span; at += threads) out[at] = in[at];
+        copy_span<uint16_t>(out, in, args.span);
     }
 }
 

@@ -2,7 +2,8 @@
 //
 // A stand-in for libcublasLt.so.12, in the same library as the driver, whose streams it puts its work on. It describes products
 // by real descriptors, and refuses with a reason what is unknown, of a wrong size, or legal but never ours: other layouts than a
-// transposed A before a plain B, other types than 16-bit floats with sums in f32, and anything added to the result.
+// transposed A before a plain B, other types than 16-bit floats with sums in f32 and results in f32 or, of bf16, in bf16, and
+// results that are added to what is there but of f32.
 //
 // Two algorithms are proposed: one that needs a workspace, where the preference allows it, before one that needs none. Each keeps
 // the shape and the alignments that it was chosen for, and what does not fit them is refused.
@@ -50,15 +51,15 @@ struct Preference {
 
 // cublasLtMatmulAlgo_t: 64 bytes.
 struct Algorithm {
-    std::uint64_t rows, columns, depth;
-    std::uint64_t magic;
-    std::uint64_t workspace_bytes;
-    std::uint32_t epilogue, type;
+    std::uint32_t magic, workspace_bytes;
+    std::uint32_t rows, columns, depth;
+    std::uint32_t strides[3];  // a, b, d
+    std::uint32_t type, result_type, epilogue;
     std::uint16_t alignments[4];
-    std::uint64_t stride;
+    std::uint32_t padding[3];
 };
 static_assert(sizeof(Algorithm) == 64);
-constexpr std::uint64_t MAGIC = 0x626572746867656d;
+constexpr std::uint32_t MAGIC = 0x62657274;
 
 struct Heuristic {
     Algorithm algorithm;
@@ -139,11 +140,24 @@ static void check_product(const Device& device, const Product& product, const La
     if (&c != &d) throw Failure{UNSUPPORTED, "a result in another place than what is added to it"};
     if (product.compute != COMPUTE_F32 || product.scale != F32) throw Failure{UNSUPPORTED, "sums that are not in f32"};
     if (product.a != TRANSPOSED || product.b != PLAIN) throw Failure{UNSUPPORTED, "operands in another order"};
-    if (!is_half(a.type) || a.type != b.type || d.type != F32) throw Failure{UNSUPPORTED, "types of a product that is not ours"};
+    if (!is_half(a.type) || a.type != b.type) throw Failure{UNSUPPORTED, "types of a product that is not ours"};
+    if (d.type != F32 && (d.type != BF16 || a.type != BF16)) throw Failure{UNSUPPORTED, "a result of a type that is not ours"};
     if (a.type == BF16 && device.facts->major < 8) throw Failure{ARCH_MISMATCH, "bf16 before capability 8.0"};
     if (a.rows != b.rows || a.columns != d.rows || b.columns != d.columns) throw Failure{INVALID, "shapes that do not fit"};
-    if (adds_bias(product) && product.bias_type != F32) throw Failure{UNSUPPORTED, "a bias of another type than the result's"};
+    if (adds_bias(product) && product.bias_type != d.type) throw Failure{UNSUPPORTED, "a bias of another type than the result's"};
     if (adds_bias(product) && product.bias == 0) throw Failure{INVALID, "an epilogue with a bias that is nowhere"};
+}
+
+// What an algorithm is chosen by, but the alignments and the workspace.
+static Algorithm algorithm_for(const Product& product, const Layout& a, const Layout& b, const Layout& d) {
+    Algorithm algorithm{};
+    algorithm.magic = MAGIC;
+    algorithm.rows = std::uint32_t(d.rows), algorithm.columns = std::uint32_t(d.columns);
+    algorithm.depth = std::uint32_t(a.rows);
+    algorithm.strides[0] = std::uint32_t(a.stride), algorithm.strides[1] = std::uint32_t(b.stride);
+    algorithm.strides[2] = std::uint32_t(d.stride);
+    algorithm.type = a.type, algorithm.result_type = d.type, algorithm.epilogue = product.epilogue;
+    return algorithm;
 }
 
 // ---- the arithmetic
@@ -163,34 +177,57 @@ static float gelu(float x) { return 0.5f * x * (1.0f + std::tanh(0.7978846f * (x
 struct Work {
     Algorithm algorithm;
     const std::uint16_t *a, *b;
-    std::int64_t a_stride, b_stride;
-    const float* bias;  // or null
-    float* d;
+    const void* bias;  // or null
+    void* d;
     float factor;
+    bool adds;
 };
+
+// A number of a matrix of results, or of a bias.
+static float number_at(const void* numbers, std::size_t index, bool bf16) {
+    float value;
+    if (bf16) {
+        widen(static_cast<const std::uint16_t*>(numbers) + index, &value, 1, true);
+    } else {
+        value = static_cast<const float*>(numbers)[index];
+    }
+    return value;
+}
+
+static std::uint16_t bf16_of(float value) {
+    const auto bits = __builtin_bit_cast(std::uint32_t, value);
+    if (value != value) return 0x7fff;
+    return std::uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 
 // Rows of `d` as we see them: one for each column of b.
 static void multiply(const Work& work) {
     const std::size_t depth = work.algorithm.depth, columns = work.algorithm.rows;
-    const bool bf16 = work.algorithm.type == BF16;
+    const bool bf16 = work.algorithm.type == BF16, bf16_result = work.algorithm.result_type == BF16;
     const bool is_gelu = work.algorithm.epilogue == EPILOGUE_GELU || work.algorithm.epilogue == EPILOGUE_GELU_BIAS;
     std::vector<float> w(depth * columns), x(depth), sums(columns);
     // [depth, columns]: the columns' sums are formed side by side.
     for (std::size_t column = 0; column < columns; column++) {
-        widen(work.a + column * std::size_t(work.a_stride), x.data(), depth, bf16);
+        widen(work.a + column * std::size_t(work.algorithm.strides[0]), x.data(), depth, bf16);
         for (std::size_t k = 0; k < depth; k++) w[k * columns + column] = x[k];
     }
     for (std::size_t row = 0; row < work.algorithm.columns; row++) {
-        widen(work.b + row * std::size_t(work.b_stride), x.data(), depth, bf16);
+        widen(work.b + row * std::size_t(work.algorithm.strides[1]), x.data(), depth, bf16);
         std::fill(sums.begin(), sums.end(), 0.0f);
         for (std::size_t k = 0; k < depth; k++) {
             for (std::size_t column = 0; column < columns; column++) sums[column] += x[k] * w[k * columns + column];
         }
-        float* out = work.d + row * std::size_t(work.algorithm.stride);
+        const std::size_t first = row * std::size_t(work.algorithm.strides[2]);
         for (std::size_t column = 0; column < columns; column++) {
             float value = sums[column] * work.factor;
-            if (work.bias != nullptr) value += work.bias[column];
-            out[column] = is_gelu ? gelu(value) : value;
+            if (work.adds) value += number_at(work.d, first + column, bf16_result);
+            if (work.bias != nullptr) value += number_at(work.bias, column, bf16_result);
+            if (is_gelu) value = gelu(value);
+            if (bf16_result) {
+                static_cast<std::uint16_t*>(work.d)[first + column] = bf16_of(value);
+            } else {
+                static_cast<float*>(work.d)[first + column] = value;
+            }
         }
     }
 }
@@ -326,7 +363,8 @@ EXPORT cublasLtMatmulAlgoGetHeuristic(void* handle, void* product_handle, void* 
         check_product(*library.device, product, a, b, c, d);
         for (const std::uint64_t workspace : {std::uint64_t(4) << 20, std::uint64_t(0)}) {
             if (workspace > preference.workspace_bytes || *count == wanted) continue;
-            Algorithm algorithm{d.rows, d.columns, a.rows, MAGIC, workspace, product.epilogue, a.type, {}, std::uint64_t(d.stride)};
+            Algorithm algorithm = algorithm_for(product, a, b, d);
+            algorithm.workspace_bytes = std::uint32_t(workspace);
             for (int i = 0; i < 4; i++) algorithm.alignments[i] = std::uint16_t(preference.alignments[i]);
             results[(*count)++] = {algorithm, std::size_t(workspace), 0, 1.0f, {}};
         }
@@ -350,32 +388,35 @@ EXPORT cublasLtMatmul(void* handle, void* product_handle, const float* alpha, co
         check_product(device, product, a, b, c, d);
         if (algorithm == nullptr || algorithm->magic != MAGIC) throw Failure{INVALID, "no algorithm of this library"};
         const Algorithm& how = *algorithm;
-        if (how.rows != d.rows || how.columns != d.columns || how.depth != a.rows || how.type != a.type ||
-            how.stride != std::uint64_t(d.stride) || how.epilogue != product.epilogue)
-            throw Failure{INVALID, "an algorithm for another product"};
+        Algorithm fitting = algorithm_for(product, a, b, d);
+        fitting.workspace_bytes = how.workspace_bytes;
+        std::copy(std::begin(how.alignments), std::end(how.alignments), fitting.alignments);
+        if (std::memcmp(&how, &fitting, sizeof how) != 0) throw Failure{INVALID, "an algorithm for another product"};
         if (how.workspace_bytes > workspace_bytes || (workspace == nullptr && workspace_bytes != 0))
             throw Failure{INVALID, "less workspace than the algorithm needs"};
-        if (alpha == nullptr || beta == nullptr || *beta != 0.0f || c_address != d_address)
-            throw Failure{UNSUPPORTED, "something added to the result"};
+        if (alpha == nullptr || beta == nullptr || c_address != d_address || (*beta != 0.0f && *beta != 1.0f))
+            throw Failure{UNSUPPORTED, "a factor of what is there, or something else added to the result"};
+        if (*beta != 0.0f && d.type != F32) throw Failure{UNSUPPORTED, "something added to a result that is rounded"};
         const void* addresses[4] = {a_address, b_address, c_address, d_address};
         for (int i = 0; i < 4; i++) {
             if (reinterpret_cast<std::uintptr_t>(addresses[i]) % how.alignments[i] != 0)
                 throw Failure{INVALID, "an address that is not aligned as was said"};
         }
-        const auto* bias = adds_bias(product) ? reinterpret_cast<const float*>(product.bias) : nullptr;
+        const void* bias = adds_bias(product) ? reinterpret_cast<const void*>(product.bias) : nullptr;
         if (reinterpret_cast<std::uintptr_t>(bias) % 16 != 0) throw Failure{INVALID, "a bias that is not aligned"};
         const bool reachable = is_of(device, a_address, a.bytes()) && is_of(device, b_address, b.bytes()) &&
                                is_of(device, d_address, d.bytes()) &&
-                               (bias == nullptr || is_of(device, bias, d.rows * sizeof(float)));
+                               (bias == nullptr || is_of(device, bias, d.rows * d.element_bytes()));
         Task task;
         task.what = "product m=" + std::to_string(d.rows) + " n=" + std::to_string(d.columns) +
                     " k=" + std::to_string(a.rows) + " type=" + (a.type == BF16 ? "bf16" : "f16") +
-                    " epilogue=" + std::to_string(product.epilogue) + " workspace=" + std::to_string(workspace_bytes);
+                    " epilogue=" + std::to_string(product.epilogue) + " into=" + (d.type == BF16 ? "bf16" : "f32") +
+                    " adds=" + (*beta == 0.0f ? "0" : "1") + " workspace=" + std::to_string(workspace_bytes);
         task.counts = true;
         call.say("stream", stream.number);
         if (log_wanted()) call.log += " " + task.what;
-        const Work work{how,  static_cast<const std::uint16_t*>(a_address), static_cast<const std::uint16_t*>(b_address),
-                        a.stride, b.stride, bias, static_cast<float*>(d_address), *alpha};
+        const Work work{how, static_cast<const std::uint16_t*>(a_address), static_cast<const std::uint16_t*>(b_address),
+                        bias, d_address, *alpha, *beta != 0.0f};
         task.run = [work, reachable, &device]() -> unsigned { return run(work, device, reachable); };
         enqueue(stream, std::move(task));
         return SUCCESS;

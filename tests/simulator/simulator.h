@@ -171,9 +171,18 @@ static inline void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const st
     simulator::mma(simulator::Operation::mma_bf16, d, a, b, {file, line});
 }
 
+// A device's has 32 bits.
+using SharedAddress = std::uintptr_t;
+
+static inline SharedAddress shared_address(const void* pointer) { return reinterpret_cast<SharedAddress>(pointer); }
+
 // Matrices of 8 rows of 8 two-byte elements; the lanes 8i to 8i + 7 give the rows of the i-th.
 static inline void ldmatrix_x4(std::uint32_t (&r)[4], const void* shared_row, SIMULATOR_SITE) {
     simulator::ldmatrix(simulator::Operation::ldmatrix, r, shared_row, {file, line});
+}
+
+static inline void ldmatrix_x4(std::uint32_t (&r)[4], SharedAddress row, SIMULATOR_SITE) {
+    ldmatrix_x4(r, reinterpret_cast<const void*>(row), file, line);
 }
 
 static inline void ldmatrix_x2(std::uint32_t (&r)[2], const void* shared_row, SIMULATOR_SITE) {
@@ -182,6 +191,10 @@ static inline void ldmatrix_x2(std::uint32_t (&r)[2], const void* shared_row, SI
 
 static inline void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* shared_row, SIMULATOR_SITE) {
     simulator::ldmatrix(simulator::Operation::ldmatrix_trans, r, shared_row, {file, line});
+}
+
+static inline void ldmatrix_x4_trans(std::uint32_t (&r)[4], SharedAddress row, SIMULATOR_SITE) {
+    ldmatrix_x4_trans(r, reinterpret_cast<const void*>(row), file, line);
 }
 
 static inline void ldmatrix_x2_trans(std::uint32_t (&r)[2], const void* shared_row, SIMULATOR_SITE) {
