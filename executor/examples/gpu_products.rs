@@ -3,7 +3,7 @@
 //! `cargo run --release -p executor --example gpu_products [ROWSxINxOUT:TYPE ...]`
 //!
 //! Prints a JSON object for each shape: the least milliseconds of some turns by events of the stream, several products in each.
-//! What a layer does before it multiplies, rounding its activations, is part of it. On a simulated GPU the times mean nothing.
+//! Activations are in bf16 where the layer reads them so, results in f32. On a simulated GPU the times mean nothing.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::driver::Driver;
 use executor::backend::cuda::gpu::{self, Gpu};
 use executor::backend::cuda::launch::{Launcher, StoredWeight};
-use executor::backend::cuda::ops::linear::{Linear, linear, linear_workspace_bytes};
+use executor::backend::cuda::ops::ValueAt;
+use executor::backend::cuda::ops::linear::{Linear, linear, linear_workspace_bytes, reads};
 use executor::backend::cuda::stream::{Event, Stream};
 use executor::backend::kernels::{Columns, LinearShape};
-use executor::graph::Activation;
+use executor::graph::{Activation, ElementType};
 use protocol::StorageType;
 
 /// 4096 tokens of the picture and 512 of text: width 3072, MLP 12288, what single blocks join and split, and a modulation.
@@ -74,20 +75,23 @@ fn least_ms(gpu: &Arc<Gpu>, stream: &Stream, shape: &Shape) -> Result<f32, Box<d
     let kernels = Arc::clone(gpu.kernels());
     let weight_bytes = storage.bytes((outer * inner) as u64).as_usize();
     let weight = Buffer::of(stream, &random_bytes(weight_bytes))?;
-    // f32 of two such halves.
-    let input = Buffer::of(stream, &random_bytes(4 * rows * inner))?;
-    let out = Buffer::of(stream, &vec![0; 4 * rows * outer])?;
     let sides = LinearShape { rows, in_features: &[inner], out_features: outer };
-    let workspace_bytes = linear_workspace_bytes(&sides, storage, false).as_usize();
+    let input_element = reads(&sides, storage, false);
+    // An f32 is of two such halves.
+    let input_bytes = input_element.bytes() as usize * rows * inner;
+    let input = Buffer::of(stream, &random_bytes(input_bytes))?;
+    let out = Buffer::of(stream, &vec![0; 4 * rows * outer])?;
+    let workspace_bytes = linear_workspace_bytes(&sides, storage, false, input_element).as_usize();
     let workspace = Buffer::of(stream, &vec![0; workspace_bytes.max(1)])?;
     let layer = Linear {
         inputs: &[(input.address(), inner)],
+        input_element,
         rows,
         weight: StoredWeight { address: weight.address(), storage, scale: 1.0 },
         out_features: outer,
         bias: None,
         activation: Activation::None,
-        out: out.address(),
+        out: ValueAt { address: out.address(), element: ElementType::F32 },
         columns: Columns { stride: outer, from: 0 },
         exact: false,
         workspace: workspace.address(),

@@ -7,6 +7,7 @@
 pub mod call;
 pub mod copy_engine;
 pub mod cuda;
+pub mod elements;
 pub mod host;
 pub mod kernels;
 pub mod link;

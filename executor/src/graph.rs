@@ -27,13 +27,27 @@ pub struct ValueId(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WeightId(pub usize);
 
-/// What the elements of a value are. Both take 4 bytes.
+/// What the elements of a value are. In a graph they are f32 or i32; a schedule may hold a value of f32 in 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementType {
     /// Activations.
     F32,
     /// Token ids.
     I32,
+    /// Activations as binary16; what is too large is the largest number.
+    F16,
+    /// Activations as bfloat16.
+    BF16,
+}
+
+impl ElementType {
+    /// Bytes of one.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            ElementType::F32 | ElementType::I32 => 4,
+            ElementType::F16 | ElementType::BF16 => 2,
+        }
+    }
 }
 
 /// An activation, an input or an output.
@@ -53,7 +67,12 @@ impl Value {
 
     /// Size in memory, alignment not counted.
     pub fn bytes(&self) -> Bytes {
-        Bytes(4 * self.elements() as u64)
+        self.bytes_as(self.element)
+    }
+
+    /// The same if its elements were others.
+    pub fn bytes_as(&self, element: ElementType) -> Bytes {
+        Bytes(element.bytes() * self.elements() as u64)
     }
 
     /// The innermost dimension.

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! Graph + Assignment ──program──► steps and copies ──lifetime──► buffers with live ranges ──arena──► offsets
+//!                    │                 └─elements──► f32 or 16 bits, for each value ─┘
 //!                    └─weights──► slices of weights, by residency
 //! ```
 //! Invariants: two buffers that are alive at one step do not overlap (asserted when made), and a copy keeps
@@ -13,6 +14,7 @@
 //! alignment.
 
 pub mod assignment;
+pub mod elements;
 pub mod program;
 pub mod weights;
 
@@ -29,6 +31,7 @@ use protocol::profile::Lane;
 use protocol::{BackendKind, Bytes};
 
 pub use assignment::Assignment;
+pub use elements::Elements;
 pub use lifetime::Buffer;
 pub use weights::{LaneWeights, WeightPlace, WeightSlice};
 
@@ -48,6 +51,8 @@ pub struct Schedule {
     pub lanes: Vec<LaneSchedule>,
     /// What to do, in order.
     pub program: Vec<Instruction>,
+    /// What the elements of its values are.
+    pub elements: Elements,
     /// The copies of the program, by number.
     pub transfers: Vec<Transfer>,
     input_lanes: BTreeMap<ValueId, Vec<usize>>,
@@ -151,12 +156,18 @@ impl Schedule {
             panic!("an assignment that was not checked: {why}");
         }
         let program = program::program(&graph, &assignment);
-        let workspace = |step: &Step| step_workspace(&graph, &assignment, step);
-        let lifetimes = lifetime::lifetimes(&graph, &program, workspace);
+        let elements = Elements::new(&graph, &program, &assignment);
+        let workspace = |step: &Step| step_workspace(&graph, &elements, &assignment, step);
+        let lifetimes = lifetime::lifetimes(&graph, &elements, &assignment, &program, workspace);
         let placed: Vec<Placed> = lifetimes.into_iter().map(Placed::new).collect();
         let mut weights: Vec<LaneWeights> =
             placed.iter().map(|_| LaneWeights::new(graph.segments.len())).collect();
-        let resolver = Resolver { graph: &graph, assignment: &assignment, placed: &placed };
+        let resolver = Resolver {
+            graph: &graph,
+            elements: &elements,
+            assignment: &assignment,
+            placed: &placed,
+        };
         let steps = program.steps.iter().enumerate();
         let instructions: Vec<Instruction> =
             steps.map(|(at, step)| resolver.instruction(at, step, &mut weights)).collect();
@@ -175,7 +186,16 @@ impl Schedule {
             (value, lanes.into_iter().collect())
         };
         let input_lanes = input_lanes.into_iter().map(lanes_of).collect();
-        Schedule { lanes, program: instructions, transfers, input_lanes, home, graph, assignment }
+        Schedule {
+            graph,
+            assignment,
+            elements,
+            lanes,
+            program: instructions,
+            transfers,
+            input_lanes,
+            home,
+        }
     }
 
     /// The lanes that read an input, each with where it lies there.
@@ -231,12 +251,17 @@ pub fn arena_bytes(variants: &[Schedule], lane: usize) -> Bytes {
 }
 
 /// What a step needs beside its values; shared by lifetimes here and by the kernels when they run.
-fn step_workspace(graph: &Graph, assignment: &Assignment, step: &Step) -> Bytes {
+fn step_workspace(
+    graph: &Graph,
+    elements: &Elements,
+    assignment: &Assignment,
+    step: &Step,
+) -> Bytes {
     let Step::Run { lane, node, rows, .. } = step else { return Bytes::ZERO };
-    let backend = assignment.lanes.get(*lane).map_or(BackendKind::Host, |lane| lane.backend);
+    let backend = assignment.backend(*lane);
     let node = &graph.nodes[*node];
     let features = rows.as_ref().map_or(graph.value(node.output).features(), |rows| rows.len());
-    workspace_bytes(graph, node, features, backend, assignment)
+    workspace_bytes(graph, elements, node, features, backend, assignment)
 }
 
 #[cfg(test)]

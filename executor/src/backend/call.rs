@@ -7,7 +7,7 @@ use std::sync::Arc;
 use protocol::Bytes;
 
 use super::{Region, Ring};
-use crate::graph::{Node, Value};
+use crate::graph::{ElementType, Node, Value};
 use crate::race::Span;
 use crate::schedule::weights::slice_bytes;
 use crate::schedule::{Run, Schedule, WeightPlace, WeightSlice};
@@ -54,10 +54,26 @@ impl NodeCall<'_> {
         self.schedule.graph.value(self.node().output)
     }
 
+    /// What the elements of an input are.
+    pub fn input_element(&self, index: usize) -> ElementType {
+        self.schedule.elements.of(self.node().inputs[index])
+    }
+
+    /// What the elements of its result are.
+    pub fn output_element(&self) -> ElementType {
+        self.schedule.elements.of(self.node().output)
+    }
+
+    /// Bytes of an input.
+    pub fn input_bytes(&self, index: usize) -> Bytes {
+        self.input(index).bytes_as(self.input_element(index))
+    }
+
     /// Bytes that its result takes here: of a split product, those of its part.
     pub fn output_bytes(&self) -> Bytes {
         let value = self.output();
-        Bytes(4 * (value.elements() / value.features() * self.run.output_features) as u64)
+        let rows = value.elements() / value.features();
+        Bytes(self.output_element().bytes() * (rows * self.run.output_features) as u64)
     }
 
     /// Whether the schedule gave the result its first input's place.
@@ -112,7 +128,7 @@ impl NodeCall<'_> {
             .inputs
             .iter()
             .enumerate()
-            .map(|(index, &offset)| Span::new(arena, offset.0, self.input(index).bytes().0));
+            .map(|(index, &offset)| Span::new(arena, offset.0, self.input_bytes(index).0));
         let weights = (0..node.weights.len()).filter_map(|index| {
             let (region, offset) = self.weight_place(index)?;
             Some(Span::new(region.id(), offset.0, self.weight_bytes(index).0))
@@ -120,11 +136,12 @@ impl NodeCall<'_> {
         let Run { output, output_features, columns, workspace, .. } = self.run;
         let value = self.output();
         let rows = (value.elements() / value.features()) as u64;
-        let (row_bytes, stride) = (4 * columns.len() as u64, 4 * *output_features as u64);
+        let of = |columns: usize| self.output_element().bytes() * columns as u64;
+        let (row_bytes, stride) = (of(columns.len()), of(*output_features));
         let written = if columns.len() == *output_features {
             vec![Span::new(arena, output.0, rows * stride)]
         } else {
-            let start = output.0 + 4 * columns.start as u64;
+            let start = output.0 + of(columns.start);
             Span::rows(arena, start, row_bytes, stride, rows).collect()
         };
         let workspace = Span::new(arena, workspace.0.0, workspace.1.0);

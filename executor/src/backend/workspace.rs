@@ -7,12 +7,13 @@ use super::cuda::ops::{Products, attention, conv, linear, norm};
 use super::kernels::{self, LinearShape};
 use super::run::{attention_shape, conv_shape, group_norm_shape};
 use crate::graph::{Graph, Node, Normalization, Op};
-use crate::schedule::Assignment;
+use crate::schedule::{Assignment, Elements};
 
 /// Workspace of a node in bytes, for as many features of its result as are computed: what the kernels of its backend
 /// take, from shapes alone.
 pub fn workspace_bytes(
     graph: &Graph,
+    elements: &Elements,
     node: &Node,
     out_features: usize,
     backend: BackendKind,
@@ -22,13 +23,14 @@ pub fn workspace_bytes(
         BackendKind::Host | BackendKind::Virtual => {
             Bytes(4 * kernel_scratch_len(graph, node, out_features, assignment) as u64)
         }
-        BackendKind::Cuda => cuda_workspace_bytes(graph, node, out_features, assignment),
+        BackendKind::Cuda => cuda_workspace_bytes(graph, elements, node, out_features, assignment),
     }
 }
 
 /// Workspace of a GPU's kernels.
 fn cuda_workspace_bytes(
     graph: &Graph,
+    elements: &Elements,
     node: &Node,
     out_features: usize,
     assignment: &Assignment,
@@ -40,11 +42,13 @@ fn cuda_workspace_bytes(
             let in_features = in_features(graph, node);
             let shape = linear_shape(graph, node, &in_features, out_features);
             let storage = storage.expect("a linear layer has weights");
-            linear::linear_workspace_bytes(&shape, storage, products == Products::Exact)
+            let element = elements.of(node.inputs[0]);
+            linear::linear_workspace_bytes(&shape, storage, products == Products::Exact, element)
         }
         Op::Attention(op) => {
             let shape = attention_shape(graph, node, op, assignment.attention_chunk);
-            attention::attention_workspace_bytes(&shape, products)
+            let qkv = [0, 1, 2].map(|index| elements.of(node.inputs[index]));
+            attention::attention_workspace_bytes(&shape, products, qkv)
         }
         Op::Conv2d(op) => {
             let shape = conv_shape(graph, node, op);
@@ -60,11 +64,11 @@ fn cuda_workspace_bytes(
 }
 
 /// The features of each input of a linear layer.
-fn in_features(graph: &Graph, node: &Node) -> Vec<usize> {
+pub(super) fn in_features(graph: &Graph, node: &Node) -> Vec<usize> {
     node.inputs.iter().map(|&input| graph.value(input).features()).collect()
 }
 
-fn linear_shape<'a>(
+pub(super) fn linear_shape<'a>(
     graph: &Graph,
     node: &Node,
     in_features: &'a [usize],

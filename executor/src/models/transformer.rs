@@ -216,6 +216,7 @@ impl TransformerConfig {
             Some(&format!("{name}.attn.norm_added_q")),
         )?;
         let q = b.concat_tokens(text_q, q); // [batch, text_tokens + image_tokens, hidden]
+        let q = b.rope(q, rope, self.num_attention_heads);
         let k = self.heads(
             b,
             image_in,
@@ -229,10 +230,11 @@ impl TransformerConfig {
             Some(&format!("{name}.attn.norm_added_k")),
         )?;
         let k = b.concat_tokens(text_k, k);
+        let k = b.rope(k, rope, self.num_attention_heads);
         let v = self.heads(b, image_in, &format!("{name}.attn.to_v"), None)?;
         let text_v = self.heads(b, text_in, &format!("{name}.attn.add_v_proj"), None)?;
         let v = b.concat_tokens(text_v, v);
-        let joint = self.rotated_attention(b, q, k, v, rope);
+        let joint = self.attention(b, [q, k, v]);
 
         let h = b.slice_tokens(joint, text_tokens, image_tokens);
         let h = b.linear(&[h], &format!("{name}.attn.to_out.0"), hidden, Activation::None)?;
@@ -279,10 +281,12 @@ impl TransformerConfig {
         let h = b.ada_layer_norm(x, modulation, 0, 1, EPS);
         let q =
             self.heads(b, h, &format!("{name}.attn.to_q"), Some(&format!("{name}.attn.norm_q")))?;
+        let q = b.rope(q, rope, self.num_attention_heads);
         let k =
             self.heads(b, h, &format!("{name}.attn.to_k"), Some(&format!("{name}.attn.norm_k")))?;
+        let k = b.rope(k, rope, self.num_attention_heads);
         let v = self.heads(b, h, &format!("{name}.attn.to_v"), None)?;
-        let attention = self.rotated_attention(b, q, k, v, rope);
+        let attention = self.attention(b, [q, k, v]);
         let mlp =
             b.linear(&[h], &format!("{name}.proj_mlp"), MLP_RATIO * hidden, Activation::GeluTanh)?;
         let h =
@@ -305,18 +309,9 @@ impl TransformerConfig {
         }
     }
 
-    fn rotated_attention(
-        &self,
-        b: &mut GraphBuilder,
-        q: ValueId,
-        k: ValueId,
-        v: ValueId,
-        rope: ValueId,
-    ) -> ValueId {
+    fn attention(&self, b: &mut GraphBuilder, qkv: [ValueId; 3]) -> ValueId {
         let heads = self.num_attention_heads;
-        let q = b.rope(q, rope, heads);
-        let k = b.rope(k, rope, heads);
         let scale = (self.attention_head_dim as f32).powf(-0.5);
-        b.attention([q, k, v], None, AttentionOp { heads, scale, causal: false })
+        b.attention(qkv, None, AttentionOp { heads, scale, causal: false })
     }
 }

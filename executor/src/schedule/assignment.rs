@@ -108,6 +108,11 @@ impl Assignment {
         split.then(|| share_rows(graph.value(node.output).features(), &self.row_shares))
     }
 
+    /// What a lane is: the host's where it is none of these.
+    pub fn backend(&self, lane: usize) -> BackendKind {
+        self.lanes.get(lane).map_or(BackendKind::Host, |lane| lane.backend)
+    }
+
     /// Whether a lane can do an operation.
     pub fn can_do(&self, lane: usize, op: &Op) -> bool {
         !self.lanes[lane].unsupported.iter().any(|name| name == op.name())

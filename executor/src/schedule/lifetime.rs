@@ -8,6 +8,8 @@ use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
 
 use super::program::{Piece, Program, Step};
+use super::{Assignment, Elements};
+use crate::backend::elements::in_place;
 use crate::graph::{Graph, ValueId};
 
 /// A piece of an arena and the steps, both ends included, during which it is alive.
@@ -40,26 +42,33 @@ pub struct Lifetimes {
 /// input later.
 pub fn lifetimes(
     graph: &Graph,
+    elements: &Elements,
+    assignment: &Assignment,
     program: &Program,
     workspace: impl Fn(&Step) -> Bytes,
 ) -> Vec<Lifetimes> {
     let end = program.steps.len().saturating_sub(1);
     let uses = Uses::of(graph, program);
     let mut lanes: Vec<Lifetimes> = (0..program.lanes).map(|_| Lifetimes::default()).collect();
-    for &(lane, piece) in &uses.pinned {
-        let bytes = bytes_of(graph, piece, 0);
+    for &(lane, value) in &uses.pinned {
+        let piece = Piece::Value(value);
+        let bytes = bytes_of(graph, elements, value, graph.value(value).features());
         lanes[lane].add(piece, Buffer { bytes, first: 0, last: end, workspace: false });
     }
     for (at, step) in program.steps.iter().enumerate() {
         match step {
             Step::Run { lane, node, rows, output } => {
-                let columns = rows.as_ref().map_or(0, |rows| rows.len());
                 if !lanes[*lane].pieces.contains_key(output) {
                     let last = uses.last[&(*lane, *output)];
-                    match uses.taken_over(graph, (*lane, *node), *output, at) {
+                    match uses.taken_over(graph, elements, assignment, (*lane, *node), at) {
                         Some(input) => lanes[*lane].extend(input, *output, last),
                         None => {
-                            let bytes = bytes_of_output(graph, *node, *output, columns);
+                            let value = graph.nodes[*node].output;
+                            let columns = match (output, rows) {
+                                (Piece::Part(_), Some(rows)) => rows.len(),
+                                _ => graph.value(value).features(),
+                            };
+                            let bytes = bytes_of(graph, elements, value, columns);
                             let buffer = Buffer { bytes, first: at, last, workspace: false };
                             lanes[*lane].add(*output, buffer);
                         }
@@ -76,7 +85,8 @@ pub fn lifetimes(
                 let (lane, value) = program.copies[*copy].to;
                 let piece = Piece::Value(value);
                 if !lanes[lane].pieces.contains_key(&piece) {
-                    let (bytes, last) = (bytes_of(graph, piece, 0), uses.last[&(lane, piece)]);
+                    let bytes = bytes_of(graph, elements, value, graph.value(value).features());
+                    let last = uses.last[&(lane, piece)];
                     lanes[lane].add(piece, Buffer { bytes, first: at, last, workspace: false });
                 }
             }
@@ -110,7 +120,7 @@ struct Uses {
     /// The last step that reads, writes, sends or receives a piece on a lane.
     last: BTreeMap<(usize, Piece), usize>,
     /// Inputs and outputs of the graph, wherever they are.
-    pinned: BTreeSet<(usize, Piece)>,
+    pinned: BTreeSet<(usize, ValueId)>,
 }
 
 impl Uses {
@@ -135,43 +145,36 @@ impl Uses {
         let inputs = program.input_lanes.iter();
         let inputs = inputs.flat_map(|(&value, lanes)| lanes.iter().map(move |&l| (l, value)));
         let outputs = graph.outputs.iter().map(|port| (program.home[port.value.0], port.value));
-        let pinned = inputs.chain(outputs).map(|(lane, value)| (lane, Piece::Value(value)));
-        Uses { last, pinned: pinned.collect() }
+        Uses { last, pinned: inputs.chain(outputs).collect() }
     }
 
     /// The input whose buffer a node's result may take.
     fn taken_over(
         &self,
         graph: &Graph,
+        elements: &Elements,
+        assignment: &Assignment,
         (lane, node): (usize, usize),
-        output: Piece,
         at: usize,
     ) -> Option<ValueId> {
         let node = &graph.nodes[node];
         let input = *node.inputs.first()?;
-        let piece = Piece::Value(input);
-        let pinned = |piece| self.pinned.contains(&(lane, piece));
-        let takes = node.op.in_place()
-            && !pinned(piece)
-            && !pinned(output)
-            && self.last[&(lane, piece)] == at
+        let pinned = |value| self.pinned.contains(&(lane, value));
+        let held = [elements.of(input), elements.of(node.output)];
+        let takes = in_place(graph, node, held, assignment.backend(lane), assignment)
+            && !pinned(input)
+            && !pinned(node.output)
+            && self.last[&(lane, Piece::Value(input))] == at
             // A second operand that is the same value would be overwritten while it is read.
             && !node.inputs[1..].contains(&input);
         takes.then_some(input)
     }
 }
 
-fn bytes_of(graph: &Graph, piece: Piece, elements: usize) -> Bytes {
-    let bytes = match piece {
-        Piece::Value(value) => graph.value(value).bytes(),
-        Piece::Part(_) => Bytes(4 * elements as u64),
-    };
-    bytes.align_up(ALIGNMENT_BYTES)
-}
-
-fn bytes_of_output(graph: &Graph, node: usize, output: Piece, columns: usize) -> Bytes {
-    let value = graph.value(graph.nodes[node].output);
-    bytes_of(graph, output, value.elements() / value.features() * columns)
+/// Bytes of some columns of a value.
+fn bytes_of(graph: &Graph, elements: &Elements, value: ValueId, columns: usize) -> Bytes {
+    let rows = graph.value(value).elements() / graph.value(value).features();
+    Bytes(elements.of(value).bytes() * (rows * columns) as u64).align_up(ALIGNMENT_BYTES)
 }
 
 /// The most bytes of values alive at any one step of a range.

@@ -7,7 +7,7 @@ use protocol::Bytes;
 
 use super::lifetime::Lifetimes;
 use super::program::{Piece, PieceCopy, Step};
-use super::{Assignment, Instruction, LaneWeights, Run, Transfer, arena};
+use super::{Assignment, Elements, Instruction, LaneWeights, Run, Transfer, arena};
 use crate::graph::Graph;
 
 /// A lane's buffers with their offsets.
@@ -40,6 +40,8 @@ impl Placed {
 pub struct Resolver<'a> {
     /// The graph.
     pub graph: &'a Graph,
+    /// What the elements of its values are.
+    pub elements: &'a Elements,
     /// Its assignment.
     pub assignment: &'a Assignment,
     /// Each lane's arena.
@@ -107,9 +109,8 @@ impl Resolver<'_> {
         let ((from_lane, piece), (to_lane, value)) = (copy.from, copy.to);
         let from = self.placed[from_lane].offsets[&piece];
         let to = self.placed[to_lane].offsets[&Piece::Value(value)];
-        let value = self.graph.value(value);
         let Some(columns) = &copy.columns else {
-            let row_bytes = value.bytes();
+            let row_bytes = self.elements.bytes(self.graph, value);
             let (from_stride, to_stride) = (row_bytes, row_bytes);
             return Transfer {
                 from_lane,
@@ -122,7 +123,9 @@ impl Resolver<'_> {
                 row_bytes,
             };
         };
-        let bytes = |elements: usize| Bytes(4 * elements as u64);
+        let element_bytes = self.elements.of(value).bytes();
+        let bytes = |elements: usize| Bytes(element_bytes * elements as u64);
+        let value = self.graph.value(value);
         Transfer {
             from_lane,
             from,

@@ -1,8 +1,9 @@
-//! Properties of lifetimes and arenas, on random graphs and on the reference models' own.
+//! Properties of lifetimes and arenas, on random graphs and on the reference models' own. Those of elements are in [`elements`].
 //!
 //! What is asserted is worked out anew from the graph and from byte ranges; of the code under test
 //! only results are used.
 
+mod elements;
 mod simulate;
 
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use protocol::plan::ALIGNMENT_BYTES;
 use protocol::profile::SegmentProfile;
-use protocol::{GraphOptions, JobShape};
+use protocol::{GraphOptions, JobShape, StorageType};
 
 use simulate::assert_values_last;
 
@@ -38,6 +39,9 @@ fn any_buffers() -> impl Strategy<Value = Vec<Buffer>> {
     prop::collection::vec(buffer, 1..60)
 }
 
+/// Features of a head that no kernel of a GPU reads in 16 bits.
+const HEAD_DIM: usize = 40;
+
 /// How a node is made: its operation, which earlier values it reads, whether its result is an output.
 type Recipe = (u8, [usize; 3], bool);
 
@@ -50,7 +54,12 @@ fn any_graph() -> impl Strategy<Value = Graph> {
 }
 
 fn graph(heads: usize, recipes: &[Recipe]) -> Graph {
-    let value = |tokens| Value { shape: vec![1, tokens, 40 * heads], element: ElementType::F32 };
+    graph_of([heads, HEAD_DIM], recipes)
+}
+
+fn graph_of([heads, head_dim]: [usize; 2], recipes: &[Recipe]) -> Graph {
+    let features = heads * head_dim;
+    let value = |tokens| Value { shape: vec![1, tokens, features], element: ElementType::F32 };
     let (short, long) = (value(9), value(18));
     let mut graph = Graph {
         values: vec![short.clone(), short.clone()],
@@ -80,6 +89,10 @@ fn graph(heads: usize, recipes: &[Recipe]) -> Graph {
                 &short,
             ),
             6 => (Op::ConcatTokens, vec![a, b], &long),
+            8 => {
+                (Op::AdaLayerNorm { eps: 0.0, shift_chunk: 0, scale_chunk: 0 }, vec![a, b], &short)
+            }
+            9 => (Op::Rope { heads }, vec![a, b], &short),
             _ => (Op::SliceTokens { from: 0 }, vec![any], &short),
         };
         let output = ValueId(graph.values.len());
@@ -132,19 +145,33 @@ fn on_one(graph: Graph, kind: BackendKind, threads: usize) -> Schedule {
     Schedule::new(Arc::new(graph), assignment)
 }
 
+/// The models' graphs on each kind of device, with their weights as they are and in 16 bits.
 fn real_schedules() -> impl Iterator<Item = Schedule> {
+    let mut halves = real_graphs();
+    halves.iter_mut().for_each(|graph| graph.store_as(StorageType::BF16));
     let each = |graph: Graph| {
         KINDS.into_iter().flat_map(move |kind| {
             let graph = graph.clone();
             THREADS.into_iter().map(move |threads| on_one(graph.clone(), kind, threads))
         })
     };
-    real_graphs().into_iter().flat_map(each)
+    real_graphs().into_iter().chain(halves).flat_map(each)
 }
 
 /// A graph cut at random over some lanes; some of them cannot do everything, and one may be the host.
 fn cut(graph: Graph, cuts: &[usize], lanes: usize, unable: usize, host: bool) -> Schedule {
-    let mut assignment = Assignment::on_one(&graph, BackendKind::Virtual, 2);
+    cut_over(BackendKind::Virtual, graph, cuts, lanes, unable, host)
+}
+
+fn cut_over(
+    kind: BackendKind,
+    graph: Graph,
+    cuts: &[usize],
+    lanes: usize,
+    unable: usize,
+    host: bool,
+) -> Schedule {
+    let mut assignment = Assignment::on_one(&graph, kind, 2);
     assignment.lanes = vec![assignment.lanes[0].clone(); lanes];
     if host {
         assignment.lanes[lanes - 1].backend = BackendKind::Host;
@@ -179,7 +206,8 @@ fn runs(schedule: &Schedule) -> Vec<&Run> {
 /// Between the most that any one node needs and everything side by side.
 fn assert_arena_is_bounded(schedule: &Schedule) {
     let graph = &schedule.graph;
-    let size = |value: ValueId| graph.value(value).bytes().align_up(ALIGNMENT_BYTES).0;
+    let elements = &schedule.elements;
+    let size = |value| elements.bytes(graph, value).align_up(ALIGNMENT_BYTES).0;
     let inputs = graph.inputs.iter().map(|port| port.value);
     let kept = inputs.filter(|&value| schedule.input_places(value).next().is_some());
     let kept: BTreeSet<ValueId> = kept.chain(graph.outputs.iter().map(|p| p.value)).collect();

@@ -30,6 +30,7 @@ pub fn run(graph: &Graph, files: &Arc<WeightFiles>) -> Vec<f32> {
             ElementType::I32 => {
                 values.flat_map(|value| ((value.abs() * 1000.0) as i32).to_ne_bytes()).collect()
             }
+            held => unreachable!("no input of a graph is {held:?}"),
         };
         for (_, offset) in schedule.input_places(port.value) {
             backend.write(&arena, offset, &bytes).unwrap();

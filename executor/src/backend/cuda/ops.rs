@@ -16,6 +16,7 @@ mod pieces;
 use protocol::StorageType;
 
 use super::launch::{Address, StoredWeight};
+use crate::graph::ElementType;
 
 /// The kernel of a family for a storage type, by the names that `EACH_STORAGE` of `decode.cuh` makes.
 macro_rules! kernel_of {
@@ -56,6 +57,28 @@ pub enum Products {
     Exact,
     /// Of operands of 16 bits by tensor cores, with sums in f32.
     Half,
+}
+
+/// A value in a GPU's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct ValueAt {
+    /// Where it begins.
+    pub address: Address,
+    /// What its elements are: f32 unless an operation says that it takes others.
+    pub element: ElementType,
+}
+
+/// `ElementKind` of `element.cuh`.
+///
+/// # Panics
+/// If these are no activations.
+pub(super) fn element_kind(element: ElementType) -> u32 {
+    match element {
+        ElementType::F32 => 0,
+        ElementType::F16 => 1,
+        ElementType::BF16 => 2,
+        ElementType::I32 => panic!("ids are no activations"),
+    }
 }
 
 /// Threads of a block where a kernel takes any number.

@@ -45,6 +45,7 @@ static FILES: &[Packed] = &packed![
     "linear_few",
     "linear_finish",
     "linear_half",
+    "linear_scaled",
     "norm",
     "tables",
     "token_rows",

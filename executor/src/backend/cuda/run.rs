@@ -10,7 +10,7 @@ use super::ops::convert::INPUTS_MAX;
 use super::ops::elementwise::{ChunksAt, ScaledPart, TokenShape};
 use super::ops::linear::{Linear, linear};
 use super::ops::norm::ShiftAndScale;
-use super::ops::{Products, attention, conv, elementwise, norm, reads_vectors_of, tokens};
+use super::ops::{Products, ValueAt, attention, conv, elementwise, norm, reads_vectors_of, tokens};
 use crate::backend::NodeCall;
 use crate::backend::kernels::Columns;
 use crate::backend::run::{attention_shape, conv_shape, group_norm_shape};
@@ -74,7 +74,7 @@ impl Running<'_> {
                     scale_chunk: *scale_chunk,
                 };
                 let shape = token_shape(call.output());
-                norm::ada_layer_norm(on, out, self.input(0), shape, by, *eps)
+                norm::ada_layer_norm(on, self.result(), self.input(0), shape, by, *eps)
             }
             Op::Add => elementwise::add(on, out, [self.input(0), self.input(1)], elements),
             Op::Mul => elementwise::mul(on, out, [self.input(0), self.input(1)], elements),
@@ -96,15 +96,15 @@ impl Running<'_> {
             Op::Rope { heads } => {
                 let (operands, shape) =
                     ([self.input(0), self.input(1)], token_shape(call.output()));
-                elementwise::rope(on, out, operands, shape, *heads)
+                elementwise::rope(on, self.result(), operands, shape, *heads)
             }
             Op::Attention(op) => {
                 let graph = &call.schedule.graph;
                 let chunk = call.schedule.assignment.attention_chunk;
                 let shape = attention_shape(graph, node, op, chunk);
                 let bias = if node.inputs.len() > 3 { self.input(3) } else { Address::NONE };
-                let [q, k, v] = [0, 1, 2].map(|index| self.input(index));
-                let operands = attention::Operands { q, k, v, bias, out };
+                let qkv = [0, 1, 2].map(|index| self.input_at(index));
+                let operands = attention::Operands { qkv, bias, out: self.result() };
                 attention::attention(on, &shape, self.products(), operands, self.workspace())
             }
             Op::RelativePositionBias { max_distance } => {
@@ -118,12 +118,12 @@ impl Running<'_> {
                 let TokenShape { batch, features, .. } = token_shape(call.output());
                 let counts = [0, 1].map(|index| call.input(index).shape[1]);
                 let values = [self.input(0), self.input(1)];
-                tokens::concat_tokens(on, out, values, counts, batch, features)
+                tokens::concat_tokens(on, self.result(), values, counts, batch, features)
             }
             Op::SliceTokens { from } => {
                 let shape = token_shape(call.input(0));
                 let taken = call.output().shape[1];
-                tokens::slice_tokens(on, out, self.input(0), shape, *from, taken)
+                tokens::slice_tokens(on, self.result(), self.input(0), shape, *from, taken)
             }
             Op::Sinusoid => {
                 let (batch, features) = rows_of(call.output());
@@ -143,12 +143,13 @@ impl Running<'_> {
         let Run { output_features, columns, .. } = call.run;
         let layer = Linear {
             inputs,
+            input_element: call.input_element(0),
             rows: rows_of(call.output()).0,
             weight: self.weight(0),
             out_features: call.slice(0).rows.len(),
             bias: (call.node().weights.len() > 1).then(|| self.weight(1)),
             activation,
-            out: self.output(),
+            out: self.result(),
             columns: Columns { stride: *output_features, from: columns.start },
             exact: self.products() == Products::Exact,
             workspace: self.workspace(),
@@ -163,12 +164,12 @@ impl Running<'_> {
             Normalization::Layer { eps } => {
                 let (rows, features) = rows_of(call.output());
                 let affine = [self.weight(0), self.weight(1)];
-                norm::layer_norm(on, out, x, [rows, features], *eps, affine)
+                norm::layer_norm(on, self.result(), x, [rows, features], *eps, affine)
             }
             Normalization::Rms { eps } => {
                 let features = call.tensor(0).shape()[0];
                 let sizes = [elements / features, features];
-                norm::rms_norm(on, out, x, sizes, *eps, self.weight(0))
+                norm::rms_norm(on, self.result(), x, sizes, *eps, self.weight(0))
             }
             Normalization::Group { groups, eps, silu } => {
                 let shape = group_norm_shape(&call.schedule.graph, call.node(), *groups, *eps);
@@ -182,13 +183,14 @@ impl Running<'_> {
     fn convolve(&self, op: &ConvOp) -> Result<(), DriverError> {
         let call = self.call;
         let shape = conv_shape(&call.schedule.graph, call.node(), op);
+        let last = call.run.inputs.len() - 1;
         let operands = conv::Operands {
-            input: self.input(call.run.inputs.len() - 1),
+            input: self.input_at(last),
             norm: op.norm.map(|_| [self.weight(2), self.weight(3)]),
             weight: self.weight(0),
             bias: self.weight(1),
             added: op.accumulate.then(|| self.input(0)),
-            out: self.output(),
+            out: self.result(),
         };
         let workspace = self.workspace();
         if op.narrow && call.is_taken_over() {
@@ -203,13 +205,23 @@ impl Running<'_> {
     }
 
     fn input(&self, index: usize) -> Address {
-        let bytes = self.call.input(index).bytes().as_usize();
+        let bytes = self.call.input_bytes(index).as_usize();
         self.call.arena().address(self.call.run.inputs[index], bytes)
     }
 
     fn output(&self) -> Address {
         let bytes = self.call.output_bytes().as_usize();
         self.call.arena().address(self.call.run.output, bytes)
+    }
+
+    /// An input with what its elements are.
+    fn input_at(&self, index: usize) -> ValueAt {
+        ValueAt { address: self.input(index), element: self.call.input_element(index) }
+    }
+
+    /// The output with what its elements are.
+    fn result(&self) -> ValueAt {
+        ValueAt { address: self.output(), element: self.call.output_element() }
     }
 
     fn workspace(&self) -> Address {

@@ -26,7 +26,7 @@ impl Blocks<'_> {
     }
 
     fn value(&self, offset: Bytes, value: ValueId) -> Range<u64> {
-        range(offset, self.schedule.graph.value(value).bytes())
+        range(offset, self.schedule.elements.bytes(&self.schedule.graph, value))
     }
 
     fn blocks(&mut self, lane: usize, range: Range<u64>) -> &mut [Option<ValueId>] {

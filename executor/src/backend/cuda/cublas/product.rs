@@ -23,12 +23,16 @@ use crate::backend::cuda::stream::Address;
 pub struct Shape {
     /// Whether the operands are bf16; else f16.
     pub bf16: bool,
+    /// Whether the result is bf16, as operands then are; else f32.
+    pub bf16_result: bool,
     /// Of x and of the result.
     pub rows: usize,
     /// Of the result; rows of the weight.
     pub columns: usize,
-    /// What is summed over; from one row of x or of the weight to the next.
+    /// What is summed over; from one row of x to the next.
     pub depth: usize,
+    /// From one row of the weight to the next, in elements: more than the depth where the weight has more inputs.
+    pub weight_stride: usize,
     /// From one row of the result to the next, in elements.
     pub stride: usize,
     /// What is done with the sums.
@@ -38,9 +42,9 @@ pub struct Shape {
 }
 
 /// What is done with sums: multiplied by the factor of [`Operands`] in any case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epilogue {
-    /// Whether a bias in f32, one number for each column, is added.
+    /// Whether a bias of the result's type, one number for each column, is added.
     pub bias: bool,
     /// Whether GELU's approximation by tanh follows.
     pub gelu: bool,
@@ -49,16 +53,18 @@ pub struct Epilogue {
 /// Where everything is.
 #[derive(Debug, Clone, Copy)]
 pub struct Operands {
-    /// `[columns, depth]` of 16-bit floats.
+    /// `[columns, weight_stride]` of 16-bit floats, of which the first `depth` of each row are multiplied.
     pub weight: Address,
     /// `[rows, depth]` of 16-bit floats.
     pub x: Address,
-    /// `[rows, stride]` of f32.
+    /// `[rows, stride]`.
     pub out: Address,
-    /// `[columns]` of f32, where the epilogue adds it.
+    /// `[columns]` of the result's type, where the epilogue adds it.
     pub bias: Address,
     /// Of all sums.
     pub factor: f32,
+    /// Whether the result is added to what is there; not for results in bf16, which would be rounded twice.
+    pub adds: bool,
 }
 
 impl Operands {
@@ -91,16 +97,21 @@ impl Product {
         shape: &Shape,
         operands: &Operands,
     ) -> Result<Product, String> {
-        let Shape { rows, columns, depth, stride, epilogue, .. } = *shape;
+        let Shape { rows, columns, depth, weight_stride, stride, epilogue, .. } = *shape;
         let half =
             if shape.bf16 { cudaDataType_t::CUDA_R_16BF } else { cudaDataType_t::CUDA_R_16F };
-        let description = Description::new(functions, epilogue)?;
+        let result = if shape.bf16_result {
+            cudaDataType_t::CUDA_R_16BF
+        } else {
+            cudaDataType_t::CUDA_R_32F
+        };
+        let description = Description::new(functions, epilogue, result)?;
         if epilogue.bias {
             description.set_bias(operands.bias)?;
         }
-        let weight = Layout::new(functions, half, [depth, columns], depth)?;
+        let weight = Layout::new(functions, half, [depth, columns], weight_stride)?;
         let x = Layout::new(functions, half, [depth, rows], depth)?;
-        let out = Layout::new(functions, cudaDataType_t::CUDA_R_32F, [columns, rows], stride)?;
+        let out = Layout::new(functions, result, [columns, rows], stride)?;
         let preference = Preference::new(functions, shape.alignments)?;
         /// Proposals to look at; the first is the fastest by the library's reckoning.
         const PROPOSALS: usize = 4;
@@ -154,9 +165,9 @@ impl Product {
         if self.has_bias {
             self.description.set_bias(operands.bias)?;
         }
-        let Operands { weight, x, out, factor, .. } = *operands;
+        let Operands { weight, x, out, factor, adds, .. } = *operands;
         let [weight, x, out] = [weight, x, out].map(|Address(at)| at as *mut c_void);
-        let nothing = 0.0f32;
+        let kept = if adds { 1.0f32 } else { 0.0 };
         // SAFETY: the caller's promise; factors are read during the call, as by default.
         let code = unsafe {
             (functions.multiply)(
@@ -167,7 +178,7 @@ impl Product {
                 self.weight.raw,
                 x,
                 self.x.raw,
-                (&raw const nothing).cast(),
+                (&raw const kept).cast(),
                 out,
                 self.out.raw,
                 out,
@@ -188,8 +199,12 @@ struct Description {
 }
 
 impl Description {
-    /// Of operands in 16 bits, with sums and results in f32.
-    fn new(functions: &'static Functions, epilogue: Epilogue) -> Result<Description, String> {
+    /// Of operands in 16 bits, with sums in f32 and results of this type.
+    fn new(
+        functions: &'static Functions,
+        epilogue: Epilogue,
+        result: cudaDataType_t,
+    ) -> Result<Description, String> {
         use cublasLtMatmulDescAttributes_t::{
             CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUBLASLT_MATMUL_DESC_EPILOGUE,
             CUBLASLT_MATMUL_DESC_TRANSA,
@@ -212,7 +227,8 @@ impl Description {
         };
         description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue_kind as c_uint).to_ne_bytes())?;
         if epilogue.bias {
-            description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &f32s.to_ne_bytes())?;
+            let bias = result as c_uint;
+            description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias.to_ne_bytes())?;
         }
         Ok(description)
     }

@@ -1,18 +1,20 @@
 //! Attention: which kernel for a head's size, its grid, and the workspace of the tensor-core ones.
 //!
-//! Those read queries, keys or values as f16 rows of one head after the other, which a kernel of their own writes to the
-//! workspace first; rows of 64 fill a tile, so that no copy asks for the end. Kernels: `attention_*.cu`.
+//! Those multiply f16. Where a head has just as many features as one of them, it takes queries, keys and values in f16 as they
+//! lie ([`reads`]), and what is f32 is written so to the workspace first. For other heads all are f32, and are written there as f16
+//! rows of one head after the other; rows of 64 fill a tile, so that no copy asks for the end. Kernels: `attention_*.cu`.
 
 use std::f32::consts::LOG2_E;
 
 use bytemuck::{Pod, Zeroable};
 use protocol::Bytes;
 
-use super::Products;
 use super::pieces::Pieces;
+use super::{Products, ValueAt, element_kind};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher};
 use crate::backend::kernels::AttentionShape;
+use crate::graph::ElementType;
 
 /// The most features of a head: what `attention_exact_512` and `attention_wide_512` take.
 pub const HEAD_DIM_MAX: usize = 512;
@@ -24,7 +26,7 @@ const TILE_ROWS: usize = 64;
 const PACK_THREADS: u64 = 256;
 
 /// Elements that a thread of `attention_pack` writes.
-const PACKED_ELEMENTS: usize = 8;
+const PACKED_ELEMENTS: u64 = 8;
 
 /// A kernel for heads of up to so many features.
 struct Kernel {
@@ -47,6 +49,14 @@ const HALF: [Kernel; 4] = [
     Kernel { features: 32, name: "attention_half_32", threads: 128 },
     Kernel { features: 64, name: "attention_half_64", threads: 128 },
     Kernel { features: 128, name: "attention_half_128", threads: 128 },
+];
+
+/// On tensor cores, of queries, keys and values in f16 as they lie: for heads of exactly so many features.
+const DIRECT: [Kernel; 4] = [
+    Kernel { features: 16, name: "attention_half_direct_16", threads: 128 },
+    Kernel { features: 32, name: "attention_half_direct_32", threads: 128 },
+    Kernel { features: 64, name: "attention_half_direct_64", threads: 128 },
+    Kernel { features: 128, name: "attention_half_direct_128", threads: 128 },
 ];
 
 /// On tensor cores, with packed queries.
@@ -72,37 +82,87 @@ fn half_kernel(head_dim: usize) -> (&'static Kernel, bool) {
     narrow.or_else(wide).expect("a head has at most HEAD_DIM_MAX features")
 }
 
-/// Packed queries, keys and values in a workspace, in bytes from its beginning.
+/// The kernel that takes f16 as it lies, where a head's size has one.
+fn direct_kernel(head_dim: usize) -> Option<&'static Kernel> {
+    DIRECT.iter().find(|kernel| kernel.features == head_dim)
+}
+
+/// What [`attention`] rounds queries, keys and values to, and best gets them as: f16 where it can read that as it lies.
+pub fn reads(shape: &AttentionShape, products: Products) -> ElementType {
+    match products {
+        Products::Half if direct_kernel(shape.head_dim).is_some() => ElementType::F16,
+        Products::Half | Products::Exact => ElementType::F32,
+    }
+}
+
+/// How values of f32 become rows of f16 in a workspace.
+struct Form {
+    tokens: usize,
+    heads: usize,
+    head_dim: usize,
+    rows: usize,
+    row_len: usize,
+}
+
+impl Form {
+    fn bytes(&self, batch: usize) -> u64 {
+        2 * (batch * self.heads * self.rows * self.row_len) as u64
+    }
+}
+
+/// Queries, keys and values that are packed into a workspace: how, and where, in bytes from its beginning.
 struct Packed {
-    queries: Option<u64>,
-    keys: u64,
-    values: u64,
+    operands: [Option<(Form, u64)>; 3],
     bytes: u64,
 }
 
 impl Packed {
-    fn of(shape: &AttentionShape) -> Packed {
-        let (kernel, packs_queries) = half_kernel(shape.head_dim);
-        let bytes = |tokens: usize| {
-            let rows = shape.batch * shape.heads * tokens.next_multiple_of(TILE_ROWS);
-            2 * (rows * kernel.features) as u64
-        };
+    fn of(shape: &AttentionShape, elements: [ElementType; 3]) -> Packed {
+        let features = shape.heads * shape.head_dim;
+        let tokens = [shape.query_tokens, shape.key_tokens, shape.key_tokens];
         let mut pieces = Pieces::default();
-        let queries = packs_queries.then(|| pieces.take(bytes(shape.query_tokens)));
-        let keys = pieces.take(bytes(shape.key_tokens));
-        let values = pieces.take(bytes(shape.key_tokens));
-        Packed { queries, keys, values, bytes: pieces.bytes() }
+        let operands = std::array::from_fn(|index| {
+            let tokens = tokens[index];
+            let form = match (direct_kernel(shape.head_dim), elements[index]) {
+                (Some(_), ElementType::F16) => return None,
+                (Some(_), ElementType::F32) => {
+                    Form { tokens, heads: 1, head_dim: features, rows: tokens, row_len: features }
+                }
+                (None, ElementType::F32) => {
+                    let (kernel, packs_queries) = half_kernel(shape.head_dim);
+                    if index == 0 && !packs_queries {
+                        return None;
+                    }
+                    Form {
+                        tokens,
+                        heads: shape.heads,
+                        head_dim: shape.head_dim,
+                        rows: tokens.next_multiple_of(TILE_ROWS),
+                        row_len: kernel.features,
+                    }
+                }
+                (_, element) => panic!("operand {index} is of {element:?}"),
+            };
+            let place = pieces.take(form.bytes(shape.batch));
+            Some((form, place))
+        });
+        Packed { operands, bytes: pieces.bytes() }
     }
 }
 
-/// What [`attention`] needs beside its operands. It does not grow with the product of queries and keys.
+/// What [`attention`] needs beside its operands, where queries, keys and values are of `elements`. It does not grow with the
+/// product of queries and keys.
 ///
 /// # Panics
-/// If heads have more than [`HEAD_DIM_MAX`] features.
-pub fn attention_workspace_bytes(shape: &AttentionShape, products: Products) -> Bytes {
+/// If heads have more than [`HEAD_DIM_MAX`] features, or an element is none of those of [`Operands`].
+pub fn attention_workspace_bytes(
+    shape: &AttentionShape,
+    products: Products,
+    elements: [ElementType; 3],
+) -> Bytes {
     match products {
         Products::Exact => Bytes::ZERO,
-        Products::Half => Bytes(Packed::of(shape).bytes),
+        Products::Half => Bytes(Packed::of(shape, elements).bytes),
     }
 }
 
@@ -123,7 +183,11 @@ struct PackArgs {
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Args {
-    operands: Operands,
+    q: Address,
+    k: Address,
+    v: Address,
+    bias: Address,
+    out: Address,
     query_tokens: u32,
     key_tokens: u32,
     query_rows: u32,
@@ -132,23 +196,21 @@ struct Args {
     head_dim: u32,
     causal: u32,
     scale: f32,
+    element: u32,
+    unused: u32,
 }
 
 /// What an attention reads and writes.
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
+#[derive(Debug, Clone, Copy)]
 pub struct Operands {
-    /// Queries, f32 `[batch, query_tokens, heads × head_dim]`.
-    pub q: Address,
-    /// Keys, f32 `[batch, key_tokens, heads × head_dim]`.
-    pub k: Address,
-    /// Values, as the keys.
-    pub v: Address,
+    /// Queries `[batch, query_tokens, heads × head_dim]`, keys `[batch, key_tokens, heads × head_dim]`, and values as the keys:
+    /// each of f32, or of what [`reads`] says.
+    pub qkv: [ValueAt; 3],
     /// Biases by distance, f32 `[heads, query_tokens + key_tokens - 1]`: that of a query and a key at `key - query +
     /// query_tokens - 1`; or [`Operands::NO_BIAS`].
     pub bias: Address,
-    /// The result, as the queries. Overlaps none of the others.
-    pub out: Address,
+    /// The result, as the queries, of f32, or, of products in 16 bits, bf16. Overlaps none of the others.
+    pub out: ValueAt,
 }
 
 impl Operands {
@@ -159,10 +221,12 @@ impl Operands {
 /// `out = softmax(scale · q · kᵀ + bias) · v`, head by head. All begin at multiples of 16 bytes. The shape's `query_chunk` has no
 /// meaning here. `workspace`: [`attention_workspace_bytes`], at a multiple of 256.
 ///
-/// A query's result depends on neither the other queries nor their number.
+/// A query's result depends on neither the other queries nor their number; and not on the elements either, if what f32 holds is
+/// rounded to f16, the largest number in place of a larger one.
 ///
 /// # Panics
-/// If heads have more than [`HEAD_DIM_MAX`] features, or the scale is not above 0.
+/// If heads have more than [`HEAD_DIM_MAX`] features, the scale is not above 0, or an element is none of those of
+/// [`Operands`].
 pub fn attention(
     on: &Launcher<'_>,
     shape: &AttentionShape,
@@ -172,15 +236,35 @@ pub fn attention(
 ) -> Result<(), DriverError> {
     assert!(shape.scale > 0.0, "the largest product is the largest score");
     assert!(!shape.causal || shape.query_tokens == shape.key_tokens, "causal needs equal tokens");
-    let (kernel, operands) = match products {
-        Products::Exact => (exact_kernel(shape.head_dim), operands),
-        Products::Half => {
-            let kernel = half_kernel(shape.head_dim).0;
-            (kernel, pack_all(on, shape, kernel, operands, workspace)?)
-        }
+    match (products, operands.out.element) {
+        (_, ElementType::F32) | (Products::Half, ElementType::BF16) => {}
+        (_, element) => panic!("a result of {element:?}"),
+    }
+    let kernel = match (products, direct_kernel(shape.head_dim)) {
+        (Products::Exact, _) => exact_kernel(shape.head_dim),
+        (Products::Half, Some(kernel)) => kernel,
+        (Products::Half, None) => half_kernel(shape.head_dim).0,
     };
+    let elements = operands.qkv.map(|operand| operand.element);
+    let mut qkv = operands.qkv.map(|operand| operand.address);
+    match products {
+        Products::Exact => assert_eq!(elements, [ElementType::F32; 3], "in f32"),
+        Products::Half => {
+            let packed = Packed::of(shape, elements).operands;
+            for (operand, packed) in qkv.iter_mut().zip(packed) {
+                let Some((form, place)) = packed else { continue };
+                pack(on, shape, &form, [*operand, workspace.offset(place)])?;
+                *operand = workspace.offset(place);
+            }
+        }
+    }
+    let [q, k, v] = qkv;
     let args = Args {
-        operands,
+        q,
+        k,
+        v,
+        bias: operands.bias,
+        out: operands.out.address,
         query_tokens: shape.query_tokens as u32,
         key_tokens: shape.key_tokens as u32,
         query_rows: shape.query_tokens.next_multiple_of(TILE_ROWS) as u32,
@@ -189,52 +273,31 @@ pub fn attention(
         head_dim: shape.head_dim as u32,
         causal: u32::from(shape.causal),
         scale: shape.scale * LOG2_E,
+        element: element_kind(operands.out.element),
+        unused: 0,
     };
     let blocks = shape.query_tokens.div_ceil(TILE_ROWS) as u32;
     let grid = [blocks, shape.heads as u32, shape.batch as u32];
     on.launch(kernel.name, grid, [kernel.threads, 1, 1], 0, &args)
 }
 
-/// Packs what the kernel takes packed, and puts it in the operands' place.
-fn pack_all(
-    on: &Launcher<'_>,
-    shape: &AttentionShape,
-    kernel: &Kernel,
-    operands: Operands,
-    workspace: Address,
-) -> Result<Operands, DriverError> {
-    let packed = Packed::of(shape);
-    let mut result = operands;
-    result.k = workspace.offset(packed.keys);
-    pack(on, shape, kernel, [operands.k, result.k], shape.key_tokens)?;
-    result.v = workspace.offset(packed.values);
-    pack(on, shape, kernel, [operands.v, result.v], shape.key_tokens)?;
-    if let Some(queries) = packed.queries {
-        result.q = workspace.offset(queries);
-        pack(on, shape, kernel, [operands.q, result.q], shape.query_tokens)?;
-    }
-    Ok(result)
-}
-
-/// Brings queries, keys or values to f16 rows of the kernel's width.
+/// Brings queries, keys or values to rows of f16.
 fn pack(
     on: &Launcher<'_>,
     shape: &AttentionShape,
-    kernel: &Kernel,
+    form: &Form,
     [source, target]: [Address; 2],
-    tokens: usize,
 ) -> Result<(), DriverError> {
-    let rows = tokens.next_multiple_of(TILE_ROWS);
-    let pieces = (shape.batch * shape.heads * rows * (kernel.features / PACKED_ELEMENTS)) as u64;
+    let pieces = form.bytes(shape.batch) / (2 * PACKED_ELEMENTS);
     let args = PackArgs {
         source,
         target,
         pieces,
-        tokens: tokens as u32,
-        rows: rows as u32,
-        heads: shape.heads as u32,
-        head_dim: shape.head_dim as u32,
-        row_len: kernel.features as u32,
+        tokens: form.tokens as u32,
+        rows: form.rows as u32,
+        heads: form.heads as u32,
+        head_dim: form.head_dim as u32,
+        row_len: form.row_len as u32,
         unused: 0,
     };
     let blocks = pieces.div_ceil(PACK_THREADS) as u32;
@@ -259,14 +322,32 @@ mod tests {
 
     #[test]
     fn workspaces_hold_keys_and_values_in_16_bits() {
-        assert_eq!(attention_workspace_bytes(&DIT, Products::Exact), Bytes::ZERO);
-        let half = |shape: AttentionShape| attention_workspace_bytes(&shape, Products::Half).0;
-        assert_eq!(half(DIT), 2 * 4608 * 3072 * 2);
+        let (f32s, f16s) = ([ElementType::F32; 3], [ElementType::F16; 3]);
+        let bytes =
+            |shape, products, elements| attention_workspace_bytes(&shape, products, elements).0;
+        assert_eq!(bytes(DIT, Products::Exact, f32s), 0);
+        assert_eq!(bytes(DIT, Products::Half, f16s), 0);
+        let value = 4608 * 3072 * 2;
+        assert_eq!(bytes(DIT, Products::Half, f32s), 3 * value);
+        let values_in_f32 = [ElementType::F16, ElementType::F16, ElementType::F32];
+        assert_eq!(bytes(DIT, Products::Half, values_in_f32), value);
         // Rows fill tiles, and heads the next kernel's width.
         let odd = AttentionShape { heads: 2, key_tokens: 77, head_dim: 20, ..DIT };
-        assert_eq!(half(odd), 2 * 2 * 128 * 32 * 2);
+        assert_eq!(bytes(odd, Products::Half, f32s), 2 * 2 * 128 * 32 * 2);
         // The VAE's one head, with its queries.
         let vae = AttentionShape { heads: 1, head_dim: 512, ..DIT };
-        assert_eq!(half(vae), 3 * 4608 * 512 * 2);
+        assert_eq!(bytes(vae, Products::Half, f32s), 3 * 4608 * 512 * 2);
+    }
+
+    #[test]
+    fn heads_of_a_kernels_width_are_read_in_16_bits() {
+        let of = |head_dim, products| reads(&AttentionShape { head_dim, ..DIT }, products);
+        for head_dim in [16, 32, 64, 128] {
+            assert_eq!(of(head_dim, Products::Half), ElementType::F16);
+            assert_eq!(of(head_dim, Products::Exact), ElementType::F32);
+        }
+        for head_dim in [1, 8, 40, 96, 256, 512] {
+            assert_eq!(of(head_dim, Products::Half), ElementType::F32);
+        }
     }
 }

@@ -12,10 +12,11 @@ use self::tiling::{PIXELS, Tiling};
 use super::convert::decode;
 use super::norm::group::{group_moments, group_norm_workspace_bytes};
 use super::pieces::Pieces;
-use super::{Products, VectorArgument, count};
+use super::{Products, ValueAt, VectorArgument, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
 use crate::backend::kernels::ConvShape;
+use crate::graph::ElementType;
 
 /// Threads of a block of every convolution kernel.
 const THREADS: usize = 256;
@@ -27,18 +28,39 @@ const FIRST_PIXELS: usize = 32 * PIXELS;
 /// What a convolution reads and writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Operands {
-    /// f32 `[batch, height, width, in_channels]`.
-    pub input: Address,
+    /// `[batch, height, width, in_channels]`: f32, or with products of halves 16 bits.
+    pub input: ValueAt,
     /// Scale and shift of the input's normalisation, `[in_channels]` each, if the shape has one.
     pub norm: Option<[StoredWeight; 2]>,
     /// `[out_channels, in_channels, kernel, kernel]`, of any storage type.
     pub weight: StoredWeight,
     /// `[out_channels]`.
     pub bias: StoredWeight,
-    /// What the result is added to, where the shape says so: as `out`, which it may be.
+    /// What the result is added to, where the shape says so: f32 in the shape of `out`, which it may be if that is f32.
     pub added: Option<Address>,
-    /// f32 `[batch, output_height, output_width, out_channels]`.
-    pub out: Address,
+    /// `[batch, output_height, output_width, out_channels]`: f32, or with products of halves 16 bits.
+    pub out: ValueAt,
+}
+
+impl Operands {
+    fn check(&self, shape: &ConvShape, products: Products) {
+        assert_eq!(self.norm.is_some(), shape.norm.is_some(), "norm");
+        assert_eq!(self.added.is_some(), shape.accumulate, "what is added");
+        let short = |value: ValueAt| value.element != ElementType::F32;
+        let are_short = short(self.input) || short(self.out);
+        assert!(products == Products::Half || !are_short, "exact products are of f32 in memory");
+        assert!(!short(self.out) || self.added != Some(self.out.address), "f32 is overwritten");
+    }
+}
+
+/// What may hold input `index` of a convolution's node, of which the last is convolved and the first, if there are two, is what
+/// the result is added to.
+///
+/// Products of halves round what is convolved to f16 in any case, without a norm just as it is, but f16 does not hold numbers
+/// as large as a VAE has before a norm; bf16 does.
+pub fn reads(shape: &ConvShape, products: Products, index: usize) -> ElementType {
+    let is_added = shape.accumulate && index == 0;
+    if products == Products::Half && !is_added { ElementType::BF16 } else { ElementType::F32 }
 }
 
 /// Where a workspace's pieces begin, in bytes from its beginning.
@@ -103,18 +125,33 @@ pub fn conv2d(
     operands: &Operands,
     workspace: Address,
 ) -> Result<(), DriverError> {
-    assert_eq!(operands.norm.is_some(), shape.norm.is_some(), "norm");
-    assert_eq!(operands.added.is_some(), shape.accumulate, "what is added");
+    operands.check(shape, products);
     let pieced = Pieced::of(shape, operands.weight.storage, products, false);
     let call = Call::prepare(on, shape, products, operands, workspace, &pieced)?;
-    call.convolve(&Tiling::of(shape, products), operands.input, operands.out)
+    let Operands { input, out, .. } = operands;
+    call.convolve(&Tiling::of(shape, products), input.address, out.address)
 }
 
-/// As [`conv2d`] of single pixels that leaves at most half of the channels, without a norm; `out` is where `input` is. What follows
-/// the result is left in no particular state. `workspace`: [`conv_workspace_bytes`] with `narrow`.
+/// Whether [`narrow`] writes f32 in the place of an input of such elements: where a result has at most half the bytes of a
+/// pixel's input, or as many and one block computes all of them.
+pub fn narrows(shape: &ConvShape, products: Products, input: ElementType) -> bool {
+    match bytes_of_pixel(shape, input) {
+        [inner, outer] if inner == outer => Tiling::of(shape, products).out_tiles() == 1,
+        [inner, outer] => 2 * outer <= inner,
+    }
+}
+
+/// Bytes of a pixel's input and of its result in f32.
+fn bytes_of_pixel(shape: &ConvShape, input: ElementType) -> [usize; 2] {
+    [input.bytes() as usize * shape.in_channels, 4 * shape.out_channels]
+}
+
+/// As [`conv2d`] of single pixels, without a norm, to f32; `out` is where `input` is, and [`narrows`] says that it may be. What
+/// follows the result is left in no particular state. `workspace`: [`conv_workspace_bytes`] with `narrow`.
 ///
-/// The first pixels go through the workspace. Then the results of some pixels only overwrite inputs of pixels before them,
-/// which are done with: each pass takes as many pixels as fit there.
+/// Where a result takes the very place of its pixel's input, a block has read all of that before it writes. Else the first pixels
+/// go through the workspace. Then the results of some pixels only overwrite inputs of pixels before them, which are done with:
+/// each pass takes as many pixels as fit there.
 pub fn narrow(
     on: &Launcher<'_>,
     shape: &ConvShape,
@@ -122,20 +159,27 @@ pub fn narrow(
     operands: &Operands,
     workspace: Address,
 ) -> Result<(), DriverError> {
-    let (inner, outer) = (shape.in_channels, shape.out_channels);
-    assert!(2 * outer <= inner, "the result does not fit before the input");
-    assert_eq!(operands.input, operands.out, "the result stands in the input's place");
+    operands.check(shape, products);
+    let Operands { input, out, .. } = operands;
+    assert!(narrows(shape, products, input.element), "the result does not fit before the input");
+    assert_eq!(input.address, out.address, "the result stands in the input's place");
+    assert_eq!(out.element, ElementType::F32, "the result is f32");
     assert!(shape.norm.is_none() && !shape.accumulate, "single pixels, and nothing else");
     let pieced = Pieced::of(shape, operands.weight.storage, products, true);
     let call = Call::prepare(on, shape, products, operands, workspace, &pieced)?;
-    let at = |pixel: usize, channels: usize| operands.input.offset(4 * (pixel * channels) as u64);
     let pixels = pixels_of(shape);
+    let [inner, outer] = bytes_of_pixel(shape, input.element);
+    if inner == outer {
+        let tiling = Tiling::of_pixels(shape, products, pixels);
+        return call.convolve(&tiling, input.address, out.address);
+    }
+    let at = |pixel: usize, bytes: usize| input.address.offset((pixel * bytes) as u64);
     let first = FIRST_PIXELS.min(pixels);
-    let (aside, bytes) = (workspace.offset(pieced.first), 4 * first * outer);
-    call.convolve(&Tiling::of_pixels(shape, products, first), operands.input, aside)?;
+    let (aside, bytes) = (workspace.offset(pieced.first), first * outer);
+    call.convolve(&Tiling::of_pixels(shape, products, first), input.address, aside)?;
     // SAFETY: the caller gives both for the time of the operation: the workspace, and its result's place, of which the copy
     // comes after the pass that read there.
-    unsafe { on.copy(operands.out, aside, bytes)? };
+    unsafe { on.copy(out.address, aside, bytes)? };
     let mut done = first;
     while done < pixels {
         // Results up to pixel `end · inner / outer` lie before the input of pixel `end`.
@@ -205,6 +249,8 @@ impl<'a> Call<'a> {
             pad: count(shape.pad_top),
             upsample: u32::from(shape.upsample == 2),
             silu: u32::from(shape.norm.is_some_and(|norm| norm.silu)),
+            input_kind: element_kind(self.operands.input.element),
+            out_kind: element_kind(self.operands.out.element),
             unused: 0,
         };
         let grid = [count(tiling.blocks()), 1, 1];
@@ -216,7 +262,7 @@ impl<'a> Call<'a> {
 fn prepare_norm(
     on: &Launcher<'_>,
     shape: &ConvShape,
-    input: Address,
+    input: ValueAt,
     [scale, shift]: [StoredWeight; 2],
     moments: Address,
     target: Address,
@@ -287,6 +333,8 @@ struct ConvArgs {
     pad: u32,
     upsample: u32,
     silu: u32,
+    input_kind: u32,
+    out_kind: u32,
     unused: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Numbers in another form: rows of f32 as 16-bit floats for tensor cores (`convert.cu`), weights as f32 (`decode.cu`).
+//! Numbers in another form: rows of f32 as 16-bit floats for tensor cores, and factors of rows (`convert.cu`), weights as f32
+//! (`decode.cu`).
 
 use super::norm::whole_row_launch;
 use super::{THREADS, blocks_for, count, kernel_of};
@@ -71,6 +72,46 @@ pub fn convert(
         Half::BF16 => "convert_bf16",
     };
     on.launch(kernel, grid, block, 0, &arguments)
+}
+
+/// `FactorsArgs` of `convert.cu`.
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+#[repr(C)]
+struct FactorsArguments {
+    factors: Address,
+    inputs: [Address; INPUTS_MAX],
+    features: [u32; INPUTS_MAX],
+    rows: u32,
+    padding: u32,
+}
+
+/// What [`convert`] to f16 would write as factors of rows of several inputs, each `[rows, its features]` of bf16, to `out`, `[rows]`
+/// of f32. Only for GPUs without products of bf16, before capability 8.0.
+///
+/// # Panics
+/// If there are more than [`INPUTS_MAX`] inputs, or features that are no multiple of eight.
+pub fn factors(
+    on: &Launcher<'_>,
+    out: Address,
+    inputs: &[(Address, usize)],
+    rows: usize,
+) -> Result<(), DriverError> {
+    let mut arguments = FactorsArguments {
+        factors: out,
+        inputs: [Address::NONE; INPUTS_MAX],
+        features: [0; INPUTS_MAX],
+        rows: count(rows),
+        padding: 0,
+    };
+    assert!(inputs.len() <= INPUTS_MAX, "{} inputs", inputs.len());
+    for (index, &(input, features)) in inputs.iter().enumerate() {
+        assert!(features.is_multiple_of(8), "{features} features are not read in eights");
+        arguments.inputs[index] = input;
+        arguments.features[index] = count(features);
+    }
+    let features = arguments.features.iter().sum();
+    let (grid, block) = whole_row_launch(arguments.rows, features);
+    on.launch("factors_bf16", grid, block, 0, &arguments)
 }
 
 #[derive(Clone, Copy, bytemuck::NoUninit)]

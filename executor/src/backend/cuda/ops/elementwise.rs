@@ -1,6 +1,6 @@
 //! Operations on each element, and on each row by something of its token: `elementwise.cu` and `token_rows.cu`.
 
-use super::{THREADS, blocks_for, count};
+use super::{THREADS, ValueAt, blocks_for, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher};
 use crate::graph::Activation;
@@ -214,13 +214,15 @@ struct RopeArguments {
     tokens: u32,
     features: u32,
     head_dim: u32,
+    element: u32,
+    padding: u32,
 }
 
 /// Rotates neighbouring features of each head by `table`, `[tokens, head_dim / 2, 2]` of cosine and sine. `x`, `out`: `[batch,
-/// tokens, heads × head_dim]`; `out` may be `x`.
+/// tokens, heads × head_dim]`. `out`, of any element, may be `x` where it is of f32 too.
 pub fn rope(
     on: &Launcher<'_>,
-    out: Address,
+    out: ValueAt,
     [x, table]: [Address; 2],
     shape: TokenShape,
     heads: usize,
@@ -228,13 +230,15 @@ pub fn rope(
     let head_dim = shape.features / heads;
     assert!(head_dim.is_multiple_of(2), "features are rotated in pairs");
     let arguments = RopeArguments {
-        out,
+        out: out.address,
         x,
         table,
         rows: shape.rows(),
         tokens: count(shape.tokens),
         features: count(shape.features),
         head_dim: count(head_dim),
+        element: element_kind(out.element),
+        padding: 0,
     };
     let (grid, block) = row_launch(arguments.rows, arguments.features, 4);
     on.launch("rope", grid, block, 0, &arguments)

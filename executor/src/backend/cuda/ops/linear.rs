@@ -1,12 +1,19 @@
 //! Linear layers: which kernel multiplies what, and the workspace that this takes.
 //!
-//! Up to [`FEW_ROWS`] rows: `linear_few.cu`, in f32. More of them exactly: `linear_exact.cu`, in f32. Otherwise on tensor cores: the
-//! activations become 16-bit floats in the workspace, and meet weights of 16 bits as they are (`linear_half.cu`) or others, which
-//! become f16 on their way (`linear_decoded.cu`). Weights of 16 bits are multiplied by cuBLASLt where it is (`library`).
+//! Up to [`FEW_ROWS`] rows: `linear_few.cu`, in f32. More of them exactly: `linear_exact.cu`, in f32. Otherwise on tensor cores:
+//!
+//! - with weights in f16 as f16: the activations become so in the workspace, with a factor for each row;
+//! - with all others as bf16, which activations are already where all that reads them would round them so ([`reads`]), and become
+//!   in the workspace otherwise. Where there is no bf16, before capability 8.0, they become f16 on their way into shared memory, by
+//!   factors that are found first (`linear_scaled.cu`).
+//!
+//! Weights of 16 bits are multiplied as they are (`linear_half.cu`), or by cuBLASLt where it is (`library`); others become 16-bit
+//! floats on their way (`linear_decoded.cu`).
 //!
 //! Invariant of our own kernels: an element's arithmetic depends on the summed dimension, on the weight's storage, and on whether
-//! there are few rows; not on how many rows and columns are computed with it. cuBLASLt chooses by the whole shape: a layer that is
-//! split by rows of its weight may then differ from the whole one in the last bits. Twice the same is the same with either.
+//! there are few rows; not on how many rows and columns are computed with it, nor on whether the activations were rounded before.
+//! cuBLASLt chooses by the whole shape: a layer that is split by rows of its weight may then differ from the whole one in the last
+//! bits. Twice the same is the same with either.
 
 mod library;
 mod tiles;
@@ -14,12 +21,12 @@ mod tiles;
 use protocol::{Bytes, StorageType};
 
 use self::tiles::{Tile, kernel_of_common, kernel_of_decoded, kernel_of_plain};
-use super::convert::{Half, INPUTS_MAX, convert, half_row_stride};
-use super::{VectorArgument, count};
+use super::convert::{Half, INPUTS_MAX, convert, factors, half_row_stride};
+use super::{ValueAt, VectorArgument, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
 use crate::backend::kernels::{Columns, LinearShape};
-use crate::graph::Activation;
+use crate::graph::{Activation, ElementType};
 
 /// Up to so many rows, reading the weights takes longer than multiplying: the limit of `linear_few.cu`.
 pub const FEW_ROWS: usize = 8;
@@ -32,6 +39,8 @@ const PART_ALIGNMENT: u64 = protocol::plan::ALIGNMENT_BYTES;
 pub struct Linear<'a> {
     /// One to four of `[rows, features]`, each with its features, thought concatenated along these.
     pub inputs: &'a [(Address, usize)],
+    /// What the elements of all inputs are: f32, or what [`reads`] says.
+    pub input_element: ElementType,
     /// Rows of the inputs and of the result.
     pub rows: usize,
     /// `[out_features, in_features]`.
@@ -42,8 +51,8 @@ pub struct Linear<'a> {
     pub bias: Option<StoredWeight>,
     /// What follows the bias.
     pub activation: Activation,
-    /// `[rows, columns.stride]` of f32.
-    pub out: Address,
+    /// `[rows, columns.stride]`.
+    pub out: ValueAt,
     /// Which columns of it are written.
     pub columns: Columns,
     /// Whether products are to be formed in f32.
@@ -57,7 +66,10 @@ pub struct Linear<'a> {
 enum Way {
     Few,
     Exact,
-    Half,
+    /// On tensor cores, of operands in f16.
+    F16,
+    /// On tensor cores, of operands in bf16.
+    BF16,
 }
 
 impl Way {
@@ -67,22 +79,72 @@ impl Way {
         match rows {
             ..=FEW_ROWS => Way::Few,
             _ if exact || storage == StorageType::F32 || !whole_rows => Way::Exact,
-            _ => Way::Half,
+            _ if storage == StorageType::F16 => Way::F16,
+            _ => Way::BF16,
         }
     }
 }
 
-/// Bytes of a layer's workspace, on every GPU: its activations as 16-bit floats and a factor for each row, where it is computed on
-/// tensor cores; otherwise none. With weights in bf16 the bias in f32 may lie where factors do.
-pub fn linear_workspace_bytes(shape: &LinearShape<'_>, storage: StorageType, exact: bool) -> Bytes {
+/// What the inputs of a layer become anyway, on every GPU: where this is bf16, they may lie so.
+pub fn reads(shape: &LinearShape<'_>, storage: StorageType, exact: bool) -> ElementType {
+    let in_features = shape.in_features.iter().sum();
+    // Rows that lie without room between them begin where 16 bytes can be copied.
+    let aligned = shape.in_features.iter().all(|features| features.is_multiple_of(8));
+    match Way::of(shape.rows, in_features, storage, exact) {
+        Way::BF16 if aligned => ElementType::BF16,
+        _ => ElementType::F32,
+    }
+}
+
+/// Whether a layer is best told to write its result in 16 bits: not where that would take its product from cuBLASLt.
+pub fn writes(
+    shape: &LinearShape<'_>,
+    storage: StorageType,
+    exact: bool,
+    after: &AfterSums,
+    element: ElementType,
+) -> bool {
+    let in_features = shape.in_features.iter().sum();
+    let way = Way::of(shape.rows, in_features, storage, exact);
+    let is_library_s =
+        matches!(way, Way::F16 | Way::BF16) && library::multiplies(storage, in_features);
+    !is_library_s || library::writes(shape.in_features.len(), storage, after, element)
+}
+
+/// What follows a layer's sums.
+#[derive(Debug, Clone, Copy)]
+pub struct AfterSums {
+    /// How its bias is stored, where it has one.
+    pub bias: Option<StorageType>,
+    /// What follows the bias.
+    pub activation: Activation,
+}
+
+/// Bytes of a layer's workspace, on every GPU: where it is computed on tensor cores, its activations as 16-bit floats unless they
+/// are bf16 already, and a factor for each row; otherwise none. With weights in bf16 the bias in f32 may lie where factors do.
+pub fn linear_workspace_bytes(
+    shape: &LinearShape<'_>,
+    storage: StorageType,
+    exact: bool,
+    input_element: ElementType,
+) -> Bytes {
     let in_features = shape.in_features.iter().sum();
     match Way::of(shape.rows, in_features, storage, exact) {
         Way::Few | Way::Exact => Bytes::ZERO,
-        Way::Half => {
+        Way::F16 | Way::BF16 => {
             let has_bias = storage == StorageType::BF16 && in_features.is_multiple_of(8);
             let bias = if has_bias { shape.out_features } else { 0 };
-            halves_bytes(shape.rows, in_features) + floats_bytes(shape.rows.max(bias))
+            converted_bytes(shape.rows, in_features, input_element)
+                + floats_bytes(shape.rows.max(bias))
         }
+    }
+}
+
+/// Of the activations in the workspace.
+fn converted_bytes(rows: usize, in_features: usize, input_element: ElementType) -> Bytes {
+    match input_element {
+        ElementType::BF16 => Bytes::ZERO,
+        _ => halves_bytes(rows, in_features),
     }
 }
 
@@ -107,6 +169,8 @@ struct OutArgument {
     scale: f32,
     activation: u32,
     storage: u32,
+    element: u32,
+    padding: u32,
 }
 
 /// `LinearF32Args` of `linear_f32.cuh`.
@@ -126,28 +190,48 @@ struct F32Arguments {
 #[repr(C)]
 struct HalfArguments {
     to: OutArgument,
-    x: Address,
+    x: [Address; INPUTS_MAX],
     factors: Address,
     weight: Address,
-    x_stride: i64,
     row_bytes: i64,
+    features: [u32; INPUTS_MAX],
+    begins: [u32; INPUTS_MAX - 1],
     depth: u32,
-    padding: u32,
+}
+
+/// Activations as tensor cores take them.
+#[derive(Debug, Clone, Copy)]
+struct Halves<'a> {
+    /// Of `[rows, features]` each, with their features, which are multiples of eight; more in all than the layer's where zeros
+    /// follow those of each row.
+    inputs: &'a [(Address, usize)],
+    /// `[rows]` of f32, what rows of products are multiplied by; or [`Address::NONE`].
+    factors: Address,
 }
 
 /// Computes a linear layer.
 ///
 /// # Panics
-/// If there are no rows, no or more than four inputs, or columns beyond the output's.
+/// If there are no rows, no or more than four inputs, columns beyond the output's, or inputs that the layer does not read.
 pub fn linear(on: &Launcher<'_>, layer: &Linear<'_>) -> Result<(), DriverError> {
     let Linear { inputs, rows, out_features, columns, .. } = *layer;
     assert!((1..=INPUTS_MAX).contains(&inputs.len()), "{} inputs", inputs.len());
     assert!(rows > 0 && out_features > 0, "{rows} rows, {out_features} columns");
     assert!(columns.from + out_features <= columns.stride, "columns beyond {}", columns.stride);
-    match Way::of(rows, layer.in_features(), layer.weight.storage, layer.exact) {
+    let way = Way::of(rows, layer.in_features(), layer.weight.storage, layer.exact);
+    let aligned = inputs.iter().all(|input| input.1.is_multiple_of(8));
+    let element = layer.input_element;
+    let is_read = match element {
+        ElementType::F32 => true,
+        ElementType::BF16 => way == Way::BF16 && aligned,
+        ElementType::F16 | ElementType::I32 => false,
+    };
+    assert!(is_read, "inputs of {element:?} by {}", layer.weight.storage);
+    match way {
         Way::Few => layer.few(on),
         Way::Exact => layer.exactly(on),
-        Way::Half => layer.half(on),
+        Way::F16 => layer.as_f16(on),
+        Way::BF16 => layer.as_bf16(on),
     }
 }
 
@@ -182,44 +266,98 @@ impl Linear<'_> {
         on.launch(kernel, grid, [threads, 1, 1], 0, &self.f32_arguments())
     }
 
-    fn half(&self, on: &Launcher<'_>) -> Result<(), DriverError> {
-        let StoredWeight { storage, .. } = self.weight;
+    fn as_f16(&self, on: &Launcher<'_>) -> Result<(), DriverError> {
         let depth = self.in_features();
-        // What asynchronous copies of 16 bytes need: a GPU that has them, and rows that begin where they can.
-        let as_stored = on.capability() >= (8, 0) && depth.is_multiple_of(8);
-        let tile = self.tile(on);
-        let (to, kernel, threads) = match (as_stored, storage, tile) {
-            (true, StorageType::BF16, Tile::Large) => (Half::BF16, "linear_half_bf16_large", 128),
-            (true, StorageType::BF16, Tile::Small) => (Half::BF16, "linear_half_bf16_small", 128),
-            (true, StorageType::F16, Tile::Large) => (self.f16(), "linear_half_f16_large", 128),
-            (true, StorageType::F16, Tile::Small) => (self.f16(), "linear_half_f16_small", 128),
-            (_, _, Tile::Large) => (self.f16(), kernel_of_decoded!(storage, "_large"), 256),
-            (_, _, Tile::Small) => (self.f16(), kernel_of_decoded!(storage, "_small"), 128),
+        let x = Halves {
+            inputs: &[(self.workspace, half_row_stride(depth))],
+            factors: self.behind_converted(),
         };
-        convert(on, self.workspace, self.inputs, self.rows, to)?;
-        if library::linear(on, self, to)? {
+        convert(on, self.workspace, self.inputs, self.rows, Half::F16 { factors: x.factors })?;
+        if library::linear(on, self, &x)? {
             return Ok(());
         }
-        let arguments = HalfArguments {
-            to: self.out_argument(),
-            x: self.workspace,
-            factors: match to {
-                Half::F16 { factors } => factors,
-                Half::BF16 => Address::NONE,
-            },
-            weight: self.weight.address,
-            x_stride: half_row_stride(depth) as i64,
-            row_bytes: storage.bytes(depth as u64).0 as i64,
-            depth: count(depth),
-            padding: 0,
+        let copied = on.capability() >= (8, 0) && depth.is_multiple_of(8);
+        let kernel = match (copied, self.tile(on)) {
+            (true, Tile::Large) => ("linear_half_f16_large", 128),
+            (true, Tile::Small) => ("linear_half_f16_small", 128),
+            (false, Tile::Large) => ("linear_decoded_f16_large", 256),
+            (false, Tile::Small) => ("linear_decoded_f16_small", 128),
         };
-        let grid = tile.grid(self.rows, self.out_features);
+        self.multiply(on, &x, kernel)
+    }
+
+    fn as_bf16(&self, on: &Launcher<'_>) -> Result<(), DriverError> {
+        let depth = self.in_features();
+        let storage = self.weight.storage;
+        let converted = [(self.workspace, half_row_stride(depth))];
+        let inputs = if self.input_element == ElementType::BF16 {
+            self.inputs
+        } else {
+            convert(on, self.workspace, self.inputs, self.rows, Half::BF16)?;
+            &converted[..]
+        };
+        if on.capability() < (8, 0) {
+            let x = Halves { inputs, factors: self.behind_converted() };
+            factors(on, x.factors, inputs, self.rows)?;
+            let kernel = match self.tile(on) {
+                Tile::Large => (kernel_of_decoded!("linear_scaled", storage, "_large"), 256),
+                Tile::Small => (kernel_of_decoded!("linear_scaled", storage, "_small"), 128),
+            };
+            return self.multiply(on, &x, kernel);
+        }
+        let x = Halves { inputs, factors: Address::NONE };
+        if library::linear(on, self, &x)? {
+            return Ok(());
+        }
+        let copied = storage == StorageType::BF16 && depth.is_multiple_of(8);
+        let kernel = match (copied, self.tile(on)) {
+            (true, Tile::Large) => ("linear_half_bf16_large", 128),
+            (true, Tile::Small) => ("linear_half_bf16_small", 128),
+            (false, Tile::Large) => (kernel_of_decoded!("linear_decoded", storage, "_large"), 256),
+            (false, Tile::Small) => (kernel_of_decoded!("linear_decoded", storage, "_small"), 128),
+        };
+        self.multiply(on, &x, kernel)
+    }
+
+    /// Starts a kernel of our own for tensor cores, with so many threads in a block.
+    fn multiply(
+        &self,
+        on: &Launcher<'_>,
+        x: &Halves<'_>,
+        (kernel, threads): (&'static str, u32),
+    ) -> Result<(), DriverError> {
+        let depth = self.in_features();
+        let mut arguments = HalfArguments {
+            to: self.out_argument(),
+            x: [Address::NONE; INPUTS_MAX],
+            factors: x.factors,
+            weight: self.weight.address,
+            row_bytes: self.weight.storage.bytes(depth as u64).0 as i64,
+            features: [0; INPUTS_MAX],
+            begins: [i32::MAX as u32; INPUTS_MAX - 1],
+            depth: count(depth),
+        };
+        let mut begin = 0;
+        for (index, &(input, features)) in x.inputs.iter().enumerate() {
+            arguments.x[index] = input;
+            arguments.features[index] = count(features);
+            if index > 0 {
+                arguments.begins[index - 1] = begin;
+            }
+            begin += count(features);
+        }
+        let grid = self.tile(on).grid(self.rows, self.out_features);
         on.launch(kernel, grid, [threads, 1, 1], 0, &arguments)
     }
 
-    /// f16 activations, with their factors behind them.
-    fn f16(&self) -> Half {
-        Half::F16 { factors: self.behind_halves() }
+    fn after_sums(&self) -> AfterSums {
+        AfterSums { bias: self.bias.map(|bias| bias.storage), activation: self.activation }
+    }
+
+    /// What lies behind the converted activations: factors of rows, or the bias in f32.
+    fn behind_converted(&self) -> Address {
+        let converted = converted_bytes(self.rows, self.in_features(), self.input_element);
+        self.workspace.offset(converted.0)
     }
 
     fn tile(&self, on: &Launcher<'_>) -> Tile {
@@ -244,7 +382,7 @@ impl Linear<'_> {
 
     fn out_argument(&self) -> OutArgument {
         OutArgument {
-            out: self.out,
+            out: self.out.address,
             stride: self.columns.stride as i64,
             bias: self.bias.map_or(VectorArgument::NONE, VectorArgument::of),
             rows: count(self.rows),
@@ -253,6 +391,8 @@ impl Linear<'_> {
             scale: self.weight.scale,
             activation: activation_kind(self.activation),
             storage: self.weight.storage as u32,
+            element: element_kind(self.out.element),
+            padding: 0,
         }
     }
 }

@@ -3,7 +3,7 @@
 pub mod group;
 
 use super::elementwise::{ChunksAt, TokenShape};
-use super::{THREADS, VectorArgument, WARP, count};
+use super::{THREADS, ValueAt, VectorArgument, WARP, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
 
@@ -30,28 +30,28 @@ struct LayerNormArguments {
     rows: u32,
     features: u32,
     eps: f32,
-    padding: u32,
+    element: u32,
 }
 
 /// Each row of `x`, `[rows, features]`, to mean 0 and variance 1, then times the first of `affine` plus the second, both
-/// `[features]`; `out` may be `x`.
+/// `[features]`. `out`, of any element, may be `x` where it is of f32 too.
 pub fn layer_norm(
     on: &Launcher<'_>,
-    out: Address,
+    out: ValueAt,
     x: Address,
     [rows, features]: [usize; 2],
     eps: f32,
     [weight, bias]: [StoredWeight; 2],
 ) -> Result<(), DriverError> {
     let arguments = LayerNormArguments {
-        out,
+        out: out.address,
         x,
         weight: VectorArgument::of(weight),
         bias: VectorArgument::of(bias),
         rows: count(rows),
         features: count(features),
         eps,
-        padding: 0,
+        element: element_kind(out.element),
     };
     let (grid, block) = whole_row_launch(arguments.rows, arguments.features);
     on.launch("layer_norm", grid, block, 0, &arguments)
@@ -80,19 +80,22 @@ struct AdaLayerNormArguments {
     tokens: u32,
     features: u32,
     eps: f32,
+    element: u32,
+    padding: u32,
 }
 
-/// Each token of `x` to mean 0 and variance 1, then times (1 + scale) plus shift; `out` may be `x`.
+/// Each token of `x` to mean 0 and variance 1, then times (1 + scale) plus shift. `out`, of any element, may be `x` where it is of
+/// f32 too.
 pub fn ada_layer_norm(
     on: &Launcher<'_>,
-    out: Address,
+    out: ValueAt,
     x: Address,
     shape: TokenShape,
     by: ShiftAndScale,
     eps: f32,
 ) -> Result<(), DriverError> {
     let arguments = AdaLayerNormArguments {
-        out,
+        out: out.address,
         x,
         shift: by.modulation.chunk(by.shift_chunk, shape.features),
         scale: by.modulation.chunk(by.scale_chunk, shape.features),
@@ -101,6 +104,8 @@ pub fn ada_layer_norm(
         tokens: count(shape.tokens),
         features: count(shape.features),
         eps,
+        element: element_kind(out.element),
+        padding: 0,
     };
     let (grid, block) = whole_row_launch(arguments.rows, arguments.features);
     on.launch("ada_layer_norm", grid, block, 0, &arguments)
@@ -115,27 +120,27 @@ struct RmsNormArguments {
     rows: u32,
     features: u32,
     eps: f32,
-    padding: u32,
+    element: u32,
 }
 
-/// Each row of `x`, `[rows, features]`, divided by its root mean square, times `weight`, `[features]`; `out` may be `x`. For a
-/// norm of each head, `features` is the size of a head.
+/// Each row of `x`, `[rows, features]`, divided by its root mean square, times `weight`, `[features]`. `out`, of any element, may
+/// be `x` where it is of f32 too. For a norm of each head, `features` is the size of a head.
 pub fn rms_norm(
     on: &Launcher<'_>,
-    out: Address,
+    out: ValueAt,
     x: Address,
     [rows, features]: [usize; 2],
     eps: f32,
     weight: StoredWeight,
 ) -> Result<(), DriverError> {
     let arguments = RmsNormArguments {
-        out,
+        out: out.address,
         x,
         weight: VectorArgument::of(weight),
         rows: count(rows),
         features: count(features),
         eps,
-        padding: 0,
+        element: element_kind(out.element),
     };
     let (grid, block) = whole_row_launch(arguments.rows, arguments.features);
     on.launch("rms_norm", grid, block, 0, &arguments)

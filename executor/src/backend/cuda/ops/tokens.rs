@@ -4,7 +4,7 @@
 use protocol::StorageType;
 
 use super::elementwise::{TokenShape, row_launch};
-use super::{THREADS, blocks_for, count, kernel_of};
+use super::{THREADS, ValueAt, blocks_for, count, kernel_of};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
 
@@ -132,14 +132,16 @@ struct CopySpansArguments {
     input_stride: i64,
 }
 
-/// Copies `spans` runs of `span` f32, `strides` apart at both ends.
+/// Copies `spans` runs of `span` bytes, `strides` apart at both ends. All are of whole elements.
 fn copy_spans(
     on: &Launcher<'_>,
     [out, input]: [Address; 2],
     spans: usize,
-    span: usize,
-    [out_stride, input_stride]: [usize; 2],
+    span: u64,
+    [out_stride, input_stride]: [u64; 2],
 ) -> Result<(), DriverError> {
+    /// Bytes that a thread copies together, where all begins at multiples of it.
+    const PIECE: u64 = 16;
     let arguments = CopySpansArguments {
         out,
         input,
@@ -147,29 +149,31 @@ fn copy_spans(
         out_stride: out_stride as i64,
         input_stride: input_stride as i64,
     };
-    let [blocks, ..] = blocks_for(span as u64 / 4);
+    let [blocks, ..] = blocks_for(span / PIECE);
     on.launch("copy_spans", [blocks, count(spans), 1], [THREADS, 1, 1], 0, &arguments)
 }
 
-/// `out[i] = cat(a[i], b[i])` along the tokens: `out` `[batch, a_tokens + b_tokens, features]`.
+/// `out[i] = cat(a[i], b[i])` along the tokens: `out` `[batch, a_tokens + b_tokens, features]`. All are of the same element, any
+/// one.
 pub fn concat_tokens(
     on: &Launcher<'_>,
-    out: Address,
+    out: ValueAt,
     [a, b]: [Address; 2],
     [a_tokens, b_tokens]: [usize; 2],
     batch: usize,
     features: usize,
 ) -> Result<(), DriverError> {
-    let [a_span, b_span] = [a_tokens * features, b_tokens * features];
+    let token = out.element.bytes() * features as u64;
+    let [a_span, b_span] = [a_tokens as u64 * token, b_tokens as u64 * token];
     let whole = a_span + b_span;
-    copy_spans(on, [out, a], batch, a_span, [whole, a_span])?;
-    copy_spans(on, [out.offset(4 * a_span as u64), b], batch, b_span, [whole, b_span])
+    copy_spans(on, [out.address, a], batch, a_span, [whole, a_span])?;
+    copy_spans(on, [out.address.offset(a_span), b], batch, b_span, [whole, b_span])
 }
 
-/// `out[i] = x[i, from..from + count]`: `x` of `shape`, `out` `[batch, count, features]`.
+/// `out[i] = x[i, from..from + count]`: `x` of `shape`, `out` `[batch, count, features]`, both of the same element, any one.
 pub fn slice_tokens(
     on: &Launcher<'_>,
-    out: Address,
+    out: ValueAt,
     x: Address,
     shape: TokenShape,
     from: usize,
@@ -177,9 +181,10 @@ pub fn slice_tokens(
 ) -> Result<(), DriverError> {
     let TokenShape { batch, tokens, features } = shape;
     assert!(from + taken <= tokens, "slice outside the tokens");
-    let first = x.offset(4 * (from * features) as u64);
-    let span = taken * features;
-    copy_spans(on, [out, first], batch, span, [span, tokens * features])
+    let token = out.element.bytes() * features as u64;
+    let first = x.offset(from as u64 * token);
+    let span = taken as u64 * token;
+    copy_spans(on, [out.address, first], batch, span, [span, tokens as u64 * token])
 }
 
 #[derive(Clone, Copy, bytemuck::NoUninit)]

@@ -62,11 +62,12 @@ macro_rules! kernel_of_common {
     };
 }
 
-/// The same of `linear_decoded.cu`, which has none for f32: products with such weights are exact.
+/// The same of `linear_decoded.cu` and `linear_scaled.cu`, which have none for f32, with which products are exact, and none for f16
+/// that takes bf16.
 macro_rules! kernel_of_decoded {
-    ($storage:expr, $size:literal) => {{
-        assert_ne!($storage, StorageType::F32, "f32 weights are multiplied as they are");
-        kernel_of_common!("linear_decoded", $storage, $size)
+    ($family:literal, $storage:expr, $size:literal) => {{
+        assert!(!matches!($storage, StorageType::F32 | StorageType::F16), "{} and bf16", $storage);
+        kernel_of_common!($family, $storage, $size)
     }};
 }
 

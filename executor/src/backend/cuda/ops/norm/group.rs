@@ -3,10 +3,11 @@
 //! The workspace holds the moments, `[batch, groups]` of mean and reciprocal deviation, and behind them what the chunks of
 //! pixels leave to join. Both depend on shapes alone, and so does the order of all sums.
 
-use super::super::{THREADS, VectorArgument, count};
+use super::super::{THREADS, ValueAt, VectorArgument, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
 use crate::backend::kernels::GroupNormShape;
+use crate::graph::ElementType;
 
 /// Bytes of a mean with a deviation.
 const PAIR_BYTES: usize = 8;
@@ -73,6 +74,8 @@ struct SpreadArguments {
     channels: u32,
     chunk_pixels: u32,
     columns: u32,
+    kind: u32,
+    padding: u32,
 }
 
 #[derive(Clone, Copy, bytemuck::NoUninit)]
@@ -90,23 +93,25 @@ struct MomentsArguments {
     padding: u32,
 }
 
-/// Writes the moments of `x`, `[batch, pixels, channels]`, to the start of the workspace: `[batch, groups]` of two f32, the
-/// mean, and one over the root of the variance plus eps.
+/// Writes the moments of `x`, `[batch, pixels, channels]` of f32 or 16 bits, to the start of the workspace: `[batch, groups]` of
+/// two f32, the mean, and one over the root of the variance plus eps.
 pub fn group_moments(
     on: &Launcher<'_>,
-    x: Address,
+    x: ValueAt,
     shape: &GroupNormShape,
     workspace: Address,
 ) -> Result<(), DriverError> {
     let cut = Cut::of(shape);
     let partials = workspace.offset(moments_bytes(shape) as u64);
     let spread = SpreadArguments {
-        x,
+        x: x.address,
         partials,
         pixels: count(shape.pixels),
         channels: count(shape.channels),
         chunk_pixels: count(cut.chunk_pixels),
         columns: count(cut.columns),
+        kind: element_kind(x.element),
+        padding: 0,
     };
     let (grid, block) = cut.launch(shape.batch);
     on.launch("group_norm_spread", grid, block, 0, &spread)?;
@@ -154,7 +159,7 @@ pub fn group_norm(
     silu: bool,
     workspace: Address,
 ) -> Result<(), DriverError> {
-    group_moments(on, x, shape, workspace)?;
+    group_moments(on, ValueAt { address: x, element: ElementType::F32 }, shape, workspace)?;
     let cut = Cut::of(shape);
     let arguments = ApplyArguments {
         out,

@@ -1,0 +1,114 @@
+//! What the elements of each value are: as the graph says, or 16 bits.
+//!
+//! A value is held in 16 bits where every node that reads it wants it so, its producer can write it so, and all of them run on
+//! devices that know such values. What is passed on unchanged is wanted as its copy is. Inputs and outputs of the graph stay as they
+//! are, since the host writes and reads them.
+//!
+//! What each operation wants is the backend's to say (`backend::elements`): products and attention, what they round their inputs to
+//! anyway, so that a result does not depend on where its inputs were rounded; convolutions, what halves the largest values.
+//!
+//! Invariant: a product reads all inputs in 16 bits or all as the graph has them, and what is passed on is what it was.
+
+use protocol::Bytes;
+use protocol::profile::BackendKind;
+
+use super::Assignment;
+use super::program::{Program, Step};
+use crate::backend::elements::{Reading, reading, writes};
+use crate::graph::{ElementType, Graph, Node, ValueId};
+
+/// The element types of a graph's values, as the lanes of one assignment hold them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elements(Vec<ElementType>);
+
+impl Elements {
+    /// Decides for all values.
+    pub fn new(graph: &Graph, program: &Program, assignment: &Assignment) -> Elements {
+        let mut kept = kept(graph, program, assignment);
+        loop {
+            let elements = Elements::unless(&kept, graph, assignment);
+            let apart = elements.apart(graph, assignment);
+            if apart.is_empty() {
+                return elements;
+            }
+            apart.into_iter().for_each(|value| kept[value.0] = true);
+        }
+    }
+
+    /// What each value would be if all inputs of a node could be as it wants them. The nodes are gone through from the last to the
+    /// first, so that a value's readers come before its producer.
+    fn unless(kept: &[bool], graph: &Graph, assignment: &Assignment) -> Elements {
+        let mut elements: Vec<ElementType> = graph.values.iter().map(|v| v.element).collect();
+        let mut wanted: Vec<Option<ElementType>> = vec![None; graph.values.len()];
+        for node in graph.nodes.iter().rev() {
+            let output = node.output.0;
+            if let Some(element) = wanted[output]
+                && !kept[output]
+                && writes(graph, node, element, assignment)
+            {
+                elements[output] = element;
+            }
+            for (index, input) in node.inputs.iter().enumerate() {
+                let own = graph.value(*input).element;
+                let as_read = match reading(graph, node, index, assignment) {
+                    Reading::As(element) | Reading::WithOthersAs(element) => element,
+                    Reading::AsResult => elements[output],
+                };
+                let all = &mut wanted[input.0];
+                *all = Some(if all.is_none_or(|other| other == as_read) { as_read } else { own });
+            }
+        }
+        Elements(elements)
+    }
+
+    /// Values that have to stay as they are since others, which a node reads with them or makes of them, do.
+    fn apart(&self, graph: &Graph, assignment: &Assignment) -> Vec<ValueId> {
+        let mut apart = Vec::new();
+        for node in &graph.nodes {
+            let mut group = Vec::new();
+            for (index, &input) in node.inputs.iter().enumerate() {
+                let element = match reading(graph, node, index, assignment) {
+                    Reading::As(_) => continue,
+                    Reading::WithOthersAs(element) => element,
+                    Reading::AsResult => {
+                        group.push((node.output, self.of(node.output)));
+                        self.of(node.output)
+                    }
+                };
+                group.push((input, element));
+            }
+            group.retain(|&(value, wanted)| wanted != graph.value(value).element);
+            let as_wanted = |&&(value, wanted): &&(ValueId, ElementType)| self.of(value) == wanted;
+            if group.iter().any(|one| !as_wanted(&one)) {
+                apart.extend(group.iter().filter(as_wanted).map(|&(value, _)| value));
+            }
+        }
+        apart
+    }
+
+    /// The elements of a value.
+    pub fn of(&self, value: ValueId) -> ElementType {
+        self.0[value.0]
+    }
+
+    /// Size of a value in memory, alignment not counted.
+    pub fn bytes(&self, graph: &Graph, value: ValueId) -> Bytes {
+        graph.value(value).bytes_as(self.of(value))
+    }
+}
+
+/// The values that the host touches, in its arena or across the graph's ends.
+fn kept(graph: &Graph, program: &Program, assignment: &Assignment) -> Vec<bool> {
+    let mut kept = vec![false; graph.values.len()];
+    let ports = graph.inputs.iter().chain(&graph.outputs);
+    ports.for_each(|port| kept[port.value.0] = true);
+    for step in &program.steps {
+        if let Step::Run { lane, node, .. } = step
+            && assignment.backend(*lane) != BackendKind::Cuda
+        {
+            let Node { inputs, output, .. } = &graph.nodes[*node];
+            inputs.iter().chain([output]).for_each(|value| kept[value.0] = true);
+        }
+    }
+    kept
+}
