@@ -15,12 +15,16 @@ mod conv;
 mod convert;
 #[path = "cuda_ops/decode.rs"]
 mod decode;
+#[path = "cuda_ops/elements.rs"]
+mod elements;
 #[path = "cuda_ops/elementwise.rs"]
 mod elementwise;
 #[path = "cuda_ops/group_norm.rs"]
 mod group_norm;
 #[path = "cuda_ops/linear.rs"]
 mod linear;
+#[path = "cuda_ops/linear_halves.rs"]
+mod linear_halves;
 #[path = "cuda_ops/norm.rs"]
 mod norm;
 #[path = "support/place.rs"]
@@ -84,6 +88,11 @@ fn simulated_with_cublas() {
             let product = format!("type=bf16 epilogue={epilogue} ");
             assert_eq!(has(&product), bf16, "{capability}, {product}: {products:?}");
         }
+        // Results in bf16, with a bias and GELU; sums of several products, of which the last has the epilogue.
+        for product in ["epilogue=36 into=bf16 adds=0", "epilogue=36 into=f32 adds=1"] {
+            assert_eq!(has(product), bf16, "{capability}, {product}: {products:?}");
+        }
+        assert!(!has("into=bf16 adds=1"), "{products:?}");
     }
 }
 
@@ -96,11 +105,10 @@ fn simulated_with_a_cublas_that_fails() {
     let nvml = simulator::Simulator::built().nvml();
     std::os::unix::fs::symlink(nvml, broken.join("libcublasLt.so.12")).expect("a link");
     let log = folder.path().join("log");
-    let case = [WITH_LIBRARY, "--skip", "every", "--test-threads", "1"];
     let machine = || Machine::new(1).logged(&log);
-    let run = |machine: Machine| {
+    let run_case = |machine: Machine, case: &str| {
         let _ = std::fs::remove_file(&log);
-        run(&machine, &case);
+        run(&machine, &[case, "--test-threads", "1"]);
         let products = products(&log);
         let (done, failed): (Vec<String>, Vec<String>) =
             products.into_iter().partition(|line| line.contains(" result=0 "));
@@ -108,6 +116,7 @@ fn simulated_with_a_cublas_that_fails() {
         let own = text.lines().filter(|line| line.contains("call cuLaunchKernel"));
         (done.len(), failed.len(), own.filter(|line| line.contains("kernel=linear_half")).count())
     };
+    let run = |machine: Machine| run_case(machine, "by_library::a_layer_twice");
     // No library, one without its functions, and one that does not start: all by our kernels.
     let (products, failed, own) = run(machine().with_cublas());
     assert!(products > 0 && (failed, own) == (0, 0), "{products} {failed} {own}");
@@ -130,5 +139,17 @@ fn simulated_with_a_cublas_that_fails() {
     ] {
         let machine = machine().with_cublas().with("fail", function);
         assert_eq!(run(machine), (products - own, failed, own), "{function}");
+    }
+    // Three products a layer. One that fails leaves the whole layer to our kernels, then and later; what was not asked for, too.
+    let parts = "by_library::parts_of_a_layer";
+    assert_eq!(run_case(machine().with_cublas(), parts), (6, 0, 0));
+    for (function, done) in [
+        ("cublasLtMatmul:1:14", (0, 1, 2)),
+        ("cublasLtMatmul:3:14", (2, 1, 2)),
+        ("cublasLtMatmul:5:14", (4, 1, 1)),
+        ("cublasLtMatmulAlgoGetHeuristic:2:15", (0, 0, 2)),
+    ] {
+        let machine = machine().with_cublas().with("fail", function);
+        assert_eq!(run_case(machine, parts), done, "{function}");
     }
 }

@@ -1,10 +1,17 @@
 //! Attention in f32 and on tensor cores.
 
-use executor::backend::cuda::ops::Products;
-use executor::backend::cuda::ops::attention::{Operands, attention, attention_workspace_bytes};
+use executor::backend::cuda::buffer::Buffer;
+use executor::backend::cuda::driver::DriverError;
+use executor::backend::cuda::launch::Launcher;
+use executor::backend::cuda::ops::attention::{
+    Operands, attention, attention_workspace_bytes, reads,
+};
+use executor::backend::cuda::ops::{Products, ValueAt};
 use executor::backend::kernels::{self, AttentionShape};
+use executor::graph::ElementType;
 
 use super::bench::{Bench, Random, assert_close, assert_same};
+use super::elements::{assert_rounded, run_short, shorts, words};
 
 const BOTH: [Products; 2] = [Products::Exact, Products::Half];
 
@@ -19,6 +26,9 @@ fn tolerance(products: Products) -> f64 {
         Products::Half => 8e-3,
     }
 }
+
+const F32S: [ElementType; 3] = [ElementType::F32; 3];
+const F16S: [ElementType; 3] = [ElementType::F16; 3];
 
 struct Case {
     shape: AttentionShape,
@@ -51,19 +61,54 @@ impl Case {
     }
 
     fn on_gpu(&self, bench: &Bench, products: Products) -> Vec<f32> {
-        let [q, k, v] = [&self.q, &self.k, &self.v].map(|values| bench.floats(values));
-        let bias = self.bias.as_ref().map(|bias| bench.floats(bias));
+        self.on_gpu_from(bench, products, F32S)
+    }
+
+    /// With queries, keys and values of these elements.
+    fn on_gpu_from(
+        &self,
+        bench: &Bench,
+        products: Products,
+        elements: [ElementType; 3],
+    ) -> Vec<f32> {
         let out = bench.room(self.q.len());
-        let bytes = attention_workspace_bytes(&self.shape, products).as_usize();
+        let result = ValueAt { address: out.address(), element: ElementType::F32 };
+        bench.run(&out, |on| self.start(bench, on, products, elements, result))
+    }
+
+    /// The same with a result of bf16.
+    fn in_bf16(&self, bench: &Bench, elements: [ElementType; 3]) -> Vec<u16> {
+        run_short(bench, self.q.len(), ElementType::BF16, |on, out| {
+            self.start(bench, on, Products::Half, elements, out)
+        })
+    }
+
+    fn start(
+        &self,
+        bench: &Bench,
+        on: &Launcher<'_>,
+        products: Products,
+        elements: [ElementType; 3],
+        out: ValueAt,
+    ) -> Result<(), DriverError> {
+        let values = [&self.q, &self.k, &self.v];
+        let qkv: [Buffer; 3] = std::array::from_fn(|index| match elements[index] {
+            ElementType::F32 => bench.floats(values[index]),
+            short => shorts(bench, &words(values[index], short)),
+        });
+        let bias = self.bias.as_ref().map(|bias| bench.floats(bias));
+        let bytes = attention_workspace_bytes(&self.shape, products, elements).as_usize();
         let workspace = bench.bytes(&vec![0xff; bytes.max(1)]);
         let operands = Operands {
-            q: q.address(),
-            k: k.address(),
-            v: v.address(),
+            qkv: std::array::from_fn(|index| ValueAt {
+                address: qkv[index].address(),
+                element: elements[index],
+            }),
             bias: bias.as_ref().map_or(Operands::NO_BIAS, |bias| bias.address()),
-            out: out.address(),
+            out,
         };
-        bench.run(&out, |on| attention(on, &self.shape, products, operands, workspace.address()))
+        attention(on, &self.shape, products, operands, workspace.address())?;
+        bench.stream.synchronize()
     }
 
     fn check(&self, bench: &Bench) {
@@ -182,5 +227,53 @@ fn what_f16_cannot_hold_becomes_its_largest_number() {
         let found = case.on_gpu(&bench, Products::Half);
         assert_eq!(found[first_positive], 65504.0);
         assert!(found.iter().all(|value| value.abs() <= 65504.0));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn what_lies_in_16_bits_gives_the_bits_of_what_is_packed() {
+    let bench = Bench::new();
+    for head_dim in [16, 32, 64, 128] {
+        // Tiles that are not full, one key more than a tile, and one of each.
+        for (tokens, heads, batch) in [
+            ([1, 1], 1, 1),
+            ([33, 77], 2, 1),
+            ([70, 51], 5, 3),
+            ([64, 65], 3, 2),
+            ([130, 128], 1, 2),
+        ] {
+            let shape = AttentionShape { batch, ..of_heads(heads, head_dim, tokens) };
+            assert_eq!(reads(&shape, Products::Half), ElementType::F16);
+            let causal = AttentionShape { query_tokens: tokens[1], causal: true, ..shape };
+            for (shape, biased) in [(shape, false), (shape, true), (causal, false)] {
+                let mut case = Case::random(shape, biased);
+                // What f16 does not hold, and what becomes subnormal there.
+                case.k[0] = 1e5;
+                case.v[0] = -1e30;
+                case.v.iter_mut().skip(3).step_by(5).for_each(|value| *value *= 1e-6);
+                let packed = case.on_gpu(&bench, Products::Half);
+                let name = format!("{shape:?} {biased}");
+                // As they lie, and with values that are packed beside them.
+                for elements in [F16S, [ElementType::F16, ElementType::F16, ElementType::F32]] {
+                    let direct = case.on_gpu_from(&bench, Products::Half, elements);
+                    assert_same(&direct, &packed, &name);
+                }
+                let short = case.in_bf16(&bench, F16S);
+                assert_rounded(&short, &packed, ElementType::BF16, &name);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn results_of_bf16_are_those_of_f32_rounded() {
+    let bench = Bench::new();
+    for head_dim in [3, 16, 61, 64, 128, 160, 301, 512] {
+        let case = Case::random(of_heads(2, head_dim, [67, 40]), false);
+        let whole = case.on_gpu(&bench, Products::Half);
+        let short = case.in_bf16(&bench, F32S);
+        assert_rounded(&short, &whole, ElementType::BF16, &format!("{head_dim}"));
     }
 }

@@ -1,7 +1,7 @@
 //! Linear layers whose products are formed by cuBLASLt, against the host's kernels: as `linear`, of what it takes.
 
 use executor::backend::cuda::ops::linear::FEW_ROWS;
-use executor::graph::Activation;
+use executor::graph::{Activation, ElementType};
 use protocol::StorageType;
 
 use super::bench::{Bench, Random, assert_same};
@@ -82,4 +82,50 @@ fn a_layer_twice() {
         case.check(&bench);
         case.check(&bench);
     }
+}
+
+/// Inputs that are bf16 already, one product for each, and results in all elements; those that the library does not write are
+/// written by our kernels.
+#[test]
+#[ignore = "needs a GPU with cuBLASLt, or the simulator"]
+fn every_element_and_several_inputs() {
+    use Activation::{GeluTanh, None, Silu};
+    let bench = Bench::with_library();
+    let mut random = Random::new(65);
+    for features in [&[64][..], &[24, 40], &[8, 16, 8], &[16, 8, 32, 24]] {
+        for activation in [None, GeluTanh, Silu] {
+            for bias in [StorageType::BF16, StorageType::F32] {
+                for element in [ElementType::F32, ElementType::BF16, ElementType::F16] {
+                    for around in [[0, 0], [16, 8], [3, 2]] {
+                        let case =
+                            Case::new(&mut random, StorageType::BF16, 37, features, 56, false);
+                        let case = case.with_bias(&mut random, bias).into(element);
+                        let case = case.ending(activation, around);
+                        case.copy().check(&bench);
+                        case.copy().of_bf16().check(&bench);
+                        case.unscaled().of_bf16().check(&bench);
+                    }
+                }
+                // Without a bias.
+                let case = Case::new(&mut random, StorageType::BF16, 37, features, 56, false);
+                let case = case.ending(activation, [0, 0]).into(ElementType::BF16);
+                case.of_bf16().check(&bench);
+            }
+        }
+    }
+    for element in [ElementType::BF16, ElementType::F16] {
+        Case::new(&mut random, StorageType::F16, 37, &[64], 56, false).into(element).check(&bench);
+    }
+}
+
+/// What stays right where one of a layer's products fails.
+#[test]
+#[ignore = "needs a GPU with cuBLASLt, or the simulator"]
+fn parts_of_a_layer() {
+    let bench = Bench::with_library();
+    let mut random = Random::new(66);
+    let case = Case::new(&mut random, StorageType::BF16, 20, &[16, 24, 8], 36, false);
+    let case = case.with_bias(&mut random, StorageType::F16).of_bf16();
+    case.check(&bench);
+    case.check(&bench);
 }

@@ -1,12 +1,16 @@
 //! Convolutions in f32 and on tensor cores.
 
-use executor::backend::cuda::launch::Address;
-use executor::backend::cuda::ops::Products;
-use executor::backend::cuda::ops::conv::{Operands, conv_workspace_bytes, conv2d, narrow};
+use executor::backend::cuda::buffer::Buffer;
+use executor::backend::cuda::ops::conv::{
+    Operands, conv_workspace_bytes, conv2d, narrow, narrows, reads,
+};
+use executor::backend::cuda::ops::{Products, ValueAt};
 use executor::backend::kernels::{self, ConvShape, InputNorm};
+use executor::graph::ElementType::{self, BF16, F16, F32};
 use protocol::StorageType;
 
 use super::bench::{Bench, Random, Stored, assert_close, assert_same};
+use super::elements::{assert_rounded, floats, rounded, shorts, words};
 
 const BOTH: [Products; 2] = [Products::Exact, Products::Half];
 
@@ -48,6 +52,11 @@ impl Case {
         Case { shape, input, norm, weight, bias, before }
     }
 
+    /// Leaves numbers in the input that such elements hold.
+    fn round_input(&mut self, element: ElementType) {
+        self.input.iter_mut().for_each(|x| *x = rounded(*x, element));
+    }
+
     fn on_host(&self, bench: &Bench) -> Vec<f32> {
         let mut out = self.before.clone();
         let mut scratch = vec![f32::NAN; kernels::conv2d_scratch_len(&self.shape, 1)];
@@ -60,13 +69,26 @@ impl Case {
 
     /// Computes into a place of its own, or into that of what it is added to, or, narrow, into the input's.
     fn on_gpu(&self, bench: &Bench, products: Products, to: To) -> Vec<f32> {
+        let mut found = floats(&self.bytes_on_gpu(bench, products, to, [F32, F32]), F32);
+        found.truncate(self.before.len());
+        found
+    }
+
+    /// The same from and to such elements: the bytes from the result's first on.
+    fn bytes_on_gpu(
+        &self,
+        bench: &Bench,
+        products: Products,
+        to: To,
+        [read, written]: [ElementType; 2],
+    ) -> Vec<u8> {
         let storage = self.weight.storage;
         let bytes = conv_workspace_bytes(&self.shape, storage, products, to == To::Input);
         let workspace = bench.bytes(&vec![0xff; bytes.as_usize()]);
         let (_weight, weight) = bench.stored(&self.weight);
         let (_bias, bias) = bench.stored(&self.bias);
         let norm = self.norm.as_ref().map(|norm| norm.each_ref().map(|each| bench.stored(each)));
-        let (input, before) = (bench.floats(&self.input), bench.floats(&self.before));
+        let (input, before) = (held(bench, &self.input, read), bench.floats(&self.before));
         let apart = bench.room(self.before.len());
         let out = match to {
             To::Apart => &apart,
@@ -74,20 +96,17 @@ impl Case {
             To::Input => &input,
         };
         let operands = Operands {
-            input: input.address(),
+            input: ValueAt { address: input.address(), element: read },
             norm: norm.as_ref().map(|norm| norm.each_ref().map(|(_, stored)| *stored)),
             weight,
             bias,
             added: self.shape.accumulate.then(|| before.address()),
-            out: out.address(),
+            out: ValueAt { address: out.address(), element: written },
         };
-        let mut found = bench.run(out, |on| {
-            let workspace: Address = workspace.address();
+        bench.run_bytes(out, |on| {
             let kernel = if to == To::Input { narrow } else { conv2d };
-            kernel(on, &self.shape, products, &operands, workspace)
-        });
-        found.truncate(self.before.len());
-        found
+            kernel(on, &self.shape, products, &operands, workspace.address())
+        })
     }
 
     fn check(&self, bench: &Bench) {
@@ -100,6 +119,14 @@ impl Case {
                 assert_same(&self.on_gpu(bench, products, To::Added), &found, &name);
             }
         }
+    }
+}
+
+/// Numbers in the GPU's memory as such elements.
+fn held(bench: &Bench, values: &[f32], element: ElementType) -> Buffer {
+    match element {
+        F32 => bench.floats(values),
+        _ => shorts(bench, &words(values, element)),
     }
 }
 
@@ -267,4 +294,73 @@ fn results_do_not_depend_on_the_place_in_the_picture() {
             );
         }
     }
+}
+
+/// A convolution of 16 bits is that of the numbers they are, and what it writes as 16 bits is what it writes as f32, rounded.
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn values_of_16_bits() {
+    let bench = Bench::new();
+    let norm = Some(InputNorm { groups: 2, eps: 1e-6, silu: true });
+    let up = ConvShape { upsample: 2, ..SHAPE };
+    // Channels that four, two and nothing divides, before and behind; groups of fours and of odd numbers.
+    for (shape, inner, outer) in
+        [(SHAPE, 40, 24), (SHAPE, 70, 7), (up, 6, 130), (PIXELS, 24, 40), (DOWN, 14, 9)]
+    {
+        let plain = ConvShape { batch: 2, ..channels(shape, inner, outer) };
+        let normed = ConvShape { norm, ..plain };
+        for shape in [plain, normed, ConvShape { accumulate: true, ..normed }] {
+            for element in [BF16, F16] {
+                check_short(&bench, Case::random(shape, StorageType::BF16), element);
+            }
+        }
+    }
+}
+
+fn check_short(bench: &Bench, mut case: Case, element: ElementType) {
+    let name = format!("{:?} {element:?}", case.shape);
+    case.round_input(element);
+    let expected = case.on_gpu(bench, Products::Half, To::Apart);
+    let read = case.bytes_on_gpu(bench, Products::Half, To::Apart, [element, F32]);
+    assert_same(&floats(&read, F32), &expected, &name);
+    let written = case.bytes_on_gpu(bench, Products::Half, To::Apart, [F32, element]);
+    let (written, behind) = written.split_at(2 * expected.len());
+    assert_rounded(&words_of(written), &expected, element, &name);
+    assert!(behind.iter().all(|&byte| byte == 0xff), "{name}: behind the result");
+}
+
+fn words_of(bytes: &[u8]) -> Vec<u16> {
+    bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect()
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn narrow_convolutions_take_the_place_of_16_bits() {
+    let bench = Bench::new();
+    // As many bytes as the input has, by each kind of block, and half as many.
+    for (height, width, inner, outer) in [(70, 71, 24, 12), (5, 50, 256, 128), (97, 90, 16, 4)] {
+        let mut case = Case::random(
+            ConvShape { height, width, ..channels(PIXELS, inner, outer) },
+            StorageType::BF16,
+        );
+        case.round_input(BF16);
+        assert!(narrows(&case.shape, Products::Half, BF16));
+        let apart = case.on_gpu(&bench, Products::Half, To::Apart);
+        let found = case.bytes_on_gpu(&bench, Products::Half, To::Input, [BF16, F32]);
+        let found = floats(&found[..4 * apart.len()], F32);
+        assert_same(&found, &apart, &format!("{:?}", case.shape));
+    }
+    // Two blocks would share a pixel, or the result does not fit.
+    for (inner, outer) in [(512, 256), (16, 12)] {
+        assert!(!narrows(&channels(PIXELS, inner, outer), Products::Half, BF16));
+    }
+    assert!(narrows(&channels(PIXELS, 512, 256), Products::Half, F32));
+}
+
+#[test]
+fn what_is_added_stays_in_f32() {
+    let sum = ConvShape { accumulate: true, ..SHAPE };
+    assert_eq!([0, 1].map(|index| reads(&sum, Products::Half, index)), [F32, BF16]);
+    assert_eq!(reads(&SHAPE, Products::Half, 0), BF16);
+    assert_eq!(reads(&SHAPE, Products::Exact, 0), F32);
 }

@@ -1,10 +1,13 @@
 //! Operations on each element and on each row by its token.
 
+use executor::backend::cuda::launch::{Address, Launcher};
+use executor::backend::cuda::ops::ValueAt;
 use executor::backend::cuda::ops::elementwise::{self, ChunksAt, ScaledPart, TokenShape};
 use executor::backend::kernels::{self, Modulation};
 use executor::graph::Activation;
 
 use super::bench::{Bench, Random, assert_close, assert_same};
+use super::elements::run_in_all;
 
 /// Two roundings where the host has one, or other last places of an exponential.
 const TOLERANCE: f64 = 1e-6;
@@ -121,11 +124,15 @@ fn rotations() {
         let table: Vec<f32> = angles.iter().flat_map(|angle| [angle.cos(), angle.sin()]).collect();
         let rotations = bench.floats(&table);
         let shape = TokenShape { batch, tokens, features };
-        let found = bench.run_both_ways(&x, |on, out, x| {
+        let rope = |on: &Launcher<'_>, out: ValueAt, x: Address| {
             elementwise::rope(on, out, [x, rotations.address()], shape, heads)
-        });
+        };
+        let found = run_in_all(&bench, &x, rope);
         let mut expected = x.clone();
         kernels::rope(&bench.workers, &mut expected, &table, tokens, heads, dim);
         assert_close(&found, &expected, TOLERANCE, "rope");
+        // More than f16 holds.
+        let large: Vec<f32> = x.iter().map(|x| x * 1e5).collect();
+        run_in_all(&bench, &large, rope);
     }
 }

@@ -2,12 +2,14 @@
 
 use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::launch::Address;
+use executor::backend::cuda::ops::ValueAt;
 use executor::backend::cuda::ops::linear::{FEW_ROWS, Linear, linear, linear_workspace_bytes};
 use executor::backend::kernels::{self, Columns, LinearShape};
-use executor::graph::Activation;
+use executor::graph::{Activation, ElementType};
 use protocol::StorageType;
 
 use super::bench::{Bench, Random, Stored, assert_same};
+use super::elements::{UNTOUCHED, bf16_bytes, floats, rounded};
 
 /// A layer with its operands on the host.
 pub struct Case {
@@ -20,6 +22,9 @@ pub struct Case {
     /// Columns of the output before and behind those that are written.
     around: [usize; 2],
     exact: bool,
+    /// Of all inputs.
+    input_element: ElementType,
+    out_element: ElementType,
 }
 
 impl Case {
@@ -42,7 +47,35 @@ impl Case {
             activation: Activation::None,
             around: [0, 0],
             exact,
+            input_element: ElementType::F32,
+            out_element: ElementType::F32,
         }
+    }
+
+    /// With inputs that are bf16 already.
+    pub fn of_bf16(self) -> Case {
+        Case { input_element: ElementType::BF16, ..self }
+    }
+
+    /// With a result of such elements.
+    pub fn into(self, element: ElementType) -> Case {
+        Case { out_element: element, ..self }
+    }
+
+    /// With each row times one of these, by turns.
+    pub fn with_rows_times(mut self, factors: &[f32]) -> Case {
+        for (x, &features) in self.inputs.iter_mut().zip(&self.features) {
+            for (row, factor) in x.chunks_exact_mut(features).zip(factors.iter().cycle()) {
+                row.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
+        self
+    }
+
+    /// With one input, the concatenation of all.
+    pub fn joined(self) -> Case {
+        let input = (0..self.rows).flat_map(|row| self.row(row)).collect();
+        Case { inputs: vec![input], features: vec![self.features.iter().sum()], ..self }
     }
 
     pub fn with_bias(self, random: &mut Random, storage: StorageType) -> Case {
@@ -62,10 +95,20 @@ impl Case {
     }
 
     pub fn name(&self) -> String {
-        let Case { rows, features, weight, activation, exact, .. } = self;
+        let Case { rows, features, weight, activation, exact, input_element, out_element, .. } =
+            self;
         let how = if *exact { "exactly" } else { "half" };
         let (storage, out) = (weight.storage, weight.shape[0]);
-        format!("{rows} x {features:?} by {storage} {out}, {activation:?}, {how}")
+        let elements = format!("{input_element:?} to {out_element:?}");
+        format!("{rows} x {features:?} by {storage} {out}, {activation:?}, {how}, {elements}")
+    }
+
+    pub fn shape(&self) -> LinearShape<'_> {
+        LinearShape {
+            rows: self.rows,
+            in_features: &self.features,
+            out_features: self.weight.shape[0],
+        }
     }
 
     fn columns(&self) -> Columns {
@@ -75,45 +118,43 @@ impl Case {
 
     /// `[rows, columns.stride]`, with bits that no product has where nothing is to be written.
     pub fn on_gpu(&self, bench: &Bench) -> Vec<f32> {
-        let buffers: Vec<Buffer> = self.inputs.iter().map(|x| bench.floats(x)).collect();
+        let in_memory = |x: &Vec<f32>| match self.input_element {
+            ElementType::BF16 => bench.bytes(&bf16_bytes(x)),
+            _ => bench.floats(x),
+        };
+        let buffers: Vec<Buffer> = self.inputs.iter().map(in_memory).collect();
         let addresses = buffers.iter().map(Buffer::address);
         let inputs: Vec<(Address, usize)> = addresses.zip(self.features.iter().copied()).collect();
         let (_weight, weight) = bench.stored(&self.weight);
         let (_bias, bias) = self.bias.as_ref().map(|bias| bench.stored(bias)).unzip();
-        let shape = LinearShape {
-            rows: self.rows,
-            in_features: &self.features,
-            out_features: self.weight.shape[0],
-        };
-        let bytes = linear_workspace_bytes(&shape, self.weight.storage, self.exact).as_usize();
-        let workspace = bench.bytes(&vec![0xff; bytes.max(1)]);
+        let Case { weight: Stored { storage, .. }, exact, input_element, out_element, .. } = *self;
+        let bytes = linear_workspace_bytes(&self.shape(), storage, exact, input_element);
+        let workspace = bench.bytes(&vec![0xff; bytes.as_usize().max(1)]);
         let columns = self.columns();
-        let out = bench.room(self.rows * columns.stride);
+        let out_bytes = self.rows * columns.stride * out_element.bytes() as usize;
+        let out = bench.bytes(&vec![0xff; out_bytes]);
         let layer = Linear {
             inputs: &inputs,
+            input_element,
             rows: self.rows,
             weight,
             out_features: self.weight.shape[0],
             bias,
             activation: self.activation,
-            out: out.address(),
+            out: ValueAt { address: out.address(), element: out_element },
             columns,
-            exact: self.exact,
+            exact,
             workspace: workspace.address(),
         };
-        bench.run(&out, |on| linear(on, &layer))
+        floats(&bench.run_bytes(&out, |on| linear(on, &layer)), out_element)
     }
 
     /// The same by the host's kernel in f32.
     fn on_host(&self, bench: &Bench) -> Vec<f32> {
         let columns = self.columns();
-        let shape = LinearShape {
-            rows: self.rows,
-            in_features: &self.features,
-            out_features: self.weight.shape[0],
-        };
-        let mut scratch = vec![0.0; kernels::linear_scratch_len(&shape, bench.workers.count())];
-        let mut out = vec![f32::from_bits(u32::MAX); self.rows * columns.stride];
+        let scratch_len = kernels::linear_scratch_len(&self.shape(), bench.workers.count());
+        let mut scratch = vec![0.0; scratch_len];
+        let mut out = vec![f32::from_bits(UNTOUCHED); self.rows * columns.stride];
         let inputs: Vec<&[f32]> = self.inputs.iter().map(Vec::as_slice).collect();
         kernels::linear(
             &bench.workers,
@@ -131,20 +172,21 @@ impl Case {
     /// How far a result may be from the host's, relative to the sum of its products' magnitudes.
     ///
     /// Both sums in f32: a rounding of 2^-24 for each addition at most (Higham, "Accuracy and Stability of Numerical
-    /// Algorithms", section 4.2); tensor cores cut off, 2^-23. Operands of tensor cores: the activations are rounded by
-    /// 2^-11 to f16 or 2^-8 to bf16, the weights by 2^-11 to f16 unless they are stored so.
+    /// Algorithms", section 4.2); tensor cores cut off, 2^-23. Operands of tensor cores: with weights in f16 the activations are
+    /// rounded to f16, which has 11 bits, by 2^-11; otherwise to bf16, which has 8, by 2^-8, and so are weights that are not
+    /// stored so. Before capability 8.0 the weights become f16, which is nearer.
     fn tolerance(&self) -> f64 {
         let ulp = 2f64.powi(-24);
         let depth = self.weight.shape[1];
         let sums = (depth + 8) as f64 * ulp;
         let whole = (depth as u64).is_multiple_of(self.weight.storage.block_elements());
         let in_f32 = self.rows <= FEW_ROWS || self.exact || !whole;
-        let bf16 = self.weight.storage == StorageType::BF16 && depth.is_multiple_of(8);
         match self.weight.storage {
             StorageType::F32 => 2.0 * sums,
             _ if in_f32 => 2.0 * sums,
-            _ if bf16 => 2f64.powi(-8) + 3.0 * sums,
-            _ => 2f64.powi(-10) + 2f64.powi(-20) + 3.0 * sums,
+            StorageType::F16 => 2f64.powi(-11) + 2f64.powi(-20) + 3.0 * sums,
+            StorageType::BF16 => 2f64.powi(-8) + 3.0 * sums,
+            _ => 2f64.powi(-7) + 2f64.powi(-16) + 3.0 * sums,
         }
     }
 
@@ -165,7 +207,7 @@ impl Case {
                     .checked_sub(from)
                     .and_then(|column| weights.chunks_exact(depth).nth(column))
                 else {
-                    assert_eq!(found.to_bits(), u32::MAX, "{}: [{row}, {column}]", self.name());
+                    assert_eq!(found.to_bits(), UNTOUCHED, "{}: [{row}, {column}]", self.name());
                     continue;
                 };
                 let products = x.iter().zip(w).map(|(&x, &w)| f64::from(x * w).abs());
@@ -176,10 +218,22 @@ impl Case {
                 let allowed = STEEPEST * (tolerance * magnitude + subnormal)
                     + 2e-6 * f64::from(*expected).abs()
                     + 1e-9;
-                let error = (f64::from(*found) - f64::from(*expected)).abs();
+                // And what is rounded to 16 bits is off by its last place once more.
+                let allowed = allowed + self.rounding(*expected);
+                let expected = rounded(*expected, self.out_element);
+                let error = (f64::from(*found) - f64::from(expected)).abs();
                 let place = format!("{}: [{row}, {column}]", self.name());
                 assert!(error <= allowed, "{place}: {found}, not {expected} within {allowed:e}");
             }
+        }
+    }
+
+    /// A last place of the result's elements, at a number; no more than f16's largest are rounded.
+    fn rounding(&self, x: f32) -> f64 {
+        match self.out_element {
+            ElementType::F16 => f64::from(x.abs()) * 2f64.powi(-10) + 2f64.powi(-24),
+            ElementType::BF16 => f64::from(x.abs()) * 2f64.powi(-7),
+            ElementType::F32 | ElementType::I32 => 0.0,
         }
     }
 
@@ -215,7 +269,7 @@ impl Case {
         }
     }
 
-    fn copy(&self) -> Case {
+    pub fn copy(&self) -> Case {
         let stored = |of: &Stored| Stored {
             storage: of.storage,
             shape: of.shape.clone(),
@@ -231,6 +285,8 @@ impl Case {
             activation: self.activation,
             around: self.around,
             exact: self.exact,
+            input_element: self.input_element,
+            out_element: self.out_element,
         }
     }
 }

@@ -6,6 +6,7 @@ use executor::backend::kernels::{self, Modulation};
 use protocol::StorageType;
 
 use super::bench::{Bench, Random, Stored, assert_close};
+use super::elements::run_in_all;
 
 const EPS: f32 = 1e-5;
 
@@ -36,7 +37,7 @@ fn layer_norms() {
         let x = random.far_from_zero(rows * features);
         let (_weight, weight_at) = bench.stored(&weight);
         let (_bias, bias_at) = bench.stored(&bias);
-        let found = bench.run_both_ways(&x, |on, out, x| {
+        let found = run_in_all(&bench, &x, |on, out, x| {
             norm::layer_norm(on, out, x, [rows, features], EPS, [weight_at, bias_at])
         });
         let mut expected = x.clone();
@@ -61,7 +62,7 @@ fn modulated_layer_norms() {
         let modulation = ChunksAt { address: at.address(), chunks };
         let by = ShiftAndScale { modulation, shift_chunk: 0, scale_chunk: chunks - 1 };
         let found =
-            bench.run_both_ways(&x, |on, out, x| norm::ada_layer_norm(on, out, x, shape, by, EPS));
+            run_in_all(&bench, &x, |on, out, x| norm::ada_layer_norm(on, out, x, shape, by, EPS));
         let mut expected = x.clone();
         let modulation = Modulation { values: &values, batch, features };
         kernels::ada_layer_norm(&bench.workers, &mut expected, modulation, 0, chunks - 1, EPS);
@@ -79,7 +80,7 @@ fn root_mean_squares() {
             let weight = Stored::random(&mut random, storage, &[features]);
             let x = random.normals(rows * features);
             let (_kept, weight_at) = bench.stored(&weight);
-            let found = bench.run_both_ways(&x, |on, out, x| {
+            let found = run_in_all(&bench, &x, |on, out, x| {
                 norm::rms_norm(on, out, x, [rows, features], EPS, weight_at)
             });
             let mut expected = x.clone();

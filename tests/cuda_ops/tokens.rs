@@ -1,11 +1,14 @@
 //! Lookups in stored tables, sequences joined and cut, sinusoids.
 
+use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::ops::elementwise::TokenShape;
-use executor::backend::cuda::ops::tokens;
+use executor::backend::cuda::ops::{ValueAt, tokens};
 use executor::backend::kernels;
+use executor::graph::ElementType;
 use protocol::StorageType;
 
 use super::bench::{Bench, Random, Stored, assert_close, assert_same};
+use super::elements::{assert_rounded, run_short, shorts, words};
 
 /// Every type with a row of whole blocks, and those without blocks also with odd ones.
 fn tables() -> impl Iterator<Item = (StorageType, usize)> {
@@ -84,24 +87,41 @@ fn biases_by_distance() {
 fn joined_and_cut() {
     let bench = Bench::new();
     let mut random = Random::new(2);
+    // Spans in pieces of 16 bytes, of 4 and, of 16 bits, of 2, also where their beginnings alone demand the smaller ones.
     for (batch, a_tokens, b_tokens, features) in
-        [(1, 1, 1, 1), (2, 3, 5, 7), (3, 90, 70, 130), (2, 20, 30, 64)]
+        [(1, 1, 1, 1), (2, 3, 5, 7), (3, 90, 70, 130), (2, 20, 30, 64), (2, 3, 8, 6), (2, 1, 16, 9)]
     {
         let a = random.normals(batch * a_tokens * features);
         let b = random.normals(batch * b_tokens * features);
         let (a_at, b_at, out) = (bench.floats(&a), bench.floats(&b), bench.room(a.len() + b.len()));
+        let f32_at =
+            |buffer: &Buffer| ValueAt { address: buffer.address(), element: ElementType::F32 };
+        let counts = [a_tokens, b_tokens];
         let joined = bench.run(&out, |on| {
             let inputs = [a_at.address(), b_at.address()];
-            tokens::concat_tokens(on, out.address(), inputs, [a_tokens, b_tokens], batch, features)
+            tokens::concat_tokens(on, f32_at(&out), inputs, counts, batch, features)
         });
         let mut expected = vec![0.0; joined.len()];
         kernels::concat_tokens(&bench.workers, &a, &b, batch, features, &mut expected);
         assert_same(&joined, &expected, "joined");
         let shape = TokenShape { batch, tokens: a_tokens + b_tokens, features };
         let cut = bench.run(&b_at, |on| {
-            tokens::slice_tokens(on, b_at.address(), out.address(), shape, a_tokens, b_tokens)
+            tokens::slice_tokens(on, f32_at(&b_at), out.address(), shape, a_tokens, b_tokens)
         });
         assert_same(&cut, &b, "cut");
+        for element in [ElementType::F16, ElementType::BF16] {
+            let [a_at, b_at] = [&a, &b].map(|x| shorts(&bench, &words(x, element)));
+            let joined = run_short(&bench, expected.len(), element, |on, out| {
+                let inputs = [a_at.address(), b_at.address()];
+                tokens::concat_tokens(on, out, inputs, counts, batch, features)
+            });
+            assert_rounded(&joined, &expected, element, "joined");
+            let whole = shorts(&bench, &joined);
+            let cut = run_short(&bench, b.len(), element, |on, out| {
+                tokens::slice_tokens(on, out, whole.address(), shape, a_tokens, b_tokens)
+            });
+            assert_rounded(&cut, &b, element, "cut");
+        }
     }
 }
 
