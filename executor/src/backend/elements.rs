@@ -2,11 +2,12 @@
 //!
 //! Host and virtual devices know values as graphs have them.
 
-use protocol::BackendKind;
+use protocol::{BackendKind, StorageType};
 
 use super::cuda;
 use super::cuda::ops::linear::AfterSums;
 use super::cuda::ops::{Products, attention, conv, linear};
+use super::kernels::LinearShape;
 use super::run::{attention_shape, conv_shape};
 use super::workspace::{in_features, linear_shape};
 use crate::graph::{ElementType, Graph, Node, Normalization, Op};
@@ -29,13 +30,10 @@ pub fn reading(graph: &Graph, node: &Node, index: usize, assignment: &Assignment
     let products = || cuda::products(graph, node, assignment);
     match &node.op {
         Op::Linear(_) => {
-            let Some(weight) = node.weights.first() else { return Reading::As(own) };
-            let storage = graph.weights[weight.0].tensor.storage();
-            let in_features = in_features(graph, node);
-            let shape =
-                linear_shape(graph, node, &in_features, graph.value(node.output).features());
-            let exact = products() == Products::Exact;
-            Reading::WithOthersAs(linear::reads(&shape, storage, exact))
+            let reads = |shape: &LinearShape<'_>, storage| {
+                linear::reads(shape, storage, products() == Products::Exact)
+            };
+            of_layer(graph, node, reads).map_or(Reading::As(own), Reading::WithOthersAs)
         }
         Op::Attention(op) if index < 3 => {
             let shape = attention_shape(graph, node, op, assignment.attention_chunk);
@@ -50,20 +48,29 @@ pub fn reading(graph: &Graph, node: &Node, index: usize, assignment: &Assignment
     }
 }
 
+/// What something says of a linear layer's sizes and of how its matrix is stored; `None` where it has no matrix.
+fn of_layer<T>(
+    graph: &Graph,
+    node: &Node,
+    says: impl FnOnce(&LinearShape<'_>, StorageType) -> T,
+) -> Option<T> {
+    let storage = graph.weights[node.weights.first()?.0].tensor.storage();
+    let in_features = in_features(graph, node);
+    let out_features = graph.value(node.output).features();
+    Some(says(&linear_shape(graph, node, &in_features, out_features), storage))
+}
+
 /// Whether a GPU best writes a node's result in such elements, where these are not those that the graph says.
 pub fn writes(graph: &Graph, node: &Node, element: ElementType, assignment: &Assignment) -> bool {
     let products = || cuda::products(graph, node, assignment);
     match &node.op {
         Op::Linear(activation) => {
-            let storages = |at: usize| {
-                node.weights.get(at).map(|weight| graph.weights[weight.0].tensor.storage())
+            let bias = node.weights.get(1).map(|id| graph.weights[id.0].tensor.storage());
+            let after = AfterSums { bias, activation: *activation };
+            let writes = |shape: &LinearShape<'_>, storage| {
+                linear::writes(shape, storage, products() == Products::Exact, &after, element)
             };
-            let Some(storage) = storages(0) else { return false };
-            let in_features = in_features(graph, node);
-            let shape =
-                linear_shape(graph, node, &in_features, graph.value(node.output).features());
-            let after = AfterSums { bias: storages(1), activation: *activation };
-            linear::writes(&shape, storage, products() == Products::Exact, &after, element)
+            of_layer(graph, node, writes).unwrap_or(false)
         }
         Op::AdaLayerNorm { .. } | Op::Rope { .. } => true,
         Op::Norm(norm) => !matches!(norm, Normalization::Group { .. }),

@@ -27,6 +27,22 @@ pub enum Half {
     BF16,
 }
 
+/// Inputs, each with its features, as kernels take them: those that are not there have no address and no features.
+///
+/// # Panics
+/// If there are more than [`INPUTS_MAX`].
+pub(super) fn input_arguments(
+    inputs: &[(Address, usize)],
+) -> ([Address; INPUTS_MAX], [u32; INPUTS_MAX]) {
+    assert!(inputs.len() <= INPUTS_MAX, "{} inputs", inputs.len());
+    let (mut addresses, mut all_features) = ([Address::NONE; INPUTS_MAX], [0; INPUTS_MAX]);
+    for (index, &(input, features)) in inputs.iter().enumerate() {
+        addresses[index] = input;
+        all_features[index] = count(features);
+    }
+    (addresses, all_features)
+}
+
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
 struct ConvertArguments {
@@ -50,27 +66,14 @@ pub fn convert(
     rows: usize,
     to: Half,
 ) -> Result<(), DriverError> {
-    let mut arguments = ConvertArguments {
-        out,
-        factors: Address::NONE,
-        inputs: [Address::NONE; INPUTS_MAX],
-        features: [0; INPUTS_MAX],
-        rows: count(rows),
-        stride: count(half_row_stride(inputs.iter().map(|input| input.1).sum())),
+    let stride = count(half_row_stride(inputs.iter().map(|input| input.1).sum()));
+    let (inputs, features) = input_arguments(inputs);
+    let (kernel, factors) = match to {
+        Half::F16 { factors } => ("convert_f16", factors),
+        Half::BF16 => ("convert_bf16", Address::NONE),
     };
-    assert!(inputs.len() <= INPUTS_MAX, "{} inputs", inputs.len());
-    for (index, &(input, features)) in inputs.iter().enumerate() {
-        arguments.inputs[index] = input;
-        arguments.features[index] = count(features);
-    }
-    let (grid, block) = whole_row_launch(arguments.rows, arguments.stride);
-    let kernel = match to {
-        Half::F16 { factors } => {
-            arguments.factors = factors;
-            "convert_f16"
-        }
-        Half::BF16 => "convert_bf16",
-    };
+    let arguments = ConvertArguments { out, factors, inputs, features, rows: count(rows), stride };
+    let (grid, block) = whole_row_launch(arguments.rows, stride);
     on.launch(kernel, grid, block, 0, &arguments)
 }
 
@@ -96,21 +99,13 @@ pub fn factors(
     inputs: &[(Address, usize)],
     rows: usize,
 ) -> Result<(), DriverError> {
-    let mut arguments = FactorsArguments {
-        factors: out,
-        inputs: [Address::NONE; INPUTS_MAX],
-        features: [0; INPUTS_MAX],
-        rows: count(rows),
-        padding: 0,
-    };
-    assert!(inputs.len() <= INPUTS_MAX, "{} inputs", inputs.len());
-    for (index, &(input, features)) in inputs.iter().enumerate() {
+    for &(_, features) in inputs {
         assert!(features.is_multiple_of(8), "{features} features are not read in eights");
-        arguments.inputs[index] = input;
-        arguments.features[index] = count(features);
     }
-    let features = arguments.features.iter().sum();
-    let (grid, block) = whole_row_launch(arguments.rows, features);
+    let (inputs, features) = input_arguments(inputs);
+    let arguments =
+        FactorsArguments { factors: out, inputs, features, rows: count(rows), padding: 0 };
+    let (grid, block) = whole_row_launch(arguments.rows, features.iter().sum());
     on.launch("factors_bf16", grid, block, 0, &arguments)
 }
 

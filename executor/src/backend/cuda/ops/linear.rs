@@ -21,7 +21,7 @@ mod tiles;
 use protocol::{Bytes, StorageType};
 
 use self::tiles::{Tile, kernel_of_common, kernel_of_decoded, kernel_of_plain};
-use super::convert::{Half, INPUTS_MAX, convert, factors, half_row_stride};
+use super::convert::{Half, INPUTS_MAX, convert, factors, half_row_stride, input_arguments};
 use super::{ValueAt, VectorArgument, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
@@ -327,25 +327,21 @@ impl Linear<'_> {
         (kernel, threads): (&'static str, u32),
     ) -> Result<(), DriverError> {
         let depth = self.in_features();
-        let mut arguments = HalfArguments {
+        let (addresses, features) = input_arguments(x.inputs);
+        let mut begins = [i32::MAX as u32; INPUTS_MAX - 1];
+        for (index, begin) in begins.iter_mut().enumerate().take(x.inputs.len() - 1) {
+            *begin = features[..=index].iter().sum();
+        }
+        let arguments = HalfArguments {
             to: self.out_argument(),
-            x: [Address::NONE; INPUTS_MAX],
+            x: addresses,
             factors: x.factors,
             weight: self.weight.address,
             row_bytes: self.weight.storage.bytes(depth as u64).0 as i64,
-            features: [0; INPUTS_MAX],
-            begins: [i32::MAX as u32; INPUTS_MAX - 1],
+            features,
+            begins,
             depth: count(depth),
         };
-        let mut begin = 0;
-        for (index, &(input, features)) in x.inputs.iter().enumerate() {
-            arguments.x[index] = input;
-            arguments.features[index] = count(features);
-            if index > 0 {
-                arguments.begins[index - 1] = begin;
-            }
-            begin += count(features);
-        }
         let grid = self.tile(on).grid(self.rows, self.out_features);
         on.launch(kernel, grid, [threads, 1, 1], 0, &arguments)
     }
@@ -365,19 +361,15 @@ impl Linear<'_> {
     }
 
     fn f32_arguments(&self) -> F32Arguments {
-        let mut arguments = F32Arguments {
+        let (inputs, features) = input_arguments(self.inputs);
+        F32Arguments {
             to: self.out_argument(),
-            inputs: [Address::NONE; INPUTS_MAX],
+            inputs,
             weight: self.weight.address,
-            features: [0; INPUTS_MAX],
+            features,
             depth: count(self.in_features()),
             padding: 0,
-        };
-        for (index, &(input, features)) in self.inputs.iter().enumerate() {
-            arguments.inputs[index] = input;
-            arguments.features[index] = count(features);
         }
-        arguments
     }
 
     fn out_argument(&self) -> OutArgument {
