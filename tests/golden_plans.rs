@@ -12,19 +12,14 @@ mod support;
 mod reduced;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
+use support::golden::{ACCEPT, compare};
 use support::{Ended, Home, root};
-
-/// Set to anything, it makes the present answers the golden ones.
-const ACCEPT: &str = "BERTH_ACCEPT_GOLDEN";
 
 /// What all files may take together.
 const GOLDEN_BYTES_MAX: u64 = 3 << 20;
-
-/// Differing lines that are shown of a file.
-const SHOWN_LINES: usize = 12;
 
 /// A shipped profile, with a middle and a tight budget for each kind of model; the first is always what is free.
 struct Host {
@@ -148,34 +143,6 @@ fn json(home: &Home, arguments: &[&str]) -> (String, String) {
     document["model"] = Value::from("MODEL");
     reduced::reduce(&mut document);
     (format!("{document:#}\n"), model)
-}
-
-/// Compares with the golden file, or makes it; where it differs, how.
-fn compare(path: &Path, found: &str) -> Option<String> {
-    if std::env::var_os(ACCEPT).is_some() {
-        fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder");
-        fs::write(path, found).expect("the golden file can be written");
-        return None;
-    }
-    let name = path.strip_prefix(root()).expect("it is in the repository").display();
-    match fs::read_to_string(path) {
-        Ok(golden) if golden == found => None,
-        Ok(golden) => Some(format!("{name}:\n{}", difference(&golden, found))),
-        Err(error) => Some(format!("{name}: {error}")),
-    }
-}
-
-/// The first lines that differ, each as it was and as it is.
-fn difference(golden: &str, found: &str) -> String {
-    let (golden, found): (Vec<&str>, Vec<&str>) =
-        (golden.lines().collect(), found.lines().collect());
-    let line = |lines: &[&str], index: usize| lines.get(index).map_or("", |line| *line).to_owned();
-    let all = 0..golden.len().max(found.len());
-    let differing = all.filter(|&index| golden.get(index) != found.get(index));
-    let shown = differing.take(SHOWN_LINES).map(|index| {
-        format!("{:>5} - {}\n      + {}", index + 1, line(&golden, index), line(&found, index))
-    });
-    shown.collect::<Vec<_>>().join("\n")
 }
 
 fn check(profile: &str) {

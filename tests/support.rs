@@ -6,6 +6,9 @@
 #[path = "support/place.rs"]
 mod place;
 
+#[path = "support/golden.rs"]
+pub mod golden;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
