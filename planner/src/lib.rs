@@ -13,6 +13,7 @@ pub mod calibration;
 pub mod cli;
 pub mod demo;
 pub mod inventory;
+pub mod media;
 pub mod output;
 pub mod picture;
 pub mod planning;

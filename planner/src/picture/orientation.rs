@@ -1,13 +1,7 @@
 //! How a camera was held: EXIF's tag of it, and the turn that undoes it.
 
 use super::Rgb;
-
-/// Tag and type of the entry (EXIF 2.32, section 4.6.4; TIFF 6.0, section 2).
-const ORIENTATION_TAG: u16 = 0x0112;
-const SHORT_TYPE: u16 = 3;
-
-/// Length of an entry of a directory in bytes.
-const ENTRY_BYTES: usize = 12;
+use crate::media::exif;
 
 /// How the stored rows and columns are to be seen: EXIF's number, 1 to 8. 1 is as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +17,8 @@ impl Orientation {
     /// What EXIF data say, from their TIFF header on. Where they say nothing that is understood, pictures
     /// are seen as stored.
     pub fn of(exif: &[u8]) -> Orientation {
-        let number = tag(exif).filter(|number| (1..=8).contains(number));
+        let number =
+            exif::number(exif, exif::ORIENTATION).filter(|number| (1..=8).contains(number));
         number.map(Orientation).unwrap_or_default()
     }
 
@@ -59,35 +54,12 @@ impl Orientation {
     }
 }
 
-/// The value of the orientation's entry in the first directory.
-fn tag(exif: &[u8]) -> Option<u16> {
-    let little = match exif.get(..4)? {
-        b"II*\0" => true,
-        b"MM\0*" => false,
-        _ => return None,
-    };
-    let short = |at: usize| {
-        let bytes = *exif.get(at..)?.first_chunk()?;
-        Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
-    };
-    let long = |at: usize| {
-        let bytes = *exif.get(at..)?.first_chunk()?;
-        Some(if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
-    };
-    let directory = long(4)? as usize;
-    let entries = directory.checked_add(2)?;
-    for index in 0..usize::from(short(directory)?) {
-        let entry = entries.checked_add(index * ENTRY_BYTES)?;
-        if short(entry)? == ORIENTATION_TAG && short(entry + 2)? == SHORT_TYPE {
-            return short(entry + 8);
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The type of a 16-bit number (TIFF 6.0, section 2).
+    const SHORT: u16 = 3;
 
     /// EXIF data with a resolution's entry before the orientation's.
     fn exif(number: u16, little: bool) -> Vec<u8> {
@@ -96,7 +68,7 @@ mod tests {
         let mut bytes = if little { b"II*\0".to_vec() } else { b"MM\0*".to_vec() };
         bytes.extend(long(8));
         bytes.extend(short(2));
-        for (tag, kind, value) in [(0x0128, SHORT_TYPE, 2), (ORIENTATION_TAG, SHORT_TYPE, number)] {
+        for (tag, kind, value) in [(0x0128, SHORT, 2), (exif::ORIENTATION, SHORT, number)] {
             bytes.extend([short(tag), short(kind)].concat());
             bytes.extend(long(1));
             bytes.extend([short(value), short(0)].concat());

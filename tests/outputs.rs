@@ -1,0 +1,3 @@
+//! Where outputs go and what they hold: destinations of every kind, formats, names, settings, leftovers.
+
+mod support;
