@@ -195,7 +195,7 @@ fn memory_that_someone_takes_in_a_phase_is_missing_from_then_on() {
     };
     let none_free = |failure: Failure| match failure.kind {
         FailureKind::OutOfMemory { device, free_bytes, .. } => {
-            assert_eq!((device.0.as_str(), free_bytes), ("virtual1", Bytes::ZERO));
+            assert_eq!((device.0.as_str(), free_bytes), ("virtual1", Some(Bytes::ZERO)));
         }
         other => panic!("{other:?}"),
     };

@@ -297,7 +297,9 @@ impl Observer for Collector {
         Ok(())
     }
 
-    fn tensors(&mut self, _bytes: &[u8]) {}
+    fn tensors(&mut self, _bytes: &[u8]) -> std::result::Result<(), Failure> {
+        Ok(())
+    }
 }
 
 /// Loads a plan in this process.

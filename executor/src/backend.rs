@@ -10,6 +10,7 @@ pub mod cuda;
 pub mod elements;
 pub mod host;
 pub mod kernels;
+pub mod limits;
 pub mod link;
 pub mod memory;
 pub mod moves;

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use protocol::{Failure, FailureKind};
 
+use crate::backend::virtual_device::VirtualOpenError;
 use crate::backend::{Cancelled, OutOfMemory, Stopped};
 use crate::models::ModelError;
 use crate::weights::WeightsError;
@@ -66,8 +67,17 @@ impl From<WeightsError> for Failure {
 impl From<OutOfMemory> for Failure {
     fn from(error: OutOfMemory) -> Failure {
         let message = error.to_string();
-        let OutOfMemory { device, region, requested_bytes, free_bytes } = error;
+        let OutOfMemory { device, region, requested_bytes, free_bytes, .. } = error;
         let kind = FailureKind::OutOfMemory { device, region, requested_bytes, free_bytes };
         Failure { kind, message }
+    }
+}
+
+impl From<VirtualOpenError> for Failure {
+    fn from(error: VirtualOpenError) -> Failure {
+        match error {
+            VirtualOpenError::OutOfMemory(error) => error.into(),
+            error @ VirtualOpenError::Thread { .. } => internal(error),
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::Bytes;
 
 use crate::backend::memory::Charge;
-use crate::backend::{Memory, OutOfMemory};
+use crate::backend::{Memory, OutOfMemory, limits};
 use crate::models::vae::tiles::TileGrid;
 
 /// Sizes of the buffers in which a VAE's tiles are joined, in elements.
@@ -119,7 +119,9 @@ impl JobBuffers {
     /// Allocates all buffers, charged to the host as one.
     pub fn allocate(layout: &JobLayout, memory: &Arc<Memory>) -> Result<JobBuffers, OutOfMemory> {
         let charge = memory.charge("job buffers", layout.bytes())?;
-        let refused = || memory.refused("job buffers", layout.bytes(), Bytes::ZERO);
+        // Before any of them: what is asked for is their sum.
+        let left = limits::left();
+        let refused = || memory.refused_within("job buffers", layout.bytes(), left);
         let floats = |shape: &[usize]| zeroed(shape.iter().product(), 0.0).ok_or_else(refused);
         let each = |shape: &[usize]| {
             (0..layout.prompts).map(|_| floats(shape)).collect::<Result<Vec<_>, _>>()

@@ -27,7 +27,7 @@ pub trait Observer {
     /// A picture is finished.
     fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure>;
     /// The intermediate tensors, where the job asked for them, as the bytes of a safetensors file.
-    fn tensors(&mut self, bytes: &[u8]);
+    fn tensors(&mut self, bytes: &[u8]) -> Result<(), Failure>;
 }
 
 /// Runs a job; the answer is what it used.

@@ -8,6 +8,7 @@
 //! The executor holds no files of its own and no state worth saving, so the planner's death ends it
 //! at once, wherever it is.
 
+mod handed_over;
 mod opened;
 mod watch;
 
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use ipc_channel::ipc::{self, IpcReceiver, IpcSender, IpcSharedMemory};
+use ipc_channel::ipc::{self, IpcReceiver, IpcSender};
 use protocol::calibration::CalibrationDevice;
 use protocol::check;
 use protocol::message::{Image, Progress};
@@ -277,12 +278,14 @@ impl Observer for Teller<'_> {
 
     fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure> {
         let Picture { index, seed, width, height, pixels } = picture;
-        let pixels = IpcSharedMemory::from_bytes(pixels);
+        let pixels = handed_over::shared("a picture's copy for the planner", pixels)?;
         let image = Image { index, seed, width, height, pixels };
         self.events.send(Event::Image(image)).map_err(internal)
     }
 
-    fn tensors(&mut self, bytes: &[u8]) {
-        self.tell(Event::Tensors(IpcSharedMemory::from_bytes(bytes)));
+    fn tensors(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let tensors = handed_over::shared("the tensors' copy for the planner", bytes)?;
+        self.tell(Event::Tensors(tensors));
+        Ok(())
     }
 }

@@ -30,6 +30,9 @@ pub enum PlanError {
     /// The executor failed.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The executor was killed as memory ran out, and no plan takes less of it.
+    #[error("{0}\nno plan takes less of the host's memory than the one that it died with")]
+    NothingLess(SessionError),
     /// The solver made a plan that the checker refuses: a fault of Berth.
     #[error("{0}; this is a fault of Berth, please report it")]
     Violation(protocol::check::Violation),

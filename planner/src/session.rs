@@ -8,8 +8,11 @@
 //! Ctrl-C        ──handler─► Interrupted                 ┘
 //! ```
 //! A dead executor is an event like any other: the kernel ends `wait` and closes the channel, and either
-//! wakes the queue at once. Its exit status, last lines and last known phase are in the error.
+//! wakes the queue at once. Its exit status, last lines and last known phase are in the error. Where nothing is
+//! lost by it, the session goes on with another executor ([`executors`]).
 
+pub mod death;
+mod executors;
 mod spawn;
 mod tail;
 
@@ -22,7 +25,11 @@ use ipc_channel::ipc::IpcSender;
 use protocol::message::Progress;
 use protocol::{BackendKind, Command, Event, Failure, FailureKind, Handshake, PROTOCOL_VERSION};
 
+pub use executors::ExecutorListener;
 pub use spawn::EXECUTOR_SUBCOMMAND;
+
+use death::Cause;
+use executors::Executors;
 use spawn::Spawned;
 
 /// How long an executor that lost its channel may take to be gone, or the other way round, before it
@@ -70,7 +77,9 @@ pub enum SessionError {
     Died {
         /// The phase it was in, with the step.
         phase: String,
-        /// Its exit status or signal.
+        /// Why, as far as it is known.
+        cause: Cause,
+        /// Its exit status or signal, for people.
         status: String,
         /// The last lines that it wrote.
         lines: Vec<String>,
@@ -103,6 +112,13 @@ pub enum SessionError {
     TooLong(#[from] protocol::message::TooLong),
 }
 
+impl SessionError {
+    /// Whether the executor was killed as memory ran out.
+    pub fn is_for_want_of_memory(&self) -> bool {
+        matches!(self, SessionError::Died { cause: Cause::OutOfMemory, .. })
+    }
+}
+
 fn last_lines(lines: &[String]) -> String {
     if lines.is_empty() {
         String::new()
@@ -128,9 +144,13 @@ pub struct Session {
     commands: IpcSender<Command>,
     queue: Receiver<SessionEvent>,
     process: Spawned,
+    executors: Executors,
+    /// What it does while it tells no progress, as a phase.
+    doing: &'static str,
     progress: Option<Progress>,
     exited: Option<ExitStatus>,
     closed: bool,
+    interrupted: bool,
     /// The backends that this executor can compute on.
     pub backends: Vec<BackendKind>,
     /// Why it cannot compute on GPUs, as a clause.
@@ -140,47 +160,92 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts an executor and greets it. `starting` gets the handle by which even that can be interrupted.
+    /// Starts an executor and greets it.
+    ///
+    /// # Errors
+    /// It does not start, or dies and so does the one that follows it.
     pub fn start(
         program: &ExecutorProgram,
-        starting: impl FnOnce(Interrupts),
+        listener: impl ExecutorListener + 'static,
     ) -> Result<Session, SessionError> {
-        Session::greet(program, starting, false)
+        Session::open(Executors::new(program, false, Box::new(listener)))
     }
 
-    /// Starts an executor that tells of libraries too.
-    pub fn start_telling(program: &ExecutorProgram) -> Result<Session, SessionError> {
-        Session::greet(program, |_| {}, true)
-    }
-
-    fn greet(
+    /// As [`Session::start`], of an executor that tells of libraries too.
+    pub fn start_telling(
         program: &ExecutorProgram,
-        starting: impl FnOnce(Interrupts),
-        libraries: bool,
+        listener: impl ExecutorListener + 'static,
     ) -> Result<Session, SessionError> {
-        let (sender, queue) = channel();
-        starting(Interrupts(sender.clone()));
-        let (process, commands) = spawn::spawn(program, sender, &queue)?;
-        let mut session = Session {
-            commands,
-            queue,
-            process,
-            progress: None,
-            exited: None,
-            closed: false,
-            backends: Vec::new(),
-            why_no_cuda: None,
-            cublas: None,
-        };
+        Session::open(Executors::new(program, true, Box::new(listener)))
+    }
+
+    fn open(mut executors: Executors) -> Result<Session, SessionError> {
+        loop {
+            let (sender, queue) = channel();
+            executors.listener.starting(Interrupts(sender.clone()));
+            let (process, commands) = match spawn::spawn(&executors.program, sender, &queue) {
+                Ok(spawned) => spawned,
+                Err(error) => {
+                    executors.follow(error)?;
+                    continue;
+                }
+            };
+            let mut session = Session {
+                commands,
+                queue,
+                process,
+                executors,
+                doing: "",
+                progress: None,
+                exited: None,
+                closed: false,
+                interrupted: false,
+                backends: Vec::new(),
+                why_no_cuda: None,
+                cublas: None,
+            };
+            match session.greet() {
+                Ok(()) => {
+                    session.executors.listener.started(session.process.pid());
+                    return Ok(session);
+                }
+                Err(error) => session.executors.follow(error)?,
+            }
+            executors = session.take_executors();
+        }
+    }
+
+    fn greet(&mut self) -> Result<(), SessionError> {
+        let libraries = self.executors.libraries;
         let hello = Command::Hello { version: PROTOCOL_VERSION, libraries };
-        let answer = session.ask("Hello", hello, |event| match event {
+        let answer = self.ask_once("Hello", hello, |event| match event {
             Event::Hello { backends, why_no_cuda, cublas, .. } => {
                 Ok((backends, why_no_cuda, cublas))
             }
             other => Err(other),
         })?;
-        (session.backends, session.why_no_cuda, session.cublas) = answer;
-        Ok(session)
+        (self.backends, self.why_no_cuda, self.cublas) = answer;
+        Ok(())
+    }
+
+    /// Goes on with another executor in place of one that died, if that may help. What was loaded is lost.
+    ///
+    /// # Errors
+    /// The death itself where it cannot help, what keeps another one from starting, or an interruption.
+    pub fn restart(&mut self, error: SessionError) -> Result<(), SessionError> {
+        self.executors.follow(error)?;
+        let fresh = Session::open(self.take_executors())?;
+        let dead = std::mem::replace(self, fresh);
+        // It may have come after the last look, and before the next executor could hear of it.
+        match dead.queue.try_iter().any(|event| matches!(event, SessionEvent::Interrupted)) {
+            true => Err(SessionError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    /// The deaths since the last call that were followed by another executor, in order.
+    pub fn take_deaths(&mut self) -> Vec<SessionError> {
+        std::mem::take(&mut self.executors.deaths)
     }
 
     /// Whether it can compute on GPUs.
@@ -198,12 +263,27 @@ impl Session {
         self.progress
     }
 
-    /// Sends a command and waits for its answer, which `expected` recognises; progress in between is noted.
+    /// Sends a command that changes nothing and waits for its answer, which `expected` recognises; progress in between
+    /// is noted. An executor that dies is followed by another one, which is asked the same.
     pub fn ask<T>(
         &mut self,
         name: &'static str,
         command: Command,
-        expected: impl FnOnce(Event) -> Result<T, Event>,
+        expected: impl Fn(Event) -> Result<T, Event>,
+    ) -> Result<T, SessionError> {
+        loop {
+            match self.ask_once(name, command.clone(), &expected) {
+                Err(error @ SessionError::Died { .. }) => self.restart(error)?,
+                result => return result,
+            }
+        }
+    }
+
+    fn ask_once<T>(
+        &mut self,
+        name: &'static str,
+        command: Command,
+        expected: impl Fn(Event) -> Result<T, Event>,
     ) -> Result<T, SessionError> {
         self.send(command)?;
         let event = loop {
@@ -224,6 +304,7 @@ impl Session {
     pub fn send(&mut self, command: Command) -> Result<(), SessionError> {
         command.check_limits()?;
         self.progress = None;
+        self.doing = doing(&command);
         if let Err(error) = self.commands.send(command) {
             tracing::debug!(%error, "a command did not reach the executor");
         }
@@ -298,6 +379,7 @@ impl Session {
         while self.exited.is_none() {
             match self.queue.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(SessionEvent::Exited(status)) => self.exited = Some(status),
+                Ok(SessionEvent::Interrupted) => self.interrupted = true,
                 Ok(_) => {}
                 Err(_) => return,
             }
@@ -307,15 +389,36 @@ impl Session {
     fn died(&mut self) -> SessionError {
         self.process.kill();
         self.wait_for_exit(DEATH_GRACE);
+        if self.interrupted {
+            return SessionError::Cancelled;
+        }
         let phase = match self.progress {
             Some(Progress { phase, step, of }) if of > 1 => {
                 format!("{phase} phase ({step} of {of} done)")
             }
             Some(Progress { phase, .. }) => format!("{phase} phase"),
-            None => "planning phase".to_owned(),
+            None => self.doing.to_owned(),
         };
-        let status = self.exited.map_or("no exit status".to_owned(), spawn::describe);
-        SessionError::Died { phase, status, lines: self.process.last_lines() }
+        self.process.died(phase, self.exited)
+    }
+
+    /// How its executors are started, for the session that follows this one.
+    fn take_executors(&mut self) -> Executors {
+        let nobody = Executors::new(&ExecutorProgram::default(), false, Box::new(()));
+        std::mem::replace(&mut self.executors, nobody)
+    }
+}
+
+/// What an executor does by a command, as long as it tells no progress.
+fn doing(command: &Command) -> &'static str {
+    match command {
+        Command::Hello { .. } => "start",
+        Command::Inspect { .. } => "inspection of the model",
+        Command::Measure { .. } | Command::Size { .. } | Command::Verify { .. } => "planning phase",
+        Command::Calibrate { .. } => "calibration",
+        Command::Load { .. } => "load phase",
+        Command::Generate { .. } => "beginning of the job",
+        Command::Cancel | Command::Unload | Command::Bye => "end of the job",
     }
 }
 

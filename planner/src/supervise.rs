@@ -5,10 +5,11 @@
 //!     ▲                      │          │        │
 //!     │                      └──────────┼────────┼─ less is free, OutOfMemory: the device's budget shrinks; same executor
 //!     │                                 ├────────┴─ DeviceFailed: the device is not used again; same executor
-//!     │                                 └────────── death: a new executor; once
+//!     │                                 └────────── death: a new executor, by the session's count of deaths
 //!     └── next attempt, at most [`ATTEMPTS_MAX`] in all: what is free is read again, what was learnt stays
 //! ```
-//! Every attempt has a plan of its own with the next generation. What an attempt made is dropped with it.
+//! Every attempt has a plan of its own with the next generation. What an attempt made is dropped with it. An executor
+//! that died before there was a plan to load, when the model was opened too, counts as an attempt.
 
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Progress};
@@ -19,7 +20,7 @@ use serde::Serialize;
 
 use crate::planning::{PlanError, Request, plan, verify};
 use crate::reservations::Reservation;
-use crate::session::{ExecutorProgram, Interrupts, Session, SessionError};
+use crate::session::{Session, SessionError};
 use crate::solve::{PlanReport, Solution};
 use lessons::{Attempt, Lessons, Next};
 
@@ -70,7 +71,7 @@ pub struct FailedAttempt {
     pub reason: String,
     /// Where memory was short: what was asked for.
     pub requested_bytes: Option<Bytes>,
-    /// Where memory was short: what was free.
+    /// Where memory was short: what was free, if that is known.
     pub free_bytes: Option<Bytes>,
 }
 
@@ -91,7 +92,7 @@ impl FailedAttempt {
             }) => {
                 failed.device = Some(device.clone());
                 failed.requested_bytes = Some(*requested_bytes);
-                failed.free_bytes = Some(*free_bytes);
+                failed.free_bytes = *free_bytes;
             }
             SessionError::Failed(Failure {
                 kind: FailureKind::DeviceFailed { device }, ..
@@ -106,27 +107,45 @@ impl FailedAttempt {
 
 /// Hears of the job while it runs.
 pub trait Listener {
-    /// A new executor is about to start.
-    fn starting(&mut self, interrupts: Interrupts);
-    /// A new executor runs.
-    fn started(&mut self, session: &Session);
     /// A plan is about to be loaded.
     fn planned(&mut self, solution: &Solution);
     /// The job got further.
     fn progress(&mut self, progress: Progress);
-    /// An attempt failed, and another one follows.
+    /// An attempt failed, and another one follows by the same executor.
     fn retrying(&mut self, error: &SessionError);
 }
 
 /// Makes an attempt's request from the devices as they are now.
 pub type Inventorize<'a> = dyn Fn() -> Result<Request, PlanError> + 'a;
 
+/// The attempts that failed so far.
+#[derive(Default)]
+struct History(Vec<FailedAttempt>);
+
+impl History {
+    /// The generation of the attempt that follows.
+    fn generation(&self) -> u64 {
+        self.0.len() as u64 + 1
+    }
+
+    fn add(&mut self, progress: Option<Progress>, error: &SessionError) {
+        self.0.push(FailedAttempt::new(self.generation(), progress, error));
+    }
+
+    /// Adds the deaths that the session has gone on from.
+    fn add_deaths(&mut self, session: &mut Session, lessons: &mut Lessons) {
+        for death in session.take_deaths() {
+            self.add(None, &death);
+            lessons.count_attempt();
+        }
+    }
+}
+
 /// Plans and runs a job, or runs it by a `given` plan.
 ///
 /// # Errors
 /// The last attempt's failure, or what no other plan could mend.
 pub fn supervise(
-    program: &ExecutorProgram,
     mut session: Session,
     inventorize: &Inventorize<'_>,
     work: &Work,
@@ -136,14 +155,17 @@ pub fn supervise(
     let mut lessons = Lessons::new(given.is_none());
     // Held until the executor has ended.
     let mut _reserved = None;
-    let mut failures = Vec::new();
-    let mut generation = 0;
+    let mut history = History::default();
+    // For want of memory, after which less was to be planned.
+    let mut killed = None;
     loop {
-        generation += 1;
+        history.add_deaths(&mut session, &mut lessons);
         let request = inventorize()?;
         let mut tried = None;
-        let decided = decide(&mut session, &request, given, &lessons, generation);
-        let attempted = decided.and_then(|solution| {
+        let decided = decide(&mut session, &request, given, &lessons, history.generation());
+        history.add_deaths(&mut session, &mut lessons);
+        let attempted = decided.and_then(|mut solution| {
+            solution.plan.generation = history.generation();
             tried = Some(solution.plan.clone());
             _reserved = Some(Reservation::hold(&solution.plan));
             free::check(&solution.plan, &inventorize()?.inventory).map_err(SessionError::from)?;
@@ -153,9 +175,13 @@ pub fn supervise(
         let error = match attempted {
             Ok(outcome) => {
                 session.end();
-                return Ok(Outcome { attempts: generation, failures, ..outcome });
+                let attempts = history.generation();
+                return Ok(Outcome { attempts, failures: history.0, ..outcome });
             }
             Err(PlanError::Session(error)) => error,
+            Err(infeasible @ PlanError::Infeasible(_)) => {
+                return Err(killed.map_or(infeasible, PlanError::NothingLess));
+            }
             Err(other) => return Err(other),
         };
         let progress = session.progress();
@@ -163,17 +189,18 @@ pub fn supervise(
         match lessons.learn(&error, &attempt) {
             Next::Stop => return Err(error.into()),
             Next::Replan => {
+                history.add(progress, &error);
                 listener.retrying(&error);
                 unload(&mut session)?;
             }
             Next::Restart => {
-                listener.retrying(&error);
-                drop(session);
-                session = Session::start(program, |interrupts| listener.starting(interrupts))?;
-                listener.started(&session);
+                session.restart(error)?;
+                for death in session.take_deaths() {
+                    history.add(progress, &death);
+                    killed = killed.or(Some(death).filter(SessionError::is_for_want_of_memory));
+                }
             }
         }
-        failures.push(FailedAttempt::new(generation, progress, &error));
     }
 }
 
@@ -244,8 +271,6 @@ fn carry_out(
         let generation = outcome.plan.generation;
         session.send(Command::Generate { generation, job: job.clone() })?;
         listen(session, listener, &mut outcome)?;
-    } else {
-        unload(session)?;
     }
     Ok(outcome)
 }

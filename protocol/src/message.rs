@@ -27,7 +27,7 @@ use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -249,8 +249,8 @@ pub enum FailureKind {
         region: String,
         /// Bytes asked for.
         requested_bytes: Bytes,
-        /// Bytes that were free.
-        free_bytes: Bytes,
+        /// Bytes that were free; `None` where nobody knows.
+        free_bytes: Option<Bytes>,
     },
     /// A device does not answer any more, or a copy to or from it failed.
     DeviceFailed {

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use planner::inventory::{Inventory, Profile};
 use planner::planning::{PlanError, Request};
 use planner::policy::{Policy, Wishes};
-use planner::session::{ExecutorProgram, Interrupts, Session, SessionError};
+use planner::session::{ExecutorProgram, Session, SessionError};
 use planner::solve::Solution;
 use planner::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
 use protocol::message::Progress;
@@ -24,8 +24,6 @@ struct Heard {
 }
 
 impl Listener for Heard {
-    fn starting(&mut self, _: Interrupts) {}
-    fn started(&mut self, _: &Session) {}
     fn planned(&mut self, solution: &Solution) {
         self.planned.push(solution.plan.generation);
     }
@@ -83,12 +81,12 @@ fn rehearse(
     let home = Home::new();
     script(&home, &format!("exec {} executor \"$@\"", env!("CARGO_BIN_EXE_berth")));
     let program = ExecutorProgram { path: Some(home.path("executor")), verbose: false };
-    let session = Session::start(&program, |_| {}).expect("the executor starts");
+    let session = Session::start(&program, ()).expect("the executor starts");
     let looked = Cell::new(0);
     let inventorize =
         || Ok(request(if looked.replace(looked.get() + 1) == 0 { first } else { then }));
     let mut heard = Heard::default();
-    let result = supervise(&program, session, &inventorize, &Work::Rehearse, given, &mut heard);
+    let result = supervise(session, &inventorize, &Work::Rehearse, given, &mut heard);
     (result, heard)
 }
 

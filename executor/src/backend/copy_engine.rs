@@ -78,29 +78,37 @@ unsafe impl Send for HostBytes {}
 
 impl CopyEngine {
     /// Starts the threads. `staging` is page-locked memory of the host; each queue of weights has half of it.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
     pub fn start(
         device: DeviceId,
         link: Arc<Link>,
         fail_copy: Option<u32>,
         staging: &Arc<Region>,
-    ) -> CopyEngine {
+    ) -> std::io::Result<CopyEngine> {
         let copies = AtomicU32::new(0);
         let shared = Arc::new(Shared { device, link, fail_copy, copies });
         let half = staging.len().as_usize() / 2;
-        let start = |queue: usize| {
+        let start = |queue: usize| -> std::io::Result<_> {
             let (sender, receiver) = channel();
             let shared = Arc::clone(&shared);
             let staging =
                 Staging { region: Arc::clone(staging), at: queue % 2 * half, bytes: half };
             let thread = std::thread::Builder::new()
                 .name("copy-engine".to_owned())
-                .spawn(move || serve(&receiver, &shared, &staging))
-                .expect("the system can start a thread");
-            (sender, thread)
+                .spawn(move || serve(&receiver, &shared, &staging))?;
+            Ok((sender, thread))
         };
-        let queues = [Queue::Loads, Queue::Slots, Queue::Activations];
-        let (queues, threads) = queues.into_iter().map(|queue| start(queue as usize)).unzip();
-        CopyEngine { queues, threads, shared }
+        // Dropped with an error, it ends the threads that were started.
+        let mut engine =
+            CopyEngine { queues: Vec::new(), threads: Vec::new(), shared: Arc::clone(&shared) };
+        for queue in [Queue::Loads, Queue::Slots, Queue::Activations] {
+            let (sender, thread) = start(queue as usize)?;
+            engine.queues.push(sender);
+            engine.threads.push(thread);
+        }
+        Ok(engine)
     }
 
     /// The link that it copies over.

@@ -7,8 +7,10 @@ use protocol::{Bytes, DeviceId};
 /// An allocation that did not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{device} is out of memory: {region} needs {} B, {} B are free",
-    requested_bytes.0, free_bytes.0
+    "{device} is out of memory: {region} needs {} B{}{}",
+    requested_bytes.0,
+    free_bytes.map_or(String::new(), |free| format!(", {} B are free", free.0)),
+    if *limited { " within the process's own limits (ulimit -v, ulimit -d)" } else { "" }
 )]
 pub struct OutOfMemory {
     /// The device, or `host`.
@@ -17,8 +19,10 @@ pub struct OutOfMemory {
     pub region: String,
     /// Bytes asked for.
     pub requested_bytes: Bytes,
-    /// Bytes that were free.
-    pub free_bytes: Bytes,
+    /// Bytes that were free; `None` where nobody knows.
+    pub free_bytes: Option<Bytes>,
+    /// Whether that is by the process's own limits.
+    pub limited: bool,
 }
 
 /// The account of one device.
@@ -61,7 +65,8 @@ impl Memory {
                 region: region.to_owned(),
                 requested_bytes: bytes,
                 // A device that someone else filled shows less than its account says.
-                free_bytes: free.min(bytes.saturating_sub(Bytes(1))),
+                free_bytes: Some(free.min(bytes.saturating_sub(Bytes(1)))),
+                limited: false,
             });
         }
         counts.used += bytes;
@@ -70,14 +75,20 @@ impl Memory {
     }
 
     /// What the account says if the system itself refused an allocation within the capacity, of which it shows so much
-    /// as free.
-    pub fn refused(&self, region: &str, bytes: Bytes, free: Bytes) -> OutOfMemory {
+    /// as free, if anything.
+    pub fn refused(&self, region: &str, bytes: Bytes, free: Option<Bytes>) -> OutOfMemory {
         OutOfMemory {
             device: self.device.clone(),
             region: region.to_owned(),
             requested_bytes: bytes,
-            free_bytes: free.min(bytes.saturating_sub(Bytes(1))),
+            free_bytes: free.map(|free| free.min(bytes.saturating_sub(Bytes(1)))),
+            limited: false,
         }
+    }
+
+    /// The same of the host's own memory, with what the process's limits left of it.
+    pub fn refused_within(&self, region: &str, bytes: Bytes, left: Option<Bytes>) -> OutOfMemory {
+        OutOfMemory { limited: left.is_some(), ..self.refused(region, bytes, left) }
     }
 
     /// The device.
@@ -147,7 +158,7 @@ mod tests {
         let memory = Memory::new(DeviceId("virtual0".into()), Bytes(100), None);
         let held = memory.charge("weights", Bytes(60)).unwrap();
         let refused = memory.charge("arena", Bytes(41)).unwrap_err();
-        assert_eq!((refused.requested_bytes, refused.free_bytes), (Bytes(41), Bytes(40)));
+        assert_eq!((refused.requested_bytes, refused.free_bytes), (Bytes(41), Some(Bytes(40))));
         let second = memory.charge("arena", Bytes(40)).unwrap();
         assert_eq!((memory.used(), memory.peak()), (Bytes(100), Bytes(100)));
         drop(held);
@@ -164,7 +175,7 @@ mod tests {
         memory.shrink(Bytes(70));
         assert_eq!((memory.used(), memory.free()), (Bytes(60), Bytes(10)));
         let refused = memory.charge("arena", Bytes(11)).unwrap_err();
-        assert_eq!((refused.requested_bytes, refused.free_bytes), (Bytes(11), Bytes(10)));
+        assert_eq!((refused.requested_bytes, refused.free_bytes), (Bytes(11), Some(Bytes(10))));
         // More may be taken than this process left; nothing is given back to it.
         memory.shrink(Bytes(50));
         memory.shrink(Bytes(90));

@@ -16,6 +16,7 @@ use super::cuda::driver::DriverError;
 use super::cuda::gpu::Gpu;
 use super::cuda::memory::{DeviceMemory, PinnedMemory};
 use super::cuda::stream::{Address, Place};
+use super::limits;
 use super::memory::{Charge, Memory, OutOfMemory};
 use crate::race::Span;
 
@@ -49,7 +50,7 @@ impl Region {
     /// Allocates `bytes` of the host's memory, named `name` in messages.
     pub fn allocate(memory: &Arc<Memory>, name: &str, bytes: Bytes) -> Result<Region, OutOfMemory> {
         let charge = memory.charge(name, bytes)?;
-        let refused = || memory.refused(name, bytes, Bytes::ZERO);
+        let refused = || memory.refused_within(name, bytes, limits::left());
         let layout = Layout::from_size_align(size(bytes), ALIGNMENT_BYTES as usize);
         let layout = layout.map_err(|_| refused())?;
         // SAFETY: the layout has a size above zero.
@@ -66,7 +67,7 @@ impl Region {
     ) -> Result<Region, OutOfMemory> {
         let charge = memory.charge(name, bytes)?;
         let pinned = PinnedMemory::allocate(gpu, size(bytes));
-        let pinned = pinned.map_err(|error| refusal(&error, memory, name, bytes, Bytes::ZERO))?;
+        let pinned = pinned.map_err(|error| refusal(&error, memory, name, bytes, None))?;
         // SAFETY: just allocated, of this size; zeroed so that it is initialised.
         unsafe { pinned.start().as_ptr().write_bytes(0, size(bytes)) };
         Ok(Region::new(bytes, Storage::Pinned(pinned), charge))
@@ -82,12 +83,13 @@ impl Region {
     ) -> Result<Region, OutOfMemory> {
         let charge = memory.charge(name, bytes)?;
         let free = gpu.free_bytes().map(Bytes);
-        let free = free.map_err(|error| refusal(&error, memory, name, bytes, Bytes::ZERO))?;
+        let free = free.map_err(|error| refusal(&error, memory, name, bytes, None))?;
         if bytes > free {
-            return Err(memory.refused(name, bytes, free));
+            return Err(memory.refused(name, bytes, Some(free)));
         }
         let allocated = DeviceMemory::allocate(gpu, size(bytes));
-        let allocated = allocated.map_err(|error| refusal(&error, memory, name, bytes, free))?;
+        let allocated =
+            allocated.map_err(|error| refusal(&error, memory, name, bytes, Some(free)))?;
         Ok(Region::new(bytes, Storage::Device(allocated), charge))
     }
 
@@ -203,7 +205,7 @@ fn refusal(
     memory: &Memory,
     name: &str,
     bytes: Bytes,
-    free: Bytes,
+    free: Option<Bytes>,
 ) -> OutOfMemory {
     if !error.is_out_of_memory() {
         tracing::error!("{}: {name}: {error}", memory.device());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::{BackendKind, Bytes};
+use protocol::{BackendKind, Bytes, DeviceId};
 
 use super::copy_engine::CopyEngine;
 use super::kernels::Workers;
@@ -37,6 +37,24 @@ pub struct VirtualProperties {
     pub speed: f64,
 }
 
+/// Why a virtual device does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum VirtualOpenError {
+    /// Its context does not fit.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// The system starts no more threads.
+    #[error(
+        "{device} cannot start a thread for its copies: {cause}; hint: allow more threads (ulimit -u) or more address space (ulimit -v)"
+    )]
+    Thread {
+        /// The device.
+        device: DeviceId,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+}
+
 impl VirtualDevice {
     /// Opens the device. `staging` is memory of the host that its weights pass through.
     pub fn open(
@@ -44,11 +62,12 @@ impl VirtualDevice {
         properties: VirtualProperties,
         staging: &Arc<Region>,
         workers: Arc<Workers>,
-    ) -> Result<VirtualDevice, OutOfMemory> {
+    ) -> Result<VirtualDevice, VirtualOpenError> {
         let context = memory.charge("context", properties.overhead_bytes)?;
         let link = Arc::new(Link::new(properties.link_bytes_per_s));
         let device = memory.device().clone();
-        let engine = CopyEngine::start(device, link, properties.fail_copy, staging);
+        let engine = CopyEngine::start(device.clone(), link, properties.fail_copy, staging);
+        let engine = engine.map_err(|cause| VirtualOpenError::Thread { device, cause })?;
         let pace = Pace::new(properties.speed);
         Ok(VirtualDevice { memory, workers, engine, pace, _context: context })
     }

@@ -62,7 +62,7 @@ pub fn generate(
     run.timed(Phase::Decode, Run::decode)?;
     let Run { runtime, dump, observer, .. } = run;
     if let Some(tensors) = dump.serialize() {
-        observer.tensors(&tensors);
+        observer.tensors(&tensors)?;
     }
     let total_ms = start.elapsed().as_secs_f64() * 1e3;
     Ok(runtime.take_accounts().report(&runtime.plan, total_ms))

@@ -14,6 +14,7 @@ use super::{ExecutorArguments, PolicyArguments};
 use crate::calibration::{Figure, StoreError, figures};
 use crate::inventory::{Device, DeviceKind, Inventory};
 use crate::policy::{Budgets, Wishes};
+use crate::render::progress::ProgressLine;
 use crate::render::{self, tables};
 use crate::session::{Session, SessionError};
 
@@ -64,9 +65,9 @@ impl Calibrate {
         let directory = storage_directory(file)?;
 
         let interruption = Interruption::install()?;
-        let mut session = Session::start(&self.executor.program(), |interrupts| {
-            interruption.watch(interrupts);
-        })?;
+        let progress = ProgressLine::new(self.executor.verbose);
+        let executors = progress.executors(interruption.watcher());
+        let mut session = Session::start(&self.executor.program(), executors)?;
         let (devices, left_out) = self.devices(&inventory, &budgets, &session)?;
         eprintln!("berth: measuring takes some seconds; other work on this machine disturbs it");
         let measured = ask(&mut session, devices, inventory.host.cores, directory)?;

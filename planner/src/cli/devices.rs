@@ -14,6 +14,7 @@ use crate::inventory::profile::layers::Layered;
 use crate::inventory::profile::{DEVICES_MAX, written};
 use crate::output::Pending;
 use crate::policy::Wishes;
+use crate::render::progress::ProgressLine;
 use crate::render::{self, rates};
 use crate::session::Session;
 
@@ -103,7 +104,9 @@ impl Devices {
         if !inventory.devices.iter().any(is_gpu_here) {
             return [None, None];
         }
-        match Session::start_telling(&self.executor.program()) {
+        let progress = ProgressLine::new(self.executor.verbose);
+        let executors = progress.executors(|_| {});
+        match Session::start_telling(&self.executor.program(), executors) {
             Ok(session) => {
                 let said = [session.why_no_cuda.clone(), session.cublas.clone()];
                 session.end();

@@ -111,7 +111,7 @@ impl Generate {
         let source = self.shape.source()?;
         let given = self.plan.as_deref().map(read_plan).transpose()?;
         let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
-        let Opening { model, setting, program, interruption, session, mut progress, description } =
+        let Opening { model, setting, interruption, session, mut progress, description, .. } =
             opening;
         let shape = self.shape.job(&description, source.as_ref())?;
         setting.tell_unused_gpus(&session)?;
@@ -130,8 +130,7 @@ impl Generate {
             request.map(|r| Request { explain: self.json, ..r }).map_err(PlanError::Inventory)
         };
         let work = Work::Generate(Box::new(job.clone()));
-        let result =
-            supervise(&program, session, &inventorize, &work, given.as_ref(), &mut progress);
+        let result = supervise(session, &inventorize, &work, given.as_ref(), &mut progress);
         progress.clear();
         let outcome = document::feasible(self.json, &description.model, result)?;
         interruption.hold();

@@ -9,6 +9,7 @@ use super::model::ModelArguments;
 use super::setup::check_description;
 use crate::planning;
 use crate::render;
+use crate::render::progress::ProgressLine;
 use crate::session::Session;
 
 /// What a model is made of.
@@ -28,9 +29,9 @@ impl Inspect {
     pub fn run(&self) -> Result<()> {
         let interruption = Interruption::install()?;
         let model = self.model.source()?;
-        let mut session = Session::start(&self.executor.program(), |interrupts| {
-            interruption.watch(interrupts);
-        })?;
+        let progress = ProgressLine::new(self.executor.verbose);
+        let executors = progress.executors(interruption.watcher());
+        let mut session = Session::start(&self.executor.program(), executors)?;
         let description = planning::inspect(&mut session, &model)?;
         session.end();
         if self.json {

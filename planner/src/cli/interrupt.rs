@@ -35,6 +35,12 @@ impl Interruption {
         self.set(State::Running(interrupts));
     }
 
+    /// What watches the session of each executor that starts.
+    pub fn watcher(&self) -> impl Fn(Interrupts) + 'static {
+        let watched = self.clone();
+        move |interrupts| watched.watch(interrupts)
+    }
+
     /// From now on nothing is interrupted.
     pub fn hold(&self) {
         self.set(State::Writing);

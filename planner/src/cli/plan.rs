@@ -68,7 +68,7 @@ impl Plan {
         }
         let source = self.shape.source()?;
         let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
-        let Opening { setting, program, mut session, mut progress, description, .. } = opening;
+        let Opening { setting, mut session, mut progress, description, .. } = opening;
         let job = self.shape.job(&description, source.as_ref())?;
         let explain = self.json || self.explain;
         let request = |dry_run| {
@@ -90,8 +90,7 @@ impl Plan {
         }
         setting.tell_unused_gpus(&session)?;
         let inventorize = || request(false).map_err(PlanError::Inventory);
-        let outcome =
-            supervise(&program, session, &inventorize, &Work::Rehearse, None, &mut progress);
+        let outcome = supervise(session, &inventorize, &Work::Rehearse, None, &mut progress);
         progress.clear();
         let outcome = document::feasible(self.json, &model, outcome)?;
         let inventory = setting.inventory(Some(&model))?;

@@ -19,7 +19,6 @@ use crate::policy::{Budgets, Policy, Wishes};
 use crate::render::progress::ProgressLine;
 use crate::reservations::Others;
 use crate::session::{ExecutorProgram, Session};
-use crate::supervise::Listener;
 
 impl ExecutorArguments {
     /// The program to start.
@@ -69,7 +68,7 @@ pub struct Opening {
     /// The running executor.
     pub session: Session,
     /// Where the job's steps are shown.
-    pub progress: ProgressLine<'static>,
+    pub progress: ProgressLine,
     /// What is in the model.
     pub description: ModelDescription,
 }
@@ -90,11 +89,8 @@ impl Opening {
         setting.checked(setting.policy.pins.named(&inventory))?;
         let interruption = Interruption::install()?;
         let program = executor.program();
-        let watched = interruption.clone();
-        let on_start = move |interrupts| watched.watch(interrupts);
-        let mut progress = ProgressLine::new(executor.verbose, on_start);
-        let mut session = Session::start(&program, |interrupts| progress.starting(interrupts))?;
-        progress.started(&session);
+        let progress = ProgressLine::new(executor.verbose);
+        let mut session = Session::start(&program, progress.executors(interruption.watcher()))?;
         let description = planning::inspect(&mut session, &model)?;
         check_description(&description)?;
         Ok(Opening { model, setting, program, interruption, session, progress, description })

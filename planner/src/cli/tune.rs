@@ -9,6 +9,7 @@ use protocol::profile::ModelDescription;
 use protocol::{Bytes, Job, JobShape};
 
 use super::generate::shared;
+use super::interrupt::Interruption;
 use super::model::ModelArguments;
 use super::placement::PlacementArguments;
 use super::setup::{Opening, Setting, check_shape};
@@ -23,7 +24,7 @@ use crate::render::progress::ProgressLine;
 use crate::render::{self, plot, tables};
 use crate::session::{ExecutorProgram, Session};
 use crate::solve::{Solution, shown_ms};
-use crate::supervise::{Listener, Work, supervise};
+use crate::supervise::{Work, supervise};
 use crate::tune::{self, Measured, PLANS_MAX, Point, Range, Tuning, counted_ms, needed_bytes};
 
 /// Plans that may be asked for: a minute of planning for the largest models.
@@ -70,7 +71,9 @@ impl Tune {
         self.check()?;
         let source = self.shape.source()?;
         let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
-        let Opening { setting, program, mut session, mut progress, description, .. } = opening;
+        let Opening {
+            setting, program, interruption, mut session, mut progress, description, ..
+        } = opening;
         self.check_objective(setting.policy.optimize)?;
         let job = self.shape.job(&description, source.as_ref())?;
         let request = setting.request(&description, job, !self.measure)?;
@@ -84,7 +87,12 @@ impl Tune {
         session.end();
         let mut tuning = document::feasible(self.json, &request.model, tuned)?;
         if self.measure {
-            let runs = Runs { tune: self, setting: &setting, program: &program };
+            let runs = Runs {
+                tune: self,
+                setting: &setting,
+                program: &program,
+                interruption: &interruption,
+            };
             runs.measure(&mut tuning, &description, source.as_ref(), &mut progress)?;
         }
         self.show(&tuning)
@@ -200,6 +208,7 @@ struct Runs<'a> {
     tune: &'a Tune,
     setting: &'a Setting,
     program: &'a ExecutorProgram,
+    interruption: &'a Interruption,
 }
 
 impl Runs<'_> {
@@ -209,7 +218,7 @@ impl Runs<'_> {
         tuning: &mut Tuning,
         description: &ModelDescription,
         source: Option<&Source>,
-        progress: &mut ProgressLine<'_>,
+        progress: &mut ProgressLine,
     ) -> Result<()> {
         let work = Work::Generate(Box::new(self.job(description, source, &tuning.job)?));
         let runs = tuning.runs();
@@ -221,8 +230,9 @@ impl Runs<'_> {
                 let request = self.setting.request(description, tuning.job.clone(), false);
                 request.map(|request| capped(request, point.budget)).map_err(PlanError::Inventory)
             };
-            let session = Session::start(self.program, |interrupts| progress.starting(interrupts))?;
-            let outcome = supervise(self.program, session, &request, &work, None, progress);
+            let executors = progress.executors(self.interruption.watcher());
+            let session = Session::start(self.program, executors)?;
+            let outcome = supervise(session, &request, &work, None, progress);
             progress.clear();
             let outcome = outcome?;
             if outcome.attempts > 1 || outcome.plan.components != point.plan.components {

@@ -5,6 +5,7 @@
 //! outside `/proc` and `/sys` is read.
 
 mod cgroup;
+pub mod oom;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -6,26 +6,33 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use protocol::Phase;
 use protocol::message::Progress;
 
-use crate::session::{Interrupts, Session, SessionError};
+use crate::session::{ExecutorListener, Interrupts, SessionError};
 use crate::solve::{Solution, shown_ms};
 use crate::supervise::Listener;
 
 /// Shows a running job on standard error.
-pub struct ProgressLine<'a> {
+pub struct ProgressLine {
     bar: ProgressBar,
     phase: Option<Phase>,
     verbose: bool,
-    on_start: Box<dyn Fn(Interrupts) + 'a>,
+    /// Whether the first plan's notices were told.
+    noticed: bool,
 }
 
-impl<'a> ProgressLine<'a> {
-    /// A bar on a terminal, lines where `verbose`. `on_start` hears of every new executor.
-    pub fn new(verbose: bool, on_start: impl Fn(Interrupts) + 'a) -> ProgressLine<'a> {
+impl ProgressLine {
+    /// A bar on a terminal, lines where `verbose`.
+    pub fn new(verbose: bool) -> ProgressLine {
         let shown = stderr().is_terminal() && !verbose;
         let target =
             if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
-        ProgressLine { bar, phase: None, verbose, on_start: Box::new(on_start) }
+        ProgressLine { bar, phase: None, verbose, noticed: false }
+    }
+
+    /// Who tells of executors beside the bar. `on_start` hears of every new one.
+    pub fn executors(&self, on_start: impl Fn(Interrupts) + 'static) -> ExecutorLines {
+        let (bar, verbose) = (self.bar.clone(), self.verbose);
+        ExecutorLines { bar, verbose, on_start: Box::new(on_start) }
     }
 
     /// Removes the bar.
@@ -53,18 +60,33 @@ impl<'a> ProgressLine<'a> {
     }
 }
 
-impl Listener for ProgressLine<'_> {
+/// Tells of a session's executors on standard error.
+pub struct ExecutorLines {
+    bar: ProgressBar,
+    verbose: bool,
+    on_start: Box<dyn Fn(Interrupts)>,
+}
+
+impl ExecutorListener for ExecutorLines {
     fn starting(&mut self, interrupts: Interrupts) {
         (self.on_start)(interrupts);
     }
 
-    fn started(&mut self, session: &Session) {
-        self.line(&format!("executor {} started", session.pid()));
+    fn started(&mut self, pid: u32) {
+        if self.verbose {
+            eprintln!("berth: executor {pid} started");
+        }
     }
 
+    fn died(&mut self, error: &SessionError) {
+        self.bar.suspend(|| eprintln!("berth: {error}\nberth: trying again with a new executor"));
+    }
+}
+
+impl Listener for ProgressLine {
     fn planned(&mut self, solution: &Solution) {
         let plan = &solution.plan;
-        if plan.generation == 1 {
+        if !std::mem::replace(&mut self.noticed, true) {
             self.bar.suspend(|| super::tell(&solution.report.notices));
         }
         let total = shown_ms(plan.predicted_ms.total);

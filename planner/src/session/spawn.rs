@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
 use protocol::{Command, Event, Handshake};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Signal, getrlimit, pidfd_open, pidfd_send_signal,
+};
 
+use super::death::{Cause, Counted, Death};
 use super::tail::Tail;
 use super::{DEATH_GRACE, ExecutorProgram, SessionError, SessionEvent};
 
@@ -24,6 +27,8 @@ pub struct Spawned {
     handle: OwnedFd,
     pid: u32,
     tail: Tail,
+    /// Before it began.
+    counted: Counted,
 }
 
 impl Spawned {
@@ -41,6 +46,16 @@ impl Spawned {
     /// The last lines that it wrote.
     pub fn last_lines(&self) -> Vec<String> {
         self.tail.lines()
+    }
+
+    /// Tells of its death in a phase, by its exit status where that is known.
+    pub fn died(&self, phase: String, status: Option<ExitStatus>) -> SessionError {
+        let death = status.map(|status| self.counted.death(status));
+        let (cause, status) = match death {
+            Some(Death { cause, words }) => (cause, words),
+            None => (Cause::Accident, "no exit status".to_owned()),
+        };
+        SessionError::Died { phase, cause, status, lines: self.last_lines() }
     }
 }
 
@@ -63,6 +78,7 @@ pub fn spawn(
     let io_failed = |error: std::io::Error| failed(error.to_string(), Vec::new());
 
     let (server, server_name) = IpcOneShotServer::<Handshake>::new().map_err(io_failed)?;
+    let counted = Counted::now();
     let mut child = match start(program, &server_name) {
         Ok(child) => child,
         Err(error) => {
@@ -75,7 +91,7 @@ pub fn spawn(
         .map_err(|error| io_failed(error.into()))?;
     let stderr = child.stderr.take().expect("stderr was asked for");
     let tail = Tail::follow(stderr, program.verbose).map_err(io_failed)?;
-    let spawned = Spawned { handle, pid, tail };
+    let spawned = Spawned { handle, pid, tail, counted };
 
     // `accept` waits for ever if the child ends first: it waits on a thread, beside the child.
     let connected = queue.clone();
@@ -97,25 +113,40 @@ pub fn spawn(
         thread("executor-events", move || forward(&events, &queue)).map_err(io_failed)?;
         return Ok((spawned, commands));
     }
-    spawned.kill();
-    let mut gone = matches!(first, Ok(SessionEvent::Exited(_)));
+    let mut exited = match &first {
+        Ok(SessionEvent::Exited(status)) => Some(*status),
+        _ => None,
+    };
     let mut accepted = matches!(first, Ok(SessionEvent::Connected(_)));
+    let mut interrupted = matches!(first, Ok(SessionEvent::Interrupted));
+    // Where its end of the socket was closed, it is ending by itself, and its own status tells why.
     if !accepted {
+        spawned.kill();
         connect_in_its_place(&server_name);
     }
     // The socket is removed when the accepting thread has ended, and it must not outlive this process.
     let deadline = Instant::now() + DEATH_GRACE;
-    while !(gone && accepted) {
+    while exited.is_none() || !accepted {
         match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(SessionEvent::Exited(_)) => gone = true,
+            Ok(SessionEvent::Exited(status)) => exited = Some(status),
             Ok(SessionEvent::Connected(_)) => accepted = true,
+            Ok(SessionEvent::Interrupted) => interrupted = true,
             Ok(_) => {}
             Err(_) => break,
         }
     }
+    spawned.kill();
+    if interrupted {
+        return Err(SessionError::Cancelled);
+    }
+    let by_itself = matches!(first, Ok(SessionEvent::Exited(_) | SessionEvent::Connected(_)));
+    if let Some(status) = exited.filter(|status| by_itself && status.signal().is_some()) {
+        return Err(spawned.died("start".to_owned(), Some(status)));
+    }
     let message = match first {
-        Ok(SessionEvent::Interrupted) => return Err(SessionError::Cancelled),
-        Ok(SessionEvent::Exited(status)) => format!("it ended at once, {}", describe(status)),
+        Ok(SessionEvent::Exited(status)) => {
+            format!("it ended at once, {}", spawned.counted.death(status).words)
+        }
         Ok(SessionEvent::Connected(Err(message))) => message,
         _ => format!("it did not connect within {} s", CONNECT_GRACE.as_secs()),
     };
@@ -131,6 +162,10 @@ fn start(program: &ExecutorProgram, server_name: &str) -> std::io::Result<Child>
             command
         }
     };
+    // glibc reserves 64 MiB of address space for each thread's heap, which would be most of a limited one.
+    if getrlimit(Resource::As).current.is_some() {
+        command.env("MALLOC_ARENA_MAX", "1");
+    }
     command
         .arg(server_name)
         .arg(std::process::id().to_string())
@@ -180,21 +215,5 @@ fn connect_in_its_place(server_name: &str) {
     };
     if let Err(error) = connect() {
         tracing::debug!(%error, "the one-shot server was gone already");
-    }
-}
-
-/// An exit status for people.
-pub fn describe(status: ExitStatus) -> String {
-    const SIGBUS: i32 = 7;
-    const SIGKILL: i32 = 9;
-    match status.signal() {
-        Some(SIGKILL) => {
-            "killed by signal 9 (SIGKILL); hint: the system does this when memory runs out".to_owned()
-        }
-        Some(SIGBUS) => {
-            "killed by signal 7 (SIGBUS); hint: a model file may have become shorter while it was in use".to_owned()
-        }
-        Some(signal) => format!("killed by signal {signal}"),
-        None => format!("exit status {}", status.code().unwrap_or(-1)),
     }
 }

@@ -39,7 +39,7 @@ fn enough(device: &DeviceId, needed: Bytes, free: Bytes) -> Result<(), Failure> 
         device: device.clone(),
         region: "the plan".to_owned(),
         requested_bytes: needed,
-        free_bytes: free,
+        free_bytes: Some(free),
     };
     Err(Failure { kind, message })
 }
@@ -58,6 +58,7 @@ mod tests {
         let FailureKind::OutOfMemory { device, requested_bytes, free_bytes, .. } = kind else {
             panic!("{message}");
         };
+        let free_bytes = free_bytes.expect("it was looked at");
         assert!(requested_bytes > free_bytes && message.starts_with(&device.0), "{message}");
         Some((device.0, free_bytes))
     }

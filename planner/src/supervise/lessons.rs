@@ -13,9 +13,6 @@ use crate::inventory::{Device, Inventory};
 use crate::planning::{FailedDevice, Request};
 use crate::session::SessionError;
 
-/// How often a job is started anew after its executor died.
-const DEATHS_MAX: u32 = 1;
-
 /// A plan of the same layout as one that memory was short for is not tried where it takes more than this part of that
 /// one's peak: what someone else takes rarely stays the same to the byte.
 const MUCH_LESS: (u64, u64) = (7, 8);
@@ -30,7 +27,7 @@ pub enum Next {
     Stop,
     /// With a new plan on the same executor.
     Replan,
-    /// With a new plan on a new executor.
+    /// With a new plan on a new executor, if the session may have one.
     Restart,
 }
 
@@ -51,7 +48,6 @@ pub struct Lessons {
     /// Whether another plan may be made: not where one was given.
     plans: bool,
     attempts: u64,
-    deaths: u32,
     /// By lasting name.
     short: BTreeMap<String, Short>,
     /// By lasting name, how each failed.
@@ -85,7 +81,6 @@ impl Lessons {
         Lessons {
             plans,
             attempts: 0,
-            deaths: 0,
             short: BTreeMap::new(),
             failed: Vec::new(),
             tried: Vec::new(),
@@ -99,17 +94,19 @@ impl Lessons {
             return Next::Stop;
         }
         let Failure { kind, message } = match error {
-            SessionError::Died { .. } if self.deaths < DEATHS_MAX => {
-                self.deaths += 1;
-                return Next::Restart;
+            SessionError::Died { .. } if error.is_for_want_of_memory() => {
+                return self.learn_of_kill(attempt.plan);
             }
+            SessionError::Died { .. } => return Next::Restart,
             SessionError::Failed(failure) if self.plans => failure,
             _ => return Next::Stop,
         };
         let inventory = &attempt.request.inventory;
         match (kind, attempt.plan) {
             (FailureKind::OutOfMemory { device, requested_bytes, free_bytes, .. }, Some(plan)) => {
-                let missing = requested_bytes.saturating_sub(*free_bytes).max(Bytes(1));
+                // Where nobody knows, by halves.
+                let free = free_bytes.unwrap_or(part_of(*requested_bytes, 1, 2));
+                let missing = requested_bytes.saturating_sub(free).max(Bytes(1));
                 let held = match attempt.progress {
                     Some(progress) => held_at(plan, device, progress),
                     None => *requested_bytes,
@@ -129,6 +126,23 @@ impl Lessons {
             }
             _ => Next::Stop,
         }
+    }
+
+    /// Counts an attempt that failed before it came to a plan, and taught nothing.
+    pub fn count_attempt(&mut self) {
+        self.attempts += 1;
+    }
+
+    /// An executor that was killed with a plan is followed by one with much less of the host. Before it had one it held
+    /// next to nothing.
+    fn learn_of_kill(&mut self, plan: Option<&Plan>) -> Next {
+        let Some(plan) = plan else { return Next::Restart };
+        if !self.plans {
+            return Next::Stop;
+        }
+        let (part, whole) = MUCH_LESS;
+        self.fell_short(&DeviceId::host().0, part_of(plan.host.peak_bytes, part, whole));
+        Next::Restart
     }
 
     fn fell_short(&mut self, name: &str, limit: Bytes) {

@@ -24,6 +24,8 @@ struct Version {
     limits: &'static [&'static str],
     used: &'static str,
     inactive_cache: &'static str,
+    /// Where `oom_kill` is counted.
+    events: &'static str,
 }
 
 /// `memory.high` counts as a limit: above it the kernel slows a process down to a crawl.
@@ -31,36 +33,22 @@ const V2: Version = Version {
     limits: &["memory.max", "memory.high"],
     used: "memory.current",
     inactive_cache: "inactive_file",
+    events: "memory.events",
 };
 
 const V1: Version = Version {
     limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
     inactive_cache: "total_inactive_file",
+    events: "memory.oom_control",
 };
 
 /// The room under the tightest limit below `total_bytes` under `root`; `None` where there is no
 /// such limit (version 1 writes "none" as a number near 2^63, which this covers).
 pub(super) fn memory_room(root: &Path, total_bytes: Bytes) -> Option<GroupMemory> {
-    let table = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mount = root.join("sys/fs/cgroup");
     let mut found: Option<GroupMemory> = None;
-    for line in table.lines() {
-        // hierarchy id : controllers : path
-        let mut fields = line.splitn(3, ':');
-        let (Some(id), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let (version, base) = if id == "0" && controllers.is_empty() {
-            (&V2, mount.clone())
-        } else if controllers.split(',').any(|controller| controller == "memory") {
-            (&V1, mount.join("memory"))
-        } else {
-            continue;
-        };
-        for folder in folders_up(&base, path) {
+    for (version, folders) in groups(root) {
+        for folder in folders {
             let Some(group) = version.read(&folder, total_bytes) else { continue };
             found = Some(found.map_or(group, |tightest| GroupMemory {
                 limit_bytes: tightest.limit_bytes.min(group.limit_bytes),
@@ -71,9 +59,37 @@ pub(super) fn memory_room(root: &Path, total_bytes: Bytes) -> Option<GroupMemory
     found
 }
 
-/// The group's folder and each one above it up to the mount. In a container the path may name
+/// How many processes of the group that this process is in the kernel has ended for want of memory, under `root`;
+/// `None` where no group says so.
+pub(super) fn oom_kills(root: &Path) -> Option<u64> {
+    groups(root).into_iter().find_map(|(version, folders)| {
+        let text = fs::read_to_string(folders.last()?.join(version.events)).ok()?;
+        stat_field(&text, "oom_kill").map(|kills| kills.0)
+    })
+}
+
+/// The groups that hold this process's memory, by version: the folders from the mount down to its own.
+fn groups(root: &Path) -> Vec<(&'static Version, Vec<PathBuf>)> {
+    let table = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mount = root.join("sys/fs/cgroup");
+    let group = |line: &str| {
+        // hierarchy id : controllers : path
+        let mut fields = line.splitn(3, ':');
+        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        if id == "0" && controllers.is_empty() {
+            Some((&V2, folders_down(&mount, path)))
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            Some((&V1, folders_down(&mount.join("memory"), path)))
+        } else {
+            None
+        }
+    };
+    table.lines().filter_map(group).collect()
+}
+
+/// The mount's folder and each one below it down to the group's. In a container the path may name
 /// folders outside the mount: those that are not there say nothing, and `..` is not followed.
-fn folders_up(base: &Path, path: &str) -> Vec<PathBuf> {
+fn folders_down(base: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders = vec![base.to_owned()];
     let mut folder = base.to_owned();
     for component in Path::new(path).components() {

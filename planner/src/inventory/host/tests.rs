@@ -9,7 +9,7 @@ const MEMINFO: &str = "MemTotal:       16777216 kB\nMemFree:         1048576 kB\
                        MemAvailable:   12582912 kB\nBuffers:            1024 kB\n";
 
 /// A file tree with `/proc/meminfo` of 16 GiB, 12 of them available, and `files`.
-fn tree(files: &[(&str, &str)]) -> TempDir {
+pub fn tree(files: &[(&str, &str)]) -> TempDir {
     let root = tempfile::tempdir().expect("a scratch directory");
     for (path, text) in [("proc/meminfo", MEMINFO)].iter().chain(files) {
         let path = root.path().join(path);

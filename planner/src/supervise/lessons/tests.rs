@@ -12,6 +12,7 @@ use crate::inventory::tests::{device_of, host_of};
 use crate::policy::pins::Pins;
 use crate::policy::tile::TileWish;
 use crate::policy::{Budgets, Objective};
+use crate::session::death::Cause;
 
 const GIB: Bytes = Bytes::gib(1);
 
@@ -147,13 +148,17 @@ fn short(device: &str, requested: u64, free: u64) -> SessionError {
         device: DeviceId(device.to_owned()),
         region: "weights".to_owned(),
         requested_bytes: Bytes(requested),
-        free_bytes: Bytes(free),
+        free_bytes: Some(Bytes(free)),
     })
 }
 
 fn died() -> SessionError {
+    died_of(Cause::Accident)
+}
+
+fn died_of(cause: Cause) -> SessionError {
     let (phase, status) = ("denoise phase".to_owned(), "signal 9".to_owned());
-    SessionError::Died { phase, status, lines: Vec::new() }
+    SessionError::Died { phase, cause, status, lines: Vec::new() }
 }
 
 fn in_phase(phase: Phase, step: u32) -> Option<Progress> {
@@ -278,6 +283,40 @@ fn the_host_can_be_short_too() {
 }
 
 #[test]
+fn where_nobody_knows_what_is_free_half_of_the_request_is_taken_to_be_missing() {
+    let request = request();
+    let plan = plan(Residency::Resident);
+    let attempt =
+        Attempt { request: &request, plan: Some(&plan), progress: in_phase(Phase::Denoise, 0) };
+    let mut lessons = Lessons::new(true);
+    let short = failed(FailureKind::OutOfMemory {
+        device: DeviceId("virtual0".to_owned()),
+        region: "denoise arena".to_owned(),
+        requested_bytes: Bytes(300),
+        free_bytes: None,
+    });
+    assert_eq!(lessons.learn(&short, &attempt), Next::Replan);
+    assert_eq!(limits(&lessons), [Bytes(250)]);
+}
+
+#[test]
+fn after_a_kill_for_want_of_memory_much_less_of_the_host_is_planned() {
+    let request = request();
+    let plan = plan(Residency::Resident);
+    let killed = died_of(Cause::OutOfMemory);
+    let mut lessons = Lessons::new(true);
+    let attempt =
+        Attempt { request: &request, plan: Some(&plan), progress: in_phase(Phase::Load, 0) };
+    assert_eq!(lessons.learn(&killed, &attempt), Next::Restart);
+    assert_eq!(lessons.requests(&request)[0].budgets.host, Bytes(875));
+    // Without a plan there is nothing to lower.
+    let mut lessons = Lessons::new(true);
+    let attempt = Attempt { request: &request, plan: None, progress: None };
+    assert_eq!(lessons.learn(&killed, &attempt), Next::Restart);
+    assert_eq!(lessons.requests(&request)[0].budgets, request.budgets);
+}
+
+#[test]
 fn a_device_that_failed_is_left_out_and_one_that_is_not_there_cannot_be() {
     let mut lessons = Lessons::new(true);
     let request = request();
@@ -292,13 +331,13 @@ fn a_device_that_failed_is_left_out_and_one_that_is_not_there_cannot_be() {
 }
 
 #[test]
-fn a_death_is_survived_once_and_a_given_plan_is_not_replaced() {
+fn a_death_is_the_sessions_to_follow_and_a_given_plan_is_not_replaced() {
     let request = request();
     let plan = plan(Residency::Resident);
     let attempt = Attempt { request: &request, plan: Some(&plan), progress: None };
-    let mut lessons = Lessons::new(false);
-    assert_eq!(lessons.learn(&died(), &attempt), Next::Restart);
-    assert_eq!(lessons.learn(&died(), &attempt), Next::Stop);
+    assert_eq!(Lessons::new(false).learn(&died(), &attempt), Next::Restart);
+    let killed = died_of(Cause::OutOfMemory);
+    assert_eq!(Lessons::new(false).learn(&killed, &attempt), Next::Stop);
     for error in [device_failed("virtual0"), short("virtual0", 2, 1), SessionError::Cancelled] {
         assert_eq!(Lessons::new(false).learn(&error, &attempt), Next::Stop, "{error}");
     }

@@ -1,0 +1,68 @@
+//! The executors of one session, one after the other: where one dies, the next takes its place if that may help.
+//!
+//! A question that changes nothing, as all but `Load` and `Generate`, is then asked again by the session itself. What
+//! was loaded is lost: that a job begins anew is [`crate::supervise`]'s to decide, with the same count of deaths.
+
+use super::death::Cause;
+use super::{ExecutorProgram, Interrupts, SessionError};
+
+/// How often a session goes on with another executor.
+const RESTARTS_MAX: u32 = 1;
+
+/// Hears of a session's executors.
+pub trait ExecutorListener {
+    /// One is about to start; by this handle even that can be interrupted.
+    fn starting(&mut self, interrupts: Interrupts);
+    /// One runs, and has this process id.
+    fn started(&mut self, pid: u32);
+    /// One died, and another one is about to start.
+    fn died(&mut self, error: &SessionError);
+}
+
+/// Nobody listens.
+impl ExecutorListener for () {
+    fn starting(&mut self, _: Interrupts) {}
+    fn started(&mut self, _: u32) {}
+    fn died(&mut self, _: &SessionError) {}
+}
+
+/// How a session starts its executors, and which of them died.
+pub struct Executors {
+    /// The program.
+    pub program: ExecutorProgram,
+    /// Whether they are to tell of libraries too.
+    pub libraries: bool,
+    /// Who hears of them.
+    pub listener: Box<dyn ExecutorListener>,
+    restarts: u32,
+    /// Those that died and were followed by another, since they were last asked for.
+    pub deaths: Vec<SessionError>,
+}
+
+impl Executors {
+    /// Of a session that has none yet.
+    pub fn new(
+        program: &ExecutorProgram,
+        libraries: bool,
+        listener: Box<dyn ExecutorListener>,
+    ) -> Executors {
+        let program = program.clone();
+        Executors { program, libraries, listener, restarts: 0, deaths: Vec::new() }
+    }
+
+    /// Takes note of a death that another executor is to follow.
+    ///
+    /// # Errors
+    /// The death itself, where none may; or what was no death.
+    pub fn follow(&mut self, error: SessionError) -> Result<(), SessionError> {
+        let SessionError::Died { cause, .. } = &error else { return Err(error) };
+        let in_vain = matches!(cause, Cause::CpuLimit | Cause::FileSizeLimit);
+        if in_vain || self.restarts == RESTARTS_MAX {
+            return Err(error);
+        }
+        self.restarts += 1;
+        self.listener.died(&error);
+        self.deaths.push(error);
+        Ok(())
+    }
+}
