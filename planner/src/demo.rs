@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use etcetera::BaseStrategy;
 use sha2::{Digest, Sha256};
 
+use crate::temporary;
+
 macro_rules! embedded {
     ($($path:literal),* $(,)?) => {
         [$(($path, include_bytes!(concat!("../demo/model/", $path)).as_slice())),*]
@@ -60,6 +62,7 @@ pub fn directory() -> Result<PathBuf, DemoError> {
 fn directory_in(cache: &Path) -> Result<PathBuf, DemoError> {
     let embedded = hash(|(_, bytes)| Some(bytes.to_vec())).expect("embedded files can be read");
     let path = cache.join(format!("demo-{}", &embedded[..16]));
+    temporary::sweep(cache);
     let is_right = || hash(|(name, _)| fs::read(path.join(name)).ok()).as_ref() == Some(&embedded);
     if !is_right() {
         let written = write(cache, &path);
@@ -88,7 +91,7 @@ fn hash(read: impl Fn((&str, &[u8])) -> Option<Vec<u8>>) -> Option<String> {
 /// Writes all files beside the final place, then renames the directory there.
 fn write(cache: &Path, path: &Path) -> io::Result<()> {
     fs::create_dir_all(cache)?;
-    let new = tempfile::Builder::new().prefix(".demo-").tempdir_in(cache)?;
+    let new = temporary::folder_in(cache)?;
     let model = new.path().join("model");
     for (name, bytes) in FILES {
         let file = model.join(name);

@@ -23,4 +23,5 @@ pub mod reservations;
 pub mod session;
 pub mod solve;
 pub mod supervise;
+pub mod temporary;
 pub mod tune;

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inventory::parts::share;
 use crate::inventory::{DeviceKind, Inventory};
+use crate::temporary;
 
 /// The largest file that is read: 16 devices take about 1 KiB.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -200,7 +201,8 @@ fn write(directory: &Path, own: &str, peaks: &Peaks) -> io::Result<(File, PathBu
     fs::create_dir_all(directory)?;
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let path = directory.join(format!("{own}{number}.{ENDING}"));
-    let mut file = tempfile::Builder::new().suffix(".part").tempfile_in(directory)?;
+    temporary::sweep(directory);
+    let mut file = temporary::file_in(directory, temporary::PRIVATE_MODE)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     let text = toml::to_string(peaks).map_err(io::Error::other)?;
     file.write_all(text.as_bytes())?;

@@ -12,6 +12,7 @@ use etcetera::BaseStrategy;
 use super::content::Content;
 use super::key::Machine;
 use super::limits::FILE_BYTES_MAX;
+use crate::temporary;
 
 /// The environment variable that names the directory; empty: nothing is read or kept.
 pub const STATE_DIR: &str = "BERTH_STATE_DIR";
@@ -162,8 +163,8 @@ impl Store {
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(io::Error::other(format!("it would be larger than {FILE_BYTES_MAX} B")));
         }
-        let mut builder = tempfile::Builder::new();
-        let mut file = builder.prefix(".calibration-").tempfile_in(directory)?;
+        temporary::sweep(directory);
+        let mut file = temporary::file_in(directory, temporary::PRIVATE_MODE)?;
         file.write_all(text.as_bytes())?;
         file.persist(&self.path).map_err(|error| error.error)?;
         Ok(())
