@@ -7,6 +7,7 @@ mod given;
 mod inspect;
 mod interrupt;
 mod model;
+mod outputs;
 mod placement;
 mod plan;
 mod setup;

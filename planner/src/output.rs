@@ -1,147 +1,204 @@
-//! Files that a user asks for: written whole, or not at all.
+//! Where outputs go: files written whole or not at all, and pipes, terminals and standard output, written through.
 //!
-//! Every file goes to a temporary one in its own directory first. Renaming comes last, when all of them are
-//! complete, so that a job that dies leaves nothing behind.
+//! A command lists what it reads and what it writes, and asks [`Outputs::ready`] before anything runs. That refuses
+//! what cannot be written, what would destroy what the job reads, and two outputs on one file; it also opens pipes.
+//! At the end [`Outputs::write`] gets all contents. Files go beside their places first and get their names when
+//! all of them are complete. (Names are made in [`names`], pictures in [`crate::media`].)
+//!
+//! Invariants: a node that is no regular file is never replaced or removed; an existing file keeps its permissions.
 
-use std::io::{self, Write};
+mod destination;
+mod links;
+pub mod names;
+mod pending;
+mod reads;
+mod stream;
+
+use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use png::{BitDepth, ColorType, Encoder};
-use protocol::message::Image;
-use tempfile::NamedTempFile;
+pub use destination::{Destination, Existing, OutputKind};
+pub use pending::is_free;
+pub use reads::ReadFiles;
 
-/// The keyword under which other programs look for a picture's settings (AUTOMATIC1111's web UI and those
-/// that read its files).
-const SETTINGS_KEYWORD: &str = "parameters";
+use destination::Identity;
+use pending::Pending;
 
-/// Why an output was not written.
+/// What a command writes, and what it reads meanwhile.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    /// Files and folders that may not be overwritten.
+    pub reads: ReadFiles,
+    writes: Vec<Destination>,
+}
+
+impl Outputs {
+    /// None yet.
+    pub fn new() -> Outputs {
+        Outputs::default()
+    }
+
+    /// With one more; contents are given to [`Outputs::write`] in this order.
+    pub fn add(&mut self, destination: Destination) {
+        self.writes.push(destination);
+    }
+
+    /// Whether standard output gets one of them, and so has no place for anything else.
+    pub fn take_stdout(&self) -> bool {
+        self.writes.iter().any(Destination::is_stdout)
+    }
+
+    /// Checks all that can be checked before the job, and opens pipes: waits for their readers, up to a limit.
+    ///
+    /// # Errors
+    /// What would go wrong at the end, or destroy something.
+    pub fn ready(&mut self) -> Result<(), OutputError> {
+        let mut known: BTreeMap<Identity, &Destination> = BTreeMap::new();
+        for destination in &self.writes {
+            let Some(identity) = destination.identity()? else { continue };
+            if let Some(what) = self.reads.holds(&identity) {
+                let path = destination.shown();
+                return Err(OutputError::IsRead { flag: destination.flag(), path, what });
+            }
+            if let Some(other) = known.insert(identity, destination) {
+                return Err(OutputError::Twice {
+                    first: other.flag(),
+                    second: destination.flag(),
+                    path: destination.shown(),
+                });
+            }
+        }
+        for destination in &self.writes {
+            destination.check()?;
+        }
+        self.writes.iter_mut().try_for_each(Destination::open)
+    }
+
+    /// Writes all contents; `hold` is called when the last of what may wait for somebody is written. Returns the
+    /// names under which they are.
+    ///
+    /// # Errors
+    /// The first that cannot be written. Files that have no name yet are dropped then.
+    pub fn write(
+        self,
+        contents: &[&[u8]],
+        hold: impl FnOnce(),
+    ) -> Result<Vec<String>, OutputError> {
+        assert_eq!(contents.len(), self.writes.len(), "a content for each output");
+        for (destination, content) in self.writes.iter().zip(contents) {
+            destination.pass(content)?;
+        }
+        hold();
+        let mut pending = Vec::new();
+        for (destination, content) in self.writes.iter().zip(contents) {
+            pending.push((destination, destination.beside(content)?));
+        }
+        let finish = |(destination, file): (&Destination, Option<Pending>)| match file {
+            Some(file) => file.finish(),
+            None => Ok(destination.shown()),
+        };
+        pending.into_iter().map(finish).collect()
+    }
+}
+
+/// Why an output is not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The place cannot be written to.
-    #[error("cannot write {}: {cause}; hint: --output names a file in a directory that can be written", path.display())]
+    #[error(
+        "cannot write {path}: {cause}; hint: {flag} names a file in a directory that can be written"
+    )]
     Unwritable {
-        /// The file.
-        path: PathBuf,
+        /// The argument that asked for it.
+        flag: &'static str,
+        /// The file, as it was named.
+        path: String,
         /// Why not.
         cause: io::Error,
     },
-    /// The picture could not be encoded.
-    #[error("cannot encode {}: {cause}", path.display())]
-    Encode {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        cause: png::EncodingError,
+    /// The place is of a kind that is not written to.
+    #[error(
+        "cannot write {path}: it is {what}; hint: {flag} names a file, a FIFO, or - for standard output"
+    )]
+    Kind {
+        /// The argument that asked for it.
+        flag: &'static str,
+        /// The file, as it was named.
+        path: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The job reads it.
+    #[error("cannot write {path}: this run reads it as {what}; hint: {flag} names another file")]
+    IsRead {
+        /// The argument that asked for it.
+        flag: &'static str,
+        /// The file, as it was named.
+        path: String,
+        /// What it is to the job.
+        what: String,
+    },
+    /// Two outputs are one file.
+    #[error("{first} and {second} both write {path}; hint: name two files")]
+    Twice {
+        /// The argument of the first one.
+        first: &'static str,
+        /// The argument of the second one.
+        second: &'static str,
+        /// The file, as the second one named it.
+        path: String,
+    },
+    /// It is there, and may not be replaced.
+    #[error(
+        "{path} is there already; hint: use another name ({{n}} in --output counts up), or leave out --no-overwrite"
+    )]
+    Exists {
+        /// The file, as it was named.
+        path: String,
+    },
+    /// Every number is taken.
+    #[error("{path} is there already, and so are all numbers before it; hint: use another name")]
+    AllNumbers {
+        /// The file with the largest number.
+        path: String,
+    },
+    /// What is not text would go to a terminal.
+    #[error(
+        "{path} is a terminal, and {what} is not text; hint: {flag} names a file, or send it on with | or >"
+    )]
+    Terminal {
+        /// The argument that asked for it.
+        flag: &'static str,
+        /// The terminal, as it was named.
+        path: String,
+        /// What would go there.
+        what: &'static str,
+    },
+    /// Nobody reads a FIFO.
+    #[error("nobody reads the FIFO {path}, waited {seconds} s; hint: start its reader first")]
+    NoReader {
+        /// The FIFO, as it was named.
+        path: String,
+        /// How long a reader was waited for.
+        seconds: u64,
+    },
+    /// A descriptor is not there, or not to be written.
+    #[error(
+        "cannot write {path}: descriptor {number} is not open for writing; hint: open it, as with {number}>FILE"
+    )]
+    Descriptor {
+        /// The descriptor, as it was named.
+        path: String,
+        /// Its number.
+        number: i32,
     },
 }
 
-/// A file on its way: complete, but not under its name yet.
-pub struct Pending {
-    file: NamedTempFile,
-    path: PathBuf,
-}
-
-impl Pending {
-    /// A file with this content.
-    pub fn write(path: &Path, content: &[u8]) -> Result<Pending, OutputError> {
-        let fail = |cause| OutputError::Unwritable { path: path.to_owned(), cause };
-        let mut file = create(path)?;
-        file.write_all(content).map_err(fail)?;
-        Ok(Pending { file, path: path.to_owned() })
-    }
-
-    /// A picture with its settings.
-    pub fn picture(path: &Path, image: &Image, settings: &str) -> Result<Pending, OutputError> {
-        let fail = |cause| OutputError::Encode { path: path.to_owned(), cause };
-        let mut file = create(path)?;
-        let mut encoder = Encoder::new(io::BufWriter::new(&mut file), image.width, image.height);
-        encoder.set_color(ColorType::Rgb);
-        encoder.set_depth(BitDepth::Eight);
-        // Text beyond Latin-1 does not fit in a tEXt chunk; iTXt holds any.
-        let added = if settings.chars().all(|c| c == '\n' || (' '..='~').contains(&c)) {
-            encoder.add_text_chunk(SETTINGS_KEYWORD.to_owned(), settings.to_owned())
-        } else {
-            encoder.add_itxt_chunk(SETTINGS_KEYWORD.to_owned(), settings.to_owned())
-        };
-        added.map_err(fail)?;
-        let mut writer = encoder.write_header().map_err(fail)?;
-        writer.write_image_data(&image.pixels).map_err(fail)?;
-        writer.finish().map_err(fail)?;
-        Ok(Pending { file, path: path.to_owned() })
-    }
-
-    /// Gives the file its name, in place of what had it.
-    pub fn finish(self) -> Result<PathBuf, OutputError> {
-        match self.file.persist(&self.path) {
-            Ok(_) => Ok(self.path),
-            Err(error) => Err(OutputError::Unwritable { path: self.path, cause: error.error }),
-        }
-    }
-}
-
-/// An error now if the file could not be written later.
-pub fn check(path: &Path) -> Result<(), OutputError> {
-    if path.is_dir() {
-        let cause = io::Error::from(io::ErrorKind::IsADirectory);
-        return Err(OutputError::Unwritable { path: path.to_owned(), cause });
-    }
-    create(path).map(drop)
-}
-
-/// The files of a batch: the name itself for one picture, else with `-1`, `-2` … before the extension.
-pub fn batch_paths(path: &Path, batch: u32) -> Vec<PathBuf> {
-    if batch == 1 {
-        return vec![path.to_owned()];
-    }
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let extension =
-        path.extension().map(|e| format!(".{}", e.to_string_lossy())).unwrap_or_default();
-    (1..=batch).map(|number| path.with_file_name(format!("{stem}-{number}{extension}"))).collect()
-}
-
-fn create(path: &Path) -> Result<NamedTempFile, OutputError> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    // As for any file that a program makes: the user's mask takes off what it must.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder
-        .prefix(".berth-")
-        .suffix(".part")
-        .tempfile_in(directory)
-        // Of the error only its kind: its text names the temporary file.
-        .map_err(|error| OutputError::Unwritable {
-            path: path.to_owned(),
-            cause: error.kind().into(),
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_batch_is_numbered_before_the_extension() {
-        let names = |path, batch| -> Vec<String> {
-            batch_paths(Path::new(path), batch).iter().map(|p| p.display().to_string()).collect()
-        };
-        assert_eq!(names("a/b.png", 1), ["a/b.png"]);
-        assert_eq!(names("a/b.png", 2), ["a/b-1.png", "a/b-2.png"]);
-        assert_eq!(names("b", 2), ["b-1", "b-2"]);
-    }
-
-    #[test]
-    fn an_unfinished_file_leaves_nothing() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("x.toml");
-        drop(Pending::write(&path, b"half").unwrap());
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-        Pending::write(&path, b"whole").unwrap().finish().unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
-        assert!(check(&directory.path().join("missing/x.png")).is_err());
-        assert!(check(directory.path()).is_err());
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
     }
 }

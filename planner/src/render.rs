@@ -46,6 +46,15 @@ fn reason(FailedAttempt { generation, phase, device, reason, .. }: &FailedAttemp
     }
 }
 
+/// Prints a summary: on standard output, or on standard error where an output has that for itself.
+pub fn print_beside(to_stderr: bool, text: &str) -> anyhow::Result<()> {
+    if to_stderr {
+        eprintln!("{text}");
+        return Ok(());
+    }
+    print(text)
+}
+
 /// Prints data on standard output. A reader that has had enough, as `head`, is no error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(stdout(), "{text}") {

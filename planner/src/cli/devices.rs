@@ -12,7 +12,7 @@ use super::{ExecutorArguments, PolicyArguments};
 use crate::inventory::Inventory;
 use crate::inventory::profile::layers::Layered;
 use crate::inventory::profile::{DEVICES_MAX, written};
-use crate::output::Pending;
+use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::policy::Wishes;
 use crate::render::progress::ProgressLine;
 use crate::render::{self, rates};
@@ -62,10 +62,11 @@ const SCHEMA: u32 = 1;
 impl Devices {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
+        let outputs = self.outputs()?;
         let setting = self.policy.setting(Wishes::default())?;
         let inventory = setting.inventory(None)?;
         if self.profile {
-            return self.write_profile(&inventory);
+            return self.write_profile(&inventory, outputs);
         }
         let budgets = setting.budgets(&inventory)?;
         let [why_no_cuda, cublas] = self.cuda(&inventory);
@@ -116,16 +117,25 @@ impl Devices {
         }
     }
 
-    fn write_profile(&self, inventory: &Inventory) -> Result<()> {
+    /// Where the profile is written, checked.
+    fn outputs(&self) -> Result<Outputs> {
+        let mut outputs = Outputs::new();
+        if let Some(path) = &self.output {
+            outputs.add(Destination::of("--output", path, OutputKind::Text, Existing::Replaced)?);
+        }
+        self.policy.add_profiles(&mut outputs);
+        outputs.ready()?;
+        Ok(outputs)
+    }
+
+    fn write_profile(&self, inventory: &Inventory, outputs: Outputs) -> Result<()> {
         let text = written::text(inventory);
         let text =
             text.with_context(|| format!("a profile lists at most {DEVICES_MAX} devices"))?;
-        match &self.output {
-            Some(path) => {
-                Pending::write(path, text.as_bytes())?.finish()?;
-                Ok(())
-            }
-            None => render::print(text.trim_end()),
+        if self.output.is_none() {
+            return render::print(text.trim_end());
         }
+        outputs.write(&[text.as_bytes()], || ())?;
+        Ok(())
     }
 }

@@ -7,16 +7,17 @@ use clap::Args;
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Rng};
 use protocol::profile::ModelDescription;
-use protocol::{Job, JobShape, limits};
+use protocol::{Job, JobShape, ModelSource, limits};
 
 use super::given::{check_here, check_plan, read_plan};
 use super::model::ModelArguments;
+use super::outputs::{PictureArguments, PictureFormats};
 use super::placement::PlacementArguments;
 use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::inventory::Inventory;
-use crate::output::{self, Pending};
+use crate::output::Outputs;
 use crate::picture::Source;
 use crate::planning::{PlanError, Request};
 use crate::render;
@@ -79,9 +80,8 @@ pub struct Generate {
     placement: PlacementArguments,
     #[command(flatten)]
     executor: ExecutorArguments,
-    /// The picture's file; those of a batch are numbered
-    #[arg(long, value_name = "FILE", default_value = "berth.png")]
-    output: PathBuf,
+    #[command(flatten)]
+    pictures: PictureArguments,
     /// Print a JSON document in place of the summary
     #[arg(long)]
     json: bool,
@@ -104,16 +104,20 @@ impl Generate {
         if batch > limits::BATCH_MAX {
             bail!("--batch {batch} is more than {}", limits::BATCH_MAX);
         }
-        let paths = output::batch_paths(&self.output, batch);
-        for path in paths.iter().chain(&self.dump_tensors) {
-            output::check(path)?;
-        }
         let source = self.shape.source()?;
         let given = self.plan.as_deref().map(read_plan).transpose()?;
-        let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
-        let Opening { model, setting, interruption, session, mut progress, description, .. } =
-            opening;
+        let mut formats = PictureFormats::default();
+        let outputs = |model: &ModelSource| {
+            let outputs;
+            (outputs, formats) = self.outputs(model, batch)?;
+            Ok(outputs)
+        };
+        let opening =
+            Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
+        let Opening { model, setting, outputs, interruption, .. } = opening;
+        let Opening { session, mut progress, description, .. } = opening;
         let shape = self.shape.job(&description, source.as_ref())?;
+        formats.check_size(shape.width, shape.height)?;
         setting.tell_unused_gpus(&session)?;
         if let Some(plan) = &given {
             check_plan(plan, &model, &shape)?;
@@ -133,10 +137,17 @@ impl Generate {
         let result = supervise(session, &inventorize, &work, given.as_ref(), &mut progress);
         progress.clear();
         let outcome = document::feasible(self.json, &description.model, result)?;
-        interruption.hold();
-        self.write(&outcome, &paths, |image| self.settings(&job, &outcome, image))?;
+        // A pipe's reader may keep it waiting; finished files get their names in no time.
+        interruption.release();
+        let files =
+            formats.encode(&outcome.images, |image| self.settings(&job, &outcome, image))?;
+        let contents: Vec<&[u8]> =
+            files.iter().map(Vec::as_slice).chain(outcome.tensors.as_deref()).collect();
+        let summary = Summary { json: self.json, to_stderr: outputs.take_stdout() };
+        let mut names = outputs.write(&contents, || interruption.hold())?;
+        names.truncate(files.len());
         let inventory = setting.inventory(Some(&description.model))?;
-        self.show(&outcome, &inventory, &paths)?;
+        summary.show(&outcome, &inventory, names)?;
         // What a given plan predicts was made with other rates.
         if given.is_none() {
             setting.learn(&inventory, &outcome.plan, &outcome.usage);
@@ -174,38 +185,59 @@ impl Generate {
         })
     }
 
-    /// Writes all files beside their places first, then gives all of them their names.
-    fn write(
-        &self,
-        outcome: &Outcome,
-        paths: &[PathBuf],
-        settings: impl Fn(&Image) -> String,
-    ) -> Result<()> {
-        if outcome.images.len() != paths.len() {
-            bail!("the executor made {} pictures of {}", outcome.images.len(), paths.len());
+    /// What this writes, what it alone reads, and how its pictures are written.
+    fn outputs(&self, model: &ModelSource, batch: u32) -> Result<(Outputs, PictureFormats)> {
+        let dump_tensors = self.dump_tensors.as_deref();
+        let (mut outputs, formats) =
+            self.pictures.outputs(model, self.seed, batch, dump_tensors)?;
+        if self.json && outputs.take_stdout() {
+            bail!("--json prints to standard output, where an output goes; hint: name a file");
         }
-        let mut pending = Vec::new();
-        for (image, path) in outcome.images.iter().zip(paths) {
-            let expected = 3 * image.width as usize * image.height as usize;
-            if image.pixels.len() != expected {
-                bail!(
-                    "the executor made a picture of {} B, expected {expected} B",
-                    image.pixels.len()
-                );
-            }
-            pending.push(Pending::picture(path, image, &settings(image))?);
+        let init_latents = ("the latents to begin from", &self.init_latents);
+        let of_its_own = [init_latents, ("the plan", &self.plan)];
+        for (what, path) in of_its_own {
+            path.iter().for_each(|path| outputs.reads.add(what, path));
         }
-        if let (Some(path), Some(tensors)) = (&self.dump_tensors, &outcome.tensors) {
-            pending.push(Pending::write(path, tensors)?);
-        }
-        for file in pending {
-            file.finish()?;
-        }
-        Ok(())
+        self.shape.add_reads(&mut outputs);
+        Ok((outputs, formats))
     }
 
-    fn show(&self, outcome: &Outcome, inventory: &Inventory, paths: &[PathBuf]) -> Result<()> {
-        let images: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    /// The settings in the form that other programs read: the prompt, a line of the negative one, a line of the
+    /// rest (AUTOMATIC1111's "infotext").
+    fn settings(&self, job: &Job, outcome: &Outcome, image: &Image) -> String {
+        let plan = &outcome.plan;
+        let model = plan.model.name();
+        let negative = match job.negative_prompt.as_str() {
+            "" => String::new(),
+            text => format!("\nNegative prompt: {text}"),
+        };
+        let strength = match job.init_image {
+            Some(_) => format!(", Denoising strength: {}", self.shape.strength()),
+            None => String::new(),
+        };
+        format!(
+            "{}{negative}\nSteps: {}, Sampler: Euler, CFG scale: {}, Distilled CFG Scale: {}, Seed: {}, Size: {}x{}{strength}, Model: {model}, Version: berth {}",
+            job.prompt,
+            plan.job.steps,
+            job.true_cfg_scale,
+            job.guidance_scale,
+            image.seed,
+            image.width,
+            image.height,
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+}
+
+/// How a finished job is told.
+struct Summary {
+    json: bool,
+    /// Standard output has a picture.
+    to_stderr: bool,
+}
+
+impl Summary {
+    fn show(&self, outcome: &Outcome, inventory: &Inventory, images: Vec<String>) -> Result<()> {
         let Outcome { plan, report, usage, attempts, failures, .. } = outcome;
         render::tell_failures(failures);
         if self.json {
@@ -232,37 +264,14 @@ impl Generate {
         let busy = usage.devices.iter().filter_map(render::tables::busy);
         let gpus = usage.gpus.iter().map(render::tables::of_gpu).chain(busy);
         let gpus = gpus.map(|line| format!("\n{line}"));
-        render::print(&format!(
-            "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}; peak {}{}",
-            images.join(", "),
-            peaks.join(", "),
-            gpus.collect::<String>()
-        ))
-    }
-
-    /// The settings in the form that other programs read: the prompt, a line of the negative one, a line of the
-    /// rest (AUTOMATIC1111's "infotext").
-    fn settings(&self, job: &Job, outcome: &Outcome, image: &Image) -> String {
-        let plan = &outcome.plan;
-        let model = plan.model.name();
-        let negative = match job.negative_prompt.as_str() {
-            "" => String::new(),
-            text => format!("\nNegative prompt: {text}"),
-        };
-        let strength = match job.init_image {
-            Some(_) => format!(", Denoising strength: {}", self.shape.strength()),
-            None => String::new(),
-        };
-        format!(
-            "{}{negative}\nSteps: {}, Sampler: Euler, CFG scale: {}, Distilled CFG Scale: {}, Seed: {}, Size: {}x{}{strength}, Model: {model}, Version: berth {}",
-            job.prompt,
-            plan.job.steps,
-            job.true_cfg_scale,
-            job.guidance_scale,
-            image.seed,
-            image.width,
-            image.height,
-            env!("CARGO_PKG_VERSION")
+        render::print_beside(
+            self.to_stderr,
+            &format!(
+                "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}; peak {}{}",
+                images.join(", "),
+                peaks.join(", "),
+                gpus.collect::<String>()
+            ),
         )
     }
 }

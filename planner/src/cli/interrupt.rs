@@ -41,6 +41,11 @@ impl Interruption {
         move |interrupts| watched.watch(interrupts)
     }
 
+    /// From now on no session runs: a signal ends the program.
+    pub fn release(&self) {
+        self.set(State::Idle);
+    }
+
     /// From now on nothing is interrupted.
     pub fn hold(&self) {
         self.set(State::Writing);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use protocol::StorageType;
+use protocol::{ModelSource, StorageType};
 
 use super::model::ModelArguments;
 use super::placement::PlacementArguments;
@@ -12,7 +12,7 @@ use super::setup::{Opening, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::inventory::Inventory;
-use crate::output::{self, Pending};
+use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::planning::{self, PlanError, Request};
 use crate::policy::Objective;
 use crate::render::document::{self, PlanDocument, RehearsalDocument};
@@ -63,12 +63,12 @@ impl Plan {
         if self.weights_as.is_some() && !self.dry_run {
             bail!("--weights-as plans for files that are not there; hint: add --dry-run");
         }
-        if let Some(path) = &self.output {
-            output::check(path)?;
-        }
         let source = self.shape.source()?;
-        let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
-        let Opening { setting, mut session, mut progress, description, .. } = opening;
+        let outputs = |_: &ModelSource| self.outputs();
+        let opening =
+            Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
+        let Opening { setting, outputs, interruption, .. } = opening;
+        let Opening { mut session, mut progress, description, .. } = opening;
         let job = self.shape.job(&description, source.as_ref())?;
         let explain = self.json || self.explain;
         let request = |dry_run| {
@@ -83,10 +83,11 @@ impl Plan {
             let request = request(true)?;
             let planned = planning::plan(&mut session, &request, 1);
             session.end();
+            interruption.release();
             let Solution { plan, report, .. } = document::feasible(self.json, &model, planned)?;
             render::tell(&report.notices);
             let shown = Shown { objective: setting.policy.optimize, inventory: &request.inventory };
-            return self.show(&plan, &report, &shown, None);
+            return self.show(&plan, &report, &shown, outputs, None);
         }
         setting.tell_unused_gpus(&session)?;
         let inventorize = || request(false).map_err(PlanError::Inventory);
@@ -95,10 +96,24 @@ impl Plan {
         let outcome = document::feasible(self.json, &model, outcome)?;
         let inventory = setting.inventory(Some(&model))?;
         let shown = Shown { objective: setting.policy.optimize, inventory: &inventory };
-        self.show(&outcome.plan, &outcome.report, &shown, Some(&outcome))?;
+        interruption.release();
+        self.show(&outcome.plan, &outcome.report, &shown, outputs, Some(&outcome))?;
         // Nothing was computed, but contexts were made.
         setting.learn(&inventory, &outcome.plan, &outcome.usage);
         Ok(())
+    }
+
+    /// Where the plan is written, and what this alone reads.
+    fn outputs(&self) -> Result<Outputs> {
+        let mut outputs = Outputs::new();
+        if let Some(path) = &self.output {
+            outputs.add(Destination::of("--output", path, OutputKind::Text, Existing::Replaced)?);
+        }
+        if self.json && outputs.take_stdout() {
+            bail!("--json prints to standard output, where the plan goes; hint: name a file");
+        }
+        self.shape.add_reads(&mut outputs);
+        Ok(outputs)
     }
 
     fn show(
@@ -106,11 +121,14 @@ impl Plan {
         plan: &protocol::Plan,
         report: &PlanReport,
         shown: &Shown<'_>,
+        outputs: Outputs,
         outcome: Option<&Outcome>,
     ) -> Result<()> {
-        if let Some(path) = &self.output {
-            Pending::write(path, toml::to_string_pretty(plan)?.as_bytes())?.finish()?;
+        let to_stderr = outputs.take_stdout();
+        if self.output.is_some() {
+            outputs.write(&[toml::to_string_pretty(plan)?.as_bytes()], || ())?;
         }
+        let print = |text: &str| render::print_beside(to_stderr, text);
         let Shown { objective, inventory } = *shown;
         let document = PlanDocument::new(plan, report, inventory);
         render::tell_failures(outcome.map_or(&[], |outcome| &outcome.failures));
@@ -121,10 +139,10 @@ impl Plan {
                 document::print(&RehearsalDocument { plan, usage, attempts, failures })
             }
             (false, _) => {
-                render::print(&tables::plan(plan, report, outcome.map(|outcome| &outcome.usage)))?;
-                render::print(&rates::text(inventory, Some(plan)))?;
+                print(&tables::plan(plan, report, outcome.map(|outcome| &outcome.usage)))?;
+                print(&rates::text(inventory, Some(plan)))?;
                 if self.explain {
-                    render::print(&format!("\n{}", tables::explanation(plan, report, objective)))?;
+                    print(&format!("\n{}", tables::explanation(plan, report, objective)))?;
                 }
                 Ok(())
             }

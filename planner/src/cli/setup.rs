@@ -1,5 +1,7 @@
 //! From arguments to what the planner works with.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 use protocol::plan::Lora;
 use protocol::{GraphOptions, JobShape, ModelDescription, ModelSource, Plan, UsageReport};
@@ -12,6 +14,7 @@ use super::{ExecutorArguments, PolicyArguments};
 use crate::calibration::Calibration;
 use crate::inventory::profile::layers::{Layered, Places};
 use crate::inventory::{Device, DeviceKind, Inventory};
+use crate::output::Outputs;
 use crate::planning::{self, Request};
 use crate::policy::lora::LoraWish;
 use crate::policy::tile::check_tile;
@@ -52,6 +55,14 @@ impl PolicyArguments {
         let calibration = Calibration::of_this_machine()?;
         Ok(Setting { layered, policy, loras, calibration })
     }
+
+    /// Adds the files of host profiles to what no output may destroy.
+    pub fn add_profiles(&self, outputs: &mut Outputs) {
+        let named = self.host.as_ref().map(PathBuf::from);
+        for path in Places::of_this_process().0.into_iter().chain(named) {
+            outputs.reads.add("a host profile", path);
+        }
+    }
 }
 
 /// What a command on a model begins with: everything checked that needs no executor, and an executor that has
@@ -61,6 +72,8 @@ pub struct Opening {
     pub model: ModelSource,
     /// What is wanted.
     pub setting: Setting,
+    /// Where the job's outputs go: checked, and pipes are open.
+    pub outputs: Outputs,
     /// How to start another executor.
     pub program: ExecutorProgram,
     /// The signal handler's end.
@@ -74,14 +87,17 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Opens a model, or the demo model.
+    /// Opens a model, or the demo model. `outputs` makes the list of what the command writes, and of what it alone
+    /// reads.
     pub fn open(
         model: &ModelArguments,
         policy: &PolicyArguments,
         placement: &PlacementArguments,
         executor: &ExecutorArguments,
+        outputs: impl FnOnce(&ModelSource) -> Result<Outputs>,
     ) -> Result<Opening> {
         let model = model.source()?;
+        let mut outputs = outputs(&model)?;
         let setting = policy.setting(placement.wishes()?)?;
         // Nonsense of budgets and devices is told before anything starts.
         let inventory = setting.inventory(None)?;
@@ -89,12 +105,44 @@ impl Opening {
         setting.checked(setting.policy.pins.named(&inventory))?;
         let interruption = Interruption::install()?;
         let program = executor.program();
+        add_reads(&mut outputs, &model, &setting, policy, &program);
+        outputs.ready()?;
         let progress = ProgressLine::new(executor.verbose);
         let mut session = Session::start(&program, progress.executors(interruption.watcher()))?;
         let description = planning::inspect(&mut session, &model)?;
         check_description(&description)?;
-        Ok(Opening { model, setting, program, interruption, session, progress, description })
+        Ok(Opening {
+            model,
+            setting,
+            outputs,
+            program,
+            interruption,
+            session,
+            progress,
+            description,
+        })
     }
+}
+
+/// Adds what all commands on a model read to what no output may destroy.
+fn add_reads(
+    outputs: &mut Outputs,
+    model: &ModelSource,
+    setting: &Setting,
+    policy: &PolicyArguments,
+    program: &ExecutorProgram,
+) {
+    let parts = model.parts().into_iter().filter_map(|(flag, path)| Some((flag, path?)));
+    for (flag, path) in parts {
+        outputs.reads.add(&format!("--{flag}"), path);
+    }
+    let model = model.model.iter().map(|path| ("the model", path.into()));
+    let loras = setting.loras.iter().map(|lora| ("a LoRA", PathBuf::from(&lora.path)));
+    let executor = program.path.iter().map(|path| ("the executor", path.clone()));
+    for (what, path) in model.chain(loras).chain(executor) {
+        outputs.reads.add(what, path);
+    }
+    policy.add_profiles(outputs);
 }
 
 impl Setting {

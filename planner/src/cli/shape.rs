@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use protocol::{JobShape, ModelDescription};
 
+use crate::output::Outputs;
 use crate::picture::Source;
 use crate::planning::ShapeRequest;
 
@@ -72,6 +73,13 @@ impl ShapeArguments {
     /// The picture to start from, if there is one, known by its header.
     pub fn source(&self) -> Result<Option<Source>> {
         Ok(self.init_image.as_deref().map(Source::open).transpose()?)
+    }
+
+    /// Adds the picture to start from to what no output may destroy.
+    pub fn add_reads(&self, outputs: &mut Outputs) {
+        if let Some(path) = &self.init_image {
+            outputs.reads.add("the picture to start from", path);
+        }
     }
 
     /// The job's shape on a model.

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use protocol::message::Rng;
 use protocol::profile::ModelDescription;
-use protocol::{Bytes, Job, JobShape};
+use protocol::{Bytes, Job, JobShape, ModelSource};
 
 use super::generate::shared;
 use super::interrupt::Interruption;
@@ -15,7 +15,7 @@ use super::placement::PlacementArguments;
 use super::setup::{Opening, Setting, check_shape};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
-use crate::output::{self, Pending};
+use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::picture::Source;
 use crate::planning::{PlanError, Request, Survey};
 use crate::policy::Objective;
@@ -70,10 +70,11 @@ impl Tune {
         check_shape(&self.shape)?;
         self.check()?;
         let source = self.shape.source()?;
-        let opening = Opening::open(&self.model, &self.policy, &self.placement, &self.executor)?;
-        let Opening {
-            setting, program, interruption, mut session, mut progress, description, ..
-        } = opening;
+        let outputs = |_: &ModelSource| self.outputs();
+        let opening =
+            Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
+        let Opening { setting, outputs, program, interruption, .. } = opening;
+        let Opening { mut session, mut progress, description, .. } = opening;
         self.check_objective(setting.policy.optimize)?;
         let job = self.shape.job(&description, source.as_ref())?;
         let request = setting.request(&description, job, !self.measure)?;
@@ -95,7 +96,26 @@ impl Tune {
             };
             runs.measure(&mut tuning, &description, source.as_ref(), &mut progress)?;
         }
-        self.show(&tuning)
+        interruption.release();
+        self.show(&tuning, outputs)
+    }
+
+    /// Where the curve is drawn, and what this alone reads.
+    fn outputs(&self) -> Result<Outputs> {
+        let mut outputs = Outputs::new();
+        if let Some(path) = &self.plot {
+            let plot = Destination::of("--plot", path, OutputKind::Text, Existing::Replaced)?;
+            let is_svg = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
+            if !is_svg && !plot.is_stream() {
+                bail!("--plot {} is no SVG file; hint: end its name in .svg", path.display());
+            }
+            outputs.add(plot);
+        }
+        if self.json && outputs.take_stdout() {
+            bail!("--json prints to standard output, where the plot goes; hint: name a file");
+        }
+        self.shape.add_reads(&mut outputs);
+        Ok(outputs)
     }
 
     /// Nonsense that needs no model to be seen.
@@ -104,12 +124,6 @@ impl Tune {
             bail!(
                 "--max-vram is what `tune` varies; hint: give a range of it, as --budgets 4GiB..24GiB"
             );
-        }
-        if let Some(path) = &self.plot {
-            if path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("svg")) {
-                bail!("--plot {} is no SVG file; hint: end its name in .svg", path.display());
-            }
-            output::check(path)?;
         }
         Ok(())
     }
@@ -163,13 +177,14 @@ impl Tune {
         })
     }
 
-    fn show(&self, tuning: &Tuning) -> Result<()> {
-        if let Some(path) = &self.plot {
-            Pending::write(path, plot::svg(tuning)?.as_bytes())?.finish()?;
+    fn show(&self, tuning: &Tuning, outputs: Outputs) -> Result<()> {
+        let to_stderr = outputs.take_stdout();
+        if self.plot.is_some() {
+            outputs.write(&[plot::svg(tuning)?.as_bytes()], || ())?;
         }
         match self.json {
             true => document::print(&TuneDocument::new(tuning)),
-            false => render::print(&tables::curve(tuning)),
+            false => render::print_beside(to_stderr, &tables::curve(tuning)),
         }
     }
 }
