@@ -12,6 +12,8 @@ pub mod budget;
 pub mod calibration;
 pub mod cli;
 pub mod demo;
+pub mod fingerprint;
+pub mod infotext;
 pub mod inventory;
 pub mod media;
 pub mod output;

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::fingerprint::sha256_of;
 use decode::Format;
 use orientation::Orientation;
 use resize::resize;
@@ -102,6 +103,11 @@ impl Source {
         }
         let orientation = header.exif.map(|exif| Orientation::of(&exif)).unwrap_or_default();
         Ok(Source { path: path.to_owned(), bytes, format, orientation, stored: header.size })
+    }
+
+    /// SHA-256 of the file's content, in hexadecimal digits.
+    pub fn sha256(&self) -> String {
+        sha256_of(&self.bytes)
     }
 
     /// Width and height in pixels, as it is to be seen.
