@@ -45,7 +45,8 @@ fn run(home: &Home, machine: &Machine, arguments: &[&str]) -> Value {
 }
 
 fn generate(home: &Home, machine: &Machine, backend: &str, output: &str) -> Value {
-    let fixed = ["generate", "--prompt", "a red circle", "--steps", "1", "--output", output];
+    let fixed = ["generate", "--prompt", "a red circle", "--steps", "1", "--seed", "0"];
+    let fixed = [&fixed[..], &["--output", output]].concat();
     run(home, machine, &[&fixed[..], &["--backend", backend]].concat())
 }
 

@@ -7,9 +7,12 @@ mod given;
 mod inspect;
 mod interrupt;
 mod model;
+mod number;
 mod outputs;
 mod placement;
 mod plan;
+mod seed;
+mod settings;
 mod setup;
 mod shape;
 mod tune;
@@ -42,7 +45,7 @@ enum Subcommands {
     Devices(devices::Devices),
     /// How fast everything is, measured once, for better plans
     Calibrate(calibrate::Calibrate),
-    /// What a model is made of, and what is missing
+    /// What a model is made of, and what is missing; of a picture, how it was made
     Inspect(inspect::Inspect),
     /// Where every byte will go, and why
     Plan(Box<plan::Plan>),
@@ -85,7 +88,8 @@ struct PolicyArguments {
 pub fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG").unwrap_or_default();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let result = match Arguments::parse().command {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| number::refuse(&error));
+    let result = match arguments.command {
         Subcommands::Devices(command) => command.run(),
         Subcommands::Calibrate(command) => command.run(),
         Subcommands::Inspect(command) => command.run(),

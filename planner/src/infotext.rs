@@ -70,6 +70,8 @@ pub struct Settings {
     pub exact_matmul: bool,
     /// Components that a GPU computed, which rounds otherwise than the CPU does.
     pub on_gpu: Vec<String>,
+    /// The quality of its file, 1 to 100, in formats that lose something.
+    pub quality: Option<u8>,
     /// The program that made it: `berth 0.1.0`.
     pub version: Option<String>,
 }
@@ -167,6 +169,7 @@ mod key {
     pub const VAE_TILE: &str = "VAE tile";
     pub const EXACT_MATMUL: &str = "Exact matmul";
     pub const ON_GPU: &str = "On GPU";
+    pub const QUALITY: &str = "Quality";
     pub const VERSION: &str = "Version";
 }
 

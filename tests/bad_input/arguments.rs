@@ -10,7 +10,7 @@ use crate::support::{Ended, Home, fixture};
 #[test]
 fn a_shape_outside_of_the_limits_is_refused() {
     let shapes: &[(&str, &str, &[&str])] = &[
-        ("width 0", "--width 0 --height 64", &["--width is 0", "hint: "]),
+        ("width 0", "--width 0 --height 64", &["--width must be a number ≥ 1, got 0; hint: "]),
         (
             "width 100",
             "--width 100 --height 64",
@@ -18,20 +18,24 @@ fn a_shape_outside_of_the_limits_is_refused() {
         ),
         ("height 8", "--width 64 --height 8", &["height 8 is no multiple of 16; hint: use 16 or"]),
         ("width 16400", "--width 16400 --height 64", &["width 16400 is not within 1 to 16384"]),
-        ("a negative width", "--width=-64 --height 64", &["invalid value '-64' for '--width"]),
+        ("a negative width", "--width -64 --height 64", &["--width must be a number ≥ 1, got -64"]),
         ("a width beyond 32 bits", "--width 4294967360 --height 64", &["--width", "4294967360"]),
-        ("steps 0", "--width 64 --height 64 --steps 0", &["--steps is 0", "hint: "]),
+        (
+            "steps 0",
+            "--width 64 --height 64 --steps 0",
+            &["--steps must be a number ≥ 1, got 0; hint: "],
+        ),
         (
             "steps 1001",
             "--width 64 --height 64 --steps 1001",
             &["steps 1001 is not within 1 to 1000"],
         ),
-        ("batch 0", "--width 64 --height 64 --batch 0", &["--batch is 0"]),
+        ("batch 0", "--width 64 --height 64 --batch 0", &["--batch must be a number ≥ 1, got 0"]),
         ("batch 65", "--width 64 --height 64 --batch 65", &["batch 65 is", "64"]),
         (
             "no text tokens",
             "--width 64 --height 64 --max-sequence-length 0",
-            &["--max-sequence-length is 0"],
+            &["--max-sequence-length must be a number ≥ 1, got 0"],
         ),
         (
             "513 text tokens",
@@ -42,22 +46,22 @@ fn a_shape_outside_of_the_limits_is_refused() {
         (
             "guidance NaN",
             "--width 64 --height 64 --guidance-scale NaN",
-            &["--guidance-scale is no number"],
+            &["--guidance-scale must be a number ≥ 0, got NaN"],
         ),
         (
             "guidance inf",
             "--width 64 --height 64 --guidance-scale inf",
-            &["--guidance-scale is no number"],
+            &["--guidance-scale must be a number ≥ 0, got inf"],
         ),
         (
             "true CFG NaN",
             "--width 64 --height 64 --true-cfg-scale NaN",
-            &["--true-cfg-scale is no number"],
+            &["--true-cfg-scale must be a number ≥ 0, got NaN"],
         ),
         (
             "true CFG -1",
-            "--width 64 --height 64 --true-cfg-scale=-1",
-            &["--true-cfg-scale is no number"],
+            "--width 64 --height 64 --true-cfg-scale -1",
+            &["--true-cfg-scale must be a number ≥ 0, got -1"],
         ),
     ];
     for command in ["generate model --prompt a", "plan model --dry-run"] {
@@ -75,7 +79,11 @@ fn a_shape_outside_of_the_limits_is_refused() {
         )
         .exits(INFEASIBLE),
         Case::of("no prompt", "generate model", &["--prompt"]),
-        Case::of("a negative seed", &format!("{GENERATE} --seed=-1"), &["--seed"]),
+        Case::of(
+            "a negative seed",
+            &format!("{GENERATE} --seed -2"),
+            &["--seed must be a number ≥ 0, or random, got -2"],
+        ),
     ]);
 }
 

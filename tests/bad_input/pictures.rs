@@ -73,13 +73,21 @@ fn a_job_that_cannot_start_from_its_picture_is_refused() {
     let started = |more: &str| format!("{STARTED} {more}");
     let cases: [(&str, String, &[&str]); 8] = [
         ("no step left", started("--strength 0"), &["--strength 0 leaves no step", "hint: "]),
-        ("more than all", started("--strength 1.5"), &["--strength is no number of 0 to 1"]),
-        ("less than nothing", started("--strength=-0.1"), &["--strength is no number of 0 to 1"]),
-        ("no strength", started("--strength NaN"), &["--strength is no number of 0 to 1"]),
+        (
+            "more than all",
+            started("--strength 1.5"),
+            &["--strength must be a number from 0 to 1, got 1.5"],
+        ),
+        (
+            "less than nothing",
+            started("--strength -0.1"),
+            &["--strength must be a number from 0 to 1"],
+        ),
+        ("no strength", started("--strength NaN"), &["--strength must be a number from 0 to 1"]),
         (
             "a strength without a picture",
             "generate model --prompt a --strength 0.5".to_owned(),
-            &["--init-image <FILE>"],
+            &["--strength says how far a picture is changed; hint: add --init-image FILE"],
         ),
         (
             "latents too",

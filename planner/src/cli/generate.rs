@@ -1,21 +1,28 @@
 //! `berth generate`.
 
+mod record;
+mod recorded;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ipc_channel::ipc::IpcSharedMemory;
-use protocol::message::{Image, Rng};
+use protocol::message::Rng;
+use protocol::plan::Lora;
 use protocol::profile::ModelDescription;
 use protocol::{Job, JobShape, ModelSource, limits};
 
 use super::given::{check_here, check_plan, read_plan};
 use super::model::ModelArguments;
+use super::number;
 use super::outputs::{PictureArguments, PictureFormats};
 use super::placement::PlacementArguments;
-use super::setup::{Opening, check_shape};
-use super::shape::ShapeArguments;
+use super::seed::Seed;
+use super::setup::Opening;
+use super::shape::{Guidance, ShapeArguments};
 use super::{ExecutorArguments, PolicyArguments};
+use crate::infotext;
 use crate::inventory::Inventory;
 use crate::output::Outputs;
 use crate::picture::Source;
@@ -23,9 +30,12 @@ use crate::planning::{PlanError, Request};
 use crate::render;
 use crate::render::document::{self, GenerateDocument, PlanDocument};
 use crate::supervise::{Outcome, Work, supervise};
+use record::{Files, Made, file_record, source_record};
+use recorded::{Kept, Recorded};
 
 /// What a plan that is given has decided already.
-const NOT_WITH_A_PLAN: [&str; 18] = [
+const NOT_WITH_A_PLAN: [&str; 19] = [
+    "settings",
     "max_vram",
     "max_ram",
     "host",
@@ -52,19 +62,26 @@ pub struct Generate {
     #[command(flatten)]
     model: ModelArguments,
     /// What the picture is to show
-    #[arg(long, value_name = "TEXT")]
-    prompt: String,
+    #[arg(short, long, value_name = "TEXT", required_unless_present = "settings")]
+    prompt: Option<String>,
     /// A prompt of its own for the long text encoder [default: the prompt]
     #[arg(long, value_name = "TEXT")]
     prompt_2: Option<String>,
     /// What the picture is not to show; takes effect with --true-cfg-scale above 1
-    #[arg(long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT")]
     negative_prompt: Option<String>,
     #[command(flatten)]
     shape: ShapeArguments,
-    /// Seed of the first picture's noise
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    /// Seed of the first picture's noise: a number, or random (-1 means the same), a number below 4294967296 that is
+    /// another one in each run [default: random]
+    #[arg(short, long, allow_negative_numbers = true, value_parser = number::seed())]
+    seed: Option<Seed>,
+    /// Take what is not given here from the settings in a picture (PNG, JPEG, WebP): it is made again
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// The negative prompt of those settings: unlike the flag's, it may have no effect.
+    #[arg(skip)]
+    recorded_negative: Option<String>,
     /// Where noise comes from: cpu, as torch's CPU generator
     #[arg(long, value_enum, default_value = "cpu")]
     rng: RngArgument,
@@ -98,34 +115,52 @@ enum RngArgument {
 
 impl Generate {
     /// Runs the command.
-    pub fn run(&self) -> Result<()> {
-        check_shape(&self.shape)?;
+    pub fn run(mut self) -> Result<()> {
+        let recorded = self.settings.as_deref().map(Recorded::read).transpose()?;
+        let kept = match &recorded {
+            Some(recorded) => recorded.fill(&mut self)?,
+            None => Kept::default(),
+        };
         let batch = self.shape.batch.unwrap_or(1);
         if batch > limits::BATCH_MAX {
             bail!("--batch {batch} is more than {}", limits::BATCH_MAX);
         }
+        let seed = self.seed.unwrap_or(Seed::Random).draw()?;
         let source = self.shape.source()?;
         let given = self.plan.as_deref().map(read_plan).transpose()?;
         let mut formats = PictureFormats::default();
         let outputs = |model: &ModelSource| {
             let outputs;
-            (outputs, formats) = self.outputs(model, batch)?;
+            // Of a batch, one picture may be wanted alone.
+            (outputs, formats) = match kept.position {
+                Some(position) => self.outputs(model, seed.wrapping_add(position.into()), 1)?,
+                None => self.outputs(model, seed, batch)?,
+            };
             Ok(outputs)
         };
         let opening =
             Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
-        let Opening { model, setting, outputs, interruption, .. } = opening;
+        let Opening { model, mut setting, outputs, interruption, .. } = opening;
         let Opening { session, mut progress, description, .. } = opening;
         let shape = self.shape.job(&description, source.as_ref())?;
         formats.check_size(shape.width, shape.height)?;
         setting.tell_unused_gpus(&session)?;
+        let loras = given.as_ref().map_or(setting.loras(), |plan| &plan.options.loras);
+        let files = match self.pictures.no_settings && recorded.is_none() {
+            true => Files::default(),
+            false => self.files(&description, loras, source.as_ref()),
+        };
+        if let Some(recorded) = &recorded {
+            recorded.check_model(&kept, &description, files.fingerprint.as_deref())?;
+            setting.add_lora_at_run_time(&kept.lora_at_run_time, &description);
+        }
         if let Some(plan) = &given {
             check_plan(plan, &model, &shape)?;
             protocol::check::check(plan).map_err(PlanError::Given)?;
             let here = check_here(plan, &setting.inventory(None)?, &session.backends);
             document::feasible(self.json, &description.model, here)?;
         }
-        let mut job = self.job(&description)?;
+        let mut job = self.job(&description, seed)?;
         if let Some(source) = source {
             job.init_image = Some(shared(&source, &shape)?);
         }
@@ -136,16 +171,31 @@ impl Generate {
         let work = Work::Generate(Box::new(job.clone()));
         let result = supervise(session, &inventorize, &work, given.as_ref(), &mut progress);
         progress.clear();
-        let outcome = document::feasible(self.json, &description.model, result)?;
+        let mut outcome = document::feasible(self.json, &description.model, result)?;
+        if let Some(position) = kept.position {
+            outcome.images.retain(|image| image.index == position);
+        }
         // A pipe's reader may keep it waiting; finished files get their names in no time.
         interruption.release();
-        let files =
-            formats.encode(&outcome.images, |image| self.settings(&job, &outcome, image))?;
+        let made = Made {
+            job: &job,
+            plan: &outcome.plan,
+            description: &description,
+            strength: self.shape.strength(),
+            setting: &setting,
+            files: &files,
+        };
+        let pictures = formats.encode(&outcome.images, |image, quality| {
+            infotext::write(&made.settings(image, quality))
+        })?;
         let contents: Vec<&[u8]> =
-            files.iter().map(Vec::as_slice).chain(outcome.tensors.as_deref()).collect();
+            pictures.iter().map(Vec::as_slice).chain(outcome.tensors.as_deref()).collect();
         let summary = Summary { json: self.json, to_stderr: outputs.take_stdout() };
         let mut names = outputs.write(&contents, || interruption.hold())?;
-        names.truncate(files.len());
+        names.truncate(pictures.len());
+        if let Some(recorded) = &recorded {
+            recorded.tell_differences(&kept, &outcome.plan);
+        }
         let inventory = setting.inventory(Some(&description.model))?;
         summary.show(&outcome, &inventory, names)?;
         // What a given plan predicts was made with other rates.
@@ -155,10 +205,23 @@ impl Generate {
         Ok(())
     }
 
-    fn job(&self, description: &ModelDescription) -> Result<Job> {
-        let defaults = &description.defaults;
-        let true_cfg_scale = self.shape.true_cfg_scale.unwrap_or(defaults.true_cfg_scale);
-        if self.negative_prompt.is_some() && true_cfg_scale <= 1.0 {
+    /// The files that the pictures will depend on, as they are now.
+    fn files(
+        &self,
+        description: &ModelDescription,
+        loras: &[Lora],
+        source: Option<&Source>,
+    ) -> Files {
+        Files {
+            init_image: source.zip(self.shape.init_image.as_deref()).map(source_record),
+            init_latents: self.init_latents.as_deref().map(file_record),
+            ..Files::of(&self.model, description, loras)
+        }
+    }
+
+    fn job(&self, description: &ModelDescription, seed: u64) -> Result<Job> {
+        let Guidance { embedded, true_cfg } = self.shape.guidance(description);
+        if self.negative_prompt.is_some() && true_cfg <= 1.0 {
             bail!(
                 "--negative-prompt takes effect with --true-cfg-scale above 1 only; hint: add --true-cfg-scale 4"
             );
@@ -166,18 +229,19 @@ impl Generate {
         if self.shape.guidance_scale.is_some() && !description.guidance_embeds {
             eprintln!("berth: this model has no embedded guidance: --guidance-scale has no effect");
         }
+        let negative = self.negative_prompt.as_ref().or(self.recorded_negative.as_ref());
         let RngArgument::Cpu = self.rng;
         let init_latents = match &self.init_latents {
             Some(path) => Some(absolute(path)?),
             None => None,
         };
         Ok(Job {
-            prompt: self.prompt.clone(),
+            prompt: self.prompt.clone().unwrap_or_default(),
             prompt_2: self.prompt_2.clone(),
-            negative_prompt: self.negative_prompt.clone().unwrap_or_default(),
-            guidance_scale: self.shape.guidance_scale.unwrap_or(defaults.guidance_scale),
-            true_cfg_scale,
-            seed: self.seed,
+            negative_prompt: negative.filter(|_| true_cfg > 1.0).cloned().unwrap_or_default(),
+            guidance_scale: embedded,
+            true_cfg_scale: true_cfg,
+            seed,
             rng: Rng::Cpu,
             init_image: None,
             init_latents,
@@ -186,10 +250,14 @@ impl Generate {
     }
 
     /// What this writes, what it alone reads, and how its pictures are written.
-    fn outputs(&self, model: &ModelSource, batch: u32) -> Result<(Outputs, PictureFormats)> {
+    fn outputs(
+        &self,
+        model: &ModelSource,
+        seed: u64,
+        pictures: u32,
+    ) -> Result<(Outputs, PictureFormats)> {
         let dump_tensors = self.dump_tensors.as_deref();
-        let (mut outputs, formats) =
-            self.pictures.outputs(model, self.seed, batch, dump_tensors)?;
+        let (mut outputs, formats) = self.pictures.outputs(model, seed, pictures, dump_tensors)?;
         if self.json && outputs.take_stdout() {
             bail!("--json prints to standard output, where an output goes; hint: name a file");
         }
@@ -198,34 +266,19 @@ impl Generate {
         for (what, path) in of_its_own {
             path.iter().for_each(|path| outputs.reads.add(what, path));
         }
+        if let Some(path) = &self.settings {
+            outputs.reads.add("the picture whose settings are taken", path);
+        }
         self.shape.add_reads(&mut outputs);
         Ok((outputs, formats))
     }
+}
 
-    /// The settings in the form that other programs read: the prompt, a line of the negative one, a line of the
-    /// rest (AUTOMATIC1111's "infotext").
-    fn settings(&self, job: &Job, outcome: &Outcome, image: &Image) -> String {
-        let plan = &outcome.plan;
-        let model = plan.model.name();
-        let negative = match job.negative_prompt.as_str() {
-            "" => String::new(),
-            text => format!("\nNegative prompt: {text}"),
-        };
-        let strength = match job.init_image {
-            Some(_) => format!(", Denoising strength: {}", self.shape.strength()),
-            None => String::new(),
-        };
-        format!(
-            "{}{negative}\nSteps: {}, Sampler: Euler, CFG scale: {}, Distilled CFG Scale: {}, Seed: {}, Size: {}x{}{strength}, Model: {model}, Version: berth {}",
-            job.prompt,
-            plan.job.steps,
-            job.true_cfg_scale,
-            job.guidance_scale,
-            image.seed,
-            image.width,
-            image.height,
-            env!("CARGO_PKG_VERSION")
-        )
+/// The seeds of pictures, for people: those of a batch count up.
+fn told_seeds(seeds: &[u64]) -> String {
+    match seeds {
+        [first, .., last] => format!("seeds {first} to {last}"),
+        seeds => format!("seed {}", seeds.first().copied().unwrap_or_default()),
     }
 }
 
@@ -238,12 +291,13 @@ struct Summary {
 
 impl Summary {
     fn show(&self, outcome: &Outcome, inventory: &Inventory, images: Vec<String>) -> Result<()> {
+        let seeds: Vec<u64> = outcome.images.iter().map(|image| image.seed).collect();
         let Outcome { plan, report, usage, attempts, failures, .. } = outcome;
         render::tell_failures(failures);
         if self.json {
             let plan = PlanDocument::new(plan, report, inventory);
             let attempts = *attempts;
-            let document = GenerateDocument { plan, usage, attempts, failures, images };
+            let document = GenerateDocument { plan, usage, attempts, failures, images, seeds };
             return document::print(&document);
         }
         let peaks: Vec<String> = usage
@@ -267,8 +321,9 @@ impl Summary {
         render::print_beside(
             self.to_stderr,
             &format!(
-                "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}; peak {}{}",
+                "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}, {}; peak {}{}",
                 images.join(", "),
+                told_seeds(&seeds),
                 peaks.join(", "),
                 gpus.collect::<String>()
             ),

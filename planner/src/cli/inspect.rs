@@ -1,18 +1,22 @@
 //! `berth inspect`.
 
+use std::path::Path;
+
 use anyhow::Result;
 use clap::Args;
 
 use super::ExecutorArguments;
 use super::interrupt::Interruption;
 use super::model::ModelArguments;
+use super::settings::{is_picture, of_picture};
 use super::setup::check_description;
 use crate::planning;
 use crate::render;
+use crate::render::document::SettingsDocument;
 use crate::render::progress::ProgressLine;
 use crate::session::Session;
 
-/// What a model is made of.
+/// What a model is made of, or how a picture was made.
 #[derive(Debug, Args)]
 pub struct Inspect {
     #[command(flatten)]
@@ -27,6 +31,9 @@ pub struct Inspect {
 impl Inspect {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
+        if let Some(picture) = self.model.single().filter(|path| is_picture(path)) {
+            return self.show_settings(picture);
+        }
         let interruption = Interruption::install()?;
         let model = self.model.source()?;
         let progress = ProgressLine::new(self.executor.verbose);
@@ -40,5 +47,15 @@ impl Inspect {
             render::print(&render::tables::description(&description))?;
         }
         check_description(&description)
+    }
+
+    /// Shows how a picture was made.
+    fn show_settings(&self, picture: &Path) -> Result<()> {
+        let reading = of_picture(picture)?;
+        let picture = picture.display().to_string();
+        match self.json {
+            true => render::document::print(&SettingsDocument::new(&picture, &reading)),
+            false => render::print(&render::tables::settings(&picture, &reading)),
+        }
     }
 }

@@ -7,9 +7,10 @@ use clap::Args;
 use protocol::ModelSource;
 
 use crate::demo;
+use crate::infotext::ModelPaths;
 
 /// The model.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ModelArguments {
     /// A directory in diffusers format, or a file (safetensors, GGUF) that holds one or more parts
     /// [default: the built-in demo model, unless parts are named]
@@ -33,6 +34,42 @@ pub struct ModelArguments {
 }
 
 impl ModelArguments {
+    /// MODEL, where nothing else is named.
+    pub fn single(&self) -> Option<&Path> {
+        let parts = [&self.diffusion_model, &self.vae, &self.clip_l, &self.t5xxl];
+        let alone = parts.into_iter().chain([&self.tokenizer_dir]).all(Option::is_none);
+        self.model.as_deref().filter(|_| alone)
+    }
+
+    /// The paths as they were typed.
+    pub fn typed(&self) -> ModelPaths {
+        let text = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        ModelPaths {
+            model: text(&self.model),
+            diffusion_model: text(&self.diffusion_model),
+            vae: text(&self.vae),
+            clip_l: text(&self.clip_l),
+            t5xxl: text(&self.t5xxl),
+            tokenizer_dir: text(&self.tokenizer_dir),
+        }
+    }
+
+    /// Takes paths for what is not named. MODEL replaces all of them, a part only its own.
+    pub fn fill(&mut self, paths: ModelPaths) {
+        if self.model.is_some() {
+            return;
+        }
+        let fill = |path: &mut Option<PathBuf>, recorded: Option<String>| {
+            *path = path.take().or(recorded.map(PathBuf::from));
+        };
+        fill(&mut self.model, paths.model);
+        fill(&mut self.diffusion_model, paths.diffusion_model);
+        fill(&mut self.vae, paths.vae);
+        fill(&mut self.clip_l, paths.clip_l);
+        fill(&mut self.t5xxl, paths.t5xxl);
+        fill(&mut self.tokenizer_dir, paths.tokenizer_dir);
+    }
+
     /// Where the model is, in absolute paths of what is there: the executor may have another working directory.
     pub fn source(&self) -> Result<ModelSource> {
         let source = ModelSource {

@@ -8,6 +8,7 @@ use clap::Args;
 use protocol::ModelSource;
 use protocol::message::Image;
 
+use super::number;
 use crate::media::{PictureFormat, QUALITY};
 use crate::output::names::{self, FieldValues, NUMBER_MAX, PictureName, Template};
 use crate::output::{Destination, Existing, OutputError, OutputKind, Outputs, is_free};
@@ -27,14 +28,18 @@ pub struct PictureArguments {
     #[arg(short, long, value_name = "FILE", default_value = "berth.png")]
     output: PathBuf,
     /// Quality of .jpg and .webp, 1 to 100 [default: 90]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true,
+        value_parser = number::within(1..=100_u8))]
     quality: Option<u8>,
+    /// What the settings of a picture say of it, for formats that have it.
+    #[arg(skip)]
+    pub recorded_quality: Option<u8>,
     /// Never replace a file that is there
     #[arg(long)]
     no_overwrite: bool,
     /// Leave the settings out of the picture's file
     #[arg(long)]
-    no_settings: bool,
+    pub no_settings: bool,
 }
 
 /// How the pictures of a job are written.
@@ -72,7 +77,7 @@ impl PictureArguments {
             let existing = self.existing();
             outputs.add(Destination::of(DUMP_FLAG, path, OutputKind::Tensors, existing)?);
         }
-        let quality = self.quality.unwrap_or(QUALITY);
+        let quality = self.quality.or(self.recorded_quality).unwrap_or(QUALITY);
         Ok((outputs, PictureFormats { formats, quality, settings: !self.no_settings }))
     }
 
@@ -149,17 +154,18 @@ impl PictureFormats {
         Ok(())
     }
 
-    /// The files of the pictures.
+    /// The files of the pictures. `settings` is given each picture, and its quality where its format has one.
     pub fn encode(
         &self,
         images: &[Image],
-        settings: impl Fn(&Image) -> String,
+        settings: impl Fn(&Image, Option<u8>) -> String,
     ) -> Result<Vec<Vec<u8>>> {
         if images.len() != self.formats.len() {
             bail!("the executor made {} pictures of {}", images.len(), self.formats.len());
         }
         let encode = |(image, format): (&Image, &PictureFormat)| {
-            let settings = self.settings.then(|| settings(image));
+            let quality = format.is_lossy().then_some(self.quality);
+            let settings = self.settings.then(|| settings(image, quality));
             let encoded = format.encode(image, settings.as_deref(), self.quality);
             let encoded = match encoded {
                 Ok(encoded) => encoded,

@@ -21,10 +21,10 @@ pub struct PlacementArguments {
     #[arg(long, value_name = "LIST")]
     pub split_mode: Option<String>,
     /// Stream slots on each device, 1 to 64: how far ahead weights are copied, as 4 or dit=4 [default: chosen]
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", allow_negative_numbers = true)]
     pub lookahead: Option<String>,
     /// Pieces in which the VAE works: auto, off, or pixels with an overlap, as 512, 512x768 or 512:0.25 [default: auto, the best]
-    #[arg(long, value_name = "TILE")]
+    #[arg(long, value_name = "TILE", allow_negative_numbers = true)]
     pub vae_tile: Option<String>,
     /// What happens to the pages of weight files: keep, sequential (read ahead, dropped behind the reader) or drop
     /// (given back as soon as weights are on their device) [default: keep]
@@ -42,25 +42,34 @@ pub struct PlacementArguments {
     pub exact_matmul: bool,
     #[command(flatten)]
     former: FormerArguments,
+    /// What the settings of a picture say, below what the flags do.
+    #[arg(skip)]
+    pub recorded: Wishes,
 }
 
 /// Flags of stable-diffusion.cpp, for command lines that were made for it.
 #[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Flags of stable-diffusion.cpp")]
 struct FormerArguments {
-    #[arg(long, hide = true)]
+    /// As --backend te=cpu
+    #[arg(long)]
     clip_on_cpu: bool,
-    #[arg(long, hide = true)]
+    /// As --backend vae=cpu
+    #[arg(long)]
     vae_on_cpu: bool,
-    #[arg(long, hide = true)]
+    /// Refused: there is no ControlNet to be placed
+    #[arg(long)]
     control_net_cpu: bool,
-    #[arg(long = "offload-to-cpu", hide = true)]
+    /// As --params-backend all=cpu
+    #[arg(long = "offload-to-cpu")]
     params_on_cpu: bool,
-    #[arg(long, hide = true)]
+    /// As --vae-tile 512:0.25
+    #[arg(long)]
     vae_tiling: bool,
 }
 
 impl PlacementArguments {
-    /// The wishes that they make, the former flags written as the present ones.
+    /// The wishes that they make over the recorded ones, the former flags written as the present ones.
     pub fn wishes(&self) -> Result<Wishes> {
         let FormerArguments { clip_on_cpu, vae_on_cpu, control_net_cpu, params_on_cpu, vae_tiling } =
             self.former;
@@ -88,7 +97,8 @@ impl PlacementArguments {
             no_prefetch: self.no_prefetch.then_some(true),
             exact_matmul: self.exact_matmul.then_some(true),
             ..Wishes::default()
-        })
+        }
+        .over(&self.recorded))
     }
 }
 

@@ -8,7 +8,7 @@ use protocol::{ModelSource, StorageType};
 
 use super::model::ModelArguments;
 use super::placement::PlacementArguments;
-use super::setup::{Opening, check_shape};
+use super::setup::Opening;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::inventory::Inventory;
@@ -46,7 +46,7 @@ pub struct Plan {
     #[arg(long, conflicts_with = "json")]
     explain: bool,
     /// Also write the plan to a TOML file, for `generate --plan`
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
@@ -59,7 +59,6 @@ struct Shown<'a> {
 impl Plan {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
-        check_shape(&self.shape)?;
         if self.weights_as.is_some() && !self.dry_run {
             bail!("--weights-as plans for files that are not there; hint: add --dry-run");
         }

@@ -9,7 +9,6 @@ use protocol::{GraphOptions, JobShape, ModelDescription, ModelSource, Plan, Usag
 use super::interrupt::Interruption;
 use super::model::ModelArguments;
 use super::placement::PlacementArguments;
-use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::calibration::Calibration;
 use crate::inventory::profile::layers::{Layered, Places};
@@ -37,6 +36,8 @@ pub struct Setting {
     /// What is wanted.
     pub policy: Policy,
     loras: Vec<Lora>,
+    /// Components that LoRA are added to while they run, wherever they are placed; the placement may add more.
+    lora_at_run_time: Vec<String>,
     calibration: Calibration,
 }
 
@@ -53,7 +54,7 @@ impl PolicyArguments {
         let policy = Policy::of(&wishes.over(&layered.profile.policy))?;
         let loras = policy.loras.iter().map(lora).collect::<Result<_>>()?;
         let calibration = Calibration::of_this_machine()?;
-        Ok(Setting { layered, policy, loras, calibration })
+        Ok(Setting { layered, policy, loras, lora_at_run_time: Vec::new(), calibration })
     }
 
     /// Adds the files of host profiles to what no output may destroy.
@@ -191,6 +192,20 @@ impl Setting {
         }
     }
 
+    /// The LoRA files that are wanted, by absolute paths.
+    pub fn loras(&self) -> &[Lora] {
+        &self.loras
+    }
+
+    /// From now on LoRA are added to these components while they run. Names that the model does not have do not
+    /// count, and none does without a LoRA.
+    pub fn add_lora_at_run_time(&mut self, names: &[String], description: &ModelDescription) {
+        let has = |name: &&String| {
+            !self.loras.is_empty() && description.components.iter().any(|c| c.name == **name)
+        };
+        self.lora_at_run_time = names.iter().filter(has).cloned().collect();
+    }
+
     /// What was measured before, and where it is kept.
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
@@ -240,6 +255,7 @@ impl Setting {
             options: GraphOptions {
                 exact_matmul: self.policy.exact_matmul,
                 loras: self.loras.clone(),
+                lora_runtime: self.lora_at_run_time.clone(),
                 ..GraphOptions::default()
             },
             mapping_policy: self.policy.mapping_policy,
@@ -277,31 +293,4 @@ pub fn check_description(description: &ModelDescription) -> Result<()> {
             bail!("{first}\nand {} more; hint: `berth inspect` lists them", more.len())
         }
     }
-}
-
-/// Nonsense of shapes that needs no model to be seen.
-pub fn check_shape(shape: &ShapeArguments) -> Result<()> {
-    let asked = [
-        ("width", shape.width),
-        ("height", shape.height),
-        ("steps", shape.steps),
-        ("batch", shape.batch),
-        ("max-sequence-length", shape.max_sequence_length),
-    ];
-    for (name, value) in asked {
-        if value == Some(0) {
-            bail!("--{name} is 0; hint: give at least 1, or leave it out for the model's default");
-        }
-    }
-    let scales =
-        [("guidance-scale", shape.guidance_scale), ("true-cfg-scale", shape.true_cfg_scale)];
-    for (name, value) in scales {
-        if value.is_some_and(|value| !value.is_finite() || value < 0.0) {
-            bail!("--{name} is no number of at least 0");
-        }
-    }
-    if shape.strength.is_some_and(|strength| !(0.0..=1.0).contains(&strength)) {
-        bail!("--strength is no number of 0 to 1");
-    }
-    Ok(())
 }

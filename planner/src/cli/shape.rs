@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use protocol::{JobShape, ModelDescription};
 
+use super::number;
 use crate::output::Outputs;
 use crate::picture::Source;
 use crate::planning::ShapeRequest;
@@ -17,36 +18,57 @@ const STRENGTH: f64 = 0.6;
 #[derive(Debug, Args)]
 pub struct ShapeArguments {
     /// Width of the picture in pixels [default: the given picture's, or the model's]
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(short = 'W', long, value_name = "PIXELS", allow_negative_numbers = true,
+        value_parser = number::count())]
     pub width: Option<u32>,
     /// Height of the picture in pixels [default: the given picture's, or the model's]
-    #[arg(long, value_name = "PIXELS")]
+    #[arg(short = 'H', long, value_name = "PIXELS", allow_negative_numbers = true,
+        value_parser = number::count())]
     pub height: Option<u32>,
     /// Denoising steps [default: the model's]
-    #[arg(long)]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true,
+        value_parser = number::count())]
     pub steps: Option<u32>,
     /// Pictures made together, with seeds that count up [default: 1]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(short, long, value_name = "COUNT", allow_negative_numbers = true,
+        value_parser = number::count())]
     pub batch: Option<u32>,
     /// Text tokens of the long text encoder [default: the model's]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true,
+        value_parser = number::count())]
     pub max_sequence_length: Option<u32>,
     /// Embedded guidance of guidance-distilled models [default: the model's]
-    #[arg(long, value_name = "SCALE")]
+    #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
+        value_parser = number::scale())]
     pub guidance_scale: Option<f32>,
     /// Classifier-free guidance: above 1 the DiT runs a second time on the negative prompt [default: the model's]
-    #[arg(long, value_name = "SCALE")]
+    #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
+        value_parser = number::scale())]
     pub true_cfg_scale: Option<f32>,
+    /// The guidance that the model has: --guidance-scale where that is embedded (FLUX.1-dev), else --true-cfg-scale
+    #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
+        value_parser = number::scale(), conflicts_with_all = ["guidance_scale", "true_cfg_scale"])]
+    pub cfg_scale: Option<f32>,
     /// A picture to start from, PNG or JPEG. It is stretched to the width and height; without these, its own size
     /// is taken, to what the model can do. Where it is transparent it is white
     #[arg(long, value_name = "FILE")]
     pub init_image: Option<PathBuf>,
     /// How far the given picture is changed: near 0 hardly, 1 as if there were none [default: 0.6]
-    #[arg(long, value_name = "PART", requires = "init_image")]
+    #[arg(long, value_name = "PART", allow_negative_numbers = true,
+        value_parser = number::part())]
     pub strength: Option<f64>,
     /// The denoising rule
     #[arg(long, value_enum, default_value = "euler")]
     pub sampler: Sampler,
+}
+
+/// How strongly a job follows its prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Guidance {
+    /// What a model with embedded guidance is told.
+    pub embedded: f32,
+    /// Classifier-free guidance with a second run; 1 is none.
+    pub true_cfg: f32,
 }
 
 /// The denoising rules.
@@ -57,21 +79,25 @@ pub enum Sampler {
 }
 
 impl ShapeArguments {
-    /// The request that they make.
-    pub fn request(&self) -> ShapeRequest {
-        let Sampler::Euler = self.sampler;
-        ShapeRequest {
-            width: self.width,
-            height: self.height,
-            steps: self.steps,
-            batch: self.batch,
-            max_sequence_length: self.max_sequence_length,
-            true_cfg_scale: self.true_cfg_scale,
+    /// The guidance of a job on a model.
+    pub fn guidance(&self, description: &ModelDescription) -> Guidance {
+        let ModelDescription { defaults, guidance_embeds, .. } = description;
+        let (embedded, with_negative) = match (self.cfg_scale, *guidance_embeds) {
+            (Some(scale), true) => (Some(scale), self.true_cfg_scale),
+            (Some(scale), false) => (self.guidance_scale, Some(scale)),
+            (None, _) => (self.guidance_scale, self.true_cfg_scale),
+        };
+        Guidance {
+            embedded: embedded.unwrap_or(defaults.guidance_scale),
+            true_cfg: with_negative.unwrap_or(defaults.true_cfg_scale),
         }
     }
 
     /// The picture to start from, if there is one, known by its header.
     pub fn source(&self) -> Result<Option<Source>> {
+        if self.strength.is_some() && self.init_image.is_none() {
+            bail!("--strength says how far a picture is changed; hint: add --init-image FILE");
+        }
         Ok(self.init_image.as_deref().map(Source::open).transpose()?)
     }
 
@@ -84,7 +110,16 @@ impl ShapeArguments {
 
     /// The job's shape on a model.
     pub fn job(&self, description: &ModelDescription, source: Option<&Source>) -> Result<JobShape> {
-        let mut job = self.request().resolve(&description.defaults);
+        let Sampler::Euler = self.sampler;
+        let request = ShapeRequest {
+            width: self.width,
+            height: self.height,
+            steps: self.steps,
+            batch: self.batch,
+            max_sequence_length: self.max_sequence_length,
+            true_cfg_scale: Some(self.guidance(description).true_cfg),
+        };
+        let mut job = request.resolve(&description.defaults);
         if let Some(source) = source {
             let multiple = description.side_multiple_pixels;
             [job.width, job.height] = size([self.width, self.height], source.size(), multiple);

@@ -11,8 +11,9 @@ use protocol::{Bytes, Job, JobShape, ModelSource};
 use super::generate::shared;
 use super::interrupt::Interruption;
 use super::model::ModelArguments;
+use super::number;
 use super::placement::PlacementArguments;
-use super::setup::{Opening, Setting, check_shape};
+use super::setup::{Opening, Setting};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
 use crate::output::{Destination, Existing, OutputKind, Outputs};
@@ -28,7 +29,7 @@ use crate::supervise::{Work, supervise};
 use crate::tune::{self, Measured, PLANS_MAX, Point, Range, Tuning, counted_ms, needed_bytes};
 
 /// Plans that may be asked for: a minute of planning for the largest models.
-const POINTS: std::ops::RangeInclusive<i64> = 2..=4096;
+const POINTS: std::ops::RangeInclusive<u32> = 2..=4096;
 
 /// What is generated where a curve is measured. The time does not depend on it.
 const PROMPT: &str = "a lighthouse on a cliff at dusk, in oils";
@@ -42,8 +43,8 @@ pub struct Tune {
     #[arg(long, value_name = "RANGE")]
     budgets: Option<Range>,
     /// Plans to make at most, 2 to 4096: more of them find more steps
-    #[arg(long, value_name = "COUNT", default_value_t = PLANS_MAX as u32,
-        value_parser = clap::value_parser!(u32).range(POINTS))]
+    #[arg(long, value_name = "COUNT", default_value_t = PLANS_MAX as u32, allow_negative_numbers = true,
+        value_parser = number::within(POINTS))]
     points: u32,
     #[command(flatten)]
     shape: ShapeArguments,
@@ -67,7 +68,6 @@ pub struct Tune {
 impl Tune {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
-        check_shape(&self.shape)?;
         self.check()?;
         let source = self.shape.source()?;
         let outputs = |_: &ModelSource| self.outputs();
@@ -270,14 +270,13 @@ impl Runs<'_> {
         source: Option<&Source>,
         shape: &JobShape,
     ) -> Result<Job> {
-        let defaults = &description.defaults;
-        let asked = &self.tune.shape;
+        let guidance = self.tune.shape.guidance(description);
         Ok(Job {
             prompt: PROMPT.to_owned(),
             prompt_2: None,
             negative_prompt: String::new(),
-            guidance_scale: asked.guidance_scale.unwrap_or(defaults.guidance_scale),
-            true_cfg_scale: asked.true_cfg_scale.unwrap_or(defaults.true_cfg_scale),
+            guidance_scale: guidance.embedded,
+            true_cfg_scale: guidance.true_cfg,
             seed: 0,
             rng: Rng::Cpu,
             init_image: source.map(|source| shared(source, shape)).transpose()?,

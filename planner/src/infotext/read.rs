@@ -112,6 +112,7 @@ fn take(settings: &mut Settings, key: &str, value: &str) -> Option<()> {
         key::VAE_TILE => settings.vae_tile = text(),
         key::EXACT_MATMUL => settings.exact_matmul = value == "yes",
         key::ON_GPU => settings.on_gpu = names(value),
+        key::QUALITY => settings.quality = Some(value.parse().ok()?),
         key::VERSION => settings.version = text(),
         _ => take_lora(&mut settings.loras, key.strip_prefix(key::LORA)?, value)?,
     }

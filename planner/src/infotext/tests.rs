@@ -99,6 +99,7 @@ prop_compose! {
             vae_tile: more.0,
             exact_matmul: more.1,
             on_gpu: more.3,
+            quality: numbers.3.map(|number| number as u8),
             version: more.4,
         }
     }

@@ -46,6 +46,7 @@ fn line(settings: &Settings) -> Line {
     line.text(key::EXACT_MATMUL, settings.exact_matmul.then(|| "yes".to_owned()));
     line.names(key::ON_GPU, &settings.on_gpu);
     line.text(key::PROMPT_2, settings.prompt_2.clone());
+    line.text(key::QUALITY, settings.quality.map(|quality| quality.to_string()));
     line.text(key::VERSION, settings.version.clone());
     line
 }

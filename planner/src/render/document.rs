@@ -2,11 +2,14 @@
 
 mod tune;
 
+use std::collections::BTreeMap;
+
 use protocol::plan::VaeTile;
 use protocol::{Bytes, JobShape, ModelSource, Plan, UsageReport};
 use serde::Serialize;
 
 use super::rates::{self, Rates};
+use crate::infotext::{Reading, Settings};
 use crate::inventory::Inventory;
 use crate::planning::{DoesNotFit, NoRoom, PlanError};
 use crate::solve::{PlanReport, Rejected};
@@ -124,6 +127,25 @@ pub struct GenerateDocument<'a> {
     pub failures: &'a [FailedAttempt],
     /// The files written.
     pub images: Vec<String>,
+    /// The seed of each of them.
+    pub seeds: Vec<u64>,
+}
+
+/// `inspect FILE --json` of a picture.
+#[derive(Debug, Serialize)]
+pub struct SettingsDocument<'a> {
+    picture: &'a str,
+    settings: &'a Settings,
+    /// Keys and values that are not understood.
+    unknown: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> SettingsDocument<'a> {
+    /// The document of a picture's settings.
+    pub fn new(picture: &'a str, Reading { settings, unknown }: &'a Reading) -> Self {
+        let unknown = unknown.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        SettingsDocument { picture, settings, unknown: unknown.collect() }
+    }
 }
 
 /// The result, or its error; with `json`, that nothing fits is still an answer on standard output.

@@ -5,6 +5,7 @@ mod curve;
 mod explain;
 mod memory;
 mod plan;
+mod settings;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -18,6 +19,7 @@ pub use curve::curve;
 pub use explain::explanation;
 pub use memory::{busy, of_gpu};
 pub use plan::plan;
+pub use settings::settings;
 
 /// A table whose columns from `numbers_from` on are aligned to the right.
 fn table(header: &[&str], numbers_from: usize) -> Table {

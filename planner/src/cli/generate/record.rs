@@ -1,0 +1,175 @@
+//! What a run records in its pictures.
+
+use std::path::Path;
+
+use protocol::message::Image;
+use protocol::plan::{DeviceBackend, Lora, VaeTile};
+use protocol::{DeviceId, Job, ModelDescription, Plan};
+
+use crate::cli::model::ModelArguments;
+use crate::cli::setup::Setting;
+use crate::fingerprint;
+use crate::infotext::{FileRecord, LoraRecord, ModelPaths, Settings};
+use crate::picture::Source;
+
+/// How the denoising rule is called in pictures.
+pub const SAMPLER: &str = "Euler";
+
+/// How torch's CPU generator is called in pictures.
+pub const RNG: &str = "CPU";
+
+/// The files that a run depends on, as they were before it began.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// The model's, as typed.
+    pub paths: ModelPaths,
+    /// The model's fingerprint.
+    pub fingerprint: Option<String>,
+    /// The picture to start from.
+    pub init_image: Option<FileRecord>,
+    /// Latents to start from.
+    pub init_latents: Option<FileRecord>,
+    /// The hash of each LoRA.
+    pub loras: Vec<Option<String>>,
+}
+
+/// A run that made its pictures.
+pub struct Made<'a> {
+    /// What was asked of it.
+    pub job: &'a Job,
+    /// How it was done.
+    pub plan: &'a Plan,
+    /// What it was done with.
+    pub description: &'a ModelDescription,
+    /// How far the picture to start from was changed.
+    pub strength: f64,
+    /// What is wanted, LoRA as they were typed among it.
+    pub setting: &'a Setting,
+    /// The files that it depends on.
+    pub files: &'a Files,
+}
+
+impl Files {
+    /// A model's, and its LoRA's.
+    pub fn of(model: &ModelArguments, description: &ModelDescription, loras: &[Lora]) -> Files {
+        let hash = |lora: &Lora| fingerprint::sha256_of_file(Path::new(&lora.path)).ok();
+        Files {
+            paths: model.typed(),
+            fingerprint: fingerprint::of_model(&description.model, description).ok(),
+            loras: loras.iter().map(hash).collect(),
+            ..Files::default()
+        }
+    }
+}
+
+/// The record of a picture to start from, and its path.
+pub fn source_record((source, path): (&Source, &Path)) -> FileRecord {
+    FileRecord { path: path.display().to_string(), sha256: Some(source.sha256()) }
+}
+
+/// A file's record. One that cannot be read has no hash: whoever needs it tells why.
+pub fn file_record(path: &Path) -> FileRecord {
+    let sha256 = fingerprint::sha256_of_file(path).ok();
+    FileRecord { path: path.display().to_string(), sha256 }
+}
+
+impl Made<'_> {
+    /// How one of its pictures was made; `quality` is that of a format that has one.
+    pub fn settings(&self, image: &Image, quality: Option<u8>) -> Settings {
+        let Made { job, plan, description, files, .. } = self;
+        let shape = &plan.job;
+        let on_gpu = on_gpu(plan);
+        let second = job.prompt_2.as_ref().filter(|second| **second != job.prompt);
+        let has_negative = shape.true_cfg && !job.negative_prompt.is_empty();
+        let loras = self.loras();
+        Settings {
+            prompt: job.prompt.clone(),
+            prompt_2: second.cloned(),
+            negative_prompt: has_negative.then(|| job.negative_prompt.clone()),
+            steps: Some(shape.steps),
+            sampler: Some(SAMPLER.to_owned()),
+            // Readers of other programs look for it: 1 is none.
+            cfg_scale: Some(if shape.true_cfg { job.true_cfg_scale } else { 1.0 }),
+            guidance_scale: description.guidance_embeds.then_some(job.guidance_scale),
+            seed: Some(image.seed),
+            rng: job.init_latents.is_none().then(|| RNG.to_owned()),
+            size: Some([image.width, image.height]),
+            batch_size: (shape.batch > 1).then_some(shape.batch),
+            batch_position: (shape.batch > 1).then_some(image.index),
+            max_sequence_length: Some(shape.max_sequence_length),
+            init_image: files.init_image.clone(),
+            strength: shape.init_image.then_some(self.strength),
+            init_latents: files.init_latents.clone(),
+            lora_at_run_time: match loras.is_empty() {
+                true => Vec::new(),
+                false => plan.options.lora_runtime.clone(),
+            },
+            loras,
+            model: Some(plan.model.name()),
+            paths: files.paths.clone(),
+            fingerprint: files.fingerprint.clone(),
+            weights: Some(weights(description, plan)),
+            vae_tile: plan.options.vae_tile.filter(|tile| cuts(tile, image)).map(|tile| {
+                let VaeTile { width, height, overlap } = tile;
+                format!("{width}x{height}:{overlap}")
+            }),
+            exact_matmul: plan.options.exact_matmul && has_blocks_off_gpus(description, &on_gpu),
+            on_gpu,
+            quality,
+            version: Some(Settings::this_version()),
+        }
+    }
+
+    /// The LoRA files as they were typed, without those of weight 0: these change nothing.
+    fn loras(&self) -> Vec<LoraRecord> {
+        let hashes = self.files.loras.iter().cloned().chain(std::iter::repeat(None));
+        let typed: Vec<&str> = self.setting.policy.loras.iter().map(|l| l.path.as_str()).collect();
+        let applied = self.plan.options.loras.iter().enumerate().zip(hashes);
+        let applied = applied.filter(|((_, lora), _)| lora.weight != 0.0);
+        applied
+            .map(|((index, lora), sha256)| {
+                // A plan that was given names its own, by paths from the root.
+                let is_same = |typed: &&&str| {
+                    std::path::absolute(typed).is_ok_and(|path| path == Path::new(&lora.path))
+                };
+                let typed = typed.get(index).filter(is_same);
+                let path = typed.copied().unwrap_or(&lora.path).to_owned();
+                LoraRecord { file: FileRecord { path, sha256 }, weight: lora.weight }
+            })
+            .collect()
+    }
+}
+
+/// The components that GPUs compute on.
+pub fn on_gpu(plan: &Plan) -> Vec<String> {
+    let is_gpu = |id: &DeviceId| {
+        let device = plan.devices.iter().find(|device| device.id == *id);
+        device.is_some_and(|device| matches!(device.backend, DeviceBackend::Cuda { .. }))
+    };
+    let on_gpus = plan.components.iter().filter(|component| component.devices.iter().any(is_gpu));
+    on_gpus.map(|component| component.name.clone()).collect()
+}
+
+/// Whether a picture has more than one such tile.
+fn cuts(tile: &VaeTile, image: &Image) -> bool {
+    tile.width < image.width || tile.height < image.height
+}
+
+/// The type that most of the weights of each component that ran are stored in.
+fn weights(description: &ModelDescription, plan: &Plan) -> String {
+    let ran = |name: &String| plan.components.iter().any(|component| component.name == *name);
+    let ran = description.components.iter().filter(|component| ran(&component.name));
+    let types = ran.filter_map(|component| {
+        let most = component.storage.iter().max_by_key(|entry| entry.bytes)?;
+        Some(format!("{} {}", component.name, most.storage.name()))
+    });
+    types.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether the CPU multiplies quantised weights: only there exact products are others.
+fn has_blocks_off_gpus(description: &ModelDescription, on_gpu: &[String]) -> bool {
+    let on_host = description.components.iter().filter(|c| !on_gpu.contains(&c.name));
+    on_host
+        .flat_map(|component| &component.storage)
+        .any(|entry| entry.storage.has_integer_products())
+}

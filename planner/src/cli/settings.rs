@@ -1,0 +1,72 @@
+//! The settings in a picture's file: read for `--settings`, shown by `berth inspect`.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::infotext::{self, Reading};
+use crate::media::{self, PictureFormat};
+use crate::picture::FILE_BYTES_MAX;
+
+/// Bytes of a file's beginning that say whether it is a picture: WebP names itself in the third four.
+const HEAD_BYTES: u64 = 16;
+
+/// Whether a file begins as a picture of a format that carries settings. One that cannot be read does not.
+pub fn is_picture(path: &Path) -> bool {
+    let mut head = Vec::new();
+    // Opening a pipe could wait for ever.
+    path.is_file()
+        && File::open(path).is_ok_and(|file| file.take(HEAD_BYTES).read_to_end(&mut head).is_ok())
+        && PictureFormat::of_bytes(&head).is_some()
+}
+
+/// The settings in a picture's file.
+///
+/// # Errors
+/// It is no picture that can be read, or has no settings.
+pub fn of_picture(path: &Path) -> Result<Reading> {
+    let bytes = read(path)?;
+    let cannot = |why: &dyn Display| {
+        let path = path.display();
+        anyhow!(
+            "cannot read the settings of {path}: {why}; hint: name a picture in PNG, JPEG or WebP as Berth wrote it"
+        )
+    };
+    let text = media::settings(&bytes).map_err(|error| cannot(&error))?.with_context(|| {
+        format!(
+            "{} has no settings; hint: name a picture as Berth wrote it: many programs leave settings out when they save it again",
+            path.display()
+        )
+    })?;
+    infotext::read(&text).map_err(|error| cannot(&error))
+}
+
+/// A picture's file, whole, within the limit of pictures.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read the picture {}", path.display());
+    let metadata = match std::fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            bail!(
+                "there is no picture at {}; hint: name a file in PNG, JPEG or WebP",
+                path.display()
+            )
+        }
+        metadata => metadata.with_context(cannot)?,
+    };
+    if !metadata.is_file() {
+        bail!("{} is no regular file; hint: name a file in PNG, JPEG or WebP", path.display());
+    }
+    let file = File::open(path).with_context(cannot)?;
+    let mut bytes = Vec::new();
+    let taken = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(cannot)?;
+    if taken as u64 > FILE_BYTES_MAX {
+        bail!(
+            "{} is larger than {FILE_BYTES_MAX} bytes; hint: name a picture as Berth wrote it",
+            path.display()
+        );
+    }
+    Ok(bytes)
+}
