@@ -10,8 +10,14 @@
 
 #[path = "bad_input/arguments.rs"]
 mod arguments;
+#[path = "bad_input/bounded.rs"]
+mod bounded;
 #[path = "bad_input/case.rs"]
 mod case;
+#[path = "bad_input/endless.rs"]
+mod endless;
+#[path = "bad_input/expanding.rs"]
+mod expanding;
 #[path = "bad_input/files.rs"]
 mod files;
 #[path = "bad_input/library.rs"]

@@ -16,6 +16,7 @@ pub mod measure;
 pub mod models;
 pub mod pipeline;
 pub mod race;
+pub mod read;
 pub mod runtime;
 pub mod sampler;
 pub mod schedule;

@@ -25,6 +25,7 @@ use protocol::{Bytes, GraphOptions, JobShape, ModelDescription, ModelSource, Pha
 
 use crate::graph::Graph;
 use crate::job::JobLayout;
+use crate::read::ReadError;
 use crate::tokenizer::TokenizerError;
 use crate::weights::lora::{LoraError, LoraMode, LoraSource, Loras};
 use crate::weights::{WeightFiles, WeightsError};
@@ -48,22 +49,29 @@ pub enum ModelError {
         file: String,
     },
     /// A file could not be read.
-    #[error("cannot read {}", path.display())]
+    #[error(
+        "cannot read {}: {cause}; hint: a model's files are regular files that its user may read",
+        path.display()
+    )]
     Read {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: std::io::Error,
+        cause: ReadError,
     },
     /// A configuration is larger than any real one.
-    #[error("{} has {got} bytes, more than the {limit} a configuration may have", path.display())]
+    #[error(
+        "{} has {} bytes, more than the {} a configuration may have; hint: copy it again from the \
+         model's repository",
+        path.display(), got.0, limit.0
+    )]
     ConfigTooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size in bytes.
-        got: u64,
-        /// The limit in bytes.
-        limit: u64,
+        /// Its size.
+        got: Bytes,
+        /// The limit.
+        limit: Bytes,
     },
     /// A configuration is no JSON or TOML, or lacks a field.
     #[error("{}: {message}", path.display())]

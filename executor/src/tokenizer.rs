@@ -21,10 +21,12 @@ use files::{TokenizerConfig, read_capped};
 
 use crate::weights::GgufKeys;
 
+mod bounds;
 mod builtin;
 mod clip;
 mod error;
 mod files;
+mod left_out;
 mod unigram;
 
 /// Longest text that is encoded, in UTF-8 bytes: far beyond what 512 tokens can hold.
@@ -103,8 +105,11 @@ impl Tokenizer {
         let config = TokenizerConfig::read(directory)?;
         let document = directory.join("tokenizer.json");
         let inner = match read_capped(&document, VOCABULARY_FILE_BYTES_MAX)? {
-            Some(bytes) => guarded(|| tokenizers::Tokenizer::from_bytes(&bytes))
-                .map_err(|message| TokenizerError::Malformed { path: document, message })?,
+            Some(bytes) => {
+                bounds::check_document(&bytes).map_err(|error| error.at(&document))?;
+                guarded(|| tokenizers::Tokenizer::from_bytes(&bytes))
+                    .map_err(|message| TokenizerError::Malformed { path: document, message })?
+            }
             None if kind == TokenizerKind::Clip => clip::build(directory, &config)?,
             None => return Err(TokenizerError::missing_unigram(directory)),
         };

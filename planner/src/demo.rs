@@ -8,8 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
+use protocol::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::read;
 use crate::temporary;
 
 macro_rules! embedded {
@@ -63,7 +65,10 @@ fn directory_in(cache: &Path) -> Result<PathBuf, DemoError> {
     let embedded = hash(|(_, bytes)| Some(bytes.to_vec())).expect("embedded files can be read");
     let path = cache.join(format!("demo-{}", &embedded[..16]));
     temporary::sweep(cache);
-    let is_right = || hash(|(name, _)| fs::read(path.join(name)).ok()).as_ref() == Some(&embedded);
+    let there = |(name, embedded): (&str, &[u8])| {
+        read::bytes(&path.join(name), Bytes(embedded.len() as u64)).ok()
+    };
+    let is_right = || hash(there).as_ref() == Some(&embedded);
     if !is_right() {
         let written = write(cache, &path);
         // Another process may have been faster.

@@ -8,17 +8,18 @@ mod decode;
 mod orientation;
 mod resize;
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::fingerprint::sha256_of;
 use decode::Format;
 use orientation::Orientation;
+use protocol::Bytes;
 use resize::resize;
 
+use crate::read::{self, ReadError};
+
 /// Largest file. Pictures of [`PIXELS_MAX`] have at most some 250 MB.
-pub const FILE_BYTES_MAX: u64 = 256 << 20;
+pub const FILE_BYTES_MAX: Bytes = Bytes::mib(256);
 
 /// Most pixels: 8192 × 8192, more than cameras of 60 megapixels make.
 pub const PIXELS_MAX: u64 = 1 << 26;
@@ -35,7 +36,7 @@ pub enum PictureError {
         cause: std::io::Error,
     },
     /// The file is larger than any picture that is taken.
-    #[error("{} is larger than {FILE_BYTES_MAX} bytes; hint: scale the picture down first", path.display())]
+    #[error("{} is larger than {} bytes; hint: scale the picture down first", path.display(), FILE_BYTES_MAX.0)]
     FileTooLarge {
         /// The file.
         path: PathBuf,
@@ -127,19 +128,15 @@ impl Source {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, PictureError> {
-    let fail = |cause| PictureError::Read { path: path.to_owned(), cause };
-    // Opening a pipe could wait for ever.
-    if !std::fs::metadata(path).map_err(fail)?.is_file() {
-        return Err(PictureError::Unknown { path: path.to_owned() });
-    }
-    let file = File::open(path).map_err(fail)?;
-    let mut bytes = Vec::new();
-    // The file may grow while it is read.
-    let limited = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
-    if limited as u64 > FILE_BYTES_MAX {
-        return Err(PictureError::FileTooLarge { path: path.to_owned() });
-    }
-    Ok(bytes)
+    read::bytes(path, FILE_BYTES_MAX).map_err(|error| {
+        let path = path.to_owned();
+        match error {
+            ReadError::NotRegular => PictureError::Unknown { path },
+            ReadError::TooLarge { .. } => PictureError::FileTooLarge { path },
+            ReadError::System(cause) => PictureError::Read { path, cause },
+            ReadError::NotText => unreachable!("a picture is not read as text"),
+        }
+    })
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inventory::parts::share;
 use crate::inventory::{DeviceKind, Inventory};
+use crate::read;
 use crate::temporary;
 
 /// The largest file that is read: 16 devices take about 1 KiB.
@@ -211,9 +212,9 @@ fn write(directory: &Path, own: &str, peaks: &Peaks) -> io::Result<(File, PathBu
 
 /// The peaks of a file that is held; `None` for one that is left over, which is removed.
 fn read(path: &Path) -> io::Result<Option<Peaks>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
+    let (file, _) = match read::open(path) {
+        Err(error) if error.is_missing() => return Ok(None),
+        opened => opened.map_err(io::Error::other)?,
     };
     // Shared, so that two who look at the same time both find it left over.
     match flock(&file, FlockOperation::NonBlockingLockShared) {

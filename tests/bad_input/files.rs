@@ -67,7 +67,7 @@ fn a_host_profile_is_refused_with_file_line_and_key() {
         (
             "a directory",
             |model| fs::create_dir(model.join("host.toml")).unwrap(),
-            &["cannot read the host profile model/host.toml: it is not a plain file"],
+            &["cannot read the host profile model/host.toml: it is not a regular file"],
         ),
         ("no such file", |_| {}, &["cannot read the host profile model/host.toml"]),
     ];

@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use protocol::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::ModelError;
+use crate::read::{self, ReadError};
 
 /// The file that makes a directory a model.
 pub const MODEL_INDEX: &str = "model_index.json";
 
 /// Largest configuration file. Published ones have some kilobytes.
-pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+pub const CONFIG_BYTES_MAX: Bytes = Bytes::mib(1);
 
 /// Largest width of any layer. The widest published one (T5-XXL's feed-forward) has 10,240.
 pub const WIDTH_MAX: usize = 1 << 17;
@@ -35,7 +37,7 @@ impl ModelIndex {
     /// Reads it from a model directory.
     pub fn read(dir: &Path) -> Result<ModelIndex, ModelError> {
         let path = dir.join(MODEL_INDEX);
-        if !path.is_file() {
+        if !path.exists() {
             return Err(ModelError::MissingFile {
                 dir: dir.to_owned(),
                 file: MODEL_INDEX.to_owned(),
@@ -68,13 +70,12 @@ impl ModelIndex {
 
 /// Reads a text file under the size cap.
 pub fn read_text(path: &Path) -> Result<String, ModelError> {
-    let fail = |source| ModelError::Read { path: path.to_owned(), source };
-    let got = std::fs::metadata(path).map_err(fail)?.len();
-    if got > CONFIG_BYTES_MAX {
-        let path = path.to_owned();
-        return Err(ModelError::ConfigTooLarge { path, got, limit: CONFIG_BYTES_MAX });
-    }
-    std::fs::read_to_string(path).map_err(fail)
+    read::text(path, CONFIG_BYTES_MAX).map_err(|error| match error {
+        ReadError::TooLarge { got, limit } => {
+            ModelError::ConfigTooLarge { path: path.to_owned(), got, limit }
+        }
+        cause => ModelError::Read { path: path.to_owned(), cause },
+    })
 }
 
 /// Reads a JSON file under the size cap.
@@ -86,7 +87,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
 /// Reads `config.json` of a part, with its path for later messages.
 pub fn read_part<T: DeserializeOwned>(dir: &Path, part: &str) -> Result<(PathBuf, T), ModelError> {
     let path = dir.join(part).join("config.json");
-    if !path.is_file() {
+    if !path.exists() {
         return Err(ModelError::MissingFile {
             dir: dir.to_owned(),
             file: format!("{part}/config.json"),

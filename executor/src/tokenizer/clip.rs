@@ -17,6 +17,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::processors::roberta::RobertaProcessing;
 use tokenizers::{AddedToken, SplitDelimiterBehavior, normalizers, pre_tokenizers};
 
+use super::bounds::vocabulary;
 use super::files::{SpecialToken, TokenizerConfig, parse_json, read_capped};
 use super::{TokenizerError, TokenizerKind, VOCABULARY_FILE_BYTES_MAX, guarded};
 
@@ -59,6 +60,7 @@ pub(super) fn build_of(
 ) -> Result<tokenizers::Tokenizer, TokenizerError> {
     let vocabulary_path = directory.join("vocab.json");
     let merges_path = directory.join("merges.txt");
+    vocabulary::check_json(vocabulary).map_err(|error| error.at(&vocabulary_path))?;
     let vocabulary: HashMap<String, u32> = parse_json(&vocabulary_path, vocabulary)?;
     let merges = parse_merges(&merges_path, merges, &vocabulary)?;
 
@@ -169,6 +171,7 @@ fn parse_merges(
         path: path.to_owned(),
         message: error.to_string(),
     })?;
+    vocabulary::check_merges(text.lines().count()).map_err(|error| error.at(path))?;
     let mut merges = Vec::new();
     let mut joined = String::new();
     for (index, line) in text.lines().enumerate() {

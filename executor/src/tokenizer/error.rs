@@ -1,9 +1,13 @@
 //! What can be wrong with a tokenizer's directory, or with what it is asked to encode.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use protocol::Bytes;
+
+use crate::read::ReadError;
+
+/// What helps where a file is beyond a limit.
+const FROM_REPOSITORY: &str = "hint: take the tokenizer from the model's own repository";
 
 /// Why a tokenizer could not be loaded, or a text not be encoded.
 #[derive(Debug, thiserror::Error)]
@@ -20,16 +24,16 @@ pub enum TokenizerError {
     },
 
     /// A file is there but cannot be read.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}: {cause}; {FROM_REPOSITORY}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
-        source: io::Error,
+        /// Why not.
+        cause: ReadError,
     },
 
     /// A file is larger than any tokenizer's.
-    #[error("{} has {got}, at most {limit} are read", path.display())]
+    #[error("{} has {got}, at most {limit} are read; {FROM_REPOSITORY}", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -45,6 +49,15 @@ pub enum TokenizerError {
         /// The file.
         path: PathBuf,
         /// What is wrong in it.
+        message: String,
+    },
+
+    /// A file asks for more than any tokenizer needs.
+    #[error("{}: {message}; {FROM_REPOSITORY}", path.display())]
+    Beyond {
+        /// The file.
+        path: PathBuf,
+        /// What is too much.
         message: String,
     },
 

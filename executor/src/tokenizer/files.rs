@@ -2,15 +2,15 @@
 //! here.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read};
 use std::path::Path;
 
 use protocol::Bytes;
 use serde::Deserialize;
 use tokenizers::AddedToken;
 
+use super::bounds::vocabulary::Tokens;
 use super::{CONFIG_FILE_BYTES_MAX, SEQUENCE_LENGTH_MAX, TokenizerError};
+use crate::read::{self, ReadError};
 
 /// `tokenizer_config.json`, all of it optional, unknown keys ignored.
 #[derive(Debug, Default, Deserialize)]
@@ -31,9 +31,20 @@ impl TokenizerConfig {
     pub(super) fn read(directory: &Path) -> Result<TokenizerConfig, TokenizerError> {
         let path = directory.join("tokenizer_config.json");
         match read_capped(&path, CONFIG_FILE_BYTES_MAX)? {
-            Some(bytes) => parse_json(&path, &bytes),
+            Some(bytes) => {
+                let config: TokenizerConfig = parse_json(&path, &bytes)?;
+                config.tokens().check_added().map_err(|error| error.at(&path))?;
+                Ok(config)
+            }
             None => Ok(TokenizerConfig::default()),
         }
+    }
+
+    /// All tokens that it names.
+    fn tokens(&self) -> Tokens {
+        let added = self.added_tokens_decoder.values().map(|entry| entry.content.as_str());
+        let roles = [&self.bos_token, &self.eos_token, &self.pad_token, &self.unk_token];
+        Tokens::of(added.chain(roles.into_iter().flatten().map(SpecialToken::content)))
     }
 
     /// One that names these special tokens, and nothing else.
@@ -115,27 +126,14 @@ impl TokenEntry {
 
 /// The bytes of `path`, or `None` where there is no such file.
 pub(super) fn read_capped(path: &Path, limit: Bytes) -> Result<Option<Vec<u8>>, TokenizerError> {
-    let fail = |source| TokenizerError::Read { path: path.to_owned(), source };
-    let metadata = match fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fail(error)),
-    };
-    if !metadata.is_file() {
-        return Err(fail(io::Error::other("it is not a regular file")));
+    match read::bytes(path, limit) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(ReadError::TooLarge { got, limit }) => {
+            Err(TokenizerError::TooLarge { path: path.to_owned(), got, limit })
+        }
+        Err(cause) => Err(TokenizerError::Read { path: path.to_owned(), cause }),
     }
-    let too_large = |got| TokenizerError::TooLarge { path: path.to_owned(), got, limit };
-    if metadata.len() > limit.0 {
-        return Err(too_large(Bytes(metadata.len())));
-    }
-    let mut bytes = Vec::new();
-    // The file may grow between the two looks at it.
-    let mut reader = File::open(path).map_err(fail)?.take(limit.0 + 1);
-    reader.read_to_end(&mut bytes).map_err(fail)?;
-    if bytes.len() as u64 > limit.0 {
-        return Err(too_large(Bytes(bytes.len() as u64)));
-    }
-    Ok(Some(bytes))
 }
 
 /// The JSON document that was read from `path`.

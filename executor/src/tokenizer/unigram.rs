@@ -10,6 +10,8 @@ use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, normalizers};
 
+use super::bounds::vocabulary::Tokens;
+use super::bounds::{BoundError, charsmap, check_growth};
 use super::files::TokenizerConfig;
 use super::{Tokenizer, TokenizerError, TokenizerKind, guarded};
 use crate::weights::gguf::Value;
@@ -48,6 +50,7 @@ pub(super) fn from_gguf(
     }
     let malformed = |message: String| TokenizerError::Malformed { path: path.to_owned(), message };
     let tables = Tables::read(keys).map_err(malformed)?;
+    tables.check().map_err(|error| error.at(path))?;
     let [end, pad] = [tables.end, tables.pad].map(|id| tables.tokens[id].clone());
     let whole = !is_off(keys, "remove_extra_whitespaces");
     let prefix = !is_off(keys, "add_space_prefix");
@@ -93,6 +96,18 @@ impl Tables {
         let (unknown, end) = (id("unknown_token_id")?, id("eos_token_id")?);
         let pad = id("padding_token_id")?;
         Ok(Tables { tokens, scores, kinds, character_map, unknown, end, pad })
+    }
+
+    /// What its rules and tokens may expand to.
+    fn check(&self) -> Result<(), BoundError> {
+        Tokens::of(self.tokens.iter().map(String::as_str)).check_unigram()?;
+        let map = match self.character_map.as_slice() {
+            [] => 1.0,
+            map => charsmap::growth(map)?,
+        };
+        // Two blanks become one of another kind, and each piece may begin with one.
+        let blank = BLANK.len() as f64;
+        check_growth(map * (blank / 2.0) * (1.0 + blank))
     }
 
     fn assemble(

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use protocol::Bytes;
 
 /// The largest file that is read or written. The limits below make about a third of it, with ordinary names.
-pub const FILE_BYTES_MAX: u64 = 4 << 20;
+pub const FILE_BYTES_MAX: Bytes = Bytes::mib(4);
 
 /// Most devices that are kept; the one that was updated longest ago goes first.
 pub const DEVICES_MAX: usize = 32;

@@ -4,7 +4,7 @@
 //! holder ends, however that happens. Readers need none: what they open is always whole.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
@@ -12,6 +12,7 @@ use etcetera::BaseStrategy;
 use super::content::Content;
 use super::key::Machine;
 use super::limits::FILE_BYTES_MAX;
+use crate::read;
 use crate::temporary;
 
 /// The environment variable that names the directory; empty: nothing is read or kept.
@@ -95,24 +96,11 @@ impl Store {
     /// It cannot be read, or makes no sense.
     pub fn read(&self) -> Result<Option<Content>, StoreError> {
         let ignored = |message| StoreError::Ignored { path: self.path.clone(), message };
-        match self.read_text() {
+        match read::text(&self.path, FILE_BYTES_MAX) {
             Ok(text) => Content::parse(&text).map_err(ignored),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) if error.is_missing() => Ok(None),
             Err(error) => Err(ignored(error.to_string())),
         }
-    }
-
-    fn read_text(&self) -> io::Result<String> {
-        // Opening a pipe would wait for a writer.
-        if !self.path.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a plain file"));
-        }
-        let mut text = String::new();
-        File::open(&self.path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("it is larger than {FILE_BYTES_MAX} B")));
-        }
-        Ok(text)
     }
 
     /// Changes what the file says of a machine; what was said of another one, or by another version, goes.
@@ -160,8 +148,8 @@ impl Store {
     }
 
     fn write(&self, directory: &Path, text: &str) -> io::Result<()> {
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("it would be larger than {FILE_BYTES_MAX} B")));
+        if text.len() as u64 > FILE_BYTES_MAX.0 {
+            return Err(io::Error::other(format!("it would be larger than {FILE_BYTES_MAX}")));
         }
         temporary::sweep(directory);
         let mut file = temporary::file_in(directory, temporary::PRIVATE_MODE)?;

@@ -8,18 +8,26 @@ use protocol::{BackendKind, Bytes, DeviceId, JobShape, ModelSource, Plan};
 
 use crate::inventory::Inventory;
 use crate::planning::{NoRoom, PlanError};
+use crate::read::{self, ReadError};
 
 /// Largest plan file. A plan of the largest known model has some 30 kB.
-const PLAN_FILE_BYTES_MAX: u64 = 16 << 20;
+const PLAN_FILE_BYTES_MAX: Bytes = Bytes::mib(16);
+
+/// What helps where a file cannot be a plan.
+const READ_HINT: &str = "hint: name a file that `berth plan --output` wrote";
 
 /// Reads a plan that `plan --output` wrote.
 pub fn read_plan(path: &Path) -> Result<Plan> {
     let context = || format!("cannot read the plan {}", path.display());
-    let bytes = std::fs::metadata(path).with_context(context)?.len();
-    if bytes > PLAN_FILE_BYTES_MAX {
-        bail!("{} has {bytes} bytes, more than a plan can have", path.display());
-    }
-    let text = std::fs::read_to_string(path).with_context(context)?;
+    let text = match read::text(path, PLAN_FILE_BYTES_MAX) {
+        Err(ReadError::TooLarge { got, .. }) => {
+            bail!("{} has {got}, more than a plan can have; {READ_HINT}", path.display())
+        }
+        Err(ReadError::NotRegular) => {
+            bail!("cannot read the plan {}: it is not a regular file; {READ_HINT}", path.display())
+        }
+        text => text.with_context(context)?,
+    };
     let document: toml::Table = text.parse().with_context(context)?;
     // Told before what is missing: another version may lack anything.
     let schema = document.get("schema").and_then(toml::Value::as_integer);

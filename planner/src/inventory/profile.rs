@@ -15,7 +15,6 @@ pub mod shipped;
 pub mod values;
 pub mod written;
 
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use protocol::{Bytes, Phase};
@@ -24,6 +23,7 @@ use super::nvml::rates;
 use super::speeds::{CUDA_STARTS_PER_S, HOST_STARTS_PER_S};
 use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, Speeds, host};
 use crate::policy::Wishes;
+use crate::read::{self, ReadError};
 
 /// The largest profile that is read. The shipped ones are near 2 KiB.
 pub const FILE_BYTES_MAX: Bytes = Bytes::mib(1);
@@ -134,12 +134,12 @@ pub enum ProfileError {
         name: String,
     },
     /// The file cannot be read.
-    #[error("cannot read the host profile {}: {cause}", path.display())]
+    #[error("cannot read the host profile {}: {cause}; hint: it must be a readable TOML file", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
+        /// Why not.
+        cause: ReadError,
     },
     /// The file is larger than any profile.
     #[error("{} is no host profile: it is larger than {FILE_BYTES_MAX}", path.display())]
@@ -348,20 +348,12 @@ impl DeviceProfile {
     }
 }
 
-/// The file's text, if it is a plain file of an ordinary size.
+/// The file's text, if it is a regular file of an ordinary size.
 fn read_capped(path: &Path) -> Result<String, ProfileError> {
-    let failed = |cause| ProfileError::Read { path: path.to_owned(), cause };
-    // Opening a pipe would wait for a writer.
-    if !path.metadata().map_err(failed)?.is_file() {
-        return Err(failed(io::Error::other("it is not a plain file")));
-    }
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(FILE_BYTES_MAX.0 + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > FILE_BYTES_MAX.0 {
-        return Err(ProfileError::TooLarge { path: path.to_owned() });
-    }
-    Ok(text)
+    read::text(path, FILE_BYTES_MAX).map_err(|error| match error {
+        ReadError::TooLarge { .. } => ProfileError::TooLarge { path: path.to_owned() },
+        cause => ProfileError::Read { path: path.to_owned(), cause },
+    })
 }
 
 #[cfg(test)]

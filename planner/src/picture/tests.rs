@@ -159,7 +159,7 @@ fn what_is_no_picture_is_told_apart() {
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sparse.png");
-    File::create(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+    std::fs::File::create(&path).unwrap().set_len(FILE_BYTES_MAX.0 + 1).unwrap();
     assert!(message(&path).contains("is larger than 268435456 bytes"));
 }
 

@@ -144,7 +144,7 @@ fn directory_sampler(directory: &Directory) -> Result<FlowMatchConfig, ModelErro
     directory.index.part("scheduler", &["FlowMatchEulerDiscreteScheduler"])?;
     let file = "scheduler/scheduler_config.json";
     let path = directory.path.join(file);
-    if !path.is_file() {
+    if !path.exists() {
         let (dir, file) = (directory.path.clone(), file.to_owned());
         return Err(ModelError::MissingFile { dir, file });
     }

@@ -59,7 +59,7 @@ fn no_file_is_no_calibration() {
 fn damage_is_told_once_kept_by_runs_and_replaced_by_measuring() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::under(directory.path());
-    let huge = "#".repeat(FILE_BYTES_MAX as usize + 1);
+    let huge = "#".repeat(FILE_BYTES_MAX.as_usize() + 1);
     for damage in [b"format = ".as_slice(), b"\xff\xfe", b"", huge.as_bytes()] {
         fs::write(store.path(), damage).unwrap();
         let (calibration, ignored) = Calibration::read(machine(), Some(store.clone()));
@@ -99,7 +99,7 @@ fn a_place_that_cannot_be_used_is_an_error_with_a_hint() {
     let store = Store::under(directory.path());
     fs::create_dir(store.path()).unwrap();
     let ignored = store.read().unwrap_err().to_string();
-    assert!(ignored.contains("not a plain file"), "{ignored}");
+    assert!(ignored.contains("not a regular file"), "{ignored}");
     assert!(store.replace(&machine(), |_| {}).is_err());
     let nowhere = Calibration::read(machine(), None).0;
     let error = nowhere.record(&with_gpu(), &answer(&with_gpu())).unwrap_err();

@@ -108,7 +108,7 @@ impl Layer {
     fn read(path: &Path) -> Result<Option<Layer>, ProfileError> {
         if !path
             .try_exists()
-            .map_err(|cause| ProfileError::Read { path: path.to_owned(), cause })?
+            .map_err(|cause| ProfileError::Read { path: path.to_owned(), cause: cause.into() })?
         {
             return Ok(None);
         }
@@ -256,6 +256,6 @@ mod tests {
         let (folder, places) = places([None; 3]);
         fs::create_dir(folder.path().join("user.toml")).expect("a directory in its place");
         let error = Layered::load(&places, None).expect_err("a directory").to_string();
-        assert!(error.contains("user.toml: it is not a plain file"), "{error}");
+        assert!(error.contains("user.toml: it is not a regular file"), "{error}");
     }
 }

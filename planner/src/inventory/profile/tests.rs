@@ -377,7 +377,7 @@ fn files_that_cannot_be_read_are_errors_that_name_them() {
         (path("large.toml"), "larger than 1.00 MiB"),
         (path("binary.toml"), "UTF-8"),
         (path("absent.toml"), "cannot read the host profile"),
-        (path(""), "not a plain file"),
+        (path(""), "not a regular file"),
         ("virtual-9x9g".to_owned(), "hint: give a path, or one of 2x-rtx-3090-24g, "),
         (String::new(), "no host profile ``"),
     ] {
