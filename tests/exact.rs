@@ -406,6 +406,8 @@ impl Observer for Steps {
         Ok(())
     }
 
+    fn notice(&mut self, _: protocol::notice::Notice) {}
+
     fn tensors(&mut self, _: &[u8]) -> Result<(), Failure> {
         Ok(())
     }

@@ -297,6 +297,8 @@ impl Observer for Collector {
         Ok(())
     }
 
+    fn notice(&mut self, _: protocol::notice::Notice) {}
+
     fn tensors(&mut self, _bytes: &[u8]) -> std::result::Result<(), Failure> {
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! is host work on small buffers. Computation of components goes through the runtime.
 
 pub mod dump;
+pub mod finite;
 pub mod flux;
 pub mod image;
 pub mod latents;
@@ -11,6 +12,7 @@ pub mod noise;
 pub mod tiles;
 
 use protocol::message::Progress;
+use protocol::notice::Notice;
 use protocol::{Failure, Job, UsageReport};
 
 pub use dump::Dump;
@@ -24,6 +26,8 @@ use crate::runtime::Runtime;
 pub trait Observer {
     /// The job got further.
     fn progress(&mut self, progress: Progress);
+    /// The user should know of something.
+    fn notice(&mut self, notice: Notice);
     /// A picture is finished.
     fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure>;
     /// The intermediate tensors, where the job asked for them, as the bytes of a safetensors file.

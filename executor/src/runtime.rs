@@ -16,6 +16,7 @@ mod component;
 mod devices;
 mod gpus;
 mod verify;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub use bound::Bound;
 pub use component::Component;
 pub use devices::{Devices, Traced, open_device};
 pub use verify::{Scheduled, parts, schedules, verify};
+pub use watched::Watched;
 
 use crate::backend::memory::Charge;
 use crate::backend::{CancelFlag, CudaDevice, Memory, Region};
@@ -46,6 +48,8 @@ pub struct Runtime {
     arenas: BTreeMap<DeviceId, Arc<Region>>,
     devices: Devices,
     accounts: Accounts,
+    /// The files that it reads, looked at as they are read.
+    pub watched: Watched,
     _changed: Charge,
 }
 
@@ -92,6 +96,7 @@ impl Runtime {
             arenas: BTreeMap::new(),
             devices,
             accounts: Accounts::default(),
+            watched: Watched::default(),
             _changed: changed,
         };
         let start = Instant::now();
@@ -109,6 +114,7 @@ impl Runtime {
     pub fn enter(&mut self, phase: Phase, cancel: &CancelFlag) -> Result<(), Failure> {
         assert!(self.arenas.is_empty(), "a phase was entered before the last one was left");
         self.model.check_unchanged()?;
+        self.watched.look();
         self.devices.take(&self.plan, phase);
         for (_, backend) in self.devices.iter() {
             backend.memory().restart_peak();

@@ -21,6 +21,7 @@ use ipc_channel::ipc::{self, IpcReceiver, IpcSender};
 use protocol::calibration::CalibrationDevice;
 use protocol::check;
 use protocol::message::{Image, Progress};
+use protocol::notice::Notice;
 use protocol::{
     Command, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape, ModelProfile,
     ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
@@ -164,7 +165,11 @@ impl Executor {
                     return Err(stale(generation, runtime.plan.generation));
                 }
                 let mut teller = Teller { events: &self.events };
-                let usage = generate(runtime, &job, &self.cancel, &mut teller)?;
+                let done = generate(runtime, &job, &self.cancel, &mut teller);
+                for path in runtime.watched.changed() {
+                    self.send(Event::Notice(Notice::FileChanged { path }));
+                }
+                let usage = done?;
                 self.send(Event::Usage(Box::new(usage)));
                 Ok(Event::Done { generation })
             }
@@ -234,7 +239,10 @@ impl Executor {
         self.send(Event::Progress(Progress { phase: Phase::Load, step: 0, of: 1 }));
         check::check(&plan).map_err(refused)?;
         let model = self.models.loaded(&plan, &self.cancel)?;
+        let watched = self.models.watched(&plan, &model);
+        self.send(Event::Files(watched.states()));
         let mut runtime = Runtime::load(plan, model, &self.cancel)?;
+        runtime.watched = watched;
         self.send(Event::Progress(Progress { phase: Phase::Load, step: 1, of: 1 }));
         let mut usage = UsageReport::default();
         if rehearse {
@@ -274,6 +282,10 @@ impl Teller<'_> {
 impl Observer for Teller<'_> {
     fn progress(&mut self, progress: Progress) {
         self.tell(Event::Progress(progress));
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        self.tell(Event::Notice(notice));
     }
 
     fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure> {

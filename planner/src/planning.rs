@@ -62,6 +62,17 @@ pub enum PlanError {
         /// How it failed.
         message: String,
     },
+    /// The executor failed, and files that it read are not what they were: another attempt would read others.
+    #[error(
+        "{error}\n{files} was changed while the job read it, so it is not tried again; hint: run the job again once \
+         nothing writes to the file"
+    )]
+    FilesChanged {
+        /// Their paths.
+        files: String,
+        /// How it failed.
+        error: SessionError,
+    },
     /// The executor's figures and the solver's did not meet.
     #[error("the plan and its schedule differ: {0}; this is a fault of Berth, please report it")]
     Unsettled(String),

@@ -2,6 +2,7 @@
 
 pub mod bar;
 pub mod document;
+pub mod notices;
 pub mod plot;
 pub mod progress;
 pub mod rates;

@@ -288,7 +288,7 @@ impl Session {
         self.send(command)?;
         let event = loop {
             match self.next_event()? {
-                Event::Progress(_) => {}
+                Event::Progress(_) | Event::Files(_) => {}
                 Event::Failed(failure) => return Err(failure.into()),
                 event => break event,
             }
@@ -329,7 +329,12 @@ impl Session {
                     Event::Failed(failure) if failure.kind != FailureKind::Cancelled => {
                         return Err(failure.into());
                     }
-                    Event::Progress(_) | Event::Image(_) | Event::Tensors(_) | Event::Usage(_) => {}
+                    Event::Files(_)
+                    | Event::Notice(_)
+                    | Event::Progress(_)
+                    | Event::Image(_)
+                    | Event::Tensors(_)
+                    | Event::Usage(_) => {}
                     // The confirmation; or the command was finished before the cancel reached it.
                     _ => return Err(SessionError::Cancelled),
                 },

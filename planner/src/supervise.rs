@@ -13,6 +13,7 @@
 
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Progress};
+use protocol::notice::Notice;
 use protocol::{
     Bytes, Command, DeviceId, Event, Failure, FailureKind, Job, Phase, Plan, UsageReport,
 };
@@ -22,9 +23,11 @@ use crate::planning::{PlanError, Request, plan, verify};
 use crate::reservations::Reservation;
 use crate::session::{Session, SessionError};
 use crate::solve::{PlanReport, Solution};
+use heard::Heard;
 use lessons::{Attempt, Lessons, Next};
 
 mod free;
+mod heard;
 mod lessons;
 
 /// How many plans of one job are tried.
@@ -56,6 +59,8 @@ pub struct Outcome {
     pub attempts: u64,
     /// What became of all of them but the last, in order.
     pub failures: Vec<FailedAttempt>,
+    /// What the user should know, from all of them.
+    pub notices: Vec<Notice>,
 }
 
 /// An attempt that failed, and was followed by another.
@@ -111,6 +116,8 @@ pub trait Listener {
     fn planned(&mut self, solution: &Solution);
     /// The job got further.
     fn progress(&mut self, progress: Progress);
+    /// The user should know of something, which is told once.
+    fn notice(&mut self, notice: &Notice);
     /// An attempt failed, and another one follows by the same executor.
     fn retrying(&mut self, error: &SessionError);
 }
@@ -156,6 +163,7 @@ pub fn supervise(
     // Held until the executor has ended.
     let mut _reserved = None;
     let mut history = History::default();
+    let mut heard = Heard::default();
     // For want of memory, after which less was to be planned.
     let mut killed = None;
     loop {
@@ -170,13 +178,14 @@ pub fn supervise(
             _reserved = Some(Reservation::hold(&solution.plan));
             free::check(&solution.plan, &inventorize()?.inventory).map_err(SessionError::from)?;
             listener.planned(&solution);
-            carry_out(&mut session, solution, work, listener)
+            carry_out(&mut session, solution, work, listener, &mut heard)
         });
         let error = match attempted {
             Ok(outcome) => {
                 session.end();
                 let attempts = history.generation();
-                return Ok(Outcome { attempts, failures: history.0, ..outcome });
+                let notices = heard.into_notices();
+                return Ok(Outcome { attempts, failures: history.0, notices, ..outcome });
             }
             Err(PlanError::Session(error)) => error,
             Err(infeasible @ PlanError::Infeasible(_)) => {
@@ -184,6 +193,10 @@ pub fn supervise(
             }
             Err(other) => return Err(other),
         };
+        let files = heard.changed();
+        if !files.is_empty() && !is_cancelled(&error) {
+            return Err(PlanError::FilesChanged { files: files.join(" and "), error });
+        }
         let progress = session.progress();
         let attempt = Attempt { request: &request, plan: tried.as_ref(), progress };
         match lessons.learn(&error, &attempt) {
@@ -201,6 +214,16 @@ pub fn supervise(
                 }
             }
         }
+    }
+}
+
+/// Whether a job ended because it was to end.
+fn is_cancelled(error: &SessionError) -> bool {
+    let cancelled = |failure: &Failure| failure.kind == FailureKind::Cancelled;
+    match error {
+        SessionError::Cancelled => true,
+        SessionError::Failed(failure) => cancelled(failure),
+        _ => false,
     }
 }
 
@@ -254,6 +277,7 @@ fn carry_out(
     Solution { plan, report, .. }: Solution,
     work: &Work,
     listener: &mut dyn Listener,
+    heard: &mut Heard,
 ) -> Result<Outcome, PlanError> {
     let rehearse = matches!(work, Work::Rehearse);
     session.send(Command::Load { plan: Box::new(plan.clone()), rehearse })?;
@@ -265,12 +289,13 @@ fn carry_out(
         tensors: None,
         attempts: 1,
         failures: Vec::new(),
+        notices: Vec::new(),
     };
-    listen(session, listener, &mut outcome)?;
+    listen(session, listener, &mut outcome, heard)?;
     if let Work::Generate(job) = work {
         let generation = outcome.plan.generation;
         session.send(Command::Generate { generation, job: job.clone() })?;
-        listen(session, listener, &mut outcome)?;
+        listen(session, listener, &mut outcome, heard)?;
     }
     Ok(outcome)
 }
@@ -280,10 +305,17 @@ fn listen(
     session: &mut Session,
     listener: &mut dyn Listener,
     outcome: &mut Outcome,
+    heard: &mut Heard,
 ) -> Result<(), SessionError> {
     loop {
         match session.next_event()? {
             Event::Progress(progress) => listener.progress(progress),
+            Event::Notice(notice) => {
+                if heard.notice(&notice) {
+                    listener.notice(&notice);
+                }
+            }
+            Event::Files(files) => heard.files(files),
             Event::Image(image) => outcome.images.push(image),
             Event::Tensors(tensors) => outcome.tensors = Some(tensors),
             Event::Usage(usage) => outcome.usage = *usage,

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use crate::limits::{
     ATTENTION_CHUNK_MAX, BATCH_MAX, COMPONENTS_MAX, DEVICES_MAX, LAYOUTS_MAX, LOOKAHEAD_MAX,
-    LORAS_MAX, MEMORY_BYTES_MAX, ROW_SHARE_MAX, SEGMENTS_MAX, SEQUENCE_TOKENS_MAX, SIDE_PIXELS_MAX,
-    STEPS_MAX, STRING_BYTES_MAX, THREADS_MAX,
+    LORA_WEIGHT_MAX, LORAS_MAX, MEMORY_BYTES_MAX, ROW_SHARE_MAX, SEGMENTS_MAX, SEQUENCE_TOKENS_MAX,
+    SIDE_PIXELS_MAX, STEPS_MAX, STRING_BYTES_MAX, THREADS_MAX,
 };
 use crate::plan::{
     ALIGNMENT_BYTES, ComponentPlan, DeviceId, GraphOptions, JobShape, Lora, PartPlan, Phase,
@@ -92,7 +92,8 @@ pub fn check_options(options: &GraphOptions) -> Result<(), Violation> {
     ensure!(options.loras.len() <= LORAS_MAX, "{} LoRA files", options.loras.len());
     for Lora { path, weight } in &options.loras {
         ensure!(path.len() <= STRING_BYTES_MAX, "a LoRA path of {} bytes", path.len());
-        ensure!(weight.is_finite(), "a LoRA weight of {weight}");
+        let sound = weight.is_finite() && weight.abs() <= LORA_WEIGHT_MAX;
+        ensure!(sound, "a LoRA weight of {weight}");
     }
     ensure!(options.lora_runtime.len() <= COMPONENTS_MAX, "too many LoRA components");
     let short = options.lora_runtime.iter().all(|name| name.len() <= STRING_BYTES_MAX);

@@ -10,6 +10,7 @@ pub mod calibration;
 pub mod check;
 pub mod limits;
 pub mod message;
+pub mod notice;
 pub mod plan;
 pub mod profile;
 pub mod source;

@@ -43,6 +43,15 @@ pub const SPEED_MIN: f64 = 1e-3;
 /// Most LoRA files of a job.
 pub const LORAS_MAX: usize = 16;
 
+/// Largest weight of a LoRA, of either sign. Useful ones are below 20; a larger one is a mistake.
+pub const LORA_WEIGHT_MAX: f32 = 1000.0;
+
+/// Most notices of a job; more are not told.
+pub const NOTICES_MAX: usize = 64;
+
+/// Most files that a plan reads.
+pub const FILES_MAX: usize = 1 << 14;
+
 /// Largest share of a device in a row split; shares are in proportion.
 pub const ROW_SHARE_MAX: u32 = 1 << 20;
 

@@ -6,8 +6,8 @@
 //!                     ◄── Handshake ──     connects: its command sender, its event receiver
 //!   Hello{version}    ──►            ◄──   Event::Hello, or Failed(WrongVersion)
 //!   Inspect, Measure, Size, Verify ──► ◄── Inspected, Measured, Sized, Verified
-//!   Load{plan}        ──►            ◄──   Progress*, Loaded
-//!   Generate{job}*    ──►            ◄──   Progress*, Image*, Tensors?, Usage, Done
+//!   Load{plan}        ──►            ◄──   Files, Progress*, Loaded
+//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Image*, Tensors?, Usage, Done
 //!   Cancel            ──►  (any time; a running command ends with Failed(Cancelled))
 //!   Unload            ──►            ◄──   Unloaded
 //!   Bye               ──►                  ends
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibration::{Calibration, CalibrationDevice};
 use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX};
+use crate::notice::{FileState, Notice};
 use crate::plan::{DeviceId, GraphOptions, JobShape, Phase, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 use crate::source::ModelSource;
@@ -172,6 +173,10 @@ pub enum Event {
     Calibrated(Box<Calibration>),
     /// The answer to [`Command::Load`]; with phases where it was rehearsed.
     Loaded(Box<UsageReport>),
+    /// The files that the plan to be loaded reads, as they were when they were opened.
+    Files(Vec<FileState>),
+    /// What the user should know of the running job.
+    Notice(Notice),
     /// Where the running command is.
     Progress(Progress),
     /// A finished picture.
@@ -259,6 +264,13 @@ pub enum FailureKind {
     },
     /// [`Command::Cancel`] ended it.
     Cancelled,
+    /// A component's result is infinite or no number.
+    NotFinite {
+        /// The component.
+        component: String,
+        /// The denoising step, from 1; `None` outside of denoising.
+        step: Option<u32>,
+    },
     /// A file of the model is missing, damaged or not understood.
     BadModel,
     /// The request makes no sense for the model.

@@ -10,6 +10,7 @@ use planner::session::{ExecutorProgram, Session, SessionError};
 use planner::solve::Solution;
 use planner::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
 use protocol::message::Progress;
+use protocol::notice::Notice;
 use protocol::{Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Plan};
 
 use super::script;
@@ -28,6 +29,7 @@ impl Listener for Heard {
         self.planned.push(solution.plan.generation);
     }
     fn progress(&mut self, _: Progress) {}
+    fn notice(&mut self, _: &Notice) {}
     fn retrying(&mut self, _: &SessionError) {
         self.retries += 1;
     }

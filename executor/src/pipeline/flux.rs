@@ -5,23 +5,23 @@
 //! but for a batch from one picture: there each of its pictures is what it would be alone.
 
 mod pictures;
+mod prompts;
 
 use std::time::Instant;
 
 use protocol::message::Progress;
 use protocol::{Failure, Job, JobShape, Phase, UsageReport};
 
-use super::Observer;
 use super::dump::Dump;
 use super::latents::{LatentShape, draw, noise_tokens, pack, read_initial};
 use super::noise::{CpuGenerator, image_seed};
+use super::{Observer, finite};
 use crate::backend::CancelFlag;
-use crate::failure::{bad_model, bad_request, internal};
+use crate::failure::{bad_model, bad_request};
 use crate::job::{JobBuffers, JobLayout};
 use crate::models::{Flux, Model};
 use crate::runtime::Runtime;
 use crate::sampler::{euler_step, guide, model_timestep};
-use crate::tokenizer::Tokenizer;
 
 /// Guidance is embedded in thousandths, as timesteps are (`FluxTransformer2DModel.forward`).
 const GUIDANCE_SCALE: f32 = 1000.0;
@@ -53,7 +53,9 @@ pub fn generate(
     let layout = runtime.model.job_layout(&shape, &runtime.plan.options)?;
     let buffers = JobBuffers::allocate(&layout, runtime.host_memory())?;
     let dump = Dump::new(job.dump_tensors);
-    let mut run = Run { runtime, job, layout, buffers, dump, cancel, observer };
+    let ids = Vec::new();
+    let mut run = Run { runtime, job, layout, buffers, dump, cancel, observer, ids };
+    run.tokenize()?;
     if shape.init_image {
         run.timed(Phase::Encode, Run::encode)?;
     }
@@ -76,6 +78,8 @@ struct Run<'a> {
     dump: Dump,
     cancel: &'a CancelFlag,
     observer: &'a mut dyn Observer,
+    /// Token ids of each prompt: CLIP's and T5's.
+    ids: Vec<[Vec<i32>; 2]>,
 }
 
 impl Run<'_> {
@@ -98,26 +102,33 @@ impl Run<'_> {
         self.observer.progress(Progress { phase, step, of });
     }
 
+    /// Checks a component's result; `step` counts the steps that are run, from 0.
+    fn check_finite(
+        &self,
+        component: &str,
+        values: &[f32],
+        step: Option<usize>,
+    ) -> Result<(), Failure> {
+        let plan = &self.runtime.plan;
+        let step = step.map(|step| [step as u32 + 1, plan.job.steps_run()]);
+        finite::check(values, component, step, !plan.options.loras.is_empty())
+    }
+
     fn model(&self) -> &Flux {
         let Model::Flux(model) = &*self.runtime.model;
         model
     }
 
     fn condition(&mut self) -> Result<(), Failure> {
-        let second = self.job.prompt_2.as_deref();
-        let negative = self.job.negative_prompt.as_str();
-        let clip_prompts = [self.job.prompt.as_str(), negative];
-        let t5_prompts = [second.unwrap_or(&self.job.prompt), negative];
         let of = 2 * self.layout.prompts as u32;
         for prompt in 0..self.layout.prompts {
             let [tokens, features] = self.layout.clip_hidden;
-            let vocabulary = self.model().clip().vocab_size;
-            let ids =
-                encode(&self.model().tokenizers()[0], clip_prompts[prompt], tokens, vocabulary)?;
+            let ids = std::mem::take(&mut self.ids[prompt][0]);
             let component = self.runtime.component("clip");
             component.write_ids("input_ids", &ids)?;
             component.run(self.cancel)?;
             component.read("last_hidden_state", &mut self.buffers.clip_hidden[prompt])?;
+            self.check_finite("clip", &self.buffers.clip_hidden[prompt], None)?;
             let name = format!("text_encoder.{}", PROMPT_NAMES[prompt]);
             let pooled = self.pooled_range(&ids);
             let hidden = &self.buffers.clip_hidden[prompt];
@@ -133,13 +144,12 @@ impl Run<'_> {
             self.progress(Phase::Condition, 2 * prompt as u32 + 1, of);
 
             let [tokens, features] = self.layout.text_hidden;
-            let vocabulary = self.model().t5().vocab_size;
-            let ids =
-                encode(&self.model().tokenizers()[1], t5_prompts[prompt], tokens, vocabulary)?;
+            let ids = std::mem::take(&mut self.ids[prompt][1]);
             let component = self.runtime.component("t5");
             component.write_ids("input_ids", &ids)?;
             component.run(self.cancel)?;
             component.read("last_hidden_state", &mut self.buffers.text_hidden[prompt])?;
+            self.check_finite("t5", &self.buffers.text_hidden[prompt], None)?;
             let name = format!("text_encoder_2.{}", PROMPT_NAMES[prompt]);
             let hidden = &self.buffers.text_hidden[prompt];
             self.dump.ids(&format!("{name}.input_ids"), &ids);
@@ -194,6 +204,7 @@ impl Run<'_> {
                 let component = self.runtime.component("dit");
                 component.run(self.cancel)?;
                 component.read("velocity", &mut self.buffers.velocity[prompt])?;
+                self.check_finite("dit", &self.buffers.velocity[prompt], Some(step))?;
                 let name = format!("transformer.call{}.out", step * prompts + prompt);
                 self.dump.floats(&name, &self.layout.latents, &self.buffers.velocity[prompt]);
             }
@@ -202,6 +213,7 @@ impl Run<'_> {
             }
             let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
             euler_step(&mut self.buffers.latents, &self.buffers.velocity[0], sigma, next);
+            self.check_finite("dit", &self.buffers.latents, Some(step))?;
             self.dump.floats(
                 &format!("latents.step{step}"),
                 &self.layout.latents,
@@ -236,6 +248,11 @@ impl Run<'_> {
         if let Some(path) = &self.job.init_latents {
             read_initial(path.as_ref(), shape, batch, &mut self.buffers.latents)
                 .map_err(bad_request)?;
+            if !finite::all_finite(&self.buffers.latents) {
+                return Err(bad_request(format!(
+                    "{path} holds latents that are infinite or no numbers; hint: make them anew"
+                )));
+            }
         } else {
             for index in 0..batch {
                 let mut generator = CpuGenerator::new(image_seed(self.job.seed, index));
@@ -279,28 +296,5 @@ impl Run<'_> {
                 pair[1] = angle.sin() as f32;
             }
         }
-    }
-}
-
-/// Token ids of a text, all within the encoder's table.
-fn encode(
-    tokenizer: &Tokenizer,
-    text: &str,
-    tokens: usize,
-    vocabulary: usize,
-) -> Result<Vec<i32>, Failure> {
-    let encoding = tokenizer.encode(text, tokens).map_err(bad_request)?;
-    if encoding.truncated {
-        tracing::info!(tokens, "the prompt is longer than the text encoder reads, and was cut");
-    }
-    match encoding.ids.iter().find(|&&id| id as usize >= vocabulary) {
-        Some(id) => Err(bad_model(format!(
-            "the tokenizer gives id {id}, the text encoder knows {vocabulary}; hint: the tokenizer is of another model"
-        ))),
-        None => encoding
-            .ids
-            .iter()
-            .map(|&id| i32::try_from(id).map_err(|_| internal("a vocabulary beyond 31 bits")))
-            .collect(),
     }
 }

@@ -11,6 +11,7 @@ use protocol::{Failure, GraphOptions, ModelSource, Plan};
 use crate::backend::CancelFlag;
 use crate::failure::internal;
 use crate::models::Model;
+use crate::runtime::Watched;
 use crate::weights::lora::{LoraMode, LoraReport, LoraSource, Loras};
 
 /// Most keys that a notice names.
@@ -62,6 +63,15 @@ impl Opened {
         let stop = || cancel.check().is_err();
         let apply = || base.with_loras(loras, &mode, &stop);
         Ok(Arc::new(pool.map_err(internal)?.install(apply)?))
+    }
+
+    /// The files of a plan's model, and of its LoRA.
+    pub fn watched(&self, plan: &Plan, model: &Model) -> Watched {
+        let components = plan.components.iter().map(|component| &component.name);
+        let of_model = components.flat_map(|name| model.files(name).mappings());
+        let adapted = self.adapted.as_ref().filter(|_| !plan.options.loras.is_empty());
+        let of_loras = adapted.into_iter().flat_map(|adapted| adapted.loras.mappings());
+        Watched::new(of_model.chain(of_loras).cloned())
     }
 
     /// What the user should know of a request's LoRA files.

@@ -245,6 +245,11 @@ impl WeightFiles {
         self.files.iter().map(|file| file.path())
     }
 
+    /// The mappings.
+    pub fn mappings(&self) -> impl Iterator<Item = &Arc<MappedFile>> {
+        self.files.iter()
+    }
+
     /// Checks that every mapping can still be read; to be called before the weights are used.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ pub use names::{ComponentNames, LoraNames};
 pub use report::{LoraFileReport, LoraReport, UnmatchedKey};
 
 use super::WeightFiles;
+use super::mapping::MappedFile;
 use adapter::Adapter;
 
 /// The most LoRA files at once. More than a handful on one model is unheard of.
@@ -97,6 +98,11 @@ impl Loras {
             loras.report.files.push(resolved.report);
         }
         Ok(loras)
+    }
+
+    /// The mappings of all files.
+    pub fn mappings(&self) -> impl Iterator<Item = &Arc<MappedFile>> {
+        self.files.iter().flat_map(WeightFiles::mappings)
     }
 
     /// What matched, and what did not.

@@ -14,21 +14,25 @@
 //! A mapping policy says what becomes of the pages: [`MappedFile::advise`] is told it once, and
 //! [`MappedFile::release`] which bytes are not needed any more. Neither changes what is read.
 
+mod changes;
+
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions, UncheckedAdvice};
 use protocol::Bytes;
 use protocol::plan::MappingPolicy;
-use rustix::fs::{Advice as FileAdvice, Mode, OFlags, fadvise};
+use rustix::fs::{Advice as FileAdvice, fadvise};
 use rustix::param::page_size;
 
 use super::WeightsError;
+use crate::read::{self, ReadError};
+use changes::Seen;
 
 /// The system caches a file in pieces of up to so many bytes, and drops a piece only whole: the huge
 /// page of x86-64, and of arm64 with pages of 4 KiB (`MAX_PAGECACHE_ORDER` of Linux).
@@ -42,6 +46,8 @@ pub struct MappedFile {
     map: Mmap,
     private: bool,
     pages: Mutex<Pages>,
+    /// Of private copies too.
+    seen: Arc<Seen>,
 }
 
 /// What becomes of a file's pages.
@@ -58,6 +64,7 @@ pub struct PrivateMapping {
     path: PathBuf,
     file: File,
     map: MmapMut,
+    seen: Arc<Seen>,
 }
 
 impl MappedFile {
@@ -82,7 +89,10 @@ impl MappedFile {
         // phase.
         let map = unsafe { MmapOptions::new().len(length).map(&file) }.map_err(map_error)?;
         let pages = Mutex::default();
-        Ok(MappedFile { path: path.to_owned(), file, map, private: false, pages })
+        let status =
+            file.metadata().map_err(|cause| WeightsError::Read { path: path.to_owned(), cause })?;
+        let seen = Arc::new(Seen::new(path, &status));
+        Ok(MappedFile { path: path.to_owned(), file, map, private: false, pages, seen })
     }
 
     /// The file's content.
@@ -126,7 +136,8 @@ impl MappedFile {
         // SAFETY: as in `open`. Writes are to pages of this process alone; others may write to the
         // file meanwhile, and its bytes are only ever read as plain numbers.
         let map = unsafe { options.map_copy(&file) }.map_err(map_error)?;
-        Ok(PrivateMapping { path: self.path.clone(), file, map })
+        let seen = Arc::clone(&self.seen);
+        Ok(PrivateMapping { path: self.path.clone(), file, map, seen })
     }
 
     /// Checks that all of the mapping can still be read. A file that grew passes, as the mapped
@@ -161,12 +172,12 @@ impl PrivateMapping {
     /// # Errors
     /// [`WeightsError::Map`].
     pub fn finish(self) -> Result<MappedFile, WeightsError> {
-        let PrivateMapping { path, file, map } = self;
+        let PrivateMapping { path, file, map, seen } = self;
         let size = Bytes(map.len() as u64);
         match map.make_read_only() {
             Ok(map) => {
                 let pages = Mutex::default();
-                Ok(MappedFile { path, file, map, private: true, pages })
+                Ok(MappedFile { path, file, map, private: true, pages, seen })
             }
             Err(cause) => Err(WeightsError::Map { path, size, cause }),
         }
@@ -338,17 +349,12 @@ pub(super) fn join(runs: &mut Vec<Range<usize>>, range: &Range<usize>) -> Range<
 
 /// Opens a file for reading if it is a regular one; the answer has its length in bytes.
 pub(super) fn open_regular(path: &Path) -> Result<(File, u64), WeightsError> {
-    let open_error = |cause| WeightsError::Open { path: path.to_owned(), cause };
-    // Without NONBLOCK, opening a pipe would wait for its writer. Regular files do not heed it.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = rustix::fs::open(path, flags, Mode::empty())
-        .map(File::from)
-        .map_err(|errno| open_error(errno.into()))?;
-    let status = file.metadata().map_err(open_error)?;
-    if !status.is_file() {
-        return Err(WeightsError::NotRegularFile { path: path.to_owned() });
-    }
-    Ok((file, status.len()))
+    let path = || path.to_owned();
+    read::open(&path()).map_err(|error| match error {
+        ReadError::NotRegular => WeightsError::NotRegularFile { path: path() },
+        ReadError::System(cause) => WeightsError::Open { path: path(), cause },
+        ReadError::NotText | ReadError::TooLarge { .. } => unreachable!("nothing is read yet"),
+    })
 }
 
 #[cfg(test)]

@@ -292,12 +292,14 @@ struct Summary {
 impl Summary {
     fn show(&self, outcome: &Outcome, inventory: &Inventory, images: Vec<String>) -> Result<()> {
         let seeds: Vec<u64> = outcome.images.iter().map(|image| image.seed).collect();
-        let Outcome { plan, report, usage, attempts, failures, .. } = outcome;
+        let Outcome { plan, report, usage, attempts, failures, notices, .. } = outcome;
         render::tell_failures(failures);
         if self.json {
             let plan = PlanDocument::new(plan, report, inventory);
             let attempts = *attempts;
-            let document = GenerateDocument { plan, usage, attempts, failures, images, seeds };
+            let warnings = notices.iter().map(render::notices::sentence).collect();
+            let document =
+                GenerateDocument { plan, usage, attempts, failures, warnings, images, seeds };
             return document::print(&document);
         }
         let peaks: Vec<String> = usage

@@ -1,6 +1,6 @@
 //! A LoRA as people write it: a file, and how strongly it is applied.
 
-use protocol::limits::LORAS_MAX;
+use protocol::limits::{LORA_WEIGHT_MAX, LORAS_MAX};
 
 /// A LoRA file that was asked for. Whether there is such a file is not known here.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +22,17 @@ pub enum LoraError {
         /// What was written.
         text: String,
     },
+    /// Its weight is no number that can be meant.
+    #[error(
+        "the weight of the LoRA {path} is {weight}, and must be a number from -{LORA_WEIGHT_MAX} to {LORA_WEIGHT_MAX}; \
+         hint: most LoRA are made for weights from 0 to 1"
+    )]
+    Weight {
+        /// The file, as written.
+        path: String,
+        /// The weight, as written.
+        weight: String,
+    },
     /// More than a job can have.
     #[error("{count} LoRA files are more than {LORAS_MAX}; hint: name fewer")]
     TooMany {
@@ -40,10 +51,18 @@ pub fn parse_loras(texts: &[String]) -> Result<Vec<LoraWish>, LoraError> {
     }
     let lora = |text: &String| {
         let weighted = text.rsplit_once(':').and_then(|(path, weight)| {
-            let weight: f32 = weight.trim().parse().ok()?;
-            weight.is_finite().then_some((path, weight))
+            let number: f32 = weight.trim().parse().ok()?;
+            Some((path, weight, number))
         });
-        let (path, weight) = weighted.unwrap_or((text, 1.0));
+        let (path, weight) = match weighted {
+            // What is not a number is not in the range either.
+            Some((path, weight, number)) if !(number.abs() <= LORA_WEIGHT_MAX) => {
+                let short = |text: &str| text.chars().take(80).collect();
+                return Err(LoraError::Weight { path: short(path), weight: short(weight) });
+            }
+            Some((path, _, number)) => (path, number),
+            None => (text.as_str(), 1.0),
+        };
         match path.trim().is_empty() {
             true => Err(LoraError::Unnamed { text: text.chars().take(80).collect() }),
             false => Ok(LoraWish { path: path.to_owned(), weight }),
@@ -65,11 +84,19 @@ mod tests {
             ("a:b.safetensors", "a:b.safetensors", 1.0),
             ("a:b.safetensors:2", "a:b.safetensors", 2.0),
             ("a:1:2", "a:1", 2.0),
-            ("style:inf", "style:inf", 1.0),
+            ("style:-1000", "style", -1000.0),
             ("style:", "style:", 1.0),
         ] {
             let loras = parse_loras(&[text.to_owned()]).expect(text);
             assert_eq!(loras, [LoraWish { path: path.to_owned(), weight }], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_weight_is_one_that_can_be_meant() {
+        for text in ["a:inf", "a:-inf", "a:nan", "a:1e30", "a:1001", "a:-1000.1"] {
+            let error = parse_loras(&[text.to_owned()]).expect_err(text);
+            assert!(matches!(&error, LoraError::Weight { path, .. } if path == "a"), "{error}");
         }
     }
 

@@ -125,6 +125,8 @@ pub struct GenerateDocument<'a> {
     pub attempts: u64,
     /// What became of all of them but the last.
     pub failures: &'a [FailedAttempt],
+    /// What the user should know of the job, a sentence each.
+    pub warnings: Vec<String>,
     /// The files written.
     pub images: Vec<String>,
     /// The seed of each of them.

@@ -5,6 +5,9 @@ use std::io::{IsTerminal, stderr};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use protocol::Phase;
 use protocol::message::Progress;
+use protocol::notice::Notice;
+
+use super::notices::sentence;
 
 use crate::session::{ExecutorListener, Interrupts, SessionError};
 use crate::solve::{Solution, shown_ms};
@@ -104,6 +107,10 @@ impl Listener for ProgressLine {
         self.bar.set_length(u64::from(of));
         self.bar.set_position(u64::from(step));
         self.line(&format!("{phase} {step}/{of}"));
+    }
+
+    fn notice(&mut self, notice: &Notice) {
+        self.bar.suspend(|| eprintln!("berth: {}", sentence(notice)));
     }
 
     fn retrying(&mut self, error: &SessionError) {

@@ -7,6 +7,7 @@ use super::Run;
 use crate::failure::bad_request;
 use crate::job::JobBuffers;
 use crate::models::vae::tiles::{Tile, TileGrid};
+use crate::pipeline::finite;
 use crate::pipeline::image::{Picture, normalize, quantize};
 use crate::pipeline::latents::{VaeRange, unpack_for_vae};
 use crate::pipeline::noise::image_seed;
@@ -38,6 +39,7 @@ impl Run<'_> {
         let [.., channels] = self.layout.picture;
         let pixels = Joint { grid: &grid, scale: self.model().vae().scale(), channels };
         let moments = Joint { grid: &grid, scale: 1, channels: self.layout.moments[2] };
+        let with_lora = !self.runtime.plan.options.loras.is_empty();
         for (done, tile) in grid.tiles().enumerate() {
             let JobBuffers { tile: values, above, left, moments: whole, .. } = &mut self.buffers;
             let row_len = pixels.row_len(&tile);
@@ -50,6 +52,7 @@ impl Run<'_> {
             component.run(self.cancel)?;
             let values = &mut values[..moments.len(&tile)];
             component.read("moments", values)?;
+            finite::check(values, "vae_encoder", None, with_lora)?;
             moments.blend(&tile, values, &mut Seams { above, left });
             for (range, start) in moments.kept(&tile) {
                 whole[start..start + range.len()].copy_from_slice(&values[range]);
@@ -109,6 +112,8 @@ impl Run<'_> {
         component.run(self.cancel)?;
         let values = &mut values[..joint.len(tile)];
         component.read("image", values)?;
+        let with_lora = !self.runtime.plan.options.loras.is_empty();
+        finite::check(values, "vae", None, with_lora)?;
         joint.blend(tile, values, &mut Seams { above, left });
         Ok(())
     }

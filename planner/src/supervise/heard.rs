@@ -1,0 +1,54 @@
+//! What an executor tells beside its answers: notices, and the files that it reads.
+
+use std::fs;
+
+use protocol::limits::{FILES_MAX, NOTICES_MAX};
+use protocol::notice::{FileState, Notice};
+
+/// What was told in all attempts of a job.
+#[derive(Debug, Default)]
+pub struct Heard {
+    notices: Vec<Notice>,
+    /// Of the last plan.
+    files: Vec<FileState>,
+}
+
+impl Heard {
+    /// Takes a notice; false where it was told before, as another attempt tells it again.
+    pub fn notice(&mut self, notice: &Notice) -> bool {
+        let new = self.notices.len() < NOTICES_MAX && !self.notices.contains(notice);
+        if new {
+            self.notices.push(notice.clone());
+        }
+        new
+    }
+
+    /// Takes the files that a plan reads, as they were when the executor opened them.
+    pub fn files(&mut self, mut files: Vec<FileState>) {
+        files.truncate(FILES_MAX);
+        self.files = files;
+    }
+
+    /// Paths of the files that were changed since, or are others now: by what the system says of
+    /// them, and by what the executor saw.
+    pub fn changed(&self) -> Vec<String> {
+        let is_same = |state: &FileState| {
+            let now = fs::metadata(&state.path).map(|now| FileState::of(state.path.clone(), &now));
+            now.is_ok_and(|now| now == *state)
+        };
+        let changed = self.files.iter().filter(|state| !is_same(state));
+        let mut paths: Vec<String> = changed.map(|state| state.path.clone()).collect();
+        paths.extend(self.notices.iter().filter_map(|notice| match notice {
+            Notice::FileChanged { path } => Some(path.clone()),
+            Notice::PromptCut { .. } => None,
+        }));
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
+    /// The notices, in order.
+    pub fn into_notices(self) -> Vec<Notice> {
+        self.notices
+    }
+}
