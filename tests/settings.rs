@@ -1,4 +1,5 @@
-//! The settings in pictures: what is recorded, how a picture is made again from them, and how a run is asked for.
+//! The settings in pictures: what is recorded, how a picture is made again from them, and how a run
+//! is asked for.
 
 #[path = "support/lora.rs"]
 mod lora;

@@ -1,9 +1,10 @@
 //! Hashes of the files that a picture depends on.
 //!
-//! Small ones (pictures, latents, LoRA) are hashed whole. A model has tens of gigabytes: reading them all would take
-//! longer than the picture. Its fingerprint is over the files' sizes, what is at their beginning (the header, which says
-//! names, shapes and types of all tensors), and pages spread over the rest. It tells another checkpoint, quantisation or
-//! fine-tuning; a change of a few single bytes it may miss.
+//! Small ones (pictures, latents, LoRA) are hashed whole. A model has tens of gigabytes: reading
+//! them all would take longer than the picture. Its fingerprint is over the files' sizes, what is
+//! at their beginning (the header, which says names, shapes and types of all tensors), and pages
+//! spread over the rest. It tells another checkpoint, quantisation or fine-tuning; a change of a
+//! few single bytes it may miss.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -108,8 +109,8 @@ fn add_rest(hasher: &mut Sha256, file: &mut impl Read) -> io::Result<()> {
     io::copy(file, &mut Hashing(hasher)).map(drop)
 }
 
-/// The configurations in a directory and in those directly within it, in the order of their names; none of what is
-/// a file.
+/// The configurations in a directory and in those directly within it, in the order of their names;
+/// none of what is a file.
 fn configurations(directory: &Path) -> io::Result<Vec<PathBuf>> {
     if !directory.is_dir() {
         return Ok(Vec::new());

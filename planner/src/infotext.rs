@@ -1,12 +1,12 @@
 //! How a picture was made, as a value and as the text that stands in the picture's file.
 //!
-//! The text has the form that AUTOMATIC1111's web UI writes and many programs read ("infotext"): the prompt, a line
-//! with the negative prompt, one line of `Key: value` pairs. What holds `,`, `:`, a quote or a line break is quoted
-//! as JSON.
+//! The text has the form that AUTOMATIC1111's web UI writes and many programs read ("infotext"):
+//! the prompt, a line with the negative prompt, one line of `Key: value` pairs. What holds `,`,
+//! `:`, a quote or a line break is quoted as JSON.
 //!
-//! Invariant: reading what was written gives the same value, whatever the prompt is. Where the plain form would
-//! lose something of a prompt (blanks at a line's end, a line that reads `Negative prompt:`), it also stands
-//! quoted in the last line.
+//! Invariant: reading what was written gives the same value, whatever the prompt is. Where the
+//! plain form would lose something of a prompt (blanks at a line's end, a line that reads `Negative
+//! prompt:`), it also stands quoted in the last line.
 
 mod pairs;
 mod read;
@@ -54,7 +54,8 @@ pub struct Settings {
     pub init_latents: Option<FileRecord>,
     /// LoRA files in the order in which they were applied.
     pub loras: Vec<LoraRecord>,
-    /// Components that a LoRA was added to while they ran; in the others it was added to the weights.
+    /// Components that a LoRA was added to while they ran; in the others it was added to the
+    /// weights.
     pub lora_at_run_time: Vec<String>,
     /// The model's name, for people.
     pub model: Option<String>,

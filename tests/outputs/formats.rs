@@ -97,7 +97,9 @@ fn every_format_carries_the_settings() {
         assert_eq!(settings(&fs::read(home.path(name)).unwrap()).unwrap(), None, "{name}");
     }
     assert!(texts[0].starts_with("größe 円 🎨\n") && texts[0].contains("Seed: 5"), "{}", texts[0]);
-    assert!(texts.iter().all(|text| *text == texts[0]));
+    // Only what loses something has a quality.
+    let texts: Vec<String> = texts.iter().map(|text| text.replace("Quality: 90, ", "")).collect();
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:#?}");
 }
 
 #[test]

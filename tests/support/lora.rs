@@ -5,7 +5,8 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorView};
 
-/// Numbers that look random, from -1 to 1 (a linear congruential generator, Knuth's MMIX constants).
+/// Numbers that look random, from -1 to 1 (a linear congruential generator, Knuth's MMIX
+/// constants).
 fn noise(seed: u64, count: usize, scale: f32) -> Vec<f32> {
     let mut state = seed;
     let next = || {
@@ -16,7 +17,8 @@ fn noise(seed: u64, count: usize, scale: f32) -> Vec<f32> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
-/// A file of factors of rank 4 for some layers of the DiT and of T5, and a tensor that matches nothing.
+/// A file of factors of rank 4 for some layers of the DiT and of T5, and a tensor that matches
+/// nothing.
 pub fn write_lora(path: &Path, seed: u64) {
     let layers = [
         ("transformer.transformer_blocks.0.attn.to_q", 256, 256),

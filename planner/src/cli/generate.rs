@@ -72,11 +72,11 @@ pub struct Generate {
     negative_prompt: Option<String>,
     #[command(flatten)]
     shape: ShapeArguments,
-    /// Seed of the first picture's noise: a number, or random (-1 means the same), a number below 4294967296 that is
-    /// another one in each run [default: random]
+    /// Seed of the first picture's noise: a number, or random (-1 means the same), which draws another
+    /// one below 4294967296 in each run [default: random]
     #[arg(short, long, allow_negative_numbers = true, value_parser = number::seed())]
     seed: Option<Seed>,
-    /// Take what is not given here from the settings in a picture (PNG, JPEG, WebP): it is made again
+    /// Make this picture (PNG, JPEG, WebP) again: take from its settings what is not given here
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
     /// The negative prompt of those settings: unlike the flag's, it may have no effect.

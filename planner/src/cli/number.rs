@@ -76,7 +76,8 @@ pub fn seed() -> ValueParser {
     parse.into()
 }
 
-/// Tells what is wrong with the command line, and ends the program. Help and version are no errors, and told too.
+/// Tells what is wrong with the command line, and ends the program. Help and version are no errors,
+/// and told too.
 pub fn refuse(error: &clap::Error) -> ! {
     let Some(message) = message(error) else { error.exit() };
     eprintln!("berth: {message}");

@@ -154,7 +154,8 @@ impl PictureFormats {
         Ok(())
     }
 
-    /// The files of the pictures. `settings` is given each picture, and its quality where its format has one.
+    /// The files of the pictures. `settings` is given each picture, and its quality where its
+    /// format has one.
     pub fn encode(
         &self,
         images: &[Image],

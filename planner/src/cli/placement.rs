@@ -69,7 +69,8 @@ struct FormerArguments {
 }
 
 impl PlacementArguments {
-    /// The wishes that they make over the recorded ones, the former flags written as the present ones.
+    /// The wishes that they make over the recorded ones, the former flags written as the present
+    /// ones.
     pub fn wishes(&self) -> Result<Wishes> {
         let FormerArguments { clip_on_cpu, vae_on_cpu, control_net_cpu, params_on_cpu, vae_tiling } =
             self.former;

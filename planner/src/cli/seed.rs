@@ -12,8 +12,8 @@ pub enum Seed {
 }
 
 impl Seed {
-    /// The seed itself. One that is drawn has 32 bits: the noise depends on no more of them, and every program that
-    /// reads it from a picture or a document can hold it.
+    /// The seed itself. One that is drawn has 32 bits: the noise depends on no more of them, and
+    /// every program that reads it from a picture or a document can hold it.
     ///
     /// # Errors
     /// The operating system gives no random numbers.

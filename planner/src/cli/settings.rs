@@ -11,10 +11,12 @@ use crate::infotext::{self, Reading};
 use crate::media::{self, PictureFormat};
 use crate::picture::FILE_BYTES_MAX;
 
-/// Bytes of a file's beginning that say whether it is a picture: WebP names itself in the third four.
+/// Bytes of a file's beginning that say whether it is a picture: WebP names itself in the third
+/// four.
 const HEAD_BYTES: u64 = 16;
 
-/// Whether a file begins as a picture of a format that carries settings. One that cannot be read does not.
+/// Whether a file begins as a picture of a format that carries settings. One that cannot be read
+/// does not.
 pub fn is_picture(path: &Path) -> bool {
     let mut head = Vec::new();
     // Opening a pipe could wait for ever.

@@ -36,7 +36,8 @@ pub struct Setting {
     /// What is wanted.
     pub policy: Policy,
     loras: Vec<Lora>,
-    /// Components that LoRA are added to while they run, wherever they are placed; the placement may add more.
+    /// Components that LoRA are added to while they run, wherever they are placed; the placement
+    /// may add more.
     lora_at_run_time: Vec<String>,
     calibration: Calibration,
 }
@@ -197,8 +198,8 @@ impl Setting {
         &self.loras
     }
 
-    /// From now on LoRA are added to these components while they run. Names that the model does not have do not
-    /// count, and none does without a LoRA.
+    /// From now on LoRA are added to these components while they run. Names that the model does not
+    /// have do not count, and none does without a LoRA.
     pub fn add_lora_at_run_time(&mut self, names: &[String], description: &ModelDescription) {
         let has = |name: &&String| {
             !self.loras.is_empty() && description.components.iter().any(|c| c.name == **name)

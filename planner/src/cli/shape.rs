@@ -45,7 +45,8 @@ pub struct ShapeArguments {
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
         value_parser = number::scale())]
     pub true_cfg_scale: Option<f32>,
-    /// The guidance that the model has: --guidance-scale where that is embedded (FLUX.1-dev), else --true-cfg-scale
+    /// The guidance that the model has: --guidance-scale where that is embedded (FLUX.1-dev), else
+    /// --true-cfg-scale
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
         value_parser = number::scale(), conflicts_with_all = ["guidance_scale", "true_cfg_scale"])]
     pub cfg_scale: Option<f32>,

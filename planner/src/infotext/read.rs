@@ -5,8 +5,8 @@ use protocol::limits::LORAS_MAX;
 use super::pairs::{PAIRS_MIN, split};
 use super::{FileRecord, LoraRecord, NEGATIVE_LINE, Settings, key};
 
-/// Longest text that is read, in bytes. Three prompts of the largest size, each quoted beside its plain form, take
-/// a third of it.
+/// Longest text that is read, in bytes. Three prompts of the largest size, each quoted beside its
+/// plain form, take a third of it.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// Why a text holds no settings.
@@ -57,8 +57,8 @@ pub fn read(text: &str) -> Result<Reading, InfotextError> {
     Ok(reading)
 }
 
-/// The prompt and the negative prompt of the lines before the last one, as AUTOMATIC1111 reads them: without blanks
-/// at the ends of lines.
+/// The prompt and the negative prompt of the lines before the last one, as AUTOMATIC1111 reads
+/// them: without blanks at the ends of lines.
 pub fn plain_prompts(text: &str) -> (String, Option<String>) {
     let mut prompt: Vec<&str> = Vec::new();
     let mut negative: Option<Vec<&str>> = None;

@@ -1,4 +1,5 @@
-//! Settings and their text stand for one another, and texts of other programs are read as far as they go.
+//! Settings and their text stand for one another, and texts of other programs are read as far as
+//! they go.
 
 use proptest::option;
 use proptest::prelude::*;

@@ -78,7 +78,8 @@ fn write_loras(line: &mut Line, settings: &Settings) {
     line.names(key::LORA_AT_RUN_TIME, &settings.lora_at_run_time);
 }
 
-/// A prompt as it may stand in lines of its own. Other programs take control characters for ends of the text.
+/// A prompt as it may stand in lines of its own. Other programs take control characters for ends of
+/// the text.
 fn plain(prompt: &str) -> String {
     prompt.replace(|c: char| c.is_control() && c != '\n', " ")
 }

@@ -111,8 +111,9 @@ impl Recorded {
         Ok(())
     }
 
-    /// The seed, and the batch that the picture was made in: a picture of a batch may differ from one made alone in its
-    /// last bits. With another seed or batch its place in that has no meaning.
+    /// The seed, and the batch that the picture was made in: a picture of a batch may differ from
+    /// one made alone in its last bits. With another seed or batch its place in that has no
+    /// meaning.
     fn fill_batch(&self, command: &mut Generate) -> Option<u32> {
         let Settings { seed: Some(seed), batch_size, batch_position, .. } = self.settings else {
             return None;
@@ -176,7 +177,8 @@ impl Recorded {
         Ok(())
     }
 
-    /// A file by the path that was typed, or beside the picture: the first with the recorded content.
+    /// A file by the path that was typed, or beside the picture: the first with the recorded
+    /// content.
     fn find(&self, what: &str, flag: &str, file: &FileRecord) -> Result<PathBuf> {
         let picture = self.picture.display();
         let mut changed = None;
