@@ -15,6 +15,7 @@ pub mod transformer;
 pub mod vae;
 
 pub mod describe;
+mod others;
 pub mod shapes;
 
 use std::error::Error;
@@ -30,6 +31,7 @@ use crate::tokenizer::TokenizerError;
 use crate::weights::lora::{LoraError, LoraMode, LoraSource, Loras};
 use crate::weights::{WeightFiles, WeightsError};
 
+use others::OtherFamily;
 use source::Opened;
 
 pub use flux::Flux;
@@ -80,6 +82,17 @@ pub enum ModelError {
         path: PathBuf,
         /// What is wrong, with the place.
         message: String,
+    },
+    /// Files of a family that is known, and not run.
+    #[error(
+        "{}: this is {family}; Berth runs FLUX.1 models so far; hint: name one, as FLUX.1-schnell or FLUX.1-dev",
+        path.display()
+    )]
+    OtherFamily {
+        /// The directory, or the file that holds the denoiser.
+        path: PathBuf,
+        /// What people call the family.
+        family: String,
     },
     /// A pipeline class that no family here has.
     #[error(
@@ -226,6 +239,9 @@ enum Family {
 
 /// The family of a directory is that of its class, the family of files that of the first that holds anything known.
 fn family(opened: &Opened) -> Result<Family, ModelError> {
+    if let Some((path, other)) = other_family(opened) {
+        return Err(ModelError::OtherFamily { path, family: other.to_string() });
+    }
     if let Some(directory) = &opened.directory {
         return match directory.index.class.as_str() {
             flux::CLASS => Ok(Family::Flux),
@@ -247,6 +263,17 @@ fn family(opened: &Opened) -> Result<Family, ModelError> {
     let looked_for = flux::HELD.iter().map(|part| format!("{} ({})", part.looked_for, part.called));
     let looked_for = looked_for.collect::<Vec<_>>().join(", ");
     Err(ModelError::UnknownFiles { files, looked_for })
+}
+
+/// The family that is not run, if a source is of one: that of the file that is to give the DiT, or else the
+/// directory's.
+fn other_family(opened: &Opened) -> Option<(PathBuf, &'static OtherFamily)> {
+    if let Some(files) = opened.file_of(flux::DIT_FLAG) {
+        let other = if flux::is_dit(files) { None } else { OtherFamily::of_file(files) };
+        return other.map(|other| (files.origin().to_owned(), other));
+    }
+    let directory = opened.directory.as_ref()?;
+    Some((directory.path.clone(), OtherFamily::of_index(&directory.index)?))
 }
 
 impl Model {
@@ -273,9 +300,8 @@ impl Model {
         let opened = Opened::open(source)?;
         match family(&opened) {
             Ok(Family::Flux) => Ok(flux::describe(&opened)),
-            Err(ModelError::UnknownFiles { files, looked_for }) => {
-                let problem = ModelError::UnknownFiles { files, looked_for };
-                Ok(describe::unknown(&opened, problem.to_string()))
+            Err(problem @ (ModelError::UnknownFiles { .. } | ModelError::OtherFamily { .. })) => {
+                Ok(describe::unknown(&opened, &problem))
             }
             Err(error) => Err(error),
         }

@@ -49,12 +49,14 @@ impl ModelIndex {
         Ok(ModelIndex { class, parts, path })
     }
 
-    /// The class of a part, as `["transformers", "CLIPTextModel"]` says it; an error unless it is one of
-    /// the expected ones.
+    /// The class of a part, as `["transformers", "CLIPTextModel"]` says it.
+    pub fn class_of(&self, part: &str) -> Option<&str> {
+        self.parts.get(part)?.get(1)?.as_str()
+    }
+
+    /// The class of a part; an error unless it is one of the expected ones.
     pub fn part(&self, name: &str, expected: &[&str]) -> Result<String, ModelError> {
-        let class =
-            self.parts.get(name).and_then(|part| part.get(1)).and_then(|class| class.as_str());
-        match class {
+        match self.class_of(name) {
             Some(class) if expected.contains(&class) => Ok(class.to_owned()),
             other => Err(ModelError::Config {
                 path: self.path.clone(),

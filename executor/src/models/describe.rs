@@ -7,6 +7,7 @@ use std::sync::Arc;
 use protocol::profile::{FileDescription, JobDefaults, TypeBytes};
 use protocol::{Bytes, ModelDescription};
 
+use super::ModelError;
 use super::source::Opened;
 use crate::weights::WeightFiles;
 
@@ -67,11 +68,15 @@ fn types(files: &WeightFiles) -> Vec<TypeBytes> {
     types
 }
 
-/// The description of files that are of no known family.
-pub fn unknown(opened: &Opened, problem: String) -> ModelDescription {
+/// The description of files that are of no family that is run.
+pub fn unknown(opened: &Opened, problem: &ModelError) -> ModelDescription {
+    let family = match problem {
+        ModelError::OtherFamily { family, .. } => family,
+        _ => UNKNOWN,
+    };
     ModelDescription {
         model: opened.source.clone(),
-        family: UNKNOWN.to_owned(),
+        family: family.to_owned(),
         files: files(opened, &[]),
         components: Vec::new(),
         defaults: JobDefaults {
@@ -85,7 +90,7 @@ pub fn unknown(opened: &Opened, problem: String) -> ModelDescription {
         side_multiple_pixels: 0,
         sequence_tokens_max: 0,
         guidance_embeds: false,
-        problems: vec![problem],
+        problems: vec![problem.to_string()],
     }
 }
 

@@ -28,7 +28,7 @@ use crate::weights::WeightFiles;
 
 use parts::Parts;
 
-pub use names::is_other_dit;
+pub use names::{is_dit, is_other_dit};
 pub use parts::HELD;
 
 pub use describe::describe;

@@ -86,6 +86,11 @@ pub fn convention(files: &WeightFiles) -> Option<(Convention, &'static str)> {
     bfl.or_else(|| of(DIFFUSERS_MARK).map(|prefix| (Convention::Diffusers, prefix)))
 }
 
+/// Whether a file holds this family's DiT.
+pub fn is_dit(files: &WeightFiles) -> bool {
+    convention(files).is_some()
+}
+
 /// Whether a file holds a DiT behind a prefix that says so, and it is none of this family.
 pub fn is_other_dit(files: &WeightFiles) -> bool {
     let mut prefixes = PREFIXES.iter().filter(|prefix| prefix.contains("diffusion_model"));
