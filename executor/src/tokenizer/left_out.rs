@@ -3,8 +3,8 @@
 use super::{Tokenizer, TokenizerError, guarded};
 
 impl Tokenizer {
-    /// The end of `text` that [`Tokenizer::encode`] drops for a sequence of `max_length` ids; `None`
-    /// where it drops nothing but blanks.
+    /// The end of `text` that [`Tokenizer::encode`] drops where it cuts it for a sequence of
+    /// `max_length` ids; `None` where it drops nothing but blanks.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -13,13 +13,11 @@ impl Tokenizer {
         text: &str,
         max_length: usize,
     ) -> Result<Option<String>, TokenizerError> {
-        if !self.encode(text, max_length)?.truncated {
-            return Ok(None);
-        }
         let encoding = guarded(|| self.inner.encode_char_offsets(text, false))
             .map_err(|message| TokenizerError::Encode { message })?;
-        let first = encoding.get_offsets().get(max_length - self.special_count);
-        let end: String = text.chars().skip(first.map_or(0, |offsets| offsets.0)).collect();
+        let room = max_length.saturating_sub(self.special_count);
+        let Some(&(start, _)) = encoding.get_offsets().get(room) else { return Ok(None) };
+        let end: String = text.chars().skip(start).collect();
         let end = end.trim();
         Ok((!end.is_empty()).then(|| end.to_owned()))
     }

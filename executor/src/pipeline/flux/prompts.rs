@@ -6,7 +6,6 @@ use protocol::notice::{Notice, PromptRole};
 
 use super::Run;
 use crate::failure::{bad_model, bad_request, internal};
-use crate::tokenizer::Tokenizer;
 
 /// What people call the text encoders, in the order of their tokenizers.
 const ENCODERS: [&str; 2] = ["CLIP", "T5"];
@@ -27,12 +26,17 @@ impl Run<'_> {
             let mut ids = [Vec::new(), Vec::new()];
             for (encoder, (role, text)) in texts.iter().enumerate() {
                 let tokenizer = &self.model().tokenizers()[encoder];
-                let left_out = tokenizer.left_out(text, tokens[encoder]).map_err(bad_request)?;
-                ids[encoder] = encode(tokenizer, text, tokens[encoder], vocabularies[encoder])?;
+                let most = tokens[encoder];
+                let encoding = tokenizer.encode(text, most).map_err(bad_request)?;
+                let left_out = match encoding.truncated {
+                    true => tokenizer.left_out(text, most).map_err(bad_request)?,
+                    false => None,
+                };
+                ids[encoder] = within(&encoding.ids, vocabularies[encoder])?;
                 if let Some(left_out) = left_out {
                     self.observer.notice(Notice::PromptCut {
                         encoder: ENCODERS[encoder].to_owned(),
-                        tokens: tokens[encoder] as u32,
+                        tokens: most as u32,
                         prompt: *role,
                         left_out,
                     });
@@ -44,22 +48,13 @@ impl Run<'_> {
     }
 }
 
-/// Token ids of a text, all within the encoder's table.
-fn encode(
-    tokenizer: &Tokenizer,
-    text: &str,
-    tokens: usize,
-    vocabulary: usize,
-) -> Result<Vec<i32>, Failure> {
-    let encoding = tokenizer.encode(text, tokens).map_err(bad_request)?;
-    match encoding.ids.iter().find(|&&id| id as usize >= vocabulary) {
-        Some(id) => Err(bad_model(format!(
+/// Token ids, all within the encoder's table.
+fn within(ids: &[u32], vocabulary: usize) -> Result<Vec<i32>, Failure> {
+    if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
+        return Err(bad_model(format!(
             "the tokenizer gives id {id}, the text encoder knows {vocabulary}; hint: the tokenizer is of another model"
-        ))),
-        None => encoding
-            .ids
-            .iter()
-            .map(|&id| i32::try_from(id).map_err(|_| internal("a vocabulary beyond 31 bits")))
-            .collect(),
+        )));
     }
+    let narrow = |&id: &u32| i32::try_from(id).map_err(|_| internal("a vocabulary beyond 31 bits"));
+    ids.iter().map(narrow).collect()
 }

@@ -135,7 +135,7 @@ fn a_pipe_without_a_writer_is_refused_and_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pipe");
     let kind = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, Mode::from(0o600), 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, rustix::fs::Mode::from(0o600), 0).unwrap();
     let found = MappedFile::open(&path);
     assert!(matches!(found, Err(WeightsError::NotRegularFile { .. })));
 }
