@@ -1,15 +1,15 @@
 //! The settings in a picture's file: read for `--settings`, shown by `berth inspect`.
 
 use std::fmt::Display;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 
 use crate::infotext::{self, Reading};
 use crate::media::{self, PictureFormat};
 use crate::picture::FILE_BYTES_MAX;
+use crate::read::{self, ReadError};
 
 /// Bytes of a file's beginning that say whether it is a picture: WebP names itself in the third
 /// four.
@@ -19,9 +19,7 @@ const HEAD_BYTES: u64 = 16;
 /// does not.
 pub fn is_picture(path: &Path) -> bool {
     let mut head = Vec::new();
-    // Opening a pipe could wait for ever.
-    path.is_file()
-        && File::open(path).is_ok_and(|file| file.take(HEAD_BYTES).read_to_end(&mut head).is_ok())
+    read::open(path).is_ok_and(|(file, _)| file.take(HEAD_BYTES).read_to_end(&mut head).is_ok())
         && PictureFormat::of_bytes(&head).is_some()
 }
 
@@ -48,27 +46,19 @@ pub fn of_picture(path: &Path) -> Result<Reading> {
 
 /// A picture's file, whole, within the limit of pictures.
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let cannot = || format!("cannot read the picture {}", path.display());
-    let metadata = match std::fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            bail!(
-                "there is no picture at {}; hint: name a file in PNG, JPEG or WebP",
-                path.display()
+    let shown = path.display();
+    read::bytes(path, FILE_BYTES_MAX).map_err(|error| match error {
+        ReadError::TooLarge { .. } => {
+            anyhow!(
+                "{shown} is larger than {FILE_BYTES_MAX}; hint: name a picture as Berth wrote it"
             )
         }
-        metadata => metadata.with_context(cannot)?,
-    };
-    if !metadata.is_file() {
-        bail!("{} is no regular file; hint: name a file in PNG, JPEG or WebP", path.display());
-    }
-    let file = File::open(path).with_context(cannot)?;
-    let mut bytes = Vec::new();
-    let taken = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(cannot)?;
-    if taken as u64 > FILE_BYTES_MAX {
-        bail!(
-            "{} is larger than {FILE_BYTES_MAX} bytes; hint: name a picture as Berth wrote it",
-            path.display()
-        );
-    }
-    Ok(bytes)
+        error if error.is_missing() => {
+            anyhow!("there is no picture at {shown}; hint: name a file in PNG, JPEG or WebP")
+        }
+        ReadError::NotRegular => {
+            anyhow!("{shown} is not a regular file; hint: name a file in PNG, JPEG or WebP")
+        }
+        error => anyhow!(error).context(format!("cannot read the picture {shown}")),
+    })
 }
