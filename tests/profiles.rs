@@ -79,7 +79,8 @@ fn a_first_profile_gives_the_machine_that_was_found() {
     let printed = machine.run(&["devices", "--profile"]);
     assert_eq!(printed.code, Some(0), "{}", printed.stderr);
     let user = machine.home.beside("config/berth/host.toml");
-    write(&user, "");
+    // A profile that is there is read, and so is not written over.
+    std::fs::create_dir_all(user.parent().unwrap()).unwrap();
     let user = user.to_string_lossy().into_owned();
     let written = machine.run(&["devices", "--profile", "--output", &user]);
     assert_eq!((written.code, written.stdout.as_str()), (Some(0), ""), "{}", written.stderr);

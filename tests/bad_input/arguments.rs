@@ -160,9 +160,11 @@ fn a_prompt_that_cannot_be_used_is_refused() {
 fn an_output_that_cannot_be_written_is_refused_before_the_work() {
     let said: &[&str] =
         &["cannot write", "hint: --output names a file in a directory that can be written"];
+    let is_directory: &[&str] =
+        &["cannot write model: it is a directory; hint: --output names a file, a FIFO, or -"];
     assert_refused([
         Case::of("a missing directory", &format!("{GENERATE} --output missing/a.png"), said),
-        Case::of("a directory", &format!("{GENERATE} --output model"), said),
+        Case::of("a directory", &format!("{GENERATE} --output model"), is_directory),
         // Nobody can make a file there, whoever runs this.
         Case::of("a closed directory", &format!("{GENERATE} --output /proc/self/a.png"), said),
         Case::of(
@@ -180,7 +182,7 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
             "plan model --dry-run --output missing/a.toml",
             said,
         ),
-        Case::of("a plan to a directory", "plan model --dry-run --output model", said),
+        Case::of("a plan to a directory", "plan model --dry-run --output model", is_directory),
     ]);
 }
 
