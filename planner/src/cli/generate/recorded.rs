@@ -79,7 +79,8 @@ impl Recorded {
         Ok(kept)
     }
 
-    /// Guidance goes together: one flag of it replaces what was recorded.
+    /// What of guidance no flag says. A negative prompt that was recorded has no effect without
+    /// guidance of a second run, and is no error then.
     fn fill_guidance(&self, command: &mut Generate) {
         let (settings, shape) = (&self.settings, &mut command.shape);
         if shape.cfg_scale.is_none() && !settings.are_ours() && settings.guidance_scale.is_none() {
@@ -102,8 +103,11 @@ impl Recorded {
                 file.as_ref().map(|file| self.find(what, flag, file)).transpose()
             };
             let image = find("picture to start from", "--init-image", &settings.init_image)?;
+            // As on the command line, there is one or the other.
+            if image.is_none() {
+                command.init_latents = find("latents", "--init-latents", &settings.init_latents)?;
+            }
             command.shape.init_image = image;
-            command.init_latents = find("latents", "--init-latents", &settings.init_latents)?;
         }
         if command.shape.init_image.is_some() {
             command.shape.strength = command.shape.strength.or(settings.strength);
