@@ -8,6 +8,10 @@ mod support;
 mod by_hand;
 #[path = "failure/devices.rs"]
 mod devices;
+#[path = "failure/kills.rs"]
+mod kills;
+#[path = "failure/limits.rs"]
+mod limits;
 #[path = "failure/memory.rs"]
 mod memory;
 #[path = "failure/shrunk.rs"]

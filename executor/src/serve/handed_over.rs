@@ -5,12 +5,18 @@ use protocol::{Bytes, DeviceId};
 
 use crate::backend::{OutOfMemory, limits};
 
-/// A copy that the planner can read. Making it panics where the system refuses the memory, so it is asked before.
+/// How often ipc-channel maps a copy: when it is made, and when it is sent.
+const MAPPINGS: u64 = 2;
+
+/// What the message and the ends of pages may take beside that.
+const SLACK_BYTES: Bytes = Bytes::kib(256);
+
+/// A copy that the planner can read. ipc-channel panics where the system refuses the memory, so limits are asked before.
 ///
 /// # Errors
 /// The process's limits leave too little for it.
 pub fn shared(name: &str, bytes: &[u8]) -> Result<IpcSharedMemory, OutOfMemory> {
-    let requested_bytes = Bytes(bytes.len() as u64);
+    let requested_bytes = Bytes(MAPPINGS * bytes.len() as u64) + SLACK_BYTES;
     match limits::left() {
         Some(left) if left < requested_bytes => Err(OutOfMemory {
             device: DeviceId::host(),
