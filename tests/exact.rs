@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use executor::backend::CancelFlag;
+use executor::backend::{CancelFlag, Turn};
 use executor::models::Model;
 use executor::pipeline::{Observer, Picture, generate};
 use executor::runtime::Runtime;
+use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Progress, Rng};
 use protocol::{Failure, Job, Phase, Plan};
 use serde_json::Value;
@@ -391,15 +392,24 @@ const BESIDE_BYTES_MAX: usize = 4 << 20;
 /// What may be left after unloading: threads that are about to end, tables that are made once.
 const LEFT_BYTES_MAX: usize = 1 << 20;
 
-/// Has the allocator watch whole steps, from the first one's end on.
-struct Steps(u32);
+/// Has the allocator watch whole steps, from the first one's end on, and counts them and the previews.
+#[derive(Default)]
+struct Steps {
+    watched: u32,
+    previews: u32,
+}
 
 impl Observer for Steps {
     fn progress(&mut self, progress: Progress) {
         let Progress { phase, step, of } = progress;
         let in_step = phase == Phase::Denoise && (1..of).contains(&step);
-        self.0 += u32::from(in_step);
+        self.watched += u32::from(in_step);
         heap::watch(in_step);
+    }
+
+    fn previews(&mut self, _: Turn) {}
+    fn preview(&mut self, _: [u32; 2], _: IpcSharedMemory) {
+        self.previews += 1;
     }
 
     fn picture(&mut self, _: Picture<'_>) -> Result<(), Failure> {
@@ -434,7 +444,7 @@ fn the_heap_holds_what_is_planned_and_steps_allocate_nothing() {
     }
     let bench = Bench { steps: "4", ..Bench::guided() };
     for host in ["virtual-1x64m", "./unequal.toml", "./host.toml"] {
-        let more = ["--host", host, "--output", "plan.toml", "--dry-run"];
+        let more = ["--host", host, "--output", "plan.toml", "--dry-run", "--preview", "2"];
         bench.json("plan", [160, 160], 3, &more[..]);
         assert_heap_as_planned(&bench.home.path("plan.toml"));
     }
@@ -473,12 +483,13 @@ fn assert_heap_as_planned(path: &Path) {
     let cancel = CancelFlag::default();
     let model = Model::open_source(&plan.model).expect("the model opens");
     let mut runtime = Runtime::load(plan, Arc::new(model), &cancel).expect("the plan loads");
-    let mut observer = Steps(0);
+    let mut observer = Steps::default();
     generate(&mut runtime, &job, &cancel, &mut observer).expect("the job runs");
     let grown = heap::peak_bytes() - before;
     drop(runtime);
 
-    assert_eq!(observer.0, steps - 1, "steps were watched");
+    // The planner takes no preview here, so that there is one, within a step that is watched.
+    assert_eq!((observer.watched, observer.previews), (steps - 1, 1), "steps were watched");
     let in_step = heap::largest_watched_bytes();
     assert!(in_step <= IN_STEP_BYTES_MAX, "{in_step} B allocated at once in a denoising step");
     let (least, most) = (planned - shared, planned + BESIDE_BYTES_MAX);

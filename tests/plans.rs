@@ -8,11 +8,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use executor::backend::CancelFlag;
+use executor::backend::{CancelFlag, Turn};
 use executor::models::Model;
 use executor::pipeline::{Observer, Picture, generate};
 use executor::race::{Edge, Race, Trace};
 use executor::runtime::{Runtime, Scheduled, parts, schedules};
+use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Progress, Rng};
 use protocol::plan::{
     ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PhaseBytes, PredictedMs,
@@ -291,6 +292,10 @@ struct Collector(Vec<u8>);
 
 impl Observer for Collector {
     fn progress(&mut self, _progress: Progress) {}
+
+    fn previews(&mut self, _: Turn) {}
+
+    fn preview(&mut self, _: [u32; 2], _: IpcSharedMemory) {}
 
     fn picture(&mut self, picture: Picture<'_>) -> std::result::Result<(), Failure> {
         self.0.extend_from_slice(picture.pixels);

@@ -18,6 +18,7 @@ pub mod pace;
 pub mod region;
 pub mod ring;
 pub mod run;
+pub mod shared;
 pub mod ticket;
 pub mod virtual_device;
 
@@ -39,6 +40,7 @@ pub use memory::{Memory, OutOfMemory};
 pub use moves::{RegionCopy, WeightLoad, WeightMove};
 pub use region::Region;
 pub use ring::{Ring, RingItem, RingPlan};
+pub use shared::{SharedBytes, Turn};
 pub use ticket::{Stopped, Ticket};
 pub use virtual_device::VirtualDevice;
 pub use workspace::workspace_bytes;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::Bytes;
 
 use crate::backend::memory::Charge;
-use crate::backend::{Memory, OutOfMemory, limits};
+use crate::backend::{Memory, OutOfMemory, SharedBytes, limits};
 use crate::models::vae::tiles::TileGrid;
 
 /// Sizes of the buffers in which a VAE's tiles are joined, in elements.
@@ -66,6 +66,8 @@ pub struct JobLayout {
     pub picture: [usize; 3],
     /// Whether the job starts from a picture.
     pub init_picture: bool,
+    /// A preview `[height, width, 3]`, in shared memory; zeros without any.
+    pub preview: [usize; 3],
 }
 
 impl JobLayout {
@@ -84,7 +86,7 @@ impl JobLayout {
             + count(&self.moments);
         let pictures = 1 + self.latents[0] + usize::from(self.init_picture);
         let pixels = count(&self.picture) * pictures;
-        Bytes((4 * floats + pixels) as u64)
+        Bytes((4 * floats + pixels + count(&self.preview)) as u64)
     }
 }
 
@@ -112,6 +114,8 @@ pub struct JobBuffers {
     pub moments: Vec<f32>,
     /// One picture in 8 bits.
     pub pixels: Vec<u8>,
+    /// A preview in 8 bits, where there are any.
+    pub preview: Option<SharedBytes>,
     _charge: Charge,
 }
 
@@ -137,6 +141,10 @@ impl JobBuffers {
             above: floats(&[layout.vae_tile.above])?,
             left: floats(&[layout.vae_tile.left])?,
             moments: floats(&layout.moments)?,
+            preview: match layout.preview.iter().product() {
+                0 => None,
+                bytes => Some(SharedBytes::allocate(bytes)),
+            },
             pixels: zeroed(layout.picture.iter().product(), 0).ok_or_else(refused)?,
             _charge: charge,
         })

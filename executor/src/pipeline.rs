@@ -11,6 +11,7 @@ pub mod latents;
 pub mod noise;
 pub mod tiles;
 
+use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::Progress;
 use protocol::notice::Notice;
 use protocol::{Failure, Job, UsageReport};
@@ -18,7 +19,7 @@ use protocol::{Failure, Job, UsageReport};
 pub use dump::Dump;
 pub use image::Picture;
 
-use crate::backend::CancelFlag;
+use crate::backend::{CancelFlag, Turn};
 use crate::models::Model;
 use crate::runtime::Runtime;
 
@@ -28,6 +29,10 @@ pub trait Observer {
     fn progress(&mut self, progress: Progress);
     /// The user should know of something.
     fn notice(&mut self, notice: Notice);
+    /// Previews may come, each once the turn of the one before was taken back.
+    fn previews(&mut self, turn: Turn);
+    /// A preview of this width and height, in 8-bit RGB.
+    fn preview(&mut self, size: [u32; 2], pixels: IpcSharedMemory);
     /// A picture is finished.
     fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure>;
     /// The intermediate tensors, where the job asked for them, as the bytes of a safetensors file.

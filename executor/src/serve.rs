@@ -15,12 +15,13 @@ mod watch;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use ipc_channel::ipc::{self, IpcReceiver, IpcSender};
 use protocol::calibration::CalibrationDevice;
 use protocol::check;
-use protocol::message::{Image, Progress};
+use protocol::message::{Image, Preview, Progress};
 use protocol::notice::Notice;
 use protocol::{
     Command, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape, ModelProfile,
@@ -28,7 +29,7 @@ use protocol::{
 };
 
 use crate::backend::cuda::cublas;
-use crate::backend::{CancelFlag, supported};
+use crate::backend::{CancelFlag, Turn, supported};
 use crate::calibrate::calibrate;
 use crate::failure::{bad_request, internal, refused};
 use crate::measure;
@@ -66,13 +67,16 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
     IpcSender::connect(server.to_owned())?
         .send(Handshake { commands: command_sender, events: event_receiver })?;
     let (queue, queued) = channel();
+    let previews = LentPreview::default();
+    let taken = previews.clone();
     std::thread::Builder::new()
         .name("command-reader".to_owned())
-        .spawn(move || read(&commands, &queue))?;
+        .spawn(move || read(&commands, &queue, &taken))?;
     let cancel = CancelFlag::default();
     Executor {
         events,
         cancel,
+        previews,
         models: Opened::default(),
         runtime: None,
         greeted: false,
@@ -83,12 +87,17 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
 }
 
 /// Passes commands on in order, each with a flag of its own. A cancel is not queued: it concerns the command before
-/// it, which may run, wait, or have ended.
-fn read(commands: &IpcReceiver<Command>, queue: &Sender<(Command, CancelFlag)>) {
+/// it, which may run, wait, or have ended. Neither is what the planner says of a running job's preview.
+fn read(
+    commands: &IpcReceiver<Command>,
+    queue: &Sender<(Command, CancelFlag)>,
+    previews: &LentPreview,
+) {
     let mut last = CancelFlag::default();
     loop {
         match commands.recv() {
             Ok(Command::Cancel) => last.set(),
+            Ok(Command::PreviewTaken) => previews.take_back(),
             Ok(command) => {
                 last = CancelFlag::default();
                 if queue.send((command, last.clone())).is_err() {
@@ -103,6 +112,7 @@ fn read(commands: &IpcReceiver<Command>, queue: &Sender<(Command, CancelFlag)>) 
 struct Executor {
     events: IpcSender<Event>,
     cancel: CancelFlag,
+    previews: LentPreview,
     models: Opened,
     runtime: Option<Runtime>,
     greeted: bool,
@@ -164,7 +174,7 @@ impl Executor {
                 if runtime.plan.generation != generation {
                     return Err(stale(generation, runtime.plan.generation));
                 }
-                let mut teller = Teller { events: &self.events };
+                let mut teller = Teller { events: &self.events, previews: &self.previews };
                 let done = generate(runtime, &job, &self.cancel, &mut teller);
                 for path in runtime.watched.changed() {
                     self.send(Event::Notice(Notice::FileChanged { path }));
@@ -177,7 +187,9 @@ impl Executor {
                 self.runtime = None;
                 Ok(Event::Unloaded)
             }
-            Command::Cancel | Command::Bye => unreachable!("handled by the reader and the loop"),
+            Command::Cancel | Command::PreviewTaken | Command::Bye => {
+                unreachable!("handled by the reader and the loop")
+            }
         }
     }
 
@@ -265,9 +277,24 @@ fn stale(got: u64, current: u64) -> Failure {
     Failure { kind: FailureKind::StaleGeneration, message }
 }
 
+/// The turn of the running job's preview, where the reader finds it.
+#[derive(Clone, Default)]
+struct LentPreview(Arc<Mutex<Turn>>);
+
+impl LentPreview {
+    fn set(&self, turn: Turn) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = turn;
+    }
+
+    fn take_back(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take_back();
+    }
+}
+
 /// Tells the planner of a running job.
 struct Teller<'a> {
     events: &'a IpcSender<Event>,
+    previews: &'a LentPreview,
 }
 
 impl Teller<'_> {
@@ -286,6 +313,14 @@ impl Observer for Teller<'_> {
 
     fn notice(&mut self, notice: Notice) {
         self.tell(Event::Notice(notice));
+    }
+
+    fn previews(&mut self, turn: Turn) {
+        self.previews.set(turn);
+    }
+
+    fn preview(&mut self, [width, height]: [u32; 2], pixels: IpcSharedMemory) {
+        self.tell(Event::Preview(Preview { width, height, pixels }));
     }
 
     fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! The command line: arguments in, exit code out. 0 done, 1 does not fit, 2 error.
 
 mod calibrate;
+mod completions;
 mod devices;
 mod generate;
 mod given;
@@ -11,6 +12,7 @@ mod number;
 mod outputs;
 mod placement;
 mod plan;
+mod preview;
 mod seed;
 mod settings;
 mod setup;
@@ -53,6 +55,10 @@ enum Subcommands {
     Generate(Box<generate::Generate>),
     /// How much faster a job gets with more device memory
     Tune(Box<tune::Tune>),
+    /// What makes a shell complete this command line
+    Completions(completions::Completions),
+    #[command(hide = true, name = "man")]
+    Manual(completions::Manual),
 }
 
 /// How to start the executor, and what to tell of it.
@@ -96,6 +102,8 @@ pub fn main() -> ExitCode {
         Subcommands::Plan(command) => command.run(),
         Subcommands::Generate(command) => command.run(),
         Subcommands::Tune(command) => command.run(),
+        Subcommands::Completions(command) => command.run(),
+        Subcommands::Manual(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,6 +20,7 @@ pub mod output;
 pub mod picture;
 pub mod planning;
 pub mod policy;
+pub mod preview;
 pub mod read;
 pub mod render;
 pub mod reservations;

@@ -49,6 +49,23 @@ impl Outputs {
         self.writes.iter().any(Destination::is_stdout)
     }
 
+    /// Where the first of them goes.
+    pub fn first(&self) -> Option<&Destination> {
+        self.writes.first()
+    }
+
+    /// Whether a place is that of one of them, or of a file that is read.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn hold(&self, place: &Destination) -> Result<bool, OutputError> {
+        let Some(identity) = place.identity()? else { return Ok(false) };
+        let is_written = |other: &Destination| {
+            other.identity().is_ok_and(|other| other.as_ref() == Some(&identity))
+        };
+        Ok(self.reads.holds(&identity).is_some() || self.writes.iter().any(is_written))
+    }
+
     /// Checks all that can be checked before the job, and opens pipes: waits for their readers, up to a limit.
     ///
     /// # Errors

@@ -127,6 +127,11 @@ impl Source {
     }
 }
 
+/// A picture of 3 bytes a pixel at a larger size.
+pub fn enlarge(pixels: &[u8], [width, height]: [usize; 2], to: [usize; 2]) -> Vec<u8> {
+    resize(Rgb { width, height, pixels: pixels.to_vec() }, to[0], to[1]).pixels
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, PictureError> {
     read::bytes(path, FILE_BYTES_MAX).map_err(|error| {
         let path = path.to_owned();

@@ -305,10 +305,15 @@ impl Session {
         command.check_limits()?;
         self.progress = None;
         self.doing = doing(&command);
+        self.tell(command);
+        Ok(())
+    }
+
+    /// Sends a word about the running command, which goes on.
+    pub fn tell(&self, command: Command) {
         if let Err(error) = self.commands.send(command) {
             tracing::debug!(%error, "a command did not reach the executor");
         }
-        Ok(())
     }
 
     /// The next thing that the executor says. An interruption cancels the running command and ends with
@@ -332,6 +337,7 @@ impl Session {
                     Event::Files(_)
                     | Event::Notice(_)
                     | Event::Progress(_)
+                    | Event::Preview(_)
                     | Event::Image(_)
                     | Event::Tensors(_)
                     | Event::Usage(_) => {}

@@ -12,7 +12,7 @@
 //! that died before there was a plan to load, when the model was opened too, counts as an attempt.
 
 use ipc_channel::ipc::IpcSharedMemory;
-use protocol::message::{Image, Progress};
+use protocol::message::{Image, Preview, Progress};
 use protocol::notice::Notice;
 use protocol::{
     Bytes, Command, DeviceId, Event, Failure, FailureKind, Job, Phase, Plan, UsageReport,
@@ -116,6 +116,8 @@ pub trait Listener {
     fn planned(&mut self, solution: &Solution);
     /// The job got further.
     fn progress(&mut self, progress: Progress);
+    /// A preview came; its pixels may change once this returns.
+    fn preview(&mut self, preview: &Preview);
     /// The user should know of something, which is told once.
     fn notice(&mut self, notice: &Notice);
     /// An attempt failed, and another one follows by the same executor.
@@ -316,6 +318,10 @@ fn listen(
                 }
             }
             Event::Files(files) => heard.files(files),
+            Event::Preview(preview) => {
+                listener.preview(&preview);
+                session.tell(Command::PreviewTaken);
+            }
             Event::Image(image) => outcome.images.push(image),
             Event::Tensors(tensors) => outcome.tensors = Some(tensors),
             Event::Usage(usage) => outcome.usage = *usage,

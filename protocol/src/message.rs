@@ -7,7 +7,8 @@
 //!   Hello{version}    ──►            ◄──   Event::Hello, or Failed(WrongVersion)
 //!   Inspect, Measure, Size, Verify ──► ◄── Inspected, Measured, Sized, Verified
 //!   Load{plan}        ──►            ◄──   Files, Progress*, Loaded
-//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Image*, Tensors?, Usage, Done
+//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Preview*, Image*, Tensors?, Usage, Done
+//!   PreviewTaken      ──►  (once for each Preview: until then no other one comes)
 //!   Cancel            ──►  (any time; a running command ends with Failed(Cancelled))
 //!   Unload            ──►            ◄──   Unloaded
 //!   Bye               ──►                  ends
@@ -106,6 +107,8 @@ pub enum Command {
         /// The job.
         job: Box<Job>,
     },
+    /// The last preview has been read: its memory may be written again.
+    PreviewTaken,
     /// End the running command soon.
     Cancel,
     /// Free everything that the plan allocated.
@@ -179,6 +182,8 @@ pub enum Event {
     Notice(Notice),
     /// Where the running command is.
     Progress(Progress),
+    /// What the first picture of the batch will be like.
+    Preview(Preview),
     /// A finished picture.
     Image(Image),
     /// The intermediate tensors as the bytes of a safetensors file.
@@ -216,6 +221,17 @@ pub struct Progress {
     pub step: u32,
     /// Steps in all.
     pub of: u32,
+}
+
+/// What a picture will be like, told from its latents: a pixel for each of their cells.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Preview {
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+    /// Rows from the top, 3 bytes RGB a pixel. The same memory in each preview of a job.
+    pub pixels: IpcSharedMemory,
 }
 
 /// A finished picture.
@@ -323,6 +339,7 @@ impl Command {
             Command::Hello { .. }
             | Command::Verify { .. }
             | Command::Load { .. }
+            | Command::PreviewTaken
             | Command::Cancel
             | Command::Unload
             | Command::Bye => Ok(()),

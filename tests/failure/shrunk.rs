@@ -9,7 +9,7 @@ use planner::policy::{Policy, Wishes};
 use planner::session::{ExecutorProgram, Session, SessionError};
 use planner::solve::Solution;
 use planner::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
-use protocol::message::Progress;
+use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
 use protocol::{Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Plan};
 
@@ -30,6 +30,7 @@ impl Listener for Heard {
     }
     fn progress(&mut self, _: Progress) {}
     fn notice(&mut self, _: &Notice) {}
+    fn preview(&mut self, _: &Preview) {}
     fn retrying(&mut self, _: &SessionError) {
         self.retries += 1;
     }

@@ -1,5 +1,5 @@
-//! `berth.toml`: what a job on this model takes where its user names nothing. Any model directory may have
-//! one beside its model index.
+//! `berth.toml`: what a job on this model takes where its user names nothing, and how its latents look. Any model
+//! directory may have one beside its model index.
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{Limits, read_text};
+use super::flux::RgbMap;
 
 /// The file's name.
 pub const FILE: &str = "berth.toml";
@@ -17,6 +18,7 @@ pub const FILE: &str = "berth.toml";
 struct File {
     #[serde(default)]
     defaults: Defaults,
+    preview: Option<RgbMap>,
 }
 
 #[derive(Deserialize, Default)]
@@ -30,11 +32,12 @@ struct Defaults {
     true_cfg_scale: Option<f32>,
 }
 
-/// The family's defaults, with those of the model directory in their place where it has any.
-pub fn read(dir: &Path, family: JobDefaults) -> Result<JobDefaults, ModelError> {
+/// The family's defaults, with those of the model directory in their place where it has any; and its own map for
+/// previews, if it has one.
+pub fn read(dir: &Path, family: JobDefaults) -> Result<(JobDefaults, Option<RgbMap>), ModelError> {
     let path = dir.join(FILE);
     if !path.exists() {
-        return Ok(family);
+        return Ok((family, None));
     }
     let file: File = toml::from_str(&read_text(&path)?)
         .map_err(|error| ModelError::Config { path: path.clone(), message: error.to_string() })?;
@@ -44,12 +47,16 @@ pub fn read(dir: &Path, family: JobDefaults) -> Result<JobDefaults, ModelError> 
         let sound = scale.is_none_or(|scale| scale.is_finite() && scale >= 0.0);
         Limits::of(&path).holds(sound, || format!("{name} is no number of at least 0"))?;
     }
-    Ok(JobDefaults {
+    if let Some(map) = &file.preview {
+        map.check(&path)?;
+    }
+    let defaults = JobDefaults {
         width: own.width.unwrap_or(family.width),
         height: own.height.unwrap_or(family.height),
         steps: own.steps.unwrap_or(family.steps),
         max_sequence_length: own.max_sequence_length.unwrap_or(family.max_sequence_length),
         guidance_scale: own.guidance_scale.unwrap_or(family.guidance_scale),
         true_cfg_scale: own.true_cfg_scale.unwrap_or(family.true_cfg_scale),
-    })
+    };
+    Ok((defaults, file.preview))
 }

@@ -4,6 +4,7 @@ mod describe;
 mod lora;
 mod names;
 mod parts;
+mod preview;
 mod single;
 
 use std::path::Path;
@@ -32,6 +33,7 @@ pub use names::{is_dit, is_other_dit};
 pub use parts::HELD;
 
 pub use describe::describe;
+pub use preview::RgbMap;
 
 /// The family's name.
 pub const FAMILY: &str = "flux";
@@ -64,6 +66,7 @@ pub struct Flux {
     tokenizers: Arc<[Tokenizer; 2]>,
     sampler: FlowMatchConfig,
     defaults: JobDefaults,
+    rgb_map: RgbMap,
     changed_bytes: Bytes,
 }
 
@@ -81,11 +84,24 @@ impl Flux {
         let tokenizers = Arc::new([first?, second?]);
         let sampler = sampler?;
         let mut defaults = family_defaults(transformer.config.guidance_embeds);
+        let mut rgb_map = RgbMap::published();
         if let Some(directory) = &opened.directory {
-            defaults = defaults::read(&directory.path, defaults)?;
+            let own;
+            (defaults, own) = defaults::read(&directory.path, defaults)?;
+            rgb_map = own.unwrap_or(rgb_map);
         }
         let changed_bytes = Bytes::ZERO;
-        Ok(Flux { clip, t5, transformer, vae, tokenizers, sampler, defaults, changed_bytes })
+        Ok(Flux {
+            clip,
+            t5,
+            transformer,
+            vae,
+            tokenizers,
+            sampler,
+            defaults,
+            rgb_map,
+            changed_bytes,
+        })
     }
 
     /// The text encoder for the pooled embedding.
@@ -111,6 +127,11 @@ impl Flux {
     /// Pages of weight files that LoRA changes, which are the process's own.
     pub fn changed_bytes(&self) -> Bytes {
         self.changed_bytes
+    }
+
+    /// What previews are told by: the directory's own map, or else the published models'.
+    pub fn rgb_map(&self) -> &RgbMap {
+        &self.rgb_map
     }
 
     /// The sampler's configuration.
@@ -240,7 +261,12 @@ impl Flux {
             vae_tile = vae_tile.or(tile(1, 2 * latent_channels));
             moments = [height, width, 2 * latent_channels];
         }
+        let preview = match options.preview_every {
+            0 => [0; 3],
+            _ => self.preview_shape(job)?,
+        };
         Ok(JobLayout {
+            preview,
             prompts: if job.true_cfg { 2 } else { 1 },
             clip_hidden: [self.clip().max_position_embeddings, self.clip().hidden_size],
             text_hidden: [text_tokens, self.t5().d_model],
@@ -252,6 +278,19 @@ impl Flux {
             picture: [job.height as usize, job.width as usize, PICTURE_CHANNELS],
             init_picture: job.init_image,
         })
+    }
+
+    /// A preview has a pixel for each cell of the latents.
+    fn preview_shape(&self, job: &JobShape) -> Result<[usize; 3], ModelError> {
+        let (known, channels) = (self.rgb_map.factors.len(), self.vae().latent_channels);
+        if known != channels {
+            return Err(ModelError::Job(format!(
+                "previews are told by {known} channels of latents, and the model has {channels}; hint: leave \
+                 --preview out, or give its berth.toml a table [preview] with {channels} rows of factors"
+            )));
+        }
+        let [height, width] = self.latent_size(job);
+        Ok([height, width, PICTURE_CHANNELS])
     }
 
     fn check_job(&self, job: &JobShape) -> Result<(), ModelError> {

@@ -5,6 +5,7 @@
 //! but for a batch from one picture: there each of its pictures is what it would be alone.
 
 mod pictures;
+mod preview;
 mod prompts;
 
 use std::time::Instant;
@@ -52,6 +53,9 @@ pub fn generate(
     }
     let layout = runtime.model.job_layout(&shape, &runtime.plan.options)?;
     let buffers = JobBuffers::allocate(&layout, runtime.host_memory())?;
+    if let Some(preview) = &buffers.preview {
+        observer.previews(preview.turn());
+    }
     let dump = Dump::new(job.dump_tensors);
     let ids = Vec::new();
     let mut run = Run { runtime, job, layout, buffers, dump, cancel, observer, ids };
@@ -220,6 +224,7 @@ impl Run<'_> {
                 &self.buffers.latents,
             );
             self.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
+            self.preview(step + 1, next);
         }
         Ok(())
     }

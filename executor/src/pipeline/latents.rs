@@ -20,7 +20,7 @@ pub struct LatentShape {
 
 impl LatentShape {
     /// Where an element of a packed picture `[height / 2 × width / 2, channels × 2 × 2]` lies.
-    fn packed(self, channel: usize, y: usize, x: usize) -> usize {
+    pub fn packed(self, channel: usize, y: usize, x: usize) -> usize {
         let token = (y / PATCH) * (self.width / PATCH) + x / PATCH;
         let feature = (channel * PATCH + y % PATCH) * PATCH + x % PATCH;
         token * self.channels * PATCH * PATCH + feature

@@ -18,6 +18,7 @@ use super::model::ModelArguments;
 use super::number;
 use super::outputs::{PictureArguments, PictureFormats};
 use super::placement::PlacementArguments;
+use super::preview::PreviewArguments;
 use super::seed::Seed;
 use super::setup::Opening;
 use super::shape::{Guidance, ShapeArguments};
@@ -27,6 +28,7 @@ use crate::inventory::Inventory;
 use crate::output::Outputs;
 use crate::picture::Source;
 use crate::planning::{PlanError, Request};
+use crate::preview::PreviewFile;
 use crate::render;
 use crate::render::document::{self, GenerateDocument, PlanDocument};
 use crate::supervise::{Outcome, Work, supervise};
@@ -34,7 +36,7 @@ use record::{Files, Made, file_record, source_record};
 use recorded::{Kept, Recorded};
 
 /// What a plan that is given has decided already.
-const NOT_WITH_A_PLAN: [&str; 19] = [
+const NOT_WITH_A_PLAN: [&str; 20] = [
     "settings",
     "max_vram",
     "max_ram",
@@ -47,6 +49,7 @@ const NOT_WITH_A_PLAN: [&str; 19] = [
     "vae_tile",
     "mmap_policy",
     "lora",
+    "preview",
     "no_prefetch",
     "exact_matmul",
     "clip_on_cpu",
@@ -72,6 +75,8 @@ pub struct Generate {
     negative_prompt: Option<String>,
     #[command(flatten)]
     shape: ShapeArguments,
+    #[command(flatten)]
+    preview: PreviewArguments,
     /// Seed of the first picture's noise: a number, or random (-1 means the same), which draws another
     /// one below 4294967296 in each run [default: random]
     #[arg(short, long, allow_negative_numbers = true, value_parser = number::seed())]
@@ -160,13 +165,26 @@ impl Generate {
             let here = check_here(plan, &setting.inventory(None)?, &session.backends);
             document::feasible(self.json, &description.model, here)?;
         }
+        let preview_every = match &given {
+            Some(plan) => plan.options.preview_every,
+            None => self.preview.every(&shape)?,
+        };
+        if preview_every > 0 {
+            let mut file = PreviewFile::new(&outputs, [shape.width, shape.height])?;
+            progress.on_preview(move |preview| file.show(preview));
+        }
+        progress.tell_time();
         let mut job = self.job(&description, seed)?;
         if let Some(source) = source {
             job.init_image = Some(shared(&source, &shape)?);
         }
         let inventorize = || {
             let request = setting.request(&description, shape.clone(), false);
-            request.map(|r| Request { explain: self.json, ..r }).map_err(PlanError::Inventory)
+            let request = request.map(|mut request| {
+                request.options.preview_every = preview_every;
+                Request { explain: self.json, ..request }
+            });
+            request.map_err(PlanError::Inventory)
         };
         let work = Work::Generate(Box::new(job.clone()));
         let result = supervise(session, &inventorize, &work, given.as_ref(), &mut progress);

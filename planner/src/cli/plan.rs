@@ -8,6 +8,7 @@ use protocol::{ModelSource, StorageType};
 
 use super::model::ModelArguments;
 use super::placement::PlacementArguments;
+use super::preview::PreviewArguments;
 use super::setup::Opening;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments};
@@ -33,6 +34,8 @@ pub struct Plan {
     weights_as: Option<StorageType>,
     #[command(flatten)]
     shape: ShapeArguments,
+    #[command(flatten)]
+    preview: PreviewArguments,
     #[command(flatten)]
     policy: PolicyArguments,
     #[command(flatten)]
@@ -69,11 +72,13 @@ impl Plan {
         let Opening { setting, outputs, interruption, .. } = opening;
         let Opening { mut session, mut progress, description, .. } = opening;
         let job = self.shape.job(&description, source.as_ref())?;
+        let preview_every = self.preview.every(&job)?;
         let explain = self.json || self.explain;
         let request = |dry_run| {
             let request = setting.request(&description, job.clone(), dry_run);
             request.map(|mut request| {
                 request.options.weights_as = self.weights_as;
+                request.options.preview_every = preview_every;
                 Request { explain, ..request }
             })
         };

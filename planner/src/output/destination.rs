@@ -122,6 +122,22 @@ impl Destination {
         self.flag
     }
 
+    /// The name of the file as it was given; `None` where it is no file.
+    pub fn file(&self) -> Option<&Path> {
+        matches!(self.way, Way::File(_)).then_some(&*self.given)
+    }
+
+    /// Writes a file whole, in place of what is there.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn replace(&self, content: &[u8]) -> Result<(), OutputError> {
+        match self.beside(content)? {
+            Some(file) => file.finish().map(drop),
+            None => self.pass(content),
+        }
+    }
+
     /// Its name, for people and programs.
     pub fn shown(&self) -> String {
         match self.given == Path::new("-") {

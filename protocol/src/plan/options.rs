@@ -1,12 +1,13 @@
 //! What beside a job's shape decides what is computed.
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{ATTENTION_CHUNK, Lora, VaeTile};
 use crate::storage::StorageType;
 
-/// What beside the job decides what is computed, and in what pieces.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What beside the job decides what is computed and held, and in what pieces.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct GraphOptions {
     /// Pieces of the VAE; `None` for the whole picture at once.
     pub vae_tile: Option<VaeTile>,
@@ -20,6 +21,36 @@ pub struct GraphOptions {
     pub lora_runtime: Vec<String>,
     /// For a look at files that are not there, never loaded: sizes as if matrices of whole blocks were of this type.
     pub weights_as: Option<StorageType>,
+    /// Steps from one preview of the first picture to the next; 0 for none.
+    #[serde(default)]
+    pub preview_every: u32,
+}
+
+/// Documents name `preview_every` where there are previews; the wire, which has no names, always has all fields.
+impl Serialize for GraphOptions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let GraphOptions {
+            vae_tile,
+            attention_chunk,
+            exact_matmul,
+            loras,
+            lora_runtime,
+            weights_as,
+            preview_every,
+        } = self;
+        let is_named = *preview_every > 0 || !serializer.is_human_readable();
+        let mut fields = serializer.serialize_struct("GraphOptions", 6 + usize::from(is_named))?;
+        fields.serialize_field("vae_tile", vae_tile)?;
+        fields.serialize_field("attention_chunk", attention_chunk)?;
+        fields.serialize_field("exact_matmul", exact_matmul)?;
+        fields.serialize_field("loras", loras)?;
+        fields.serialize_field("lora_runtime", lora_runtime)?;
+        fields.serialize_field("weights_as", weights_as)?;
+        if is_named {
+            fields.serialize_field("preview_every", preview_every)?;
+        }
+        fields.end()
+    }
 }
 
 impl Default for GraphOptions {
@@ -31,6 +62,7 @@ impl Default for GraphOptions {
             loras: Vec::new(),
             lora_runtime: Vec::new(),
             weights_as: None,
+            preview_every: 0,
         }
     }
 }

@@ -243,6 +243,7 @@ pub fn text() -> Plan {
             loras: vec![lora("/loras/style.safetensors", 0.75), lora("/loras/x.safetensors", -1.5)],
             lora_runtime: vec!["dit".to_owned()],
             weights_as: Some(crate::storage::StorageType::Q8_0),
+            preview_every: 5,
         },
         ..plan(job, vec![clip, t5, dit, vae], devices, host)
     }
