@@ -392,7 +392,8 @@ const BESIDE_BYTES_MAX: usize = 4 << 20;
 /// What may be left after unloading: threads that are about to end, tables that are made once.
 const LEFT_BYTES_MAX: usize = 1 << 20;
 
-/// Has the allocator watch whole steps, from the first one's end on, and counts them and the previews.
+/// Has the allocator watch whole steps, from the first one's end on, and counts them and the
+/// previews.
 #[derive(Default)]
 struct Steps {
     watched: u32,

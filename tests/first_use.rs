@@ -1,5 +1,5 @@
-//! What a first user meets, through the real program: what a shell completes, manual pages, progress on a terminal and
-//! off one, previews, and what is said of models that are not run yet.
+//! What a first user meets, through the real program: what a shell completes, manual pages,
+//! progress on a terminal and off one, previews, and what is said of models that are not run yet.
 
 #[path = "first_use/families.rs"]
 mod families;
@@ -13,8 +13,8 @@ mod previews;
 mod progress;
 mod support;
 
-/// A device so far behind its link that each step of the demo model, whose weights stream over it, takes this long at
-/// least: about 1.2 MB at this rate.
+/// A device so far behind its link that each step of the demo model, whose weights stream over it,
+/// takes this long at least: about 1.2 MB at this rate.
 const SLOW: &str = "name = \"slow\"\n[host]\ncompute = false\n[[device]]\nkind = \"virtual\"\n\
                     total = \"64MiB\"\nlink = \"3MiB/s\"\n";
 

@@ -265,8 +265,8 @@ fn family(opened: &Opened) -> Result<Family, ModelError> {
     Err(ModelError::UnknownFiles { files, looked_for })
 }
 
-/// The family that is not run, if a source is of one: that of the file that is to give the DiT, or else the
-/// directory's.
+/// The family that is not run, if a source is of one: that of the file that is to give the DiT, or
+/// else the directory's.
 fn other_family(opened: &Opened) -> Option<(PathBuf, &'static OtherFamily)> {
     if let Some(files) = opened.file_of(flux::DIT_FLAG) {
         let other = if flux::is_dit(files) { None } else { OtherFamily::of_file(files) };

@@ -86,8 +86,9 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Passes commands on in order, each with a flag of its own. A cancel is not queued: it concerns the command before
-/// it, which may run, wait, or have ended. Neither is what the planner says of a running job's preview.
+/// Passes commands on in order, each with a flag of its own. A cancel is not queued: it concerns
+/// the command before it, which may run, wait, or have ended. Neither is what the planner says of a
+/// running job's preview.
 fn read(
     commands: &IpcReceiver<Command>,
     queue: &Sender<(Command, CancelFlag)>,

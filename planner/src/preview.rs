@@ -1,5 +1,5 @@
-//! A preview while a picture is being made: a PNG file beside the picture's place, replaced whole each time, and
-//! removed when the job has ended, however it ends.
+//! A preview while a picture is being made: a PNG file beside the picture's place, replaced whole
+//! each time, and removed when the job has ended, however it ends.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter};
@@ -18,7 +18,8 @@ const FLAG: &str = "--preview";
 /// What stands before the extension of a preview's name.
 const MARK: &str = "preview";
 
-/// A text in each preview, by which one that a killed Berth left is known, and no other file is written over.
+/// A text in each preview, by which one that a killed Berth left is known, and no other file is
+/// written over.
 const TEXT: (&str, &str) = ("Software", "berth preview");
 
 /// A preview's file. Dropping it removes the file, if one was made.
@@ -33,7 +34,8 @@ pub struct PreviewFile {
 }
 
 impl PreviewFile {
-    /// The file beside the first of a job's outputs, which is a picture of `size`. Nothing is written yet.
+    /// The file beside the first of a job's outputs, which is a picture of `size`. Nothing is
+    /// written yet.
     ///
     /// # Errors
     /// The picture is to go to what is no file, or another file has the preview's name.
@@ -61,7 +63,8 @@ impl PreviewFile {
         Ok(PreviewFile { path, destination: place()?, size, is_there: false, has_failed: false })
     }
 
-    /// Writes a preview in place of the one before. That it cannot be written is told once: the job goes on.
+    /// Writes a preview in place of the one before. That it cannot be written is told once: the job
+    /// goes on.
     pub fn show(&mut self, preview: &Preview) {
         if self.has_failed {
             return;

@@ -1,6 +1,8 @@
-//! Models of families that are not run yet: files and directories of each are named for what they are.
+//! Models of families that are not run yet: files and directories of each are named for what they
+//! are.
 //!
-//! The files have headers alone, with the names and the telling shapes of published ones; behind those they are holes.
+//! The files have headers alone, with the names and the telling shapes of published ones; behind
+//! those they are holes.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,7 +12,8 @@ use serde_json::json;
 use crate::gguf;
 use crate::support::{Home, golden};
 
-/// A family, and what a file of it has: tensors with their shapes, behind the prefix that published files have.
+/// A family, and what a file of it has: tensors with their shapes, behind the prefix that published
+/// files have.
 struct Case {
     family: &'static str,
     file: &'static str,

@@ -1,5 +1,5 @@
-//! Memory that the planner reads and this process writes again and again, in turns: allocated once, so that a
-//! denoising step that shows a preview allocates nothing.
+//! Memory that the planner reads and this process writes again and again, in turns: allocated once,
+//! so that a denoising step that shows a preview allocates nothing.
 //!
 //! ```text
 //! free ──write──► lent (the planner reads) ──taken back──► free
@@ -49,8 +49,9 @@ impl SharedBytes {
         if self.turn.is_lent() {
             return None;
         }
-        // SAFETY: this process has the only handle that writes, and it is borrowed here alone. The other handles are
-        // the planner's: it reads only between being lent the memory and giving it back, and then drops its own.
+        // SAFETY: this process has the only handle that writes, and it is borrowed here alone. The
+        // other handles are the planner's: it reads only between being lent the memory and giving
+        // it back, and then drops its own.
         write(unsafe { self.memory.deref_mut() });
         self.turn.is_lent.store(true, Ordering::Release);
         Some(self.memory.clone())

@@ -1,5 +1,5 @@
-//! `berth.toml`: what a job on this model takes where its user names nothing, and how its latents look. Any model
-//! directory may have one beside its model index.
+//! `berth.toml`: what a job on this model takes where its user names nothing, and how its latents
+//! look. Any model directory may have one beside its model index.
 
 use std::path::Path;
 
@@ -32,8 +32,8 @@ struct Defaults {
     true_cfg_scale: Option<f32>,
 }
 
-/// The family's defaults, with those of the model directory in their place where it has any; and its own map for
-/// previews, if it has one.
+/// The family's defaults, with those of the model directory in their place where it has any; and
+/// its own map for previews, if it has one.
 pub fn read(dir: &Path, family: JobDefaults) -> Result<(JobDefaults, Option<RgbMap>), ModelError> {
     let path = dir.join(FILE);
     if !path.exists() {

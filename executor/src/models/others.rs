@@ -1,4 +1,5 @@
-//! Families that are known by their marks and not run yet, so that their files are named for what they are.
+//! Families that are known by their marks and not run yet, so that their files are named for what
+//! they are.
 //!
 //! One table: to know another family takes a row. A family that comes to be run loses its row.
 
@@ -8,8 +9,8 @@ use super::config::ModelIndex;
 use super::source::first_prefix;
 use crate::weights::WeightFiles;
 
-/// What stands before the names of a denoiser's tensors: nothing, ComfyUI's and Stability's all-in-one files,
-/// ComfyUI's exports, diffusers' parts in one file.
+/// What stands before the names of a denoiser's tensors: nothing, ComfyUI's and Stability's
+/// all-in-one files, ComfyUI's exports, diffusers' parts in one file.
 const PREFIXES: [&str; 5] =
     ["", "model.diffusion_model.", "diffusion_model.", "transformer.", "unet."];
 
@@ -28,8 +29,8 @@ pub struct OtherFamily {
     pipelines: &'static [&'static str],
     /// Classes of its denoiser that no other family has.
     denoisers: &'static [&'static str],
-    /// Its files by each naming: a file that has all tensors of one of these is of the family, unless it is of an
-    /// earlier row.
+    /// Its files by each naming: a file that has all tensors of one of these is of the family,
+    /// unless it is of an earlier row.
     marks: &'static [&'static [Mark]],
     /// What its GGUF files call it, where no other family is called so.
     architectures: &'static [&'static str],
@@ -51,15 +52,15 @@ const fn wide(name: &'static str, columns: usize) -> Mark {
     Mark { name, columns: Some(columns) }
 }
 
-/// A matrix that takes the text encoder's states, by the original and by diffusers' names: 768 columns in
-/// Stable Diffusion 1, 1024 in 2.
+/// A matrix that takes the text encoder's states, by the original and by diffusers' names: 768
+/// columns in Stable Diffusion 1, 1024 in 2.
 const UNET_TEXT: &str = "input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight";
 const UNET_TEXT_DIFFUSERS: &str =
     "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight";
 
-/// The table. Names of classes are diffusers'; original names are those that its conversion scripts read, and
-/// architectures those of city96's `ComfyUI-GGUF` (`loader.py`). Z-Image's GGUF files say `lumina2` there, as Lumina 2's
-/// do.
+/// The table. Names of classes are diffusers'; original names are those that its conversion scripts
+/// read, and architectures those of city96's `ComfyUI-GGUF` (`loader.py`). Z-Image's GGUF files say
+/// `lumina2` there, as Lumina 2's do.
 static OTHERS: [OtherFamily; 14] = [
     OtherFamily {
         name: "FLUX.2",

@@ -1,5 +1,5 @@
-//! `berth completions`, and the hidden `berth man`: what shells and manuals know of this command line, made from
-//! its own definition.
+//! `berth completions`, and the hidden `berth man`: what shells and manuals know of this command
+//! line, made from its own definition.
 
 use std::path::PathBuf;
 

@@ -1,12 +1,13 @@
-//! Progress on standard error: a bar on a terminal; elsewhere a line for each tenth of a job that lasts; with
-//! `--verbose` a line for each step in place of both.
+//! Progress on standard error: a bar on a terminal; elsewhere a line for each tenth of a job that
+//! lasts; with `--verbose` a line for each step in place of both.
 //!
 //! ```text
-//! planned ──► clock thread: first look after FIRST_BAR or FIRST_LINE, then every LOOKS_EVERY ──┐
-//!                                                                                             ├─► Shown, behind a lock
-//! progress ───────────────────────────────────────────────────────────────────────────────────┘
+//! planned ──► clock thread: looks after FIRST_BAR or FIRST_LINE, ──┐
+//!             then every LOOKS_EVERY                               ├─► Shown, behind a lock
+//! progress ────────────────────────────────────────────────────────┘
 //! ```
-//! The thread ends with the job. Nothing is drawn or told before its first look, so that short jobs show nothing.
+//! The thread ends with the job. Nothing is drawn or told before its first look, so that short jobs
+//! show nothing.
 
 mod estimate;
 
@@ -39,6 +40,9 @@ const LOOKS_EVERY: Duration = Duration::from_secs(1);
 /// What must be left of a job for its first line to be worth it.
 const LEFT_MS_MIN: f64 = 1000.0;
 
+/// What hears of previews.
+type OnPreview = Box<dyn FnMut(&Preview)>;
+
 /// Shows a running job on standard error.
 pub struct ProgressLine {
     shown: Arc<Mutex<Shown>>,
@@ -47,7 +51,7 @@ pub struct ProgressLine {
     tells_time: bool,
     /// Whether the first plan's notices were told.
     noticed: bool,
-    on_preview: Option<Box<dyn FnMut(&Preview)>>,
+    on_preview: Option<OnPreview>,
 }
 
 impl ProgressLine {

@@ -26,7 +26,8 @@ pub struct GraphOptions {
     pub preview_every: u32,
 }
 
-/// Documents name `preview_every` where there are previews; the wire, which has no names, always has all fields.
+/// Documents name `preview_every` where there are previews; the wire, which has no names, always
+/// has all fields.
 impl Serialize for GraphOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let GraphOptions {

@@ -1,4 +1,5 @@
-//! From latents to colours without the VAE, for previews: each cell's channels, as the sampler has them, times a matrix.
+//! From latents to colours without the VAE, for previews: each cell's channels, as the sampler has
+//! them, times a matrix.
 
 use std::path::Path;
 
@@ -17,8 +18,9 @@ pub struct RgbMap {
     pub bias: [f32; 3],
 }
 
-/// The map of FLUX.1's VAE: `Flux.latent_rgb_factors` of ComfyUI's `comfy/latent_formats.py`. It is for latents in the
-/// sampler's range, before they are unscaled for the VAE (`latent_preview.py` gives it those).
+/// The map of FLUX.1's VAE: `Flux.latent_rgb_factors` of ComfyUI's `comfy/latent_formats.py`. It is
+/// for latents in the sampler's range, before they are unscaled for the VAE (`latent_preview.py`
+/// gives it those).
 const PUBLISHED: [[f32; 3]; 16] = [
     [-0.0346, 0.0244, 0.0681],
     [0.0034, 0.0210, 0.0687],

@@ -1,5 +1,5 @@
-//! A preview of the first picture of a batch: the latents that it would have if the rest of the way were straight, as
-//! colours.
+//! A preview of the first picture of a batch: the latents that it would have if the rest of the way
+//! were straight, as colours.
 
 use super::Run;
 use crate::job::JobBuffers;
@@ -7,8 +7,8 @@ use crate::models::Model;
 use crate::pipeline::image::quantize;
 
 impl Run<'_> {
-    /// Shows a preview after a step, `step` of all from 1, to noise level `sigma`, where one is due and the planner has
-    /// taken the one before.
+    /// Shows a preview after a step, `step` of all from 1, to noise level `sigma`, where one is due
+    /// and the planner has taken the one before.
     pub(super) fn preview(&mut self, step: usize, sigma: f32) {
         let every = self.runtime.plan.options.preview_every as usize;
         if every == 0 || !step.is_multiple_of(every) {

@@ -1,5 +1,5 @@
-//! How far a job is and how long it will take: what the plan predicts, corrected by what was measured so far. Pure:
-//! it is told the time.
+//! How far a job is and how long it will take: what the plan predicts, corrected by what was
+//! measured so far. Pure: it is told the time.
 
 use protocol::message::Progress;
 use protocol::{Phase, Plan};
