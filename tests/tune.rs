@@ -9,7 +9,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use support::Home;
+use support::{Home, golden};
 
 /// A device that is slow to reach, so that loads count, and a host that only feeds it.
 const DEVICE: &str = r#"
@@ -237,6 +237,58 @@ fn where_nothing_fits_the_answer_is_the_usual_one() {
     let ended = home.run(&["tune", "--host", "./device.toml", "--budgets", "1KiB..2KiB"]);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("hint: --max-vram "), "{}", ended.stderr);
+}
+
+#[test]
+fn a_range_beyond_the_devices_is_told_so() {
+    let home = home();
+    let tune = ["tune", "--host", "./device.toml", "--budgets"];
+    golden::run("tune-beyond", &home, &[&tune[..], &["30..40"]].concat());
+    let ended = home.run(&[&tune[..], &["4MiB..40GiB"]].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--budgets goes up to 40.0 GiB, "), "{}", ended.stderr);
+}
+
+/// Left, top, right and bottom of a label of the curve: its lines are 16 pixels high, and its
+/// characters at most 8 wide.
+fn label(text_element: &str) -> Option<[i32; 4]> {
+    let (tag, rest) = text_element.split_once('>')?;
+    let text = rest.split('<').next()?.trim();
+    let number = |key: &str| -> Option<i32> {
+        tag.split_once(&format!(" {key}=\""))?.1.split('"').next()?.parse().ok()
+    };
+    let (left, top) = (number("x")?, number("y")?);
+    text.contains(": ").then(|| [left, top, left + 8 * text.chars().count() as i32, top + 16])
+}
+
+#[test]
+fn labels_of_the_picture_do_not_lie_over_each_other() {
+    let home = home();
+    for host in ["./device.toml", "virtual-2x2g", "rtx-4060-8g"] {
+        let ended = home.run(&["tune", "--host", host, "--plot", "curve.svg"]);
+        assert_eq!(ended.code, Some(0), "{host}: {}", ended.stderr);
+        let picture = fs::read_to_string(home.path("curve.svg")).expect("a picture");
+        assert!(picture.contains("the built-in demo model on "), "{picture}");
+        let labels: Vec<[i32; 4]> = picture.split("<text").skip(1).filter_map(label).collect();
+        assert!(labels.len() >= 2, "{host}: {picture}");
+        for (index, a) in labels.iter().enumerate() {
+            for b in &labels[..index] {
+                let apart = a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
+                assert!(apart, "{host}: {a:?} and {b:?} overlap");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_table_tells_how_many_slots_weights_pass_through() {
+    let home = home();
+    let ended = home.run(&["tune", "--host", "./device.toml"]);
+    assert!(ended.stdout.contains("dit streamed 7/7 through 1 slot"), "{}", ended.stdout);
+    assert!(ended.stdout.starts_with("the built-in demo model (flux) on "), "{}", ended.stdout);
+    let points = home.json(&["tune", "--host", "./device.toml", "--json"]);
+    let components = list(&points["points"][0]["components"]);
+    assert!(components.iter().any(|component| component["slots"] == 1), "{components:?}");
 }
 
 #[test]

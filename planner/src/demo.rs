@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
-use protocol::Bytes;
+use protocol::{Bytes, ModelSource};
 use sha2::{Digest, Sha256};
 
 use crate::read;
@@ -39,6 +39,12 @@ static FILES: [(&str, &[u8]); 15] = embedded![
     "vae/diffusion_pytorch_model.safetensors",
 ];
 
+/// What people are told that it is.
+pub const NAME: &str = "the built-in demo model";
+
+/// Its directory's name begins so, and ends with a part of its hash.
+const PREFIX: &str = "demo-";
+
 /// Why the demo model is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
@@ -61,9 +67,29 @@ pub fn directory() -> Result<PathBuf, DemoError> {
     directory_in(&directories.cache_dir().join("berth"))
 }
 
+/// What people read where a model is named: that it is the built-in one, or its path.
+pub fn shown_name(model: &ModelSource) -> String {
+    if is_it(model) { NAME.to_owned() } else { model.to_string() }
+}
+
+/// Whether a model is the built-in one.
+pub fn is_it(model: &ModelSource) -> bool {
+    let directories = etcetera::choose_base_strategy();
+    directories.is_ok_and(|directories| is_in(model, &directories.cache_dir()))
+}
+
+/// Whether a model is the demo model in a cache, with nothing of it from elsewhere.
+fn is_in(model: &ModelSource, cache: &Path) -> bool {
+    let Some(path) = model.model.as_deref().map(Path::new) else { return false };
+    let named = path.file_name().and_then(|name| name.to_str());
+    let is_there = path.parent() == Some(&cache.join("berth"));
+    let alone = model.parts().iter().all(|(_, part)| part.is_none());
+    is_there && alone && named.is_some_and(|name| name.starts_with(PREFIX))
+}
+
 fn directory_in(cache: &Path) -> Result<PathBuf, DemoError> {
     let embedded = hash(|(_, bytes)| Some(bytes.to_vec())).expect("embedded files can be read");
-    let path = cache.join(format!("demo-{}", &embedded[..16]));
+    let path = cache.join(format!("{PREFIX}{}", &embedded[..16]));
     temporary::sweep(cache);
     let there = |(name, embedded): (&str, &[u8])| {
         read::bytes(&path.join(name), Bytes(embedded.len() as u64)).ok()
@@ -130,6 +156,17 @@ mod tests {
         assert!(fs::read_to_string(&index).unwrap().contains("FluxPipeline"));
         // Nothing but the model is left behind.
         assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn it_is_called_what_it_is() {
+        let cache = Path::new("/home/someone/.cache");
+        let demo = ModelSource::of("/home/someone/.cache/berth/demo-0123456789abcdef".to_owned());
+        assert!(is_in(&demo, cache));
+        assert!(!is_in(&demo, Path::new("/other")));
+        let mixed = ModelSource { vae: Some("/vae.safetensors".to_owned()), ..demo };
+        assert!(!is_in(&mixed, cache), "a part of it is another model's");
+        assert!(!is_in(&ModelSource::of("/models/demo-1".to_owned()), cache));
     }
 
     #[test]

@@ -84,6 +84,7 @@ impl Tune {
                 request.inventory.source
             );
         }
+        self.check_range(&request)?;
         let tuned = self.tune(&mut session, &request, &description);
         session.end();
         let mut tuning = document::feasible(self.json, &request.model, tuned)?;
@@ -124,6 +125,24 @@ impl Tune {
             bail!(
                 "--max-vram is what `tune` varies; hint: give a range of it, as --budgets 4GiB..24GiB"
             );
+        }
+        Ok(())
+    }
+
+    /// Budgets beyond what any device has: of those there is nothing to be seen.
+    fn check_range(&self, request: &Request) -> Result<()> {
+        let (Some(range), largest) = (self.budgets, largest_budget(request)) else { return Ok(()) };
+        if range.low > largest {
+            bail!(
+                "--budgets begins at {}, and no device has more than {largest} to be used; hint: begin below that, or leave --budgets out",
+                range.low
+            );
+        }
+        if range.high > largest {
+            render::tell(&[format!(
+                "--budgets goes up to {}, and no device has more than {largest} to be used: the curve ends there",
+                range.high
+            )]);
         }
         Ok(())
     }
@@ -195,7 +214,7 @@ fn range(
     request: &Request,
     plan: &mut impl FnMut(Bytes) -> Result<Point<protocol::Plan>, PlanError>,
 ) -> Result<(Range, bool), PlanError> {
-    let all = request.budgets.devices.iter().copied().max().unwrap_or_default();
+    let all = largest_budget(request);
     let high = asked.map_or(all, |range| range.high.min(all));
     // Nothing in the range fits where this does not.
     plan(high)?;
@@ -208,6 +227,11 @@ fn range(
         }
         Err(error) => Err(error),
     }
+}
+
+/// The largest budget of all devices.
+fn largest_budget(request: &Request) -> Bytes {
+    request.budgets.devices.iter().copied().max().unwrap_or_default()
 }
 
 /// A request with one more cap on each device.

@@ -10,8 +10,8 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use protocol::{Bytes, JobShape};
 
+use crate::demo;
 use crate::policy::Objective;
-use crate::solve::shown_ms;
 use crate::tune::{Mark, Tuning, as_cap};
 use axis::{Axis, Unit};
 use label::Labels;
@@ -101,7 +101,8 @@ fn style(size: f64, color: RGBColor) -> TextStyle<'static> {
 
 fn title(area: &Area<'_>, tuning: &Tuning) -> Drawn {
     let JobShape { width, height, batch, .. } = tuning.job;
-    let model = tuning.model.name();
+    let is_demo = demo::is_it(&tuning.model);
+    let model = if is_demo { demo::NAME.to_owned() } else { tuning.model.name() };
     let bold = ("sans-serif", TITLE_SIZE, FontStyle::Bold).into_font().color(&INK);
     area.draw(&Text::new(format!("{model} on {}", tuning.host), (24, 16), bold))?;
     let steps = tuning.job.steps_run();
@@ -185,16 +186,24 @@ fn runs(chart: &mut Chart<'_, '_>, tuning: &Tuning, x: &Axis, y: &Axis) -> Drawn
     Ok(())
 }
 
-/// Points and labels of the steps with a mark.
+/// Points and labels of the steps with a mark. Times are in the axis' unit.
 fn marks(area: &Area<'_>, chart: &mut Chart<'_, '_>, tuning: &Tuning, x: &Axis, y: &Axis) -> Drawn {
+    let steps = tuning.curve.steps.iter().enumerate();
+    let marked = steps.filter_map(|(index, step)| Some((step, tuning.mark(index)?)));
+    let marked: Vec<_> = marked
+        .map(|(step, mark)| {
+            let at = (x.at(step.point.budget.0 as f64), y.at(step.point.ms));
+            (step, mark, at)
+        })
+        .collect();
+    let points = marked.iter().map(|(_, _, at)| chart.backend_coord(at)).collect();
+    let line = stairs(tuning, x, y).iter().map(|at| chart.backend_coord(at)).collect();
     let (horizontal, vertical) = chart.plotting_area().get_pixel_range();
-    let mut labels = Labels::new(horizontal, vertical);
-    for (index, step) in tuning.curve.steps.iter().enumerate() {
-        let Some(mark) = tuning.mark(index) else { continue };
-        let at = (x.at(step.point.budget.0 as f64), y.at(step.point.ms));
+    let mut labels = Labels::new(horizontal, vertical, points, line);
+    for (step, mark, at) in marked {
         let fill = if mark == Mark::Knee { PREDICTED } else { WHITE };
-        chart.draw_series([Circle::new(at, 5, fill.filled())])?;
-        chart.draw_series([Circle::new(at, 5, PREDICTED.stroke_width(2))])?;
+        chart.draw_series([Circle::new(at, label::MARKER, fill.filled())])?;
+        chart.draw_series([Circle::new(at, label::MARKER, PREDICTED.stroke_width(2))])?;
         let budget = match step.point.budget {
             Bytes::ZERO => "no device".to_owned(),
             bytes => {
@@ -202,7 +211,7 @@ fn marks(area: &Area<'_>, chart: &mut Chart<'_, '_>, tuning: &Tuning, x: &Axis, 
                 format!("{number} {unit}")
             }
         };
-        let text = format!("{budget}: {}", shown_ms(step.point.ms));
+        let text = format!("{budget}: {}", y.unit().shown(step.point.ms));
         let label = labels.place(chart.backend_coord(&at), &text);
         if let Some(leader) = label.leader {
             area.draw(&PathElement::new(leader.to_vec(), FAINT.stroke_width(1)))?;
@@ -254,7 +263,7 @@ mod tests {
             "1024x768, 28 steps, batch 1",
             "budget of each device (--max-vram), GiB",
             "cold start to picture, seconds",
-            "2.00 GiB: 1.7 min",
+            "2.00 GiB: 100 s",
             "4.00 GiB: 30.0 s",
             "16.0 GiB: 20.0 s",
             "does not fit",

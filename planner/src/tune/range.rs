@@ -16,7 +16,7 @@ pub struct Range {
 /// A range that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no range of budgets: {why}; hint: write the least and the largest, as 4GiB..24GiB"
+    "`{text}` is not a range of budgets: {why}; hint: write the least and the largest, as 4GiB..24GiB"
 )]
 pub struct RangeError {
     text: String,
@@ -35,7 +35,7 @@ impl FromStr for Range {
             let part = part.trim();
             let bare = !part.is_empty() && !part.ends_with(|c: char| c.is_ascii_alphabetic());
             let size = if bare { format!("{part}GiB") } else { part.to_owned() };
-            size.parse::<Bytes>().map_err(|_| fail(&format!("`{part}` is no size")))
+            size.parse::<Bytes>().map_err(|_| fail(&format!("`{part}` is not a size")))
         };
         let range = Range { low: read(low)?, high: read(high)? };
         if range.low == Bytes::ZERO {
@@ -65,15 +65,15 @@ mod tests {
         for (text, why) in [
             ("", "there is no `..`"),
             ("4GiB", "there is no `..`"),
-            ("..", "`` is no size"),
-            ("4GiB..", "`` is no size"),
-            ("a..b", "`a` is no size"),
-            ("-4..4", "`-4` is no size"),
-            ("1..2..3", "`2..3` is no size"),
+            ("..", "`` is not a size"),
+            ("4GiB..", "`` is not a size"),
+            ("a..b", "`a` is not a size"),
+            ("-4..4", "`-4` is not a size"),
+            ("1..2..3", "`2..3` is not a size"),
             ("0..4", "a budget of nothing"),
             ("8..4", "not below"),
             ("4..4", "not below"),
-            ("1..1e30", "`1e30` is no size"),
+            ("1..1e30", "`1e30` is not a size"),
         ] {
             let error = text.parse::<Range>().unwrap_err().to_string();
             assert!(error.contains(why) && error.contains("hint: "), "{text}: {error}");

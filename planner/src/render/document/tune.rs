@@ -67,6 +67,8 @@ struct ComponentDocument<'a> {
     residency: Residency,
     segments: usize,
     segments_streamed: usize,
+    /// Stream slots on each device; 0 where nothing is streamed.
+    slots: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -128,6 +130,7 @@ impl<'a> ComponentDocument<'a> {
             residency: component.residency,
             segments: component.segments.len(),
             segments_streamed: streamed.count(),
+            slots: component.lookahead,
         }
     }
 }

@@ -45,6 +45,25 @@ impl Unit {
     }
 }
 
+impl Unit {
+    /// A value in bytes or milliseconds, to three digits, with the unit as people abbreviate it.
+    pub fn shown(&self, value: f64) -> String {
+        let value = value / self.size;
+        let digits = match value {
+            value if value >= 100.0 => 0,
+            value if value >= 10.0 => 1,
+            _ => 2,
+        };
+        let short = match self.name {
+            "minutes" => "min",
+            "seconds" => "s",
+            "milliseconds" => "ms",
+            name => name,
+        };
+        format!("{value:.digits$} {short}")
+    }
+}
+
 /// An axis over a range of values, in their unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Axis {

@@ -4,8 +4,9 @@ use protocol::plan::ComponentPlan;
 use protocol::{Bytes, JobShape, Placement, Plan, Residency};
 
 use super::{table, text_of};
+use crate::demo::shown_name;
 use crate::policy::Objective;
-use crate::solve::shown_ms;
+use crate::solve::{shown_ms, slots};
 use crate::tune::{Mark, Tuning, as_cap};
 
 /// Rows of the table; the JSON document has all steps.
@@ -17,7 +18,7 @@ pub fn curve(tuning: &Tuning) -> String {
     let steps = &tuning.curve.steps;
     let mut text = format!(
         "{} ({}) on {}, {width}x{height}, {} steps, batch {batch}\n\n",
-        tuning.model,
+        shown_name(&tuning.model),
         tuning.family,
         tuning.host,
         tuning.job.steps_run(),
@@ -160,7 +161,8 @@ fn how(component: &ComponentPlan) -> String {
         Residency::Streamed => {
             let segments = &component.segments;
             let streamed = segments.iter().filter(|s| s.residency == Residency::Streamed).count();
-            format!(" streamed {streamed}/{}", segments.len())
+            let slots = slots(component.lookahead);
+            format!(" streamed {streamed}/{} through {slots}", segments.len())
         }
     };
     format!("{split}{residency}")
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn components_that_are_alike_stand_together() {
         let plan = crate::render::testing::plan();
-        assert_eq!(summary(&plan), "cuda0: te vae lazy, dit streamed 2/4");
+        assert_eq!(summary(&plan), "cuda0: te vae lazy, dit streamed 2/4 through 2 slots");
     }
 
     #[test]

@@ -45,17 +45,23 @@ pub fn details(place: &Place) -> String {
         let segments = 0..spread.segments.len();
         let all = segments.len();
         let streamed = segments.filter(|s| place.segment_residency(*s) == Residency::Streamed);
+        let slots = slots(*lookahead);
         details.push_str(&match streamed.count() {
-            count if count == all => format!(" (all {all} segments through {lookahead} slots)"),
-            count => format!(
-                " ({count} of {all} segments through {lookahead} slots, the others {residency})"
-            ),
+            count if count == all => format!(" (all {all} segments through {slots})"),
+            count => {
+                format!(" ({count} of {all} segments through {slots}, the others {residency})")
+            }
         });
     }
     if spread.parts.len() > spread.devices.len() {
         details.push_str(", the host doing what the device cannot");
     }
     details
+}
+
+/// A number of stream slots.
+pub fn slots(count: u32) -> String {
+    if count == 1 { "1 slot".to_owned() } else { format!("{count} slots") }
 }
 
 /// A time for people.
