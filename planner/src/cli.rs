@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod completions;
+mod confirm;
 mod devices;
 mod generate;
 mod given;

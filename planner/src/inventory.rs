@@ -64,7 +64,7 @@ pub struct Host {
     pub available_bytes: Bytes,
     /// The tightest memory limit of the process's control groups, where one is below `total_bytes`.
     pub cgroup_limit_bytes: Option<Bytes>,
-    /// Logical CPUs that the process may use.
+    /// Logical CPUs that the process may use, at most as many as threads may compute.
     pub cores: usize,
     /// The CPU's model name.
     pub cpu: String,
@@ -113,7 +113,8 @@ pub struct Device {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin_bytes: Option<Bytes>,
     /// The device shares the host's memory: one pool with [`Host::available_bytes`], not a second
-    /// budget. Such a device is used only when named.
+    /// budget. Such a device is used where it is named, or where nothing else computes at a
+    /// comparable speed.
     pub integrated: bool,
     /// Bytes per second from host memory to the device.
     pub link_bytes_per_s: Rate,

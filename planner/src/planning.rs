@@ -1,6 +1,8 @@
 //! Planning with an executor: its description and profile of the model go into the solver, its verification
 //! of the plan comes back.
 
+mod advice;
+mod integrated;
 mod measured;
 
 use protocol::message::VerifiedBytes;
@@ -16,6 +18,7 @@ use crate::policy::tile::TileWish;
 use crate::policy::{Budgets, Objective};
 use crate::session::{Session, SessionError};
 use crate::solve::{Infeasible, Problem, Solution, explain, fits, solve};
+pub use advice::LONG_MS;
 use measured::Measured;
 
 /// Why there is no plan.
@@ -113,7 +116,7 @@ impl DoesNotFit {
         let JobShape { width, height, batch, .. } = self.job;
         let mut message =
             format!("{width}x{height}, batch {batch}, does not fit: {}", self.infeasible.because);
-        let Infeasible { max_vram, max_ram, together, .. } = self.infeasible;
+        let Infeasible { max_vram, max_ram, together, margin_flag, .. } = self.infeasible;
         let vram = max_vram.map(|bytes| format!("--max-vram {}B ({bytes})", bytes.0));
         let ram = max_ram.map(|bytes| format!("--max-ram {}B ({bytes})", bytes.0));
         let mut hints = match (vram, ram) {
@@ -129,6 +132,9 @@ impl DoesNotFit {
             format!("--width {width} --height {height} is the largest size that fits")
         });
         hints.extend(largest);
+        hints.extend(margin_flag.map(|flag| {
+            format!("{flag}=-128MiB keeps 128 MiB free in place of the margin, or as much as is written there")
+        }));
         if hints.is_empty() {
             hints.push("no budget and no size fits on these devices".to_owned());
         }
@@ -157,6 +163,8 @@ pub struct Request {
     pub objective: Objective,
     /// Devices that failed: they are not used again.
     pub failed: Vec<FailedDevice>,
+    /// Devices that are not used, to see what a plan without them takes.
+    pub left_out: Vec<DeviceId>,
     /// What is pinned of places.
     pub pins: Pins,
     /// Whether weights may be on their way before their phase.
@@ -165,6 +173,10 @@ pub struct Request {
     pub tile: TileWish,
     /// Whether the report tells what was rejected, and why: it takes some searches more.
     pub explain: bool,
+    /// Whether the report tells what integrated devices change: a plan more for each of them.
+    pub compare_integrated: bool,
+    /// Whether the model takes its guidance as an input, as guidance-distilled ones do.
+    pub guidance_embeds: bool,
     /// What beside the job, and beside the tile, decides what is computed; which components' LoRA products are added while they run is
     /// decided by their places.
     pub options: GraphOptions,
@@ -234,7 +246,9 @@ pub fn plan(
     request: &Request,
     generation: u64,
 ) -> Result<Solution, PlanError> {
-    Survey::new(session, request)?.plan(session, request, generation)
+    let mut solution = Survey::new(session, request)?.plan(session, request, generation)?;
+    solution.report.advice = advice::of(session, request, &solution.plan)?;
+    Ok(solution)
 }
 
 /// A model that was measured for a job on a host: plans for any budgets there, without measuring it again.

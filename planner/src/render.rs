@@ -1,5 +1,6 @@
 //! What people and programs are shown: tables, documents, progress.
 
+pub mod advice;
 pub mod bar;
 pub mod document;
 pub mod notices;

@@ -8,6 +8,7 @@
 //!
 //! Nothing that may be chosen depends on a budget, so more of it is never worse.
 
+mod advice;
 mod assemble;
 mod candidates;
 mod compose;
@@ -29,10 +30,11 @@ use protocol::{
     Plan, Residency,
 };
 
+pub use advice::{Advice, Faster, Integrated};
 pub use candidates::{Wanted, places, wanted};
 pub use nearest::smallest_budget;
 pub use place::{Held, Place, PlacePart, Spread};
-pub use report::{PlanReport, Rejected, Short, options, shown_ms};
+pub use report::{PlanReport, Rejected, Short, options, shown_ms, slots};
 pub use time::{ComponentMs, SHORT_ATTENTION_CHUNK};
 
 use crate::inventory::Inventory;
@@ -159,6 +161,9 @@ pub struct Infeasible {
     pub max_ram: Option<Bytes>,
     /// Whether it takes both of these; else either does, with the other budget as it is.
     pub together: bool,
+    /// Where all of a memory that is free is its margin: the flag that says how much stays free
+    /// instead.
+    pub margin_flag: Option<&'static str>,
 }
 
 /// Whether any plan exists. Asks less than [`solve`]: neither for the best nor for what would fit instead.

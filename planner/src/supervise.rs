@@ -113,7 +113,10 @@ impl FailedAttempt {
 /// Hears of the job while it runs.
 pub trait Listener {
     /// A plan is about to be loaded.
-    fn planned(&mut self, solution: &Solution);
+    ///
+    /// # Errors
+    /// It is not to be: the job ends.
+    fn planned(&mut self, solution: &Solution) -> Result<(), SessionError>;
     /// The job got further.
     fn progress(&mut self, progress: Progress);
     /// A preview came; its pixels may change once this returns.
@@ -179,7 +182,7 @@ pub fn supervise(
             tried = Some(solution.plan.clone());
             _reserved = Some(Reservation::hold(&solution.plan));
             free::check(&solution.plan, &inventorize()?.inventory).map_err(SessionError::from)?;
-            listener.planned(&solution);
+            listener.planned(&solution)?;
             carry_out(&mut session, solution, work, listener, &mut heard)
         });
         let error = match attempted {

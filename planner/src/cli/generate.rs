@@ -13,6 +13,7 @@ use protocol::plan::Lora;
 use protocol::profile::ModelDescription;
 use protocol::{Job, JobShape, ModelSource, limits};
 
+use super::confirm::Confirm;
 use super::given::{check_here, check_plan, read_plan};
 use super::model::ModelArguments;
 use super::number;
@@ -107,6 +108,9 @@ pub struct Generate {
     /// Print a JSON document in place of the summary
     #[arg(long)]
     json: bool,
+    /// Do not ask before a job that is predicted to take more than ten minutes
+    #[arg(long)]
+    yes: bool,
     /// Run by a plan that `plan --output` wrote, in place of a new one
     #[arg(long, value_name = "FILE", conflicts_with_all = NOT_WITH_A_PLAN)]
     plan: Option<PathBuf>,
@@ -187,7 +191,8 @@ impl Generate {
             request.map_err(PlanError::Inventory)
         };
         let work = Work::Generate(Box::new(job.clone()));
-        let result = supervise(session, &inventorize, &work, given.as_ref(), &mut progress);
+        let mut listener = Confirm { listener: &mut progress, yes: self.yes, told: false };
+        let result = supervise(session, &inventorize, &work, given.as_ref(), &mut listener);
         progress.clear();
         let mut outcome = document::feasible(self.json, &description.model, result)?;
         if let Some(position) = kept.position {

@@ -79,7 +79,7 @@ impl Plan {
             request.map(|mut request| {
                 request.options.weights_as = self.weights_as;
                 request.options.preview_every = preview_every;
-                Request { explain, ..request }
+                Request { explain, compare_integrated: true, ..request }
             })
         };
         let model = description.model.clone();
@@ -90,6 +90,7 @@ impl Plan {
             interruption.release();
             let Solution { plan, report, .. } = document::feasible(self.json, &model, planned)?;
             render::tell(&report.notices);
+            render::advice::tell(&plan, &report.advice);
             let shown = Shown { objective: setting.policy.optimize, inventory: &request.inventory };
             return self.show(&plan, &report, &shown, outputs, None);
         }
@@ -98,6 +99,7 @@ impl Plan {
         let outcome = supervise(session, &inventorize, &Work::Rehearse, None, &mut progress);
         progress.clear();
         let outcome = document::feasible(self.json, &model, outcome)?;
+        render::advice::tell(&outcome.plan, &outcome.report.advice);
         let inventory = setting.inventory(Some(&model))?;
         let shown = Shown { objective: setting.policy.optimize, inventory: &inventory };
         interruption.release();

@@ -157,11 +157,17 @@ fn first_step(steps: u32, strength: f64) -> Result<u32> {
     let first = (all - (all * strength).min(all)).max(0.0) as u32;
     if first >= steps {
         bail!(
-            "--strength {strength} leaves no step to run; hint: use more, at least {}",
-            1.0 / all
+            "--strength {strength} leaves no step of {steps} to run; hint: strength × steps must be at least 1, as with --strength {}",
+            least_strength(steps)
         );
     }
     Ok(first)
+}
+
+/// The least strength by which one of the steps runs, rounded up to as few digits as people write.
+fn least_strength(steps: u32) -> f64 {
+    let rounded = |scale: f64| (scale / f64::from(steps)).ceil() / scale;
+    if steps < 100 { rounded(100.0) } else { rounded(10_000.0) }
 }
 
 #[cfg(test)]
@@ -194,6 +200,10 @@ mod tests {
             assert_eq!(first_step(steps, strength).unwrap(), first, "{steps} at {strength}");
         }
         let error = first_step(8, 0.0).unwrap_err().to_string();
-        assert!(error.contains("--strength 0 ") && error.contains("at least 0.125"), "{error}");
+        assert!(error.contains("--strength 0 ") && error.contains("--strength 0.13"), "{error}");
+        for steps in 1..=1000 {
+            let least = least_strength(steps);
+            assert!(least <= 1.0 && first_step(steps, least).is_ok(), "{steps} steps: {least}");
+        }
     }
 }

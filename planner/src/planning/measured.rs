@@ -10,6 +10,7 @@ use protocol::{
     BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile,
 };
 
+use super::integrated::is_alone;
 use super::{PlanError, Request};
 use crate::inventory::{Device, DeviceKind};
 use crate::policy::pins::Pin;
@@ -282,12 +283,22 @@ fn unusable(request: &Request, broken: Vec<Option<String>>) -> Vec<Option<String
     let why = |(device, broken): (&Device, Option<String>)| {
         let failed = request.failed.iter().find(|failed| failed.device.0 == device.id);
         let failed = failed.map(|failed| format!("{}: it failed: {}", device.id, failed.message));
-        let integrated = device.integrated.then(|| {
-            format!("{} is integrated: its memory is the host's, and it is not named", device.id)
-        });
-        broken.or(failed).or(integrated)
+        let left_out = request.left_out.iter().any(|left_out| left_out.0 == device.id);
+        let left_out = left_out.then(|| format!("{} is left out", device.id));
+        broken.or(failed).or(left_out)
     };
-    devices.map(why).collect()
+    let mut unusable: Vec<Option<String>> = devices.map(why).collect();
+    let works: Vec<bool> = unusable.iter().map(Option::is_none).collect();
+    for (index, why) in unusable.iter_mut().enumerate().filter(|(index, _)| works[*index]) {
+        let device = &request.inventory.devices[index];
+        if device.integrated && !is_alone(&request.inventory, index, |at| works[at]) {
+            *why = Some(format!(
+                "{} is integrated: its memory is the host's, so it is used where --backend names it",
+                device.id
+            ));
+        }
+    }
+    unusable
 }
 
 /// A device that failed is not used again, not even where it is named.

@@ -9,6 +9,7 @@
 //! Each is a list of `component=value`; a bare value is for `all`. What can be wrong with the text alone is
 //! refused here; whether it makes sense for a model on a machine is said by [`Pins::resolve`].
 
+mod changed;
 mod limits;
 mod resolve;
 mod subject;
@@ -187,7 +188,10 @@ fn devices(text: &str) -> Result<Devices, String> {
                 let number = share.trim().parse().ok();
                 let number = number.filter(|share| (1..=ROW_SHARE_MAX).contains(share));
                 let number = number.ok_or_else(|| {
-                    format!("`{}` is no share from 1 to {ROW_SHARE_MAX}", shown(share))
+                    format!(
+                        "`{}` is not a share, a whole number from 1 to {ROW_SHARE_MAX}",
+                        shown(share)
+                    )
                 })?;
                 (name, Some(number))
             }
@@ -214,7 +218,7 @@ fn params_of(text: &str) -> Result<Params, String> {
         "cpu" | "host" => Ok(Params::Cpu),
         "disk" => Ok(Params::Disk),
         "device" => Ok(Params::Device),
-        _ => Err(format!("`{}` is no place for weights", shown(text))),
+        _ => Err(format!("`{}` is not a place for weights", shown(text))),
     }
 }
 
@@ -222,7 +226,7 @@ fn split_of(text: &str) -> Result<Split, String> {
     match text.to_lowercase().as_str() {
         "layer" => Ok(Split::Layer),
         "row" => Ok(Split::Row),
-        _ => Err(format!("`{}` is no way to split", shown(text))),
+        _ => Err(format!("`{}` is not a way to split", shown(text))),
     }
 }
 

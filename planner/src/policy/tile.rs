@@ -27,7 +27,7 @@ pub enum TileWish {
 pub enum TileError {
     /// It is no size.
     #[error(
-        "`{text}` is no tile; hint: write auto, off, or pixels from 1 to {SIDE_PIXELS_MAX} with an overlap from 0 to 0.5, as 512, 512x768 or 512:0.25"
+        "`{text}` is not a tile size; hint: write auto, off, or pixels from 1 to {SIDE_PIXELS_MAX} with an overlap from 0 to 0.5, as 512, 512x768 or 512:0.25"
     )]
     Unreadable {
         /// What was written.
@@ -145,7 +145,7 @@ mod tests {
             "512px",
         ] {
             let error = parse_tile(text).expect_err(text).to_string();
-            assert!(error.contains("is no tile; hint:"), "{text}: {error}");
+            assert!(error.contains("is not a tile size; hint:"), "{text}: {error}");
         }
     }
 

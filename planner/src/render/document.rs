@@ -12,7 +12,7 @@ use super::rates::{self, Rates};
 use crate::infotext::{Reading, Settings};
 use crate::inventory::Inventory;
 use crate::planning::{DoesNotFit, NoRoom, PlanError};
-use crate::solve::{PlanReport, Rejected};
+use crate::solve::{Advice, Faster, Integrated, PlanReport, Rejected};
 use crate::supervise::FailedAttempt;
 
 pub use tune::TuneDocument;
@@ -32,14 +32,30 @@ pub struct PlanDocument<'a> {
     rates: Vec<Rates>,
     /// What the user should know of the files, a sentence each.
     notices: &'a [String],
+    /// What each integrated device changes: what the plan would take without it, or with it.
+    integrated: &'a [Integrated],
+    /// Where the job is predicted to take more than ten minutes: what would be faster.
+    faster: &'a [Faster],
 }
 
 impl<'a> PlanDocument<'a> {
     /// The document of a plan that was made for an inventory.
     pub fn new(plan: &'a Plan, report: &'a PlanReport, inventory: &Inventory) -> PlanDocument<'a> {
-        let PlanReport { rejected, bounds, notices, .. } = report;
+        let PlanReport { rejected, bounds, notices, advice, .. } = report;
+        let Advice { integrated, faster } = advice;
         let (rates, vae_tile) = (rates::rates(inventory), plan.options.vae_tile);
-        PlanDocument { feasible: true, plan, vae_tile, rejected, bounds, rates, notices }
+        let feasible = true;
+        PlanDocument {
+            feasible,
+            plan,
+            vae_tile,
+            rejected,
+            bounds,
+            rates,
+            notices,
+            integrated,
+            faster,
+        }
     }
 }
 

@@ -124,7 +124,7 @@ impl ExecutorListener for ExecutorLines {
 }
 
 impl Listener for ProgressLine {
-    fn planned(&mut self, solution: &Solution) {
+    fn planned(&mut self, solution: &Solution) -> Result<(), SessionError> {
         let plan = &solution.plan;
         if !std::mem::replace(&mut self.noticed, true) {
             lock(&self.shown).bar.suspend(|| super::tell(&solution.report.notices));
@@ -136,6 +136,7 @@ impl Listener for ProgressLine {
             lock(&self.shown).begin(Job::new(plan, self.tells_time));
             self.clock = Some(Clock::start(Arc::clone(&self.shown)));
         }
+        Ok(())
     }
 
     fn progress(&mut self, progress: Progress) {

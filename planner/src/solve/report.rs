@@ -9,14 +9,15 @@ use protocol::plan::VaeTile;
 use protocol::{Bytes, DeviceId, GraphOptions, Phase, Residency};
 use serde::Serialize;
 
+use super::advice::Advice;
 use super::compose::Composition;
 use super::place::Place;
 use super::search::{self, Choices, Found, Limits};
 use super::{Problem, Solution, timeline};
 use crate::inventory::Device;
 use crate::policy::Objective;
-pub use words::shown_ms;
 use words::{details, name};
+pub use words::{shown_ms, slots};
 
 /// Branches of the search for the best plan with a place that lost: what it costs is told as far as it was found by then.
 const EXPLAIN_BRANCHES_MAX: u64 = 100;
@@ -33,6 +34,8 @@ pub struct PlanReport {
     pub bounds: Vec<String>,
     /// What the user should know of the files, a sentence each.
     pub notices: Vec<String>,
+    /// What other plans would take.
+    pub advice: Advice,
 }
 
 /// A place that lost.
@@ -80,6 +83,7 @@ pub fn reasons(problem: &Problem<'_>, chosen: &[&Place]) -> PlanReport {
         rejected: Vec::new(),
         bounds: Vec::new(),
         notices: problem.profile.notices.clone(),
+        advice: Advice::default(),
     }
 }
 
@@ -296,6 +300,6 @@ fn worse_because(problem: &Problem<'_>, best: &Found, other: &Found, place: &Pla
         (_, Residency::Lazy, _) => "no faster, and loaded anew for every job".to_owned(),
         (_, Residency::Resident, [None]) => "no faster, and a copy in RAM".to_owned(),
         _ if more_bytes > Bytes::ZERO => format!("no faster, and takes {} B more", more_bytes.0),
-        _ => "no better; the order of the candidates decides".to_owned(),
+        _ => "as good; the first of equal ones is taken".to_owned(),
     }
 }

@@ -182,7 +182,7 @@ fn what_is_infeasible_says_what_would_fit() {
     for seed in 0..500 {
         let case = Case::random(seed);
         let Err(infeasible) = case.solve(Objective::Latency) else { continue };
-        let Infeasible { because, max_vram, max_ram, together } = infeasible;
+        let Infeasible { because, max_vram, max_ram, together, .. } = infeasible;
         assert!(!because.is_empty());
         let with = |vram: Option<Bytes>, ram: Option<Bytes>| {
             let mut case = case.clone();

@@ -66,7 +66,7 @@ impl Pin {
 }
 
 impl Pins {
-    /// The devices of the inventory that are named, by index: an integrated one is used only then.
+    /// The devices of the inventory that are named, by index.
     ///
     /// # Errors
     /// A name is no device's, or several devices', in a limit too; or a list has a device twice.
@@ -208,7 +208,10 @@ fn apply<T: PartialEq + Copy>(
 }
 
 /// The devices of an entry, by index.
-fn indices(entry: &Entry<Devices>, inventory: &Inventory) -> Result<Vec<Option<usize>>, PinError> {
+pub(super) fn indices(
+    entry: &Entry<Devices>,
+    inventory: &Inventory,
+) -> Result<Vec<Option<usize>>, PinError> {
     let mut indices = Vec::new();
     for (name, _) in &entry.value {
         let index = device(BACKEND, name, &entry.text, inventory)?;

@@ -11,6 +11,9 @@ use super::{table, text_of};
 use crate::policy::Objective;
 use crate::solve::{PlanReport, Rejected, Short, options, shown_ms};
 
+/// The least time that is not shown as none, in milliseconds.
+const SHOWN_MS_MIN: f64 = 0.005;
+
 /// Places that are told for each component; the JSON document has all.
 const SHOWN_MAX: usize = 5;
 
@@ -51,8 +54,11 @@ pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> St
     text
 }
 
-/// The places that a component did not get, a handful of them.
-fn rejections(mut others: Vec<(String, &Rejected)>, objective: Objective) -> String {
+/// The places that a component did not get: those that are as good in a line, and a handful of the
+/// others.
+fn rejections(others: Vec<(String, &Rejected)>, objective: Objective) -> String {
+    let (as_good, mut others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|(_, rejected)| is_as_good(rejected, objective));
     // Stable: those that cost the same stay in the report's order.
     others.sort_by(|(_, a), (_, b)| order(a, b, objective));
     let others_shown = &others[..others.len().min(SHOWN_MAX)];
@@ -72,6 +78,11 @@ fn rejections(mut others: Vec<(String, &Rejected)>, objective: Objective) -> Str
         rows.add_row(row);
     }
     let mut text = String::new();
+    if !as_good.is_empty() {
+        let places: Vec<&str> = as_good.iter().map(|(place, _)| place.as_str()).collect();
+        let measure = if objective == Objective::Memory { "smaller" } else { "faster" };
+        text.push_str(&format!("\n    no {measure}: {}", places.join("; ")));
+    }
     // The first line is the header, which has no names here.
     for line in text_of(&rows).lines().skip(1) {
         text.push_str(&format!("\n    not {line}"));
@@ -87,6 +98,16 @@ fn rejections(mut others: Vec<(String, &Rejected)>, objective: Objective) -> Str
         text.push_str(&format!("\n    and {} more{which} (--json has all)", hidden.len()));
     }
     text
+}
+
+/// Whether a place costs nothing of what the objective counts, as far as it is shown.
+fn is_as_good(rejected: &Rejected, objective: Objective) -> bool {
+    let no_ms = rejected.more_ms.is_some_and(|ms| ms.abs() < SHOWN_MS_MIN);
+    let no_bytes = rejected.more_bytes == Some(0);
+    match objective {
+        Objective::Memory => no_bytes && no_ms,
+        Objective::Latency | Objective::Throughput => no_ms,
+    }
 }
 
 /// What costs least first; then what is not known; then what does not fit, the least short first.
@@ -123,7 +144,7 @@ fn because(rejected: &Rejected, objective: Objective) -> String {
     let costs = match objective {
         Objective::Memory => rejected.more_bytes.is_some_and(|bytes| bytes > 0),
         Objective::Latency | Objective::Throughput => {
-            rejected.more_ms.is_some_and(|ms| ms >= 0.005)
+            rejected.more_ms.is_some_and(|ms| ms >= SHOWN_MS_MIN)
         }
     };
     if costs { String::new() } else { rejected.because.clone() }
@@ -182,7 +203,7 @@ mod tests {
             "    not on cuda0, resident",
             "does not fit: cuda0 is 14.0 GiB short in the denoise phase, 24.0 GiB of 10.0 GiB",
             "  vae: on cuda0, as it is made up",
-            "    not on host, mapped  +0.00 ms  +0 B  vae on host, mapped lost",
+            "    no faster: on host, mapped\n",
             "left out\n  anything on cuda9: anything on cuda9 lost",
             "what bounds it\n  cuda0 is full: 1 GiB more would save 2 s",
         ];

@@ -5,14 +5,16 @@ use protocol::{Bytes, Placement, Plan, Residency, UsageReport};
 
 use super::memory::memory;
 use super::{table, text_of};
-use crate::solve::{PlanReport, shown_ms};
+use crate::demo::shown_name;
+use crate::render::advice;
+use crate::solve::{PlanReport, shown_ms, slots};
 
 /// A plan, with what it used where it ran.
 pub fn plan(plan: &Plan, report: &PlanReport, usage: Option<&UsageReport>) -> String {
     let job = &plan.job;
     let mut text = format!(
         "{} ({}), {}x{}, {} steps, batch {}, {} text tokens\n",
-        plan.model,
+        shown_name(&plan.model),
         plan.family,
         job.width,
         job.height,
@@ -33,6 +35,7 @@ pub fn plan(plan: &Plan, report: &PlanReport, usage: Option<&UsageReport>) -> St
     }
     text.push_str("\n\n");
     text.push_str(&predicted(plan));
+    text.push_str(&advice::lines(plan, &report.advice));
     text
 }
 
@@ -91,7 +94,7 @@ fn residency(component: &ComponentPlan) -> String {
     if component.residency == Residency::Streamed {
         let streamed = component.segments.iter().filter(|s| s.residency == Residency::Streamed);
         let (streamed, all) = (streamed.count(), component.segments.len());
-        text.push_str(&format!(" {streamed} of {all}, {} slots", component.lookahead));
+        text.push_str(&format!(" {streamed} of {all}, {}", slots(component.lookahead)));
         let lazy = component.segments.iter().any(|s| s.residency == Residency::Lazy);
         text.push_str(if lazy { ", others lazy" } else { "" });
     }
