@@ -22,6 +22,8 @@ mod expanding;
 mod files;
 #[path = "bad_input/library.rs"]
 mod library;
+#[path = "bad_input/messages.rs"]
+mod messages;
 #[path = "bad_input/parts.rs"]
 mod parts;
 #[path = "bad_input/pictures.rs"]

@@ -16,7 +16,7 @@ fn a_shape_outside_of_the_limits_is_refused() {
             "--width 100 --height 64",
             &["width 100 is no multiple of 16; hint: use 96 or 112"],
         ),
-        ("height 8", "--width 64 --height 8", &["height 8 is no multiple of 16; hint: use 16 or"]),
+        ("height 8", "--width 64 --height 8", &["height 8 is no multiple of 16; hint: use 16\n"]),
         ("width 16400", "--width 16400 --height 64", &["width 16400 is not within 1 to 16384"]),
         ("a negative width", "--width -64 --height 64", &["--width must be a number ≥ 1, got -64"]),
         ("a width beyond 32 bits", "--width 4294967360 --height 64", &["--width", "4294967360"]),
@@ -90,7 +90,7 @@ fn a_shape_outside_of_the_limits_is_refused() {
 #[test]
 fn a_budget_that_is_none_is_refused() {
     let says_zero: &[&str] = &["a budget of 0", "fits nothing; hint: leave it out"];
-    let says_unreadable: &[&str] = &["is no amount of memory; hint: write 8 or 8GiB"];
+    let says_unreadable: &[&str] = &["is not an amount of memory; hint: write 8 or 8GiB"];
     let vram: &[(&str, &[&str])] = &[
         ("0", says_zero),
         ("0B", says_zero),
@@ -102,13 +102,13 @@ fn a_budget_that_is_none_is_refused() {
         ("1e3", says_unreadable),
         ("8XB", says_unreadable),
         ("99999999999999999999GiB", says_unreadable),
-        ("101%", &["`101%` is more than all", "hint: "]),
+        ("101%", &["`101%` is more than all of it", "hint: "]),
         ("cuda9=4", &["no device `cuda9`; hint: there is virtual0, virtual1"]),
         ("virtual0=1,virtual0=2", &["virtual0 has two amounts", "hint: "]),
         ("virtual0=0", says_zero),
         ("virtual0=2,4", &["`4` names no device", "hint: "]),
         ("virtual=2", &["`virtual` may be any of virtual0, virtual1", "hint: "]),
-        ("4,host=2", &["`host` is no device with memory of its own; hint: --max-ram"]),
+        ("4,host=2", &["`host` is not a device with memory of its own; hint: --max-ram"]),
     ];
     let plan = "plan model --dry-run --width 64 --height 64 --host virtual-2x2g";
     assert_refused(vram.iter().map(|&(cap, says)| {

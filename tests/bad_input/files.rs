@@ -62,7 +62,7 @@ fn a_host_profile_is_refused_with_file_line_and_key() {
         (
             "larger than any",
             |model| fs::write(model.join("host.toml"), "#".repeat(2 << 20)).unwrap(),
-            &["model/host.toml is no host profile: it is larger than"],
+            &["model/host.toml is not a host profile: it is larger than"],
         ),
         (
             "a directory",

@@ -72,7 +72,11 @@ fn a_file_that_is_no_whole_picture_is_refused() {
 fn a_job_that_cannot_start_from_its_picture_is_refused() {
     let started = |more: &str| format!("{STARTED} {more}");
     let cases: [(&str, String, &[&str]); 8] = [
-        ("no step left", started("--strength 0"), &["--strength 0 leaves no step", "hint: "]),
+        (
+            "no step left",
+            started("--strength 0"),
+            &["--strength 0 leaves no step", "hint: strength × steps must be at least 1"],
+        ),
         (
             "more than all",
             started("--strength 1.5"),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::bfl;
-use crate::support::{Home, fixture};
+use crate::support::{Home, fixture, golden};
 
 /// A file under `tests/fixtures`.
 pub fn file(name: &str) -> String {
@@ -53,15 +53,46 @@ fn each_file_is_said_to_give_what_is_taken_from_it() {
 fn what_lacks_is_named_with_the_flag_that_gives_it() {
     let home = Home::new();
     let clip = file("single/flux_single_clip_l.safetensors");
+    // Its vocabulary is not CLIP-L's, which is a problem of its own.
     let description = inspect(&home, &["--clip-l", &clip], 2);
     assert_eq!(description["files"][0]["gives"], json!(["clip"]));
-    let problems = description["problems"].as_array().expect("a list");
+    assert_eq!(description["problems"].as_array().expect("a list").len(), 1);
+    let lacks = description["lacks"].as_array().expect("a list");
     for flag in ["--diffusion-model FILE", "--vae FILE", "--t5xxl FILE", "--tokenizer-dir"] {
-        let named = |problem: &&Value| problem.as_str().expect("a text").contains(flag);
-        assert!(problems.iter().any(|problem| named(&problem)), "{flag} is not in {problems:#?}");
+        let named = |lacks: &&Value| lacks.as_str().expect("a text").contains(flag);
+        assert!(lacks.iter().any(|lacks| named(&lacks)), "{flag} is not in {lacks:#?}");
     }
     let text = home.run(&["inspect", "--clip-l", &clip]);
     assert!(text.stdout.contains("gives clip\n  F16: 36 tensors, 391 KiB\n"), "{}", text.stdout);
+}
+
+#[test]
+fn a_sound_part_alone_is_no_error() {
+    let home = Home::new();
+    let vae = file("single/flux_single_ae.safetensors");
+    std::fs::copy(vae, home.path("ae.safetensors")).expect("the home can be written");
+    golden::run("inspect-vae", &home, &["inspect", "ae.safetensors"]);
+    golden::run("generate-vae", &home, &["generate", "ae.safetensors", "--prompt", "a"]);
+    assert_eq!(inspect(&home, &["ae.safetensors"], 0)["problems"], json!([]));
+}
+
+#[test]
+fn each_problem_is_told_once() {
+    let home = Home::new();
+    std::fs::write(home.path("other.safetensors"), other()).expect("the home can be written");
+    golden::run("inspect-unknown", &home, &["inspect", "other.safetensors"]);
+    let clip = file("single/flux_single_clip_l.safetensors");
+    std::fs::copy(clip, home.path("clip.safetensors")).expect("the home can be written");
+    golden::run("inspect-clip", &home, &["inspect", "--clip-l", "clip.safetensors"]);
+}
+
+/// A file of no family.
+fn other() -> Vec<u8> {
+    let header = r#"{"ids":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend([0; 8]);
+    bytes
 }
 
 #[test]

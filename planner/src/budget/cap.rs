@@ -18,7 +18,7 @@ pub enum Cap {
 pub enum CapError {
     /// It is no cap.
     #[error(
-        "`{text}` is no amount of memory; hint: write 8 or 8GiB, 6144MiB, 80%, or -1 for all that is free but 1 GiB"
+        "`{text}` is not an amount of memory; hint: write 8 or 8GiB, 6144MiB, 80%, or -1 for all that is free but 1 GiB"
     )]
     Unreadable {
         /// What was written.
@@ -33,7 +33,7 @@ pub enum CapError {
         text: String,
     },
     /// A percentage above 100.
-    #[error("`{text}` is more than all; hint: a percentage of the total, at most 100%")]
+    #[error("`{text}` is more than all of it; hint: write at most 100%")]
     AboveAll {
         /// What was written.
         text: String,
@@ -74,14 +74,16 @@ pub enum CapError {
     },
     /// The host among the devices.
     #[error(
-        "`{name}` is no device with memory of its own; hint: --max-ram limits the host's memory"
+        "`{name}` is not a device with memory of its own; hint: --max-ram limits the host's memory"
     )]
     Host {
         /// The name that was given.
         name: String,
     },
     /// A limit that is what something else leaves.
-    #[error("`{text}` is no limit; hint: write an amount as 2GiB, or a part of all memory as 10%")]
+    #[error(
+        "`{text}` is not a fixed limit; hint: write an amount as 2GiB, or a part of all memory as 10%"
+    )]
     Relative {
         /// What was written.
         text: String,

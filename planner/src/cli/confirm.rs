@@ -2,11 +2,12 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use protocol::message::Progress;
+use protocol::message::{Preview, Progress};
+use protocol::notice::Notice;
 
 use crate::planning::LONG_MS;
 use crate::render::advice;
-use crate::session::{Interrupts, Session, SessionError};
+use crate::session::SessionError;
 use crate::solve::Solution;
 use crate::supervise::Listener;
 
@@ -53,14 +54,6 @@ fn is_agreed() -> bool {
 }
 
 impl<L: Listener> Listener for Confirm<'_, L> {
-    fn starting(&mut self, interrupts: Interrupts) {
-        self.listener.starting(interrupts);
-    }
-
-    fn started(&mut self, session: &Session) {
-        self.listener.started(session);
-    }
-
     fn planned(&mut self, solution: &Solution) -> Result<(), SessionError> {
         self.listener.planned(solution)?;
         self.confirm(solution)
@@ -68,6 +61,14 @@ impl<L: Listener> Listener for Confirm<'_, L> {
 
     fn progress(&mut self, progress: Progress) {
         self.listener.progress(progress);
+    }
+
+    fn preview(&mut self, preview: &Preview) {
+        self.listener.preview(preview);
+    }
+
+    fn notice(&mut self, notice: &Notice) {
+        self.listener.notice(notice);
     }
 
     fn retrying(&mut self, error: &SessionError) {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use protocol::Bytes;
+use protocol::limits::THREADS_MAX;
 
 use super::speeds::HOST_STARTS_PER_S;
 use super::{Host, Rate, Speeds};
@@ -126,7 +127,8 @@ pub(crate) fn assumed_memory_rate(cores: usize) -> Rate {
 
 fn core_count() -> usize {
     // It fails only where the system forbids the question: one core is then the safe answer.
-    std::thread::available_parallelism().map_or(1, usize::from)
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    cores.min(THREADS_MAX as usize)
 }
 
 #[cfg(target_arch = "x86_64")]

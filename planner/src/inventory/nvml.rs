@@ -67,7 +67,10 @@ fn devices(library: &Path, visible: Option<&str>, host: &Host) -> Result<Vec<Dev
         // The wrapper's destructor would panic on the missing function: such a library stays
         // loaded.
         std::mem::forget(nvml);
-        return Err(format!("{} is no complete NVML: it has no nvmlShutdown", library.display()));
+        return Err(format!(
+            "{} is not a complete NVML: it has no nvmlShutdown",
+            library.display()
+        ));
     }
     let mut left_out = Vec::new();
     let gpus = gpus_by_bus(&nvml, &mut left_out)?;
@@ -250,7 +253,7 @@ fn why_not_started(library: &Path, error: &NvmlError) -> String {
             format!("no NVIDIA driver: {library} could not be loaded: {error}")
         }
         NvmlError::FailedToLoadSymbol(symbol) => {
-            format!("{library} is no complete NVML: {symbol}")
+            format!("{library} is not a complete NVML: {symbol}")
         }
         NvmlError::DriverNotLoaded => {
             format!("the NVIDIA driver is not loaded: {library} is there, its kernel module is not")

@@ -142,7 +142,7 @@ pub enum ProfileError {
         cause: ReadError,
     },
     /// The file is larger than any profile.
-    #[error("{} is no host profile: it is larger than {FILE_BYTES_MAX}", path.display())]
+    #[error("{} is not a host profile: it is larger than {FILE_BYTES_MAX}", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,

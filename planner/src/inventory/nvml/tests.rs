@@ -155,8 +155,8 @@ fn absence_has_a_reason() {
         (&["INIT_RESULT=18"], "different versions"),
         (&["INIT_RESULT=4"], "NVML does not start: the current user does not have permission"),
         (&["INIT_RESULT=777"], "NVML does not start: unexpected enum variant value: 777"),
-        (&["NO_INIT"], "no complete NVML"),
-        (&["NO_SHUTDOWN"], "no complete NVML: it has no nvmlShutdown"),
+        (&["NO_INIT"], "not a complete NVML"),
+        (&["NO_SHUTDOWN"], "not a complete NVML: it has no nvmlShutdown"),
         (&["GPU_COUNT=0"], "the NVIDIA driver shows no GPU"),
         (&["GPU_COUNT=1", "FIRST_GPU=3"], "no GPU is usable: NVIDIA Lost (GPU-cccc0000)"),
     ] {

@@ -107,8 +107,8 @@ struct PolicySection {
     exact_matmul: Option<bool>,
 }
 
-/// The most logical CPUs of a profile; the kernel's own limit on x86.
-const CORES_MAX: usize = 8192;
+/// The most logical CPUs of a profile: each has a thread.
+const CORES_MAX: usize = protocol::limits::THREADS_MAX as usize;
 
 /// The least page-locked memory of a device: four parts of 16 KiB, one of the larger pages of a kernel.
 const PINNED_BYTES_MIN: Bytes = Bytes::kib(64);
@@ -181,7 +181,8 @@ fn host(section: HostSection) -> Result<HostProfile, TextError> {
     if let Some(cores) = &section.cores
         && !(1..=CORES_MAX).contains(cores.get_ref())
     {
-        return fail(cores.span(), format!("not between 1 and {CORES_MAX}"));
+        let cores_given = cores.get_ref();
+        return fail(cores.span(), format!("{cores_given} is not within 1 to {CORES_MAX}"));
     }
     Ok(HostProfile {
         memory_bytes,

@@ -226,9 +226,14 @@ fn what_is_wrong_is_named_with_line_and_key() {
             Some("memory"),
             "`lots` is no size",
         ),
-        ("name = \"t\"\n[host]\ncores = 0".to_owned(), 3, Some("cores"), "between 1 and 8192"),
+        (
+            "name = \"t\"\n[host]\ncores = 0".to_owned(),
+            3,
+            Some("cores"),
+            "0 is not within 1 to 1024",
+        ),
         ("name = \"t\"\n[host]\ncores = -1".to_owned(), 3, Some("cores"), "-1"),
-        ("name = \"t\"\n[host]\nflops = \"9TB/s\"".to_owned(), 3, Some("flops"), "no rate"),
+        ("name = \"t\"\n[host]\nflops = \"9TB/s\"".to_owned(), 3, Some("flops"), "not a rate"),
         (
             "name = \"t\"\n[host]\nmemory = \"4GiB\"\navailable = \"5GiB\"".to_owned(),
             4,

@@ -43,7 +43,7 @@ impl TryFrom<String> for PositiveSize {
 
     fn try_from(text: String) -> Result<PositiveSize, String> {
         match Size::try_from(text)?.0 {
-            Bytes::ZERO => Err("a size of zero; hint: it must be above".to_owned()),
+            Bytes::ZERO => Err("a size of zero; hint: write one above it".to_owned()),
             bytes => Ok(PositiveSize(bytes)),
         }
     }
@@ -57,10 +57,10 @@ impl TryFrom<String> for ByteRate {
             text.trim().strip_suffix("/s").and_then(|size| size.trim_end().parse().ok());
         match size {
             None => Err(format!(
-                "`{}` is no rate; hint: write a size per second, such as 25GiB/s or 448GB/s",
+                "`{}` is not a rate; hint: write a size per second, such as 25GiB/s or 448GB/s",
                 start_of(&text)
             )),
-            Some(Bytes::ZERO) => Err("a rate of zero; hint: it must be above".to_owned()),
+            Some(Bytes::ZERO) => Err("a rate of zero; hint: write one above it".to_owned()),
             Some(bytes) => Ok(ByteRate(bytes.0 as f64)),
         }
     }
@@ -72,7 +72,7 @@ impl TryFrom<String> for FlopRate {
     fn try_from(text: String) -> Result<FlopRate, String> {
         let no_rate = || {
             format!(
-                "`{}` is no rate; hint: write operations per second, such as 82.6TFLOP/s or 400GFLOP/s",
+                "`{}` is not a rate; hint: write operations per second, such as 82.6TFLOP/s or 400GFLOP/s",
                 start_of(&text)
             )
         };
@@ -89,7 +89,7 @@ impl TryFrom<String> for FlopRate {
         let value: f64 = number.parse().ok().filter(|_| plain).ok_or_else(no_rate)?;
         match value * scale {
             rate if rate < 1.0 => {
-                Err("a rate below one per second; hint: it must be above".to_owned())
+                Err("a rate below one per second; hint: write a higher one".to_owned())
             }
             rate if rate > RATE_MAX => Err(format!("a rate above {RATE_MAX:e} per second")),
             rate => Ok(FlopRate(rate)),
