@@ -151,7 +151,10 @@ fn check_memory(owner: &str, sizes: &[Bytes]) -> Result<(), Violation> {
 fn check_host(plan: &Plan) -> Result<(), Violation> {
     let host = &plan.host;
     let threads = host.threads;
-    ensure!((1..=THREADS_MAX).contains(&threads), "{threads} threads");
+    ensure!(
+        (1..=THREADS_MAX).contains(&threads),
+        "host: {threads} threads are not within 1 to {THREADS_MAX}"
+    );
     check_memory("host", &[host.budget_bytes, host.pool_bytes])
 }
 

@@ -90,6 +90,7 @@ pub fn unknown(opened: &Opened, problem: &ModelError) -> ModelDescription {
         side_multiple_pixels: 0,
         sequence_tokens_max: 0,
         guidance_embeds: false,
+        lacks: Vec::new(),
         problems: vec![problem.to_string()],
     }
 }

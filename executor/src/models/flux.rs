@@ -299,10 +299,12 @@ impl Flux {
         for (name, side) in [("width", job.width), ("height", job.height)] {
             if side % multiple != 0 {
                 let lower = side / multiple * multiple;
+                let nearest = match lower {
+                    0 => multiple.to_string(),
+                    lower => format!("{lower} or {}", lower + multiple),
+                };
                 return Err(ModelError::Job(format!(
-                    "{name} {side} is no multiple of {multiple}; hint: use {} or {}",
-                    lower.max(multiple),
-                    lower + multiple
+                    "{name} {side} is no multiple of {multiple}; hint: use {nearest}"
                 )));
             }
         }

@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 
 use super::ExecutorArguments;
 use super::interrupt::Interruption;
 use super::model::ModelArguments;
 use super::settings::{is_picture, of_picture};
-use super::setup::check_description;
 use crate::planning;
 use crate::render;
 use crate::render::document::SettingsDocument;
@@ -46,7 +45,11 @@ impl Inspect {
         } else {
             render::print(&render::tables::description(&description))?;
         }
-        check_description(&description)
+        // What lacks for a whole model is no fault of what is there.
+        match description.problems.as_slice() {
+            [] => Ok(()),
+            problems => bail!("{}", problems.join("\n")),
+        }
     }
 
     /// Shows how a picture was made.

@@ -249,10 +249,13 @@ impl Setting {
             budgets,
             objective,
             failed: Vec::new(),
+            left_out: Vec::new(),
             pins: self.policy.pins.clone(),
             prefetch: self.policy.prefetch,
             tile: self.policy.vae_tile,
             explain: false,
+            compare_integrated: false,
+            guidance_embeds: description.guidance_embeds,
             options: GraphOptions {
                 exact_matmul: self.policy.exact_matmul,
                 loras: self.loras.clone(),
@@ -285,11 +288,12 @@ fn lora(LoraWish { path, weight }: &LoraWish) -> Result<Lora> {
     }
 }
 
-/// An error if anything is wrong with a model, naming the first of it.
+/// An error if a model lacks anything or anything is wrong with it, naming the first of it.
 pub fn check_description(description: &ModelDescription) -> Result<()> {
-    match description.problems.as_slice() {
+    let faults: Vec<&String> = description.problems.iter().chain(&description.lacks).collect();
+    match faults.as_slice() {
         [] => Ok(()),
-        [problem] => bail!("{problem}"),
+        [fault] => bail!("{fault}"),
         [first, more @ ..] => {
             bail!("{first}\nand {} more; hint: `berth inspect` lists them", more.len())
         }

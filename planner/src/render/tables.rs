@@ -12,6 +12,7 @@ use comfy_table::{CellAlignment, Table};
 use protocol::profile::{FileDescription, TypeBytes};
 use protocol::{Bytes, ModelDescription};
 
+use crate::demo;
 use crate::inventory::{Inventory, Rate};
 
 pub use calibration::calibration;
@@ -102,7 +103,7 @@ pub fn inventory(inventory: &Inventory, budgets: &[Bytes], host_budget: Bytes) -
 
 /// What is in a model.
 pub fn description(description: &ModelDescription) -> String {
-    let mut text = format!("{} ({})", description.model, description.family);
+    let mut text = format!("{} ({})", demo::shown_name(&description.model), description.family);
     for file in &description.files {
         text.push_str(&format!("\n{}: {}", file.path, given(file)));
         for TypeBytes { name, tensors, bytes } in &file.types {
@@ -117,8 +118,9 @@ pub fn description(description: &ModelDescription) -> String {
         text.push('\n');
         text.push_str(&components(description));
     }
-    for problem in &description.problems {
-        text.push_str(&format!("\nproblem: {problem}"));
+    for (index, lacks) in description.lacks.iter().enumerate() {
+        let heading = if index == 0 { "\nlacks for a whole model:" } else { "" };
+        text.push_str(&format!("{heading}\n  {lacks}"));
     }
     text
 }
@@ -149,6 +151,10 @@ fn components(description: &ModelDescription) -> String {
             component.tensor_bytes.to_string(),
             component.unused_bytes.to_string(),
         ]);
+    }
+    // They are the DiT's: without it they are nobody's.
+    if !description.lacks.is_empty() {
+        return text_of(&rows);
     }
     let defaults = &description.defaults;
     format!(

@@ -16,12 +16,12 @@ use crate::weights::WeightsError;
 /// part's files.
 pub fn describe(opened: &Opened) -> ModelDescription {
     let parts = Parts::read(opened);
-    let mut problems = Vec::new();
+    let mut faults = Faults::default();
     if let (Ok(clip), Ok(t5), Ok(dit), Ok(vae)) =
         (&parts.clip, &parts.t5, &parts.transformer, &parts.vae)
         && let Err(error) = check_widths(clip, t5, dit, vae)
     {
-        problems.push(error.with_causes());
+        faults.add(Fault::from(&error));
     }
     let described = [
         // The smallest graphs: which weights a component uses does not depend on the job.
@@ -36,13 +36,13 @@ pub fn describe(opened: &Opened) -> ModelDescription {
     for result in described {
         match result {
             Ok(component) => components.push(component),
-            Err(problem) => problems.push(problem),
+            Err(fault) => faults.add(fault),
         }
     }
     let others = parts.tokenizers.iter().map(|tokenizer| tokenizer.as_ref().err());
     let others = others.chain([parts.sampler.as_ref().err()]);
-    problems.extend(others.flatten().map(|error| error.with_causes()));
-    problems.extend(parts::check_used(opened).err().map(|error| error.with_causes()));
+    let unused = parts::check_used(opened).err();
+    others.flatten().chain(&unused).for_each(|error| faults.add(Fault::from(error)));
     let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
     let guidance_embeds = parts.transformer.as_ref().is_ok_and(|dit| dit.config.guidance_embeds);
 
@@ -50,9 +50,10 @@ pub fn describe(opened: &Opened) -> ModelDescription {
     match Flux::from_parts(opened, parts) {
         Ok(model) => defaults = model.defaults,
         // Each part is right by itself, yet the model is not.
-        Err(error) if problems.is_empty() => problems.push(error.with_causes()),
+        Err(error) if faults.is_empty() => faults.add(Fault::from(&error)),
         Err(_) => {}
     }
+    let Faults { lacks, problems } = faults;
     ModelDescription {
         model: opened.source.clone(),
         family: FAMILY.to_owned(),
@@ -62,7 +63,43 @@ pub fn describe(opened: &Opened) -> ModelDescription {
         side_multiple_pixels: multiple as u32,
         sequence_tokens_max: SEQUENCE_TOKENS_MAX,
         guidance_embeds,
+        lacks,
         problems,
+    }
+}
+
+/// What no file gives, and what is wrong with what they give.
+#[derive(Default)]
+struct Faults {
+    lacks: Vec<String>,
+    problems: Vec<String>,
+}
+
+impl Faults {
+    fn is_empty(&self) -> bool {
+        self.lacks.is_empty() && self.problems.is_empty()
+    }
+
+    fn add(&mut self, fault: Fault) {
+        match fault {
+            Fault::Lacks(message) => self.lacks.push(message),
+            Fault::Problem(message) => self.problems.push(message),
+        }
+    }
+}
+
+/// That a part is in no file, or what is wrong with it.
+enum Fault {
+    Lacks(String),
+    Problem(String),
+}
+
+impl From<&ModelError> for Fault {
+    fn from(error: &ModelError) -> Fault {
+        match error {
+            ModelError::NoPart { .. } | ModelError::NoTokenizer => Fault::Lacks(error.to_string()),
+            _ => Fault::Problem(error.with_causes()),
+        }
     }
 }
 
@@ -75,9 +112,12 @@ fn component<C>(
     name: &str,
     part: &Result<Part<C>, ModelError>,
     graph: impl Fn(&Part<C>) -> Result<Graph, WeightsError>,
-) -> Result<ComponentDescription, String> {
-    let part = part.as_ref().map_err(|error| format!("{name}: {}", error.with_causes()))?;
-    let graph = graph(part).map_err(|error| format!("{name}: {error}"))?;
+) -> Result<ComponentDescription, Fault> {
+    let part = part.as_ref().map_err(|error| match Fault::from(error) {
+        Fault::Problem(problem) => Fault::Problem(format!("{name}: {problem}")),
+        lacks => lacks,
+    })?;
+    let graph = graph(part).map_err(|error| Fault::Problem(format!("{name}: {error}")))?;
     let tensors = || graph.weights.iter().map(|weight| &weight.tensor);
     let tensor_bytes: Bytes = tensors().map(|tensor| tensor.size()).sum();
     let storage = StorageType::ALL
