@@ -28,7 +28,8 @@ pub enum Objective {
     Latency,
     /// Least predicted time of the next job on a warm executor.
     Throughput,
-    /// Least bytes on devices and host together.
+    /// Least bytes on devices and host together, with weights that the host reads in place from
+    /// their files.
     Memory,
 }
 

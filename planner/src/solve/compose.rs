@@ -8,6 +8,7 @@ use protocol::{Bytes, Phase};
 use super::Problem;
 use super::place::Place;
 use super::timeline::{PHASES_MAX, position};
+use crate::policy::Objective;
 
 pub use room::Room;
 
@@ -22,6 +23,10 @@ pub struct Composition {
     pooled: bool,
     /// Whether any device is a part of a GPU, whose context is the first part's.
     parted: bool,
+    /// Whether weights that the host reads in place from their files count in the total: with
+    /// `memory` as the objective, for which a placement is no smaller because its weights are page
+    /// cache.
+    counts_mapped: bool,
     /// Page-locked memory of the host, through which the weights of all used devices pass.
     pinned_bytes: Bytes,
 }
@@ -48,6 +53,8 @@ struct Memory {
     weights: [Bytes; PHASES_MAX],
     compute: [Bytes; PHASES_MAX],
     staging: [Bytes; PHASES_MAX],
+    /// Read in place from files: in no budget.
+    mapped: [Bytes; PHASES_MAX],
 }
 
 impl Memory {
@@ -68,7 +75,9 @@ impl Composition {
         let devices = &problem.inventory.devices;
         let pooled = devices.iter().any(|device| device.integrated);
         let parted = devices.iter().any(|device| device.part.is_some());
-        Composition { timeline, memories, pooled, parted, pinned_bytes: Bytes::ZERO }
+        let counts_mapped = problem.objective == Objective::Memory;
+        let pinned_bytes = Bytes::ZERO;
+        Composition { timeline, memories, pooled, parted, counts_mapped, pinned_bytes }
     }
 
     /// The first components in these places; the rest count as nowhere.
@@ -95,6 +104,7 @@ impl Composition {
             }
             memory.compute[now] = memory.compute[now].max(part.compute_bytes);
             memory.staging[now] += part.staging_bytes();
+            memory.mapped[now] += part.mapped_bytes;
             let newly = part.device.filter(|_| !memory.used);
             memory.used = true;
             if let Some(device) = newly {
@@ -186,10 +196,15 @@ impl Composition {
         if shared > Bytes::ZERO { shared + host } else { Bytes::ZERO }
     }
 
-    /// Peaks of all devices and the host together.
+    /// Peaks of all devices and the host together; with `memory` as the objective with what is read
+    /// in place.
     pub fn total(&self) -> Bytes {
+        let at = |memory: &Memory, phase: usize| match self.counts_mapped {
+            true => memory.peak_bytes(phase) + memory.mapped[phase],
+            false => memory.peak_bytes(phase),
+        };
         let peak = |memory: &Memory| {
-            let phases = (0..self.timeline.len()).map(|phase| memory.peak_bytes(phase));
+            let phases = (0..self.timeline.len()).map(|phase| at(memory, phase));
             phases.max().unwrap_or_default()
         };
         self.memories.iter().map(peak).sum()

@@ -124,6 +124,9 @@ pub struct PlacePart {
     pub slot_bytes: Bytes,
     /// Stream slots.
     pub slots: u32,
+    /// Weights that the host reads in place from their files in the component's phase: page cache,
+    /// in no budget.
+    pub mapped_bytes: Bytes,
     /// Activations and workspaces.
     pub compute_bytes: Bytes,
 }
@@ -138,6 +141,7 @@ impl PlacePart {
             early_bytes: Bytes::ZERO,
             slot_bytes: Bytes::ZERO,
             slots: 0,
+            mapped_bytes: Bytes::ZERO,
             compute_bytes: Bytes::ZERO,
         }
     }
@@ -204,6 +208,7 @@ pub fn parts(spread: &Spread, held: &Held, early: bool) -> Vec<PlacePart> {
         let mut taken = PlacePart::nothing(spread.part_device(index));
         taken.compute_bytes = part.compute_bytes;
         if index >= spread.devices.len() {
+            taken.mapped_bytes = spread.part_bytes(index);
             return taken;
         }
         let mut streamed = 0;
@@ -215,7 +220,7 @@ pub fn parts(spread: &Spread, held: &Held, early: bool) -> Vec<PlacePart> {
                     taken.slot_bytes = taken.slot_bytes.max(*bytes);
                     streamed += u32::from(*bytes > Bytes::ZERO);
                 }
-                Residency::Mapped => {}
+                Residency::Mapped => taken.mapped_bytes += *bytes,
             }
         }
         if let Held::Some { lookahead, .. } = held {

@@ -242,10 +242,12 @@ fn undominated(choices: Vec<Choice>, places: &[Place]) -> Vec<Choice> {
 fn takes_no_more(a: &Place, b: &Place) -> bool {
     let no_more = |a: &PlacePart, b: &PlacePart| {
         let now = |p: &PlacePart| p.resident_bytes + p.lazy_bytes + p.staging_bytes();
+        let with_mapped = |p: &PlacePart| now(p) + p.mapped_bytes;
         let before = |p: &PlacePart| p.resident_bytes + p.early_bytes;
         a.resident_bytes <= b.resident_bytes
             && before(a) <= before(b)
             && now(a) <= now(b)
+            && with_mapped(a) <= with_mapped(b)
             && a.compute_bytes <= b.compute_bytes
     };
     a.parts.iter().all(|part| {

@@ -123,9 +123,23 @@ pub(super) fn ticks(case: &Case, places: &[&Place], warm: bool) -> u64 {
     total
 }
 
-/// What a combination takes at its peaks, of all devices and the host; it counts first with `memory`.
+/// What a combination takes at its peaks, of all devices and the host, with what the host reads in
+/// place from files; it counts first with `memory`.
 fn total(case: &Case, places: &[&Place]) -> u64 {
-    peaks(case, places).iter().map(|peaks| peaks.iter().max().unwrap()).sum()
+    let mut peaks = peaks(case, places);
+    let host = peaks.last_mut().expect("the host is the last");
+    for (component, place) in case.profile.components.iter().zip(places) {
+        let now = TIMELINE.iter().position(|phase| *phase == component.phase).unwrap();
+        for (index, part) in place.spread.parts.iter().enumerate() {
+            let in_place = index >= place.spread.devices.len();
+            for (segment, bytes) in part.segment_bytes.iter().enumerate() {
+                if in_place || place.segment_residency(segment) == Residency::Mapped {
+                    host[now] += bytes.0;
+                }
+            }
+        }
+    }
+    peaks.iter().map(|peaks| peaks.iter().max().unwrap()).sum()
 }
 
 /// What a combination is worth: less is better. With `memory` its bytes come first.
