@@ -60,7 +60,8 @@ impl PreviewFile {
                 path.display()
             );
         }
-        Ok(PreviewFile { path, destination: place()?, size, is_there: false, has_failed: false })
+        let destination = place()?;
+        Ok(PreviewFile { path, destination, size, is_there: false, has_failed: false })
     }
 
     /// Writes a preview in place of the one before. That it cannot be written is told once: the job

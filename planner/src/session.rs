@@ -428,7 +428,7 @@ fn doing(command: &Command) -> &'static str {
         Command::Measure { .. } | Command::Size { .. } | Command::Verify { .. } => "planning phase",
         Command::Calibrate { .. } => "calibration",
         Command::Load { .. } => "load phase",
-        Command::Generate { .. } => "beginning of the job",
+        Command::Generate { .. } | Command::PreviewTaken => "beginning of the job",
         Command::Cancel | Command::Unload | Command::Bye => "end of the job",
     }
 }

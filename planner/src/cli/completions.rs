@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::Arguments;
-use crate::output::Pending;
+use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::render;
 
 /// Print what makes a shell complete this command line.
@@ -54,18 +54,25 @@ impl Manual {
         let mut root = Arguments::command().disable_help_subcommand(true);
         root.build();
         let shown = root.get_subcommands().filter(|command| !command.is_hide_set());
-        let pages = std::iter::once(&root).chain(shown).map(|command| self.page(command));
-        for page in pages.collect::<Result<Vec<_>>>()? {
-            page.finish()?;
+        let (mut outputs, mut pages) = (Outputs::new(), Vec::new());
+        for command in std::iter::once(&root).chain(shown) {
+            let (path, page) = self.page(command)?;
+            let place = Destination::of("--output", &path, OutputKind::Text, Existing::Replaced);
+            outputs.add(place?);
+            pages.push(page);
         }
+        outputs.ready()?;
+        let contents: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+        outputs.write(&contents, || ())?;
         Ok(())
     }
 
-    fn page(&self, command: &Command) -> Result<Pending> {
+    /// The file and the text of a command's page.
+    fn page(&self, command: &Command) -> Result<(PathBuf, Vec<u8>)> {
         let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
         let manual = Man::new(command.clone().display_name(name.clone()));
         let mut text = Vec::new();
         manual.render(&mut text).context("the manual cannot be made")?;
-        Ok(Pending::write(&self.output.join(format!("{name}.1")), &text)?)
+        Ok((self.output.join(format!("{name}.1")), text))
     }
 }
