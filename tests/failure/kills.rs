@@ -43,10 +43,10 @@ fn job(home: &Home) -> std::process::Command {
     generate(home, &[arguments.as_slice(), &executor].concat())
 }
 
-/// Waits for the next executor to begin.
-fn begun(berth: &mut Watched) -> Process {
-    let line = berth.line("begins: ");
-    Process::open(line["begins: ".len()..].parse().expect("an id"))
+/// Waits for the next executor to begin; `None` where there is none, or its line was read too late to catch it.
+fn begun(berth: &mut Watched) -> Option<Process> {
+    let line = berth.line_before_end("begins: ")?;
+    Process::open_running(line["begins: ".len()..].parse().expect("an id"))
 }
 
 /// The picture of an undisturbed run, and how long the run took from its executor's begin on.
@@ -82,11 +82,8 @@ fn an_executor_killed_at_any_moment_is_followed_by_another_and_one_killed_twice_
         let kills = 1 + index % 2;
         let mut killed = Vec::new();
         for kill in 0..kills {
-            // A first death may have come after the result: then there is no second executor.
-            if kill > 0 && berth.process.ends_within(whole) {
-                break;
-            }
-            let executor = begun(&mut berth);
+            // A first kill may come after the result: then there is no second executor.
+            let Some(executor) = begun(&mut berth) else { break };
             let ended = executor.ends_within(whole.mul_f64(moment(kills * index + kill)));
             if !ended {
                 executor.send(Signal::KILL);

@@ -25,9 +25,14 @@ pub struct Process {
 impl Process {
     /// A running process.
     pub fn open(pid: u32) -> Process {
+        Process::open_running(pid).expect("the process runs")
+    }
+
+    /// A process, if it still runs or was not waited for yet.
+    pub fn open_running(pid: u32) -> Option<Process> {
         let raw = Pid::from_raw(i32::try_from(pid).expect("an id")).expect("an id above zero");
-        let handle = pidfd_open(raw, PidfdFlags::empty()).expect("the process runs");
-        Process { pid, handle }
+        let handle = pidfd_open(raw, PidfdFlags::empty()).ok()?;
+        Some(Process { pid, handle })
     }
 
     /// Sends a signal, which may find it ended but not yet waited for.
@@ -79,13 +84,19 @@ impl Watched {
 
     /// Waits for a line on standard error that starts so.
     pub fn line(&mut self, start: &str) -> String {
+        let line = self.line_before_end(start);
+        line.unwrap_or_else(|| {
+            panic!("no line starts with {start:?} in:\n{}", self.seen.join("\n"))
+        })
+    }
+
+    /// Waits for a line on standard error that starts so; `None` where it ends without one.
+    pub fn line_before_end(&mut self, start: &str) -> Option<String> {
         loop {
-            let Ok(line) = self.lines.recv_timeout(PATIENCE) else {
-                panic!("no line starts with {start:?} in:\n{}", self.seen.join("\n"));
-            };
+            let line = self.lines.recv_timeout(PATIENCE).ok()?;
             self.seen.push(line.clone());
             if line.starts_with(start) {
-                return line;
+                return Some(line);
             }
         }
     }
