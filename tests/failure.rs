@@ -12,17 +12,25 @@ mod devices;
 mod kills;
 #[path = "failure/limits.rs"]
 mod limits;
+#[path = "failure/log.rs"]
+mod log;
 #[path = "failure/memory.rs"]
 mod memory;
+#[path = "failure/places.rs"]
+mod places;
 #[path = "failure/shrunk.rs"]
 mod shrunk;
+#[path = "failure/signals.rs"]
+mod signals;
+#[path = "failure/waits.rs"]
+mod waits;
 #[path = "failure/watched.rs"]
 mod watched;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
@@ -138,6 +146,12 @@ fn assert_nothing_left(home: &Home, processes: &[&Process]) {
     let temporary: Vec<PathBuf> =
         std::fs::read_dir(home.path("tmp")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(temporary.is_empty(), "left in the temporary directory: {temporary:?}");
+    let runtime = std::fs::read_dir(home.beside("runtime")).unwrap();
+    let sockets: Vec<PathBuf> = runtime
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.ends_with("berth"))
+        .collect();
+    assert!(sockets.is_empty(), "left in the runtime directory: {sockets:?}");
     let promised = ["cache", "executor", "slow.toml", "state", "tmp"];
     let left: Vec<String> =
         home.files().into_iter().filter(|name| !promised.contains(&name.as_str())).collect();
@@ -257,43 +271,6 @@ fn the_last_lines_of_a_dead_executor_are_in_the_message() {
 }
 
 #[test]
-fn an_interrupt_or_a_termination_cancels_within_a_second_and_leaves_nothing() {
-    in_each_phase(|stage| {
-        for signal in [Signal::INT, Signal::TERM] {
-            let home = Home::new();
-            let mut berth = Watched::start(stage.command(&home, stage.link));
-            let executor = berth.executor();
-            berth.line(stage.begun);
-            berth.process.send(signal);
-            let ended = berth.end(SOON);
-            assert_error(&ended);
-            assert!(ended.stderr.ends_with("berth: cancelled"), "{}", ended.stderr);
-            assert!(!ended.stderr.contains("trying again"), "{}", ended.stderr);
-            assert_nothing_left(&home, &[&executor]);
-        }
-    });
-}
-
-#[test]
-fn a_second_interrupt_ends_an_executor_that_does_not_answer() {
-    let home = Home::new();
-    let mut berth = Watched::start(STAGES[2].command(&home, STAGES[2].link));
-    let executor = berth.executor();
-    berth.line(STAGES[2].begun);
-    executor.send(Signal::STOP);
-    berth.process.send(Signal::INT);
-    // Two signals in a row may arrive as one.
-    let first = Instant::now();
-    while first.elapsed() < SOON && !berth.process.ends_within(Duration::from_millis(50)) {
-        berth.process.send(Signal::INT);
-    }
-    let ended = berth.end(Duration::ZERO);
-    assert_error(&ended);
-    assert!(ended.stderr.ends_with("berth: cancelled"), "{}", ended.stderr);
-    assert_nothing_left(&home, &[&executor]);
-}
-
-#[test]
 fn an_executor_ends_within_a_second_of_its_planner() {
     in_each_phase(|stage| {
         let home = Home::new();
@@ -303,6 +280,8 @@ fn an_executor_ends_within_a_second_of_its_planner() {
         berth.process.send(Signal::KILL);
         assert!(executor.ends_within(SOON), "orphaned in the {} phase", stage.phase);
         assert_eq!(berth.end(SOON).code, None);
+        // What a killed planner leaves is removed by the next run.
+        assert_eq!(home.run(&["inspect"]).code, Some(0));
         assert_nothing_left(&home, &[&executor]);
     });
 }
@@ -316,47 +295,6 @@ fn script(home: &Home, body: &str) {
 
 /// An executor that tells its id and does nothing more.
 const SILENT: &str = "echo waiting: $$ >&2\nexec sleep 600";
-
-/// Interrupts a program whose present executor is a silent one.
-fn interrupt_the_start(home: &Home, mut berth: Watched) {
-    let line = berth.line("waiting: ");
-    let executor = Process::open(line["waiting: ".len()..].parse().unwrap());
-    berth.process.send(Signal::INT);
-    let soon = berth.process.ends_within(SOON);
-    let orphaned = soon && !executor.ends_within(Duration::ZERO);
-    if !executor.ends_within(Duration::ZERO) {
-        executor.send(Signal::KILL);
-    }
-    assert!(soon, "the interrupt was not heard");
-    assert!(!orphaned, "an executor that did not connect outlived the planner");
-    assert_error(&berth.end(SOON));
-    assert_nothing_left(home, &[&executor]);
-}
-
-#[test]
-fn an_interrupt_before_the_executor_has_connected_leaves_nothing() {
-    let home = Home::new();
-    script(&home, SILENT);
-    profile(&home, false, &[FAST], "");
-    let arguments = ["--prompt", "x", "--executor", "./executor", "--verbose"];
-    interrupt_the_start(&home, Watched::start(generate(&home, &arguments)));
-}
-
-#[test]
-fn an_interrupt_before_the_second_executor_has_connected_leaves_nothing() {
-    let home = Home::new();
-    let berth = env!("CARGO_BIN_EXE_berth");
-    let first = format!("touch cache/second\nexec {berth} executor \"$@\"");
-    script(&home, &format!("if [ ! -e cache/second ]; then\n{first}\nfi\n{SILENT}"));
-    let stage = &STAGES[2];
-    let mut command = stage.command(&home, stage.link);
-    command.args(["--executor", "./executor"]);
-    let mut berth = Watched::start(command);
-    let first = berth.executor();
-    berth.line(stage.begun);
-    first.send(Signal::KILL);
-    interrupt_the_start(&home, berth);
-}
 
 #[test]
 fn an_executor_that_ends_before_it_connects_is_told_with_its_last_lines() {

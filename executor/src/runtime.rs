@@ -146,14 +146,18 @@ impl Runtime {
                 component.load_lazy(&self.devices)?;
             }
         }
-        self.accounts.load_ms += start.elapsed().as_secs_f64() * 1e3;
+        let waited = start.elapsed();
+        tracing::debug!(%phase, ms = waited.as_millis() as u64, "entered");
+        self.accounts.load_ms += waited.as_secs_f64() * 1e3;
         Ok(())
     }
 
     /// Frees what [`Runtime::enter`] allocated for the phase, and records what the phase used.
     pub fn leave(&mut self, phase: Phase) {
         for (device, backend) in self.devices.iter() {
-            self.accounts.record_peak(device, phase, backend.memory().peak());
+            let peak = backend.memory().peak();
+            tracing::debug!(%phase, %device, %peak, "leaves");
+            self.accounts.record_peak(device, phase, peak);
             if let Some(busy) = backend.as_cuda().and_then(CudaDevice::take_busy) {
                 self.accounts.record_busy(device, phase, busy);
             }

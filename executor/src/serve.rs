@@ -9,6 +9,7 @@
 //! at once, wherever it is.
 
 mod handed_over;
+mod heartbeat;
 mod opened;
 mod watch;
 
@@ -36,6 +37,7 @@ use crate::measure;
 use crate::models::Model;
 use crate::pipeline::{Observer, Picture, generate};
 use crate::runtime::{Runtime, verify};
+use heartbeat::Heartbeat;
 use opened::Opened;
 
 /// The planner is gone: nobody is left to tell.
@@ -44,8 +46,10 @@ const EXIT_ORPHANED: i32 = 3;
 /// Runs the executor until the planner says goodbye or ends. Arguments: the name of the planner's one-shot
 /// server, and its process id.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+    // The planner refuses what makes no sense.
     let filter = tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG").unwrap_or_default();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(false).init();
     let arguments: Vec<String> = arguments.collect();
     let [server, planner] = arguments.as_slice() else {
         eprintln!("berth-executor is started by berth; hint: run `berth generate`");
@@ -61,6 +65,8 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
 }
 
 fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    tracing::debug!(version, pid, planner, "the executor begins");
     watch::exit_with(planner, EXIT_ORPHANED)?;
     let (command_sender, commands) = ipc::channel()?;
     let (events, event_receiver) = ipc::channel()?;
@@ -72,6 +78,7 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("command-reader".to_owned())
         .spawn(move || read(&commands, &queue, &taken))?;
+    let _heartbeat = Heartbeat::start(events.clone())?;
     let cancel = CancelFlag::default();
     Executor {
         events,
@@ -125,9 +132,14 @@ impl Executor {
         while let Ok((command, cancel)) = commands.recv() {
             self.cancel = cancel;
             if matches!(command, Command::Bye) {
+                tracing::debug!("the planner says goodbye");
                 return;
             }
+            let (name, begun) = (command.name(), Instant::now());
+            tracing::debug!(command = name, "begins");
             let answer = self.answer(command).unwrap_or_else(Event::Failed);
+            let ms = begun.elapsed().as_millis() as u64;
+            tracing::debug!(command = name, answer = answer.name(), ms, "done");
             self.send(answer);
         }
     }

@@ -1,4 +1,5 @@
-//! The command line: arguments in, exit code out. 0 done, 1 does not fit, 2 error.
+//! The command line: arguments in, exit code out. 0 done, 1 does not fit, 2 error, 130 and 143
+//! cancelled.
 
 mod calibrate;
 mod completions;
@@ -8,6 +9,7 @@ mod generate;
 mod given;
 mod inspect;
 mod interrupt;
+mod log;
 mod model;
 mod number;
 mod outputs;
@@ -23,10 +25,13 @@ mod tune;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::{Error, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 
 use crate::planning::PlanError;
 use crate::policy::Objective;
+use crate::session::patience::{PATIENCE_S, PATIENCE_S_MAX, PATIENCE_S_MIN};
+use crate::session::{SessionError, folder};
 
 /// The plan does not fit.
 const EXIT_INFEASIBLE: u8 = 1;
@@ -34,9 +39,13 @@ const EXIT_INFEASIBLE: u8 = 1;
 /// Anything else that went wrong.
 const EXIT_ERROR: u8 = 2;
 
+/// Ends the help.
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 does not fit, 2 error, 130 cancelled by SIGINT (Ctrl-C), 143 by SIGTERM";
+
 /// Put diffusion models onto the devices that are here, exactly as planned.
 #[derive(Debug, Parser)]
-#[command(name = "berth", version, arg_required_else_help = true)]
+#[command(name = "berth", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Subcommands,
@@ -71,6 +80,14 @@ struct ExecutorArguments {
     /// Tell of every step on standard error
     #[arg(short, long)]
     verbose: bool,
+    /// Seconds that the executor may be silent, as where it is stopped, before it is ended: 2 to
+    /// 86400
+    #[arg(long, value_name = "SECONDS", env = "BERTH_PATIENCE_S", default_value_t = PATIENCE_S,
+        value_parser = number::within(PATIENCE_S_MIN..=PATIENCE_S_MAX))]
+    patience: u64,
+    /// Never end an executor because it is silent
+    #[arg(long)]
+    patient: bool,
 }
 
 /// What may be used.
@@ -93,21 +110,11 @@ struct PolicyArguments {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG").unwrap_or_default();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| number::refuse(&error));
-    let result = match arguments.command {
-        Subcommands::Devices(command) => command.run(),
-        Subcommands::Calibrate(command) => command.run(),
-        Subcommands::Inspect(command) => command.run(),
-        Subcommands::Plan(command) => command.run(),
-        Subcommands::Generate(command) => command.run(),
-        Subcommands::Tune(command) => command.run(),
-        Subcommands::Completions(command) => command.run(),
-        Subcommands::Manual(command) => command.run(),
-    };
+    let result = run();
+    folder::remove();
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_cancelled(&error) => interrupt::cancelled(),
         Err(error) => {
             eprintln!("berth: {error:#}");
             match error.downcast_ref() {
@@ -117,5 +124,34 @@ pub fn main() -> ExitCode {
                 _ => ExitCode::from(EXIT_ERROR),
             }
         }
+    }
+}
+
+fn run() -> Result<()> {
+    interrupt::install().map_err(|error| {
+        anyhow!(
+            "cannot listen for signals: {error}; hint: `ulimit -n 1024` lets more files be opened"
+        )
+    })?;
+    log::begin()?;
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| number::refuse(&error));
+    match arguments.command {
+        Subcommands::Devices(command) => command.run(),
+        Subcommands::Calibrate(command) => command.run(),
+        Subcommands::Inspect(command) => command.run(),
+        Subcommands::Plan(command) => command.run(),
+        Subcommands::Generate(command) => command.run(),
+        Subcommands::Tune(command) => command.run(),
+        Subcommands::Completions(command) => command.run(),
+        Subcommands::Manual(command) => command.run(),
+    }
+}
+
+/// Whether it is a signal that ended the command.
+fn is_cancelled(error: &Error) -> bool {
+    let is_it = |error: &SessionError| matches!(error, SessionError::Cancelled);
+    match error.downcast_ref() {
+        Some(PlanError::Session(error)) => is_it(error),
+        _ => error.downcast_ref().is_some_and(is_it),
     }
 }

@@ -5,6 +5,8 @@ mod advice;
 mod integrated;
 mod measured;
 
+use std::time::Instant;
+
 use protocol::message::VerifiedBytes;
 use protocol::plan::MappingPolicy;
 use protocol::profile::JobDefaults;
@@ -288,12 +290,20 @@ impl Survey {
                 problems = self.measured.problems(request);
             }
         }
+        let begun = Instant::now();
         let mut solution = match solve(&problems, generation) {
             Ok(solution) => solution,
             Err(infeasible) => {
                 return Err(does_not_fit(session, request, &self.runtime, infeasible));
             }
         };
+        let (ms, predicted_ms) =
+            (begun.elapsed().as_millis() as u64, solution.plan.predicted_ms.total);
+        for component in &solution.plan.components {
+            let (placement, residency) = (component.placement, component.residency);
+            tracing::debug!(name = component.name, ?placement, ?residency, devices = ?component.devices, "places");
+        }
+        tracing::debug!(generation, ms, predicted_ms, "solved a plan");
         if request.explain {
             explain(&problems, &mut solution);
         }

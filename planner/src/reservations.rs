@@ -207,6 +207,7 @@ fn write(directory: &Path, own: &str, peaks: &Peaks) -> io::Result<(File, PathBu
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     let text = toml::to_string(peaks).map_err(io::Error::other)?;
     file.write_all(text.as_bytes())?;
+    tracing::debug!(path = %path.display(), host = %peaks.host, "speaks for the plan's memory");
     Ok((file.persist(&path)?, path))
 }
 

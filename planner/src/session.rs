@@ -5,31 +5,41 @@
 //! socket        ──thread──► Connected(handshake)        ┐
 //! event channel ──thread──► Said(event) … ChannelClosed ├──► queue ──► start, then Session::next_event
 //! child process ──thread──► Exited(status)              │
-//! Ctrl-C        ──handler─► Interrupted                 ┘
+//! a signal      ──thread──► Interrupted                 ┘
 //! ```
 //! A dead executor is an event like any other: the kernel ends `wait` and closes the channel, and either
 //! wakes the queue at once. Its exit status, last lines and last known phase are in the error. Where nothing is
 //! lost by it, the session goes on with another executor ([`executors`]).
+//!
+//! Every wait has an end: an executor that runs sends heartbeats, and one that is silent for longer
+//! than the user's [`Patience`] is ended.
 
 pub mod death;
+mod descriptors;
+mod error;
 mod executors;
+pub mod folder;
+mod interrupts;
+pub mod patience;
 mod spawn;
 mod tail;
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ipc_channel::ipc::IpcSender;
 use protocol::message::Progress;
-use protocol::{BackendKind, Command, Event, Failure, FailureKind, Handshake, PROTOCOL_VERSION};
+use protocol::{BackendKind, Command, Event, FailureKind, Handshake, PROTOCOL_VERSION};
 
+pub use error::SessionError;
 pub use executors::ExecutorListener;
+pub use interrupts::{Heard, Interrupts};
 pub use spawn::EXECUTOR_SUBCOMMAND;
 
-use death::Cause;
 use executors::Executors;
+use interrupts::Process;
+use patience::{Patience, Silence, Verdict};
 use spawn::Spawned;
 
 /// How long an executor that lost its channel may take to be gone, or the other way round, before it
@@ -49,6 +59,8 @@ pub struct ExecutorProgram {
     pub path: Option<PathBuf>,
     /// Whether its messages are shown as they come.
     pub verbose: bool,
+    /// How long it may be silent.
+    pub patience: Patience,
 }
 
 /// Anything that can happen.
@@ -63,91 +75,19 @@ pub enum SessionEvent {
     /// The executor's process has ended.
     Exited(ExitStatus),
     /// The user asked for the end.
-    Interrupted,
-}
-
-/// How a command ended other than by its answer.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// The executor answered that it failed; it still runs.
-    #[error(transparent)]
-    Failed(#[from] Failure),
-    /// The executor is dead.
-    #[error("the executor died in the {phase}: {status}{}", last_lines(lines))]
-    Died {
-        /// The phase it was in, with the step.
-        phase: String,
-        /// Why, as far as it is known.
-        cause: Cause,
-        /// Its exit status or signal, for people.
-        status: String,
-        /// The last lines that it wrote.
-        lines: Vec<String>,
-    },
-    /// The user asked for the end.
-    #[error("cancelled")]
-    Cancelled,
-    /// The executor could not be started.
-    #[error("cannot start the executor {program}: {message}{}", last_lines(lines))]
-    Start {
-        /// The program.
-        program: String,
-        /// Why.
-        message: String,
-        /// The last lines that it wrote.
-        lines: Vec<String>,
-    },
-    /// The executor said what makes no sense here.
-    #[error(
-        "the executor answered {got} to {command}; hint: use planner and executor from one release"
-    )]
-    Confused {
-        /// The command.
-        command: &'static str,
-        /// The answer.
-        got: String,
-    },
-    /// A command that is too large to be meant.
-    #[error(transparent)]
-    TooLong(#[from] protocol::message::TooLong),
-}
-
-impl SessionError {
-    /// Whether the executor was killed as memory ran out.
-    pub fn is_for_want_of_memory(&self) -> bool {
-        matches!(self, SessionError::Died { cause: Cause::OutOfMemory, .. })
-    }
-}
-
-fn last_lines(lines: &[String]) -> String {
-    if lines.is_empty() {
-        String::new()
-    } else {
-        format!("; its last lines:\n  {}", lines.join("\n  "))
-    }
-}
-
-/// A handle by which a signal handler reaches the session that runs.
-#[derive(Debug, Clone)]
-pub struct Interrupts(Sender<SessionEvent>);
-
-impl Interrupts {
-    /// Asks for the end of what runs.
-    pub fn interrupt(&self) {
-        // A session that has ended needs no interruption.
-        let _ = self.0.send(SessionEvent::Interrupted);
-    }
+    Interrupted(Heard),
 }
 
 /// A running executor.
 pub struct Session {
-    commands: IpcSender<Command>,
+    commands: Sender<Command>,
     queue: Receiver<SessionEvent>,
     process: Spawned,
     executors: Executors,
     /// What it does while it tells no progress, as a phase.
     doing: &'static str,
     progress: Option<Progress>,
+    silence: Silence,
     exited: Option<ExitStatus>,
     closed: bool,
     interrupted: bool,
@@ -182,8 +122,11 @@ impl Session {
     fn open(mut executors: Executors) -> Result<Session, SessionError> {
         loop {
             let (sender, queue) = channel();
-            executors.listener.starting(Interrupts(sender.clone()));
-            let (process, commands) = match spawn::spawn(&executors.program, sender, &queue) {
+            let process = Process::default();
+            executors.listener.starting(Interrupts::new(sender.clone(), process.clone()));
+            let program = &executors.program;
+            let silence = Silence::new(program.patience);
+            let (process, commands) = match spawn::spawn(program, process, sender, &queue) {
                 Ok(spawned) => spawned,
                 Err(error) => {
                     executors.follow(error)?;
@@ -197,6 +140,7 @@ impl Session {
                 executors,
                 doing: "",
                 progress: None,
+                silence,
                 exited: None,
                 closed: false,
                 interrupted: false,
@@ -225,6 +169,8 @@ impl Session {
             other => Err(other),
         })?;
         (self.backends, self.why_no_cuda, self.cublas) = answer;
+        let Session { backends, why_no_cuda, .. } = &*self;
+        tracing::debug!(?backends, ?why_no_cuda, "the executor answers");
         Ok(())
     }
 
@@ -237,10 +183,14 @@ impl Session {
         let fresh = Session::open(self.take_executors())?;
         let dead = std::mem::replace(self, fresh);
         // It may have come after the last look, and before the next executor could hear of it.
-        match dead.queue.try_iter().any(|event| matches!(event, SessionEvent::Interrupted)) {
-            true => Err(SessionError::Cancelled),
-            false => Ok(()),
-        }
+        let heard = dead.queue.try_iter().find_map(|event| match event {
+            SessionEvent::Interrupted(heard) => Some(heard),
+            _ => None,
+        });
+        heard.map_or(Ok(()), |heard| {
+            heard.tell();
+            Err(SessionError::Cancelled)
+        })
     }
 
     /// The deaths since the last call that were followed by another executor, in order.
@@ -285,6 +235,7 @@ impl Session {
         command: Command,
         expected: impl Fn(Event) -> Result<T, Event>,
     ) -> Result<T, SessionError> {
+        let start = Instant::now();
         self.send(command)?;
         let event = loop {
             match self.next_event()? {
@@ -293,14 +244,13 @@ impl Session {
                 event => break event,
             }
         };
-        expected(event).map_err(|got| {
-            let mut got = format!("{got:?}");
-            got.truncate(got.find([' ', '(']).unwrap_or(got.len()));
-            SessionError::Confused { command: name, got }
-        })
+        let ms = start.elapsed().as_millis() as u64;
+        tracing::debug!(command = name, answer = event.name(), ms, "answered");
+        expected(event).map_err(|got| SessionError::Confused { command: name, got: got.name() })
     }
 
-    /// Sends a command. A closed channel is not an error here: the death that closed it comes as an event.
+    /// Sends a command. That it does not reach the executor is not an error here: the death that is the
+    /// reason comes as an event.
     pub fn send(&mut self, command: Command) -> Result<(), SessionError> {
         command.check_limits()?;
         self.progress = None;
@@ -309,11 +259,11 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a word about the running command, which goes on.
+    /// Sends a word about the running command, which goes on. It goes to the thread that sends, which
+    /// lives for as long as this does.
     pub fn tell(&self, command: Command) {
-        if let Err(error) = self.commands.send(command) {
-            tracing::debug!(%error, "a command did not reach the executor");
-        }
+        tracing::debug!(command = command.name(), "sent");
+        let _ = self.commands.send(command);
     }
 
     /// The next thing that the executor says. An interruption cancels the running command and ends with
@@ -325,40 +275,27 @@ impl Session {
             if self.closed && self.exited.is_some() {
                 return Err(if interrupted { SessionError::Cancelled } else { self.died() });
             }
-            let event = match deadline {
-                None => self.queue.recv().map_err(RecvTimeoutError::from),
-                Some(at) => self.queue.recv_timeout(at.saturating_duration_since(Instant::now())),
-            };
-            match event {
-                Ok(SessionEvent::Said(event)) if interrupted => match event {
-                    Event::Failed(failure) if failure.kind != FailureKind::Cancelled => {
-                        return Err(failure.into());
-                    }
-                    Event::Files(_)
-                    | Event::Notice(_)
-                    | Event::Progress(_)
-                    | Event::Preview(_)
-                    | Event::Image(_)
-                    | Event::Tensors(_)
-                    | Event::Usage(_) => {}
-                    // The confirmation; or the command was finished before the cancel reached it.
-                    _ => return Err(SessionError::Cancelled),
-                },
+            let begun = Instant::now();
+            let wait =
+                deadline.map_or(self.silence.wait(), |at| at.saturating_duration_since(begun));
+            match self.queue.recv_timeout(wait) {
                 Ok(SessionEvent::Said(event)) => {
-                    if let Event::Progress(progress) = event {
-                        self.progress = Some(progress);
+                    if self.silence.heard() {
+                        self.executors.listener.answers();
                     }
-                    return Ok(event);
+                    match event {
+                        Event::Heartbeat => {}
+                        event if interrupted => after_cancel(event)?,
+                        event => return Ok(self.noted(event)),
+                    }
                 }
                 Ok(SessionEvent::Connected(_)) => unreachable!("a session has connected"),
-                Ok(SessionEvent::Interrupted) => {
-                    if interrupted {
-                        self.process.kill();
-                    }
+                Ok(SessionEvent::Interrupted(heard)) => {
+                    heard.tell();
+                    tracing::debug!("interrupted");
                     interrupted = true;
                     deadline = deadline.or(Some(Instant::now() + CANCEL_GRACE));
-                    // Not reaching it means that it is dead, which comes as an event.
-                    let _ = self.commands.send(Command::Cancel);
+                    self.tell(Command::Cancel);
                 }
                 // What it said before its end still comes: the channel's close is behind that.
                 Ok(SessionEvent::Exited(status)) => {
@@ -373,15 +310,46 @@ impl Session {
                     self.process.kill();
                     return Err(SessionError::Cancelled);
                 }
-                Err(_) => return Err(self.died()),
+                Err(_) if deadline.is_some() => return Err(self.died()),
+                Err(_) => self.silent(begun.elapsed())?,
+            }
+        }
+    }
+
+    /// Notes how far the executor says that it is.
+    fn noted(&mut self, event: Event) -> Event {
+        if let Event::Progress(progress) = event {
+            if self.progress.map(|known| known.phase) != Some(progress.phase) {
+                tracing::debug!(phase = %progress.phase, "the executor is in");
+            }
+            self.progress = Some(progress);
+        }
+        event
+    }
+
+    /// What becomes of an executor that said nothing for one more wait.
+    fn silent(&mut self, waited: Duration) -> Result<(), SessionError> {
+        let verdict = self.silence.waited(waited);
+        let seconds = self.silence.lasted().as_secs_f64().round() as u64;
+        match verdict {
+            Verdict::Wait => Ok(()),
+            Verdict::Tell => {
+                self.executors.listener.silent(seconds);
+                Ok(())
+            }
+            Verdict::End => {
+                self.process.kill();
+                self.wait_for_exit(DEATH_GRACE);
+                let lines = self.process.last_lines();
+                Err(SessionError::Silent { phase: self.phase(), seconds, lines })
             }
         }
     }
 
     /// Says goodbye, and returns when the process is gone.
     pub fn end(mut self) {
-        // An executor that is dead already needs no goodbye.
-        let _ = self.commands.send(Command::Bye);
+        tracing::debug!(command = Command::Bye.name(), "sent");
+        self.tell(Command::Bye);
         self.wait_for_exit(BYE_GRACE);
     }
 
@@ -390,7 +358,10 @@ impl Session {
         while self.exited.is_none() {
             match self.queue.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(SessionEvent::Exited(status)) => self.exited = Some(status),
-                Ok(SessionEvent::Interrupted) => self.interrupted = true,
+                Ok(SessionEvent::Interrupted(heard)) => {
+                    heard.tell();
+                    self.interrupted = true;
+                }
                 Ok(_) => {}
                 Err(_) => return,
             }
@@ -398,25 +369,46 @@ impl Session {
     }
 
     fn died(&mut self) -> SessionError {
+        let by_itself = self.exited.is_some();
         self.process.kill();
         self.wait_for_exit(DEATH_GRACE);
         if self.interrupted {
             return SessionError::Cancelled;
         }
-        let phase = match self.progress {
+        self.process.died(self.phase(), self.exited, by_itself)
+    }
+
+    /// Where the executor was, as far as it said.
+    fn phase(&self) -> String {
+        match self.progress {
             Some(Progress { phase, step, of }) if of > 1 => {
                 format!("{phase} phase ({step} of {of} done)")
             }
             Some(Progress { phase, .. }) => format!("{phase} phase"),
             None => self.doing.to_owned(),
-        };
-        self.process.died(phase, self.exited)
+        }
     }
 
     /// How its executors are started, for the session that follows this one.
     fn take_executors(&mut self) -> Executors {
         let nobody = Executors::new(&ExecutorProgram::default(), false, Box::new(()));
         std::mem::replace(&mut self.executors, nobody)
+    }
+}
+
+/// What is said after a cancel: it fails with the confirmation, with another failure, or where the
+/// command was finished before the cancel reached it.
+fn after_cancel(event: Event) -> Result<(), SessionError> {
+    match event {
+        Event::Failed(failure) if failure.kind != FailureKind::Cancelled => Err(failure.into()),
+        Event::Files(_)
+        | Event::Notice(_)
+        | Event::Progress(_)
+        | Event::Preview(_)
+        | Event::Image(_)
+        | Event::Tensors(_)
+        | Event::Usage(_) => Ok(()),
+        _ => Err(SessionError::Cancelled),
     }
 }
 

@@ -64,3 +64,7 @@ pub const UNSUPPORTED_MAX: usize = 64;
 /// Largest memory of a device or of the host, and largest component, in bytes: 1 PiB, above what any machine
 /// has, and low enough for every sum of sizes of one plan.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
+
+/// Milliseconds between two heartbeats of an executor: several in the shortest time after which its
+/// silence is told.
+pub const HEARTBEAT_MS: u64 = 500;

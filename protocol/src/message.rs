@@ -12,9 +12,12 @@
 //!   Cancel            ──►  (any time; a running command ends with Failed(Cancelled))
 //!   Unload            ──►            ◄──   Unloaded
 //!   Bye               ──►                  ends
+//!                                    ◄──   Heartbeat, at any time
 //! ```
 //! Any command may be answered by [`Event::Failed`] in place of its own answer; the executor then waits
 //! for the next command.
+
+mod names;
 
 use ipc_channel::ipc::{IpcReceiver, IpcSender, IpcSharedMemory};
 use serde::{Deserialize, Serialize};
@@ -199,6 +202,9 @@ pub enum Event {
     Unloaded,
     /// The command failed.
     Failed(Failure),
+    /// The executor's process runs, however long its command takes: sent each
+    /// [`HEARTBEAT_MS`](crate::limits::HEARTBEAT_MS), and no answer to anything.
+    Heartbeat,
 }
 
 /// Exact bytes of a plan's own schedule, on one device in one phase.

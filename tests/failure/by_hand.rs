@@ -60,17 +60,17 @@ impl Executor {
     }
 
     fn hear(&self) -> Event {
-        self.events.try_recv_timeout(PATIENCE).expect("the executor says something")
+        let hear = || self.events.try_recv_timeout(PATIENCE).expect("the executor says something");
+        let tells = |event: &Event| !matches!(event, Event::Heartbeat);
+        std::iter::repeat_with(hear).find(tells).expect("there is no end to it")
     }
 
     /// The next event that ends a command.
     fn answer(&self) -> Event {
-        loop {
-            let event = self.hear();
-            if !matches!(event, Event::Progress(_) | Event::Image(_) | Event::Usage(_)) {
-                return event;
-            }
-        }
+        let between =
+            |e: &Event| matches!(e, Event::Progress(_) | Event::Image(_) | Event::Usage(_));
+        let event = std::iter::repeat_with(|| self.hear()).find(|event| !between(event));
+        event.expect("there is no end to it")
     }
 
     /// Sends a command that must fail.

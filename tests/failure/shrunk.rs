@@ -25,8 +25,9 @@ struct Heard {
 }
 
 impl Listener for Heard {
-    fn planned(&mut self, solution: &Solution) {
+    fn planned(&mut self, solution: &Solution) -> Result<(), SessionError> {
         self.planned.push(solution.plan.generation);
+        Ok(())
     }
     fn progress(&mut self, _: Progress) {}
     fn notice(&mut self, _: &Notice) {}
@@ -65,10 +66,13 @@ fn request(free: Bytes) -> Request {
         inventory,
         objective: policy.optimize,
         failed: Vec::new(),
+        left_out: Vec::new(),
         pins: policy.pins,
         prefetch: policy.prefetch,
         tile: policy.vae_tile,
         explain: false,
+        compare_integrated: false,
+        guidance_embeds: false,
         options: GraphOptions::default(),
         mapping_policy: policy.mapping_policy,
         imagined: false,
@@ -83,7 +87,8 @@ fn rehearse(
 ) -> (Result<Outcome, PlanError>, Heard) {
     let home = Home::new();
     script(&home, &format!("exec {} executor \"$@\"", env!("CARGO_BIN_EXE_berth")));
-    let program = ExecutorProgram { path: Some(home.path("executor")), verbose: false };
+    let program =
+        ExecutorProgram { path: Some(home.path("executor")), ..ExecutorProgram::default() };
     let session = Session::start(&program, ()).expect("the executor starts");
     let looked = Cell::new(0);
     let inventorize =

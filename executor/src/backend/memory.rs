@@ -69,6 +69,9 @@ impl Memory {
                 limited: false,
             });
         }
+        if bytes > Bytes::ZERO {
+            tracing::debug!(device = %self.device, region, %bytes, "allocates");
+        }
         counts.used += bytes;
         counts.peak = counts.peak.max(counts.used);
         Ok(Charge { memory: Arc::clone(self), bytes })

@@ -3,11 +3,14 @@
 //! The lock is a file of its own beside it, as the file itself is replaced by each update; the system frees it when its
 //! holder ends, however that happens. Readers need none: what they open is always whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use etcetera::BaseStrategy;
+use rustix::fs::OFlags;
 
 use super::content::Content;
 use super::key::Machine;
@@ -23,6 +26,12 @@ const FILE: &str = "calibration.toml";
 
 /// The lock within the same directory.
 const LOCK: &str = "calibration.lock";
+
+/// How long the lock is waited for: others hold it for as long as it takes to write a small file.
+const LOCK_GRACE: Duration = Duration::from_secs(1);
+
+/// How long to wait between two tries: the system has no wait for a lock that ends by itself.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What is wrong with the file or its place.
 #[derive(Debug, thiserror::Error)]
@@ -159,13 +168,26 @@ impl Store {
     }
 }
 
-/// Waits for the lock, which others hold for as long as it takes to write a small file. It ends with the returned file.
+/// Waits for the lock, which ends with the returned file.
 fn lock(path: &Path) -> io::Result<File> {
-    let file = File::options().create(true).append(true).open(path)?;
+    // A pipe of that name would wait for a reader.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().create(true).append(true).custom_flags(flags).open(path)?;
+    let begun = Instant::now();
     loop {
-        match file.lock() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            other => return other.map(|()| file),
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_GRACE => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(TryLockError::WouldBlock) => {
+                let seconds = LOCK_GRACE.as_secs();
+                return Err(io::Error::other(format!(
+                    "another process has held {LOCK} beside it for {seconds} s"
+                )));
+            }
+            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(error)) => return Err(error),
         }
     }
 }

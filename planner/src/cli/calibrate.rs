@@ -9,8 +9,7 @@ use protocol::calibration::{Calibration, CalibrationDevice};
 use protocol::{Command, DeviceId, Event};
 use serde::Serialize;
 
-use super::interrupt::Interruption;
-use super::{ExecutorArguments, PolicyArguments};
+use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::calibration::{Figure, StoreError, figures};
 use crate::inventory::{Device, DeviceKind, Inventory};
 use crate::policy::{Budgets, Wishes};
@@ -64,9 +63,8 @@ impl Calibrate {
         self.check_device(&inventory)?;
         let directory = storage_directory(file)?;
 
-        let interruption = Interruption::install()?;
         let progress = ProgressLine::new(self.executor.verbose);
-        let executors = progress.executors(interruption.watcher());
+        let executors = progress.executors(interrupt::watch);
         let mut session = Session::start(&self.executor.program(), executors)?;
         let (devices, left_out) = self.devices(&inventory, &budgets, &session)?;
         eprintln!("berth: measuring takes some seconds; other work on this machine disturbs it");

@@ -8,7 +8,7 @@ use protocol::Bytes;
 use serde::Serialize;
 
 use super::setup::is_gpu_here;
-use super::{ExecutorArguments, PolicyArguments};
+use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::inventory::Inventory;
 use crate::inventory::profile::layers::Layered;
 use crate::inventory::profile::{DEVICES_MAX, written};
@@ -16,7 +16,7 @@ use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::policy::Wishes;
 use crate::render::progress::ProgressLine;
 use crate::render::{self, rates};
-use crate::session::Session;
+use crate::session::{Session, SessionError};
 
 /// What is here.
 #[derive(Debug, Args)]
@@ -69,7 +69,7 @@ impl Devices {
             return self.write_profile(&inventory, outputs);
         }
         let budgets = setting.budgets(&inventory)?;
-        let [why_no_cuda, cublas] = self.cuda(&inventory);
+        let [why_no_cuda, cublas] = self.cuda(&inventory)?;
         let Layered { files, host, .. } = &setting.layered;
         let profiles: Vec<&str> = files.iter().chain(host).map(String::as_str).collect();
         if !self.json {
@@ -101,19 +101,20 @@ impl Devices {
 
     /// Why an executor cannot compute on the GPUs that are here, where it cannot; where it can, what it says of cuBLASLt. It starts
     /// CUDA, this process does not. Nothing where no GPU is here.
-    fn cuda(&self, inventory: &Inventory) -> [Option<String>; 2] {
+    fn cuda(&self, inventory: &Inventory) -> Result<[Option<String>; 2]> {
         if !inventory.devices.iter().any(is_gpu_here) {
-            return [None, None];
+            return Ok([None, None]);
         }
         let progress = ProgressLine::new(self.executor.verbose);
-        let executors = progress.executors(|_| {});
+        let executors = progress.executors(interrupt::watch);
         match Session::start_telling(&self.executor.program(), executors) {
             Ok(session) => {
                 let said = [session.why_no_cuda.clone(), session.cublas.clone()];
                 session.end();
-                said
+                Ok(said)
             }
-            Err(error) => [Some(error.to_string()), None],
+            Err(SessionError::Cancelled) => Err(SessionError::Cancelled.into()),
+            Err(error) => Ok([Some(error.to_string()), None]),
         }
     }
 

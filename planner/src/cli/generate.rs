@@ -23,7 +23,7 @@ use super::preview::PreviewArguments;
 use super::seed::Seed;
 use super::setup::Opening;
 use super::shape::{Guidance, ShapeArguments};
-use super::{ExecutorArguments, PolicyArguments};
+use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::infotext;
 use crate::inventory::Inventory;
 use crate::output::Outputs;
@@ -149,7 +149,7 @@ impl Generate {
         };
         let opening =
             Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
-        let Opening { model, mut setting, outputs, interruption, .. } = opening;
+        let Opening { model, mut setting, outputs, .. } = opening;
         let Opening { session, mut progress, description, .. } = opening;
         let shape = self.shape.job(&description, source.as_ref())?;
         formats.check_size(shape.width, shape.height)?;
@@ -199,7 +199,7 @@ impl Generate {
             outcome.images.retain(|image| image.index == position);
         }
         // A pipe's reader may keep it waiting; finished files get their names in no time.
-        interruption.release();
+        interrupt::release();
         let made = Made {
             job: &job,
             plan: &outcome.plan,
@@ -214,7 +214,7 @@ impl Generate {
         let contents: Vec<&[u8]> =
             pictures.iter().map(Vec::as_slice).chain(outcome.tensors.as_deref()).collect();
         let summary = Summary { json: self.json, to_stderr: outputs.take_stdout() };
-        let mut names = outputs.write(&contents, || interruption.hold())?;
+        let mut names = outputs.write(&contents, interrupt::hold)?;
         names.truncate(pictures.len());
         if let Some(recorded) = &recorded {
             recorded.tell_differences(&kept, &outcome.plan);

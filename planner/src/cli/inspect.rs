@@ -5,10 +5,9 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::ExecutorArguments;
-use super::interrupt::Interruption;
 use super::model::ModelArguments;
 use super::settings::{is_picture, of_picture};
+use super::{ExecutorArguments, interrupt};
 use crate::planning;
 use crate::render;
 use crate::render::document::SettingsDocument;
@@ -33,10 +32,9 @@ impl Inspect {
         if let Some(picture) = self.model.single().filter(|path| is_picture(path)) {
             return self.show_settings(picture);
         }
-        let interruption = Interruption::install()?;
         let model = self.model.source()?;
         let progress = ProgressLine::new(self.executor.verbose);
-        let executors = progress.executors(interruption.watcher());
+        let executors = progress.executors(interrupt::watch);
         let mut session = Session::start(&self.executor.program(), executors)?;
         let description = planning::inspect(&mut session, &model)?;
         session.end();

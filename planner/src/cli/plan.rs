@@ -11,7 +11,7 @@ use super::placement::PlacementArguments;
 use super::preview::PreviewArguments;
 use super::setup::Opening;
 use super::shape::ShapeArguments;
-use super::{ExecutorArguments, PolicyArguments};
+use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::inventory::Inventory;
 use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::planning::{self, PlanError, Request};
@@ -69,7 +69,7 @@ impl Plan {
         let outputs = |_: &ModelSource| self.outputs();
         let opening =
             Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
-        let Opening { setting, outputs, interruption, .. } = opening;
+        let Opening { setting, outputs, .. } = opening;
         let Opening { mut session, mut progress, description, .. } = opening;
         let job = self.shape.job(&description, source.as_ref())?;
         let preview_every = self.preview.every(&job)?;
@@ -87,7 +87,7 @@ impl Plan {
             let request = request(true)?;
             let planned = planning::plan(&mut session, &request, 1);
             session.end();
-            interruption.release();
+            interrupt::release();
             let Solution { plan, report, .. } = document::feasible(self.json, &model, planned)?;
             render::tell(&report.notices);
             render::advice::tell(&plan, &report.advice);
@@ -102,7 +102,7 @@ impl Plan {
         render::advice::tell(&outcome.plan, &outcome.report.advice);
         let inventory = setting.inventory(Some(&model))?;
         let shown = Shown { objective: setting.policy.optimize, inventory: &inventory };
-        interruption.release();
+        interrupt::release();
         self.show(&outcome.plan, &outcome.report, &shown, outputs, Some(&outcome))?;
         // Nothing was computed, but contexts were made.
         setting.learn(&inventory, &outcome.plan, &outcome.usage);

@@ -6,10 +6,9 @@ use anyhow::{Context, Result, bail};
 use protocol::plan::Lora;
 use protocol::{GraphOptions, JobShape, ModelDescription, ModelSource, Plan, UsageReport};
 
-use super::interrupt::Interruption;
 use super::model::ModelArguments;
 use super::placement::PlacementArguments;
-use super::{ExecutorArguments, PolicyArguments};
+use super::{ExecutorArguments, PolicyArguments, interrupt, log};
 use crate::calibration::Calibration;
 use crate::inventory::profile::layers::{Layered, Places};
 use crate::inventory::{Device, DeviceKind, Inventory};
@@ -20,12 +19,18 @@ use crate::policy::tile::check_tile;
 use crate::policy::{Budgets, Policy, Wishes};
 use crate::render::progress::ProgressLine;
 use crate::reservations::Others;
+use crate::session::patience::Patience;
 use crate::session::{ExecutorProgram, Session};
 
 impl ExecutorArguments {
     /// The program to start.
     pub fn program(&self) -> ExecutorProgram {
-        ExecutorProgram { path: self.executor.clone(), verbose: self.verbose }
+        let patience = Patience::seconds(self.patience);
+        ExecutorProgram {
+            path: self.executor.clone(),
+            verbose: self.verbose || log::is_asked(),
+            patience: if self.patient { patience.endless() } else { patience },
+        }
     }
 }
 
@@ -55,6 +60,8 @@ impl PolicyArguments {
         let policy = Policy::of(&wishes.over(&layered.profile.policy))?;
         let loras = policy.loras.iter().map(lora).collect::<Result<_>>()?;
         let calibration = Calibration::of_this_machine()?;
+        let Layered { files, host, .. } = &layered;
+        tracing::debug!(?files, ?host, calibration = ?calibration.path(), "read profiles");
         Ok(Setting { layered, policy, loras, lora_at_run_time: Vec::new(), calibration })
     }
 
@@ -78,8 +85,6 @@ pub struct Opening {
     pub outputs: Outputs,
     /// How to start another executor.
     pub program: ExecutorProgram,
-    /// The signal handler's end.
-    pub interruption: Interruption,
     /// The running executor.
     pub session: Session,
     /// Where the job's steps are shown.
@@ -105,24 +110,14 @@ impl Opening {
         let inventory = setting.inventory(None)?;
         setting.budgets(&inventory)?;
         setting.checked(setting.policy.pins.named(&inventory))?;
-        let interruption = Interruption::install()?;
         let program = executor.program();
         add_reads(&mut outputs, &model, &setting, policy, &program);
         outputs.ready()?;
         let progress = ProgressLine::new(executor.verbose);
-        let mut session = Session::start(&program, progress.executors(interruption.watcher()))?;
+        let mut session = Session::start(&program, progress.executors(interrupt::watch))?;
         let description = planning::inspect(&mut session, &model)?;
         check_description(&description)?;
-        Ok(Opening {
-            model,
-            setting,
-            outputs,
-            program,
-            interruption,
-            session,
-            progress,
-            description,
-        })
+        Ok(Opening { model, setting, outputs, program, session, progress, description })
     }
 }
 
@@ -161,6 +156,9 @@ impl Setting {
         let profile = &self.layered.profile;
         let mut inventory = Inventory::from_profile(profile)?;
         Others::of_this_host().take_from(&mut inventory, profile.memory_is_here());
+        let free = inventory.devices.iter().map(|device| (&device.id, device.free_bytes));
+        let free: Vec<String> = free.map(|(id, bytes)| format!("{id} {bytes}")).collect();
+        tracing::debug!(host = %inventory.host.available_bytes, devices = ?free, "free now");
         Ok(inventory)
     }
 

@@ -9,13 +9,12 @@ use protocol::profile::ModelDescription;
 use protocol::{Bytes, Job, JobShape, ModelSource};
 
 use super::generate::shared;
-use super::interrupt::Interruption;
 use super::model::ModelArguments;
 use super::number;
 use super::placement::PlacementArguments;
 use super::setup::{Opening, Setting};
 use super::shape::ShapeArguments;
-use super::{ExecutorArguments, PolicyArguments};
+use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::picture::Source;
 use crate::planning::{PlanError, Request, Survey};
@@ -73,7 +72,7 @@ impl Tune {
         let outputs = |_: &ModelSource| self.outputs();
         let opening =
             Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
-        let Opening { setting, outputs, program, interruption, .. } = opening;
+        let Opening { setting, outputs, program, .. } = opening;
         let Opening { mut session, mut progress, description, .. } = opening;
         self.check_objective(setting.policy.optimize)?;
         let job = self.shape.job(&description, source.as_ref())?;
@@ -89,15 +88,10 @@ impl Tune {
         session.end();
         let mut tuning = document::feasible(self.json, &request.model, tuned)?;
         if self.measure {
-            let runs = Runs {
-                tune: self,
-                setting: &setting,
-                program: &program,
-                interruption: &interruption,
-            };
+            let runs = Runs { tune: self, setting: &setting, program: &program };
             runs.measure(&mut tuning, &description, source.as_ref(), &mut progress)?;
         }
-        interruption.release();
+        interrupt::release();
         self.show(&tuning, outputs)
     }
 
@@ -247,7 +241,6 @@ struct Runs<'a> {
     tune: &'a Tune,
     setting: &'a Setting,
     program: &'a ExecutorProgram,
-    interruption: &'a Interruption,
 }
 
 impl Runs<'_> {
@@ -269,7 +262,7 @@ impl Runs<'_> {
                 let request = self.setting.request(description, tuning.job.clone(), false);
                 request.map(|request| capped(request, point.budget)).map_err(PlanError::Inventory)
             };
-            let executors = progress.executors(self.interruption.watcher());
+            let executors = progress.executors(interrupt::watch);
             let session = Session::start(self.program, executors)?;
             let outcome = supervise(session, &request, &work, None, progress);
             progress.clear();

@@ -121,6 +121,14 @@ impl ExecutorListener for ExecutorLines {
         let shown = lock(&self.shown);
         shown.bar.suspend(|| eprintln!("berth: {error}\nberth: trying again with a new executor"));
     }
+
+    fn silent(&mut self, seconds: u64) {
+        self.bar.suspend(|| eprintln!("berth: the executor has not answered for {seconds} s"));
+    }
+
+    fn answers(&mut self) {
+        self.bar.suspend(|| eprintln!("berth: the executor answers again"));
+    }
 }
 
 impl Listener for ProgressLine {

@@ -17,6 +17,10 @@ pub trait ExecutorListener {
     fn started(&mut self, pid: u32);
     /// One died, and another one is about to start.
     fn died(&mut self, error: &SessionError);
+    /// One has been silent for so many seconds, and is waited for.
+    fn silent(&mut self, seconds: u64);
+    /// One that was silent is heard again.
+    fn answers(&mut self);
 }
 
 /// Nobody listens.
@@ -24,6 +28,8 @@ impl ExecutorListener for () {
     fn starting(&mut self, _: Interrupts) {}
     fn started(&mut self, _: u32) {}
     fn died(&mut self, _: &SessionError) {}
+    fn silent(&mut self, _: u64) {}
+    fn answers(&mut self) {}
 }
 
 /// How a session starts its executors, and which of them died.

@@ -1,30 +1,27 @@
 //! Starts an executor process: handshake, watch threads, and its end.
 
+use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command as Program, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
 
 use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
 use protocol::{Command, Event, Handshake};
-use rustix::fd::OwnedFd;
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Signal, getrlimit, pidfd_open, pidfd_send_signal,
-};
+use rustix::process::{Pid, PidfdFlags, Resource, Signal, getrlimit, pidfd_open};
 
 use super::death::{Cause, Counted, Death};
+use super::interrupts::Process;
+use super::patience::{Patience, Silence};
 use super::tail::Tail;
-use super::{DEATH_GRACE, ExecutorProgram, SessionError, SessionEvent};
+use super::{DEATH_GRACE, ExecutorProgram, SessionError, SessionEvent, descriptors, folder};
 
 /// The hidden subcommand by which `berth` runs itself as the executor.
 pub const EXECUTOR_SUBCOMMAND: &str = "executor";
 
-/// How long an executor may take to connect.
-const CONNECT_GRACE: Duration = Duration::from_secs(20);
-
 /// A started process.
 pub struct Spawned {
-    handle: OwnedFd,
+    process: Process,
     pid: u32,
     tail: Tail,
     /// Before it began.
@@ -37,10 +34,9 @@ impl Spawned {
         self.pid
     }
 
-    /// Ends the process by force. By handle: the id of an ended process may belong to another by now.
+    /// Ends the process by force.
     pub fn kill(&self) {
-        // It may have ended already.
-        let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+        self.process.kill();
     }
 
     /// The last lines that it wrote.
@@ -48,10 +44,15 @@ impl Spawned {
         self.tail.lines()
     }
 
-    /// Tells of its death in a phase, by its exit status where that is known.
-    pub fn died(&self, phase: String, status: Option<ExitStatus>) -> SessionError {
+    /// Tells of its death in a phase, by its exit status where that is known. It may have had to be
+    /// ended: not `by_itself`.
+    pub fn died(&self, phase: String, status: Option<ExitStatus>, by_itself: bool) -> SessionError {
+        let ended = !by_itself && status.and_then(|of| of.signal()) == Some(Signal::KILL.as_raw());
         let death = status.map(|status| self.counted.death(status));
         let (cause, status) = match death {
+            Some(Death { cause: Cause::Accident, .. }) if ended => {
+                (Cause::Accident, "it closed its channel, and was ended".to_owned())
+            }
             Some(Death { cause, words }) => (cause, words),
             None => (Cause::Accident, "no exit status".to_owned()),
         };
@@ -63,9 +64,10 @@ impl Spawned {
 /// whose other end `queue` is.
 pub fn spawn(
     program: &ExecutorProgram,
+    process: Process,
     queue: Sender<SessionEvent>,
     events: &Receiver<SessionEvent>,
-) -> Result<(Spawned, IpcSender<Command>), SessionError> {
+) -> Result<(Spawned, Sender<Command>), SessionError> {
     let name = match &program.path {
         Some(path) => path.display().to_string(),
         None => "(this program)".to_owned(),
@@ -77,21 +79,19 @@ pub fn spawn(
     };
     let io_failed = |error: std::io::Error| failed(error.to_string(), Vec::new());
 
+    descriptors::check().map_err(|error| failed(error.to_string(), Vec::new()))?;
+    folder::prepare().map_err(|error| failed(error.to_string(), Vec::new()))?;
     let (server, server_name) = IpcOneShotServer::<Handshake>::new().map_err(io_failed)?;
     let counted = Counted::now();
-    let mut child = match start(program, &server_name) {
-        Ok(child) => child,
-        Err(error) => {
-            release(server_name, server);
-            return Err(io_failed(error));
-        }
-    };
+    let mut child = start(program, &server_name).map_err(io_failed)?;
     let pid = child.id();
+    tracing::debug!(program = name, pid, socket = server_name, "started the executor");
     let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
         .map_err(|error| io_failed(error.into()))?;
+    process.set(handle);
     let stderr = child.stderr.take().expect("stderr was asked for");
     let tail = Tail::follow(stderr, program.verbose).map_err(io_failed)?;
-    let spawned = Spawned { handle, pid, tail, counted };
+    let spawned = Spawned { process, pid, tail, counted };
 
     // `accept` waits for ever if the child ends first: it waits on a thread, beside the child.
     let connected = queue.clone();
@@ -108,29 +108,34 @@ pub fn spawn(
     };
     thread("executor-wait", wait).map_err(io_failed)?;
 
-    let first = events.recv_timeout(CONNECT_GRACE);
-    if let Ok(SessionEvent::Connected(Ok(Handshake { commands, events }))) = first {
-        thread("executor-events", move || forward(&events, &queue)).map_err(io_failed)?;
-        return Ok((spawned, commands));
+    let first = first_event(events, program.patience);
+    if let Some(SessionEvent::Connected(Ok(Handshake { commands, events }))) = first {
+        thread("executor-events", move || forward(&events, queue)).map_err(io_failed)?;
+        let (sender, queued) = channel();
+        thread("executor-commands", move || pass_on(&queued, &commands)).map_err(io_failed)?;
+        return Ok((spawned, sender));
     }
     let mut exited = match &first {
-        Ok(SessionEvent::Exited(status)) => Some(*status),
+        Some(SessionEvent::Exited(status)) => Some(*status),
         _ => None,
     };
-    let mut accepted = matches!(first, Ok(SessionEvent::Connected(_)));
-    let mut interrupted = matches!(first, Ok(SessionEvent::Interrupted));
+    let mut accepted = matches!(first, Some(SessionEvent::Connected(_)));
+    let mut interrupted = matches!(first, Some(SessionEvent::Interrupted(_)));
     // Where its end of the socket was closed, it is ending by itself, and its own status tells why.
     if !accepted {
         spawned.kill();
-        connect_in_its_place(&server_name);
+        // The thread that accepts is not left behind, unless it cannot be woken.
+        accepted = !connect_in_its_place(&server_name);
     }
-    // The socket is removed when the accepting thread has ended, and it must not outlive this process.
     let deadline = Instant::now() + DEATH_GRACE;
     while exited.is_none() || !accepted {
         match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(SessionEvent::Exited(status)) => exited = Some(status),
             Ok(SessionEvent::Connected(_)) => accepted = true,
-            Ok(SessionEvent::Interrupted) => interrupted = true,
+            Ok(SessionEvent::Interrupted(heard)) => {
+                heard.tell();
+                interrupted = true;
+            }
             Ok(_) => {}
             Err(_) => break,
         }
@@ -139,18 +144,38 @@ pub fn spawn(
     if interrupted {
         return Err(SessionError::Cancelled);
     }
-    let by_itself = matches!(first, Ok(SessionEvent::Exited(_) | SessionEvent::Connected(_)));
+    let by_itself = matches!(first, Some(SessionEvent::Exited(_) | SessionEvent::Connected(_)));
     if let Some(status) = exited.filter(|status| by_itself && status.signal().is_some()) {
-        return Err(spawned.died("start".to_owned(), Some(status)));
+        return Err(spawned.died("start".to_owned(), Some(status), by_itself));
     }
     let message = match first {
-        Ok(SessionEvent::Exited(status)) => {
+        Some(SessionEvent::Exited(status)) => {
             format!("it ended at once, {}", spawned.counted.death(status).words)
         }
-        Ok(SessionEvent::Connected(Err(message))) => message,
-        _ => format!("it did not connect within {} s", CONNECT_GRACE.as_secs()),
+        Some(SessionEvent::Connected(Err(message))) => message,
+        _ => format!(
+            "it did not shake hands within {} s; hint: --executor names an executor of this release",
+            program.patience.handshake().as_secs()
+        ),
     };
     Err(failed(message, spawned.last_lines()))
+}
+
+/// The first thing that happens after the start; `None` where that takes too long.
+fn first_event(events: &Receiver<SessionEvent>, patience: Patience) -> Option<SessionEvent> {
+    let mut silence = Silence::new(patience);
+    while silence.lasted() < patience.handshake() {
+        let begun = Instant::now();
+        if let Ok(event) = events.recv_timeout(silence.wait()) {
+            if let SessionEvent::Interrupted(heard) = &event {
+                heard.tell();
+            }
+            return Some(event);
+        }
+        // The verdict is of those who have shaken hands.
+        silence.waited(begun.elapsed());
+    }
+    None
 }
 
 fn start(program: &ExecutorProgram, server_name: &str) -> std::io::Result<Child> {
@@ -183,37 +208,59 @@ fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<(
 
 fn wait(mut child: Child) -> ExitStatus {
     loop {
-        if let Ok(status) = child.wait() {
-            return status;
+        match child.wait() {
+            Ok(status) => return status,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // It has ended: who was started with SIGCHLD ignored learns no more than that.
+            Err(_) => return ExitStatus::default(),
         }
     }
 }
 
-fn forward(events: &IpcReceiver<Event>, queue: &Sender<SessionEvent>) {
+fn forward(events: &IpcReceiver<Event>, queue: Sender<SessionEvent>) {
+    // However this thread ends, the session hears of it.
+    let closing = Closing(queue);
     while let Ok(event) = events.recv() {
-        if queue.send(SessionEvent::Said(event)).is_err() {
+        if closing.0.send(SessionEvent::Said(event)).is_err() {
             return;
         }
     }
-    // The session may be over.
-    let _ = queue.send(SessionEvent::ChannelClosed);
 }
 
-/// Removes the server's socket when no child will connect to it.
-fn release(server_name: String, server: IpcOneShotServer<Handshake>) {
-    connect_in_its_place(&server_name);
-    drop(server.accept());
+/// Sends commands in order. A large one to an executor that is stopped waits here, and not where
+/// its silence is counted.
+fn pass_on(queued: &Receiver<Command>, commands: &IpcSender<Command>) {
+    while let Ok(command) = queued.recv() {
+        let name = command.name();
+        // Not reaching it means that it is dead, which comes as an event.
+        if let Err(error) = commands.send(command) {
+            tracing::debug!(command = name, %error, "did not reach the executor");
+        }
+    }
 }
 
-/// Wakes a thread that accepts, in place of a child that will not connect.
-fn connect_in_its_place(server_name: &str) {
+/// Tells that the event channel is closed, when it is dropped.
+struct Closing(Sender<SessionEvent>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        // The session may be over.
+        let _ = self.0.send(SessionEvent::ChannelClosed);
+    }
+}
+
+/// Wakes a thread that accepts, in place of a child that will not connect. Whether it could be
+/// reached.
+fn connect_in_its_place(server_name: &str) -> bool {
     let connect = || -> Result<(), Box<dyn std::error::Error>> {
         let (commands, _) = ipc::channel()?;
         let (_, events) = ipc::channel()?;
         IpcSender::connect(server_name.to_owned())?.send(Handshake { commands, events })?;
         Ok(())
     };
-    if let Err(error) = connect() {
+    let connected = connect();
+    if let Err(error) = &connected {
         tracing::debug!(%error, "the one-shot server was gone already");
     }
+    connected.is_ok()
 }

@@ -27,13 +27,13 @@ pub struct Tail {
 type Lines = Arc<Mutex<VecDeque<String>>>;
 
 impl Tail {
-    /// Reads until the end, on a thread; also shows each line where `verbose`.
-    pub fn follow(stderr: ChildStderr, verbose: bool) -> std::io::Result<Tail> {
+    /// Reads until the end, on a thread; also shows each line where it is `shown`.
+    pub fn follow(stderr: ChildStderr, shown: bool) -> std::io::Result<Tail> {
         let lines = Lines::default();
         let (end, ended) = channel();
         let read_lines = Arc::clone(&lines);
         let body = move || {
-            read(BufReader::new(stderr), &read_lines, verbose);
+            read(BufReader::new(stderr), &read_lines, shown);
             drop(end);
         };
         std::thread::Builder::new().name("executor-stderr".to_owned()).spawn(body)?;
@@ -48,7 +48,7 @@ impl Tail {
     }
 }
 
-fn read(mut source: impl BufRead, lines: &Lines, verbose: bool) {
+fn read(mut source: impl BufRead, lines: &Lines, shown: bool) {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -58,7 +58,7 @@ fn read(mut source: impl BufRead, lines: &Lines, verbose: bool) {
             Ok(_) => {}
         }
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-        if verbose {
+        if shown {
             eprintln!("{text}");
         }
         let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
