@@ -123,11 +123,13 @@ impl ExecutorListener for ExecutorLines {
     }
 
     fn silent(&mut self, seconds: u64) {
-        self.bar.suspend(|| eprintln!("berth: the executor has not answered for {seconds} s"));
+        lock(&self.shown)
+            .bar
+            .suspend(|| eprintln!("berth: the executor has not answered for {seconds} s"));
     }
 
     fn answers(&mut self) {
-        self.bar.suspend(|| eprintln!("berth: the executor answers again"));
+        lock(&self.shown).bar.suspend(|| eprintln!("berth: the executor answers again"));
     }
 }
 
