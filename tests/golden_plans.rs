@@ -69,7 +69,8 @@ const HOSTS: [Host; 8] = [
         large: [&["--max-vram", "6"], &["--max-vram", "3"]],
         small: SMALL,
     },
-    // Its device is used only when named: the host's memory is the budget.
+    // Its device has the host's memory, which is the budget; nothing else there is comparable, so
+    // it is used unasked.
     Host {
         profile: "integrated-only",
         large: [&["--backend", "dit=cuda0", "--max-ram", "40"], &["--max-ram", "4"]],
@@ -205,6 +206,27 @@ fn eight_cards() {
 #[test]
 fn a_board_with_an_integrated_gpu() {
     check("integrated-only");
+}
+
+#[test]
+fn places_that_cost_nothing_have_no_lines_of_their_own() {
+    let folders = fs::read_dir(folder()).expect("the folder is there");
+    let files = folders.flat_map(|host| {
+        fs::read_dir(host.expect("an entry").path()).expect("a folder for each host")
+    });
+    let mut texts = 0;
+    for file in files {
+        let path = file.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "txt") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a text");
+        for unwanted in ["+0.00 ms", " 1 slots", "/demo-"] {
+            assert!(!text.contains(unwanted), "{}: {unwanted}", path.display());
+        }
+        texts += 1;
+    }
+    assert!(texts > 0);
 }
 
 #[test]
