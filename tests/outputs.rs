@@ -31,6 +31,9 @@ const GENERATE: [&str; 10] = [
     "--output",
 ];
 
+/// Ends a job's outputs where its picture must be another run's.
+const SEED: [&str; 2] = ["--seed", "5"];
+
 /// Runs that job with these outputs.
 fn generate(home: &Home, outputs: &[&str]) -> Ended {
     home.run(&[&GENERATE[..], outputs].concat())

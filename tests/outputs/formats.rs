@@ -5,7 +5,7 @@ use std::fs;
 use planner::media::{PictureFormat, settings};
 
 use super::support::{Home, golden, pixels};
-use super::{GENERATE, JPEG, PNG, WEBP, generate, generated};
+use super::{GENERATE, JPEG, PNG, SEED, WEBP, generate, generated};
 
 /// By how much levels of a small picture may be off on average at the usual quality.
 const LOSSY_MEAN: f64 = 8.0;
@@ -24,12 +24,12 @@ fn decoded(path: &std::path::Path) -> Vec<u8> {
 #[test]
 fn the_ending_says_the_format() {
     let home = Home::new();
-    generated(&home, &["a.png"]);
+    generated(&home, &[&["a.png"][..], &SEED].concat());
     let expected = pixels(&home.path("a.png"));
     for (name, begins) in
         [("b.PNG", PNG), ("b.jpg", JPEG), ("b.jpeg", JPEG), ("b.JPG", JPEG), ("b.webp", WEBP)]
     {
-        generated(&home, &[name]);
+        generated(&home, &[&[name][..], &SEED].concat());
         let bytes = fs::read(home.path(name)).unwrap();
         assert!(bytes.starts_with(begins), "{name}");
         let got = decoded(&home.path(name));
@@ -46,7 +46,7 @@ fn the_same_job_makes_the_same_bytes() {
     for ending in ["png", "jpg", "webp"] {
         let names = [format!("a.{ending}"), format!("b.{ending}")];
         let bytes = names.map(|name| {
-            generated(&home, &[&name]);
+            generated(&home, &[&[name.as_str()][..], &SEED].concat());
             fs::read(home.path(&name)).unwrap()
         });
         assert_eq!(bytes[0], bytes[1], "{ending}");

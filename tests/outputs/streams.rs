@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::support::{Ended, Home, golden};
-use super::{GENERATE, JPEG, PNG, generated, made};
+use super::{GENERATE, JPEG, PNG, SEED, generated, made};
 
 /// A FIFO in a home.
 fn fifo(home: &Home, name: &str) {
@@ -33,10 +33,10 @@ fn start(home: &Home, output: &[&str]) -> Command {
 #[test]
 fn a_picture_goes_to_standard_output() {
     let home = Home::new();
-    generated(&home, &["file.png"]);
+    generated(&home, &[&["file.png"][..], &SEED].concat());
     let file = fs::read(home.path("file.png")).unwrap();
     for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
-        let output = start(&home, &[name]).output().unwrap();
+        let output = start(&home, &[&[name][..], &SEED].concat()).output().unwrap();
         assert_eq!(output.stdout, file, "{name}");
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(told.contains(": 32x32, 1 steps in "), "{name}: {told}");
