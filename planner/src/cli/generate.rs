@@ -163,14 +163,14 @@ impl Generate {
             recorded.check_model(&kept, &description, files.fingerprint.as_deref())?;
             setting.add_lora_at_run_time(&kept.lora_at_run_time, &description);
         }
-        if let Some(plan) = &given {
-            check_plan(plan, &model, &shape)?;
-            protocol::check::check(plan).map_err(PlanError::Given)?;
-            let here = check_here(plan, &setting.inventory(None)?, &session.backends);
-            document::feasible(self.json, &description.model, here)?;
-        }
         let preview_every = match &given {
-            Some(plan) => plan.options.preview_every,
+            Some(plan) => {
+                check_plan(plan, &model, &shape)?;
+                protocol::check::check(plan).map_err(PlanError::Given)?;
+                let here = check_here(plan, &setting.inventory(None)?, &session.backends);
+                document::feasible(self.json, &description.model, here)?;
+                plan.options.preview_every
+            }
             None => self.preview.every(&shape)?,
         };
         if preview_every > 0 {
@@ -208,14 +208,8 @@ impl Generate {
             setting: &setting,
             files: &files,
         };
-        let pictures = formats.encode(&outcome.images, |image, quality| {
-            infotext::write(&made.settings(image, quality))
-        })?;
-        let contents: Vec<&[u8]> =
-            pictures.iter().map(Vec::as_slice).chain(outcome.tensors.as_deref()).collect();
         let summary = Summary { json: self.json, to_stderr: outputs.take_stdout() };
-        let mut names = outputs.write(&contents, interrupt::hold)?;
-        names.truncate(pictures.len());
+        let names = write(&outcome, &formats, &made, outputs)?;
         if let Some(recorded) = &recorded {
             recorded.tell_differences(&kept, &outcome.plan);
         }
@@ -295,6 +289,23 @@ impl Generate {
         self.shape.add_reads(&mut outputs);
         Ok((outputs, formats))
     }
+}
+
+/// Writes pictures and tensors to their places; returns the names of the pictures.
+fn write(
+    outcome: &Outcome,
+    formats: &PictureFormats,
+    made: &Made<'_>,
+    outputs: Outputs,
+) -> Result<Vec<String>> {
+    let pictures = formats.encode(&outcome.images, |image, quality| {
+        infotext::write(&made.settings(image, quality))
+    })?;
+    let contents: Vec<&[u8]> =
+        pictures.iter().map(Vec::as_slice).chain(outcome.tensors.as_deref()).collect();
+    let mut names = outputs.write(&contents, interrupt::hold)?;
+    names.truncate(pictures.len());
+    Ok(names)
 }
 
 /// The seeds of pictures, for people: those of a batch count up.
