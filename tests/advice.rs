@@ -243,7 +243,8 @@ fn a_lora_for_few_steps_is_proposed_only_where_there_is_one() {
     assert!(!told(&document(&home, &["--host", "./slow.toml"])));
 }
 
-/// What the host reads in place counts for `memory`: a card that streams all of it takes less, and is far faster.
+/// What the host reads in place counts for `memory`: a card that streams all of it takes less, and
+/// is far faster.
 #[test]
 fn the_least_memory_is_not_sought_in_the_page_cache() {
     let home = home();

@@ -1,5 +1,6 @@
-//! Where outputs go and what they hold: files behind links, pipes and terminals, what is refused; formats, names,
-//! settings in each format; and what a killed planner leaves. By the real program; every node is made by the tests.
+//! Where outputs go and what they hold: files behind links, pipes and terminals, what is refused;
+//! formats, names, settings in each format; and what a killed planner leaves. By the real program;
+//! every node is made by the tests.
 
 #[path = "outputs/destinations.rs"]
 mod destinations;

@@ -1,5 +1,5 @@
-//! What a run tells of itself: a result that is no picture, a prompt that was cut, files that changed while it read
-//! them. By the real program.
+//! What a run tells of itself: a result that is no picture, a prompt that was cut, files that
+//! changed while it read them. By the real program.
 
 #[path = "told/changed.rs"]
 mod changed;

@@ -1,8 +1,9 @@
 //! Pictures as bytes: the formats that are written, and the settings that each of them carries.
 //!
-//! Settings are one text, as AUTOMATIC1111's web UI writes it and many programs read it: in PNG the text
-//! `parameters`, in JPEG and WebP the user comment of EXIF. The same picture, settings and quality make the
-//! same bytes. Not here: where bytes go ([`crate::output`]), and pictures to start from ([`crate::picture`]).
+//! Settings are one text, as AUTOMATIC1111's web UI writes it and many programs read it: in PNG the
+//! text `parameters`, in JPEG and WebP the user comment of EXIF. The same picture, settings and
+//! quality make the same bytes. Not here: where bytes go ([`crate::output`]), and pictures to start
+//! from ([`crate::picture`]).
 
 pub mod exif;
 mod jpeg;
@@ -35,7 +36,8 @@ pub enum PictureFormat {
 pub struct EncodedPicture {
     /// The file's content.
     pub bytes: Vec<u8>,
-    /// Settings that the format has no room for, and that were left out: their bytes as they would be stored.
+    /// Settings that the format has no room for, and that were left out: their bytes as they would
+    /// be stored.
     pub left_out_bytes: Option<usize>,
 }
 

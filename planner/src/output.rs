@@ -1,11 +1,14 @@
-//! Where outputs go: files written whole or not at all, and pipes, terminals and standard output, written through.
+//! Where outputs go: files written whole or not at all, and pipes, terminals and standard output,
+//! written through.
 //!
-//! A command lists what it reads and what it writes, and asks [`Outputs::ready`] before anything runs. That refuses
-//! what cannot be written, what would destroy what the job reads, and two outputs on one file; it also opens pipes.
-//! At the end [`Outputs::write`] gets all contents. Files go beside their places first and get their names when
-//! all of them are complete. (Names are made in [`names`], pictures in [`crate::media`].)
+//! A command lists what it reads and what it writes, and asks [`Outputs::ready`] before anything
+//! runs. That refuses what cannot be written, what would destroy what the job reads, and two
+//! outputs on one file; it also opens pipes. At the end [`Outputs::write`] gets all contents. Files
+//! go beside their places first and get their names when all of them are complete. (Names are made
+//! in [`names`], pictures in [`crate::media`].)
 //!
-//! Invariants: a node that is no regular file is never replaced or removed; an existing file keeps its permissions.
+//! Invariants: a node that is no regular file is never replaced or removed; an existing file keeps
+//! its permissions.
 
 mod destination;
 mod links;
@@ -66,7 +69,8 @@ impl Outputs {
         Ok(self.reads.holds(&identity).is_some() || self.writes.iter().any(is_written))
     }
 
-    /// Checks all that can be checked before the job, and opens pipes: waits for their readers, up to a limit.
+    /// Checks all that can be checked before the job, and opens pipes: waits for their readers, up
+    /// to a limit.
     ///
     /// # Errors
     /// What would go wrong at the end, or destroy something.
@@ -92,8 +96,8 @@ impl Outputs {
         self.writes.iter_mut().try_for_each(Destination::open)
     }
 
-    /// Writes all contents; `hold` is called when the last of what may wait for somebody is written. Returns the
-    /// names under which they are.
+    /// Writes all contents; `hold` is called when the last of what may wait for somebody is
+    /// written. Returns the names under which they are.
     ///
     /// # Errors
     /// The first that cannot be written. Files that have no name yet are dropped then.

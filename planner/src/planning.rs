@@ -67,7 +67,8 @@ pub enum PlanError {
         /// How it failed.
         message: String,
     },
-    /// The executor failed, and files that it read are not what they were: another attempt would read others.
+    /// The executor failed, and files that it read are not what they were: another attempt would
+    /// read others.
     #[error(
         "{error}\n{files} was changed while the job read it, so it is not tried again; hint: run the job again once \
          nothing writes to the file"

@@ -7,9 +7,9 @@
 //! child process ──thread──► Exited(status)              │
 //! a signal      ──thread──► Interrupted                 ┘
 //! ```
-//! A dead executor is an event like any other: the kernel ends `wait` and closes the channel, and either
-//! wakes the queue at once. Its exit status, last lines and last known phase are in the error. Where nothing is
-//! lost by it, the session goes on with another executor ([`executors`]).
+//! A dead executor is an event like any other: the kernel ends `wait` and closes the channel, and
+//! either wakes the queue at once. Its exit status, last lines and last known phase are in the
+//! error. Where nothing is lost by it, the session goes on with another executor ([`executors`]).
 //!
 //! Every wait has an end: an executor that runs sends heartbeats, and one that is silent for longer
 //! than the user's [`Patience`] is ended.
@@ -174,7 +174,8 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with another executor in place of one that died, if that may help. What was loaded is lost.
+    /// Goes on with another executor in place of one that died, if that may help. What was loaded
+    /// is lost.
     ///
     /// # Errors
     /// The death itself where it cannot help, what keeps another one from starting, or an interruption.
@@ -213,8 +214,9 @@ impl Session {
         self.progress
     }
 
-    /// Sends a command that changes nothing and waits for its answer, which `expected` recognises; progress in between
-    /// is noted. An executor that dies is followed by another one, which is asked the same.
+    /// Sends a command that changes nothing and waits for its answer, which `expected` recognises;
+    /// progress in between is noted. An executor that dies is followed by another one, which is
+    /// asked the same.
     pub fn ask<T>(
         &mut self,
         name: &'static str,
@@ -249,8 +251,8 @@ impl Session {
         expected(event).map_err(|got| SessionError::Confused { command: name, got: got.name() })
     }
 
-    /// Sends a command. That it does not reach the executor is not an error here: the death that is the
-    /// reason comes as an event.
+    /// Sends a command. That it does not reach the executor is not an error here: the death that is
+    /// the reason comes as an event.
     pub fn send(&mut self, command: Command) -> Result<(), SessionError> {
         command.check_limits()?;
         self.progress = None;
@@ -259,8 +261,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a word about the running command, which goes on. It goes to the thread that sends, which
-    /// lives for as long as this does.
+    /// Sends a word about the running command, which goes on. It goes to the thread that sends,
+    /// which lives for as long as this does.
     pub fn tell(&self, command: Command) {
         tracing::debug!(command = command.name(), "sent");
         let _ = self.commands.send(command);

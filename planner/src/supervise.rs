@@ -8,8 +8,9 @@
 //!     │                                 └────────── death: a new executor, by the session's count of deaths
 //!     └── next attempt, at most [`ATTEMPTS_MAX`] in all: what is free is read again, what was learnt stays
 //! ```
-//! Every attempt has a plan of its own with the next generation. What an attempt made is dropped with it. An executor
-//! that died before there was a plan to load, when the model was opened too, counts as an attempt.
+//! Every attempt has a plan of its own with the next generation. What an attempt made is dropped
+//! with it. An executor that died before there was a plan to load, when the model was opened too,
+//! counts as an attempt.
 
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Preview, Progress};

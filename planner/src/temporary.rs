@@ -1,8 +1,8 @@
 //! Files and folders on their way: named after their process, and locked while it lives.
 //!
 //! A lock ends with its process, however that ends. So one that can be taken belongs to nobody, and
-//! [`sweep`] removes it: the numbers of processes, which come again and mean others in containers, decide
-//! nothing. Where a file system has no locks, nothing is removed.
+//! [`sweep`] removes it: the numbers of processes, which come again and mean others in containers,
+//! decide nothing. Where a file system has no locks, nothing is removed.
 //!
 //! Invariant: what [`file_in`] and [`folder_in`] return is locked and still there.
 
@@ -24,7 +24,8 @@ const FOLDER_ENDING: &str = ".new";
 /// Permissions of what only its maker may read.
 pub const PRIVATE_MODE: u32 = 0o600;
 
-/// How often a name is tried: a sweep may see a file before it is locked, and take it for left over.
+/// How often a name is tried: a sweep may see a file before it is locked, and take it for left
+/// over.
 const TRIES_MAX: usize = 16;
 
 /// The most entries of a folder that a sweep looks at: some tenths of a second.

@@ -55,7 +55,8 @@ pub struct ModelDescription {
     pub sequence_tokens_max: u32,
     /// Whether the model takes embedded guidance.
     pub guidance_embeds: bool,
-    /// Parts that no file gives, a sentence each; empty for a whole model. What is there may be sound without them.
+    /// Parts that no file gives, a sentence each; empty for a whole model. What is there may be
+    /// sound without them.
     pub lacks: Vec<String>,
     /// What is wrong with what is there, a sentence each.
     pub problems: Vec<String>,

@@ -1,12 +1,12 @@
-//! Runs that must stay small and end by themselves: under a limit on memory and on time, so that a test fails
-//! where the program would read or grow without end.
+//! Runs that must stay small and end by themselves: under a limit on memory and on time, so that a
+//! test fails where the program would read or grow without end.
 
 use std::process::{Command, Stdio};
 
 use crate::support::{Ended, Home};
 
-/// Address space of each process, in KiB. A run of the test model maps well under 1 GiB on few cores; each thread
-/// may reserve some more.
+/// Address space of each process, in KiB. A run of the test model maps well under 1 GiB on few
+/// cores; each thread may reserve some more.
 const ADDRESS_KIB: u64 = 4 << 20;
 
 /// Seconds that a run may take.

@@ -1,5 +1,5 @@
-//! Files that have no end or no beginning where small ones are read: devices and pipes, by their own names and
-//! behind links. Links to regular files are as good as these.
+//! Files that have no end or no beginning where small ones are read: devices and pipes, by their
+//! own names and behind links. Links to regular files are as good as these.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
-//! Executors and planners that are killed at any moment, from their start on. `BERTH_KILLS_MANY=200` kills so many of
-//! each; else it is some.
+//! Executors and planners that are killed at any moment, from their start on.
+//! `BERTH_KILLS_MANY=200` kills so many of each; else it is some.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,15 +25,16 @@ fn many() -> usize {
     many.map_or(SOME, |many| many.parse().expect("BERTH_KILLS_MANY is a number"))
 }
 
-/// The `index`-th of numbers spread evenly over 0 to 1, in no order of theirs: any few of them are spread, too.
+/// The `index`-th of numbers spread evenly over 0 to 1, in no order of theirs: any few of them are
+/// spread, too.
 fn moment(index: usize) -> f64 {
     /// The golden ratio's inverse.
     const STEP: f64 = 0.618_033_988_749_894_9;
     ((index + 1) as f64 * STEP).fract()
 }
 
-/// A job of about half a second whose weights and values cross a slow link, by an executor that tells its id before it
-/// begins.
+/// A job of about half a second whose weights and values cross a slow link, by an executor that
+/// tells its id before it begins.
 fn job(home: &Home) -> std::process::Command {
     let berth = env!("CARGO_BIN_EXE_berth");
     script(home, &format!("echo begins: $$ >&2\nexec {berth} executor \"$@\""));
@@ -43,7 +44,8 @@ fn job(home: &Home) -> std::process::Command {
     generate(home, &[arguments.as_slice(), &executor].concat())
 }
 
-/// Waits for the next executor to begin; `None` where there is none, or its line was read too late to catch it.
+/// Waits for the next executor to begin; `None` where there is none, or its line was read too late
+/// to catch it.
 fn begun(berth: &mut Watched) -> Option<Process> {
     let line = berth.line_before_end("begins: ")?;
     Process::open_running(line["begins: ".len()..].parse().expect("an id"))

@@ -1,5 +1,5 @@
-//! Limits of the process (`ulimit`): an executor that the kernel ends at one is told as that, and not tried in vain; what
-//! fits into a limited address space is found.
+//! Limits of the process (`ulimit`): an executor that the kernel ends at one is told as that, and
+//! not tried in vain; what fits into a limited address space is found.
 
 use std::process::Command;
 
@@ -56,7 +56,8 @@ fn a_limit_on_the_size_of_files_is_told_and_not_tried_again() {
 #[test]
 fn a_limit_on_cpu_time_is_told_and_not_tried_again() {
     let home = home();
-    // Minutes of work. With both limits the same the kernel sends SIGKILL, with the soft one SIGXCPU.
+    // Minutes of work. With both limits the same the kernel sends SIGKILL, with the soft one
+    // SIGXCPU.
     let arguments = ["--prompt", "x", "--width", "256", "--height", "256", "--steps", "1000"];
     for (limits, name) in
         [("ulimit -t 1", "limit_of_cpu_time"), ("ulimit -S -t 1", "limit_of_cpu_time")]

@@ -1,4 +1,5 @@
-//! Outputs that would destroy something, or cannot be: refused before anything runs, with nothing changed.
+//! Outputs that would destroy something, or cannot be: refused before anything runs, with nothing
+//! changed.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,6 @@
-//! Golden files: what the program says, as text that people have read. After a change that is meant,
-//! `BERTH_ACCEPT_GOLDEN=1 cargo test -p planner --test NAME` writes the files anew, to be read before they land.
+//! Golden files: what the program says, as text that people have read. After a change that is
+//! meant, `BERTH_ACCEPT_GOLDEN=1 cargo test -p planner --test NAME` writes the files anew, to be
+//! read before they land.
 
 use std::fs;
 use std::path::Path;
@@ -19,8 +20,9 @@ pub fn run(name: &str, home: &Home, arguments: &[&str]) -> Ended {
     ended
 }
 
-/// Holds a finished run against `tests/golden/messages/NAME.txt`: its command, exit code and both streams. The home's
-/// path becomes `HOME`, and of each pair of `replaced` the first becomes the second: a process id, a time.
+/// Holds a finished run against `tests/golden/messages/NAME.txt`: its command, exit code and both
+/// streams. The home's path becomes `HOME`, and of each pair of `replaced` the first becomes the
+/// second: a process id, a time.
 pub fn said(name: &str, home: &Home, arguments: &[&str], ended: &Ended, replaced: &[(&str, &str)]) {
     let code = ended.code.map_or("a signal".to_owned(), |code| code.to_string());
     let mut text = format!("$ berth {}\n", arguments.join(" "));

@@ -10,8 +10,8 @@ use crate::support::{Ended, Home, golden, root};
 use crate::watched::{PATIENCE, Process, Watched};
 use crate::{copy, without_figures};
 
-/// A job on a model of its own whose steps take about a second together, as each crosses a slow link. It is met while
-/// it denoises.
+/// A job on a model of its own whose steps take about a second together, as each crosses a slow
+/// link. It is met while it denoises.
 fn job(home: &Home) -> (Watched, Process) {
     copy(&root().join("planner/demo/model"), &home.path("model"));
     let profile = "name = \"slow\"\n[host]\ncompute = false\nstorage_bandwidth = \"9GB/s\"\n[[device]]\n\

@@ -1,4 +1,5 @@
-//! Weights and LoRA files of which no picture can come: the job fails with the component and the step.
+//! Weights and LoRA files of which no picture can come: the job fails with the component and the
+//! step.
 
 use std::collections::HashMap;
 use std::fs;
@@ -38,7 +39,8 @@ fn poison(file: &Path, tensor: &str, value: f32) {
     fs::write(file, bytes).unwrap();
 }
 
-/// A LoRA for one layer of the test model's DiT, whose change is finite and larger than any sum can hold.
+/// A LoRA for one layer of the test model's DiT, whose change is finite and larger than any sum can
+/// hold.
 fn write_lora(path: &Path) {
     let values: Vec<u8> = [5.7e17f32; 64].iter().flat_map(|value| value.to_le_bytes()).collect();
     let name = "transformer.proj_out";

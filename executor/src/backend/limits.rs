@@ -4,8 +4,8 @@ use protocol::Bytes;
 use rustix::param::page_size;
 use rustix::process::{Resource, getrlimit};
 
-/// What may still be mapped under the limits on address space and on data (`ulimit -v` and `-d`); `None` where neither
-/// is set, so that nobody knows what a refused allocation would have had.
+/// What may still be mapped under the limits on address space and on data (`ulimit -v` and `-d`);
+/// `None` where neither is set, so that nobody knows what a refused allocation would have had.
 pub fn left() -> Option<Bytes> {
     let limits = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
     if limits == [None, None] {

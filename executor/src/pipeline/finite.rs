@@ -1,5 +1,5 @@
-//! Values that are infinite or no numbers, looked for where components hand their results to the host.
-//! A picture made of them would be black, or noise, without a word.
+//! Values that are infinite or no numbers, looked for where components hand their results to the
+//! host. A picture made of them would be black, or noise, without a word.
 
 use protocol::{Failure, FailureKind};
 
@@ -10,7 +10,7 @@ pub fn all_finite(values: &[f32]) -> bool {
     magnitudes.fold(0, u32::max) < INFINITE
 }
 
-/// Checks a component's result; `step` is the denoising step of so many, both from 1.
+/// Checks a component's result. `step` is the denoising step, from 1, and the number of steps.
 ///
 /// # Errors
 /// [`FailureKind::NotFinite`]; `with_lora` says which hint helps.

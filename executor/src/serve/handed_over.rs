@@ -11,7 +11,8 @@ const MAPPINGS: u64 = 2;
 /// What the message and the ends of pages may take beside that.
 const SLACK_BYTES: Bytes = Bytes::kib(256);
 
-/// A copy that the planner can read. ipc-channel panics where the system refuses the memory, so limits are asked before.
+/// A copy that the planner can read. ipc-channel panics where the system refuses the memory, so
+/// limits are asked before.
 ///
 /// # Errors
 /// The process's limits leave too little for it.

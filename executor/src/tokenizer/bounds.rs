@@ -24,8 +24,8 @@ use super::TokenizerError;
 use rules::{Rules, Section};
 use vocabulary::{AddedTokens, ModelDocument};
 
-/// The most that the rules of a tokenizer may make of one byte of text, in bytes. T5's character map
-/// with its two rules for blanks, the most in use, is estimated at 200; with
+/// The most that the rules of a tokenizer may make of one byte of text, in bytes. T5's character
+/// map with its two rules for blanks, the most in use, is estimated at 200; with
 /// [`super::TEXT_BYTES_MAX`] it makes 16 MiB.
 pub(super) const GROWTH_MAX: usize = 256;
 
@@ -90,7 +90,7 @@ fn at_most(what: &str, got: usize, limit: usize) -> Result<(), BoundError> {
     Err(BoundError::Beyond(format!("{got} {what}, more than the {limit} that are read")))
 }
 
-/// The parts of `tokenizer.json`, of which only the model and the added tokens are parsed.
+/// The parts of `tokenizer.json`. Only the model and the added tokens are parsed here.
 #[derive(Deserialize)]
 struct Document<'a> {
     #[serde(borrow)]

@@ -78,8 +78,8 @@ pub struct Generate {
     shape: ShapeArguments,
     #[command(flatten)]
     preview: PreviewArguments,
-    /// Seed of the first picture's noise: a number, or random (-1 means the same), which draws another
-    /// one below 4294967296 in each run [default: random]
+    /// Seed of the first picture's noise: a number, or random (-1 means the same), which draws
+    /// another one below 4294967296 in each run [default: random]
     #[arg(short, long, allow_negative_numbers = true, value_parser = number::seed())]
     seed: Option<Seed>,
     /// Make this picture (PNG, JPEG, WebP) again: take from its settings what is not given here

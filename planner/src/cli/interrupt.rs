@@ -28,8 +28,8 @@ const HEARD_GRACE: Duration = Duration::from_millis(300);
 /// How long an ended executor may take to be gone, and how long its planner waits for that.
 const KILL_GRACE: Duration = Duration::from_millis(500);
 
-/// How long finished files may take to get their names, and the summary to be told, once a signal came:
-/// that may wait for its reader.
+/// How long finished files may take to get their names, and the summary to be told, once a signal
+/// came: that may wait for its reader.
 const WRITING_GRACE: Duration = Duration::from_millis(500);
 
 /// How long the last folder and the last line may take: standard error may be a full pipe.

@@ -23,8 +23,8 @@ const DUMP_FLAG: &str = "--dump-tensors";
 #[derive(Debug, Args)]
 pub struct PictureArguments {
     /// The picture's file; its ending says the format: .png, .jpg or .webp. `-` is standard output.
-    /// {seed}, {index} (of the batch, from 1), {date}, {model} and {n} (counts up past files that are there) become
-    /// values, {{ is a brace; a batch without {seed}, {index} or {n} is numbered
+    /// {seed}, {index} (of the batch, from 1), {date}, {model} and {n} (counts up past files that
+    /// are there) become values, {{ is a brace; a batch without {seed}, {index} or {n} is numbered
     #[arg(short, long, value_name = "FILE", default_value = "berth.png")]
     output: PathBuf,
     /// Quality of .jpg and .webp, 1 to 100 [default: 90]

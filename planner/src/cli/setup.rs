@@ -94,8 +94,8 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Opens a model, or the demo model. `outputs` makes the list of what the command writes, and of what it alone
-    /// reads.
+    /// Opens a model, or the demo model. `outputs` makes the list of what the command writes, and
+    /// of what it alone reads.
     pub fn open(
         model: &ModelArguments,
         policy: &PolicyArguments,

@@ -1,5 +1,5 @@
-//! EXIF data: a directory of numbered entries in TIFF's form, read as far as pictures need it, and made for
-//! settings. (EXIF 2.32, section 4.6; TIFF 6.0, section 2.)
+//! EXIF data: a directory of numbered entries in TIFF's form, read as far as pictures need it, and
+//! made for settings. (EXIF 2.32, section 4.6; TIFF 6.0, section 2.)
 
 /// Tag of the entry that says how the camera was held.
 pub const ORIENTATION: u16 = 0x0112;
@@ -93,8 +93,8 @@ pub fn user_comment(exif: &[u8]) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Text in 16-bit units. Their order is not written down: most programs write the high byte first, some in
-/// the order of the TIFF header, a few say it with a mark.
+/// Text in 16-bit units. Their order is not written down: most programs write the high byte first,
+/// some in the order of the TIFF header, a few say it with a mark.
 fn utf16(bytes: &[u8]) -> String {
     let pairs = bytes.as_chunks::<2>().0;
     let units = |little: bool| -> Vec<u16> {
@@ -121,7 +121,8 @@ fn utf16(bytes: &[u8]) -> String {
 pub fn with_user_comment(text: &str) -> Vec<u8> {
     let units: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
     let comment = [&UNICODE[..], &units].concat();
-    // Header, then two directories of one entry each, which end with the place of the next one: none.
+    // Header, then two directories of one entry each, which end with the place of the next one:
+    // none.
     const FIRST: u32 = 8;
     const SECOND: u32 = FIRST + 2 + ENTRY_BYTES as u32 + 4;
     const COMMENT: u32 = SECOND + 2 + ENTRY_BYTES as u32 + 4;

@@ -13,11 +13,12 @@ pub const SIDE_PIXELS_MAX: u32 = (1 << 31) - 1;
 /// First bytes of a file (PNG specification, section 5.2).
 const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 
-/// The keyword under which other programs look for a picture's settings (AUTOMATIC1111's web UI and those
-/// that read its files).
+/// The keyword under which other programs look for a picture's settings (AUTOMATIC1111's web UI and
+/// those that read its files).
 const SETTINGS_KEYWORD: &str = "parameters";
 
-/// What reading a header may allocate: settings, compressed or not, and what else stands before the pixels.
+/// What reading a header may allocate: settings, compressed or not, and what else stands before the
+/// pixels.
 const HEADER_BYTES_MAX: usize = 64 << 20;
 
 /// Whether a file begins as PNG.

@@ -1,4 +1,5 @@
-//! What is written is read back: pixels nearly, settings exactly; what is damaged is an error or nothing.
+//! What is written is read back: pixels nearly, settings exactly; what is damaged is an error or
+//! nothing.
 
 use ipc_channel::ipc::IpcSharedMemory;
 use proptest::prelude::*;

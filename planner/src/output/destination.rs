@@ -156,8 +156,8 @@ impl Destination {
         matches!(self.way, Way::Stream(Stream::Descriptor(STDOUT)))
     }
 
-    /// What tells it apart from other places; `None` where two outputs do no harm, as on a character device, and
-    /// where nothing is.
+    /// What tells it apart from other places; `None` where two outputs do no harm, as on a
+    /// character device, and where nothing is.
     pub(super) fn identity(&self) -> Result<Option<Identity>, OutputError> {
         let there = |metadata: Metadata| Identity::There(metadata.dev(), metadata.ino());
         match &self.way {
@@ -258,7 +258,8 @@ impl Destination {
 /// The number of standard output.
 pub const STDOUT: i32 = 1;
 
-/// The permissions of a new file, less what the user's mask takes off, as for any that a program makes.
+/// The permissions of a new file, less what the user's mask takes off, as for any that a program
+/// makes.
 pub const FILE_MODE: u32 = 0o666;
 
 /// What a thing is that is not written to.

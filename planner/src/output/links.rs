@@ -40,8 +40,8 @@ pub fn follow(path: &Path) -> io::Result<Leads> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// The descriptor that a path means: a number in the folder of this process's descriptors. That its entries
-/// are links, whose text may be the name of a file, is not how they open.
+/// The descriptor that a path means: a number in the folder of this process's descriptors. That its
+/// entries are links, whose text may be the name of a file, is not how they open.
 fn descriptor(path: &Path) -> Option<i32> {
     let number = path.file_name()?.to_str()?.parse().ok()?;
     let folder = folder_of(path).canonicalize().ok()?;

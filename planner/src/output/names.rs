@@ -1,8 +1,9 @@
-//! Names of pictures, made from a template: `{seed}`, `{index}`, `{date}`, `{model}`, `{n}`; `{{` is a brace.
+//! Names of pictures, made from a template: `{seed}`, `{index}`, `{date}`, `{model}`, `{n}`; `{{`
+//! is a brace.
 //!
-//! `{n}` is the smallest number, from 1, whose file is not there yet, for each picture by itself. A value
-//! never holds a separator of paths. A batch whose template tells its pictures in no way apart is numbered
-//! before the ending.
+//! `{n}` is the smallest number, from 1, whose file is not there yet, for each picture by itself. A
+//! value never holds a separator of paths. A batch whose template tells its pictures in no way
+//! apart is numbered before the ending.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -176,7 +177,8 @@ fn model(name: &str) -> &str {
     MODEL_ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)
 }
 
-/// A value as part of a name: without separators of paths and control characters, and not hidden by a dot.
+/// A value as part of a name: without separators of paths and control characters, and not hidden by
+/// a dot.
 fn plain(value: &str) -> String {
     let is_plain = |c: char| !matches!(c, '/' | '\\') && !c.is_control();
     let text: String = value.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::destination::Identity;
 
-/// The most entries of a model's folder that are looked at, and how deep: some twenty times the largest published.
+/// The most entries of a model's folder that are looked at, and how deep: some twenty times the
+/// largest published.
 const ENTRIES_MAX: usize = 10_000;
 const DEPTH_MAX: usize = 4;
 
@@ -21,7 +22,8 @@ const MODEL_DEFAULTS: &str = "berth.toml";
 pub struct ReadFiles(Vec<(String, PathBuf)>);
 
 impl ReadFiles {
-    /// With one more: `what` it is to the job, and where it is. A folder stands for the model files in it.
+    /// With one more: `what` it is to the job, and where it is. A folder stands for the model files
+    /// in it.
     pub fn add(&mut self, what: &str, path: impl Into<PathBuf>) {
         self.0.push((what.to_owned(), path.into()));
     }

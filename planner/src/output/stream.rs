@@ -81,7 +81,8 @@ fn checked<T: AsFd + IsTerminal>(stream: &T) -> Option<bool> {
     (mode != OFlags::RDONLY).then(|| stream.is_terminal())
 }
 
-/// A second descriptor of what this process has open under a number: its place in a file is one with the first's.
+/// A second descriptor of what this process has open under a number: its place in a file is one
+/// with the first's.
 fn duplicate(number: i32) -> io::Result<File> {
     let own = pidfd_open(getpid(), PidfdFlags::empty());
     match own.and_then(|own| pidfd_getfd(own, number, PidfdGetfdFlags::empty())) {
@@ -113,7 +114,8 @@ fn open_fifo(
             eprintln!("berth: waiting for a reader of {shown}, at most {seconds} s");
             let (sender, receiver) = mpsc::channel();
             let path = path.to_owned();
-            // Only a thread can wait for an open with an end. It stays where no reader comes: the process ends.
+            // Only a thread can wait for an open with an end. It stays where no reader comes: the
+            // process ends.
             std::thread::spawn(move || sender.send(OpenOptions::new().write(true).open(path)));
             let opened = receiver.recv_timeout(wait);
             opened.map_err(|_| OutputError::NoReader { path: shown.to_owned(), seconds })?

@@ -1,4 +1,4 @@
-//! What is told of other plans: lines under a plan's table, and hints on standard error.
+//! Other plans that the user may prefer: lines under a plan's table, hints on standard error.
 
 use protocol::Plan;
 

@@ -12,7 +12,8 @@ const MIDDLE: &str = " … ";
 pub fn sentence(notice: &Notice) -> String {
     match notice {
         Notice::PromptCut { encoder, tokens, prompt, left_out } => {
-            // Quoted as Rust does it, which escapes quotes, control characters and what turns a line round.
+            // Quoted as Rust does it, which escapes quotes, control characters and what turns a
+            // line round.
             let shown = shortened(left_out);
             format!("{encoder} reads {tokens} tokens: left out of the {prompt}: {shown:?}")
         }

@@ -1,4 +1,5 @@
-//! What ended an executor: its exit status, read beside its limits and what the kernel counted meanwhile.
+//! What ended an executor: its exit status, read beside its limits and what the kernel counted
+//! meanwhile.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;

@@ -1,7 +1,9 @@
-//! The executors of one session, one after the other: where one dies, the next takes its place if that may help.
+//! The executors of one session, one after the other: where one dies, the next takes its place if
+//! that may help.
 //!
-//! A question that changes nothing, as all but `Load` and `Generate`, is then asked again by the session itself. What
-//! was loaded is lost: that a job begins anew is [`crate::supervise`]'s to decide, with the same count of deaths.
+//! A question that changes nothing, as all but `Load` and `Generate`, is then asked again by the
+//! session itself. What was loaded is lost: that a job begins anew is [`crate::supervise`]'s to
+//! decide, with the same count of deaths.
 
 use super::death::Cause;
 use super::{ExecutorProgram, Interrupts, SessionError};
@@ -17,7 +19,7 @@ pub trait ExecutorListener {
     fn started(&mut self, pid: u32);
     /// One died, and another one is about to start.
     fn died(&mut self, error: &SessionError);
-    /// One has been silent for so many seconds, and is waited for.
+    /// The executor has said nothing for `seconds`; it is still waited for.
     fn silent(&mut self, seconds: u64);
     /// One that was silent is heard again.
     fn answers(&mut self);

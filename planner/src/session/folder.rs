@@ -26,8 +26,8 @@ const MODE: u32 = 0o700;
 /// Longest path of a socket, in bytes: `sun_path` of `unix(7)` has 108 with the NUL.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// What stands in a folder on trial: as long as the names that ipc-channel gives, with their 6 random
-/// letters.
+/// What stands in a folder on trial: as long as the names that ipc-channel gives, with their 6
+/// random letters.
 const TRIAL: &str = ".tmp------";
 
 /// The socket's name, as ipc-channel gives it.
@@ -63,7 +63,8 @@ pub fn prepare() -> Result<(), FolderError> {
         temporary::sweep(place);
     }
     tracing::debug!(path = %folder.path().display(), "made the folder of the sockets");
-    // Refused only where it was set before, by a program that this is a library of: its choice stands.
+    // Refused only where it was set before, by a program that this is a library of: its choice
+    // stands.
     if let Err(set) = tempfile::env::override_temp_dir(folder.path()) {
         tracing::debug!(path = %set.display(), "sockets are elsewhere");
     }

@@ -28,7 +28,7 @@ const TOLD_PART: u32 = 2;
 /// One wait is this part of the silence that is told.
 const WAIT_PART: u32 = 10;
 
-/// A wait that took so many times as long as it was meant to was this process's own standstill.
+/// A wait that took this many times as long as it was meant to: this process itself stood still.
 const STANDSTILL: u32 = 3;
 
 /// How long an executor may be silent before it is ended.

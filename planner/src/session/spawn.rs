@@ -187,7 +187,8 @@ fn start(program: &ExecutorProgram, server_name: &str) -> std::io::Result<Child>
             command
         }
     };
-    // glibc reserves 64 MiB of address space for each thread's heap, which would be most of a limited one.
+    // glibc reserves 64 MiB of address space for each thread's heap, which would be most of a
+    // limited one.
     if getrlimit(Resource::As).current.is_some() {
         command.env("MALLOC_ARENA_MAX", "1");
     }

@@ -133,8 +133,8 @@ impl Lessons {
         self.attempts += 1;
     }
 
-    /// An executor that was killed with a plan is followed by one with much less of the host. Before it had one it held
-    /// next to nothing.
+    /// An executor that was killed with a plan is followed by one with much less of the host.
+    /// Before it had one it held next to nothing.
     fn learn_of_kill(&mut self, plan: Option<&Plan>) -> Next {
         let Some(plan) = plan else { return Next::Restart };
         if !self.plans {

@@ -1,5 +1,5 @@
-//! From prompts to token ids, before anything is computed: what is cut is told while there is time to
-//! stop the job.
+//! From prompts to token ids, before anything is computed: what is cut is told while there is time
+//! to stop the job.
 
 use protocol::Failure;
 use protocol::notice::{Notice, PromptRole};

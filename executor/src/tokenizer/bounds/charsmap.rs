@@ -12,8 +12,8 @@ const CHARSMAP_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the field that says how long the table is.
 const LENGTH_BYTES: usize = 4;
 
-/// What a map may make of one byte of text, in bytes; an error if it is beyond a limit, or its table
-/// does not lie in it.
+/// What a map may make of one byte of text, in bytes; an error if it is beyond a limit, or its
+/// table does not lie in it.
 pub fn growth(charsmap: &[u8]) -> Result<f64, BoundError> {
     at_most("bytes of precompiled_charsmap", charsmap.len(), CHARSMAP_BYTES_MAX)?;
     let (length, rest) = charsmap

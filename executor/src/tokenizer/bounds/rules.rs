@@ -22,7 +22,8 @@ const CANONICAL_GROWTH: f64 = 3.0;
 /// The most that making letters small adds: `Ⱥ` of 2 bytes becomes `ⱥ` of 3.
 const LOWERCASE_GROWTH: f64 = 1.5;
 
-/// BERT's rule puts blanks around a CJK character of 3 bytes, takes accents off and makes letters small.
+/// BERT's rule puts blanks around a CJK character of 3 bytes, takes accents off and makes letters
+/// small.
 const BERT_GROWTH: f64 = 5.0 / 3.0 * CANONICAL_GROWTH * LOWERCASE_GROWTH;
 
 /// The fields by which sequences hold their rules.
@@ -108,8 +109,8 @@ impl Rules {
     }
 }
 
-/// What a match becomes, for each byte that is matched. Where nothing may match, that is before each
-/// byte and at the end.
+/// What a match becomes, for each byte that is matched. Where nothing may match, that is before
+/// each byte and at the end.
 fn content(content: &Value, pattern: Option<&Value>) -> Result<f64, BoundError> {
     let bytes = text(content)? as f64;
     let matched = match pattern.and_then(Value::as_object) {

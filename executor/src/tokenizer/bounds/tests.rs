@@ -1,4 +1,5 @@
-//! Limits at their borders; what is beyond them is refused by the real program in `tests/bad_input/expanding.rs`.
+//! Limits at their borders; what is beyond them is refused by the real program in
+//! `tests/bad_input/expanding.rs`.
 
 use serde_json::{Value, json};
 

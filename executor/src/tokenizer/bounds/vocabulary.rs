@@ -1,5 +1,5 @@
-//! Vocabularies: how many tokens and merges, and how long, counted while they are parsed and without
-//! keeping any.
+//! Vocabularies: how many tokens and merges, and how long, counted while they are parsed and
+//! without keeping any.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 
 use super::{BoundError, at_most};
 
-/// Most tokens of a vocabulary, and most merges. The largest in use (Gemma 3) has 262,208 tokens and
-/// 514,906 merges.
+/// Most tokens of a vocabulary, and most merges. The largest in use (Gemma 3) has 262,208 tokens
+/// and 514,906 merges.
 const ENTRIES_MAX: usize = 1 << 20;
 
 /// Longest token, in bytes. The longest in use are runs of some 100 blanks.
@@ -27,7 +27,8 @@ const UNIGRAM_BYTES_MAX: usize = 4 << 20;
 /// Most tokens that are added to a vocabulary. The most in use (Gemma 3) are 6,415.
 const ADDED_MAX: usize = 1 << 16;
 
-/// Bytes of all added tokens together. They are normalised when a tokenizer is loaded, and grow by it.
+/// Bytes of all added tokens together. They are normalised when a tokenizer is loaded, and grow by
+/// it.
 const ADDED_BYTES_MAX: usize = 512 << 10;
 
 /// Longest other value of a model, as JSON: names of tokens, prefixes, numbers.
@@ -82,7 +83,7 @@ pub fn check_json(vocabulary: &[u8]) -> Result<(), BoundError> {
     vocabulary.tokens.check()
 }
 
-/// So many merges are not too many.
+/// An error if there are more merges than are read.
 pub fn check_merges(count: usize) -> Result<(), BoundError> {
     at_most("merges", count, ENTRIES_MAX)
 }
@@ -220,7 +221,7 @@ impl<'de> Deserialize<'de> for Merges {
     }
 }
 
-/// `added_tokens`, of which only the contents count.
+/// `added_tokens`: only their contents are measured.
 #[derive(Default)]
 pub(super) struct AddedTokens(Tokens);
 

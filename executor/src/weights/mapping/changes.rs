@@ -1,10 +1,10 @@
 //! Whether a mapped file was changed by others since it was opened.
 //!
 //! The system's word, length and time of the last write, is asked of the open file, so that another
-//! file under its path does not count. The time can lie: writes through mappings may tell it late, and
-//! programs can set it. So some pages are compared too, by their hashes. Only pages that are in the
-//! page cache are looked at, so looking reads no disk; and only in files of the user, as the system
-//! does not tell of others'. Changes elsewhere, under a time that lies, are not seen.
+//! file under its path does not count. The time can lie: writes through mappings may tell it late,
+//! and programs can set it. So some pages are compared too, by their hashes. Only pages that are in
+//! the page cache are looked at, so looking reads no disk; and only in files of the user, as the
+//! system does not tell of others'. Changes elsewhere, under a time that lies, are not seen.
 
 use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hasher};
@@ -27,7 +27,8 @@ const PAGES_MAX: usize = 64;
 /// What is read of a page: all of one on x86-64.
 const SAMPLE_BYTES: usize = 4096;
 
-/// What a file was when it was opened, and what stood in some of its pages when they were first seen.
+/// What a file was when it was opened, and what stood in some of its pages when they were first
+/// seen.
 #[derive(Debug)]
 pub(super) struct Seen {
     state: FileState,
@@ -52,7 +53,8 @@ impl MappedFile {
         &self.seen.state
     }
 
-    /// Remembers what stands in some pages, as far as they are in the page cache and were not seen yet.
+    /// Remembers what stands in some pages, as far as they are in the page cache and were not seen
+    /// yet.
     pub fn look(&self) {
         let mut hashes = self.seen.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         for (hash, page) in hashes.iter_mut().zip(pages(self.bytes().len())) {

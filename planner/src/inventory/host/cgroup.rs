@@ -59,8 +59,8 @@ pub(super) fn memory_room(root: &Path, total_bytes: Bytes) -> Option<GroupMemory
     found
 }
 
-/// How many processes of the group that this process is in the kernel has ended for want of memory, under `root`;
-/// `None` where no group says so.
+/// How many processes of the group that this process is in the kernel has ended for want of memory,
+/// under `root`; `None` where no group says so.
 pub(super) fn oom_kills(root: &Path) -> Option<u64> {
     groups(root).into_iter().find_map(|(version, folders)| {
         let text = fs::read_to_string(folders.last()?.join(version.events)).ok()?;
@@ -68,7 +68,8 @@ pub(super) fn oom_kills(root: &Path) -> Option<u64> {
     })
 }
 
-/// The groups that hold this process's memory, by version: the folders from the mount down to its own.
+/// The groups that hold this process's memory, by version: the folders from the mount down to its
+/// own.
 fn groups(root: &Path) -> Vec<(&'static Version, Vec<PathBuf>)> {
     let table = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mount = root.join("sys/fs/cgroup");
