@@ -10,7 +10,7 @@ pub struct PreviewArguments {
     /// Show what the picture will be like, every N steps: a rough PNG beside the output, as
     /// berth.preview.png for berth.png; of a batch the first picture. It is removed when the job
     /// ends [default: none]
-    #[arg(long, value_name = "STEPS")]
+    #[arg(long, value_name = "N")]
     preview: Option<u32>,
 }
 
