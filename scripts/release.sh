@@ -14,17 +14,18 @@ machine="$(uname -m)"
 target="$machine-unknown-linux-gnu"
 version="$(cargo metadata --no-deps --format-version 1 | sed -E 's/.*"name":"planner","version":"([^"]+)".*/\1/')"
 name="berth-$version-$machine-linux"
-out=target/release-archive
+targets="${CARGO_TARGET_DIR:-target}"
+out="$targets/release-archive"
 stage="$out/$name"
 
 if ! command -v cargo-zigbuild >/dev/null; then
-    python3 -m venv target/zig
+    python3 -m venv "$targets/zig"
     # shellcheck disable=SC2086 # two packages
-    target/zig/bin/pip install --quiet $ZIGBUILD
-    PATH="$PWD/target/zig/bin:$PATH"
+    "$targets/zig/bin/pip" install --quiet $ZIGBUILD
+    PATH="$(realpath "$targets")/zig/bin:$PATH"
 fi
 cargo zigbuild --profile dist --locked -p planner --bin berth --target "$target.$GLIBC_MAX"
-built="target/$target/dist/berth"
+built="$targets/$target/dist/berth"
 
 # The newest version of glibc's symbols that a program asks for.
 newest_glibc() {
