@@ -129,5 +129,7 @@ fn the_flags_of_stable_diffusion_cpp_stand_in_the_help() {
         for flag in flags.into_iter().chain(["--vae-tiling"]) {
             assert!(section.contains(flag), "{command}: no {flag} in {section}");
         }
+        let others = section.lines().filter(|line| line.trim_start().starts_with('-')).count();
+        assert_eq!(others, 5, "{command}: other flags stand under the heading: {section}");
     }
 }

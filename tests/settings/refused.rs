@@ -127,7 +127,7 @@ fn numbers_of_settings_are_held_against_the_limits() {
         ("Steps: 1, Seed: 1, Size: 99999x64", "width 99"),
         ("Steps: 1, Seed: 1, Size: 64x64, Max sequence length: 4294967295", "max_sequence_length"),
         ("Steps: 1, Seed: 1, Batch size: 4294967295, Batch pos: 1", "4294967295"),
-        ("Steps: 1, Seed: 1, VAE tile: \"a: b\"", "is no tile"),
+        ("Steps: 1, Seed: 1, VAE tile: \"a: b\"", "`a: b` is not a tile size; hint: "),
     ] {
         write_png(&home.path("a.png"), Some(&format!("a\n{line}, Version: berth 0.1.0")));
         let ended = home.run(&["generate", "--settings", "a.png", "-o", "b.png"]);

@@ -47,24 +47,26 @@ pub struct PlacementArguments {
     pub recorded: Wishes,
 }
 
+/// The heading of flags that another program has.
+const FORMER: &str = "Flags of stable-diffusion.cpp";
+
 /// Flags of stable-diffusion.cpp, for command lines that were made for it.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Flags of stable-diffusion.cpp")]
 struct FormerArguments {
     /// As --backend te=cpu
-    #[arg(long)]
+    #[arg(long, help_heading = FORMER)]
     clip_on_cpu: bool,
     /// As --backend vae=cpu
-    #[arg(long)]
+    #[arg(long, help_heading = FORMER)]
     vae_on_cpu: bool,
     /// Refused: there is no ControlNet to be placed
-    #[arg(long)]
+    #[arg(long, help_heading = FORMER)]
     control_net_cpu: bool,
     /// As --params-backend all=cpu
-    #[arg(long = "offload-to-cpu")]
+    #[arg(long = "offload-to-cpu", help_heading = FORMER)]
     params_on_cpu: bool,
     /// As --vae-tile 512:0.25
-    #[arg(long)]
+    #[arg(long, help_heading = FORMER)]
     vae_tiling: bool,
 }
 
