@@ -7,6 +7,7 @@ mod confirm;
 mod devices;
 mod generate;
 mod given;
+mod heap;
 mod inspect;
 mod interrupt;
 mod log;
@@ -110,6 +111,7 @@ struct PolicyArguments {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    heap::begin_with_one();
     let result = run();
     folder::remove();
     match result {

@@ -350,7 +350,6 @@ impl Session {
 
     /// Says goodbye, and returns when the process is gone.
     pub fn end(mut self) {
-        tracing::debug!(command = Command::Bye.name(), "sent");
         self.tell(Command::Bye);
         self.wait_for_exit(BYE_GRACE);
     }

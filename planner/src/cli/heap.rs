@@ -1,0 +1,24 @@
+//! One heap for all threads, where the address space is limited: glibc reserves 64 MiB of it for the
+//! heap of each thread, which would be most of a small one. It reads how many heaps there may be
+//! once, when a program begins.
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Resource, getrlimit};
+
+/// The environment variable by which glibc is told how many heaps there may be.
+const HEAPS_MAX: &str = "MALLOC_ARENA_MAX";
+
+/// Begins this program anew with one heap where that matters and nothing was said of heaps: as the
+/// same process, with the same arguments.
+pub fn begin_with_one() {
+    if getrlimit(Resource::As).current.is_none() || env::var_os(HEAPS_MAX).is_some() {
+        return;
+    }
+    // That it could not begin anew is no reason not to go on.
+    if let Ok(program) = env::current_exe() {
+        let _ = Command::new(program).args(env::args_os().skip(1)).env(HEAPS_MAX, "1").exec();
+    }
+}
