@@ -26,7 +26,8 @@ pub fn run(name: &str, home: &Home, arguments: &[&str]) -> Ended {
 pub fn said(name: &str, home: &Home, arguments: &[&str], ended: &Ended, replaced: &[(&str, &str)]) {
     let code = ended.code.map_or("a signal".to_owned(), |code| code.to_string());
     let mut text = format!("$ berth {}\n", arguments.join(" "));
-    for (stream, content) in [("stdout", &ended.stdout), ("stderr", &ended.stderr)] {
+    let stderr = without_progress(&ended.stderr);
+    for (stream, content) in [("stdout", &ended.stdout), ("stderr", &stderr)] {
         if !content.is_empty() {
             text += &format!("[{stream}]\n{}\n", content.trim_end());
         }
@@ -41,6 +42,12 @@ pub fn said(name: &str, home: &Home, arguments: &[&str], ended: &Ended, replaced
     if let Some(difference) = compare(&path, &text) {
         panic!("read it, then accept it with {ACCEPT}=1\n{difference}");
     }
+}
+
+/// Without the lines that say how far a job is, which only slow machines see.
+fn without_progress(stderr: &str) -> String {
+    let is_progress = |line: &&str| line.starts_with("berth: ") && line.contains(" %, ");
+    stderr.lines().filter(|line| !is_progress(line)).map(|line| format!("{line}\n")).collect()
 }
 
 /// Compares with the golden file, or makes it; where it differs, how.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
 use protocol::{Command, Event, Handshake};
-use rustix::process::{Pid, PidfdFlags, Resource, Signal, getrlimit, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::death::{Cause, Counted, Death};
 use super::interrupts::Process;
@@ -187,11 +187,6 @@ fn start(program: &ExecutorProgram, server_name: &str) -> std::io::Result<Child>
             command
         }
     };
-    // glibc reserves 64 MiB of address space for each thread's heap, which would be most of a
-    // limited one.
-    if getrlimit(Resource::As).current.is_some() {
-        command.env("MALLOC_ARENA_MAX", "1");
-    }
     command
         .arg(server_name)
         .arg(std::process::id().to_string())
