@@ -298,14 +298,14 @@ fn nonsense_is_refused_with_a_hint() {
         (&["--budgets", "8"][..], "there is no `..`; hint: "),
         (&["--budgets", "8..4"], "the first is not below the second; hint: "),
         (&["--budgets", "0..4"], "a budget of nothing fits nothing; hint: "),
-        (&["--points", "1"], "1 is not in 2..=4096"),
-        (&["--points", "many"], "invalid digit"),
+        (&["--points", "1"], "--points must be a number from 2 to 4096, got 1"),
+        (&["--points", "many"], "--points must be a number from 2 to 4096, got many"),
         (&["--max-vram", "8"], "--max-vram is what `tune` varies; hint: "),
         (&["--optimize", "memory"], "the same with every budget; hint: "),
         (&["--optimize", "throughput", "--measure"], "--measure runs from a cold start"),
         (&["--host", "./host.toml"], "no device whose budget could be varied on host; hint: "),
         (&["--plot", "curve.png"], "--plot curve.png is no SVG file; hint: "),
-        (&["--plot", "missing/curve.svg"], "cannot write missing/curve.svg"),
+        (&["--plot", "missing/curve.svg"], "hint: --plot names a file in a directory"),
     ] {
         let host = ["--host", "./device.toml"];
         let host = if arguments.contains(&"--host") { &[][..] } else { &host[..] };

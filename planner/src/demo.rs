@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn it_is_called_what_it_is() {
-        let cache = Path::new("/home/someone/.cache");
-        let demo = ModelSource::of("/home/someone/.cache/berth/demo-0123456789abcdef".to_owned());
+        let cache = Path::new("/someones/cache");
+        let demo = ModelSource::of("/someones/cache/berth/demo-0123456789abcdef".to_owned());
         assert!(is_in(&demo, cache));
         assert!(!is_in(&demo, Path::new("/other")));
         let mixed = ModelSource { vae: Some("/vae.safetensors".to_owned()), ..demo };

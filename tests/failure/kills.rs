@@ -36,7 +36,8 @@ fn moment(index: usize) -> f64 {
 /// A job of about half a second whose weights and values cross a slow link, by an executor that
 /// tells its id before it begins.
 fn job(home: &Home) -> std::process::Command {
-    let berth = env!("CARGO_BIN_EXE_berth");
+    let berth = super::support::program();
+    let berth = berth.display();
     script(home, &format!("echo begins: $$ >&2\nexec {berth} executor \"$@\""));
     profile(home, false, &["link = \"24MiB/s\"\n"], "");
     let arguments = ["--prompt", "a large red circle", "--seed", "7", "--steps", "8"];
@@ -157,7 +158,8 @@ fn of_planners_killed_at_any_moment_nothing_is_left_after_the_next_run() {
 
 /// An executor that is killed before it connects, for the first time or each time.
 fn early(home: &Home, each: bool) {
-    let berth = env!("CARGO_BIN_EXE_berth");
+    let berth = super::support::program();
+    let berth = berth.display();
     let once = if each { "true" } else { "[ ! -e killed ] && touch killed" };
     script(home, &format!("if {once}; then kill -9 $$; fi\nexec {berth} executor \"$@\""));
 }
