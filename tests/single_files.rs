@@ -150,8 +150,9 @@ fn the_reference_file_gives_the_picture_of_its_directory() {
     let file = fixture("single/flux_dev_bfl.safetensors").display().to_string();
     let paint = |model: &[&str]| {
         let job = ["--prompt", "a photo of a red cat", "--width", "64", "--height", "64"];
-        let more = ["--steps", "3", "--max-sequence-length", "48", "--output", "a.png", "--json"];
-        assert_used_as_planned(&home.json(&[&["generate"], model, &job, &more].concat()));
+        let more = ["--steps", "3", "--max-sequence-length", "48", "--seed", "7"];
+        let output = ["--output", "a.png", "--json"];
+        assert_used_as_planned(&home.json(&[&["generate"], model, &job, &more, &output].concat()));
         pixels(&home.path("a.png"))
     };
     let expected = paint(&[&directory]);

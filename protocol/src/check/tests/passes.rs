@@ -38,7 +38,7 @@ fn limits_are_inclusive() {
     plan.options.attention_chunk = ATTENTION_CHUNK_MAX;
     let tile = VaeTile { width: SIDE_PIXELS_MAX, height: 1, overlap: 0.5 };
     plan.options.vae_tile = Some(tile);
-    plan.options.loras.resize(LORAS_MAX, Lora { path: String::new(), weight: f32::MAX });
+    plan.options.loras.resize(LORAS_MAX, Lora { path: String::new(), weight: LORA_WEIGHT_MAX });
     plan.options.loras[0].path = "l".repeat(STRING_BYTES_MAX);
     plan.host.threads = THREADS_MAX;
     plan.host.budget_bytes = Bytes(MEMORY_BYTES_MAX);
