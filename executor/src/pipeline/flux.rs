@@ -125,7 +125,7 @@ impl Run<'_> {
 
     fn condition(&mut self) -> Result<(), Failure> {
         let of = 2 * self.layout.prompts as u32;
-        for prompt in 0..self.layout.prompts {
+        for (prompt, called) in PROMPT_NAMES.iter().enumerate().take(self.layout.prompts) {
             let [tokens, features] = self.layout.clip_hidden;
             let ids = std::mem::take(&mut self.ids[prompt][0]);
             let component = self.runtime.component("clip");
@@ -133,7 +133,7 @@ impl Run<'_> {
             component.run(self.cancel)?;
             component.read("last_hidden_state", &mut self.buffers.clip_hidden[prompt])?;
             self.check_finite("clip", &self.buffers.clip_hidden[prompt], None)?;
-            let name = format!("text_encoder.{}", PROMPT_NAMES[prompt]);
+            let name = format!("text_encoder.{called}");
             let pooled = self.pooled_range(&ids);
             let hidden = &self.buffers.clip_hidden[prompt];
             self.dump.ids(&format!("{name}.input_ids"), &ids);
@@ -154,7 +154,7 @@ impl Run<'_> {
             component.run(self.cancel)?;
             component.read("last_hidden_state", &mut self.buffers.text_hidden[prompt])?;
             self.check_finite("t5", &self.buffers.text_hidden[prompt], None)?;
-            let name = format!("text_encoder_2.{}", PROMPT_NAMES[prompt]);
+            let name = format!("text_encoder_2.{called}");
             let hidden = &self.buffers.text_hidden[prompt];
             self.dump.ids(&format!("{name}.input_ids"), &ids);
             self.dump.floats(&format!("{name}.last_hidden_state"), &[1, tokens, features], hidden);
