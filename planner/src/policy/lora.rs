@@ -56,7 +56,7 @@ pub fn parse_loras(texts: &[String]) -> Result<Vec<LoraWish>, LoraError> {
         });
         let (path, weight) = match weighted {
             // What is not a number is not in the range either.
-            Some((path, weight, number)) if !(number.abs() <= LORA_WEIGHT_MAX) => {
+            Some((path, weight, number)) if number.is_nan() || number.abs() > LORA_WEIGHT_MAX => {
                 let short = |text: &str| text.chars().take(80).collect();
                 return Err(LoraError::Weight { path: short(path), weight: short(weight) });
             }
