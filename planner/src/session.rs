@@ -9,7 +9,7 @@
 //! ```
 //! A dead executor is an event like any other: the kernel ends `wait` and closes the channel, and
 //! either wakes the queue at once. Its exit status, last lines and last known phase are in the
-//! error. Where nothing is lost by it, the session goes on with another executor ([`executors`]).
+//! error. Where nothing is lost by it, the session goes on with another executor (`executors`).
 //!
 //! Every wait has an end: an executor that runs sends heartbeats, and one that is silent for longer
 //! than the user's [`Patience`] is ended.
