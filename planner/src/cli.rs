@@ -29,10 +29,10 @@ use std::process::ExitCode;
 use anyhow::{Error, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 
+use crate::engine::session::patience::{PATIENCE_S, PATIENCE_S_MAX, PATIENCE_S_MIN};
+use crate::engine::session::{SessionError, folder};
 use crate::planning::PlanError;
 use crate::policy::Objective;
-use crate::session::patience::{PATIENCE_S, PATIENCE_S_MAX, PATIENCE_S_MIN};
-use crate::session::{SessionError, folder};
 
 /// The plan does not fit.
 const EXIT_INFEASIBLE: u8 = 1;

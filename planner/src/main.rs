@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use planner::session::EXECUTOR_SUBCOMMAND;
+use planner::engine::session::EXECUTOR_SUBCOMMAND;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);

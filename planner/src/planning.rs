@@ -14,11 +14,11 @@ use protocol::{
     Bytes, Command, DeviceId, Event, GraphOptions, JobShape, ModelDescription, ModelSource, Plan,
 };
 
+use crate::engine::session::{Session, SessionError};
 use crate::inventory::Inventory;
 use crate::policy::pins::{PinError, Pins};
 use crate::policy::tile::TileWish;
 use crate::policy::{Budgets, Objective};
-use crate::session::{Session, SessionError};
 use crate::solve::{Infeasible, Problem, Solution, explain, fits, solve};
 pub use advice::LONG_MS;
 use measured::Measured;

@@ -13,7 +13,7 @@ pub(crate) mod testing;
 
 use std::io::{ErrorKind, Write, stdout};
 
-use crate::supervise::FailedAttempt;
+use crate::engine::supervise::FailedAttempt;
 
 /// Tells notices on standard error.
 pub fn tell(notices: &[String]) {

@@ -3,12 +3,12 @@
 
 use std::cell::Cell;
 
+use planner::engine::session::{ExecutorProgram, Session, SessionError};
+use planner::engine::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
 use planner::inventory::{Inventory, Profile};
 use planner::planning::{PlanError, Request};
 use planner::policy::{Policy, Wishes};
-use planner::session::{ExecutorProgram, Session, SessionError};
 use planner::solve::Solution;
-use planner::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
 use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
 use protocol::{Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Plan};

@@ -11,11 +11,11 @@ use serde::Serialize;
 
 use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::calibration::{Figure, StoreError, figures};
+use crate::engine::session::{Session, SessionError};
 use crate::inventory::{Device, DeviceKind, Inventory};
 use crate::policy::{Budgets, Wishes};
 use crate::render::progress::ProgressLine;
 use crate::render::{self, tables};
-use crate::session::{Session, SessionError};
 
 /// How fast everything is.
 #[derive(Debug, Args)]

@@ -5,11 +5,11 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
 
+use crate::engine::session::SessionError;
+use crate::engine::supervise::Listener;
 use crate::planning::LONG_MS;
 use crate::render::advice;
-use crate::session::SessionError;
 use crate::solve::Solution;
-use crate::supervise::Listener;
 
 /// Characters of an answer that are read at most: a line without an end is no answer.
 const ANSWER_BYTES_MAX: u64 = 256;

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::setup::is_gpu_here;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
+use crate::engine::session::{Session, SessionError};
 use crate::inventory::Inventory;
 use crate::inventory::profile::layers::Layered;
 use crate::inventory::profile::{DEVICES_MAX, written};
@@ -16,7 +17,6 @@ use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::policy::Wishes;
 use crate::render::progress::ProgressLine;
 use crate::render::{self, rates};
-use crate::session::{Session, SessionError};
 
 /// What is here.
 #[derive(Debug, Args)]

@@ -24,6 +24,7 @@ use super::seed::Seed;
 use super::setup::Opening;
 use super::shape::{Guidance, ShapeArguments};
 use super::{ExecutorArguments, PolicyArguments, interrupt};
+use crate::engine::supervise::{Outcome, Work, supervise};
 use crate::infotext;
 use crate::inventory::Inventory;
 use crate::output::Outputs;
@@ -32,7 +33,6 @@ use crate::planning::{PlanError, Request};
 use crate::preview::PreviewFile;
 use crate::render;
 use crate::render::document::{self, GenerateDocument, PlanDocument};
-use crate::supervise::{Outcome, Work, supervise};
 use record::{Files, Made, file_record, source_record};
 use recorded::{Kept, Recorded};
 

@@ -8,11 +8,11 @@ use clap::Args;
 use super::model::ModelArguments;
 use super::settings::{is_picture, of_picture};
 use super::{ExecutorArguments, interrupt};
+use crate::engine::session::Session;
 use crate::planning;
 use crate::render;
 use crate::render::document::SettingsDocument;
 use crate::render::progress::ProgressLine;
-use crate::session::Session;
 
 /// What a model is made of, or how a picture was made.
 #[derive(Debug, Args)]

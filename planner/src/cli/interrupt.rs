@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
-use crate::session::{Interrupts, folder};
+use crate::engine::session::{Interrupts, folder};
 
 /// How long a session may take to hear of a signal. It hears at once, unless the planner computes.
 const HEARD_GRACE: Duration = Duration::from_millis(300);

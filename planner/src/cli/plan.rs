@@ -12,6 +12,7 @@ use super::preview::PreviewArguments;
 use super::setup::Opening;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
+use crate::engine::supervise::{Outcome, Work, supervise};
 use crate::inventory::Inventory;
 use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::planning::{self, PlanError, Request};
@@ -19,7 +20,6 @@ use crate::policy::Objective;
 use crate::render::document::{self, PlanDocument, RehearsalDocument};
 use crate::render::{self, rates, tables};
 use crate::solve::{PlanReport, Solution};
-use crate::supervise::{Outcome, Work, supervise};
 
 /// Where every byte will go.
 #[derive(Debug, Args)]

@@ -10,6 +10,9 @@ use super::model::ModelArguments;
 use super::placement::PlacementArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt, log};
 use crate::calibration::Calibration;
+use crate::engine::reservations::Others;
+use crate::engine::session::patience::Patience;
+use crate::engine::session::{ExecutorProgram, Session};
 use crate::inventory::profile::layers::{Layered, Places};
 use crate::inventory::{Device, DeviceKind, Inventory};
 use crate::output::Outputs;
@@ -18,9 +21,6 @@ use crate::policy::lora::LoraWish;
 use crate::policy::tile::check_tile;
 use crate::policy::{Budgets, Policy, Wishes};
 use crate::render::progress::ProgressLine;
-use crate::reservations::Others;
-use crate::session::patience::Patience;
-use crate::session::{ExecutorProgram, Session};
 
 impl ExecutorArguments {
     /// The program to start.

@@ -15,6 +15,8 @@ use super::placement::PlacementArguments;
 use super::setup::{Opening, Setting};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
+use crate::engine::session::{ExecutorProgram, Session};
+use crate::engine::supervise::{Work, supervise};
 use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::picture::Source;
 use crate::planning::{PlanError, Request, Survey};
@@ -22,9 +24,7 @@ use crate::policy::Objective;
 use crate::render::document::{self, TuneDocument};
 use crate::render::progress::ProgressLine;
 use crate::render::{self, plot, tables};
-use crate::session::{ExecutorProgram, Session};
 use crate::solve::{Solution, shown_ms};
-use crate::supervise::{Work, supervise};
 use crate::tune::{self, Measured, PLANS_MAX, Point, Range, Tuning, counted_ms, needed_bytes};
 
 /// Plans that may be asked for: a minute of planning for the largest models.

@@ -4,7 +4,7 @@
 use protocol::{DeviceId, Plan, StorageType};
 
 use super::{PlanError, Request, Survey};
-use crate::session::{Session, SessionError};
+use crate::engine::session::{Session, SessionError};
 use crate::solve::{Advice, Faster, Integrated};
 
 /// A job that is predicted to take longer than this is warned of: longer than anybody waits for a

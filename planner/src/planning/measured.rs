@@ -12,10 +12,10 @@ use protocol::{
 
 use super::integrated::is_alone;
 use super::{PlanError, Request};
+use crate::engine::session::{Session, SessionError};
 use crate::inventory::{Device, DeviceKind};
 use crate::policy::pins::Pin;
 use crate::policy::tile::{OVERLAP, TileWish};
-use crate::session::{Session, SessionError};
 use crate::solve::{Place, Problem, SHORT_ATTENTION_CHUNK, Wanted, places, wanted};
 
 /// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers and

@@ -9,11 +9,11 @@ use protocol::{Bytes, JobShape, ModelSource, Plan, UsageReport};
 use serde::Serialize;
 
 use super::rates::{self, Rates};
+use crate::engine::supervise::FailedAttempt;
 use crate::infotext::{Reading, Settings};
 use crate::inventory::Inventory;
 use crate::planning::{DoesNotFit, NoRoom, PlanError};
 use crate::solve::{Advice, Faster, Integrated, PlanReport, Rejected};
-use crate::supervise::FailedAttempt;
 
 pub use tune::TuneDocument;
 

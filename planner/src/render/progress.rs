@@ -24,9 +24,9 @@ use protocol::{Phase, Plan};
 
 use self::estimate::{Estimate, shown_left};
 use super::notices::sentence;
-use crate::session::{ExecutorListener, Interrupts, SessionError};
+use crate::engine::session::{ExecutorListener, Interrupts, SessionError};
+use crate::engine::supervise::Listener;
 use crate::solve::{Solution, shown_ms};
-use crate::supervise::Listener;
 
 /// When a bar first shows: what is done by then needs none, and would only flash.
 const FIRST_BAR: Duration = Duration::from_millis(200);

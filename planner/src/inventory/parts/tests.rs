@@ -3,11 +3,11 @@
 use protocol::plan::{DevicePlan, PhaseBytes};
 
 use super::*;
+use crate::engine::reservations::Others;
 use crate::inventory::nvml::Detected;
 use crate::inventory::tests::{device_of, host_of};
 use crate::inventory::{ASSUMED_CONTEXT_BYTES, Host, Profile, Rate, names};
 use crate::render::testing;
-use crate::reservations::Others;
 
 /// A card of 24 GiB of which 10 are free, and one of 6 GiB that is the other way round in CUDA's order.
 fn detect(_: &Host) -> Detected {

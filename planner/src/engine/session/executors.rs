@@ -2,7 +2,7 @@
 //! that may help.
 //!
 //! A question that changes nothing, as all but `Load` and `Generate`, is then asked again by the
-//! session itself. What was loaded is lost: that a job begins anew is [`crate::supervise`]'s to
+//! session itself. What was loaded is lost: that a job begins anew is [`crate::engine::supervise`]'s to
 //! decide, with the same count of deaths.
 
 use super::death::Cause;

@@ -20,9 +20,9 @@ use protocol::{
 };
 use serde::Serialize;
 
+use crate::engine::reservations::Reservation;
+use crate::engine::session::{Session, SessionError};
 use crate::planning::{PlanError, Request, plan, verify};
-use crate::reservations::Reservation;
-use crate::session::{Session, SessionError};
 use crate::solve::{PlanReport, Solution};
 use heard::Heard;
 use lessons::{Attempt, Lessons, Next};

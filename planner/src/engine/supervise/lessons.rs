@@ -9,9 +9,9 @@ use protocol::message::Progress;
 use protocol::{Bytes, DeviceId, Failure, FailureKind, Phase, Placement, Plan, Residency};
 
 use super::ATTEMPTS_MAX;
+use crate::engine::session::SessionError;
 use crate::inventory::{Device, Inventory};
 use crate::planning::{FailedDevice, Request};
-use crate::session::SessionError;
 
 /// A plan of the same layout as one that memory was short for is not tried where it takes more than this part of that
 /// one's peak: what someone else takes rarely stays the same to the byte.

@@ -7,12 +7,12 @@ use protocol::plan::{
 use protocol::{GraphOptions, JobShape, ModelSource};
 
 use super::*;
+use crate::engine::session::death::Cause;
 use crate::inventory::Inventory;
 use crate::inventory::tests::{device_of, host_of};
 use crate::policy::pins::Pins;
 use crate::policy::tile::TileWish;
 use crate::policy::{Budgets, Objective};
-use crate::session::death::Cause;
 
 const GIB: Bytes = Bytes::gib(1);
 

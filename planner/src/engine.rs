@@ -1,0 +1,9 @@
+//! What runs jobs on this host: executor processes, a job's attempts, and what all Berth processes
+//! here have planned.
+//!
+//! It knows no screen and no command line: what happens is told to listeners, and what is wanted
+//! comes as plain data.
+
+pub mod reservations;
+pub mod session;
+pub mod supervise;
