@@ -183,6 +183,11 @@ fn layers_do_not_reach_upwards() {
             .any(|name| line.contains(name))
     };
     none("graphs and the solver are pure", places(&sources, pure, impure));
+    let inventory = |s: &Source| s.is_under("planner/src/inventory");
+    let names_wishes = |line: &str| {
+        ["crate::policy", "crate::budget", "crate::profile"].iter().any(|name| line.contains(name))
+    };
+    none("what is does not know what is wanted", places(&sources, inventory, names_wishes));
     let cuda = |line: &str| line.contains("cudarc");
     none("the planner never touches CUDA", places(&sources, |s| s.is_under("planner/"), cuda));
 }

@@ -13,9 +13,10 @@ use std::time::Instant;
 
 use executor::measure;
 use executor::models::Model;
-use planner::inventory::{Inventory, Profile};
+use planner::inventory::Inventory;
 use planner::policy::pins::Pin;
 use planner::policy::{Objective, Policy};
+use planner::profile::Profile;
 use planner::solve::{Problem, places, solve, wanted};
 use protocol::plan::MappingPolicy;
 use protocol::{GraphOptions, JobShape, LayoutBytes, ModelProfile, ModelSource};
@@ -40,7 +41,7 @@ fn host(devices: usize) -> Inventory {
         ));
     }
     let profile = Profile::parse(&text, "made-up").expect("a good profile");
-    Inventory::from_profile(&profile).expect("a readable host")
+    profile.inventory().expect("a readable host")
 }
 
 /// The model with its short text encoder twice.

@@ -1,7 +1,8 @@
 //! The inventory: what a machine has, as plain data that the solver reads.
 //!
-//! It is not a policy (what may be used of it: [`crate::budget`]) and it opens no device: a GPU is
-//! read through NVML only, as a CUDA context alone would cost hundreds of megabytes.
+//! It is not a policy (what may be used of it: [`crate::budget`]), not a description that somebody
+//! wrote ([`crate::profile`] makes an inventory of one), and it opens no device: a GPU is read
+//! through NVML only, as a CUDA context alone would cost hundreds of megabytes.
 //!
 //! Invariants: the same facts give the same inventory, in the same order; `devices` stand by
 //! ascending id within a kind; `free_bytes` ≤ `total_bytes` for each device and `available_bytes` ≤
@@ -11,12 +12,10 @@ pub mod host;
 pub mod names;
 pub mod nvml;
 pub mod parts;
-pub mod profile;
 pub mod speeds;
 
-use std::path::Path;
-
 use std::fmt;
+use std::path::Path;
 
 use protocol::plan::{CUDA_STAGING_BYTES, DeviceBackend, STAGING_BYTES};
 use protocol::{BackendKind, Bytes, Phase};
@@ -24,11 +23,9 @@ use serde::Serialize;
 
 pub use host::HostError;
 pub use parts::Part;
-pub use profile::{Profile, ProfileError};
 pub use speeds::Speeds;
 
 use nvml::Detected;
-use profile::{DeviceProfile, ProfileDevices};
 
 /// The environment variable that restricts which GPUs a CUDA process sees. NVML ignores it, so the
 /// planner applies it: see [`nvml::detect`].
@@ -205,89 +202,6 @@ impl Inventory {
         Ok(Inventory { source: Self::THIS_MACHINE.to_owned(), host, devices, why_no_devices })
     }
 
-    /// The machine that a profile describes; what it leaves out of the host is taken from this machine. A listed
-    /// device that names a GPU which is here is that one, or a part of it: see [`parts`].
-    ///
-    /// # Errors
-    /// The host's memory cannot be read.
-    pub fn from_profile(profile: &Profile) -> Result<Inventory, HostError> {
-        let this_host = Host::of_this_machine()?;
-        Ok(Self::from_profile_with(profile, &this_host, &detected))
-    }
-
-    /// [`Inventory::from_profile`] with `this_host` given, and what `detect` finds on a host, which is asked only where the
-    /// profile means GPUs of this machine.
-    fn from_profile_with(
-        profile: &Profile,
-        this_host: &Host,
-        detect: &dyn Fn(&Host) -> Detected,
-    ) -> Inventory {
-        let mut inventory = Self::from_profile_on(profile, this_host);
-        match &profile.devices {
-            ProfileDevices::Detect => {
-                let Detected { devices, why_none } = detect(&inventory.host);
-                (inventory.devices, inventory.why_no_devices) = (devices, why_none);
-            }
-            ProfileDevices::Listed(listed) if listed.iter().any(|d| d.named_gpu().is_some()) => {
-                let here = detect(&inventory.host);
-                for (device, listed) in inventory.devices.iter_mut().zip(listed) {
-                    match (listed.gpu(&here.devices), listed.named_gpu()) {
-                        (Some(gpu), _) => listed.place_on(gpu, device),
-                        (None, Some(named)) => {
-                            device.missing = Some(why_missing(&named, &here));
-                        }
-                        (None, None) => {}
-                    }
-                }
-                parts::divide(listed, &mut inventory.devices, &here.devices);
-            }
-            ProfileDevices::Listed(_) => {}
-        }
-        inventory
-    }
-
-    /// [`Inventory::from_profile`] with `this_host` given, and nothing read: a profile that asks
-    /// for detection has no devices here, and GPUs that it names are as it describes them.
-    pub fn from_profile_on(profile: &Profile, this_host: &Host) -> Inventory {
-        let name = match profile.name.as_str() {
-            Self::THIS_MACHINE => &this_host.name,
-            name => name,
-        };
-        let mut host = profile.host.over(name, this_host);
-        if profile.devices == ProfileDevices::Detect {
-            // It is this machine, which has no more than it has, whatever is said of it.
-            host.total_bytes = host.total_bytes.min(this_host.total_bytes);
-            host.available_bytes = host.available_bytes.min(this_host.available_bytes);
-            host.cgroup_limit_bytes = this_host.cgroup_limit_bytes;
-        }
-        let listed: &[DeviceProfile] = match &profile.devices {
-            ProfileDevices::Detect => &[],
-            ProfileDevices::Listed(devices) => devices,
-        };
-        let (mut cuda_count, mut virtual_count) = (0, 0);
-        let mut devices: Vec<Device> = listed
-            .iter()
-            .map(|device| {
-                let index = match device.kind {
-                    DeviceKind::Cuda => &mut cuda_count,
-                    DeviceKind::Virtual => &mut virtual_count,
-                };
-                let id = device_id(device.kind, *index);
-                *index += 1;
-                device.to_device(id, &host)
-            })
-            .collect();
-        parts::divide(listed, &mut devices, &[]);
-        let why_no_devices = match &profile.devices {
-            ProfileDevices::Detect => Some("the devices were not looked for".to_owned()),
-            ProfileDevices::Listed(devices) if devices.is_empty() => {
-                Some(format!("the profile `{}` lists no device", profile.name))
-            }
-            ProfileDevices::Listed(_) => None,
-        };
-        Inventory { source: profile.name.clone(), host, devices, why_no_devices }
-    }
-
     /// The device named `id`.
     pub fn device(&self, id: &str) -> Option<&Device> {
         self.devices.iter().find(|device| device.id == id)
@@ -372,20 +286,8 @@ pub(crate) fn device_id(kind: DeviceKind, index: usize) -> String {
     }
 }
 
-/// Why a GPU is not here, as a clause.
-fn why_missing(named: &str, here: &Detected) -> String {
-    let shown = |gpu: &Device| match (gpu.ordinal, &gpu.uuid) {
-        (Some(ordinal), Some(uuid)) => format!("ordinal {ordinal} ({uuid})"),
-        _ => gpu.lasting_name(),
-    };
-    let shown: Vec<String> = here.devices.iter().map(shown).collect();
-    match &here.why_none {
-        Some(why) => format!("GPU {named} is not here: {why}"),
-        None => format!("GPU {named} is not here, but {}", shown.join(", ")),
-    }
-}
-
-fn detected(host: &Host) -> Detected {
+/// The GPUs of this machine that `CUDA_VISIBLE_DEVICES` shows, on such a host.
+pub(crate) fn detected(host: &Host) -> Detected {
     let visible = std::env::var_os(CUDA_VISIBLE_DEVICES);
     let visible = visible.as_deref().map(|text| text.to_string_lossy());
     nvml::detect(Path::new(nvml::LIBRARY), visible.as_deref(), host)

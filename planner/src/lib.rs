@@ -22,6 +22,7 @@ pub mod picture;
 pub mod planning;
 pub mod policy;
 pub mod preview;
+pub mod profile;
 pub mod read;
 pub mod render;
 pub mod solve;

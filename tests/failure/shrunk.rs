@@ -5,9 +5,10 @@ use std::cell::Cell;
 
 use planner::engine::session::{ExecutorProgram, Session, SessionError};
 use planner::engine::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
-use planner::inventory::{Inventory, Profile};
+use planner::inventory::Inventory;
 use planner::planning::{PlanError, Request};
 use planner::policy::{Policy, Wishes};
+use planner::profile::Profile;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
@@ -47,7 +48,7 @@ fn request(free: Bytes) -> Request {
         used.0
     );
     let profile = Profile::parse(&profile, "the test").expect("a profile");
-    let inventory = Inventory::from_profile(&profile).expect("this machine's memory");
+    let inventory = profile.inventory().expect("this machine's memory");
     let policy = Policy::of(&Wishes::default()).expect("no wishes");
     Request {
         model: ModelSource::of(fixture("flux_schnell").display().to_string()),

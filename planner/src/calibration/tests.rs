@@ -13,7 +13,8 @@ use super::content::Content;
 use super::*;
 use crate::inventory::host::{assumed_flops, assumed_memory_rate, host_speeds};
 use crate::inventory::tests::{device_of, host_of};
-use crate::inventory::{ASSUMED_CONTEXT_BYTES, Device, Host, Part, Profile, Rate, Source, Speeds};
+use crate::inventory::{ASSUMED_CONTEXT_BYTES, Device, Host, Part, Rate, Source, Speeds};
+use crate::profile::Profile;
 
 /// A host of eight cores of which nothing was measured.
 fn host() -> Host {
@@ -56,7 +57,7 @@ fn with_gpu() -> Inventory {
 /// What a profile makes of this machine.
 fn profiled(text: &str) -> Inventory {
     let profile = Profile::parse(text, "test").expect("a good profile");
-    Inventory::from_profile_on(&profile, &host())
+    profile.inventory_on(&host())
 }
 
 /// Two virtual devices on this machine.

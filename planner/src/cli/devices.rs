@@ -11,10 +11,10 @@ use super::setup::is_gpu_here;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::engine::session::{Session, SessionError};
 use crate::inventory::Inventory;
-use crate::inventory::profile::layers::Layered;
-use crate::inventory::profile::{DEVICES_MAX, written};
 use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::policy::Wishes;
+use crate::profile::layers::Layered;
+use crate::profile::{DEVICES_MAX, written};
 use crate::render::progress::ProgressLine;
 use crate::render::{self, rates};
 

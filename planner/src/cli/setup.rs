@@ -13,13 +13,13 @@ use crate::calibration::Calibration;
 use crate::engine::reservations::Others;
 use crate::engine::session::patience::Patience;
 use crate::engine::session::{ExecutorProgram, Session};
-use crate::inventory::profile::layers::{Layered, Places};
 use crate::inventory::{Device, DeviceKind, Inventory};
 use crate::output::Outputs;
 use crate::planning::{self, Request};
 use crate::policy::lora::LoraWish;
 use crate::policy::tile::check_tile;
 use crate::policy::{Budgets, Policy, Wishes};
+use crate::profile::layers::{Layered, Places};
 use crate::render::progress::ProgressLine;
 
 impl ExecutorArguments {
@@ -154,7 +154,7 @@ impl Setting {
     /// What is, now, as devices and profile say it.
     pub fn uncalibrated(&self) -> Result<Inventory> {
         let profile = &self.layered.profile;
-        let mut inventory = Inventory::from_profile(profile)?;
+        let mut inventory = profile.inventory()?;
         Others::of_this_host().take_from(&mut inventory, profile.memory_is_here());
         let free = inventory.devices.iter().map(|device| (&device.id, device.free_bytes));
         let free: Vec<String> = free.map(|(id, bytes)| format!("{id} {bytes}")).collect();

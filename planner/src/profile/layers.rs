@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(none.profile.policy, Wishes::default());
         assert_eq!((none.files.len(), none.host), (0, None));
         let host = host_of(Bytes::gib(16), Bytes::gib(12));
-        assert_eq!(Inventory::from_profile_on(&none.profile, &host).host, host);
+        assert_eq!(none.profile.inventory_on(&host).host, host);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Profiles that name GPUs, on machines that have them, have others, or have none.
 
-use protocol::plan::{DevicePlan, PhaseBytes};
+use protocol::plan::{DeviceBackend, DevicePlan, PhaseBytes};
 
 use super::*;
 use crate::engine::reservations::Others;
 use crate::inventory::nvml::Detected;
 use crate::inventory::tests::{device_of, host_of};
-use crate::inventory::{ASSUMED_CONTEXT_BYTES, Host, Profile, Rate, names};
+use crate::inventory::{ASSUMED_CONTEXT_BYTES, Host, Inventory, Rate, names};
+use crate::profile::Profile;
 use crate::render::testing;
 
 /// A card of 24 GiB of which 10 are free, and one of 6 GiB that is the other way round in CUDA's order.
@@ -38,7 +39,7 @@ fn profile(devices: &[&str]) -> Profile {
 
 fn here(devices: &[&str], detect: &dyn Fn(&Host) -> Detected) -> Inventory {
     let host = host_of(Bytes::gib(64), Bytes::gib(32));
-    Inventory::from_profile_with(&profile(devices), &host, detect)
+    profile(devices).inventory_with(&host, detect)
 }
 
 fn free(inventory: &Inventory) -> Vec<u64> {

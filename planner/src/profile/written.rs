@@ -166,8 +166,9 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Speeds;
     use crate::inventory::tests::{device_of, host_of};
-    use crate::inventory::{Profile, Speeds};
+    use crate::profile::Profile;
 
     fn machine() -> Inventory {
         let mut large = device_of("cuda0", Bytes(25_757_220_864), Bytes(25_757_220_864 - 1234));
@@ -205,7 +206,7 @@ mod tests {
         let text = text(&machine).expect("few devices");
         let profile = Profile::parse(&text, "t").unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(profile.policy, crate::policy::Wishes::default());
-        let again = Inventory::from_profile_on(&profile, &machine.host);
+        let again = profile.inventory_on(&machine.host);
         assert_eq!(again.source, "test");
         assert_eq!(again.host.total_bytes, machine.host.total_bytes);
         assert_eq!(again.host.available_bytes, machine.host.available_bytes);
@@ -253,7 +254,7 @@ mod tests {
         machine.why_no_devices = Some("no NVIDIA driver\nat all".to_owned());
         let text = text(&machine).expect("no devices");
         let profile = Profile::parse(&text, "t").expect("a good profile");
-        assert_eq!(profile.devices, crate::inventory::profile::ProfileDevices::Detect);
+        assert_eq!(profile.devices, crate::profile::ProfileDevices::Detect);
         assert!(text.contains("# No device was found: no NVIDIA driver at all\n"), "{text}");
         machine.devices = vec![device_of("cuda0", Bytes(1), Bytes(1)); DEVICES_MAX + 1];
         assert_eq!(super::text(&machine), None);

@@ -35,7 +35,7 @@ fn an_imagined_host_has_nothing_of_this_machine() {
     assert_eq!(imagined.len(), 8);
     for name in imagined {
         let profile = Profile::load(name).expect("shipped");
-        let on = |host: &Host| Inventory::from_profile_on(&profile, host);
+        let on = |host: &Host| profile.inventory_on(host);
         assert_eq!(on(&plain), on(&other), "{name}");
         assert!(!profile.memory_is_here(), "{name}");
     }
@@ -200,7 +200,7 @@ fn a_slow_device_has_a_part_of_the_hosts_speeds_but_for_those_declared() {
     let host = Host::of_this_machine().expect("this machine has memory");
     let device = |keys: &str| {
         let profile = Profile::parse(&with_key("virtual", keys), "t").expect("a good profile");
-        Inventory::from_profile_on(&profile, &host).devices.remove(0)
+        profile.inventory_on(&host).devices.remove(0)
     };
     assert_eq!(device("").speed, 1.0);
     assert_eq!(device("").speeds, host.speeds.scaled(1.0));

@@ -10,7 +10,9 @@
 //! [`DEVICES_MAX`] devices.
 
 mod file;
+mod inventory;
 pub mod layers;
+mod parts;
 pub mod shipped;
 pub mod values;
 pub mod written;
@@ -19,9 +21,7 @@ use std::path::{Path, PathBuf};
 
 use protocol::{Bytes, Phase};
 
-use super::nvml::rates;
-use super::speeds::{CUDA_STARTS_PER_S, HOST_STARTS_PER_S};
-use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, Speeds, host};
+use crate::inventory::{DeviceKind, Inventory};
 use crate::policy::Wishes;
 use crate::read::{self, ReadError};
 
@@ -34,9 +34,8 @@ pub const DEVICES_MAX: usize = 16;
 /// A loaded profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// Its name, which the inventory shows as its source; [`Inventory::THIS_MACHINE`] where nobody gave one.
-    ///
-    /// [`Inventory::THIS_MACHINE`]: super::Inventory::THIS_MACHINE
+    /// Its name, which the inventory shows as its source; [`Inventory::THIS_MACHINE`] where nobody
+    /// gave one.
     pub name: String,
     /// What it describes, in a sentence.
     pub description: String,
@@ -101,8 +100,8 @@ pub struct DeviceProfile {
     pub half_flops_per_s: Option<f64>,
     /// Memory bytes per second; a virtual device has the host's by default.
     pub memory_bytes_per_s: Option<f64>,
-    /// Context and libraries; by default none for a virtual device, [`ASSUMED_CONTEXT_BYTES`] for a
-    /// GPU.
+    /// Context and libraries; by default none for a virtual device, and
+    /// [`crate::inventory::ASSUMED_CONTEXT_BYTES`] for a GPU.
     pub overhead_bytes: Option<Bytes>,
     /// Page-locked memory of the host for it; by default [`DeviceKind::staging_bytes`].
     pub pinned_bytes: Option<Bytes>,
@@ -208,143 +207,6 @@ impl HostProfile {
             memory_bytes_per_s: self.memory_bytes_per_s.or(below.memory_bytes_per_s),
             storage_bytes_per_s: self.storage_bytes_per_s.or(below.storage_bytes_per_s),
         }
-    }
-
-    /// This profile's values over those of `this_host`.
-    pub fn over(&self, name: &str, this_host: &Host) -> Host {
-        let total_bytes = self.memory_bytes.unwrap_or(this_host.total_bytes);
-        let available_bytes = self.available_bytes.unwrap_or(match self.memory_bytes {
-            Some(memory) => memory,
-            None => this_host.available_bytes,
-        });
-        // A declared size is another machine's: the limits of this one's control groups are not its
-        // own.
-        let imagined = self.memory_bytes.is_some() || self.available_bytes.is_some();
-        let cores = self.cores.unwrap_or(this_host.cores);
-        let rate =
-            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
-        let (flops, memory) = match self.cores {
-            Some(cores) => (host::assumed_flops(cores), host::assumed_memory_rate(cores)),
-            None => (this_host.speeds.f32_flops_per_s, this_host.speeds.memory_bytes_per_s),
-        };
-        let declared = [self.f32_flops_per_s, self.memory_bytes_per_s];
-        let as_here = self.cores.is_none() && declared == [None, None];
-        let memory = rate(self.memory_bytes_per_s, memory);
-        Host {
-            name: name.to_owned(),
-            total_bytes,
-            available_bytes: available_bytes.min(total_bytes),
-            cgroup_limit_bytes: this_host.cgroup_limit_bytes.filter(|_| !imagined),
-            cores,
-            cpu: self.cpu.clone().unwrap_or_else(|| this_host.cpu.clone()),
-            compute: self.compute.unwrap_or(true),
-            speeds: match as_here {
-                true => this_host.speeds.clone(),
-                false => host::host_speeds(rate(self.f32_flops_per_s, flops), memory),
-            },
-            storage_bytes_per_s: rate(self.storage_bytes_per_s, this_host.storage_bytes_per_s),
-            page_cache_bytes_per_s: match as_here {
-                true => this_host.page_cache_bytes_per_s,
-                false => host::assumed_page_cache_rate(memory),
-            },
-            page_cache: self.storage_bytes_per_s.is_none() && this_host.page_cache,
-        }
-    }
-}
-
-impl DeviceProfile {
-    /// The device as the inventory has it, beside its `host`.
-    pub fn to_device(&self, id: String, host: &Host) -> Device {
-        let free = self.total_bytes.saturating_sub(self.used_by_others_bytes);
-        let default_name = match self.kind {
-            DeviceKind::Cuda => "GPU of the profile",
-            DeviceKind::Virtual => "virtual device",
-        };
-        let link = self.link_bytes_per_s.map(Rate::declared);
-        let link = link.unwrap_or(Rate::assumed(rates::Link::default().bytes_per_s()));
-        let (overhead_bytes, overhead_source) = match (self.overhead_bytes, self.kind) {
-            (Some(bytes), _) => (bytes, Source::Declared),
-            (None, DeviceKind::Virtual) => (Bytes::ZERO, Source::Declared),
-            (None, DeviceKind::Cuda) => (ASSUMED_CONTEXT_BYTES, Source::Assumed),
-        };
-        Device {
-            id,
-            kind: self.kind,
-            name: self.name.clone().unwrap_or_else(|| default_name.to_owned()),
-            uuid: self.uuid.clone(),
-            ordinal: None,
-            part: None,
-            missing: None,
-            total_bytes: self.total_bytes,
-            free_bytes: if self.integrated { free.min(host.available_bytes) } else { free },
-            used_by_others_bytes: self.used_by_others_bytes,
-            margin_bytes: self.margin_bytes,
-            integrated: self.integrated,
-            link_bytes_per_s: link,
-            link_back_bytes_per_s: link,
-            speeds: self.speeds(host),
-            overhead_bytes,
-            overhead_source,
-            pinned_bytes: self.pinned_bytes.unwrap_or(self.kind.staging_bytes()),
-            driver: None,
-            pcie: None,
-            fail_allocation: self.fail_allocation,
-            fail_copy: self.fail_copy,
-            taken_bytes: self.taken_bytes,
-            taken_in: self.taken_in,
-            speed: self.speed,
-            unsupported: self.unsupported.clone(),
-        }
-    }
-}
-
-impl DeviceProfile {
-    /// Makes its device one on a GPU that is here: what it does not declare is that GPU's. Memory is divided later.
-    pub fn place_on(&self, gpu: &Device, device: &mut Device) {
-        device.uuid = gpu.uuid.clone();
-        device.ordinal = gpu.ordinal;
-        device.driver = gpu.driver.clone();
-        device.pcie = gpu.pcie.clone();
-        device.integrated |= gpu.integrated;
-        if self.name.is_none() {
-            device.name = gpu.name.clone();
-        }
-        if self.link_bytes_per_s.is_none() {
-            device.link_bytes_per_s = gpu.link_bytes_per_s;
-            device.link_back_bytes_per_s = gpu.link_back_bytes_per_s;
-        }
-        let rate =
-            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
-        let half = self.half_flops_per_s.or(self.f32_flops_per_s);
-        device.speeds = Speeds::new(
-            rate(self.f32_flops_per_s, gpu.speeds.f32_flops_per_s),
-            rate(half, gpu.speeds.half_flops_per_s),
-            rate(self.memory_bytes_per_s, gpu.speeds.memory_bytes_per_s),
-            CUDA_STARTS_PER_S,
-        );
-    }
-
-    /// What is declared over what the host's kernels do at this speed, or a modest GPU.
-    fn speeds(&self, host: &Host) -> Speeds {
-        let own = match self.kind {
-            DeviceKind::Virtual => host.speeds.scaled(self.speed),
-            DeviceKind::Cuda => rates::modest_speeds(),
-        };
-        let declared = [self.f32_flops_per_s, self.half_flops_per_s, self.memory_bytes_per_s];
-        if self.kind == DeviceKind::Virtual && declared == [None; 3] {
-            return own;
-        }
-        let rate = |declared: Option<f64>, otherwise: Rate| {
-            declared.map_or(Rate::assumed(otherwise.value), Rate::declared)
-        };
-        let f32_flops = rate(self.f32_flops_per_s, own.f32_flops_per_s);
-        let half_flops = self.half_flops_per_s.map_or(f32_flops, Rate::declared);
-        let memory_bytes = rate(self.memory_bytes_per_s, own.memory_bytes_per_s);
-        let starts_per_s = match self.kind {
-            DeviceKind::Virtual => HOST_STARTS_PER_S * self.speed,
-            DeviceKind::Cuda => CUDA_STARTS_PER_S,
-        };
-        Speeds::new(f32_flops, half_flops, memory_bytes, starts_per_s)
     }
 }
 
