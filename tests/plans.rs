@@ -168,6 +168,7 @@ pub fn plan(
     let mut plan = Plan {
         schema: SCHEMA,
         generation: 1,
+        keeps_weights_of: None,
         model: ModelSource::of(dir.to_str().expect("a path of UTF-8")),
         family: model.family().to_owned(),
         job: job.clone(),
@@ -209,6 +210,7 @@ fn device(index: usize, hardware: &Hardware) -> DevicePlan {
         pinned_bytes: STAGING_BYTES,
         phases: Vec::new(),
         peak_bytes: Bytes::ZERO,
+        idle_bytes: Bytes::ZERO,
     }
 }
 
@@ -217,6 +219,7 @@ fn host(threads: u32) -> HostPlan {
         budget_bytes: Bytes::ZERO,
         pool_bytes: Bytes::ZERO,
         peak_bytes: Bytes::ZERO,
+        idle_bytes: Bytes::ZERO,
         pinned_bytes: Bytes::ZERO,
         changed_bytes: Bytes::ZERO,
         mapped_bytes: Bytes::ZERO,
@@ -247,8 +250,19 @@ fn set_budgets(plan: &mut Plan) {
         (device.total_bytes, device.free_bytes) = (peak, peak);
         (device.budget_bytes, device.peak_bytes) = (peak, peak);
     }
+    for index in 0..plan.devices.len() {
+        plan.devices[index].idle_bytes = resident(plan, &plan.devices[index].id.clone());
+    }
+    plan.host.idle_bytes =
+        resident(plan, &DeviceId::host()) + plan.host.changed_bytes + plan.host.pinned_bytes;
     (plan.host.peak_bytes, plan.host.budget_bytes) = (peak(&host), peak(&host));
     plan.host.phases = host;
+}
+
+/// Weights that a device holds between jobs.
+fn resident(plan: &Plan, device: &DeviceId) -> Bytes {
+    let parts = plan.components.iter().flat_map(|component| &component.parts);
+    parts.filter(|part| part.device == *device).map(|part| part.resident_bytes).sum()
 }
 
 fn phases(plan: &Plan, device: &DeviceId, fixed: [Bytes; 3]) -> Vec<PhaseBytes> {

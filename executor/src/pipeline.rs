@@ -49,8 +49,14 @@ pub fn generate(
     let result = match *runtime.model {
         Model::Flux(_) => flux::generate(runtime, job, cancel, observer),
     };
-    if result.is_err() {
-        runtime.abandon();
+    match result {
+        Ok(mut usage) => {
+            runtime.report_idle(&mut usage);
+            Ok(usage)
+        }
+        Err(failure) => {
+            runtime.abandon();
+            Err(failure)
+        }
     }
-    result
 }

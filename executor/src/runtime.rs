@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Runtime::load(plan, …)  devices opened, resident weights allocated and on their way
+//!  or follow(plan, …)     the loaded plan's weights kept, only what is new loaded
 //!   └ enter(phase)        its weights waited for; one arena for each device that computes, rings started;
 //!                         weights of the next phase on their way, where the plan says so
 //!       └ component(name) its inputs written, its program run, its outputs read; nothing allocated
@@ -22,7 +23,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::{Bytes, DeviceId, Failure, Phase, Plan};
+use protocol::check::check_keeps;
+use protocol::usage::IdleUsage;
+use protocol::{Bytes, DeviceId, Failure, Phase, Plan, UsageReport};
 
 pub use accounts::Accounts;
 pub use bound::Bound;
@@ -99,14 +102,66 @@ impl Runtime {
             watched: Watched::default(),
             _changed: changed,
         };
+        runtime.load_held(cancel)?;
+        Ok(runtime)
+    }
+
+    /// Goes on by another plan, which keeps the weights that this one holds: nothing is loaded but
+    /// for components that only the new plan has, and arenas, slots and the job's buffers are made
+    /// when a job runs.
+    ///
+    /// # Errors
+    /// As [`Runtime::load`]'s; `PlanRefused` also where the plan does not leave all that is held where
+    /// it lies. Everything is freed then.
+    pub fn follow(self, plan: Plan, cancel: &CancelFlag) -> Result<Runtime, Failure> {
+        check_keeps(&plan, &self.plan).map_err(refused)?;
+        let schedules = schedules(&plan, &self.model)?;
+        verify::compare(&plan, &self.model, &schedules)?;
+        let components = plan.components.iter().zip(schedules);
+        let components = components.map(|(component, scheduled)| {
+            let files = Arc::clone(self.model.files(&component.name));
+            Component::new(component, scheduled, files)
+        });
+        let mut before = self.components;
+        let mut following = Vec::new();
+        for mut component in components {
+            match before.iter_mut().find(|before| before.name == component.name) {
+                Some(before) => {
+                    component.check_keeps(before).map_err(refused)?;
+                    component.keep_weights_of(before);
+                }
+                None => component.files.advise(plan.mapping_policy)?,
+            }
+            following.push(component);
+        }
+        drop(before);
+        self.devices.resize(&plan);
+        let mut runtime = Runtime { plan, components: following, ..self };
+        runtime.load_held(cancel)?;
+        Ok(runtime)
+    }
+
+    /// Loads what is resident and not there yet, and waits for what is not prefetched.
+    fn load_held(&mut self, cancel: &CancelFlag) -> Result<(), Failure> {
         let start = Instant::now();
-        let Runtime { components, devices, .. } = &mut runtime;
+        let Runtime { components, devices, .. } = self;
         components.iter_mut().try_for_each(|component| component.load_resident(devices))?;
         // What is prefetched is waited for when its phase is entered.
         let mut now = components.iter_mut().filter(|component| !component.prefetch);
         now.try_for_each(|component| component.settle(devices, cancel))?;
-        runtime.accounts.load_ms += start.elapsed().as_secs_f64() * 1e3;
-        Ok(runtime)
+        self.accounts.load_ms += start.elapsed().as_secs_f64() * 1e3;
+        Ok(())
+    }
+
+    /// Adds to a job's report what stays allocated now that its buffers are gone.
+    pub fn report_idle(&self, usage: &mut UsageReport) {
+        for used in &mut usage.devices {
+            let planned = self.plan.devices.iter().find(|device| device.id == used.id);
+            used.idle = Some(IdleUsage {
+                predicted_bytes: planned.map_or(self.plan.host.idle_bytes, |d| d.idle_bytes),
+                measured_bytes: self.devices.backend(&used.id).memory().used(),
+            });
+        }
     }
 
     /// Waits for the phase's weights, allocates its arenas and rings, and sends the next phase's weights on

@@ -258,22 +258,34 @@ impl Executor {
             return Err(stale(plan.generation, self.generation));
         }
         self.generation = plan.generation;
-        // What the plan before held is free before this one allocates.
-        self.runtime = None;
+        // What the plan before held is free before this one allocates, unless it is kept.
+        let before = self.runtime.take().filter(|_| plan.keeps_weights_of.is_some());
         let start = Instant::now();
         self.send(Event::Progress(Progress { phase: Phase::Load, step: 0, of: 1 }));
         check::check(&plan).map_err(refused)?;
-        let model = self.models.loaded(&plan, &self.cancel)?;
-        let watched = self.models.watched(&plan, &model);
-        self.send(Event::Files(watched.states()));
-        let mut runtime = Runtime::load(plan, model, &self.cancel)?;
-        runtime.watched = watched;
+        let mut runtime = match (plan.keeps_weights_of, before) {
+            (Some(generation), None) => {
+                return Err(refused(format!(
+                    "it keeps the weights of generation {generation}, and no plan is loaded"
+                )));
+            }
+            (Some(_), Some(before)) => before.follow(plan, &self.cancel)?,
+            (None, _) => {
+                let model = self.models.loaded(&plan, &self.cancel)?;
+                let watched = self.models.watched(&plan, &model);
+                self.send(Event::Files(watched.states()));
+                let mut runtime = Runtime::load(plan, model, &self.cancel)?;
+                runtime.watched = watched;
+                runtime
+            }
+        };
         self.send(Event::Progress(Progress { phase: Phase::Load, step: 1, of: 1 }));
         let mut usage = UsageReport::default();
         if rehearse {
             runtime.rehearse(&self.cancel)?;
             let total_ms = start.elapsed().as_secs_f64() * 1e3;
             usage = runtime.take_accounts().report(&runtime.plan, total_ms);
+            runtime.report_idle(&mut usage);
         }
         self.runtime = Some(runtime);
         Ok(Event::Loaded(Box::new(usage)))

@@ -33,15 +33,20 @@ macro_rules! ensure {
 
 mod calibration;
 mod device;
+mod idle;
+mod keeps;
 mod pool;
 
 pub use calibration::check_calibration;
 use device::{check_devices, check_unsupported};
+pub use keeps::check_keeps;
 
 /// Checks a plan; the first broken rule is the answer.
 pub fn check(plan: &Plan) -> Result<(), Violation> {
     ensure!(plan.schema == SCHEMA, "schema {} where {SCHEMA} is understood", plan.schema);
     ensure!(plan.generation > 0, "generation 0");
+    let kept = plan.keeps_weights_of.unwrap_or(0);
+    ensure!(kept < plan.generation, "it keeps the weights of generation {kept}, a later one");
     for text in [&plan.model.to_string(), &plan.family] {
         ensure!(text.len() <= STRING_BYTES_MAX, "a name of {} bytes", text.len());
     }
@@ -56,6 +61,7 @@ pub fn check(plan: &Plan) -> Result<(), Violation> {
         check_phase(plan, phase)?;
     }
     check_peaks(plan)?;
+    idle::check(plan)?;
     pool::check(plan)
 }
 

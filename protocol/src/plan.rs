@@ -255,6 +255,10 @@ pub struct Plan {
     pub schema: u32,
     /// The plan's number; each new plan of a session has a higher one.
     pub generation: u64,
+    /// Generation of the plan that is loaded when this one arrives, whose held weights stay where
+    /// they lie: only arenas, slots and the job's buffers are new. `None`: what is loaded goes first.
+    #[serde(default)]
+    pub keeps_weights_of: Option<u64>,
     /// Where the model is.
     pub model: ModelSource,
     /// The model's family, as `flux`.
@@ -419,6 +423,8 @@ pub struct DevicePlan {
     pub phases: Vec<PhaseBytes>,
     /// The largest phase's sum.
     pub peak_bytes: Bytes,
+    /// What stays between two jobs: resident weights, and the overhead of a device that is open.
+    pub idle_bytes: Bytes,
 }
 
 /// Memory of one device, or of the host, in one phase.
@@ -445,6 +451,8 @@ pub struct HostPlan {
     pub pool_bytes: Bytes,
     /// The largest phase's sum.
     pub peak_bytes: Bytes,
+    /// What stays between two jobs: resident weights, those that LoRA changed, and page-locked memory.
+    pub idle_bytes: Bytes,
     /// Page-locked memory, part of the peak: what all used devices' weights pass through.
     pub pinned_bytes: Bytes,
     /// Weights of mapped files that LoRA changed, as private pages: part of each phase's weights.

@@ -57,6 +57,10 @@ pub struct ComponentUsage {
     pub load_ms: f64,
     /// Its calls, in milliseconds, with what crosses between devices.
     pub compute_ms: f64,
+    /// Its weights that were copied to its devices, streamed ones each time that they were: 0 for one
+    /// whose weights all lay there already, or are computed in place from the file mapping.
+    #[serde(default)]
+    pub sent_bytes: Bytes,
 }
 
 /// Use of one device.
@@ -66,6 +70,18 @@ pub struct DeviceUsage {
     pub id: DeviceId,
     /// Each phase that ran.
     pub phases: Vec<PhaseUsage>,
+    /// What stayed allocated once the job was done; `None` where nobody looked.
+    #[serde(default)]
+    pub idle: Option<IdleUsage>,
+}
+
+/// What stays on a device between two jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdleUsage {
+    /// What the plan says.
+    pub predicted_bytes: Bytes,
+    /// What was allocated.
+    pub measured_bytes: Bytes,
 }
 
 impl DeviceUsage {

@@ -104,6 +104,11 @@ impl Memory {
         self.counts().free()
     }
 
+    /// Gives the account another capacity; what is allocated stays.
+    pub fn resize(&self, capacity: Bytes) {
+        self.counts().capacity = capacity;
+    }
+
     /// Leaves at most so much to this process, what it has allocated included: someone else took the rest.
     pub fn shrink(&self, capacity: Bytes) {
         let mut counts = self.counts();

@@ -69,6 +69,11 @@ impl WeightLoad {
         }
     }
 
+    /// Bytes of all its weights.
+    pub fn len(&self) -> Bytes {
+        Bytes(self.moves.iter().map(|entry| entry.bytes.len() as u64).sum())
+    }
+
     /// What it writes.
     pub fn writes(&self) -> Vec<Span> {
         let span = |entry: &WeightMove| {

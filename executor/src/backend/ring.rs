@@ -62,6 +62,8 @@ struct State {
     used: usize,
     /// Copies that ended or were left, for which the ring's end waits.
     last: Option<Ticket>,
+    /// Weights that were handed out to be copied, each time that they were.
+    sent: Bytes,
 }
 
 /// An item in the region.
@@ -87,6 +89,11 @@ impl Ring {
         let ring = Ring { plan, total, stop, tracer, state };
         ring.submit(backend);
         ring
+    }
+
+    /// Weights that were handed out to be copied so far, each time that they were.
+    pub fn sent_bytes(&self) -> Bytes {
+        self.state.borrow().sent
     }
 
     /// The region of all slots.
@@ -146,6 +153,7 @@ impl Ring {
             let tracer = self.tracer.as_ref();
             let event =
                 tracer.and_then(|tracer| tracer.fill(backend.memory().device(), &load.writes()));
+            state.sent += load.len();
             let ready = backend.load(load, Queue::Slots).with_event(event);
             state.last = Some(ready.clone());
             state.live.push_back(Live { start, bytes: item.bytes, ready });

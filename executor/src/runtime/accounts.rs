@@ -64,7 +64,7 @@ impl Accounts {
                     })
                 })
                 .collect();
-            (!phases.is_empty()).then_some(DeviceUsage { id, phases })
+            (!phases.is_empty()).then_some(DeviceUsage { id, phases, idle: None })
         });
         let gpus = self.gpus.iter().map(|seen| seen.usage(plan));
         let ms = |phase| self.phases_ms.get(&phase).copied().unwrap_or_default();

@@ -20,8 +20,8 @@ use crate::backend::{
     CancelFlag, LaneMemory, NodeCall, Queue, Region, Ring, RingItem, RingPlan, Stopped, Ticket,
     WeightLoad, WeightMove,
 };
-use crate::schedule::weights::slice_bytes;
-use crate::schedule::{Instruction, Schedule, Variants, WeightPlace, arena_bytes};
+use crate::schedule::weights::{LaneWeights, slice_bytes};
+use crate::schedule::{Instruction, Schedule, Variants, WeightPlace, WeightSlice, arena_bytes};
 use crate::weights::WeightFiles;
 
 /// One component.
@@ -55,6 +55,7 @@ pub struct Times {
     load_ms: Cell<f64>,
     compute_ms: Cell<f64>,
     calls: Cell<u32>,
+    sent: Cell<Bytes>,
 }
 
 impl Times {
@@ -74,11 +75,17 @@ impl Times {
         self.calls.set(self.calls.get() + 1);
     }
 
+    /// Adds weights that were sent to a device.
+    fn count_sent(&self, bytes: Bytes) {
+        self.sent.set(self.sent.get() + bytes);
+    }
+
     /// What there was, if anything, of the component of this name; starts anew.
     pub fn take(&self, name: &str) -> Option<ComponentUsage> {
         let (load_ms, compute_ms) = (self.load_ms.take(), self.compute_ms.take());
-        let (calls, name) = (self.calls.take(), name.to_owned());
-        (calls > 0 || load_ms > 0.0).then_some(ComponentUsage { name, calls, load_ms, compute_ms })
+        let (calls, sent_bytes) = (self.calls.take(), self.sent.take());
+        let used = ComponentUsage { name: name.to_owned(), calls, load_ms, compute_ms, sent_bytes };
+        (calls > 0 || load_ms > 0.0).then_some(used)
     }
 }
 
@@ -121,6 +128,31 @@ impl Component {
             loads: Vec::new(),
             stop: CancelFlag::default(),
         }
+    }
+
+    /// Whether the weights that `before` holds in all phases lie where this one's schedule has them.
+    ///
+    /// # Errors
+    /// They do not, as a sentence. A plan that passed `check_keeps` does not ask for that.
+    pub fn check_keeps(&self, before: &Component) -> Result<(), String> {
+        let places = |component: &Component| {
+            let lanes = component.variants[0].lanes.iter();
+            lanes.map(|lane| resident(&lane.weights)).collect::<Vec<_>>()
+        };
+        if self.devices == before.devices && places(self) == places(before) {
+            return Ok(());
+        }
+        Err(format!("{} would hold its weights elsewhere than they lie", self.name))
+    }
+
+    /// Takes over the weights that `before` holds in all phases, with the loads that are on their
+    /// way to them.
+    pub fn keep_weights_of(&mut self, before: &mut Component) {
+        for (memory, held) in self.memory.iter_mut().zip(&mut before.memory) {
+            memory.resident = held.resident.take();
+        }
+        self.loads = std::mem::take(&mut before.loads);
+        self.stop = before.stop.clone();
     }
 
     /// Allocates for the weights that are held in all phases, and starts to load them.
@@ -169,6 +201,7 @@ impl Component {
             let event = devices
                 .tracer()
                 .and_then(|tracer| tracer.load(&self.devices[lane], &load.writes()));
+            self.times.count_sent(load.len());
             self.loads.push((lane, backend.load(load, Queue::Loads).with_event(event)));
             match held {
                 Held::Resident => self.memory[lane].resident = Some(region),
@@ -271,7 +304,10 @@ impl Component {
     /// Frees what it has for its phase.
     pub fn leave(&mut self, devices: &Devices) {
         for (memory, device) in self.memory.iter_mut().zip(&self.devices) {
-            let slots = memory.ring.take().map(|ring| ring.region().span());
+            let slots = memory.ring.take().map(|ring| {
+                self.times.count_sent(ring.sent_bytes());
+                ring.region().span()
+            });
             if devices.tracer().is_some() {
                 let lazy = memory.lazy.iter().map(|lazy| lazy.span());
                 slots.into_iter().chain(lazy).for_each(|bytes| devices.free(device, bytes));
@@ -302,6 +338,12 @@ impl Component {
         self.stop = CancelFlag::default();
         self.memory.iter_mut().for_each(|memory| memory.resident = None);
     }
+}
+
+/// The slices of a lane that are held in all phases, with their places.
+fn resident(weights: &LaneWeights) -> Vec<WeightSlice> {
+    let is_held = |slice: &&WeightSlice| matches!(slice.place, WeightPlace::Resident(_));
+    weights.slices.iter().filter(is_held).cloned().collect()
 }
 
 impl Drop for Component {

@@ -49,6 +49,16 @@ impl Devices {
         Ok(Devices { backends, tracer })
     }
 
+    /// Gives each device the budget of another plan, which uses the same ones.
+    pub fn resize(&self, plan: &Plan) {
+        self.backend(&DeviceId::host()).memory().resize(plan.host.budget_bytes);
+        for device in &plan.devices {
+            if let Some(backend) = self.backends.get(&device.id) {
+                backend.memory().resize(capacity(device));
+            }
+        }
+    }
+
     /// At the start of a phase, lets someone else have what the plan's tests of failure say.
     pub fn take(&self, plan: &Plan, phase: Phase) {
         for device in &plan.devices {
@@ -144,17 +154,21 @@ fn left(device: &DevicePlan, taken: Bytes) -> Bytes {
     device.budget_bytes.min(device.free_bytes.saturating_sub(taken))
 }
 
+/// The most that a plan may have of a device when it is loaded.
+fn capacity(device: &DevicePlan) -> Bytes {
+    match &device.backend {
+        DeviceBackend::Virtual { taken_bytes, taken_in: None, .. } => left(device, *taken_bytes),
+        DeviceBackend::Virtual { .. } | DeviceBackend::Cuda { .. } => device.budget_bytes,
+    }
+}
+
 fn open(
     device: &DevicePlan,
     host: &Arc<Memory>,
     workers: &Arc<Workers>,
     trace: Option<GpuTrace>,
 ) -> Result<Box<dyn Backend>, Failure> {
-    let capacity = match &device.backend {
-        DeviceBackend::Virtual { taken_bytes, taken_in: None, .. } => left(device, *taken_bytes),
-        DeviceBackend::Virtual { .. } | DeviceBackend::Cuda { .. } => device.budget_bytes,
-    };
-    let sizes = [capacity, device.overhead_bytes, device.pinned_bytes];
+    let sizes = [capacity(device), device.overhead_bytes, device.pinned_bytes];
     open_device(&device.id, &device.backend, sizes, host, workers, trace)
 }
 

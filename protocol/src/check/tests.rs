@@ -7,6 +7,7 @@ mod devices;
 mod good;
 mod heads;
 mod host;
+mod keeps;
 mod parts;
 mod passes;
 mod questions;
@@ -14,7 +15,7 @@ mod wire;
 
 use super::*;
 use crate::limits::UNSUPPORTED_MAX;
-use crate::plan::{DeviceBackend, DeviceId};
+use crate::plan::{DeviceBackend, DeviceId, MappingPolicy};
 
 const KIB: u64 = 1024;
 

@@ -67,7 +67,7 @@ const NAMES: [Change; 20] = [
     (|p| drop(p.devices.remove(0)), "clip with placement one is on virtual0, which cannot be"),
 ];
 
-const SIZES: [Change; 15] = [
+const SIZES: [Change; 17] = [
     (|p| p.devices[0].total_bytes = Bytes(90 * KIB - 1), "virtual0: more free than total"),
     (|p| p.devices[0].free_bytes = Bytes(80 * KIB - 1), "virtual0: budget above free"),
     (|p| p.devices[0].free_bytes = Bytes(100 * KIB + 1), "virtual0: more free than total"),
@@ -90,6 +90,11 @@ const SIZES: [Change; 15] = [
     (
         |p| p.devices[2].peak_bytes = Bytes(4096),
         "cuda0, condition: 0 B of peak, the components' sum is 4096 B",
+    ),
+    (|p| grow(&mut p.devices[0].idle_bytes), "virtual0: 5676 B stay between jobs"),
+    (
+        |p| p.devices[2].idle_bytes = Bytes(4096),
+        "cuda0: 4096 B stay between jobs, its components leave 0 B",
     ),
     // Overhead counts on a used device only.
     (

@@ -3,7 +3,7 @@
 //! Their sums are written by hand, so that the checker is held against numbers that no code made.
 
 use super::*;
-use crate::plan::{DevicePlan, HostPlan, MappingPolicy, PredictedMs};
+use crate::plan::{DevicePlan, HostPlan, PredictedMs};
 use crate::source::ModelSource;
 
 /// A segment with its bytes on each part of its component.
@@ -69,7 +69,12 @@ fn phases(job: &JobShape, rows: &[[u64; 3]], fixed: u64) -> Vec<PhaseBytes> {
     job.timeline().iter().zip(rows).map(entry).collect()
 }
 
-fn planned(id: &str, overhead: u64, pinned: u64, phases: Vec<PhaseBytes>, peak: u64) -> DevicePlan {
+fn planned(
+    id: &str,
+    [overhead, pinned, idle]: [u64; 3],
+    phases: Vec<PhaseBytes>,
+    peak: u64,
+) -> DevicePlan {
     let virtual_backend = DeviceBackend::Virtual {
         link_bytes_per_s: 1.5e9,
         fail_allocation: Some(1),
@@ -93,6 +98,7 @@ fn planned(id: &str, overhead: u64, pinned: u64, phases: Vec<PhaseBytes>, peak: 
         pinned_bytes: Bytes(pinned),
         phases,
         peak_bytes: Bytes(peak),
+        idle_bytes: Bytes(idle),
     }
 }
 
@@ -105,6 +111,7 @@ fn plan(
     Plan {
         schema: SCHEMA,
         generation: 3,
+        keeps_weights_of: None,
         model: ModelSource::of("/models/demo"),
         family: "flux".to_owned(),
         job,
@@ -199,8 +206,7 @@ pub fn text() -> Plan {
     let devices = vec![
         planned(
             "virtual0",
-            300,
-            1000,
+            [300, 1000, 3072 + 2048 + 300],
             // CLIP and T5 share one arena, the larger of theirs; the DiT's lazy segment is early.
             phases(
                 &job,
@@ -215,18 +221,18 @@ pub fn text() -> Plan {
         ),
         planned(
             "virtual1",
-            200,
-            500,
+            [200, 500, 200],
             phases(&job, &[[2048 + 2048, 768, 0], [2048, 1024, 3 * 2048], [0, 0, 0]], 200),
             2048 + 1024 + 6144 + 200,
         ),
         // Neither overhead nor pinned memory of an unused device is counted.
-        planned("cuda0", 4096, 900, phases(&job, &[[0; 3]; 3], 0), 0),
+        planned("cuda0", [4096, 900, 0], phases(&job, &[[0; 3]; 3], 0), 0),
     ];
     let host = HostPlan {
         budget_bytes: Bytes(64 * KIB),
         pool_bytes: Bytes(66 * KIB),
         peak_bytes: Bytes(8192 + 2048 + 1500 + 700),
+        idle_bytes: Bytes(8192 + 1500),
         pinned_bytes: Bytes(1500),
         changed_bytes: Bytes(8192),
         mapped_bytes: Bytes(6144 - 300),
@@ -341,8 +347,7 @@ pub fn picture() -> Plan {
     let devices = vec![
         planned(
             "cuda0",
-            4096,
-            2048,
+            [4096, 2048, 2048 + 4096],
             phases(
                 &job,
                 &[
@@ -357,8 +362,7 @@ pub fn picture() -> Plan {
         ),
         planned(
             "virtual0",
-            0,
-            512,
+            [0, 512, 0],
             phases(&job, &[[0, 0, 0], [0, 512, 2 * 2048], [1024, 768, 4096], [0, 0, 0]], 0),
             1024 + 768 + 4096,
         ),
@@ -367,6 +371,7 @@ pub fn picture() -> Plan {
         budget_bytes: Bytes(64 * KIB),
         pool_bytes: Bytes(66 * KIB),
         peak_bytes: Bytes(2816 + 512 + 2560 + 900),
+        idle_bytes: Bytes(1536 + 2560),
         pinned_bytes: Bytes(2560),
         changed_bytes: Bytes::ZERO,
         mapped_bytes: Bytes::ZERO,

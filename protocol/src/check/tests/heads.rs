@@ -4,10 +4,12 @@ use super::good::{picture, text};
 use super::*;
 use crate::source::ModelSource;
 
-const DOCUMENT: [Change; 22] = [
+const DOCUMENT: [Change; 24] = [
     (|p| p.schema = SCHEMA + 1, "schema 2 where 1 is understood"),
     (|p| p.schema = 0, "schema 0"),
     (|p| p.generation = 0, "generation 0"),
+    (|p| p.keeps_weights_of = Some(3), "it keeps the weights of generation 3, a later one"),
+    (|p| p.keeps_weights_of = Some(u64::MAX), "a later one"),
     (|p| p.model = ModelSource::of(long()), "a name of 16385 bytes"),
     (|p| p.family = long(), "a name of 16385 bytes"),
     (|p| p.job.width = 0, "width 0 is not within 1 to 16384"),

@@ -3,13 +3,18 @@
 use super::good::{picture, text};
 use super::*;
 
-const TEXT: [Change; 23] = [
+const TEXT: [Change; 25] = [
     (|p| p.host.threads = 0, "0 threads"),
     (|p| p.host.threads = THREADS_MAX + 1, "1025 threads"),
     (|p| p.host.budget_bytes = Bytes(12_439), "host: peak 12440 B is above the budget of 12439 B"),
     (|p| p.host.budget_bytes = Bytes(MEMORY_BYTES_MAX + 1), "host: 1125899906842625 B is more"),
     (|p| p.host.peak_bytes = Bytes(12_441), "host: peak 12441 B is not its largest phase's"),
     (|p| p.host.peak_bytes = Bytes::ZERO, "host: peak 0 B is not its largest phase's"),
+    (
+        |p| p.host.idle_bytes = Bytes::ZERO,
+        "host: 0 B stay between jobs, its components leave 9692 B",
+    ),
+    (|p| p.host.idle_bytes = Bytes(10_392), "host: 10392 B stay between jobs"),
     (|p| p.host.pinned_bytes = Bytes::ZERO, "0 B are pinned, not 1500"),
     // An unused device pins nothing.
     (|p| p.host.pinned_bytes = Bytes(2400), "2400 B are pinned, not 1500"),
