@@ -7,3 +7,4 @@
 pub mod reservations;
 pub mod session;
 pub mod supervise;
+pub mod warm;

@@ -187,6 +187,34 @@ pub struct Request {
     pub mapping_policy: MappingPolicy,
     /// Whether devices count that this executor cannot compute on: for plans that are only shown.
     pub imagined: bool,
+    /// The loaded plan whose weights are to stay where they lie; `None` for a plan of its own.
+    pub keeps: Option<Box<Plan>>,
+}
+
+impl Request {
+    /// Whether a plan for `other` is one for this too, as far as that is fit for what is free now:
+    /// devices and budgets are looked at apart.
+    pub fn asks_the_same(&self, other: &Request) -> bool {
+        let question = |request: &Request| {
+            let Request { model, job, objective, failed, left_out, pins, prefetch, .. } =
+                request.clone();
+            let Request { tile, options, mapping_policy, imagined, .. } = request.clone();
+            let of_places = (failed, left_out, pins, prefetch, tile, mapping_policy, imagined);
+            (model, job, objective, options, of_places)
+        };
+        question(self) == question(other)
+    }
+
+    /// Whether what is asked of places is the same, so that a plan for `other` may leave the weights
+    /// of one for this where they lie.
+    pub fn places_the_same(&self, other: &Request) -> bool {
+        let question = |request: &Request| {
+            let Request { model, failed, left_out, pins, mapping_policy, imagined, .. } =
+                request.clone();
+            (model, failed, left_out, pins, mapping_policy, imagined)
+        };
+        question(self) == question(other)
+    }
 }
 
 /// A device that failed while a plan ran on it.
@@ -254,6 +282,26 @@ pub fn plan(
     Ok(solution)
 }
 
+/// Makes a plan that follows a loaded one and leaves its weights where they lie; `None` where none
+/// does, by what is free or by what is asked.
+pub fn plan_keeping(
+    session: &mut Session,
+    request: &Request,
+    loaded: &Plan,
+    generation: u64,
+) -> Result<Option<Solution>, PlanError> {
+    let mut request = Request { keeps: Some(Box::new(loaded.clone())), ..request.clone() };
+    request.options.lora_runtime.clone_from(&loaded.options.lora_runtime);
+    let solution = match Survey::new(session, &request)?.plan(session, &request, generation) {
+        Ok(solution) => solution,
+        Err(PlanError::Infeasible(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // What else is asked may be another place for a component, or other options.
+    let keeps = protocol::check::check_keeps(&solution.plan, loaded).is_ok();
+    Ok(keeps.then_some(solution))
+}
+
 /// A model that was measured for a job on a host: plans for any budgets there, without measuring it again.
 pub struct Survey {
     measured: Measured,
@@ -294,6 +342,12 @@ impl Survey {
         let begun = Instant::now();
         let mut solution = match solve(&problems, generation) {
             Ok(solution) => solution,
+            Err(infeasible) if request.keeps.is_some() => {
+                // What else would fit is a plan's to say that is bound to nothing.
+                let job = request.job.clone();
+                let error = DoesNotFit { job, infeasible, largest: None };
+                return Err(PlanError::Infeasible(Box::new(error)));
+            }
             Err(infeasible) => {
                 return Err(does_not_fit(session, request, &self.runtime, infeasible));
             }
@@ -305,6 +359,7 @@ impl Survey {
             tracing::debug!(name = component.name, ?placement, ?residency, devices = ?component.devices, "places");
         }
         tracing::debug!(generation, ms, predicted_ms, "solved a plan");
+        solution.plan.keeps_weights_of = request.keeps.as_ref().map(|loaded| loaded.generation);
         if request.explain {
             explain(&problems, &mut solution);
         }

@@ -13,6 +13,7 @@ mod assemble;
 mod candidates;
 mod compose;
 mod held;
+mod kept;
 mod layouts;
 mod nearest;
 mod place;
@@ -32,6 +33,7 @@ use protocol::{
 
 pub use advice::{Advice, Faster, Integrated};
 pub use candidates::{Wanted, places, wanted};
+pub use kept::{layout as kept_layout, places as kept_places};
 pub use nearest::smallest_budget;
 pub use place::{Held, Place, PlacePart, Spread};
 pub use report::{PlanReport, Rejected, Short, options, shown_ms, slots};

@@ -5,6 +5,7 @@ use std::cell::Cell;
 
 use planner::engine::session::{ExecutorProgram, Session, SessionError};
 use planner::engine::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
+use planner::engine::warm::{Holding, Warm};
 use planner::inventory::Inventory;
 use planner::planning::{PlanError, Request};
 use planner::policy::{Policy, Wishes};
@@ -77,6 +78,7 @@ fn request(free: Bytes) -> Request {
         options: GraphOptions::default(),
         mapping_policy: policy.mapping_policy,
         imagined: false,
+        keeps: None,
     }
 }
 
@@ -92,10 +94,11 @@ fn rehearse(
         ExecutorProgram { path: Some(home.path("executor")), ..ExecutorProgram::default() };
     let session = Session::start(&program, ()).expect("the executor starts");
     let looked = Cell::new(0);
-    let inventorize =
-        || Ok(request(if looked.replace(looked.get() + 1) == 0 { first } else { then }));
-    let mut heard = Heard::default();
-    let result = supervise(session, &inventorize, &Work::Rehearse, given, &mut heard);
+    let inventorize = |_: Holding<'_>| {
+        Ok(request(if looked.replace(looked.get() + 1) == 0 { first } else { then }))
+    };
+    let (mut warm, mut heard) = (Warm::new(session), Heard::default());
+    let result = supervise(&mut warm, &inventorize, &Work::Rehearse, given, &mut heard);
     (result, heard)
 }
 

@@ -25,6 +25,7 @@ use super::setup::Opening;
 use super::shape::{Guidance, ShapeArguments};
 use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::engine::supervise::{Outcome, Work, supervise};
+use crate::engine::warm::{Holding, Warm};
 use crate::infotext;
 use crate::inventory::Inventory;
 use crate::output::Outputs;
@@ -182,8 +183,8 @@ impl Generate {
         if let Some(source) = source {
             job.init_image = Some(shared(&source, &shape)?);
         }
-        let inventorize = || {
-            let request = setting.request(&description, shape.clone(), false);
+        let inventorize = |holding: Holding<'_>| {
+            let request = setting.request(&description, shape.clone(), false, holding);
             let request = request.map(|mut request| {
                 request.options.preview_every = preview_every;
                 Request { explain: self.json, ..request }
@@ -192,7 +193,9 @@ impl Generate {
         };
         let work = Work::Generate(Box::new(job.clone()));
         let mut listener = Confirm { listener: &mut progress, yes: self.yes, told: false };
-        let result = supervise(session, &inventorize, &work, given.as_ref(), &mut listener);
+        let mut warm = Warm::new(session);
+        let result = supervise(&mut warm, &inventorize, &work, given.as_ref(), &mut listener);
+        warm.end();
         progress.clear();
         let mut outcome = document::feasible(self.json, &description.model, result)?;
         if let Some(position) = kept.position {

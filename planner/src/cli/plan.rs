@@ -13,6 +13,7 @@ use super::setup::Opening;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::engine::supervise::{Outcome, Work, supervise};
+use crate::engine::warm::{Holding, Warm};
 use crate::inventory::Inventory;
 use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::planning::{self, PlanError, Request};
@@ -74,8 +75,8 @@ impl Plan {
         let job = self.shape.job(&description, source.as_ref())?;
         let preview_every = self.preview.every(&job)?;
         let explain = self.json || self.explain;
-        let request = |dry_run| {
-            let request = setting.request(&description, job.clone(), dry_run);
+        let request = |dry_run, holding: Holding<'_>| {
+            let request = setting.request(&description, job.clone(), dry_run, holding);
             request.map(|mut request| {
                 request.options.weights_as = self.weights_as;
                 request.options.preview_every = preview_every;
@@ -84,7 +85,7 @@ impl Plan {
         };
         let model = description.model.clone();
         if self.dry_run {
-            let request = request(true)?;
+            let request = request(true, Holding::NOTHING)?;
             let planned = planning::plan(&mut session, &request, 1);
             session.end();
             interrupt::release();
@@ -95,8 +96,11 @@ impl Plan {
             return self.show(&plan, &report, &shown, outputs, None);
         }
         setting.tell_unused_gpus(&session)?;
-        let inventorize = || request(false).map_err(PlanError::Inventory);
-        let outcome = supervise(session, &inventorize, &Work::Rehearse, None, &mut progress);
+        let inventorize =
+            |holding: Holding<'_>| request(false, holding).map_err(PlanError::Inventory);
+        let mut warm = Warm::new(session);
+        let outcome = supervise(&mut warm, &inventorize, &Work::Rehearse, None, &mut progress);
+        warm.end();
         progress.clear();
         let outcome = document::feasible(self.json, &model, outcome)?;
         render::advice::tell(&outcome.plan, &outcome.report.advice);

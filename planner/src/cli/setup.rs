@@ -13,6 +13,7 @@ use crate::calibration::Calibration;
 use crate::engine::reservations::Others;
 use crate::engine::session::patience::Patience;
 use crate::engine::session::{ExecutorProgram, Session};
+use crate::engine::warm::Holding;
 use crate::inventory::{Device, DeviceKind, Inventory};
 use crate::output::Outputs;
 use crate::planning::{self, Request};
@@ -83,8 +84,6 @@ pub struct Opening {
     pub setting: Setting,
     /// Where the job's outputs go: checked, and pipes are open.
     pub outputs: Outputs,
-    /// How to start another executor.
-    pub program: ExecutorProgram,
     /// The running executor.
     pub session: Session,
     /// Where the job's steps are shown.
@@ -117,7 +116,7 @@ impl Opening {
         let mut session = Session::start(&program, progress.executors(interrupt::watch))?;
         let description = planning::inspect(&mut session, &model)?;
         check_description(&description)?;
-        Ok(Opening { model, setting, outputs, program, session, progress, description })
+        Ok(Opening { model, setting, outputs, session, progress, description })
     }
 }
 
@@ -145,7 +144,16 @@ fn add_reads(
 impl Setting {
     /// What is, now, with what was measured of it; for a model also with its corrections.
     pub fn inventory(&self, model: Option<&ModelSource>) -> Result<Inventory> {
-        let mut inventory = self.uncalibrated()?;
+        self.inventory_beside(model, Holding::NOTHING)
+    }
+
+    /// The same for an executor that holds something: that is free for its next plan.
+    fn inventory_beside(
+        &self,
+        model: Option<&ModelSource>,
+        holding: Holding<'_>,
+    ) -> Result<Inventory> {
+        let mut inventory = self.uncalibrated_beside(holding)?;
         let model = model.map(ModelSource::to_string);
         self.calibration.apply(&mut inventory, model.as_deref());
         Ok(inventory)
@@ -153,9 +161,15 @@ impl Setting {
 
     /// What is, now, as devices and profile say it.
     pub fn uncalibrated(&self) -> Result<Inventory> {
+        self.uncalibrated_beside(Holding::NOTHING)
+    }
+
+    fn uncalibrated_beside(&self, holding: Holding<'_>) -> Result<Inventory> {
         let profile = &self.layered.profile;
         let mut inventory = profile.inventory()?;
-        Others::of_this_host().take_from(&mut inventory, profile.memory_is_here());
+        let is_here = profile.memory_is_here();
+        holding.give_back(&mut inventory, is_here);
+        Others::of_this_host(holding.reservation).take_from(&mut inventory, is_here);
         let free = inventory.devices.iter().map(|device| (&device.id, device.free_bytes));
         let free: Vec<String> = free.map(|(id, bytes)| format!("{id} {bytes}")).collect();
         tracing::debug!(host = %inventory.host.available_bytes, devices = ?free, "free now");
@@ -225,9 +239,10 @@ impl Setting {
         description: &ModelDescription,
         job: JobShape,
         dry_run: bool,
+        holding: Holding<'_>,
     ) -> Result<Request> {
         check_tile(self.policy.vae_tile, description.side_multiple_pixels)?;
-        let inventory = self.inventory(Some(&description.model))?;
+        let inventory = self.inventory_beside(Some(&description.model), holding)?;
         let budgets = self.budgets(&inventory)?;
         let imagined = dry_run && self.layered.names_devices;
         let mut devices = inventory.devices.iter();
@@ -262,6 +277,7 @@ impl Setting {
             },
             mapping_policy: self.policy.mapping_policy,
             imagined,
+            keeps: None,
         })
     }
 }

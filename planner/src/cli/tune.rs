@@ -15,8 +15,9 @@ use super::placement::PlacementArguments;
 use super::setup::{Opening, Setting};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
-use crate::engine::session::{ExecutorProgram, Session};
+use crate::engine::session::Session;
 use crate::engine::supervise::{Work, supervise};
+use crate::engine::warm::{Holding, Warm};
 use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::picture::Source;
 use crate::planning::{PlanError, Request, Survey};
@@ -72,11 +73,11 @@ impl Tune {
         let outputs = |_: &ModelSource| self.outputs();
         let opening =
             Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
-        let Opening { setting, outputs, program, .. } = opening;
+        let Opening { setting, outputs, .. } = opening;
         let Opening { mut session, mut progress, description, .. } = opening;
         self.check_objective(setting.policy.optimize)?;
         let job = self.shape.job(&description, source.as_ref())?;
-        let request = setting.request(&description, job, !self.measure)?;
+        let request = setting.request(&description, job, !self.measure, Holding::NOTHING)?;
         if request.inventory.devices.is_empty() {
             bail!(
                 "there is no device whose budget could be varied on {}; hint: name a host profile with devices, as --host virtual-2x2g",
@@ -85,12 +86,13 @@ impl Tune {
         }
         self.check_range(&request)?;
         let tuned = self.tune(&mut session, &request, &description);
-        session.end();
         let mut tuning = document::feasible(self.json, &request.model, tuned)?;
+        let mut warm = Warm::new(session);
         if self.measure {
-            let runs = Runs { tune: self, setting: &setting, program: &program };
-            runs.measure(&mut tuning, &description, source.as_ref(), &mut progress)?;
+            let runs = Runs { tune: self, setting: &setting };
+            runs.measure(&mut warm, &mut tuning, &description, source.as_ref(), &mut progress)?;
         }
+        warm.end();
         interrupt::release();
         self.show(&tuning, outputs)
     }
@@ -240,13 +242,14 @@ fn capped(mut request: Request, cap: Bytes) -> Request {
 struct Runs<'a> {
     tune: &'a Tune,
     setting: &'a Setting,
-    program: &'a ExecutorProgram,
 }
 
 impl Runs<'_> {
-    /// Runs some of the steps' plans, each from a cold start; their pictures are dropped.
+    /// Runs some of the steps' plans on one executor, each with nothing loaded before; their pictures
+    /// are dropped.
     fn measure(
         &self,
+        warm: &mut Warm,
         tuning: &mut Tuning,
         description: &ModelDescription,
         source: Option<&Source>,
@@ -258,15 +261,15 @@ impl Runs<'_> {
         render::tell(&[format!("running {} plans, {} as predicted", runs.len(), shown_ms(total))]);
         for step in runs {
             let point = &tuning.curve.steps[step].point;
-            let request = || {
-                let request = self.setting.request(description, tuning.job.clone(), false);
+            let request = |holding: Holding<'_>| {
+                let job = tuning.job.clone();
+                let request = self.setting.request(description, job, false, holding);
                 request.map(|request| capped(request, point.budget)).map_err(PlanError::Inventory)
             };
-            let executors = progress.executors(interrupt::watch);
-            let session = Session::start(self.program, executors)?;
-            let outcome = supervise(session, &request, &work, None, progress);
+            let outcome = supervise(warm, &request, &work, None, progress);
             progress.clear();
             let outcome = outcome?;
+            warm.unload()?;
             if outcome.attempts > 1 || outcome.plan.components != point.plan.components {
                 render::tell(&[format!(
                     "with {} another plan ran than the curve has: less was free, or the first one failed",

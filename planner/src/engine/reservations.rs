@@ -9,7 +9,8 @@
 //! what those have allocated the system reports. A registry that cannot be used is no reason not to run: without it,
 //! free memory is what the system says.
 //!
-//! Invariants: a file under its final name is whole and locked; a process does not count its own.
+//! Invariants: a file under its final name is whole and locked; an executor does not count its own, and does count
+//! that of another executor of its process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -114,7 +115,7 @@ impl Peaks {
     }
 }
 
-/// What other processes of Berth have planned, together.
+/// What other executors of Berth, of this process too, have planned together.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Others {
     host: Bytes,
@@ -122,19 +123,19 @@ pub struct Others {
 }
 
 impl Others {
-    /// Reads the registry of this host. What cannot be read counts for nothing.
-    pub fn of_this_host() -> Others {
-        directory().map(|directory| Others::read(&directory, OWN.as_str())).unwrap_or_default()
+    /// Reads the registry of this host, without `own`. What cannot be read counts for nothing.
+    pub fn of_this_host(own: Option<&Reservation>) -> Others {
+        let own = own.and_then(|own| own.held.as_ref()).map(|(_, path)| path.as_path());
+        directory().map(|directory| Others::read(&directory, own)).unwrap_or_default()
     }
 
-    /// Reads a registry, without the files whose names begin with `own`, and removes what is left over in it.
-    fn read(directory: &Path, own: &str) -> Others {
+    /// Reads a registry, without the file `own`, and removes what is left over in it.
+    fn read(directory: &Path, own: Option<&Path>) -> Others {
         let mut others = Others::default();
         let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(FILES_MAX);
         for path in entries.map(|entry| entry.path()) {
-            let is_own =
-                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(own));
-            if is_own || path.extension().is_none_or(|ending| ending != ENDING) {
+            if own == Some(path.as_path()) || path.extension().is_none_or(|ending| ending != ENDING)
+            {
                 continue;
             }
             match read(&path) {

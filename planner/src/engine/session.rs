@@ -194,6 +194,18 @@ impl Session {
         })
     }
 
+    /// Begins another job: its executor may die as often as that of the first one.
+    pub fn begin_job(&mut self) {
+        self.executors.begin_job();
+    }
+
+    /// Ends this executor, and goes on with another one. What was loaded is free.
+    pub fn renew(&mut self) -> Result<(), SessionError> {
+        let fresh = Session::open(self.take_executors())?;
+        std::mem::replace(self, fresh).end();
+        Ok(())
+    }
+
     /// The deaths since the last call that were followed by another executor, in order.
     pub fn take_deaths(&mut self) -> Vec<SessionError> {
         std::mem::take(&mut self.executors.deaths)

@@ -20,9 +20,9 @@ use protocol::{
 };
 use serde::Serialize;
 
-use crate::engine::reservations::Reservation;
 use crate::engine::session::{Session, SessionError};
-use crate::planning::{PlanError, Request, plan, verify};
+use crate::engine::warm::{Decision, Holding, Warm};
+use crate::planning::{PlanError, Request, verify};
 use crate::solve::{PlanReport, Solution};
 use heard::Heard;
 use lessons::{Attempt, Lessons, Next};
@@ -30,6 +30,8 @@ use lessons::{Attempt, Lessons, Next};
 mod free;
 mod heard;
 mod lessons;
+
+pub use heard::changed_files;
 
 /// How many plans of one job are tried.
 pub const ATTEMPTS_MAX: u64 = 3;
@@ -81,6 +83,22 @@ pub struct FailedAttempt {
     pub free_bytes: Option<Bytes>,
 }
 
+impl Outcome {
+    /// What a plan has come to when it is loaded: nothing yet.
+    fn of((plan, report): (&Plan, &PlanReport)) -> Outcome {
+        Outcome {
+            plan: plan.clone(),
+            report: report.clone(),
+            usage: UsageReport::default(),
+            images: Vec::new(),
+            tensors: None,
+            attempts: 1,
+            failures: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+}
+
 impl FailedAttempt {
     fn new(generation: u64, progress: Option<Progress>, error: &SessionError) -> FailedAttempt {
         let mut failed = FailedAttempt {
@@ -128,70 +146,86 @@ pub trait Listener {
     fn retrying(&mut self, error: &SessionError);
 }
 
-/// Makes an attempt's request from the devices as they are now.
-pub type Inventorize<'a> = dyn Fn() -> Result<Request, PlanError> + 'a;
+/// Makes an attempt's request from the devices as they are now, with what this executor holds of them.
+pub type Inventorize<'a> = dyn Fn(Holding<'_>) -> Result<Request, PlanError> + 'a;
 
-/// The attempts that failed so far.
-#[derive(Default)]
-struct History(Vec<FailedAttempt>);
+/// The attempts of a job that failed so far.
+struct History {
+    /// Generation of the first attempt.
+    first: u64,
+    failed: Vec<FailedAttempt>,
+}
 
 impl History {
     /// The generation of the attempt that follows.
     fn generation(&self) -> u64 {
-        self.0.len() as u64 + 1
+        self.first + self.failed.len() as u64
     }
 
     fn add(&mut self, progress: Option<Progress>, error: &SessionError) {
-        self.0.push(FailedAttempt::new(self.generation(), progress, error));
+        self.failed.push(FailedAttempt::new(self.generation(), progress, error));
     }
 
     /// Adds the deaths that the session has gone on from.
-    fn add_deaths(&mut self, session: &mut Session, lessons: &mut Lessons) {
-        for death in session.take_deaths() {
+    fn add_deaths(&mut self, warm: &mut Warm, lessons: &mut Lessons) {
+        for death in warm.take_deaths() {
             self.add(None, &death);
             lessons.count_attempt();
         }
     }
 }
 
-/// Plans and runs a job, or runs it by a `given` plan.
+/// Plans and runs a job, or runs it by a `given` plan. What the executor holds then, it goes on to hold.
 ///
 /// # Errors
 /// The last attempt's failure, or what no other plan could mend.
 pub fn supervise(
-    mut session: Session,
+    warm: &mut Warm,
     inventorize: &Inventorize<'_>,
     work: &Work,
     given: Option<&Plan>,
     listener: &mut dyn Listener,
 ) -> Result<Outcome, PlanError> {
+    warm.session.begin_job();
     let mut lessons = Lessons::new(given.is_none());
-    // Held until the executor has ended.
-    let mut _reserved = None;
-    let mut history = History::default();
+    let mut history = History { first: warm.next_generation(), failed: Vec::new() };
     let mut heard = Heard::default();
     // For want of memory, after which less was to be planned.
     let mut killed = None;
     loop {
-        history.add_deaths(&mut session, &mut lessons);
-        let request = inventorize()?;
+        history.add_deaths(warm, &mut lessons);
+        let request = inventorize(warm.holding())?;
         let mut tried = None;
-        let decided = decide(&mut session, &request, given, &lessons, history.generation());
-        history.add_deaths(&mut session, &mut lessons);
-        let attempted = decided.and_then(|mut solution| {
-            solution.plan.generation = history.generation();
-            tried = Some(solution.plan.clone());
-            _reserved = Some(Reservation::hold(&solution.plan));
-            free::check(&solution.plan, &inventorize()?.inventory).map_err(SessionError::from)?;
-            listener.planned(&solution)?;
-            carry_out(&mut session, solution, work, listener, &mut heard)
+        let decided = decide(warm, &request, given, &lessons, history.generation());
+        history.add_deaths(warm, &mut lessons);
+        let attempted = decided.and_then(|next| {
+            let mut outcome = match next {
+                Decision::Reuse => Outcome::of(warm.loaded()),
+                Decision::Load(mut solution) => {
+                    solution.plan.generation = history.generation();
+                    tried = Some(solution.plan.clone());
+                    warm.reserve(&solution.plan);
+                    let now = inventorize(warm.holding())?.inventory;
+                    free::check(&solution.plan, &now).map_err(SessionError::from)?;
+                    listener.planned(&solution)?;
+                    let request = given.is_none().then_some(&request);
+                    load(warm, *solution, request, work, listener, &mut heard)?
+                }
+            };
+            tried = Some(outcome.plan.clone());
+            if let Work::Generate(job) = work {
+                let generation = outcome.plan.generation;
+                let session = &mut warm.session;
+                session.send(Command::Generate { generation, job: job.clone() })?;
+                listen(session, listener, &mut outcome, &mut heard)?;
+            }
+            Ok(outcome)
         });
         let error = match attempted {
             Ok(outcome) => {
-                session.end();
-                let attempts = history.generation();
+                let attempts = history.failed.len() as u64 + 1;
                 let notices = heard.into_notices();
-                return Ok(Outcome { attempts, failures: history.0, notices, ..outcome });
+                return Ok(Outcome { attempts, failures: history.failed, notices, ..outcome });
             }
             Err(PlanError::Session(error)) => error,
             Err(infeasible @ PlanError::Infeasible(_)) => {
@@ -203,18 +237,18 @@ pub fn supervise(
         if !files.is_empty() && !is_cancelled(&error) {
             return Err(PlanError::FilesChanged { files: files.join(" and "), error });
         }
-        let progress = session.progress();
+        let progress = warm.progress();
         let attempt = Attempt { request: &request, plan: tried.as_ref(), progress };
         match lessons.learn(&error, &attempt) {
             Next::Stop => return Err(error.into()),
             Next::Replan => {
                 history.add(progress, &error);
                 listener.retrying(&error);
-                unload(&mut session)?;
+                warm.unload()?;
             }
             Next::Restart => {
-                session.restart(error)?;
-                for death in session.take_deaths() {
+                warm.restart(error)?;
+                for death in warm.take_deaths() {
                     history.add(progress, &death);
                     killed = killed.or(Some(death).filter(SessionError::is_for_want_of_memory));
                 }
@@ -233,76 +267,71 @@ fn is_cancelled(error: &SessionError) -> bool {
     }
 }
 
-/// A new plan, or the given one, checked again.
+/// The loaded plan where it does, a new one, or the given one, checked again.
 fn decide(
-    session: &mut Session,
+    warm: &mut Warm,
     request: &Request,
     given: Option<&Plan>,
     lessons: &Lessons,
     generation: u64,
-) -> Result<Solution, PlanError> {
+) -> Result<Decision, PlanError> {
     let Some(given) = given else {
         let mut requests = lessons.requests(request).into_iter();
         let mut careful = requests.next().expect("there is always the request itself");
         loop {
-            match (plan_anew(session, careful, lessons, generation), requests.next()) {
+            match (plan_anew(warm, careful, lessons, generation), requests.next()) {
                 (Err(PlanError::Infeasible(_)), Some(less_careful)) => careful = less_careful,
                 (result, _) => return result,
             }
         }
     };
-    let plan = Plan { generation, ..given.clone() };
+    if warm.has_given(given)? {
+        return Ok(Decision::Reuse);
+    }
+    let plan = Plan { generation, keeps_weights_of: None, ..given.clone() };
     protocol::check::check(&plan).map_err(PlanError::Given)?;
-    verify(session, &plan)?;
-    Ok(Solution::given(plan))
+    verify(&mut warm.session, &plan)?;
+    Ok(Decision::Load(Box::new(Solution::given(plan))))
 }
 
 /// A new plan that is not much like one that memory was short for. Where nothing else fits, it may be.
 fn plan_anew(
-    session: &mut Session,
+    warm: &mut Warm,
     mut request: Request,
     lessons: &Lessons,
     generation: u64,
-) -> Result<Solution, PlanError> {
+) -> Result<Decision, PlanError> {
     let mut alike = None;
     loop {
-        match (plan(session, &request, generation), alike.take()) {
-            (Err(PlanError::Infeasible(_)), Some(solution)) => return Ok(solution),
+        match (warm.decide(&request, generation), alike.take()) {
+            (Err(PlanError::Infeasible(_)), Some(solution)) => return Ok(Decision::Load(solution)),
             (Err(error), _) => return Err(error),
-            (Ok(solution), _) => match lessons.much_less(&request, &solution.plan) {
-                None => return Ok(solution),
-                Some(smaller) => (request, alike) = (smaller, Some(solution)),
-            },
+            (Ok(Decision::Reuse), _) => return Ok(Decision::Reuse),
+            (Ok(Decision::Load(solution)), _) => {
+                match lessons.much_less(&request, &solution.plan) {
+                    None => return Ok(Decision::Load(solution)),
+                    Some(smaller) => (request, alike) = (smaller, Some(solution)),
+                }
+            }
         }
     }
 }
 
-/// Loads a plan and runs the work by it.
-fn carry_out(
-    session: &mut Session,
-    Solution { plan, report, .. }: Solution,
+/// Loads a plan.
+fn load(
+    warm: &mut Warm,
+    solution: Solution,
+    request: Option<&Request>,
     work: &Work,
     listener: &mut dyn Listener,
     heard: &mut Heard,
 ) -> Result<Outcome, PlanError> {
     let rehearse = matches!(work, Work::Rehearse);
-    session.send(Command::Load { plan: Box::new(plan.clone()), rehearse })?;
-    let mut outcome = Outcome {
-        plan,
-        report,
-        usage: UsageReport::default(),
-        images: Vec::new(),
-        tensors: None,
-        attempts: 1,
-        failures: Vec::new(),
-        notices: Vec::new(),
-    };
-    listen(session, listener, &mut outcome, heard)?;
-    if let Work::Generate(job) = work {
-        let generation = outcome.plan.generation;
-        session.send(Command::Generate { generation, job: job.clone() })?;
+    let mut outcome = Outcome::of((&solution.plan, &solution.report));
+    warm.load(&solution, request, rehearse, |session| {
         listen(session, listener, &mut outcome, heard)?;
-    }
+        Ok(heard.opened_files().to_vec())
+    })?;
     Ok(outcome)
 }
 
@@ -338,11 +367,4 @@ fn listen(
             other => tracing::warn!(?other, "an event that nobody asked for"),
         }
     }
-}
-
-fn unload(session: &mut Session) -> Result<(), SessionError> {
-    session.ask("Unload", Command::Unload, |event| match event {
-        Event::Unloaded => Ok(()),
-        other => Err(other),
-    })
 }

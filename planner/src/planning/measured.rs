@@ -7,7 +7,7 @@ use protocol::limits::LAYOUTS_MAX;
 use protocol::plan::VaeTile;
 use protocol::profile::ComponentProfile;
 use protocol::{
-    BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile,
+    BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile, Plan,
 };
 
 use super::integrated::is_alone;
@@ -16,7 +16,9 @@ use crate::engine::session::{Session, SessionError};
 use crate::inventory::{Device, DeviceKind};
 use crate::policy::pins::Pin;
 use crate::policy::tile::{OVERLAP, TileWish};
-use crate::solve::{Place, Problem, SHORT_ATTENTION_CHUNK, Wanted, places, wanted};
+use crate::solve::{
+    Place, Problem, SHORT_ATTENTION_CHUNK, Wanted, kept_layout, kept_places, places, wanted,
+};
 
 /// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers and
 /// stable-diffusion.cpp use (512 and 256) to a quarter of the largest pictures.
@@ -123,11 +125,22 @@ impl Measured {
         let case = Case { options, profile, places: Vec::new() };
         let places = {
             let problem = self.problem(request, &case);
-            let mut wanted = wanted(&problem);
+            let mut wanted = match &request.keeps {
+                None => wanted(&problem),
+                Some(loaded) => wanted_beside(&problem, loaded),
+            };
             wanted.retain(|wanted| shared[wanted.component].is_none());
             let bytes = sizes(session, request, &self.job, &case.options, &wanted)?;
             let own = |(index, shared): (usize, Option<Arc<[Place]>>)| {
-                shared.unwrap_or_else(|| places(&problem, index, &wanted, &bytes))
+                shared.unwrap_or_else(|| match &request.keeps {
+                    Some(loaded) if is_of(loaded, &problem, index) => {
+                        let at = wanted.iter().position(|wanted| wanted.component == index);
+                        at.map_or(Arc::new([]), |at| {
+                            kept_places(&problem, &wanted[at], &bytes[at], loaded)
+                        })
+                    }
+                    _ => places(&problem, index, &wanted, &bytes),
+                })
             };
             shared.into_iter().enumerate().map(own).collect()
         };
@@ -156,6 +169,24 @@ impl Measured {
     pub fn problems<'a>(&'a self, request: &'a Request) -> Vec<Problem<'a>> {
         self.cases.iter().map(|case| self.problem(request, case)).collect()
     }
+}
+
+/// The layouts of the components of a loaded plan as they are there, and every one that the others
+/// may have.
+fn wanted_beside(problem: &Problem<'_>, loaded: &Plan) -> Vec<Wanted> {
+    let components = 0..problem.profile.components.len();
+    let of_loaded = components.filter(|index| is_of(loaded, problem, *index));
+    let kept = of_loaded.filter_map(|index| kept_layout(problem, index, loaded));
+    let mut all: Vec<Wanted> = kept.collect();
+    let others = wanted(problem).into_iter();
+    all.extend(others.filter(|wanted| !is_of(loaded, problem, wanted.component)));
+    all
+}
+
+/// Whether a plan has one of a problem's components.
+fn is_of(plan: &Plan, problem: &Problem<'_>, index: usize) -> bool {
+    let name = &problem.profile.components[index].name;
+    plan.components.iter().any(|component| component.name == *name)
 }
 
 /// The tiles that there is a choice of, the most wanted first: none changes the picture.

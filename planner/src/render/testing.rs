@@ -40,6 +40,7 @@ pub(crate) fn device(id: &str, gib: [u64; 3]) -> DevicePlan {
         integrated: false,
         pinned_bytes: Bytes::ZERO,
         peak_bytes: phases.iter().map(|entry| entry.peak_bytes).max().unwrap_or_default(),
+        idle_bytes: Bytes::ZERO,
         phases,
     }
 }
@@ -92,6 +93,7 @@ pub(crate) fn plan() -> Plan {
     Plan {
         schema: SCHEMA,
         generation: 1,
+        keeps_weights_of: None,
         model: ModelSource::of("made-up"),
         family: "test".to_owned(),
         job: JobShape {
@@ -116,6 +118,7 @@ pub(crate) fn plan() -> Plan {
             budget_bytes: Bytes::gib(16),
             pool_bytes: Bytes::gib(16),
             peak_bytes: Bytes::kib(612),
+            idle_bytes: Bytes::kib(512),
             pinned_bytes: Bytes::kib(512),
             changed_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,

@@ -33,6 +33,7 @@ pub fn plan(
     Plan {
         schema: SCHEMA,
         generation,
+        keeps_weights_of: None,
         model: problem.model.clone(),
         family: problem.profile.family.clone(),
         job: problem.job.clone(),
@@ -43,6 +44,7 @@ pub fn plan(
             budget_bytes: problem.budgets.host,
             pool_bytes: problem.budgets.host,
             peak_bytes: peak(&host),
+            idle_bytes: bytes.idle(None),
             pinned_bytes: devices.iter().map(|device| device.pinned_bytes).sum(),
             changed_bytes: problem.profile.changed_bytes,
             mapped_bytes: mapped.map(|(component, place)| mapped_bytes(component, place)).sum(),
@@ -125,6 +127,7 @@ fn device_plan(problem: &Problem<'_>, index: usize, bytes: &Composition) -> Devi
         overhead_source: device.overhead_source.to_string(),
         pinned_bytes: if used { device.pinned_bytes } else { Bytes::ZERO },
         peak_bytes: peak(&phases),
+        idle_bytes: bytes.idle(Some(index)),
         phases,
     }
 }

@@ -39,6 +39,13 @@ pub struct Wanted {
     list: usize,
 }
 
+impl Wanted {
+    /// The layout of a component over these devices, of no list of the solver's own.
+    pub fn of(component: usize, devices: Vec<Option<usize>>, layout: Layout) -> Wanted {
+        Wanted { component, devices, layout, list: usize::MAX }
+    }
+}
+
 /// The layouts whose bytes no profile states.
 pub fn wanted(problem: &Problem<'_>) -> Vec<Wanted> {
     let mut wanted = Vec::new();
@@ -174,7 +181,8 @@ fn spread(wanted: &Wanted, list: &List, bytes: &LayoutBytes) -> Spread {
     }
 }
 
-fn lane(problem: &Problem<'_>, device: Option<usize>) -> Lane {
+/// A device, or the host for `None`, as a layout's lane.
+pub fn lane(problem: &Problem<'_>, device: Option<usize>) -> Lane {
     let unsupported = device.map(|index| problem.inventory.devices[index].unsupported.clone());
     Lane { backend: problem.backend(device), unsupported: unsupported.unwrap_or_default() }
 }

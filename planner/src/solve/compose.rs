@@ -50,6 +50,8 @@ struct Memory {
     used: bool,
     /// Taken in every phase beside weights, arenas and slots.
     fixed_bytes: Bytes,
+    /// Weights that are held in all phases, and between jobs.
+    resident: Bytes,
     weights: [Bytes; PHASES_MAX],
     compute: [Bytes; PHASES_MAX],
     staging: [Bytes; PHASES_MAX],
@@ -71,6 +73,7 @@ impl Composition {
         if let Some(host) = memories.last_mut() {
             host.fixed_bytes = problem.profile.job_bytes;
             host.weights = [problem.profile.changed_bytes; PHASES_MAX];
+            host.resident = problem.profile.changed_bytes;
         }
         let devices = &problem.inventory.devices;
         let pooled = devices.iter().any(|device| device.integrated);
@@ -95,6 +98,7 @@ impl Composition {
         let host = self.memories.len() - 1;
         for part in &place.parts {
             let memory = &mut self.memories[part.device.unwrap_or(host)];
+            memory.resident += part.resident_bytes;
             for weights in &mut memory.weights {
                 *weights += part.resident_bytes;
             }
@@ -137,6 +141,15 @@ impl Composition {
             peak_bytes: memory.peak_bytes(index),
         });
         phases.collect()
+    }
+
+    /// What stays between two jobs on a device, or on the host for `None`.
+    pub fn idle(&self, device: Option<usize>) -> Bytes {
+        match device {
+            Some(index) => self.memories[index].resident + self.memories[index].fixed_bytes,
+            // The job's own buffers go with it; what is page-locked stays with the open devices.
+            None => self.memories[self.memories.len() - 1].resident + self.pinned_bytes,
+        }
     }
 
     /// What a context takes of a device, also for other parts of its GPU; nothing where none of them is used.

@@ -43,6 +43,15 @@ pub struct ComponentMs {
     pub storage_again: f64,
 }
 
+impl ComponentMs {
+    /// The same in a job that finds its files in RAM, and what is not loaded anew (`reloads`) in its
+    /// place.
+    pub fn again(self, reloads: bool) -> ComponentMs {
+        let load = if reloads { self.load } else { 0.0 };
+        ComponentMs { load, first_read: 0.0, storage: self.storage_again, ..self }
+    }
+}
+
 /// What one segment takes on one processor, in one call.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {

@@ -51,6 +51,7 @@ fn plan(component: ComponentPlan) -> Plan {
     Plan {
         schema: SCHEMA,
         generation: 1,
+        keeps_weights_of: None,
         model: ModelSource::of("model"),
         family: String::new(),
         job: JobShape {
@@ -71,6 +72,7 @@ fn plan(component: ComponentPlan) -> Plan {
             budget_bytes: Bytes::ZERO,
             pool_bytes: Bytes::ZERO,
             peak_bytes: Bytes::ZERO,
+            idle_bytes: Bytes::ZERO,
             pinned_bytes: Bytes::ZERO,
             changed_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,
@@ -87,7 +89,13 @@ const NOTHING: [f64; 0] = [];
 
 /// One call that took so long.
 fn took(compute_ms: f64) -> UsageReport {
-    let component = ComponentUsage { name: "dit".to_owned(), calls: 1, load_ms: 1.0, compute_ms };
+    let component = ComponentUsage {
+        name: "dit".to_owned(),
+        calls: 1,
+        load_ms: 1.0,
+        compute_ms,
+        sent_bytes: Bytes::ZERO,
+    };
     UsageReport { components: vec![component], ..UsageReport::default() }
 }
 

@@ -74,10 +74,12 @@ fn plan(devices: &[(DeviceBackend, bool, u64)], used: usize) -> Plan {
             pinned_bytes: Bytes::ZERO,
             phases: Vec::new(),
             peak_bytes: Bytes::gib(*gib),
+            idle_bytes: Bytes::ZERO,
         };
     Plan {
         schema: SCHEMA,
         generation: 1,
+        keeps_weights_of: None,
         model: ModelSource::default(),
         family: String::new(),
         job: JobShape {
@@ -114,6 +116,7 @@ fn plan(devices: &[(DeviceBackend, bool, u64)], used: usize) -> Plan {
             budget_bytes: Bytes::ZERO,
             pool_bytes: Bytes::ZERO,
             peak_bytes: Bytes::gib(1),
+            idle_bytes: Bytes::ZERO,
             pinned_bytes: Bytes::ZERO,
             changed_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,
@@ -161,7 +164,7 @@ fn plans_of_others_add_up_and_ones_own_do_not_count() {
     let second = write(registry.path(), "2-b-", &peaks(4, &[("GPU-a", 2), ("GPU-c", 1)]));
     let second = second.expect("written");
     let own = write(registry.path(), "3-c-", &peaks(1, &[("GPU-a", 1)])).expect("written");
-    let others = Others::read(registry.path(), "3-c-");
+    let others = Others::read(registry.path(), Some(&own.1));
     let sum =
         BTreeMap::from([("GPU-a".to_owned(), Bytes::gib(5)), ("GPU-c".to_owned(), Bytes::gib(1))]);
     assert_eq!(others, Others { host: Bytes::gib(6), devices: sum });
@@ -190,14 +193,14 @@ fn what_is_left_over_is_removed_and_the_rest_is_left_alone() {
     let (file, path) = write(registry.path(), "1-a-", &peaks(2, &[])).expect("written");
     let name = path.file_name().expect("a name").to_string_lossy().into_owned();
     assert!(name.starts_with("1-a-") && names(&registry) == [name]);
-    assert_eq!(Others::read(registry.path(), "9-").host, Bytes::gib(2));
+    assert_eq!(Others::read(registry.path(), None).host, Bytes::gib(2));
     // As when the process ends without a word: its lock goes, the file stays.
     drop(file);
     assert!(path.exists());
     fs::write(registry.path().join("x.part"), "").expect("scratch file");
-    assert_eq!(Others::read(registry.path(), "9-"), Others::default());
+    assert_eq!(Others::read(registry.path(), None), Others::default());
     assert_eq!(names(&registry), ["x.part"]);
-    assert_eq!(Others::read(&registry.path().join("absent"), "9-"), Others::default());
+    assert_eq!(Others::read(&registry.path().join("absent"), None), Others::default());
 }
 
 #[test]
@@ -215,7 +218,7 @@ fn nonsense_that_is_held_counts_for_nothing() {
         flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has it");
         held.push(file);
     }
-    assert_eq!(Others::read(registry.path(), "9-"), Others::default());
+    assert_eq!(Others::read(registry.path(), None), Others::default());
     assert_eq!(names(&registry).len(), 3);
     let enormous = [peaks(1, &[]), Peaks { host: Bytes(u64::MAX), ..Peaks::default() }];
     let mut others = Others::default();

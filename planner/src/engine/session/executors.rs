@@ -8,7 +8,7 @@
 use super::death::Cause;
 use super::{ExecutorProgram, Interrupts, SessionError};
 
-/// How often a session goes on with another executor.
+/// How often a job goes on with another executor.
 const RESTARTS_MAX: u32 = 1;
 
 /// Hears of a session's executors.
@@ -56,6 +56,11 @@ impl Executors {
     ) -> Executors {
         let program = program.clone();
         Executors { program, libraries, listener, restarts: 0, deaths: Vec::new() }
+    }
+
+    /// Counts deaths anew.
+    pub fn begin_job(&mut self) {
+        self.restarts = 0;
     }
 
     /// Takes note of a death that another executor is to follow.

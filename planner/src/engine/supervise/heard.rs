@@ -5,6 +5,15 @@ use std::fs;
 use protocol::limits::{FILES_MAX, NOTICES_MAX};
 use protocol::notice::{FileState, Notice};
 
+/// Paths of the files that the system now says something else of, or has others for.
+pub fn changed_files(files: &[FileState]) -> Vec<String> {
+    let is_same = |state: &FileState| {
+        let now = fs::metadata(&state.path).map(|now| FileState::of(state.path.clone(), &now));
+        now.is_ok_and(|now| now == *state)
+    };
+    files.iter().filter(|state| !is_same(state)).map(|state| state.path.clone()).collect()
+}
+
 /// What was told in all attempts of a job.
 #[derive(Debug, Default)]
 pub struct Heard {
@@ -29,15 +38,15 @@ impl Heard {
         self.files = files;
     }
 
+    /// The files that the last plan reads.
+    pub fn opened_files(&self) -> &[FileState] {
+        &self.files
+    }
+
     /// Paths of the files that were changed since, or are others now: by what the system says of
     /// them, and by what the executor saw.
     pub fn changed(&self) -> Vec<String> {
-        let is_same = |state: &FileState| {
-            let now = fs::metadata(&state.path).map(|now| FileState::of(state.path.clone(), &now));
-            now.is_ok_and(|now| now == *state)
-        };
-        let changed = self.files.iter().filter(|state| !is_same(state));
-        let mut paths: Vec<String> = changed.map(|state| state.path.clone()).collect();
+        let mut paths = changed_files(&self.files);
         paths.extend(self.notices.iter().filter_map(|notice| match notice {
             Notice::FileChanged { path } => Some(path.clone()),
             Notice::PromptCut { .. } => None,

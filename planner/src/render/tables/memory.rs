@@ -211,7 +211,7 @@ mod tests {
         let phases: Vec<PhaseUsage> = phases.collect();
         assert_eq!(phases[1].phase, Phase::Denoise);
         let usage = UsageReport {
-            devices: vec![DeviceUsage { id: DeviceId("cuda0".to_owned()), phases }],
+            devices: vec![DeviceUsage { id: DeviceId("cuda0".to_owned()), phases, idle: None }],
             ..UsageReport::default()
         };
         let text = memory(&plan, &PlanReport::default(), Some(&usage));
@@ -232,7 +232,7 @@ mod tests {
         };
         let worked = BusyMs { compute: 2500.0, weights: 40.0, activations: 0.25 };
         let phases = vec![phase(Phase::Condition, None), phase(Phase::Denoise, Some(worked))];
-        let mut device = DeviceUsage { id: DeviceId("cuda0".to_owned()), phases };
+        let mut device = DeviceUsage { id: DeviceId("cuda0".to_owned()), phases, idle: None };
         let said = "cuda0 was busy: denoise 2.5 s + weights 40 ms + activations 0.25 ms";
         assert_eq!(busy(&device).as_deref(), Some(said));
         device.phases.pop();

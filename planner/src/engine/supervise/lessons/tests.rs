@@ -61,6 +61,7 @@ pub fn request() -> Request {
         options: GraphOptions::default(),
         mapping_policy: MappingPolicy::Keep,
         imagined: false,
+        keeps: None,
     }
 }
 
@@ -112,10 +113,12 @@ pub fn plan(residency: Residency) -> Plan {
         pinned_bytes: Bytes::ZERO,
         phases: phases.to_vec(),
         peak_bytes: Bytes(400),
+        idle_bytes: Bytes(100),
     };
     Plan {
         schema: SCHEMA,
         generation: 1,
+        keeps_weights_of: None,
         model: ModelSource::default(),
         family: "flux".to_owned(),
         job: job(),
@@ -127,6 +130,7 @@ pub fn plan(residency: Residency) -> Plan {
             budget_bytes: GIB,
             pool_bytes: GIB,
             peak_bytes: Bytes(1000),
+            idle_bytes: Bytes::ZERO,
             pinned_bytes: Bytes::ZERO,
             changed_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,

@@ -1,0 +1,265 @@
+//! A warm executor: a session that outlives its jobs, and the plan that it has loaded.
+//!
+//! ```text
+//! run(job) ─► the loaded plan does as it is? ──yes──► Generate
+//!                 │no
+//!                 ├─ a plan that keeps its weights, and one of its own: which is sooner done?
+//!                 │        └─ keeping: Load, which moves no weights ─► Generate
+//!                 └─ its own: Load, which frees what is held and loads anew ─► Generate
+//! ```
+//! Generations never fall. What the executor holds between jobs is its own: it counts as free for the
+//! next plan of this executor, and as taken for everybody else, other executors of this process too.
+
+use protocol::message::Progress;
+use protocol::notice::FileState;
+use protocol::plan::DeviceBackend;
+use protocol::{Bytes, Command, Event, Plan};
+
+use super::reservations::Reservation;
+use super::session::{Session, SessionError};
+use super::supervise::changed_files;
+use crate::inventory::Inventory;
+use crate::inventory::parts::share;
+use crate::planning::{PlanError, Request, plan, plan_keeping};
+use crate::solve::{PlanReport, Solution};
+
+/// An executor that takes one job after the other.
+pub struct Warm {
+    /// The executor.
+    pub session: Session,
+    loaded: Option<Loaded>,
+    /// Of the last plan that was made for this executor.
+    generation: u64,
+    reservation: Option<Reservation>,
+}
+
+/// What an executor has loaded.
+struct Loaded {
+    plan: Plan,
+    report: PlanReport,
+    /// What it was planned for; `None` for a plan that was given.
+    request: Option<Request>,
+    /// The files that it reads, as they were when they were opened.
+    files: Vec<FileState>,
+}
+
+/// What an executor holds, as it is to be counted when its next plan is made.
+#[derive(Clone, Copy)]
+pub struct Holding<'a> {
+    plan: Option<&'a Plan>,
+    /// What this executor has spoken for.
+    pub reservation: Option<&'a Reservation>,
+}
+
+/// How a job begins.
+pub enum Decision {
+    /// With the plan that is loaded.
+    Reuse,
+    /// With this plan, which is to be loaded first.
+    Load(Box<Solution>),
+}
+
+impl Warm {
+    /// An executor that holds nothing yet.
+    pub fn new(session: Session) -> Warm {
+        Warm { session, loaded: None, generation: 0, reservation: None }
+    }
+
+    /// The plan that is loaded.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.loaded.as_ref().map(|loaded| &loaded.plan)
+    }
+
+    /// The plan that is loaded, and why it is so.
+    ///
+    /// # Panics
+    /// None is loaded.
+    pub fn loaded(&self) -> (&Plan, &PlanReport) {
+        let loaded = self.loaded.as_ref().expect("a plan is loaded");
+        (&loaded.plan, &loaded.report)
+    }
+
+    /// What it holds.
+    pub fn holding(&self) -> Holding<'_> {
+        Holding { plan: self.plan(), reservation: self.reservation.as_ref() }
+    }
+
+    /// The number of the next plan.
+    pub fn next_generation(&self) -> u64 {
+        self.generation + 1
+    }
+
+    /// Decides how a job begins: with the loaded plan where that was made for the same question, still
+    /// fits the budgets, and reads files that nobody changed; else with the sooner done of a plan
+    /// that keeps the loaded weights and one that does not.
+    pub fn decide(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
+        self.forget_changed()?;
+        let Some(loaded) = &self.loaded else {
+            return Ok(Decision::load(plan(&mut self.session, request, generation)?));
+        };
+        let asked = loaded.request.as_ref();
+        let same = asked.is_some_and(|asked| asked.asks_the_same(request));
+        if same && fits_budgets(&loaded.plan, request) {
+            return Ok(Decision::Reuse);
+        }
+        let executor = self.session.pid();
+        let kept = match asked.is_some_and(|asked| asked.places_the_same(request)) {
+            true => plan_keeping(&mut self.session, request, &loaded.plan, generation)?,
+            false => None,
+        };
+        let own = plan(&mut self.session, request, generation);
+        if self.session.pid() != executor {
+            // It died of the questions: what it held is gone.
+            self.loaded = None;
+            return Ok(Decision::load(own?));
+        }
+        let is_sooner = |kept: &Solution| match &own {
+            Ok(own) => kept.plan.predicted_ms.total <= own.plan.predicted_ms.total,
+            Err(_) => true,
+        };
+        match kept.filter(is_sooner) {
+            Some(kept) => Ok(Decision::load(kept)),
+            None => Ok(Decision::load(own?)),
+        }
+    }
+
+    /// Whether a plan that was given is the loaded one.
+    pub fn has_given(&mut self, given: &Plan) -> Result<bool, PlanError> {
+        self.forget_changed()?;
+        let same = |loaded: &Loaded| {
+            loaded.request.is_none()
+                && Plan { generation: given.generation, ..loaded.plan.clone() } == *given
+        };
+        Ok(self.loaded.as_ref().is_some_and(same))
+    }
+
+    /// Speaks for a plan's memory and gives the plan to the executor. `listen` hears what that says
+    /// until the plan is loaded, and answers with the files that it reads.
+    pub fn load(
+        &mut self,
+        solution: &Solution,
+        request: Option<&Request>,
+        rehearse: bool,
+        listen: impl FnOnce(&mut Session) -> Result<Vec<FileState>, SessionError>,
+    ) -> Result<(), SessionError> {
+        let Solution { plan, report, .. } = solution;
+        let before = self.loaded.take();
+        let command = Command::Load { plan: Box::new(plan.clone()), rehearse };
+        self.session.send(command)?;
+        let mut files = listen(&mut self.session)?;
+        if plan.keeps_weights_of.is_some() {
+            // The weights are of the files as they were then.
+            files = before.map(|before| before.files).unwrap_or_default();
+        }
+        let (plan, report) = (plan.clone(), report.clone());
+        self.loaded = Some(Loaded { plan, report, request: request.cloned(), files });
+        Ok(())
+    }
+
+    /// Speaks for the memory of a plan that is about to be loaded, and takes its number.
+    pub fn reserve(&mut self, plan: &Plan) {
+        self.generation = self.generation.max(plan.generation);
+        self.reservation = Some(Reservation::hold(plan));
+    }
+
+    /// Frees what is held.
+    pub fn unload(&mut self) -> Result<(), SessionError> {
+        self.loaded = None;
+        self.session.ask("Unload", Command::Unload, |event| match event {
+            Event::Unloaded => Ok(()),
+            other => Err(other),
+        })
+    }
+
+    /// Goes on with another executor after a death, by which everything that was held is free.
+    pub fn restart(&mut self, error: SessionError) -> Result<(), SessionError> {
+        self.loaded = None;
+        self.session.restart(error)
+    }
+
+    /// The deaths since the last call that were followed by another executor; with each, what was held is lost.
+    pub fn take_deaths(&mut self) -> Vec<SessionError> {
+        let deaths = self.session.take_deaths();
+        if !deaths.is_empty() {
+            self.loaded = None;
+        }
+        deaths
+    }
+
+    /// How far the executor got with the last command.
+    pub fn progress(&self) -> Option<Progress> {
+        self.session.progress()
+    }
+
+    /// Ends the executor.
+    pub fn end(self) {
+        self.session.end();
+    }
+
+    /// Where files of the loaded plan were changed, begins with another executor: this one knows
+    /// them as they were.
+    fn forget_changed(&mut self) -> Result<(), SessionError> {
+        let Some(loaded) = &self.loaded else { return Ok(()) };
+        let changed = changed_files(&loaded.files);
+        if changed.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(
+            ?changed,
+            "files were changed since they were loaded: they are opened again"
+        );
+        self.loaded = None;
+        self.session.renew()
+    }
+}
+
+impl Decision {
+    fn load(solution: Solution) -> Decision {
+        Decision::Load(Box::new(solution))
+    }
+}
+
+impl Holding<'_> {
+    /// Nothing is held.
+    pub const NOTHING: Holding<'static> = Holding { plan: None, reservation: None };
+
+    /// Counts what this executor holds between jobs as free: its next plan may have it.
+    pub fn give_back(&self, inventory: &mut Inventory, host_is_here: bool) {
+        let Some(plan) = self.plan else { return };
+        let mut on_host = plan.host.idle_bytes;
+        let places = inventory.places_of(plan);
+        for (planned, place) in plan.devices.iter().zip(places) {
+            let is_virtual = matches!(planned.backend, DeviceBackend::Virtual { .. });
+            if is_virtual || planned.integrated {
+                on_host += planned.idle_bytes;
+            }
+            let Some(device) = place.map(|place| &mut inventory.devices[place]) else { continue };
+            let (total, free) = match &mut device.part {
+                // A virtual device's memory is this process's own, whatever it holds of it.
+                _ if is_virtual => continue,
+                Some(part) => (part.gpu_total_bytes, &mut part.gpu_free_bytes),
+                None => (device.total_bytes, &mut device.free_bytes),
+            };
+            *free = more(*free, planned.idle_bytes, total);
+        }
+        if host_is_here {
+            let host = &mut inventory.host;
+            host.available_bytes = more(host.available_bytes, on_host, host.total_bytes);
+        }
+        share(&mut inventory.devices);
+    }
+}
+
+fn more(free: Bytes, held: Bytes, total: Bytes) -> Bytes {
+    Bytes(free.0.saturating_add(held.0)).min(total)
+}
+
+/// Whether a plan's peaks are within a request's budgets.
+fn fits_budgets(plan: &Plan, request: &Request) -> bool {
+    let places = request.inventory.places_of(plan);
+    let devices = plan.devices.iter().zip(places).all(|(planned, place)| {
+        let budget = place.map(|place| request.budgets.devices[place]);
+        planned.peak_bytes <= budget.unwrap_or_default()
+    });
+    devices && plan.host.peak_bytes <= request.budgets.host
+}

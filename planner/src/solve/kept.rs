@@ -1,0 +1,135 @@
+//! Places of components whose weights lie on their devices already: where they are, and nowhere else.
+//!
+//! A plan that follows a loaded one may leave every weight where it lies. Then a component's layout
+//! and residencies are that plan's. Only what is made for each job is chosen anew: slots, and
+//! whether what is loaded for a phase comes early. What is resident takes no time to load.
+
+use std::sync::Arc;
+
+use protocol::plan::{ComponentPlan, LOOKAHEAD};
+use protocol::profile::{ComponentProfile, LayoutBytes};
+use protocol::{Layout, Placement, Plan, Residency};
+
+use super::Problem;
+use super::candidates::{Wanted, lane};
+use super::place::{Held, Place, Spread, parts};
+use super::time::{Paces, Timing};
+
+/// The layout of a component in a plan, whose bytes are to be asked for; `None` where the devices of
+/// that plan are not all here.
+pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Wanted> {
+    let name = &problem.profile.components[index].name;
+    let component = loaded.components.iter().find(|component| component.name == *name)?;
+    let places = problem.inventory.places_of(loaded);
+    let mut devices = Vec::new();
+    for id in &component.devices {
+        devices.push(match id.is_host() {
+            true => None,
+            false => {
+                let planned = loaded.devices.iter().position(|device| device.id == *id)?;
+                Some(places[planned]?)
+            }
+        });
+    }
+    let mut segments = Vec::new();
+    for segment in &component.segments {
+        segments.push(component.devices.iter().position(|id| *id == segment.device)? as u32);
+    }
+    let layout = Layout {
+        component: name.clone(),
+        lanes: devices.iter().map(|device| lane(problem, *device)).collect(),
+        segments,
+        row_shares: component.row_shares.clone(),
+    };
+    Some(Wanted::of(index, devices, layout))
+}
+
+/// The places of a component that is laid out as in a plan; none where what it holds there cannot be
+/// held so by the solver's own places.
+pub fn places(
+    problem: &Problem<'_>,
+    wanted: &Wanted,
+    bytes: &LayoutBytes,
+    loaded: &Plan,
+) -> Arc<[Place]> {
+    let profile = &problem.profile.components[wanted.component];
+    let before = loaded.components.iter().find(|component| component.name == profile.name);
+    let before = before.expect("a layout of this plan");
+    let spread = Arc::new(spread(profile, wanted, bytes, before.placement));
+    let paces = Paces::new(problem.inventory, profile, problem.options.attention_chunk);
+    let timing = Timing::new(&paces, &spread);
+    let mut places = Vec::new();
+    for held in ways(before) {
+        for early in earliness(problem, profile, before, &held) {
+            let mut place = Place {
+                parts: parts(&spread, &held, early),
+                ms: timing.ms(&held),
+                fullness: 0,
+                spread: Arc::clone(&spread),
+                held: held.clone(),
+                early,
+            };
+            place.ms = place.ms.again(place.reloads());
+            places.push(place);
+        }
+    }
+    places.into()
+}
+
+fn spread(
+    profile: &ComponentProfile,
+    wanted: &Wanted,
+    bytes: &LayoutBytes,
+    placement: Placement,
+) -> Spread {
+    let on_host = placement == Placement::Host;
+    Spread {
+        placement,
+        devices: wanted.devices.clone(),
+        row_shares: wanted.layout.row_shares.clone(),
+        segments: wanted.layout.segments.clone(),
+        parts: bytes.parts.clone(),
+        crossing_bytes: match bytes.parts.as_slice() {
+            // As the solver counts what a component alone on a device exchanges with the host.
+            [_] if !on_host => profile.boundary_bytes,
+            _ => bytes.crossing_bytes,
+        },
+    }
+}
+
+/// How its weights may be held: as they are, with as many slots as before, or with fewer.
+fn ways(before: &ComponentPlan) -> Vec<Held> {
+    if before.residency != Residency::Streamed {
+        return vec![Held::All(before.residency)];
+    }
+    let stays: Arc<[bool]> =
+        before.segments.iter().map(|segment| segment.residency != Residency::Streamed).collect();
+    let mut held = before.segments.iter().map(|segment| segment.residency);
+    let is_kind =
+        |residency: &Residency| matches!(residency, Residency::Resident | Residency::Lazy);
+    let residency = held.find(is_kind).unwrap_or(Residency::Lazy);
+    if held.filter(is_kind).any(|other| other != residency) {
+        return Vec::new();
+    }
+    let mut slots = vec![before.lookahead];
+    slots.extend([LOOKAHEAD, 1].into_iter().filter(|fewer| *fewer < before.lookahead));
+    let way = |lookahead| Held::Some { residency, stays: Arc::clone(&stays), lookahead };
+    slots.into_iter().map(way).collect()
+}
+
+/// Whether what is held may come early: as before, and what is loaded for its phase also not.
+fn earliness(
+    problem: &Problem<'_>,
+    profile: &ComponentProfile,
+    before: &ComponentPlan,
+    held: &Held,
+) -> Vec<bool> {
+    let first = problem.job.timeline()[0];
+    let lazy = match held {
+        Held::All(residency) | Held::Some { residency, .. } => *residency == Residency::Lazy,
+    };
+    match before.prefetch && profile.phase != first {
+        true if lazy => vec![true, false],
+        early => vec![early],
+    }
+}
