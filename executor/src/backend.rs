@@ -2,27 +2,25 @@
 //!
 //! A closed set: [`host`] computes in RAM, in place from file mappings where asked; [`virtual_device`] computes
 //! with the same kernels over a memory of its own behind a paced copy engine; [`cuda`] computes on NVIDIA GPUs. Everything above this
-//! module is safe code: raw memory is touched in `region`, `run`, `moves`, `copy_engine`, `kernels` and `cuda` only.
+//! module is safe code: raw memory is
+//! touched in `region`, `host`, `moves`, `copy_engine`, `kernels` and `cuda` only.
 
 pub mod call;
 pub mod copy_engine;
 pub mod cuda;
-pub mod elements;
 pub mod host;
 pub mod kernels;
 pub mod limits;
 pub mod link;
 pub mod memory;
 pub mod moves;
+pub mod operation;
 pub mod pace;
 pub mod region;
 pub mod ring;
-pub mod run;
 pub mod shared;
 pub mod ticket;
 pub mod virtual_device;
-
-mod workspace;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,17 +31,17 @@ use crate::race::Edge;
 
 pub use call::{LaneMemory, NodeCall};
 pub use copy_engine::Queue;
-pub use cuda::CudaDevice;
-pub use host::HostBackend;
+pub use cuda::{CudaDevice, CudaOperands};
+pub use host::{HostBackend, HostOperands};
 pub use link::Link;
 pub use memory::{Memory, OutOfMemory};
 pub use moves::{RegionCopy, WeightLoad, WeightMove};
+pub use operation::{CudaOperation, HostOperation};
 pub use region::Region;
 pub use ring::{Ring, RingItem, RingPlan};
 pub use shared::{SharedBytes, Turn};
 pub use ticket::{Stopped, Ticket};
 pub use virtual_device::VirtualDevice;
-pub use workspace::workspace_bytes;
 
 /// Kinds of backend that this executor can compute on: CUDA where its driver starts and shows a GPU; if not, why not.
 pub fn supported() -> (Vec<BackendKind>, Option<String>) {

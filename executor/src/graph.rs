@@ -6,12 +6,14 @@
 //! - each value has one producer; each weight has one name and belongs to the segment that first uses it;
 //! - segments are contiguous ranges of nodes.
 
+mod activation;
 mod builder;
 mod cost;
-mod op;
+mod operation;
 
+pub use activation::Activation;
 pub use builder::GraphBuilder;
-pub use op::{Activation, AttentionOp, ConvNorm, ConvOp, Normalization, OP_NAMES, Op};
+pub use operation::{AnyOperation, NodeOp, Operation};
 
 use std::collections::BTreeSet;
 
@@ -79,6 +81,11 @@ impl Value {
     pub fn features(&self) -> usize {
         *self.shape.last().expect("values have at least one dimension")
     }
+
+    /// How often its features stand there: the product of all other dimensions.
+    pub fn rows(&self) -> usize {
+        self.elements() / self.features()
+    }
 }
 
 /// A weight, where it lies in the files, and the segment it belongs to.
@@ -105,7 +112,7 @@ pub struct Segment {
 #[derive(Debug, Clone)]
 pub struct Node {
     /// What is computed.
-    pub op: Op,
+    pub op: NodeOp,
     /// Its activations.
     pub inputs: Vec<ValueId>,
     /// Its parameters.
@@ -114,6 +121,50 @@ pub struct Node {
     pub output: ValueId,
     /// Index of its segment.
     pub segment: usize,
+}
+
+/// A node with the graph around it: the shapes and the weights that its operation is asked about.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeView<'a> {
+    /// Of this the node is one.
+    pub graph: &'a Graph,
+    /// The node.
+    pub node: &'a Node,
+}
+
+impl<'a> NodeView<'a> {
+    /// One of its inputs.
+    pub fn input(self, index: usize) -> &'a Value {
+        self.graph.value(self.node.inputs[index])
+    }
+
+    /// All of its inputs, in order.
+    pub fn inputs(self) -> impl Iterator<Item = &'a Value> {
+        self.node.inputs.iter().map(move |&input| self.graph.value(input))
+    }
+
+    /// Its result.
+    pub fn output(self) -> &'a Value {
+        self.graph.value(self.node.output)
+    }
+
+    /// How one of its weights is stored; `None` where it has fewer.
+    pub fn storage(self, index: usize) -> Option<StorageType> {
+        let weight = self.node.weights.get(index)?;
+        Some(self.graph.weights[weight.0].tensor.storage())
+    }
+
+    /// Bytes of all inputs, with elements as the graph has them.
+    pub fn input_bytes(self) -> Bytes {
+        self.inputs().map(Value::bytes).sum()
+    }
+
+    /// Bytes of all weights, as they are stored.
+    pub fn weight_bytes(self) -> Bytes {
+        let sizes =
+            self.node.weights.iter().map(|weight| self.graph.weights[weight.0].tensor.size());
+        sizes.sum()
+    }
 }
 
 /// A named input or output.
@@ -148,6 +199,11 @@ impl Graph {
         &self.values[id.0]
     }
 
+    /// A node of this graph with what is around it.
+    pub fn view<'a>(&'a self, node: &'a Node) -> NodeView<'a> {
+        NodeView { graph: self, node }
+    }
+
     /// The input of this name. A wrong name is a bug of the caller.
     pub fn input(&self, name: &str) -> ValueId {
         port(&self.inputs, name)
@@ -160,9 +216,8 @@ impl Graph {
 
     /// The weights that linear layers multiply with, in order of first use.
     pub fn linear_weights(&self) -> impl Iterator<Item = &Weight> {
-        let linear = |node: &&Node| matches!(node.op, Op::Linear(_));
-        let used: BTreeSet<WeightId> =
-            self.nodes.iter().filter(linear).map(|node| node.weights[0]).collect();
+        let products = self.nodes.iter().filter(|node| node.op.is_product());
+        let used: BTreeSet<WeightId> = products.map(|node| node.weights[0]).collect();
         used.into_iter().map(|id| &self.weights[id.0])
     }
 

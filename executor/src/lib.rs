@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - The executor has no choices: it may refuse a plan, never adjust one.
-//! - [`graph`] and [`schedule`] are pure; measuring runs the same code as running, with nothing allocated.
+//! - [`graph`] and [`schedule`] are pure and know no backend; [`ops`] stands above all three. Measuring
+//!   runs the same code as running, with nothing allocated.
 //! - [`models`] never imports a backend; `unsafe` lives in `weights::mapping` and under [`backend`] only.
 //! - Every allocation that grows with a model or a job is charged to a device's account.
 
@@ -14,6 +15,7 @@ pub mod graph;
 pub mod job;
 pub mod measure;
 pub mod models;
+pub mod ops;
 pub mod pipeline;
 pub mod race;
 pub mod read;

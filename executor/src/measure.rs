@@ -14,6 +14,7 @@ use rayon::prelude::*;
 use crate::failure::bad_request;
 use crate::graph::Graph;
 use crate::models::{ComponentGraph, Model, ModelError};
+use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
 use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
 
@@ -58,7 +59,7 @@ fn component_profile(
         let exact_matmul = options.exact_matmul;
         let one = Assignment::on_one(&graphs[0], kind, threads);
         let one = Assignment { attention_chunk, exact_matmul, ..one };
-        variants(&graphs, &one).expect("one device can have any graph")
+        variants(&graphs, &one, &OperationNeeds).expect("one device can have any graph")
     };
     let kinds: Vec<Variants> = KINDS.into_iter().map(of_kind).collect();
     let compute = KINDS.into_iter().zip(&kinds);
@@ -120,7 +121,7 @@ pub fn sizes(
             attention_chunk: options.attention_chunk as usize,
             exact_matmul: options.exact_matmul,
         };
-        let variants = variants(graphs, &assignment);
+        let variants = variants(graphs, &assignment, &OperationNeeds);
         let variants = variants.map_err(|why| bad_request(format!("{name}: {why}")))?;
         Ok(layout_bytes(&variants))
     });

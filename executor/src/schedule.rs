@@ -15,6 +15,7 @@
 
 pub mod assignment;
 pub mod elements;
+pub mod needs;
 pub mod program;
 pub mod weights;
 
@@ -33,9 +34,9 @@ use protocol::{BackendKind, Bytes};
 pub use assignment::Assignment;
 pub use elements::Elements;
 pub use lifetime::Buffer;
+pub use needs::{Needs, Reading};
 pub use weights::{LaneWeights, WeightPlace, WeightSlice};
 
-use crate::backend::workspace_bytes;
 use crate::graph::{Graph, ValueId};
 use program::{Piece, Program, Step};
 use resolve::{Placed, Resolver};
@@ -147,18 +148,19 @@ impl Transfer {
 }
 
 impl Schedule {
-    /// Orders and places everything.
+    /// Orders and places everything. `needs` says what each node takes on the backend of its lane.
     ///
     /// # Panics
     /// If [`Assignment::check`] would refuse the assignment.
-    pub fn new(graph: Arc<Graph>, assignment: Assignment) -> Schedule {
-        if let Err(why) = assignment.check(&graph) {
+    pub fn new(graph: Arc<Graph>, assignment: Assignment, needs: &dyn Needs) -> Schedule {
+        if let Err(why) = assignment.check(&graph, needs.operations()) {
             panic!("an assignment that was not checked: {why}");
         }
         let program = program::program(&graph, &assignment);
-        let elements = Elements::new(&graph, &program, &assignment);
-        let workspace = |step: &Step| step_workspace(&graph, &elements, &assignment, step);
-        let lifetimes = lifetime::lifetimes(&graph, &elements, &assignment, &program, workspace);
+        let elements = Elements::new(&graph, &program, &assignment, needs);
+        let workspace = |step: &Step| step_workspace(&graph, &elements, &assignment, needs, step);
+        let lifetimes =
+            lifetime::lifetimes(&graph, &elements, &assignment, needs, &program, workspace);
         let placed: Vec<Placed> = lifetimes.into_iter().map(Placed::new).collect();
         let mut weights: Vec<LaneWeights> =
             placed.iter().map(|_| LaneWeights::new(graph.segments.len())).collect();
@@ -237,10 +239,14 @@ pub type Variants = Vec<Schedule>;
 ///
 /// # Errors
 /// Why one of them cannot be laid out so.
-pub fn variants(graphs: &[Arc<Graph>], assignment: &Assignment) -> Result<Variants, String> {
+pub fn variants(
+    graphs: &[Arc<Graph>],
+    assignment: &Assignment,
+    needs: &dyn Needs,
+) -> Result<Variants, String> {
     let schedule = |graph: &Arc<Graph>| {
-        assignment.check(graph)?;
-        Ok(Schedule::new(Arc::clone(graph), assignment.clone()))
+        assignment.check(graph, needs.operations())?;
+        Ok(Schedule::new(Arc::clone(graph), assignment.clone(), needs))
     };
     graphs.iter().map(schedule).collect()
 }
@@ -255,13 +261,14 @@ fn step_workspace(
     graph: &Graph,
     elements: &Elements,
     assignment: &Assignment,
+    needs: &dyn Needs,
     step: &Step,
 ) -> Bytes {
     let Step::Run { lane, node, rows, .. } = step else { return Bytes::ZERO };
     let backend = assignment.backend(*lane);
     let node = &graph.nodes[*node];
     let features = rows.as_ref().map_or(graph.value(node.output).features(), |rows| rows.len());
-    workspace_bytes(graph, elements, node, features, backend, assignment)
+    needs.workspace_bytes(graph.view(node), elements, features, backend, assignment)
 }
 
 #[cfg(test)]

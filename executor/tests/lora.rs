@@ -14,6 +14,7 @@ use std::time::SystemTime;
 
 use executor::graph::Graph;
 use executor::models::Model;
+use executor::ops::OperationNeeds;
 use executor::schedule::{Assignment, Schedule};
 use executor::weights::lora::{LoraError, LoraMode, LoraSource};
 use executor::weights::{WeightFiles, WeightsError};
@@ -298,7 +299,7 @@ fn factors_are_weights_of_the_segment_that_they_adapt() {
         assert_eq!(base.variants[0].segments, adapted.variants[0].segments);
         let schedule = |graph: &Graph| {
             let assignment = Assignment::on_one(graph, BackendKind::Host, 1);
-            Schedule::new(Arc::new(graph.clone()), assignment)
+            Schedule::new(Arc::new(graph.clone()), assignment, &OperationNeeds)
         };
         let (base, adapted) = (schedule(&base.variants[0]), schedule(&adapted.variants[0]));
         factor_bytes += adapted.tensor_bytes() - base.tensor_bytes();

@@ -10,6 +10,7 @@ use executor::backend::{
 };
 use executor::graph::Graph;
 use executor::models::{Flux, Model};
+use executor::ops::OperationNeeds;
 use executor::schedule::{Assignment, Instruction, Schedule, WeightPlace};
 use executor::weights::WeightFiles;
 use protocol::plan::STAGING_BYTES;
@@ -75,7 +76,7 @@ fn compute_at(
     let mut assignment = Assignment::on_one(graph, place.kind, place.threads);
     assignment.residencies.fill(residency);
     assignment.exact_matmul = exact;
-    let schedule = Schedule::new(Arc::new(graph.clone()), assignment);
+    let schedule = Schedule::new(Arc::new(graph.clone()), assignment, &OperationNeeds);
     let lane = &schedule.lanes[0];
     let backend = open(place, lane.arena_bytes + lane.weights.resident_bytes);
     let allocate = |name, bytes| {

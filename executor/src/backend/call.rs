@@ -7,7 +7,7 @@ use std::sync::Arc;
 use protocol::Bytes;
 
 use super::{Region, Ring};
-use crate::graph::{ElementType, Node, Value};
+use crate::graph::{ElementType, Node, NodeView, Value};
 use crate::race::Span;
 use crate::schedule::weights::slice_bytes;
 use crate::schedule::{Run, Schedule, WeightPlace, WeightSlice};
@@ -44,6 +44,11 @@ impl NodeCall<'_> {
         &self.schedule.graph.nodes[self.run.node]
     }
 
+    /// The node in its graph.
+    pub fn view(&self) -> NodeView<'_> {
+        self.schedule.graph.view(self.node())
+    }
+
     /// One of its inputs.
     pub fn input(&self, index: usize) -> &Value {
         self.schedule.graph.value(self.node().inputs[index])
@@ -72,7 +77,7 @@ impl NodeCall<'_> {
     /// Bytes that its result takes here: of a split product, those of its part.
     pub fn output_bytes(&self) -> Bytes {
         let value = self.output();
-        let rows = value.elements() / value.features();
+        let rows = value.rows();
         Bytes(self.output_element().bytes() * (rows * self.run.output_features) as u64)
     }
 
@@ -135,7 +140,7 @@ impl NodeCall<'_> {
         });
         let Run { output, output_features, columns, workspace, .. } = self.run;
         let value = self.output();
-        let rows = (value.elements() / value.features()) as u64;
+        let rows = value.rows() as u64;
         let of = |columns: usize| self.output_element().bytes() * columns as u64;
         let (row_bytes, stride) = (of(columns.len()), of(*output_features));
         let written = if columns.len() == *output_features {

@@ -19,8 +19,10 @@ pub mod ops;
 pub mod overhead;
 pub mod stream;
 
+mod operands;
 mod ptx;
-mod run;
+mod unread;
 
 pub use device::{CudaDevice, OpenError};
-pub use run::{products, unread};
+pub use operands::CudaOperands;
+pub use unread::unread;

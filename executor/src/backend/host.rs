@@ -1,14 +1,18 @@
 //! The host backend: kernels in RAM, weights copied or computed in place from their mapping.
 
+mod operands;
+
 use std::sync::Arc;
 
 use protocol::{BackendKind, Bytes};
 
 use super::kernels::Workers;
-use super::run::run;
+use super::operation::computed;
 use super::{
     Backend, Link, Memory, NodeCall, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad,
 };
+
+pub use operands::HostOperands;
 
 /// The CPU with its RAM.
 pub struct HostBackend {
@@ -68,7 +72,7 @@ impl Backend for HostBackend {
     }
 
     fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
-        run(call, &self.workers);
+        computed(&call.node().op).run_on_host(&HostOperands::new(call, &self.workers));
         Ok(())
     }
 }

@@ -9,10 +9,11 @@ use protocol::{BackendKind, Bytes, DeviceId};
 use super::copy_engine::CopyEngine;
 use super::kernels::Workers;
 use super::memory::{Charge, OutOfMemory};
+use super::operation::computed;
 use super::pace::Pace;
-use super::run::run;
 use super::{
-    Backend, Link, Memory, NodeCall, Queue, Region, RegionCopy, Stopped, Ticket, WeightLoad,
+    Backend, HostOperands, Link, Memory, NodeCall, Queue, Region, RegionCopy, Stopped, Ticket,
+    WeightLoad,
 };
 
 /// A device that exists only in its host profile.
@@ -104,7 +105,7 @@ impl Backend for VirtualDevice {
 
     fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
         let start = Instant::now();
-        run(call, &self.workers);
+        computed(&call.node().op).run_on_host(&HostOperands::new(call, &self.workers));
         self.pace.computed(start.elapsed());
         Ok(())
     }

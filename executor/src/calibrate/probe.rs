@@ -8,6 +8,7 @@ use protocol::{Bytes, Failure};
 use super::{Target, seconds_since};
 use crate::backend::{LaneMemory, NodeCall, Queue, WeightLoad, WeightMove};
 use crate::graph::Graph;
+use crate::ops::OperationNeeds;
 use crate::schedule::weights::slice_bytes;
 use crate::schedule::{Assignment, Instruction, Schedule, WeightPlace};
 
@@ -21,7 +22,7 @@ pub struct Probe<'a> {
 /// Orders and places a graph for a target.
 pub fn schedule(target: &Target<'_>, graph: Graph) -> Schedule {
     let assignment = Assignment::on_one(&graph, target.backend.kind(), target.threads);
-    Schedule::new(Arc::new(graph), assignment)
+    Schedule::new(Arc::new(graph), assignment, &OperationNeeds)
 }
 
 /// What a schedule takes of the target.

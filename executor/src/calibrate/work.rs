@@ -13,9 +13,15 @@ use protocol::{Failure, StorageType};
 use super::probe::{self, Probe};
 use super::{REPETITIONS, Target, least};
 use crate::failure::{bad_request, internal};
-use crate::graph::{
-    Activation, AttentionOp, ConvOp, ElementType, Graph, GraphBuilder, Normalization, Op,
-};
+use crate::graph::{Activation, ElementType, Graph, GraphBuilder, Operation};
+use crate::ops::ada_layer_norm::AdaLayerNormOp;
+use crate::ops::add::AddOp;
+use crate::ops::attention::AttentionOp;
+use crate::ops::conv2d::ConvOp;
+use crate::ops::gated_add::GatedAddOp;
+use crate::ops::linear::LinearOp;
+use crate::ops::norm::NormOp;
+use crate::ops::rope::RopeOp;
 use crate::weights::WeightsError;
 
 /// A measurement that takes so long is long enough: a hundred times what waking a thread takes.
@@ -66,7 +72,7 @@ const STARTING_PART_MIN: f64 = 0.1;
 const EPS: f32 = 1e-6;
 
 /// The norm of heads.
-const RMS_NORM: Op = Op::Norm(Normalization::Rms { eps: EPS });
+const RMS_NORM: NormOp = NormOp::Rms { eps: EPS };
 
 type Built = Result<(), WeightsError>;
 
@@ -166,7 +172,7 @@ impl Target<'_> {
         let mut probe: Option<Probe<'_>> = None;
         for &size in sizes {
             let graph = graph(self, &build, size)?;
-            if graph.nodes.is_empty() || graph.nodes.iter().any(|node| !self.can_do(&node.op)) {
+            if graph.nodes.is_empty() || graph.nodes.iter().any(|node| !self.can_do(&*node.op)) {
                 return Ok(None);
             }
             let schedule = probe::schedule(self, graph);
@@ -192,7 +198,7 @@ impl Target<'_> {
         Ok(Some(Timed { work: graph.work(graph.nodes.iter()), seconds: least(seconds) }))
     }
 
-    fn can_do(&self, op: &Op) -> bool {
+    fn can_do(&self, op: &dyn Operation) -> bool {
         !self.unsupported.iter().any(|name| name == op.name())
     }
 
@@ -204,16 +210,16 @@ impl Target<'_> {
         let y = graph.input("y", &[1, tokens, features], float);
         let modulation = graph.input("modulation", &[1, 3 * features], float);
         let table = graph.input("rope", &[tokens, HEAD_FEATURES / 2, 2], float);
-        if self.can_do(&Op::AdaLayerNorm { eps: EPS, shift_chunk: 0, scale_chunk: 1 }) {
+        if self.can_do(&AdaLayerNormOp { eps: EPS, shift_chunk: 0, scale_chunk: 1 }) {
             x = graph.ada_layer_norm(x, modulation, 0, 1, EPS);
         }
         if self.can_do(&RMS_NORM) {
             x = graph.rms_norm(x, "norm", HEAD_FEATURES, EPS)?;
         }
-        if self.can_do(&Op::Rope { heads }) {
+        if self.can_do(&RopeOp { heads }) {
             x = graph.rope(x, table, heads);
         }
-        if self.can_do(&Op::GatedAdd { gate_chunk: 2 }) {
+        if self.can_do(&GatedAddOp { gate_chunk: 2 }) {
             x = graph.gated_add(x, y, modulation, 2);
         }
         graph.output("x", x);
@@ -244,10 +250,10 @@ impl Target<'_> {
         let mut x = graph.input("x", &[1, rows, features], ElementType::F32);
         let y = graph.input("y", &[1, rows, features], ElementType::F32);
         for _ in 0..STARTS_REPEATED {
-            if self.can_do(&Op::Linear(Activation::None)) {
+            if self.can_do(&LinearOp(Activation::None)) {
                 x = graph.linear_no_bias(x, &name, features, Activation::None)?;
             }
-            if self.can_do(&Op::Add) {
+            if self.can_do(&AddOp) {
                 x = graph.add(x, y);
             }
         }

@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{LAYERS_MAX, Limits, VOCABULARY_MAX, WIDTH_MAX};
-use crate::graph::{Activation, AttentionOp, ElementType, Graph, GraphBuilder, ValueId};
+use crate::graph::{Activation, ElementType, Graph, GraphBuilder, ValueId};
+use crate::ops::attention::AttentionOp;
 use crate::weights::{WeightFiles, WeightsError};
 
 /// `text_encoder/config.json`. Absent keys have transformers' class defaults (`CLIPTextConfig`).

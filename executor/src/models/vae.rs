@@ -11,9 +11,9 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{Limits, WIDTH_MAX};
-use crate::graph::{
-    Activation, AttentionOp, ConvNorm, ConvOp, ElementType, Graph, GraphBuilder, ValueId,
-};
+use crate::graph::{Activation, ElementType, Graph, GraphBuilder, ValueId};
+use crate::ops::attention::AttentionOp;
+use crate::ops::conv2d::{ConvNorm, ConvOp};
 use crate::weights::{WeightFiles, WeightsError};
 
 /// Added to the variance of each group (`Decoder`, `UNetMidBlock2D`).

@@ -11,6 +11,7 @@ use crate::backend::cuda;
 use crate::failure::{bad_model, refused};
 use crate::graph::Graph;
 use crate::models::Model;
+use crate::ops::OperationNeeds;
 use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
 
 /// The exact bytes of a plan on each device in each phase, everything but overheads. Nothing is allocated.
@@ -89,7 +90,7 @@ pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Scheduled>, Failure> 
         let assignment = assignment(plan, component)?;
         let graphs: Vec<_> = graph.variants.into_iter().map(Arc::new).collect();
         readable(component, &assignment, &graphs[0])?;
-        let variants = variants(&graphs, &assignment)
+        let variants = variants(&graphs, &assignment, &OperationNeeds)
             .map_err(|why| refused(format!("{}: {why}", component.name)))?;
         Ok(Scheduled { calls: graph.calls, variants })
     })

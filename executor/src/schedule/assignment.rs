@@ -8,7 +8,7 @@ use std::ops::Range;
 use protocol::Residency;
 use protocol::profile::{BackendKind, Lane};
 
-use crate::graph::{Graph, Node, OP_NAMES, Op};
+use crate::graph::{Graph, Node, Operation};
 
 /// Rows of a split matrix come in multiples of this: a tile of the widest kernels (64 columns of AVX-512, and
 /// the 16 to 64 of CUDA's tensor core tiles) is then never shared between two devices for long.
@@ -51,8 +51,9 @@ impl Assignment {
         }
     }
 
-    /// Why this graph cannot be laid out so, if it cannot.
-    pub fn check(&self, graph: &Graph) -> Result<(), String> {
+    /// Why this graph cannot be laid out so, if it cannot. `operations` are the names of all that
+    /// there are.
+    pub fn check(&self, graph: &Graph, operations: &[&str]) -> Result<(), String> {
         let segments = graph.segments.len();
         if self.segments.len() != segments || self.residencies.len() != segments {
             return Err(format!("{} segments are placed of {segments}", self.segments.len()));
@@ -61,8 +62,8 @@ impl Assignment {
             return Err("a segment is on a device that is not there".to_owned());
         }
         for name in self.lanes.iter().flat_map(|lane| &lane.unsupported) {
-            if !OP_NAMES.contains(&name.as_str()) {
-                let known = OP_NAMES.join(", ");
+            if !operations.contains(&name.as_str()) {
+                let known = operations.join(", ");
                 return Err(format!("there is no operation {name}; hint: one of {known}"));
             }
         }
@@ -104,7 +105,7 @@ impl Assignment {
     /// The rows of a node's matrix on each lane, where it is split; else `None`.
     pub fn rows(&self, graph: &Graph, node: &Node) -> Option<Vec<Range<usize>>> {
         let split =
-            !self.row_shares.is_empty() && can_split(graph, node) && self.can_do(0, &node.op);
+            !self.row_shares.is_empty() && can_split(graph, node) && self.can_do(0, &*node.op);
         split.then(|| share_rows(graph.value(node.output).features(), &self.row_shares))
     }
 
@@ -114,7 +115,7 @@ impl Assignment {
     }
 
     /// Whether a lane can do an operation.
-    pub fn can_do(&self, lane: usize, op: &Op) -> bool {
+    pub fn can_do(&self, lane: usize, op: &dyn Operation) -> bool {
         !self.lanes[lane].unsupported.iter().any(|name| name == op.name())
     }
 }
@@ -126,7 +127,7 @@ pub fn splits_rows(graph: &Graph) -> bool {
 
 /// Whether a node is the product with a large matrix within a block.
 fn can_split(graph: &Graph, node: &Node) -> bool {
-    if !matches!(node.op, Op::Linear(_)) || !graph.segments[node.segment].block {
+    if !node.op.is_product() || !graph.segments[node.segment].block {
         return false;
     }
     let shape = graph.weights[node.weights[0].0].tensor.shape();

@@ -4,7 +4,7 @@
 //! devices that know such values. What is passed on unchanged is wanted as its copy is. Inputs and outputs of the graph stay as they
 //! are, since the host writes and reads them.
 //!
-//! What each operation wants is the backend's to say (`backend::elements`): products and attention, what they round their inputs to
+//! What each operation wants is said by [`Needs`]: products and attention, what they round their inputs to
 //! anyway, so that a result does not depend on where its inputs were rounded; convolutions, what halves the largest values.
 //!
 //! Invariant: a product reads all inputs in 16 bits or all as the graph has them, and what is passed on is what it was.
@@ -13,8 +13,8 @@ use protocol::Bytes;
 use protocol::profile::BackendKind;
 
 use super::Assignment;
+use super::needs::{Needs, Reading};
 use super::program::{Program, Step};
-use crate::backend::elements::{Reading, reading, writes};
 use crate::graph::{ElementType, Graph, Node, ValueId};
 
 /// The element types of a graph's values, as the lanes of one assignment hold them.
@@ -23,11 +23,16 @@ pub struct Elements(Vec<ElementType>);
 
 impl Elements {
     /// Decides for all values.
-    pub fn new(graph: &Graph, program: &Program, assignment: &Assignment) -> Elements {
+    pub fn new(
+        graph: &Graph,
+        program: &Program,
+        assignment: &Assignment,
+        needs: &dyn Needs,
+    ) -> Elements {
         let mut kept = kept(graph, program, assignment);
         loop {
-            let elements = Elements::unless(&kept, graph, assignment);
-            let apart = elements.apart(graph, assignment);
+            let elements = Elements::unless(&kept, graph, assignment, needs);
+            let apart = elements.apart(graph, assignment, needs);
             if apart.is_empty() {
                 return elements;
             }
@@ -37,20 +42,25 @@ impl Elements {
 
     /// What each value would be if all inputs of a node could be as it wants them. The nodes are gone through from the last to the
     /// first, so that a value's readers come before its producer.
-    fn unless(kept: &[bool], graph: &Graph, assignment: &Assignment) -> Elements {
+    fn unless(
+        kept: &[bool],
+        graph: &Graph,
+        assignment: &Assignment,
+        needs: &dyn Needs,
+    ) -> Elements {
         let mut elements: Vec<ElementType> = graph.values.iter().map(|v| v.element).collect();
         let mut wanted: Vec<Option<ElementType>> = vec![None; graph.values.len()];
         for node in graph.nodes.iter().rev() {
             let output = node.output.0;
             if let Some(element) = wanted[output]
                 && !kept[output]
-                && writes(graph, node, element, assignment)
+                && needs.writes(graph.view(node), element, assignment)
             {
                 elements[output] = element;
             }
             for (index, input) in node.inputs.iter().enumerate() {
                 let own = graph.value(*input).element;
-                let as_read = match reading(graph, node, index, assignment) {
+                let as_read = match needs.reading(graph.view(node), index, assignment) {
                     Reading::As(element) | Reading::WithOthersAs(element) => element,
                     Reading::AsResult => elements[output],
                 };
@@ -62,12 +72,12 @@ impl Elements {
     }
 
     /// Values that have to stay as they are since others, which a node reads with them or makes of them, do.
-    fn apart(&self, graph: &Graph, assignment: &Assignment) -> Vec<ValueId> {
+    fn apart(&self, graph: &Graph, assignment: &Assignment, needs: &dyn Needs) -> Vec<ValueId> {
         let mut apart = Vec::new();
         for node in &graph.nodes {
             let mut group = Vec::new();
             for (index, &input) in node.inputs.iter().enumerate() {
-                let element = match reading(graph, node, index, assignment) {
+                let element = match needs.reading(graph.view(node), index, assignment) {
                     Reading::As(_) => continue,
                     Reading::WithOthersAs(element) => element,
                     Reading::AsResult => {

@@ -8,8 +8,7 @@ use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
 
 use super::program::{Piece, Program, Step};
-use super::{Assignment, Elements};
-use crate::backend::elements::in_place;
+use super::{Assignment, Elements, Needs};
 use crate::graph::{Graph, ValueId};
 
 /// A piece of an arena and the steps, both ends included, during which it is alive.
@@ -44,6 +43,7 @@ pub fn lifetimes(
     graph: &Graph,
     elements: &Elements,
     assignment: &Assignment,
+    needs: &dyn Needs,
     program: &Program,
     workspace: impl Fn(&Step) -> Bytes,
 ) -> Vec<Lifetimes> {
@@ -60,7 +60,7 @@ pub fn lifetimes(
             Step::Run { lane, node, rows, output } => {
                 if !lanes[*lane].pieces.contains_key(output) {
                     let last = uses.last[&(*lane, *output)];
-                    match uses.taken_over(graph, elements, assignment, (*lane, *node), at) {
+                    match uses.taken_over(graph, elements, assignment, needs, (*lane, *node), at) {
                         Some(input) => lanes[*lane].extend(input, *output, last),
                         None => {
                             let value = graph.nodes[*node].output;
@@ -154,6 +154,7 @@ impl Uses {
         graph: &Graph,
         elements: &Elements,
         assignment: &Assignment,
+        needs: &dyn Needs,
         (lane, node): (usize, usize),
         at: usize,
     ) -> Option<ValueId> {
@@ -161,7 +162,7 @@ impl Uses {
         let input = *node.inputs.first()?;
         let pinned = |value| self.pinned.contains(&(lane, value));
         let held = [elements.of(input), elements.of(node.output)];
-        let takes = in_place(graph, node, held, assignment.backend(lane), assignment)
+        let takes = needs.in_place(graph.view(node), held, assignment.backend(lane), assignment)
             && !pinned(input)
             && !pinned(node.output)
             && self.last[&(lane, Piece::Value(input))] == at

@@ -104,14 +104,14 @@ fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
     let mut home: Vec<Option<usize>> = vec![None; graph.values.len()];
     let lane_of = |node: &Node, home: &[Option<usize>]| {
         let own = assignment.segments[node.segment];
-        if !assignment.can_do(own, &node.op) {
+        if !assignment.can_do(own, &*node.op) {
             return host;
         }
         let Some(first) = node.inputs.first().and_then(|input| home[input.0]) else { return own };
         let together = node.inputs.iter().all(|input| home[input.0] == Some(first));
         let moved: u64 = node.inputs.iter().map(|&input| graph.value(input).bytes().0).sum();
         let smaller = graph.value(node.output).bytes().0 < moved;
-        let able = kinds.get(first).is_none() || assignment.can_do(first, &node.op);
+        let able = kinds.get(first).is_none() || assignment.can_do(first, &*node.op);
         if node.weights.is_empty() && together && smaller && able { first } else { own }
     };
     let place = |node: &Node| {

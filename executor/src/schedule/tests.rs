@@ -19,8 +19,18 @@ use protocol::{GraphOptions, JobShape, StorageType};
 use simulate::assert_values_last;
 
 use super::*;
-use crate::graph::{Activation, AttentionOp, ElementType, Node, Op, Port, Segment, Value};
+use crate::graph::{Activation, ElementType, Node, NodeOp, Port, Segment, Value};
 use crate::models::Model;
+use crate::ops::OperationNeeds;
+use crate::ops::activate::ActivateOp;
+use crate::ops::ada_layer_norm::AdaLayerNormOp;
+use crate::ops::add::AddOp;
+use crate::ops::attention::AttentionOp;
+use crate::ops::concat_tokens::ConcatTokensOp;
+use crate::ops::gated_add::GatedAddOp;
+use crate::ops::linear::LinearOp;
+use crate::ops::rope::RopeOp;
+use crate::ops::slice_tokens::SliceTokensOp;
 
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
 
@@ -77,23 +87,19 @@ fn graph_of([heads, head_dim]: [usize; 2], recipes: &[Recipe]) -> Graph {
         let late = |choice: usize| (choice % shorts.len()).min(choice % 5);
         let [a, b, c] = choices.map(|choice| shorts[shorts.len() - 1 - late(choice)]);
         let any = ValueId(choices[0] % graph.values.len());
-        let (op, inputs, result) = match kind {
-            0 => (Op::Add, vec![a, b], &short),
-            1 => (Op::Activate(Activation::Silu), vec![a], &short),
-            2 => (Op::Linear(Activation::None), vec![a], &short),
-            3 => (Op::Linear(Activation::None), vec![a, b], &short),
-            4 => (Op::GatedAdd { gate_chunk: 0 }, vec![a, b, c], &short),
-            5 => (
-                Op::Attention(AttentionOp { heads, scale: 1.0, causal: false }),
-                vec![a, b, c],
-                &short,
-            ),
-            6 => (Op::ConcatTokens, vec![a, b], &long),
-            8 => {
-                (Op::AdaLayerNorm { eps: 0.0, shift_chunk: 0, scale_chunk: 0 }, vec![a, b], &short)
-            }
-            9 => (Op::Rope { heads }, vec![a, b], &short),
-            _ => (Op::SliceTokens { from: 0 }, vec![any], &short),
+        let attention = AttentionOp { heads, scale: 1.0, causal: false };
+        let norm = AdaLayerNormOp { eps: 0.0, shift_chunk: 0, scale_chunk: 0 };
+        let (op, inputs, result): (NodeOp, _, _) = match kind {
+            0 => (AddOp.into(), vec![a, b], &short),
+            1 => (ActivateOp(Activation::Silu).into(), vec![a], &short),
+            2 => (LinearOp(Activation::None).into(), vec![a], &short),
+            3 => (LinearOp(Activation::None).into(), vec![a, b], &short),
+            4 => (GatedAddOp { gate_chunk: 0 }.into(), vec![a, b, c], &short),
+            5 => (attention.into(), vec![a, b, c], &short),
+            6 => (ConcatTokensOp.into(), vec![a, b], &long),
+            8 => (norm.into(), vec![a, b], &short),
+            9 => (RopeOp { heads }.into(), vec![a, b], &short),
+            _ => (SliceTokensOp { from: 0 }.into(), vec![any], &short),
         };
         let output = ValueId(graph.values.len());
         if result.shape == short.shape {
@@ -142,7 +148,7 @@ fn real_graphs() -> Vec<Graph> {
 
 fn on_one(graph: Graph, kind: BackendKind, threads: usize) -> Schedule {
     let assignment = Assignment::on_one(&graph, kind, threads);
-    Schedule::new(Arc::new(graph), assignment)
+    Schedule::new(Arc::new(graph), assignment, &OperationNeeds)
 }
 
 /// The models' graphs on each kind of device, with their weights as they are and in 16 bits.
@@ -185,7 +191,7 @@ fn cut_over(
     segments.iter_mut().for_each(|lane| *lane %= lanes);
     segments.sort_unstable();
     assignment.segments = segments;
-    Schedule::new(Arc::new(graph), assignment)
+    Schedule::new(Arc::new(graph), assignment, &OperationNeeds)
 }
 
 fn range(offset: Bytes, bytes: Bytes) -> Range<u64> {
@@ -345,7 +351,8 @@ fn the_arenas_of_the_models_are_bounded() {
 #[test]
 fn the_models_get_the_same_layout_again() {
     for schedule in real_schedules() {
-        let again = Schedule::new(Arc::clone(&schedule.graph), schedule.assignment.clone());
+        let assignment = schedule.assignment.clone();
+        let again = Schedule::new(Arc::clone(&schedule.graph), assignment, &OperationNeeds);
         assert_eq!(layout(&schedule), layout(&again));
     }
 }

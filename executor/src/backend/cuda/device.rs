@@ -21,10 +21,11 @@ use super::gpu::{CAPABILITY_MIN, Gpu, GpuInfo, list};
 use super::kernels::Kernels;
 use super::launch::Launcher;
 use super::loads::Loads;
+use super::operands::CudaOperands;
 use super::overhead::Taken;
-use super::run::run;
 use super::stream::{ByteRows, Event, Place, Stream};
 use crate::backend::memory::Charge;
+use crate::backend::operation::computed;
 use crate::backend::{
     Backend, Link, Memory, NodeCall, OutOfMemory, Queue, Region, RegionCopy, Stopped, Ticket,
     WeightLoad,
@@ -204,6 +205,11 @@ impl CudaDevice {
     }
 }
 
+/// Starts the kernels of a node.
+fn run(call: &NodeCall<'_>, on: &Launcher<'_>) -> Result<(), DriverError> {
+    computed(&call.node().op).run_on_cuda(&CudaOperands::new(call, on))
+}
+
 /// Whether the driver starts and shows a GPU that is new enough; if not, why not.
 pub fn usable() -> Result<(), OpenError> {
     let driver = Driver::get().map_err(|why| OpenError::NoGpu(why.to_string()))?;
@@ -308,7 +314,8 @@ impl Backend for CudaDevice {
 
     fn prepare(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
         let launcher = Launcher::loading(&self.compute, &self.kernels);
-        self.gpu.enter().and_then(|()| run(call, &launcher)).map_err(|error| self.stopped(&error))
+        let loaded = self.gpu.enter().and_then(|()| run(call, &launcher));
+        loaded.map_err(|error| self.stopped(&error))
     }
 
     fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {

@@ -16,7 +16,8 @@ mod pieces;
 use protocol::StorageType;
 
 use super::launch::{Address, StoredWeight};
-use crate::graph::ElementType;
+use crate::graph::{ElementType, NodeView};
+use crate::schedule::Assignment;
 
 /// The kernel of a family for a storage type, by the names that `EACH_STORAGE` of `decode.cuh` makes.
 macro_rules! kernel_of {
@@ -57,6 +58,16 @@ pub enum Products {
     Exact,
     /// Of operands of 16 bits by tensor cores, with sums in f32.
     Half,
+}
+
+/// How the products of a node are formed: in f32 where that is asked for, or where its first weight
+/// is stored so.
+pub fn products(node: NodeView<'_>, assignment: &Assignment) -> Products {
+    if assignment.exact_matmul || node.storage(0) == Some(StorageType::F32) {
+        Products::Exact
+    } else {
+        Products::Half
+    }
 }
 
 /// A value in a GPU's memory.

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::backend::LaneMemory;
-use crate::graph::{AttentionOp, ElementType, Graph, GraphBuilder};
+use crate::graph::{ElementType, Graph, GraphBuilder};
+use crate::ops::OperationNeeds;
+use crate::ops::attention::AttentionOp;
 use crate::schedule::{Assignment, Instruction, Schedule};
 use crate::weights::WeightFiles;
 use crate::weights::support::{file_bytes, header_text};
@@ -66,7 +68,7 @@ fn a_slow_device_takes_longer_in_proportion_and_computes_the_same() {
     const SPEED: f64 = 0.2;
     let (graph, files) = graph();
     let assignment = Assignment::on_one(&graph, BackendKind::Virtual, 1);
-    let schedule = Schedule::new(Arc::new(graph), assignment);
+    let schedule = Schedule::new(Arc::new(graph), assignment, &OperationNeeds);
     let (mut fast_s, mut slow_s) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..5 {
         let (expected, fast) = run(&schedule, &files, 1.0);

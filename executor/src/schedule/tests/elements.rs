@@ -1,7 +1,8 @@
 //! Which values of a schedule have 16 bits, worked out anew from the graph and from who runs what.
 
 use super::*;
-use crate::graph::Normalization;
+use crate::ops::conv2d::ConvOp;
+use crate::ops::norm::NormOp;
 
 /// Features of a head that the kernels of attention read in 16 bits.
 const HALF_HEAD_DIM: usize = 32;
@@ -46,30 +47,31 @@ fn assert_elements_change_nothing(schedule: &Schedule) {
             .map(|&input| element(input))
             .collect();
         let all_are = |expected: ElementType| halves.iter().all(|&element| element == expected);
-        match &node.op {
-            Op::Attention(_) => {
+        let accumulates = node.op.get::<ConvOp>().is_some_and(|conv| conv.accumulate);
+        match node.op.name() {
+            "Attention" => {
                 let bias = node.inputs.get(3).is_some_and(|&bias| is_half(bias));
                 assert!(all_are(ElementType::F16) && !bias, "{node:?}");
             }
-            Op::Conv2d(op) => {
-                let added = op.accumulate && is_half(node.inputs[0]);
+            "Conv2d" => {
+                let added = accumulates && is_half(node.inputs[0]);
                 assert!(all_are(ElementType::BF16) && !added, "{node:?}");
             }
-            Op::Linear(_) => {
+            "Linear" => {
                 let whole = halves.is_empty() || halves.len() == node.inputs.len();
                 assert!(all_are(ElementType::BF16) && whole, "{node:?}");
             }
-            Op::ConcatTokens | Op::SliceTokens { .. } => {
+            "ConcatTokens" | "SliceTokens" => {
                 let moved = node.inputs.iter().all(|&i| element(i) == element(node.output));
                 assert!(moved, "{node:?} computes nothing");
             }
             _ => assert!(halves.is_empty(), "{node:?}"),
         }
-        let written = match &node.op {
-            Op::AdaLayerNorm { .. } | Op::Norm(_) | Op::Linear(_) | Op::Rope { .. } => true,
-            Op::ConcatTokens | Op::SliceTokens { .. } => true,
-            Op::Attention(_) => element(node.output) != ElementType::F16,
-            Op::Conv2d(op) => !op.accumulate,
+        let written = match node.op.name() {
+            "AdaLayerNorm" | "Norm" | "Linear" | "Rope" => true,
+            "ConcatTokens" | "SliceTokens" => true,
+            "Attention" => element(node.output) != ElementType::F16,
+            "Conv2d" => !accumulates,
             _ => false,
         };
         assert!(!is_half(node.output) || written, "{node:?}");
@@ -104,7 +106,7 @@ fn only_gpus_hold_values_of_16_bits_and_not_where_products_are_exact() {
             assert!(!(0..graph.values.len()).any(is_half));
         }
         let exact = Assignment { exact_matmul: true, ..schedule.assignment.clone() };
-        let exact = Schedule::new(Arc::clone(graph), exact);
+        let exact = Schedule::new(Arc::clone(graph), exact, &OperationNeeds);
         let held = (0..graph.values.len()).map(|value| exact.elements.of(ValueId(value)));
         assert!(held.eq(graph.values.iter().map(|value| value.element)), "exact products read f32");
     }
@@ -115,17 +117,18 @@ fn only_gpus_hold_values_of_16_bits_and_not_where_products_are_exact() {
 fn can_be(element: ElementType, graph: &Graph, value: ValueId) -> bool {
     let ports = graph.inputs.iter().chain(&graph.outputs);
     let maker = graph.nodes.iter().find(|node| node.output == value);
-    let able = maker.is_some_and(|node| match &node.op {
-        Op::Norm(norm) => !matches!(norm, Normalization::Group { .. }),
-        Op::AdaLayerNorm { .. } | Op::Rope { .. } | Op::Attention(_) => true,
-        Op::Linear(activation) => {
+    let able = maker.is_some_and(|node| match node.op.name() {
+        "Norm" => !matches!(node.op.get(), Some(NormOp::Group { .. })),
+        "AdaLayerNorm" | "Rope" | "Attention" => true,
+        "Linear" => {
+            let LinearOp(activation) = node.op.get().expect("a linear layer");
             let mut storages = node.weights.iter().map(|id| graph.weights[id.0].tensor.storage());
             let is_library_s = storages.next() == Some(StorageType::BF16);
             let by_epilogue = matches!(activation, Activation::None | Activation::GeluTanh)
                 && storages.all(|bias| bias == StorageType::BF16);
             !is_library_s || element == ElementType::BF16 && by_epilogue
         }
-        Op::ConcatTokens | Op::SliceTokens { .. } => {
+        "ConcatTokens" | "SliceTokens" => {
             node.inputs.iter().all(|&input| can_be(element, graph, input))
         }
         _ => false,
@@ -144,10 +147,11 @@ fn products_and_attention_of_the_models_read_16_bits() {
         let graph = &schedule.graph;
         let rows = |value: ValueId| graph.value(value).elements() / graph.value(value).features();
         for node in &graph.nodes {
-            let (kind, element) = match &node.op {
-                Op::Linear(_) if rows(node.output) > 8 => (0, ElementType::BF16),
-                Op::Attention(op) => {
-                    let head_dim = graph.value(node.output).features() / op.heads;
+            let (kind, element) = match node.op.name() {
+                "Linear" if rows(node.output) > 8 => (0, ElementType::BF16),
+                "Attention" => {
+                    let AttentionOp { heads, .. } = node.op.get().expect("an attention");
+                    let head_dim = graph.value(node.output).features() / heads;
                     if ![16, 32, 64, 128].contains(&head_dim) {
                         continue;
                     }

@@ -3,7 +3,7 @@
 use super::{THREADS, ValueAt, blocks_for, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher};
-use crate::graph::Activation;
+use crate::graph::{Activation, Value};
 
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
@@ -85,6 +85,12 @@ pub struct TokenShape {
 }
 
 impl TokenShape {
+    /// A value as `[batch, tokens, features]`.
+    pub fn of(value: &Value) -> TokenShape {
+        let batch = value.shape[0];
+        TokenShape { batch, tokens: value.rows() / batch, features: value.features() }
+    }
+
     /// Tokens of all sequences.
     pub(super) fn rows(&self) -> u32 {
         count(self.batch * self.tokens)

@@ -1,0 +1,129 @@
+//! Scaled dot-product attention over q, k, v `[batch, tokens, heads × head_dim]`; a fourth input
+//! `[heads, 2 × tokens - 1]` is added to the scores by distance.
+
+use protocol::Bytes;
+use protocol::profile::WorkKind;
+
+use crate::backend::cuda::driver::DriverError;
+use crate::backend::cuda::ops::{Products, attention, products};
+use crate::backend::kernels::{self, AttentionShape};
+use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
+use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, Value, ValueId};
+use crate::schedule::{Assignment, Elements, Reading};
+
+/// Its name.
+pub const NAME: &str = "Attention";
+
+/// The operation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionOp {
+    /// Number of heads.
+    pub heads: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Whether a token sees only itself and earlier ones.
+    pub causal: bool,
+}
+
+impl GraphBuilder<'_> {
+    /// Attention of q over k and v, with an optional bias by distance.
+    pub fn attention(
+        &mut self,
+        qkv: [ValueId; 3],
+        bias: Option<ValueId>,
+        op: AttentionOp,
+    ) -> ValueId {
+        let inputs = qkv.into_iter().chain(bias).collect();
+        self.same_shape(op, inputs, vec![])
+    }
+}
+
+impl Operation for AttentionOp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn work_kind(&self, _: NodeView<'_>) -> WorkKind {
+        WorkKind::Attention
+    }
+
+    fn flops(&self, node: NodeView<'_>) -> f64 {
+        let keys = node.input(1).shape[1] as f64;
+        4.0 * node.output().elements() as f64 * keys
+    }
+}
+
+impl AttentionOp {
+    fn shape(&self, node: NodeView<'_>, assignment: &Assignment) -> AttentionShape {
+        let (q, k) = (node.input(0), node.input(1));
+        // NHWC values are taken as [batch, height × width, channels].
+        let tokens = |value: &Value| value.rows() / value.shape[0];
+        AttentionShape {
+            batch: q.shape[0],
+            query_tokens: tokens(q),
+            key_tokens: tokens(k),
+            heads: self.heads,
+            head_dim: q.features() / self.heads,
+            scale: self.scale,
+            causal: self.causal,
+            query_chunk: assignment.attention_chunk,
+        }
+    }
+}
+
+/// Whether biases are added to the scores.
+fn is_biased(node: NodeView<'_>) -> bool {
+    node.node.inputs.len() > 3
+}
+
+impl HostOperation for AttentionOp {
+    fn host_workspace_len(&self, node: NodeView<'_>, _: usize, assignment: &Assignment) -> usize {
+        kernels::attention_scratch_len(&self.shape(node, assignment), assignment.threads)
+    }
+
+    fn run_on_host(&self, on: &HostOperands<'_>) {
+        let shape = self.shape(on.view(), on.assignment());
+        let (q, k, v) = (on.input(0), on.input(1), on.input(2));
+        let bias = is_biased(on.view()).then(|| on.input(3));
+        kernels::attention(on.workers(), &shape, q, k, v, bias, on.output(), on.workspace());
+    }
+}
+
+impl CudaOperation for AttentionOp {
+    fn cuda_workspace_bytes(
+        &self,
+        node: NodeView<'_>,
+        elements: &Elements,
+        _: usize,
+        assignment: &Assignment,
+    ) -> Bytes {
+        let shape = self.shape(node, assignment);
+        let qkv = [0, 1, 2].map(|index| elements.of(node.node.inputs[index]));
+        attention::attention_workspace_bytes(&shape, products(node, assignment), qkv)
+    }
+
+    fn cuda_reading(&self, node: NodeView<'_>, index: usize, assignment: &Assignment) -> Reading {
+        if index == 3 {
+            return Reading::As(node.input(index).element);
+        }
+        let shape = self.shape(node, assignment);
+        Reading::As(attention::reads(&shape, products(node, assignment)))
+    }
+
+    fn cuda_writes(
+        &self,
+        node: NodeView<'_>,
+        element: ElementType,
+        assignment: &Assignment,
+    ) -> bool {
+        products(node, assignment) == Products::Half && element == ElementType::BF16
+    }
+
+    fn run_on_cuda(&self, on: &CudaOperands<'_>) -> Result<(), DriverError> {
+        let shape = self.shape(on.view(), on.assignment());
+        let qkv = [0, 1, 2].map(|index| on.input_at(index));
+        let bias = if is_biased(on.view()) { on.input(3) } else { attention::Operands::NO_BIAS };
+        let operands = attention::Operands { qkv, bias, out: on.output_at() };
+        attention::attention(on.launcher(), &shape, on.products(), operands, on.workspace())
+    }
+}

@@ -1,0 +1,251 @@
+//! Matrix product with weights `[out, in]`, bias `[out]` if there is a second weight, then an
+//! activation. Several inputs are read as if concatenated along features.
+
+use protocol::profile::WorkKind;
+use protocol::{Bytes, StorageType};
+
+use crate::backend::cuda::driver::DriverError;
+use crate::backend::cuda::launch::Address;
+use crate::backend::cuda::ops::convert::INPUTS_MAX;
+use crate::backend::cuda::ops::linear::{self, AfterSums, Linear};
+use crate::backend::cuda::ops::{Products, products};
+use crate::backend::kernels::{self, LinearShape};
+use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
+use crate::graph::{Activation, ElementType, GraphBuilder, NodeView, Operation, ValueId, WeightId};
+use crate::schedule::{Assignment, Elements, Reading};
+use crate::weights::WeightsError;
+use crate::weights::lora::LinearAdapter;
+
+/// Its name.
+pub const NAME: &str = "Linear";
+
+/// The operation, with what follows the bias.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinearOp(pub Activation);
+
+impl GraphBuilder<'_> {
+    /// `prefix.weight` `[out, Σ features]` and `prefix.bias`, plus what the files have beside that
+    /// weight, then an activation.
+    pub fn linear(
+        &mut self,
+        xs: &[ValueId],
+        prefix: &str,
+        out: usize,
+        activation: Activation,
+    ) -> Result<ValueId, WeightsError> {
+        self.matmul(xs, prefix, out, true, activation)
+    }
+
+    /// As [`GraphBuilder::linear`] without a bias.
+    pub fn linear_no_bias(
+        &mut self,
+        x: ValueId,
+        prefix: &str,
+        out: usize,
+        activation: Activation,
+    ) -> Result<ValueId, WeightsError> {
+        self.matmul(&[x], prefix, out, false, activation)
+    }
+
+    fn matmul(
+        &mut self,
+        xs: &[ValueId],
+        prefix: &str,
+        out: usize,
+        bias: bool,
+        activation: Activation,
+    ) -> Result<ValueId, WeightsError> {
+        let inner = xs.iter().map(|&x| self.features(x)).sum();
+        let name = format!("{prefix}.weight");
+        let mut weights = vec![self.weight(&name, &[out, inner])?];
+        if bias {
+            weights.push(self.weight(&format!("{prefix}.bias"), &[out])?);
+        }
+        let adapters = self.files().adapters(&name);
+        if adapters.is_empty() {
+            return Ok(self.product(xs, weights, out, activation));
+        }
+        let mut y = self.product(xs, weights, out, Activation::None); // [.., out]
+        for adapter in adapters {
+            y = self.adapt(xs, y, adapter)?;
+        }
+        self.adapted.insert(name);
+        Ok(if activation == Activation::None { y } else { self.activate(y, activation) })
+    }
+
+    /// y plus an adapter's product with xs.
+    fn adapt(
+        &mut self,
+        xs: &[ValueId],
+        y: ValueId,
+        adapter: &LinearAdapter,
+    ) -> Result<ValueId, WeightsError> {
+        let inner = xs.iter().map(|&x| self.features(x)).sum();
+        let a = self.weight(&adapter.a, &[adapter.rank, inner])?;
+        let b = self.weight(&adapter.b, &[adapter.rows, adapter.rank])?;
+        let key = (xs.to_vec(), a);
+        let h = match self.narrowed.get(&key) {
+            Some(&h) => h,
+            None => {
+                let h = self.product(xs, vec![a], adapter.rank, Activation::None); // [.., rank]
+                self.narrowed.insert(key, h);
+                h
+            }
+        };
+        let change = self.product(&[h], vec![b], adapter.rows, Activation::None); // [.., rows]
+        Ok(self.scaled_add(y, change, adapter.scale, adapter.first_row))
+    }
+
+    fn product(
+        &mut self,
+        xs: &[ValueId],
+        weights: Vec<WeightId>,
+        out: usize,
+        activation: Activation,
+    ) -> ValueId {
+        let mut shape = self.shape(xs[0]).to_vec();
+        *shape.last_mut().expect("values have dimensions") = out;
+        self.node(LinearOp(activation), xs.to_vec(), weights, &shape)
+    }
+}
+
+impl Operation for LinearOp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn work_kind(&self, node: NodeView<'_>) -> WorkKind {
+        WorkKind::Matmul(node.storage(0).expect("a linear layer has weights"))
+    }
+
+    fn flops(&self, node: NodeView<'_>) -> f64 {
+        let inner: usize = in_features(node).iter().sum();
+        2.0 * node.output().elements() as f64 * inner as f64
+    }
+
+    fn is_product(&self) -> bool {
+        true
+    }
+}
+
+/// The features of each input.
+fn in_features(node: NodeView<'_>) -> Vec<usize> {
+    node.inputs().map(|input| input.features()).collect()
+}
+
+fn shape<'f>(node: NodeView<'_>, in_features: &'f [usize], out_features: usize) -> LinearShape<'f> {
+    LinearShape { rows: node.output().rows(), in_features, out_features }
+}
+
+/// Whether the host's products with weights of a type are formed of bytes.
+fn integer_products(storage: StorageType, assignment: &Assignment) -> bool {
+    !assignment.exact_matmul && storage.has_integer_products()
+}
+
+impl HostOperation for LinearOp {
+    fn host_workspace_len(
+        &self,
+        node: NodeView<'_>,
+        out_features: usize,
+        assignment: &Assignment,
+    ) -> usize {
+        let in_features = in_features(node);
+        let (shape, threads) = (shape(node, &in_features, out_features), assignment.threads);
+        match node.storage(0) {
+            Some(storage) if integer_products(storage, assignment) => {
+                kernels::integer_linear_scratch_len(&shape, storage, threads)
+            }
+            _ => kernels::linear_scratch_len(&shape, threads),
+        }
+    }
+
+    fn run_on_host(&self, on: &HostOperands<'_>) {
+        let (tensor, rows, bytes) = on.weight_rows(0);
+        // A 1 x 1 convolution's [out, in, 1, 1] is a matrix too.
+        let shape = [rows, tensor.shape()[1..].iter().product()];
+        let weight = tensor.view_of(&shape, bytes);
+        let bias_shape = [rows];
+        let bias = on.view().storage(1).map(|_| {
+            let (tensor, _, bytes) = on.weight_rows(1);
+            tensor.view_of(&bias_shape, bytes)
+        });
+        let integer = integer_products(weight.storage, on.assignment());
+        let kernel = if integer { kernels::integer_linear } else { kernels::linear };
+        let (workers, out, columns) = (on.workers(), on.output(), on.columns());
+        let workspace = on.workspace();
+        let one = [on.input(0)];
+        match on.view().node.inputs.len() {
+            1 => kernel(workers, &one, weight, bias, self.0, out, columns, workspace),
+            2 => {
+                let two = [on.input(0), on.input(1)];
+                kernel(workers, &two, weight, bias, self.0, out, columns, workspace);
+            }
+            more => unreachable!("no family joins {more} inputs"),
+        }
+    }
+}
+
+/// Whether a node's products are formed in f32.
+fn is_exact(node: NodeView<'_>, assignment: &Assignment) -> bool {
+    products(node, assignment) == Products::Exact
+}
+
+impl CudaOperation for LinearOp {
+    fn cuda_workspace_bytes(
+        &self,
+        node: NodeView<'_>,
+        elements: &Elements,
+        out_features: usize,
+        assignment: &Assignment,
+    ) -> Bytes {
+        let in_features = in_features(node);
+        let shape = shape(node, &in_features, out_features);
+        let storage = node.storage(0).expect("a linear layer has weights");
+        let element = elements.of(node.node.inputs[0]);
+        linear::linear_workspace_bytes(&shape, storage, is_exact(node, assignment), element)
+    }
+
+    fn cuda_reading(&self, node: NodeView<'_>, index: usize, assignment: &Assignment) -> Reading {
+        let Some(storage) = node.storage(0) else {
+            return Reading::As(node.input(index).element);
+        };
+        let in_features = in_features(node);
+        let shape = shape(node, &in_features, node.output().features());
+        Reading::WithOthersAs(linear::reads(&shape, storage, is_exact(node, assignment)))
+    }
+
+    fn cuda_writes(
+        &self,
+        node: NodeView<'_>,
+        element: ElementType,
+        assignment: &Assignment,
+    ) -> bool {
+        let Some(storage) = node.storage(0) else { return false };
+        let in_features = in_features(node);
+        let shape = shape(node, &in_features, node.output().features());
+        let after = AfterSums { bias: node.storage(1), activation: self.0 };
+        linear::writes(&shape, storage, is_exact(node, assignment), &after, element)
+    }
+
+    fn run_on_cuda(&self, on: &CudaOperands<'_>) -> Result<(), DriverError> {
+        let mut inputs = [(Address::NONE, 0); INPUTS_MAX];
+        let inputs = &mut inputs[..on.view().node.inputs.len()];
+        for (index, input) in inputs.iter_mut().enumerate() {
+            *input = (on.input(index), on.view().input(index).features());
+        }
+        let layer = Linear {
+            inputs,
+            input_element: on.input_at(0).element,
+            rows: on.view().output().rows(),
+            weight: on.weight(0),
+            out_features: on.weight_rows(0),
+            bias: on.view().storage(1).map(|_| on.weight(1)),
+            activation: self.0,
+            out: on.output_at(),
+            columns: on.columns(),
+            exact: on.products() == Products::Exact,
+            workspace: on.workspace(),
+        };
+        linear::linear(on.launcher(), &layer)
+    }
+}

@@ -1,0 +1,56 @@
+//! Rotary positions: rotates pairs of neighbours in each head of x `[batch, tokens, features]` by a
+//! table `[tokens, head_dim / 2, 2]` of cosines and sines.
+
+use crate::backend::cuda::driver::DriverError;
+use crate::backend::cuda::ops::elementwise::{self, TokenShape};
+use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation, kernels};
+use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, ValueId};
+use crate::schedule::Assignment;
+
+/// Its name.
+pub const NAME: &str = "Rope";
+
+/// The operation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RopeOp {
+    /// Number of heads in x's features.
+    pub heads: usize,
+}
+
+impl GraphBuilder<'_> {
+    /// x with its heads rotated by a table `[tokens, head_dim / 2, 2]`.
+    pub fn rope(&mut self, x: ValueId, table: ValueId, heads: usize) -> ValueId {
+        self.same_shape(RopeOp { heads }, vec![x, table], vec![])
+    }
+}
+
+impl Operation for RopeOp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn in_place(&self) -> bool {
+        true
+    }
+}
+
+impl HostOperation for RopeOp {
+    fn run_on_host(&self, on: &HostOperands<'_>) {
+        let shape = &on.view().output().shape; // [batch, tokens, heads × head_dim]
+        let (tokens, head_dim) = (shape[1], shape[2] / self.heads);
+        let out = on.output_of_first();
+        kernels::rope(on.workers(), out, on.input(1), tokens, self.heads, head_dim);
+    }
+}
+
+impl CudaOperation for RopeOp {
+    fn cuda_writes(&self, _: NodeView<'_>, _: ElementType, _: &Assignment) -> bool {
+        true
+    }
+
+    fn run_on_cuda(&self, on: &CudaOperands<'_>) -> Result<(), DriverError> {
+        let shape = TokenShape::of(on.view().output());
+        let operands = [on.input(0), on.input(1)];
+        elementwise::rope(on.launcher(), on.output_at(), operands, shape, self.heads)
+    }
+}
