@@ -1,46 +1,41 @@
 //! Backends: where memory is and where nodes run.
 //!
-//! A closed set: [`host`] computes in RAM, in place from file mappings where asked; [`virtual_device`] computes
-//! with the same kernels over a memory of its own behind a paced copy engine; [`cuda`] computes on NVIDIA GPUs. Everything above this
-//! module is safe code: raw memory is
-//! touched in `region`, `host`, `moves`, `copy_engine`, `kernels` and `cuda` only.
+//! A closed set: [`host`] computes in RAM, in place from file mappings where asked;
+//! [`virtual_device`] computes with the same kernels over a memory of its own behind a paced copy
+//! engine; [`cuda`] computes on NVIDIA GPUs. What they compute is not known here: operations stand
+//! above, and are asked through [`operation`].
+//!
+//! Everything above this module is safe code: raw memory is touched in `memory`, `moving`, `host`,
+//! `virtual_device`, `kernels` and `cuda` only.
+
+pub mod memory;
+pub mod moving;
 
 pub mod call;
-pub mod copy_engine;
+pub mod operation;
+
 pub mod cuda;
 pub mod host;
 pub mod kernels;
-pub mod limits;
-pub mod link;
-pub mod memory;
-pub mod moves;
-pub mod operation;
-pub mod pace;
-pub mod region;
-pub mod ring;
-pub mod shared;
-pub mod ticket;
 pub mod virtual_device;
 
+mod cancel;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use protocol::{BackendKind, Bytes};
 
 use crate::race::Edge;
 
 pub use call::{LaneMemory, NodeCall};
-pub use copy_engine::Queue;
+pub use cancel::{CancelFlag, Cancelled};
 pub use cuda::{CudaDevice, CudaOperands};
 pub use host::{HostBackend, HostOperands};
-pub use link::Link;
-pub use memory::{Memory, OutOfMemory};
-pub use moves::{RegionCopy, WeightLoad, WeightMove};
+pub use memory::{Link, Memory, OutOfMemory, Region, SharedBytes, Turn, limits};
+pub use moving::{
+    Queue, RegionCopy, Ring, RingItem, RingPlan, Stopped, Ticket, WeightLoad, WeightMove,
+};
 pub use operation::{CudaOperation, HostOperation};
-pub use region::Region;
-pub use ring::{Ring, RingItem, RingPlan};
-pub use shared::{SharedBytes, Turn};
-pub use ticket::{Stopped, Ticket};
 pub use virtual_device::VirtualDevice;
 
 /// Kinds of backend that this executor can compute on: CUDA where its driver starts and shows a GPU; if not, why not.
@@ -52,40 +47,6 @@ pub fn supported() -> (Vec<BackendKind>, Option<String>) {
             (kinds, None)
         }
         Err(why) => (kinds, Some(why.to_string())),
-    }
-}
-
-/// The running command was cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("cancelled")]
-pub struct Cancelled;
-
-/// Set from another thread to end one command soon.
-#[derive(Debug, Clone, Default)]
-pub struct CancelFlag {
-    own: Arc<AtomicBool>,
-    parent: Option<Arc<AtomicBool>>,
-}
-
-impl CancelFlag {
-    /// A flag that is also set when this one is.
-    pub fn child(&self) -> CancelFlag {
-        CancelFlag { own: Arc::default(), parent: Some(Arc::clone(&self.own)) }
-    }
-
-    /// Asks for the end.
-    pub fn set(&self) {
-        self.own.store(true, Ordering::Release);
-    }
-
-    /// An error once the end was asked for.
-    pub fn check(&self) -> Result<(), Cancelled> {
-        let set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Acquire);
-        if set(&self.own) || self.parent.as_ref().is_some_and(set) {
-            Err(Cancelled)
-        } else {
-            Ok(())
-        }
     }
 }
 

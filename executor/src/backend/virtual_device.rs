@@ -1,20 +1,23 @@
 //! The virtual backend: host kernels over a memory of its own with a hard capacity, reached only through
 //! a copy engine that is paced to the declared link, and as much slower than they are as is declared. It stands in for a GPU wherever none is.
 
+mod copy_engine;
+mod pace;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use protocol::{BackendKind, Bytes, DeviceId};
 
-use super::copy_engine::CopyEngine;
 use super::kernels::Workers;
 use super::memory::{Charge, OutOfMemory};
 use super::operation::computed;
-use super::pace::Pace;
 use super::{
     Backend, HostOperands, Link, Memory, NodeCall, Queue, Region, RegionCopy, Stopped, Ticket,
     WeightLoad,
 };
+use copy_engine::CopyEngine;
+use pace::Pace;
 
 /// A device that exists only in its host profile.
 pub struct VirtualDevice {

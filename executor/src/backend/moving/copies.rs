@@ -5,12 +5,23 @@ use std::sync::Arc;
 
 use protocol::Bytes;
 
-use super::cuda::stream::Event;
-use super::link::Link;
-use super::{CancelFlag, Region};
+use crate::backend::cancel::CancelFlag;
+use crate::backend::cuda::stream::Event;
+use crate::backend::memory::{Link, Region};
 use crate::race::Span;
 use crate::schedule::Transfer;
 use crate::weights::{TensorRef, WeightFiles};
+
+/// Which of a device's copies wait behind each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queue {
+    /// Weights of whole components.
+    Loads,
+    /// Weights of the ring.
+    Slots,
+    /// Activations.
+    Activations,
+}
 
 /// Where a weight, or some rows of it, goes in a region.
 #[derive(Debug, Clone, PartialEq)]

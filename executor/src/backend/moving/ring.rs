@@ -15,9 +15,11 @@ use std::sync::Arc;
 
 use protocol::Bytes;
 
-use super::copy_engine::Queue;
+use super::copies::{Queue, WeightLoad, WeightMove};
 use super::ticket::{Stopped, Ticket};
-use super::{Backend, CancelFlag, Region, WeightLoad, WeightMove};
+use crate::backend::Backend;
+use crate::backend::cancel::CancelFlag;
+use crate::backend::memory::Region;
 use crate::race::{Edge, Tracer};
 use crate::weights::WeightFiles;
 

@@ -15,20 +15,8 @@ use std::time::Instant;
 
 use protocol::{Bytes, DeviceId};
 
-use super::link::{Link, PIECE_BYTES_MAX, wait_until};
-use super::ticket::{Stopped, Ticket};
-use super::{Region, RegionCopy, WeightLoad};
-
-/// Which of a device's copies wait behind each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Queue {
-    /// Weights of whole components.
-    Loads,
-    /// Weights of the ring.
-    Slots,
-    /// Activations.
-    Activations,
-}
+use crate::backend::memory::{Link, PIECE_BYTES_MAX, Region, wait_until};
+use crate::backend::moving::{Queue, RegionCopy, Stopped, Ticket, WeightLoad};
 
 /// Threads with queues of copies.
 pub struct CopyEngine {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use protocol::DeviceId;
 
-use super::cuda::driver::DriverError;
-use super::cuda::stream::{Event, Stream};
-use super::{CancelFlag, Cancelled};
+use crate::backend::cancel::{CancelFlag, Cancelled};
+use crate::backend::cuda::driver::DriverError;
+use crate::backend::cuda::stream::{Event, Stream};
 use crate::race::{Edge, EventId};
 
 /// How often a waiting thread looks whether its command was cancelled.

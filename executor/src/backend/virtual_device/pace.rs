@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use protocol::limits::SPEED_MIN;
 
-use super::link::{LATENESS_MAX, wait_until};
+use crate::backend::memory::{LATENESS_MAX, wait_until};
 
 /// How much longer operations take.
 #[derive(Debug)]

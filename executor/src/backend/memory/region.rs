@@ -1,7 +1,8 @@
 //! A region: one aligned allocation that is charged to a device's account.
 //!
-//! It lies in the host's memory, zeroed, or in a GPU's, where only that touches its bytes. Regions are shared between the thread that computes and the copy engine, so access is by offset and
-//! `unsafe`: who writes what, and when, is the schedule's to guarantee.
+//! It lies in the host's memory, zeroed, or in a GPU's, where only that touches its bytes. Regions are
+//! shared between the thread that computes and the copy engine, so access is by offset and `unsafe`:
+//! who writes what, and when, is the schedule's to guarantee.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -12,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
 
-use super::cuda::driver::DriverError;
-use super::cuda::gpu::Gpu;
-use super::cuda::memory::{DeviceMemory, PinnedMemory};
-use super::cuda::stream::{Address, Place};
+use super::account::{Charge, Memory, OutOfMemory};
 use super::limits;
-use super::memory::{Charge, Memory, OutOfMemory};
+use crate::backend::cuda::driver::DriverError;
+use crate::backend::cuda::gpu::Gpu;
+use crate::backend::cuda::memory::{DeviceMemory, PinnedMemory};
+use crate::backend::cuda::stream::{Address, Place};
 use crate::race::Span;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);

@@ -1,0 +1,10 @@
+//! Moving bytes: weights from their files into regions, activations between regions, and the
+//! tickets by which what computes waits for them.
+
+mod copies;
+mod ring;
+mod ticket;
+
+pub use copies::{Queue, RegionCopy, WeightLoad, WeightMove};
+pub use ring::{Ring, RingItem, RingPlan};
+pub use ticket::{Stopped, Ticket};
