@@ -38,7 +38,8 @@ pub use moving::{
 pub use operation::{CudaOperation, HostOperation};
 pub use virtual_device::VirtualDevice;
 
-/// Kinds of backend that this executor can compute on: CUDA where its driver starts and shows a GPU; if not, why not.
+/// Kinds of backend that this executor can compute on: CUDA where its driver starts and shows a
+/// GPU; if not, why not.
 pub fn supported() -> (Vec<BackendKind>, Option<String>) {
     let mut kinds = vec![BackendKind::Host, BackendKind::Virtual];
     match cuda::device::usable() {
@@ -67,7 +68,8 @@ pub trait Backend: Send {
     /// Copies activations from a region to the host.
     fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]) -> Result<(), Stopped>;
 
-    /// Starts to copy activations between a region of its own and one of another backend, or of the host.
+    /// Starts to copy activations between a region of its own and one of another backend, or of the
+    /// host.
     fn copy(&self, copy: RegionCopy) -> Ticket;
 
     /// Its link; none for the host.
@@ -83,7 +85,8 @@ pub trait Backend: Send {
         Ok(())
     }
 
-    /// Computes a node. A device that computes by itself may do so later, in the order of the calls.
+    /// Computes a node. A device that computes by itself may do so later, in the order of the
+    /// calls.
     fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped>;
 
     /// Waits until all is computed that was handed out.

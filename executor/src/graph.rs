@@ -1,9 +1,12 @@
-//! The graph of one component for one job shape: what is computed, from which weights, in which order.
+//! The graph of one component for one job shape: what is computed, from which weights, in which
+//! order.
 //!
 //! Pure data. It says nothing of devices, memory or kernels, and is never changed once built: the
 //! schedule is made beside it. Invariants, kept by [`GraphBuilder`]:
-//! - nodes stand in the order in which they run; a node's inputs are graph inputs or earlier outputs;
-//! - each value has one producer; each weight has one name and belongs to the segment that first uses it;
+//! - nodes stand in the order in which they run; a node's inputs are graph inputs or earlier
+//!   outputs;
+//! - each value has one producer; each weight has one name and belongs to the segment that first
+//!   uses it;
 //! - segments are contiguous ranges of nodes.
 
 mod activation;
@@ -29,7 +32,8 @@ pub struct ValueId(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WeightId(pub usize);
 
-/// What the elements of a value are. In a graph they are f32 or i32; a schedule may hold a value of f32 in 16 bits.
+/// What the elements of a value are. In a graph they are f32 or i32; a schedule may hold a value of
+/// f32 in 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementType {
     /// Activations.

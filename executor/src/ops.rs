@@ -2,8 +2,8 @@
 //!
 //! Each has a file of its own with everything of it: its parameters, the builder's method that adds
 //! it to a graph with its shapes and checks, what its time follows (`Operation`), what it takes and
-//! how it runs on the host's kernels (`HostOperation`) and on those of GPUs (`CudaOperation`). A new
-//! one is a file, its `mod` and its line in [`NAMES`], and its kernels.
+//! how it runs on the host's kernels (`HostOperation`) and on those of GPUs (`CudaOperation`). A
+//! new one is a file, its `mod` and its line in [`NAMES`], and its kernels.
 //!
 //! Shapes are written with the outermost dimension first.
 //!

@@ -1,8 +1,9 @@
-//! The CUDA backend: NVIDIA GPUs through the driver, with kernels of our own and, where it is, cuBLASLt.
+//! The CUDA backend: NVIDIA GPUs through the driver, with kernels of our own and, where it is,
+//! cuBLASLt.
 //!
 //! ```text
-//! driver ─► gpu (context, kernels, cublas) ─► stream, event ─► launch ─► ops ─► run (a node)
-//!                                                            └► memory, copies (weights, activations)
+//! driver ─► gpu (context, kernels, cublas) ─► stream, event ─► launch ─► ops ─► operands (of a node)
+//!                                                           └► memory, loads (regions, weights)
 //! ```
 
 pub mod buffer;

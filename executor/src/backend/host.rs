@@ -42,7 +42,8 @@ impl Backend for HostBackend {
                 return Ticket::ended(Err(cancelled.into()));
             }
             let source = entry.source(&load.files);
-            // SAFETY: nothing computes from a region before it is loaded, and this is its only writer.
+            // SAFETY: nothing computes from a region before it is loaded, and this is its only
+            // writer.
             unsafe { load.region.bytes_mut(load.base + entry.offset, source.len()) }
                 .copy_from_slice(source);
             load.copied(entry);

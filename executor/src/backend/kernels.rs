@@ -1,8 +1,9 @@
 //! The CPU kernels: what a `host` backend, and a virtual device, computes with.
 //!
 //! Activations are `f32`, row-major: `[batch, tokens, features]`, images `[batch, height, width,
-//! channels]`. Weights are [`WeightView`](crate::weights::view::WeightView)s in their storage type, wherever they lie, and are never
-//! widened whole: a panel at a time goes through a worker's scratch.
+//! channels]`. Weights are [`WeightView`](crate::weights::view::WeightView)s in their storage type,
+//! wherever they lie, and are never widened whole: a panel at a time goes through a worker's
+//! scratch.
 //!
 //! Not here: which kernel a graph node needs, where its buffers lie, what a job costs.
 //!

@@ -1,5 +1,5 @@
-//! Memory: what is allocated of a device and charged to its account, what the system still lets this
-//! process have, and the link by which a virtual device's memory is reached.
+//! Memory: what is allocated of a device and charged to its account, what the system still lets
+//! this process have, and the link by which a virtual device's memory is reached.
 
 pub mod limits;
 

@@ -1,5 +1,6 @@
-//! The virtual backend: host kernels over a memory of its own with a hard capacity, reached only through
-//! a copy engine that is paced to the declared link, and as much slower than they are as is declared. It stands in for a GPU wherever none is.
+//! The virtual backend: host kernels over a memory of its own with a hard capacity, reached only
+//! through a copy engine that is paced to the declared link, and as much slower than they are as is
+//! declared. It stands in for a GPU wherever none is.
 
 mod copy_engine;
 mod pace;

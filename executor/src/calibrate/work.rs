@@ -1,8 +1,9 @@
 //! How fast a processor is at each kind of work, by graphs that have one kind of it.
 //!
-//! Each kind is tried in sizes that grow up to those of a diffusion model at 512x512, until one takes long enough to be
-//! measured or the next does not fit. The last size, of one at 1024x1024, only GPUs and large servers come to: smaller work is over
-//! before all of their processors are busy, and little of it is told from starting it.
+//! Each kind is tried in sizes that grow up to those of a diffusion model at 512x512, until one
+//! takes long enough to be measured or the next does not fit. The last size, of one at 1024x1024,
+//! only GPUs and large servers come to: smaller work is over before all of their processors are
+//! busy, and little of it is told from starting it.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +36,8 @@ const STORAGES: [StorageType; 4] =
 const PRODUCTS: [[usize; 2]; 7] =
     [[16, 64], [64, 256], [128, 512], [256, 1024], [512, 1536], [2048, 1536], [4096, 1536]];
 
-/// How often one of the last size follows another: 3.1e11 operations, half a millisecond of the fastest GPUs.
+/// How often one of the last size follows another: 3.1e11 operations, half a millisecond of the
+/// fastest GPUs.
 const PRODUCTS_REPEATED: usize = 16;
 
 /// Tokens and heads of attention.
@@ -52,11 +54,12 @@ const CONVOLUTIONS: [[usize; 2]; 7] =
 /// How often one of the last size follows another: 6.2e11 operations.
 const CONVOLUTIONS_REPEATED: usize = 8;
 
-/// Tokens and heads of what is done element by element. Of the last size a value is 201 MB, which no GPU's cache holds.
+/// Tokens and heads of what is done element by element. Of the last size a value is 201 MB, which
+/// no GPU's cache holds.
 const ELEMENTWISE: [[usize; 2]; 5] = [[32, 1], [128, 4], [512, 12], [2048, 24], [16384, 24]];
 
-/// Rows and features of the small products of which many are started: with the larger one, a product is shared by all
-/// workers, and takes them a few microseconds.
+/// Rows and features of the small products of which many are started: with the larger one, a
+/// product is shared by all workers, and takes them a few microseconds.
 const STARTS: [[usize; 2]; 2] = [[4, 64], [4, 256]];
 
 /// How often the operations of such a graph are repeated in it.
@@ -65,7 +68,8 @@ const STARTS_REPEATED: usize = 32;
 /// Features of a head, as in most DiTs.
 const HEAD_FEATURES: usize = 128;
 
-/// Of the time that operations took to be started and done, what is theirs at least of being started: measurements vary.
+/// Of the time that operations took to be started and done, what is theirs at least of being
+/// started: measurements vary.
 const STARTING_PART_MIN: f64 = 0.1;
 
 /// Added to what norms divide by, as in most DiTs.
@@ -163,7 +167,8 @@ impl Target<'_> {
         Ok(MeasuredSpeeds { work, memory_bytes_per_s, starts_per_s: operations / starting })
     }
 
-    /// Times the last of some sizes that fits and is needed; `None` where the target cannot do this work.
+    /// Times the last of some sizes that fits and is needed; `None` where the target cannot do this
+    /// work.
     fn timed(
         &self,
         sizes: &[[usize; 2]],

@@ -1,4 +1,5 @@
-//! The functions of single elements that graphs know: linear layers end with one, or one stands alone.
+//! The functions of single elements that graphs know: linear layers end with one, or one stands
+//! alone.
 
 /// A function of each element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{ElementType, Graph, Node, NodeOp, Port, Segment, Value, ValueId, Weight, WeightId};
 use crate::weights::{WeightFiles, WeightsError};
 
-/// Collects a graph. Shapes that do not fit together are a bug of the family's file and panic; weights
-/// that do not fit are the model's fault and an error.
+/// Collects a graph. Shapes that do not fit together are a bug of the family's file and panic;
+/// weights that do not fit are the model's fault and an error.
 pub struct GraphBuilder<'a> {
     files: &'a WeightFiles,
     graph: Graph,

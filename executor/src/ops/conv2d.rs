@@ -1,6 +1,6 @@
 //! Convolution of the last input, NHWC, with weights `[out, in, kernel, kernel]` and bias `[out]`;
-//! with a norm before it, also that one's scale and shift `[in]`. Where it accumulates, the first of
-//! two inputs is added to the result.
+//! with a norm before it, also that one's scale and shift `[in]`. Where it accumulates, the first
+//! of two inputs is added to the result.
 
 use protocol::Bytes;
 use protocol::profile::WorkKind;
@@ -90,8 +90,8 @@ impl GraphBuilder<'_> {
         self.convolve(None, x, (prefix, out), op, vec![])
     }
 
-    /// As [`GraphBuilder::conv2d`] of x normalised with `norm_prefix.weight` and `norm_prefix.bias`;
-    /// added to `sum`, if there is one.
+    /// As [`GraphBuilder::conv2d`] of x normalised with `norm_prefix.weight` and
+    /// `norm_prefix.bias`; added to `sum`, if there is one.
     pub fn norm_conv2d(
         &mut self,
         sum: Option<ValueId>,

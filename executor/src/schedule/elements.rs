@@ -1,13 +1,16 @@
 //! What the elements of each value are: as the graph says, or 16 bits.
 //!
-//! A value is held in 16 bits where every node that reads it wants it so, its producer can write it so, and all of them run on
-//! devices that know such values. What is passed on unchanged is wanted as its copy is. Inputs and outputs of the graph stay as they
-//! are, since the host writes and reads them.
+//! A value is held in 16 bits where every node that reads it wants it so, its producer can write it
+//! so, and all of them run on devices that know such values. What is passed on unchanged is wanted
+//! as its copy is. Inputs and outputs of the graph stay as they are, since the host writes and
+//! reads them.
 //!
-//! What each operation wants is said by [`Needs`]: products and attention, what they round their inputs to
-//! anyway, so that a result does not depend on where its inputs were rounded; convolutions, what halves the largest values.
+//! What each operation wants is said by [`Needs`]: products and attention, what they round their
+//! inputs to anyway, so that a result does not depend on where its inputs were rounded;
+//! convolutions, what halves the largest values.
 //!
-//! Invariant: a product reads all inputs in 16 bits or all as the graph has them, and what is passed on is what it was.
+//! Invariant: a product reads all inputs in 16 bits or all as the graph has them, and what is
+//! passed on is what it was.
 
 use protocol::Bytes;
 use protocol::profile::BackendKind;
@@ -40,8 +43,8 @@ impl Elements {
         }
     }
 
-    /// What each value would be if all inputs of a node could be as it wants them. The nodes are gone through from the last to the
-    /// first, so that a value's readers come before its producer.
+    /// What each value would be if all inputs of a node could be as it wants them. The nodes are
+    /// gone through from the last to the first, so that a value's readers come before its producer.
     fn unless(
         kept: &[bool],
         graph: &Graph,
@@ -71,7 +74,8 @@ impl Elements {
         Elements(elements)
     }
 
-    /// Values that have to stay as they are since others, which a node reads with them or makes of them, do.
+    /// Values that have to stay as they are since others, which a node reads with them or makes of
+    /// them, do.
     fn apart(&self, graph: &Graph, assignment: &Assignment, needs: &dyn Needs) -> Vec<ValueId> {
         let mut apart = Vec::new();
         for node in &graph.nodes {

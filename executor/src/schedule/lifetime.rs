@@ -1,4 +1,5 @@
-//! Lifetimes: which pieces share a buffer on each lane, and from which step to which each buffer is alive.
+//! Lifetimes: which pieces share a buffer on each lane, and from which step to which each buffer is
+//! alive.
 //!
 //! A copy keeps both of its ends alive from its start to the wait for it.
 
@@ -35,10 +36,10 @@ pub struct Lifetimes {
     pub workspaces: BTreeMap<usize, usize>,
 }
 
-/// Computes the buffers of all lanes; `workspace` tells what a step needs beside its values. Inputs and
-/// outputs live from the first step to the last: inputs are given once for several runs, outputs are read after
-/// one. An operation that can work in place takes its first input's buffer when nothing reads or sends that
-/// input later.
+/// Computes the buffers of all lanes; `workspace` tells what a step needs beside its values. Inputs
+/// and outputs live from the first step to the last: inputs are given once for several runs,
+/// outputs are read after one. An operation that can work in place takes its first input's buffer
+/// when nothing reads or sends that input later.
 pub fn lifetimes(
     graph: &Graph,
     elements: &Elements,

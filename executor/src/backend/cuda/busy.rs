@@ -1,7 +1,8 @@
-//! How long a stream was busy, by the GPU's own clock: timed events before and after stretches of its work.
+//! How long a stream was busy, by the GPU's own clock: timed events before and after stretches of
+//! its work.
 //!
-//! A stretch begins after what the stream waited for and ends before its next wait, so that waiting counts for nothing.
-//! Its events are in no trace: nothing is ordered by them.
+//! A stretch begins after what the stream waited for and ends before its next wait, so that waiting
+//! counts for nothing. Its events are in no trace: nothing is ordered by them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -45,7 +46,8 @@ impl Busy {
         if stretches.ended.len() > KEPT { stretches.add_passed() } else { Ok(()) }
     }
 
-    /// Milliseconds of the stretches that have passed since this was last asked. Others count the next time.
+    /// Milliseconds of the stretches that have passed since this was last asked. Others count the
+    /// next time.
     pub fn take_ms(&self) -> Result<f64, DriverError> {
         let mut stretches = self.lock();
         stretches.add_passed()?;

@@ -1,10 +1,12 @@
 //! NVIDIA's cuBLASLt, where it is: the product of two matrices of 16-bit floats with sums in f32.
 //!
-//! It is a convenience: without it, and wherever it fails, kernels of our own multiply, and a warning says why. Each GPU has one
-//! handle, made when a product first wants it. How a product is computed is asked once for each shape, when its component is
-//! prepared, and kept; afterwards nothing is asked or made.
+//! It is a convenience: without it, and wherever it fails, kernels of our own multiply, and a
+//! warning says why. Each GPU has one handle, made when a product first wants it. How a product is
+//! computed is asked once for each shape, when its component is prepared, and kept; afterwards
+//! nothing is asked or made.
 //!
-//! Not here: which layers are multiplied so, and what is left to do with sums (`ops/linear/library.rs`).
+//! Not here: which layers are multiplied so, and what is left to do with sums
+//! (`ops/linear/library.rs`).
 
 mod library;
 mod product;
@@ -25,10 +27,11 @@ use super::driver::{Driver, DriverError};
 use super::gpu::Gpu;
 use super::stream::Stream;
 
-/// Which library serves the GPUs that are here, by version and place; or why none does. Nothing where none can be used.
+/// Which library serves the GPUs that are here, by version and place; or why none does. Nothing
+/// where none can be used.
 ///
-/// This loads it: some 60 ms and 100 MiB of the host's memory, measured with 12.9.3 and 13.4.1. So a run has it loaded when a
-/// product first wants it.
+/// This loads it: some 60 ms and 100 MiB of the host's memory, measured with 12.9.3 and 13.4.1. So
+/// a run has it loaded when a product first wants it.
 pub fn told() -> Option<String> {
     usable().ok()?;
     Some(match Library::get(Driver::get().ok()?.version) {
@@ -85,7 +88,8 @@ impl Cublas {
         Ok(computes)
     }
 
-    /// Hands a product to a stream; `false` where that failed, now or before: it is not tried again.
+    /// Hands a product to a stream; `false` where that failed, now or before: it is not tried
+    /// again.
     ///
     /// # Safety
     /// The operands have this shape, and are valid until the stream has done this.

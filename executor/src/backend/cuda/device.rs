@@ -5,8 +5,8 @@
 //! activations  copies between lanes: after all computed so far on both; awaited by both
 //! loads, slots weights, each by a thread that stages them in page-locked memory (`loads`)
 //! ```
-//! Everything is handed out in the order of the program and runs behind it; this thread waits only where the host needs a
-//! result, or where it is too far ahead.
+//! Everything is handed out in the order of the program and runs behind it; this thread waits only
+//! where the host needs a result, or where it is too far ahead.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -74,8 +74,9 @@ pub enum OpenError {
 }
 
 impl CudaDevice {
-    /// Opens a device on the GPU of this UUID, as NVML prints it. `overhead_bytes` is what its context takes of its
-    /// memory; `pinned_bytes` of the host's memory stage its weights. Its streams record in a trace where one is given.
+    /// Opens a device on the GPU of this UUID, as NVML prints it. `overhead_bytes` is what its
+    /// context takes of its memory; `pinned_bytes` of the host's memory stage its weights. Its
+    /// streams record in a trace where one is given.
     pub fn open(
         memory: Arc<Memory>,
         uuid: Option<&str>,
@@ -124,7 +125,8 @@ impl CudaDevice {
         self.memory.used() - self.context.bytes()
     }
 
-    /// How long its streams were busy since this was last asked, with what has ended by now. Starts anew.
+    /// How long its streams were busy since this was last asked, with what has ended by now. Starts
+    /// anew.
     pub fn take_busy(&self) -> Option<BusyMs> {
         let take = || -> Result<BusyMs, DriverError> {
             Ok(BusyMs {
@@ -143,8 +145,8 @@ impl CudaDevice {
         self.compute.recorded().map_err(|error| self.stopped(&error))
     }
 
-    /// Says that bytes are freed by the thread that hands out work, where that is recorded: the driver waits for all work
-    /// then.
+    /// Says that bytes are freed by the thread that hands out work, where that is recorded: the
+    /// driver waits for all work then.
     pub fn record_free(&self, bytes: Span) {
         [&self.compute, &self.activations].into_iter().for_each(Stream::trace_joined);
         self.compute.trace_issue();
@@ -172,8 +174,9 @@ impl CudaDevice {
         match (to, from, other) {
             (Place::Device(to), Place::Device(from), Some(other)) => {
                 let strides = [to_stride, from_stride];
-                // SAFETY: both ends are alive from the copy's start to the wait for it, and until then nothing
-                // else writes the first or touches these columns of the second: the schedule's lifetimes.
+                // SAFETY: both ends are alive from the copy's start to the wait for it, and until
+                // then nothing else writes the first or touches these columns of the second: the
+                // schedule's lifetimes.
                 unsafe { stream.copy_rows_from(other, [to, from], strides, row_bytes, rows)? };
             }
             (to, from, _) => {
@@ -247,7 +250,8 @@ fn find(driver: &'static Driver, uuid: Option<&str>) -> Result<GpuInfo, OpenErro
     Ok(GpuInfo { uuid, ..gpu.clone() })
 }
 
-/// Whether two UUIDs have the same digits: of a MIG instance NVML says `MIG-…`, and the driver shows its digits.
+/// Whether two UUIDs have the same digits: of a MIG instance NVML says `MIG-…`, and the driver
+/// shows its digits.
 fn same_uuid(one: &str, other: &str) -> bool {
     let digits = |uuid: &str| uuid.split_once('-').map(|(_, digits)| digits.to_ascii_lowercase());
     digits(one) == digits(other)
@@ -280,8 +284,8 @@ impl Backend for CudaDevice {
         self.compute.trace("write", || {
             [Vec::new(), vec![Span::new(region.id(), offset.0, source.len() as u64)]]
         });
-        // SAFETY: the source is not page-locked: the driver reads it during the call. In the order of the stream
-        // nothing else touches these bytes.
+        // SAFETY: the source is not page-locked: the driver reads it during the call. In the order
+        // of the stream nothing else touches these bytes.
         let written = unsafe { self.compute.copy_to_device(to, source.as_ptr(), source.len()) };
         written.map_err(|error| self.stopped(&error))
     }

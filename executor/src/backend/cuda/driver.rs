@@ -1,8 +1,9 @@
-//! The CUDA driver's library: found at run time, every function that is used looked up at once, every code checked.
+//! The CUDA driver's library: found at run time, every function that is used looked up at once,
+//! every code checked.
 //!
-//! Nothing here panics on a machine without a GPU: a library, a function or a device that is not there is an
-//! [`Unavailable`], with what would help. The functions take and give raw numbers, since a driver newer than this
-//! program may answer with codes that it does not know.
+//! Nothing here panics on a machine without a GPU: a library, a function or a device that is not
+//! there is an [`Unavailable`], with what would help. The functions take and give raw numbers,
+//! since a driver newer than this program may answer with codes that it does not know.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
@@ -14,13 +15,15 @@ use cudarc::driver::sys::{
 };
 use libloading::Library;
 
-/// The environment variable that names the driver's library, for tests: a path in place of the driver package's.
+/// The environment variable that names the driver's library, for tests: a path in place of the
+/// driver package's.
 pub const DRIVER_VARIABLE: &str = "BERTH_CUDA_DRIVER";
 
 /// The driver's library, as the driver package installs it.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The oldest driver, as `cuDriverGetVersion` counts: 12.4 is what the shipped PTX was compiled with.
+/// The oldest driver, as `cuDriverGetVersion` counts: 12.4 is what the shipped PTX was compiled
+/// with.
 const VERSION_MIN: c_int = 12_040;
 
 /// Codes of `CUresult` (CUDA driver API reference, "Data types used by CUDA driver").
@@ -98,7 +101,8 @@ macro_rules! functions {
         impl Functions {
             fn load(library: &Library, path: &str) -> Result<Functions, Unavailable> {
                 $(
-                    // SAFETY: the type is that of the driver's header, which its versioned names keep for ever.
+                    // SAFETY: the type is that of the driver's header, which its versioned names
+                    // keep for ever.
                     let $name = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
                     let $name = *$name.map_err(|_| Unavailable::NoFunction {
                         library: path.to_owned(),
@@ -213,8 +217,8 @@ impl Driver {
     /// The driver's name of a code.
     fn error_name(&self, code: u32) -> String {
         let mut name: *const c_char = std::ptr::null();
-        // SAFETY: the pointer is to a pointer of its own; the driver sets it to a string that lives for ever, or
-        // to null.
+        // SAFETY: the pointer is to a pointer of its own; the driver sets it to a string that lives
+        // for ever, or to null.
         let known = unsafe { (self.functions.get_error_name)(code, &raw mut name) };
         if known != 0 || name.is_null() {
             return "an unknown error".to_owned();

@@ -1,4 +1,5 @@
-//! The GPUs that the driver shows, and the context of each: one for the process, whatever logical devices share it.
+//! The GPUs that the driver shows, and the context of each: one for the process, whatever logical
+//! devices share it.
 
 use std::ffi::c_int;
 use std::fmt::Write;
@@ -181,7 +182,8 @@ impl Gpu {
         Ok(free as u64)
     }
 
-    /// Lets this one's copies and kernels reach the memory of another directly, where the machine can.
+    /// Lets this one's copies and kernels reach the memory of another directly, where the machine
+    /// can.
     pub fn reach(&self, other: &Gpu) -> Result<bool, DriverError> {
         /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
         const ALREADY: u32 = 704;

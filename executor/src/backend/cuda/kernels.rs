@@ -1,5 +1,6 @@
-//! The kernels of one context, by name: each a module from the PTX that is part of the program, which the driver compiles for
-//! its GPU when the kernel is first asked for, and keeps compiled on disk.
+//! The kernels of one context, by name: each a module from the PTX that is part of the program,
+//! which the driver compiles for its GPU when the kernel is first asked for, and keeps compiled on
+//! disk.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -31,7 +32,8 @@ unsafe impl Send for Loaded {}
 pub(super) struct Function(pub(super) CUfunction);
 
 impl Kernels {
-    /// For a GPU of this compute capability; its context is current when kernels are asked for and when they are unloaded.
+    /// For a GPU of this compute capability; its context is current when kernels are asked for and
+    /// when they are unloaded.
     pub(super) fn new(driver: &'static Driver, capability: (u32, u32)) -> Kernels {
         Kernels { driver, capability, functions: Mutex::default() }
     }
@@ -48,7 +50,8 @@ impl Kernels {
         Ok(function)
     }
 
-    /// Ends all modules; no work is under way. A library may keep the context alive, and modules would stay with it.
+    /// Ends all modules; no work is under way. A library may keep the context alive, and modules
+    /// would stay with it.
     pub(super) fn unload(&self) {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, loaded) in functions.drain() {

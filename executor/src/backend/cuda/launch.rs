@@ -59,7 +59,8 @@ impl<'a> Launcher<'a> {
     /// Starts to copy bytes within the GPU's memory.
     ///
     /// # Safety
-    /// Both ends are valid and apart, and nobody else touches the second, until the stream has done this.
+    /// Both ends are valid and apart, and nobody else touches the second, until the stream has done
+    /// this.
     pub unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DriverError> {
         if !self.starts {
             return Ok(());

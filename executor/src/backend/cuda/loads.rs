@@ -1,5 +1,5 @@
-//! Weights on their way to a GPU: a thread for each queue reads the file mapping into page-locked memory, from which the
-//! GPU copies by itself.
+//! Weights on their way to a GPU: a thread for each queue reads the file mapping into page-locked
+//! memory, from which the GPU copies by itself.
 //!
 //! ```text
 //! mapping ─► half 0 ─► copy ─► event     a half is read into again once the event after its copy has passed
@@ -86,8 +86,8 @@ impl Loads {
         ticket
     }
 
-    /// Milliseconds for which both queues copied since this was last asked: of a load, from its first byte's copy to its
-    /// last one's, with the waits for staged bytes.
+    /// Milliseconds for which both queues copied since this was last asked: of a load, from its
+    /// first byte's copy to its last one's, with the waits for staged bytes.
     pub fn take_busy_ms(&self) -> Result<f64, DriverError> {
         self.busy.iter().map(|busy| busy.take_ms()).sum()
     }
@@ -124,7 +124,8 @@ impl Stager {
             match self.perform(&job.load, &job.after) {
                 Ok(event) => ticket.ticket.issue(&self.device, event),
                 Err(stopped) => {
-                    // What was handed out may still write; who waited may free its target. An error is the same one.
+                    // What was handed out may still write; who waited may free its target. An error
+                    // is the same one.
                     let _ = self.stream.synchronize();
                     ticket.ticket.end(Err(stopped));
                 }
@@ -169,7 +170,8 @@ impl Stager {
             reading.block()?;
         }
         let at = Bytes((self.start + half * self.half_bytes) as u64);
-        // SAFETY: this part of the staging memory is the thread's own, and the copy that read it has ended.
+        // SAFETY: this part of the staging memory is the thread's own, and the copy that read it
+        // has ended.
         unsafe { self.staging.bytes_mut(at, piece.len()) }.copy_from_slice(piece);
         let Place::Host(staged) = self.staging.place(at, piece.len()) else {
             unreachable!("staging memory is the host's");
@@ -178,8 +180,8 @@ impl Stager {
         self.stream.trace("load", || {
             [Vec::new(), vec![Span::new(region.id(), offset.0, piece.len() as u64)]]
         });
-        // SAFETY: the staged bytes stay until the event below has passed; nothing computes from the target before
-        // the load has ended, and this is its only writer.
+        // SAFETY: the staged bytes stay until the event below has passed; nothing computes from the
+        // target before the load has ended, and this is its only writer.
         unsafe { self.stream.copy_to_device(to, staged, piece.len())? };
         self.reading[half] = Some(self.stream.recorded()?);
         Ok(())

@@ -17,7 +17,8 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// A plain allocation: not of the driver's pools, so that what it frees is free to others at once.
+    /// A plain allocation: not of the driver's pools, so that what it frees is free to others at
+    /// once.
     pub fn allocate(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceMemory, DriverError> {
         gpu.enter()?;
         let mut start: CUdeviceptr = 0;

@@ -1,7 +1,8 @@
 //! Operations as launches of kernels: one function for each, with the shapes that it takes.
 //!
-//! Values begin at multiples of 16 bytes, weights at multiples of 16 too: arenas and regions give both 256. Where a result may
-//! take an input's place, the two addresses may be equal. What a count's type cannot hold is a bug of the caller: no plan places it.
+//! Values begin at multiples of 16 bytes, weights at multiples of 16 too: arenas and regions give
+//! both 256. Where a result may take an input's place, the two addresses may be equal. What a
+//! count's type cannot hold is a bug of the caller: no plan places it.
 
 pub mod attention;
 pub mod conv;
@@ -19,7 +20,8 @@ use super::launch::{Address, StoredWeight};
 use crate::graph::{ElementType, NodeView};
 use crate::schedule::Assignment;
 
-/// The kernel of a family for a storage type, by the names that `EACH_STORAGE` of `decode.cuh` makes.
+/// The kernel of a family for a storage type, by the names that `EACH_STORAGE` of `decode.cuh`
+/// makes.
 macro_rules! kernel_of {
     ($family:literal, $storage:expr) => {
         match $storage {
@@ -98,7 +100,8 @@ pub(super) const THREADS: u32 = 256;
 /// Threads of a warp.
 pub(super) const WARP: u32 = 32;
 
-/// Blocks that keep every multiprocessor busy; kernels that go over more elements have each thread take several.
+/// Blocks that keep every multiprocessor busy; kernels that go over more elements have each thread
+/// take several.
 const BLOCKS_MAX: u64 = 4096;
 
 /// A grid of one dimension for `items`, of which a thread takes one after the other.

@@ -1,9 +1,10 @@
-//! What this process takes of a GPU, as NVML shows it: its context, the code of its kernels and what else the driver keeps,
-//! beside all that is allocated.
+//! What this process takes of a GPU, as NVML shows it: its context, the code of its kernels and
+//! what else the driver keeps, beside all that is allocated.
 //!
-//! Nothing here decides or fails anything: without NVML nothing is known, with a reason. NVML tells the memory of each process
-//! that has a context, by its number. Where it does not (in a container with numbers of its own, or under WSL), what is free
-//! has become less meanwhile, by others' doing too: [`MemorySource`] says which of the two a figure is.
+//! Nothing here decides or fails anything: without NVML nothing is known, with a reason. NVML tells
+//! the memory of each process that has a context, by its number. Where it does not (in a container
+//! with numbers of its own, or under WSL), what is free has become less meanwhile, by others' doing
+//! too: [`MemorySource`] says which of the two a figure is.
 
 use std::path::Path;
 
@@ -33,7 +34,8 @@ pub struct Taken {
 }
 
 impl Meter {
-    /// Begins to watch the GPU of this UUID, as NVML prints it, which this process has no context on yet.
+    /// Begins to watch the GPU of this UUID, as NVML prints it, which this process has no context
+    /// on yet.
     ///
     /// # Errors
     /// Why NVML cannot tell.
@@ -45,7 +47,8 @@ impl Meter {
         let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
         let nvml = nvml.map_err(|error| format!("NVML does not start: {error}"))?;
         if nvml.lib().nvmlShutdown.is_err() {
-            // The wrapper's destructor would panic on the missing function: such a library stays loaded.
+            // The wrapper's destructor would panic on the missing function: such a library stays
+            // loaded.
             std::mem::forget(nvml);
             return Err(format!("{} is no complete NVML", library.display()));
         }

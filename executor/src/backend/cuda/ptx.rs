@@ -1,7 +1,7 @@
 //! The kernels' PTX: `executor/kernels/*.cu` as `scripts/compile_kernels.py` compiles and packs it.
 //!
-//! A driver compiles a module whole, which takes it seconds for a file with variants for every storage type. So each kernel
-//! is given to it on its own, with what it uses of its file.
+//! A driver compiles a module whole, which takes it seconds for a file with variants for every
+//! storage type. So each kernel is given to it on its own, with what it uses of its file.
 
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 
@@ -53,13 +53,15 @@ static FILES: &[Packed] = &packed![
 ];
 
 impl Packed {
-    /// The file for a GPU of a compute capability: those for 8.0 and later use what 7.5 does not have.
+    /// The file for a GPU of a compute capability: those for 8.0 and later use what 7.5 does not
+    /// have.
     fn bytes(&self, capability: (u32, u32)) -> &'static [u8] {
         let ampere = capability >= (8, 0) && !self.ampere.is_empty();
         if ampere { self.ampere } else { self.turing }
     }
 
-    /// The names of its kernels, and the packed text. The digest of the source that follows the names is the script's.
+    /// The names of its kernels, and the packed text. The digest of the source that follows the
+    /// names is the script's.
     fn parts(&self, capability: (u32, u32)) -> (&'static str, &'static [u8]) {
         let bytes = self.bytes(capability);
         let end = bytes.iter().position(|&byte| byte == b'\n').expect("packed by the script");
@@ -114,8 +116,9 @@ fn alone(text: &str, kernel: &str) -> String {
     std::iter::once(head).chain(needed).collect()
 }
 
-/// What a module begins with, and its functions and variables. Each begins with a line that has a directive at its start,
-/// and ends with `;` or, where it has a body, with a brace at the start of a line.
+/// What a module begins with, and its functions and variables. Each begins with a line that has a
+/// directive at its start, and ends with `;` or, where it has a body, with a brace at the start of
+/// a line.
 fn items(text: &str) -> (&str, Vec<Item<'_>>) {
     let mut items = Vec::new();
     let mut head_bytes = None;

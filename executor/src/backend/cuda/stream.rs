@@ -1,7 +1,8 @@
 //! Streams and events: the only place that hands asynchronous work to the driver.
 //!
-//! Work of one stream is done in its order; an event recorded on one and waited for on another orders the two. Who
-//! hands out work keeps what it touches alive until an event after it has passed.
+//! Work of one stream is done in its order; an event recorded on one and waited for on another
+//! orders the two. Who hands out work keeps what it touches alive until an event after it has
+//! passed.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, OnceLock};
@@ -86,7 +87,8 @@ impl Event {
         self.driver().check_ready("cuEventQuery", code)
     }
 
-    /// Whether all before it is done. Asked by the thread that hands out work, of weights that it waits for.
+    /// Whether all before it is done. Asked by the thread that hands out work, of weights that it
+    /// waits for.
     pub fn has_passed(&self) -> Result<bool, DriverError> {
         let passed = self.is_past()?;
         if let Some((trace, event)) = self.traced.get()
@@ -243,7 +245,8 @@ impl Stream {
     /// Copies from the host.
     ///
     /// # Safety
-    /// `from` is valid for reading until an event after this has passed, or, where it is not page-locked, during the call.
+    /// `from` is valid for reading until an event after this has passed, or, where it is not
+    /// page-locked, during the call.
     pub unsafe fn copy_to_device(
         &self,
         to: Address,
@@ -278,7 +281,8 @@ impl Stream {
     /// Copies rows within the memory of this GPU, or between it and the host's.
     ///
     /// # Safety
-    /// Both ends are valid, and nobody writes the first or touches the second, until an event after this has passed.
+    /// Both ends are valid, and nobody writes the first or touches the second, until an event after
+    /// this has passed.
     pub unsafe fn copy_rows(
         &self,
         to: ByteRows,
@@ -388,7 +392,8 @@ impl Stream {
         self.gpu.driver.check("cuEventRecord", code)
     }
 
-    /// Lets all work from now on wait for an event that was recorded, on this GPU or another; `edge` is what that is for.
+    /// Lets all work from now on wait for an event that was recorded, on this GPU or another;
+    /// `edge` is what that is for.
     pub fn wait(&self, event: &Event, edge: Edge) -> Result<(), DriverError> {
         self.gpu.enter()?;
         if let (Some((trace, stream)), Some((_, event))) = (&self.traced, event.traced.get())

@@ -3,8 +3,8 @@
 use super::ops::reads_vectors_of;
 use crate::graph::{Graph, Weight};
 
-/// A weight of a graph that no kernel reads as it is stored: matrices may be in any type, biases and
-/// what belongs to norms only in those without blocks, as files have them.
+/// A weight of a graph that no kernel reads as it is stored: matrices may be in any type, biases
+/// and what belongs to norms only in those without blocks, as files have them.
 pub fn unread(graph: &Graph) -> Option<&Weight> {
     let vectors = graph
         .nodes

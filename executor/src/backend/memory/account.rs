@@ -77,8 +77,8 @@ impl Memory {
         Ok(Charge { memory: Arc::clone(self), bytes })
     }
 
-    /// What the account says if the system itself refused an allocation within the capacity, of which it shows so much
-    /// as free, if anything.
+    /// What the account says if the system itself refused an allocation within the capacity, of
+    /// which it shows so much as free, if anything.
     pub fn refused(&self, region: &str, bytes: Bytes, free: Option<Bytes>) -> OutOfMemory {
         OutOfMemory {
             device: self.device.clone(),
@@ -109,7 +109,8 @@ impl Memory {
         self.counts().capacity = capacity;
     }
 
-    /// Leaves at most so much to this process, what it has allocated included: someone else took the rest.
+    /// Leaves at most so much to this process, what it has allocated included: someone else took
+    /// the rest.
     pub fn shrink(&self, capacity: Bytes) {
         let mut counts = self.counts();
         counts.capacity = counts.capacity.min(capacity);

@@ -1,6 +1,8 @@
-//! A link between a virtual device and the host: when it is free again, and until when a copy occupies it.
+//! A link between a virtual device and the host: when it is free again, and until when a copy
+//! occupies it.
 //!
-//! Copies in both directions and of all queues share it, a piece at a time in the order in which they ask.
+//! Copies in both directions and of all queues share it, a piece at a time in the order in which
+//! they ask.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,8 +13,8 @@ pub const PIECE_BYTES_MAX: usize = 128 << 10;
 /// Longest time that one piece takes on a slow link, so that a cancelled load ends soon.
 const PIECE_SECONDS_MAX: f64 = 0.02;
 
-/// How far back a link's idle time may be used by a piece that was ready then: what a timer's lateness and the
-/// start of a thread cost, which a device's own engine would not lose.
+/// How far back a link's idle time may be used by a piece that was ready then: what a timer's
+/// lateness and the start of a thread cost, which a device's own engine would not lose.
 pub const LATENESS_MAX: Duration = Duration::from_millis(2);
 
 /// Shorter waits than a timer can do are left to add up.
@@ -37,7 +39,8 @@ impl Link {
         ((self.bytes_per_s * PIECE_SECONDS_MAX) as usize).clamp(1, PIECE_BYTES_MAX)
     }
 
-    /// Takes the link for a piece that was ready at `since`; the answer is when the link will have carried it.
+    /// Takes the link for a piece that was ready at `since`; the answer is when the link will have
+    /// carried it.
     pub fn carry(&self, bytes: usize, since: Instant) -> Instant {
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let late = Instant::now().checked_sub(LATENESS_MAX).unwrap_or(since);

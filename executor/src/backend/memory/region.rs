@@ -1,8 +1,8 @@
 //! A region: one aligned allocation that is charged to a device's account.
 //!
-//! It lies in the host's memory, zeroed, or in a GPU's, where only that touches its bytes. Regions are
-//! shared between the thread that computes and the copy engine, so access is by offset and `unsafe`:
-//! who writes what, and when, is the schedule's to guarantee.
+//! It lies in the host's memory, zeroed, or in a GPU's, where only that touches its bytes. Regions
+//! are shared between the thread that computes and the copy engine, so access is by offset and
+//! `unsafe`: who writes what, and when, is the schedule's to guarantee.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -41,8 +41,8 @@ enum Storage {
     Device(DeviceMemory),
 }
 
-// SAFETY: a region owns its allocation; all access goes through methods whose callers guarantee that
-// writes do not race.
+// SAFETY: a region owns its allocation; all access goes through methods whose callers guarantee
+// that writes do not race.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -74,8 +74,8 @@ impl Region {
         Ok(Region::new(bytes, Storage::Pinned(pinned), charge))
     }
 
-    /// Allocates memory of a GPU, after a look at what is free on it: a driver may rather move memory to the host than
-    /// refuse.
+    /// Allocates memory of a GPU, after a look at what is free on it: a driver may rather move
+    /// memory to the host than refuse.
     pub fn allocate_on(
         gpu: &Arc<Gpu>,
         memory: &Arc<Memory>,
@@ -189,7 +189,8 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if let Storage::Heap { start, layout } = &self.storage {
-            // SAFETY: allocated with this layout, and nothing borrows from a region that is dropped.
+            // SAFETY: allocated with this layout, and nothing borrows from a region that is
+            // dropped.
             unsafe { dealloc(start.as_ptr(), *layout) }
         }
     }

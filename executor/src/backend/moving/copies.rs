@@ -112,8 +112,9 @@ impl RegionCopy {
         for row in 0..transfer.rows as u64 {
             let from = transfer.from + Bytes(row * transfer.from_stride.0);
             let to = transfer.to + Bytes(row * transfer.to_stride.0);
-            // SAFETY: both ends are alive from the copy's start to the wait for it, and until then nothing else
-            // writes the first or touches these columns of the second: the schedule's lifetimes.
+            // SAFETY: both ends are alive from the copy's start to the wait for it, and until then
+            // nothing else writes the first or touches these columns of the second: the schedule's
+            // lifetimes.
             let source = unsafe { self.from.bytes(from, bytes) };
             // SAFETY: as above.
             unsafe { self.to.bytes_mut(to, bytes) }.copy_from_slice(source);

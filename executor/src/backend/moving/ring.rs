@@ -1,13 +1,15 @@
-//! The ring: weights of streamed segments, copied ahead of the computation by as many bytes as its slots have.
+//! The ring: weights of streamed segments, copied ahead of the computation by as many bytes as its
+//! slots have.
 //!
 //! ```text
 //! region   │ item 2 ─────── │ item 3 ── │ item 4 ── │ free ─────│      item n is item 0 of the next call
 //!            computing        ready       on its way    item 5 when it fits: after item 2, or from the start
 //! ```
-//! The region has room for some slots of the largest item; smaller items take only their own bytes of it, so that more
-//! of them are on their way. Two events an item: *ready* (the copy has ended: the computation waits for it)
-//! and *used* (the segment has been computed: only then a copy into its bytes is handed out). The ring wraps into the
-//! next call, be it of the next step, prompt, tile or picture, and ends with the phase's last.
+//! The region has room for some slots of the largest item; smaller items take only their own bytes
+//! of it, so that more of them are on their way. Two events an item: *ready* (the copy has ended:
+//! the computation waits for it) and *used* (the segment has been computed: only then a copy into
+//! its bytes is handed out). The ring wraps into the next call, be it of the next step, prompt,
+//! tile or picture, and ends with the phase's last.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -165,8 +167,8 @@ impl Ring {
 }
 
 impl State {
-    /// Where so many bytes are free: behind the last item, or, where that is at the region's end, before the
-    /// first.
+    /// Where so many bytes are free: behind the last item, or, where that is at the region's end,
+    /// before the first.
     fn room(&self, capacity: Bytes, bytes: Bytes) -> Option<Bytes> {
         let (Some(first), Some(last)) = (self.live.front(), self.live.back()) else {
             return Some(Bytes::ZERO);

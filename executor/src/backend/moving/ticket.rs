@@ -1,7 +1,7 @@
 //! Tickets: what is known of a copy that was handed to an engine.
 //!
-//! A copy that a GPU does by itself is *issued* once its event is recorded: streams can wait for it then, while this
-//! process goes on.
+//! A copy that a GPU does by itself is *issued* once its event is recorded: streams can wait for it
+//! then, while this process goes on.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,7 +45,8 @@ impl Stopped {
     }
 }
 
-/// How often a thread that waits for a GPU's event looks at it, while its command could be cancelled.
+/// How often a thread that waits for a GPU's event looks at it, while its command could be
+/// cancelled.
 const EVENT_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A copy that was handed out. Cloned tickets are of the same copy.
@@ -100,7 +101,8 @@ impl Ticket {
         self.tell(End::Ended(result));
     }
 
-    /// Tells that the copy ends when an event of a device passes, which was recorded; the first word counts.
+    /// Tells that the copy ends when an event of a device passes, which was recorded; the first
+    /// word counts.
     pub fn issue(&self, device: &DeviceId, event: Event) {
         self.tell(End::Issued(device.clone(), Arc::new(event)));
     }
@@ -134,8 +136,8 @@ impl Ticket {
         }
     }
 
-    /// Lets what a stream of `device` does from now on wait for the copy's end, for the sake of `edge`; this thread waits
-    /// only until that is an event.
+    /// Lets what a stream of `device` does from now on wait for the copy's end, for the sake of
+    /// `edge`; this thread waits only until that is an event.
     pub fn order(&self, device: &DeviceId, stream: &Stream, edge: Edge) -> Result<(), Stopped> {
         match self.told(None)? {
             End::Ended(result) => result,

@@ -1,11 +1,13 @@
-//! The copy engine of a virtual device: a thread for each queue, all of them no faster than the device's link.
+//! The copy engine of a virtual device: a thread for each queue, all of them no faster than the
+//! device's link.
 //!
 //! ```text
 //! submit ──► queue ──► a piece at a time: stage, take the link, copy, wait for the link ──► ticket
 //! ```
-//! Queues are kept apart by who waits for them: activations for the next node, slots for the next segment, loads
-//! for the next phase. Within one, copies end in their order. Weights pass through staging: a piece is read
-//! from the file mapping into one half while the piece before it is on the link.
+//! Queues are kept apart by who waits for them: activations for the next node, slots for the next
+//! segment, loads for the next phase. Within one, copies end in their order. Weights pass through
+//! staging: a piece is read from the file mapping into one half while the piece before it is on the
+//! link.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -65,7 +67,8 @@ struct HostBytes {
 unsafe impl Send for HostBytes {}
 
 impl CopyEngine {
-    /// Starts the threads. `staging` is page-locked memory of the host; each queue of weights has half of it.
+    /// Starts the threads. `staging` is page-locked memory of the host; each queue of weights has
+    /// half of it.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -164,8 +167,8 @@ impl Staging {
     /// Reads a piece into the half of this number.
     fn stage(&self, piece: &[u8], number: usize) -> &[u8] {
         let offset = Bytes((self.at + number % 2 * (self.bytes / 2)) as u64);
-        // SAFETY: this part of the staging memory is the thread's own, and the piece before the last one, which
-        // was in this half, has been copied on.
+        // SAFETY: this part of the staging memory is the thread's own, and the piece before the
+        // last one, which was in this half, has been copied on.
         unsafe { self.region.bytes_mut(offset, piece.len()) }.copy_from_slice(piece);
         // SAFETY: as above; nothing writes it while the slice is used.
         unsafe { self.region.bytes(offset, piece.len()) }
@@ -206,7 +209,8 @@ fn perform(work: &Work, link: &Link, since: Instant, staging: &Staging) -> Resul
             Ok(())
         }
         Work::Read { region, offset, target } => {
-            // SAFETY: the submitter keeps the slice borrowed, and untouched, until the ticket's end.
+            // SAFETY: the submitter keeps the slice borrowed, and untouched, until the ticket's
+            // end.
             let target = unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) };
             // SAFETY: the submitter is the thread that runs nodes, and it waits.
             target.copy_from_slice(unsafe { region.bytes(*offset, target.len()) });
@@ -226,10 +230,12 @@ fn load(load: &WeightLoad, link: &Link, since: Instant, staging: &Staging) -> Re
             let staged = staging.stage(piece, number);
             wait_until(end);
             end = link.carry(piece.len(), ready);
-            // SAFETY: nothing computes from these bytes before the load has ended, and it is their only writer.
+            // SAFETY: nothing computes from these bytes before the load has ended, and it is their
+            // only writer.
             unsafe { load.region.bytes_mut(offset, piece.len()) }.copy_from_slice(staged);
             offset += Bytes(piece.len() as u64);
-            // From now on the link is never idle for want of this thread: it has been at it all along.
+            // From now on the link is never idle for want of this thread: it has been at it all
+            // along.
             (ready, number) = (end, number + 1);
         }
         load.copied(entry);

@@ -1,8 +1,8 @@
-//! The pace of a virtual device that computes slower than the host's kernels: after each operation its thread waits for
-//! what the operation would have taken longer there.
+//! The pace of a virtual device that computes slower than the host's kernels: after each operation
+//! its thread waits for what the operation would have taken longer there.
 //!
-//! Waits shorter than a timer can do are owed and made up for later, and so is what a timer is late. Copies go on
-//! meanwhile: they have threads of their own.
+//! Waits shorter than a timer can do are owed and made up for later, and so is what a timer is
+//! late. Copies go on meanwhile: they have threads of their own.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -13,7 +13,8 @@ use protocol::DeviceId;
 const SHAPE: [usize; 3] = [1, 96, 64];
 const VALUE_BYTES: usize = 4 * 96 * 64;
 
-/// Attention after attention, each of some ten to a hundred microseconds: less than a timer can wait.
+/// Attention after attention, each of some ten to a hundred microseconds: less than a timer can
+/// wait.
 fn graph() -> (Graph, WeightFiles) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("unused.safetensors");

@@ -1,8 +1,9 @@
 //! Attention: which kernel for a head's size, its grid, and the workspace of the tensor-core ones.
 //!
-//! Those multiply f16. Where a head has just as many features as one of them, it takes queries, keys and values in f16 as they
-//! lie ([`reads`]), and what is f32 is written so to the workspace first. For other heads all are f32, and are written there as f16
-//! rows of one head after the other; rows of 64 fill a tile, so that no copy asks for the end. Kernels: `attention_*.cu`.
+//! Those multiply f16. Where a head has just as many features as one of them, it takes queries,
+//! keys and values in f16 as they lie ([`reads`]), and what is f32 is written so to the workspace
+//! first. For other heads all are f32, and are written there as f16 rows of one head after the
+//! other; rows of 64 fill a tile, so that no copy asks for the end. Kernels: `attention_*.cu`.
 
 use std::f32::consts::LOG2_E;
 
@@ -51,7 +52,8 @@ const HALF: [Kernel; 4] = [
     Kernel { features: 128, name: "attention_half_128", threads: 128 },
 ];
 
-/// On tensor cores, of queries, keys and values in f16 as they lie: for heads of exactly so many features.
+/// On tensor cores, of queries, keys and values in f16 as they lie: for heads of exactly so many
+/// features.
 const DIRECT: [Kernel; 4] = [
     Kernel { features: 16, name: "attention_half_direct_16", threads: 128 },
     Kernel { features: 32, name: "attention_half_direct_32", threads: 128 },
@@ -87,7 +89,8 @@ fn direct_kernel(head_dim: usize) -> Option<&'static Kernel> {
     DIRECT.iter().find(|kernel| kernel.features == head_dim)
 }
 
-/// What [`attention`] rounds queries, keys and values to, and best gets them as: f16 where it can read that as it lies.
+/// What [`attention`] rounds queries, keys and values to, and best gets them as: f16 where it can
+/// read that as it lies.
 pub fn reads(shape: &AttentionShape, products: Products) -> ElementType {
     match products {
         Products::Half if direct_kernel(shape.head_dim).is_some() => ElementType::F16,
@@ -110,7 +113,8 @@ impl Form {
     }
 }
 
-/// Queries, keys and values that are packed into a workspace: how, and where, in bytes from its beginning.
+/// Queries, keys and values that are packed into a workspace: how, and where, in bytes from its
+/// beginning.
 struct Packed {
     operands: [Option<(Form, u64)>; 3],
     bytes: u64,
@@ -150,11 +154,12 @@ impl Packed {
     }
 }
 
-/// What [`attention`] needs beside its operands, where queries, keys and values are of `elements`. It does not grow with the
-/// product of queries and keys.
+/// What [`attention`] needs beside its operands, where queries, keys and values are of `elements`.
+/// It does not grow with the product of queries and keys.
 ///
 /// # Panics
-/// If heads have more than [`HEAD_DIM_MAX`] features, or an element is none of those of [`Operands`].
+/// If heads have more than [`HEAD_DIM_MAX`] features, or an element is none of those of
+/// [`Operands`].
 pub fn attention_workspace_bytes(
     shape: &AttentionShape,
     products: Products,
@@ -203,13 +208,14 @@ struct Args {
 /// What an attention reads and writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Operands {
-    /// Queries `[batch, query_tokens, heads × head_dim]`, keys `[batch, key_tokens, heads × head_dim]`, and values as the keys:
-    /// each of f32, or of what [`reads`] says.
+    /// Queries `[batch, query_tokens, heads × head_dim]`, keys `[batch, key_tokens, heads ×
+    /// head_dim]`, and values as the keys: each of f32, or of what [`reads`] says.
     pub qkv: [ValueAt; 3],
-    /// Biases by distance, f32 `[heads, query_tokens + key_tokens - 1]`: that of a query and a key at `key - query +
-    /// query_tokens - 1`; or [`Operands::NO_BIAS`].
+    /// Biases by distance, f32 `[heads, query_tokens + key_tokens - 1]`: that of a query and a key
+    /// at `key - query + query_tokens - 1`; or [`Operands::NO_BIAS`].
     pub bias: Address,
-    /// The result, as the queries, of f32, or, of products in 16 bits, bf16. Overlaps none of the others.
+    /// The result, as the queries, of f32, or, of products in 16 bits, bf16. Overlaps none of the
+    /// others.
     pub out: ValueAt,
 }
 
@@ -218,15 +224,16 @@ impl Operands {
     pub const NO_BIAS: Address = Address::NONE;
 }
 
-/// `out = softmax(scale · q · kᵀ + bias) · v`, head by head. All begin at multiples of 16 bytes. The shape's `query_chunk` has no
-/// meaning here. `workspace`: [`attention_workspace_bytes`], at a multiple of 256.
+/// `out = softmax(scale · q · kᵀ + bias) · v`, head by head. All begin at multiples of 16 bytes.
+/// The shape's `query_chunk` has no meaning here. `workspace`: [`attention_workspace_bytes`], at a
+/// multiple of 256.
 ///
-/// A query's result depends on neither the other queries nor their number; and not on the elements either, if what f32 holds is
-/// rounded to f16, the largest number in place of a larger one.
+/// A query's result depends on neither the other queries nor their number; and not on the elements
+/// either, if what f32 holds is rounded to f16, the largest number in place of a larger one.
 ///
 /// # Panics
-/// If heads have more than [`HEAD_DIM_MAX`] features, the scale is not above 0, or an element is none of those of
-/// [`Operands`].
+/// If heads have more than [`HEAD_DIM_MAX`] features, the scale is not above 0, or an element is
+/// none of those of [`Operands`].
 pub fn attention(
     on: &Launcher<'_>,
     shape: &AttentionShape,

@@ -1,7 +1,9 @@
-//! Convolutions: weights and norm brought to the order in which tiles read them, then one kernel for all of a picture.
+//! Convolutions: weights and norm brought to the order in which tiles read them, then one kernel
+//! for all of a picture.
 //!
-//! The workspace holds the norm's moments with a factor and a summand of each channel, and the packed weights; weights in
-//! blocks are decoded there first. Kernels: `conv_*.cu`; what a block computes stands in `conv.cuh`.
+//! The workspace holds the norm's moments with a factor and a summand of each channel, and the
+//! packed weights; weights in blocks are decoded there first. Kernels: `conv_*.cu`; what a block
+//! computes stands in `conv.cuh`.
 
 mod tiling;
 
@@ -21,8 +23,8 @@ use crate::graph::ElementType;
 /// Threads of a block of every convolution kernel.
 const THREADS: usize = 256;
 
-/// Pixels whose results go through the workspace where they stand in the input's place: enough for a block on each
-/// multiprocessor of a small GPU. Each further pass has at least twice as many.
+/// Pixels whose results go through the workspace where they stand in the input's place: enough for
+/// a block on each multiprocessor of a small GPU. Each further pass has at least twice as many.
 const FIRST_PIXELS: usize = 32 * PIXELS;
 
 /// What a convolution reads and writes.
@@ -36,9 +38,11 @@ pub struct Operands {
     pub weight: StoredWeight,
     /// `[out_channels]`.
     pub bias: StoredWeight,
-    /// What the result is added to, where the shape says so: f32 in the shape of `out`, which it may be if that is f32.
+    /// What the result is added to, where the shape says so: f32 in the shape of `out`, which it
+    /// may be if that is f32.
     pub added: Option<Address>,
-    /// `[batch, output_height, output_width, out_channels]`: f32, or with products of halves 16 bits.
+    /// `[batch, output_height, output_width, out_channels]`: f32, or with products of halves 16
+    /// bits.
     pub out: ValueAt,
 }
 
@@ -53,11 +57,11 @@ impl Operands {
     }
 }
 
-/// What may hold input `index` of a convolution's node, of which the last is convolved and the first, if there are two, is what
-/// the result is added to.
+/// What may hold input `index` of a convolution's node, of which the last is convolved and the
+/// first, if there are two, is what the result is added to.
 ///
-/// Products of halves round what is convolved to f16 in any case, without a norm just as it is, but f16 does not hold numbers
-/// as large as a VAE has before a norm; bf16 does.
+/// Products of halves round what is convolved to f16 in any case, without a norm just as it is, but
+/// f16 does not hold numbers as large as a VAE has before a norm; bf16 does.
 pub fn reads(shape: &ConvShape, products: Products, index: usize) -> ElementType {
     let is_added = shape.accumulate && index == 0;
     if products == Products::Half && !is_added { ElementType::BF16 } else { ElementType::F32 }
@@ -103,7 +107,8 @@ fn pixels_of(shape: &ConvShape) -> usize {
     shape.batch * shape.height * shape.width
 }
 
-/// What [`conv2d`] needs beside its operands, or, with `narrow`, either of it and [`narrow`]. `storage`: of the weights.
+/// What [`conv2d`] needs beside its operands, or, with `narrow`, either of it and [`narrow`].
+/// `storage`: of the weights.
 pub fn conv_workspace_bytes(
     shape: &ConvShape,
     storage: StorageType,
@@ -113,11 +118,13 @@ pub fn conv_workspace_bytes(
     Bytes(Pieced::of(shape, storage, products, narrow).bytes)
 }
 
-/// `out = conv(norm(input), weight) + bias`, plus `added` where the shape accumulates, with zeros outside the normalised
-/// input. Kernels are 1 × 1 or 3 × 3, of the latter with a stride of 1 or 2, and zeros as wide above as to the left.
-/// `workspace`: [`conv_workspace_bytes`], at a multiple of 256.
+/// `out = conv(norm(input), weight) + bias`, plus `added` where the shape accumulates, with zeros
+/// outside the normalised input. Kernels are 1 × 1 or 3 × 3, of the latter with a stride of 1 or 2,
+/// and zeros as wide above as to the left. `workspace`: [`conv_workspace_bytes`], at a multiple of
+/// 256.
 ///
-/// A pixel's result depends on the input under its kernel and the moments alone, not on where in the picture it is.
+/// A pixel's result depends on the input under its kernel and the moments alone, not on where in
+/// the picture it is.
 pub fn conv2d(
     on: &Launcher<'_>,
     shape: &ConvShape,
@@ -132,8 +139,8 @@ pub fn conv2d(
     call.convolve(&Tiling::of(shape, products), input.address, out.address)
 }
 
-/// Whether [`narrow`] writes f32 in the place of an input of such elements: where a result has at most half the bytes of a
-/// pixel's input, or as many and one block computes all of them.
+/// Whether [`narrow`] writes f32 in the place of an input of such elements: where a result has at
+/// most half the bytes of a pixel's input, or as many and one block computes all of them.
 pub fn narrows(shape: &ConvShape, products: Products, input: ElementType) -> bool {
     match bytes_of_pixel(shape, input) {
         [inner, outer] if inner == outer => Tiling::of(shape, products).out_tiles() == 1,
@@ -146,12 +153,14 @@ fn bytes_of_pixel(shape: &ConvShape, input: ElementType) -> [usize; 2] {
     [input.bytes() as usize * shape.in_channels, 4 * shape.out_channels]
 }
 
-/// As [`conv2d`] of single pixels, without a norm, to f32; `out` is where `input` is, and [`narrows`] says that it may be. What
-/// follows the result is left in no particular state. `workspace`: [`conv_workspace_bytes`] with `narrow`.
+/// As [`conv2d`] of single pixels, without a norm, to f32; `out` is where `input` is, and
+/// [`narrows`] says that it may be. What follows the result is left in no particular state.
+/// `workspace`: [`conv_workspace_bytes`] with `narrow`.
 ///
-/// Where a result takes the very place of its pixel's input, a block has read all of that before it writes. Else the first pixels
-/// go through the workspace. Then the results of some pixels only overwrite inputs of pixels before them, which are done with:
-/// each pass takes as many pixels as fit there.
+/// Where a result takes the very place of its pixel's input, a block has read all of that before it
+/// writes. Else the first pixels go through the workspace. Then the results of some pixels only
+/// overwrite inputs of pixels before them, which are done with: each pass takes as many pixels as
+/// fit there.
 pub fn narrow(
     on: &Launcher<'_>,
     shape: &ConvShape,
@@ -177,8 +186,8 @@ pub fn narrow(
     let first = FIRST_PIXELS.min(pixels);
     let (aside, bytes) = (workspace.offset(pieced.first), first * outer);
     call.convolve(&Tiling::of_pixels(shape, products, first), input.address, aside)?;
-    // SAFETY: the caller gives both for the time of the operation: the workspace, and its result's place, of which the copy
-    // comes after the pass that read there.
+    // SAFETY: the caller gives both for the time of the operation: the workspace, and its result's
+    // place, of which the copy comes after the pass that read there.
     unsafe { on.copy(out.address, aside, bytes)? };
     let mut done = first;
     while done < pixels {

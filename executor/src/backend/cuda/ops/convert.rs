@@ -1,5 +1,5 @@
-//! Numbers in another form: rows of f32 as 16-bit floats for tensor cores, and factors of rows (`convert.cu`), weights as f32
-//! (`decode.cu`).
+//! Numbers in another form: rows of f32 as 16-bit floats for tensor cores, and factors of rows
+//! (`convert.cu`), weights as f32 (`decode.cu`).
 
 use super::norm::whole_row_launch;
 use super::{THREADS, blocks_for, count, kernel_of};
@@ -10,7 +10,8 @@ use protocol::StorageType;
 /// Inputs of a product, at most: `CONVERT_INPUTS` of `convert.cu`.
 pub const INPUTS_MAX: usize = 4;
 
-/// Elements from one converted row to the next: the next multiple of eight, so that each begins at a multiple of 16 bytes.
+/// Elements from one converted row to the next: the next multiple of eight, so that each begins at
+/// a multiple of 16 bytes.
 pub fn half_row_stride(features: usize) -> usize {
     features.next_multiple_of(8)
 }
@@ -18,7 +19,8 @@ pub fn half_row_stride(features: usize) -> usize {
 /// What converted rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
-    /// binary16, each row times a power of two of its own; what products have to be multiplied by, one f32 a row, goes here.
+    /// binary16, each row times a power of two of its own; what products have to be multiplied by,
+    /// one f32 a row, goes here.
     F16 {
         /// `[rows]` of f32.
         factors: Address,
@@ -27,7 +29,8 @@ pub enum Half {
     BF16,
 }
 
-/// Inputs, each with its features, as kernels take them: those that are not there have no address and no features.
+/// Inputs, each with its features, as kernels take them: those that are not there have no address
+/// and no features.
 ///
 /// # Panics
 /// If there are more than [`INPUTS_MAX`].
@@ -54,8 +57,8 @@ struct ConvertArguments {
     stride: u32,
 }
 
-/// The inputs, each `[rows, its features]` of f32, side by side as one matrix of 16-bit floats at `out`: `[rows, stride]` with
-/// the [`half_row_stride`] of all features, and zeros behind them.
+/// The inputs, each `[rows, its features]` of f32, side by side as one matrix of 16-bit floats at
+/// `out`: `[rows, stride]` with the [`half_row_stride`] of all features, and zeros behind them.
 ///
 /// # Panics
 /// If there are more than [`INPUTS_MAX`] inputs.
@@ -88,8 +91,9 @@ struct FactorsArguments {
     padding: u32,
 }
 
-/// What [`convert`] to f16 would write as factors of rows of several inputs, each `[rows, its features]` of bf16, to `out`, `[rows]`
-/// of f32. Only for GPUs without products of bf16, before capability 8.0.
+/// What [`convert`] to f16 would write as factors of rows of several inputs, each `[rows, its
+/// features]` of bf16, to `out`, `[rows]` of f32. Only for GPUs without products of bf16, before
+/// capability 8.0.
 ///
 /// # Panics
 /// If there are more than [`INPUTS_MAX`] inputs, or features that are no multiple of eight.

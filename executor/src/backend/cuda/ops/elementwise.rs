@@ -1,4 +1,5 @@
-//! Operations on each element, and on each row by something of its token: `elementwise.cu` and `token_rows.cu`.
+//! Operations on each element, and on each row by something of its token: `elementwise.cu` and
+//! `token_rows.cu`.
 
 use super::{THREADS, ValueAt, blocks_for, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
@@ -133,7 +134,8 @@ struct GatedAddArguments {
     padding: u32,
 }
 
-/// `out = x + gate × y`: `out`, `x`, `y` `[batch, tokens, features]`, the gate a chunk of each sequence; `out` may be `x`.
+/// `out = x + gate × y`: `out`, `x`, `y` `[batch, tokens, features]`, the gate a chunk of each
+/// sequence; `out` may be `x`.
 pub fn gated_add(
     on: &Launcher<'_>,
     out: Address,
@@ -184,8 +186,8 @@ struct ScaledAddArguments {
     padding: u32,
 }
 
-/// `out = x + scale × y`, where `y` `[rows, y_features]` is added to as many features of `x` `[rows, features]`; `out` may be
-/// `x`.
+/// `out = x + scale × y`, where `y` `[rows, y_features]` is added to as many features of `x`
+/// `[rows, features]`; `out` may be `x`.
 pub fn scaled_add(
     on: &Launcher<'_>,
     out: Address,
@@ -224,8 +226,9 @@ struct RopeArguments {
     padding: u32,
 }
 
-/// Rotates neighbouring features of each head by `table`, `[tokens, head_dim / 2, 2]` of cosine and sine. `x`, `out`: `[batch,
-/// tokens, heads × head_dim]`. `out`, of any element, may be `x` where it is of f32 too.
+/// Rotates neighbouring features of each head by `table`, `[tokens, head_dim / 2, 2]` of cosine and
+/// sine. `x`, `out`: `[batch, tokens, heads × head_dim]`. `out`, of any element, may be `x` where
+/// it is of f32 too.
 pub fn rope(
     on: &Launcher<'_>,
     out: ValueAt,

@@ -1,19 +1,24 @@
 //! Linear layers: which kernel multiplies what, and the workspace that this takes.
 //!
-//! Up to [`FEW_ROWS`] rows: `linear_few.cu`, in f32. More of them exactly: `linear_exact.cu`, in f32. Otherwise on tensor cores:
+//! Up to [`FEW_ROWS`] rows: `linear_few.cu`, in f32. More of them exactly: `linear_exact.cu`, in
+//! f32. Otherwise on tensor cores:
 //!
-//! - with weights in f16 as f16: the activations become so in the workspace, with a factor for each row;
-//! - with all others as bf16, which activations are already where all that reads them would round them so ([`reads`]), and become
-//!   in the workspace otherwise. Where there is no bf16, before capability 8.0, they become f16 on their way into shared memory, by
+//! - with weights in f16 as f16: the activations become so in the workspace, with a factor for each
+//!   row;
+//! - with all others as bf16, which activations are already where all that reads them would round
+//!   them so ([`reads`]), and become
+//! in the workspace otherwise. Where there is no bf16, before capability 8.0, they become f16 on
+//! their way into shared memory, by
 //!   factors that are found first (`linear_scaled.cu`).
 //!
-//! Weights of 16 bits are multiplied as they are (`linear_half.cu`), or by cuBLASLt where it is (`library`); others become 16-bit
-//! floats on their way (`linear_decoded.cu`).
+//! Weights of 16 bits are multiplied as they are (`linear_half.cu`), or by cuBLASLt where it is
+//! (`library`); others become 16-bit floats on their way (`linear_decoded.cu`).
 //!
-//! Invariant of our own kernels: an element's arithmetic depends on the summed dimension, on the weight's storage, and on whether
-//! there are few rows; not on how many rows and columns are computed with it, nor on whether the activations were rounded before.
-//! cuBLASLt chooses by the whole shape: a layer that is split by rows of its weight may then differ from the whole one in the last
-//! bits. Twice the same is the same with either.
+//! Invariant of our own kernels: an element's arithmetic depends on the summed dimension, on the
+//! weight's storage, and on whether there are few rows; not on how many rows and columns are
+//! computed with it, nor on whether the activations were rounded before. cuBLASLt chooses by the
+//! whole shape: a layer that is split by rows of its weight may then differ from the whole one in
+//! the last bits. Twice the same is the same with either.
 
 mod library;
 mod tiles;
@@ -28,7 +33,8 @@ use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
 use crate::backend::kernels::{Columns, LinearShape};
 use crate::graph::{Activation, ElementType};
 
-/// Up to so many rows, reading the weights takes longer than multiplying: the limit of `linear_few.cu`.
+/// Up to so many rows, reading the weights takes longer than multiplying: the limit of
+/// `linear_few.cu`.
 pub const FEW_ROWS: usize = 8;
 
 /// What each part of a workspace begins at a multiple of: that of arenas.
@@ -96,7 +102,8 @@ pub fn reads(shape: &LinearShape<'_>, storage: StorageType, exact: bool) -> Elem
     }
 }
 
-/// Whether a layer is best told to write its result in 16 bits: not where that would take its product from cuBLASLt.
+/// Whether a layer is best told to write its result in 16 bits: not where that would take its
+/// product from cuBLASLt.
 pub fn writes(
     shape: &LinearShape<'_>,
     storage: StorageType,
@@ -120,8 +127,9 @@ pub struct AfterSums {
     pub activation: Activation,
 }
 
-/// Bytes of a layer's workspace, on every GPU: where it is computed on tensor cores, its activations as 16-bit floats unless they
-/// are bf16 already, and a factor for each row; otherwise none. With weights in bf16 the bias in f32 may lie where factors do.
+/// Bytes of a layer's workspace, on every GPU: where it is computed on tensor cores, its
+/// activations as 16-bit floats unless they are bf16 already, and a factor for each row; otherwise
+/// none. With weights in bf16 the bias in f32 may lie where factors do.
 pub fn linear_workspace_bytes(
     shape: &LinearShape<'_>,
     storage: StorageType,
@@ -202,8 +210,8 @@ struct HalfArguments {
 /// Activations as tensor cores take them.
 #[derive(Debug, Clone, Copy)]
 struct Halves<'a> {
-    /// Of `[rows, features]` each, with their features, which are multiples of eight; more in all than the layer's where zeros
-    /// follow those of each row.
+    /// Of `[rows, features]` each, with their features, which are multiples of eight; more in all
+    /// than the layer's where zeros follow those of each row.
     inputs: &'a [(Address, usize)],
     /// `[rows]` of f32, what rows of products are multiplied by; or [`Address::NONE`].
     factors: Address,
@@ -212,7 +220,8 @@ struct Halves<'a> {
 /// Computes a linear layer.
 ///
 /// # Panics
-/// If there are no rows, no or more than four inputs, columns beyond the output's, or inputs that the layer does not read.
+/// If there are no rows, no or more than four inputs, columns beyond the output's, or inputs that
+/// the layer does not read.
 pub fn linear(on: &Launcher<'_>, layer: &Linear<'_>) -> Result<(), DriverError> {
     let Linear { inputs, rows, out_features, columns, .. } = *layer;
     assert!((1..=INPUTS_MAX).contains(&inputs.len()), "{} inputs", inputs.len());

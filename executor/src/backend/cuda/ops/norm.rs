@@ -33,8 +33,8 @@ struct LayerNormArguments {
     element: u32,
 }
 
-/// Each row of `x`, `[rows, features]`, to mean 0 and variance 1, then times the first of `affine` plus the second, both
-/// `[features]`. `out`, of any element, may be `x` where it is of f32 too.
+/// Each row of `x`, `[rows, features]`, to mean 0 and variance 1, then times the first of `affine`
+/// plus the second, both `[features]`. `out`, of any element, may be `x` where it is of f32 too.
 pub fn layer_norm(
     on: &Launcher<'_>,
     out: ValueAt,
@@ -84,8 +84,8 @@ struct AdaLayerNormArguments {
     padding: u32,
 }
 
-/// Each token of `x` to mean 0 and variance 1, then times (1 + scale) plus shift. `out`, of any element, may be `x` where it is of
-/// f32 too.
+/// Each token of `x` to mean 0 and variance 1, then times (1 + scale) plus shift. `out`, of any
+/// element, may be `x` where it is of f32 too.
 pub fn ada_layer_norm(
     on: &Launcher<'_>,
     out: ValueAt,
@@ -123,8 +123,9 @@ struct RmsNormArguments {
     element: u32,
 }
 
-/// Each row of `x`, `[rows, features]`, divided by its root mean square, times `weight`, `[features]`. `out`, of any element, may
-/// be `x` where it is of f32 too. For a norm of each head, `features` is the size of a head.
+/// Each row of `x`, `[rows, features]`, divided by its root mean square, times `weight`,
+/// `[features]`. `out`, of any element, may be `x` where it is of f32 too. For a norm of each head,
+/// `features` is the size of a head.
 pub fn rms_norm(
     on: &Launcher<'_>,
     out: ValueAt,

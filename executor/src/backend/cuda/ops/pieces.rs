@@ -1,7 +1,7 @@
 //! The pieces of a workspace, one after the other.
 
-/// What each piece's place is a multiple of: the largest transaction that a kernel's access becomes is 128 bytes, the
-/// alignment of the driver's allocations 256.
+/// What each piece's place is a multiple of: the largest transaction that a kernel's access becomes
+/// is 128 bytes, the alignment of the driver's allocations 256.
 const ALIGNMENT: u64 = 256;
 
 /// Gives out places in a workspace.

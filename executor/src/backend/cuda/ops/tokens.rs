@@ -1,5 +1,5 @@
-//! Whole tokens: looked up in stored tables, joined and cut; biases by distance, and sinusoids of times: `tables.cu` and
-//! `tokens.cu`.
+//! Whole tokens: looked up in stored tables, joined and cut; biases by distance, and sinusoids of
+//! times: `tables.cu` and `tokens.cu`.
 
 use protocol::StorageType;
 
@@ -36,7 +36,8 @@ struct EmbeddingArguments {
     features: u32,
 }
 
-/// `out[i] = table[ids[i]]`: `out` `[ids, features]`, the table `[entries, features]`, ids of 32 bits, each below the entries.
+/// `out[i] = table[ids[i]]`: `out` `[ids, features]`, the table `[entries, features]`, ids of 32
+/// bits, each below the entries.
 pub fn embedding(
     on: &Launcher<'_>,
     out: Address,
@@ -64,7 +65,8 @@ struct AddPositionsArguments {
     padding: u32,
 }
 
-/// `out[i, token] = x[i, token] + table[token]`; `out` may be `x`. The table has `[tokens or more, features]`.
+/// `out[i, token] = x[i, token] + table[token]`; `out` may be `x`. The table has `[tokens or more,
+/// features]`.
 pub fn add_positions(
     on: &Launcher<'_>,
     out: Address,
@@ -96,8 +98,8 @@ struct RelativePositionBiasArguments {
     range: f32,
 }
 
-/// T5's bias of each distance between tokens, as the host's `relative_position_bias`: `out` `[heads, 2 · tokens - 1]`, the
-/// table `[buckets, heads]`.
+/// T5's bias of each distance between tokens, as the host's `relative_position_bias`: `out`
+/// `[heads, 2 · tokens - 1]`, the table `[buckets, heads]`.
 pub fn relative_position_bias(
     on: &Launcher<'_>,
     out: Address,
@@ -153,8 +155,8 @@ fn copy_spans(
     on.launch("copy_spans", [blocks, count(spans), 1], [THREADS, 1, 1], 0, &arguments)
 }
 
-/// `out[i] = cat(a[i], b[i])` along the tokens: `out` `[batch, a_tokens + b_tokens, features]`. All are of the same element, any
-/// one.
+/// `out[i] = cat(a[i], b[i])` along the tokens: `out` `[batch, a_tokens + b_tokens, features]`. All
+/// are of the same element, any one.
 pub fn concat_tokens(
     on: &Launcher<'_>,
     out: ValueAt,
@@ -170,7 +172,8 @@ pub fn concat_tokens(
     copy_spans(on, [out.address.offset(a_span), b], batch, b_span, [whole, b_span])
 }
 
-/// `out[i] = x[i, from..from + count]`: `x` of `shape`, `out` `[batch, count, features]`, both of the same element, any one.
+/// `out[i] = x[i, from..from + count]`: `x` of `shape`, `out` `[batch, count, features]`, both of
+/// the same element, any one.
 pub fn slice_tokens(
     on: &Launcher<'_>,
     out: ValueAt,
@@ -198,8 +201,8 @@ struct SinusoidArguments {
     padding: u32,
 }
 
-/// `out[i] = [cos(t[i] · freq)..., sin(t[i] · freq)...]` with `freq = 10000^(-j / (features / 2))`: `t` `[batch]`, `out`
-/// `[batch, features]`.
+/// `out[i] = [cos(t[i] · freq)..., sin(t[i] · freq)...]` with `freq = 10000^(-j / (features / 2))`:
+/// `t` `[batch]`, `out` `[batch, features]`.
 pub fn sinusoid(
     on: &Launcher<'_>,
     out: Address,
