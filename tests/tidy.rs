@@ -20,7 +20,7 @@ const UNSAFE_PLACES: [&str; 2] = ["executor/src/backend/", "executor/src/weights
 
 /// Where a thread may sleep, each with its reason.
 const SLEEP_PLACES: [(&str, &str); 2] = [
-    ("executor/src/backend/link.rs", "a virtual link carries no faster than it is declared"),
+    ("executor/src/backend/memory/link.rs", "a virtual link carries no faster than it is declared"),
     ("planner/src/calibration/store.rs", "no wait for a file's lock ends by itself"),
 ];
 
@@ -176,6 +176,15 @@ fn layers_do_not_reach_upwards() {
     let models = |s: &Source| s.is_under("executor/src/models");
     let names_backend = |line: &str| line.contains("backend::");
     none("models do not know backends", places(&sources, models, names_backend));
+    let below = |s: &Source| {
+        let folders = ["executor/src/graph", "executor/src/schedule"];
+        folders.iter().any(|folder| s.is_under(folder)) && !s.is_tests()
+    };
+    let names_above = |line: &str| line.contains("crate::backend") || line.contains("crate::ops");
+    none("graphs and schedules do not know backends", places(&sources, below, names_above));
+    let backend = |s: &Source| s.is_under("executor/src/backend") && !s.is_tests();
+    let names_operations = |line: &str| line.contains("crate::ops");
+    none("backends do not know operations", places(&sources, backend, names_operations));
     let pure = |s: &Source| s.is_under("executor/src/graph") || s.is_under("planner/src/solve");
     let impure = |line: &str| {
         ["std::fs", "std::env", "std::time", "std::thread", "HashMap", "rand::"]
