@@ -197,6 +197,12 @@ fn layers_do_not_reach_upwards() {
         ["crate::policy", "crate::budget", "crate::profile"].iter().any(|name| line.contains(name))
     };
     none("what is does not know what is wanted", places(&sources, inventory, names_wishes));
+    let render = |s: &Source| s.is_under("planner/src/render");
+    let names_engine = |line: &str| line.contains("crate::engine");
+    none("what is shown is plain data", places(&sources, render, names_engine));
+    let no_command = |s: &Source| planner(s) && !s.is_under("planner/src/cli");
+    let names_clap = |line: &str| line.contains("clap::") || line.contains("cli::");
+    none("only the command line knows itself", places(&sources, no_command, names_clap));
     let cuda = |line: &str| line.contains("cudarc");
     none("the planner never touches CUDA", places(&sources, |s| s.is_under("planner/"), cuda));
 }

@@ -11,7 +11,7 @@ use planner::engine::supervise::{Listener, Outcome, Work, supervise};
 use planner::engine::warm::{Holding, Warm};
 use planner::inventory::Inventory;
 use planner::planning::{PlanError, Request};
-use planner::policy::{Objective, Policy, Wishes};
+use planner::policy::{Objective, Policy, PolicyText};
 use planner::profile::Profile;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress, Rng};
@@ -122,7 +122,7 @@ impl Bench {
     fn request(&self, shape: &JobShape, holding: Holding<'_>) -> Request {
         let mut inventory = self.inventory();
         holding.give_back(&mut inventory, true);
-        let policy = Policy::of(&Wishes::default()).expect("no wishes");
+        let policy = Policy::of(&PolicyText::default()).expect("no wishes");
         Request {
             model: ModelSource::of(self.model.display().to_string()),
             side_multiple_pixels: 16,

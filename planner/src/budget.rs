@@ -12,7 +12,7 @@ use protocol::Bytes;
 
 pub use cap::{Cap, CapError, parse_limit, parse_margin};
 
-use crate::inventory::{Device, DeviceKind, Host, names};
+use crate::inventory::{Device, DeviceKind, HostFacts, names};
 use list::List;
 
 /// The least margin on a GPU: what a desktop's windows and a driver's bookkeeping may grow by
@@ -94,7 +94,7 @@ impl Margins {
     }
 
     /// The margin of the host: by name, over the margin for all, over [`default_host_margin`].
-    pub fn of_host(&self, host: &Host) -> Bytes {
+    pub fn of_host(&self, host: &HostFacts) -> Bytes {
         self.0.of_host().or(self.0.each).unwrap_or_else(|| default_host_margin(host))
     }
 }
@@ -119,17 +119,17 @@ pub fn budgets(
 /// What Berth may use of the host's memory: the least of the cap and of what is available less the margin. A
 /// percentage is of all memory that the process could have: the total, or the control group's limit. A negative cap
 /// replaces the margin.
-pub fn host_budget(host: &Host, max_ram: Option<Cap>, margins: &Margins) -> Bytes {
+pub fn host_budget(host: &HostFacts, max_ram: Option<Cap>, margins: &Margins) -> Bytes {
     within(max_ram, host_total(host), host.available_bytes, margins.of_host(host))
 }
 
 /// How much of the host's `budget` may be page-locked under a limit.
-pub fn pinned_budget(host: &Host, max_pinned: Cap, budget: Bytes) -> Bytes {
+pub fn pinned_budget(host: &HostFacts, max_pinned: Cap, budget: Bytes) -> Bytes {
     within(Some(max_pinned), host_total(host), budget, Bytes::ZERO)
 }
 
 /// All memory that a process of the host could have.
-fn host_total(host: &Host) -> Bytes {
+fn host_total(host: &HostFacts) -> Bytes {
     host.cgroup_limit_bytes.map_or(host.total_bytes, |limit| limit.min(host.total_bytes))
 }
 
@@ -150,7 +150,7 @@ pub fn default_margin(device: &Device) -> Bytes {
 
 /// What stays free on the host where nobody says otherwise: [`HOST_MARGIN_MIN`] or a
 /// [`HOST_MARGIN_PART`]th of what the process could have.
-pub fn default_host_margin(host: &Host) -> Bytes {
+pub fn default_host_margin(host: &HostFacts) -> Bytes {
     HOST_MARGIN_MIN.max(Bytes(host_total(host).0 / HOST_MARGIN_PART))
 }
 

@@ -33,7 +33,7 @@ pub use key::Machine;
 pub use learn::{Lesson, lessons, overheads};
 pub use store::{STATE_DIR, Store, StoreError};
 
-use crate::inventory::{HostError, Inventory};
+use crate::inventory::Inventory;
 use content::Content;
 
 /// What was measured on this machine, as the file had it when a command began.
@@ -47,18 +47,6 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Reads the file of this machine, where there is one. A file that cannot be used is told of on standard error.
-    ///
-    /// # Errors
-    /// The machine's own facts cannot be read.
-    pub fn of_this_machine() -> Result<Calibration, HostError> {
-        let (calibration, ignored) = Calibration::read(Machine::this()?, Store::of_user());
-        if let Some(ignored) = ignored {
-            eprintln!("berth: {ignored}");
-        }
-        Ok(calibration)
-    }
-
     /// Reads the file of a `store`, if any, for a machine; with it why the file is ignored, where it is.
     pub fn read(machine: Machine, store: Option<Store>) -> (Calibration, Option<StoreError>) {
         let (content, ignored) = match store.as_ref().map(Store::read) {

@@ -1,6 +1,7 @@
 //! The command line: arguments in, exit code out. 0 done, 1 does not fit, 2 error, 130 and 143
 //! cancelled.
 
+mod answer;
 mod calibrate;
 mod completions;
 mod confirm;
@@ -10,15 +11,15 @@ mod given;
 mod heap;
 mod inspect;
 mod interrupt;
+mod listen;
 mod log;
 mod model;
+mod named;
 mod number;
 mod outputs;
 mod placement;
 mod plan;
 mod preview;
-mod seed;
-mod settings;
 mod setup;
 mod shape;
 mod tune;

@@ -1,9 +1,11 @@
-//! What runs jobs on this host: executor processes, a job's attempts, and what all Berth processes
-//! here have planned.
+//! What runs jobs on this host: the host itself with what was learnt of it, executor processes, a
+//! job's attempts, and what all Berth processes here have planned.
 //!
 //! It knows no screen and no command line: what happens is told to listeners, and what is wanted
 //! comes as plain data.
 
+pub mod events;
+pub mod host;
 pub mod reservations;
 pub mod session;
 pub mod supervise;

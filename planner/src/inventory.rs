@@ -42,7 +42,7 @@ pub struct Inventory {
     /// Where the facts come from: [`Inventory::THIS_MACHINE`], or a profile's name.
     pub source: String,
     /// The CPU and its memory.
-    pub host: Host,
+    pub host: HostFacts,
     /// The devices, by ascending id within a kind: `cuda0`, `cuda1`, …, `virtual0`, `virtual1`, …
     pub devices: Vec<Device>,
     /// Why `devices` is empty, as a sentence for people; `None` where it is not.
@@ -51,7 +51,7 @@ pub struct Inventory {
 
 /// The CPU with its memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Host {
+pub struct HostFacts {
     /// The host's name, or the profile's.
     pub name: String,
     /// All memory of the machine.
@@ -109,7 +109,7 @@ pub struct Device {
     /// What stays free of it, where its profile says so of this very device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin_bytes: Option<Bytes>,
-    /// The device shares the host's memory: one pool with [`Host::available_bytes`], not a second
+    /// The device shares the host's memory: one pool with [`HostFacts::available_bytes`], not a second
     /// budget. Such a device is used where it is named, or where nothing else computes at a
     /// comparable speed.
     pub integrated: bool,
@@ -197,7 +197,7 @@ impl Inventory {
     /// # Errors
     /// The host's memory cannot be read.
     pub fn of_this_machine() -> Result<Inventory, HostError> {
-        let host = Host::of_this_machine()?;
+        let host = HostFacts::of_this_machine()?;
         let Detected { devices, why_none: why_no_devices } = detected(&host);
         Ok(Inventory { source: Self::THIS_MACHINE.to_owned(), host, devices, why_no_devices })
     }
@@ -287,7 +287,7 @@ pub(crate) fn device_id(kind: DeviceKind, index: usize) -> String {
 }
 
 /// The GPUs of this machine that `CUDA_VISIBLE_DEVICES` shows, on such a host.
-pub(crate) fn detected(host: &Host) -> Detected {
+pub(crate) fn detected(host: &HostFacts) -> Detected {
     let visible = std::env::var_os(CUDA_VISIBLE_DEVICES);
     let visible = visible.as_deref().map(|text| text.to_string_lossy());
     nvml::detect(Path::new(nvml::LIBRARY), visible.as_deref(), host)

@@ -1,12 +1,13 @@
-//! Pictures as bytes: the formats that are written, and the settings that each of them carries.
+//! Pictures as bytes: the formats that are written and the settings that each of them carries, and
+//! pictures that are read ([`picture`]).
 //!
 //! Settings are one text, as AUTOMATIC1111's web UI writes it and many programs read it: in PNG the
 //! text `parameters`, in JPEG and WebP the user comment of EXIF. The same picture, settings and
-//! quality make the same bytes. Not here: where bytes go ([`crate::output`]), and pictures to start
-//! from ([`crate::picture`]).
+//! quality make the same bytes. Not here: where bytes go ([`crate::output`]).
 
 pub mod exif;
 mod jpeg;
+pub mod picture;
 mod png;
 mod webp;
 

@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use protocol::message::VerifiedBytes;
 use protocol::plan::MappingPolicy;
-use protocol::profile::JobDefaults;
 use protocol::{
     Bytes, Command, DeviceId, Event, GraphOptions, JobShape, ModelDescription, ModelSource, Plan,
 };
@@ -236,39 +235,6 @@ pub fn inspect(
         Event::Inspected(description) => Ok(*description),
         other => Err(other),
     })
-}
-
-/// What a user asked of a job's shape; the rest are the model's defaults.
-#[derive(Debug, Clone, Default)]
-pub struct ShapeRequest {
-    /// Width in pixels.
-    pub width: Option<u32>,
-    /// Height in pixels.
-    pub height: Option<u32>,
-    /// Denoising steps.
-    pub steps: Option<u32>,
-    /// Pictures made together.
-    pub batch: Option<u32>,
-    /// Text tokens of the long encoder.
-    pub max_sequence_length: Option<u32>,
-    /// Classifier-free guidance with a second run.
-    pub true_cfg_scale: Option<f32>,
-}
-
-impl ShapeRequest {
-    /// The job's shape on a model.
-    pub fn resolve(&self, defaults: &JobDefaults) -> JobShape {
-        JobShape {
-            width: self.width.unwrap_or(defaults.width),
-            height: self.height.unwrap_or(defaults.height),
-            steps: self.steps.unwrap_or(defaults.steps),
-            batch: self.batch.unwrap_or(1),
-            max_sequence_length: self.max_sequence_length.unwrap_or(defaults.max_sequence_length),
-            true_cfg: self.true_cfg_scale.unwrap_or(defaults.true_cfg_scale) > 1.0,
-            init_image: false,
-            first_step: 0,
-        }
-    }
 }
 
 /// Makes a plan that the executor agrees with to the byte.

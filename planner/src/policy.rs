@@ -1,7 +1,7 @@
 //! Policy: what is wanted. Flags over the host profile over defaults, resolved to plain values.
 //!
-//! [`Wishes`] are texts, [`Policy`] is what they mean by themselves. What they mean on a machine and for a model
-//! is said by [`Policy::budgets`] and [`pins::Pins::resolve`].
+//! [`PolicyText`] is what somebody wrote, [`Policy`] what it means by itself. What that means on a
+//! machine and for a model is said by [`Policy::budgets`] and [`pins::Pins::resolve`].
 
 pub mod lora;
 pub mod pins;
@@ -9,7 +9,7 @@ pub mod tile;
 
 use protocol::Bytes;
 use protocol::plan::MappingPolicy;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::budget::{
     Cap, CapError, Margins, VramCaps, budgets, host_budget, parse_limit, pinned_budget,
@@ -20,7 +20,7 @@ use pins::{PinError, Pins};
 use tile::{TileError, TileWish, parse_tile};
 
 /// What a plan is to be best at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Objective {
     /// Least predicted time from cold start to picture.
@@ -33,9 +33,11 @@ pub enum Objective {
     Memory,
 }
 
-/// What the user or a host profile asks for, as written on the command line.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wishes {
+/// What the user or a host profile asks for, each key as it is written on the command line. As a
+/// document it has the keys of a profile's `[policy]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyText {
     /// `--max-vram`: [`VramCaps::parse`].
     pub max_vram: Option<String>,
     /// `--max-ram`: [`Cap::parse`].
@@ -70,7 +72,7 @@ pub struct Wishes {
     pub exact_matmul: Option<bool>,
 }
 
-/// A wish that cannot be read.
+/// A policy text that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// A cap or a margin.
@@ -122,11 +124,12 @@ pub struct Policy {
     pub exact_matmul: bool,
 }
 
-impl Wishes {
-    /// These wishes, and `below` for what they do not speak of. A flag replaces the whole of a profile's key.
-    pub fn over(self, below: &Wishes) -> Wishes {
+impl PolicyText {
+    /// This text, and `below` for the keys that it does not have. A flag replaces the whole of a
+    /// profile's key.
+    pub fn over(self, below: &PolicyText) -> PolicyText {
         let or = |above: Option<String>, below: &Option<String>| above.or_else(|| below.clone());
-        Wishes {
+        PolicyText {
             max_vram: or(self.max_vram, &below.max_vram),
             max_ram: or(self.max_ram, &below.max_ram),
             optimize: or(self.optimize, &below.optimize),
@@ -145,15 +148,35 @@ impl Wishes {
             exact_matmul: self.exact_matmul.or(below.exact_matmul),
         }
     }
+
+    /// All that is written in it.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let keys = [
+            &self.max_vram,
+            &self.max_ram,
+            &self.optimize,
+            &self.max_pinned,
+            &self.margin,
+            &self.backend,
+            &self.params_backend,
+            &self.split_mode,
+            &self.lookahead,
+            &self.allow,
+            &self.forbid,
+            &self.vae_tile,
+            &self.mmap_policy,
+        ];
+        keys.into_iter().flatten().chain(self.lora.iter().flatten()).map(String::as_str)
+    }
 }
 
 impl Policy {
-    /// Reads wishes.
+    /// Reads a policy text.
     ///
     /// # Errors
-    /// One of them cannot be read.
-    pub fn of(wishes: &Wishes) -> Result<Policy, PolicyError> {
-        let Wishes { max_vram, max_ram, max_pinned, optimize, margin, .. } = wishes;
+    /// One of its keys cannot be read.
+    pub fn of(text: &PolicyText) -> Result<Policy, PolicyError> {
+        let PolicyText { max_vram, max_ram, max_pinned, optimize, margin, .. } = text;
         Ok(Policy {
             max_vram: max_vram.as_deref().map(VramCaps::parse).transpose()?.unwrap_or_default(),
             max_ram: max_ram.as_deref().map(Cap::parse).transpose()?,
@@ -161,22 +184,22 @@ impl Policy {
             margins: margin.as_deref().map(Margins::parse).transpose()?.unwrap_or_default(),
             optimize: optimize.as_deref().map(parse_objective).transpose()?.unwrap_or_default(),
             pins: Pins::parse(
-                wishes.backend.as_deref(),
-                wishes.params_backend.as_deref(),
-                wishes.split_mode.as_deref(),
-                wishes.lookahead.as_deref(),
+                text.backend.as_deref(),
+                text.params_backend.as_deref(),
+                text.split_mode.as_deref(),
+                text.lookahead.as_deref(),
             )?
-            .within(wishes.allow.as_deref(), wishes.forbid.as_deref())?,
-            vae_tile: wishes.vae_tile.as_deref().map(parse_tile).transpose()?.unwrap_or_default(),
-            mapping_policy: wishes
+            .within(text.allow.as_deref(), text.forbid.as_deref())?,
+            vae_tile: text.vae_tile.as_deref().map(parse_tile).transpose()?.unwrap_or_default(),
+            mapping_policy: text
                 .mmap_policy
                 .as_deref()
                 .map(parse_mapping_policy)
                 .transpose()?
                 .unwrap_or_default(),
-            loras: parse_loras(wishes.lora.as_deref().unwrap_or_default())?,
-            prefetch: !wishes.no_prefetch.unwrap_or(false),
-            exact_matmul: wishes.exact_matmul.unwrap_or(false),
+            loras: parse_loras(text.lora.as_deref().unwrap_or_default())?,
+            prefetch: !text.no_prefetch.unwrap_or(false),
+            exact_matmul: text.exact_matmul.unwrap_or(false),
         })
     }
 
@@ -207,7 +230,8 @@ impl Policy {
 }
 
 impl Objective {
-    const ALL: [Objective; 3] = [Objective::Latency, Objective::Throughput, Objective::Memory];
+    /// All of them, in the order in which they are told.
+    pub const ALL: [Objective; 3] = [Objective::Latency, Objective::Throughput, Objective::Memory];
 
     /// The objective's name as on the command line.
     pub const fn name(self) -> &'static str {

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use png::{BitDepth, ColorType, Decoder, Encoder};
-use protocol::message::Preview;
 
+use crate::media::picture;
 use crate::output::{Destination, Existing, OutputKind, Outputs};
-use crate::picture;
 
 /// The argument that asks for previews.
 const FLAG: &str = "--preview";
@@ -64,13 +63,13 @@ impl PreviewFile {
         Ok(PreviewFile { path, destination, size, is_there: false, has_failed: false })
     }
 
-    /// Writes a preview in place of the one before. That it cannot be written is told once: the job
-    /// goes on.
-    pub fn show(&mut self, preview: &Preview) {
+    /// Writes a preview in place of the one before: rows from the top, 3 bytes RGB a pixel, of this
+    /// width and height. That it cannot be written is told once: the job goes on.
+    pub fn show(&mut self, size: [u32; 2], pixels: &[u8]) {
         if self.has_failed {
             return;
         }
-        match self.write(preview) {
+        match self.write(size, pixels) {
             Ok(()) => self.is_there = true,
             Err(error) => {
                 eprintln!("berth: no more previews are shown: {error:#}");
@@ -79,8 +78,8 @@ impl PreviewFile {
         }
     }
 
-    fn write(&self, Preview { width, height, pixels }: &Preview) -> Result<()> {
-        let size = [*width as usize, *height as usize];
+    fn write(&self, [width, height]: [u32; 2], pixels: &[u8]) -> Result<()> {
+        let size = [width as usize, height as usize];
         if pixels.len() != 3 * size[0] * size[1] || size.contains(&0) {
             bail!("the executor made a preview of {} B for {width}x{height}", pixels.len());
         }
@@ -124,8 +123,6 @@ fn is_preview(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ipc_channel::ipc::IpcSharedMemory;
-
     use super::*;
 
     /// The outputs of a job whose picture is at `picture`.
@@ -143,15 +140,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let picture = directory.path().join("x.webp");
         let names = || fs::read_dir(directory.path()).unwrap().count();
-        let preview = |level| Preview {
-            width: 2,
-            height: 1,
-            pixels: IpcSharedMemory::from_bytes(&[level; 6]),
-        };
         let mut file = PreviewFile::new(&outputs(&picture, &[]), [16, 8]).unwrap();
         assert_eq!(names(), 0);
         for level in [10, 200] {
-            file.show(&preview(level));
+            file.show([2, 1], &[level; 6]);
             let path = directory.path().join("x.preview.png");
             let file = BufReader::new(File::open(&path).unwrap());
             let mut reader = Decoder::new(file).read_info().unwrap();

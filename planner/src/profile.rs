@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 use protocol::{Bytes, Phase};
 
-use crate::inventory::{DeviceKind, Inventory};
-use crate::policy::Wishes;
+use crate::inventory::DeviceKind;
+use crate::policy::PolicyText;
 use crate::read::{self, ReadError};
 
 /// The largest profile that is read. The shipped ones are near 2 KiB.
@@ -34,8 +34,8 @@ pub const DEVICES_MAX: usize = 16;
 /// A loaded profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// Its name, which the inventory shows as its source; [`Inventory::THIS_MACHINE`] where nobody
-    /// gave one.
+    /// Its name, which the inventory shows as its source;
+    /// [`Inventory::THIS_MACHINE`](crate::inventory::Inventory::THIS_MACHINE) where nobody gave one.
     pub name: String,
     /// What it describes, in a sentence.
     pub description: String,
@@ -43,8 +43,8 @@ pub struct Profile {
     pub host: HostProfile,
     /// The devices.
     pub devices: ProfileDevices,
-    /// Wishes that flags and the environment override; each was found readable.
-    pub policy: Wishes,
+    /// PolicyText that flags and the environment override; each was found readable.
+    pub policy: PolicyText,
 }
 
 /// Where a profile's devices come from.

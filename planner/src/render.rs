@@ -13,7 +13,7 @@ pub(crate) mod testing;
 
 use std::io::{ErrorKind, Write, stdout};
 
-use crate::engine::supervise::FailedAttempt;
+use crate::job::FailedAttempt;
 
 /// Tells notices on standard error.
 pub fn tell(notices: &[String]) {

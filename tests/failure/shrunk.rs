@@ -4,11 +4,11 @@
 use std::cell::Cell;
 
 use planner::engine::session::{ExecutorProgram, Session, SessionError};
-use planner::engine::supervise::{FailedAttempt, Listener, Outcome, Work, supervise};
+use planner::engine::supervise::{Listener, Outcome, Work, supervise};
 use planner::engine::warm::{Holding, Warm};
-use planner::inventory::Inventory;
+use planner::job::FailedAttempt;
 use planner::planning::{PlanError, Request};
-use planner::policy::{Policy, Wishes};
+use planner::policy::{Policy, PolicyText};
 use planner::profile::Profile;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress};
@@ -50,7 +50,7 @@ fn request(free: Bytes) -> Request {
     );
     let profile = Profile::parse(&profile, "the test").expect("a profile");
     let inventory = profile.inventory().expect("this machine's memory");
-    let policy = Policy::of(&Wishes::default()).expect("no wishes");
+    let policy = Policy::of(&PolicyText::default()).expect("no wishes");
     Request {
         model: ModelSource::of(fixture("flux_schnell").display().to_string()),
         side_multiple_pixels: 16,

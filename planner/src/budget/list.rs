@@ -1,7 +1,7 @@
 //! A value for each device, as people write it: `8`, `cuda0=12,cuda1=6.5`, or `8,cuda1=6`.
 //!
 //! A value without a name is for every memory that no entry names, and stands first: `cuda0=1,5` is more often a
-//! decimal comma than a wish. Whether there are such devices is said when the list meets an inventory.
+//! decimal comma than two entries. Whether there are such devices is said when the list meets an inventory.
 
 use super::cap::CapError;
 use crate::inventory::Device;

@@ -210,7 +210,7 @@ fn default_margins_follow_the_kind_of_memory() {
 fn a_host_budget_respects_the_control_group() {
     let mut host = host_of(Bytes::gib(64), Bytes::gib(40));
     let margin = Bytes(Bytes::gib(64).0 / 20);
-    let budget = |host: &Host, cap| host_budget(host, cap, &Margins::default());
+    let budget = |host: &HostFacts, cap| host_budget(host, cap, &Margins::default());
     assert_eq!(budget(&host, None), Bytes::gib(40) - margin);
     assert_eq!(budget(&host, Some(Cap::FreeLess(Bytes::gib(1)))), Bytes::gib(39));
     assert_eq!(budget(&host, Some(Cap::Bytes(Bytes::gib(7)))), Bytes::gib(7));

@@ -8,7 +8,7 @@ use super::Calibration;
 use super::content::{DeviceSection, SpeedSection};
 use super::key::DeviceKey;
 use super::smooth::{Correction, within};
-use crate::inventory::{Device, DeviceKind, Host, Inventory, Rate, Source, Speeds};
+use crate::inventory::{Device, DeviceKind, HostFacts, Inventory, Rate, Source, Speeds};
 
 impl Calibration {
     /// Puts what was measured into an inventory: rates and overhead of its devices, of the host where it is this
@@ -34,7 +34,7 @@ impl Calibration {
         share_corrections(this_machine.then_some(host), devices);
     }
 
-    fn apply_to_host(&self, host: &mut Host, model: Option<&str>) {
+    fn apply_to_host(&self, host: &mut HostFacts, model: Option<&str>) {
         let section = &self.content.host;
         put(&mut host.storage_bytes_per_s, section.storage_bytes_per_s);
         put(&mut host.page_cache_bytes_per_s, section.page_cache_bytes_per_s);
@@ -99,7 +99,7 @@ type Likeness<'a> = (&'a str, Source);
 
 /// Gives a processor without a correction for a component the mean of those alike. Without it, a device on which a component ran
 /// longer than predicted would look slower than its twin, on which it never ran.
-fn share_corrections(host: Option<&mut Host>, devices: &mut [Device]) {
+fn share_corrections(host: Option<&mut HostFacts>, devices: &mut [Device]) {
     let mut processors: Vec<(String, &mut Speeds)> = Vec::new();
     for device in devices {
         let kernels = match device.kind {

@@ -7,7 +7,7 @@ use protocol::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::limits::NAME_BYTES_MAX;
-use crate::inventory::{Device, DeviceKind, Host, HostError, Inventory, Source};
+use crate::inventory::{Device, DeviceKind, HostError, HostFacts, Inventory, Source};
 
 /// What a host's figures belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,17 +26,17 @@ impl Machine {
     /// # Errors
     /// Its memory cannot be read.
     pub fn this() -> Result<Machine, HostError> {
-        Ok(Machine::of(&Host::of_this_machine()?))
+        Ok(Machine::of(&HostFacts::of_this_machine()?))
     }
 
     /// The machine of a host that was read from it.
-    pub fn of(host: &Host) -> Machine {
+    pub fn of(host: &HostFacts) -> Machine {
         Machine { cpu: host.cpu.clone(), cores: host.cores, memory_bytes: host.total_bytes }
     }
 
     /// Whether a host is this machine's own, not one that a profile imagines. A profile may have it compute with fewer
     /// threads.
-    pub fn is(&self, host: &Host) -> bool {
+    pub fn is(&self, host: &HostFacts) -> bool {
         let speeds = &host.speeds;
         let declared = [speeds.f32_flops_per_s, speeds.memory_bytes_per_s];
         let here = Machine { cores: host.cores.max(self.cores), ..Machine::of(host) } == *self;
@@ -44,7 +44,7 @@ impl Machine {
     }
 
     /// The key of its processor with fewer threads than it has cores; `None` for the whole of it.
-    pub fn part(&self, host: &Host) -> Option<DeviceKey> {
+    pub fn part(&self, host: &HostFacts) -> Option<DeviceKey> {
         (host.cores != self.cores).then_some(DeviceKey::Host { threads: host.cores })
     }
 }

@@ -13,12 +13,12 @@ use super::content::Content;
 use super::*;
 use crate::inventory::host::{assumed_flops, assumed_memory_rate, host_speeds};
 use crate::inventory::tests::{device_of, host_of};
-use crate::inventory::{ASSUMED_CONTEXT_BYTES, Device, Host, Part, Rate, Source, Speeds};
+use crate::inventory::{ASSUMED_CONTEXT_BYTES, Device, HostFacts, Part, Rate, Source, Speeds};
 use crate::profile::Profile;
 
 /// A host of eight cores of which nothing was measured.
-fn host() -> Host {
-    Host {
+fn host() -> HostFacts {
+    HostFacts {
         speeds: host_speeds(assumed_flops(8), assumed_memory_rate(8)),
         storage_bytes_per_s: Rate::assumed(1e9),
         page_cache_bytes_per_s: Rate::assumed(5e9),

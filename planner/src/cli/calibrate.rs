@@ -9,12 +9,13 @@ use protocol::calibration::{Calibration, CalibrationDevice};
 use protocol::{Command, DeviceId, Event};
 use serde::Serialize;
 
-use super::{ExecutorArguments, PolicyArguments, interrupt};
+use super::ExecutorArguments;
+use super::listen::Terminal;
+use super::setup::open_host;
 use crate::calibration::{Figure, StoreError, figures};
 use crate::engine::session::{Session, SessionError};
 use crate::inventory::{Device, DeviceKind, Inventory};
-use crate::policy::{Budgets, Wishes};
-use crate::render::progress::ProgressLine;
+use crate::policy::{Budgets, Policy};
 use crate::render::{self, tables};
 
 /// How fast everything is.
@@ -49,22 +50,16 @@ const SCHEMA: u32 = 1;
 impl Calibrate {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
-        let policy = PolicyArguments {
-            max_vram: None,
-            max_ram: None,
-            host: self.host.clone(),
-            optimize: None,
-        };
-        let setting = policy.setting(Wishes::default())?;
-        let calibration = setting.calibration();
+        let host = open_host(self.host.as_deref())?;
+        let calibration = &host.calibration;
         let file = calibration.path().ok_or(StoreError::NoPlace)?;
-        let inventory = setting.uncalibrated()?;
-        let budgets = setting.policy.budgets(&inventory)?;
+        let policy = Policy::of(&host.profile.profile.policy)?;
+        let inventory = host.uncalibrated()?;
+        let budgets = policy.budgets(&inventory)?;
         self.check_device(&inventory)?;
         let directory = storage_directory(file)?;
 
-        let progress = ProgressLine::new(self.executor.verbose);
-        let executors = progress.executors(interrupt::watch);
+        let executors = Terminal::new(self.executor.verbose).executors();
         let mut session = Session::start(&self.executor.program(), executors)?;
         let (devices, left_out) = self.devices(&inventory, &budgets, &session)?;
         eprintln!("berth: measuring takes some seconds; other work on this machine disturbs it");

@@ -7,15 +7,15 @@ use clap::Args;
 use protocol::Bytes;
 use serde::Serialize;
 
+use super::listen::Terminal;
 use super::setup::is_gpu_here;
-use super::{ExecutorArguments, PolicyArguments, interrupt};
+use super::{ExecutorArguments, PolicyArguments};
 use crate::engine::session::{Session, SessionError};
 use crate::inventory::Inventory;
 use crate::output::{Destination, Existing, OutputKind, Outputs};
-use crate::policy::Wishes;
+use crate::policy::{Policy, PolicyText};
 use crate::profile::layers::Layered;
 use crate::profile::{DEVICES_MAX, written};
-use crate::render::progress::ProgressLine;
 use crate::render::{self, rates};
 
 /// What is here.
@@ -63,14 +63,16 @@ impl Devices {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
         let outputs = self.outputs()?;
-        let setting = self.policy.setting(Wishes::default())?;
-        let inventory = setting.inventory(None)?;
+        let host = self.policy.open_host()?;
+        let text = self.policy.over(PolicyText::default());
+        let policy = Policy::of(&text.over(&host.profile.profile.policy))?;
+        let inventory = host.inventory(None)?;
         if self.profile {
             return self.write_profile(&inventory, outputs);
         }
-        let budgets = setting.budgets(&inventory)?;
+        let budgets = host.budgets(&policy, &inventory)?;
         let [why_no_cuda, cublas] = self.cuda(&inventory)?;
-        let Layered { files, host, .. } = &setting.layered;
+        let Layered { files, host, .. } = &host.profile;
         let profiles: Vec<&str> = files.iter().chain(host).map(String::as_str).collect();
         if !self.json {
             let mut table = render::tables::inventory(&inventory, &budgets.devices, budgets.host);
@@ -105,8 +107,7 @@ impl Devices {
         if !inventory.devices.iter().any(is_gpu_here) {
             return Ok([None, None]);
         }
-        let progress = ProgressLine::new(self.executor.verbose);
-        let executors = progress.executors(interrupt::watch);
+        let executors = Terminal::new(self.executor.verbose).executors();
         match Session::start_telling(&self.executor.program(), executors) {
             Ok(session) => {
                 let said = [session.why_no_cuda.clone(), session.cublas.clone()];

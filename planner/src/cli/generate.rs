@@ -1,41 +1,35 @@
 //! `berth generate`.
 
-mod record;
-mod recorded;
+use std::path::PathBuf;
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use ipc_channel::ipc::IpcSharedMemory;
+use protocol::JobShape;
 use protocol::message::Rng;
-use protocol::plan::Lora;
-use protocol::profile::ModelDescription;
-use protocol::{Job, JobShape, ModelSource, limits};
 
-use super::confirm::Confirm;
+use super::answer::feasible;
 use super::given::{check_here, check_plan, read_plan};
 use super::model::ModelArguments;
 use super::number;
 use super::outputs::{PictureArguments, PictureFormats};
 use super::placement::PlacementArguments;
 use super::preview::PreviewArguments;
-use super::seed::Seed;
-use super::setup::Opening;
-use super::shape::{Guidance, ShapeArguments};
+use super::setup::{Opening, tell_unused_gpus};
+use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
-use crate::engine::supervise::{Outcome, Work, supervise};
+use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Warm};
-use crate::infotext;
-use crate::inventory::Inventory;
+use crate::job::infotext;
+use crate::job::record::{Files, Made};
+use crate::job::recorded::{Kept, Recorded};
+use crate::job::request::Prompts;
+use crate::job::seed::Seed;
+use crate::job::{JobRequest, PreparedJob};
 use crate::output::Outputs;
-use crate::picture::Source;
 use crate::planning::{PlanError, Request};
 use crate::preview::PreviewFile;
 use crate::render;
 use crate::render::document::{self, GenerateDocument, PlanDocument};
-use record::{Files, Made, file_record, source_record};
-use recorded::{Kept, Recorded};
 
 /// What a plan that is given has decided already.
 const NOT_WITH_A_PLAN: [&str; 20] = [
@@ -86,9 +80,6 @@ pub struct Generate {
     /// Make this picture (PNG, JPEG, WebP) again: take from its settings what is not given here
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// The negative prompt of those settings: unlike the flag's, it may have no effect.
-    #[arg(skip)]
-    recorded_negative: Option<String>,
     /// Where noise comes from: cpu, as torch's CPU generator
     #[arg(long, value_enum, default_value = "cpu")]
     rng: RngArgument,
@@ -125,171 +116,132 @@ enum RngArgument {
 
 impl Generate {
     /// Runs the command.
-    pub fn run(mut self) -> Result<()> {
+    pub fn run(&self) -> Result<()> {
         let recorded = self.settings.as_deref().map(Recorded::read).transpose()?;
+        let mut request = self.request()?;
         let kept = match &recorded {
-            Some(recorded) => recorded.fill(&mut self)?,
+            Some(recorded) => {
+                render::tell(recorded.unused().as_slice());
+                recorded.fill(&mut request)?
+            }
             None => Kept::default(),
         };
-        let batch = self.shape.batch.unwrap_or(1);
-        if batch > limits::BATCH_MAX {
-            bail!("--batch {batch} is more than {}", limits::BATCH_MAX);
-        }
-        let seed = self.seed.unwrap_or(Seed::Random).draw()?;
-        let source = self.shape.source()?;
         let given = self.plan.as_deref().map(read_plan).transpose()?;
         let mut formats = PictureFormats::default();
-        let outputs = |model: &ModelSource| {
+        let outputs = |asked: &PreparedJob| {
             let outputs;
-            // Of a batch, one picture may be wanted alone.
-            (outputs, formats) = match kept.position {
-                Some(position) => self.outputs(model, seed.wrapping_add(position.into()), 1)?,
-                None => self.outputs(model, seed, batch)?,
-            };
+            (outputs, formats) = self.outputs(asked, &kept, recorded.as_ref())?;
             Ok(outputs)
         };
-        let opening =
-            Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
-        let Opening { model, mut setting, outputs, .. } = opening;
-        let Opening { session, mut progress, description, .. } = opening;
-        let shape = self.shape.job(&description, source.as_ref())?;
+        let opening = Opening::open(request, &self.policy, &self.executor, outputs)?;
+        let Opening { asked, host, outputs, session, mut terminal, description, .. } = opening;
+        let resolved = asked.resolve(&description)?;
+        let shape = &resolved.shape;
         formats.check_size(shape.width, shape.height)?;
-        setting.tell_unused_gpus(&session)?;
-        let loras = given.as_ref().map_or(setting.loras(), |plan| &plan.options.loras);
+        tell_unused_gpus(&host, &session)?;
+        let loras = given.as_ref().map_or(&asked.loras, |plan| &plan.options.loras);
         let files = match self.pictures.no_settings && recorded.is_none() {
             true => Files::default(),
-            false => self.files(&description, loras, source.as_ref()),
+            false => Files::of(&asked, &description, loras),
         };
         if let Some(recorded) = &recorded {
-            recorded.check_model(&kept, &description, files.fingerprint.as_deref())?;
-            setting.add_lora_at_run_time(&kept.lora_at_run_time, &description);
+            let fingerprint = files.fingerprint.as_deref();
+            render::tell(recorded.check_model(&kept, &description, fingerprint)?.as_slice());
         }
         let preview_every = match &given {
             Some(plan) => {
-                check_plan(plan, &model, &shape)?;
+                check_plan(plan, &asked.model, shape)?;
                 protocol::check::check(plan).map_err(PlanError::Given)?;
-                let here = check_here(plan, &setting.inventory(None)?, &session.backends);
-                document::feasible(self.json, &description.model, here)?;
+                let here = check_here(plan, &host.inventory(None)?, &session.backends);
+                feasible(self.json, &description.model, here)?;
                 plan.options.preview_every
             }
-            None => self.preview.every(&shape)?,
+            None => resolved.options.preview_every,
         };
         if preview_every > 0 {
-            let mut file = PreviewFile::new(&outputs, [shape.width, shape.height])?;
-            progress.on_preview(move |preview| file.show(preview));
+            terminal.set_preview(PreviewFile::new(&outputs, [shape.width, shape.height])?);
         }
-        progress.tell_time();
-        let mut job = self.job(&description, seed)?;
-        if let Some(source) = source {
-            job.init_image = Some(shared(&source, &shape)?);
-        }
-        let inventorize = |holding: Holding<'_>| {
-            let request = setting.request(&description, shape.clone(), false, holding);
-            let request = request.map(|mut request| {
-                request.options.preview_every = preview_every;
-                Request { explain: self.json, ..request }
-            });
-            request.map_err(PlanError::Inventory)
+        terminal.tell_time();
+        terminal.confirm(self.yes);
+        let job = asked.job(&resolved)?;
+        render::tell(&resolved.notices);
+        let request = |holding: Holding<'_>| {
+            let request = host.request(&asked, &resolved, &description, false, holding);
+            let request = request.map_err(|error| PlanError::Inventory(error.into()))?;
+            Ok(Request { explain: self.json, ..request })
         };
         let work = Work::Generate(Box::new(job.clone()));
-        let mut listener = Confirm { listener: &mut progress, yes: self.yes, told: false };
+        let mut hear = |event| terminal.hear(event);
         let mut warm = Warm::new(session);
-        let result = supervise(&mut warm, &inventorize, &work, given.as_ref(), &mut listener);
+        let result = host.run(&mut warm, &request, &work, given.as_ref(), &mut hear);
         warm.end();
-        progress.clear();
-        let mut outcome = document::feasible(self.json, &description.model, result)?;
+        let mut outcome = feasible(self.json, &description.model, result)?;
         if let Some(position) = kept.position {
             outcome.images.retain(|image| image.index == position);
         }
         // A pipe's reader may keep it waiting; finished files get their names in no time.
         interrupt::release();
         let made = Made {
+            asked: &asked,
             job: &job,
             plan: &outcome.plan,
             description: &description,
-            strength: self.shape.strength(),
-            setting: &setting,
             files: &files,
         };
         let summary = Summary { json: self.json, to_stderr: outputs.take_stdout() };
         let names = write(&outcome, &formats, &made, outputs)?;
         if let Some(recorded) = &recorded {
-            recorded.tell_differences(&kept, &outcome.plan);
+            render::tell(&recorded.differences(&kept, &outcome.plan));
         }
-        let inventory = setting.inventory(Some(&description.model))?;
-        summary.show(&outcome, &inventory, names)?;
-        // What a given plan predicts was made with other rates.
-        if given.is_none() {
-            setting.learn(&inventory, &outcome.plan, &outcome.usage);
-        }
-        Ok(())
+        summary.show(&outcome, names)
     }
 
-    /// The files that the pictures will depend on, as they are now.
-    fn files(
-        &self,
-        description: &ModelDescription,
-        loras: &[Lora],
-        source: Option<&Source>,
-    ) -> Files {
-        Files {
-            init_image: source.zip(self.shape.init_image.as_deref()).map(source_record),
-            init_latents: self.init_latents.as_deref().map(file_record),
-            ..Files::of(&self.model, description, loras)
-        }
-    }
-
-    fn job(&self, description: &ModelDescription, seed: u64) -> Result<Job> {
-        let Guidance { embedded, true_cfg } = self.shape.guidance(description);
-        if self.negative_prompt.is_some() && true_cfg <= 1.0 {
-            bail!(
-                "--negative-prompt takes effect with --true-cfg-scale above 1 only; hint: add --true-cfg-scale 4"
-            );
-        }
-        if self.shape.guidance_scale.is_some() && !description.guidance_embeds {
-            eprintln!("berth: this model has no embedded guidance: --guidance-scale has no effect");
-        }
-        let negative = self.negative_prompt.as_ref().or(self.recorded_negative.as_ref());
+    /// What these arguments ask for.
+    fn request(&self) -> Result<JobRequest> {
         let RngArgument::Cpu = self.rng;
-        let init_latents = match &self.init_latents {
-            Some(path) => Some(absolute(path)?),
-            None => None,
-        };
-        Ok(Job {
-            prompt: self.prompt.clone().unwrap_or_default(),
-            prompt_2: self.prompt_2.clone(),
-            negative_prompt: negative.filter(|_| true_cfg > 1.0).cloned().unwrap_or_default(),
-            guidance_scale: embedded,
-            true_cfg_scale: true_cfg,
-            seed,
-            rng: Rng::Cpu,
-            init_image: None,
-            init_latents,
+        let mut request = JobRequest {
+            model: self.model.name()?,
+            prompts: Prompts {
+                prompt: self.prompt.clone(),
+                prompt_2: self.prompt_2.clone(),
+                negative_prompt: self.negative_prompt.clone(),
+                negative_may_be_unused: false,
+            },
+            seed: self.seed,
+            rng: Some(Rng::Cpu),
+            policy: self.policy.over(self.placement.text()?),
+            preview_every: self.preview.preview,
             dump_tensors: self.dump_tensors.is_some(),
-        })
+            ..self.shape.request()
+        };
+        request.start.latents.clone_from(&self.init_latents);
+        Ok(request)
     }
 
     /// What this writes, what it alone reads, and how its pictures are written.
     fn outputs(
         &self,
-        model: &ModelSource,
-        seed: u64,
-        pictures: u32,
+        asked: &PreparedJob,
+        kept: &Kept,
+        recorded: Option<&Recorded>,
     ) -> Result<(Outputs, PictureFormats)> {
+        let (seed, pictures) = match kept.position {
+            // Of a batch, one picture is wanted alone.
+            Some(position) => (asked.seed.wrapping_add(position.into()), 1),
+            None => (asked.seed, asked.request.shape.batch.unwrap_or(1)),
+        };
+        let quality = recorded.and_then(Recorded::quality);
         let dump_tensors = self.dump_tensors.as_deref();
-        let (mut outputs, formats) = self.pictures.outputs(model, seed, pictures, dump_tensors)?;
+        let (mut outputs, formats) =
+            self.pictures.outputs(&asked.model, seed, pictures, dump_tensors, quality)?;
         if self.json && outputs.take_stdout() {
             bail!("--json prints to standard output, where an output goes; hint: name a file");
         }
-        let init_latents = ("the latents to begin from", &self.init_latents);
-        let of_its_own = [init_latents, ("the plan", &self.plan)];
-        for (what, path) in of_its_own {
+        for (what, path) in
+            [("the plan", &self.plan), ("the picture whose settings are taken", &self.settings)]
+        {
             path.iter().for_each(|path| outputs.reads.add(what, path));
         }
-        if let Some(path) = &self.settings {
-            outputs.reads.add("the picture whose settings are taken", path);
-        }
-        self.shape.add_reads(&mut outputs);
         Ok((outputs, formats))
     }
 }
@@ -327,9 +279,10 @@ struct Summary {
 }
 
 impl Summary {
-    fn show(&self, outcome: &Outcome, inventory: &Inventory, images: Vec<String>) -> Result<()> {
+    fn show(&self, outcome: &Outcome, images: Vec<String>) -> Result<()> {
         let seeds: Vec<u64> = outcome.images.iter().map(|image| image.seed).collect();
-        let Outcome { plan, report, usage, attempts, failures, notices, .. } = outcome;
+        let Outcome { plan, report, inventory, usage, .. } = outcome;
+        let Outcome { attempts, failures, notices, .. } = outcome;
         render::tell_failures(failures);
         if self.json {
             let plan = PlanDocument::new(plan, report, inventory);
@@ -367,23 +320,5 @@ impl Summary {
                 gpus.collect::<String>()
             ),
         )
-    }
-}
-
-/// A picture's pixels at a job's size, where the executor can read them.
-pub fn shared(source: &Source, shape: &JobShape) -> Result<IpcSharedMemory> {
-    if let Err(violation) = protocol::check::check_job(shape) {
-        bail!("{}", violation.0);
-    }
-    let pixels = source.pixels(shape.width as usize, shape.height as usize)?;
-    Ok(IpcSharedMemory::from_bytes(&pixels))
-}
-
-fn absolute(path: &Path) -> Result<String> {
-    let path =
-        std::path::absolute(path).with_context(|| format!("cannot read {}", path.display()))?;
-    match path.to_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => bail!("the path {} is not UTF-8", path.display()),
     }
 }

@@ -1,18 +1,19 @@
 //! `berth inspect`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::Args;
 
+use super::ExecutorArguments;
+use super::listen::Terminal;
 use super::model::ModelArguments;
-use super::settings::{is_picture, of_picture};
-use super::{ExecutorArguments, interrupt};
 use crate::engine::session::Session;
+use crate::job::infotext::picture::{is_picture, of_picture};
 use crate::planning;
 use crate::render;
 use crate::render::document::SettingsDocument;
-use crate::render::progress::ProgressLine;
 
 /// What a model is made of, or how a picture was made.
 #[derive(Debug, Args)]
@@ -32,9 +33,8 @@ impl Inspect {
         if let Some(picture) = self.model.single().filter(|path| is_picture(path)) {
             return self.show_settings(picture);
         }
-        let model = self.model.source()?;
-        let progress = ProgressLine::new(self.executor.verbose);
-        let executors = progress.executors(interrupt::watch);
+        let model = self.model.name()?.source(&BTreeMap::new())?;
+        let executors = Terminal::new(self.executor.verbose).executors();
         let mut session = Session::start(&self.executor.program(), executors)?;
         let description = planning::inspect(&mut session, &model)?;
         session.end();

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use protocol::ModelSource;
 
-use crate::demo;
-use crate::infotext::ModelPaths;
+use crate::job::model::ModelName;
 
 /// The model.
 #[derive(Debug, Default, Args)]
@@ -41,97 +40,24 @@ impl ModelArguments {
         self.model.as_deref().filter(|_| alone)
     }
 
-    /// The paths as they were typed.
-    pub fn typed(&self) -> ModelPaths {
-        let text = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        ModelPaths {
-            model: text(&self.model),
-            diffusion_model: text(&self.diffusion_model),
-            vae: text(&self.vae),
-            clip_l: text(&self.clip_l),
-            t5xxl: text(&self.t5xxl),
-            tokenizer_dir: text(&self.tokenizer_dir),
-        }
-    }
-
-    /// Takes paths for what is not named. MODEL replaces all of them, a part only its own.
-    pub fn fill(&mut self, paths: ModelPaths) {
-        if self.model.is_some() {
-            return;
-        }
-        let fill = |path: &mut Option<PathBuf>, recorded: Option<String>| {
-            *path = path.take().or(recorded.map(PathBuf::from));
-        };
-        fill(&mut self.model, paths.model);
-        fill(&mut self.diffusion_model, paths.diffusion_model);
-        fill(&mut self.vae, paths.vae);
-        fill(&mut self.clip_l, paths.clip_l);
-        fill(&mut self.t5xxl, paths.t5xxl);
-        fill(&mut self.tokenizer_dir, paths.tokenizer_dir);
-    }
-
-    /// Where the model is, in absolute paths of what is there: the executor may have another working directory.
-    pub fn source(&self) -> Result<ModelSource> {
-        let source = ModelSource {
-            model: self.model.as_deref().map(model).transpose()?,
-            diffusion_model: part("diffusion-model", self.diffusion_model.as_deref())?,
-            vae: part("vae", self.vae.as_deref())?,
-            clip_l: part("clip-l", self.clip_l.as_deref())?,
-            t5xxl: part("t5xxl", self.t5xxl.as_deref())?,
-            tokenizer_dir: self.tokenizer_dir.as_deref().map(directory).transpose()?,
-        };
-        if source.is_empty() {
-            let demo = demo::directory()?;
-            return Ok(ModelSource::of(absolute(&demo)?));
-        }
-        source.check()?;
-        Ok(source)
+    /// What a request says of the model: the paths as they were typed.
+    pub fn name(&self) -> Result<ModelName> {
+        Ok(ModelName::Files(ModelSource {
+            model: text(self.model.as_deref())?,
+            diffusion_model: text(self.diffusion_model.as_deref())?,
+            vae: text(self.vae.as_deref())?,
+            clip_l: text(self.clip_l.as_deref())?,
+            t5xxl: text(self.t5xxl.as_deref())?,
+            tokenizer_dir: text(self.tokenizer_dir.as_deref())?,
+        }))
     }
 }
 
-fn model(path: &Path) -> Result<String> {
-    if !path.exists() {
-        bail!(
-            "there is no model at {}; hint: name a directory in diffusers format, or a file",
-            path.display()
-        );
-    }
-    absolute(path)
-}
-
-fn part(flag: &str, path: Option<&Path>) -> Result<Option<String>> {
-    let Some(path) = path else { return Ok(None) };
-    if !path.exists() {
-        bail!(
-            "there is no file at --{flag} {}; hint: name a safetensors or GGUF file",
-            path.display()
-        );
-    }
-    if path.is_dir() {
-        bail!(
-            "--{flag} {} is a directory; hint: name a file, or give the directory as MODEL",
-            path.display()
-        );
-    }
-    absolute(path).map(Some)
-}
-
-fn directory(path: &Path) -> Result<String> {
-    if !path.is_dir() {
-        bail!(
-            "--tokenizer-dir {} is no directory; hint: name one that holds tokenizer/ or tokenizer_2/",
-            path.display()
-        );
-    }
-    absolute(path)
-}
-
-/// The path from the root. A socket or a device is refused where it would be read.
-fn absolute(path: &Path) -> Result<String> {
-    let absolute = std::path::absolute(path)
-        .with_context(|| format!("cannot make {} an absolute path", path.display()))?;
-    match absolute.into_os_string().into_string() {
-        Ok(text) => Ok(text),
-        Err(_) => bail!("the model's path {} is not UTF-8", path.display()),
+/// A path as it is sent.
+fn text(path: Option<&Path>) -> Result<Option<String>> {
+    match path.map(|path| (path, path.to_str())) {
+        Some((path, None)) => bail!("the model's path {} is not UTF-8", path.display()),
+        Some((_, Some(text))) => Ok(Some(text.to_owned())),
+        None => Ok(None),
     }
 }

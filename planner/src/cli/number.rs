@@ -10,7 +10,7 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 
 use super::EXIT_ERROR;
-use super::seed::Seed;
+use crate::job::seed::Seed;
 
 /// A text that is not the number that its flag takes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,10 +69,7 @@ pub fn part() -> ValueParser {
 
 /// Reads a seed: a number, `random`, or `-1` for that.
 pub fn seed() -> ValueParser {
-    let parse = |text: &str| match text {
-        "random" | "-1" => Ok(Seed::Random),
-        number => expected(number.parse().ok().map(Seed::Given), "a number ≥ 0, or random"),
-    };
+    let parse = |text: &str| expected(Seed::parse(text), "a number ≥ 0, or random");
     parse.into()
 }
 

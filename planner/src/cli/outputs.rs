@@ -31,9 +31,6 @@ pub struct PictureArguments {
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true,
         value_parser = number::within(1..=100_u8))]
     quality: Option<u8>,
-    /// What the settings of a picture say of it, for formats that have it.
-    #[arg(skip)]
-    pub recorded_quality: Option<u8>,
     /// Never replace a file that is there
     #[arg(long)]
     no_overwrite: bool,
@@ -51,13 +48,15 @@ pub struct PictureFormats {
 }
 
 impl PictureArguments {
-    /// The outputs of a job, and how its pictures are written.
+    /// The outputs of a job, and how its pictures are written, of the quality of recorded settings
+    /// where nothing else is said.
     pub fn outputs(
         &self,
         model: &ModelSource,
         seed: u64,
         batch: u32,
         dump_tensors: Option<&Path>,
+        recorded_quality: Option<u8>,
     ) -> Result<(Outputs, PictureFormats)> {
         let template = Template::parse(self.output.as_os_str())?;
         let values = FieldValues { seed, date: names::today(), model: model.name() };
@@ -77,7 +76,7 @@ impl PictureArguments {
             let existing = self.existing();
             outputs.add(Destination::of(DUMP_FLAG, path, OutputKind::Tensors, existing)?);
         }
-        let quality = self.quality.or(self.recorded_quality).unwrap_or(QUALITY);
+        let quality = self.quality.or(recorded_quality).unwrap_or(QUALITY);
         Ok((outputs, PictureFormats { formats, quality, settings: !self.no_settings }))
     }
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::policy::Wishes;
+use crate::policy::PolicyText;
 use crate::policy::tile::DEFAULT_TILE;
 
 /// What is pinned.
@@ -12,39 +12,36 @@ pub struct PlacementArguments {
     /// Devices that components compute on: dit=cuda0&cuda1,vae=cuda1,cond=cpu, with shares as dit=cuda0:3&cuda1:1;
     /// `all`, names of components and of their kinds; the start of a device's name will do [default: chosen]
     #[arg(long, value_name = "LIST")]
-    pub backend: Option<String>,
+    backend: Option<String>,
     /// Where weights are while their component does not compute: cpu (in RAM, streamed to the device), disk (loaded
     /// for their phase only) or device (resident), as dit=cpu,vae=disk [default: chosen]
     #[arg(long, value_name = "LIST")]
-    pub params_backend: Option<String>,
+    params_backend: Option<String>,
     /// How a component is split over a list of devices: layer or row, as dit=row [default: layer]
     #[arg(long, value_name = "LIST")]
-    pub split_mode: Option<String>,
+    split_mode: Option<String>,
     /// Stream slots on each device, 1 to 64: how far ahead weights are copied, as 4 or dit=4 [default: chosen]
     #[arg(long, value_name = "LIST", allow_negative_numbers = true)]
-    pub lookahead: Option<String>,
+    lookahead: Option<String>,
     /// Pieces in which the VAE works: auto, off, or pixels with an overlap, as 512, 512x768 or 512:0.25 [default: auto, the best]
     #[arg(long, value_name = "TILE", allow_negative_numbers = true)]
-    pub vae_tile: Option<String>,
+    vae_tile: Option<String>,
     /// What happens to the pages of weight files: keep, sequential (read ahead, dropped behind the reader) or drop
     /// (given back as soon as weights are on their device) [default: keep]
     #[arg(long, value_name = "POLICY")]
-    pub mmap_policy: Option<String>,
+    mmap_policy: Option<String>,
     /// A LoRA file to apply, with its weight, as style.safetensors:0.8; may be repeated [default weight: 1]
     #[arg(long, value_name = "FILE[:WEIGHT]")]
-    pub lora: Vec<String>,
+    lora: Vec<String>,
     /// Load each weight in its own phase, none while an earlier one computes
     #[arg(long)]
-    pub no_prefetch: bool,
+    no_prefetch: bool,
     /// Multiply quantised weights as f32, their values to the bit; without it the CPU multiplies those of 8, 6, 5 and
     /// 4 bits as integers, with activations rounded to 8 bits for it, which is two to four times as fast
     #[arg(long)]
-    pub exact_matmul: bool,
+    exact_matmul: bool,
     #[command(flatten)]
     former: FormerArguments,
-    /// What the settings of a picture say, below what the flags do.
-    #[arg(skip)]
-    pub recorded: Wishes,
 }
 
 /// The heading of flags that another program has.
@@ -71,9 +68,8 @@ struct FormerArguments {
 }
 
 impl PlacementArguments {
-    /// The wishes that they make over the recorded ones, the former flags written as the present
-    /// ones.
-    pub fn wishes(&self) -> Result<Wishes> {
+    /// What they say of policy, the former flags written as the present ones.
+    pub fn text(&self) -> Result<PolicyText> {
         let FormerArguments { clip_on_cpu, vae_on_cpu, control_net_cpu, params_on_cpu, vae_tiling } =
             self.former;
         if control_net_cpu {
@@ -89,7 +85,7 @@ impl PlacementArguments {
             let all: Vec<&str> = given.as_deref().into_iter().chain(more).collect();
             (!all.is_empty()).then(|| all.join(","))
         };
-        Ok(Wishes {
+        Ok(PolicyText {
             backend: joined(&self.backend, &[(clip_on_cpu, "te=cpu"), (vae_on_cpu, "vae=cpu")]),
             params_backend: joined(&self.params_backend, &[(params_on_cpu, "all=cpu")]),
             split_mode: self.split_mode.clone(),
@@ -99,9 +95,8 @@ impl PlacementArguments {
             lora: (!self.lora.is_empty()).then(|| self.lora.clone()),
             no_prefetch: self.no_prefetch.then_some(true),
             exact_matmul: self.exact_matmul.then_some(true),
-            ..Wishes::default()
-        }
-        .over(&self.recorded))
+            ..PolicyText::default()
+        })
     }
 }
 
@@ -113,15 +108,15 @@ mod tests {
         FormerArguments::default()
     }
 
-    fn wishes(arguments: PlacementArguments) -> Wishes {
-        arguments.wishes().expect("good arguments")
+    fn text(arguments: PlacementArguments) -> PolicyText {
+        arguments.text().expect("good arguments")
     }
 
     #[test]
     fn former_flags_are_written_as_the_present_ones() {
-        let none = wishes(PlacementArguments::default());
-        assert_eq!(none, Wishes::default());
-        let all = wishes(PlacementArguments {
+        let none = text(PlacementArguments::default());
+        assert_eq!(none, PolicyText::default());
+        let all = text(PlacementArguments {
             backend: Some("dit=cuda0".to_owned()),
             former: FormerArguments {
                 clip_on_cpu: true,
@@ -141,12 +136,12 @@ mod tests {
     fn what_has_no_meaning_is_refused() {
         let former = FormerArguments { control_net_cpu: true, ..former() };
         let arguments = PlacementArguments { former, ..PlacementArguments::default() };
-        let error = arguments.wishes().expect_err("there is no ControlNet").to_string();
+        let error = arguments.text().expect_err("there is no ControlNet").to_string();
         assert!(error.contains("no ControlNet"), "{error}");
         let former = FormerArguments { vae_tiling: true, ..self::former() };
         let vae_tile = Some("64".to_owned());
         let arguments = PlacementArguments { vae_tile, former, ..PlacementArguments::default() };
-        let error = arguments.wishes().expect_err("two tiles").to_string();
+        let error = arguments.text().expect_err("two tiles").to_string();
         assert!(error.contains("--vae-tiling is --vae-tile 512:0.25"), "{error}");
     }
 }

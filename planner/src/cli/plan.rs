@@ -4,17 +4,19 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use protocol::{ModelSource, StorageType};
+use protocol::StorageType;
 
+use super::answer::feasible;
 use super::model::ModelArguments;
 use super::placement::PlacementArguments;
 use super::preview::PreviewArguments;
-use super::setup::Opening;
+use super::setup::{Opening, tell_unused_gpus};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
-use crate::engine::supervise::{Outcome, Work, supervise};
+use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Warm};
 use crate::inventory::Inventory;
+use crate::job::JobRequest;
 use crate::output::{Destination, Existing, OutputKind, Outputs};
 use crate::planning::{self, PlanError, Request};
 use crate::policy::Objective;
@@ -66,51 +68,51 @@ impl Plan {
         if self.weights_as.is_some() && !self.dry_run {
             bail!("--weights-as plans for files that are not there; hint: add --dry-run");
         }
-        let source = self.shape.source()?;
-        let outputs = |_: &ModelSource| self.outputs();
-        let opening =
-            Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
-        let Opening { setting, outputs, .. } = opening;
-        let Opening { mut session, mut progress, description, .. } = opening;
-        let job = self.shape.job(&description, source.as_ref())?;
-        let preview_every = self.preview.every(&job)?;
+        let request = self.request()?;
+        let opening = Opening::open(request, &self.policy, &self.executor, |_| self.outputs())?;
+        let Opening { asked, host, outputs, .. } = opening;
+        let Opening { mut session, mut terminal, description, .. } = opening;
+        let resolved = asked.resolve(&description)?;
         let explain = self.json || self.explain;
         let request = |dry_run, holding: Holding<'_>| {
-            let request = setting.request(&description, job.clone(), dry_run, holding);
-            request.map(|mut request| {
-                request.options.weights_as = self.weights_as;
-                request.options.preview_every = preview_every;
-                Request { explain, compare_integrated: true, ..request }
-            })
+            let request = host.request(&asked, &resolved, &description, dry_run, holding)?;
+            anyhow::Ok(Request { explain, compare_integrated: true, ..request })
         };
-        let model = description.model.clone();
+        let (model, objective) = (&description.model, asked.policy.optimize);
         if self.dry_run {
             let request = request(true, Holding::NOTHING)?;
             let planned = planning::plan(&mut session, &request, 1);
             session.end();
             interrupt::release();
-            let Solution { plan, report, .. } = document::feasible(self.json, &model, planned)?;
+            let Solution { plan, report, .. } = feasible(self.json, model, planned)?;
             render::tell(&report.notices);
             render::advice::tell(&plan, &report.advice);
-            let shown = Shown { objective: setting.policy.optimize, inventory: &request.inventory };
+            let shown = Shown { objective, inventory: &request.inventory };
             return self.show(&plan, &report, &shown, outputs, None);
         }
-        setting.tell_unused_gpus(&session)?;
+        tell_unused_gpus(&host, &session)?;
         let inventorize =
             |holding: Holding<'_>| request(false, holding).map_err(PlanError::Inventory);
+        let mut hear = |event| terminal.hear(event);
         let mut warm = Warm::new(session);
-        let outcome = supervise(&mut warm, &inventorize, &Work::Rehearse, None, &mut progress);
+        let outcome = host.run(&mut warm, &inventorize, &Work::Rehearse, None, &mut hear);
         warm.end();
-        progress.clear();
-        let outcome = document::feasible(self.json, &model, outcome)?;
+        let outcome = feasible(self.json, model, outcome)?;
         render::advice::tell(&outcome.plan, &outcome.report.advice);
-        let inventory = setting.inventory(Some(&model))?;
-        let shown = Shown { objective: setting.policy.optimize, inventory: &inventory };
+        let shown = Shown { objective, inventory: &outcome.inventory };
         interrupt::release();
-        self.show(&outcome.plan, &outcome.report, &shown, outputs, Some(&outcome))?;
-        // Nothing was computed, but contexts were made.
-        setting.learn(&inventory, &outcome.plan, &outcome.usage);
-        Ok(())
+        self.show(&outcome.plan, &outcome.report, &shown, outputs, Some(&outcome))
+    }
+
+    /// What these arguments ask for.
+    fn request(&self) -> Result<JobRequest> {
+        Ok(JobRequest {
+            model: self.model.name()?,
+            policy: self.policy.over(self.placement.text()?),
+            preview_every: self.preview.preview,
+            weights_as: self.weights_as,
+            ..self.shape.request()
+        })
     }
 
     /// Where the plan is written, and what this alone reads.
@@ -122,7 +124,6 @@ impl Plan {
         if self.json && outputs.take_stdout() {
             bail!("--json prints to standard output, where the plan goes; hint: name a file");
         }
-        self.shape.add_reads(&mut outputs);
         Ok(outputs)
     }
 

@@ -4,26 +4,28 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use protocol::message::Rng;
+use protocol::Bytes;
 use protocol::profile::ModelDescription;
-use protocol::{Bytes, Job, JobShape, ModelSource};
 
-use super::generate::shared;
+use super::answer::feasible;
+use super::listen::Terminal;
 use super::model::ModelArguments;
 use super::number;
 use super::placement::PlacementArguments;
-use super::setup::{Opening, Setting};
+use super::setup::Opening;
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
+use crate::engine::host::Host;
 use crate::engine::session::Session;
-use crate::engine::supervise::{Work, supervise};
+use crate::engine::supervise::Work;
 use crate::engine::warm::{Holding, Warm};
+use crate::job::request::Prompts;
+use crate::job::seed::Seed;
+use crate::job::{JobRequest, PreparedJob, ResolvedJob};
 use crate::output::{Destination, Existing, OutputKind, Outputs};
-use crate::picture::Source;
 use crate::planning::{PlanError, Request, Survey};
 use crate::policy::Objective;
 use crate::render::document::{self, TuneDocument};
-use crate::render::progress::ProgressLine;
 use crate::render::{self, plot, tables};
 use crate::solve::{Solution, shown_ms};
 use crate::tune::{self, Measured, PLANS_MAX, Point, Range, Tuning, counted_ms, needed_bytes};
@@ -69,15 +71,14 @@ impl Tune {
     /// Runs the command.
     pub fn run(&self) -> Result<()> {
         self.check()?;
-        let source = self.shape.source()?;
-        let outputs = |_: &ModelSource| self.outputs();
-        let opening =
-            Opening::open(&self.model, &self.policy, &self.placement, &self.executor, outputs)?;
-        let Opening { setting, outputs, .. } = opening;
-        let Opening { mut session, mut progress, description, .. } = opening;
-        self.check_objective(setting.policy.optimize)?;
-        let job = self.shape.job(&description, source.as_ref())?;
-        let request = setting.request(&description, job, !self.measure, Holding::NOTHING)?;
+        let request = self.request()?;
+        let opening = Opening::open(request, &self.policy, &self.executor, |_| self.outputs())?;
+        let Opening { asked, host, outputs, .. } = opening;
+        let Opening { mut session, mut terminal, description, .. } = opening;
+        self.check_objective(asked.policy.optimize)?;
+        let resolved = asked.resolve(&description)?;
+        let holding = Holding::NOTHING;
+        let request = host.request(&asked, &resolved, &description, !self.measure, holding)?;
         if request.inventory.devices.is_empty() {
             bail!(
                 "there is no device whose budget could be varied on {}; hint: name a host profile with devices, as --host virtual-2x2g",
@@ -86,15 +87,27 @@ impl Tune {
         }
         self.check_range(&request)?;
         let tuned = self.tune(&mut session, &request, &description);
-        let mut tuning = document::feasible(self.json, &request.model, tuned)?;
+        let mut tuning = feasible(self.json, &request.model, tuned)?;
         let mut warm = Warm::new(session);
         if self.measure {
-            let runs = Runs { tune: self, setting: &setting };
-            runs.measure(&mut warm, &mut tuning, &description, source.as_ref(), &mut progress)?;
+            let runs = Runs { host: &host, asked, resolved, description };
+            runs.measure(&mut warm, &mut tuning, &mut terminal)?;
         }
         warm.end();
         interrupt::release();
         self.show(&tuning, outputs)
+    }
+
+    /// What these arguments ask for, and what is generated where it is measured.
+    fn request(&self) -> Result<JobRequest> {
+        let prompt = Some(PROMPT.to_owned());
+        Ok(JobRequest {
+            model: self.model.name()?,
+            prompts: Prompts { prompt, ..Prompts::default() },
+            seed: Some(Seed::Given(0)),
+            policy: self.policy.over(self.placement.text()?),
+            ..self.shape.request()
+        })
     }
 
     /// Where the curve is drawn, and what this alone reads.
@@ -111,7 +124,6 @@ impl Tune {
         if self.json && outputs.take_stdout() {
             bail!("--json prints to standard output, where the plot goes; hint: name a file");
         }
-        self.shape.add_reads(&mut outputs);
         Ok(outputs)
     }
 
@@ -240,35 +252,30 @@ fn capped(mut request: Request, cap: Bytes) -> Request {
 
 /// What it takes to run the plans of a curve.
 struct Runs<'a> {
-    tune: &'a Tune,
-    setting: &'a Setting,
+    host: &'a Host,
+    asked: PreparedJob,
+    resolved: ResolvedJob,
+    description: ModelDescription,
 }
 
 impl Runs<'_> {
     /// Runs some of the steps' plans on one executor, each with nothing loaded before; their pictures
     /// are dropped.
-    fn measure(
-        &self,
-        warm: &mut Warm,
-        tuning: &mut Tuning,
-        description: &ModelDescription,
-        source: Option<&Source>,
-        progress: &mut ProgressLine,
-    ) -> Result<()> {
-        let work = Work::Generate(Box::new(self.job(description, source, &tuning.job)?));
+    fn measure(&self, warm: &mut Warm, tuning: &mut Tuning, terminal: &mut Terminal) -> Result<()> {
+        let work = Work::Generate(Box::new(self.asked.job(&self.resolved)?));
         let runs = tuning.runs();
         let total: f64 = runs.iter().map(|step| tuning.curve.steps[*step].point.ms).sum();
         render::tell(&[format!("running {} plans, {} as predicted", runs.len(), shown_ms(total))]);
         for step in runs {
             let point = &tuning.curve.steps[step].point;
+            let Runs { host, asked, resolved, description } = self;
             let request = |holding: Holding<'_>| {
-                let job = tuning.job.clone();
-                let request = self.setting.request(description, job, false, holding);
-                request.map(|request| capped(request, point.budget)).map_err(PlanError::Inventory)
+                let request = host.request(asked, resolved, description, false, holding);
+                let request = request.map_err(|error| PlanError::Inventory(error.into()))?;
+                Ok(capped(request, point.budget))
             };
-            let outcome = supervise(warm, &request, &work, None, progress);
-            progress.clear();
-            let outcome = outcome?;
+            let mut hear = |event| terminal.hear(event);
+            let outcome = host.run(warm, &request, &work, None, &mut hear)?;
             warm.unload()?;
             if outcome.attempts > 1 || outcome.plan.components != point.plan.components {
                 render::tell(&[format!(
@@ -282,26 +289,5 @@ impl Runs<'_> {
                 Some(Measured { total_ms: ms.total, denoise_step_ms: ms.denoise_step });
         }
         Ok(())
-    }
-
-    fn job(
-        &self,
-        description: &ModelDescription,
-        source: Option<&Source>,
-        shape: &JobShape,
-    ) -> Result<Job> {
-        let guidance = self.tune.shape.guidance(description);
-        Ok(Job {
-            prompt: PROMPT.to_owned(),
-            prompt_2: None,
-            negative_prompt: String::new(),
-            guidance_scale: guidance.embedded,
-            true_cfg_scale: guidance.true_cfg,
-            seed: 0,
-            rng: Rng::Cpu,
-            init_image: source.map(|source| shared(source, shape)).transpose()?,
-            init_latents: None,
-            dump_tensors: false,
-        })
     }
 }

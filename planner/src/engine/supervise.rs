@@ -15,13 +15,12 @@
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Preview, Progress};
 use protocol::notice::Notice;
-use protocol::{
-    Bytes, Command, DeviceId, Event, Failure, FailureKind, Job, Phase, Plan, UsageReport,
-};
-use serde::Serialize;
+use protocol::{Command, Event, Failure, FailureKind, Job, Plan, UsageReport};
 
 use crate::engine::session::{Session, SessionError};
-use crate::engine::warm::{Decision, Holding, Warm};
+use crate::engine::warm::{Decision, Holding, Loaded, Planned, Warm};
+use crate::inventory::Inventory;
+use crate::job::FailedAttempt;
 use crate::planning::{PlanError, Request, verify};
 use crate::solve::{PlanReport, Solution};
 use heard::Heard;
@@ -52,6 +51,8 @@ pub struct Outcome {
     pub plan: Plan,
     /// Why it is so; empty for a plan that was given.
     pub report: PlanReport,
+    /// What it was made for, or what was there when it was given.
+    pub inventory: Inventory,
     /// What it used.
     pub usage: UsageReport,
     /// The pictures in order.
@@ -66,29 +67,13 @@ pub struct Outcome {
     pub notices: Vec<Notice>,
 }
 
-/// An attempt that failed, and was followed by another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FailedAttempt {
-    /// The generation of its plan.
-    pub generation: u64,
-    /// The phase in which it failed; `None` before it was loaded.
-    pub phase: Option<Phase>,
-    /// The device that failed, or had too little memory.
-    pub device: Option<DeviceId>,
-    /// How it failed, as a sentence.
-    pub reason: String,
-    /// Where memory was short: what was asked for.
-    pub requested_bytes: Option<Bytes>,
-    /// Where memory was short: what was free, if that is known.
-    pub free_bytes: Option<Bytes>,
-}
-
 impl Outcome {
     /// What a plan has come to when it is loaded: nothing yet.
-    fn of((plan, report): (&Plan, &PlanReport)) -> Outcome {
+    fn of(plan: &Plan, report: &PlanReport, inventory: &Inventory) -> Outcome {
         Outcome {
             plan: plan.clone(),
             report: report.clone(),
+            inventory: inventory.clone(),
             usage: UsageReport::default(),
             images: Vec::new(),
             tensors: None,
@@ -200,7 +185,10 @@ pub fn supervise(
         history.add_deaths(warm, &mut lessons);
         let attempted = decided.and_then(|next| {
             let mut outcome = match next {
-                Decision::Reuse => Outcome::of(warm.loaded()),
+                Decision::Reuse => {
+                    let Loaded { plan, report, inventory, .. } = warm.loaded();
+                    Outcome::of(plan, report, inventory)
+                }
                 Decision::Load(mut solution) => {
                     solution.plan.generation = history.generation();
                     tried = Some(solution.plan.clone());
@@ -208,8 +196,8 @@ pub fn supervise(
                     let now = inventorize(warm.holding())?.inventory;
                     free::check(&solution.plan, &now).map_err(SessionError::from)?;
                     listener.planned(&solution)?;
-                    let request = given.is_none().then_some(&request);
-                    load(warm, *solution, request, work, listener, &mut heard)?
+                    let planned = Planned { request: &request, given: given.is_some() };
+                    load(warm, &solution, planned, work, listener, &mut heard)?
                 }
             };
             tried = Some(outcome.plan.clone());
@@ -320,15 +308,16 @@ fn plan_anew(
 /// Loads a plan.
 fn load(
     warm: &mut Warm,
-    solution: Solution,
-    request: Option<&Request>,
+    solution: &Solution,
+    planned: Planned<'_>,
     work: &Work,
     listener: &mut dyn Listener,
     heard: &mut Heard,
 ) -> Result<Outcome, PlanError> {
     let rehearse = matches!(work, Work::Rehearse);
-    let mut outcome = Outcome::of((&solution.plan, &solution.report));
-    warm.load(&solution, request, rehearse, |session| {
+    let inventory = &planned.request.inventory;
+    let mut outcome = Outcome::of(&solution.plan, &solution.report, inventory);
+    warm.load(solution, planned, rehearse, |session| {
         listen(session, listener, &mut outcome, heard)?;
         Ok(heard.opened_files().to_vec())
     })?;

@@ -34,13 +34,26 @@ pub struct Warm {
 }
 
 /// What an executor has loaded.
-struct Loaded {
-    plan: Plan,
-    report: PlanReport,
+pub struct Loaded {
+    /// The plan.
+    pub plan: Plan,
+    /// Why it is so; empty for a plan that was given.
+    pub report: PlanReport,
+    /// The inventory that it was made for.
+    pub inventory: Inventory,
     /// What it was planned for; `None` for a plan that was given.
     request: Option<Request>,
     /// The files that it reads, as they were when they were opened.
     files: Vec<FileState>,
+}
+
+/// What a plan was made for.
+#[derive(Clone, Copy)]
+pub struct Planned<'a> {
+    /// The question, or what is here where the plan was given.
+    pub request: &'a Request,
+    /// Whether somebody else made the plan.
+    pub given: bool,
 }
 
 /// What an executor holds, as it is to be counted when its next plan is made.
@@ -74,9 +87,8 @@ impl Warm {
     ///
     /// # Panics
     /// None is loaded.
-    pub fn loaded(&self) -> (&Plan, &PlanReport) {
-        let loaded = self.loaded.as_ref().expect("a plan is loaded");
-        (&loaded.plan, &loaded.report)
+    pub fn loaded(&self) -> &Loaded {
+        self.loaded.as_ref().expect("a plan is loaded")
     }
 
     /// What it holds.
@@ -138,7 +150,7 @@ impl Warm {
     pub fn load(
         &mut self,
         solution: &Solution,
-        request: Option<&Request>,
+        planned: Planned<'_>,
         rehearse: bool,
         listen: impl FnOnce(&mut Session) -> Result<Vec<FileState>, SessionError>,
     ) -> Result<(), SessionError> {
@@ -151,8 +163,14 @@ impl Warm {
             // The weights are of the files as they were then.
             files = before.map(|before| before.files).unwrap_or_default();
         }
-        let (plan, report) = (plan.clone(), report.clone());
-        self.loaded = Some(Loaded { plan, report, request: request.cloned(), files });
+        let Planned { request, given } = planned;
+        self.loaded = Some(Loaded {
+            plan: plan.clone(),
+            report: report.clone(),
+            inventory: request.inventory.clone(),
+            request: (!given).then(|| request.clone()),
+            files,
+        });
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use protocol::Bytes;
 use protocol::limits::THREADS_MAX;
 
 use super::speeds::HOST_STARTS_PER_S;
-use super::{Host, Rate, Speeds};
+use super::{HostFacts, Rate, Speeds};
 
 /// f32 operations per second assumed of a core with AVX-512: two 16-lane multiply-adds a cycle near
 /// 2 GHz would be 128e9; kernels reach most of it.
@@ -60,20 +60,20 @@ pub enum HostError {
     },
 }
 
-impl Host {
+impl HostFacts {
     /// Reads this machine.
     ///
     /// # Errors
     /// `/proc/meminfo` is missing, or lacks `MemTotal` or `MemAvailable`.
-    pub fn of_this_machine() -> Result<Host, HostError> {
-        Host::read(Path::new("/"), core_count())
+    pub fn of_this_machine() -> Result<HostFacts, HostError> {
+        HostFacts::read(Path::new("/"), core_count())
     }
 
     /// Reads the file tree under `root`, with the number of usable `cores` given.
     ///
     /// # Errors
-    /// As [`Host::of_this_machine`].
-    pub fn read(root: &Path, cores: usize) -> Result<Host, HostError> {
+    /// As [`HostFacts::of_this_machine`].
+    pub fn read(root: &Path, cores: usize) -> Result<HostFacts, HostError> {
         let path = root.join("proc/meminfo");
         let text = fs::read_to_string(&path)
             .map_err(|cause| HostError::Read { path: path.clone(), cause })?;
@@ -86,7 +86,7 @@ impl Host {
         let group = cgroup::memory_room(root, total_bytes);
         let name = fs::read_to_string(root.join("proc/sys/kernel/hostname")).unwrap_or_default();
         let cpu = fs::read_to_string(root.join("proc/cpuinfo")).ok().as_deref().and_then(cpu_model);
-        Ok(Host {
+        Ok(HostFacts {
             name: if name.trim().is_empty() { "host" } else { name.trim() }.to_owned(),
             total_bytes,
             available_bytes: group

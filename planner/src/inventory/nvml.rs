@@ -19,7 +19,9 @@ use nvml_wrapper::error::NvmlError;
 use protocol::Bytes;
 
 use super::speeds::CUDA_STARTS_PER_S;
-use super::{ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, Rate, Source, Speeds, device_id};
+use super::{
+    ASSUMED_CONTEXT_BYTES, Device, DeviceKind, HostFacts, Rate, Source, Speeds, device_id,
+};
 use visible::{Choice, GpuNames};
 
 /// NVML's library, as the driver installs it.
@@ -50,7 +52,7 @@ pub struct Detected {
 /// A GPU without memory of its own shares `host`'s: NVML has no such fact, so a GPU counts as
 /// integrated where its name is that of a system on a chip, or where NVML answers "not supported"
 /// when asked for its memory, as it does on those. Its memory is then the host's.
-pub fn detect(library: &Path, visible: Option<&str>, host: &Host) -> Detected {
+pub fn detect(library: &Path, visible: Option<&str>, host: &HostFacts) -> Detected {
     match devices(library, visible, host) {
         Ok(devices) => Detected { devices, why_none: None },
         Err(why) => Detected { devices: Vec::new(), why_none: Some(why) },
@@ -58,7 +60,7 @@ pub fn detect(library: &Path, visible: Option<&str>, host: &Host) -> Detected {
 }
 
 /// The devices, at least one, or the reason why there is none.
-fn devices(library: &Path, visible: Option<&str>, host: &Host) -> Result<Vec<Device>, String> {
+fn devices(library: &Path, visible: Option<&str>, host: &HostFacts) -> Result<Vec<Device>, String> {
     let nvml = Nvml::builder()
         .lib_path(library.as_os_str())
         .init()
@@ -165,7 +167,7 @@ impl<'nvml> Gpu<'nvml> {
         choice: Choice,
         id: String,
         driver: Option<String>,
-        host: &Host,
+        host: &HostFacts,
     ) -> Result<Device, String> {
         let (handle, uuid) = match choice.instance {
             Some(index) => (&self.instances[index], &self.names.instances[index]),

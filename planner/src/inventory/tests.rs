@@ -3,8 +3,8 @@
 use super::*;
 
 /// A host of eight cores with so much memory.
-pub(crate) fn host_of(total_bytes: Bytes, available_bytes: Bytes) -> Host {
-    Host {
+pub(crate) fn host_of(total_bytes: Bytes, available_bytes: Bytes) -> HostFacts {
+    HostFacts {
         name: "test".to_owned(),
         total_bytes,
         available_bytes,

@@ -21,8 +21,8 @@ fn machine() -> Inventory {
 }
 
 /// Budgets of the integrated device, the card and the host, and their ceilings.
-fn budgets(wishes: Wishes) -> ([Bytes; 3], [Bytes; 3], Option<Bytes>) {
-    let policy = Policy::of(&wishes).expect("good wishes");
+fn budgets(text: PolicyText) -> ([Bytes; 3], [Bytes; 3], Option<Bytes>) {
+    let policy = Policy::of(&text).expect("a good text");
     let Budgets { devices, ceilings, host, host_ceiling, pinned } =
         policy.budgets(&machine()).expect("devices that are there");
     ([devices[0], devices[1], host], [ceilings[0], ceilings[1], host_ceiling], pinned)
@@ -44,8 +44,8 @@ fn an_integrated_device_has_no_more_than_the_host() {
         // A negative cap keeps less free than the margin; it is the largest that there is.
         (text("-1"), text("-1"), [gib(11), gib(7), gib(11)], [gib(11), gib(8), gib(11)]),
     ] {
-        let wishes = Wishes { max_vram, max_ram, margin: margin(), ..Wishes::default() };
-        assert_eq!(budgets(wishes.clone()), (of_devices, ceilings, None), "{wishes:?}");
+        let text = PolicyText { max_vram, max_ram, margin: margin(), ..PolicyText::default() };
+        assert_eq!(budgets(text.clone()), (of_devices, ceilings, None), "{text:?}");
     }
 }
 
@@ -57,18 +57,18 @@ fn page_locked_memory_has_a_limit_within_the_hosts_budget() {
         (text("25%"), None, Some(Bytes::gib(4))),
         (text("2"), text("1"), Some(Bytes::gib(1))),
     ] {
-        let wishes = Wishes { max_pinned, max_ram, ..Wishes::default() };
-        assert_eq!(budgets(wishes.clone()).2, expected, "{wishes:?}");
+        let text = PolicyText { max_pinned, max_ram, ..PolicyText::default() };
+        assert_eq!(budgets(text.clone()).2, expected, "{text:?}");
     }
 }
 
 #[test]
 fn a_device_that_is_not_there_is_an_error_of_caps_and_of_margins() {
-    for wishes in [
-        Wishes { max_vram: text("cuda2=1"), ..Wishes::default() },
-        Wishes { margin: text("cuda2=1"), ..Wishes::default() },
+    for text in [
+        PolicyText { max_vram: text("cuda2=1"), ..PolicyText::default() },
+        PolicyText { margin: text("cuda2=1"), ..PolicyText::default() },
     ] {
-        let policy = Policy::of(&wishes).expect("readable");
+        let policy = Policy::of(&text).expect("readable");
         let error = policy.budgets(&machine()).expect_err("cuda2").to_string();
         assert_eq!(error, "no device `cuda2`; hint: there is cuda0, cuda1");
     }

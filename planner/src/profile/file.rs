@@ -15,7 +15,7 @@ use crate::inventory::DeviceKind;
 use crate::policy::lora::parse_loras;
 use crate::policy::pins::{PinError, Pins};
 use crate::policy::tile::parse_tile;
-use crate::policy::{Wishes, parse_mapping_policy, parse_objective};
+use crate::policy::{PolicyText, parse_mapping_policy, parse_objective};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -343,9 +343,9 @@ fn check_speed(speed: &Spanned<f64>, kind: DeviceKind) -> Result<(), TextError> 
     }
 }
 
-fn policy(section: PolicySection) -> Result<Wishes, TextError> {
+fn policy(section: PolicySection) -> Result<PolicyText, TextError> {
     let pins = |problem: Result<Pins, PinError>| problem.err().map(|e| e.to_string());
-    Ok(Wishes {
+    Ok(PolicyText {
         max_vram: checked(section.max_vram, |text| {
             VramCaps::parse(text).err().map(|e| e.to_string())
         })?,

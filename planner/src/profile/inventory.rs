@@ -5,8 +5,8 @@ use super::{DeviceProfile, HostProfile, Profile, ProfileDevices, parts};
 use crate::inventory::nvml::{Detected, rates};
 use crate::inventory::speeds::{CUDA_STARTS_PER_S, HOST_STARTS_PER_S};
 use crate::inventory::{
-    ASSUMED_CONTEXT_BYTES, Device, DeviceKind, Host, HostError, Inventory, Rate, Source, Speeds,
-    detected, device_id, host,
+    ASSUMED_CONTEXT_BYTES, Device, DeviceKind, HostError, HostFacts, Inventory, Rate, Source,
+    Speeds, detected, device_id, host,
 };
 use protocol::Bytes;
 
@@ -17,7 +17,7 @@ impl Profile {
     /// # Errors
     /// The host's memory cannot be read.
     pub fn inventory(&self) -> Result<Inventory, HostError> {
-        let this_host = Host::of_this_machine()?;
+        let this_host = HostFacts::of_this_machine()?;
         Ok(self.inventory_with(&this_host, &detected))
     }
 
@@ -25,8 +25,8 @@ impl Profile {
     /// asked only where the profile means GPUs of this machine.
     pub(super) fn inventory_with(
         &self,
-        this_host: &Host,
-        detect: &dyn Fn(&Host) -> Detected,
+        this_host: &HostFacts,
+        detect: &dyn Fn(&HostFacts) -> Detected,
     ) -> Inventory {
         let mut inventory = self.inventory_on(this_host);
         match &self.devices {
@@ -54,7 +54,7 @@ impl Profile {
 
     /// [`Profile::inventory`] with `this_host` given, and nothing read: a profile that asks
     /// for detection has no devices here, and GPUs that it names are as it describes them.
-    pub fn inventory_on(&self, this_host: &Host) -> Inventory {
+    pub fn inventory_on(&self, this_host: &HostFacts) -> Inventory {
         let name = match self.name.as_str() {
             Inventory::THIS_MACHINE => &this_host.name,
             name => name,
@@ -97,7 +97,7 @@ impl Profile {
 
 impl HostProfile {
     /// This profile's values over those of `this_host`.
-    pub fn over(&self, name: &str, this_host: &Host) -> Host {
+    pub fn over(&self, name: &str, this_host: &HostFacts) -> HostFacts {
         let total_bytes = self.memory_bytes.unwrap_or(this_host.total_bytes);
         let available_bytes = self.available_bytes.unwrap_or(match self.memory_bytes {
             Some(memory) => memory,
@@ -116,7 +116,7 @@ impl HostProfile {
         let declared = [self.f32_flops_per_s, self.memory_bytes_per_s];
         let as_here = self.cores.is_none() && declared == [None, None];
         let memory = rate(self.memory_bytes_per_s, memory);
-        Host {
+        HostFacts {
             name: name.to_owned(),
             total_bytes,
             available_bytes: available_bytes.min(total_bytes),
@@ -140,7 +140,7 @@ impl HostProfile {
 
 impl DeviceProfile {
     /// The device as the inventory has it, beside its `host`.
-    pub fn to_device(&self, id: String, host: &Host) -> Device {
+    pub fn to_device(&self, id: String, host: &HostFacts) -> Device {
         let free = self.total_bytes.saturating_sub(self.used_by_others_bytes);
         let default_name = match self.kind {
             DeviceKind::Cuda => "GPU of the profile",
@@ -209,7 +209,7 @@ impl DeviceProfile {
     }
 
     /// What is declared over what the host's kernels do at this speed, or a modest GPU.
-    fn speeds(&self, host: &Host) -> Speeds {
+    fn speeds(&self, host: &HostFacts) -> Speeds {
         let own = match self.kind {
             DeviceKind::Virtual => host.speeds.scaled(self.speed),
             DeviceKind::Cuda => rates::modest_speeds(),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::{HostProfile, Profile, ProfileDevices, ProfileError, file, read_capped};
 use crate::inventory::Inventory;
-use crate::policy::Wishes;
+use crate::policy::PolicyText;
 
 /// The environment variable with the directory of the system's layer, in place of [`SYSTEM_DIRECTORY`].
 pub const BERTH_SYSTEM_DIR: &str = "BERTH_SYSTEM_DIR";
@@ -54,7 +54,7 @@ pub(super) struct Layer {
     pub host: HostProfile,
     /// `None` where it says nothing of them.
     pub devices: Option<ProfileDevices>,
-    pub policy: Wishes,
+    pub policy: PolicyText,
 }
 
 impl Places {
@@ -201,7 +201,7 @@ mod tests {
         assert!(two.files[0].ends_with("system.toml") && two.files[1].ends_with("project.toml"));
 
         let none = load([None; 3], None);
-        assert_eq!(none.profile.policy, Wishes::default());
+        assert_eq!(none.profile.policy, PolicyText::default());
         assert_eq!((none.files.len(), none.host), (0, None));
         let host = host_of(Bytes::gib(16), Bytes::gib(12));
         assert_eq!(none.profile.inventory_on(&host).host, host);

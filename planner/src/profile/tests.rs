@@ -3,8 +3,8 @@
 use std::fs;
 
 use super::*;
-use crate::inventory::Inventory;
 use crate::inventory::tests::host_of;
+use crate::inventory::{HostFacts, Rate};
 
 #[test]
 fn every_shipped_profile_loads_and_is_named_as_its_file() {
@@ -35,7 +35,7 @@ fn an_imagined_host_has_nothing_of_this_machine() {
     assert_eq!(imagined.len(), 8);
     for name in imagined {
         let profile = Profile::load(name).expect("shipped");
-        let on = |host: &Host| profile.inventory_on(host);
+        let on = |host: &HostFacts| profile.inventory_on(host);
         assert_eq!(on(&plain), on(&other), "{name}");
         assert!(!profile.memory_is_here(), "{name}");
     }
@@ -55,7 +55,7 @@ fn every_profile_of_the_folder_is_shipped() {
 
 #[test]
 fn the_example_of_the_readme_is_a_profile() {
-    let readme = include_str!("../../../../profiles/README.md");
+    let readme = include_str!("../../../profiles/README.md");
     let (_, rest) = readme.split_once("```toml\n").expect("an example");
     let (example, _) = rest.split_once("```").expect("its end");
     let profile = Profile::parse(example, "README.md").expect("a good example");
@@ -172,7 +172,7 @@ forbid = "vae=host"
     assert_eq!(device.taken_in, Some(Phase::Denoise));
     assert_eq!(device.unsupported, ["Conv2d", "GroupNorm"]);
     let text = |text: &str| Some(text.to_owned());
-    let expected = Wishes {
+    let expected = PolicyText {
         backend: text("dit=virtual0&cpu"),
         params_backend: text("dit=cpu"),
         split_mode: text("layer"),
@@ -187,17 +187,17 @@ forbid = "vae=host"
         lora: Some(vec!["a.safetensors:0.5".to_owned(), "b:c".to_owned()]),
         no_prefetch: Some(true),
         exact_matmul: Some(true),
-        ..Wishes::default()
+        ..PolicyText::default()
     };
     assert_eq!(policy, expected);
     // A flag replaces the whole of its key, and no other.
-    let flags = Wishes { backend: text("vae=cpu"), ..Wishes::default() };
-    assert_eq!(flags.over(&policy), Wishes { backend: text("vae=cpu"), ..expected });
+    let flags = PolicyText { backend: text("vae=cpu"), ..PolicyText::default() };
+    assert_eq!(flags.over(&policy), PolicyText { backend: text("vae=cpu"), ..expected });
 }
 
 #[test]
 fn a_slow_device_has_a_part_of_the_hosts_speeds_but_for_those_declared() {
-    let host = Host::of_this_machine().expect("this machine has memory");
+    let host = HostFacts::of_this_machine().expect("this machine has memory");
     let device = |keys: &str| {
         let profile = Profile::parse(&with_key("virtual", keys), "t").expect("a good profile");
         profile.inventory_on(&host).devices.remove(0)

@@ -205,7 +205,7 @@ mod tests {
         let machine = machine();
         let text = text(&machine).expect("few devices");
         let profile = Profile::parse(&text, "t").unwrap_or_else(|error| panic!("{error}\n{text}"));
-        assert_eq!(profile.policy, crate::policy::Wishes::default());
+        assert_eq!(profile.policy, crate::policy::PolicyText::default());
         let again = profile.inventory_on(&machine.host);
         assert_eq!(again.source, "test");
         assert_eq!(again.host.total_bytes, machine.host.total_bytes);

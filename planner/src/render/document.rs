@@ -9,10 +9,10 @@ use protocol::{Bytes, JobShape, ModelSource, Plan, UsageReport};
 use serde::Serialize;
 
 use super::rates::{self, Rates};
-use crate::engine::supervise::FailedAttempt;
-use crate::infotext::{Reading, Settings};
 use crate::inventory::Inventory;
-use crate::planning::{DoesNotFit, NoRoom, PlanError};
+use crate::job::FailedAttempt;
+use crate::job::infotext::{Reading, Settings};
+use crate::planning::{DoesNotFit, NoRoom};
 use crate::solve::{Advice, Faster, Integrated, PlanReport, Rejected};
 
 pub use tune::TuneDocument;
@@ -61,7 +61,7 @@ impl<'a> PlanDocument<'a> {
 
 /// `plan --json` where nothing fits.
 #[derive(Debug, Serialize)]
-struct InfeasibleDocument<'a> {
+pub struct InfeasibleDocument<'a> {
     schema: u32,
     feasible: bool,
     model: &'a ModelSource,
@@ -82,8 +82,8 @@ struct Nearest {
 }
 
 impl<'a> InfeasibleDocument<'a> {
-    /// Of a plan that was given: nothing else was looked for.
-    fn of_given(
+    /// Of a plan that was given: nothing else was looked for. `message` is the error's.
+    pub fn of_given(
         model: &'a ModelSource,
         error: &'a NoRoom,
         message: &'a str,
@@ -98,7 +98,8 @@ impl<'a> InfeasibleDocument<'a> {
         }
     }
 
-    fn new(model: &'a ModelSource, error: &'a DoesNotFit) -> InfeasibleDocument<'a> {
+    /// Of a job for which no plan fits.
+    pub fn new(model: &'a ModelSource, error: &'a DoesNotFit) -> InfeasibleDocument<'a> {
         InfeasibleDocument {
             schema: protocol::plan::SCHEMA,
             feasible: false,
@@ -164,24 +165,6 @@ impl<'a> SettingsDocument<'a> {
         let unknown = unknown.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         SettingsDocument { picture, settings, unknown: unknown.collect() }
     }
-}
-
-/// The result, or its error; with `json`, that nothing fits is still an answer on standard output.
-pub fn feasible<T>(
-    json: bool,
-    model: &ModelSource,
-    result: Result<T, PlanError>,
-) -> anyhow::Result<T> {
-    match &result {
-        Err(PlanError::Infeasible(error)) if json => {
-            print(&InfeasibleDocument::new(model, error))?;
-        }
-        Err(PlanError::NoRoom(error)) if json => {
-            print(&InfeasibleDocument::of_given(model, error, &error.to_string()))?;
-        }
-        _ => {}
-    }
-    Ok(result?)
 }
 
 /// Prints a document on standard output.

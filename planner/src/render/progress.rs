@@ -18,15 +18,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use protocol::message::{Preview, Progress};
-use protocol::notice::Notice;
+use protocol::message::Progress;
 use protocol::{Phase, Plan};
 
 use self::estimate::{Estimate, shown_left};
 use super::notices::sentence;
-use crate::engine::session::{ExecutorListener, Interrupts, SessionError};
-use crate::engine::supervise::Listener;
-use crate::solve::{Solution, shown_ms};
+use crate::job::JobEvent;
+use crate::solve::shown_ms;
 
 /// When a bar first shows: what is done by then needs none, and would only flash.
 const FIRST_BAR: Duration = Duration::from_millis(200);
@@ -40,9 +38,6 @@ const LOOKS_EVERY: Duration = Duration::from_secs(1);
 /// What must be left of a job for its first line to be worth it.
 const LEFT_MS_MIN: f64 = 1000.0;
 
-/// What hears of previews.
-type OnPreview = Box<dyn FnMut(&Preview)>;
-
 /// Shows a running job on standard error.
 pub struct ProgressLine {
     shown: Arc<Mutex<Shown>>,
@@ -51,7 +46,6 @@ pub struct ProgressLine {
     tells_time: bool,
     /// Whether the first plan's notices were told.
     noticed: bool,
-    on_preview: Option<OnPreview>,
 }
 
 impl ProgressLine {
@@ -66,14 +60,12 @@ impl ProgressLine {
             verbose,
             tells_time: false,
             noticed: false,
-            on_preview: None,
         }
     }
 
-    /// Who tells of executors beside the bar. `on_start` hears of every new one.
-    pub fn executors(&self, on_start: impl Fn(Interrupts) + 'static) -> ExecutorLines {
-        let (shown, verbose) = (Arc::clone(&self.shown), self.verbose);
-        ExecutorLines { shown, verbose, on_start: Box::new(on_start) }
+    /// What tells of the executors beside the bar.
+    pub fn executors(&self) -> ExecutorLines {
+        ExecutorLines { shown: Arc::clone(&self.shown), verbose: self.verbose }
     }
 
     /// From now on also tells how long a job will take: for jobs whose plan is carried out whole.
@@ -81,13 +73,35 @@ impl ProgressLine {
         self.tells_time = !self.verbose;
     }
 
-    /// Hears of every preview.
-    pub fn on_preview(&mut self, hear: impl FnMut(&Preview) + 'static) {
-        self.on_preview = Some(Box::new(hear));
+    /// Shows one thing that happened to the job.
+    pub fn show(&mut self, event: &JobEvent) {
+        match event {
+            JobEvent::Planned { plan, notices, .. } => self.planned(plan, notices),
+            JobEvent::Progress(progress) => {
+                let Progress { phase, step, of } = progress;
+                self.line(&format!("{phase} {step}/{of}"));
+                lock(&self.shown).progress(*progress);
+            }
+            JobEvent::Ended { .. } => self.clear(),
+            event => tell_beside(&self.shown, event, self.verbose),
+        }
+    }
+
+    fn planned(&mut self, plan: &Plan, notices: &[String]) {
+        if !std::mem::replace(&mut self.noticed, true) {
+            lock(&self.shown).bar.suspend(|| super::tell(notices));
+        }
+        let total = shown_ms(plan.predicted_ms.total);
+        self.line(&format!("plan {} predicts {total}", plan.generation));
+        if !self.verbose {
+            self.clock = None;
+            lock(&self.shown).begin(Job::new(plan, self.tells_time));
+            self.clock = Some(Clock::start(Arc::clone(&self.shown)));
+        }
     }
 
     /// Removes the bar. Nothing is shown after this.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.clock = None;
         lock(&self.shown).bar.finish_and_clear();
     }
@@ -103,72 +117,34 @@ impl ProgressLine {
 pub struct ExecutorLines {
     shown: Arc<Mutex<Shown>>,
     verbose: bool,
-    on_start: Box<dyn Fn(Interrupts)>,
 }
 
-impl ExecutorListener for ExecutorLines {
-    fn starting(&mut self, interrupts: Interrupts) {
-        (self.on_start)(interrupts);
-    }
-
-    fn started(&mut self, pid: u32) {
-        if self.verbose {
-            eprintln!("berth: executor {pid} started");
-        }
-    }
-
-    fn died(&mut self, error: &SessionError) {
-        let shown = lock(&self.shown);
-        shown.bar.suspend(|| eprintln!("berth: {error}\nberth: trying again with a new executor"));
-    }
-
-    fn silent(&mut self, seconds: u64) {
-        lock(&self.shown)
-            .bar
-            .suspend(|| eprintln!("berth: the executor has not answered for {seconds} s"));
-    }
-
-    fn answers(&mut self) {
-        lock(&self.shown).bar.suspend(|| eprintln!("berth: the executor answers again"));
+impl ExecutorLines {
+    /// Tells of one thing that happened to an executor.
+    pub fn show(&self, event: &JobEvent) {
+        tell_beside(&self.shown, event, self.verbose);
     }
 }
 
-impl Listener for ProgressLine {
-    fn planned(&mut self, solution: &Solution) -> Result<(), SessionError> {
-        let plan = &solution.plan;
-        if !std::mem::replace(&mut self.noticed, true) {
-            lock(&self.shown).bar.suspend(|| super::tell(&solution.report.notices));
+/// Tells on standard error, above the bar, of what people should know.
+fn tell_beside(shown: &Mutex<Shown>, event: &JobEvent, verbose: bool) {
+    let text = match event {
+        JobEvent::ExecutorStarted { pid } if verbose => format!("executor {pid} started"),
+        JobEvent::ExecutorDied { because } => {
+            format!("{because}\nberth: trying again with a new executor")
         }
-        let total = shown_ms(plan.predicted_ms.total);
-        self.line(&format!("plan {} predicts {total}", plan.generation));
-        if !self.verbose {
-            self.clock = None;
-            lock(&self.shown).begin(Job::new(plan, self.tells_time));
-            self.clock = Some(Clock::start(Arc::clone(&self.shown)));
+        JobEvent::ExecutorSilent { seconds } => {
+            format!("the executor has not answered for {seconds} s")
         }
-        Ok(())
-    }
-
-    fn progress(&mut self, progress: Progress) {
-        let Progress { phase, step, of } = progress;
-        self.line(&format!("{phase} {step}/{of}"));
-        lock(&self.shown).progress(progress);
-    }
-
-    fn preview(&mut self, preview: &Preview) {
-        if let Some(hear) = &mut self.on_preview {
-            hear(preview);
+        JobEvent::ExecutorAnswers => "the executor answers again".to_owned(),
+        JobEvent::Noticed { notice } => sentence(notice),
+        JobEvent::Retrying { because } => format!("{because}\nberth: trying again with a new plan"),
+        JobEvent::NotLearned { because } => {
+            format!("nothing is learned from this run: {because}")
         }
-    }
-
-    fn notice(&mut self, notice: &Notice) {
-        lock(&self.shown).bar.suspend(|| eprintln!("berth: {}", sentence(notice)));
-    }
-
-    fn retrying(&mut self, error: &SessionError) {
-        let shown = lock(&self.shown);
-        shown.bar.suspend(|| eprintln!("berth: {error}\nberth: trying again with a new plan"));
-    }
+        _ => return,
+    };
+    lock(shown).bar.suspend(|| eprintln!("berth: {text}"));
 }
 
 /// What is shown of the job, and what of it is known.

@@ -3,7 +3,7 @@
 use protocol::{DeviceId, Plan};
 use serde::Serialize;
 
-use crate::inventory::{Device, Host, Inventory, Source, Speeds};
+use crate::inventory::{Device, HostFacts, Inventory, Source, Speeds};
 
 /// How the figures of one processor and its memory are known.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -47,7 +47,7 @@ pub fn text(inventory: &Inventory, plan: Option<&Plan>) -> String {
 }
 
 impl Rates {
-    fn of_host(host: &Host) -> Rates {
+    fn of_host(host: &HostFacts) -> Rates {
         Rates {
             storage: Some(host.storage_bytes_per_s.source),
             page_cache: Some(host.page_cache_bytes_per_s.source),

@@ -19,8 +19,8 @@ pub fn tree(files: &[(&str, &str)]) -> TempDir {
     root
 }
 
-fn read(files: &[(&str, &str)]) -> Host {
-    Host::read(tree(files).path(), 8).expect("a readable tree")
+fn read(files: &[(&str, &str)]) -> HostFacts {
+    HostFacts::read(tree(files).path(), 8).expect("a readable tree")
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn nonsense_in_the_tree_is_no_limit_and_no_panic() {
 #[test]
 fn a_tree_without_memory_figures_is_an_error_that_names_the_file() {
     let empty = tempfile::tempdir().expect("a scratch directory");
-    let error = Host::read(empty.path(), 1).expect_err("nothing to read").to_string();
+    let error = HostFacts::read(empty.path(), 1).expect_err("nothing to read").to_string();
     assert!(error.contains("proc/meminfo"), "{error}");
     for (text, field) in [
         ("", "MemTotal"),
@@ -128,7 +128,7 @@ fn a_tree_without_memory_figures_is_an_error_that_names_the_file() {
         ("MemTotalX: 5 kB\nMemTotal: 5\n", "MemTotal"),
     ] {
         let root = tree(&[("proc/meminfo", text)]);
-        let error = Host::read(root.path(), 1).expect_err(text).to_string();
+        let error = HostFacts::read(root.path(), 1).expect_err(text).to_string();
         assert!(error.contains(&format!("`{field}`")), "{text:?}: {error}");
     }
 }
@@ -145,7 +145,7 @@ fn assumed_rates_grow_with_the_cores_and_say_so() {
 #[cfg(target_os = "linux")]
 #[test]
 fn this_machine_is_readable() {
-    let host = Host::of_this_machine().expect("a Linux host");
+    let host = HostFacts::of_this_machine().expect("a Linux host");
     assert!(host.available_bytes <= host.total_bytes);
     assert!(host.available_bytes > Bytes::ZERO && host.cores >= 1);
 }

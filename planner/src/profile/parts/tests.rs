@@ -6,12 +6,12 @@ use super::*;
 use crate::engine::reservations::Others;
 use crate::inventory::nvml::Detected;
 use crate::inventory::tests::{device_of, host_of};
-use crate::inventory::{ASSUMED_CONTEXT_BYTES, Host, Inventory, Rate, names};
+use crate::inventory::{ASSUMED_CONTEXT_BYTES, HostFacts, Inventory, Rate, names};
 use crate::profile::Profile;
 use crate::render::testing;
 
 /// A card of 24 GiB of which 10 are free, and one of 6 GiB that is the other way round in CUDA's order.
-fn detect(_: &Host) -> Detected {
+fn detect(_: &HostFacts) -> Detected {
     let gpu = |id: &str, ordinal, total, free| Device {
         uuid: Some(format!("GPU-{id}")),
         ordinal: Some(ordinal),
@@ -26,7 +26,7 @@ fn detect(_: &Host) -> Detected {
     Detected { devices, why_none: None }
 }
 
-fn nothing(_: &Host) -> Detected {
+fn nothing(_: &HostFacts) -> Detected {
     Detected { devices: Vec::new(), why_none: Some("no NVIDIA driver".to_owned()) }
 }
 
@@ -37,7 +37,7 @@ fn profile(devices: &[&str]) -> Profile {
     Profile::parse(&text, "t").unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn here(devices: &[&str], detect: &dyn Fn(&Host) -> Detected) -> Inventory {
+fn here(devices: &[&str], detect: &dyn Fn(&HostFacts) -> Detected) -> Inventory {
     let host = host_of(Bytes::gib(64), Bytes::gib(32));
     profile(devices).inventory_with(&host, detect)
 }
@@ -104,7 +104,10 @@ fn a_gpu_that_is_not_here_is_imagined_and_told() {
         "ordinal = 7\ntotal = \"4GiB\"\nused_by_others = \"1GiB\"",
     ];
     for (detect, why) in [
-        (&detect as &dyn Fn(&Host) -> Detected, "ordinal 1 (GPU-cuda0), ordinal 0 (GPU-cuda1)"),
+        (
+            &detect as &dyn Fn(&HostFacts) -> Detected,
+            "ordinal 1 (GPU-cuda0), ordinal 0 (GPU-cuda1)",
+        ),
         (&nothing, "no NVIDIA driver"),
     ] {
         let inventory = here(&two, detect);
@@ -117,7 +120,7 @@ fn a_gpu_that_is_not_here_is_imagined_and_told() {
         assert_eq!(inventory.devices[1].overhead_bytes, Bytes::ZERO, "one context");
     }
     // A profile that names none asks for none.
-    let panics = |_: &Host| -> Detected { panic!("nobody asked for GPUs") };
+    let panics = |_: &HostFacts| -> Detected { panic!("nobody asked for GPUs") };
     let keys =
         "total = \"8GiB\"\nlink = \"1GB/s\"\nflops = \"1TFLOP/s\"\nmemory_bandwidth = \"1GB/s\"";
     assert_eq!(here(&[keys], &panics).devices[0].missing, None);

@@ -1,7 +1,7 @@
 //! How a picture was made, for people.
 
 use super::{table, text_of};
-use crate::infotext::{Reading, pairs, printable};
+use crate::job::infotext::{Reading, pairs, printable};
 
 /// The settings in a picture's file, a line each; what is not understood of them stands last.
 pub fn settings(picture: &str, reading: &Reading) -> String {

@@ -32,7 +32,7 @@ fn largest_difference(got: &[u8], expected: &[u8]) -> u8 {
 
 #[track_caller]
 fn assert_shows(name: &str, pattern: impl Fn(usize, usize) -> [u8; 3], tolerance: u8) {
-    let source = Source::open(&fixture(name)).unwrap();
+    let source = Picture::open(&fixture(name)).unwrap();
     assert_eq!(source.size(), SIZE, "{name}");
     let got = source.pixels(SIZE[0], SIZE[1]).unwrap();
     let places = (0..SIZE[1]).flat_map(|y| (0..SIZE[0]).map(move |x| (x, y)));
@@ -69,9 +69,9 @@ fn every_kind_of_jpeg_is_read() {
 
 #[test]
 fn sizes_are_changed_as_pillow_does_it() {
-    let source = Source::open(&fixture("rgb.png")).unwrap();
+    let source = Picture::open(&fixture("rgb.png")).unwrap();
     for name in ["grown.png", "shrunk.png"] {
-        let expected = Source::open(&fixture(name)).unwrap();
+        let expected = Picture::open(&fixture(name)).unwrap();
         let [width, height] = expected.size();
         let got = source.pixels(width, height).unwrap();
         let off = largest_difference(&got, &expected.pixels(width, height).unwrap());
@@ -93,7 +93,7 @@ fn error_of(name: &str, bytes: &[u8]) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(name);
     std::fs::write(&path, bytes).unwrap();
-    let read = Source::open(&path).and_then(|source| source.pixels(16, 16));
+    let read = Picture::open(&path).and_then(|source| source.pixels(16, 16));
     read.err().map(|error| error.to_string())
 }
 
@@ -151,7 +151,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[test]
 fn what_is_no_picture_is_told_apart() {
-    let message = |path: &Path| Source::open(path).unwrap_err().to_string();
+    let message = |path: &Path| Picture::open(path).unwrap_err().to_string();
     assert!(message(&fixture("missing.png")).starts_with("cannot read the picture "));
     assert!(message(&fixture("")).contains("is no picture in PNG or JPEG; hint: "));
     assert!(error_of("text.png", b"P6 24 16 255").unwrap().contains("is no picture"));

@@ -9,10 +9,13 @@
 //! prompt:`), it also stands quoted in the last line.
 
 mod pairs;
+pub mod picture;
 mod read;
 mod write;
 
-use serde::Serialize;
+use protocol::ModelSource;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 pub use read::{InfotextError, Reading, read};
 pub use write::{pairs, write};
@@ -59,8 +62,9 @@ pub struct Settings {
     pub lora_at_run_time: Vec<String>,
     /// The model's name, for people.
     pub model: Option<String>,
-    /// Where the model was. All are `None` for the built-in demo model.
-    pub paths: ModelPaths,
+    /// Where the model was, by paths as they were typed; empty for the built-in demo model.
+    #[serde(serialize_with = "as_paths")]
+    pub paths: ModelSource,
     /// A hash over parts of the model's files: [`crate::fingerprint::of_model`].
     pub fingerprint: Option<String>,
     /// The type that each component's weights are stored in: `clip f16, dit q8_0`.
@@ -96,21 +100,15 @@ pub struct LoraRecord {
     pub weight: f32,
 }
 
-/// The paths that a model was named by, as they were typed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct ModelPaths {
-    /// MODEL.
-    pub model: Option<String>,
-    /// `--diffusion-model`.
-    pub diffusion_model: Option<String>,
-    /// `--vae`.
-    pub vae: Option<String>,
-    /// `--clip-l`.
-    pub clip_l: Option<String>,
-    /// `--t5xxl`.
-    pub t5xxl: Option<String>,
-    /// `--tokenizer-dir`.
-    pub tokenizer_dir: Option<String>,
+/// The paths of a model as a document has them: a key each.
+fn as_paths<S: Serializer>(source: &ModelSource, serializer: S) -> Result<S::Ok, S::Error> {
+    let parts = source.parts();
+    let mut map = serializer.serialize_map(Some(1 + parts.len()))?;
+    map.serialize_entry("model", &source.model)?;
+    for (flag, path) in parts {
+        map.serialize_entry(&flag.replace('-', "_"), &path)?;
+    }
+    map.end()
 }
 
 /// A text of a file as it may be shown: control characters could steer a terminal.

@@ -1,8 +1,8 @@
-//! A picture to start from: a PNG or JPEG file, as 8-bit RGB of the job's size.
+//! A picture that is read, as one to start from: PNG or JPEG, as 8-bit RGB of any size.
 //!
-//! It is turned as its file says, laid over white where it is transparent, and its colours are taken for
-//! sRGB: profiles are not read. Whatever cannot be read whole is refused, and sizes are checked before
-//! anything is made from them.
+//! It is turned as its file says, laid over white where it is transparent, and its colours are taken
+//! for sRGB: profiles are not read. Whatever cannot be read whole is refused, and sizes are checked
+//! before anything is made from them.
 
 mod decode;
 mod orientation;
@@ -78,7 +78,7 @@ struct Rgb {
 
 /// A picture's file, of which the beginning was read and understood.
 #[derive(Debug)]
-pub struct Source {
+pub struct Picture {
     path: PathBuf,
     bytes: Vec<u8>,
     format: Format,
@@ -86,13 +86,21 @@ pub struct Source {
     stored: [usize; 2],
 }
 
-impl Source {
+impl Picture {
     /// Opens a file.
     ///
     /// # Errors
-    /// All of [`PictureError`]; what is damaged behind the header shows in [`Source::pixels`].
-    pub fn open(path: &Path) -> Result<Source, PictureError> {
-        let bytes = read(path)?;
+    /// As [`Picture::of`], or the file cannot be read.
+    pub fn open(path: &Path) -> Result<Picture, PictureError> {
+        Picture::of(read(path)?, path)
+    }
+
+    /// A picture of the bytes of a file, which errors call `path`.
+    ///
+    /// # Errors
+    /// They are no picture that is taken; what is damaged behind the header shows in
+    /// [`Picture::pixels`].
+    pub fn of(bytes: Vec<u8>, path: &Path) -> Result<Picture, PictureError> {
         let format =
             Format::of(&bytes).ok_or_else(|| PictureError::Unknown { path: path.to_owned() })?;
         let damaged = |message| PictureError::Damaged { path: path.to_owned(), message };
@@ -103,7 +111,7 @@ impl Source {
             return Err(PictureError::TooManyPixels { path: path.to_owned(), width, height });
         }
         let orientation = header.exif.map(|exif| Orientation::of(&exif)).unwrap_or_default();
-        Ok(Source { path: path.to_owned(), bytes, format, orientation, stored: header.size })
+        Ok(Picture { path: path.to_owned(), bytes, format, orientation, stored: header.size })
     }
 
     /// SHA-256 of the file's content, in hexadecimal digits.

@@ -1,4 +1,4 @@
-//! The settings in a picture's file: read for `--settings`, shown by `berth inspect`.
+//! The settings in a picture's file.
 
 use std::fmt::Display;
 use std::io::Read;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::infotext::{self, Reading};
+use super::Reading;
+use crate::media::picture::FILE_BYTES_MAX;
 use crate::media::{self, PictureFormat};
-use crate::picture::FILE_BYTES_MAX;
 use crate::read::{self, ReadError};
 
 /// Bytes of a file's beginning that say whether it is a picture: WebP names itself in the third
@@ -41,7 +41,7 @@ pub fn of_picture(path: &Path) -> Result<Reading> {
             path.display()
         )
     })?;
-    infotext::read(&text).map_err(|error| cannot(&error))
+    super::read(&text).map_err(|error| cannot(&error))
 }
 
 /// A picture's file, whole, within the limit of pictures.

@@ -44,10 +44,10 @@ fn names() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec("[a-z0-9_]{1,8}", 0..4)
 }
 
-fn paths() -> impl Strategy<Value = ModelPaths> {
+fn paths() -> impl Strategy<Value = ModelSource> {
     let path = || option::of(hostile());
     (path(), path(), path(), path(), path(), path()).prop_map(
-        |(model, diffusion_model, vae, clip_l, t5xxl, tokenizer_dir)| ModelPaths {
+        |(model, diffusion_model, vae, clip_l, t5xxl, tokenizer_dir)| ModelSource {
             model,
             diffusion_model,
             vae,

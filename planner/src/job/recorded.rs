@@ -1,17 +1,19 @@
-//! `--settings`: a picture's settings in place of arguments that are not given.
+//! A picture's settings in place of what a request does not say: the way back from
+//! [`super::record`].
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use protocol::{ModelDescription, Plan};
+use protocol::{ModelDescription, ModelSource, Plan};
 
-use super::Generate;
+use super::JobRequest;
+use super::infotext::picture::of_picture;
+use super::infotext::{FileRecord, Reading, Settings, printable};
+use super::model::ModelName;
 use super::record::{RNG, SAMPLER, on_gpu};
-use crate::cli::seed::Seed;
-use crate::cli::settings::of_picture;
+use super::seed::Seed;
 use crate::fingerprint;
-use crate::infotext::{FileRecord, ModelPaths, Reading, Settings, printable};
-use crate::policy::Wishes;
+use crate::policy::PolicyText;
 
 /// The settings of a picture.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ pub struct Recorded {
     pub unknown: Vec<(String, String)>,
 }
 
-/// What of a run is as it was recorded, and no flag changed.
+/// What of a run is as it was recorded, and nobody asked otherwise.
 #[derive(Debug, Default)]
 pub struct Kept {
     /// The only picture of the batch that is wanted, from 0; `None` for all.
@@ -32,8 +34,6 @@ pub struct Kept {
     model: bool,
     /// Whether the LoRA are the recorded ones.
     loras: bool,
-    /// Components that a LoRA is to be added to while they run.
-    pub lora_at_run_time: Vec<String>,
 }
 
 impl Recorded {
@@ -46,71 +46,77 @@ impl Recorded {
         Ok(Recorded { picture: picture.to_owned(), settings, unknown })
     }
 
-    /// Fills in what the command does not say by itself, and tells what of the settings it cannot.
+    /// The quality of the picture's file, 1 to 100, where its format has one.
+    pub fn quality(&self) -> Option<u8> {
+        // 0 is no quality: it may stand in a file that was made by hand.
+        self.settings.quality.filter(|quality| (1..=100).contains(quality))
+    }
+
+    /// Fills in what a request does not say.
     ///
     /// # Errors
     /// A file that is needed is gone or was changed.
-    pub fn fill(&self, command: &mut Generate) -> Result<Kept> {
+    pub fn fill(&self, request: &mut JobRequest) -> Result<Kept> {
         let settings = &self.settings;
-        self.tell_unknown();
-        let prompt = || Some(settings.prompt.clone());
+        let prompts = &mut request.prompts;
         // A second prompt belongs to the first.
-        if command.prompt.is_none() && command.prompt_2.is_none() {
-            command.prompt_2.clone_from(&settings.prompt_2);
+        if prompts.prompt.is_none() && prompts.prompt_2.is_none() {
+            prompts.prompt_2.clone_from(&settings.prompt_2);
         }
-        command.prompt = command.prompt.take().or_else(prompt);
-        let shape = &mut command.shape;
+        prompts.prompt.get_or_insert_with(|| settings.prompt.clone());
+        let shape = &mut request.shape;
         let [width, height] = settings.size.map_or([None; 2], |size| size.map(Some));
         shape.width = shape.width.or(width);
         shape.height = shape.height.or(height);
         shape.steps = shape.steps.or(settings.steps);
         shape.max_sequence_length = shape.max_sequence_length.or(settings.max_sequence_length);
-        // 0 is no quality: it may stand in a file that was made by hand.
-        command.pictures.recorded_quality =
-            settings.quality.filter(|quality| (1..=100).contains(quality));
-        self.fill_guidance(command);
-        self.fill_start(command)?;
-        let position = self.fill_batch(command);
+        self.fill_guidance(request);
+        self.fill_start(request)?;
+        let position = self.fill_batch(request);
         let mut kept = Kept { position, ..Kept::default() };
         if settings.are_ours() {
-            self.fill_model(command, &mut kept)?;
-            self.fill_policy(command, &mut kept)?;
+            self.fill_model(request, &mut kept)?;
+            self.fill_policy(request, &mut kept)?;
         }
         Ok(kept)
     }
 
-    /// What of guidance no flag says. A negative prompt that was recorded has no effect without
+    /// What of guidance nobody said. A negative prompt that was recorded has no effect without
     /// guidance of a second run, and is no error then.
-    fn fill_guidance(&self, command: &mut Generate) {
-        let (settings, shape) = (&self.settings, &mut command.shape);
-        if shape.cfg_scale.is_none() && !settings.are_ours() && settings.guidance_scale.is_none() {
+    fn fill_guidance(&self, request: &mut JobRequest) {
+        let (settings, guidance) = (&self.settings, &mut request.guidance);
+        let is_foreign = !settings.are_ours() && settings.guidance_scale.is_none();
+        if guidance.cfg_scale.is_none() && is_foreign {
             // Which guidance another program meant is not known: the one that the family has.
-            if shape.guidance_scale.or(shape.true_cfg_scale).is_none() {
-                shape.cfg_scale = settings.cfg_scale;
+            if guidance.guidance_scale.or(guidance.true_cfg_scale).is_none() {
+                guidance.cfg_scale = settings.cfg_scale;
             }
         } else {
-            shape.guidance_scale = shape.guidance_scale.or(settings.guidance_scale);
-            shape.true_cfg_scale = shape.true_cfg_scale.or(settings.cfg_scale);
+            guidance.guidance_scale = guidance.guidance_scale.or(settings.guidance_scale);
+            guidance.true_cfg_scale = guidance.true_cfg_scale.or(settings.cfg_scale);
         }
-        command.recorded_negative.clone_from(&settings.negative_prompt);
+        let prompts = &mut request.prompts;
+        if prompts.negative_prompt.is_none() {
+            prompts.negative_prompt.clone_from(&settings.negative_prompt);
+            prompts.negative_may_be_unused = true;
+        }
     }
 
     /// The picture or the latents to start from.
-    fn fill_start(&self, command: &mut Generate) -> Result<()> {
-        let settings = &self.settings;
-        if command.shape.init_image.is_none() && command.init_latents.is_none() {
+    fn fill_start(&self, request: &mut JobRequest) -> Result<()> {
+        let (settings, start) = (&self.settings, &mut request.start);
+        if start.image.is_none() && start.latents.is_none() {
             let find = |what, flag, file: &Option<FileRecord>| {
                 file.as_ref().map(|file| self.find(what, flag, file)).transpose()
             };
-            let image = find("picture to start from", "--init-image", &settings.init_image)?;
+            start.image = find("picture to start from", "--init-image", &settings.init_image)?;
             // As on the command line, there is one or the other.
-            if image.is_none() {
-                command.init_latents = find("latents", "--init-latents", &settings.init_latents)?;
+            if start.image.is_none() {
+                start.latents = find("latents", "--init-latents", &settings.init_latents)?;
             }
-            command.shape.init_image = image;
         }
-        if command.shape.init_image.is_some() {
-            command.shape.strength = command.shape.strength.or(settings.strength);
+        if start.image.is_some() {
+            start.strength = start.strength.or(settings.strength);
         }
         Ok(())
     }
@@ -118,66 +124,69 @@ impl Recorded {
     /// The seed, and the batch that the picture was made in: a picture of a batch may differ from
     /// one made alone in its last bits. With another seed or batch its place in that has no
     /// meaning.
-    fn fill_batch(&self, command: &mut Generate) -> Option<u32> {
+    fn fill_batch(&self, request: &mut JobRequest) -> Option<u32> {
         let Settings { seed: Some(seed), batch_size, batch_position, .. } = self.settings else {
             return None;
         };
-        let is_whole = command.seed.is_none() && command.shape.batch.is_none();
+        let is_whole = request.seed.is_none() && request.shape.batch.is_none();
         if let (true, true, Some(batch), Some(position)) =
             (is_whole, self.settings.are_ours(), batch_size, batch_position)
             && position < batch
         {
-            command.shape.batch = Some(batch);
-            command.seed = Some(Seed::Given(seed.wrapping_sub(u64::from(position))));
+            request.shape.batch = Some(batch);
+            request.seed = Some(Seed::Given(seed.wrapping_sub(u64::from(position))));
             return Some(position);
         }
-        command.seed = command.seed.or(Some(Seed::Given(seed)));
+        request.seed = request.seed.or(Some(Seed::Given(seed)));
         None
     }
 
-    fn fill_model(&self, command: &mut Generate, kept: &mut Kept) -> Result<()> {
-        let (before, paths) = (command.model.typed(), &self.settings.paths);
-        kept.model = before == ModelPaths::default();
-        if before.model.is_some() {
+    /// The model's paths. MODEL replaces all of the recorded ones, a part only its own.
+    fn fill_model(&self, request: &mut JobRequest, kept: &mut Kept) -> Result<()> {
+        let ModelName::Files(asked) = &request.model else { return Ok(()) };
+        let recorded = &self.settings.paths;
+        kept.model = asked.is_empty();
+        if asked.model.is_some() {
             return Ok(());
         }
-        let find = |what: &str, given: &Option<String>, path: &Option<String>| {
-            let path = path.as_ref().filter(|_| given.is_none());
-            path.map(|path| self.find_model(what, path)).transpose()
+        let find = |what: &str, asked: &Option<String>, path: &Option<String>| match (asked, path) {
+            (None, Some(path)) => self.find_model(what, path).map(Some),
+            _ => Ok(asked.clone()),
         };
-        command.model.fill(ModelPaths {
-            model: find("MODEL", &before.model, &paths.model)?,
+        request.model = ModelName::Files(ModelSource {
+            model: find("MODEL", &asked.model, &recorded.model)?,
             diffusion_model: find(
                 "--diffusion-model",
-                &before.diffusion_model,
-                &paths.diffusion_model,
+                &asked.diffusion_model,
+                &recorded.diffusion_model,
             )?,
-            vae: find("--vae", &before.vae, &paths.vae)?,
-            clip_l: find("--clip-l", &before.clip_l, &paths.clip_l)?,
-            t5xxl: find("--t5xxl", &before.t5xxl, &paths.t5xxl)?,
-            tokenizer_dir: find("--tokenizer-dir", &before.tokenizer_dir, &paths.tokenizer_dir)?,
+            vae: find("--vae", &asked.vae, &recorded.vae)?,
+            clip_l: find("--clip-l", &asked.clip_l, &recorded.clip_l)?,
+            t5xxl: find("--t5xxl", &asked.t5xxl, &recorded.t5xxl)?,
+            tokenizer_dir: find("--tokenizer-dir", &asked.tokenizer_dir, &recorded.tokenizer_dir)?,
         });
         Ok(())
     }
 
-    /// LoRA, tiles and arithmetic, as recorded: over the host profile, below the flags.
-    fn fill_policy(&self, command: &mut Generate, kept: &mut Kept) -> Result<()> {
+    /// LoRA, tiles and arithmetic, as recorded: over the host profile, below what is asked.
+    fn fill_policy(&self, request: &mut JobRequest, kept: &mut Kept) -> Result<()> {
         let settings = &self.settings;
         let mut loras = Vec::new();
-        if command.placement.lora.is_empty() {
+        if request.policy.lora.is_none() {
             for lora in &settings.loras {
                 let path = self.find("LoRA", "--lora", &lora.file)?;
                 loras.push(format!("{}:{}", path.display(), lora.weight));
             }
             kept.loras = true;
-            kept.lora_at_run_time.clone_from(&settings.lora_at_run_time);
+            request.lora_at_run_time.clone_from(&settings.lora_at_run_time);
         }
-        command.placement.recorded = Wishes {
+        let recorded = PolicyText {
             lora: Some(loras),
             vae_tile: Some(settings.vae_tile.clone().unwrap_or_else(|| "off".to_owned())),
             exact_matmul: Some(settings.exact_matmul),
-            ..Wishes::default()
+            ..PolicyText::default()
         };
+        request.policy = std::mem::take(&mut request.policy).over(&recorded);
         Ok(())
     }
 
@@ -226,7 +235,7 @@ impl Recorded {
         [PathBuf::from(path), beside.join(path), beside.join(name)]
     }
 
-    /// Whether the model is the recorded one, by its fingerprint.
+    /// Whether the model is the recorded one, by its fingerprint; what is to be told where it is not.
     ///
     /// # Errors
     /// It is named by the settings alone, and is another one now.
@@ -235,54 +244,56 @@ impl Recorded {
         kept: &Kept,
         description: &ModelDescription,
         fingerprint: Option<&str>,
-    ) -> Result<()> {
-        let Some(recorded) = self.settings.fingerprint.as_deref() else { return Ok(()) };
+    ) -> Result<Option<String>> {
+        let Some(recorded) = self.settings.fingerprint.as_deref() else { return Ok(None) };
         if fingerprint == Some(recorded) || !self.settings.are_ours() {
-            return Ok(());
+            return Ok(None);
         }
         let picture = self.picture.display();
         // A built-in model cannot be named: another version of Berth has another one.
-        if kept.model && self.settings.paths != ModelPaths::default() {
+        if kept.model && !self.settings.paths.is_empty() {
             bail!(
                 "the model {} is not the one that {picture} was made with: its files are others; hint: to take it nonetheless, name it as MODEL",
                 description.model
             );
         }
-        tell(&format!("{picture} was made with another model: the new picture will differ"));
-        Ok(())
+        Ok(Some(format!("{picture} was made with another model: the new picture will differ")))
     }
 
-    /// Tells what of the run could not be as recorded, though no flag asked for it.
-    pub fn tell_differences(&self, kept: &Kept, plan: &Plan) {
-        if !self.settings.are_ours() || !kept.model {
-            return;
+    /// What of the run could not be as recorded though nobody asked otherwise, a sentence each.
+    pub fn differences(&self, kept: &Kept, plan: &Plan) -> Vec<String> {
+        let settings = &self.settings;
+        if !settings.are_ours() || !kept.model {
+            return Vec::new();
         }
-        let picture = self.picture.display();
-        let differ = |what: String| tell(&format!("{picture} {what}: the new picture may differ"));
-        let version = self.settings.version.clone().unwrap_or_default();
+        let mut differences = Vec::new();
+        let version = settings.version.clone().unwrap_or_default();
         if version != Settings::this_version() {
-            differ(format!("was made by {}", printable(&version)));
+            differences.push(format!("was made by {}", printable(&version)));
         }
-        if on_gpu(plan) != self.settings.on_gpu {
+        if on_gpu(plan) != settings.on_gpu {
             let on = |names: &[String]| match names {
                 [] => "no GPU".to_owned(),
                 names => format!("a GPU for {}", printable(&names.join(", "))),
             };
-            let (was, is) = (on(&self.settings.on_gpu), on(&on_gpu(plan)));
-            differ(format!("was made with {was}, this run used {is}"));
+            let (was, is) = (on(&settings.on_gpu), on(&on_gpu(plan)));
+            differences.push(format!("was made with {was}, this run used {is}"));
         }
         let beside = &plan.options.lora_runtime;
-        let is_recorded = |name| kept.lora_at_run_time.contains(name);
-        if kept.loras && !self.settings.loras.is_empty() && !beside.iter().all(is_recorded) {
-            differ(format!(
+        let is_recorded = |name| settings.lora_at_run_time.contains(name);
+        if kept.loras && !settings.loras.is_empty() && !beside.iter().all(is_recorded) {
+            differences.push(format!(
                 "had its LoRA added to the weights of components that it was added to at run time now ({})",
                 beside.join(", ")
             ));
         }
+        let picture = self.picture.display();
+        let sentence = |what| format!("{picture} {what}: the new picture may differ");
+        differences.into_iter().map(sentence).collect()
     }
 
-    /// Tells what of the settings is not used.
-    fn tell_unknown(&self) {
+    /// What of the settings is not used, as a sentence; `None` where all of it is.
+    pub fn unused(&self) -> Option<String> {
         let Settings { sampler, rng, strength, init_image, .. } = &self.settings;
         let mut unused: Vec<String> = self.unknown.iter().map(|(key, _)| key.clone()).collect();
         if sampler.as_ref().is_some_and(|sampler| sampler != SAMPLER) {
@@ -297,19 +308,16 @@ impl Recorded {
         if !self.settings.are_ours() && self.settings.model.is_some() {
             unused.push("Model".to_owned());
         }
-        if !unused.is_empty() {
-            let more = unused.len().saturating_sub(SHOWN_KEYS);
-            unused.truncate(SHOWN_KEYS);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let (picture, unused) = (self.picture.display(), unused.join(", "));
-            tell(&format!("of the settings of {picture}, these are not used: {unused}{more}"));
+        if unused.is_empty() {
+            return None;
         }
+        let more = unused.len().saturating_sub(SHOWN_KEYS);
+        unused.truncate(SHOWN_KEYS);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let (picture, unused) = (self.picture.display(), unused.join(", "));
+        Some(format!("of the settings of {picture}, these are not used: {unused}{more}"))
     }
 }
 
 /// Keys that are named of those that are not used.
 const SHOWN_KEYS: usize = 12;
-
-fn tell(sentence: &str) {
-    eprintln!("berth: {sentence}");
-}

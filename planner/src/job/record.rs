@@ -1,4 +1,6 @@
-//! What a run records in its pictures.
+//! What a run records in its pictures: the settings by which they can be made again.
+//!
+//! [`super::recorded`] is the way back.
 
 use std::path::Path;
 
@@ -6,11 +8,10 @@ use protocol::message::Image;
 use protocol::plan::{DeviceBackend, Lora, VaeTile};
 use protocol::{DeviceId, Job, ModelDescription, Plan};
 
-use crate::cli::model::ModelArguments;
-use crate::cli::setup::Setting;
+use super::infotext::{FileRecord, LoraRecord, Settings};
+use super::resolve::PreparedJob;
 use crate::fingerprint;
-use crate::infotext::{FileRecord, LoraRecord, ModelPaths, Settings};
-use crate::picture::Source;
+use crate::media::picture::Picture;
 
 /// How the denoising rule is called in pictures.
 pub const SAMPLER: &str = "Euler";
@@ -18,11 +19,9 @@ pub const SAMPLER: &str = "Euler";
 /// How torch's CPU generator is called in pictures.
 pub const RNG: &str = "CPU";
 
-/// The files that a run depends on, as they were before it began.
+/// The files that a run depends on, as they are when they are hashed.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// The model's, as typed.
-    pub paths: ModelPaths,
     /// The model's fingerprint.
     pub fingerprint: Option<String>,
     /// The picture to start from.
@@ -35,40 +34,37 @@ pub struct Files {
 
 /// A run that made its pictures.
 pub struct Made<'a> {
-    /// What was asked of it.
+    /// What was asked, in the words of whoever asked.
+    pub asked: &'a PreparedJob,
+    /// What was sent.
     pub job: &'a Job,
     /// How it was done.
     pub plan: &'a Plan,
     /// What it was done with.
     pub description: &'a ModelDescription,
-    /// How far the picture to start from was changed.
-    pub strength: f64,
-    /// What is wanted, LoRA as they were typed among it.
-    pub setting: &'a Setting,
     /// The files that it depends on.
     pub files: &'a Files,
 }
 
 impl Files {
-    /// A model's, and its LoRA's.
-    pub fn of(model: &ModelArguments, description: &ModelDescription, loras: &[Lora]) -> Files {
+    /// Those of a job on a model; `loras` are its plan's.
+    pub fn of(asked: &PreparedJob, description: &ModelDescription, loras: &[Lora]) -> Files {
+        let start = &asked.request.start;
         let hash = |lora: &Lora| fingerprint::sha256_of_file(Path::new(&lora.path)).ok();
         Files {
-            paths: model.typed(),
             fingerprint: fingerprint::of_model(&description.model, description).ok(),
+            init_image: start.image.as_deref().map(|path| FileRecord {
+                path: path.display().to_string(),
+                sha256: asked.picture.as_ref().map(Picture::sha256),
+            }),
+            init_latents: start.latents.as_deref().map(file_record),
             loras: loras.iter().map(hash).collect(),
-            ..Files::default()
         }
     }
 }
 
-/// The record of a picture to start from, and its path.
-pub fn source_record((source, path): (&Source, &Path)) -> FileRecord {
-    FileRecord { path: path.display().to_string(), sha256: Some(source.sha256()) }
-}
-
 /// A file's record. One that cannot be read has no hash: whoever needs it tells why.
-pub fn file_record(path: &Path) -> FileRecord {
+fn file_record(path: &Path) -> FileRecord {
     let sha256 = fingerprint::sha256_of_file(path).ok();
     FileRecord { path: path.display().to_string(), sha256 }
 }
@@ -76,7 +72,7 @@ pub fn file_record(path: &Path) -> FileRecord {
 impl Made<'_> {
     /// How one of its pictures was made; `quality` is that of a format that has one.
     pub fn settings(&self, image: &Image, quality: Option<u8>) -> Settings {
-        let Made { job, plan, description, files, .. } = self;
+        let Made { asked, job, plan, description, files } = self;
         let shape = &plan.job;
         let on_gpu = on_gpu(plan);
         let second = job.prompt_2.as_ref().filter(|second| **second != job.prompt);
@@ -98,7 +94,7 @@ impl Made<'_> {
             batch_position: (shape.batch > 1).then_some(image.index),
             max_sequence_length: Some(shape.max_sequence_length),
             init_image: files.init_image.clone(),
-            strength: shape.init_image.then_some(self.strength),
+            strength: shape.init_image.then(|| asked.request.strength()),
             init_latents: files.init_latents.clone(),
             lora_at_run_time: match loras.is_empty() {
                 true => Vec::new(),
@@ -106,7 +102,7 @@ impl Made<'_> {
             },
             loras,
             model: Some(plan.model.name()),
-            paths: files.paths.clone(),
+            paths: asked.request.model.typed(),
             fingerprint: files.fingerprint.clone(),
             weights: Some(weights(description, plan)),
             vae_tile: plan.options.vae_tile.filter(|tile| cuts(tile, image)).map(|tile| {
@@ -123,7 +119,7 @@ impl Made<'_> {
     /// The LoRA files as they were typed, without those of weight 0: these change nothing.
     fn loras(&self) -> Vec<LoraRecord> {
         let hashes = self.files.loras.iter().cloned().chain(std::iter::repeat(None));
-        let typed: Vec<&str> = self.setting.policy.loras.iter().map(|l| l.path.as_str()).collect();
+        let typed: Vec<&str> = self.asked.policy.loras.iter().map(|l| l.path.as_str()).collect();
         let applied = self.plan.options.loras.iter().enumerate().zip(hashes);
         let applied = applied.filter(|((_, lora), _)| lora.weight != 0.0);
         applied

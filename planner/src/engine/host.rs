@@ -1,0 +1,238 @@
+//! A host that runs jobs: its profile, what is free of it now, and what was measured on it.
+//!
+//! Made of plain data, whoever starts it. It knows no job until one is asked of it, and keeps nothing
+//! of one but what its run taught: every run by a plan of our own teaches, once, by the inventory
+//! that this plan was made for ([`Host::run`]); nobody else learns.
+
+use std::ops::ControlFlow;
+
+use protocol::{ModelDescription, ModelSource, Plan};
+
+use super::events::Events;
+use super::reservations::Others;
+use super::supervise::{Inventorize, Outcome, Work, supervise};
+use super::warm::{Holding, Warm};
+use crate::budget::CapError;
+use crate::calibration::{Calibration, Machine, Store, StoreError};
+use crate::inventory::{Device, HostError, Inventory};
+use crate::job::{JobEvent, PreparedJob, ResolvedJob};
+use crate::planning::{PlanError, Request};
+use crate::policy::pins::PinError;
+use crate::policy::{Budgets, Policy};
+use crate::profile::ProfileError;
+use crate::profile::layers::{Layered, Places};
+
+/// What hears of a job; a break ends it as cancelled.
+pub type Hear<'a> = dyn FnMut(JobEvent) -> ControlFlow<()> + 'a;
+
+/// A host.
+#[derive(Debug)]
+pub struct Host {
+    /// The profile of all layers, its policy, and where it comes from.
+    pub profile: Layered,
+    /// What was measured before, and where it is kept.
+    pub calibration: Calibration,
+    /// Why the kept measurements are not used, where they are not.
+    pub ignored: Option<StoreError>,
+}
+
+/// Why a host cannot be planned for.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// A host profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The host's own facts.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A cap names a device that is not here, or is of another kind.
+    #[error(transparent)]
+    Cap(#[from] CapError),
+    /// A pin names a device that is not here.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// An error of a policy that stands in several files, each of which was readable by itself.
+    #[error("the flags over {files}: {error}")]
+    Joined {
+        /// The files under the flags.
+        files: String,
+        /// What is wrong.
+        error: Box<SetupError>,
+    },
+    /// A GPU that the profile names is not here, and the plan is to be carried out.
+    #[error(
+        "{device} of the host profile: {why}; hint: `berth devices --host this-machine` lists what is here, `plan --dry-run` plans for what is not"
+    )]
+    Missing {
+        /// The device.
+        device: String,
+        /// Why it is not here, as a clause.
+        why: String,
+    },
+}
+
+impl Host {
+    /// This machine, or the one of a host profile: a file, or the name of a shipped one.
+    ///
+    /// # Errors
+    /// A profile cannot be used, or the machine's own facts cannot be read.
+    pub fn open(profile: Option<&str>) -> Result<Host, SetupError> {
+        let profile = Layered::load(&Places::of_this_process(), profile)?;
+        let (calibration, ignored) = Calibration::read(Machine::this()?, Store::of_user());
+        let Layered { files, host, .. } = &profile;
+        tracing::debug!(?files, ?host, calibration = ?calibration.path(), "read profiles");
+        Ok(Host { profile, calibration, ignored })
+    }
+
+    /// What is, now, with what was measured of it; for a model also with its corrections.
+    ///
+    /// # Errors
+    /// The host's memory cannot be read.
+    pub fn inventory(&self, model: Option<&ModelSource>) -> Result<Inventory, SetupError> {
+        self.inventory_beside(model, Holding::NOTHING)
+    }
+
+    /// The same for an executor that holds something: that is free for its next plan.
+    fn inventory_beside(
+        &self,
+        model: Option<&ModelSource>,
+        holding: Holding<'_>,
+    ) -> Result<Inventory, SetupError> {
+        let mut inventory = self.uncalibrated_beside(holding)?;
+        let model = model.map(ModelSource::to_string);
+        self.calibration.apply(&mut inventory, model.as_deref());
+        Ok(inventory)
+    }
+
+    /// What is, now, as devices and profile say it.
+    ///
+    /// # Errors
+    /// The host's memory cannot be read.
+    pub fn uncalibrated(&self) -> Result<Inventory, SetupError> {
+        self.uncalibrated_beside(Holding::NOTHING)
+    }
+
+    fn uncalibrated_beside(&self, holding: Holding<'_>) -> Result<Inventory, SetupError> {
+        let profile = &self.profile.profile;
+        let mut inventory = profile.inventory()?;
+        let is_here = profile.memory_is_here();
+        holding.give_back(&mut inventory, is_here);
+        Others::of_this_host(holding.reservation).take_from(&mut inventory, is_here);
+        let free = inventory.devices.iter().map(|device| (&device.id, device.free_bytes));
+        let free: Vec<String> = free.map(|(id, bytes)| format!("{id} {bytes}")).collect();
+        tracing::debug!(host = %inventory.host.available_bytes, devices = ?free, "free now");
+        Ok(inventory)
+    }
+
+    /// What may be used of an inventory.
+    ///
+    /// # Errors
+    /// A cap names a device that the inventory does not have.
+    pub fn budgets(&self, policy: &Policy, inventory: &Inventory) -> Result<Budgets, SetupError> {
+        policy.budgets(inventory).map_err(|error| self.joined(error.into()))
+    }
+
+    /// Checks what a policy says of devices before anything starts.
+    ///
+    /// # Errors
+    /// A cap or a pin names a device that is not here.
+    pub fn check(&self, policy: &Policy) -> Result<(), SetupError> {
+        let inventory = self.inventory(None)?;
+        self.budgets(policy, &inventory)?;
+        policy.pins.named(&inventory).map(drop).map_err(|error| self.joined(error.into()))
+    }
+
+    /// With an error, the files whose policy it may be about.
+    fn joined(&self, error: SetupError) -> SetupError {
+        match self.profile.files.as_slice() {
+            [] => error,
+            files => SetupError::Joined { files: files.join(", "), error: Box::new(error) },
+        }
+    }
+
+    /// The request of a job's plan, for what is free now. Devices that this executor cannot compute
+    /// on count in a plan that is only shown (`dry_run`), and only where a profile names them. What the
+    /// executor holds already is free for its own plan.
+    ///
+    /// # Errors
+    /// A cap names a device that is not here; or the profile names a GPU that is not, and the plan is
+    /// to be carried out.
+    pub fn request(
+        &self,
+        asked: &PreparedJob,
+        job: &ResolvedJob,
+        description: &ModelDescription,
+        dry_run: bool,
+        holding: Holding<'_>,
+    ) -> Result<Request, SetupError> {
+        let policy = &asked.policy;
+        let inventory = self.inventory_beside(Some(&description.model), holding)?;
+        let budgets = self.budgets(policy, &inventory)?;
+        let missing = |device: &Device| {
+            let (device, why) = (device.id.clone(), device.missing.clone()?);
+            Some(SetupError::Missing { device, why })
+        };
+        if !dry_run && let Some(missing) = inventory.devices.iter().find_map(missing) {
+            return Err(missing);
+        }
+        Ok(Request {
+            model: description.model.clone(),
+            side_multiple_pixels: description.side_multiple_pixels,
+            job: job.shape.clone(),
+            inventory,
+            budgets,
+            objective: policy.optimize,
+            failed: Vec::new(),
+            left_out: Vec::new(),
+            pins: policy.pins.clone(),
+            prefetch: policy.prefetch,
+            tile: policy.vae_tile,
+            explain: false,
+            compare_integrated: false,
+            guidance_embeds: description.guidance_embeds,
+            options: job.options.clone(),
+            mapping_policy: policy.mapping_policy,
+            imagined: dry_run && self.profile.names_devices,
+            keeps: None,
+        })
+    }
+
+    /// Plans and runs a job on an executor, or runs it by a `given` plan, and learns from it. `request` makes each
+    /// attempt's request from what is free at that moment; `hear` hears of everything in order, the
+    /// end last.
+    ///
+    /// # Errors
+    /// The last attempt's failure, or what no other plan could mend.
+    pub fn run(
+        &self,
+        warm: &mut Warm,
+        request: &Inventorize<'_>,
+        work: &Work,
+        given: Option<&Plan>,
+        hear: &mut Hear<'_>,
+    ) -> Result<Outcome, PlanError> {
+        let result = supervise(warm, request, work, given, &mut Events(hear));
+        if let Ok(outcome) = &result {
+            for image in &outcome.images {
+                let (index, seed, width, height) =
+                    (image.index, image.seed, image.width, image.height);
+                let _ = hear(JobEvent::Output { index, seed, width, height });
+            }
+            // What a given plan predicts was made with other rates.
+            if given.is_none()
+                && let Err(error) = self.learn(outcome)
+            {
+                let _ = hear(JobEvent::NotLearned { because: error.to_string() });
+            }
+        }
+        let error = result.as_ref().err().map(ToString::to_string);
+        let _ = hear(JobEvent::Ended { error });
+        result
+    }
+
+    /// Learns from a run, by the inventory that its plan was made for.
+    fn learn(&self, outcome: &Outcome) -> Result<(), StoreError> {
+        let Outcome { inventory, plan, usage, .. } = outcome;
+        self.calibration.learn(inventory, plan, usage).map(drop)
+    }
+}

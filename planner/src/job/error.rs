@@ -1,0 +1,141 @@
+//! What is wrong with a request, in the words of the command line.
+
+use std::path::PathBuf;
+
+use protocol::limits::BATCH_MAX;
+use protocol::message::TooLong;
+use protocol::source::SourceError;
+
+use crate::demo::DemoError;
+use crate::media::picture::PictureError;
+use crate::policy::PolicyError;
+use crate::policy::tile::TileError;
+
+/// Why a request is none.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// A number outside of its range.
+    #[error("--{flag} must be {expected}, got {got}")]
+    Number {
+        /// The field, as its flag is called.
+        flag: &'static str,
+        /// What it takes: `a number ≥ 1`.
+        expected: &'static str,
+        /// What it is.
+        got: String,
+    },
+    /// More pictures than a job makes.
+    #[error("--batch {0} is more than {BATCH_MAX}")]
+    Batch(u32),
+    /// A text beyond its limit.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    /// A model whose paths say nothing clear.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A name that no model has.
+    #[error("there is no model {name:?}; hint: name one of {}", known.join(", "))]
+    UnknownModel {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// No model where one is said to be.
+    #[error("there is no model at {}; hint: name a directory in diffusers format, or a file", .0.display())]
+    NoModel(PathBuf),
+    /// No file where a part is said to be.
+    #[error("there is no file at --{flag} {}; hint: name a safetensors or GGUF file", path.display())]
+    NoPart {
+        /// The part's flag.
+        flag: &'static str,
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A directory where a part's file is said to be.
+    #[error("--{flag} {} is a directory; hint: name a file, or give the directory as MODEL", path.display())]
+    PartIsDirectory {
+        /// The part's flag.
+        flag: &'static str,
+        /// Its path.
+        path: PathBuf,
+    },
+    /// No directory where tokenizers are said to be.
+    #[error("--tokenizer-dir {} is no directory; hint: name one that holds tokenizer/ or tokenizer_2/", .0.display())]
+    NoTokenizers(PathBuf),
+    /// A path that cannot be made one from the root.
+    #[error("cannot make {} an absolute path: {cause}", path.display())]
+    NoAbsolutePath {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// A path that cannot be sent to the executor.
+    #[error("the {what} {} is not UTF-8", path.display())]
+    NotUtf8 {
+        /// What it is: `path`, `model's path`.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
+    /// The built-in model cannot be had.
+    #[error(transparent)]
+    Demo(#[from] DemoError),
+    /// A policy text that cannot be read.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Tiles that the model cannot have.
+    #[error(transparent)]
+    Tile(#[from] TileError),
+    /// No LoRA file where one is said to be.
+    #[error(
+        "there is no LoRA file at {0}; hint: name a safetensors file, as style.safetensors:0.8"
+    )]
+    NoLora(String),
+    /// A strength without what it is of.
+    #[error("--strength says how far a picture is changed; hint: add --init-image FILE")]
+    StrengthWithoutPicture,
+    /// Two starts at once.
+    #[error("--init-image and --init-latents are two starts of one job; hint: keep one")]
+    TwoStarts,
+    /// A strength by which no step runs.
+    #[error(
+        "--strength {strength} leaves no step of {steps} to run; hint: strength × steps must be at least 1, as with --strength {least}"
+    )]
+    NoStep {
+        /// The strength.
+        strength: f64,
+        /// Steps of the job.
+        steps: u32,
+        /// A strength by which one runs.
+        least: f64,
+    },
+    /// The picture to start from cannot be read.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// A size or another number that no job has.
+    #[error("{0}")]
+    Shape(String),
+    /// A negative prompt without effect.
+    #[error(
+        "--negative-prompt takes effect with --true-cfg-scale above 1 only; hint: add --true-cfg-scale 4"
+    )]
+    NegativeWithoutGuidance,
+    /// Previews without steps between them.
+    #[error("--preview is 0; hint: give at least 1, or leave it out")]
+    PreviewEveryZero,
+    /// Fewer steps than from one preview to the next.
+    #[error(
+        "--preview {every} is more than the {steps} steps that run; hint: give at most {steps}"
+    )]
+    PreviewEveryTooMany {
+        /// Steps from one preview to the next.
+        every: u32,
+        /// Steps that run.
+        steps: u32,
+    },
+    /// No seed can be drawn.
+    #[error("the operating system gives no random seed: {0}; hint: name one, as --seed 7")]
+    NoSeed(getrandom::Error),
+}

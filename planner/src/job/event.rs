@@ -1,0 +1,105 @@
+//! What a running job tells, as plain data: the same for a terminal, a stream of events and a log.
+
+use protocol::message::Progress;
+use protocol::notice::Notice;
+use protocol::{Bytes, DeviceId, Phase, Plan};
+use serde::Serialize;
+
+use crate::solve::Advice;
+
+/// One thing that happened to a job or to the executor that it runs on.
+///
+/// ```text
+/// ExecutorStarted ─► (Planned ─► (Progress | Preview | Noticed)* ─► Retrying?)* ─► Output* ─► NotLearned? ─► Ended
+///      ExecutorDied, ExecutorSilent and ExecutorAnswers: at any time; a death is followed by a start
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum JobEvent {
+    /// An executor runs.
+    ExecutorStarted {
+        /// Its process id.
+        pid: u32,
+    },
+    /// An executor died, and another one is about to start.
+    ExecutorDied {
+        /// Its end, as a sentence.
+        because: String,
+    },
+    /// The executor has said nothing for so long; it is still waited for.
+    ExecutorSilent {
+        /// How long, in seconds.
+        seconds: u64,
+    },
+    /// An executor that was silent is heard again.
+    ExecutorAnswers,
+    /// A plan is about to be loaded.
+    Planned {
+        /// The plan.
+        plan: Box<Plan>,
+        /// What the user should know of the files, a sentence each.
+        notices: Vec<String>,
+        /// What other plans would take.
+        advice: Advice,
+    },
+    /// The job got further.
+    Progress(Progress),
+    /// What the first picture will be like.
+    Preview {
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+        /// Rows from the top, 3 bytes RGB a pixel.
+        #[serde(skip)]
+        pixels: Vec<u8>,
+    },
+    /// The user should know of something, which is told once.
+    Noticed {
+        /// What of.
+        notice: Notice,
+    },
+    /// An attempt failed, and another one follows by the same executor.
+    Retrying {
+        /// How it failed, as a sentence.
+        because: String,
+    },
+    /// A picture is done. Its pixels are in the job's outcome.
+    Output {
+        /// Its place in the batch, from 0.
+        index: u32,
+        /// The seed of its noise.
+        seed: u64,
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+    },
+    /// The job is done, but its times could not be kept for later plans.
+    NotLearned {
+        /// Why not, as a sentence.
+        because: String,
+    },
+    /// Nothing follows.
+    Ended {
+        /// How the job failed, as a sentence; `None` for one that is done.
+        error: Option<String>,
+    },
+}
+
+/// An attempt at a job that failed, and was followed by another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailedAttempt {
+    /// The generation of its plan.
+    pub generation: u64,
+    /// The phase in which it failed; `None` before it was loaded.
+    pub phase: Option<Phase>,
+    /// The device that failed, or had too little memory.
+    pub device: Option<DeviceId>,
+    /// How it failed, as a sentence.
+    pub reason: String,
+    /// Where memory was short: what was asked for.
+    pub requested_bytes: Option<Bytes>,
+    /// Where memory was short: what was free, if that is known.
+    pub free_bytes: Option<Bytes>,
+}

@@ -1,0 +1,301 @@
+//! From a request to what is planned and sent, in two steps: [`JobRequest::prepare`] looks at
+//! everything that needs no executor, [`PreparedJob::resolve`] at what only a model's description
+//! says.
+//!
+//! Not here: budgets and devices, which are the host's ([`crate::engine::host`]), and whether a size
+//! is one that the model makes, which the plan's checker says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ipc_channel::ipc::IpcSharedMemory;
+use protocol::message::Rng;
+use protocol::plan::Lora;
+use protocol::{GraphOptions, Job, JobShape, ModelDescription, ModelSource};
+
+use super::model::absolute;
+use super::request::{GuidanceRequest, ShapeRequest};
+use super::seed::Seed;
+use super::{JobRequest, RequestError};
+use crate::media::picture::Picture;
+use crate::policy::lora::LoraWish;
+use crate::policy::tile::check_tile;
+use crate::policy::{Policy, PolicyText};
+
+/// How far a picture is changed where nothing else is said, as by `FluxImg2ImgPipeline`.
+const STRENGTH: f64 = 0.6;
+
+/// A request of which everything is known that needs no executor.
+#[derive(Debug)]
+pub struct PreparedJob {
+    /// What was asked, with the seed that was drawn where none was given.
+    pub request: JobRequest,
+    /// Where the model is, in absolute paths.
+    pub model: ModelSource,
+    /// What is wanted: the request's policy text over the host's.
+    pub policy: Policy,
+    /// The policy's LoRA files, by absolute paths.
+    pub loras: Vec<Lora>,
+    /// The picture to start from, known by its header.
+    pub picture: Option<Picture>,
+    /// Seed of the first picture.
+    pub seed: u64,
+}
+
+/// A job on a model: all but its picture's pixels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResolvedJob {
+    /// Sizes and counts.
+    pub shape: JobShape,
+    /// How strongly it follows its prompt.
+    pub guidance: Guidance,
+    /// What beside the shape decides what is computed.
+    pub options: GraphOptions,
+    /// What was asked and has no effect on this model, a sentence each.
+    pub notices: Vec<String>,
+}
+
+/// How strongly a job follows its prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Guidance {
+    /// What a model with embedded guidance is told.
+    pub embedded: f32,
+    /// Classifier-free guidance with a second run; 1 is none.
+    pub true_cfg: f32,
+}
+
+impl JobRequest {
+    /// Looks at everything that needs no executor. `named` are the models that the host gave names
+    /// to, `below` is the policy where the request says nothing.
+    ///
+    /// # Errors
+    /// A number or text is beyond its limits, a file is not there, or the policy cannot be read.
+    pub fn prepare(
+        mut self,
+        named: &BTreeMap<String, ModelSource>,
+        below: &PolicyText,
+    ) -> Result<PreparedJob, RequestError> {
+        self.check()?;
+        if self.start.strength.is_some() && self.start.image.is_none() {
+            return Err(RequestError::StrengthWithoutPicture);
+        }
+        if self.start.image.is_some() && self.start.latents.is_some() {
+            return Err(RequestError::TwoStarts);
+        }
+        let seed = self.seed.unwrap_or_default().draw()?;
+        self.seed = Some(Seed::Given(seed));
+        let picture = self.start.image.as_deref().map(Picture::open).transpose()?;
+        let model = self.model.source(named)?;
+        let policy = Policy::of(&self.policy.clone().over(below))?;
+        let loras = policy.loras.iter().map(lora).collect::<Result<_, _>>()?;
+        Ok(PreparedJob { request: self, model, policy, loras, picture, seed })
+    }
+
+    /// How far a picture to start from is changed.
+    pub fn strength(&self) -> f64 {
+        self.start.strength.unwrap_or(STRENGTH)
+    }
+}
+
+impl PreparedJob {
+    /// The job on a model.
+    ///
+    /// # Errors
+    /// What is asked makes no sense for the model.
+    pub fn resolve(&self, description: &ModelDescription) -> Result<ResolvedJob, RequestError> {
+        let guidance = self.request.guidance.resolve(description);
+        let shape = self.shape(description, guidance)?;
+        check_tile(self.policy.vae_tile, description.side_multiple_pixels)?;
+        let options = GraphOptions {
+            exact_matmul: self.policy.exact_matmul,
+            loras: self.loras.clone(),
+            lora_runtime: self.lora_at_run_time(description),
+            weights_as: self.request.weights_as,
+            preview_every: self.preview_every(&shape)?,
+            ..GraphOptions::default()
+        };
+        let mut notices = Vec::new();
+        if self.request.guidance.guidance_scale.is_some() && !description.guidance_embeds {
+            let sentence = "this model has no embedded guidance: --guidance-scale has no effect";
+            notices.push(sentence.to_owned());
+        }
+        Ok(ResolvedJob { shape, guidance, options, notices })
+    }
+
+    fn shape(
+        &self,
+        description: &ModelDescription,
+        guidance: Guidance,
+    ) -> Result<JobShape, RequestError> {
+        let defaults = &description.defaults;
+        let ShapeRequest { width, height, steps, batch, max_sequence_length } = self.request.shape;
+        let mut shape = JobShape {
+            width: width.unwrap_or(defaults.width),
+            height: height.unwrap_or(defaults.height),
+            steps: steps.unwrap_or(defaults.steps),
+            batch: batch.unwrap_or(1),
+            max_sequence_length: max_sequence_length.unwrap_or(defaults.max_sequence_length),
+            true_cfg: guidance.true_cfg > 1.0,
+            init_image: false,
+            first_step: 0,
+        };
+        if let Some(picture) = &self.picture {
+            let multiple = description.side_multiple_pixels;
+            [shape.width, shape.height] = size([width, height], picture.size(), multiple);
+            shape.init_image = true;
+            shape.first_step = first_step(shape.steps, self.request.strength())?;
+        }
+        Ok(shape)
+    }
+
+    /// Components that LoRA are added to while they run: none without a LoRA.
+    fn lora_at_run_time(&self, description: &ModelDescription) -> Vec<String> {
+        let is_component = |name: &&String| description.components.iter().any(|c| c.name == **name);
+        match self.loras.is_empty() {
+            true => Vec::new(),
+            false => self.request.lora_at_run_time.iter().filter(is_component).cloned().collect(),
+        }
+    }
+
+    /// Steps from one preview to the next; 0 for none.
+    fn preview_every(&self, shape: &JobShape) -> Result<u32, RequestError> {
+        let steps = shape.steps_run();
+        match self.request.preview_every {
+            Some(0) => Err(RequestError::PreviewEveryZero),
+            Some(every) if every > steps => Err(RequestError::PreviewEveryTooMany { every, steps }),
+            every => Ok(every.unwrap_or(0)),
+        }
+    }
+
+    /// The job itself, with the pixels that it starts from.
+    ///
+    /// # Errors
+    /// The negative prompt has no effect and was not to be left out, the latents' path cannot be
+    /// sent, or the picture cannot be read to its end.
+    pub fn job(&self, resolved: &ResolvedJob) -> Result<Job, RequestError> {
+        let ResolvedJob { shape, guidance, .. } = resolved;
+        let request = &self.request;
+        let prompts = &request.prompts;
+        let has_negative = guidance.true_cfg > 1.0;
+        let negative = prompts.negative_prompt.as_ref();
+        if negative.is_some() && !has_negative && !prompts.negative_may_be_unused {
+            return Err(RequestError::NegativeWithoutGuidance);
+        }
+        let latents = request.start.latents.as_deref();
+        Ok(Job {
+            prompt: prompts.prompt.clone().unwrap_or_default(),
+            prompt_2: prompts.prompt_2.clone(),
+            negative_prompt: negative.filter(|_| has_negative).cloned().unwrap_or_default(),
+            guidance_scale: guidance.embedded,
+            true_cfg_scale: guidance.true_cfg,
+            seed: self.seed,
+            rng: request.rng.unwrap_or(Rng::Cpu),
+            init_image: self.picture.as_ref().map(|picture| shared(picture, shape)).transpose()?,
+            init_latents: latents.map(|path| absolute("path", path)).transpose()?,
+            dump_tensors: request.dump_tensors,
+        })
+    }
+}
+
+impl GuidanceRequest {
+    /// The guidance of a job on a model.
+    fn resolve(&self, description: &ModelDescription) -> Guidance {
+        let ModelDescription { defaults, guidance_embeds, .. } = description;
+        let (embedded, with_negative) = match (self.cfg_scale, *guidance_embeds) {
+            (Some(scale), true) => (Some(scale), self.true_cfg_scale),
+            (Some(scale), false) => (self.guidance_scale, Some(scale)),
+            (None, _) => (self.guidance_scale, self.true_cfg_scale),
+        };
+        Guidance {
+            embedded: embedded.unwrap_or(defaults.guidance_scale),
+            true_cfg: with_negative.unwrap_or(defaults.true_cfg_scale),
+        }
+    }
+}
+
+/// The LoRA file that is wanted, by its absolute path: the executor may have another working
+/// directory.
+fn lora(LoraWish { path, weight }: &LoraWish) -> Result<Lora, RequestError> {
+    let absolute = absolute("path", Path::new(path))?;
+    match Path::new(&absolute).is_file() {
+        true => Ok(Lora { path: absolute, weight: *weight }),
+        false => Err(RequestError::NoLora(path.clone())),
+    }
+}
+
+/// A picture's pixels at a job's size, where the executor can read them.
+fn shared(picture: &Picture, shape: &JobShape) -> Result<IpcSharedMemory, RequestError> {
+    // The size is the user's: nothing is made of it before it is known to be one of a picture.
+    protocol::check::check_job(shape).map_err(|violation| RequestError::Shape(violation.0))?;
+    let pixels = picture.pixels(shape.width as usize, shape.height as usize)?;
+    Ok(IpcSharedMemory::from_bytes(&pixels))
+}
+
+/// The size asked for; what is not asked for follows the picture's, to the nearest multiple.
+fn size(asked: [Option<u32>; 2], picture: [usize; 2], multiple: u32) -> [u32; 2] {
+    let [width, height] = picture.map(|side| side as f64);
+    let nearest = |side: f64| {
+        let multiples = (side / f64::from(multiple)).round().max(1.0);
+        (multiples * f64::from(multiple)) as u32
+    };
+    match asked {
+        [None, None] => [nearest(width), nearest(height)],
+        [Some(asked), None] => [asked, nearest(f64::from(asked) * height / width)],
+        [None, Some(asked)] => [nearest(f64::from(asked) * width / height), asked],
+        [Some(width), Some(height)] => [width, height],
+    }
+}
+
+/// The first of the sampler's steps that runs, as `FluxImg2ImgPipeline.get_timesteps` counts in f64.
+fn first_step(steps: u32, strength: f64) -> Result<u32, RequestError> {
+    let all = f64::from(steps);
+    let first = (all - (all * strength).min(all)).max(0.0) as u32;
+    match first < steps {
+        true => Ok(first),
+        false => Err(RequestError::NoStep { strength, steps, least: least_strength(steps) }),
+    }
+}
+
+/// The least strength by which one of the steps runs, rounded up to as few digits as people write.
+fn least_strength(steps: u32) -> f64 {
+    let rounded = |scale: f64| (scale / f64::from(steps)).ceil() / scale;
+    if steps < 100 { rounded(100.0) } else { rounded(10_000.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_asked_of_the_size_follows_the_picture() {
+        let sizes = |asked| size(asked, [1000, 700], 16);
+        assert_eq!(sizes([None, None]), [1008, 704]);
+        assert_eq!(sizes([Some(500), None]), [500, 352]);
+        assert_eq!(sizes([None, Some(64)]), [96, 64]);
+        assert_eq!(sizes([Some(30), Some(40)]), [30, 40]);
+        assert_eq!(size([None, None], [3, 9000], 16), [16, 9008]);
+        assert_eq!(size([Some(u32::MAX), None], [1, 9000], 16), [u32::MAX, u32::MAX]);
+    }
+
+    #[test]
+    fn steps_are_counted_as_the_reference_counts_them() {
+        // The results of the same expression in Python.
+        for (steps, strength, first) in [
+            (28, 0.6, 11),
+            (4, 0.6, 1),
+            (10, 0.3, 7),
+            (50, 0.56, 21),
+            (5, 0.35, 3),
+            (4, 0.01, 3),
+            (12, 1.0, 0),
+        ] {
+            assert_eq!(first_step(steps, strength).unwrap(), first, "{steps} at {strength}");
+        }
+        let error = first_step(8, 0.0).unwrap_err().to_string();
+        assert!(error.contains("--strength 0 ") && error.contains("--strength 0.13"), "{error}");
+        for steps in 1..=1000 {
+            let least = least_strength(steps);
+            assert!(least <= 1.0 && first_step(steps, least).is_ok(), "{steps} steps: {least}");
+        }
+    }
+}
