@@ -20,6 +20,7 @@ use choices::choice;
 use executor::backend::cuda::cublas::PATH_VARIABLE;
 use executor::backend::cuda::driver::{DRIVER_VARIABLE, Driver};
 use executor::backend::cuda::gpu::list;
+use executor::families;
 use executor::models::Model;
 use executor::race::Edge;
 use plans::{Choice, Hardware};
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
 /// A model, and the GPUs of this machine.
 struct Bench<'a> {
     dir: &'a Path,
-    model: Arc<Model>,
+    model: Arc<dyn Model>,
     gpus: Vec<String>,
 }
 
@@ -85,7 +86,7 @@ fn run_here() {
     Wide::bf16().write(dir.path()).expect("a file system with room");
     let bench = Bench {
         dir: dir.path(),
-        model: Arc::new(Model::open(dir.path()).expect("a whole model")),
+        model: families::open(dir.path()).expect("a whole model"),
         gpus: gpus.into_iter().map(|gpu| gpu.uuid).collect(),
     };
     bench.every_plan_gives_one_picture(0..24);
@@ -114,7 +115,7 @@ impl Bench<'_> {
             tries.find(all_on_gpus).expect("most choices are")
         });
         let choices: Vec<Choice> = choices.collect();
-        plans::plan(self.dir, &self.model, &JOB, &options, &self.hardware(devices), &choices)
+        plans::plan(self.dir, &*self.model, &JOB, &options, &self.hardware(devices), &choices)
     }
 
     fn every_plan_gives_one_picture(&self, seeds: std::ops::Range<u64>) {
@@ -124,7 +125,7 @@ impl Bench<'_> {
             Choice::one(0, graph.variants[0].segments.len(), Residency::Resident)
         };
         let choices: Vec<Choice> = graphs.iter().map(on_one).collect();
-        let one = plans::plan(self.dir, &self.model, &JOB, &options, &self.hardware(1), &choices);
+        let one = plans::plan(self.dir, &*self.model, &JOB, &options, &self.hardware(1), &choices);
         let expected = plans::run(&one, &self.model).expect("one GPU");
         for seed in seeds {
             let plan = self.any(seed);

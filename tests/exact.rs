@@ -3,11 +3,10 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
 use executor::backend::{CancelFlag, Turn};
-use executor::models::Model;
-use executor::pipeline::{Observer, Picture, generate};
+use executor::families;
+use executor::pipeline::{Observer, Picture};
 use executor::runtime::Runtime;
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Progress, Rng};
@@ -482,10 +481,10 @@ fn assert_heap_as_planned(path: &Path) {
     let before = heap::live_bytes();
     heap::restart();
     let cancel = CancelFlag::default();
-    let model = Model::open_source(&plan.model).expect("the model opens");
-    let mut runtime = Runtime::load(plan, Arc::new(model), &cancel).expect("the plan loads");
+    let model = families::open_source(&plan.model).expect("the model opens");
+    let mut runtime = Runtime::load(plan, model, &cancel).expect("the plan loads");
     let mut observer = Steps::default();
-    generate(&mut runtime, &job, &cancel, &mut observer).expect("the job runs");
+    families::generate(&mut runtime, &job, &cancel, &mut observer).expect("the job runs");
     let grown = heap::peak_bytes() - before;
     drop(runtime);
 

@@ -8,6 +8,7 @@ mod wide;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use executor::families;
 use executor::models::Model;
 use executor::runtime::Runtime;
 use plans::{Choice, Hardware};
@@ -40,7 +41,7 @@ fn hardware(devices: usize) -> Hardware {
 
 /// CLIP lazy on one device, T5 in layers over two, the DiT streamed and in layers over three, the decoder
 /// prefetched.
-fn layers_and_rings(dir: &Path, model: &Model) -> Plan {
+fn layers_and_rings(dir: &Path, model: &dyn Model) -> Plan {
     let options = GraphOptions::default();
     let graphs = model.graphs(&JOB, &options).expect("a possible job");
     let [clip, t5, dit, vae] = [0, 1, 2, 3].map(|c: usize| graphs[c].variants[0].segments.len());
@@ -62,7 +63,7 @@ fn layers_and_rings(dir: &Path, model: &Model) -> Plan {
 }
 
 /// The DiT by rows over three devices, streamed; the rest on the host.
-fn rows(dir: &Path, model: &Model) -> Plan {
+fn rows(dir: &Path, model: &dyn Model) -> Plan {
     let options = GraphOptions::default();
     let graphs = model.graphs(&JOB, &options).expect("a possible job");
     let segments: Vec<usize> = graphs.iter().map(|g| g.variants[0].segments.len()).collect();
@@ -111,7 +112,7 @@ fn assert_typed(failure: &Failure, device: &DeviceId) {
 }
 
 /// Lets a device fail at each occasion there is, and returns how many there were.
-fn fail_at_each(plan: &Plan, model: &Arc<Model>, device: usize, fault: Fault) -> u32 {
+fn fail_at_each(plan: &Plan, model: &Arc<dyn Model>, device: usize, fault: Fault) -> u32 {
     let expected = plans::run(plan, model).expect("a run without faults").pixels;
     for at in 1.. {
         let mut plan = plan.clone();
@@ -157,8 +158,8 @@ fn assert_only_resident(plan: &Plan, runtime: &Runtime, at: u32) {
 #[test]
 fn every_allocation_and_copy_of_layers_and_rings_may_fail() {
     let dir = schnell();
-    let model = Arc::new(Model::open(&dir).expect("a whole model"));
-    let plan = layers_and_rings(&dir, &model);
+    let model = families::open(&dir).expect("a whole model");
+    let plan = layers_and_rings(&dir, &*model);
     for device in 0..3 {
         let allocations = fail_at_each(&plan, &model, device, at_allocation);
         assert!(allocations >= 3, "{allocations} allocations on device {device}");
@@ -171,8 +172,8 @@ fn every_allocation_and_copy_of_layers_and_rings_may_fail() {
 fn every_allocation_and_copy_of_split_rows_may_fail() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     Wide::bf16().write(dir.path()).expect("a file system with room");
-    let model = Arc::new(Model::open(dir.path()).expect("a whole model"));
-    let plan = rows(dir.path(), &model);
+    let model = families::open(dir.path()).expect("a whole model");
+    let plan = rows(dir.path(), &*model);
     for device in [0, 2] {
         assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
     }
@@ -182,8 +183,8 @@ fn every_allocation_and_copy_of_split_rows_may_fail() {
 #[test]
 fn memory_that_someone_takes_in_a_phase_is_missing_from_then_on() {
     let dir = schnell();
-    let model = Arc::new(Model::open(&dir).expect("a whole model"));
-    let plan = layers_and_rings(&dir, &model);
+    let model = families::open(&dir).expect("a whole model");
+    let plan = layers_and_rings(&dir, &*model);
     let expected = plans::run(&plan, &model).expect("a run without faults").pixels;
     let taken = |when: Option<Phase>| {
         let mut plan = plan.clone();

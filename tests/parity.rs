@@ -62,9 +62,8 @@ fn generate(
     // The demo is run as it is built in.
     if golden.name != "demo" {
         arguments.extend(golden.source.model.clone());
-        for (flag, path) in golden.source.parts() {
-            arguments
-                .extend(path.into_iter().flat_map(|path| [format!("--{flag}"), path.to_owned()]));
+        for (flag, path) in &golden.source.parts {
+            arguments.extend([format!("--{flag}"), path.clone()]);
         }
     }
     let mut option = |name: &str, value: &dyn ToString| {

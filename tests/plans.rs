@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use executor::backend::{CancelFlag, Turn};
+use executor::families;
 use executor::models::Model;
-use executor::pipeline::{Observer, Picture, generate};
+use executor::pipeline::{Observer, Picture};
 use executor::race::{Edge, Race, Trace};
 use executor::runtime::{Runtime, Scheduled, parts, schedules};
 use ipc_channel::ipc::IpcSharedMemory;
@@ -130,7 +131,7 @@ impl Hardware {
 /// The plan of these choices, one for each component of the model in order.
 pub fn plan(
     dir: &Path,
-    model: &Model,
+    model: &dyn Model,
     job: &JobShape,
     options: &GraphOptions,
     hardware: &Hardware,
@@ -190,7 +191,7 @@ pub fn plan(
         }
         component.weights_bytes = component.segments.iter().map(|s| s.weights_bytes).sum();
     }
-    plan.host.job_bytes = model.job_layout(job, options).expect("a possible job").bytes();
+    plan.host.job_bytes = model.buffers(job, options).expect("a possible job").bytes();
     plan.host.changed_bytes = model.changed_bytes();
     set_budgets(&mut plan);
     plan
@@ -324,7 +325,7 @@ impl Observer for Collector {
 }
 
 /// Loads a plan in this process.
-pub fn load(plan: &Plan, model: &Arc<Model>) -> std::result::Result<Runtime, Failure> {
+pub fn load(plan: &Plan, model: &Arc<dyn Model>) -> std::result::Result<Runtime, Failure> {
     protocol::check::check(plan).map_err(executor::failure::refused)?;
     Runtime::load(plan.clone(), Arc::clone(model), &CancelFlag::default())
 }
@@ -344,19 +345,19 @@ pub fn paint(runtime: &mut Runtime) -> std::result::Result<Result, Failure> {
         dump_tensors: false,
     };
     let mut collector = Collector(Vec::new());
-    let usage = generate(runtime, &job, &CancelFlag::default(), &mut collector)?;
+    let usage = families::generate(runtime, &job, &CancelFlag::default(), &mut collector)?;
     Ok(Result { pixels: collector.0, usage })
 }
 
 /// Loads a plan and makes its pictures, in this process.
-pub fn run(plan: &Plan, model: &Arc<Model>) -> std::result::Result<Result, Failure> {
+pub fn run(plan: &Plan, model: &Arc<dyn Model>) -> std::result::Result<Result, Failure> {
     paint(&mut load(plan, model)?)
 }
 
 /// As [`run`], with the races among all that happened. An edge that is left out of the record must be missed.
 pub fn run_traced(
     plan: &Plan,
-    model: &Arc<Model>,
+    model: &Arc<dyn Model>,
     left_out: Option<Edge>,
 ) -> std::result::Result<(Result, Vec<Race>), Failure> {
     protocol::check::check(plan).map_err(executor::failure::refused)?;

@@ -7,9 +7,9 @@ mod plans;
 mod wide;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use choices::choice;
+use executor::families;
 use executor::models::Model;
 use executor::race::Edge;
 use plans::{Choice, Hardware, Result};
@@ -33,7 +33,7 @@ fn job(true_cfg: bool, batch: u32) -> JobShape {
     }
 }
 
-fn random_plan(random: &mut Random, dir: &Path, model: &Model, job: &JobShape) -> Plan {
+fn random_plan(random: &mut Random, dir: &Path, model: &dyn Model, job: &JobShape) -> Plan {
     let options = GraphOptions::default();
     let graphs = model.graphs(job, &options).expect("a possible job");
     let unsupported = ["Conv2d", "Attention", "Add", "Norm", "Linear"];
@@ -73,16 +73,16 @@ fn assert_exact(result: &Result, seed: u64) {
 }
 
 fn run_random(dir: &Path, job: &JobShape, seeds: std::ops::Range<u64>) {
-    let model = Arc::new(Model::open(dir).expect("a whole model"));
+    let model = families::open(dir).expect("a whole model");
     let options = GraphOptions::default();
     let graphs = model.graphs(job, &options).expect("a possible job");
     let on_host: Vec<Choice> =
         graphs.iter().map(|graph| Choice::host(graph.variants[0].segments.len())).collect();
     let hardware = Hardware::none();
-    let plan = plans::plan(dir, &model, job, &options, &hardware, &on_host);
+    let plan = plans::plan(dir, &*model, job, &options, &hardware, &on_host);
     let expected = plans::run(&plan, &model).expect("the host alone");
     for seed in seeds {
-        let plan = random_plan(&mut Random::new(seed), dir, &model, job);
+        let plan = random_plan(&mut Random::new(seed), dir, &*model, job);
         let (result, races) = match plans::run_traced(&plan, &model, None) {
             Ok(result) => result,
             Err(failure) => panic!("seed {seed}: {failure}\n{plan:#?}"),
@@ -117,10 +117,10 @@ fn a_hundred_and_fifty_plans_with_rows_split_give_the_hosts_picture_in_the_plann
 fn each_kind_of_edge_is_missed_by_the_race_checker_when_it_is_left_out() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     Wide::bf16().write(dir.path()).expect("a file system with room");
-    let model = Arc::new(Model::open(dir.path()).expect("a whole model"));
+    let model = families::open(dir.path()).expect("a whole model");
     for edge in [Edge::Ready, Edge::Used, Edge::Departure, Edge::Arrival, Edge::Loaded] {
         let found = (2000..2030).any(|seed| {
-            let plan = random_plan(&mut Random::new(seed), dir.path(), &model, &job(false, 1));
+            let plan = random_plan(&mut Random::new(seed), dir.path(), &*model, &job(false, 1));
             let (_, races) = plans::run_traced(&plan, &model, Some(edge)).expect("a run");
             !races.is_empty()
         });

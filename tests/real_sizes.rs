@@ -10,7 +10,7 @@ mod support;
 use std::fs;
 use std::process::Command;
 
-use executor::models::Model;
+use executor::families;
 use protocol::{GraphOptions, JobShape};
 use serde_json::Value;
 use sparse::SparseModel;
@@ -424,8 +424,8 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
     }
 
     // What is mapped counts too, where it was read: the same work in this process, by its high-water mark.
-    let opened = Model::open(&place.model.dir).expect("the model is whole");
-    let description = Model::describe(&place.model.dir).expect("its family is known");
+    let opened = families::open(&place.model.dir).expect("the model is whole");
+    let description = families::describe(&place.model.dir).expect("its family is known");
     for [width, height] in SIZES {
         let job = JobShape {
             width,
@@ -437,7 +437,7 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
             init_image: false,
             first_step: 0,
         };
-        let profile = executor::measure::profile(&opened, &job, &GraphOptions::default(), 16)
+        let profile = executor::measure::profile(&*opened, &job, &GraphOptions::default(), 16)
             .expect("the job is possible");
         // The VAE's encoder is there, for jobs that start from a picture.
         assert_eq!(profile.components.len() + 1, description.components.len());

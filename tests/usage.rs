@@ -3,8 +3,8 @@
 mod plans;
 
 use std::path::Path;
-use std::sync::Arc;
 
+use executor::families;
 use executor::models::Model;
 use plans::{Choice, Hardware};
 use protocol::usage::ComponentUsage;
@@ -22,7 +22,7 @@ const JOB: JobShape = JobShape {
 };
 
 /// CLIP lazy, T5 resident, the DiT streamed over two devices, the decoder lazy and prefetched.
-fn plan(dir: &Path, model: &Model) -> Plan {
+fn plan(dir: &Path, model: &dyn Model) -> Plan {
     let options = GraphOptions::default();
     let graphs = model.graphs(&JOB, &options).expect("a possible job");
     let [clip, t5, dit, vae] = [0, 1, 2, 3].map(|c: usize| graphs[c].variants[0].segments.len());
@@ -59,8 +59,8 @@ fn assert_parts(usage: &UsageReport) {
 #[test]
 fn each_component_tells_its_calls_and_times() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/flux_schnell");
-    let model = Arc::new(Model::open(&dir).expect("a whole model"));
-    let mut runtime = plans::load(&plan(&dir, &model), &model).expect("a plan that fits");
+    let model = families::open(&dir).expect("a whole model");
+    let mut runtime = plans::load(&plan(&dir, &*model), &model).expect("a plan that fits");
     let first = plans::paint(&mut runtime).expect("a run").usage;
     let next = plans::paint(&mut runtime).expect("another run").usage;
     for usage in [&first, &next] {

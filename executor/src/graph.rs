@@ -225,6 +225,11 @@ impl Graph {
         used.into_iter().map(|id| &self.weights[id.0])
     }
 
+    /// Their names, each with where its bytes are.
+    pub fn linear_tensors(&self) -> impl Iterator<Item = (&str, TensorRef)> {
+        self.linear_weights().map(|weight| (weight.name.as_str(), weight.tensor))
+    }
+
     /// Takes each matrix as if it were stored in another type, for a look at what that would take.
     pub fn store_as(&mut self, storage: StorageType) {
         self.weights.iter_mut().for_each(|weight| weight.tensor = weight.tensor.stored_as(storage));

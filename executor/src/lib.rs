@@ -5,14 +5,16 @@
 //! - The executor has no choices: it may refuse a plan, never adjust one.
 //! - [`graph`] and [`schedule`] are pure and know no backend; [`ops`] stands above all three. Measuring
 //!   runs the same code as running, with nothing allocated.
-//! - [`models`] never imports a backend; `unsafe` lives in `weights::mapping` and under [`backend`] only.
+//! - [`models`] and [`components`] never import a backend; only [`families`] know families; `unsafe`
+//!   lives in `weights::mapping` and under [`backend`] only.
 //! - Every allocation that grows with a model or a job is charged to a device's account.
 
 pub mod backend;
 pub mod calibrate;
+pub mod components;
 pub mod failure;
+pub mod families;
 pub mod graph;
-pub mod job;
 pub mod measure;
 pub mod models;
 pub mod ops;
@@ -20,7 +22,7 @@ pub mod pipeline;
 pub mod race;
 pub mod read;
 pub mod runtime;
-pub mod sampler;
+pub mod sampling;
 pub mod schedule;
 pub mod serve;
 pub mod tokenizer;

@@ -23,7 +23,7 @@ const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, Backen
 
 /// The profile of a model for a job shape and a number of worker threads.
 pub fn profile(
-    model: &Model,
+    model: &dyn Model,
     job: &JobShape,
     options: &GraphOptions,
     threads: usize,
@@ -42,7 +42,7 @@ pub fn profile(
     Ok(ModelProfile {
         family: model.family().to_owned(),
         components: profiles.collect(),
-        job_bytes: model.job_layout(job, options)?.bytes(),
+        job_bytes: model.buffers(job, options)?.bytes(),
         changed_bytes: model.changed_bytes(),
         notices: Vec::new(),
     })
@@ -95,7 +95,7 @@ fn component_profile(
 /// # Errors
 /// `BadRequest` for a layout that its component cannot have.
 pub fn sizes(
-    model: &Model,
+    model: &dyn Model,
     job: &JobShape,
     options: &GraphOptions,
     threads: usize,

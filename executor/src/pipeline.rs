@@ -1,27 +1,40 @@
 //! The pipeline: from a prompt to pictures, by a loaded plan.
 //!
-//! What a family does between its components (tokenize, pack, guide, step) is one file each; all of it
-//! is host work on small buffers. Computation of components goes through the runtime.
+//! ```text
+//! generate  plan and job compared, buffers allocated
+//!   ├ start         the family's: prompts to token ids, buffers taken
+//!   └ each phase    entered, run by the family, left; its time recorded
+//! ```
+//! This is the driver, and what families share of the work between components: all of it is host work on small
+//! buffers. What a family does in a phase is its own [`JobPhases`]. Computation goes through the runtime.
+
+mod running;
+
+pub mod latents;
+pub mod noise;
+pub mod pictures;
+pub mod preview;
+pub mod tiles;
+pub mod tokens;
 
 pub mod dump;
 pub mod finite;
-pub mod flux;
 pub mod image;
-pub mod latents;
-pub mod noise;
-pub mod tiles;
+
+use std::time::Instant;
 
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::Progress;
 use protocol::notice::Notice;
-use protocol::{Failure, Job, UsageReport};
+use protocol::{Failure, Job, Phase, UsageReport};
+
+use crate::backend::{CancelFlag, Turn};
+use crate::failure::bad_request;
+use crate::runtime::Runtime;
 
 pub use dump::Dump;
 pub use image::Picture;
-
-use crate::backend::{CancelFlag, Turn};
-use crate::models::Model;
-use crate::runtime::Runtime;
+pub use running::RunningJob;
 
 /// Hears of a running job.
 pub trait Observer {
@@ -39,17 +52,25 @@ pub trait Observer {
     fn tensors(&mut self, bytes: &[u8]) -> Result<(), Failure>;
 }
 
-/// Runs a job; the answer is what it used.
+/// What a family does in the phases of one job, with its buffers for it.
+pub trait JobPhases {
+    /// Runs a phase whose components have their weights and arenas: writes their inputs, runs them, reads their
+    /// outputs. Nothing that grows with the job is allocated.
+    fn run(&mut self, phase: Phase, job: &mut RunningJob<'_>) -> Result<(), Failure>;
+}
+
+/// How a family starts a job: what must be known before its first phase, so that what is wrong is told early.
+pub type StartJob<'a> = &'a dyn Fn(&mut RunningJob<'_>) -> Result<Box<dyn JobPhases>, Failure>;
+
+/// Runs a job by the runtime's plan; the answer is what it used.
 pub fn generate(
     runtime: &mut Runtime,
     job: &Job,
     cancel: &CancelFlag,
     observer: &mut dyn Observer,
+    start: StartJob<'_>,
 ) -> Result<UsageReport, Failure> {
-    let result = match *runtime.model {
-        Model::Flux(_) => flux::generate(runtime, job, cancel, observer),
-    };
-    match result {
+    match run_phases(runtime, job, cancel, observer, start) {
         Ok(mut usage) => {
             runtime.report_idle(&mut usage);
             Ok(usage)
@@ -59,4 +80,41 @@ pub fn generate(
             Err(failure)
         }
     }
+}
+
+fn run_phases(
+    runtime: &mut Runtime,
+    job: &Job,
+    cancel: &CancelFlag,
+    observer: &mut dyn Observer,
+    start: StartJob<'_>,
+) -> Result<UsageReport, Failure> {
+    let begun = Instant::now();
+    check_job(runtime, job)?;
+    let timeline = runtime.plan.job.timeline();
+    let mut running = RunningJob::new(runtime, job, cancel, observer)?;
+    let mut phases = start(&mut running)?;
+    for &phase in timeline {
+        running.timed(phase, phases.as_mut())?;
+    }
+    running.finish()?;
+    drop(phases);
+    drop(running);
+    let total_ms = begun.elapsed().as_secs_f64() * 1e3;
+    Ok(runtime.take_accounts().report(&runtime.plan, total_ms))
+}
+
+/// Whether a job is one that the plan was made for.
+fn check_job(runtime: &Runtime, job: &Job) -> Result<(), Failure> {
+    let shape = &runtime.plan.job;
+    if shape.true_cfg != (job.true_cfg_scale > 1.0) {
+        return Err(bad_request("the plan and the job disagree on true classifier-free guidance"));
+    }
+    if shape.init_image != job.init_image.is_some() {
+        return Err(bad_request("the plan and the job disagree on a picture to start from"));
+    }
+    if shape.init_image && job.init_latents.is_some() {
+        return Err(bad_request("a job starts from a picture or from latents, not from both"));
+    }
+    Ok(())
 }

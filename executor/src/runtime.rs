@@ -13,6 +13,7 @@
 
 mod accounts;
 mod bound;
+mod buffers;
 mod component;
 mod devices;
 mod gpus;
@@ -29,6 +30,7 @@ use protocol::{Bytes, DeviceId, Failure, Phase, Plan, UsageReport};
 
 pub use accounts::Accounts;
 pub use bound::Bound;
+pub use buffers::JobBuffers;
 pub use component::Component;
 pub use devices::{Devices, Traced, open_device};
 pub use verify::{Scheduled, parts, schedules, verify};
@@ -37,7 +39,6 @@ pub use watched::Watched;
 use crate::backend::memory::Charge;
 use crate::backend::{CancelFlag, CudaDevice, Memory, Region};
 use crate::failure::refused;
-use crate::job::JobBuffers;
 use crate::models::Model;
 
 /// A plan with everything that it asked for in place.
@@ -45,7 +46,7 @@ pub struct Runtime {
     /// The plan.
     pub plan: Plan,
     /// The model.
-    pub model: Arc<Model>,
+    pub model: Arc<dyn Model>,
     // Before the devices, whose engines end what these have on its way.
     components: Vec<Component>,
     arenas: BTreeMap<DeviceId, Arc<Region>>,
@@ -62,14 +63,18 @@ impl Runtime {
     /// # Errors
     /// `PlanRefused` where the plan disagrees with its own schedule on `model`, `BadModel`,
     /// `OutOfMemory`, `DeviceFailed`, `Cancelled`.
-    pub fn load(plan: Plan, model: Arc<Model>, cancel: &CancelFlag) -> Result<Runtime, Failure> {
+    pub fn load(
+        plan: Plan,
+        model: Arc<dyn Model>,
+        cancel: &CancelFlag,
+    ) -> Result<Runtime, Failure> {
         Runtime::load_traced(plan, model, cancel, None)
     }
 
     /// As [`Runtime::load`], with all that happens recorded in a trace where one is given.
     pub fn load_traced(
         plan: Plan,
-        model: Arc<Model>,
+        model: Arc<dyn Model>,
         cancel: &CancelFlag,
         trace: Option<Traced<'_>>,
     ) -> Result<Runtime, Failure> {
@@ -78,8 +83,8 @@ impl Runtime {
                 "the plan is for weights stored in {storage}, and was made for files that are not there; hint: make one without --weights-as"
             )));
         }
-        let schedules = schedules(&plan, &model)?;
-        verify::compare(&plan, &model, &schedules)?;
+        let schedules = schedules(&plan, &*model)?;
+        verify::compare(&plan, &*model, &schedules)?;
         for component in &plan.components {
             model.files(&component.name).advise(plan.mapping_policy)?;
         }
@@ -115,8 +120,8 @@ impl Runtime {
     /// it lies. Everything is freed then.
     pub fn follow(self, plan: Plan, cancel: &CancelFlag) -> Result<Runtime, Failure> {
         check_keeps(&plan, &self.plan).map_err(refused)?;
-        let schedules = schedules(&plan, &self.model)?;
-        verify::compare(&plan, &self.model, &schedules)?;
+        let schedules = schedules(&plan, &*self.model)?;
+        verify::compare(&plan, &*self.model, &schedules)?;
         let components = plan.components.iter().zip(schedules);
         let components = components.map(|(component, scheduled)| {
             let files = Arc::clone(self.model.files(&component.name));
@@ -249,8 +254,8 @@ impl Runtime {
 
     /// Goes through all phases without computing, so that what the plan allocates can be measured.
     pub fn rehearse(&mut self, cancel: &CancelFlag) -> Result<(), Failure> {
-        let layout = self.model.job_layout(&self.plan.job, &self.plan.options)?;
-        let _buffers = JobBuffers::allocate(&layout, self.host_memory())?;
+        let buffers = self.model.buffers(&self.plan.job, &self.plan.options)?;
+        let _buffers = JobBuffers::allocate(&buffers, self.host_memory())?;
         for &phase in self.plan.job.timeline() {
             self.enter(phase, cancel)?;
             self.leave(phase);

@@ -33,12 +33,12 @@ use crate::backend::cuda::cublas;
 use crate::backend::{CancelFlag, Turn, supported};
 use crate::calibrate::calibrate;
 use crate::failure::{bad_request, internal, refused};
+use crate::families;
 use crate::measure;
-use crate::models::Model;
-use crate::pipeline::{Observer, Picture, generate};
+use crate::pipeline::{Observer, Picture};
 use crate::runtime::{Runtime, verify};
 use heartbeat::Heartbeat;
-use opened::Opened;
+use opened::OpenModels;
 
 /// The planner is gone: nobody is left to tell.
 const EXIT_ORPHANED: i32 = 3;
@@ -84,7 +84,7 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
         events,
         cancel,
         previews,
-        models: Opened::default(),
+        models: OpenModels::default(),
         runtime: None,
         greeted: false,
         generation: 0,
@@ -121,7 +121,7 @@ struct Executor {
     events: IpcSender<Event>,
     cancel: CancelFlag,
     previews: LentPreview,
-    models: Opened,
+    models: OpenModels,
     runtime: Option<Runtime>,
     greeted: bool,
     generation: u64,
@@ -158,7 +158,7 @@ impl Executor {
         match command {
             Command::Hello { version, libraries } => self.hello(version, libraries),
             Command::Inspect { model } => {
-                Ok(Event::Inspected(Box::new(Model::describe_source(&model)?)))
+                Ok(Event::Inspected(Box::new(families::describe_source(&model)?)))
             }
             Command::Measure { model, job, options, threads } => {
                 self.measure(&model, &job, &options, threads)
@@ -168,13 +168,13 @@ impl Executor {
                 check::check_options(&options).map_err(bad_request)?;
                 check::check_layouts(&layouts).map_err(bad_request)?;
                 let model = self.models.sized(&model, &options)?;
-                let sizes = measure::sizes(&model, &job, &options, threads as usize, &layouts)?;
+                let sizes = measure::sizes(&*model, &job, &options, threads as usize, &layouts)?;
                 Ok(Event::Sized(sizes))
             }
             Command::Verify { plan } => {
                 check::check(&plan).map_err(refused)?;
                 let model = self.models.sized(&plan.model, &plan.options)?;
-                Ok(Event::Verified(verify(&plan, &model)?))
+                Ok(Event::Verified(verify(&plan, &*model)?))
             }
             Command::Calibrate { devices, threads, directory } => {
                 self.calibrate(&devices, threads, &directory)
@@ -188,7 +188,7 @@ impl Executor {
                     return Err(stale(generation, runtime.plan.generation));
                 }
                 let mut teller = Teller { events: &self.events, previews: &self.previews };
-                let done = generate(runtime, &job, &self.cancel, &mut teller);
+                let done = families::generate(runtime, &job, &self.cancel, &mut teller);
                 for path in runtime.watched.changed() {
                     self.send(Event::Notice(Notice::FileChanged { path }));
                 }
@@ -230,7 +230,7 @@ impl Executor {
         check::check_options(options).map_err(bad_request)?;
         let notices = self.models.notices(model, options)?;
         let model = self.models.sized(model, options)?;
-        let profile = measure::profile(&model, job, options, threads as usize)?;
+        let profile = measure::profile(&*model, job, options, threads as usize)?;
         let profile = ModelProfile { notices, ..profile };
         Ok(Event::Measured(Box::new(profile)))
     }
@@ -272,7 +272,7 @@ impl Executor {
             (Some(_), Some(before)) => before.follow(plan, &self.cancel)?,
             (None, _) => {
                 let model = self.models.loaded(&plan, &self.cancel)?;
-                let watched = self.models.watched(&plan, &model);
+                let watched = self.models.watched(&plan, &*model);
                 self.send(Event::Files(watched.states()));
                 let mut runtime = Runtime::load(plan, model, &self.cancel)?;
                 runtime.watched = watched;

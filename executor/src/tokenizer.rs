@@ -6,7 +6,8 @@
 //! `(word:1.2)` are ordinary characters here.
 //!
 //! Invariants:
-//! - Every sequence with special tokens ends with the end token, also when it was cut.
+//! - Every sequence with special tokens ends with the end token, also when it was cut, where the
+//!   tokenizer's [kind](TokenizerKind) has it so.
 //! - [`Tokenizer::encode`] returns exactly as many ids as were asked for.
 //! - Files and texts have limits, checked before they are read or encoded.
 
@@ -45,30 +46,26 @@ pub const CONFIG_FILE_BYTES_MAX: Bytes = Bytes::mib(8);
 /// What a directory's tokenizer is, where its files do not say: which files it may consist of, and
 /// which special tokens it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenizerKind {
-    /// CLIP's lower-casing byte-level BPE: `<|startoftext|>` … `<|endoftext|>`, padded with the end
-    /// token. `tokenizer.json`, or `vocab.json` and `merges.txt`.
-    Clip,
-    /// T5's SentencePiece unigram model: … `</s>`, padded with `<pad>`. `tokenizer.json` only.
-    T5,
+pub struct TokenizerKind {
+    /// Whether `vocab.json` and `merges.txt` do for `tokenizer.json`, read as CLIP's.
+    pub pairs: bool,
+    /// The token that ends a text, unless `tokenizer_config.json` names another.
+    pub end: &'static str,
+    /// The token that fills a sequence up, unless `tokenizer_config.json` names another.
+    pub pad: &'static str,
+    /// Whether the tokenizer itself puts the end token behind every text.
+    pub ends_texts: bool,
 }
 
 impl TokenizerKind {
-    /// The token that ends a sequence, unless `tokenizer_config.json` names another.
-    fn default_end(self) -> &'static str {
-        match self {
-            TokenizerKind::Clip => "<|endoftext|>",
-            TokenizerKind::T5 => "</s>",
-        }
-    }
+    /// CLIP's lower-casing byte-level BPE: `<|startoftext|>` … `<|endoftext|>`, padded with the end
+    /// token. `tokenizer.json`, or `vocab.json` and `merges.txt`.
+    pub const CLIP: TokenizerKind =
+        TokenizerKind { pairs: true, end: "<|endoftext|>", pad: "<|endoftext|>", ends_texts: true };
 
-    /// The token that fills a sequence up, unless `tokenizer_config.json` names another.
-    fn default_pad(self) -> &'static str {
-        match self {
-            TokenizerKind::Clip => "<|endoftext|>",
-            TokenizerKind::T5 => "<pad>",
-        }
-    }
+    /// T5's SentencePiece unigram model: … `</s>`, padded with `<pad>`. `tokenizer.json` only.
+    pub const T5: TokenizerKind =
+        TokenizerKind { pairs: false, end: "</s>", pad: "<pad>", ends_texts: true };
 }
 
 /// A prompt as a text encoder takes it.
@@ -94,9 +91,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of `directory`, which holds `tokenizer.json` (or, for
-    /// [`TokenizerKind::Clip`], `vocab.json` and `merges.txt`) and optionally
-    /// `tokenizer_config.json`.
+    /// Reads the tokenizer of `directory`, which holds `tokenizer.json` (or, where the
+    /// kind takes pairs, `vocab.json` and `merges.txt`) and optionally `tokenizer_config.json`.
     ///
     /// # Errors
     /// Missing, oversized or malformed files; special tokens that the vocabulary lacks; a
@@ -110,7 +106,7 @@ impl Tokenizer {
                 guarded(|| tokenizers::Tokenizer::from_bytes(&bytes))
                     .map_err(|message| TokenizerError::Malformed { path: document, message })?
             }
-            None if kind == TokenizerKind::Clip => clip::build(directory, &config)?,
+            None if kind.pairs => clip::build(directory, &config)?,
             None => return Err(TokenizerError::missing_unigram(directory)),
         };
         Tokenizer::checked(inner, kind, &config, directory)
@@ -150,9 +146,9 @@ impl Tokenizer {
                 token: token.to_owned(),
             })
         };
-        let end = config.eos_token().unwrap_or(kind.default_end());
+        let end = config.eos_token().unwrap_or(kind.end);
         let eos_id = id_of("eos_token", end)?;
-        let pad_id = id_of("pad_token", config.pad_token().unwrap_or(kind.default_pad()))?;
+        let pad_id = id_of("pad_token", config.pad_token().unwrap_or(kind.pad))?;
         let max_id = inner.get_vocab(true).into_values().max().unwrap_or(0);
 
         let mut tokenizer = Tokenizer {
@@ -164,7 +160,7 @@ impl Tokenizer {
             inner,
         };
         let empty = tokenizer.ids("")?;
-        if empty.last() != Some(&eos_id) {
+        if kind.ends_texts && empty.last() != Some(&eos_id) {
             return Err(TokenizerError::NoEnd {
                 directory: directory.to_owned(),
                 token: end.to_owned(),

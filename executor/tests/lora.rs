@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use executor::families;
 use executor::graph::Graph;
 use executor::models::Model;
 use executor::ops::OperationNeeds;
@@ -47,7 +48,7 @@ fn job() -> JobShape {
 /// A reference model in a directory of its own, with room for LoRA files beside it.
 struct Reference {
     dir: TempDir,
-    model: Model,
+    model: Arc<dyn Model>,
 }
 
 impl Reference {
@@ -55,7 +56,7 @@ impl Reference {
         let dir = tempfile::tempdir().unwrap();
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
         copy(&fixtures.join(name), &dir.path().join("model"));
-        let model = Model::open(&dir.path().join("model")).unwrap();
+        let model = families::open(&dir.path().join("model")).unwrap();
         Reference { dir, model }
     }
 
@@ -68,13 +69,13 @@ impl Reference {
     }
 
     /// The model with LoRA, all of it in one mode.
-    fn with(&self, sources: &[LoraSource], mode: LoraMode) -> Model {
+    fn with(&self, sources: &[LoraSource], mode: LoraMode) -> Arc<dyn Model> {
         let loras = self.model.open_loras(sources).unwrap();
         self.model.with_loras(&loras, &|_| Some(mode), &|| false).unwrap()
     }
 
     /// The model from a checkpoint in f32 whose weights were changed by the formula.
-    fn merged_checkpoint(&self, changes: &[(&[Change], f64)]) -> Model {
+    fn merged_checkpoint(&self, changes: &[(&[Change], f64)]) -> Arc<dyn Model> {
         let dir = self.path("merged");
         copy(&self.path("model"), &dir);
         for (component, (folder, stem)) in COMPONENTS.into_iter().zip(PARTS) {
@@ -92,7 +93,7 @@ impl Reference {
             });
             write_tensors(&folder.join(format!("{stem}.safetensors")), tensors.collect(), None);
         }
-        Model::open(&dir).unwrap()
+        families::open(&dir).unwrap()
     }
 }
 
@@ -110,7 +111,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Content and time of change of every weight file of a model.
-fn state(model: &Model) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
+fn state(model: &Arc<dyn Model>) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
     let paths = COMPONENTS.iter().flat_map(|component| model.files(component).paths());
     let each = |path: &Path| {
         let changed = fs::metadata(path).unwrap().modified().unwrap();
@@ -120,7 +121,7 @@ fn state(model: &Model) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
 }
 
 /// Output of a component for inputs that look random.
-fn output(model: &Model, component: &str) -> Vec<f32> {
+fn output(model: &Arc<dyn Model>, component: &str) -> Vec<f32> {
     let graph = model
         .graphs(&job(), &GraphOptions::default())
         .unwrap()
@@ -139,7 +140,7 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 
 /// Each weight is the formula's, rounded to its type; those without changes are as they were.
 #[track_caller]
-fn assert_formula(reference: &Reference, model: &Model, changes: &[(&[Change], f64)]) {
+fn assert_formula(reference: &Reference, model: &Arc<dyn Model>, changes: &[(&[Change], f64)]) {
     for component in COMPONENTS {
         let files = model.files(component);
         for info in files.tensors() {

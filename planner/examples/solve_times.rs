@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use executor::families;
 use executor::measure;
 use executor::models::Model;
 use planner::inventory::Inventory;
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
         eprintln!("usage: solve_times MODEL");
         return ExitCode::from(2);
     };
-    let model = match Model::open(Path::new(dir)) {
+    let model = match families::open(Path::new(dir)) {
         Ok(model) => model,
         Err(error) => {
             eprintln!("error: {error}");
@@ -82,12 +83,12 @@ fn main() -> ExitCode {
         first_step: 0,
     };
     let options = GraphOptions::default();
-    let measured = measure::profile(&model, &job, &options, 16).expect("a profile");
+    let measured = measure::profile(&*model, &job, &options, 16).expect("a profile");
     for devices in [1, 2, 4, 16] {
         let inventory = host(devices);
         for objective in [Objective::Latency, Objective::Throughput, Objective::Memory] {
             for budget in ["100%", "4"] {
-                run(&model, &inventory, &six(&measured), &job, &options, objective, budget);
+                run(&*model, &inventory, &six(&measured), &job, &options, objective, budget);
             }
         }
     }
@@ -95,7 +96,7 @@ fn main() -> ExitCode {
 }
 
 fn run(
-    model: &Model,
+    model: &dyn Model,
     inventory: &Inventory,
     profile: &ModelProfile,
     job: &JobShape,

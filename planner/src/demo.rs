@@ -83,8 +83,7 @@ fn is_in(model: &ModelSource, cache: &Path) -> bool {
     let Some(path) = model.model.as_deref().map(Path::new) else { return false };
     let named = path.file_name().and_then(|name| name.to_str());
     let is_there = path.parent() == Some(&cache.join("berth"));
-    let alone = model.parts().iter().all(|(_, part)| part.is_none());
-    is_there && alone && named.is_some_and(|name| name.starts_with(PREFIX))
+    is_there && model.parts.is_empty() && named.is_some_and(|name| name.starts_with(PREFIX))
 }
 
 fn directory_in(cache: &Path) -> Result<PathBuf, DemoError> {
@@ -140,6 +139,8 @@ fn write(cache: &Path, path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::PartFlag;
+
     use super::*;
 
     #[test]
@@ -164,7 +165,7 @@ mod tests {
         let demo = ModelSource::of("/someones/cache/berth/demo-0123456789abcdef".to_owned());
         assert!(is_in(&demo, cache));
         assert!(!is_in(&demo, Path::new("/other")));
-        let mixed = ModelSource { vae: Some("/vae.safetensors".to_owned()), ..demo };
+        let mixed = demo.with(PartFlag::Vae, "/vae.safetensors");
         assert!(!is_in(&mixed, cache), "a part of it is another model's");
         assert!(!is_in(&ModelSource::of("/models/demo-1".to_owned()), cache));
     }

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use protocol::{ModelDescription, ModelSource};
+use protocol::{ModelDescription, ModelSource, PartFlag};
 use sha2::{Digest, Sha256};
 
 /// Bytes at a weight file's beginning that count. The header of FLUX.1's DiT has 170 kB.
@@ -56,7 +56,8 @@ pub fn sha256_of(bytes: &[u8]) -> String {
 /// One of them cannot be read.
 pub fn of_model(model: &ModelSource, description: &ModelDescription) -> io::Result<String> {
     let weights = description.components.iter().flat_map(|component| &component.files);
-    let directories = [&model.model, &model.tokenizer_dir].into_iter().flatten();
+    let directories = [model.model.as_deref(), model.part(PartFlag::TokenizerDir)];
+    let directories = directories.into_iter().flatten();
     of_files(weights.map(Path::new), directories.map(Path::new))
 }
 

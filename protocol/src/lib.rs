@@ -10,20 +10,20 @@ pub mod calibration;
 pub mod check;
 pub mod limits;
 pub mod message;
+pub mod model;
 pub mod notice;
 pub mod plan;
 pub mod profile;
-pub mod source;
 pub mod storage;
 pub mod units;
 pub mod usage;
 
 pub use message::{Command, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION};
+pub use model::{ModelSource, PartFlag};
 pub use plan::{
     DeviceId, GraphOptions, JobShape, MappingPolicy, Phase, Placement, Plan, Residency,
 };
 pub use profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
-pub use source::ModelSource;
 pub use storage::StorageType;
 pub use units::Bytes;
 pub use usage::UsageReport;

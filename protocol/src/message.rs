@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibration::{Calibration, CalibrationDevice};
 use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX};
+use crate::model::ModelSource;
 use crate::notice::{FileState, Notice};
 use crate::plan::{DeviceId, GraphOptions, JobShape, Phase, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
-use crate::source::ModelSource;
 use crate::units::Bytes;
 use crate::usage::UsageReport;
 

@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::source::ModelSource;
+use crate::model::ModelSource;
 use crate::units::Bytes;
 
 pub use options::GraphOptions;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::ModelSource;
 use crate::plan::Phase;
-use crate::source::ModelSource;
 use crate::storage::StorageType;
 use crate::units::Bytes;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use executor::models::Model;
+use executor::families;
 use protocol::{GraphOptions, JobShape, Plan};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -16,8 +16,8 @@ use crate::support::root;
 /// Opens, describes and measures a model, whatever comes of it; an error is how it panicked.
 fn survive(model: &Path) -> Result<(), String> {
     let attempt = || {
-        let Ok(description) = Model::describe(model) else { return };
-        let Ok(model) = Model::open(model) else { return };
+        let Ok(description) = families::describe(model) else { return };
+        let Ok(model) = families::open(model) else { return };
         let side = description.side_multiple_pixels;
         let job = JobShape {
             width: 2 * side,
@@ -30,7 +30,7 @@ fn survive(model: &Path) -> Result<(), String> {
             first_step: 0,
         };
         // A refusal is as good as a profile here.
-        drop(executor::measure::profile(&model, &job, &GraphOptions::default(), 2));
+        drop(executor::measure::profile(&*model, &job, &GraphOptions::default(), 2));
     };
     catch_unwind(AssertUnwindSafe(attempt)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -112,7 +112,7 @@ fn no_value_of_a_configuration_makes_the_library_panic() {
 #[test]
 fn no_number_or_name_in_a_plan_makes_the_checks_panic() {
     let (home, plan) = planned();
-    let model = Model::open(&home.path("model")).expect("the model is sound");
+    let model = families::open(&home.path("model")).expect("the model is sound");
     let mut leaves = Vec::new();
     collect_leaves(&toml::Value::Table(plan.clone()), &mut Vec::new(), &mut leaves);
     assert!(leaves.len() > 100, "the plan has only {} leaves", leaves.len());
@@ -137,7 +137,7 @@ fn no_number_or_name_in_a_plan_makes_the_checks_panic() {
             let Ok(plan) = changed.try_into::<Plan>() else { continue };
             let attempt = || {
                 protocol::check::check(&plan).is_ok()
-                    && executor::runtime::verify(&plan, &model).is_ok()
+                    && executor::runtime::verify(&plan, &*model).is_ok()
             };
             match catch_unwind(AssertUnwindSafe(attempt)) {
                 Ok(ok) => accepted += usize::from(ok),

@@ -1,6 +1,6 @@
 //! Models of single files and parts: every file of the reference, in the combinations that people have them in.
 
-use protocol::ModelSource;
+use protocol::{ModelSource, PartFlag};
 
 use crate::bfl::{self, Tensors as Stored};
 use crate::compare::{TEXT, assert_close};
@@ -10,20 +10,18 @@ use crate::support::{Home, fixture};
 use crate::{HOST_ONLY, Noise, compare_all, generate, matches_everywhere};
 
 /// A file under `tests/fixtures`.
-fn file(name: &str) -> Option<String> {
-    Some(fixture(name).display().to_string())
+fn file(name: &str) -> String {
+    fixture(name).display().to_string()
 }
 
 /// The model `flux_single`, whose parts are files.
 fn parts(dit: &str, t5: &str) -> ModelSource {
-    ModelSource {
-        model: None,
-        diffusion_model: file(dit),
-        vae: file("single/flux_single_ae.safetensors"),
-        clip_l: file("single/flux_single_clip_l.safetensors"),
-        t5xxl: file(t5),
-        tokenizer_dir: file("flux_single"),
-    }
+    ModelSource::default()
+        .with(PartFlag::DiffusionModel, file(dit))
+        .with(PartFlag::Vae, file("single/flux_single_ae.safetensors"))
+        .with(PartFlag::ClipL, file("single/flux_single_clip_l.safetensors"))
+        .with(PartFlag::T5xxl, file(t5))
+        .with(PartFlag::TokenizerDir, file("flux_single"))
 }
 
 const FP8: &str = "single/flux_single_fp8_e4m3fn.safetensors";
@@ -32,8 +30,7 @@ const T5_GGUF: &str = "gguf/flux_single_t5-Q8_0.gguf";
 
 /// The directory `flux_dev` with its DiT from a file.
 fn dev(dit: &str) -> ModelSource {
-    let directory = fixture("flux_dev").display().to_string();
-    ModelSource { diffusion_model: file(dit), ..ModelSource::of(directory) }
+    ModelSource::of(file("flux_dev")).with(PartFlag::DiffusionModel, file(dit))
 }
 
 /// A golden file of a model with other parts.
@@ -110,7 +107,8 @@ fn t5_from_gguf_matches_with_its_own_tokenizer() {
     let link =
         std::os::unix::fs::symlink(fixture("flux_single/tokenizer"), clip_alone.join("tokenizer"));
     link.expect("the home can be written");
-    golden.source.tokenizer_dir = Some(clip_alone.display().to_string());
+    let tokenizers = clip_alone.display().to_string();
+    golden.source.parts.insert(PartFlag::TokenizerDir, tokenizers);
     for case in &golden.cases {
         let dumped = generate(&home, &golden, case, None, Noise::Golden);
         let name = "text_encoder_2.c.input_ids";
@@ -136,10 +134,8 @@ fn one_file_of_all_parts_gives_what_its_parts_give() {
     }
     let path = home.path("all.safetensors");
     bfl::write(&path, &all);
-    let whole = ModelSource {
-        tokenizer_dir: file("flux_single"),
-        ..ModelSource::of(path.display().to_string())
-    };
+    let whole = ModelSource::of(path.display().to_string())
+        .with(PartFlag::TokenizerDir, file("flux_single"));
     let golden = variant("flux_single", "flux_single.fp8", whole.clone());
     let profile = Some(("./host-only.toml", "host"));
     for case in &golden.cases {
@@ -147,7 +143,7 @@ fn one_file_of_all_parts_gives_what_its_parts_give() {
         compare_all(&format!("all in one/{}", case.name), case, &dumped, Noise::Golden);
     }
     // A part in a file of its own replaces the one within.
-    let other = ModelSource { diffusion_model: file("gguf/flux_single-Q4_K.gguf"), ..whole };
+    let other = whole.with(PartFlag::DiffusionModel, file("gguf/flux_single-Q4_K.gguf"));
     let golden = variant("flux_single", "flux_single.gguf-Q4_K", other);
     let case = &golden.cases[0];
     let dumped = generate(&home, &golden, case, profile, Noise::Golden);

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
+use executor::families::{self, flux1::Flux1};
 use executor::models::Model;
 use protocol::plan::VaeTile;
 use protocol::{GraphOptions, JobShape};
@@ -140,7 +142,7 @@ fn the_encoder_matches_from_pictures_in_tiles() {
             "demo" => root().join("planner/demo/model"),
             name => fixture(name),
         };
-        let Model::Flux(flux) = Model::open(&directory).expect("a whole model");
+        let flux: Arc<Flux1> = families::open(&directory).expect("a whole model").downcast();
         let job = JobShape {
             width: case.number("width"),
             height: case.number("height"),
@@ -154,7 +156,7 @@ fn the_encoder_matches_from_pictures_in_tiles() {
         let tile = case.settings["tile"].as_u64().map(|side| side as u32);
         let vae_tile = tile.map(|side| VaeTile { width: side, height: side, overlap: 0.25 });
         let options = GraphOptions { vae_tile, ..GraphOptions::default() };
-        let grid = flux.tiles(&job, &options).expect("whole cells");
+        let grid = flux.vae().tiles(&job, &options).expect("whole cells");
         assert_eq!(grid.count() > 1, tile.is_some(), "{}", case.name);
         let (width, files) = (job.width as usize, flux.files("vae_encoder"));
         let channels = 2 * flux.vae().latent_channels;

@@ -8,8 +8,9 @@ use executor::backend::{
     Backend, CancelFlag, HostBackend, LaneMemory, Memory, NodeCall, Queue, Region, VirtualDevice,
     WeightLoad, WeightMove,
 };
+use executor::families::{self, flux1::Flux1};
 use executor::graph::Graph;
-use executor::models::{Flux, Model};
+use executor::models::Model;
 use executor::ops::OperationNeeds;
 use executor::schedule::{Assignment, Instruction, Schedule, WeightPlace};
 use executor::weights::WeightFiles;
@@ -170,20 +171,19 @@ pub struct Opened {
     /// Its golden tensors.
     pub golden: Golden,
     /// The model.
-    pub model: Model,
+    pub model: Arc<dyn Model>,
 }
 
 impl Opened {
     /// Opens it.
     pub fn new(golden: Golden) -> Opened {
-        let model = Model::open_source(&golden.source).expect("a whole model");
+        let model = families::open_source(&golden.source).expect("a whole model");
         Opened { golden, model }
     }
 
     /// The model as its family's.
-    pub fn flux(&self) -> &Flux {
-        let Model::Flux(flux) = &self.model;
-        flux
+    pub fn flux(&self) -> Arc<Flux1> {
+        Arc::clone(&self.model).downcast()
     }
 
     /// The graph of a component for a case, and its files.
@@ -273,7 +273,7 @@ impl Opened {
                     ("encoder_hidden_states", float_bytes(&call.text)),
                     ("pooled", float_bytes(&call.pooled)),
                 ];
-                if self.flux().transformer().guidance_embeds {
+                if self.flux().dit().guidance_embeds {
                     let guidance = case.guidance_scale * THOUSANDTHS;
                     inputs.push(("guidance", float_bytes(&[guidance])));
                 }
@@ -285,7 +285,7 @@ impl Opened {
 
     /// Cosines and sines of every token's position on every axis, at frequencies 10000^(-2i/width).
     fn rope(&self, call: &DenoiserCall) -> Vec<f32> {
-        let axes = self.flux().transformer().axes_dims_rope;
+        let axes = self.flux().dit().axes_dims_rope;
         let mut table = Vec::new();
         for position in call.positions.as_chunks::<3>().0 {
             for (&position, width) in position.iter().zip(axes) {
@@ -345,7 +345,7 @@ fn the_dit_of_schnell_matches_from_golden_inputs() {
 #[test]
 fn the_dit_of_dev_matches_from_golden_inputs_with_both_guidances() {
     let opened = Opened::new(Golden::fixture("flux_dev"));
-    assert!(opened.flux().transformer().guidance_embeds);
+    assert!(opened.flux().dit().guidance_embeds);
     let two_calls = |case: &Case| case.denoiser_calls().iter().any(|call| call.number == 1);
     assert!(opened.golden.cases.iter().any(two_calls));
     opened.denoiser();

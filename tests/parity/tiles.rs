@@ -1,7 +1,6 @@
 //! The VAE tile by tile, joined as a job joins them, from golden latents and pictures.
 
-use executor::job::TileLayout;
-use executor::models::vae::tiles::{Tile, TileGrid};
+use executor::components::vae::tiles::{Tile, TileGrid, TileLayout};
 use executor::pipeline::tiles::{Joint, Seams};
 use protocol::plan::VaeTile;
 

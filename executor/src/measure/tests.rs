@@ -18,13 +18,13 @@ const JOB: JobShape = JobShape {
     first_step: 0,
 };
 
-fn model() -> Model {
+fn model() -> Arc<dyn Model> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
-    Model::open(&fixtures.join("flux_schnell")).unwrap()
+    crate::families::open(&fixtures.join("flux_schnell")).unwrap()
 }
 
 /// Every way to cut the DiT in two.
-fn cuts(model: &Model) -> Vec<Layout> {
+fn cuts(model: &dyn Model) -> Vec<Layout> {
     let graphs = model.graphs(&JOB, &GraphOptions::default()).unwrap();
     let segments = graphs.iter().find(|g| g.name == "dit").unwrap().variants[0].segments.len();
     let lane = Lane { backend: BackendKind::Virtual, unsupported: Vec::new() };
@@ -40,8 +40,8 @@ fn cuts(model: &Model) -> Vec<Layout> {
 #[test]
 fn many_layouts_have_the_sizes_of_each_alone_in_their_order() {
     let (model, options) = (model(), GraphOptions::default());
-    let layouts = cuts(&model);
-    let sized = |layouts: &[Layout]| sizes(&model, &JOB, &options, 2, layouts);
+    let layouts = cuts(&*model);
+    let sized = |layouts: &[Layout]| sizes(&*model, &JOB, &options, 2, layouts);
     let together = sized(&layouts).unwrap();
     let alone: Vec<LayoutBytes> = layouts
         .iter()
@@ -68,7 +68,7 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
     let model = model();
     let measured = |weights_as, exact_matmul| {
         let options = GraphOptions { weights_as, exact_matmul, ..GraphOptions::default() };
-        profile(&model, &JOB, &options, 2).unwrap()
+        profile(&*model, &JOB, &options, 2).unwrap()
     };
     let [stored, blocks] = [measured(None, false), measured(Some(Q8_0), false)];
     let exact = measured(Some(Q8_0), true);

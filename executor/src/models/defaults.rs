@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::ModelError;
 use super::config::{Limits, read_text};
-use super::flux::RgbMap;
+use super::rgb_map::RgbMap;
 
 /// The file's name.
 pub const FILE: &str = "berth.toml";

@@ -1,49 +1,38 @@
-//! What files hold, of a known family or not.
+//! What files hold, of a known family or not, and all that is wrong with them at once.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use protocol::profile::{FileDescription, JobDefaults, TypeBytes};
-use protocol::{Bytes, ModelDescription};
+use protocol::profile::{
+    ComponentDescription, FileDescription, JobDefaults, StorageBytes, TypeBytes,
+};
+use protocol::{Bytes, ModelDescription, PartFlag, StorageType};
 
 use super::ModelError;
-use super::source::Opened;
-use crate::weights::WeightFiles;
+use super::source::{ModelPart, OpenedSource, PartSpec};
+use crate::graph::Graph;
+use crate::weights::{WeightFiles, WeightsError};
 
 /// What a description calls the family of files that are of none.
 pub const UNKNOWN: &str = "unknown";
 
-/// A part of a family, and how a file that holds it is known.
-pub struct Held {
-    /// Its component.
-    pub component: &'static str,
-    /// What people call it.
-    pub called: &'static str,
-    /// The flag that names a file with it.
-    pub flag: &'static str,
-    /// Names of tensors of which each such file has one, for people.
-    pub looked_for: &'static str,
-    /// Whether a file holds it.
-    pub is_in: fn(&Arc<WeightFiles>) -> bool,
-}
-
 /// What people call the parts that a file holds.
-pub fn called(held: &[Held], files: &Arc<WeightFiles>) -> Vec<&'static str> {
-    held.iter().filter(|part| (part.is_in)(files)).map(|part| part.called).collect()
+pub fn called(parts: &[PartSpec], files: &Arc<WeightFiles>) -> Vec<&'static str> {
+    parts.iter().filter(|part| (part.is_in)(files)).map(|part| part.called).collect()
 }
 
 /// What each file gives that was named for itself.
-pub fn files(opened: &Opened, held: &[Held]) -> Vec<FileDescription> {
-    let description = |(flag, files): (Option<&str>, &Arc<WeightFiles>)| {
-        let gives = |part: &&Held| match flag {
+pub fn files(opened: &OpenedSource, parts: &[PartSpec]) -> Vec<FileDescription> {
+    let description = |(flag, files): (Option<PartFlag>, &Arc<WeightFiles>)| {
+        let gives = |part: &&PartSpec| match flag {
             Some(flag) => part.flag == flag,
             None => opened.parts.iter().all(|(other, _)| *other != part.flag),
         };
-        let parts = held.iter().filter(|part| (part.is_in)(files));
-        let (gives, holds): (Vec<&Held>, Vec<&Held>) = parts.partition(gives);
+        let held = parts.iter().filter(|part| (part.is_in)(files));
+        let (gives, holds): (Vec<&PartSpec>, Vec<&PartSpec>) = held.partition(gives);
         let names =
-            |parts: Vec<&Held>| parts.iter().map(|part| part.component.to_owned()).collect();
+            |parts: Vec<&PartSpec>| parts.iter().map(|part| part.component.to_owned()).collect();
         FileDescription {
             path: files.origin().to_string_lossy().into_owned(),
             gives: names(gives),
@@ -69,7 +58,7 @@ fn types(files: &WeightFiles) -> Vec<TypeBytes> {
 }
 
 /// The description of files that are of no family that is run.
-pub fn unknown(opened: &Opened, problem: &ModelError) -> ModelDescription {
+pub fn unknown(opened: &OpenedSource, problem: &ModelError) -> ModelDescription {
     let family = match problem {
         ModelError::OtherFamily { family, .. } => family,
         _ => UNKNOWN,
@@ -93,6 +82,85 @@ pub fn unknown(opened: &Opened, problem: &ModelError) -> ModelDescription {
         lacks: Vec::new(),
         problems: vec![problem.to_string()],
     }
+}
+
+/// What no file gives, and what is wrong with what they give.
+#[derive(Default)]
+pub struct Defects {
+    /// Parts that no file gives, a sentence each.
+    pub lacks: Vec<String>,
+    /// All else, likewise.
+    pub problems: Vec<String>,
+}
+
+impl Defects {
+    /// Whether nothing is wrong so far.
+    pub fn is_empty(&self) -> bool {
+        self.lacks.is_empty() && self.problems.is_empty()
+    }
+
+    /// Notes one more.
+    pub fn add(&mut self, fault: Defect) {
+        match fault {
+            Defect::Lacks(message) => self.lacks.push(message),
+            Defect::Problem(message) => self.problems.push(message),
+        }
+    }
+}
+
+/// That a part is in no file, or what is wrong with it.
+pub enum Defect {
+    /// No file gives it.
+    Lacks(String),
+    /// What is wrong with it.
+    Problem(String),
+}
+
+impl From<&ModelError> for Defect {
+    fn from(error: &ModelError) -> Defect {
+        match error {
+            ModelError::NoPart { .. } | ModelError::NoTokenizer { .. } => {
+                Defect::Lacks(error.to_string())
+            }
+            _ => Defect::Problem(error.with_causes()),
+        }
+    }
+}
+
+/// What a component takes of a part; `graph` gives any of its graphs, as the job decides nothing about weights.
+///
+/// # Errors
+/// The part could not be read, or lacks what its graph asks for.
+pub fn component<C>(
+    name: &str,
+    part: &Result<ModelPart<C>, ModelError>,
+    graph: impl Fn(&ModelPart<C>) -> Result<Graph, WeightsError>,
+) -> Result<ComponentDescription, Defect> {
+    let part = part.as_ref().map_err(|error| match Defect::from(error) {
+        Defect::Problem(problem) => Defect::Problem(format!("{name}: {problem}")),
+        lacks => lacks,
+    })?;
+    let graph = graph(part).map_err(|error| Defect::Problem(format!("{name}: {error}")))?;
+    let tensors = || graph.weights.iter().map(|weight| &weight.tensor);
+    let tensor_bytes: Bytes = tensors().map(|tensor| tensor.size()).sum();
+    let storage = StorageType::ALL
+        .into_iter()
+        .map(|storage| StorageBytes {
+            storage,
+            bytes: tensors().filter(|t| t.storage() == storage).map(|t| t.size()).sum(),
+        })
+        .filter(|entry| entry.bytes > Bytes::ZERO)
+        .collect();
+    Ok(ComponentDescription {
+        name: name.to_owned(),
+        class: part.class.clone(),
+        files: part.files.paths().map(|path| path.to_string_lossy().into_owned()).collect(),
+        tensors: graph.weights.len() as u32,
+        parameters: tensors().map(|t| t.shape().iter().product::<usize>() as u64).sum(),
+        storage,
+        tensor_bytes,
+        unused_bytes: part.files.total_tensor_bytes().saturating_sub(tensor_bytes),
+    })
 }
 
 /// Paths for a message.

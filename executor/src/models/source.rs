@@ -1,21 +1,21 @@
 //! The files that a model source names, opened, and which of them gives a part.
 //!
 //! A part comes from its own file where one is named, else from the directory or file that is the model. What a part
-//! is called in a file and how its configuration is told from it is the part's to say, in its [`Kind`].
+//! is called in a file and how its configuration is told from it is the part's to say, in its [`PartKind`].
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use protocol::ModelSource;
+use protocol::{ModelSource, PartFlag};
 use serde::de::DeserializeOwned;
 
 use super::ModelError;
 use super::config::{ModelIndex, read_part};
-use super::describe::{self, Held};
+use super::describe;
 use crate::weights::WeightFiles;
 
 /// A model source with its files open.
-pub struct Opened {
+pub struct OpenedSource {
     /// What was opened.
     pub source: ModelSource,
     /// The model, where it is a directory.
@@ -23,9 +23,9 @@ pub struct Opened {
     /// The model, where it is a file.
     pub file: Option<Arc<WeightFiles>>,
     /// The files of single parts, by the flags that name them.
-    pub parts: Vec<(&'static str, Arc<WeightFiles>)>,
+    pub parts: Vec<(PartFlag, Arc<WeightFiles>)>,
     /// Files of single parts that could not be opened, with what is wrong with them.
-    faults: Vec<(&'static str, String)>,
+    faults: Vec<(PartFlag, String)>,
 }
 
 /// A diffusers directory.
@@ -36,15 +36,12 @@ pub struct Directory {
     pub index: ModelIndex,
 }
 
-/// The flag of the source's tokenizers, which are no weights.
-const TOKENIZERS: &str = "tokenizer-dir";
-
-impl Opened {
+impl OpenedSource {
     /// Opens the files of a source, each once; reads headers only.
     ///
     /// # Errors
     /// The model itself is at fault. What is wrong with files of single parts is told when they are asked for.
-    pub fn open(source: &ModelSource) -> Result<Opened, ModelError> {
+    pub fn open(source: &ModelSource) -> Result<OpenedSource, ModelError> {
         if source.is_empty() {
             return Err(ModelError::NoModel);
         }
@@ -58,81 +55,109 @@ impl Opened {
             None => {}
         }
         let (mut parts, mut faults) = (Vec::new(), Vec::new());
-        for (flag, path) in source.parts() {
-            let Some(path) = path.filter(|_| flag != TOKENIZERS) else { continue };
+        let weights = source.parts.iter().filter(|(flag, _)| **flag != PartFlag::TokenizerDir);
+        for (&flag, path) in weights {
             match WeightFiles::open_file(Path::new(path)) {
                 Ok(files) => parts.push((flag, Arc::new(files))),
                 Err(fault) => faults.push((flag, fault.to_string())),
             }
         }
-        Ok(Opened { source: source.clone(), directory, file, parts, faults })
+        Ok(OpenedSource { source: source.clone(), directory, file, parts, faults })
     }
 
     /// All open files that were named for themselves, with the flags of those that have one.
-    pub fn named_files(&self) -> impl Iterator<Item = (Option<&'static str>, &Arc<WeightFiles>)> {
+    pub fn named_files(&self) -> impl Iterator<Item = (Option<PartFlag>, &Arc<WeightFiles>)> {
         let model = self.file.iter().map(|files| (None, files));
         model.chain(self.parts.iter().map(|(flag, files)| (Some(*flag), files)))
     }
 
-    /// Whether a file of a single part could not be opened.
-    pub fn has_faults(&self) -> bool {
-        !self.faults.is_empty()
+    /// The flags of files that could not be opened.
+    pub fn faulty(&self) -> impl Iterator<Item = PartFlag> {
+        self.faults.iter().map(|(flag, _)| *flag)
     }
 
     /// The file that is to give a part, if it is a file.
-    pub fn file_of(&self, flag: &str) -> Option<&Arc<WeightFiles>> {
+    pub fn file_of(&self, flag: PartFlag) -> Option<&Arc<WeightFiles>> {
         let own = self.parts.iter().find(|(named, _)| *named == flag).map(|(_, files)| files);
         own.or(self.file.as_ref())
     }
 
-    /// Reads a part from where it is.
+    /// Reads a part from where it is; `parts` are all that its family has.
     ///
     /// # Errors
     /// It is nowhere, or something is wrong with it.
     pub fn part<C: DeserializeOwned>(
         &self,
-        kind: &Kind<C>,
-        held: &[Held],
-    ) -> Result<Part<C>, ModelError> {
-        if let Some((_, message)) = self.faults.iter().find(|(flag, _)| *flag == kind.flag) {
+        kind: &PartKind<C>,
+        parts: &[PartSpec],
+    ) -> Result<ModelPart<C>, ModelError> {
+        let PartSpec { called, flag, .. } = kind.spec;
+        if let Some((_, message)) = self.faults.iter().find(|(faulty, _)| *faulty == flag) {
             return Err(ModelError::Part { message: message.clone() });
         }
-        match (self.file_of(kind.flag), &self.directory) {
+        match (self.file_of(flag), &self.directory) {
             (Some(files), directory) => {
                 // What shapes do not tell the directory's configuration may, if it is of such a part.
                 let known = directory.as_ref().and_then(|directory| kind.known(directory));
                 let found = (kind.single)(files, known.as_ref())?;
                 let Some((config, files)) = found else {
-                    return Err(self.lacks(kind, files, held));
+                    return Err(self.lacks(kind.spec, files, parts));
                 };
                 let path = files.origin().to_owned();
                 (kind.check)(&config, &path)?;
                 let class = kind.class.to_owned();
-                Ok(Part { class, config, files: Arc::new(files), path })
+                Ok(ModelPart { class, config, files: Arc::new(files), path })
             }
             (None, Some(directory)) => kind.read(directory),
-            (None, None) => Err(ModelError::NoPart { called: kind.called, flag: kind.flag }),
+            (None, None) => Err(ModelError::NoPart { called, flag }),
         }
     }
 
     /// The error for a file that does not hold what it is to give.
-    fn lacks<C>(&self, kind: &Kind<C>, files: &Arc<WeightFiles>, held: &[Held]) -> ModelError {
-        let Kind { called, flag, looked_for, .. } = *kind;
+    fn lacks(&self, part: PartSpec, files: &Arc<WeightFiles>, parts: &[PartSpec]) -> ModelError {
+        let PartSpec { called, flag, .. } = part;
         if !self.parts.iter().any(|(named, _)| *named == flag) {
             return ModelError::NoPart { called, flag };
         }
-        let found = describe::called(held, files);
+        let found = describe::called(parts, files);
         let found = match found.as_slice() {
             [] => format!("{:?}", files.names().next().unwrap_or("nothing")),
             found => found.join(" and "),
         };
-        ModelError::NotInFile { path: files.origin().to_owned(), called, flag, looked_for, found }
+        ModelError::NotInFile { path: files.origin().to_owned(), part, found }
     }
+
+    /// An error if the model is a file that gives nothing, as all that it holds of these parts was named otherwise.
+    pub fn check_used(&self, parts: &[PartSpec]) -> Result<(), ModelError> {
+        let Some(files) = &self.file else { return Ok(()) };
+        let own = |flag| self.parts.iter().any(|(named, _)| *named == flag);
+        let mut held = parts.iter().filter(|part| (part.is_in)(files)).peekable();
+        if held.peek().is_none() || held.any(|part| !own(part.flag)) {
+            return Ok(());
+        }
+        let holds = describe::called(parts, files).join(" and ");
+        Err(ModelError::Replaced { path: files.origin().to_owned(), holds })
+    }
+}
+
+/// A part that a family's models are made of, and how a file that holds it is known.
+#[derive(Debug, Clone, Copy)]
+pub struct PartSpec {
+    /// Its component.
+    pub component: &'static str,
+    /// What people call it.
+    pub called: &'static str,
+    /// The flag that names a file with it.
+    pub flag: PartFlag,
+    /// Names of tensors of which each such file has one, for people.
+    pub looked_for: &'static str,
+    /// Whether a file holds it.
+    pub is_in: fn(&Arc<WeightFiles>) -> bool,
 }
 
 /// A part of the model: its configuration and weights.
 #[derive(Clone)]
-pub struct Part<C> {
+pub struct ModelPart<C> {
     /// The class that the model index names, or the one that the file's names are of.
     pub class: String,
     /// Its configuration, checked.
@@ -144,54 +169,38 @@ pub struct Part<C> {
 }
 
 /// What a file holds of a part, if anything: its configuration, with help of one that may fit, and its weights.
-pub type Single<C> =
+pub type SinglePart<C> =
     fn(&Arc<WeightFiles>, Option<&C>) -> Result<Option<(C, WeightFiles)>, ModelError>;
 
-/// A kind of part: where a directory holds it, and how a file's is told.
-pub struct Kind<C> {
-    /// What people call it.
-    pub called: &'static str,
-    /// The flag that names a file with it.
-    pub flag: &'static str,
+/// A kind of part: where a directory holds it, and how a file's is read.
+pub struct PartKind<C> {
+    /// What it is, and how a file with it is known.
+    pub spec: PartSpec,
     /// Its folder in a directory.
     pub folder: &'static str,
     /// Its class.
     pub class: &'static str,
     /// Its weight files' name in a directory, without extension.
     pub stem: &'static str,
-    /// Names of tensors of which each file with such a part has one, for people.
-    pub looked_for: &'static str,
     /// Checks a configuration; the path is for messages.
     pub check: fn(&C, &Path) -> Result<(), ModelError>,
     /// Takes the part from a file.
-    pub single: Single<C>,
+    pub single: SinglePart<C>,
 }
 
-impl<C: DeserializeOwned> Kind<C> {
-    fn read(&self, directory: &Directory) -> Result<Part<C>, ModelError> {
+impl<C: DeserializeOwned> PartKind<C> {
+    fn read(&self, directory: &Directory) -> Result<ModelPart<C>, ModelError> {
         let class = directory.index.part(self.folder, &[self.class])?;
         let (path, config) = read_part::<C>(&directory.path, self.folder)?;
         (self.check)(&config, &path)?;
         let files = WeightFiles::open(&directory.path.join(self.folder), &[self.stem])?;
-        Ok(Part { class, config, files: Arc::new(files), path })
+        Ok(ModelPart { class, config, files: Arc::new(files), path })
     }
 
     /// The configuration that a directory has for the part, if it is sound.
     pub fn known(&self, directory: &Directory) -> Option<C> {
         let (path, config) = read_part::<C>(&directory.path, self.folder).ok()?;
         (self.check)(&config, &path).is_ok().then_some(config)
-    }
-}
-
-impl<C> Kind<C> {
-    /// The same for files of which it is not known what they hold.
-    pub const fn held(
-        &self,
-        component: &'static str,
-        is_in: fn(&Arc<WeightFiles>) -> bool,
-    ) -> Held {
-        let Kind { called, flag, looked_for, .. } = *self;
-        Held { component, called, flag, looked_for, is_in }
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use crate::models::flux::PATCH;
-use crate::models::vae::tiles::Span;
-use crate::sampler::add_noise;
+use crate::components::vae::tiles::Span;
+use crate::sampling::add_noise;
 use crate::weights::{WeightFiles, WeightsError};
 
 /// Height, width and channels of unpacked latents.
@@ -16,14 +15,32 @@ pub struct LatentShape {
     pub width: usize,
     /// Channels.
     pub channels: usize,
+    /// Cells along a side of a token, of which height and width are multiples.
+    pub patch: usize,
 }
 
 impl LatentShape {
-    /// Where an element of a packed picture `[height / 2 × width / 2, channels × 2 × 2]` lies.
+    /// Elements of one picture's latents.
+    pub fn elements(self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// Tokens of one picture.
+    pub fn tokens(self) -> usize {
+        (self.height / self.patch) * (self.width / self.patch)
+    }
+
+    /// The packed latents of a batch: `[batch, tokens, features]`.
+    pub fn packed_batch(self, batch: usize) -> [usize; 3] {
+        [batch, self.tokens(), self.channels * self.patch * self.patch]
+    }
+
+    /// Where an element of a packed picture `[tokens, channels × patch × patch]` lies.
     pub fn packed(self, channel: usize, y: usize, x: usize) -> usize {
-        let token = (y / PATCH) * (self.width / PATCH) + x / PATCH;
-        let feature = (channel * PATCH + y % PATCH) * PATCH + x % PATCH;
-        token * self.channels * PATCH * PATCH + feature
+        let patch = self.patch;
+        let token = (y / patch) * (self.width / patch) + x / patch;
+        let feature = (channel * patch + y % patch) * patch + x % patch;
+        token * self.channels * patch * patch + feature
     }
 
     /// All rows and all columns.
@@ -46,7 +63,7 @@ impl LatentShape {
     }
 }
 
-/// One picture's latents `[channels, height, width]` as tokens (`FluxPipeline._pack_latents`).
+/// One picture's latents `[channels, height, width]` as tokens.
 pub fn pack(shape: LatentShape, nchw: &[f32], packed: &mut [f32]) {
     assert_eq!(nchw.len(), packed.len(), "packing keeps the number of elements");
     shape.each(|c, y, x| {
@@ -118,16 +135,15 @@ pub fn read_initial(
     packed: &mut [f32],
 ) -> Result<(), WeightsError> {
     let files = WeightFiles::open_file(path)?;
-    let item = shape.height * shape.width * shape.channels;
     if files.tensor("latents_init").is_some() {
-        let tokens = shape.height * shape.width / (PATCH * PATCH);
-        let tensor = files.require("latents_init", &[batch, tokens, item / tokens])?;
+        let tensor = files.require("latents_init", &shape.packed_batch(batch))?;
         packed.copy_from_slice(&tensor.view(&files).to_f32());
         return Ok(());
     }
     let tensor =
         files.require("noise_nchw", &[batch, shape.channels, shape.height, shape.width])?;
     let nchw = tensor.view(&files).to_f32();
+    let item = shape.elements();
     for (source, target) in nchw.chunks(item).zip(packed.chunks_mut(item)) {
         pack(shape, source, target);
     }
@@ -140,7 +156,7 @@ mod tests {
 
     #[test]
     fn unpacking_undoes_packing() {
-        let shape = LatentShape { height: 4, width: 6, channels: 3 };
+        let shape = LatentShape { height: 4, width: 6, channels: 3, patch: 2 };
         let nchw: Vec<f32> = (0..72).map(|i| i as f32).collect();
         let mut packed = vec![0.0; 72];
         pack(shape, &nchw, &mut packed);
@@ -167,7 +183,7 @@ mod tests {
 
     #[test]
     fn drawn_latents_follow_their_moments() {
-        let shape = LatentShape { height: 2, width: 2, channels: 1 };
+        let shape = LatentShape { height: 2, width: 2, channels: 1, patch: 2 };
         // The variance of the last one is beyond what is used.
         let moments = [1.0, 0.0, 2.0, 2.0, 3.0, -40.0, 4.0, 50.0];
         let range = VaeRange { scaling: 2.0, shift: 0.5 };

@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use crate::models::vae::tiles::{Tile, TileGrid};
+use crate::components::vae::tiles::{Tile, TileGrid};
 
-/// What tiles leave to those that come after them. Lengths are [`crate::job::TileLayout`]'s.
+/// What tiles leave to those that come after them. Lengths are [`TileLayout`](crate::components::vae::tiles::TileLayout)'s.
 pub struct Seams<'a> {
     /// The last rows of each tile of the row above, or of this row where that is done already.
     pub above: &'a mut [f32],
@@ -113,7 +113,7 @@ mod tests {
     use protocol::plan::VaeTile;
 
     use super::*;
-    use crate::job::TileLayout;
+    use crate::components::vae::tiles::TileLayout;
 
     /// Values of a tile that have nothing to do with its neighbours': blending must show them all.
     fn made_up(tile: &Tile, len: usize) -> Vec<f32> {

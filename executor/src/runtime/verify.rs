@@ -15,13 +15,13 @@ use crate::ops::OperationNeeds;
 use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
 
 /// The exact bytes of a plan on each device in each phase, everything but overheads. Nothing is allocated.
-pub fn verify(plan: &Plan, model: &Model) -> Result<Vec<VerifiedBytes>, Failure> {
+pub fn verify(plan: &Plan, model: &dyn Model) -> Result<Vec<VerifiedBytes>, Failure> {
     let schedules = schedules(plan, model)?;
     let parts: Vec<Vec<PartPlan>> =
         plan.components.iter().zip(&schedules).map(|(c, s)| parts(c, &s.variants)).collect();
     let pinned = plan.devices.iter().filter(|device| plan.uses(&device.id));
     let pinned: Bytes = pinned.map(|device| device.pinned_bytes).sum();
-    let job_bytes = model.job_layout(&plan.job, &plan.options)?.bytes();
+    let job_bytes = model.buffers(&plan.job, &plan.options)?.bytes();
     let on_host = job_bytes + pinned + model.changed_bytes();
     let mut verified = Vec::new();
     let devices = plan.devices.iter().map(|device| device.id.clone()).chain([DeviceId::host()]);
@@ -64,7 +64,7 @@ pub struct Scheduled {
 }
 
 /// The schedules of each component of the plan, as the plan lays it out.
-pub fn schedules(plan: &Plan, model: &Model) -> Result<Vec<Scheduled>, Failure> {
+pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failure> {
     if plan.family != model.family() {
         return Err(refused(format!(
             "the plan is for the family {}, the model is of {}",
@@ -175,7 +175,7 @@ pub fn parts(component: &ComponentPlan, variants: &[Schedule]) -> Vec<PartPlan> 
 }
 
 /// Refuses a plan that states other sizes than its schedule has.
-pub fn compare(plan: &Plan, model: &Model, schedules: &[Scheduled]) -> Result<(), Failure> {
+pub fn compare(plan: &Plan, model: &dyn Model, schedules: &[Scheduled]) -> Result<(), Failure> {
     for (component, Scheduled { variants, .. }) in plan.components.iter().zip(schedules) {
         let parts = parts(component, variants);
         if parts != component.parts {
@@ -205,7 +205,7 @@ pub fn compare(plan: &Plan, model: &Model, schedules: &[Scheduled]) -> Result<()
             }
         }
     }
-    let job_bytes = model.job_layout(&plan.job, &plan.options)?.bytes();
+    let job_bytes = model.buffers(&plan.job, &plan.options)?.bytes();
     for (what, stated, own) in [
         ("the job's buffers", plan.host.job_bytes, job_bytes),
         ("changed weights", plan.host.changed_bytes, model.changed_bytes()),

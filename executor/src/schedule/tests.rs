@@ -19,8 +19,8 @@ use protocol::{GraphOptions, JobShape, StorageType};
 use simulate::assert_values_last;
 
 use super::*;
+use crate::families;
 use crate::graph::{Activation, ElementType, Node, NodeOp, Port, Segment, Value};
-use crate::models::Model;
 use crate::ops::OperationNeeds;
 use crate::ops::activate::ActivateOp;
 use crate::ops::ada_layer_norm::AdaLayerNormOp;
@@ -136,7 +136,7 @@ fn real_graphs() -> Vec<Graph> {
     let jobs = [job(64, 64, 1, false), job(96, 48, 3, true)];
     let mut graphs = Vec::new();
     for name in ["flux_schnell", "flux_dev"] {
-        let model = Model::open(&fixtures.join(name)).unwrap();
+        let model = families::open(&fixtures.join(name)).unwrap();
         for job in &jobs {
             let options = GraphOptions::default();
             let parts = model.graphs(job, &options).unwrap();

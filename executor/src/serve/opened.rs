@@ -10,6 +10,7 @@ use protocol::{Failure, GraphOptions, ModelSource, Plan};
 
 use crate::backend::CancelFlag;
 use crate::failure::internal;
+use crate::families;
 use crate::models::Model;
 use crate::runtime::Watched;
 use crate::weights::lora::{LoraMode, LoraReport, LoraSource, Loras};
@@ -17,10 +18,10 @@ use crate::weights::lora::{LoraMode, LoraReport, LoraSource, Loras};
 /// Most keys that a notice names.
 const NAMED_KEYS_MAX: usize = 4;
 
-/// Opened models.
+/// OpenModels models.
 #[derive(Default)]
-pub struct Opened {
-    base: Option<(ModelSource, Arc<Model>)>,
+pub struct OpenModels {
+    base: Option<(ModelSource, Arc<dyn Model>)>,
     adapted: Option<Adapted>,
 }
 
@@ -30,24 +31,24 @@ struct Adapted {
     loras: Loras,
 }
 
-impl Opened {
+impl OpenModels {
     /// A model for questions about its sizes.
     pub fn sized(
         &mut self,
         source: &ModelSource,
         options: &GraphOptions,
-    ) -> Result<Arc<Model>, Failure> {
+    ) -> Result<Arc<dyn Model>, Failure> {
         let base = self.base(source)?;
         if options.loras.is_empty() {
             return Ok(base);
         }
         let mode = |component: &str| is_runtime(options, component).then_some(LoraMode::Runtime);
-        let loras = self.loras(source, &base, options)?;
-        Ok(Arc::new(base.with_loras(loras, &mode, &|| false)?))
+        let loras = self.loras(source, &*base, options)?;
+        Ok(base.with_loras(loras, &mode, &|| false)?)
     }
 
     /// A plan's model, with its LoRA files applied.
-    pub fn loaded(&mut self, plan: &Plan, cancel: &CancelFlag) -> Result<Arc<Model>, Failure> {
+    pub fn loaded(&mut self, plan: &Plan, cancel: &CancelFlag) -> Result<Arc<dyn Model>, Failure> {
         let base = self.base(&plan.model)?;
         let options = &plan.options;
         if options.loras.is_empty() {
@@ -57,16 +58,16 @@ impl Opened {
             let runtime = is_runtime(options, component);
             Some(if runtime { LoraMode::Runtime } else { LoraMode::Immediately })
         };
-        let loras = self.loras(&plan.model, &base, options)?;
+        let loras = self.loras(&plan.model, &*base, options)?;
         let threads = plan.host.threads as usize;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let stop = || cancel.check().is_err();
         let apply = || base.with_loras(loras, &mode, &stop);
-        Ok(Arc::new(pool.map_err(internal)?.install(apply)?))
+        Ok(pool.map_err(internal)?.install(apply)?)
     }
 
     /// The files of a plan's model, and of its LoRA.
-    pub fn watched(&self, plan: &Plan, model: &Model) -> Watched {
+    pub fn watched(&self, plan: &Plan, model: &dyn Model) -> Watched {
         let components = plan.components.iter().map(|component| &component.name);
         let of_model = components.flat_map(|name| model.files(name).mappings());
         let adapted = self.adapted.as_ref().filter(|_| !plan.options.loras.is_empty());
@@ -84,17 +85,17 @@ impl Opened {
             return Ok(Vec::new());
         }
         let base = self.base(source)?;
-        Ok(notices(self.loras(source, &base, options)?.report()))
+        Ok(notices(self.loras(source, &*base, options)?.report()))
     }
 
     /// The model as its files are, opened once for several questions about it.
-    fn base(&mut self, source: &ModelSource) -> Result<Arc<Model>, Failure> {
+    fn base(&mut self, source: &ModelSource) -> Result<Arc<dyn Model>, Failure> {
         if let Some((opened, model)) = &self.base
             && opened == source
         {
             return Ok(Arc::clone(model));
         }
-        let model = Arc::new(Model::open_source(source)?);
+        let model = families::open_source(source)?;
         self.base = Some((source.clone(), Arc::clone(&model)));
         self.adapted = None;
         Ok(model)
@@ -103,7 +104,7 @@ impl Opened {
     fn loras(
         &mut self,
         source: &ModelSource,
-        base: &Model,
+        base: &dyn Model,
         options: &GraphOptions,
     ) -> Result<&Loras, Failure> {
         let known = |adapted: &Adapted| adapted.model == *source && adapted.files == options.loras;

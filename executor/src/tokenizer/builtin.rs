@@ -15,5 +15,5 @@ pub(super) fn clip() -> Result<Tokenizer, TokenizerError> {
     let place = Path::new("the built-in tokenizer");
     let config: TokenizerConfig = parse_json(place, CONFIG)?;
     let inner = clip::build_of(place, VOCABULARY, MERGES, &config)?;
-    Tokenizer::checked(inner, TokenizerKind::Clip, &config, place)
+    Tokenizer::checked(inner, TokenizerKind::CLIP, &config, place)
 }

@@ -67,7 +67,7 @@ pub(super) fn build_of(
     let named = |token: &Option<SpecialToken>, default: &str| {
         token.clone().unwrap_or_else(|| SpecialToken::Text(default.to_owned()))
     };
-    let end = named(&config.eos_token, TokenizerKind::Clip.default_end());
+    let end = named(&config.eos_token, TokenizerKind::CLIP.end);
     let start = named(&config.bos_token, DEFAULT_START);
     let roles = [
         ("bos_token", &start),

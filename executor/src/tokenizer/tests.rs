@@ -20,7 +20,7 @@ const DEMO_MODEL: &str = repository!("planner/demo/model");
 
 /// The tokenizers of a FLUX directory, in the order of their names.
 const PARTS: [(&str, TokenizerKind); 2] =
-    [("tokenizer", TokenizerKind::Clip), ("tokenizer_2", TokenizerKind::T5)];
+    [("tokenizer", TokenizerKind::CLIP), ("tokenizer_2", TokenizerKind::T5)];
 
 fn open(model: &str, part: &str, kind: TokenizerKind) -> Tokenizer {
     Tokenizer::open(&Path::new(model).join(part), kind).unwrap()
@@ -249,7 +249,7 @@ fn the_demo_model_has_the_references_ids_from_either_form_of_its_files() {
     for file in ["vocab.json", "merges.txt", "tokenizer_config.json"] {
         fs::copy(format!("{DEMO_MODEL}/tokenizer/{file}"), built.path().join(file)).unwrap();
     }
-    let built = Tokenizer::open(built.path(), TokenizerKind::Clip).unwrap();
+    let built = Tokenizer::open(built.path(), TokenizerKind::CLIP).unwrap();
     assert_eq!((built.eos_id(), built.vocabulary_size()), (351, 352));
 
     let bytes = golden_tensors("demo");
@@ -271,7 +271,7 @@ fn the_demo_model_has_the_references_ids_from_either_form_of_its_files() {
 
 #[test]
 fn a_cut_sequence_keeps_its_special_tokens_and_a_short_one_is_filled_up() {
-    let clip = open(&format!("{FIXTURES}/flux_schnell"), "tokenizer", TokenizerKind::Clip);
+    let clip = open(&format!("{FIXTURES}/flux_schnell"), "tokenizer", TokenizerKind::CLIP);
     let whole = clip.ids("a cat").unwrap();
     assert_eq!(whole, [2000, 320, 66, 536, 2001]);
     let cases: [(usize, &[u32], usize, bool); 5] = [
@@ -293,7 +293,7 @@ fn a_cut_sequence_keeps_its_special_tokens_and_a_short_one_is_filled_up() {
 
 #[test]
 fn lengths_and_texts_have_limits() {
-    let clip = open(&format!("{FIXTURES}/flux_schnell"), "tokenizer", TokenizerKind::Clip);
+    let clip = open(&format!("{FIXTURES}/flux_schnell"), "tokenizer", TokenizerKind::CLIP);
     for got in [0, 1, SEQUENCE_LENGTH_MAX + 1, usize::MAX] {
         let error = clip.encode("a cat", got).unwrap_err();
         assert!(
@@ -313,7 +313,7 @@ fn a_pad_token_is_recognised_within_the_text() {
     let directory = clip_copy();
     let config = directory.path().join("tokenizer_config.json");
     fs::write(config, r#"{"pad_token": "!", "model_max_length": 1e30}"#).unwrap();
-    let clip = Tokenizer::open(directory.path(), TokenizerKind::Clip).unwrap();
+    let clip = Tokenizer::open(directory.path(), TokenizerKind::CLIP).unwrap();
     assert_eq!((clip.pad_id(), clip.eos_id(), clip.max_length()), (0, 2001, None));
     assert_eq!(clip.ids_without_specials("!").unwrap(), [0]);
     let question = clip.ids_without_specials("?").unwrap();
@@ -327,7 +327,7 @@ fn special_tokens_may_be_objects_and_lengths_may_be_huge_integers() {
     let config = r#"{"model_max_length": 1000000000000000019884624838656,
         "eos_token": {"content": "<|endoftext|>", "lstrip": false}, "pad_token": null}"#;
     fs::write(directory.path().join("tokenizer_config.json"), config).unwrap();
-    let clip = Tokenizer::open(directory.path(), TokenizerKind::Clip).unwrap();
+    let clip = Tokenizer::open(directory.path(), TokenizerKind::CLIP).unwrap();
     assert_eq!((clip.max_length(), clip.eos_id(), clip.pad_id()), (None, 2001, 2001));
 }
 
@@ -350,7 +350,7 @@ fn refusal(directory: &Path, kind: TokenizerKind) -> TokenizerError {
 fn missing_files_are_named_with_a_hint() {
     let directory = tempfile::tempdir().unwrap();
     for (kind, named) in
-        [(TokenizerKind::Clip, "vocab.json"), (TokenizerKind::T5, "tokenizer.json")]
+        [(TokenizerKind::CLIP, "vocab.json"), (TokenizerKind::T5, "tokenizer.json")]
     {
         let message = refusal(directory.path(), kind).to_string();
         assert!(message.contains(&*directory.path().to_string_lossy()), "{message}");
@@ -360,7 +360,7 @@ fn missing_files_are_named_with_a_hint() {
     let message = refusal(directory.path(), TokenizerKind::T5).to_string();
     assert!(message.contains("save_pretrained"), "{message}");
     fs::write(directory.path().join("vocab.json"), "{}").unwrap();
-    let error = refusal(directory.path(), TokenizerKind::Clip);
+    let error = refusal(directory.path(), TokenizerKind::CLIP);
     assert!(matches!(error, TokenizerError::Missing { .. }));
 }
 
@@ -390,7 +390,7 @@ fn faulty_clip_files_are_refused_with_their_place() {
     for (file, content, expected) in cases {
         let directory = clip_copy();
         fs::write(directory.path().join(file), content).unwrap();
-        let error = refusal(directory.path(), TokenizerKind::Clip);
+        let error = refusal(directory.path(), TokenizerKind::CLIP);
         assert!(expected(&error), "{file} {content:?}: {error}");
     }
 }
@@ -400,11 +400,11 @@ fn oversized_files_are_refused_unread() {
     let directory = clip_copy();
     let path = directory.path().join("tokenizer_config.json");
     fs::File::create(&path).unwrap().set_len(CONFIG_FILE_BYTES_MAX.0 + 1).unwrap();
-    let error = refusal(directory.path(), TokenizerKind::Clip);
+    let error = refusal(directory.path(), TokenizerKind::CLIP);
     assert!(matches!(error, TokenizerError::TooLarge { limit: CONFIG_FILE_BYTES_MAX, .. }));
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    let error = refusal(directory.path(), TokenizerKind::Clip);
+    let error = refusal(directory.path(), TokenizerKind::CLIP);
     assert!(matches!(error, TokenizerError::Read { .. }));
 }
 
@@ -425,8 +425,8 @@ fn documents_are_used_without_their_settings_and_without_trust() {
         "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": null,
         "pad_id": 5, "pad_type_id": 0, "pad_token": "&"});
     write(&with_settings);
-    let clip = Tokenizer::open(directory.path(), TokenizerKind::Clip).unwrap();
-    let plain = open(DEMO_MODEL, "tokenizer", TokenizerKind::Clip);
+    let clip = Tokenizer::open(directory.path(), TokenizerKind::CLIP).unwrap();
+    let plain = open(DEMO_MODEL, "tokenizer", TokenizerKind::CLIP);
     for text in ["a", "a small blue star"] {
         assert_eq!(clip.ids(text).unwrap(), plain.ids(text).unwrap());
     }
@@ -436,12 +436,12 @@ fn documents_are_used_without_their_settings_and_without_trust() {
     let mut contradiction = document.clone();
     contradiction["model"]["merges"] = serde_json::json!([[longest, longest]]);
     write(&contradiction);
-    let error = refusal(directory.path(), TokenizerKind::Clip);
+    let error = refusal(directory.path(), TokenizerKind::CLIP);
     assert!(matches!(error, TokenizerError::Malformed { .. }), "{error}");
 
     let mut unfinished = document;
     unfinished["post_processor"] = serde_json::Value::Null;
     write(&unfinished);
-    let error = refusal(directory.path(), TokenizerKind::Clip);
+    let error = refusal(directory.path(), TokenizerKind::CLIP);
     assert!(matches!(error, TokenizerError::NoEnd { .. }), "{error}");
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use executor::models::Model;
 use executor::weights::WeightFiles;
@@ -195,7 +196,7 @@ pub fn random(seed: u64) -> impl Iterator<Item = f32> {
 }
 
 /// A change of every linear layer of a model, of ranks 1 to 5.
-pub fn all_changes(model: &Model, seed: u64, alpha: f64) -> Vec<Change> {
+pub fn all_changes(model: &Arc<dyn Model>, seed: u64, alpha: f64) -> Vec<Change> {
     let dit = model.files("dit");
     let shape = |component: &str, module: &str| {
         let info = model.files(component).tensor(&format!("{module}.weight"))?;

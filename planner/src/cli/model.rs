@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use protocol::ModelSource;
+use protocol::{ModelSource, PartFlag};
 
 use crate::job::model::ModelName;
 
@@ -35,29 +35,39 @@ pub struct ModelArguments {
 impl ModelArguments {
     /// MODEL, where nothing else is named.
     pub fn single(&self) -> Option<&Path> {
-        let parts = [&self.diffusion_model, &self.vae, &self.clip_l, &self.t5xxl];
-        let alone = parts.into_iter().chain([&self.tokenizer_dir]).all(Option::is_none);
-        self.model.as_deref().filter(|_| alone)
+        self.model.as_deref().filter(|_| self.parts().next().is_none())
+    }
+
+    /// The parts that are named, each with its path as it was typed.
+    fn parts(&self) -> impl Iterator<Item = (PartFlag, &Path)> {
+        let path = |flag| match flag {
+            PartFlag::DiffusionModel => &self.diffusion_model,
+            PartFlag::Vae => &self.vae,
+            PartFlag::ClipL => &self.clip_l,
+            PartFlag::T5xxl => &self.t5xxl,
+            PartFlag::TokenizerDir => &self.tokenizer_dir,
+        };
+        let named = move |&flag: &PartFlag| Some((flag, path(flag).as_deref()?));
+        PartFlag::ALL.iter().filter_map(named)
     }
 
     /// What a request says of the model: the paths as they were typed.
     pub fn name(&self) -> Result<ModelName> {
-        Ok(ModelName::Files(ModelSource {
-            model: text(self.model.as_deref())?,
-            diffusion_model: text(self.diffusion_model.as_deref())?,
-            vae: text(self.vae.as_deref())?,
-            clip_l: text(self.clip_l.as_deref())?,
-            t5xxl: text(self.t5xxl.as_deref())?,
-            tokenizer_dir: text(self.tokenizer_dir.as_deref())?,
-        }))
+        let mut source = ModelSource::default();
+        if let Some(path) = &self.model {
+            source.model = Some(text(path)?);
+        }
+        for (flag, path) in self.parts() {
+            source.parts.insert(flag, text(path)?);
+        }
+        Ok(ModelName::Files(source))
     }
 }
 
 /// A path as it is sent.
-fn text(path: Option<&Path>) -> Result<Option<String>> {
-    match path.map(|path| (path, path.to_str())) {
-        Some((path, None)) => bail!("the model's path {} is not UTF-8", path.display()),
-        Some((_, Some(text))) => Ok(Some(text.to_owned())),
-        None => Ok(None),
+fn text(path: &Path) -> Result<String> {
+    match path.to_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => bail!("the model's path {} is not UTF-8", path.display()),
     }
 }

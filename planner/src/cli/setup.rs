@@ -114,10 +114,8 @@ fn add_reads(
     program: &ExecutorProgram,
 ) {
     let model = &asked.model;
-    for (flag, path) in model.parts() {
-        if let Some(path) = path {
-            outputs.reads.add(&format!("--{flag}"), path);
-        }
+    for (flag, path) in &model.parts {
+        outputs.reads.add(&format!("--{flag}"), path);
     }
     let start = &asked.request.start;
     for (what, path) in [

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use protocol::PartFlag;
 use protocol::limits::BATCH_MAX;
 use protocol::message::TooLong;
-use protocol::source::SourceError;
+use protocol::model::SourceError;
 
 use crate::demo::DemoError;
 use crate::media::picture::PictureError;
@@ -48,7 +49,7 @@ pub enum RequestError {
     #[error("there is no file at --{flag} {}; hint: name a safetensors or GGUF file", path.display())]
     NoPart {
         /// The part's flag.
-        flag: &'static str,
+        flag: PartFlag,
         /// Its path.
         path: PathBuf,
     },
@@ -56,7 +57,7 @@ pub enum RequestError {
     #[error("--{flag} {} is a directory; hint: name a file, or give the directory as MODEL", path.display())]
     PartIsDirectory {
         /// The part's flag.
-        flag: &'static str,
+        flag: PartFlag,
         /// Its path.
         path: PathBuf,
     },

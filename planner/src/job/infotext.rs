@@ -13,7 +13,7 @@ pub mod picture;
 mod read;
 mod write;
 
-use protocol::ModelSource;
+use protocol::{ModelSource, PartFlag};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -102,11 +102,10 @@ pub struct LoraRecord {
 
 /// The paths of a model as a document has them: a key each.
 fn as_paths<S: Serializer>(source: &ModelSource, serializer: S) -> Result<S::Ok, S::Error> {
-    let parts = source.parts();
-    let mut map = serializer.serialize_map(Some(1 + parts.len()))?;
+    let mut map = serializer.serialize_map(Some(1 + PartFlag::ALL.len()))?;
     map.serialize_entry("model", &source.model)?;
-    for (flag, path) in parts {
-        map.serialize_entry(&flag.replace('-', "_"), &path)?;
+    for &flag in PartFlag::ALL {
+        map.serialize_entry(&flag.name().replace('-', "_"), &source.part(flag))?;
     }
     map.end()
 }
@@ -158,11 +157,8 @@ mod key {
     pub const LORA_AT_RUN_TIME: &str = "LoRA at run time";
     pub const MODEL: &str = "Model";
     pub const MODEL_PATH: &str = "Model path";
-    pub const DIFFUSION_MODEL: &str = "Diffusion model path";
-    pub const VAE: &str = "VAE path";
-    pub const CLIP_L: &str = "CLIP-L path";
-    pub const T5XXL: &str = "T5-XXL path";
-    pub const TOKENIZER_DIR: &str = "Tokenizer path";
+    /// Behind the label of each part that has a file of its own.
+    pub const PART_PATH: &str = " path";
     pub const FINGERPRINT: &str = "Model fingerprint";
     pub const WEIGHTS: &str = "Weights";
     pub const VAE_TILE: &str = "VAE tile";

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use protocol::ModelSource;
 use protocol::limits::STRING_BYTES_MAX;
 use protocol::message::TooLong;
+use protocol::{ModelSource, PartFlag};
 use serde::{Deserialize, Serialize};
 
 use super::RequestError;
@@ -62,15 +62,15 @@ impl ModelName {
                 RequestError::UnknownModel { name: name.clone(), known }
             })?,
         };
-        let text = Option::as_deref;
-        let source = ModelSource {
-            model: text(&typed.model).map(model).transpose()?,
-            diffusion_model: part("diffusion-model", text(&typed.diffusion_model))?,
-            vae: part("vae", text(&typed.vae))?,
-            clip_l: part("clip-l", text(&typed.clip_l))?,
-            t5xxl: part("t5xxl", text(&typed.t5xxl))?,
-            tokenizer_dir: text(&typed.tokenizer_dir).map(directory).transpose()?,
-        };
+        let mut source = ModelSource::default();
+        source.model = typed.model.as_deref().map(model).transpose()?;
+        for (&flag, path) in &typed.parts {
+            let path = match flag {
+                PartFlag::TokenizerDir => directory(path)?,
+                weights => part(weights, path)?,
+            };
+            source.parts.insert(flag, path);
+        }
         if source.is_empty() {
             return Ok(ModelSource::of(absolute("model's path", &demo::directory()?)?));
         }
@@ -87,15 +87,15 @@ fn model(path: &str) -> Result<String, RequestError> {
     absolute("model's path", path)
 }
 
-fn part(flag: &'static str, path: Option<&str>) -> Result<Option<String>, RequestError> {
-    let Some(path) = path.map(Path::new) else { return Ok(None) };
+fn part(flag: PartFlag, path: &str) -> Result<String, RequestError> {
+    let path = Path::new(path);
     if !path.exists() {
         return Err(RequestError::NoPart { flag, path: path.to_owned() });
     }
     if path.is_dir() {
         return Err(RequestError::PartIsDirectory { flag, path: path.to_owned() });
     }
-    absolute("model's path", path).map(Some)
+    absolute("model's path", path)
 }
 
 fn directory(path: &str) -> Result<String, RequestError> {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use protocol::{ModelDescription, ModelSource, Plan};
+use protocol::{ModelDescription, Plan};
 
 use super::JobRequest;
 use super::infotext::picture::of_picture;
@@ -149,22 +149,16 @@ impl Recorded {
         if asked.model.is_some() {
             return Ok(());
         }
-        let find = |what: &str, asked: &Option<String>, path: &Option<String>| match (asked, path) {
-            (None, Some(path)) => self.find_model(what, path).map(Some),
-            _ => Ok(asked.clone()),
-        };
-        request.model = ModelName::Files(ModelSource {
-            model: find("MODEL", &asked.model, &recorded.model)?,
-            diffusion_model: find(
-                "--diffusion-model",
-                &asked.diffusion_model,
-                &recorded.diffusion_model,
-            )?,
-            vae: find("--vae", &asked.vae, &recorded.vae)?,
-            clip_l: find("--clip-l", &asked.clip_l, &recorded.clip_l)?,
-            t5xxl: find("--t5xxl", &asked.t5xxl, &recorded.t5xxl)?,
-            tokenizer_dir: find("--tokenizer-dir", &asked.tokenizer_dir, &recorded.tokenizer_dir)?,
-        });
+        let mut source = asked.clone();
+        if let Some(path) = &recorded.model {
+            source.model = Some(self.find_model("MODEL", path)?);
+        }
+        for (&flag, path) in &recorded.parts {
+            if source.part(flag).is_none() {
+                source.parts.insert(flag, self.find_model(&format!("--{flag}"), path)?);
+            }
+        }
+        request.model = ModelName::Files(source);
         Ok(())
     }
 

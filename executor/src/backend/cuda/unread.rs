@@ -22,7 +22,6 @@ mod tests {
 
     use super::*;
     use crate::graph::Node;
-    use crate::models::Model;
 
     #[test]
     fn a_bias_in_blocks_is_not_read() {
@@ -37,7 +36,7 @@ mod tests {
             init_image: false,
             first_step: 0,
         };
-        let model = Model::open(&fixture).expect("a model");
+        let model = crate::families::open(&fixture).expect("a model");
         let graphs = model.graphs(&job, &GraphOptions::default()).expect("its graphs");
         for mut graph in graphs.into_iter().flat_map(|part| part.variants) {
             assert!(unread(&graph).is_none());

@@ -1,5 +1,6 @@
 //! From text to a value, and what of the text is not understood.
 
+use protocol::PartFlag;
 use protocol::limits::LORAS_MAX;
 
 use super::pairs::{PAIRS_MIN, split};
@@ -102,11 +103,6 @@ fn take(settings: &mut Settings, key: &str, value: &str) -> Option<()> {
         key::LORA_AT_RUN_TIME => settings.lora_at_run_time = names(value),
         key::MODEL => settings.model = text(),
         key::MODEL_PATH => settings.paths.model = text(),
-        key::DIFFUSION_MODEL => settings.paths.diffusion_model = text(),
-        key::VAE => settings.paths.vae = text(),
-        key::CLIP_L => settings.paths.clip_l = text(),
-        key::T5XXL => settings.paths.t5xxl = text(),
-        key::TOKENIZER_DIR => settings.paths.tokenizer_dir = text(),
         key::FINGERPRINT => settings.fingerprint = text(),
         key::WEIGHTS => settings.weights = text(),
         key::VAE_TILE => settings.vae_tile = text(),
@@ -114,9 +110,20 @@ fn take(settings: &mut Settings, key: &str, value: &str) -> Option<()> {
         key::ON_GPU => settings.on_gpu = names(value),
         key::QUALITY => settings.quality = Some(value.parse().ok()?),
         key::VERSION => settings.version = text(),
-        _ => take_lora(&mut settings.loras, key.strip_prefix(key::LORA)?, value)?,
+        key => match part_of(key) {
+            Some(flag) => {
+                settings.paths.parts.insert(flag, text()?);
+            }
+            None => take_lora(&mut settings.loras, key.strip_prefix(key::LORA)?, value)?,
+        },
     }
     Some(())
+}
+
+/// The part whose file a key names.
+fn part_of(key: &str) -> Option<PartFlag> {
+    let label = key.strip_suffix(key::PART_PATH)?;
+    PartFlag::ALL.iter().copied().find(|flag| flag.label() == label)
 }
 
 /// A file that may stand without its hash, or its hash before it.

@@ -45,17 +45,12 @@ fn names() -> impl Strategy<Value = Vec<String>> {
 }
 
 fn paths() -> impl Strategy<Value = ModelSource> {
-    let path = || option::of(hostile());
-    (path(), path(), path(), path(), path(), path()).prop_map(
-        |(model, diffusion_model, vae, clip_l, t5xxl, tokenizer_dir)| ModelSource {
-            model,
-            diffusion_model,
-            vae,
-            clip_l,
-            t5xxl,
-            tokenizer_dir,
-        },
-    )
+    let parts = prop::collection::vec(option::of(hostile()), PartFlag::ALL.len());
+    (option::of(hostile()), parts).prop_map(|(model, paths)| {
+        let named = PartFlag::ALL.iter().copied().zip(paths);
+        let parts = named.filter_map(|(flag, path)| Some((flag, path?))).collect();
+        ModelSource { model, parts }
+    })
 }
 
 /// A number that a scale may be.

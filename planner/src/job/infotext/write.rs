@@ -56,15 +56,9 @@ fn write_model(line: &mut Line, settings: &Settings) {
     line.text(key::MODEL, settings.model.clone());
     line.text(key::FINGERPRINT, settings.fingerprint.clone());
     line.text(key::WEIGHTS, settings.weights.clone());
-    for (key, path) in [
-        (key::MODEL_PATH, &paths.model),
-        (key::DIFFUSION_MODEL, &paths.diffusion_model),
-        (key::VAE, &paths.vae),
-        (key::CLIP_L, &paths.clip_l),
-        (key::T5XXL, &paths.t5xxl),
-        (key::TOKENIZER_DIR, &paths.tokenizer_dir),
-    ] {
-        line.text(key, path.clone());
+    line.text(key::MODEL_PATH, paths.model.clone());
+    for (flag, path) in &paths.parts {
+        line.text(&format!("{}{}", flag.label(), key::PART_PATH), Some(path.clone()));
     }
 }
 

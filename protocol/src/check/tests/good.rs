@@ -3,8 +3,8 @@
 //! Their sums are written by hand, so that the checker is held against numbers that no code made.
 
 use super::*;
+use crate::model::ModelSource;
 use crate::plan::{DevicePlan, HostPlan, PredictedMs};
-use crate::source::ModelSource;
 
 /// A segment with its bytes on each part of its component.
 pub fn segment(name: &str, on: &str, residency: Residency, part_bytes: &[u64]) -> SegmentPlan {

@@ -2,7 +2,7 @@
 
 use super::good::{picture, text};
 use super::*;
-use crate::source::ModelSource;
+use crate::model::ModelSource;
 
 const DOCUMENT: [Change; 24] = [
     (|p| p.schema = SCHEMA + 1, "schema 2 where 1 is understood"),

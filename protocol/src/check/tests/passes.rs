@@ -2,8 +2,8 @@
 
 use super::good::{part, picture, segment, text};
 use super::*;
+use crate::model::ModelSource;
 use crate::plan::{DevicePlan, PredictedMs};
-use crate::source::ModelSource;
 
 #[test]
 fn good_plans_pass() {

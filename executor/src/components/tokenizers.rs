@@ -1,0 +1,54 @@
+//! Where a text encoder's tokenizer comes from: a named directory, the encoder's own file, the model's directory,
+//! or the program itself, in this order. The first and the third are alike for all encoders and are here; the others
+//! are the encoder's own.
+
+use std::path::Path;
+
+use protocol::PartFlag;
+
+use crate::models::ModelError;
+use crate::models::source::OpenedSource;
+use crate::tokenizer::{Tokenizer, TokenizerKind};
+
+/// The folders of tokenizers that a family has, in a diffusers directory and in a named one.
+#[derive(Clone, Copy)]
+pub struct TokenizerFolders<'a> {
+    /// Where to look.
+    pub source: &'a OpenedSource,
+    /// All folders of the family.
+    pub folders: &'static [&'static str],
+}
+
+impl TokenizerFolders<'_> {
+    /// What the named directory holds; nothing where none is named, or it has not this folder.
+    ///
+    /// # Errors
+    /// The directory has none of the family's folders, or the tokenizer in it is at fault.
+    pub fn named(
+        &self,
+        folder: &str,
+        kind: TokenizerKind,
+    ) -> Result<Option<Tokenizer>, ModelError> {
+        let Some(dir) = self.source.source.part(PartFlag::TokenizerDir).map(Path::new) else {
+            return Ok(None);
+        };
+        if self.folders.iter().all(|folder| !dir.join(folder).is_dir()) {
+            let (dir, folders) = (dir.to_owned(), self.folders);
+            return Err(ModelError::NoTokenizers { dir, folders });
+        }
+        let dir = dir.join(folder);
+        if !dir.is_dir() {
+            return Ok(None);
+        }
+        Ok(Some(Tokenizer::open(&dir, kind)?))
+    }
+
+    /// What the model's own directory holds; nothing where the model is files.
+    ///
+    /// # Errors
+    /// The tokenizer in it is at fault, or missing.
+    pub fn own(&self, folder: &str, kind: TokenizerKind) -> Result<Option<Tokenizer>, ModelError> {
+        let Some(directory) = &self.source.directory else { return Ok(None) };
+        Ok(Some(Tokenizer::open(&directory.path.join(folder), kind)?))
+    }
+}

@@ -1,0 +1,127 @@
+//! What a job takes of the VAE: its tiles, its graph for each way, and the buffers in which pictures pass through it, one
+//! at a time.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use protocol::{GraphOptions, JobShape, Phase};
+
+use super::VaeConfig;
+use crate::components::vae::tiles::{TileGrid, TileLayout};
+use crate::models::buffers::{BufferPlace, BufferSpec};
+use crate::models::{ComponentGraph, ModelError};
+use crate::weights::WeightFiles;
+
+/// The component that makes latents of a picture.
+pub const ENCODER: &str = "vae_encoder";
+
+/// The component that makes a picture of latents.
+pub const DECODER: &str = "vae";
+
+/// Red, green, blue.
+pub const PICTURE_CHANNELS: usize = 3;
+
+/// Latents of one picture as the VAE takes them: `[height, width, channels]`.
+pub const LATENTS: &str = "vae_latents";
+
+/// One tile as the VAE takes or gives it.
+pub const TILE: &str = "vae_tile";
+
+/// The last rows of a row of tiles, which those below blend with.
+pub const ABOVE: &str = "vae_tile_above";
+
+/// The last columns of one tile, which the next one blends with.
+pub const LEFT: &str = "vae_tile_left";
+
+/// What the encoder makes of the given picture: `[height, width, 2 × channels]`.
+pub const MOMENTS: &str = "vae_moments";
+
+/// One picture in 8 bits: `[height, width, 3]`.
+pub const PICTURE: &str = "picture";
+
+/// The given picture, and all of the batch until the planner has written them.
+const HANDED_OVER: &str = "pictures";
+
+impl VaeConfig {
+    /// Height and width of a job's latents.
+    pub fn latent_size(&self, job: &JobShape) -> [usize; 2] {
+        [job.height, job.width].map(|pixels| pixels as usize / self.scale())
+    }
+
+    /// How the VAE's work is cut.
+    ///
+    /// # Errors
+    /// The options ask for tiles that are no whole cells of latents.
+    pub fn tiles(&self, job: &JobShape, options: &GraphOptions) -> Result<TileGrid, ModelError> {
+        protocol::check::check_options(options)
+            .map_err(|violation| ModelError::Job(violation.0))?;
+        TileGrid::new(self.latent_size(job), options.vae_tile.as_ref(), self.scale())
+            .map_err(ModelError::Job)
+    }
+
+    /// The encoder, for a job that starts from a picture.
+    ///
+    /// # Errors
+    /// The files hold no encoder, or lack a weight of it.
+    pub fn encoder_component(
+        &self,
+        files: &Arc<WeightFiles>,
+        tiles: &TileGrid,
+    ) -> Result<ComponentGraph, ModelError> {
+        if !VaeConfig::has_encoder(files) {
+            return Err(ModelError::Job(format!(
+                "the model's VAE has no encoder ({} holds its decoder alone), so no picture can be started \
+                 from; hint: take the whole VAE, or leave --init-image out",
+                files.paths().next().unwrap_or(Path::new("its file")).display()
+            )));
+        }
+        let graph = |[height, width]: [usize; 2]| self.encoder(files, height, width);
+        Ok(ComponentGraph {
+            name: ENCODER,
+            phase: Phase::Encode,
+            calls: tiles.count() as u32,
+            variants: tiles.sizes().into_iter().map(graph).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The decoder, for so many pictures.
+    ///
+    /// # Errors
+    /// The files lack a weight of it.
+    pub fn decoder_component(
+        &self,
+        files: &Arc<WeightFiles>,
+        tiles: &TileGrid,
+        batch: u32,
+    ) -> Result<ComponentGraph, ModelError> {
+        let graph = |[height, width]: [usize; 2]| self.decoder(files, height, width);
+        Ok(ComponentGraph {
+            name: DECODER,
+            phase: Phase::Decode,
+            calls: batch.saturating_mul(tiles.count() as u32),
+            variants: tiles.sizes().into_iter().map(graph).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The buffers for a job whose pictures are cut like this.
+    pub fn buffers(&self, job: &JobShape, tiles: &TileGrid) -> Vec<BufferSpec> {
+        let [height, width] = self.latent_size(job);
+        let moments = 2 * self.latent_channels;
+        let mut tile = TileLayout::new(tiles, self.scale(), PICTURE_CHANNELS);
+        if job.init_image {
+            tile = tile.or(TileLayout::new(tiles, 1, moments));
+        }
+        let given = usize::from(job.init_image);
+        let picture = [job.height as usize, job.width as usize, PICTURE_CHANNELS];
+        vec![
+            BufferSpec::floats(LATENTS, &[height, width, self.latent_channels]),
+            BufferSpec::floats(TILE, &[tile.values]),
+            BufferSpec::floats(ABOVE, &[tile.above]),
+            BufferSpec::floats(LEFT, &[tile.left]),
+            BufferSpec::floats(MOMENTS, &[height, width, moments]).copies(given),
+            BufferSpec::pixels(PICTURE, &picture, BufferPlace::Own),
+            BufferSpec::pixels(HANDED_OVER, &picture, BufferPlace::HandedOver)
+                .copies(job.batch as usize + given),
+        ]
+    }
+}

@@ -1,0 +1,64 @@
+//! What is in a FLUX.1 model's files, and all that is wrong with them at once.
+
+use protocol::ModelDescription;
+
+use super::parts::{PARTS, Parts};
+use super::{FAMILY, Flux1, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defaults};
+use crate::models::describe::{self, Defect, Defects, component};
+use crate::models::source::OpenedSource;
+
+/// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a graph misses in a
+/// part's files.
+pub fn describe(opened: &OpenedSource) -> ModelDescription {
+    let parts = Parts::read(opened);
+    let mut defects = Defects::default();
+    if let (Ok(clip), Ok(t5), Ok(dit), Ok(vae)) = (&parts.clip, &parts.t5, &parts.dit, &parts.vae)
+        && let Err(error) = check_widths(clip, t5, dit, vae)
+    {
+        defects.add(Defect::from(&error));
+    }
+    let described = [
+        // The smallest graphs: which weights a component uses does not depend on the job.
+        component("clip", &parts.clip, |part| part.config.graph(&part.files)),
+        component("t5", &parts.t5, |part| part.config.graph(&part.files, 1)),
+        component("dit", &parts.dit, |part| part.config.graph(&part.files, 1, 1, 1)),
+        component("vae", &parts.vae, |part| part.config.decoder(&part.files, PATCH, PATCH)),
+    ];
+    let encoder =
+        component("vae_encoder", &parts.vae, |part| part.config.encoder(&part.files, PATCH, PATCH));
+    // A VAE may come without its encoder: that is nothing wrong.
+    let mut components: Vec<_> = encoder.ok().into_iter().collect();
+    for result in described {
+        match result {
+            Ok(component) => components.push(component),
+            Err(defect) => defects.add(defect),
+        }
+    }
+    let others = parts.tokenizers.iter().map(|tokenizer| tokenizer.as_ref().err());
+    let others = others.chain([parts.sampler.as_ref().err()]);
+    let unused = opened.check_used(&PARTS).err();
+    others.flatten().chain(&unused).for_each(|error| defects.add(Defect::from(error)));
+    let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
+    let guidance_embeds = parts.dit.as_ref().is_ok_and(|dit| dit.config.guidance_embeds);
+
+    let mut defaults = family_defaults(guidance_embeds);
+    match Flux1::from_parts(opened, parts) {
+        Ok(model) => defaults = model.defaults,
+        // Each part is right by itself, yet the model is not.
+        Err(error) if defects.is_empty() => defects.add(Defect::from(&error)),
+        Err(_) => {}
+    }
+    let Defects { lacks, problems } = defects;
+    ModelDescription {
+        model: opened.source.clone(),
+        family: FAMILY.to_owned(),
+        files: describe::files(opened, &PARTS),
+        components,
+        defaults,
+        side_multiple_pixels: multiple as u32,
+        sequence_tokens_max: SEQUENCE_TOKENS_MAX,
+        guidance_embeds,
+        lacks,
+        problems,
+    }
+}

@@ -1,0 +1,222 @@
+//! A job on FLUX.1: prompt → CLIP (pooled) and T5 (sequence) → DiT by steps → VAE; with a picture to start from, the
+//! VAE's encoder first.
+//!
+//! Follows diffusers' `FluxPipeline` and `FluxImg2ImgPipeline` in what is computed and in which order in f32,
+//! but for a batch from one picture: there each of its pictures is what it would be alone.
+
+use std::sync::Arc;
+
+use protocol::{Failure, JobShape, Phase};
+
+use super::prompts::PromptIds;
+use super::{CLIP_HIDDEN, Flux1, LATENTS, PATCH, ROPE, TEXT_HIDDEN, VELOCITY};
+use crate::failure::bad_model;
+use crate::pipeline::pictures::PictureCodec;
+use crate::pipeline::{JobPhases, RunningJob};
+use crate::sampling::{euler_step, guide, model_timestep};
+
+/// Guidance is embedded in thousandths, as timesteps are (`FluxTransformer2DModel.forward`).
+const GUIDANCE_SCALE: f32 = 1000.0;
+
+/// Base of the rotary embedding's frequencies (`FluxPosEmbed`).
+const ROPE_THETA: f64 = 10_000.0;
+
+/// Names of the two prompts in dumped tensors: conditional, unconditional.
+const PROMPT_NAMES: [&str; 2] = ["c", "u"];
+
+/// What a job has beside what all families' jobs have.
+pub struct Flux1Job {
+    model: Arc<Flux1>,
+    /// Token ids of each prompt.
+    ids: Vec<PromptIds>,
+    /// For each prompt `[tokens, features]`; once it is encoded, the pooled state stands in front.
+    clip_hidden: Vec<Vec<f32>>,
+    /// For each prompt `[text tokens, features]`.
+    text_hidden: Vec<Vec<f32>>,
+    /// For each prompt the DiT's result, as latents.
+    velocity: Vec<Vec<f32>>,
+    /// `[batch, image tokens, channels]`.
+    latents: Vec<f32>,
+    /// `[text tokens + image tokens, head width / 2, 2]`.
+    rope: Vec<f32>,
+    pictures: PictureCodec,
+}
+
+impl JobPhases for Flux1Job {
+    fn run(&mut self, phase: Phase, job: &mut RunningJob<'_>) -> Result<(), Failure> {
+        match phase {
+            Phase::Load => Ok(()),
+            Phase::Encode => self.pictures.encode(job),
+            Phase::Condition => self.condition(job),
+            Phase::Denoise => self.denoise(job),
+            Phase::Decode => self.pictures.decode(job, &self.latents),
+        }
+    }
+}
+
+impl Flux1Job {
+    /// Takes the job's buffers, and turns its prompts into token ids.
+    pub fn start(job: &mut RunningJob<'_>) -> Result<Flux1Job, Failure> {
+        let model: Arc<Flux1> = Arc::clone(&job.runtime.model).downcast();
+        Ok(Flux1Job {
+            ids: model.tokenize(job)?,
+            clip_hidden: job.buffers.take_all(CLIP_HIDDEN),
+            text_hidden: job.buffers.take_all(TEXT_HIDDEN),
+            velocity: job.buffers.take_all(VELOCITY),
+            latents: job.buffers.take(LATENTS),
+            rope: job.buffers.take(ROPE),
+            pictures: PictureCodec::take(&model.vae.config, PATCH, job)?,
+            model,
+        })
+    }
+
+    fn condition(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
+        let of = 2 * self.ids.len() as u32;
+        let ids = std::mem::take(&mut self.ids);
+        for (prompt, (ids, called)) in ids.iter().zip(PROMPT_NAMES).enumerate() {
+            self.encode_pooled(job, prompt, called, &ids.clip)?;
+            job.progress(Phase::Condition, 2 * prompt as u32 + 1, of);
+            self.encode_sequence(job, prompt, called, &ids.t5)?;
+            job.progress(Phase::Condition, 2 * prompt as u32 + 2, of);
+        }
+        Ok(())
+    }
+
+    /// Runs CLIP on a prompt.
+    fn encode_pooled(
+        &mut self,
+        job: &mut RunningJob<'_>,
+        prompt: usize,
+        called: &str,
+        ids: &[i32],
+    ) -> Result<(), Failure> {
+        let hidden = &mut self.clip_hidden[prompt];
+        let component = job.runtime.component("clip");
+        component.write_ids("input_ids", ids)?;
+        component.run(job.cancel)?;
+        component.read("last_hidden_state", hidden)?;
+        job.check_finite("clip", hidden, None)?;
+        let clip = &self.model.clip.config;
+        let (tokens, features) = (clip.max_position_embeddings, clip.hidden_size);
+        let unsigned: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+        let start = clip.pooled_token(&unsigned) * features;
+        let pooled = start..start + features;
+        let name = format!("text_encoder.{called}");
+        job.dump.ids(&format!("{name}.input_ids"), ids);
+        job.dump.floats(&format!("{name}.last_hidden_state"), &[1, tokens, features], hidden);
+        job.dump.floats(&format!("{name}.pooler_output"), &[1, features], &hidden[pooled.clone()]);
+        // The pooled state moves to the front: nothing reads the others after this.
+        hidden.copy_within(pooled, 0);
+        Ok(())
+    }
+
+    /// Runs T5 on a prompt.
+    fn encode_sequence(
+        &mut self,
+        job: &mut RunningJob<'_>,
+        prompt: usize,
+        called: &str,
+        ids: &[i32],
+    ) -> Result<(), Failure> {
+        let hidden = &mut self.text_hidden[prompt];
+        let component = job.runtime.component("t5");
+        component.write_ids("input_ids", ids)?;
+        component.run(job.cancel)?;
+        component.read("last_hidden_state", hidden)?;
+        job.check_finite("t5", hidden, None)?;
+        let name = format!("text_encoder_2.{called}");
+        let shape = [1, ids.len(), self.model.t5.config.d_model];
+        job.dump.ids(&format!("{name}.input_ids"), ids);
+        job.dump.floats(&format!("{name}.last_hidden_state"), &shape, hidden);
+        Ok(())
+    }
+
+    fn denoise(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
+        let JobShape { steps, first_step, batch, .. } = *job.shape();
+        let batch = batch as usize;
+        let shape = self.pictures.shape();
+        let table = &self.model.sampler;
+        let table = table.sigmas(steps as usize, shape.tokens()).map_err(bad_model)?;
+        job.dump.floats("sigmas", &[table.sigmas.len()], &table.sigmas);
+        job.dump.floats("timesteps", &[table.timesteps.len()], &table.timesteps);
+        let first = table.sigmas[first_step as usize];
+        self.pictures.initial_latents(job, first, &mut self.latents)?;
+        self.rotary_table(job.shape().max_sequence_length as usize);
+
+        let component = job.runtime.component("dit");
+        component.write("rope", 0, &self.rope)?;
+        if self.model.dit.config.guidance_embeds {
+            for item in 0..batch {
+                component.write("guidance", item, &[job.job.guidance_scale * GUIDANCE_SCALE])?;
+            }
+        }
+        let prompts = self.velocity.len();
+        if prompts == 1 {
+            self.write_prompt(job, 0)?;
+        }
+        let dumped = shape.packed_batch(batch);
+        for step in 0..(steps - first_step) as usize {
+            let component = job.runtime.component("dit");
+            let level = first_step as usize + step;
+            let timestep = model_timestep(table.timesteps[level]);
+            component.write("latents", 0, &self.latents)?;
+            for item in 0..batch {
+                component.write("timestep", item, &[timestep])?;
+            }
+            for prompt in 0..prompts {
+                if prompts > 1 {
+                    self.write_prompt(job, prompt)?;
+                }
+                let component = job.runtime.component("dit");
+                component.run(job.cancel)?;
+                component.read("velocity", &mut self.velocity[prompt])?;
+                job.check_finite("dit", &self.velocity[prompt], Some(step))?;
+                let name = format!("transformer.call{}.out", step * prompts + prompt);
+                job.dump.floats(&name, &dumped, &self.velocity[prompt]);
+            }
+            if let [conditional, unconditional] = self.velocity.as_mut_slice() {
+                guide(conditional, unconditional, job.job.true_cfg_scale);
+            }
+            let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
+            euler_step(&mut self.latents, &self.velocity[0], sigma, next);
+            job.check_finite("dit", &self.latents, Some(step))?;
+            job.dump.floats(&format!("latents.step{step}"), &dumped, &self.latents);
+            job.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
+            let expected = |place: usize| self.latents[place] - next * self.velocity[0][place];
+            job.show_preview(step + 1, shape, &self.model.rgb_map, expected);
+        }
+        Ok(())
+    }
+
+    /// Gives the DiT one prompt's embeddings, for each picture of the batch.
+    fn write_prompt(&self, job: &RunningJob<'_>, prompt: usize) -> Result<(), Failure> {
+        let component = job.runtime.component("dit");
+        let pooled = &self.clip_hidden[prompt][..self.model.clip.config.hidden_size];
+        for item in 0..job.shape().batch as usize {
+            component.write("encoder_hidden_states", item, &self.text_hidden[prompt])?;
+            component.write("pooled", item, pooled)?;
+        }
+        Ok(())
+    }
+
+    /// The rotary table: text at position 0 of every axis, then the picture's tokens at (0, row, column).
+    fn rotary_table(&mut self, text_tokens: usize) {
+        let columns = self.pictures.shape().width / PATCH;
+        let axes = self.model.dit.config.axes_dims_rope;
+        let row_len = self.model.dit.config.attention_head_dim;
+        for (token, row) in self.rope.chunks_mut(row_len).enumerate() {
+            let position = match token.checked_sub(text_tokens) {
+                Some(image) => [0, image / columns, image % columns],
+                None => [0; 3],
+            };
+            let angles = position.iter().zip(axes).flat_map(|(&position, axis)| {
+                (0..axis / 2)
+                    .map(move |i| position as f64 / ROPE_THETA.powf(2.0 * i as f64 / axis as f64))
+            });
+            for (pair, angle) in row.chunks_mut(2).zip(angles) {
+                pair[0] = angle.cos() as f32;
+                pair[1] = angle.sin() as f32;
+            }
+        }
+    }
+}
