@@ -20,7 +20,7 @@ use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Warm};
 use crate::job::infotext;
-use crate::job::record::{Files, Made};
+use crate::job::record::{Files, Hashing, Made};
 use crate::job::recorded::{Kept, Recorded};
 use crate::job::request::Prompts;
 use crate::job::seed::Seed;
@@ -140,13 +140,15 @@ impl Generate {
         formats.check_size(shape.width, shape.height)?;
         tell_unused_gpus(&host, &session)?;
         let loras = given.as_ref().map_or(&asked.loras, |plan| &plan.options.loras);
-        let files = match self.pictures.no_settings && recorded.is_none() {
-            true => Files::default(),
-            false => Files::of(&asked, &description, loras),
-        };
+        let mut hashing = None;
+        let mut files = Files::default();
         if let Some(recorded) = &recorded {
+            // Whether it is the recorded model is known before the run, not after it.
+            files = Files::of(&asked, &description, loras);
             let fingerprint = files.fingerprint.as_deref();
             render::tell(recorded.check_model(&kept, &description, fingerprint)?.as_slice());
+        } else if !self.pictures.no_settings {
+            hashing = Some(Hashing::begin(&asked, &description, loras)?);
         }
         let preview_every = match &given {
             Some(plan) => {
@@ -179,8 +181,12 @@ impl Generate {
         if let Some(position) = kept.position {
             outcome.images.retain(|image| image.index == position);
         }
-        // A pipe's reader may keep it waiting; finished files get their names in no time.
+        // A pipe's reader may keep it waiting, and so may the hashes of large files; finished files
+        // get their names in no time.
         interrupt::release();
+        if let Some(hashing) = hashing {
+            files = hashing.files();
+        }
         let made = Made {
             asked: &asked,
             job: &job,

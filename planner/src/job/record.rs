@@ -2,7 +2,9 @@
 //!
 //! [`super::recorded`] is the way back.
 
+use std::io;
 use std::path::Path;
+use std::thread::JoinHandle;
 
 use protocol::message::Image;
 use protocol::plan::{DeviceBackend, Lora, VaeTile};
@@ -46,21 +48,60 @@ pub struct Made<'a> {
     pub files: &'a Files,
 }
 
+/// The files of a run that is on its way: hashed beside it, as large LoRA take seconds.
+#[derive(Debug)]
+pub struct Hashing {
+    thread: JoinHandle<Files>,
+    /// The record of the picture to start from, which lies in memory.
+    init_image: Option<FileRecord>,
+}
+
 impl Files {
-    /// Those of a job on a model; `loras` are its plan's.
+    /// Those of a job on a model, now; `loras` are its plan's.
     pub fn of(asked: &PreparedJob, description: &ModelDescription, loras: &[Lora]) -> Files {
-        let start = &asked.request.start;
+        let latents = asked.request.start.latents.as_deref();
+        Files { init_image: init_image(asked), ..Files::on_disk(description, latents, loras) }
+    }
+
+    fn on_disk(description: &ModelDescription, latents: Option<&Path>, loras: &[Lora]) -> Files {
         let hash = |lora: &Lora| fingerprint::sha256_of_file(Path::new(&lora.path)).ok();
         Files {
             fingerprint: fingerprint::of_model(&description.model, description).ok(),
-            init_image: start.image.as_deref().map(|path| FileRecord {
-                path: path.display().to_string(),
-                sha256: asked.picture.as_ref().map(Picture::sha256),
-            }),
-            init_latents: start.latents.as_deref().map(file_record),
+            init_image: None,
+            init_latents: latents.map(file_record),
             loras: loras.iter().map(hash).collect(),
         }
     }
+}
+
+impl Hashing {
+    /// Begins to hash what [`Files::of`] does, on a thread that nobody has to wait for.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub fn begin(
+        asked: &PreparedJob,
+        description: &ModelDescription,
+        loras: &[Lora],
+    ) -> io::Result<Hashing> {
+        let latents = asked.request.start.latents.clone();
+        let (description, loras) = (description.clone(), loras.to_vec());
+        let hash = move || Files::on_disk(&description, latents.as_deref(), &loras);
+        let thread = std::thread::Builder::new().name("hashes".to_owned()).spawn(hash)?;
+        Ok(Hashing { thread, init_image: init_image(asked) })
+    }
+
+    /// Waits for the hashes.
+    pub fn files(self) -> Files {
+        // A panic of the thread was told when it happened; the pictures go without hashes then.
+        let files = self.thread.join().unwrap_or_default();
+        Files { init_image: self.init_image, ..files }
+    }
+}
+
+fn init_image(asked: &PreparedJob) -> Option<FileRecord> {
+    let path = asked.request.start.image.as_deref()?.display().to_string();
+    Some(FileRecord { path, sha256: asked.picture.as_ref().map(Picture::sha256) })
 }
 
 /// A file's record. One that cannot be read has no hash: whoever needs it tells why.
