@@ -223,6 +223,9 @@ fn measured_times_stand_beside_the_predicted_ones() {
     // Its pictures are dropped.
     let pictures = home.files().into_iter().filter(|name| name.ends_with(".png"));
     assert_eq!(pictures.collect::<Vec<_>>(), [""; 0]);
+    // What they took is kept for later plans, as after every run.
+    let kept = fs::read_to_string(home.beside("state").join("berth/calibration.toml"));
+    assert!(kept.expect("a calibration").contains("profile = \"device\""));
 }
 
 #[test]

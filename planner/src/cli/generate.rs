@@ -20,7 +20,7 @@ use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Warm};
 use crate::job::infotext;
-use crate::job::record::{Files, Hashing, Made};
+use crate::job::record::{FileHashes, Files, Made};
 use crate::job::recorded::{Kept, Recorded};
 use crate::job::request::Prompts;
 use crate::job::seed::Seed;
@@ -148,7 +148,7 @@ impl Generate {
             let fingerprint = files.fingerprint.as_deref();
             render::tell(recorded.check_model(&kept, &description, fingerprint)?.as_slice());
         } else if !self.pictures.no_settings {
-            hashing = Some(Hashing::begin(&asked, &description, loras)?);
+            hashing = Some(FileHashes::begin(&asked, &description, loras)?);
         }
         let preview_every = match &given {
             Some(plan) => {

@@ -103,3 +103,35 @@ pub struct FailedAttempt {
     /// Where memory was short: what was free, if that is known.
     pub free_bytes: Option<Bytes>,
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::notice::Notice;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_says_what_it_is_and_leaves_pixels_out() {
+        let path = "a.gguf".to_owned();
+        for (event, document) in [
+            (JobEvent::ExecutorStarted { pid: 7 }, json!({"event": "executor_started", "pid": 7})),
+            (JobEvent::ExecutorAnswers, json!({"event": "executor_answers"})),
+            (
+                JobEvent::Progress(Progress { phase: Phase::Denoise, step: 1, of: 4 }),
+                json!({"event": "progress", "phase": "denoise", "step": 1, "of": 4}),
+            ),
+            (
+                JobEvent::Preview { width: 2, height: 1, pixels: vec![0; 6] },
+                json!({"event": "preview", "width": 2, "height": 1}),
+            ),
+            (
+                JobEvent::Noticed { notice: Notice::FileChanged { path } },
+                json!({"event": "noticed", "notice": {"FileChanged": {"path": "a.gguf"}}}),
+            ),
+            (JobEvent::Ended { error: None }, json!({"event": "ended", "error": null})),
+        ] {
+            assert_eq!(serde_json::to_value(&event).expect("plain data"), document);
+        }
+    }
+}

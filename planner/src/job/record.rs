@@ -50,7 +50,7 @@ pub struct Made<'a> {
 
 /// The files of a run that is on its way: hashed beside it, as large LoRA take seconds.
 #[derive(Debug)]
-pub struct Hashing {
+pub struct FileHashes {
     thread: JoinHandle<Files>,
     /// The record of the picture to start from, which lies in memory.
     init_image: Option<FileRecord>,
@@ -74,7 +74,7 @@ impl Files {
     }
 }
 
-impl Hashing {
+impl FileHashes {
     /// Begins to hash what [`Files::of`] does, on a thread that nobody has to wait for.
     ///
     /// # Errors
@@ -83,12 +83,12 @@ impl Hashing {
         asked: &PreparedJob,
         description: &ModelDescription,
         loras: &[Lora],
-    ) -> io::Result<Hashing> {
+    ) -> io::Result<FileHashes> {
         let latents = asked.request.start.latents.clone();
         let (description, loras) = (description.clone(), loras.to_vec());
         let hash = move || Files::on_disk(&description, latents.as_deref(), &loras);
         let thread = std::thread::Builder::new().name("hashes".to_owned()).spawn(hash)?;
-        Ok(Hashing { thread, init_image: init_image(asked) })
+        Ok(FileHashes { thread, init_image: init_image(asked) })
     }
 
     /// Waits for the hashes.
