@@ -203,8 +203,8 @@ impl Policy {
         })
     }
 
-    /// The budgets that this policy gives on an inventory. What an integrated device takes is taken of the host: its
-    /// budget is never above the host's.
+    /// The budgets that this policy gives on an inventory. What an integrated device takes is taken
+    /// of the host: its budget is never above the host's.
     pub fn budgets(&self, inventory: &Inventory) -> Result<Budgets, CapError> {
         let Inventory { devices, host, .. } = inventory;
         let budget = host_budget(host, self.max_ram, &self.margins);

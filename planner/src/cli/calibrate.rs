@@ -24,7 +24,8 @@ pub struct Calibrate {
     /// Measure this device only, as cuda0, beside the host [default: all devices]
     #[arg(long, value_name = "ID")]
     device: Option<String>,
-    /// A host profile, for its virtual devices: a file, or the name of a shipped one [default: this machine]
+    /// A host profile, for its virtual devices: a file, or the name of a shipped one [default: this
+    /// machine]
     #[arg(long, value_name = "PROFILE")]
     host: Option<String>,
     /// Print a JSON document
@@ -95,7 +96,8 @@ impl Calibrate {
         }
     }
 
-    /// What the executor is to measure, and what it cannot, with reasons. A device that was named must be measurable.
+    /// What the executor is to measure, and what it cannot, with reasons. A device that was named
+    /// must be measurable.
     fn devices(
         &self,
         inventory: &Inventory,
@@ -140,7 +142,8 @@ fn why_not(device: &Device, session: &Session) -> Option<String> {
         .then(|| format!("the executor does not compute on GPUs: {}", why()))
 }
 
-/// A directory on the storage that models are likely on: the cache's, where there is one, else the calibration file's.
+/// A directory on the storage that models are likely on: the cache's, where there is one, else the
+/// calibration file's.
 fn storage_directory(file: &Path) -> Result<String> {
     let cache = etcetera::choose_base_strategy().map(|strategy| strategy.cache_dir().join("berth"));
     let own = || file.parent().map(Path::to_owned).context("the calibration file is nowhere");

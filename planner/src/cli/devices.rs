@@ -101,8 +101,9 @@ impl Devices {
         })
     }
 
-    /// Why an executor cannot compute on the GPUs that are here, where it cannot; where it can, what it says of cuBLASLt. It starts
-    /// CUDA, this process does not. Nothing where no GPU is here.
+    /// Why an executor cannot compute on the GPUs that are here, where it cannot; where it can,
+    /// what it says of cuBLASLt. It starts CUDA, this process does not. Nothing where no GPU is
+    /// here.
     fn cuda(&self, inventory: &Inventory) -> Result<[Option<String>; 2]> {
         if !inventory.devices.iter().any(is_gpu_here) {
             return Ok([None, None]);

@@ -1,4 +1,5 @@
-//! A plan that is given: read, and held against what is asked for and what is here, before anything is loaded.
+//! A plan that is given: read, and held against what is asked for and what is here, before anything
+//! is loaded.
 
 use std::path::Path;
 
@@ -74,7 +75,8 @@ fn of_picture(job: &JobShape) -> String {
 /// Whether what a plan uses is here and free now. Virtual devices are made of the host's memory.
 ///
 /// # Errors
-/// A device is not here, this executor cannot compute on it, or less of it is free than the plan takes.
+/// A device is not here, this executor cannot compute on it, or less of it is free than the plan
+/// takes.
 pub fn check_here(
     plan: &Plan,
     inventory: &Inventory,

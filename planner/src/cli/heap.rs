@@ -1,6 +1,6 @@
-//! One heap for all threads, where the address space is limited: glibc reserves 64 MiB of it for the
-//! heap of each thread, which would be most of a small one. It reads how many heaps there may be
-//! once, when a program begins.
+//! One heap for all threads, where the address space is limited: glibc reserves 64 MiB of it for
+//! the heap of each thread, which would be most of a small one. It reads how many heaps there may
+//! be once, when a program begins.
 
 use std::env;
 use std::os::unix::process::CommandExt;

@@ -32,8 +32,8 @@ impl ExecutorArguments {
 }
 
 impl PolicyArguments {
-    /// The host of the profile that is named, or this one. What of it is ignored is told on standard
-    /// error.
+    /// The host of the profile that is named, or this one. What of it is ignored is told on
+    /// standard error.
     pub fn open_host(&self) -> Result<Host> {
         open_host(self.host.as_deref())
     }

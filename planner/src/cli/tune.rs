@@ -41,7 +41,8 @@ const PROMPT: &str = "a lighthouse on a cliff at dusk, in oils";
 pub struct Tune {
     #[command(flatten)]
     model: ModelArguments,
-    /// Budgets of each device to look at, as 4GiB..24GiB [default: from the least that fits to all there is]
+    /// Budgets of each device to look at, as 4GiB..24GiB [default: from the least that fits to all
+    /// there is]
     #[arg(long, value_name = "RANGE")]
     budgets: Option<Range>,
     /// Plans to make at most, 2 to 4096: more of them find more steps
@@ -216,7 +217,8 @@ impl Tune {
     }
 }
 
-/// The budgets to look at, of which the largest has a plan; and whether less than the least has none.
+/// The budgets to look at, of which the largest has a plan; and whether less than the least has
+/// none.
 fn range(
     asked: Option<Range>,
     request: &Request,

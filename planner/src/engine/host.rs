@@ -1,8 +1,8 @@
 //! A host that runs jobs: its profile, what is free of it now, and what was measured on it.
 //!
-//! Made of plain data, whoever starts it. It knows no job until one is asked of it, and keeps nothing
-//! of one but what its run taught: every run by a plan of our own teaches, once, by the inventory
-//! that this plan was made for ([`Host::run`]); nobody else learns.
+//! Made of plain data, whoever starts it. It knows no job until one is asked of it, and keeps
+//! nothing of one but what its run taught: every run by a plan of our own teaches, once, by the
+//! inventory that this plan was made for ([`Host::run`]); nobody else learns.
 
 use std::ops::ControlFlow;
 
@@ -155,8 +155,8 @@ impl Host {
     /// executor holds already is free for its own plan.
     ///
     /// # Errors
-    /// A cap names a device that is not here; or the profile names a GPU that is not, and the plan is
-    /// to be carried out.
+    /// A cap names a device that is not here; or the profile names a GPU that is not, and the plan
+    /// is to be carried out.
     pub fn request(
         &self,
         asked: &PreparedJob,

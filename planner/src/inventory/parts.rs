@@ -1,8 +1,8 @@
-//! Parts of a GPU: devices with a total, a budget and streams of their own, on processors, a link and
-//! a context that all parts of the GPU share. Who divides a GPU is a host profile.
+//! Parts of a GPU: devices with a total, a budget and streams of their own, on processors, a link
+//! and a context that all parts of the GPU share. Who divides a GPU is a host profile.
 //!
-//! Invariants: what is free of all parts of a GPU is together at most what is free of it; the context
-//! of a GPU counts once, on the first of its parts, whichever of them a plan uses.
+//! Invariants: what is free of all parts of a GPU is together at most what is free of it; the
+//! context of a GPU counts once, on the first of its parts, whichever of them a plan uses.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,8 @@ pub struct Part {
     pub gpu_free_bytes: Bytes,
 }
 
-/// Gives each part its share of what is free of its GPU: all that it has room for, or less in proportion.
+/// Gives each part its share of what is free of its GPU: all that it has room for, or less in
+/// proportion.
 pub(crate) fn share(devices: &mut [Device]) {
     let mut rooms: BTreeMap<String, Bytes> = BTreeMap::new();
     for part in devices.iter().filter_map(|device| device.part.as_ref()) {
@@ -43,8 +44,8 @@ pub(crate) fn share(devices: &mut [Device]) {
 }
 
 impl Device {
-    /// What the device is known by across inventories: its UUID, with its place among the parts of that GPU; without a
-    /// UUID its id.
+    /// What the device is known by across inventories: its UUID, with its place among the parts of
+    /// that GPU; without a UUID its id.
     pub fn lasting_name(&self) -> String {
         match (&self.uuid, &self.part) {
             (Some(uuid), Some(part)) => format!("{uuid}/{}", part.index),
@@ -60,7 +61,8 @@ impl Device {
 }
 
 impl Inventory {
-    /// The device on which the context counts that a device needs: itself, or the first part of its GPU.
+    /// The device on which the context counts that a device needs: itself, or the first part of its
+    /// GPU.
     pub fn context_of(&self, device: usize) -> usize {
         let Some(part) = &self.devices[device].part else { return device };
         let is_first =
@@ -70,8 +72,9 @@ impl Inventory {
 
     /// The device that each device of a plan is here, by index; `None` where it is not here.
     ///
-    /// A GPU is known by its UUID, since ids may change from one look to the next. Parts of a GPU stand in a plan in the order
-    /// of their profile: each is the part here of the same place, or the whole GPU where that is not divided here.
+    /// A GPU is known by its UUID, since ids may change from one look to the next. Parts of a GPU
+    /// stand in a plan in the order of their profile: each is the part here of the same place, or
+    /// the whole GPU where that is not divided here.
     pub fn places_of(&self, plan: &Plan) -> Vec<Option<usize>> {
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
         let places = plan.devices.iter().map(|planned| {

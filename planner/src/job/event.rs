@@ -10,8 +10,9 @@ use crate::solve::Advice;
 /// One thing that happened to a job or to the executor that it runs on.
 ///
 /// ```text
-/// ExecutorStarted ─► (Planned ─► (Progress | Preview | Noticed)* ─► Retrying?)* ─► Output* ─► NotLearned? ─► Ended
-///      ExecutorDied, ExecutorSilent and ExecutorAnswers: at any time; a death is followed by a start
+/// ExecutorStarted ─► (Planned ─► (Progress | Preview | Noticed)* ─► Retrying?)*
+///                 ─► Output* ─► NotLearned? ─► Ended
+/// at any time: ExecutorSilent, ExecutorAnswers, ExecutorDied ─► ExecutorStarted
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]

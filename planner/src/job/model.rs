@@ -1,4 +1,5 @@
-//! Which model a job is for: by its files as somebody typed them, or by a name that the host gave it.
+//! Which model a job is for: by its files as somebody typed them, or by a name that the host gave
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,8 +47,8 @@ impl ModelName {
         }
     }
 
-    /// Where the model is, in absolute paths of what is there: the executor may have another working
-    /// directory. `named` are the models that the host gave names to.
+    /// Where the model is, in absolute paths of what is there: the executor may have another
+    /// working directory. `named` are the models that the host gave names to.
     ///
     /// # Errors
     /// Nothing is there, nothing has that name, or a path cannot be sent.

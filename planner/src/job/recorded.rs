@@ -229,7 +229,8 @@ impl Recorded {
         [PathBuf::from(path), beside.join(path), beside.join(name)]
     }
 
-    /// Whether the model is the recorded one, by its fingerprint; what is to be told where it is not.
+    /// Whether the model is the recorded one, by its fingerprint; what is to be told where it is
+    /// not.
     ///
     /// # Errors
     /// It is named by the settings alone, and is another one now.
@@ -315,3 +316,85 @@ impl Recorded {
 
 /// Keys that are named of those that are not used.
 const SHOWN_KEYS: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::request::{GuidanceRequest, Prompts, ShapeRequest};
+
+    /// Settings as Berth records them of the demo model, in a batch.
+    fn recorded() -> Recorded {
+        let settings = Settings {
+            prompt: "a red circle".to_owned(),
+            negative_prompt: Some("blue".to_owned()),
+            steps: Some(2),
+            cfg_scale: Some(1.5),
+            guidance_scale: Some(3.5),
+            seed: Some(8),
+            size: Some([64, 48]),
+            batch_size: Some(3),
+            batch_position: Some(1),
+            version: Some(Settings::this_version()),
+            ..Settings::default()
+        };
+        Recorded { picture: PathBuf::from("a.png"), settings, unknown: Vec::new() }
+    }
+
+    #[test]
+    fn a_request_that_says_nothing_asks_for_what_was_recorded() {
+        let mut request = JobRequest::default();
+        let kept = recorded().fill(&mut request).unwrap();
+        assert_eq!((kept.position, kept.model, kept.loras), (Some(1), true, true));
+        let policy = PolicyText {
+            lora: Some(Vec::new()),
+            vae_tile: Some("off".to_owned()),
+            exact_matmul: Some(false),
+            ..PolicyText::default()
+        };
+        let expected = JobRequest {
+            prompts: Prompts {
+                prompt: Some("a red circle".to_owned()),
+                prompt_2: None,
+                negative_prompt: Some("blue".to_owned()),
+                negative_may_be_unused: true,
+            },
+            shape: ShapeRequest {
+                width: Some(64),
+                height: Some(48),
+                steps: Some(2),
+                batch: Some(3),
+                max_sequence_length: None,
+            },
+            guidance: GuidanceRequest {
+                guidance_scale: Some(3.5),
+                true_cfg_scale: Some(1.5),
+                cfg_scale: None,
+            },
+            // The first of the batch.
+            seed: Some(Seed::Given(7)),
+            policy,
+            ..JobRequest::default()
+        };
+        assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn what_a_request_says_stays() {
+        let asked = JobRequest {
+            prompts: Prompts {
+                prompt: Some("a cat".to_owned()),
+                negative_prompt: Some(String::new()),
+                ..Prompts::default()
+            },
+            seed: Some(Seed::Random),
+            policy: PolicyText { vae_tile: Some("auto".to_owned()), ..PolicyText::default() },
+            ..JobRequest::default()
+        };
+        let mut request = asked.clone();
+        let kept = recorded().fill(&mut request).unwrap();
+        assert_eq!((kept.position, request.seed, request.shape.batch), (None, asked.seed, None));
+        assert_eq!(request.prompts, asked.prompts);
+        assert_eq!(request.policy.vae_tile.as_deref(), Some("auto"));
+        assert_eq!(request.policy.exact_matmul, Some(false));
+    }
+}

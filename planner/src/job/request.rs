@@ -1,8 +1,8 @@
 //! What is asked of a job, as plain data that every door makes: the command line, a picture's
 //! settings, and whoever sends it as a document.
 //!
-//! What is `None` is the model's, or the host profile's. Nothing here looks at a file: whether there
-//! is such a model or picture is seen when the request is prepared ([`super::resolve`]).
+//! What is `None` is the model's, or the host profile's. Nothing here looks at a file: whether
+//! there is such a model or picture is seen when the request is prepared ([`super::resolve`]).
 
 use std::path::PathBuf;
 
@@ -39,8 +39,8 @@ pub struct JobRequest {
     /// What may be used, what is pinned by hand, LoRA files, tiles and arithmetic, as users write
     /// it; over the host profile's.
     pub policy: PolicyText,
-    /// Components that LoRA are added to while they run, wherever they are placed; the placement may
-    /// add more. Names that the model does not have do not count.
+    /// Components that LoRA are added to while they run, wherever they are placed; the placement
+    /// may add more. Names that the model does not have do not count.
     pub lora_at_run_time: Vec<String>,
     /// Steps from one preview to the next; no previews where it is `None`.
     pub preview_every: Option<u32>,

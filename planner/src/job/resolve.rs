@@ -2,8 +2,8 @@
 //! everything that needs no executor, [`PreparedJob::resolve`] at what only a model's description
 //! says.
 //!
-//! Not here: budgets and devices, which are the host's ([`crate::engine::host`]), and whether a size
-//! is one that the model makes, which the plan's checker says.
+//! Not here: budgets and devices, which are the host's ([`crate::engine::host`]), and whether a
+//! size is one that the model makes, which the plan's checker says.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -246,7 +246,8 @@ fn size(asked: [Option<u32>; 2], picture: [usize; 2], multiple: u32) -> [u32; 2]
     }
 }
 
-/// The first of the sampler's steps that runs, as `FluxImg2ImgPipeline.get_timesteps` counts in f64.
+/// The first of the sampler's steps that runs, as `FluxImg2ImgPipeline.get_timesteps` counts in
+/// f64.
 fn first_step(steps: u32, strength: f64) -> Result<u32, RequestError> {
     let all = f64::from(steps);
     let first = (all - (all * strength).min(all)).max(0.0) as u32;

@@ -183,7 +183,8 @@ impl DeviceProfile {
         }
     }
 
-    /// Makes its device one on a GPU that is here: what it does not declare is that GPU's. Memory is divided later.
+    /// Makes its device one on a GPU that is here: what it does not declare is that GPU's. Memory
+    /// is divided later.
     pub fn place_on(&self, gpu: &Device, device: &mut Device) {
         device.uuid = gpu.uuid.clone();
         device.ordinal = gpu.ordinal;

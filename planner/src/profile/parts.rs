@@ -1,7 +1,7 @@
 //! GPUs of this machine that a profile means, and GPUs that it uses as several devices.
 //!
-//! A profile names a GPU by its UUID or by its ordinal. Listed once and with all of its memory, that
-//! GPU is an ordinary device. Listed several times, or with less memory, each entry is a
+//! A profile names a GPU by its UUID or by its ordinal. Listed once and with all of its memory,
+//! that GPU is an ordinary device. Listed several times, or with less memory, each entry is a
 //! [`Part`]. Nothing here looks at a GPU: what is here is given.
 //!
 //! Invariant: a part has at most what its entry declares.
@@ -15,7 +15,8 @@ use crate::inventory::parts::{Part, share};
 use crate::inventory::{Device, DeviceKind, Source};
 
 impl DeviceProfile {
-    /// How it names a GPU of the machine, for people; `None` for a device that is imagined, or virtual.
+    /// How it names a GPU of the machine, for people; `None` for a device that is imagined, or
+    /// virtual.
     pub fn named_gpu(&self) -> Option<String> {
         let named = self.uuid.clone().or_else(|| self.ordinal.map(|n| format!("ordinal {n}")));
         named.filter(|_| self.kind == DeviceKind::Cuda)
@@ -31,8 +32,8 @@ impl DeviceProfile {
     }
 }
 
-/// Makes parts of the devices that a profile lists of one GPU, or of less than one, and gives all that are here the memory
-/// that they have now. `devices` are those of the list, in its order.
+/// Makes parts of the devices that a profile lists of one GPU, or of less than one, and gives all
+/// that are here the memory that they have now. `devices` are those of the list, in its order.
 pub fn divide(listed: &[DeviceProfile], devices: &mut [Device], here: &[Device]) {
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, profile) in listed.iter().enumerate() {
