@@ -17,12 +17,12 @@ use executor::runtime::{Runtime, Scheduled, parts, schedules};
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Progress, Rng};
 use protocol::plan::{
-    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PhaseBytes, PredictedMs,
-    SCHEMA, STAGING_BYTES, SegmentPlan,
+    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PhaseBytes, SCHEMA,
+    STAGING_BYTES, SegmentPlan,
 };
 use protocol::{
     Bytes, DeviceId, Failure, GraphOptions, Job, JobShape, ModelSource, Phase, Placement, Plan,
-    Residency, UsageReport,
+    PredictedMs, Residency, UsageReport,
 };
 
 /// The assignment of one component.

@@ -8,7 +8,7 @@ use executor::families;
 use executor::models::Model;
 use plans::{Choice, Hardware};
 use protocol::usage::ComponentUsage;
-use protocol::{GraphOptions, JobShape, Placement, Plan, Residency, UsageReport};
+use protocol::{GraphOptions, JobShape, Phase, Placement, Plan, Residency, UsageReport};
 
 const JOB: JobShape = JobShape {
     width: 64,
@@ -50,10 +50,10 @@ fn assert_parts(usage: &UsageReport) {
         assert!(parts > 0.0 && parts <= whole * 1.000_001, "{what}: {parts} ms of {whole} ms");
     };
     let [clip, t5, dit, vae] = usage.components.as_slice() else { panic!("{usage:?}") };
-    part(usage.components.iter().map(|c| c.load_ms).sum(), ms.load, "load");
-    part(clip.compute_ms + t5.compute_ms, ms.condition, "condition");
-    part(dit.compute_ms, ms.denoise_step * f64::from(JOB.steps), "denoise");
-    part(vae.compute_ms, ms.decode, "decode");
+    part(usage.components.iter().map(|c| c.load_ms).sum(), ms.phases[Phase::Load], "load");
+    part(clip.compute_ms + t5.compute_ms, ms.phases[Phase::Condition], "condition");
+    part(dit.compute_ms, ms.phases[Phase::Denoise] * f64::from(JOB.steps), "denoise");
+    part(vae.compute_ms, ms.phases[Phase::Decode], "decode");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use std::time::Instant;
 use ipc_channel::ipc::{self, IpcReceiver, IpcSender, IpcSharedMemory};
 use protocol::calibration::CalibrationDevice;
 use protocol::check;
-use protocol::message::{Image, Preview, Progress};
+use protocol::message::{Image, Output, Preview, Progress};
 use protocol::notice::Notice;
 use protocol::{
     Command, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape, ModelProfile,
@@ -352,7 +352,7 @@ impl Observer for Teller<'_> {
         let Picture { index, seed, width, height, pixels } = picture;
         let pixels = handed_over::shared("a picture's copy for the planner", pixels)?;
         let image = Image { index, seed, width, height, pixels };
-        self.events.send(Event::Image(image)).map_err(internal)
+        self.events.send(Event::Output(Output::Picture(image))).map_err(internal)
     }
 
     fn tensors(&mut self, bytes: &[u8]) -> Result<(), Failure> {

@@ -15,6 +15,7 @@ pub mod notice;
 pub mod plan;
 pub mod profile;
 pub mod storage;
+pub mod times;
 pub mod units;
 pub mod usage;
 
@@ -25,5 +26,6 @@ pub use plan::{
 };
 pub use profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 pub use storage::StorageType;
+pub use times::{MeasuredMs, PhaseMs, PredictedMs};
 pub use units::Bytes;
 pub use usage::UsageReport;

@@ -7,7 +7,7 @@
 //!   Hello{version}    ──►            ◄──   Event::Hello, or Failed(WrongVersion)
 //!   Inspect, Measure, Size, Verify ──► ◄── Inspected, Measured, Sized, Verified
 //!   Load{plan}        ──►            ◄──   Files, Progress*, Loaded
-//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Preview*, Image*, Tensors?, Usage, Done
+//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Preview*, Output*, Tensors?, Usage, Done
 //!   PreviewTaken      ──►  (once for each Preview: until then no other one comes)
 //!   Cancel            ──►  (any time; a running command ends with Failed(Cancelled))
 //!   Unload            ──►            ◄──   Unloaded
@@ -32,7 +32,7 @@ use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -187,8 +187,8 @@ pub enum Event {
     Progress(Progress),
     /// What the first picture of the batch will be like.
     Preview(Preview),
-    /// A finished picture.
-    Image(Image),
+    /// Something that the job made is finished.
+    Output(Output),
     /// The intermediate tensors as the bytes of a safetensors file.
     Tensors(IpcSharedMemory),
     /// What the job used; follows its pictures.
@@ -238,6 +238,13 @@ pub struct Preview {
     pub height: u32,
     /// Rows from the top, 3 bytes RGB a pixel. The same memory in each preview of a job.
     pub pixels: IpcSharedMemory,
+}
+
+/// What a job makes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Output {
+    /// A picture of its batch.
+    Picture(Image),
 }
 
 /// A finished picture.

@@ -62,7 +62,7 @@ impl fmt::Display for PartFlag {
 }
 
 /// The paths of a model's parts. As text, in plans and documents, it reads as on the command line:
-/// `/models/FLUX.1-dev --vae /models/ae.safetensors`.
+/// `/models/a-directory --vae /models/ae.safetensors`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ModelSource {

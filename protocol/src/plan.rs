@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::model::ModelSource;
+use crate::times::PredictedMs;
 use crate::units::Bytes;
 
 pub use options::GraphOptions;
@@ -79,6 +80,10 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All phases, in order.
+    pub const ALL: [Phase; 5] =
+        [Phase::Load, Phase::Encode, Phase::Condition, Phase::Denoise, Phase::Decode];
+
     /// The phase that follows in a job; `None` after the last.
     pub const fn next(self) -> Option<Phase> {
         match self {
@@ -170,7 +175,7 @@ pub struct JobShape {
     pub steps: u32,
     /// Pictures made together.
     pub batch: u32,
-    /// Tokens of the long text encoder (T5), padding included.
+    /// Tokens of the long text encoder, padding included.
     pub max_sequence_length: u32,
     /// Whether the DiT runs a second time in each step, on the negative prompt (`--true-cfg-scale`).
     pub true_cfg: bool,
@@ -261,7 +266,7 @@ pub struct Plan {
     pub keeps_weights_of: Option<u64>,
     /// Where the model is.
     pub model: ModelSource,
-    /// The model's family, as `flux`.
+    /// The name of the model's family.
     pub family: String,
     /// The sizes that the plan was made for.
     pub job: JobShape,
@@ -465,23 +470,4 @@ pub struct HostPlan {
     pub job_bytes: Bytes,
     /// Bytes in each phase of the job's timeline; each peak includes `job_bytes`.
     pub phases: Vec<PhaseBytes>,
-}
-
-/// Predicted times, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct PredictedMs {
-    /// All weights on their way to their devices, in whichever phase.
-    pub load: f64,
-    /// The encode phase without loads; 0 without a picture to start from.
-    pub encode: f64,
-    /// The condition phase without loads.
-    pub condition: f64,
-    /// One step of the denoise phase, without loads.
-    pub denoise_step: f64,
-    /// The decode phase without loads.
-    pub decode: f64,
-    /// From cold start to picture.
-    pub total: f64,
-    /// The next job on the warm executor, which kept what is resident.
-    pub next_total: f64,
 }

@@ -41,7 +41,7 @@ pub struct JobDefaults {
 pub struct ModelDescription {
     /// Where the model is.
     pub model: ModelSource,
-    /// The model's family, as `flux`; `unknown` where no file says it.
+    /// The model's family; `unknown` where no file says it.
     pub family: String,
     /// What each file gives that is named for itself: none for a diffusers directory.
     pub files: Vec<FileDescription>,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{DeviceId, Phase};
+use crate::times::MeasuredMs;
 use crate::units::Bytes;
 
 /// Predicted and measured use of a job.
@@ -117,21 +118,4 @@ pub struct BusyMs {
     pub weights: f64,
     /// Copying activations to it or from it.
     pub activations: f64,
-}
-
-/// Wall times in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct MeasuredMs {
-    /// Waiting for weights, in whichever phase.
-    pub load: f64,
-    /// The encode phase without waiting for weights; 0 without a picture to start from.
-    pub encode: f64,
-    /// The condition phase without waiting for weights.
-    pub condition: f64,
-    /// One step of the denoise phase, on average.
-    pub denoise_step: f64,
-    /// The decode phase without waiting for weights.
-    pub decode: f64,
-    /// The whole job in the executor.
-    pub total: f64,
 }

@@ -97,7 +97,7 @@ impl Executor {
         let mut images = 0;
         loop {
             match self.hear() {
-                Event::Image(_) => images += 1,
+                Event::Output(_) => images += 1,
                 Event::Done { generation: of } => break assert_eq!(of, generation),
                 Event::Failed(failure) => panic!("{failure}"),
                 _ => {}

@@ -8,10 +8,10 @@ pub enum Activation {
     None,
     /// x · sigmoid(x)
     Silu,
-    /// x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))), T5's and Flux's GELU.
+    /// x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): GELU by its tanh form.
     GeluTanh,
     /// x/2 · (1 + erf(x/√2)), the exact GELU.
     GeluErf,
-    /// x · sigmoid(1.702 x), CLIP-L's GELU.
+    /// x · sigmoid(1.702 x): GELU by a sigmoid.
     QuickGelu,
 }

@@ -16,10 +16,10 @@ pub const MODEL_INDEX: &str = "model_index.json";
 /// Largest configuration file. Published ones have some kilobytes.
 pub const CONFIG_BYTES_MAX: Bytes = Bytes::mib(1);
 
-/// Largest width of any layer. The widest published one (T5-XXL's feed-forward) has 10,240.
+/// Largest width of any layer. The widest published one (a text encoder's feed-forward) has 10,240.
 pub const WIDTH_MAX: usize = 1 << 17;
 
-/// Largest vocabulary. The largest published one (UMT5, Gemma 3) has 262,208 entries.
+/// Largest vocabulary. The largest published one has 262,208 entries.
 pub const VOCABULARY_MAX: usize = 1 << 20;
 
 /// Most layers of one kind. The deepest published DiT has 60.
@@ -49,7 +49,7 @@ impl ModelIndex {
         Ok(ModelIndex { class, parts, path })
     }
 
-    /// The class of a part, as `["transformers", "CLIPTextModel"]` says it.
+    /// The class of a part, as `["transformers", "SomeTextModel"]` says it.
     pub fn class_of(&self, part: &str) -> Option<&str> {
         self.parts.get(part)?.get(1)?.as_str()
     }

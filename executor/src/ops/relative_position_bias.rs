@@ -1,4 +1,4 @@
-//! T5's biases of attention by distance: no inputs, w `[buckets, heads]`, result
+//! Biases of attention by distance: no inputs, w `[buckets, heads]`, result
 //! `[heads, 2 × tokens - 1]`.
 
 use crate::backend::cuda::driver::DriverError;
@@ -18,7 +18,7 @@ pub struct RelativePositionBiasOp {
 }
 
 impl GraphBuilder<'_> {
-    /// T5's biases for this many tokens, from a table `[buckets, heads]`.
+    /// Biases by distance for this many tokens, from a table `[buckets, heads]`.
     pub fn relative_position_bias(
         &mut self,
         table: &str,

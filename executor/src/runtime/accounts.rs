@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use protocol::usage::{BusyMs, ComponentUsage, DeviceUsage, MeasuredMs, PhaseUsage, UsageReport};
-use protocol::{Bytes, DeviceId, Phase, Plan};
+use protocol::usage::{BusyMs, ComponentUsage, DeviceUsage, PhaseUsage, UsageReport};
+use protocol::{Bytes, DeviceId, MeasuredMs, Phase, PhaseMs, Plan};
 
 use super::gpus::SeenGpu;
 
@@ -17,7 +17,7 @@ pub struct Accounts {
     gpus: Vec<SeenGpu>,
     peaks: BTreeMap<(DeviceId, Phase), Bytes>,
     busy: BTreeMap<(DeviceId, Phase), BusyMs>,
-    phases_ms: BTreeMap<Phase, f64>,
+    phases_ms: PhaseMs,
 }
 
 impl Accounts {
@@ -43,7 +43,7 @@ impl Accounts {
 
     /// Records how long a phase computed.
     pub fn record_ms(&mut self, phase: Phase, ms: f64) {
-        self.phases_ms.insert(phase, ms);
+        self.phases_ms[phase] = ms;
     }
 
     /// The report beside the plan's figures.
@@ -67,19 +67,14 @@ impl Accounts {
             (!phases.is_empty()).then_some(DeviceUsage { id, phases, idle: None })
         });
         let gpus = self.gpus.iter().map(|seen| seen.usage(plan));
-        let ms = |phase| self.phases_ms.get(&phase).copied().unwrap_or_default();
+        let mut phases = self.phases_ms;
+        phases[Phase::Load] = self.load_ms;
+        phases[Phase::Denoise] /= f64::from(plan.job.steps_run());
         UsageReport {
             devices: devices.collect(),
             components: self.components.clone(),
             gpus: gpus.collect(),
-            measured_ms: MeasuredMs {
-                load: self.load_ms,
-                encode: ms(Phase::Encode),
-                condition: ms(Phase::Condition),
-                denoise_step: ms(Phase::Denoise) / f64::from(plan.job.steps_run()),
-                decode: ms(Phase::Decode),
-                total: total_ms,
-            },
+            measured_ms: MeasuredMs { phases, total: total_ms },
         }
     }
 }

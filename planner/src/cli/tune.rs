@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use protocol::Bytes;
 use protocol::profile::ModelDescription;
+use protocol::{Bytes, Phase};
 
 use super::answer::feasible;
 use super::listen::Terminal;
@@ -287,8 +287,8 @@ impl Runs<'_> {
                 continue;
             }
             let ms = outcome.usage.measured_ms;
-            tuning.measured[step] =
-                Some(Measured { total_ms: ms.total, denoise_step_ms: ms.denoise_step });
+            let denoise_step_ms = ms.phases[Phase::Denoise];
+            tuning.measured[step] = Some(Measured { total_ms: ms.total, denoise_step_ms });
         }
         Ok(())
     }

@@ -418,7 +418,7 @@ fn after_cancel(event: Event) -> Result<(), SessionError> {
         | Event::Notice(_)
         | Event::Progress(_)
         | Event::Preview(_)
-        | Event::Image(_)
+        | Event::Output(_)
         | Event::Tensors(_)
         | Event::Usage(_) => Ok(()),
         _ => Err(SessionError::Cancelled),

@@ -13,7 +13,7 @@
 //! counts as an attempt.
 
 use ipc_channel::ipc::IpcSharedMemory;
-use protocol::message::{Image, Preview, Progress};
+use protocol::message::{Image, Output, Preview, Progress};
 use protocol::notice::Notice;
 use protocol::{Command, Event, Failure, FailureKind, Job, Plan, UsageReport};
 
@@ -344,7 +344,7 @@ fn listen(
                 listener.preview(&preview);
                 session.tell(Command::PreviewTaken);
             }
-            Event::Image(image) => outcome.images.push(image),
+            Event::Output(Output::Picture(image)) => outcome.images.push(image),
             Event::Tensors(tensors) => outcome.tensors = Some(tensors),
             Event::Usage(usage) => outcome.usage = *usage,
             Event::Loaded(usage) => {

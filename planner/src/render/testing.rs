@@ -2,10 +2,11 @@
 
 use protocol::plan::{
     ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PartPlan, PhaseBytes,
-    PredictedMs, SCHEMA, SegmentPlan,
+    SCHEMA, SegmentPlan,
 };
 use protocol::{
-    Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Phase, Placement, Plan, Residency,
+    Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Phase, PhaseMs, Placement, Plan,
+    PredictedMs, Residency,
 };
 
 use crate::policy::Objective;
@@ -127,11 +128,12 @@ pub(crate) fn plan() -> Plan {
             phases: host_phases.to_vec(),
         },
         predicted_ms: PredictedMs {
-            load: 4000.0,
-            encode: 0.0,
-            condition: 100.0,
-            denoise_step: 500.0,
-            decode: 200.0,
+            phases: PhaseMs::from([
+                (Phase::Load, 4000.0),
+                (Phase::Condition, 100.0),
+                (Phase::Denoise, 500.0),
+                (Phase::Decode, 200.0),
+            ]),
             total: 18_300.0,
             next_total: 15_000.0,
         },

@@ -1,10 +1,10 @@
 //! The plan's document, from chosen places.
 
 use protocol::plan::{
-    ComponentPlan, DevicePlan, HostPlan, PartPlan, PhaseBytes, PredictedMs, SCHEMA, SegmentPlan,
+    ComponentPlan, DevicePlan, HostPlan, PartPlan, PhaseBytes, SCHEMA, SegmentPlan,
 };
 use protocol::profile::ComponentProfile;
-use protocol::{Bytes, DeviceId, Phase, Placement, Plan, Residency};
+use protocol::{Bytes, DeviceId, Phase, Placement, Plan, PredictedMs, Residency};
 
 use super::compose::Composition;
 use super::place::{Place, PlacePart};
@@ -137,14 +137,11 @@ fn predicted(problem: &Problem<'_>, places: &[&Place]) -> PredictedMs {
     let mut times = PredictedMs::default();
     for (component, place) in problem.profile.components.iter().zip(places) {
         let ComponentMs { load, first_read, compute, .. } = place.ms;
-        times.load += load + first_read;
-        match component.phase {
-            Phase::Encode => times.encode += compute,
-            Phase::Condition => times.condition += compute,
-            Phase::Denoise => times.denoise_step += compute / f64::from(problem.job.steps_run()),
-            Phase::Decode => times.decode += compute,
-            Phase::Load => {}
-        }
+        times.phases[Phase::Load] += load + first_read;
+        times.phases[component.phase] += match component.phase {
+            Phase::Denoise => compute / f64::from(problem.job.steps_run()),
+            _ => compute,
+        };
     }
     let phases = problem.profile.components.iter().zip(places);
     let phases = phases.map(|(c, place)| (*place, position(problem.job.timeline(), c.phase)));

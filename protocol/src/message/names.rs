@@ -35,7 +35,7 @@ impl Event {
             Event::Loaded(_) => "Loaded",
             Event::Progress(_) => "Progress",
             Event::Preview(_) => "Preview",
-            Event::Image(_) => "Image",
+            Event::Output(_) => "Output",
             Event::Tensors(_) => "Tensors",
             Event::Usage(_) => "Usage",
             Event::Done { .. } => "Done",

@@ -91,7 +91,7 @@ pub fn sinusoid(t: &[f32], dim: usize, out: &mut [f32]) {
     }
 }
 
-/// T5's bias of each distance between tokens: `out[head, key - query + tokens - 1] =
+/// The bias of each distance between tokens: `out[head, key - query + tokens - 1] =
 /// table[bucket(key - query), head]`. `table`: `[buckets, heads]`; `out`: `[heads, 2 · tokens - 1]`.
 pub fn relative_position_bias(
     tokens: usize,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_fall_into_t5_buckets() {
+    fn distances_fall_into_buckets() {
         // 32 buckets up to 128: 16 for each direction, of which 8 hold one distance each. The
         // other borders are at 8 · 16^(n/8): 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5.
         let borders = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91];

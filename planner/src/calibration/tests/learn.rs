@@ -1,10 +1,8 @@
 //! What runs and measurements teach.
 
-use protocol::plan::{
-    ComponentPlan, HostPlan, MappingPolicy, PartPlan, PredictedMs, SCHEMA, SegmentPlan,
-};
+use protocol::plan::{ComponentPlan, HostPlan, MappingPolicy, PartPlan, SCHEMA, SegmentPlan};
 use protocol::usage::{ComponentUsage, GpuUsage, MemorySource};
-use protocol::{GraphOptions, JobShape, ModelSource, Phase, Placement, Residency};
+use protocol::{GraphOptions, JobShape, ModelSource, Phase, Placement, PredictedMs, Residency};
 
 use super::super::key::DeviceKey;
 use super::*;

@@ -1,9 +1,9 @@
 //! The registry in made-up directories: who counts, who is left over, and what is taken off.
 
-use protocol::plan::{
-    ComponentPlan, DevicePlan, HostPlan, MappingPolicy, PartPlan, PredictedMs, SCHEMA,
+use protocol::plan::{ComponentPlan, DevicePlan, HostPlan, MappingPolicy, PartPlan, SCHEMA};
+use protocol::{
+    DeviceId, GraphOptions, JobShape, ModelSource, Phase, Placement, PredictedMs, Residency,
 };
-use protocol::{DeviceId, GraphOptions, JobShape, ModelSource, Phase, Placement, Residency};
 use tempfile::TempDir;
 
 use super::*;

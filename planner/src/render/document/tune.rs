@@ -1,7 +1,6 @@
 //! The JSON document of `berth tune`.
 
-use protocol::plan::PredictedMs;
-use protocol::{Bytes, DeviceId, JobShape, ModelSource, Placement, Plan, Residency};
+use protocol::{Bytes, DeviceId, JobShape, ModelSource, Placement, Plan, PredictedMs, Residency};
 use serde::Serialize;
 
 use crate::policy::Objective;

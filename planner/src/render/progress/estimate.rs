@@ -27,11 +27,8 @@ impl Estimate {
         let predicted = &plan.predicted_ms;
         let phase = |&phase: &Phase| {
             let ms = match phase {
-                Phase::Load => predicted.load,
-                Phase::Encode => predicted.encode,
-                Phase::Condition => predicted.condition,
-                Phase::Denoise => predicted.denoise_step * f64::from(plan.job.steps_run()),
-                Phase::Decode => predicted.decode,
+                Phase::Denoise => predicted.phases[phase] * f64::from(plan.job.steps_run()),
+                _ => predicted.phases[phase],
             };
             (phase, ms.max(0.0))
         };
@@ -94,10 +91,10 @@ mod tests {
     fn estimate() -> Estimate {
         let mut plan = testing::plan();
         plan.job.steps = 10;
-        plan.predicted_ms.load = 1000.0;
-        plan.predicted_ms.condition = 500.0;
-        plan.predicted_ms.denoise_step = 100.0;
-        plan.predicted_ms.decode = 500.0;
+        plan.predicted_ms.phases[Phase::Load] = 1000.0;
+        plan.predicted_ms.phases[Phase::Condition] = 500.0;
+        plan.predicted_ms.phases[Phase::Denoise] = 100.0;
+        plan.predicted_ms.phases[Phase::Decode] = 500.0;
         Estimate::of(&plan)
     }
 

@@ -1,7 +1,7 @@
 //! The table of a curve: budgets with the time that they give, and what is where.
 
 use protocol::plan::ComponentPlan;
-use protocol::{Bytes, JobShape, Placement, Plan, Residency};
+use protocol::{Bytes, JobShape, Phase, Placement, Plan, Residency};
 
 use super::{table, text_of};
 use crate::demo::shown_name;
@@ -42,7 +42,7 @@ pub fn curve(tuning: &Tuning) -> String {
         let mut row = vec![
             budget(point.budget),
             shown_ms(point.ms),
-            shown_ms(point.plan.predicted_ms.denoise_step),
+            shown_ms(point.plan.predicted_ms.phases[Phase::Denoise]),
         ];
         if is_measured {
             row.extend(match &tuning.measured[index] {

@@ -1,7 +1,7 @@
 //! The tables of a plan: where components are, what that takes, and what it took.
 
 use protocol::plan::{ComponentPlan, PartPlan};
-use protocol::{Bytes, Placement, Plan, Residency, UsageReport};
+use protocol::{Bytes, Phase, Placement, Plan, Residency, UsageReport};
 
 use super::memory::memory;
 use super::{table, text_of};
@@ -42,11 +42,13 @@ pub fn plan(plan: &Plan, report: &PlanReport, usage: Option<&UsageReport>) -> St
 /// What the job is expected to take.
 fn predicted(plan: &Plan) -> String {
     let ms = &plan.predicted_ms;
-    let mut parts = vec![format!("{} to load", shown_ms(ms.load))];
-    parts.extend(plan.job.init_image.then(|| format!("{} to encode", shown_ms(ms.encode))));
-    parts.push(format!("{} to condition", shown_ms(ms.condition)));
-    parts.push(format!("{} steps of {}", plan.job.steps_run(), shown_ms(ms.denoise_step)));
-    parts.push(format!("{} to decode", shown_ms(ms.decode)));
+    let part = |&phase: &Phase| match phase {
+        Phase::Denoise => {
+            format!("{} steps of {}", plan.job.steps_run(), shown_ms(ms.phases[phase]))
+        }
+        _ => format!("{} to {phase}", shown_ms(ms.phases[phase])),
+    };
+    let parts: Vec<String> = [Phase::Load].iter().chain(plan.job.timeline()).map(part).collect();
     let next = match ms.next_total {
         0.0 => String::new(),
         next => format!(", {} for the next one", shown_ms(next)),

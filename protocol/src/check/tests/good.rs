@@ -4,7 +4,8 @@
 
 use super::*;
 use crate::model::ModelSource;
-use crate::plan::{DevicePlan, HostPlan, PredictedMs};
+use crate::plan::{DevicePlan, HostPlan};
+use crate::times::{PhaseMs, PredictedMs};
 
 /// A segment with its bytes on each part of its component.
 pub fn segment(name: &str, on: &str, residency: Residency, part_bytes: &[u64]) -> SegmentPlan {
@@ -121,11 +122,12 @@ fn plan(
         devices,
         host,
         predicted_ms: PredictedMs {
-            load: 0.1,
-            encode: 0.0,
-            condition: 1.0 / 3.0,
-            denoise_step: 1e-9,
-            decode: 4.0,
+            phases: PhaseMs::from([
+                (Phase::Load, 0.1),
+                (Phase::Condition, 1.0 / 3.0),
+                (Phase::Denoise, 1e-9),
+                (Phase::Decode, 4.0),
+            ]),
             total: 1e12,
             next_total: 1e11,
         },

@@ -3,7 +3,8 @@
 use super::good::{part, picture, segment, text};
 use super::*;
 use crate::model::ModelSource;
-use crate::plan::{DevicePlan, PredictedMs};
+use crate::plan::DevicePlan;
+use crate::times::PredictedMs;
 
 #[test]
 fn good_plans_pass() {

@@ -315,7 +315,7 @@ fn pack(
 mod tests {
     use super::*;
 
-    /// FLUX at 1024 x 1024: 4096 tokens of the picture and 512 of the prompt.
+    /// A DiT at 1024 x 1024: 4096 tokens of the picture and 512 of the prompt.
     const DIT: AttentionShape = AttentionShape {
         batch: 1,
         query_tokens: 4608,

@@ -98,7 +98,7 @@ struct RelativePositionBiasArguments {
     range: f32,
 }
 
-/// T5's bias of each distance between tokens, as the host's `relative_position_bias`: `out`
+/// The bias of each distance between tokens, as the host's `relative_position_bias`: `out`
 /// `[heads, 2 · tokens - 1]`, the table `[buckets, heads]`.
 pub fn relative_position_bias(
     on: &Launcher<'_>,

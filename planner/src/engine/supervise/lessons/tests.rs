@@ -1,10 +1,9 @@
 //! Failures in, requests out. The plan and the request serve the tests beside too.
 
 use protocol::plan::{
-    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PartPlan, PhaseBytes,
-    PredictedMs, SCHEMA,
+    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PartPlan, PhaseBytes, SCHEMA,
 };
-use protocol::{GraphOptions, JobShape, ModelSource};
+use protocol::{GraphOptions, JobShape, ModelSource, PredictedMs};
 
 use super::*;
 use crate::engine::session::death::Cause;

@@ -156,7 +156,7 @@ fn kernel_of(products: Products, sizes: [usize; 3]) -> &'static str {
 mod tests {
     use super::*;
 
-    /// The first convolution of the last level of FLUX's decoder at 1024 x 1024.
+    /// The first convolution of the last level of a VAE's decoder at 1024 x 1024.
     const LAST_LEVEL: ConvShape = ConvShape {
         batch: 1,
         height: 1024,
