@@ -1,8 +1,9 @@
-//! Families: kinds of models that are made of the same parts and run alike. One folder and one line of [`FAMILIES`]
-//! each; nothing outside of a family's folder knows its name.
+//! Families: kinds of models that are made of the same parts and run alike. One folder and one line
+//! of [`FAMILIES`] each; nothing outside of a family's folder knows its name.
 //!
-//! A family opens the files of a model ([`models`](crate::models)), says what they hold, and does between components
-//! what is its own in each phase of a job ([`pipeline`](crate::pipeline)). It stands above both.
+//! A family opens the files of a model ([`models`](crate::models)), says what they hold, and does
+//! between components what is its own in each phase of a job ([`pipeline`](crate::pipeline)). It
+//! stands above both.
 
 pub mod flux1;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use protocol::{Failure, Job, ModelDescription, ModelSource, PartFlag, UsageReport};
 
 use crate::backend::CancelFlag;
+use crate::failure::bad_request;
 use crate::models::source::{OpenedSource, PartSpec};
 use crate::models::{Model, ModelError, config, describe};
 use crate::pipeline::{self, JobPhases, Observer, RunningJob};
@@ -51,8 +53,13 @@ pub trait Family: Sync {
     /// What is in the files of a model, whole or not.
     fn describe(&self, source: &OpenedSource) -> ModelDescription;
 
-    /// Starts a job on a model that it opened, before the first phase: its prompts become token ids, its buffers are
-    /// taken.
+    /// Whether a job runs the denoiser a second time in each step, on the negative prompt.
+    fn second_pass(&self, job: &Job) -> bool {
+        job.true_cfg_scale > 1.0
+    }
+
+    /// Starts a job on a model that it opened, before the first phase: its prompts become token
+    /// ids, its buffers are taken.
     ///
     /// # Errors
     /// The job asks for what the model cannot do.
@@ -97,11 +104,18 @@ pub fn generate(
     let name = runtime.model.family();
     let family = FAMILIES.iter().find(|family| family.name() == name);
     let family = family.expect("a family of the list opened the model");
-    pipeline::generate(runtime, job, cancel, observer, &|running| family.start(running))
+    let start = |running: &mut RunningJob<'_>| {
+        if running.shape().true_cfg != family.second_pass(job) {
+            let message = "the plan and the job disagree on true classifier-free guidance";
+            return Err(bad_request(message));
+        }
+        family.start(running)
+    };
+    pipeline::generate(runtime, job, cancel, observer, &start)
 }
 
-/// The family of a source: that of the file that is to give the denoiser, else that of the directory's class, else that
-/// of the files of other parts.
+/// The family of a source: that of the file that is to give the denoiser, else that of the
+/// directory's class, else that of the files of other parts.
 fn family_of(source: &OpenedSource) -> Result<&'static dyn Family, ModelError> {
     let denoiser = source.file_of(PartFlag::DiffusionModel);
     let of_denoiser = denoiser.and_then(|files| find(|family| denoises(family, files)));
@@ -125,7 +139,8 @@ fn family_of(source: &OpenedSource) -> Result<&'static dyn Family, ModelError> {
     if let Some(family) = of_denoiser {
         return Ok(family);
     }
-    // Text encoders and VAEs are common to several families, of which one's denoiser may stand beside them.
+    // Text encoders and VAEs are common to several families, of which one's denoiser may stand
+    // beside them.
     let is_other = denoiser.is_some_and(|files| others::is_denoiser(files));
     let holds = |part: &PartSpec| source.named_files().any(|(_, files)| (part.is_in)(files));
     // A file that could not be opened is told of as a part of the first family that has such parts.
@@ -150,8 +165,8 @@ fn denoises(family: &dyn Family, files: &Arc<WeightFiles>) -> bool {
     family.parts().iter().find(denoiser).is_some_and(|part| (part.is_in)(files))
 }
 
-/// The family that is known and not run, if a source is of one: that of the file that is to give the denoiser, which
-/// `is_run` where a family of the list has it, or else the directory's.
+/// The family that is known and not run, if a source is of one: that of the file that is to give
+/// the denoiser, which `is_run` where a family of the list has it, or else the directory's.
 fn other_family(source: &OpenedSource, is_run: bool) -> Option<(PathBuf, &'static OtherFamily)> {
     if let Some(files) = source.file_of(PartFlag::DiffusionModel) {
         let other = if is_run { None } else { OtherFamily::of_file(files) };

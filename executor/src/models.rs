@@ -1,9 +1,12 @@
-//! Models: what is known of one from its files, whatever its family. Where its parts are, its graphs, and the
-//! buffers of a job on it. Which families there are, and what they do in a job, is in [`families`](crate::families).
+//! Models: what is known of one from its files, whatever its family. Where its parts are, its
+//! graphs, and the buffers of a job on it. Which families there are, and what they do in a job, is
+//! in [`families`](crate::families).
 //!
-//! A model is opened from configurations and weight headers only. Its graphs say nothing of devices.
+//! A model is opened from configurations and weight headers only. Its graphs say nothing of
+//! devices.
 //!
-//! Invariants: nothing here knows a family or a backend; nothing is allocated that grows with a job.
+//! Invariants: nothing here knows a family or a backend; nothing is allocated that grows with a
+//! job.
 
 pub mod buffers;
 pub mod source;
@@ -34,8 +37,8 @@ pub use error::ModelError;
 /// The weight files of each component, by its name.
 pub type ComponentFiles = BTreeMap<&'static str, Arc<WeightFiles>>;
 
-/// An opened model of any family: configurations, and mapped weights. What all models do alike is implemented on
-/// `dyn Model`.
+/// An opened model of any family: configurations, and mapped weights. What all models do alike is
+/// implemented on `dyn Model`.
 pub trait Model: Any + Send + Sync {
     /// The family's name, as in plans.
     fn family(&self) -> &'static str;
@@ -46,7 +49,8 @@ pub trait Model: Any + Send + Sync {
     /// The weight files of a component.
     fn files(&self, component: &str) -> &Arc<WeightFiles>;
 
-    /// The graphs of the components that a job runs, in the order in which they run, on weights as they are stored.
+    /// The graphs of the components that a job runs, in the order in which they run, on weights as
+    /// they are stored.
     ///
     /// # Errors
     /// The job asks for what the model cannot do, or the files lack a weight.
@@ -83,8 +87,9 @@ pub struct ComponentGraph {
     pub phase: Phase,
     /// How often the graph runs in one job.
     pub calls: u32,
-    /// The graph for each size of its inputs that a job meets, the largest first: one, but for a VAE in tiles,
-    /// whose last rows and columns may be smaller. All have the same weights, in the same order.
+    /// The graph for each size of its inputs that a job meets, the largest first: one, but for a
+    /// VAE in tiles, whose last rows and columns may be smaller. All have the same weights, in the
+    /// same order.
     pub variants: Vec<Graph>,
 }
 
@@ -96,8 +101,8 @@ impl ComponentGraph {
 }
 
 impl dyn Model {
-    /// The graphs of the components that a job runs, in the order in which they run; their weights as if in another
-    /// type, where the options say so.
+    /// The graphs of the components that a job runs, in the order in which they run; their weights
+    /// as if in another type, where the options say so.
     pub fn graphs(
         &self,
         job: &JobShape,
@@ -111,16 +116,17 @@ impl dyn Model {
         Ok(graphs)
     }
 
-    /// Opens LoRA files and matches them with this model's weights. Reads headers and scalars only, and
-    /// applies nothing.
+    /// Opens LoRA files and matches them with this model's weights. Reads headers and scalars only,
+    /// and applies nothing.
     pub fn open_loras(&self, sources: &[LoraSource]) -> Result<Loras, ModelError> {
         Ok(Loras::open(sources, &self.lora_names()?)?)
     }
 
-    /// This model with `loras`, which it opened, applied in the mode that `mode` gives for each component's
-    /// name; without one its weights stay, and only what changing them takes is counted. Everything else is shared
-    /// with this one; components without adapters share their weights too. `stop` is asked now and then; once it
-    /// says yes the answer is [`LoraError::Stopped`](crate::weights::lora::LoraError::Stopped).
+    /// This model with `loras`, which it opened, applied in the mode that `mode` gives for each
+    /// component's name; without one its weights stay, and only what changing them takes is
+    /// counted. Everything else is shared with this one; components without adapters share their
+    /// weights too. `stop` is asked now and then; once it says yes the answer is
+    /// [`LoraError::Stopped`](crate::weights::lora::LoraError::Stopped).
     pub fn with_loras(
         &self,
         loras: &Loras,

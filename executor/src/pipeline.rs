@@ -5,8 +5,9 @@
 //!   ├ start         the family's: prompts to token ids, buffers taken
 //!   └ each phase    entered, run by the family, left; its time recorded
 //! ```
-//! This is the driver, and what families share of the work between components: all of it is host work on small
-//! buffers. What a family does in a phase is its own [`JobPhases`]. Computation goes through the runtime.
+//! This is the driver, and what families share of the work between components: all of it is host
+//! work on small buffers. What a family does in a phase is its own [`JobPhases`]. Computation goes
+//! through the runtime.
 
 mod running;
 
@@ -54,12 +55,13 @@ pub trait Observer {
 
 /// What a family does in the phases of one job, with its buffers for it.
 pub trait JobPhases {
-    /// Runs a phase whose components have their weights and arenas: writes their inputs, runs them, reads their
-    /// outputs. Nothing that grows with the job is allocated.
+    /// Runs a phase whose components have their weights and arenas: writes their inputs, runs them,
+    /// reads their outputs. Nothing that grows with the job is allocated.
     fn run(&mut self, phase: Phase, job: &mut RunningJob<'_>) -> Result<(), Failure>;
 }
 
-/// How a family starts a job: what must be known before its first phase, so that what is wrong is told early.
+/// How a family starts a job: what must be known before its first phase, so that what is wrong is
+/// told early.
 pub type StartJob<'a> = &'a dyn Fn(&mut RunningJob<'_>) -> Result<Box<dyn JobPhases>, Failure>;
 
 /// Runs a job by the runtime's plan; the answer is what it used.
@@ -107,9 +109,6 @@ fn run_phases(
 /// Whether a job is one that the plan was made for.
 fn check_job(runtime: &Runtime, job: &Job) -> Result<(), Failure> {
     let shape = &runtime.plan.job;
-    if shape.true_cfg != (job.true_cfg_scale > 1.0) {
-        return Err(bad_request("the plan and the job disagree on true classifier-free guidance"));
-    }
     if shape.init_image != job.init_image.is_some() {
         return Err(bad_request("the plan and the job disagree on a picture to start from"));
     }

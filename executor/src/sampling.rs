@@ -98,8 +98,8 @@ pub struct SigmaTable {
 }
 
 impl FlowMatchConfig {
-    /// The levels of `steps` steps. `image_tokens` is the length of the packed latent sequence; only
-    /// dynamic shifting looks at it.
+    /// The levels of `steps` steps. `image_tokens` is the length of the packed latent sequence;
+    /// only dynamic shifting looks at it.
     ///
     /// # Errors
     /// Steps outside [`STEPS`]; an image whose shift is out of range; one step with
@@ -162,7 +162,8 @@ pub fn euler_step(latents: &mut [f32], velocity: &[f32], sigma: f32, sigma_next:
     }
 }
 
-/// An element of a picture's latents at a noise level, as `FlowMatchEulerDiscreteScheduler.scale_noise` mixes it.
+/// An element of a picture's latents at a noise level, as
+/// `FlowMatchEulerDiscreteScheduler.scale_noise` mixes it.
 pub fn add_noise(latent: f32, noise: f32, sigma: f32) -> f32 {
     sigma * noise + (1.0 - sigma) * latent
 }

@@ -1,7 +1,7 @@
 //! Where a model is: one directory or file, files of single parts, or both.
 //!
-//! Invariant: a source and its text, as it stands in plans, stand for one another; [`ModelSource::check`] refuses what
-//! breaks that.
+//! Invariant: a source and its text, as it stands in plans, stand for one another;
+//! [`ModelSource::check`] refuses what breaks that.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Times by phase: as plans predict them, and as usage reports measure them.
 //!
-//! In documents and messages both are one flat record: `load`, `encode`, `condition`, `denoise_step`, `decode`, `total`,
-//! and of a prediction `next_total`.
+//! In documents and messages both are one flat record: `load`, `encode`, `condition`,
+//! `denoise_step`, `decode`, `total`, and of a prediction `next_total`.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
@@ -29,8 +29,9 @@ static KEYS: [&str; PHASES + 2] = {
     keys
 };
 
-/// Milliseconds of each phase of a job. All weights on their way, in whichever phase, count for [`Phase::Load`] alone; of
-/// [`Phase::Denoise`] it is one step, on average. 0 for a phase that the job does not have.
+/// Milliseconds of each phase of a job. All weights on their way, in whichever phase, count for
+/// [`Phase::Load`] alone; of [`Phase::Denoise`] it is one step, on average. 0 for a phase that the
+/// job does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PhaseMs([f64; PHASES]);
 

@@ -1,6 +1,6 @@
-//! Where a text encoder's tokenizer comes from: a named directory, the encoder's own file, the model's directory,
-//! or the program itself, in this order. The first and the third are alike for all encoders and are here; the others
-//! are the encoder's own.
+//! Where a text encoder's tokenizer comes from: a named directory, the encoder's own file, the
+//! model's directory, or the program itself, in this order. The first and the third are alike for
+//! all encoders and are here; the others are the encoder's own.
 
 use std::path::Path;
 

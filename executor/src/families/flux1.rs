@@ -1,4 +1,5 @@
-//! The FLUX.1 family: which parts it has, how they fit together, and its graphs and buffers for a job.
+//! The FLUX.1 family: which parts it has, how they fit together, and its graphs and buffers for a
+//! job.
 
 mod dit;
 mod names;
@@ -38,19 +39,28 @@ use parts::{PARTS, Parts};
 /// The family's name.
 const FAMILY: &str = "flux";
 
-/// The component names, in the order in which they run; the first one only in a job that starts from a picture.
+/// The component names, in the order in which they run; the first one only in a job that starts
+/// from a picture.
 const COMPONENTS: [&str; 5] = ["vae_encoder", "clip", "t5", "dit", "vae"];
 
 /// Cells of latents along a side of a token (`FluxPipeline._pack_latents`).
 const PATCH: usize = 2;
 
-/// The buffers of a job that are this family's own. Hidden states of each prompt, by either text encoder.
+// A job's buffers that are this family's own.
+
+/// CLIP's hidden states, a copy for each prompt: `[tokens, features]`.
 const CLIP_HIDDEN: &str = "clip_hidden";
+
+/// T5's hidden states, a copy for each prompt: `[text tokens, features]`.
 const TEXT_HIDDEN: &str = "text_hidden";
 
-/// The DiT's result for each prompt; packed latents; the rotary table.
+/// The DiT's result, a copy for each prompt: `[batch, image tokens, channels]`.
 const VELOCITY: &str = "velocity";
+
+/// Packed latents: `[batch, image tokens, channels]`.
 const LATENTS: &str = "latents";
+
+/// The rotary table: `[text tokens + image tokens, head width / 2, 2]`.
 const ROPE: &str = "rope";
 
 /// Most text tokens that `FluxPipeline` takes.
@@ -152,7 +162,8 @@ impl Flux1 {
         (height / PATCH) * (width / PATCH)
     }
 
-    /// How often each text encoder runs: with true classifier-free guidance for the negative prompt too.
+    /// How often each text encoder runs: with true classifier-free guidance for the negative prompt
+    /// too.
     fn prompts(job: &JobShape) -> u32 {
         if job.true_cfg { 2 } else { 1 }
     }

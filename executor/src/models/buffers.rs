@@ -1,5 +1,5 @@
-//! What a job holds in the host's RAM from its first phase to its last: a list that its family makes. Here are names and
-//! sizes only; the runtime allocates them.
+//! What a job holds in the host's RAM from its first phase to its last: a list that its family
+//! makes. Here are names and sizes only; the runtime allocates them.
 
 use protocol::Bytes;
 
@@ -32,7 +32,8 @@ pub enum BufferPlace {
     Own,
     /// The executor's, which the planner reads in turns.
     Lent,
-    /// What the planner has handed over or will be handed: counted for the whole job, and allocated where that happens.
+    /// What the planner has handed over or will be handed: counted for the whole job, and allocated
+    /// where that happens.
     HandedOver,
 }
 

@@ -1,5 +1,5 @@
-//! Reading configuration files: a size cap, JSON by serde, and limits on every dimension, so that no later
-//! arithmetic on shapes can overflow.
+//! Reading configuration files: a size cap, JSON by serde, and limits on every dimension, so that
+//! no later arithmetic on shapes can overflow.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -127,7 +127,8 @@ impl From<&ModelError> for Defect {
     }
 }
 
-/// What a component takes of a part; `graph` gives any of its graphs, as the job decides nothing about weights.
+/// What a component takes of a part; `graph` gives any of its graphs, as the job decides nothing
+/// about weights.
 ///
 /// # Errors
 /// The part could not be read, or lacks what its graph asks for.

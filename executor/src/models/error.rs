@@ -1,5 +1,5 @@
-//! What is wrong with a model, or with a job asked of it: each error names the files, what they should be, and what
-//! helps.
+//! What is wrong with a model, or with a job asked of it: each error names the files, what they
+//! should be, and what helps.
 
 use std::error::Error;
 use std::path::PathBuf;

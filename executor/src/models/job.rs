@@ -4,8 +4,8 @@ use protocol::JobShape;
 
 use super::ModelError;
 
-/// Checks a job against the protocol's limits, and against what a model asks: sides that are multiples of so many
-/// pixels, and at most so many text tokens.
+/// Checks a job against the protocol's limits, and against what a model asks: sides that are
+/// multiples of so many pixels, and at most so many text tokens.
 pub fn check(job: &JobShape, side_multiple: u32, tokens_max: u32) -> Result<(), ModelError> {
     protocol::check::check_job(job).map_err(|violation| ModelError::Job(violation.0))?;
     for (name, side) in [("width", job.width), ("height", job.height)] {

@@ -28,8 +28,8 @@ impl RgbMap {
         Limits::of(path).holds(sound, || "a number of [preview] is not finite".to_owned())
     }
 
-    /// The buffer that previews of latents `[height, width, channels]` are shown in: a pixel for each cell, and none
-    /// where the options ask for no previews.
+    /// The buffer that previews of latents `[height, width, channels]` are shown in: a pixel for
+    /// each cell, and none where the options ask for no previews.
     ///
     /// # Errors
     /// Previews are asked for, and the map is for latents of another number of channels.

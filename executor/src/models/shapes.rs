@@ -1,4 +1,5 @@
-//! Sizes of a component, read from the shapes of its tensors: for files that come without a configuration.
+//! Sizes of a component, read from the shapes of its tensors: for files that come without a
+//! configuration.
 
 use super::ModelError;
 use super::config::LAYERS_MAX;
@@ -38,8 +39,8 @@ impl<'a> Shapes<'a> {
         })
     }
 
-    /// How many of the tensors that are numbered from 0 are there, without a gap; one more than the limit stands
-    /// for any number beyond it.
+    /// How many of the tensors that are numbered from 0 are there, without a gap; one more than the
+    /// limit stands for any number beyond it.
     pub fn count(&self, name: impl Fn(usize) -> String) -> usize {
         (0..=LAYERS_MAX).take_while(|&number| self.has(&name(number))).count()
     }

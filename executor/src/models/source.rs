@@ -1,7 +1,8 @@
 //! The files that a model source names, opened, and which of them gives a part.
 //!
-//! A part comes from its own file where one is named, else from the directory or file that is the model. What a part
-//! is called in a file and how its configuration is told from it is the part's to say, in its [`PartKind`].
+//! A part comes from its own file where one is named, else from the directory or file that is the
+//! model. What a part is called in a file and how its configuration is told from it is the part's
+//! to say, in its [`PartKind`].
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +41,8 @@ impl OpenedSource {
     /// Opens the files of a source, each once; reads headers only.
     ///
     /// # Errors
-    /// The model itself is at fault. What is wrong with files of single parts is told when they are asked for.
+    /// The model itself is at fault. What is wrong with files of single parts is told when they are
+    /// asked for.
     pub fn open(source: &ModelSource) -> Result<OpenedSource, ModelError> {
         if source.is_empty() {
             return Err(ModelError::NoModel);
@@ -97,7 +99,8 @@ impl OpenedSource {
         }
         match (self.file_of(flag), &self.directory) {
             (Some(files), directory) => {
-                // What shapes do not tell the directory's configuration may, if it is of such a part.
+                // What shapes do not tell the directory's configuration may, if it is of such a
+                // part.
                 let known = directory.as_ref().and_then(|directory| kind.known(directory));
                 let found = (kind.single)(files, known.as_ref())?;
                 let Some((config, files)) = found else {
@@ -127,7 +130,8 @@ impl OpenedSource {
         ModelError::NotInFile { path: files.origin().to_owned(), part, found }
     }
 
-    /// An error if the model is a file that gives nothing, as all that it holds of these parts was named otherwise.
+    /// An error if the model is a file that gives nothing, as all that it holds of these parts was
+    /// named otherwise.
     pub fn check_used(&self, parts: &[PartSpec]) -> Result<(), ModelError> {
         let Some(files) = &self.file else { return Ok(()) };
         let own = |flag| self.parts.iter().any(|(named, _)| *named == flag);
@@ -168,7 +172,8 @@ pub struct ModelPart<C> {
     pub path: PathBuf,
 }
 
-/// What a file holds of a part, if anything: its configuration, with help of one that may fit, and its weights.
+/// What a file holds of a part, if anything: its configuration, with help of one that may fit, and
+/// its weights.
 pub type SinglePart<C> =
     fn(&Arc<WeightFiles>, Option<&C>) -> Result<Option<(C, WeightFiles)>, ModelError>;
 

@@ -23,7 +23,8 @@ pub fn normalize(pixels: &[u8], values: &mut [f32]) {
     }
 }
 
-/// Values of -1 to 1 as 0 to 255, halves to even, as diffusers' `VaeImageProcessor` with numpy does.
+/// Values of -1 to 1 as 0 to 255, halves to even, as diffusers' `VaeImageProcessor` with numpy
+/// does.
 pub fn quantize(values: &[f32], pixels: &mut [u8]) {
     assert_eq!(values.len(), pixels.len(), "one byte for each value");
     for (pixel, value) in pixels.iter_mut().zip(values) {

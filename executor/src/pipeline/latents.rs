@@ -98,8 +98,9 @@ pub fn unpack_for_vae(
 /// Least and largest logarithm of a variance (`DiagonalGaussianDistribution`).
 const LOG_VARIANCE: (f32, f32) = (-30.0, 20.0);
 
-/// Draws one picture's latents as tokens from what the VAE's encoder says of them: `moments` `[height, width,
-/// 2 × channels]`, means before logarithms of variances, and `noise` `[channels, height, width]`.
+/// Draws one picture's latents as tokens from what the VAE's encoder says of them: `moments`
+/// `[height, width, 2 × channels]`, means before logarithms of variances, and `noise`
+/// `[channels, height, width]`.
 pub fn draw(
     shape: LatentShape,
     moments: &[f32],
@@ -127,7 +128,8 @@ pub fn noise_tokens(shape: LatentShape, noise: &[f32], sigma: f32, packed: &mut 
     });
 }
 
-/// Reads the initial latents of a batch from a safetensors file: `latents_init` (tokens) or else `noise_nchw`.
+/// Reads the initial latents of a batch from a safetensors file: `latents_init` (tokens) or else
+/// `noise_nchw`.
 pub fn read_initial(
     path: &Path,
     shape: LatentShape,

@@ -1,5 +1,6 @@
-//! Between pictures and latents: the two ways of an `AutoencoderKL`, tile by tile, as diffusers' image-to-image pipelines
-//! go in and all its pipelines go out; and the latents that a job starts from.
+//! Between pictures and latents: the two ways of an `AutoencoderKL`, tile by tile, as diffusers'
+//! image-to-image pipelines go in and all its pipelines go out; and the latents that a job starts
+//! from.
 
 use protocol::{Failure, Phase};
 
@@ -111,8 +112,8 @@ impl PictureCodec {
         Ok(())
     }
 
-    /// Packed latents of the batch before the first step: noise, or the given picture at that step's noise level `sigma`,
-    /// or those of a file.
+    /// Packed latents of the batch before the first step: noise, or the given picture at that
+    /// step's noise level `sigma`, or those of a file.
     pub fn initial_latents(
         &mut self,
         running: &mut RunningJob<'_>,

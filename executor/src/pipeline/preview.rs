@@ -7,8 +7,9 @@ use super::latents::LatentShape;
 use crate::models::rgb_map::RgbMap;
 
 impl RunningJob<'_> {
-    /// Shows a preview after a step, `step` of all from 1, where one is due and the planner has taken the one before.
-    /// `latent` is the expected value at a place of the first picture's packed latents.
+    /// Shows a preview after a step, `step` of all from 1, where one is due and the planner has
+    /// taken the one before. `latent` is the expected value at a place of the first picture's
+    /// packed latents.
     pub fn show_preview(
         &mut self,
         step: usize,

@@ -1,15 +1,16 @@
 //! Joining a VAE's tiles: where two overlap, the one fades into the other.
 //!
-//! Equal to diffusers' `AutoencoderKL.tiled_decode` and `tiled_encode`, which keep all tiles: a tile blends
-//! first with the last rows of the tile above, then with the last columns of the one to its left, both
-//! blended already and not yet cut. Those rows and columns, the seams, are all that is kept here, so memory
-//! grows with a row of tiles and not with the picture.
+//! Equal to diffusers' `AutoencoderKL.tiled_decode` and `tiled_encode`, which keep all tiles: a
+//! tile blends first with the last rows of the tile above, then with the last columns of the one to
+//! its left, both blended already and not yet cut. Those rows and columns, the seams, are all that
+//! is kept here, so memory grows with a row of tiles and not with the picture.
 
 use std::ops::Range;
 
 use crate::components::vae::tiles::{Tile, TileGrid};
 
-/// What tiles leave to those that come after them. Lengths are [`TileLayout`](crate::components::vae::tiles::TileLayout)'s.
+/// What tiles leave to those that come after them. Lengths are
+/// [`TileLayout`](crate::components::vae::tiles::TileLayout)'s.
 pub struct Seams<'a> {
     /// The last rows of each tile of the row above, or of this row where that is done already.
     pub above: &'a mut [f32],
@@ -39,8 +40,8 @@ impl Joint<'_> {
         tile.x.len * self.scale * self.channels
     }
 
-    /// Blends a tile `[rows, columns, channels]` with its neighbours, and leaves its own seams. Tiles come
-    /// in the order of [`TileGrid::tiles`].
+    /// Blends a tile `[rows, columns, channels]` with its neighbours, and leaves its own seams.
+    /// Tiles come in the order of [`TileGrid::tiles`].
     pub fn blend(&self, tile: &Tile, values: &mut [f32], seams: &mut Seams<'_>) {
         assert_eq!(values.len(), self.len(tile), "a whole tile");
         let row_len = self.row_len(tile);
@@ -88,8 +89,8 @@ impl Joint<'_> {
         ((tile.y.start * self.scale + row) * width + tile.x.start * self.scale) * self.channels
     }
 
-    /// The kept part of a tile: for each of its rows, the range in the tile, and where it starts in the values of
-    /// a whole picture.
+    /// The kept part of a tile: for each of its rows, the range in the tile, and where it starts in
+    /// the values of a whole picture.
     pub fn kept(&self, tile: &Tile) -> impl Iterator<Item = (Range<usize>, usize)> {
         let [rows, columns] = tile.kept.map(|cells| cells * self.scale);
         let row_len = self.row_len(tile);

@@ -1,4 +1,5 @@
-//! The buffers of a running job: allocated at once, charged to the host as one, and taken by name before the first phase.
+//! The buffers of a running job: allocated at once, charged to the host as one, and taken by name
+//! before the first phase.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use crate::backend::memory::Charge;
 use crate::backend::{Memory, OutOfMemory, SharedBytes, limits};
 use crate::models::buffers::{BufferElement, BufferPlace, BufferPlan, BufferSpec};
 
-/// Allocated buffers, each under its name until it is taken; charged until this is dropped, taken or not.
+/// Allocated buffers, each under its name until it is taken; charged until this is dropped, taken
+/// or not.
 pub struct JobBuffers {
     floats: Vec<(&'static str, Vec<Vec<f32>>)>,
     pixels: Vec<(&'static str, Vec<Vec<u8>>)>,
@@ -41,12 +43,14 @@ impl JobBuffers {
         Ok(JobBuffers { floats, pixels, lent, _charge: charge })
     }
 
-    /// Takes all copies of a buffer of activations. A name that the plan does not have is a bug of the caller.
+    /// Takes all copies of a buffer of activations. A name that the plan does not have is a bug of
+    /// the caller.
     pub fn take_all(&mut self, name: &str) -> Vec<Vec<f32>> {
         take(&mut self.floats, name)
     }
 
-    /// Takes the only copy of a buffer of activations; an empty one where the job has no use for it.
+    /// Takes the only copy of a buffer of activations; an empty one where the job has no use for
+    /// it.
     pub fn take(&mut self, name: &str) -> Vec<f32> {
         self.take_all(name).pop().unwrap_or_default()
     }

@@ -42,7 +42,8 @@ pub struct ClipConfig {
     /// Added to variances.
     #[serde(default = "epsilon")]
     pub layer_norm_eps: f32,
-    /// The id that ends a text. Early configurations say 2, which is not CLIP's; see [`ClipConfig::pooled_token`].
+    /// The id that ends a text. Early configurations say 2, which is not CLIP's; see
+    /// [`ClipConfig::pooled_token`].
     #[serde(default)]
     pub eos_token_id: u32,
 }
@@ -102,8 +103,9 @@ impl ClipConfig {
         })
     }
 
-    /// Index of the token whose hidden state is the pooled one. An `eos_token_id` of 2 in a configuration
-    /// stands for the highest id, which CLIP's end token has (transformers, `CLIPTextTransformer`).
+    /// Index of the token whose hidden state is the pooled one. An `eos_token_id` of 2 in a
+    /// configuration stands for the highest id, which CLIP's end token has (transformers,
+    /// `CLIPTextTransformer`).
     pub fn pooled_token(&self, ids: &[u32]) -> usize {
         let found = if self.eos_token_id == 2 {
             let highest = ids.iter().max();
@@ -114,24 +116,25 @@ impl ClipConfig {
         found.unwrap_or(0)
     }
 
-    /// The graph for one text: `input_ids` `[1, tokens]` → `last_hidden_state` `[1, tokens, hidden]`.
+    /// The graph for one text: `input_ids` `[1, tokens]` → `last_hidden_state`
+    /// `[1, tokens, hidden]`.
     pub fn graph(&self, files: &WeightFiles) -> Result<Graph, WeightsError> {
         let named = files.tensor(&format!("{PREFIX}final_layer_norm.weight")).is_some();
         let prefix = if named { PREFIX } else { "" };
         let (hidden, eps) = (self.hidden_size, self.layer_norm_eps);
         let mut b = GraphBuilder::new(files);
-        let ids = b.input("input_ids", &[1, self.max_position_embeddings], ElementType::I32);
+        let ids = b.input("input_ids", &[1, self.max_position_embeddings], ElementType::I32); // [1, tokens]
         b.segment("embeddings");
         let table = format!("{prefix}embeddings.token_embedding.weight");
         let x = b.embedding(ids, &table, self.vocab_size, hidden)?; // [1, tokens, hidden]
         let table = format!("{prefix}embeddings.position_embedding.weight");
-        let mut x = b.add_positions(x, &table, self.max_position_embeddings)?;
+        let mut x = b.add_positions(x, &table, self.max_position_embeddings)?; // [1, tokens, hidden]
         for layer in 0..self.num_hidden_layers {
             b.block(format!("layers.{layer}"));
             x = self.layer(&mut b, x, &format!("{prefix}encoder.layers.{layer}"))?;
         }
         b.segment("final_layer_norm");
-        let x = b.layer_norm(x, &format!("{prefix}final_layer_norm"), eps)?;
+        let x = b.layer_norm(x, &format!("{prefix}final_layer_norm"), eps)?; // [1, tokens, hidden]
         b.output("last_hidden_state", x);
         Ok(b.finish())
     }

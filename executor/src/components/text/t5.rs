@@ -1,4 +1,5 @@
-//! The T5 v1.1 encoder: bidirectional transformer without scaling of scores, with a bias by distance.
+//! The T5 v1.1 encoder: bidirectional transformer without scaling of scores, with a bias by
+//! distance.
 
 pub mod single;
 pub mod tokenizer;
@@ -89,11 +90,11 @@ impl T5Config {
         })
     }
 
-    /// The graph for one text: `input_ids` `[1, tokens]` → `last_hidden_state` `[1, tokens, d_model]`.
-    /// Padding is not masked, as for FLUX.1 and Stable Diffusion 3.
+    /// The graph for one text: `input_ids` `[1, tokens]` → `last_hidden_state`
+    /// `[1, tokens, d_model]`. Padding is not masked, as for FLUX.1 and Stable Diffusion 3.
     pub fn graph(&self, files: &WeightFiles, tokens: usize) -> Result<Graph, WeightsError> {
         let mut b = GraphBuilder::new(files);
-        let ids = b.input("input_ids", &[1, tokens], ElementType::I32);
+        let ids = b.input("input_ids", &[1, tokens], ElementType::I32); // [1, tokens]
         b.segment("embeddings");
         // Checkpoints hold the table under one of these names, or under both.
         let shared = files.tensor("shared.weight").is_some();
@@ -132,7 +133,7 @@ impl T5Config {
         let q = b.linear_no_bias(h, &format!("{name}.0.SelfAttention.q"), inner, none)?;
         let k = b.linear_no_bias(h, &format!("{name}.0.SelfAttention.k"), inner, none)?;
         let v = b.linear_no_bias(h, &format!("{name}.0.SelfAttention.v"), inner, none)?;
-        let h = b.attention([q, k, v], Some(bias), attention);
+        let h = b.attention([q, k, v], Some(bias), attention); // [1, tokens, d_kv × heads]
         let h = b.linear_no_bias(h, &format!("{name}.0.SelfAttention.o"), self.d_model, none)?;
         let x = b.add(x, h);
         let h =
@@ -144,7 +145,7 @@ impl T5Config {
             Activation::GeluTanh,
         )?;
         let up = b.linear_no_bias(h, &format!("{name}.1.DenseReluDense.wi_1"), self.d_ff, none)?;
-        let h = b.mul(gate, up);
+        let h = b.mul(gate, up); // [1, tokens, d_ff]
         let h = b.linear_no_bias(h, &format!("{name}.1.DenseReluDense.wo"), self.d_model, none)?;
         Ok(b.add(x, h))
     }

@@ -127,8 +127,9 @@ impl VaeConfig {
         1 << (self.block_out_channels.len() - 1)
     }
 
-    /// The graph: `latents` `[1, height, width, latent_channels]` → `image` `[1, scale × height, scale × width, 3]`
-    /// of values about -1 to 1. `height` and `width` are of the latents.
+    /// The graph: `latents` `[1, height, width, latent_channels]` → `image`
+    /// `[1, scale × height, scale × width, 3]` of values about -1 to 1. `height` and `width` are of
+    /// the latents.
     pub fn decoder(
         &self,
         files: &WeightFiles,
@@ -167,8 +168,9 @@ impl VaeConfig {
         files.tensor(ENCODER_MARK).is_some()
     }
 
-    /// The graph: `image` `[1, scale × height, scale × width, 3]` of values -1 to 1 → `moments` `[1, height, width,
-    /// 2 × latent_channels]`: means, then logarithms of variances. `height` and `width` are of the latents.
+    /// The graph: `image` `[1, scale × height, scale × width, 3]` of values -1 to 1 → `moments`
+    /// `[1, height, width, 2 × latent_channels]`: means, then logarithms of variances. `height` and
+    /// `width` are of the latents.
     pub fn encoder(
         &self,
         files: &WeightFiles,

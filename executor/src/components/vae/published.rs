@@ -12,8 +12,8 @@ pub struct Published {
     pub latent_channels: usize,
 }
 
-/// The VAE of every FLUX.1 model (`vae/config.json` of FLUX.1-schnell and FLUX.1-dev), and of other families that
-/// took it over.
+/// The VAE of every FLUX.1 model (`vae/config.json` of FLUX.1-schnell and FLUX.1-dev), and of other
+/// families that took it over.
 pub const FLUX1: Published =
     Published { scaling_factor: 0.3611, shift_factor: 0.1159, latent_channels: 16 };
 

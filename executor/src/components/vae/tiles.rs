@@ -1,17 +1,18 @@
-//! How the VAE's work is cut into tiles: which pieces, in which order, and what two neighbours share.
+//! How the VAE's work is cut into tiles: which pieces, in which order, and what two neighbours
+//! share.
 //!
 //! The cut is that of diffusers' `AutoencoderKL.tiled_decode` and `tiled_encode`, for both sides on
-//! their own: tiles start at every multiple of the step and end at the picture's end at the latest, so
-//! that those at the end may be smaller, down to one cell. Pure geometry in cells of latents; what is
-//! done with the values where tiles overlap is in `pipeline::tiles`.
+//! their own: tiles start at every multiple of the step and end at the picture's end at the latest,
+//! so that those at the end may be smaller, down to one cell. Pure geometry in cells of latents;
+//! what is done with the values where tiles overlap is in `pipeline::tiles`.
 //!
-//! Invariants: the kept parts of all tiles cover the picture once; the first tile is at least as large as
-//! any other, in both directions.
+//! Invariants: the kept parts of all tiles cover the picture once; the first tile is at least as
+//! large as any other, in both directions.
 
 use protocol::plan::VaeTile;
 
-/// A tile's overlap in cells counts as whole where it is nearer to a whole number than this: above what
-/// rounding adds to the product of a side and a part, below what any wrong side leaves.
+/// A tile's overlap in cells counts as whole where it is nearer to a whole number than this: above
+/// what rounding adds to the product of a side and a part, below what any wrong side leaves.
 const WHOLE: f64 = 1e-6;
 
 /// Some cells of one side.
@@ -86,8 +87,8 @@ impl Cut {
 }
 
 impl TileGrid {
-    /// Cuts latents of `[height, width]` cells; `scale` is the pixels along a cell. A picture that is not
-    /// larger than a tile is left whole.
+    /// Cuts latents of `[height, width]` cells; `scale` is the pixels along a cell. A picture that
+    /// is not larger than a tile is left whole.
     ///
     /// # Errors
     /// What is wrong with the tile, with a hint.
@@ -128,8 +129,9 @@ impl TileGrid {
         self.rows.spans.len() * self.columns.spans.len()
     }
 
-    /// The different `[height, width]` of tiles in cells, the largest first: at most nine, since of one
-    /// side's tiles only those that end at the picture's end are cut short, two where tiles overlap.
+    /// The different `[height, width]` of tiles in cells, the largest first: at most nine, since of
+    /// one side's tiles only those that end at the picture's end are cut short, two where tiles
+    /// overlap.
     pub fn sizes(&self) -> Vec<[usize; 2]> {
         let widths = self.columns.lengths();
         let with_widths = |height| widths.iter().map(move |&width| [height, width]);
@@ -177,7 +179,8 @@ impl TileLayout {
     }
 }
 
-/// Side and overlap of a tile in cells. The overlap is at most half a side: checked with the options.
+/// Side and overlap of a tile in cells. The overlap is at most half a side: checked with the
+/// options.
 fn cells(name: &str, pixels: u32, overlap: f64, scale: usize) -> Result<[usize; 2], String> {
     let shared = |side: usize| {
         let cells = side as f64 * overlap;

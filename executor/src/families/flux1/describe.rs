@@ -7,8 +7,8 @@ use super::{FAMILY, Flux1, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defa
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::OpenedSource;
 
-/// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a graph misses in a
-/// part's files.
+/// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a
+/// graph misses in a part's files.
 pub fn describe(opened: &OpenedSource) -> ModelDescription {
     let parts = Parts::read(opened);
     let mut defects = Defects::default();

@@ -1,4 +1,5 @@
-//! The FLUX.1 transformer (DiT): double blocks with a text and an image stream, then single blocks over both.
+//! The FLUX.1 transformer (DiT): double blocks with a text and an image stream, then single blocks
+//! over both.
 //!
 //! Text stands before image in every joint sequence. Widths by diffusers' `FluxTransformer2DModel`.
 
@@ -15,14 +16,15 @@ use crate::weights::{WeightFiles, WeightsError};
 /// Added to variances and mean squares throughout (`FluxTransformer2DModel`, `AdaLayerNormZero`).
 const EPS: f32 = 1e-6;
 
-/// Width of the sinusoidal embedding of timestep and guidance (`CombinedTimestepGuidanceTextProjEmbeddings`).
+/// Width of the sinusoidal embedding of timestep and guidance
+/// (`CombinedTimestepGuidanceTextProjEmbeddings`).
 const SINUSOID_FEATURES: usize = 256;
 
 /// Feed-forward width over residual width (`FluxTransformerBlock`, `FluxSingleTransformerBlock`).
 pub const MLP_RATIO: usize = 4;
 
-/// The last modulation by Black Forest Labs' name, of whose halves the first shifts and the second scales, and by
-/// diffusers', the other way round (`AdaLayerNormContinuous`).
+/// The last modulation by Black Forest Labs' name, of whose halves the first shifts and the second
+/// scales, and by diffusers', the other way round (`AdaLayerNormContinuous`).
 pub const LAST_MODULATION: (&str, &str) = ("final_layer.adaLN_modulation.1", "norm_out.linear");
 
 /// `transformer/config.json`. Absent keys have the class defaults.
@@ -89,9 +91,10 @@ impl DitConfig {
         self.attention_head_dim.saturating_mul(self.num_attention_heads)
     }
 
-    /// The graph of one call: `latents` `[batch, image_tokens, in_channels]`, `encoder_hidden_states`
-    /// `[batch, text_tokens, joint]`, `pooled` `[batch, pooled]`, `timestep` and `guidance` `[batch]`, `rope`
-    /// `[text_tokens + image_tokens, head_dim / 2, 2]` → `velocity` `[batch, image_tokens, in_channels]`.
+    /// The graph of one call: `latents` `[batch, image_tokens, in_channels]`,
+    /// `encoder_hidden_states` `[batch, text_tokens, joint]`, `pooled` `[batch, pooled]`,
+    /// `timestep` and `guidance` `[batch]`, `rope` `[text_tokens + image_tokens, head_dim / 2, 2]`
+    /// → `velocity` `[batch, image_tokens, in_channels]`.
     pub fn graph(
         &self,
         files: &WeightFiles,
@@ -129,20 +132,21 @@ impl DitConfig {
         }
         b.segment("proj_out");
         let joint = joint.expect("a configuration has at least one single block");
-        let image = b.slice_tokens(joint, text_tokens, image_tokens);
+        let image = b.slice_tokens(joint, text_tokens, image_tokens); // [batch, image_tokens, hidden]
         let (shift_first, scale_first) = LAST_MODULATION;
         let (name, shift, scale) = match files.tensor(&format!("{shift_first}.weight")) {
             Some(_) => (shift_first, 0, 1),
             None => (scale_first, 1, 0),
         };
-        let modulation = b.linear(&[emb], name, 2 * hidden, Activation::None)?;
-        let image = b.ada_layer_norm(image, modulation, shift, scale, EPS);
+        let modulation = b.linear(&[emb], name, 2 * hidden, Activation::None)?; // [batch, 2 × hidden]
+        let image = b.ada_layer_norm(image, modulation, shift, scale, EPS); // [batch, image_tokens, hidden]
         let velocity = b.linear(&[image], "proj_out", self.in_channels, Activation::None)?;
         b.output("velocity", velocity);
         Ok(b.finish())
     }
 
-    /// SiLU of the summed embeddings of timestep, guidance and pooled text: every modulation starts so.
+    /// SiLU of the summed embeddings of timestep, guidance and pooled text: every modulation starts
+    /// so.
     fn time_text_embed(&self, b: &mut GraphBuilder, batch: usize) -> Result<ValueId, WeightsError> {
         let hidden = self.hidden();
         let pooled = b.input("pooled", &[batch, self.pooled_projection_dim], ElementType::F32);
@@ -171,7 +175,7 @@ impl DitConfig {
         x: ValueId,
         name: &str,
     ) -> Result<ValueId, WeightsError> {
-        let h = b.sinusoid(x, SINUSOID_FEATURES);
+        let h = b.sinusoid(x, SINUSOID_FEATURES); // [batch, 256]
         let h = b.linear(
             &[h],
             &format!("time_text_embed.{name}.linear_1"),
@@ -235,7 +239,7 @@ impl DitConfig {
         let v = self.heads(b, image_in, &format!("{name}.attn.to_v"), None)?;
         let text_v = self.heads(b, text_in, &format!("{name}.attn.add_v_proj"), None)?;
         let v = b.concat_tokens(text_v, v);
-        let joint = self.attention(b, [q, k, v]);
+        let joint = self.attention(b, [q, k, v]); // [batch, tokens, hidden]
 
         let h = b.slice_tokens(joint, text_tokens, image_tokens);
         let h = b.linear(&[h], &format!("{name}.attn.to_out.0"), hidden, Activation::None)?;
@@ -287,7 +291,7 @@ impl DitConfig {
             self.heads(b, h, &format!("{name}.attn.to_k"), Some(&format!("{name}.attn.norm_k")))?;
         let k = b.rope(k, rope, self.num_attention_heads);
         let v = self.heads(b, h, &format!("{name}.attn.to_v"), None)?;
-        let attention = self.attention(b, [q, k, v]);
+        let attention = self.attention(b, [q, k, v]); // [batch, tokens, hidden]
         let mlp =
             b.linear(&[h], &format!("{name}.proj_mlp"), MLP_RATIO * hidden, Activation::GeluTanh)?;
         let h =

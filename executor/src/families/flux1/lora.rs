@@ -1,7 +1,7 @@
 //! LoRA for FLUX.1: what its files call the layers.
 //!
-//! The DiT's layers are known by diffusers' names and by those of Black Forest Labs, whose projections
-//! are fused: one module's rows then belong to several weights.
+//! The DiT's layers are known by diffusers' names and by those of Black Forest Labs, whose
+//! projections are fused: one module's rows then belong to several weights.
 
 use super::Flux1;
 use super::dit::LAST_MODULATION;
@@ -10,8 +10,8 @@ use crate::components::text::clip;
 use crate::models::ModelError;
 use crate::weights::lora::{ComponentNames, LoraNames};
 
-/// What stands before the names of the DiT's layers: nothing or `transformer.` (diffusers), the others by
-/// ComfyUI, kohya's sd-scripts, OneTrainer and LyCORIS.
+/// What stands before the names of the DiT's layers: nothing or `transformer.` (diffusers), the
+/// others by ComfyUI, kohya's sd-scripts, OneTrainer and LyCORIS.
 const DIT_PREFIXES: [&str; 7] = [
     "",
     "transformer_",
@@ -26,8 +26,8 @@ const DIT_PREFIXES: [&str; 7] = [
 const CLIP_PREFIXES: [&str; 5] =
     ["", "text_encoder_", "lora_te_", "lora_te1_", "text_encoders_clip_l_transformer_"];
 
-/// The same for T5, which is the second text encoder for OneTrainer and the third for sd-scripts, as in
-/// SD3.
+/// The same for T5, which is the second text encoder for OneTrainer and the third for sd-scripts,
+/// as in SD3.
 const T5_PREFIXES: [&str; 5] =
     ["", "text_encoder_2_", "lora_te2_", "lora_te3_", "text_encoders_t5xxl_transformer_"];
 
@@ -51,7 +51,8 @@ impl Flux1 {
         for (alias, module) in OUTER_LAYERS {
             names.alias(alias, &[module.to_owned()]);
         }
-        // One of the two is the layer's own name, the other stands for its halves the other way round.
+        // One of the two is the layer's own name, the other stands for its halves the other way
+        // round.
         let (bfl, diffusers) = LAST_MODULATION;
         names.alias_with_halves_swapped(bfl, diffusers);
         names.alias_with_halves_swapped(diffusers, bfl);

@@ -1,13 +1,13 @@
-//! What Black Forest Labs' files call the DiT's layers, and diffusers' names for the same (diffusers,
-//! `scripts/convert_flux_to_diffusers.py`).
+//! What Black Forest Labs' files call the DiT's layers, and diffusers' names for the same
+//! (diffusers, `scripts/convert_flux_to_diffusers.py`).
 
 use super::dit::{DitConfig, LAST_MODULATION, MLP_RATIO};
 use crate::models::shapes::Shapes;
 use crate::models::source::first_prefix;
 use crate::weights::{Names, WeightFiles};
 
-/// What stands before the names: nothing (published files and GGUF), ComfyUI's and Stability's all-in-one files,
-/// ComfyUI's exports, diffusers' parts in one file.
+/// What stands before the names: nothing (published files and GGUF), ComfyUI's and Stability's
+/// all-in-one files, ComfyUI's exports, diffusers' parts in one file.
 const PREFIXES: [&str; 4] = ["", "model.diffusion_model.", "diffusion_model.", "transformer."];
 
 /// A tensor that only this family has under that name, by both conventions.
@@ -36,7 +36,8 @@ pub const SINGLE_LAYERS: [(&str, &[&str]); 3] = [
     ("linear2", &["proj_out"]),
 ];
 
-/// The one layer among fused ones that has not the hidden width but as much as a feed-forward layer.
+/// The one layer among fused ones that has not the hidden width but as much as a feed-forward
+/// layer.
 const WIDE: &str = "proj_mlp";
 
 /// Norms of a double block's heads by both names, and those of a single block.
@@ -96,8 +97,8 @@ pub fn telling_names(convention: Convention, prefix: &str) -> Names {
     names
 }
 
-/// The names of all tensors. Those of the last modulation are kept: its halves stand the other way round, which is
-/// the graph's to know.
+/// The names of all tensors. Those of the last modulation are kept: its halves stand the other way
+/// round, which is the graph's to know.
 pub fn names(
     convention: Convention,
     prefix: &str,

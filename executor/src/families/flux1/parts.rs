@@ -1,4 +1,5 @@
-//! The parts of a FLUX.1 model, each read on its own, so that a damaged one does not hide the others.
+//! The parts of a FLUX.1 model, each read on its own, so that a damaged one does not hide the
+//! others.
 
 use protocol::PartFlag;
 
@@ -122,8 +123,9 @@ impl Parts {
     }
 }
 
-/// The directory's sampler, unless the DiT is a file's and embeds guidance where the directory's does not, or the
-/// other way round: then, and without a directory, the published one for such a DiT.
+/// The directory's sampler, unless the DiT is a file's and embeds guidance where the directory's
+/// does not, or the other way round: then, and without a directory, the published one for such a
+/// DiT.
 fn sampler(
     source: &OpenedSource,
     dit: &Result<ModelPart<DitConfig>, ModelError>,

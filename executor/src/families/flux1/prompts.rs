@@ -16,7 +16,8 @@ pub struct PromptIds {
 }
 
 impl Flux1 {
-    /// The ids of all prompts: the conditional one, and with true classifier-free guidance the unconditional one.
+    /// The ids of all prompts: the conditional one, and with true classifier-free guidance the
+    /// unconditional one.
     pub(super) fn tokenize(&self, running: &mut RunningJob<'_>) -> Result<Vec<PromptIds>, Failure> {
         let job = running.job;
         let prompt = (PromptRole::Prompt, job.prompt.as_str());

@@ -1,8 +1,9 @@
-//! A job on FLUX.1: prompt → CLIP (pooled) and T5 (sequence) → DiT by steps → VAE; with a picture to start from, the
-//! VAE's encoder first.
+//! A job on FLUX.1: prompt → CLIP (pooled) and T5 (sequence) → DiT by steps → VAE; with a picture
+//! to start from, the VAE's encoder first.
 //!
-//! Follows diffusers' `FluxPipeline` and `FluxImg2ImgPipeline` in what is computed and in which order in f32,
-//! but for a batch from one picture: there each of its pictures is what it would be alone.
+//! Follows diffusers' `FluxPipeline` and `FluxImg2ImgPipeline` in what is computed and in which
+//! order in f32, but for a batch from one picture: there each of its pictures is what it would be
+//! alone.
 
 use std::sync::Arc;
 
@@ -199,7 +200,8 @@ impl Flux1Job {
         Ok(())
     }
 
-    /// The rotary table: text at position 0 of every axis, then the picture's tokens at (0, row, column).
+    /// The rotary table: text at position 0 of every axis, then the picture's tokens at (0, row,
+    /// column).
     fn rotary_table(&mut self, text_tokens: usize) {
         let columns = self.pictures.shape().width / PATCH;
         let axes = self.model.dit.config.axes_dims_rope;

@@ -1,4 +1,5 @@
-//! The DiT in a file of its own or among other parts, and what published FLUX.1 models have beside its weights.
+//! The DiT in a file of its own or among other parts, and what published FLUX.1 models have beside
+//! its weights.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use crate::models::shapes::Shapes;
 use crate::sampling::FlowMatchConfig;
 use crate::weights::WeightFiles;
 
-/// `scheduler/scheduler_config.json` of FLUX.1-dev; FLUX.1-schnell has the class defaults, which shift by nothing.
+/// `scheduler/scheduler_config.json` of FLUX.1-dev; FLUX.1-schnell has the class defaults, which
+/// shift by nothing.
 const DEV_SAMPLER: &str = r#"{ "shift": 3.0, "use_dynamic_shifting": true }"#;
 
 /// Takes the DiT from a file, if it is there.

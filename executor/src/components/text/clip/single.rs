@@ -8,8 +8,8 @@ use crate::models::shapes::Shapes;
 use crate::models::source::first_prefix;
 use crate::weights::{Names, WeightFiles};
 
-/// What stands before the names: nothing (clip_l files), ComfyUI's and Stability's all-in-one files, diffusers'
-/// parts in one file.
+/// What stands before the names: nothing (clip_l files), ComfyUI's and Stability's all-in-one
+/// files, diffusers' parts in one file.
 const PREFIXES: [&str; 3] = ["", "text_encoders.clip_l.transformer.", "text_encoder."];
 
 /// The same within the text model: published files have it, those of transformers 5 do not.
@@ -20,7 +20,8 @@ const MARK: &str = "embeddings.position_embedding.weight";
 /// Tensors of every file that holds CLIP-L, for people.
 pub const LOOKED_FOR: &str = "text_model.embeddings.position_embedding";
 
-/// Width of a head in every published CLIP text model (openai/clip-vit-large-patch14: 768 in 12 heads).
+/// Width of a head in every published CLIP text model (openai/clip-vit-large-patch14: 768 in 12
+/// heads).
 const HEAD_WIDTH: usize = 64;
 
 /// The configured end token of openai/clip-vit-large-patch14; see [`ClipConfig::pooled_token`].

@@ -1,5 +1,5 @@
-//! An AutoencoderKL in a file of its own or among other parts: in the names of ldm, which Black Forest Labs kept,
-//! or in diffusers'.
+//! An AutoencoderKL in a file of its own or among other parts: in the names of ldm, which Black
+//! Forest Labs kept, or in diffusers'.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::models::shapes::Shapes;
 use crate::models::source::first_prefix;
 use crate::weights::{Names, WeightFiles};
 
-/// What stands before the names: nothing (ae.safetensors), Stability's and ComfyUI's all-in-one files.
+/// What stands before the names: nothing (ae.safetensors), Stability's and ComfyUI's all-in-one
+/// files.
 const PREFIXES: [&str; 3] = ["", "first_stage_model.", "vae."];
 
 const MARK: &str = "decoder.mid_block.resnets.0.conv1.weight";
@@ -29,7 +30,8 @@ const RESNET: [(&str, &str); 5] = [
     ("conv_shortcut", "nin_shortcut"),
 ];
 
-/// Layers of the middle's attention by both names; all but the first are convolutions of 1×1 pixels in ldm.
+/// Layers of the middle's attention by both names; all but the first are convolutions of 1×1 pixels
+/// in ldm.
 const ATTENTION: [(&str, &str); 5] =
     [("group_norm", "norm"), ("to_q", "q"), ("to_k", "k"), ("to_v", "v"), ("to_out.0", "proj_out")];
 
