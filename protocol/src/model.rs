@@ -160,7 +160,8 @@ impl FromStr for ModelSource {
     fn from_str(text: &str) -> Result<ModelSource, SourceError> {
         // A blank before the text makes the first option stand as the others do.
         let text = format!(" {text}");
-        let mut found: Vec<(usize, usize, PartFlag)> = Vec::new(); // where it begins, where its path does
+        // Where each begins, and where its path does.
+        let mut found: Vec<(usize, usize, PartFlag)> = Vec::new();
         for &flag in PartFlag::ALL {
             let option = format!(" --{flag} ");
             found.extend(text.match_indices(&option).map(|(at, _)| (at, at + option.len(), flag)));

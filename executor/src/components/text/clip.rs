@@ -123,12 +123,13 @@ impl ClipConfig {
         let prefix = if named { PREFIX } else { "" };
         let (hidden, eps) = (self.hidden_size, self.layer_norm_eps);
         let mut b = GraphBuilder::new(files);
-        let ids = b.input("input_ids", &[1, self.max_position_embeddings], ElementType::I32); // [1, tokens]
+        let tokens = self.max_position_embeddings;
+        let ids = b.input("input_ids", &[1, tokens], ElementType::I32); // [1, tokens]
         b.segment("embeddings");
         let table = format!("{prefix}embeddings.token_embedding.weight");
         let x = b.embedding(ids, &table, self.vocab_size, hidden)?; // [1, tokens, hidden]
         let table = format!("{prefix}embeddings.position_embedding.weight");
-        let mut x = b.add_positions(x, &table, self.max_position_embeddings)?; // [1, tokens, hidden]
+        let mut x = b.add_positions(x, &table, tokens)?; // [1, tokens, hidden]
         for layer in 0..self.num_hidden_layers {
             b.block(format!("layers.{layer}"));
             x = self.layer(&mut b, x, &format!("{prefix}encoder.layers.{layer}"))?;

@@ -196,7 +196,8 @@ impl VaeConfig {
         }
         b.segment("mid_block");
         let innermost = b.shape(x)[3];
-        x = self.middle(&mut b, x, "encoder.mid_block", innermost)?; // [1, height, width, innermost]
+        // [1, height, width, innermost]
+        x = self.middle(&mut b, x, "encoder.mid_block", innermost)?;
         b.segment("conv_out");
         let moments = 2 * self.latent_channels;
         let norm = ("encoder.conv_norm_out", self.norm());

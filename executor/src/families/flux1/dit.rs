@@ -16,6 +16,8 @@ use crate::weights::{WeightFiles, WeightsError};
 /// Added to variances and mean squares throughout (`FluxTransformer2DModel`, `AdaLayerNormZero`).
 const EPS: f32 = 1e-6;
 
+const NONE: Activation = Activation::None;
+
 /// Width of the sinusoidal embedding of timestep and guidance
 /// (`CombinedTimestepGuidanceTextProjEmbeddings`).
 const SINUSOID_FEATURES: usize = 256;
@@ -116,8 +118,8 @@ impl DitConfig {
 
         b.segment("embedders");
         let emb = self.time_text_embed(&mut b, batch)?; // [batch, hidden]
-        let mut image = b.linear(&[latents], "x_embedder", hidden, Activation::None)?; // [batch, image_tokens, hidden]
-        let mut text = b.linear(&[text], "context_embedder", hidden, Activation::None)?; // [batch, text_tokens, hidden]
+        let mut image = b.linear(&[latents], "x_embedder", hidden, NONE)?; // [batch, image, hidden]
+        let mut text = b.linear(&[text], "context_embedder", hidden, NONE)?; // [batch, text, hidden]
         for layer in 0..self.num_layers {
             b.block(format!("transformer_blocks.{layer}"));
             let name = format!("transformer_blocks.{layer}");
@@ -132,15 +134,15 @@ impl DitConfig {
         }
         b.segment("proj_out");
         let joint = joint.expect("a configuration has at least one single block");
-        let image = b.slice_tokens(joint, text_tokens, image_tokens); // [batch, image_tokens, hidden]
+        let image = b.slice_tokens(joint, text_tokens, image_tokens); // [batch, image, hidden]
         let (shift_first, scale_first) = LAST_MODULATION;
         let (name, shift, scale) = match files.tensor(&format!("{shift_first}.weight")) {
             Some(_) => (shift_first, 0, 1),
             None => (scale_first, 1, 0),
         };
-        let modulation = b.linear(&[emb], name, 2 * hidden, Activation::None)?; // [batch, 2 × hidden]
-        let image = b.ada_layer_norm(image, modulation, shift, scale, EPS); // [batch, image_tokens, hidden]
-        let velocity = b.linear(&[image], "proj_out", self.in_channels, Activation::None)?;
+        let modulation = b.linear(&[emb], name, 2 * hidden, NONE)?; // [batch, 2 × hidden]
+        let image = b.ada_layer_norm(image, modulation, shift, scale, EPS); // [batch, image, hidden]
+        let velocity = b.linear(&[image], "proj_out", self.in_channels, NONE)?;
         b.output("velocity", velocity);
         Ok(b.finish())
     }
@@ -163,8 +165,7 @@ impl DitConfig {
             hidden,
             Activation::Silu,
         )?;
-        let h =
-            b.linear(&[h], "time_text_embed.text_embedder.linear_2", hidden, Activation::None)?;
+        let h = b.linear(&[h], "time_text_embed.text_embedder.linear_2", hidden, NONE)?;
         let sum = b.add(sum, h);
         Ok(b.activate(sum, Activation::Silu))
     }
@@ -182,7 +183,7 @@ impl DitConfig {
             self.hidden(),
             Activation::Silu,
         )?;
-        b.linear(&[h], &format!("time_text_embed.{name}.linear_2"), self.hidden(), Activation::None)
+        b.linear(&[h], &format!("time_text_embed.{name}.linear_2"), self.hidden(), NONE)
     }
 
     fn double_block(
@@ -197,14 +198,9 @@ impl DitConfig {
         let hidden = self.hidden();
         let (text_tokens, image_tokens) = (b.shape(text)[1], b.shape(image)[1]);
         // Chunks: shift, scale, gate of attention, then of the feed-forward layer.
-        let image_mod =
-            b.linear(&[emb], &format!("{name}.norm1.linear"), 6 * hidden, Activation::None)?;
-        let text_mod = b.linear(
-            &[emb],
-            &format!("{name}.norm1_context.linear"),
-            6 * hidden,
-            Activation::None,
-        )?;
+        let image_mod = b.linear(&[emb], &format!("{name}.norm1.linear"), 6 * hidden, NONE)?;
+        let text_mod =
+            b.linear(&[emb], &format!("{name}.norm1_context.linear"), 6 * hidden, NONE)?;
         let image_in = b.ada_layer_norm(image, image_mod, 0, 1, EPS);
         let text_in = b.ada_layer_norm(text, text_mod, 0, 1, EPS);
 
@@ -242,10 +238,10 @@ impl DitConfig {
         let joint = self.attention(b, [q, k, v]); // [batch, tokens, hidden]
 
         let h = b.slice_tokens(joint, text_tokens, image_tokens);
-        let h = b.linear(&[h], &format!("{name}.attn.to_out.0"), hidden, Activation::None)?;
+        let h = b.linear(&[h], &format!("{name}.attn.to_out.0"), hidden, NONE)?;
         let image = b.gated_add(image, h, image_mod, 2);
         let h = b.slice_tokens(joint, 0, text_tokens);
-        let h = b.linear(&[h], &format!("{name}.attn.to_add_out"), hidden, Activation::None)?;
+        let h = b.linear(&[h], &format!("{name}.attn.to_add_out"), hidden, NONE)?;
         let text = b.gated_add(text, h, text_mod, 2);
 
         let image = self.feed_forward(b, &format!("{name}.ff"), image, image_mod)?;
@@ -268,7 +264,7 @@ impl DitConfig {
             MLP_RATIO * hidden,
             Activation::GeluTanh,
         )?;
-        let h = b.linear(&[h], &format!("{name}.net.2"), hidden, Activation::None)?;
+        let h = b.linear(&[h], &format!("{name}.net.2"), hidden, NONE)?;
         Ok(b.gated_add(x, h, modulation, 5))
     }
 
@@ -281,8 +277,7 @@ impl DitConfig {
         rope: ValueId,
     ) -> Result<ValueId, WeightsError> {
         let hidden = self.hidden();
-        let modulation =
-            b.linear(&[emb], &format!("{name}.norm.linear"), 3 * hidden, Activation::None)?;
+        let modulation = b.linear(&[emb], &format!("{name}.norm.linear"), 3 * hidden, NONE)?;
         let h = b.ada_layer_norm(x, modulation, 0, 1, EPS);
         let q =
             self.heads(b, h, &format!("{name}.attn.to_q"), Some(&format!("{name}.attn.norm_q")))?;
@@ -294,8 +289,7 @@ impl DitConfig {
         let attention = self.attention(b, [q, k, v]); // [batch, tokens, hidden]
         let mlp =
             b.linear(&[h], &format!("{name}.proj_mlp"), MLP_RATIO * hidden, Activation::GeluTanh)?;
-        let h =
-            b.linear(&[attention, mlp], &format!("{name}.proj_out"), hidden, Activation::None)?;
+        let h = b.linear(&[attention, mlp], &format!("{name}.proj_out"), hidden, NONE)?;
         Ok(b.gated_add(x, h, modulation, 2))
     }
 
@@ -307,7 +301,7 @@ impl DitConfig {
         projection: &str,
         norm: Option<&str>,
     ) -> Result<ValueId, WeightsError> {
-        let h = b.linear(&[x], projection, self.hidden(), Activation::None)?;
+        let h = b.linear(&[x], projection, self.hidden(), NONE)?;
         match norm {
             Some(norm) => b.rms_norm(h, norm, self.attention_head_dim, EPS),
             None => Ok(h),
