@@ -96,7 +96,6 @@ impl<'a> HostOperands<'a> {
 
     /// The result with the first input in it, to be changed there: copied, unless the result took
     /// its place.
-    #[expect(clippy::mut_from_ref, reason = "the arena's ranges are disjoint, not its borrows")]
     pub fn output_of_first(&self) -> &mut [f32] {
         let output = self.output();
         if !self.is_taken_over() {

@@ -6,10 +6,9 @@
 //! - with weights in f16 as f16: the activations become so in the workspace, with a factor for each
 //!   row;
 //! - with all others as bf16, which activations are already where all that reads them would round
-//!   them so ([`reads`]), and become
-//! in the workspace otherwise. Where there is no bf16, before capability 8.0, they become f16 on
-//! their way into shared memory, by
-//!   factors that are found first (`linear_scaled.cu`).
+//!   them so ([`reads`]), and become in the workspace otherwise. Where there is no bf16, before
+//!   capability 8.0, they become f16 on their way into shared memory, by factors that are found
+//!   first (`linear_scaled.cu`).
 //!
 //! Weights of 16 bits are multiplied as they are (`linear_half.cu`), or by cuBLASLt where it is
 //! (`library`); others become 16-bit floats on their way (`linear_decoded.cu`).
