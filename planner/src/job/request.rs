@@ -155,23 +155,13 @@ impl Prompts {
 }
 
 impl ShapeRequest {
-    /// Only what cannot be meant: whether a size is one that the model makes is the plan's to say.
+    /// Only the number of pictures, of which each has a place before the model is looked at: the
+    /// other numbers are held against their limits with the model's own ([`protocol::check`]).
     fn check(&self) -> Result<(), RequestError> {
-        if let Some(batch) = self.batch.filter(|batch| *batch > BATCH_MAX) {
-            return Err(RequestError::Batch(batch));
+        match self.batch.filter(|batch| *batch > BATCH_MAX) {
+            Some(batch) => Err(RequestError::Batch(batch)),
+            None => Ok(()),
         }
-        for (flag, count) in [
-            ("width", self.width),
-            ("height", self.height),
-            ("steps", self.steps),
-            ("batch", self.batch),
-            ("max-sequence-length", self.max_sequence_length),
-        ] {
-            if count == Some(0) {
-                return Err(number(flag, "a number ≥ 1", 0));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -82,7 +82,6 @@ fn what_is_beyond_its_limits_is_refused() {
         (error(&|r| r.prompts.prompt = long.clone()), "the prompt is 65537 bytes long"),
         (error(&|r| r.prompts.negative_prompt = long.clone()), "the negative prompt is 65537"),
         (error(&|r| r.shape.batch = Some(BATCH_MAX + 1)), "--batch 65 is more than 64"),
-        (error(&|r| r.shape.steps = Some(0)), "--steps must be a number ≥ 1, got 0"),
         (error(&|r| r.guidance.cfg_scale = Some(f32::NAN)), "--cfg-scale must be a number ≥ 0"),
         (error(&|r| r.guidance.guidance_scale = Some(-1.0)), "--guidance-scale must be"),
         (error(&|r| r.start.strength = Some(1.5)), "--strength must be a number from 0 to 1"),
