@@ -1,7 +1,25 @@
-//! The rules of style and layering that a machine can check. Each failure names file and line.
+//! The rules of style and layering that a machine can check. Each failure names file and line, or
+//! the file that uses what it must not; each rule on resolved imports has a test that plants a
+//! violation.
+//!
+//! `cargo test -p protocol --test tidy -- --nocapture numbers` prints how the tree stands in
+//! figures.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+#[path = "tidy/imports.rs"]
+mod imports;
+#[path = "tidy/layers.rs"]
+mod layers;
+#[path = "tidy/numbers.rs"]
+mod numbers;
+#[path = "tidy/sources.rs"]
+mod sources;
+#[path = "tidy/words.rs"]
+mod words;
+
+use sources::{Source, files_under, none, places, root, sources};
 
 /// Lines that a file of code may have without a reason in [`LONG_FILES`].
 const FILE_LINES_MAX: usize = 500;
@@ -23,106 +41,6 @@ const SLEEP_PLACES: [(&str, &str); 2] = [
     ("executor/src/backend/memory/link.rs", "a virtual link carries no faster than it is declared"),
     ("planner/src/calibration/store.rs", "no wait for a file's lock ends by itself"),
 ];
-
-struct Source {
-    /// Path from the root, with `/`.
-    path: String,
-    text: String,
-}
-
-impl Source {
-    /// Lines without comments and string contents, with their numbers, up to the unit tests.
-    fn code(&self) -> impl Iterator<Item = (usize, String)> + '_ {
-        let lines = self.text.lines().take_while(|line| *line != "mod tests {");
-        lines.enumerate().map(|(index, line)| (index + 1, without_text(line)))
-    }
-
-    /// Whether all of it is for unit tests.
-    fn is_tests(&self) -> bool {
-        let names = ["tests.rs", "testing.rs", "support.rs"];
-        names.iter().any(|name| self.path.ends_with(name)) || self.path.contains("/tests/")
-    }
-
-    fn is_under(&self, folder: &str) -> bool {
-        self.path.starts_with(folder)
-    }
-}
-
-/// A line without its comment and the contents of its strings.
-fn without_text(line: &str) -> String {
-    let mut code = String::new();
-    let mut in_string = false;
-    let mut characters = line.chars().peekable();
-    while let Some(character) = characters.next() {
-        match character {
-            '\\' if in_string => {
-                characters.next();
-            }
-            // A quote as a character is no string.
-            '"' if !code.ends_with('\'') => in_string = !in_string,
-            '/' if !in_string && characters.peek() == Some(&'/') => break,
-            _ if in_string => {}
-            other => code.push(other),
-        }
-    }
-    code
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the crate is in it")
-}
-
-fn files_under(folder: &Path, found: &mut Vec<PathBuf>) {
-    let skipped = ["target", ".git", "node_modules", "shared"];
-    for entry in fs::read_dir(folder).expect("a folder of the repository can be read") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if skipped.contains(&name.as_str()) || path.is_symlink() {
-            continue;
-        }
-        if path.is_dir() { files_under(&path, found) } else { found.push(path) }
-    }
-}
-
-fn sources() -> Vec<Source> {
-    let root = root();
-    let mut found = Vec::new();
-    files_under(&root, &mut found);
-    found.sort();
-    let rust = found.into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"));
-    let read = |path: PathBuf| Source {
-        path: path
-            .strip_prefix(&root)
-            .expect("found under it")
-            .to_string_lossy()
-            .replace('\\', "/"),
-        text: fs::read_to_string(&path).expect("source is UTF-8"),
-    };
-    let sources: Vec<Source> = rust.map(read).collect();
-    assert!(sources.len() > 50, "the sources were not found");
-    sources
-}
-
-/// Fails with all places at once.
-fn none(rule: &str, places: Vec<String>) {
-    assert!(places.is_empty(), "{rule}:\n  {}", places.join("\n  "));
-}
-
-/// Places of code, in sources that `applies` to, whose line `breaks` the rule.
-fn places(
-    sources: &[Source],
-    applies: impl Fn(&Source) -> bool,
-    breaks: impl Fn(&str) -> bool,
-) -> Vec<String> {
-    let mut places = Vec::new();
-    for source in sources.iter().filter(|source| applies(source)) {
-        let broken = source.code().filter(|(_, line)| breaks(line));
-        places.extend(
-            broken.map(|(number, line)| format!("{}:{number}: {}", source.path, line.trim())),
-        );
-    }
-    places
-}
 
 #[test]
 fn every_file_says_what_it_is() {
@@ -160,7 +78,7 @@ fn unsafe_code_stays_in_its_places() {
 }
 
 #[test]
-fn layers_do_not_reach_upwards() {
+fn crates_keep_apart() {
     let sources = sources();
     let planner = |s: &Source| s.is_under("planner/src/") && s.path != "planner/src/main.rs";
     let names_executor = |line: &str| line.contains("executor::");
@@ -173,51 +91,19 @@ fn layers_do_not_reach_upwards() {
         "the executor does not know the planner",
         places(&sources, executor, |l| l.contains("planner::")),
     );
-    let below_runtime =
-        |s: &Source| s.is_under("executor/src/models") || s.is_under("executor/src/components");
-    let names_above = |line: &str| {
-        ["backend::", "runtime::", "pipeline::"].iter().any(|name| line.contains(name))
+    let pure = |s: &Source| {
+        ["executor/src/graph", "executor/src/schedule", "planner/src/solve"]
+            .iter()
+            .any(|folder| s.is_under(folder))
     };
-    let above = places(&sources, below_runtime, names_above);
-    none("models and components do not know what runs them", above);
-    let below_families = |s: &Source| {
-        below_runtime(s)
-            || s.is_under("executor/src/runtime")
-            || s.is_under("executor/src/pipeline")
-    };
-    let names_families = |line: &str| line.contains("families::");
-    none("families stand above", places(&sources, below_families, names_families));
-    let below_backends = |s: &Source| {
-        let folders = ["executor/src/graph", "executor/src/schedule"];
-        folders.iter().any(|folder| s.is_under(folder)) && !s.is_tests()
-    };
-    let names_backends =
-        |line: &str| line.contains("crate::backend") || line.contains("crate::ops");
-    none(
-        "graphs and schedules do not know backends",
-        places(&sources, below_backends, names_backends),
-    );
-    let backend = |s: &Source| s.is_under("executor/src/backend") && !s.is_tests();
-    let names_operations = |line: &str| line.contains("crate::ops");
-    none("backends do not know operations", places(&sources, backend, names_operations));
-    let pure = |s: &Source| s.is_under("executor/src/graph") || s.is_under("planner/src/solve");
     let impure = |line: &str| {
         ["std::fs", "std::env", "std::time", "std::thread", "HashMap", "rand::"]
             .iter()
             .any(|name| line.contains(name))
     };
-    none("graphs and the solver are pure", places(&sources, pure, impure));
-    let inventory = |s: &Source| s.is_under("planner/src/inventory");
-    let names_wishes = |line: &str| {
-        ["crate::policy", "crate::budget", "crate::profile"].iter().any(|name| line.contains(name))
-    };
-    none("what is does not know what is wanted", places(&sources, inventory, names_wishes));
-    let render = |s: &Source| s.is_under("planner/src/render");
-    let names_engine = |line: &str| line.contains("crate::engine");
-    none("what is shown is plain data", places(&sources, render, names_engine));
+    none("graphs, schedules and the solver are pure", places(&sources, pure, impure));
     let no_command = |s: &Source| planner(s) && !s.is_under("planner/src/cli");
-    let names_clap = |line: &str| line.contains("clap::") || line.contains("cli::");
-    none("only the command line knows itself", places(&sources, no_command, names_clap));
+    none("only the command line parses one", places(&sources, no_command, |l| l.contains("clap")));
     let cuda = |line: &str| line.contains("cudarc");
     none("the planner never touches CUDA", places(&sources, |s| s.is_under("planner/"), cuda));
 }

@@ -36,8 +36,8 @@ pub const LOOKAHEAD_MAX: u32 = 64;
 /// Most queries that one worker attends with at a time.
 pub const ATTENTION_CHUNK_MAX: u32 = 4096;
 
-/// Least speed of a virtual device, as a part of the host kernels': an operation that takes them half a second takes it
-/// minutes, in which it cannot be cancelled.
+/// Least speed of a virtual device, as a part of the host kernels': an operation that takes them
+/// half a second takes it minutes, in which it cannot be cancelled.
 pub const SPEED_MIN: f64 = 1e-3;
 
 /// Most LoRA files of a job.
@@ -61,10 +61,22 @@ pub const LAYOUTS_MAX: usize = 1024;
 /// Most operations that a device is said not to do.
 pub const UNSUPPORTED_MAX: usize = 64;
 
-/// Largest memory of a device or of the host, and largest component, in bytes: 1 PiB, above what any machine
-/// has, and low enough for every sum of sizes of one plan.
+/// Largest memory of a device or of the host, and largest component, in bytes: 1 PiB, above what
+/// any machine has, and low enough for every sum of sizes of one plan.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
 
 /// Milliseconds between two heartbeats of an executor: several in the shortest time after which its
 /// silence is told.
 pub const HEARTBEAT_MS: u64 = 500;
+
+/// A message that is too large to be meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} is {got} bytes long, more than {limit}; hint: shorten it")]
+pub struct TooLong {
+    /// Which string.
+    pub what: &'static str,
+    /// Its length in bytes.
+    pub got: usize,
+    /// The limit in bytes.
+    pub limit: usize,
+}

@@ -14,8 +14,8 @@
 //!   Bye               ──►                  ends
 //!                                    ◄──   Heartbeat, at any time
 //! ```
-//! Any command may be answered by [`Event::Failed`] in place of its own answer; the executor then waits
-//! for the next command.
+//! Any command may be answered by [`Event::Failed`] in place of its own answer; the executor then
+//! waits for the next command.
 
 mod names;
 
@@ -23,7 +23,7 @@ use ipc_channel::ipc::{IpcReceiver, IpcSender, IpcSharedMemory};
 use serde::{Deserialize, Serialize};
 
 use crate::calibration::{Calibration, CalibrationDevice};
-use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX};
+use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX, TooLong};
 use crate::model::ModelSource;
 use crate::notice::{FileState, Notice};
 use crate::plan::{DeviceId, GraphOptions, JobShape, Phase, Plan};
@@ -100,7 +100,8 @@ pub enum Command {
         devices: Vec<CalibrationDevice>,
         /// Worker threads of the host's kernels.
         threads: u32,
-        /// A directory on the storage that holds models: a file is written there, read, and removed.
+        /// A directory on the storage that holds models: a file is written there, read, and
+        /// removed.
         directory: String,
     },
     /// Run a job by the loaded plan.
@@ -147,7 +148,8 @@ pub struct Job {
     pub rng: Rng,
     /// A picture to start from, as 8-bit RGB of the job's width and height.
     pub init_image: Option<IpcSharedMemory>,
-    /// A safetensors file with the initial latents (`latents_init` or `noise_nchw`), in place of noise.
+    /// A safetensors file with the initial latents (`latents_init` or `noise_nchw`), in place of
+    /// noise.
     pub init_latents: Option<String>,
     /// Whether the intermediate tensors are wanted.
     pub dump_tensors: bool,
@@ -164,7 +166,8 @@ pub enum Event {
         backends: Vec<BackendKind>,
         /// Why CUDA is not among them, as a clause with a hint.
         why_no_cuda: Option<String>,
-        /// Where it is and libraries are asked for, which cuBLASLt multiplies there; or that none does and why, with a hint.
+        /// Where it is and libraries are asked for, which cuBLASLt multiplies there; or that none
+        /// does and why, with a hint.
         cublas: Option<String>,
     },
     /// The answer to [`Command::Inspect`].
@@ -312,18 +315,6 @@ pub enum FailureKind {
     WrongVersion,
     /// A fault of the executor.
     Internal,
-}
-
-/// A message that is too large to be meant.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {what} is {got} bytes long, more than {limit}; hint: shorten it")]
-pub struct TooLong {
-    /// Which string.
-    pub what: &'static str,
-    /// Its length in bytes.
-    pub got: usize,
-    /// The limit in bytes.
-    pub limit: usize,
 }
 
 fn at_most(what: &'static str, text: &str, limit: usize) -> Result<(), TooLong> {

@@ -10,8 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::STRING_BYTES_MAX;
-use crate::message::TooLong;
+use crate::limits::{STRING_BYTES_MAX, TooLong};
 
 macro_rules! part_flags {
     ($($(#[$doc:meta])* $flag:ident = $name:literal, $label:literal;)*) => {

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use protocol::PartFlag;
-use protocol::limits::BATCH_MAX;
-use protocol::message::TooLong;
+use protocol::limits::{BATCH_MAX, TooLong};
 use protocol::model::SourceError;
 
 use crate::demo::DemoError;

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use protocol::limits::STRING_BYTES_MAX;
-use protocol::message::TooLong;
+use protocol::limits::{STRING_BYTES_MAX, TooLong};
 use protocol::{ModelSource, PartFlag};
 use serde::{Deserialize, Serialize};
 

@@ -7,8 +7,8 @@
 use std::path::PathBuf;
 
 use protocol::StorageType;
-use protocol::limits::{BATCH_MAX, PROMPT_BYTES_MAX, STRING_BYTES_MAX};
-use protocol::message::{Rng, TooLong};
+use protocol::limits::{BATCH_MAX, PROMPT_BYTES_MAX, STRING_BYTES_MAX, TooLong};
+use protocol::message::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::RequestError;

@@ -60,7 +60,7 @@ pub enum SessionError {
     },
     /// A command that is too large to be meant.
     #[error(transparent)]
-    TooLong(#[from] protocol::message::TooLong),
+    TooLong(#[from] protocol::limits::TooLong),
 }
 
 impl SessionError {
