@@ -1,5 +1,6 @@
-//! The DiT of a diffusers directory as Black Forest Labs would write it: one file, projections fused, the halves of
-//! the last modulation the other way round. Written by a table of its own, for tests that compare the two.
+//! The DiT of a diffusers directory as Black Forest Labs would write it: one file, projections
+//! fused, the halves of the last modulation the other way round. Written by a table of its own, for
+//! tests that compare the two.
 
 #![allow(dead_code, reason = "each test program uses its own part of this module")]
 

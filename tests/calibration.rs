@@ -1,4 +1,5 @@
-//! The calibration file from outside: measured, learned from runs, damaged, out of date, out of reach, shared.
+//! The calibration file from outside: measured, learned from runs, damaged, out of date, out of
+//! reach, shared.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

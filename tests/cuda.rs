@@ -1,7 +1,8 @@
-//! The real program on simulated GPUs: every placement, budgets to the byte, devices that fail, and machines on which
-//! no GPU can be used.
+//! The real program on simulated GPUs: every placement, budgets to the byte, devices that fail, and
+//! machines on which no GPU can be used.
 //!
-//! The driver, NVML and the GPUs are `tests/simulator`; the kernels are ours, executed thread by thread.
+//! The driver, NVML and the GPUs are `tests/simulator`; the kernels are ours, executed thread by
+//! thread.
 
 #[path = "support/simulator.rs"]
 mod simulator;
@@ -24,7 +25,8 @@ struct Painted {
     document: Value,
 }
 
-/// These GPUs beside a disk that is declared: plans do not follow what the page cache happens to hold.
+/// These GPUs beside a disk that is declared: plans do not follow what the page cache happens to
+/// hold.
 const DISK: [&str; 2] = ["--host", "./disk.toml"];
 
 impl Studio {
@@ -83,7 +85,8 @@ impl Painted {
     }
 }
 
-/// What is asked by hand, and what the plan must then say of a component: placement, residency, devices.
+/// What is asked by hand, and what the plan must then say of a component: placement, residency,
+/// devices.
 type Case<'a> = (&'a [&'a str], &'a str, [&'a str; 2], usize);
 
 #[rustfmt::skip]
@@ -163,7 +166,8 @@ fn makes_nothing_within_a_step(machine: Machine) -> String {
     let split = ["--backend", "all=cuda0,dit=cuda0&cuda1", "--params-backend", "dit=cpu"];
     let _ = studio.paint(&split);
     let log = std::fs::read_to_string(&log).expect("the log of calls");
-    // From the first kernel of attention in the DiT's phase to the last: two steps, with all that lies between them.
+    // From the first kernel of attention in the DiT's phase to the last: two steps, with all that
+    // lies between them.
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("call ")).collect();
     let is_rope = |line: &&str| line.contains("cuLaunchKernel") && line.contains("kernel=rope");
     let first = lines.iter().position(is_rope).expect("the DiT rotates");
@@ -251,8 +255,8 @@ fn how_long_each_gpu_worked_is_told_by_its_own_clock() {
     // Weights are streamed, and the second one gets what the first one computed.
     assert!(first[0] > 0.0 && second[0] > 0.0, "{usage}");
     assert!(first[1] + second[1] > 0.0 && second[2] > 0.0, "{usage}");
-    // But for what needs no hidden state, one computes while the other waits: with its waits the second one would seem to
-    // work for nearly as long as both.
+    // But for what needs no hidden state, one computes while the other waits: with its waits the
+    // second one would seem to work for nearly as long as both.
     let steps_ms = 2.0 * usage["measured_ms"]["denoise_step"].as_f64().unwrap();
     assert!(first[0].max(second[0]) <= steps_ms, "{usage}");
     assert!(first[0] + second[0] <= 1.5 * steps_ms, "{usage}");
@@ -260,7 +264,8 @@ fn how_long_each_gpu_worked_is_told_by_its_own_clock() {
 
 #[test]
 fn a_shortage_and_a_lost_device_end_in_a_picture_all_the_same() {
-    // The third allocation fails although there is room; a device is lost in the middle; a copy fails.
+    // The third allocation fails although there is room; a device is lost in the middle; a copy
+    // fails.
     for (fault, value) in [
         ("fail", "cuMemAlloc_v2:3:2"),
         ("lost", "0:400:719"),

@@ -1,7 +1,8 @@
 //! Every operation on a GPU against the host's kernel, with odd sizes and all storage types.
 //!
-//! The cases are ignored tests: they need a driver. `simulated` runs them on the simulator; on a machine with a GPU
-//! `cargo test --test cuda_ops -- --ignored` runs them there, those of `by_library` with its cuBLASLt.
+//! The cases are ignored tests: they need a driver. `simulated` runs them on the simulator; on a
+//! machine with a GPU `cargo test --test cuda_ops -- --ignored` runs them there, those of
+//! `by_library` with its cuBLASLt.
 
 #[path = "cuda_ops/attention.rs"]
 mod attention;
@@ -88,7 +89,8 @@ fn simulated_with_cublas() {
             let product = format!("type=bf16 epilogue={epilogue} ");
             assert_eq!(has(&product), bf16, "{capability}, {product}: {products:?}");
         }
-        // Results in bf16, with a bias and GELU; sums of several products, of which the last has the epilogue.
+        // Results in bf16, with a bias and GELU; sums of several products, of which the last has
+        // the epilogue.
         for product in ["epilogue=36 into=bf16 adds=0", "epilogue=36 into=f32 adds=1"] {
             assert_eq!(has(product), bf16, "{capability}, {product}: {products:?}");
         }
@@ -128,7 +130,8 @@ fn simulated_with_a_cublas_that_fails() {
     ] {
         assert_eq!(run(machine.clone()), (0, 0, products), "{}", machine.value());
     }
-    // Nothing proposed, or no descriptor: that shape is ours, the others stay the library's. A product that fails is ours from then on.
+    // Nothing proposed, or no descriptor: that shape is ours, the others stay the library's. A
+    // product that fails is ours from then on.
     for (function, failed, own) in [
         ("cublasLtMatmulAlgoGetHeuristic:1:15", 0, 2),
         ("cublasLtMatmulDescCreate:1:3", 0, 2),
@@ -140,7 +143,8 @@ fn simulated_with_a_cublas_that_fails() {
         let machine = machine().with_cublas().with("fail", function);
         assert_eq!(run(machine), (products - own, failed, own), "{function}");
     }
-    // Three products a layer. One that fails leaves the whole layer to our kernels, then and later; what was not asked for, too.
+    // Three products a layer. One that fails leaves the whole layer to our kernels, then and later;
+    // what was not asked for, too.
     let parts = "by_library::parts_of_a_layer";
     assert_eq!(run_case(machine().with_cublas(), parts), (6, 0, 0));
     for (function, done) in [

@@ -1,9 +1,10 @@
-//! Random plans on GPUs: each runs within its bytes to the last one, and gives the picture that one GPU gives; and the
-//! race checker finds an order for all that the streams were really given.
+//! Random plans on GPUs: each runs within its bytes to the last one, and gives the picture that one
+//! GPU gives; and the race checker finds an order for all that the streams were really given.
 //!
-//! No test program of libtest's: the driver is chosen by the environment, so the program starts itself again on a
-//! simulated machine. With `BERTH_TEST_GPU` set it runs on the GPUs that are here, which asks for `BERTH_CUDA_PATH` to be empty:
-//! the pictures of splits are the same to the bit by our own kernels only.
+//! No test program of libtest's: the driver is chosen by the environment, so the program starts
+//! itself again on a simulated machine. With `BERTH_TEST_GPU` set it runs on the GPUs that are
+//! here, which asks for `BERTH_CUDA_PATH` to be empty: the pictures of splits are the same to the
+//! bit by our own kernels only.
 
 #[path = "plans/choices.rs"]
 mod choices;

@@ -1,5 +1,5 @@
-//! The promise of exactness, on real runs: what a plan states for each device and phase is what the run uses,
-//! the smallest budget is the smallest, and nothing is allocated beside the plan.
+//! The promise of exactness, on real runs: what a plan states for each device and phase is what the
+//! run uses, the smallest budget is the smallest, and nothing is allocated beside the plan.
 
 use std::path::Path;
 use std::process::Command;
@@ -33,8 +33,8 @@ overhead = "3MiB"
 link = "8GiB/s"
 "#;
 
-/// Two small devices: components spread where the first one has no room to keep them. The disk is declared, so that
-/// every plan is the same whatever the page cache holds.
+/// Two small devices: components spread where the first one has no room to keep them. The disk is
+/// declared, so that every plan is the same whatever the page cache holds.
 const UNEQUAL: &str = r#"
 name = "unequal"
 [host]
@@ -131,7 +131,8 @@ fn bytes(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no bytes: {value}"))
 }
 
-/// Checks that a run used what its plan states, to the byte; the answer is how many devices it used.
+/// Checks that a run used what its plan states, to the byte; the answer is how many devices it
+/// used.
 fn assert_exact(plan: &Value, usage: &Value, what: &str) -> usize {
     let mut host = plan["host"].clone();
     host["id"] = "host".into();

@@ -1,6 +1,6 @@
-//! What happens when a process dies, a user interrupts, or memory runs out: the job completes or fails with a
-//! reason, soon, and leaves nothing behind. All by the real program on virtual devices, whose links are slow
-//! enough that each phase can be met while it lasts.
+//! What happens when a process dies, a user interrupts, or memory runs out: the job completes or
+//! fails with a reason, soon, and leaves nothing behind. All by the real program on virtual
+//! devices, whose links are slow enough that each phase can be met while it lasts.
 
 mod support;
 
@@ -40,8 +40,8 @@ use watched::{PATIENCE, Process, Watched};
 /// What an end may take.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What all allocations of the demo model's job on one device come to: its context, four components' weights,
-/// three phases' arenas.
+/// What all allocations of the demo model's job on one device come to: its context, four
+/// components' weights, three phases' arenas.
 const ALLOCATIONS: u32 = 8;
 
 /// Keys of a device that is far faster than the host of [`profile`].
@@ -113,7 +113,8 @@ fn in_each_phase(test: impl Fn(&Stage) + Sync) {
     });
 }
 
-/// Writes `slow.toml`: a slow host, and a virtual device of 64 MiB for each of `devices`, which are keys.
+/// Writes `slow.toml`: a slow host, and a virtual device of 64 MiB for each of `devices`, which are
+/// keys.
 fn profile(home: &Home, host_computes: bool, devices: &[&str], policy: &str) {
     let mut text = format!("name = \"slow\"\n[host]\ncompute = {host_computes}\n");
     // A declared disk: plans do not follow what the page cache happens to hold.
@@ -138,7 +139,8 @@ fn pictures(home: &Home) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), std::fs::read(home.path(&name)).unwrap())).collect()
 }
 
-/// No process, no temporary file or socket, no shared memory, and no file that a run does not promise.
+/// No process, no temporary file or socket, no shared memory, and no file that a run does not
+/// promise.
 fn assert_nothing_left(home: &Home, processes: &[&Process]) {
     for process in processes {
         assert!(process.ends_within(Duration::ZERO), "process {} still runs", process.pid);
@@ -156,7 +158,8 @@ fn assert_nothing_left(home: &Home, processes: &[&Process]) {
     let left: Vec<String> =
         home.files().into_iter().filter(|name| !promised.contains(&name.as_str())).collect();
     assert!(left.is_empty(), "left beside the output: {left:?}");
-    // Memory that is spoken for, by locked files: without its lock one is nobody's, and removed by whoever looks.
+    // Memory that is spoken for, by locked files: without its lock one is nobody's, and removed by
+    // whoever looks.
     for entry in std::fs::read_dir(home.path("state/berth/plans")).into_iter().flatten() {
         let file = std::fs::File::open(entry.unwrap().path()).unwrap();
         let free = flock(&file, FlockOperation::NonBlockingLockShared);

@@ -1,5 +1,5 @@
-//! Each allocation and each copy of a small run fails in turn: the run ends with a typed reason, everything that
-//! it held is free, and the same runtime makes the right picture afterwards.
+//! Each allocation and each copy of a small run fails in turn: the run ends with a typed reason,
+//! everything that it held is free, and the same runtime makes the right picture afterwards.
 
 mod plans;
 mod support;
@@ -39,8 +39,8 @@ fn hardware(devices: usize) -> Hardware {
     Hardware { devices, link_bytes_per_s: 1e10, ..Hardware::none() }
 }
 
-/// CLIP lazy on one device, T5 in layers over two, the DiT streamed and in layers over three, the decoder
-/// prefetched.
+/// CLIP lazy on one device, T5 in layers over two, the DiT streamed and in layers over three, the
+/// decoder prefetched.
 fn layers_and_rings(dir: &Path, model: &dyn Model) -> Plan {
     let options = GraphOptions::default();
     let graphs = model.graphs(&JOB, &options).expect("a possible job");
@@ -237,7 +237,8 @@ fn processes_of(home: &Home) -> Vec<String> {
     processes.filter_map(command).filter(|line| line.contains(&within)).collect()
 }
 
-/// Lets the first device fail at each of its occasions, through planner and executor; returns how many there were.
+/// Lets the first device fail at each of its occasions, through planner and executor; returns how
+/// many there were.
 fn each_ends_well(key: &str, more: &[&str]) -> u32 {
     let home = Home::new();
     let profile = home.path("faults.toml");

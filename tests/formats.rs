@@ -1,5 +1,6 @@
-//! The ways in which weights are stored, through the real program: a picture from stored blocks, or from scaled
-//! eight-bit floats, is to the byte that of the same numbers as f32, wherever they are held.
+//! The ways in which weights are stored, through the real program: a picture from stored blocks, or
+//! from scaled eight-bit floats, is to the byte that of the same numbers as f32, wherever they are
+//! held.
 //!
 //! Only types without an integer product of their own: for those the sums differ.
 
@@ -41,7 +42,8 @@ fn blocks(
     elements: u64,
     random: &mut SplitMix64,
 ) -> Vec<u8> {
-    /// 2⁻¹⁴ and 2⁻¹³ as f16: numbers of up to 127 steps, some with factors of up to 63, stay within weights' reach.
+    /// 2⁻¹⁴ and 2⁻¹³ as f16: numbers of up to 127 steps, some with factors of up to 63, stay within
+    /// weights' reach.
     const SMALL: [u8; 2] = [0x04, 0x08];
     let mut bytes: Vec<u8> = Vec::new();
     bytes.resize_with(storage.bytes(elements).as_usize(), || random.below(256) as u8);
@@ -172,7 +174,8 @@ fn loras_are_computed_beside_weights_that_take_no_changes() {
 
 #[test]
 fn scaled_eight_bit_floats_paint_as_their_numbers_do() {
-    /// Bits of E4M3 or E5M2 by turns, and for matrices a scale that makes them as large as weights are.
+    /// Bits of E4M3 or E5M2 by turns, and for matrices a scale that makes them as large as weights
+    /// are.
     fn write_eight_bits(path: &Path, theirs: Theirs, random: &mut SplitMix64) {
         let files = WeightFiles::open_file(path).unwrap();
         let mut tensors = Vec::new();
@@ -180,7 +183,8 @@ fn scaled_eight_bit_floats_paint_as_their_numbers_do() {
         for info in files.tensors() {
             let values = files.require(info.name, info.shape).unwrap().view(&files).to_f32();
             let largest = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-            // 1.5 times a power of two from 2⁻² to 2, of the number's sign: no rounding is wanted, only weights.
+            // 1.5 times a power of two from 2⁻² to 2, of the number's sign: no rounding is wanted,
+            // only weights.
             let eighth = |value: &f32| {
                 let exponent = random.below(4) as u8;
                 let bits = match theirs {

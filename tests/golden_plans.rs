@@ -1,9 +1,11 @@
-//! Golden plans: what the real program answers for eight hosts, three models and three budgets, as text and as JSON,
-//! beside files that people have read. Every plan is made twice, and both answers are the same bytes.
+//! Golden plans: what the real program answers for eight hosts, three models and three budgets, as
+//! text and as JSON, beside files that people have read. Every plan is made twice, and both answers
+//! are the same bytes.
 //!
-//! Hosts are shipped profiles that declare everything, and FLUX.1-dev is sparse files, so that the answers are those of
-//! any machine. Only the path of the model is taken out. After a change that is meant:
-//! `BERTH_ACCEPT_GOLDEN=1 cargo test -p planner --test golden_plans` writes the files anew, to be read before they land.
+//! Hosts are shipped profiles that declare everything, and FLUX.1-dev is sparse files, so that the
+//! answers are those of any machine. Only the path of the model is taken out. After a change that
+//! is meant: `BERTH_ACCEPT_GOLDEN=1 cargo test -p planner --test golden_plans` writes the files
+//! anew, to be read before they land.
 
 mod sparse;
 mod support;
@@ -21,7 +23,8 @@ use support::{Ended, Home, root};
 /// What all files may take together.
 const GOLDEN_BYTES_MAX: u64 = 3 << 20;
 
-/// A shipped profile, with a middle and a tight budget for each kind of model; the first is always what is free.
+/// A shipped profile, with a middle and a tight budget for each kind of model; the first is always
+/// what is free.
 struct Host {
     profile: &'static str,
     /// For FLUX.1-dev.

@@ -1,7 +1,9 @@
-//! `scripts/gpu-check.sh` on a simulated GPU: its checks hold there, and fail on a GPU that is broken.
+//! `scripts/gpu-check.sh` on a simulated GPU: its checks hold there, and fail on a GPU that is
+//! broken.
 //!
-//! Only what needs no other program than `berth`, and is quick; the suites that the script also runs, and placements, have simulated runs of their
-//! own. Without `python3` nothing is checked here, as in `scripts/check.sh`.
+//! Only what needs no other program than `berth`, and is quick; the suites that the script also
+//! runs, and placements, have simulated runs of their own. Without `python3` nothing is checked
+//! here, as in `scripts/check.sh`.
 
 #[path = "support/simulator.rs"]
 mod simulator;

@@ -1,5 +1,5 @@
-//! One GPU as two devices, by the real program on a simulated machine: the picture is that of one device, what NVML says
-//! of the process comes back with the run, and the next plan counts with it.
+//! One GPU as two devices, by the real program on a simulated machine: the picture is that of one
+//! device, what NVML says of the process comes back with the run, and the next plan counts with it.
 
 #[path = "support/simulator.rs"]
 mod simulator;

@@ -1,7 +1,7 @@
 //! A counting allocator: what the heap of a test program holds, and what it held at most.
 //!
-//! A program that has this module allocates by it. The counters are of the whole process: a test that reads
-//! them has to be alone in it.
+//! A program that has this module allocates by it. The counters are of the whole process: a test
+//! that reads them has to be alone in it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -51,8 +51,9 @@ fn count(bytes: usize) {
     }
 }
 
-// SAFETY: every call goes on to the system's allocator unchanged; the counters touch no memory of it.
-// Growing in place is left out: the default allocates anew, copies and frees, and so is counted.
+// SAFETY: every call goes on to the system's allocator unchanged; the counters touch no memory of
+// it. Growing in place is left out: the default allocates anew, copies and frees, and so is
+// counted.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());

@@ -1,5 +1,5 @@
-//! LoRA through the real program, on every kind of placement: changed weights where they are held, products beside
-//! them where they are streamed or split by rows.
+//! LoRA through the real program, on every kind of placement: changed weights where they are held,
+//! products beside them where they are streamed or split by rows.
 
 #[path = "support/lora.rs"]
 mod lora;
@@ -81,7 +81,8 @@ fn two_files_with_weights_give_one_picture_on_every_placement() {
     ] {
         assert!(paint(held) == expected, "{held:?}: another picture");
     }
-    // Another order of sums: a product beside a rounded weight, in place of a product with the rounded sum.
+    // Another order of sums: a product beside a rounded weight, in place of a product with the
+    // rounded sum.
     for beside in [
         &["--backend", "all=virtual0", "--params-backend", "dit=cpu,t5=cpu"][..],
         &["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row"],

@@ -117,8 +117,8 @@ fn initial_latents(home: &Home, case: &Case) -> String {
     path.display().to_string()
 }
 
-/// Compares everything that was dumped with its golden values. Each golden tensor of a run must have
-/// been dumped; what is dumped beyond them are the DiT's later results and undecoded pictures.
+/// Compares everything that was dumped with its golden values. Each golden tensor of a run must
+/// have been dumped; what is dumped beyond them are the DiT's later results and undecoded pictures.
 fn compare_all(what: &str, case: &Case, dumped: &Tensors, noise: Noise) {
     let is_compared = |name: &str| match name {
         "noise_nchw" => noise == Noise::Seed,

@@ -1,8 +1,9 @@
-//! Pictures of the demo model: they show what was asked for, their files say how they were made, and the same
-//! request gives the same picture.
+//! Pictures of the demo model: they show what was asked for, their files say how they were made,
+//! and the same request gives the same picture.
 //!
-//! Colours and positions are read from the pixels: the median colour of the border is the background's, the
-//! median colour of what differs from it the shape's, its centre falls into a third of each side.
+//! Colours and positions are read from the pixels: the median colour of the border is the
+//! background's, the median colour of what differs from it the shape's, its centre falls into a
+//! third of each side.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -119,8 +120,8 @@ impl Png {
 /// Width of the frame that shows the background alone.
 const BORDER_PIXELS: usize = 2;
 
-/// Least squared distance between background and shape: half of the least one between two colours of the
-/// palette, those of orange and yellow.
+/// Least squared distance between background and shape: half of the least one between two colours
+/// of the palette, those of orange and yellow.
 const CONTRAST_MIN: u32 = 6825 / 2;
 
 /// Fewest pixels of a shape; the smallest ones have a radius of some 7 pixels.

@@ -1,8 +1,9 @@
-//! Placements by hand, through the real program: one prompt and one seed on every kind of placement and residency.
+//! Placements by hand, through the real program: one prompt and one seed on every kind of placement
+//! and residency.
 //!
-//! All kernels sum each element of a result in the same order wherever its row or layer is computed, so the
-//! pictures are the same to the byte; only a decoder in tiles computes something else, and all placements of
-//! that agree among themselves.
+//! All kernels sum each element of a result in the same order wherever its row or layer is
+//! computed, so the pictures are the same to the byte; only a decoder in tiles computes something
+//! else, and all placements of that agree among themselves.
 
 mod support;
 mod wide;
@@ -85,7 +86,8 @@ impl Painted {
     }
 }
 
-/// What is asked by hand, and what the plan must then say of a component: placement, residency, devices.
+/// What is asked by hand, and what the plan must then say of a component: placement, residency,
+/// devices.
 type Case<'a> = (&'a [&'a str], &'a str, [&'a str; 2], usize);
 
 const ALL0: &str = "all=virtual0";

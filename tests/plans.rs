@@ -1,7 +1,7 @@
 //! Plans made by hand for tests: any assignment at all, with the sizes that its own schedules have.
 //!
-//! It is no solver: nothing is chosen here. Each device's budget is its peak to the byte, so that a run that
-//! takes more at any instant fails.
+//! It is no solver: nothing is chosen here. Each device's budget is its peak to the byte, so that a
+//! run that takes more at any instant fails.
 
 #![allow(dead_code, reason = "each test program uses its own part of this module")]
 
@@ -354,7 +354,8 @@ pub fn run(plan: &Plan, model: &Arc<dyn Model>) -> std::result::Result<Result, F
     paint(&mut load(plan, model)?)
 }
 
-/// As [`run`], with the races among all that happened. An edge that is left out of the record must be missed.
+/// As [`run`], with the races among all that happened. An edge that is left out of the record must
+/// be missed.
 pub fn run_traced(
     plan: &Plan,
     model: &Arc<dyn Model>,

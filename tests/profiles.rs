@@ -1,6 +1,6 @@
-//! Host profiles as operators and users have them: layers of files, a first profile of what is here, what other
-//! processes have planned, and GPUs that share the host's memory. All by the real program, on a made-up NVML where
-//! GPUs are needed.
+//! Host profiles as operators and users have them: layers of files, a first profile of what is
+//! here, what other processes have planned, and GPUs that share the host's memory. All by the real
+//! program, on a made-up NVML where GPUs are needed.
 
 #[path = "profiles/layers.rs"]
 mod layers;
@@ -24,7 +24,8 @@ struct Machine {
 }
 
 impl Machine {
-    /// `cuda0` of 6 GiB, `cuda1` of 24 GiB of which 2 are used, `cuda2` that shares the host's memory.
+    /// `cuda0` of 6 GiB, `cuda1` of 24 GiB of which 2 are used, `cuda2` that shares the host's
+    /// memory.
     fn new() -> Machine {
         let home = Home::new();
         let (source, folder) = (home.beside("fake_nvml.c"), home.beside("lib"));

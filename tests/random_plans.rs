@@ -1,5 +1,6 @@
-//! Random plans, of every placement and residency at once: each runs within its bytes to the last one, and gives
-//! the picture that the host gives; and the race checker finds an order for all that happened.
+//! Random plans, of every placement and residency at once: each runs within its bytes to the last
+//! one, and gives the picture that the host gives; and the race checker finds an order for all that
+//! happened.
 
 #[path = "plans/choices.rs"]
 mod choices;

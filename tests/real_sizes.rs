@@ -1,8 +1,9 @@
-//! Plans for FLUX.1-dev at its true size, on the shipped host profiles: every figure is checked against the
-//! files, against the others in the plan, and against what a run by the answer's own hint says.
+//! Plans for FLUX.1-dev at its true size, on the shipped host profiles: every figure is checked
+//! against the files, against the others in the plan, and against what a run by the answer's own
+//! hint says.
 //!
-//! The model is sparse files, which hold no data: nothing is computed here. Invariant of all of it: planning
-//! for 33 GB of weights takes few megabytes, as only headers are read.
+//! The model is sparse files, which hold no data: nothing is computed here. Invariant of all of it:
+//! planning for 33 GB of weights takes few megabytes, as only headers are read.
 
 mod sparse;
 mod support;
@@ -16,7 +17,8 @@ use serde_json::Value;
 use sparse::SparseModel;
 use support::{Ended, Home};
 
-/// What the planner and the executor may take each while they plan. The weights are a hundred times that.
+/// What the planner and the executor may take each while they plan. The weights are a hundred times
+/// that.
 const PLANNING_BYTES_MAX: u64 = 300 << 20;
 
 /// Alignment of each tensor in memory, which [`protocol::plan::ALIGNMENT_BYTES`] says too.
@@ -92,7 +94,8 @@ impl Place {
         self.home.json(&["inspect", "flux-dev", "--json"])
     }
 
-    /// A plan as the program prints it, feasible or not, with every rule that holds of any plan checked.
+    /// A plan as the program prints it, feasible or not, with every rule that holds of any plan
+    /// checked.
     fn plan(&self, profile: &str, [width, height]: [u32; 2], caps: &[String]) -> Value {
         let (width, height) = (width.to_string(), height.to_string());
         let mut arguments = vec!["plan", "flux-dev", "--dry-run", "--json", "--host", profile];
@@ -170,9 +173,9 @@ fn feasible(plan: &Value) -> bool {
     plan["feasible"] == true
 }
 
-/// Tensors that a run needs of each component. Of the double blocks 2 × 2 for norms, 3 + 3 + 2 with biases for
-/// projections, 4 for norms of heads, 2 × 2 × 2 for feed-forwards; and so on for the others: `inspect` counts
-/// them by the graphs, here they are counted by the published checkpoint.
+/// Tensors that a run needs of each component. Of the double blocks 2 × 2 for norms, 3 + 3 + 2 with
+/// biases for projections, 4 for norms of heads, 2 × 2 × 2 for feed-forwards; and so on for the
+/// others: `inspect` counts them by the graphs, here they are counted by the published checkpoint.
 fn tensors(component: &str) -> u64 {
     match component {
         "clip" => 2 + 12 * 16 + 2,
@@ -183,8 +186,8 @@ fn tensors(component: &str) -> u64 {
     }
 }
 
-/// Recomputes what a component takes on each of its devices from its segments: those that stay, those that are loaded
-/// for its phase, and the ring through which the others pass.
+/// Recomputes what a component takes on each of its devices from its segments: those that stay,
+/// those that are loaded for its phase, and the ring through which the others pass.
 fn check_parts(component: &Value) {
     let name = &component["name"];
     let devices = list(&component["devices"]).len();
@@ -206,7 +209,8 @@ fn check_parts(component: &Value) {
     }
 }
 
-/// Recomputes each phase of a device, or of the host, from the components; `fixed` is held in all of them.
+/// Recomputes each phase of a device, or of the host, from the components; `fixed` is held in all
+/// of them.
 fn check_phases(plan: &Value, id: &Value, place: &Value, fixed: u64) {
     let phases = list(&place["phases"]);
     let names: Vec<&str> = phases.iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
@@ -396,8 +400,8 @@ fn more_memory_never_predicts_a_slower_job() {
 
 #[test]
 fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
-    // The kernel's limit on private memory (setrlimit(2), RLIMIT_DATA) holds for the planner and, as it is
-    // inherited, for its executor: past it an allocation fails, and the program with it.
+    // The kernel's limit on private memory (setrlimit(2), RLIMIT_DATA) holds for the planner and,
+    // as it is inherited, for its executor: past it an allocation fails, and the program with it.
     let place = Place::new();
     let limited = |arguments: &[&str]| {
         let berth = place.home.berth(arguments);
@@ -423,7 +427,8 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
         assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
     }
 
-    // What is mapped counts too, where it was read: the same work in this process, by its high-water mark.
+    // What is mapped counts too, where it was read: the same work in this process, by its
+    // high-water mark.
     let opened = families::open(&place.model.dir).expect("the model is whole");
     let description = families::describe(&place.model.dir).expect("its family is known");
     for [width, height] in SIZES {

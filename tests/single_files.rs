@@ -1,5 +1,6 @@
-//! Single files and parts through the real program: the same pictures as from a directory of the same weights, on every
-//! kind of placement and with LoRA; what `inspect` says of them; sets of files that make no model.
+//! Single files and parts through the real program: the same pictures as from a directory of the
+//! same weights, on every kind of placement and with LoRA; what `inspect` says of them; sets of
+//! files that make no model.
 
 #[path = "single_files/bad_sets.rs"]
 mod bad_sets;
@@ -31,7 +32,8 @@ const PLACEMENTS: [&[&str]; 6] = [
     &["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row"],
 ];
 
-/// A model whose matrices are split by rows, as a directory and as one without the DiT's weights beside files of them.
+/// A model whose matrices are split by rows, as a directory and as one without the DiT's weights
+/// beside files of them.
 struct Studio {
     home: Home,
 }
@@ -183,7 +185,8 @@ fn a_plan_is_for_its_very_files() {
     }
 }
 
-/// The model `flux_single` as parts, its DiT quantised: matrices of both dimensions of at least 256 among them.
+/// The model `flux_single` as parts, its DiT quantised: matrices of both dimensions of at least 256
+/// among them.
 fn quantised(home: &Home) -> Vec<String> {
     let file = |name: &str| fixture(name).display().to_string();
     std::fs::write(home.path("devices.toml"), format!("name = \"two\"\n{DEVICE}{DEVICE}"))

@@ -1,5 +1,6 @@
-//! A DiT ten times as large as its device, streamed: the device stays within its budget, and the executor's own
-//! memory does not grow by what it streams; and what stays of files in the page cache.
+//! A DiT ten times as large as its device, streamed: the device stays within its budget, and the
+//! executor's own memory does not grow by what it streams; and what stays of files in the page
+//! cache.
 
 mod support;
 mod wide;
@@ -129,8 +130,8 @@ fn streaming_takes_no_more_of_the_hosts_memory_than_planned() {
     assert!(most <= host + device + PROCESS_BYTES, "{most} B, planned {host} + {device} B");
 }
 
-/// File systems whose files are on a disk and in the page cache besides, as statfs(2) numbers them: ext2 to
-/// ext4, and XFS.
+/// File systems whose files are on a disk and in the page cache besides, as statfs(2) numbers them:
+/// ext2 to ext4, and XFS.
 const CACHED_FILE_SYSTEMS: [i64; 2] = [0xef53, 0x5846_5342];
 
 /// How much of the DiT's file is in the page cache after a job, and how much there is.

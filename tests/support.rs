@@ -18,7 +18,8 @@ use tempfile::TempDir;
 
 pub use place::root;
 
-/// The program under test: `BERTH_TEST_PROGRAM`, where this test program was built elsewhere, or the one built with it.
+/// The program under test: `BERTH_TEST_PROGRAM`, where this test program was built elsewhere, or
+/// the one built with it.
 pub fn program() -> PathBuf {
     std::env::var_os("BERTH_TEST_PROGRAM")
         .map_or_else(|| env!("CARGO_BIN_EXE_berth").into(), Into::into)
@@ -73,7 +74,8 @@ impl Home {
         Home { environment, ..self }
     }
 
-    /// A path beside it: `config`, `state`, `runtime` and `system` are the directories of those names.
+    /// A path beside it: `config`, `state`, `runtime` and `system` are the directories of those
+    /// names.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.surroundings.path().join(name)
     }

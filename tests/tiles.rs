@@ -1,5 +1,5 @@
-//! The VAE in tiles, by the real program: its memory is one tile's at every size of picture, to the byte, and
-//! the picture is the same on every device.
+//! The VAE in tiles, by the real program: its memory is one tile's at every size of picture, to the
+//! byte, and the picture is the same on every device.
 
 use serde_json::Value;
 
@@ -78,7 +78,8 @@ fn assert_exact(usage: &Value, phases: usize, what: &str) {
     }
 }
 
-/// Pixels of all tiles that cover a side, one after the other, where they are full or end with the side.
+/// Pixels of all tiles that cover a side, one after the other, where they are full or end with the
+/// side.
 fn tiled_pixels(side: u32) -> u64 {
     let starts = (0..side).step_by((TILE - OVERLAP) as usize);
     starts.map(|start| u64::from(TILE.min(side - start))).sum()

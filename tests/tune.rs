@@ -1,5 +1,5 @@
-//! `berth tune` by the real program: a curve whose every step is what a plan with that budget says, a picture of it, and
-//! what its plans really take.
+//! `berth tune` by the real program: a curve whose every step is what a plan with that budget says,
+//! a picture of it, and what its plans really take.
 //!
 //! The hosts' figures are all declared, so that the curves are the same on every machine.
 

@@ -1,4 +1,5 @@
-//! What a job tells of its components: how often each ran, and times that are parts of what was measured as a whole.
+//! What a job tells of its components: how often each ran, and times that are parts of what was
+//! measured as a whole.
 
 mod plans;
 

@@ -1,5 +1,6 @@
-//! Executors that take one job after the other: what stays loaded, what is sent again, and that every job
-//! uses exactly what its plan states. The planner's library with the real executor, on virtual devices.
+//! Executors that take one job after the other: what stays loaded, what is sent again, and that
+//! every job uses exactly what its plan states. The planner's library with the real executor, on
+//! virtual devices.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -28,8 +29,8 @@ mod series;
 #[path = "warm/together.rs"]
 mod together;
 
-/// What the executors of this process have spoken for is one list: who counts what stands in it must be
-/// alone.
+/// What the executors of this process have spoken for is one list: who counts what stands in it
+/// must be alone.
 static SPOKEN_FOR: RwLock<()> = RwLock::new(());
 
 /// Nobody looks.
@@ -54,8 +55,8 @@ struct Bench {
     _others_may: Option<RwLockReadGuard<'static, ()>>,
 }
 
-/// One virtual device behind a fast link, of so many MiB, and a host that only feeds it. The disk is
-/// declared, so that plans do not follow what the page cache happens to hold.
+/// One virtual device behind a fast link, of so many MiB, and a host that only feeds it. The disk
+/// is declared, so that plans do not follow what the page cache happens to hold.
 fn one_device(mib: u64) -> String {
     format!(
         "name = \"one\"\n[host]\ncompute = false\nstorage_bandwidth = \"9GB/s\"\n[[device]]\n\

@@ -1,9 +1,10 @@
 //! A small model of FLUX.1's classes whose large matrices are large enough to be split by rows.
 //!
-//! The DiT and T5 have random weights, the same for the same seed on every machine; CLIP, the VAE, the
-//! tokenizers and the sampler are the fixture's. It paints nothing that means anything, but every weight has a
-//! say in its pictures, and they are not flat. Invariants:
-//! - a tensor depends on the seed, its name and its shape only: models of different depth share their blocks;
+//! The DiT and T5 have random weights, the same for the same seed on every machine; CLIP, the VAE,
+//! the tokenizers and the sampler are the fixture's. It paints nothing that means anything, but
+//! every weight has a say in its pictures, and they are not flat. Invariants:
+//! - a tensor depends on the seed, its name and its shape only: models of different depth share
+//!   their blocks;
 //! - each weight is exact in bf16, so that both storage types hold the same model.
 
 #![allow(dead_code, reason = "each test program uses its own part of this module")]
@@ -79,8 +80,8 @@ impl Wide {
         }
     }
 
-    /// A DiT of many small blocks, 20 times as large as the largest: for a device that holds few of them.
-    /// Nothing of it is split by rows.
+    /// A DiT of many small blocks, 20 times as large as the largest: for a device that holds few of
+    /// them. Nothing of it is split by rows.
     pub fn deep() -> Wide {
         Wide { heads: 2, double_blocks: 2, single_blocks: 48, t5_blocks: 1, ..Wide::bf16() }
     }
@@ -154,8 +155,8 @@ impl Tensors {
         self.0.push(Tensor { name, shape: shape.to_vec(), centre, spread });
     }
 
-    /// A matrix `[rows, columns]` that keeps the variance of what it multiplies. (torch's own default spreads
-    /// less: each block would say less than the one before.)
+    /// A matrix `[rows, columns]` that keeps the variance of what it multiplies. (torch's own
+    /// default spreads less: each block would say less than the one before.)
     fn matrix(&mut self, module: &str, rows: usize, columns: usize) {
         let spread = (3.0 / columns as f32).sqrt();
         self.push(format!("{module}.weight"), &[rows, columns], 0.0, spread);

@@ -1,9 +1,10 @@
 //! Rates and times of the host's kernels, with the machine's peaks and `gemm` beside them.
 //!
-//! `cargo bench -p executor --bench kernels -- [--threads N] [--seconds S] [--shape ROWSxINxOUT] [--exact-names]
-//! [NAME]...` runs the cases whose name contains a NAME (with `--exact-names`: is one), all without one, and prints a line of
-//! JSON for each. `--shape` gives products other sizes. `scripts/bench_kernels.py` and `scripts/bench_attention.py` run this in
-//! turns with torch and print the ratios. `BERTH_ISA` chooses the instruction set.
+//! `cargo bench -p executor --bench kernels -- [--threads N] [--seconds S] [--shape ROWSxINxOUT]
+//! [--exact-names] [NAME]...` runs the cases whose name contains a NAME (with `--exact-names`: is
+//! one), all without one, and prints a line of JSON for each. `--shape` gives products other sizes.
+//! `scripts/bench_kernels.py` and `scripts/bench_attention.py` run this in turns with torch and
+//! print the ratios. `BERTH_ISA` chooses the instruction set.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -83,8 +84,8 @@ impl Options {
         self.names.is_empty() || self.names.iter().any(is)
     }
 
-    /// Runs a case for a while, at least once after a first time, and prints its best time, and rate where operations are
-    /// counted: whatever else the machine does makes it slower only.
+    /// Runs a case for a while, at least once after a first time, and prints its best time, and
+    /// rate where operations are counted: whatever else the machine does makes it slower only.
     fn measure(&self, name: &str, operations: f64, mut run: impl FnMut()) {
         run();
         let begin = Instant::now();

@@ -1,9 +1,11 @@
-//! The rate of our products on the first GPU, at the shapes of FLUX.1's DiT at 1024x1024, in bf16 and two types in blocks:
+//! The rate of our products on the first GPU, at the shapes of FLUX.1's DiT at 1024x1024, in bf16
+//! and two types in blocks:
 //!
 //! `cargo run --release -p executor --example gpu_products [ROWSxINxOUT:TYPE ...]`
 //!
-//! Prints a JSON object for each shape: the least milliseconds of some turns by events of the stream, several products in each.
-//! Activations are in bf16 where the layer reads them so, results in f32. On a simulated GPU the times mean nothing.
+//! Prints a JSON object for each shape: the least milliseconds of some turns by events of the
+//! stream, several products in each. Activations are in bf16 where the layer reads them so, results
+//! in f32. On a simulated GPU the times mean nothing.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,7 +21,8 @@ use executor::backend::kernels::{Columns, LinearShape};
 use executor::graph::{Activation, ElementType};
 use protocol::StorageType;
 
-/// 4096 tokens of the picture and 512 of text: width 3072, MLP 12288, what single blocks join and split, and a modulation.
+/// 4096 tokens of the picture and 512 of text: width 3072, MLP 12288, what single blocks join and
+/// split, and a modulation.
 const SHAPES: [&str; 8] = [
     "4608x3072x3072:bf16",
     "4608x3072x12288:bf16",

@@ -1,8 +1,8 @@
-//! Load time and page cache under each mapping policy, over a file of 1 GiB that it makes in a directory and
-//! removes again. The table in docs/mapping.md is its output.
+//! Load time and page cache under each mapping policy, over a file of 1 GiB that it makes in a
+//! directory and removes again. The table in docs/mapping.md is its output.
 //!
-//! `cargo run --release -p executor --example mapping [DIRECTORY]`: on the disk to be measured; without it, the
-//! system's directory for temporary files.
+//! `cargo run --release -p executor --example mapping [DIRECTORY]`: on the disk to be measured;
+//! without it, the system's directory for temporary files.
 
 use std::error::Error;
 use std::fs::File;
@@ -93,7 +93,8 @@ fn name(index: usize) -> String {
     format!("blocks.{index:02}.weight")
 }
 
-/// Writes the file, of noise, and waits until the disk has it: only then can it leave the page cache.
+/// Writes the file, of noise, and waits until the disk has it: only then can it leave the page
+/// cache.
 fn write_weights(path: &Path) -> Result<(), Box<dyn Error>> {
     let entries = (0..TENSORS).map(|index| {
         let (name, [rows, columns]) = (name(index), SHAPE);

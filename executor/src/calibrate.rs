@@ -1,12 +1,12 @@
 //! Calibration: how fast the host, its storage and virtual devices are, as runs find them.
 //!
-//! Everything is measured through what a run uses: graphs of a few nodes are scheduled, their weights loaded from a file
-//! mapping, their nodes computed by the backend; the link and the storage carry weights by the copy engine. Nothing
-//! here decides what becomes of the figures.
+//! Everything is measured through what a run uses: graphs of a few nodes are scheduled, their
+//! weights loaded from a file mapping, their nodes computed by the backend; the link and the
+//! storage carry weights by the copy engine. Nothing here decides what becomes of the figures.
 //!
 //! Invariants: what is allocated on a device stays within its budget, and on the host within
-//! `HOST_BYTES_MAX` beside a device's page-locked memory; the file that is written has no name once it has its first byte, so that it is gone however this
-//! process ends.
+//! `HOST_BYTES_MAX` beside a device's page-locked memory; the file that is written has no name once
+//! it has its first byte, so that it is gone however this process ends.
 
 mod file;
 mod probe;
@@ -29,11 +29,12 @@ use crate::runtime::open_device;
 use crate::weights::WeightFiles;
 use file::WeightFile;
 
-/// The most that is allocated of the host's memory: the weights that are read from storage, or the values of the
-/// largest graph, each below half of it.
+/// The most that is allocated of the host's memory: the weights that are read from storage, or the
+/// values of the largest graph, each below half of it.
 const HOST_BYTES_MAX: Bytes = Bytes::mib(256);
 
-/// A thing is measured so many times, and the best taken: whatever else the machine does makes it slower only.
+/// A thing is measured so many times, and the best taken: whatever else the machine does makes it
+/// slower only.
 const REPETITIONS: usize = 4;
 
 /// What is measured: where it computes, and the weights that it computes with.
@@ -51,8 +52,8 @@ struct Target<'a> {
 /// Measures the host, the storage under a directory, and devices, with nothing loaded.
 ///
 /// # Errors
-/// `BadRequest` for a directory that cannot be written to, a device that this executor does not compute on or that is
-/// too small; `OutOfMemory`, `DeviceFailed`, `Cancelled`.
+/// `BadRequest` for a directory that cannot be written to, a device that this executor does not
+/// compute on or that is too small; `OutOfMemory`, `DeviceFailed`, `Cancelled`.
 pub fn calibrate(
     devices: &[CalibrationDevice],
     threads: usize,

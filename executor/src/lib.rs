@@ -1,12 +1,12 @@
-//! Berth's executor: maps weights, allocates exactly what a plan says, runs the scheduled graph, and
-//! reports what it really used.
+//! Berth's executor: maps weights, allocates exactly what a plan says, runs the scheduled graph,
+//! and reports what it really used.
 //!
 //! Invariants:
 //! - The executor has no choices: it may refuse a plan, never adjust one.
-//! - [`graph`] and [`schedule`] are pure and know no backend; [`ops`] stands above all three. Measuring
-//!   runs the same code as running, with nothing allocated.
-//! - [`models`] and [`components`] never import a backend; only [`families`] know families; `unsafe`
-//!   lives in `weights::mapping` and under [`backend`] only.
+//! - [`graph`] and [`schedule`] are pure and know no backend; [`ops`] stands above all three.
+//!   Measuring runs the same code as running, with nothing allocated.
+//! - [`models`] and [`components`] never import a backend; only [`families`] know families;
+//!   `unsafe` lives in `weights::mapping` and under [`backend`] only.
 //! - Every allocation that grows with a model or a job is charged to a device's account.
 
 pub mod backend;

@@ -1,4 +1,5 @@
-//! `berth-executor`: the executor as a program of its own. `berth` starts it, or runs itself in its place.
+//! `berth-executor`: the executor as a program of its own. `berth` starts it, or runs itself in its
+//! place.
 
 use std::process::ExitCode;
 

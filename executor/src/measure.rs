@@ -1,4 +1,5 @@
-//! Measuring: the exact needs of a model for one job shape, from the schedules that a run would have.
+//! Measuring: the exact needs of a model for one job shape, from the schedules that a run would
+//! have.
 //!
 //! Nothing is allocated. The planner composes every candidate from the answers.
 

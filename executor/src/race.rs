@@ -1,5 +1,5 @@
-//! The race checker: records who reads and writes which bytes in what order, and finds accesses that no order
-//! relates. For tests; nothing is recorded where there is no [`Trace`].
+//! The race checker: records who reads and writes which bytes in what order, and finds accesses
+//! that no order relates. For tests; nothing is recorded where there is no [`Trace`].
 //!
 //! ```text
 //! stream     host   ──run a──signal e1──────────────────wait e2──run c──►      e1: a's result is there
@@ -10,22 +10,25 @@
 //!                              ╲ready                       ╱used
 //! stream     compute ───────────wait r0──run 0──signal u0──────────────────────────────►
 //! ```
-//! A stream is a queue whose operations run one after the other: the thread that issues work, each queue of a
-//! copy engine, a CUDA stream. An event carries what its stream did so far to the streams that wait for it.
-//! Operation x is before y if a path of streams and events leads from x to y; two that touch common bytes
-//! of one region, one of them writing, must be ordered so. What the clock on the wall said does not matter: a
-//! race is found even where the run was lucky.
+//! A stream is a queue whose operations run one after the other: the thread that issues work, each
+//! queue of a copy engine, a CUDA stream. An event carries what its stream did so far to the
+//! streams that wait for it. Operation x is before y if a path of streams and events leads from x
+//! to y; two that touch common bytes of one region, one of them writing, must be ordered so. What
+//! the clock on the wall said does not matter: a race is found even where the run was lucky.
 //!
 //! Everything is recorded when it is issued, by whoever issues it:
 //! - work of the issuing thread: [`Trace::record`] on its own stream;
-//! - work handed to an engine: [`Trace::operation`] on the engine's stream, after an event that the issuing
-//!   stream [signals](Trace::signal) (it starts no earlier than it was handed out); the event that it returns
-//!   is the copy's end, and whoever waits for the copy [waits](Trace::wait) for that;
-//! - `cudaEventRecord` is a signal, `cudaStreamWaitEvent` a wait, `cudaEventSynchronize` a wait of the thread's;
+//! - work handed to an engine: [`Trace::operation`] on the engine's stream, after an event that the
+//!   issuing stream [signals](Trace::signal) (it starts no earlier than it was handed out); the
+//!   event that it returns is the copy's end, and whoever waits for the copy [waits](Trace::wait)
+//!   for that;
+//! - `cudaEventRecord` is a signal, `cudaStreamWaitEvent` a wait, `cudaEventSynchronize` a wait of
+//!   the thread's;
 //! - freeing a region: a write of all of it by the thread that frees.
 //!
-//! Invariants: an event is signalled before it can be waited for, so the order has no circles; a region that
-//! is freed and allocated anew has another number, as [`crate::backend::Region::id`] has.
+//! Invariants: an event is signalled before it can be waited for, so the order has no circles; a
+//! region that is freed and allocated anew has another number, as [`crate::backend::Region::id`]
+//! has.
 
 mod cells;
 mod check;
@@ -39,7 +42,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use tracer::{Edge, GpuTrace, Tracer};
 
-/// Most races that are told of: one is a bug already, and a trace without its events has them by the million.
+/// Most races that are told of: one is a bug already, and a trace without its events has them by
+/// the million.
 pub const RACES_MAX: usize = 10_000;
 
 /// An in-order queue of operations.
@@ -129,8 +133,8 @@ impl Trace {
         self.record_mut().regions.insert(region, name.to_owned());
     }
 
-    /// An operation on a stream, after all that is on it, and what it reads and writes. Bytes that it reads
-    /// and writes, as one in place does, are no race with itself.
+    /// An operation on a stream, after all that is on it, and what it reads and writes. Bytes that
+    /// it reads and writes, as one in place does, are no race with itself.
     pub fn record(&self, stream: StreamId, name: &str, reads: &[Span], writes: &[Span]) {
         self.record_mut().operation(stream, name, reads, writes);
     }
@@ -145,8 +149,8 @@ impl Trace {
         self.record_mut().wait(stream, event);
     }
 
-    /// Waits, records and signals: an operation that is handed to the stream's engine to run after these events,
-    /// and the event of its end.
+    /// Waits, records and signals: an operation that is handed to the stream's engine to run after
+    /// these events, and the event of its end.
     pub fn operation(
         &self,
         stream: StreamId,
@@ -166,8 +170,8 @@ impl Trace {
         self.record_mut().operations.len()
     }
 
-    /// Every pair of operations that race, in the order of the later, then of the earlier ones; the first
-    /// [`RACES_MAX`] of them.
+    /// Every pair of operations that race, in the order of the later, then of the earlier ones; the
+    /// first [`RACES_MAX`] of them.
     pub fn races(&self) -> Vec<Race> {
         check::races(&self.record_mut())
     }

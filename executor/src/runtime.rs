@@ -8,8 +8,9 @@
 //!       └ component(name) its inputs written, its program run, its outputs read; nothing allocated
 //!   └ leave()             arenas, rings and lazy weights freed; the phase's peaks recorded
 //! ```
-//! Invariants: every allocation has the size that the plan states, so a plan either fits as a whole or is
-//! refused; a plan is never adjusted. Nothing is freed before the copies that touch it have ended.
+//! Invariants: every allocation has the size that the plan states, so a plan either fits as a whole
+//! or is refused; a plan is never adjusted. Nothing is freed before the copies that touch it have
+//! ended.
 
 mod accounts;
 mod bound;
@@ -116,8 +117,8 @@ impl Runtime {
     /// when a job runs.
     ///
     /// # Errors
-    /// As [`Runtime::load`]'s; `PlanRefused` also where the plan does not leave all that is held where
-    /// it lies. Everything is freed then.
+    /// As [`Runtime::load`]'s; `PlanRefused` also where the plan does not leave all that is held
+    /// where it lies. Everything is freed then.
     pub fn follow(self, plan: Plan, cancel: &CancelFlag) -> Result<Runtime, Failure> {
         check_keeps(&plan, &self.plan).map_err(refused)?;
         let schedules = schedules(&plan, &*self.model)?;
@@ -169,8 +170,8 @@ impl Runtime {
         }
     }
 
-    /// Waits for the phase's weights, allocates its arenas and rings, and sends the next phase's weights on
-    /// their way where the plan says so.
+    /// Waits for the phase's weights, allocates its arenas and rings, and sends the next phase's
+    /// weights on their way where the plan says so.
     pub fn enter(&mut self, phase: Phase, cancel: &CancelFlag) -> Result<(), Failure> {
         assert!(self.arenas.is_empty(), "a phase was entered before the last one was left");
         self.model.check_unchanged()?;
@@ -269,8 +270,8 @@ impl Runtime {
         Bound::new(component.expect("the plan has every component"), &self.devices)
     }
 
-    /// A component of the phase that was entered, for inputs of another size: by the graph's place among the
-    /// model's.
+    /// A component of the phase that was entered, for inputs of another size: by the graph's place
+    /// among the model's.
     pub fn variant(&self, name: &str, variant: usize) -> Bound<'_> {
         self.component(name).variant(variant)
     }

@@ -1,17 +1,17 @@
-//! The schedule of one component over the lanes of its assignment: what runs where and when, and where every
-//! byte of each lane lies.
+//! The schedule of one component over the lanes of its assignment: what runs where and when, and
+//! where every byte of each lane lies.
 //!
-//! Pure, and the same code for measuring and for running: a measurement is a schedule whose arenas are
-//! never allocated. Made beside the graph, which it does not change.
+//! Pure, and the same code for measuring and for running: a measurement is a schedule whose arenas
+//! are never allocated. Made beside the graph, which it does not change.
 //!
 //! ```text
 //! Graph + Assignment ──program──► steps and copies ──lifetime──► buffers with live ranges ──arena──► offsets
 //!                    │                 └─elements──► f32 or 16 bits, for each value ─┘
 //!                    └─weights──► slices of weights, by residency
 //! ```
-//! Invariants: two buffers that are alive at one step do not overlap (asserted when made), and a copy keeps
-//! both its ends alive while it is in flight; every buffer and every weight starts at a multiple of the plan's
-//! alignment.
+//! Invariants: two buffers that are alive at one step do not overlap (asserted when made), and a
+//! copy keeps both its ends alive while it is in flight; every buffer and every weight starts at a
+//! multiple of the plan's alignment.
 
 pub mod assignment;
 pub mod elements;
@@ -109,7 +109,8 @@ pub struct Run {
     pub inputs: Vec<Bytes>,
     /// Where its result lies.
     pub output: Bytes,
-    /// Features of a row of what lies there: more than are computed, where the rest comes from other lanes.
+    /// Features of a row of what lies there: more than are computed, where the rest comes from
+    /// other lanes.
     pub output_features: usize,
     /// The features of each row that are computed.
     pub columns: Range<usize>,
@@ -217,7 +218,8 @@ impl Schedule {
         self.graph.weights.iter().map(|weight| weight.tensor.size()).sum()
     }
 
-    /// Bytes of activations that cross between lanes, and between a device and the host's pipeline, in one call.
+    /// Bytes of activations that cross between lanes, and between a device and the host's pipeline,
+    /// in one call.
     pub fn crossing_bytes(&self) -> Bytes {
         let on_device = |lane: usize| self.lanes[lane].lane.backend != BackendKind::Host;
         let bytes = |value: ValueId| self.graph.value(value).bytes();
@@ -232,7 +234,8 @@ impl Schedule {
     }
 }
 
-/// The schedules of one component, one for each size of its inputs, the largest's first. All lay weights out alike.
+/// The schedules of one component, one for each size of its inputs, the largest's first. All lay
+/// weights out alike.
 pub type Variants = Vec<Schedule>;
 
 /// The schedules of graphs under one assignment.

@@ -43,8 +43,8 @@ use opened::OpenModels;
 /// The planner is gone: nobody is left to tell.
 const EXIT_ORPHANED: i32 = 3;
 
-/// Runs the executor until the planner says goodbye or ends. Arguments: the name of the planner's one-shot
-/// server, and its process id.
+/// Runs the executor until the planner says goodbye or ends. Arguments: the name of the planner's
+/// one-shot server, and its process id.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     // The planner refuses what makes no sense.
     let filter = tracing_subscriber::EnvFilter::try_from_env("BERTH_LOG").unwrap_or_default();

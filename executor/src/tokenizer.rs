@@ -117,7 +117,8 @@ impl Tokenizer {
         builtin::clip().expect("the tables are whole")
     }
 
-    /// The tokenizer that a GGUF file of a text encoder holds, if it is a unigram model; the path is for messages.
+    /// The tokenizer that a GGUF file of a text encoder holds, if it is a unigram model; the path
+    /// is for messages.
     ///
     /// # Errors
     /// Tables that are incomplete or contradict each other.

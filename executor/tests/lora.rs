@@ -1,6 +1,6 @@
-//! LoRA on the reference models: every form of its files stands for the same changes, and both ways of
-//! applying them compute what a checkpoint does whose weights were changed by the formula
-//! `W + α/r · B · A`.
+//! LoRA on the reference models: every form of its files stands for the same changes, and both ways
+//! of applying them compute what a checkpoint does whose weights were changed by the formula `W +
+//! α/r · B · A`.
 
 #[path = "lora/changes.rs"]
 mod changes;
@@ -29,7 +29,8 @@ use run::run;
 /// The components that can have adapters.
 const COMPONENTS: [&str; 3] = ["clip", "t5", "dit"];
 
-/// Relative error of outputs: the noise floor of two orders of summation in f32 on models of this size.
+/// Relative error of outputs: the noise floor of two orders of summation in f32 on models of this
+/// size.
 const TOLERANCE: f64 = 1e-5;
 
 fn job() -> JobShape {
@@ -149,7 +150,8 @@ fn assert_formula(reference: &Reference, model: &Arc<dyn Model>, changes: &[(&[C
             let got = tensor.view(files).to_f32();
             let expected = merged(reference.files(component), component, info.name, changes);
             for (&got, &expected) in got.iter().zip(&expected) {
-                // Half a step is at most this part of the value; sums in f64 may differ by their order.
+                // Half a step is at most this part of the value; sums in f64 may differ by their
+                // order.
                 let allowed = expected.abs() * 2_f64.powi(-digits) + 1e-14;
                 let error = (f64::from(got) - expected).abs();
                 assert!(error <= allowed, "{}: {got}, not {expected}", info.name);
@@ -158,8 +160,8 @@ fn assert_formula(reference: &Reference, model: &Arc<dyn Model>, changes: &[(&[C
     }
 }
 
-/// Two LoRAs that change the same weights and others, the second with some of the first's names, each
-/// in another form and with another weight.
+/// Two LoRAs that change the same weights and others, the second with some of the first's names,
+/// each in another form and with another weight.
 fn two_loras(reference: &Reference) -> ([LoraSource; 2], [Vec<Change>; 2]) {
     let every = all_changes(&reference.model, 1, 3.0);
     let some = all_changes(&reference.model, 2, 5.0).into_iter().step_by(3).collect::<Vec<_>>();
@@ -305,7 +307,8 @@ fn factors_are_weights_of_the_segment_that_they_adapt() {
         let (base, adapted) = (schedule(&base.variants[0]), schedule(&adapted.variants[0]));
         factor_bytes += adapted.tensor_bytes() - base.tensor_bytes();
     }
-    // Each byte of the file once, though projections share a factor; only the scales are no weights.
+    // Each byte of the file once, though projections share a factor; only the scales are no
+    // weights.
     let alphas = file.tensors().filter(|info| info.name.ends_with(".alpha"));
     let alphas: Bytes = alphas.map(|info| info.size).sum();
     assert_eq!(factor_bytes, file.total_tensor_bytes() - alphas);

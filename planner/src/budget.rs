@@ -35,13 +35,14 @@ pub const HOST_MARGIN_PART: u64 = 20;
 pub struct VramCaps(List<Cap>);
 
 impl VramCaps {
-    /// Reads one cap for each device (see [`Cap::parse`]), a list of them by device, as `cuda0=12,cuda1=6.5`, or
-    /// both, as `8,cuda1=6`: 6 GiB of `cuda1`, 8 of each other. Devices that no entry is for are not capped. A
-    /// device is named by its id, its uuid, or the start of either.
+    /// Reads one cap for each device (see [`Cap::parse`]), a list of them by device, as
+    /// `cuda0=12,cuda1=6.5`, or both, as `8,cuda1=6`: 6 GiB of `cuda1`, 8 of each other. Devices
+    /// that no entry is for are not capped. A device is named by its id, its uuid, or the start of
+    /// either.
     ///
     /// # Errors
-    /// A cap is unreadable or zero, a device is named twice, an entry after the first has no name, or one is the
-    /// host's.
+    /// A cap is unreadable or zero, a device is named twice, an entry after the first has no name,
+    /// or one is the host's.
     pub fn parse(text: &str) -> Result<VramCaps, CapError> {
         let list = List::parse(text, Cap::parse)?;
         match list.named.iter().find(|(name, _)| names::is_host(name)) {
@@ -65,8 +66,8 @@ impl VramCaps {
 pub struct Margins(List<Bytes>);
 
 impl Margins {
-    /// Reads one margin for each memory, the host's among them (see [`parse_margin`]), a list of them by name, as
-    /// `cuda0=1,host=2`, or both, as `512MiB,host=2`.
+    /// Reads one margin for each memory, the host's among them (see [`parse_margin`]), a list of
+    /// them by name, as `cuda0=1,host=2`, or both, as `512MiB,host=2`.
     ///
     /// # Errors
     /// A margin is no size, a name stands twice, or an entry after the first has no name.
@@ -78,9 +79,9 @@ impl Margins {
         }
     }
 
-    /// The margin of each device, in their order. What an entry says of a device by name is over what the device's
-    /// own section says ([`Device::margin_bytes`]), that over the margin for all, and that over
-    /// [`default_margin`].
+    /// The margin of each device, in their order. What an entry says of a device by name is over
+    /// what the device's own section says ([`Device::margin_bytes`]), that over the margin for all,
+    /// and that over [`default_margin`].
     ///
     /// # Errors
     /// A name means none of them, or several, or two names mean the same.
@@ -99,8 +100,8 @@ impl Margins {
     }
 }
 
-/// The budget of each device, in their order: the least of its cap and of what is free less its margin. A negative
-/// cap replaces the margin. Zero where nothing is left.
+/// The budget of each device, in their order: the least of its cap and of what is free less its
+/// margin. A negative cap replaces the margin. Zero where nothing is left.
 ///
 /// # Errors
 /// The caps or the margins name a device that is not among them.
@@ -116,9 +117,9 @@ pub fn budgets(
     Ok(devices.iter().zip(limits).map(budget).collect())
 }
 
-/// What Berth may use of the host's memory: the least of the cap and of what is available less the margin. A
-/// percentage is of all memory that the process could have: the total, or the control group's limit. A negative cap
-/// replaces the margin.
+/// What Berth may use of the host's memory: the least of the cap and of what is available less the
+/// margin. A percentage is of all memory that the process could have: the total, or the control
+/// group's limit. A negative cap replaces the margin.
 pub fn host_budget(host: &HostFacts, max_ram: Option<Cap>, margins: &Margins) -> Bytes {
     within(max_ram, host_total(host), host.available_bytes, margins.of_host(host))
 }

@@ -1,18 +1,24 @@
-//! Calibration: what was measured on this machine, kept between runs in one TOML file that people can read.
+//! Calibration: what was measured on this machine, kept between runs in one TOML file that people
+//! can read.
 //!
 //! ```text
 //! file ──read──► Calibration ──apply──► inventory ──► plan ──► run ──► usage ──learn──┐
 //!  ▲                                                  berth calibrate ──record────────┤
 //!  └──────────────────────── locked, written whole, renamed ◄─────────────────────────┘
 //! ```
-//! It measures nothing itself: figures come from the executor (`berth calibrate`) and from usage reports.
+//! It measures nothing itself: figures come from the executor (`berth calibrate`) and from usage
+//! reports.
 //!
 //! Invariants:
-//! - A figure that a profile declares stays; one that is assumed is replaced by a measured one, and says so.
+//! - A figure that a profile declares stays; one that is assumed is replaced by a measured one, and
+//!   says so.
 //! - What was measured on one device, or on one machine, is never taken for another's.
-//! - A file that is missing, damaged, foreign or nonsensical changes no plan and stops no run; it is told of once.
-//! - The overhead that is predicted of a device is never below the last one that was measured there.
-//! - An update holds a lock from its reading to its renaming: of two processes neither loses what it learned.
+//! - A file that is missing, damaged, foreign or nonsensical changes no plan and stops no run; it
+//!   is told of once.
+//! - The overhead that is predicted of a device is never below the last one that was measured
+//!   there.
+//! - An update holds a lock from its reading to its renaming: of two processes neither loses what
+//!   it learned.
 
 mod apply;
 mod content;
@@ -42,12 +48,14 @@ pub struct Calibration {
     machine: Machine,
     content: Content,
     store: Option<Store>,
-    /// Whether runs may add to the file: not to one that cannot be read, which might be worth mending.
+    /// Whether runs may add to the file: not to one that cannot be read, which might be worth
+    /// mending.
     learns: bool,
 }
 
 impl Calibration {
-    /// Reads the file of a `store`, if any, for a machine; with it why the file is ignored, where it is.
+    /// Reads the file of a `store`, if any, for a machine; with it why the file is ignored, where
+    /// it is.
     pub fn read(machine: Machine, store: Option<Store>) -> (Calibration, Option<StoreError>) {
         let (content, ignored) = match store.as_ref().map(Store::read) {
             Some(Ok(content)) => (content, None),
@@ -67,8 +75,8 @@ impl Calibration {
         self.store.as_ref().map(Store::path)
     }
 
-    /// Refines the file by a run: `inventory` is the one that its plan was made for, with this calibration applied.
-    /// Whether anything was learned.
+    /// Refines the file by a run: `inventory` is the one that its plan was made for, with this
+    /// calibration applied. Whether anything was learned.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -92,7 +100,8 @@ impl Calibration {
         Ok(true)
     }
 
-    /// Puts what the executor measured in the place of what the file has of the host and these devices.
+    /// Puts what the executor measured in the place of what the file has of the host and these
+    /// devices.
     ///
     /// # Errors
     /// There is no place for the file, it cannot be written, or the figures make no sense.

@@ -95,14 +95,16 @@ struct ExecutorArguments {
 /// What may be used.
 #[derive(Debug, Args)]
 struct PolicyArguments {
-    /// Device memory that may be used: 8 (GiB), 6144MiB, 80%, -1 (free minus 1 GiB), cuda0=12,cuda1=6.5, 8,cuda1=6
-    /// [default: what is free, less a margin]
+    /// Device memory that may be used: 8 (GiB), 6144MiB, 80%, -1 (free minus 1 GiB),
+    /// cuda0=12,cuda1=6.5, 8,cuda1=6 [default: what is free, less a margin]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     max_vram: Option<String>,
-    /// Host memory that may be used: one amount, as for --max-vram [default: what is available, less a margin]
+    /// Host memory that may be used: one amount, as for --max-vram [default: what is available,
+    /// less a margin]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     max_ram: Option<String>,
-    /// A host profile: a file, or the name of a shipped one, as virtual-2x2g [default: this machine]
+    /// A host profile: a file, or the name of a shipped one, as virtual-2x2g [default: this
+    /// machine]
     #[arg(long, value_name = "PROFILE", env = "BERTH_HOST")]
     host: Option<String>,
     /// What the plan is to be best at [default: latency]

@@ -1,7 +1,8 @@
-//! The built-in demo model: a tiny trained FLUX.1, embedded in the program and mapped from the cache.
+//! The built-in demo model: a tiny trained FLUX.1, embedded in the program and mapped from the
+//! cache.
 //!
-//! Written once, under a name made of its hash: a directory with that name is whole, because it is renamed
-//! into place, and right, because its content is hashed again before it is used.
+//! Written once, under a name made of its hash: a directory with that name is whole, because it is
+//! renamed into place, and right, because its content is hashed again before it is used.
 
 use std::fs;
 use std::io;

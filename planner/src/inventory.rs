@@ -74,7 +74,8 @@ pub struct HostFacts {
     pub storage_bytes_per_s: Rate,
     /// Bytes per second from files that are in the page cache.
     pub page_cache_bytes_per_s: Rate,
-    /// Whether the files' state in this machine's page cache counts: not where the storage is imagined.
+    /// Whether the files' state in this machine's page cache counts: not where the storage is
+    /// imagined.
     pub page_cache: bool,
 }
 
@@ -91,7 +92,8 @@ pub struct Device {
     /// The driver's lasting name of the device (`GPU-…`, `MIG-…`); `None` for virtual and imagined
     /// devices.
     pub uuid: Option<String>,
-    /// Its number as CUDA counts in PCI bus order under `CUDA_VISIBLE_DEVICES`; `None` for one that is not here.
+    /// Its number as CUDA counts in PCI bus order under `CUDA_VISIBLE_DEVICES`; `None` for one that
+    /// is not here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordinal: Option<usize>,
     /// Where a profile divides a GPU, or uses a part of one: which part this is.
@@ -109,8 +111,8 @@ pub struct Device {
     /// What stays free of it, where its profile says so of this very device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin_bytes: Option<Bytes>,
-    /// The device shares the host's memory: one pool with [`HostFacts::available_bytes`], not a second
-    /// budget. Such a device is used where it is named, or where nothing else computes at a
+    /// The device shares the host's memory: one pool with [`HostFacts::available_bytes`], not a
+    /// second budget. Such a device is used where it is named, or where nothing else computes at a
     /// comparable speed.
     pub integrated: bool,
     /// Bytes per second from host memory to the device.
@@ -133,13 +135,16 @@ pub struct Device {
     pub pcie: Option<String>,
     /// Virtual devices only: the allocation (counted from 1) that fails, for tests of failure.
     pub fail_allocation: Option<u32>,
-    /// Virtual devices only: the copy over the link (counted from 1) that fails, for tests of failure.
+    /// Virtual devices only: the copy over the link (counted from 1) that fails, for tests of
+    /// failure.
     pub fail_copy: Option<u32>,
     /// Virtual devices only: what someone else takes, for tests of failure.
     pub taken_bytes: Bytes,
-    /// Virtual devices only: the phase at whose start it is taken; `None` for between plan and load.
+    /// Virtual devices only: the phase at whose start it is taken; `None` for between plan and
+    /// load.
     pub taken_in: Option<Phase>,
-    /// Virtual devices only: how fast it computes, as a part of the host kernels' speed; 1 for others.
+    /// Virtual devices only: how fast it computes, as a part of the host kernels' speed; 1 for
+    /// others.
     pub speed: f64,
     /// Operations that it cannot do, by name: the host does them.
     pub unsupported: Vec<String>,

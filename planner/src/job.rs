@@ -7,8 +7,8 @@
 //!                      └── recorded ◄── infotext ◄── record ◄── a job that ran
 //! ```
 //! Not here: how a job is planned ([`crate::planning`]) and run ([`crate::engine`]), where its
-//! pictures go ([`crate::output`]), and how any of it is shown. Nothing here knows the command line,
-//! but the words of errors: its flags are what the fields of a request are called.
+//! pictures go ([`crate::output`]), and how any of it is shown. Nothing here knows the command
+//! line, but the words of errors: its flags are what the fields of a request are called.
 //!
 //! Invariant: a [`JobRequest`](request::JobRequest) is the only thing that a
 //! [`Job`](protocol::Job) is made of, and [`resolve`] the only place where it is made.

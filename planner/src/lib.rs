@@ -1,7 +1,9 @@
-//! Berth's planner: reads what is there, solves for a placement, drives the executor; and the command line.
+//! Berth's planner: reads what is there, solves for a placement, drives the executor; and the
+//! command line.
 //!
 //! Invariants:
-//! - The planner never touches CUDA and holds no weights: a crash of the executor is an event to it.
+//! - The planner never touches CUDA and holds no weights: a crash of the executor is an event to
+//!   it.
 //! - [`solve`] is pure and deterministic; everything it depends on is in its arguments.
 //! - All files that a user asks for are written by the planner, whole or not at all.
 //! - Data goes to stdout, everything else to stderr.

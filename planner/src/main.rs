@@ -1,5 +1,5 @@
-//! `berth`: the command line. The only planner file that names the executor, which it becomes when its planner
-//! starts it with the hidden subcommand.
+//! `berth`: the command line. The only planner file that names the executor, which it becomes when
+//! its planner starts it with the hidden subcommand.
 
 use std::process::ExitCode;
 

@@ -104,7 +104,8 @@ impl PictureFormat {
     /// Encodes a picture with its settings. `quality` is 1 to 100, and of no effect on PNG.
     ///
     /// # Errors
-    /// The picture is larger than the format allows, or its pixels are not as many as its size says.
+    /// The picture is larger than the format allows, or its pixels are not as many as its size
+    /// says.
     pub fn encode(
         self,
         image: &Image,

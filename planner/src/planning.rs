@@ -1,5 +1,5 @@
-//! Planning with an executor: its description and profile of the model go into the solver, its verification
-//! of the plan comes back.
+//! Planning with an executor: its description and profile of the model go into the solver, its
+//! verification of the plan comes back.
 
 mod advice;
 mod integrated;
@@ -179,8 +179,8 @@ pub struct Request {
     pub compare_integrated: bool,
     /// Whether the model takes its guidance as an input, as guidance-distilled ones do.
     pub guidance_embeds: bool,
-    /// What beside the job, and beside the tile, decides what is computed; which components' LoRA products are added while they run is
-    /// decided by their places.
+    /// What beside the job, and beside the tile, decides what is computed; which components' LoRA
+    /// products are added while they run is decided by their places.
     pub options: GraphOptions,
     /// What happens to the pages of weight files.
     pub mapping_policy: MappingPolicy,
@@ -204,8 +204,8 @@ impl Request {
         question(self) == question(other)
     }
 
-    /// Whether what is asked of places is the same, so that a plan for `other` may leave the weights
-    /// of one for this where they lie.
+    /// Whether what is asked of places is the same, so that a plan for `other` may leave the
+    /// weights of one for this where they lie.
     pub fn places_the_same(&self, other: &Request) -> bool {
         let question = |request: &Request| {
             let Request { model, failed, left_out, pins, mapping_policy, imagined, .. } =
@@ -268,7 +268,8 @@ pub fn plan_keeping(
     Ok(keeps.then_some(solution))
 }
 
-/// A model that was measured for a job on a host: plans for any budgets there, without measuring it again.
+/// A model that was measured for a job on a host: plans for any budgets there, without measuring it
+/// again.
 pub struct Survey {
     measured: Measured,
     /// Components whose LoRA products are added while they run.
@@ -291,7 +292,8 @@ impl Survey {
         generation: u64,
     ) -> Result<Solution, PlanError> {
         let mut problems = self.measured.problems(request);
-        // Weights that are streamed, or split by rows, cannot be changed when they are loaded: only for want of other room.
+        // Weights that are streamed, or split by rows, cannot be changed when they are loaded: only
+        // for want of other room.
         if !request.options.loras.is_empty() {
             let changed: Vec<Problem<'_>> =
                 problems.iter().map(|problem| problem.without_products(&self.runtime)).collect();
@@ -381,8 +383,8 @@ fn does_not_fit(
     }
 }
 
-/// The largest size of about the same shape that fits: the longer side in steps of what the model allows, the
-/// shorter one in proportion.
+/// The largest size of about the same shape that fits: the longer side in steps of what the model
+/// allows, the shorter one in proportion.
 fn largest_size(
     session: &mut Session,
     request: &Request,

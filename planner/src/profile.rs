@@ -35,7 +35,8 @@ pub const DEVICES_MAX: usize = 16;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     /// Its name, which the inventory shows as its source;
-    /// [`Inventory::THIS_MACHINE`](crate::inventory::Inventory::THIS_MACHINE) where nobody gave one.
+    /// [`Inventory::THIS_MACHINE`](crate::inventory::Inventory::THIS_MACHINE) where nobody gave
+    /// one.
     pub name: String,
     /// What it describes, in a sentence.
     pub description: String,
@@ -94,7 +95,8 @@ pub struct DeviceProfile {
     pub integrated: bool,
     /// Bytes per second from host memory; of a GPU of the machine as NVML tells it by default.
     pub link_bytes_per_s: Option<f64>,
-    /// f32 operations per second; a virtual device has the host's by default, a GPU of the machine its own.
+    /// f32 operations per second; a virtual device has the host's by default, a GPU of the machine
+    /// its own.
     pub f32_flops_per_s: Option<f64>,
     /// Half precision operations per second; as f32 by default.
     pub half_flops_per_s: Option<f64>,

@@ -22,7 +22,8 @@ pub fn tell(notices: &[String]) {
     }
 }
 
-/// Tells on standard error that a job completed by a later plan, and why; nothing where the first one did.
+/// Tells on standard error that a job completed by a later plan, and why; nothing where the first
+/// one did.
 pub fn tell_failures(failures: &[FailedAttempt]) {
     let Some(last) = failures.last() else { return };
     // A plan that follows a death alone may be the same again.

@@ -1,10 +1,12 @@
-//! The solver: inventory, budgets, pins and model profile in; one plan and one report out, or `Infeasible`.
+//! The solver: inventory, budgets, pins and model profile in; one plan and one report out, or
+//! `Infeasible`.
 //!
-//! Synchronous, pure, deterministic: no files, clocks, environment or randomness; ties end on the order of
-//! the candidates. Each component has many places (`candidates`): any device or the host, splits over several, with
-//! weights resident, lazy, streamed or mapped, early or not. The search is exact for up to four devices: branch and bound
-//! over all combinations (`search`), with bytes by `compose` and times by `time` and `timeline`. Options that change
-//! what is computed, as the VAE's tiles, make problems of their own, of which the best one wins.
+//! Synchronous, pure, deterministic: no files, clocks, environment or randomness; ties end on the
+//! order of the candidates. Each component has many places (`candidates`): any device or the host,
+//! splits over several, with weights resident, lazy, streamed or mapped, early or not. The search
+//! is exact for up to four devices: branch and bound over all combinations (`search`), with bytes
+//! by `compose` and times by `time` and `timeline`. Options that change what is computed, as the
+//! VAE's tiles, make problems of their own, of which the best one wins.
 //!
 //! Nothing that may be chosen depends on a budget, so more of it is never worse.
 
@@ -99,8 +101,9 @@ impl Problem<'_> {
         self.places.iter().zip(indices).map(|(places, index)| &places[*index]).collect()
     }
 
-    /// The same without places where weights cannot be changed when they are loaded, as they are streamed or split by
-    /// rows, but for components that are pinned there or whose LoRA products are added while they run.
+    /// The same without places where weights cannot be changed when they are loaded, as they are
+    /// streamed or split by rows, but for components that are pinned there or whose LoRA products
+    /// are added while they run.
     pub fn without_products(&self, runtime: &[String]) -> Self {
         let components = self.profile.components.iter().zip(&self.pins);
         let places = components.zip(&self.places).map(|((component, pin), places)| {
@@ -168,13 +171,14 @@ pub struct Infeasible {
     pub margin_flag: Option<&'static str>,
 }
 
-/// Whether any plan exists. Asks less than [`solve`]: neither for the best nor for what would fit instead.
+/// Whether any plan exists. Asks less than [`solve`]: neither for the best nor for what would fit
+/// instead.
 pub fn fits(problems: &[Problem<'_>]) -> bool {
     problems.iter().any(search::any)
 }
 
-/// Finds the best plan of problems that differ in their options; of equal ones the first's. The report has reasons only:
-/// what was rejected is told by [`explain`].
+/// Finds the best plan of problems that differ in their options; of equal ones the first's. The
+/// report has reasons only: what was rejected is told by [`explain`].
 pub fn solve(problems: &[Problem<'_>], generation: u64) -> Result<Solution, Infeasible> {
     let mut limits = Limits::of(problems);
     let mut best = None;

@@ -1,7 +1,8 @@
 //! `berth tune`: how much faster a job gets with more device memory.
 //!
-//! [`curve`] finds the steps of predicted time against budget, [`knees`] the few of them where a little more memory
-//! buys most. Both are pure: plans come from a closure, and what was measured of them is added by the caller.
+//! [`curve`] finds the steps of predicted time against budget, [`knees`] the few of them where a
+//! little more memory buys most. Both are pure: plans come from a closure, and what was measured of
+//! them is added by the caller.
 
 mod knees;
 mod range;
@@ -86,7 +87,8 @@ impl Tuning {
         }
     }
 
-    /// The steps to be run where they are to be measured, in order: those with a mark, and others evenly between.
+    /// The steps to be run where they are to be measured, in order: those with a mark, and others
+    /// evenly between.
     pub fn runs(&self) -> Vec<usize> {
         let marked = |step: &usize| self.mark(*step).is_some();
         let all = 0..self.curve.steps.len();
@@ -98,12 +100,14 @@ impl Tuning {
     }
 }
 
-/// The device memory that a plan needs at least: with this budget for each device it is possible, with less it is not.
+/// The device memory that a plan needs at least: with this budget for each device it is possible,
+/// with less it is not.
 pub fn needed_bytes(plan: &Plan) -> Bytes {
     plan.devices.iter().map(|device| device.peak_bytes).max().unwrap_or_default()
 }
 
-/// A budget as a number of three digits and its unit, rounded up: together they are a `--max-vram` that suffices.
+/// A budget as a number of three digits and its unit, rounded up: together they are a `--max-vram`
+/// that suffices.
 pub fn as_cap(budget: Bytes) -> (String, &'static str) {
     let units = [("TiB", 1_u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let Some((name, unit)) = units.into_iter().find(|(_, unit)| budget.0 >= *unit) else {

@@ -26,7 +26,8 @@ pub struct CalibrationDevice {
 pub struct Calibration {
     /// The host's processor.
     pub host: MeasuredSpeeds,
-    /// Bytes per second of files that are not in the page cache; `None` where the page cache cannot be bypassed.
+    /// Bytes per second of files that are not in the page cache; `None` where the page cache cannot
+    /// be bypassed.
     pub storage_bytes_per_s: Option<f64>,
     /// Bytes per second of files that are in the page cache, copied into other memory.
     pub page_cache_bytes_per_s: f64,

@@ -1,8 +1,8 @@
 //! The plan checker: what must hold of any plan, whoever made it.
 //!
-//! Runs in the planner before a plan is sent and in the executor when it arrives. Shares no code with
-//! the solver. It recomputes every sum from the plan's own parts; whether the parts are true of the
-//! model is for the executor, which compares them with its own schedule.
+//! Runs in the planner before a plan is sent and in the executor when it arrives. Shares no code
+//! with the solver. It recomputes every sum from the plan's own parts; whether the parts are true
+//! of the model is for the executor, which compares them with its own schedule.
 
 use std::collections::BTreeSet;
 
@@ -146,7 +146,8 @@ fn runs<T: PartialEq>(entries: impl Iterator<Item = T>) -> Vec<T> {
     runs
 }
 
-/// Checks a size of memory. Under this limit no sum of a plan's sizes overflows, here or where it is executed.
+/// Checks a size of memory. Under this limit no sum of a plan's sizes overflows, here or where it
+/// is executed.
 fn check_memory(owner: &str, sizes: &[Bytes]) -> Result<(), Violation> {
     let largest = sizes.iter().max().copied().unwrap_or_default();
     let what = "B is more memory than there is";
@@ -378,7 +379,8 @@ fn check_phase(plan: &Plan, phase: Phase) -> Result<(), Violation> {
     let mut pinned = 0u64;
     for device in &plan.devices {
         let used = plan.uses(&device.id);
-        // One that is not used may have the context that another part of its GPU needs, and nothing else.
+        // One that is not used may have the context that another part of its GPU needs, and nothing
+        // else.
         let opened = used || device.peak_bytes > Bytes::ZERO;
         let overhead = if opened { device.overhead_bytes } else { Bytes::ZERO };
         if used {
@@ -392,7 +394,8 @@ fn check_phase(plan: &Plan, phase: Phase) -> Result<(), Violation> {
     check_bytes(plan, &DeviceId::host(), phase, &host.phases, fixed)
 }
 
-/// Checks a phase of a device, which has `fixed` bytes of weights, of staging and of overhead beside its components'.
+/// Checks a phase of a device, which has `fixed` bytes of weights, of staging and of overhead
+/// beside its components'.
 fn check_bytes(
     plan: &Plan,
     device: &DeviceId,

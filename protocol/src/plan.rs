@@ -1,7 +1,7 @@
 //! The plan: what will be done, as plain immutable data.
 //!
-//! A plan leaves the executor no choice: it may refuse a plan, never adjust it. A new situation is a
-//! new plan with the next generation.
+//! A plan leaves the executor no choice: it may refuse a plan, never adjust it. A new situation is
+//! a new plan with the next generation.
 
 mod options;
 
@@ -19,22 +19,23 @@ pub use options::GraphOptions;
 pub const SCHEMA: u32 = 1;
 
 /// Every region of device memory starts at a multiple of this, and so does every tensor within one:
-/// 256 bytes is what `cudaMalloc` guarantees (CUDA C++ Programming Guide, "Device Memory Accesses"),
-/// and a multiple of every SIMD width and cache line.
+/// 256 bytes is what `cudaMalloc` guarantees (CUDA C++ Programming Guide, "Device Memory
+/// Accesses"), and a multiple of every SIMD width and cache line.
 pub const ALIGNMENT_BYTES: u64 = 256;
 
-/// Queries that one worker attends with at a time where nothing else is said. With AVX-512 and 24 heads of 128
-/// over 1536 tokens, 64 queries run at 0.86 of its rate, 128 at 0.95 and 512 at 0.99, as keys and values are
-/// read and packed once a chunk (`executor/benches/kernels.rs`).
+/// Queries that one worker attends with at a time where nothing else is said. With AVX-512 and 24
+/// heads of 128 over 1536 tokens, 64 queries run at 0.86 of its rate, 128 at 0.95 and 512 at 0.99,
+/// as keys and values are read and packed once a chunk (`executor/benches/kernels.rs`).
 pub const ATTENTION_CHUNK: u32 = 256;
 
-/// Page-locked RAM of an open device, through which its weights pass: two halves of 256 KiB, one read from the file
-/// mapping while the other is on the link. A half stays in the second level cache of a core.
+/// Page-locked RAM of an open device, through which its weights pass: two halves of 256 KiB, one
+/// read from the file mapping while the other is on the link. A half stays in the second level
+/// cache of a core.
 pub const STAGING_BYTES: Bytes = Bytes(512 << 10);
 
-/// The same of a GPU: two queues of two halves of 4 MiB. The GPU copies a half by itself, in 160 µs at the 26 GB/s of
-/// PCIe 4.0 x16, beside which the 10 to 20 µs of handing out a copy and hearing of its end count little; of a half of
-/// 128 KiB, which takes 5 µs, they would be most.
+/// The same of a GPU: two queues of two halves of 4 MiB. The GPU copies a half by itself, in 160 µs
+/// at the 26 GB/s of PCIe 4.0 x16, beside which the 10 to 20 µs of handing out a copy and hearing
+/// of its end count little; of a half of 128 KiB, which takes 5 µs, they would be most.
 pub const CUDA_STAGING_BYTES: Bytes = Bytes(16 << 20);
 
 /// Stream slots where nothing else is said: one is computed from while the next is copied.
@@ -146,8 +147,8 @@ pub enum Residency {
     Resident,
     /// Loaded for the component's own phase, freed after it.
     Lazy,
-    /// Copied for each call, into a ring of slots, while earlier segments compute. A component is streamed
-    /// if any of its segments is; the others of its segments stay.
+    /// Copied for each call, into a ring of slots, while earlier segments compute. A component is
+    /// streamed if any of its segments is; the others of its segments stay.
     Streamed,
     /// Computed in place from the file mapping; host only, no allocation.
     Mapped,
@@ -177,17 +178,19 @@ pub struct JobShape {
     pub batch: u32,
     /// Tokens of the long text encoder, padding included.
     pub max_sequence_length: u32,
-    /// Whether the DiT runs a second time in each step, on the negative prompt (`--true-cfg-scale`).
+    /// Whether the DiT runs a second time in each step, on the negative prompt
+    /// (`--true-cfg-scale`).
     pub true_cfg: bool,
     /// Whether the job starts from a picture.
     pub init_image: bool,
-    /// Steps of the sampler's table that are left out at its start: above 0 for a job that starts from a
-    /// picture at less than full strength.
+    /// Steps of the sampler's table that are left out at its start: above 0 for a job that starts
+    /// from a picture at less than full strength.
     pub first_step: u32,
 }
 
 impl JobShape {
-    /// The phases that a plan for this job states bytes for, in order. `Load` holds a subset of the first one's.
+    /// The phases that a plan for this job states bytes for, in order. `Load` holds a subset of the
+    /// first one's.
     pub const fn timeline(&self) -> &'static [Phase] {
         const WHOLE: [Phase; 4] = [Phase::Encode, Phase::Condition, Phase::Denoise, Phase::Decode];
         if self.init_image { &WHOLE } else { WHOLE.split_at(1).1 }
@@ -261,7 +264,8 @@ pub struct Plan {
     /// The plan's number; each new plan of a session has a higher one.
     pub generation: u64,
     /// Generation of the plan that is loaded when this one arrives, whose held weights stay where
-    /// they lie: only arenas, slots and the job's buffers are new. `None`: what is loaded goes first.
+    /// they lie: only arenas, slots and the job's buffers are new. `None`: what is loaded goes
+    /// first.
     #[serde(default)]
     pub keeps_weights_of: Option<u64>,
     /// Where the model is.
@@ -300,8 +304,8 @@ pub struct ComponentPlan {
     pub phase: Phase,
     /// Where it computes.
     pub placement: Placement,
-    /// The devices it computes on, in order; `["host"]` for [`Placement::Host`]. The first of a row split holds
-    /// all that is not split.
+    /// The devices it computes on, in order; `["host"]` for [`Placement::Host`]. The first of a row
+    /// split holds all that is not split.
     pub devices: Vec<DeviceId>,
     /// For [`Placement::Row`], each device's share of the rows, in proportion; else empty.
     pub row_shares: Vec<u32>,
@@ -309,11 +313,11 @@ pub struct ComponentPlan {
     pub residency: Residency,
     /// For [`Residency::Streamed`], slots of the ring on each device; else 0.
     pub lookahead: u32,
-    /// Whether its weights are on their way before its phase: resident ones while the phases before it compute,
-    /// lazy ones during the phase just before it, which then holds them too.
+    /// Whether its weights are on their way before its phase: resident ones while the phases before
+    /// it compute, lazy ones during the phase just before it, which then holds them too.
     pub prefetch: bool,
-    /// What it takes on each of its devices, in their order; then on the host, where that computes what a
-    /// device cannot.
+    /// What it takes on each of its devices, in their order; then on the host, where that computes
+    /// what a device cannot.
     pub parts: Vec<PartPlan>,
     /// Its segments in order, each with its place.
     pub segments: Vec<SegmentPlan>,
@@ -321,11 +325,12 @@ pub struct ComponentPlan {
     pub weights_bytes: Bytes,
     /// Its weights as in the file.
     pub tensor_bytes: Bytes,
-    /// Waiting for the weights that it holds, in milliseconds, as `ComponentUsage::load_ms` will count it.
+    /// Waiting for the weights that it holds, in milliseconds, as `ComponentUsage::load_ms` will
+    /// count it.
     #[serde(default)]
     pub predicted_load_ms: f64,
-    /// Its calls, in milliseconds, as `ComponentUsage::compute_ms` will count them: with the wait for streamed weights
-    /// and with what crosses between devices. 0 where nothing is predicted.
+    /// Its calls, in milliseconds, as `ComponentUsage::compute_ms` will count them: with the wait
+    /// for streamed weights and with what crosses between devices. 0 where nothing is predicted.
     #[serde(default)]
     pub predicted_compute_ms: f64,
     /// Why this assignment was chosen.
@@ -341,8 +346,8 @@ pub struct PartPlan {
     pub resident_bytes: Bytes,
     /// Weights held in the component's phase.
     pub lazy_bytes: Bytes,
-    /// Size of one stream slot: the largest of the segments that pass through the ring here. Smaller ones take
-    /// their own bytes of the ring only.
+    /// Size of one stream slot: the largest of the segments that pass through the ring here.
+    /// Smaller ones take their own bytes of the ring only.
     pub slot_bytes: Bytes,
     /// Stream slots: the lookahead, or the number of streamed segments here where that is less.
     pub slots: u32,
@@ -382,11 +387,13 @@ pub enum DeviceBackend {
         link_bytes_per_s: f64,
         /// For tests of failure: this allocation (counted from 1) fails as if the device were full.
         fail_allocation: Option<u32>,
-        /// For tests of failure: this copy over the link (counted from 1) fails as if the device were gone.
+        /// For tests of failure: this copy over the link (counted from 1) fails as if the device
+        /// were gone.
         fail_copy: Option<u32>,
         /// For tests of failure: bytes that someone else takes between the plan and its load.
         taken_bytes: Bytes,
-        /// For tests of failure: the phase at whose start they are taken; `None` for before the load.
+        /// For tests of failure: the phase at whose start they are taken; `None` for before the
+        /// load.
         taken_in: Option<Phase>,
         /// How fast it computes, as a part of the host kernels' speed: at least
         /// [`SPEED_MIN`](crate::limits::SPEED_MIN), at most 1.
@@ -418,7 +425,8 @@ pub struct DevicePlan {
     pub free_bytes: Bytes,
     /// What Berth may use, overhead included.
     pub budget_bytes: Bytes,
-    /// Context and libraries, counted only where the plan uses the device, or another part of its GPU.
+    /// Context and libraries, counted only where the plan uses the device, or another part of its
+    /// GPU.
     pub overhead_bytes: Bytes,
     /// Where the overhead's figure comes from: `measured`, `declared` or `assumed`.
     pub overhead_source: String,
@@ -452,11 +460,13 @@ pub struct PhaseBytes {
 pub struct HostPlan {
     /// What Berth may allocate in RAM. File mappings are reclaimable and not counted in it.
     pub budget_bytes: Bytes,
-    /// What the host and the integrated devices may take together in any phase: their memory is one.
+    /// What the host and the integrated devices may take together in any phase: their memory is
+    /// one.
     pub pool_bytes: Bytes,
     /// The largest phase's sum.
     pub peak_bytes: Bytes,
-    /// What stays between two jobs: resident weights, those that LoRA changed, and page-locked memory.
+    /// What stays between two jobs: resident weights, those that LoRA changed, and page-locked
+    /// memory.
     pub idle_bytes: Bytes,
     /// Page-locked memory, part of the peak: what all used devices' weights pass through.
     pub pinned_bytes: Bytes,

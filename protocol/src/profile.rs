@@ -232,8 +232,8 @@ pub struct Work {
     pub moved_bytes: Bytes,
 }
 
-/// A way to lay one component out over devices, of which the exact bytes are asked. When weights are there is
-/// no part of it: activations do not depend on that.
+/// A way to lay one component out over devices, of which the exact bytes are asked. When weights
+/// are there is no part of it: activations do not depend on that.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Layout {
     /// The component.
@@ -258,7 +258,8 @@ pub struct Lane {
 /// The exact bytes of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayoutBytes {
-    /// One entry for each device, in order; then one for the host, where it computes what a device cannot.
+    /// One entry for each device, in order; then one for the host, where it computes what a device
+    /// cannot.
     pub parts: Vec<LayoutPart>,
     /// Activations that cross between devices, and between them and the host, in one call.
     pub crossing_bytes: Bytes,

@@ -1,7 +1,7 @@
 //! The types that weights are stored in.
 //!
-//! Those of blocks are ggml's (`ggml-common.h`): a block holds its numbers and their scales together, and a row of a
-//! matrix is a whole number of blocks.
+//! Those of blocks are ggml's (`ggml-common.h`): a block holds its numbers and their scales
+//! together, and a row of a matrix is a whole number of blocks.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// The type that a weight has in its file, and keeps in memory. What is computed with it is f32, or integers where
-/// a backend multiplies blocks without expanding them.
+/// The type that a weight has in its file, and keeps in memory. What is computed with it is f32, or
+/// integers where a backend multiplies blocks without expanding them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StorageType {
     /// IEEE 754 binary32.
@@ -22,7 +22,8 @@ pub enum StorageType {
     /// The upper half of a binary32.
     #[serde(rename = "bf16")]
     BF16,
-    /// Eight-bit float of four exponent bits, without infinities (OCP 8-bit floating point, `E4M3`).
+    /// Eight-bit float of four exponent bits, without infinities (OCP 8-bit floating point,
+    /// `E4M3`).
     #[serde(rename = "f8_e4m3")]
     F8E4M3,
     /// Eight-bit float of five exponent bits, the upper half of a binary16.
@@ -84,7 +85,8 @@ pub enum StorageType {
     IQ4XS,
 }
 
-/// Every type with its name, the elements of a block and its size in bytes, in the order of the enum.
+/// Every type with its name, the elements of a block and its size in bytes, in the order of the
+/// enum.
 const ROWS: [(StorageType, &str, u64, u64); 23] = [
     (StorageType::F32, "f32", 1, 4),
     (StorageType::F16, "f16", 1, 2),
@@ -152,7 +154,8 @@ impl StorageType {
         matches!(self, StorageType::F32 | StorageType::F16 | StorageType::BF16)
     }
 
-    /// Whether the host's kernels form products with weights of this type of integers, unless they are asked for exact ones.
+    /// Whether the host's kernels form products with weights of this type of integers, unless they
+    /// are asked for exact ones.
     pub const fn has_integer_products(self) -> bool {
         use StorageType::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
         matches!(self, Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4K | Q5K | Q6K)

@@ -1,6 +1,7 @@
 //! Units: sizes in bytes.
 //!
-//! Every size that crosses a process or a crate border is a [`Bytes`]; bare integers are for counts.
+//! Every size that crosses a process or a crate border is a [`Bytes`]; bare integers are for
+//! counts.
 
 use std::fmt;
 use std::iter::Sum;
@@ -9,8 +10,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A size in bytes. Addition panics on overflow, as any overflow here is a bug: sizes that come from
-/// files are checked with `checked_*` before they become a `Bytes`.
+/// A size in bytes. Addition panics on overflow, as any overflow here is a bug: sizes that come
+/// from files are checked with `checked_*` before they become a `Bytes`.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -42,7 +43,8 @@ impl Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
 
-    /// The least multiple of `alignment` that is not below this size. `alignment` must be a power of two.
+    /// The least multiple of `alignment` that is not below this size. `alignment` must be a power
+    /// of two.
     pub fn align_up(self, alignment: u64) -> Bytes {
         assert!(alignment.is_power_of_two(), "alignment {alignment} is no power of two");
         Bytes(self.0.checked_add(alignment - 1).expect("size overflows") & !(alignment - 1))
@@ -83,8 +85,8 @@ impl Sum for Bytes {
     }
 }
 
-/// For people: three significant digits in the largest binary unit that keeps the number at 1 or more.
-/// Exact figures belong in `--json`, or are written with [`Bytes::0`] and the unit `B`.
+/// For people: three significant digits in the largest binary unit that keeps the number at 1 or
+/// more. Exact figures belong in `--json`, or are written with [`Bytes::0`] and the unit `B`.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

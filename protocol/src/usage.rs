@@ -19,8 +19,8 @@ pub struct UsageReport {
     pub measured_ms: MeasuredMs,
 }
 
-/// What the process took of one GPU, as NVML shows it: context and kernels too, and for all devices of the plan that are
-/// parts of it.
+/// What the process took of one GPU, as NVML shows it: context and kernels too, and for all devices
+/// of the plan that are parts of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuUsage {
     /// The devices of the plan that are on it.
@@ -54,12 +54,13 @@ pub struct ComponentUsage {
     pub name: String,
     /// How often its graph ran.
     pub calls: u32,
-    /// Waiting for the weights that it holds, in milliseconds; streamed ones are waited for within `compute_ms`.
+    /// Waiting for the weights that it holds, in milliseconds; streamed ones are waited for within
+    /// `compute_ms`.
     pub load_ms: f64,
     /// Its calls, in milliseconds, with what crosses between devices.
     pub compute_ms: f64,
-    /// Its weights that were copied to its devices, streamed ones each time that they were: 0 for one
-    /// whose weights all lay there already, or are computed in place from the file mapping.
+    /// Its weights that were copied to its devices, streamed ones each time that they were: 0 for
+    /// one whose weights all lay there already, or are computed in place from the file mapping.
     #[serde(default)]
     pub sent_bytes: Bytes,
 }
@@ -107,14 +108,14 @@ pub struct PhaseUsage {
     pub busy_ms: Option<BusyMs>,
 }
 
-/// How long a GPU worked for a phase by its own clock, in milliseconds, without what each waited for. The three go on at the
-/// same time.
+/// How long a GPU worked for a phase by its own clock, in milliseconds, without what each waited
+/// for. The three go on at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct BusyMs {
     /// Computing.
     pub compute: f64,
-    /// Copying weights to it, for this phase or, where they are prefetched, for the next one; with the reading of
-    /// files that keeps a copy waiting.
+    /// Copying weights to it, for this phase or, where they are prefetched, for the next one; with
+    /// the reading of files that keeps a copy waiting.
     pub weights: f64,
     /// Copying activations to it or from it.
     pub activations: f64,

@@ -1,5 +1,5 @@
-//! The library in this process: no change of a file makes it panic. Refusals and successes are both fine here;
-//! what is said in a refusal is checked by the other modules.
+//! The library in this process: no change of a file makes it panic. Refusals and successes are both
+//! fine here; what is said in a refusal is checked by the other modules.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -150,7 +150,8 @@ fn no_number_or_name_in_a_plan_makes_the_checks_panic() {
     assert!(accepted > 0, "every change was refused");
 }
 
-/// Numbers that look random and are the same in every run (splitmix64, Vigna's public-domain generator).
+/// Numbers that look random and are the same in every run (splitmix64, Vigna's public-domain
+/// generator).
 struct Numbers(u64);
 
 impl Numbers {

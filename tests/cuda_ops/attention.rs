@@ -17,9 +17,10 @@ const BOTH: [Products; 2] = [Products::Exact, Products::Half];
 
 /// Differences from the host, relative to the root mean square of the result.
 ///
-/// In f32 both sum up to 512 products a score and some hundred keys a result, in other orders. On tensor cores q, k, v and
-/// the weights are rounded to f16, each by up to 2⁻¹¹ of itself: a score of about 1 is off by some 2⁻¹², and so is its weight;
-/// a result is a mean of values with errors of that size, of which the largest of some thousand is seen. 5e-3 were seen.
+/// In f32 both sum up to 512 products a score and some hundred keys a result, in other orders. On
+/// tensor cores q, k, v and the weights are rounded to f16, each by up to 2⁻¹¹ of itself: a score
+/// of about 1 is off by some 2⁻¹², and so is its weight; a result is a mean of values with errors
+/// of that size, of which the largest of some thousand is seen. 5e-3 were seen.
 fn tolerance(products: Products) -> f64 {
     match products {
         Products::Exact => 2e-5,

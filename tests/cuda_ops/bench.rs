@@ -78,8 +78,8 @@ impl Bench {
         result.read(&self.stream).expect("the kernels run")
     }
 
-    /// What an operation makes of `x`: `operation(launcher, out, x)` writes as many elements beside it, then once more in its
-    /// place. Both must be the same bits.
+    /// What an operation makes of `x`: `operation(launcher, out, x)` writes as many elements beside
+    /// it, then once more in its place. Both must be the same bits.
     pub fn run_both_ways(
         &self,
         x: &[f32],

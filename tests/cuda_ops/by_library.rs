@@ -1,4 +1,5 @@
-//! Linear layers whose products are formed by cuBLASLt, against the host's kernels: as `linear`, of what it takes.
+//! Linear layers whose products are formed by cuBLASLt, against the host's kernels: as `linear`, of
+//! what it takes.
 
 use executor::backend::cuda::ops::linear::FEW_ROWS;
 use executor::graph::{Activation, ElementType};
@@ -84,8 +85,8 @@ fn a_layer_twice() {
     }
 }
 
-/// Inputs that are bf16 already, one product for each, and results in all elements; those that the library does not write are
-/// written by our kernels.
+/// Inputs that are bf16 already, one product for each, and results in all elements; those that the
+/// library does not write are written by our kernels.
 #[test]
 #[ignore = "needs a GPU with cuBLASLt, or the simulator"]
 fn every_element_and_several_inputs() {

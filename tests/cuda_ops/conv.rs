@@ -16,9 +16,9 @@ const BOTH: [Products; 2] = [Products::Exact, Products::Half];
 
 /// Differences from the host, relative to the root mean square of the result.
 ///
-/// In f32 both sum some hundred products in other orders. On tensor cores each operand is rounded to f16, by up to 2⁻¹¹ of
-/// itself, so that a sum of independent products is off by some 2⁻¹² of its size; the largest of some thousand is seen, of
-/// up to 2e-3.
+/// In f32 both sum some hundred products in other orders. On tensor cores each operand is rounded
+/// to f16, by up to 2⁻¹¹ of itself, so that a sum of independent products is off by some 2⁻¹² of
+/// its size; the largest of some thousand is seen, of up to 2e-3.
 fn tolerance(products: Products) -> f64 {
     match products {
         Products::Exact => 2e-5,
@@ -67,7 +67,8 @@ impl Case {
         out
     }
 
-    /// Computes into a place of its own, or into that of what it is added to, or, narrow, into the input's.
+    /// Computes into a place of its own, or into that of what it is added to, or, narrow, into the
+    /// input's.
     fn on_gpu(&self, bench: &Bench, products: Products, to: To) -> Vec<f32> {
         let mut found = floats(&self.bytes_on_gpu(bench, products, to, [F32, F32]), F32);
         found.truncate(self.before.len());
@@ -296,14 +297,16 @@ fn results_do_not_depend_on_the_place_in_the_picture() {
     }
 }
 
-/// A convolution of 16 bits is that of the numbers they are, and what it writes as 16 bits is what it writes as f32, rounded.
+/// A convolution of 16 bits is that of the numbers they are, and what it writes as 16 bits is what
+/// it writes as f32, rounded.
 #[test]
 #[ignore = "needs a GPU or the simulator"]
 fn values_of_16_bits() {
     let bench = Bench::new();
     let norm = Some(InputNorm { groups: 2, eps: 1e-6, silu: true });
     let up = ConvShape { upsample: 2, ..SHAPE };
-    // Channels that four, two and nothing divides, before and behind; groups of fours and of odd numbers.
+    // Channels that four, two and nothing divides, before and behind; groups of fours and of odd
+    // numbers.
     for (shape, inner, outer) in
         [(SHAPE, 40, 24), (SHAPE, 70, 7), (up, 6, 130), (PIXELS, 24, 40), (DOWN, 14, 9)]
     {

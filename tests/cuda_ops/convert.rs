@@ -84,7 +84,8 @@ fn binary16_with_a_factor_for_each_row() {
             let in_range = (8192.0..16384.0).contains(&scaled);
             assert!(!usual || in_range, "{features:?} row {row}: {largest} became {scaled}");
             for (&found, &x) in found.iter().zip(&expected) {
-                // Half of a last place of binary16, which has 11 bits, and below its normal numbers a unit of 2^-24.
+                // Half of a last place of binary16, which has 11 bits, and below its normal numbers
+                // a unit of 2^-24.
                 let target = f64::from(x) / f64::from(factor);
                 let allowed = (target.abs() * 2f64.powi(-11)).max(2f64.powi(-25));
                 let far = target.abs() > 65_519.0;

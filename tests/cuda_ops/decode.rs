@@ -6,7 +6,8 @@ use protocol::StorageType;
 
 use super::bench::{Bench, Random, Stored, assert_same};
 
-/// Stored bytes and what they stand for, as tensors `T/bytes`, `T/dequant`, `T/rand_bytes`, `T/rand_dequant`.
+/// Stored bytes and what they stand for, as tensors `T/bytes`, `T/dequant`, `T/rand_bytes`,
+/// `T/rand_dequant`.
 const BLOCKS: &str = "tests/fixtures/golden/quant_blocks.safetensors";
 
 fn decoded(bench: &Bench, weight: &Stored) -> Vec<f32> {
@@ -46,7 +47,8 @@ fn any_bytes() {
     let bench = Bench::new();
     let mut random = Random::new(10);
     for storage in StorageType::ALL {
-        // Factors that are infinite or no number too; of types without blocks, a last group that is not whole.
+        // Factors that are infinite or no number too; of types without blocks, a last group that is
+        // not whole.
         let elements = if storage.is_blocks() { 256 * 90 } else { 70_005 };
         let length = storage.bytes(elements as u64).as_usize();
         let bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();

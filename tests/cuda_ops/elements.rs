@@ -13,7 +13,8 @@ use super::bench::Bench;
 /// Bits that no result has, in f32: what [`floats`] makes of elements all of whose bits are set.
 pub const UNTOUCHED: u32 = u32::MAX;
 
-/// Numbers as 16 bits: the nearest, of two the even one; of F16 the largest in place of a larger one.
+/// Numbers as 16 bits: the nearest, of two the even one; of F16 the largest in place of a larger
+/// one.
 pub fn words(values: &[f32], element: ElementType) -> Vec<u16> {
     let round = match element {
         ElementType::F16 => f16_of,
@@ -103,7 +104,8 @@ pub fn assert_rounded(found: &[u16], expected: &[f32], element: ElementType, nam
     }
 }
 
-/// What an operation on numbers makes of `x`, as [`Bench::run_both_ways`] tells it; and of 16 bits it makes the same, rounded.
+/// What an operation on numbers makes of `x`, as [`Bench::run_both_ways`] tells it; and of 16 bits
+/// it makes the same, rounded.
 #[track_caller]
 pub fn run_in_all(
     bench: &Bench,

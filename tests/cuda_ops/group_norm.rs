@@ -11,7 +11,8 @@ use super::bench::{Bench, Random, Stored, assert_close};
 fn group_norms() {
     let bench = Bench::new();
     let storages = [StorageType::F32, StorageType::BF16, StorageType::F16];
-    // Groups of fours and of odd numbers, columns of several blocks, one pixel, several chunks of which the last is short.
+    // Groups of fours and of odd numbers, columns of several blocks, one pixel, several chunks of
+    // which the last is short.
     for (index, (batch, pixels, channels, groups)) in [
         (1, 1, 2, 1),
         (2, 77, 24, 8),
@@ -49,7 +50,8 @@ fn group_norms() {
             let (scale, shift) = (weight.view(), bias.view());
             let workers = &bench.workers;
             kernels::group_norm(workers, &mut expected, &shape, scale, shift, silu, &mut scratch);
-            // The host multiplies and adds numbers that it rounded once; here the mean is subtracted first.
+            // The host multiplies and adds numbers that it rounded once; here the mean is
+            // subtracted first.
             let name = format!("{shape:?} {silu}");
             assert!((found[0] - expected[0]).abs() <= 1e-6 * expected[0].abs() + 1e-9, "{name}");
             assert_close(&found[1..], &expected[1..], 1e-5, &name);

@@ -1,4 +1,5 @@
-//! Linear layers: every storage type, in f32 and on tensor cores, with few rows and many, in parts and whole.
+//! Linear layers: every storage type, in f32 and on tensor cores, with few rows and many, in parts
+//! and whole.
 
 use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::launch::Address;
@@ -171,10 +172,11 @@ impl Case {
 
     /// How far a result may be from the host's, relative to the sum of its products' magnitudes.
     ///
-    /// Both sums in f32: a rounding of 2^-24 for each addition at most (Higham, "Accuracy and Stability of Numerical
-    /// Algorithms", section 4.2); tensor cores cut off, 2^-23. Operands of tensor cores: with weights in f16 the activations are
-    /// rounded to f16, which has 11 bits, by 2^-11; otherwise to bf16, which has 8, by 2^-8, and so are weights that are not
-    /// stored so. Before capability 8.0 the weights become f16, which is nearer.
+    /// Both sums in f32: a rounding of 2^-24 for each addition at most (Higham, "Accuracy and
+    /// Stability of Numerical Algorithms", section 4.2); tensor cores cut off, 2^-23. Operands of
+    /// tensor cores: with weights in f16 the activations are rounded to f16, which has 11 bits, by
+    /// 2^-11; otherwise to bf16, which has 8, by 2^-8, and so are weights that are not stored so.
+    /// Before capability 8.0 the weights become f16, which is nearer.
     fn tolerance(&self) -> f64 {
         let ulp = 2f64.powi(-24);
         let depth = self.weight.shape[1];
@@ -213,7 +215,8 @@ impl Case {
                 let products = x.iter().zip(w).map(|(&x, &w)| f64::from(x * w).abs());
                 let bias = bias.as_ref().map_or(0.0, |bias| bias[column - from]);
                 let magnitude = products.sum::<f64>() + f64::from(bias).abs();
-                // Activations are good to 1e-6 on either side; subnormal weights lose up to 2^-25 each as f16.
+                // Activations are good to 1e-6 on either side; subnormal weights lose up to 2^-25
+                // each as f16.
                 let subnormal = x.iter().map(|&x| f64::from(x).abs()).sum::<f64>() * 2f64.powi(-25);
                 let allowed = STEEPEST * (tolerance * magnitude + subnormal)
                     + 2e-6 * f64::from(*expected).abs()
@@ -291,7 +294,8 @@ impl Case {
     }
 }
 
-/// A depth of each kind that a type can have: whole tiles, and what ends within one; odd where there are no blocks.
+/// A depth of each kind that a type can have: whole tiles, and what ends within one; odd where
+/// there are no blocks.
 fn depths(storage: StorageType) -> &'static [usize] {
     match storage.block_elements() {
         256 => &[256, 768],

@@ -1,4 +1,5 @@
-//! Linear layers whose inputs are bf16 already, and whose results have 16 bits: to the bit what those in f32 are, rounded.
+//! Linear layers whose inputs are bf16 already, and whose results have 16 bits: to the bit what
+//! those in f32 are, rounded.
 
 use executor::backend::cuda::ops::linear::{FEW_ROWS, reads};
 use executor::graph::{Activation, ElementType};
@@ -8,7 +9,8 @@ use super::bench::{Bench, Random, assert_same};
 use super::elements::{UNTOUCHED, rounded};
 use super::linear::Case;
 
-/// One to four inputs: features that make a depth of `blocks` times a block of the type, in multiples of eight that end within tiles.
+/// One to four inputs: features that make a depth of `blocks` times a block of the type, in
+/// multiples of eight that end within tiles.
 fn features(storage: StorageType, index: usize) -> &'static [usize] {
     let all: [&[usize]; 6] = match storage.block_elements() {
         256 => [&[256], &[8, 248], &[40, 200, 16], &[8, 8, 8, 488], &[248, 8], &[96, 64, 88, 8]],
@@ -47,7 +49,8 @@ fn inputs_in_bf16_change_no_bit() {
     }
 }
 
-/// Tiles of both sizes, with inputs that begin in every chunk of a tile and more of them in a tile than one.
+/// Tiles of both sizes, with inputs that begin in every chunk of a tile and more of them in a tile
+/// than one.
 #[test]
 #[ignore = "needs a GPU or the simulator"]
 fn inputs_that_begin_anywhere_in_tiles() {

@@ -13,7 +13,8 @@ const EPS: f32 = 1e-5;
 /// Sums in f32 in place of f64, of numbers whose mean is ten times their deviation.
 const TOLERANCE: f64 = 5e-6;
 
-/// Rows of a warp, of a block, and longer than a block keeps; the last in as few numbers as show it.
+/// Rows of a warp, of a block, and longer than a block keeps; the last in as few numbers as show
+/// it.
 const SIZES: [(usize, usize); 9] =
     [(1, 1), (3, 17), (40, 300), (9, 512), (7, 516), (3, 3072), (2, 4101), (1, 16384), (1, 17001)];
 

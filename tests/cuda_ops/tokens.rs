@@ -87,7 +87,8 @@ fn biases_by_distance() {
 fn joined_and_cut() {
     let bench = Bench::new();
     let mut random = Random::new(2);
-    // Spans in pieces of 16 bytes, of 4 and, of 16 bits, of 2, also where their beginnings alone demand the smaller ones.
+    // Spans in pieces of 16 bytes, of 4 and, of 16 bits, of 2, also where their beginnings alone
+    // demand the smaller ones.
     for (batch, a_tokens, b_tokens, features) in
         [(1, 1, 1, 1), (2, 3, 5, 7), (3, 90, 70, 130), (2, 20, 30, 64), (2, 3, 8, 6), (2, 1, 16, 9)]
     {

@@ -1,4 +1,5 @@
-//! Devices that fail, and that lack operations: the job goes on without them, or says why it cannot.
+//! Devices that fail, and that lack operations: the job goes on without them, or says why it
+//! cannot.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Memory that someone else takes: between the look at the devices and the plan's load, and while a job runs. The job
-//! completes on a safer plan, and says so.
+//! Memory that someone else takes: between the look at the devices and the plan's load, and while a
+//! job runs. The job completes on a safer plan, and says so.
 
 use protocol::Bytes;
 use rustix::process::Signal;
@@ -10,10 +10,12 @@ use super::support::{Ended, Home};
 use super::watched::{PATIENCE, Watched};
 use super::{assert_nothing_left, generate, pictures, profile};
 
-/// All memory of the device of [`halved`]: little more than the demo model's weights and largest arena.
+/// All memory of the device of [`halved`]: little more than the demo model's weights and largest
+/// arena.
 const TOTAL: Bytes = Bytes::mib(8);
 
-/// Where that plan can meet less memory than it needs: the DiT's weights alone are more than half of it.
+/// Where that plan can meet less memory than it needs: the DiT's weights alone are more than half
+/// of it.
 const BEFORE_DECODING: [&str; 3] = ["load", "condition", "denoise"];
 
 /// Runs the demo model's job on one device of [`TOTAL`], whose host only feeds it.
@@ -64,7 +66,8 @@ fn peak(document: &Value) -> u64 {
     bytes(&document["plan"]["devices"][0]["peak_bytes"])
 }
 
-/// What a job of [`halved`] is pinned to: nothing, or what keeps the picture the same, as tiles make another one.
+/// What a job of [`halved`] is pinned to: nothing, or what keeps the picture the same, as tiles
+/// make another one.
 const PINS: [&[&str]; 2] = [&[], &["--vae-tile", "off"]];
 
 /// Runs the job of [`halved`] while nobody takes anything: its document and picture.
@@ -78,7 +81,8 @@ fn undisturbed(home: &Home, pins: &[&str]) -> (Value, Vec<u8>) {
     (document, picture(home))
 }
 
-/// That a job on a safer plan made the same picture as the undisturbed one, where both compute the same.
+/// That a job on a safer plan made the same picture as the undisturbed one, where both compute the
+/// same.
 fn assert_same_picture(home: &Home, document: &Value, undisturbed: &(Value, Vec<u8>)) {
     let found = picture(home);
     let (before, expected) = undisturbed;

@@ -1,5 +1,5 @@
-//! Free memory that is less when it is looked at again, just before the plan's load: that plan is not tried. The
-//! planner's library with the real executor, and inventories that the test makes.
+//! Free memory that is less when it is looked at again, just before the plan's load: that plan is
+//! not tried. The planner's library with the real executor, and inventories that the test makes.
 
 use std::cell::Cell;
 
@@ -39,8 +39,9 @@ impl Listener for Heard {
     }
 }
 
-/// The fixture's job on one virtual device of 64 MiB of which this much is free, and a host that only feeds it.
-/// The disk is declared, so that plans do not follow what the page cache happens to hold.
+/// The fixture's job on one virtual device of 64 MiB of which this much is free, and a host that
+/// only feeds it. The disk is declared, so that plans do not follow what the page cache happens to
+/// hold.
 fn request(free: Bytes) -> Request {
     let used = Bytes::mib(64) - free;
     let profile = format!(
@@ -82,7 +83,8 @@ fn request(free: Bytes) -> Request {
     }
 }
 
-/// Rehearses the job where this much is free when it is looked at for the first time, and then the rest.
+/// Rehearses the job where this much is free when it is looked at for the first time, and then the
+/// rest.
 fn rehearse(
     first: Bytes,
     then: Bytes,

@@ -1,5 +1,6 @@
-//! A plan's document made short: segments that lie side by side and are treated alike become one line. Nothing that
-//! decides where a byte goes is lost but the sizes of single segments, of which the sums stay.
+//! A plan's document made short: segments that lie side by side and are treated alike become one
+//! line. Nothing that decides where a byte goes is lost but the sizes of single segments, of which
+//! the sums stay.
 
 use serde_json::Value;
 

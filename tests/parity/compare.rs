@@ -1,7 +1,7 @@
 //! How results are compared with golden ones: the metric, the tolerances and the rule of pictures.
 //!
-//! Tolerances are of the golden files' makers: some three times what f32 differs from f64 in the same
-//! code, and far below what any mistake in a model's computation makes.
+//! Tolerances are of the golden files' makers: some three times what f32 differs from f64 in the
+//! same code, and far below what any mistake in a model's computation makes.
 
 /// Text encoders, given golden ids.
 pub const TEXT: f64 = 2e-5;
@@ -9,9 +9,10 @@ pub const TEXT: f64 = 2e-5;
 /// The DiT, given golden inputs.
 pub const DENOISER: f64 = 5e-5;
 
-/// The DiT with quantised weights that are multiplied as integers, from golden inputs: the root mean square of the
-/// difference over that of the golden values. Activations have 255 levels in each block of 32, which makes a product of
-/// normal numbers some 0.7 % off; the reference's DiTs were measured at 0.2 to 0.8 %.
+/// The DiT with quantised weights that are multiplied as integers, from golden inputs: the root
+/// mean square of the difference over that of the golden values. Activations have 255 levels in
+/// each block of 32, which makes a product of normal numbers some 0.7 % off; the reference's DiTs
+/// were measured at 0.2 to 0.8 %.
 pub const INTEGER_DENOISER: f64 = 0.015;
 
 /// T5 so, measured at 1.1 and 2.3 %: nothing normalises what its layers add up.

@@ -1,4 +1,5 @@
-//! Models of single files and parts: every file of the reference, in the combinations that people have them in.
+//! Models of single files and parts: every file of the reference, in the combinations that people
+//! have them in.
 
 use protocol::{ModelSource, PartFlag};
 

@@ -162,8 +162,9 @@ impl Golden {
         Golden { name, directory, source, cases, others, exact: true }
     }
 
-    /// The same model with some parts in other files, and what diffusers computed with these: `stored` has at least
-    /// the text embeddings. What it lacks and depends on the parts is not known.
+    /// The same model with some parts in other files, and what diffusers computed with these:
+    /// `stored` has at least the text embeddings. What it lacks and depends on the parts is not
+    /// known.
     pub fn with_parts(self, name: &'static str, stored: &Tensors, source: ModelSource) -> Golden {
         let case = |mut case: Case| {
             let own = below(stored, &format!("{}/", case.name));

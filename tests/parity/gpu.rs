@@ -1,9 +1,11 @@
-//! Golden cases on a simulated GPU, or with `BERTH_TEST_GPU` set on those that are here: within the tolerances of f32 where products are exact, and within their own where
-//! their operands have 16 bits.
+//! Golden cases on a simulated GPU, or with `BERTH_TEST_GPU` set on those that are here: within the
+//! tolerances of f32 where products are exact, and within their own where their operands have 16
+//! bits.
 //!
-//! A product of halves rounds each operand once: f16 to 11 bits, bf16 to 8. Rounding errors are independent, so a sum of many
-//! is off by some 2^-12 (2^-9) of its own size, root mean square; a stage adds those of its layers. Tolerances are about
-//! three times what was measured here, stage by stage, and a mistake in any kernel is off by more than all of them.
+//! A product of halves rounds each operand once: f16 to 11 bits, bf16 to 8. Rounding errors are
+//! independent, so a sum of many is off by some 2^-12 (2^-9) of its own size, root mean square; a
+//! stage adds those of its layers. Tolerances are about three times what was measured here, stage
+//! by stage, and a mistake in any kernel is off by more than all of them.
 
 use crate::compare::mean_deviation;
 use crate::files;
@@ -15,8 +17,8 @@ use crate::{Noise, compare_all, generate};
 /// Everything is computed on the GPUs of this machine.
 const GPU_ONLY: &str = "name = \"gpu-only\"\ndescription = \"The GPUs.\"\ndevices = \"detect\"\n\n[host]\ncompute = false\n";
 
-/// What halves may be off, root mean square over that of the golden values: text encoders, the DiT and latents, pictures
-/// before rounding.
+/// What halves may be off, root mean square over that of the golden values: text encoders, the DiT
+/// and latents, pictures before rounding.
 struct Tolerances {
     text: f64,
     latents: f64,
@@ -146,7 +148,8 @@ fn halves_by_cublas_are_near() {
 
 #[test]
 fn the_trained_demo_on_a_gpu_makes_its_pictures() {
-    // f16 weights; measured: 1.5e-3, 8.9e-3 in the last of eight steps (2.0e-3 in the first), 8.7e-4.
+    // f16 weights; measured: 1.5e-3, 8.9e-3 in the last of eight steps (2.0e-3 in the first),
+    // 8.7e-4.
     let tolerances = Tolerances { text: 5e-3, latents: 3e-2, picture: 5e-3 };
     for machine in machines() {
         is_near(Golden::demo(), &machine, &tolerances);
@@ -155,8 +158,9 @@ fn the_trained_demo_on_a_gpu_makes_its_pictures() {
 
 #[test]
 fn quantised_weights_on_a_gpu_are_near() {
-    // All activations are rounded to bf16, and from capability 8.0 on the decoded weights of the DiT too: to 8 bits, each operand off
-    // by 2^-9 of its size or so. Measured there: at most 4e-3, 3.5e-3, 3e-3.
+    // All activations are rounded to bf16, and from capability 8.0 on the decoded weights of the
+    // DiT too: to 8 bits, each operand off by 2^-9 of its size or so. Measured there: at most 4e-3,
+    // 3.5e-3, 3e-3.
     let tolerances = Tolerances { text: 1.2e-2, latents: 1.2e-2, picture: 1e-2 };
     for machine in machines() {
         for golden in files::quantised() {

@@ -1,5 +1,5 @@
-//! Jobs that start from a picture, with and without VAE tiles: by the real program, from the picture's file
-//! to the finished one, on every profile.
+//! Jobs that start from a picture, with and without VAE tiles: by the real program, from the
+//! picture's file to the finished one, on every profile.
 
 use std::collections::BTreeSet;
 use std::fs::File;

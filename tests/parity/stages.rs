@@ -203,8 +203,8 @@ impl Opened {
         (graph.variants[0].clone(), self.model.files(component))
     }
 
-    /// Compares what a component made from golden inputs, with the tolerance of products of the weights' values, or of
-    /// integers.
+    /// Compares what a component made from golden inputs, with the tolerance of products of the
+    /// weights' values, or of integers.
     fn assert_close(&self, what: &str, got: &[f32], golden: &[f32], [exact, integers]: [f64; 2]) {
         if self.golden.exact {
             return assert_close(what, got, golden, exact);

@@ -8,7 +8,8 @@ use crate::compare::{DECODER, ENCODER, assert_close, deviation};
 use crate::golden::Golden;
 use crate::stages::{Opened, compute, float_bytes, transposed};
 
-/// The whole of what is made tile by tile, `[rows, columns, channels]`; seams start as what they must not be read as.
+/// The whole of what is made tile by tile, `[rows, columns, channels]`; seams start as what they
+/// must not be read as.
 pub fn joined(
     grid: &TileGrid,
     scale: usize,

@@ -38,8 +38,8 @@ fn residencies(random: &mut Random, segments: usize) -> Vec<Residency> {
     }
 }
 
-/// Any choice for a component of so many segments; `rows` if it can be split by rows, `first` if its phase is
-/// the first.
+/// Any choice for a component of so many segments; `rows` if it can be split by rows, `first` if
+/// its phase is the first.
 pub fn choice(
     random: &mut Random,
     devices: usize,

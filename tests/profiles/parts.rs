@@ -7,7 +7,8 @@ use super::{GIB, MIB, Machine, write};
 /// A driver that is nowhere.
 const NO_DRIVER: [(&str, &str); 1] = [("BERTH_CUDA_DRIVER", "/nowhere/libcuda.so.1")];
 
-/// A machine without CUDA, and a profile there of the GPU with this ordinal, as two devices of 4 GiB.
+/// A machine without CUDA, and a profile there of the GPU with this ordinal, as two devices of 4
+/// GiB.
 fn divided(ordinal: usize) -> (Machine, &'static str) {
     let machine = Machine::new();
     let part = format!("[[device]]\nkind = \"cuda\"\nordinal = {ordinal}\ntotal = \"4GiB\"\n");

@@ -32,7 +32,8 @@ fn what_another_process_has_planned_is_not_free() {
     let machine = Machine::new();
     let before = machine.devices(&[]);
     let total = before["host"]["total_bytes"].as_u64().unwrap();
-    // All of the host but 100 MiB; of the second GPU 10 GiB, of the first less than others use already.
+    // All of the host but 100 MiB; of the second GPU 10 GiB, of the first less than others use
+    // already.
     let text = format!(
         "pid = 1\nhost = {}\n[devices]\nGPU-bbbb0000 = {}\nGPU-aaaa0000 = {MIB}\n",
         total - 100 * MIB,
@@ -86,7 +87,8 @@ fn a_run_speaks_for_its_plan_while_it_lasts() {
     let [file] = files.as_slice() else { panic!("one plan is held: {files:?}") };
     let held: toml::Table = std::fs::read_to_string(file).unwrap().parse().expect("TOML");
     assert_eq!(held["pid"].as_integer(), Some(i64::from(killed.process.pid)));
-    // The virtual device's memory is the host's: weights and arenas of the demo model take more than 5 MiB.
+    // The virtual device's memory is the host's: weights and arenas of the demo model take more
+    // than 5 MiB.
     assert!(held["host"].as_integer().is_some_and(|bytes| bytes > 5 << 20), "{held:?}");
     home.json(&["devices", "--json"]);
     assert_eq!(registry(&home), files, "it is held");

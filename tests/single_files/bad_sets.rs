@@ -1,4 +1,5 @@
-//! Sets of files that make no model: each ends in exit code 2, with what is wrong and what would be right.
+//! Sets of files that make no model: each ends in exit code 2, with what is wrong and what would be
+//! right.
 
 use safetensors::Dtype;
 
@@ -36,8 +37,8 @@ fn remove(tensors: &mut Tensors, name: &str) {
     tensors.remove(name).expect("it is there");
 }
 
-/// `DIT` is a file of the DiT by Black Forest Labs' names, of the widths of the directory `DEV`; `AE`, `CLIP`, `T5`
-/// are those of another model, whose tokenizers are in `TOKENIZERS`.
+/// `DIT` is a file of the DiT by Black Forest Labs' names, of the widths of the directory `DEV`;
+/// `AE`, `CLIP`, `T5` are those of another model, whose tokenizers are in `TOKENIZERS`.
 const CASES: [Case; 26] = [
     case(
         "a VAE for the DiT",

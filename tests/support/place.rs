@@ -1,7 +1,7 @@
 //! Where the repository is while a test program runs: its fixtures, models and kernels.
 //!
-//! A program that was built elsewhere is told by `BERTH_TEST_ROOT`, as `scripts/gpu-check.sh` does on a machine that builds
-//! nothing. Not here: where `berth` is (`support.rs`).
+//! A program that was built elsewhere is told by `BERTH_TEST_ROOT`, as `scripts/gpu-check.sh` does
+//! on a machine that builds nothing. Not here: where `berth` is (`support.rs`).
 
 use std::path::{Path, PathBuf};
 

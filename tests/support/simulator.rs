@@ -1,5 +1,5 @@
-//! The simulated CUDA driver, cuBLASLt and NVML in `tests/simulator`: built with g++, once for each content of
-//! their sources and of the kernels, and configured for the programs under test.
+//! The simulated CUDA driver, cuBLASLt and NVML in `tests/simulator`: built with g++, once for each
+//! content of their sources and of the kernels, and configured for the programs under test.
 //!
 //! The two libraries stand in one folder under the names by which programs load them. What a
 //! configuration may say is written in `tests/simulator/configuration.h`, what the log of calls

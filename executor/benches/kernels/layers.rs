@@ -19,7 +19,8 @@ pub fn measure(options: &Options, workers: &Workers) {
     }
 }
 
-/// The operations of a kernel, 0 where they are not its measure, and the kernel with operands of its own.
+/// The operations of a kernel, 0 where they are not its measure, and the kernel with operands of
+/// its own.
 type Case = (f64, Box<dyn FnMut(&Workers)>);
 
 /// A name, and what makes the case.

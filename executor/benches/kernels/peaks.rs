@@ -5,7 +5,8 @@ use executor::backend::kernels::Isa;
 /// A peak's name, the operations of one run, and the run.
 pub type Peak = (&'static str, f64, fn());
 
-/// The peaks that can be measured with an instruction set: fused multiply-adds of f32, products of bytes.
+/// The peaks that can be measured with an instruction set: fused multiply-adds of f32, products of
+/// bytes.
 pub fn all(isa: Isa) -> Vec<Peak> {
     match isa.to_string().as_str() {
         #[cfg(target_arch = "x86_64")]

@@ -13,8 +13,8 @@ use protocol::StorageType;
 
 use super::{Options, values};
 
-/// Rows, features in, features out: linear layers of FLUX.1 at 256 and 512 pixels, both ways through its MLP, and a
-/// modulation.
+/// Rows, features in, features out: linear layers of FLUX.1 at 256 and 512 pixels, both ways
+/// through its MLP, and a modulation.
 const SHAPES: [[usize; 3]; 4] =
     [[512, 3072, 3072], [1024, 3072, 12288], [1024, 12288, 3072], [1, 3072, 18432]];
 
@@ -33,7 +33,8 @@ const STORAGES: [StorageType; 11] = [
     StorageType::Q6K,
 ];
 
-/// Measures what the options want: `TYPE ROWSxINxOUT`, `TYPE-exact` where integers are not to be used, and `gemm`.
+/// Measures what the options want: `TYPE ROWSxINxOUT`, `TYPE-exact` where integers are not to be
+/// used, and `gemm`.
 pub fn measure(options: &Options, workers: &Workers) {
     let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
     for &shape @ [rows, k, n] in shapes {
@@ -123,7 +124,8 @@ fn measure_gemm(options: &Options, name: &str, shape @ [rows, k, n]: [usize; 3])
         gemm::Parallelism::None
     };
     options.measure(name, operations(shape), || {
-        // SAFETY: the operands are as long as their sizes and strides say, and `out` overlaps neither.
+        // SAFETY: the operands are as long as their sizes and strides say, and `out` overlaps
+        // neither.
         unsafe {
             gemm::gemm(
                 rows,

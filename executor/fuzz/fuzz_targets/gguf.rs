@@ -1,4 +1,5 @@
-//! Any bytes as the header of a GGUF file: refused, or read into tensors that lie apart within the file.
+//! Any bytes as the header of a GGUF file: refused, or read into tensors that lie apart within the
+//! file.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes as the header of a safetensors file: refused, or read into tensors that cover its data.
+//! Any bytes as the header of a safetensors file: refused, or read into tensors that cover its
+//! data.
 
 #![no_main]
 

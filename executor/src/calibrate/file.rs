@@ -1,4 +1,5 @@
-//! The file of weights that is written, read and computed with. It has a name only until it has been created.
+//! The file of weights that is written, read and computed with. It has a name only until it has
+//! been created.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -29,7 +30,8 @@ const ALIGNMENT: usize = 32;
 /// Bytes that are written between two looks at the cancel flag.
 const PART_BYTES: usize = 1 << 20;
 
-/// Bytes after which the system is made to write what it has, so that no later wait for it takes long.
+/// Bytes after which the system is made to write what it has, so that no later wait for it takes
+/// long.
 const SYNC_BYTES: usize = 16 << 20;
 
 /// Names that are tried before it is said that there is no free one.
@@ -130,8 +132,9 @@ fn type_number(storage: StorageType) -> u32 {
     }
 }
 
-/// What is repeated in the file: half precision numbers of magnitude 0.5 to 2, of either sign, in f16 and in bf16; and
-/// so in f32, and so are the scales of blocks. Numbers that are not normal would be computed with at another speed.
+/// What is repeated in the file: half precision numbers of magnitude 0.5 to 2, of either sign, in
+/// f16 and in bf16; and so in f32, and so are the scales of blocks. Numbers that are not normal
+/// would be computed with at another speed.
 fn part() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let next = |_| {

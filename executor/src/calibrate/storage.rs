@@ -1,5 +1,5 @@
-//! How fast weights come from files, by way of the file mapping and the copy engine's staging: from the storage, and
-//! from the page cache.
+//! How fast weights come from files, by way of the file mapping and the copy engine's staging: from
+//! the storage, and from the page cache.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +19,8 @@ use crate::weights::WeightFiles;
 /// Of a file that left the page cache, at most so much may still be there.
 const CACHED_BYTES_MAX: Bytes = Bytes::mib(1);
 
-/// The storage and the page cache are read so many times, and the median taken: what else is read at the time is a
-/// part of how fast they are.
+/// The storage and the page cache are read so many times, and the median taken: what else is read
+/// at the time is a part of how fast they are.
 const REPETITIONS: usize = 3;
 
 /// A slow storage is read for so long, and not once more.
@@ -105,7 +105,8 @@ impl Reader {
         Ok(Reader { device })
     }
 
-    /// Reads the file's tensors into memory that is new, as a run's is, for at most about so many seconds.
+    /// Reads the file's tensors into memory that is new, as a run's is, for at most about so many
+    /// seconds.
     fn read(
         &self,
         files: WeightFiles,

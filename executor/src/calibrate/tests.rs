@@ -1,4 +1,5 @@
-//! Calibration of small devices. What is measured is compared with what was declared only where that leaves no doubt.
+//! Calibration of small devices. What is measured is compared with what was declared only where
+//! that leaves no doubt.
 
 use std::fs;
 use std::path::PathBuf;

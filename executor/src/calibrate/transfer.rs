@@ -1,4 +1,5 @@
-//! How fast a link is, both ways: weights to the device as its ring gets them, values back as its outputs go.
+//! How fast a link is, both ways: weights to the device as its ring gets them, values back as its
+//! outputs go.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,12 +1,14 @@
-//! The bytes of one region, cut into cells: each holds the accesses that later ones can still race with.
+//! The bytes of one region, cut into cells: each holds the accesses that later ones can still race
+//! with.
 //!
 //! ```text
 //! bytes   0        256      512            1024
 //!         ├ cell ──┼ cell ──┤   (untouched) ├ cell ─
 //!         │ writes of slots: 7              │ reads of compute: 3, 5, 9
 //! ```
-//! Invariants: cells do not overlap; the accesses of a track are in the order of their stream, so that those
-//! which some operation has not seen are its last ones; neighbours that are alike are one cell.
+//! Invariants: cells do not overlap; the accesses of a track are in the order of their stream, so
+//! that those which some operation has not seen are its last ones; neighbours that are alike are
+//! one cell.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,8 +48,8 @@ struct Track {
 }
 
 impl Cells {
-    /// Adds an access that has seen `clock`, and tells of each earlier one that it races with, and where.
-    /// What is `settled` is before all that is still to come, and is forgotten.
+    /// Adds an access that has seen `clock`, and tells of each earlier one that it races with, and
+    /// where. What is `settled` is before all that is still to come, and is forgotten.
     pub fn access(
         &mut self,
         bytes: Range<u64>,

@@ -1,7 +1,8 @@
 //! The check of a whole trace: each access against those before it that it has not seen.
 //!
-//! The time is about operations × spans × log cells, times the cells that a span covers; what all streams have
-//! seen is forgotten on the way, so that a trace of many steps takes no more for each of them than one of few.
+//! The time is about operations × spans × log cells, times the cells that a span covers; what all
+//! streams have seen is forgotten on the way, so that a trace of many steps takes no more for each
+//! of them than one of few.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +14,8 @@ use super::{RACES_MAX, Race, Racer, Record, Span};
 /// Operations after which it is looked again at what all streams have seen.
 const SETTLE_OPERATIONS: usize = 64;
 
-/// The first [`RACES_MAX`] pairs of operations that race, in the order of the later, then of the earlier ones.
+/// The first [`RACES_MAX`] pairs of operations that race, in the order of the later, then of the
+/// earlier ones.
 pub fn races(record: &Record) -> Vec<Race> {
     let order = Order::new(record);
     let mut regions: BTreeMap<u64, Cells> = BTreeMap::new();

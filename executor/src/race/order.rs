@@ -49,14 +49,14 @@ impl Order {
         (stream, self.clocks[operation][stream.0])
     }
 
-    /// What an operation has seen, itself included: the one at `place` of a stream is before it, or is it, if
-    /// the entry of that stream is not below.
+    /// What an operation has seen, itself included: the one at `place` of a stream is before it, or
+    /// is it, if the entry of that stream is not below.
     pub fn clock(&self, operation: usize) -> &Clock {
         &self.clocks[operation]
     }
 
-    /// What every operation from `first` on in the order of issue has seen; those that are still to come are
-    /// after that, whatever they are.
+    /// What every operation from `first` on in the order of issue has seen; those that are still to
+    /// come are after that, whatever they are.
     pub fn settled(&self, first: usize) -> Clock {
         let mut settled = vec![u32::MAX; self.queues.len()];
         for queue in &self.queues {
@@ -90,7 +90,8 @@ mod tests {
         assert_eq!(order.clock(3), &[1, 1, 0]);
         assert_eq!(order.clock(4), &[2, 2, 0]);
         assert_eq!(order.place(5), (a, 3));
-        // From the first operation of `b` on, which has seen one of `a`; the idle stream does nothing any more.
+        // From the first operation of `b` on, which has seen one of `a`; the idle stream does
+        // nothing any more.
         assert_eq!(order.settled(2), [1, 0, 0]);
         assert_eq!(order.settled(4), [2, 0, 0]);
         assert_eq!(order.settled(5), [3, 0, 0]);

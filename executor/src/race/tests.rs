@@ -1,4 +1,5 @@
-//! Traces in order, in which nothing is found, and the same with one thing left out, in which just that is.
+//! Traces in order, in which nothing is found, and the same with one thing left out, in which just
+//! that is.
 
 mod reference;
 mod rings;
@@ -101,7 +102,8 @@ fn a_region_that_is_freed_under_a_copy_races_and_a_new_one_is_another() {
 
 #[test]
 fn two_writers_race_where_their_columns_overlap() {
-    // Rows of 64 bytes: one device sends the first 40 columns' bytes, the other the rest, or a byte too many.
+    // Rows of 64 bytes: one device sends the first 40 columns' bytes, the other the rest, or a byte
+    // too many.
     for (start, bytes, races) in [(40, 24, false), (39, 25, true)] {
         let (trace, [host, first, second]) = trace(["host", "virtual0", "virtual1"]);
         let rows =

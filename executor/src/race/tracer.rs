@@ -1,10 +1,10 @@
-//! What a runtime records: each device's computation and copies as streams of their own, with the events that
-//! order them.
+//! What a runtime records: each device's computation and copies as streams of their own, with the
+//! events that order them.
 //!
-//! The streams are those of a device that computes by itself, as a GPU does; that this process computes for
-//! its virtual devices one node after the other orders nothing here. A schedule that passes is one for such
-//! devices too. Of a GPU nothing is recorded here: its own streams record what they are really given
-//! ([`GpuTrace`]).
+//! The streams are those of a device that computes by itself, as a GPU does; that this process
+//! computes for its virtual devices one node after the other orders nothing here. A schedule that
+//! passes is one for such devices too. Of a GPU nothing is recorded here: its own streams record
+//! what they are really given ([`GpuTrace`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,7 +58,8 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Records into a trace what these devices, none of them a GPU, do; all edges but one to leave out.
+    /// Records into a trace what these devices, none of them a GPU, do; all edges but one to leave
+    /// out.
     pub fn new<'a>(
         trace: &Arc<Trace>,
         devices: impl Iterator<Item = &'a DeviceId>,

@@ -130,7 +130,8 @@ impl Component {
         }
     }
 
-    /// Whether the weights that `before` holds in all phases lie where this one's schedule has them.
+    /// Whether the weights that `before` holds in all phases lie where this one's schedule has
+    /// them.
     ///
     /// # Errors
     /// They do not, as a sentence. A plan that passed `check_keeps` does not ask for that.
@@ -160,7 +161,8 @@ impl Component {
         self.load(devices, Held::Resident)
     }
 
-    /// Allocates for the weights that are held in the component's phase, and starts to load them; once.
+    /// Allocates for the weights that are held in the component's phase, and starts to load them;
+    /// once.
     pub fn load_lazy(&mut self, devices: &Devices) -> Result<(), Failure> {
         self.load(devices, Held::Lazy)
     }

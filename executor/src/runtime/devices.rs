@@ -104,7 +104,8 @@ impl Devices {
         transfer: Transfer,
     ) -> Ticket {
         let (source, target) = (self.backend(from), self.backend(to));
-        // The device that receives carries; the host has no engine of its own, and only a GPU reaches its memory.
+        // The device that receives carries; the host has no engine of its own, and only a GPU
+        // reaches its memory.
         let by_source = to.is_host() || source.as_cuda().is_some() && target.as_cuda().is_none();
         let (carrier, other) = if by_source { (source, target) } else { (target, source) };
         let after = [source, target].into_iter().filter_map(Backend::as_cuda);
@@ -172,8 +173,8 @@ fn open(
     open_device(&device.id, &device.backend, sizes, host, workers, trace)
 }
 
-/// Opens a device of which at most `capacity` may be used, with what its context takes of that; `pinned` is taken
-/// of the host. What a GPU is given is recorded where a trace is given.
+/// Opens a device of which at most `capacity` may be used, with what its context takes of that;
+/// `pinned` is taken of the host. What a GPU is given is recorded where a trace is given.
 ///
 /// # Errors
 /// `PlanRefused` for a device that this executor does not compute on, `OutOfMemory`.

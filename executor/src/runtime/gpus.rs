@@ -1,6 +1,7 @@
 //! What the process takes of each GPU that a plan uses, and what the plan says of it.
 //!
-//! Devices of a plan may be parts of one GPU: what NVML shows is of all of them together, with the one context that they share.
+//! Devices of a plan may be parts of one GPU: what NVML shows is of all of them together, with the
+//! one context that they share.
 
 use std::sync::Arc;
 

@@ -14,7 +14,8 @@ use crate::models::Model;
 use crate::ops::OperationNeeds;
 use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
 
-/// The exact bytes of a plan on each device in each phase, everything but overheads. Nothing is allocated.
+/// The exact bytes of a plan on each device in each phase, everything but overheads. Nothing is
+/// allocated.
 pub fn verify(plan: &Plan, model: &dyn Model) -> Result<Vec<VerifiedBytes>, Failure> {
     let schedules = schedules(plan, model)?;
     let parts: Vec<Vec<PartPlan>> =

@@ -1,8 +1,8 @@
 //! The arena: an offset for every buffer, such that buffers alive together do not overlap.
 //!
 //! Greedy by size: the largest buffer first, each at the lowest offset that is free during its life
-//! (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020). Ties go to the
-//! earlier buffer, so that the same graph always gives the same arena.
+//! (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020). Ties go
+//! to the earlier buffer, so that the same graph always gives the same arena.
 
 use protocol::Bytes;
 

@@ -1,7 +1,7 @@
 //! An assignment: which lane each segment of a component computes on, and where its weights wait.
 //!
-//! A lane is one device as a component sees it, by index: kinds and abilities, no memory and no name. What is
-//! decided here is decided by the plan; this is its translation for one graph.
+//! A lane is one device as a component sees it, by index: kinds and abilities, no memory and no
+//! name. What is decided here is decided by the plan; this is its translation for one graph.
 
 use std::ops::Range;
 
@@ -10,11 +10,13 @@ use protocol::profile::{BackendKind, Lane};
 
 use crate::graph::{Graph, Node, Operation};
 
-/// Rows of a split matrix come in multiples of this: a tile of the widest kernels (64 columns of AVX-512, and
-/// the 16 to 64 of CUDA's tensor core tiles) is then never shared between two devices for long.
+/// Rows of a split matrix come in multiples of this: a tile of the widest kernels (64 columns of
+/// AVX-512, and the 16 to 64 of CUDA's tensor core tiles) is then never shared between two devices
+/// for long.
 const ROW_MULTIPLE: usize = 32;
 
-/// Matrices with a side below this are not split by rows: their copies would cost more than their product.
+/// Matrices with a side below this are not split by rows: their copies would cost more than their
+/// product.
 const SPLIT_SIDE_MIN: usize = 256;
 
 /// How a graph is laid out over lanes.
@@ -134,9 +136,9 @@ fn can_split(graph: &Graph, node: &Node) -> bool {
     shape.len() == 2 && shape.iter().all(|&side| side >= SPLIT_SIDE_MIN)
 }
 
-/// Deals rows out by shares, in multiples of [`ROW_MULTIPLE`]: each lane gets its part rounded down, and what
-/// remains goes, a multiple at a time, to those that were rounded down the most, ties to the first. Rows that
-/// make no whole multiple go to the last lane that has any.
+/// Deals rows out by shares, in multiples of [`ROW_MULTIPLE`]: each lane gets its part rounded
+/// down, and what remains goes, a multiple at a time, to those that were rounded down the most,
+/// ties to the first. Rows that make no whole multiple go to the last lane that has any.
 fn share_rows(rows: usize, shares: &[u32]) -> Vec<Range<usize>> {
     let units = (rows / ROW_MULTIPLE) as u64;
     let sum: u64 = shares.iter().map(|&share| u64::from(share)).sum();

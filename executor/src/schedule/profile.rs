@@ -1,4 +1,5 @@
-//! What each segment of a schedule on one lane needs: the parts that the planner's time model is made of.
+//! What each segment of a schedule on one lane needs: the parts that the planner's time model is
+//! made of.
 
 use protocol::profile::{BackendBytes, SegmentProfile, StorageBytes};
 use protocol::{Bytes, StorageType};

@@ -1,14 +1,15 @@
-//! The program of a schedule: in which order nodes run and copies start and end, before anything has a place.
+//! The program of a schedule: in which order nodes run and copies start and end, before anything
+//! has a place.
 //!
 //! ```text
 //! node by node:   Start copies it lacks ─► Wait for those it reads ─► Run its rows elsewhere ─► Run
 //!                                          └ its result goes on its way to other lanes at once
 //! ring:           Acquire before a segment's first node on a lane, Release after its last
 //! ```
-//! A copy is in flight from its `Start` to its `Wait`: both of its ends are alive between the two, which
-//! makes the intervals of `super::lifetime` the order in time. A backend whose streams run on their own
-//! must order a `Start` after all that was issued before it on both lanes, and all that is issued after a
-//! `Wait` on both lanes after the copy.
+//! A copy is in flight from its `Start` to its `Wait`: both of its ends are alive between the two,
+//! which makes the intervals of `super::lifetime` the order in time. A backend whose streams run on
+//! their own must order a `Start` after all that was issued before it on both lanes, and all that
+//! is issued after a `Wait` on both lanes after the copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -95,8 +96,8 @@ pub fn program(graph: &Graph, assignment: &Assignment) -> Program {
     order.finish()
 }
 
-/// The lane of each node: its segment's; the host's where that cannot do it; or, without weights, the one
-/// where all its inputs are, if its result is smaller than they are.
+/// The lane of each node: its segment's; the host's where that cannot do it; or, without weights,
+/// the one where all its inputs are, if its result is smaller than they are.
 fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
     let kinds = &assignment.lanes;
     let host = kinds.iter().position(|lane| lane.backend == BackendKind::Host);
@@ -219,7 +220,8 @@ impl<'a> Order<'a> {
         self.copies.push(PieceCopy { from: (lane, part), to, columns: Some(rows) });
     }
 
-    /// Sends a value to a lane, unless it is there, on its way, or an input, which is given to each lane.
+    /// Sends a value to a lane, unless it is there, on its way, or an input, which is given to each
+    /// lane.
     fn start(&mut self, value: ValueId, lane: usize) {
         let home = self.home[value.0];
         if lane == home || !self.produced[value.0] || self.arrivals.contains_key(&(value, lane)) {
@@ -262,7 +264,8 @@ impl<'a> Order<'a> {
     }
 }
 
-/// Sets an acquisition before the first step of each streamed segment on each lane, and a release after its last.
+/// Sets an acquisition before the first step of each streamed segment on each lane, and a release
+/// after its last.
 fn with_slots(graph: &Graph, assignment: &Assignment, steps: Vec<Step>) -> Vec<Step> {
     let user = |step: &Step| match step {
         Step::Run { lane, node, .. } if !graph.nodes[*node].weights.is_empty() => {

@@ -49,7 +49,8 @@ pub struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// A step with the place of all that it touches; gives weights their places as they are first used.
+    /// A step with the place of all that it touches; gives weights their places as they are first
+    /// used.
     pub fn instruction(&self, at: usize, step: &Step, weights: &mut [LaneWeights]) -> Instruction {
         match step {
             Step::Run { lane, node, rows, output } => {
@@ -58,7 +59,8 @@ impl Resolver<'_> {
             }
             Step::Start(copy) => Instruction::Start(*copy),
             Step::Wait(copy) => Instruction::Wait(*copy),
-            // An item gets its number by the first node that uses its weights, which comes after this.
+            // An item gets its number by the first node that uses its weights, which comes after
+            // this.
             Step::Acquire { lane, .. } => {
                 Instruction::Acquire { lane: *lane, item: weights[*lane].items.len() }
             }

@@ -1,4 +1,5 @@
-//! Properties of lifetimes and arenas, on random graphs and on the reference models' own. Those of elements are in [`elements`].
+//! Properties of lifetimes and arenas, on random graphs and on the reference models' own. Those of
+//! elements are in [`elements`].
 //!
 //! What is asserted is worked out anew from the graph and from byte ranges; of the code under test
 //! only results are used.
@@ -52,7 +53,8 @@ fn any_buffers() -> impl Strategy<Value = Vec<Buffer>> {
 /// Features of a head that no kernel of a GPU reads in 16 bits.
 const HEAD_DIM: usize = 40;
 
-/// How a node is made: its operation, which earlier values it reads, whether its result is an output.
+/// How a node is made: its operation, which earlier values it reads, whether its result is an
+/// output.
 type Recipe = (u8, [usize; 3], bool);
 
 /// Any graphs of two inputs, over operations of each kind: in place, with workspaces, of two inputs
@@ -164,7 +166,8 @@ fn real_schedules() -> impl Iterator<Item = Schedule> {
     real_graphs().into_iter().chain(halves).flat_map(each)
 }
 
-/// A graph cut at random over some lanes; some of them cannot do everything, and one may be the host.
+/// A graph cut at random over some lanes; some of them cannot do everything, and one may be the
+/// host.
 fn cut(graph: Graph, cuts: &[usize], lanes: usize, unable: usize, host: bool) -> Schedule {
     cut_over(BackendKind::Virtual, graph, cuts, lanes, unable, host)
 }

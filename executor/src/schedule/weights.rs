@@ -1,5 +1,5 @@
-//! Where the weights of a schedule lie on each lane: in a region for all phases, in one for the component's
-//! phase, in a slot of the ring, or in the mapping of their files.
+//! Where the weights of a schedule lie on each lane: in a region for all phases, in one for the
+//! component's phase, in a slot of the ring, or in the mapping of their files.
 
 use std::ops::Range;
 

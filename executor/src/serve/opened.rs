@@ -1,7 +1,7 @@
 //! The models that are open: one as its files are, and one with the LoRA files of the last request.
 //!
-//! Sizes are asked of a model whose weights LoRA has not touched yet: what changing them takes is counted,
-//! nothing is changed before a plan is loaded.
+//! Sizes are asked of a model whose weights LoRA has not touched yet: what changing them takes is
+//! counted, nothing is changed before a plan is loaded.
 
 use std::sync::Arc;
 

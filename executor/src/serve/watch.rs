@@ -9,7 +9,8 @@ use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 pub fn exit_with(planner: i32, code: i32) -> io::Result<()> {
     let pid = Pid::from_raw(planner).ok_or_else(|| io::Error::other("no process id"))?;
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    // The planner is this process's parent; another parent means that it ended before we could look.
+    // The planner is this process's parent; another parent means that it ended before we could
+    // look.
     if getppid() != Some(pid) {
         return Err(io::Error::other("the planner has ended"));
     }

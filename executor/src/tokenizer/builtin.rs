@@ -1,5 +1,5 @@
-//! The tokenizer of every published CLIP-L (openai/clip-vit-large-patch14, MIT), for files that hold the text encoder
-//! alone.
+//! The tokenizer of every published CLIP-L (openai/clip-vit-large-patch14, MIT), for files that
+//! hold the text encoder alone.
 
 use std::path::Path;
 

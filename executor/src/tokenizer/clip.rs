@@ -1,5 +1,5 @@
-//! CLIP's tokenizer from `vocab.json` and `merges.txt`, for directories without `tokenizer.json`, and for files that
-//! come without a tokenizer.
+//! CLIP's tokenizer from `vocab.json` and `merges.txt`, for directories without `tokenizer.json`,
+//! and for files that come without a tokenizer.
 //!
 //! The text is brought into NFC, runs of white space become one blank, letters become small; it is
 //! split into words by CLIP's pattern, and each word's bytes are merged in the order of

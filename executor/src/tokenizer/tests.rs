@@ -105,7 +105,8 @@ fn unigram(change: impl FnOnce(&mut Vec<u8>)) -> Result<Option<Tokenizer>, Token
     Tokenizer::of_gguf(files.gguf_keys().unwrap(), file.path())
 }
 
-/// Where the value of a key begins, behind the type and, of arrays, their elements' type and number.
+/// Where the value of a key begins, behind the type and, of arrays, their elements' type and
+/// number.
 fn value_at(bytes: &[u8], key: &str, before: usize) -> usize {
     let found = bytes.windows(key.len()).position(|window| window == key.as_bytes());
     found.expect("the key is there") + key.len() + before

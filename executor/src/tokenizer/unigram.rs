@@ -1,5 +1,6 @@
 //! A SentencePiece unigram tokenizer from the tables that a GGUF file of the text encoder holds
-//! (`tokenizer.ggml.*`). The result is what transformers saves as `tokenizer.json` for the same model.
+//! (`tokenizer.ggml.*`). The result is what transformers saves as `tokenizer.json` for the same
+//! model.
 
 use std::path::Path;
 

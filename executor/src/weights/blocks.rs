@@ -10,11 +10,12 @@ use protocol::StorageType;
 
 use super::float::f32_of_f16;
 
-/// Decodes whole blocks of `storage`, as many as `values` takes. Compiled into its caller, and so for the
-/// instructions that the caller has.
+/// Decodes whole blocks of `storage`, as many as `values` takes. Compiled into its caller, and so
+/// for the instructions that the caller has.
 ///
 /// # Panics
-/// If `values` is no whole number of blocks, `bytes` has another length than they take, or the type has none.
+/// If `values` is no whole number of blocks, `bytes` has another length than they take, or the type
+/// has none.
 #[inline(always)]
 pub fn decode(storage: StorageType, bytes: &[u8], values: &mut [f32]) {
     assert_eq!(bytes.len() as u64, storage.bytes(values.len() as u64).0);

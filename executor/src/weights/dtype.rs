@@ -124,7 +124,8 @@ impl Dtype {
         }
     }
 
-    /// What headers call this type; an unknown one of GGUF has a number only, which [`fmt::Display`] shows.
+    /// What headers call this type; an unknown one of GGUF has a number only, which
+    /// [`fmt::Display`] shows.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::Ggml(of) => of.name().unwrap_or("unknown"),

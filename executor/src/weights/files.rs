@@ -30,8 +30,8 @@ use super::{Dtype, WeightView, WeightsError};
 
 pub use names::Names;
 
-/// The mapped files of a component, where each tensor lies in them, and what is to be computed beside
-/// its linear layers. Clones share the mappings.
+/// The mapped files of a component, where each tensor lies in them, and what is to be computed
+/// beside its linear layers. Clones share the mappings.
 #[derive(Debug, Clone)]
 pub struct WeightFiles {
     /// The single file, or the index: what a message about the whole names.
@@ -88,8 +88,8 @@ pub struct TensorRef {
 
 impl WeightFiles {
     /// Opens the weights in the component directory `dir`: the first that is there of
-    /// `<stem>.safetensors`, `<stem>.safetensors.index.json` and `<stem>.gguf`, for each of `stems` in
-    /// turn. Reads headers only.
+    /// `<stem>.safetensors`, `<stem>.safetensors.index.json` and `<stem>.gguf`, for each of `stems`
+    /// in turn. Reads headers only.
     ///
     /// # Errors
     /// [`WeightsError::NoWeights`] if none is there, otherwise whatever is wrong with those found.
@@ -113,8 +113,8 @@ impl WeightFiles {
         Err(WeightsError::NoWeights { dir: dir.to_owned(), looked_for })
     }
 
-    /// Opens one file that holds everything: GGUF if it begins as such, whatever its name, otherwise
-    /// safetensors.
+    /// Opens one file that holds everything: GGUF if it begins as such, whatever its name,
+    /// otherwise safetensors.
     ///
     /// # Errors
     /// Those of [`MappedFile::open`], [`WeightsError::Read`], [`WeightsError::Header`],
@@ -123,8 +123,8 @@ impl WeightFiles {
         WeightFiles::open_file_with_notes(path).map(|(files, _)| files)
     }
 
-    /// Opens one file that holds everything, and answers also with its notes about itself, by name: of
-    /// GGUF the texts that are not long.
+    /// Opens one file that holds everything, and answers also with its notes about itself, by name:
+    /// of GGUF the texts that are not long.
     ///
     /// # Errors
     /// As [`WeightFiles::open_file`].
@@ -301,8 +301,8 @@ impl WeightFiles {
         self.files.iter().map(|file| file.cached_bytes(0..file.bytes().len())).sum()
     }
 
-    /// How much of these weights is in the page cache, rounded down; nothing where LoRA changes any of
-    /// the component's, and nothing of a file of which the system does not tell.
+    /// How much of these weights is in the page cache, rounded down; nothing where LoRA changes any
+    /// of the component's, and nothing of a file of which the system does not tell.
     ///
     /// # Panics
     /// If the weights are of other files.
@@ -407,8 +407,8 @@ impl TensorRef {
         Bytes((self.size_bytes / rows) as u64)
     }
 
-    /// The same as if a matrix whose rows are whole blocks were stored in another type: for its size, as there are no
-    /// such bytes. Anything else stays.
+    /// The same as if a matrix whose rows are whole blocks were stored in another type: for its
+    /// size, as there are no such bytes. Anything else stays.
     pub fn stored_as(&self, storage: StorageType) -> TensorRef {
         let [_, row @ ..] = self.shape() else { return *self };
         let row_elements = row.iter().product::<usize>() as u64;

@@ -1,4 +1,5 @@
-//! Short floats as f32: exact, and without branches, so that a loop over them becomes vector instructions.
+//! Short floats as f32: exact, and without branches, so that a loop over them becomes vector
+//! instructions.
 
 /// The upper half of a binary32.
 #[inline(always)]
@@ -46,8 +47,8 @@ pub(crate) fn f32_of_e5m2(bits: u8) -> f32 {
     f32_of_f16(u16::from(bits) << 8)
 }
 
-/// The bits of a subnormal: its fraction, given the exponent of its unit and that unit subtracted again. No
-/// operand is a subnormal of binary32, which some machines are slow at.
+/// The bits of a subnormal: its fraction, given the exponent of its unit and that unit subtracted
+/// again. No operand is a subnormal of binary32, which some machines are slow at.
 #[inline(always)]
 fn subnormal(normal: u32, bias: u32) -> u32 {
     let unit = 1 << 23;

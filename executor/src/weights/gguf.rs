@@ -1,12 +1,13 @@
 //! GGUF: a header of counts, keys with values, a table of tensors, then their data, aligned
 //! (`docs/gguf.md` of ggml). Versions 2 and 3, little-endian.
 //!
-//! Invariants of what is read: no name and no key stands twice, each known tensor is as long as its shape and type
-//! need, each lies within the file, no two share a byte. Nothing is allocated that a limit below does not bound:
-//! arrays, as those of tokenizers, are passed over, and read when they are asked for.
+//! Invariants of what is read: no name and no key stands twice, each known tensor is as long as its
+//! shape and type need, each lies within the file, no two share a byte. Nothing is allocated that a
+//! limit below does not bound: arrays, as those of tokenizers, are passed over, and read when they
+//! are asked for.
 //!
-//! Not here: what the keys mean, but for the alignment and the shapes of tensors; what is done with a type that is
-//! not known.
+//! Not here: what the keys mean, but for the alignment and the shapes of tensors; what is done with
+//! a type that is not known.
 
 mod keys;
 mod reader;
@@ -54,8 +55,9 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Reads the header of a file of `file_bytes` bytes, whose cursor stands at its start. Reading instead of
-    /// mapping, as a mapped page of a file that shrinks meanwhile would be a signal and not an error.
+    /// Reads the header of a file of `file_bytes` bytes, whose cursor stands at its start. Reading
+    /// instead of mapping, as a mapped page of a file that shrinks meanwhile would be a signal and
+    /// not an error.
     ///
     /// # Errors
     /// The outer one if the file cannot be read, the inner one if its header is refused.

@@ -1,4 +1,5 @@
-//! LoRA: low-rank changes `W + α/r · B · A` to the linear layers of a model, from files of their own.
+//! LoRA: low-rank changes `W + α/r · B · A` to the linear layers of a model, from files of their
+//! own.
 //!
 //! ```text
 //! file ──key──► modules ──names──► adapters ─┬─ merge    W changed in a private mapping
@@ -6,8 +7,8 @@
 //! ```
 //! Which names stand for which weights is the family's to say, in [`LoraNames`].
 //!
-//! Invariants: no file ever changes; opening reads headers and the scalars `alpha` only; a component
-//! without adapters keeps its mappings; what is not applied is in the report or an error.
+//! Invariants: no file ever changes; opening reads headers and the scalars `alpha` only; a
+//! component without adapters keeps its mappings; what is not applied is in the report or an error.
 
 mod beside;
 mod merge;
@@ -41,10 +42,11 @@ use adapter::Adapter;
 
 /// The most LoRA files at once. More than a handful on one model is unheard of.
 pub const LORAS_MAX: usize = 64;
-/// The most tensors in one LoRA file. Three for each linear layer of the largest DiT that is known here
-/// and of its text encoders are about 2,600.
+/// The most tensors in one LoRA file. Three for each linear layer of the largest DiT that is known
+/// here and of its text encoders are about 2,600.
 pub const TENSORS_MAX: usize = 20_000;
-/// The largest rank. Published files have 4 to 256; a rank beyond the width of the layers saves nothing.
+/// The largest rank. Published files have 4 to 256; a rank beyond the width of the layers saves
+/// nothing.
 pub const RANK_MAX: usize = 4096;
 
 /// A LoRA file and how strongly to apply it.
@@ -59,8 +61,8 @@ pub struct LoraSource {
 /// How a component's adapters are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoraMode {
-    /// Added to the weights once, in private copies of their pages. Costs [`Loras::private_bytes`] of the
-    /// host's memory and no time later.
+    /// Added to the weights once, in private copies of their pages. Costs [`Loras::private_bytes`]
+    /// of the host's memory and no time later.
     Immediately,
     /// Computed beside each linear layer. The factors are weights of the component as any others.
     Runtime,
@@ -115,8 +117,8 @@ impl Loras {
         self.adapters.keys().copied()
     }
 
-    /// Bytes of the host's memory that applying a component's adapters immediately takes, exactly: the
-    /// pages of its files that are written.
+    /// Bytes of the host's memory that applying a component's adapters immediately takes, exactly:
+    /// the pages of its files that are written.
     pub fn private_bytes(&self, component: &str) -> Bytes {
         merge::private_bytes(self.of(component))
     }
@@ -126,8 +128,8 @@ impl Loras {
     /// the present rayon pool, and ends early once `stop` says so.
     ///
     /// # Errors
-    /// [`LoraError::Stopped`], [`LoraError::Unchangeable`], [`LoraError::NotFinite`], and [`LoraError::Weights`] for files that
-    /// shrank or cannot be mapped again.
+    /// [`LoraError::Stopped`], [`LoraError::Unchangeable`], [`LoraError::NotFinite`], and
+    /// [`LoraError::Weights`] for files that shrank or cannot be mapped again.
     pub fn apply(
         &self,
         component: &str,

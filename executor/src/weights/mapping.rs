@@ -1,8 +1,8 @@
 //! A file mapped into memory, read-only. Mapping reads nothing: pages come from the page cache when
 //! they are first touched, and cost no anonymous memory.
 //!
-//! A [`PrivateMapping`] can also be written: a page becomes this process's own at the first write to
-//! it, the others stay in the page cache, and the file never changes. Its own pages are the only
+//! A [`PrivateMapping`] can also be written: a page becomes this process's own at the first write
+//! to it, the others stay in the page cache, and the file never changes. Its own pages are the only
 //! copy of what was written, so advice that drops pages (`MADV_DONTNEED`) must not reach them.
 //!
 //! Invariant: the mapping is as long as the file was when it was opened, and at least one byte.
@@ -34,8 +34,8 @@ use super::WeightsError;
 use crate::read::{self, ReadError};
 use changes::Seen;
 
-/// The system caches a file in pieces of up to so many bytes, and drops a piece only whole: the huge
-/// page of x86-64, and of arm64 with pages of 4 KiB (`MAX_PAGECACHE_ORDER` of Linux).
+/// The system caches a file in pieces of up to so many bytes, and drops a piece only whole: the
+/// huge page of x86-64, and of arm64 with pages of 4 KiB (`MAX_PAGECACHE_ORDER` of Linux).
 const PIECE_BYTES_MAX: usize = 2 << 20;
 
 /// A regular file and its mapping.
@@ -111,8 +111,8 @@ impl MappedFile {
     }
 
     /// The open file, to read from it without touching the mapping; it lacks what was written in a
-    /// private one. Its cursor starts at 0 and stays where the last reader left it, in private copies
-    /// too.
+    /// private one. Its cursor starts at 0 and stays where the last reader left it, in private
+    /// copies too.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -184,8 +184,8 @@ impl PrivateMapping {
     }
 }
 
-/// Bytes of the pages that these byte ranges of one file cover, each page counted once: what writing
-/// them in a [`PrivateMapping`] makes private.
+/// Bytes of the pages that these byte ranges of one file cover, each page counted once: what
+/// writing them in a [`PrivateMapping`] makes private.
 pub fn covered_page_bytes(ranges: impl IntoIterator<Item = Range<u64>>) -> Bytes {
     let page_bytes = rustix::param::page_size() as u64;
     let pages = |range: Range<u64>| range.start / page_bytes..range.end.div_ceil(page_bytes);
@@ -221,10 +221,10 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Says that these bytes, from the start of the file, were copied and are not needed soon. Under
-    /// [`MappingPolicy::Drop`] the pages that lie whole in what was released so far leave the mapping
-    /// and, where no other process has them mapped or has written to them, the page cache. They can
-    /// still be read: from disk.
+    /// Says that these bytes, from the start of the file, were copied and are not needed soon.
+    /// Under [`MappingPolicy::Drop`] the pages that lie whole in what was released so far leave the
+    /// mapping and, where no other process has them mapped or has written to them, the page cache.
+    /// They can still be read: from disk.
     ///
     /// # Errors
     /// [`WeightsError::PageCache`] if the system refuses.
@@ -288,9 +288,9 @@ impl MappedFile {
     }
 
     /// How much of these bytes is in the page cache, in pages that lie in them whole. Unlike
-    /// [`MappedFile::cached_bytes`] it takes microseconds for a file of any size, where the system has
-    /// cachestat(2), Linux since 6.5. What the system does not tell, of other users' files, counts as
-    /// not there.
+    /// [`MappedFile::cached_bytes`] it takes microseconds for a file of any size, where the system
+    /// has cachestat(2), Linux since 6.5. What the system does not tell, of other users' files,
+    /// counts as not there.
     ///
     /// # Errors
     /// As [`MappedFile::cached_bytes`], where the system lacks cachestat(2).
@@ -322,8 +322,8 @@ impl MappedFile {
 
 /// Pages of a file's bytes that the page cache holds.
 fn cachestat(file: &File, range: &Range<usize>) -> io::Result<u64> {
-    /// The call's number in the table that x86-64, arm64 and most others share (Linux, `scripts/syscall.tbl`); where
-    /// it is another one, this is none.
+    /// The call's number in the table that x86-64, arm64 and most others share (Linux,
+    /// `scripts/syscall.tbl`); where it is another one, this is none.
     const SYS_CACHESTAT: libc::c_long = 451;
     // Offset and length; cached, dirty, in writeback, evicted and recently evicted pages: struct
     // cachestat_range and struct cachestat of `include/uapi/linux/mman.h`.

@@ -37,12 +37,13 @@ pub fn header_text(tensors: &[(&str, &str, &[usize], usize)]) -> String {
     text
 }
 
-/// File systems whose files are on a disk and in the page cache besides, as statfs(2) numbers them: ext2 to
-/// ext4, and XFS. Others hold files in memory, or pass advice on to one of which nothing is known here.
+/// File systems whose files are on a disk and in the page cache besides, as statfs(2) numbers them:
+/// ext2 to ext4, and XFS. Others hold files in memory, or pass advice on to one of which nothing is
+/// known here.
 const CACHED_FILE_SYSTEMS: [i64; 2] = [0xef53, 0x5846_5342];
 
-/// A directory on the disk of the test program, as the system's own place for such may be in memory; `None`
-/// where that is on a file system whose page cache cannot be tested.
+/// A directory on the disk of the test program, as the system's own place for such may be in
+/// memory; `None` where that is on a file system whose page cache cannot be tested.
 pub fn directory_on_disk() -> Option<TempDir> {
     let program = std::env::current_exe().expect("a running program has a path");
     let place = program.parent().expect("it is in a directory");
@@ -59,7 +60,8 @@ pub fn write_through(path: &Path, content: &[u8]) {
     std::fs::File::open(path).and_then(|file| file.sync_all()).expect("it reaches the disk");
 }
 
-/// Stored bytes and what they stand for, as tensors `T/bytes`, `T/dequant`, `T/rand_bytes`, `T/rand_dequant`.
+/// Stored bytes and what they stand for, as tensors `T/bytes`, `T/dequant`, `T/rand_bytes`,
+/// `T/rand_dequant`.
 const BLOCKS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/golden/quant_blocks.safetensors");
 

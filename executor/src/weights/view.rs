@@ -24,8 +24,8 @@ pub struct WeightView<'a> {
 }
 
 impl WeightView<'_> {
-    /// All elements as f32. For small tensors that are inputs rather than weights; kernels widen what
-    /// they need, a panel at a time.
+    /// All elements as f32. For small tensors that are inputs rather than weights; kernels widen
+    /// what they need, a panel at a time.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.shape.iter().product()];
         self.read(0, &mut values);
@@ -67,8 +67,8 @@ pub(super) fn widen(storage: StorageType, bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-/// Reads elements of a type of blocks from element `first` on, as many as `values` takes. `bytes` begin with the
-/// block of element 0; first and last element may be anywhere in their blocks.
+/// Reads elements of a type of blocks from element `first` on, as many as `values` takes. `bytes`
+/// begin with the block of element 0; first and last element may be anywhere in their blocks.
 #[inline(always)]
 pub(crate) fn read_blocks(storage: StorageType, bytes: &[u8], first: usize, values: &mut [f32]) {
     let elements = storage.block_elements() as usize;
@@ -118,9 +118,9 @@ pub(super) fn narrow(storage: StorageType, values: &[f64], bytes: &mut [u8]) -> 
     }
 }
 
-/// A value as f32, cut off, with an odd last bit if anything was lost: rounding that again to a shorter
-/// type is as good as rounding the value itself (Boldo and Melquiond, "Emulation of FMA and correctly
-/// rounded sums", 2008).
+/// A value as f32, cut off, with an odd last bit if anything was lost: rounding that again to a
+/// shorter type is as good as rounding the value itself (Boldo and Melquiond, "Emulation of FMA and
+/// correctly rounded sums", 2008).
 fn to_odd_f32(value: f64) -> f32 {
     let nearest = value as f32;
     if f64::from(nearest) == value {
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn a_value_is_rounded_once() {
         use StorageType::{BF16, F16, F32};
-        // Steps above 1 are 2⁻²³, 2⁻¹⁰ and 2⁻⁷. A value a little off the middle of two, by less than f32
-        // sees, is no tie.
+        // Steps above 1 are 2⁻²³, 2⁻¹⁰ and 2⁻⁷. A value a little off the middle of two, by less
+        // than f32 sees, is no tie.
         let little = 2_f64.powi(-40);
         for (storage, digits) in [(F32, 23), (F16, 10), (BF16, 7)] {
             let step = 2_f64.powi(-digits);

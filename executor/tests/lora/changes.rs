@@ -1,8 +1,8 @@
-//! Changes to layers of the reference models: written in every form that LoRA files have, and computed
-//! by the formula.
+//! Changes to layers of the reference models: written in every form that LoRA files have, and
+//! computed by the formula.
 //!
-//! The tables of names here are from the published checkpoints, and share nothing with the code under
-//! test.
+//! The tables of names here are from the published checkpoints, and share nothing with the code
+//! under test.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -355,7 +355,8 @@ fn stored(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     }
 }
 
-/// A tensor of a checkpoint with changes, each list of them with its weight: `W + Σ w · α/r · B · A`.
+/// A tensor of a checkpoint with changes, each list of them with its weight: `W + Σ w · α/r · B ·
+/// A`.
 pub fn merged(
     files: &WeightFiles,
     component: &str,

@@ -129,7 +129,8 @@ pub fn parse_margin(text: &str) -> Result<Bytes, CapError> {
     parse_size(text.trim()).ok_or_else(|| CapError::Unreadable { text: start(text) })
 }
 
-/// Reads a limit that does not depend on what is free: as [`Cap::parse`], without its negative form.
+/// Reads a limit that does not depend on what is free: as [`Cap::parse`], without its negative
+/// form.
 ///
 /// # Errors
 /// It is no cap, or a negative one.

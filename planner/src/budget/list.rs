@@ -1,7 +1,8 @@
 //! A value for each device, as people write it: `8`, `cuda0=12,cuda1=6.5`, or `8,cuda1=6`.
 //!
-//! A value without a name is for every memory that no entry names, and stands first: `cuda0=1,5` is more often a
-//! decimal comma than two entries. Whether there are such devices is said when the list meets an inventory.
+//! A value without a name is for every memory that no entry names, and stands first: `cuda0=1,5` is
+//! more often a decimal comma than two entries. Whether there are such devices is said when the
+//! list meets an inventory.
 
 use super::cap::CapError;
 use crate::inventory::Device;
@@ -47,7 +48,8 @@ impl<T: Copy> List<T> {
         Ok(list)
     }
 
-    /// The value of each device that an entry names, in their order; names of the host are left out.
+    /// The value of each device that an entry names, in their order; names of the host are left
+    /// out.
     pub fn of_devices(&self, devices: &[Device]) -> Result<Vec<Option<T>>, CapError> {
         let mut found = vec![None; devices.len()];
         for (name, value) in self.named.iter().filter(|(name, _)| !names::is_host(name)) {

@@ -11,10 +11,11 @@ use super::smooth::{Correction, within};
 use crate::inventory::{Device, DeviceKind, HostFacts, Inventory, Rate, Source, Speeds};
 
 impl Calibration {
-    /// Puts what was measured into an inventory: rates and overhead of its devices, of the host where it is this
-    /// machine, and the corrections of a `model`, by its path.
+    /// Puts what was measured into an inventory: rates and overhead of its devices, of the host
+    /// where it is this machine, and the corrections of a `model`, by its path.
     ///
-    /// A virtual device of which nothing was measured has its part of the host's measured speeds, still as an assumption.
+    /// A virtual device of which nothing was measured has its part of the host's measured speeds,
+    /// still as an assumption.
     pub fn apply(&self, inventory: &mut Inventory, model: Option<&str>) {
         let keys: Vec<Option<DeviceKey>> =
             inventory.devices.iter().map(|device| DeviceKey::of(inventory, device)).collect();
@@ -94,11 +95,13 @@ fn is_assumed(device: &Device) -> bool {
     device.kind == DeviceKind::Virtual && rates.iter().all(|rate| rate.source == Source::Assumed)
 }
 
-/// Processors whose rates are wrong in the same way: by their kernels, and by whether the rates were measured.
+/// Processors whose rates are wrong in the same way: by their kernels, and by whether the rates
+/// were measured.
 type Likeness<'a> = (&'a str, Source);
 
-/// Gives a processor without a correction for a component the mean of those alike. Without it, a device on which a component ran
-/// longer than predicted would look slower than its twin, on which it never ran.
+/// Gives a processor without a correction for a component the mean of those alike. Without it, a
+/// device on which a component ran longer than predicted would look slower than its twin, on which
+/// it never ran.
 fn share_corrections(host: Option<&mut HostFacts>, devices: &mut [Device]) {
     let mut processors: Vec<(String, &mut Speeds)> = Vec::new();
     for device in devices {

@@ -154,8 +154,8 @@ impl Content {
         self.device.iter().find(|section| section.of == *key)
     }
 
-    /// The section of a device as the latest, new where there was none for just this key. What was measured of
-    /// the device under another driver goes.
+    /// The section of a device as the latest, new where there was none for just this key. What was
+    /// measured of the device under another driver goes.
     pub fn section(&mut self, key: DeviceKey) -> &mut DeviceSection {
         let known = self.device.iter().position(|section| section.of == key);
         let section = match known {

@@ -21,7 +21,8 @@ pub struct Figure {
     pub before_source: Source,
 }
 
-/// All figures of an answer: the host's, then each device's. `inventory` is without any calibration.
+/// All figures of an answer: the host's, then each device's. `inventory` is without any
+/// calibration.
 pub fn figures(inventory: &Inventory, measured: &Calibration) -> Vec<Figure> {
     let mut figures = Vec::new();
     let host = &inventory.host;

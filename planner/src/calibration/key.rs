@@ -1,7 +1,8 @@
 //! What a measurement belongs to: the machine, and of a device what lasts.
 //!
-//! A GPU is known by its UUID, with the driver that ran it. A virtual device is host kernels on this machine: it is known by
-//! all that makes it as fast as it is, so that nothing measured of one imagined device is taken for another's.
+//! A GPU is known by its UUID, with the driver that ran it. A virtual device is host kernels on
+//! this machine: it is known by all that makes it as fast as it is, so that nothing measured of one
+//! imagined device is taken for another's.
 
 use protocol::Bytes;
 use serde::{Deserialize, Serialize};
@@ -34,8 +35,8 @@ impl Machine {
         Machine { cpu: host.cpu.clone(), cores: host.cores, memory_bytes: host.total_bytes }
     }
 
-    /// Whether a host is this machine's own, not one that a profile imagines. A profile may have it compute with fewer
-    /// threads.
+    /// Whether a host is this machine's own, not one that a profile imagines. A profile may have it
+    /// compute with fewer threads.
     pub fn is(&self, host: &HostFacts) -> bool {
         let speeds = &host.speeds;
         let declared = [speeds.f32_flops_per_s, speeds.memory_bytes_per_s];
@@ -83,7 +84,8 @@ pub enum DeviceKey {
 }
 
 impl DeviceKey {
-    /// The key of a device of an inventory; `None` for a GPU that is only imagined, and for names too long to keep.
+    /// The key of a device of an inventory; `None` for a GPU that is only imagined, and for names
+    /// too long to keep.
     pub fn of(inventory: &Inventory, device: &Device) -> Option<DeviceKey> {
         let key = match device.kind {
             DeviceKind::Cuda => {

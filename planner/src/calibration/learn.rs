@@ -1,8 +1,9 @@
-//! What a run teaches: by how much each component's calls were mispredicted, where that tells something of a processor; and
-//! what the context of each GPU took.
+//! What a run teaches: by how much each component's calls were mispredicted, where that tells
+//! something of a processor; and what the context of each GPU took.
 //!
-//! Nothing is learned from loads: how much of one came from the disk and how much from the page cache is not known
-//! afterwards, so that a long one says nothing of either's rate. `berth calibrate` measures those.
+//! Nothing is learned from loads: how much of one came from the disk and how much from the page
+//! cache is not known afterwards, so that a long one says nothing of either's rate. `berth
+//! calibrate` measures those.
 
 use protocol::plan::{ComponentPlan, PartPlan};
 use protocol::usage::{ComponentUsage, GpuUsage};
@@ -14,8 +15,9 @@ use super::limits::{CORRECTIONS_MAX, NAME_BYTES_MAX, OVERHEAD};
 use super::smooth::{Correction, Overhead, within};
 use crate::inventory::Inventory;
 
-/// Part of a streamed component's predicted time up to which the way of its weights over a link is taken to be hidden
-/// behind the computation. Where the link is nearer to being the bound, the time says nothing of the processor.
+/// Part of a streamed component's predicted time up to which the way of its weights over a link is
+/// taken to be hidden behind the computation. Where the link is nearer to being the bound, the time
+/// says nothing of the processor.
 const LINK_PART_MAX: f64 = 0.5;
 
 /// How many times longer one component's calls took on one processor than its rates say.
@@ -39,8 +41,8 @@ pub fn overheads(inventory: &Inventory, usage: &UsageReport) -> Vec<(DeviceKey, 
     usage.gpus.iter().filter_map(overhead).collect()
 }
 
-/// What a run teaches of times. `inventory` is the one that its plan was made for: its corrections are in the predictions. A component
-/// over several processors teaches each of them the same.
+/// What a run teaches of times. `inventory` is the one that its plan was made for: its corrections
+/// are in the predictions. A component over several processors teaches each of them the same.
 pub fn lessons(
     machine: &Machine,
     inventory: &Inventory,

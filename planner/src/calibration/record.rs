@@ -10,8 +10,8 @@ use super::limits::OVERHEAD;
 use crate::inventory::{DeviceKind, Inventory};
 
 impl Content {
-    /// Puts measured figures of the host and of an inventory's devices in the place of what is known of them. Corrections go,
-    /// as they are relative to the rates before.
+    /// Puts measured figures of the host and of an inventory's devices in the place of what is
+    /// known of them. Corrections go, as they are relative to the rates before.
     pub fn record(&mut self, machine: &Machine, inventory: &Inventory, measured: &Calibration) {
         if let Some(rate) = measured.storage_bytes_per_s {
             self.host.storage_bytes_per_s = Some(rate.round());
@@ -50,7 +50,8 @@ impl Content {
 }
 
 impl SpeedSection {
-    /// Rates as the executor tells them. Of the half precisions the slower one: neither is then promised too much.
+    /// Rates as the executor tells them. Of the half precisions the slower one: neither is then
+    /// promised too much.
     pub fn of(measured: &MeasuredSpeeds) -> SpeedSection {
         let rate = |kinds: &[WorkKind]| {
             let work = measured.work.iter().filter(|work| kinds.contains(&work.kind));

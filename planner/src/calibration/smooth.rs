@@ -1,10 +1,12 @@
 //! How a new measurement changes what is predicted.
 //!
-//! Bytes and times differ: too few bytes make a plan fail, a time that is off by a little makes one a little slower.
-//! - Overhead: a measured value above the prediction is the next prediction at once; one below takes it down by a quarter of the
-//!   difference. So no prediction is below the last measurement.
-//! - Corrections of times: the first is taken as it is, a later one goes half way to the new one, in proportion (the
-//!   geometric mean). Up or down alike: anything else would drift with the noise of runs.
+//! Bytes and times differ: too few bytes make a plan fail, a time that is off by a little makes one
+//! a little slower.
+//! - Overhead: a measured value above the prediction is the next prediction at once; one below
+//!   takes it down by a quarter of the difference. So no prediction is below the last measurement.
+//! - Corrections of times: the first is taken as it is, a later one goes half way to the new one,
+//!   in proportion (the geometric mean). Up or down alike: anything else would drift with the noise
+//!   of runs.
 
 use protocol::Bytes;
 use serde::{Deserialize, Serialize};

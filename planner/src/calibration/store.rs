@@ -1,7 +1,8 @@
 //! The calibration file's place: read within limits, updated under a lock, written whole.
 //!
-//! The lock is a file of its own beside it, as the file itself is replaced by each update; the system frees it when its
-//! holder ends, however that happens. Readers need none: what they open is always whole.
+//! The lock is a file of its own beside it, as the file itself is replaced by each update; the
+//! system frees it when its holder ends, however that happens. Readers need none: what they open is
+//! always whole.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -78,8 +79,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// The user's: in the directory that [`STATE_DIR`] names, else under the XDG state directory. `None` where there is
-    /// none, or none is wanted.
+    /// The user's: in the directory that [`STATE_DIR`] names, else under the XDG state directory.
+    /// `None` where there is none, or none is wanted.
     pub fn of_user() -> Option<Store> {
         if let Some(directory) = std::env::var_os(STATE_DIR) {
             return (!directory.is_empty()).then(|| Store::under(Path::new(&directory)));
@@ -112,7 +113,8 @@ impl Store {
         }
     }
 
-    /// Changes what the file says of a machine; what was said of another one, or by another version, goes.
+    /// Changes what the file says of a machine; what was said of another one, or by another
+    /// version, goes.
     ///
     /// # Errors
     /// It cannot be read, makes no sense, or cannot be written.

@@ -83,7 +83,8 @@ pub struct Generate {
     /// Where noise comes from: cpu, as torch's CPU generator
     #[arg(long, value_enum, default_value = "cpu")]
     rng: RngArgument,
-    /// Begin from these latents in place of noise: a safetensors file with `latents_init` or `noise_nchw`
+    /// Begin from these latents in place of noise: a safetensors file with `latents_init` or
+    /// `noise_nchw`
     #[arg(long, value_name = "FILE", conflicts_with = "init_image")]
     init_latents: Option<PathBuf>,
     /// Also write intermediate tensors to a safetensors file

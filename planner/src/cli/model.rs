@@ -26,8 +26,8 @@ pub struct ModelArguments {
     /// Take T5-XXL from this file
     #[arg(long, value_name = "FILE", help_heading = "Parts")]
     t5xxl: Option<PathBuf>,
-    /// Take tokenizers from this directory, which holds tokenizer/ and tokenizer_2/, or one of them, as a diffusers
-    /// directory does
+    /// Take tokenizers from this directory, which holds tokenizer/ and tokenizer_2/, or one of
+    /// them, as a diffusers directory does
     #[arg(long, value_name = "DIR", help_heading = "Parts")]
     tokenizer_dir: Option<PathBuf>,
 }

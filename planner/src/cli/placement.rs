@@ -9,35 +9,41 @@ use crate::policy::tile::DEFAULT_TILE;
 /// What is pinned.
 #[derive(Debug, Default, Args)]
 pub struct PlacementArguments {
-    /// Devices that components compute on: dit=cuda0&cuda1,vae=cuda1,cond=cpu, with shares as dit=cuda0:3&cuda1:1;
-    /// `all`, names of components and of their kinds; the start of a device's name will do [default: chosen]
+    /// Devices that components compute on: dit=cuda0&cuda1,vae=cuda1,cond=cpu, with shares as
+    /// dit=cuda0:3&cuda1:1; `all`, names of components and of their kinds; the start of a device's
+    /// name will do [default: chosen]
     #[arg(long, value_name = "LIST")]
     backend: Option<String>,
-    /// Where weights are while their component does not compute: cpu (in RAM, streamed to the device), disk (loaded
-    /// for their phase only) or device (resident), as dit=cpu,vae=disk [default: chosen]
+    /// Where weights are while their component does not compute: cpu (in RAM, streamed to the
+    /// device), disk (loaded for their phase only) or device (resident), as dit=cpu,vae=disk
+    /// [default: chosen]
     #[arg(long, value_name = "LIST")]
     params_backend: Option<String>,
     /// How a component is split over a list of devices: layer or row, as dit=row [default: layer]
     #[arg(long, value_name = "LIST")]
     split_mode: Option<String>,
-    /// Stream slots on each device, 1 to 64: how far ahead weights are copied, as 4 or dit=4 [default: chosen]
+    /// Stream slots on each device, 1 to 64: how far ahead weights are copied, as 4 or dit=4
+    /// [default: chosen]
     #[arg(long, value_name = "LIST", allow_negative_numbers = true)]
     lookahead: Option<String>,
-    /// Pieces in which the VAE works: auto, off, or pixels with an overlap, as 512, 512x768 or 512:0.25 [default: auto, the best]
+    /// Pieces in which the VAE works: auto, off, or pixels with an overlap, as 512, 512x768 or
+    /// 512:0.25 [default: auto, the best]
     #[arg(long, value_name = "TILE", allow_negative_numbers = true)]
     vae_tile: Option<String>,
-    /// What happens to the pages of weight files: keep, sequential (read ahead, dropped behind the reader) or drop
-    /// (given back as soon as weights are on their device) [default: keep]
+    /// What happens to the pages of weight files: keep, sequential (read ahead, dropped behind the
+    /// reader) or drop (given back as soon as weights are on their device) [default: keep]
     #[arg(long, value_name = "POLICY")]
     mmap_policy: Option<String>,
-    /// A LoRA file to apply, with its weight, as style.safetensors:0.8; may be repeated [default weight: 1]
+    /// A LoRA file to apply, with its weight, as style.safetensors:0.8; may be repeated [default
+    /// weight: 1]
     #[arg(long, value_name = "FILE[:WEIGHT]")]
     lora: Vec<String>,
     /// Load each weight in its own phase, none while an earlier one computes
     #[arg(long)]
     no_prefetch: bool,
-    /// Multiply quantised weights as f32, their values to the bit; without it the CPU multiplies those of 8, 6, 5 and
-    /// 4 bits as integers, with activations rounded to 8 bits for it, which is two to four times as fast
+    /// Multiply quantised weights as f32, their values to the bit; without it the CPU multiplies
+    /// those of 8, 6, 5 and 4 bits as integers, with activations rounded to 8 bits for it, which is
+    /// two to four times as fast
     #[arg(long)]
     exact_matmul: bool,
     #[command(flatten)]

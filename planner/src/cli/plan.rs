@@ -32,7 +32,8 @@ pub struct Plan {
     /// Solve and show; touch no device. Without it the plan is also loaded, and its use measured
     #[arg(long)]
     dry_run: bool,
-    /// Plan as if each matrix were stored in this type: f32, f16, bf16 or q8_0 (8 bits, as in GGUF). Needs --dry-run
+    /// Plan as if each matrix were stored in this type: f32, f16, bf16 or q8_0 (8 bits, as in
+    /// GGUF). Needs --dry-run
     #[arg(long, value_name = "TYPE", value_parser = storage_type)]
     weights_as: Option<StorageType>,
     #[command(flatten)]

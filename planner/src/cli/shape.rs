@@ -35,7 +35,8 @@ pub struct ShapeArguments {
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
         value_parser = number::scale())]
     guidance_scale: Option<f32>,
-    /// Classifier-free guidance: above 1 the DiT runs a second time on the negative prompt [default: the model's]
+    /// Classifier-free guidance: above 1 the DiT runs a second time on the negative prompt
+    /// [default: the model's]
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
         value_parser = number::scale())]
     true_cfg_scale: Option<f32>,
@@ -44,8 +45,8 @@ pub struct ShapeArguments {
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
         value_parser = number::scale(), conflicts_with_all = ["guidance_scale", "true_cfg_scale"])]
     cfg_scale: Option<f32>,
-    /// A picture to start from, PNG or JPEG. It is stretched to the width and height; without these, its own size
-    /// is taken, to what the model can do. Where it is transparent it is white
+    /// A picture to start from, PNG or JPEG. It is stretched to the width and height; without
+    /// these, its own size is taken, to what the model can do. Where it is transparent it is white
     #[arg(long, value_name = "FILE")]
     init_image: Option<PathBuf>,
     /// How far the given picture is changed: near 0 hardly, 1 as if there were none [default: 0.6]

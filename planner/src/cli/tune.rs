@@ -261,8 +261,8 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// Runs some of the steps' plans on one executor, each with nothing loaded before; their pictures
-    /// are dropped.
+    /// Runs some of the steps' plans on one executor, each with nothing loaded before; their
+    /// pictures are dropped.
     fn measure(&self, warm: &mut Warm, tuning: &mut Tuning, terminal: &mut Terminal) -> Result<()> {
         let work = Work::Generate(Box::new(self.asked.job(&self.resolved)?));
         let runs = tuning.runs();

@@ -151,8 +151,8 @@ impl Host {
     }
 
     /// The request of a job's plan, for what is free now. Devices that this executor cannot compute
-    /// on count in a plan that is only shown (`dry_run`), and only where a profile names them. What the
-    /// executor holds already is free for its own plan.
+    /// on count in a plan that is only shown (`dry_run`), and only where a profile names them. What
+    /// the executor holds already is free for its own plan.
     ///
     /// # Errors
     /// A cap names a device that is not here; or the profile names a GPU that is not, and the plan
@@ -197,9 +197,9 @@ impl Host {
         })
     }
 
-    /// Plans and runs a job on an executor, or runs it by a `given` plan, and learns from it. `request` makes each
-    /// attempt's request from what is free at that moment; `hear` hears of everything in order, the
-    /// end last.
+    /// Plans and runs a job on an executor, or runs it by a `given` plan, and learns from it.
+    /// `request` makes each attempt's request from what is free at that moment; `hear` hears of
+    /// everything in order, the end last.
     ///
     /// # Errors
     /// The last attempt's failure, or what no other plan could mend.

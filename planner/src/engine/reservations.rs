@@ -1,16 +1,18 @@
-//! What Berth's processes on this host have planned: memory that is spoken for, though nobody has allocated it yet.
+//! What Berth's processes on this host have planned: memory that is spoken for, though nobody has
+//! allocated it yet.
 //!
-//! A process that is about to load a plan holds a locked file in the runtime directory until its executor has ended,
-//! with the plan's peaks. Others take them off what there is: free is the less of what the system reports and of the
-//! total without them, which covers a plan whose allocations the system does not show yet, and counts nothing twice.
+//! A process that is about to load a plan holds a locked file in the runtime directory until its
+//! executor has ended, with the plan's peaks. Others take them off what there is: free is the less
+//! of what the system reports and of the total without them, which covers a plan whose allocations
+//! the system does not show yet, and counts nothing twice.
 //!
-//! A lock ends with its process, however that ends, so a file whose lock can be taken is left over: whoever sees it
-//! removes it. Not here: processes of other users, whose runtime directories are their own, and other programs;
-//! what those have allocated the system reports. A registry that cannot be used is no reason not to run: without it,
-//! free memory is what the system says.
+//! A lock ends with its process, however that ends, so a file whose lock can be taken is left over:
+//! whoever sees it removes it. Not here: processes of other users, whose runtime directories are
+//! their own, and other programs; what those have allocated the system reports. A registry that
+//! cannot be used is no reason not to run: without it, free memory is what the system says.
 //!
-//! Invariants: a file under its final name is whole and locked; an executor does not count its own, and does count
-//! that of another executor of its process.
+//! Invariants: a file under its final name is whole and locked; an executor does not count its own,
+//! and does count that of another executor of its process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -40,8 +42,8 @@ const FILES_MAX: usize = 1024;
 /// How files end whose content is complete.
 const ENDING: &str = "toml";
 
-/// What begins the names of this process's files: its number, and what tells it from a later process of that number,
-/// or one of another container.
+/// What begins the names of this process's files: its number, and what tells it from a later
+/// process of that number, or one of another container.
 static OWN: LazyLock<String> = LazyLock::new(|| {
     format!("{}-{:016x}-", std::process::id(), RandomState::new().build_hasher().finish())
 });
@@ -69,7 +71,8 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Speaks for a plan's peaks, before it is loaded. A registry that cannot be written is told in the log.
+    /// Speaks for a plan's peaks, before it is loaded. A registry that cannot be written is told in
+    /// the log.
     pub fn hold(plan: &Plan) -> Reservation {
         let held = directory().map(|directory| write(&directory, OWN.as_str(), &Peaks::of(plan)));
         let held = held.and_then(|written| {
@@ -91,8 +94,8 @@ impl Drop for Reservation {
 }
 
 impl Peaks {
-    /// What is used of GPUs by their lasting names; and of the host's memory, which is also that of virtual and
-    /// integrated devices.
+    /// What is used of GPUs by their lasting names; and of the host's memory, which is also that of
+    /// virtual and integrated devices.
     fn of(plan: &Plan) -> Peaks {
         let mut peaks =
             Peaks { pid: std::process::id(), host: plan.host.peak_bytes, ..Peaks::default() };
@@ -163,8 +166,9 @@ impl Others {
         }
     }
 
-    /// Takes them off what is free: of GPUs that they name; and of the host's memory with what shares it, where that
-    /// is this machine's (`host_is_here`). Virtual devices are each process's own.
+    /// Takes them off what is free: of GPUs that they name; and of the host's memory with what
+    /// shares it, where that is this machine's (`host_is_here`). Virtual devices are each process's
+    /// own.
     pub fn take_from(&self, inventory: &mut Inventory, host_is_here: bool) {
         let host = &mut inventory.host;
         if host_is_here {
@@ -189,7 +193,8 @@ impl Others {
     }
 }
 
-/// Where processes of one user tell each other: in the runtime directory, which a restart empties, or else the state's.
+/// Where processes of one user tell each other: in the runtime directory, which a restart empties,
+/// or else the state's.
 fn directory() -> Option<PathBuf> {
     let directories = etcetera::choose_base_strategy().ok()?;
     let runtime = directories.runtime_dir().filter(|directory| directory.is_dir());

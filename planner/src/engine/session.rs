@@ -42,8 +42,8 @@ use interrupts::Process;
 use patience::{Patience, Silence, Verdict};
 use spawn::Spawned;
 
-/// How long an executor that lost its channel may take to be gone, or the other way round, before it
-/// is ended by force. Freeing gigabytes takes the kernel some tenths of a second.
+/// How long an executor that lost its channel may take to be gone, or the other way round, before
+/// it is ended by force. Freeing gigabytes takes the kernel some tenths of a second.
 const DEATH_GRACE: Duration = Duration::from_secs(2);
 
 /// How long an executor may take to end after goodbye.
@@ -178,7 +178,8 @@ impl Session {
     /// is lost.
     ///
     /// # Errors
-    /// The death itself where it cannot help, what keeps another one from starting, or an interruption.
+    /// The death itself where it cannot help, what keeps another one from starting, or an
+    /// interruption.
     pub fn restart(&mut self, error: SessionError) -> Result<(), SessionError> {
         self.executors.follow(error)?;
         let fresh = Session::open(self.take_executors())?;
@@ -280,8 +281,8 @@ impl Session {
         let _ = self.commands.send(command);
     }
 
-    /// The next thing that the executor says. An interruption cancels the running command and ends with
-    /// [`SessionError::Cancelled`] when the executor has confirmed it, or is gone.
+    /// The next thing that the executor says. An interruption cancels the running command and ends
+    /// with [`SessionError::Cancelled`] when the executor has confirmed it, or is gone.
     pub fn next_event(&mut self) -> Result<Event, SessionError> {
         let mut interrupted = false;
         let mut deadline: Option<Instant> = None;

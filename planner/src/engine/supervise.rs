@@ -131,7 +131,8 @@ pub trait Listener {
     fn retrying(&mut self, error: &SessionError);
 }
 
-/// Makes an attempt's request from the devices as they are now, with what this executor holds of them.
+/// Makes an attempt's request from the devices as they are now, with what this executor holds of
+/// them.
 pub type Inventorize<'a> = dyn Fn(Holding<'_>) -> Result<Request, PlanError> + 'a;
 
 /// The attempts of a job that failed so far.
@@ -160,7 +161,8 @@ impl History {
     }
 }
 
-/// Plans and runs a job, or runs it by a `given` plan. What the executor holds then, it goes on to hold.
+/// Plans and runs a job, or runs it by a `given` plan. What the executor holds then, it goes on to
+/// hold.
 ///
 /// # Errors
 /// The last attempt's failure, or what no other plan could mend.
@@ -282,7 +284,8 @@ fn decide(
     Ok(Decision::Load(Box::new(Solution::given(plan))))
 }
 
-/// A new plan that is not much like one that memory was short for. Where nothing else fits, it may be.
+/// A new plan that is not much like one that memory was short for. Where nothing else fits, it may
+/// be.
 fn plan_anew(
     warm: &mut Warm,
     mut request: Request,

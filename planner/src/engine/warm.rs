@@ -7,8 +7,9 @@
 //!                 │        └─ keeping: Load, which moves no weights ─► Generate
 //!                 └─ its own: Load, which frees what is held and loads anew ─► Generate
 //! ```
-//! Generations never fall. What the executor holds between jobs is its own: it counts as free for the
-//! next plan of this executor, and as taken for everybody else, other executors of this process too.
+//! Generations never fall. What the executor holds between jobs is its own: it counts as free for
+//! the next plan of this executor, and as taken for everybody else, other executors of this process
+//! too.
 
 use protocol::message::Progress;
 use protocol::notice::FileState;
@@ -101,9 +102,9 @@ impl Warm {
         self.generation + 1
     }
 
-    /// Decides how a job begins: with the loaded plan where that was made for the same question, still
-    /// fits the budgets, and reads files that nobody changed; else with the sooner done of a plan
-    /// that keeps the loaded weights and one that does not.
+    /// Decides how a job begins: with the loaded plan where that was made for the same question,
+    /// still fits the budgets, and reads files that nobody changed; else with the sooner done of a
+    /// plan that keeps the loaded weights and one that does not.
     pub fn decide(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
         self.forget_changed()?;
         let Some(loaded) = &self.loaded else {
@@ -195,7 +196,8 @@ impl Warm {
         self.session.restart(error)
     }
 
-    /// The deaths since the last call that were followed by another executor; with each, what was held is lost.
+    /// The deaths since the last call that were followed by another executor; with each, what was
+    /// held is lost.
     pub fn take_deaths(&mut self) -> Vec<SessionError> {
         let deaths = self.session.take_deaths();
         if !deaths.is_empty() {

@@ -103,7 +103,8 @@ impl HostFacts {
     }
 }
 
-/// The speeds of a host with this f32 rate and this memory: its kernels compute in f32 whatever weights are stored in.
+/// The speeds of a host with this f32 rate and this memory: its kernels compute in f32 whatever
+/// weights are stored in.
 pub(crate) fn host_speeds(f32_flops: Rate, memory_bytes: Rate) -> Speeds {
     let half_flops = Rate::assumed(f32_flops.value);
     Speeds::new(f32_flops, half_flops, memory_bytes, HOST_STARTS_PER_S)

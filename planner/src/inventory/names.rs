@@ -1,4 +1,5 @@
-//! How people name a device: by its id, by its lasting name (`uuid`), or by a start of either that means only one.
+//! How people name a device: by its id, by its lasting name (`uuid`), or by a start of either that
+//! means only one.
 //!
 //! Not here: what a list of names is for, and the errors of it, which say where the name stood.
 
@@ -18,8 +19,8 @@ pub enum Unclear {
     Several(Vec<String>),
 }
 
-/// The device that a name means, by index; letters' case does not count. A whole id or uuid wins over those that it
-/// begins.
+/// The device that a name means, by index; letters' case does not count. A whole id or uuid wins
+/// over those that it begins.
 pub fn device(name: &str, devices: &[Device]) -> Result<usize, Unclear> {
     find(name, devices, &[]).map(|index| index.expect("the host is not among them"))
 }

@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use super::{Rate, Source};
 
-/// Operations per second that a host thread is assumed to start: it wakes its workers for each, which takes some
-/// microseconds (`executor/src/backend/kernels/workers.rs`).
+/// Operations per second that a host thread is assumed to start: it wakes its workers for each,
+/// which takes some microseconds (`executor/src/backend/kernels/workers.rs`).
 pub const HOST_STARTS_PER_S: f64 = 1e5;
 
-/// Operations per second that a GPU is assumed to start: a kernel's launch takes about 5 µs (NVIDIA's CUDA C++ Best
-/// Practices Guide gives 4 to 10).
+/// Operations per second that a GPU is assumed to start: a kernel's launch takes about 5 µs
+/// (NVIDIA's CUDA C++ Best Practices Guide gives 4 to 10).
 pub const CUDA_STARTS_PER_S: f64 = 2e5;
 
 /// The speeds of one processor.
@@ -23,8 +23,8 @@ pub struct Speeds {
     pub f32_flops_per_s: Rate,
     /// Products with weights in half precision or shorter, accumulated in f32, without sparsity.
     pub half_flops_per_s: Rate,
-    /// Products with quantised weights that are formed of integers, where a processor is known to do it; else it
-    /// decodes them, and then computes as with half precision.
+    /// Products with quantised weights that are formed of integers, where a processor is known to
+    /// do it; else it decodes them, and then computes as with half precision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integer_flops_per_s: Option<Rate>,
     /// Attention.
@@ -35,13 +35,15 @@ pub struct Speeds {
     pub memory_bytes_per_s: Rate,
     /// Operations per second that can be started.
     pub starts_per_s: Rate,
-    /// By component: how many times longer its calls took than these speeds say, smoothed over past runs.
+    /// By component: how many times longer its calls took than these speeds say, smoothed over past
+    /// runs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub corrections: BTreeMap<String, f64>,
 }
 
 impl Speeds {
-    /// Speeds of a processor of which these are known; attention and convolutions are taken to run at `half`.
+    /// Speeds of a processor of which these are known; attention and convolutions are taken to run
+    /// at `half`.
     pub fn new(f32_flops: Rate, half_flops: Rate, memory_bytes: Rate, starts_per_s: f64) -> Speeds {
         let assumed = Rate::assumed(half_flops.value);
         Speeds {
@@ -56,7 +58,8 @@ impl Speeds {
         }
     }
 
-    /// Seconds that work takes: to start its operations, then the longer of computing and moving bytes.
+    /// Seconds that work takes: to start its operations, then the longer of computing and moving
+    /// bytes.
     pub fn seconds(&self, work: &Work) -> f64 {
         let rate = match work.kind {
             WorkKind::Matmul(StorageType::F32) | WorkKind::Elementwise => self.f32_flops_per_s,

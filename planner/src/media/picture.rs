@@ -1,8 +1,8 @@
 //! A picture that is read, as one to start from: PNG or JPEG, as 8-bit RGB of any size.
 //!
-//! It is turned as its file says, laid over white where it is transparent, and its colours are taken
-//! for sRGB: profiles are not read. Whatever cannot be read whole is refused, and sizes are checked
-//! before anything is made from them.
+//! It is turned as its file says, laid over white where it is transparent, and its colours are
+//! taken for sRGB: profiles are not read. Whatever cannot be read whole is refused, and sizes are
+//! checked before anything is made from them.
 
 mod decode;
 mod orientation;

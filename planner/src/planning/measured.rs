@@ -1,4 +1,5 @@
-//! What the executor says of a model for a job: its profile, and the bytes of every layout that may be chosen.
+//! What the executor says of a model for a job: its profile, and the bytes of every layout that may
+//! be chosen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +21,12 @@ use crate::solve::{
     Place, Problem, SHORT_ATTENTION_CHUNK, Wanted, kept_layout, kept_places, places, wanted,
 };
 
-/// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers and
-/// stable-diffusion.cpp use (512 and 256) to a quarter of the largest pictures.
+/// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers
+/// and stable-diffusion.cpp use (512 and 256) to a quarter of the largest pictures.
 const TILE_SIDES: [u32; 5] = [1024, 768, 512, 384, 256];
 
-/// What the executor says of a model for a job, and what is pinned of it: with each of the options that there is a choice
-/// of, everything that the solver needs. No budget is in it.
+/// What the executor says of a model for a job, and what is pinned of it: with each of the options
+/// that there is a choice of, everything that the solver needs. No budget is in it.
 pub struct Measured {
     job: JobShape,
     pins: Vec<Pin>,
@@ -41,8 +42,9 @@ struct Case {
 }
 
 impl Measured {
-    /// Asks for the model's profile with each of the options, and for the bytes of every layout that may be chosen. Adds
-    /// to `runtime` which components' LoRA products are added while they run.
+    /// Asks for the model's profile with each of the options, and for the bytes of every layout
+    /// that may be chosen. Adds to `runtime` which components' LoRA products are added while they
+    /// run.
     pub fn ask(
         session: &mut Session,
         request: &Request,
@@ -75,7 +77,8 @@ impl Measured {
         Ok(measured)
     }
 
-    /// Whether any component takes less than in the first case on any kind of backend that there is.
+    /// Whether any component takes less than in the first case on any kind of backend that there
+    /// is.
     fn takes_less(&self, request: &Request, profile: &ModelProfile) -> bool {
         let devices = request.inventory.devices.iter().map(|device| device.kind.backend());
         let mut kinds = devices.chain([BackendKind::Host]);
@@ -85,7 +88,8 @@ impl Measured {
         })
     }
 
-    /// Adds a case for each of the tiles; `first` is the profile with the first of them, which the options have.
+    /// Adds a case for each of the tiles; `first` is the profile with the first of them, which the
+    /// options have.
     fn add_tiled(
         &mut self,
         session: &mut Session,
@@ -211,8 +215,8 @@ fn can_change(component: &ComponentProfile) -> bool {
     stored.all(|entry| entry.storage.can_change())
 }
 
-/// Adds components whose LoRA products are added while they run; whether any is new. Without a LoRA there is nothing to
-/// add.
+/// Adds components whose LoRA products are added while they run; whether any is new. Without a LoRA
+/// there is nothing to add.
 pub fn add_runtime<'n>(
     options: &mut GraphOptions,
     names: impl Iterator<Item = &'n String>,

@@ -41,7 +41,8 @@ pub enum LoraError {
     },
 }
 
-/// Reads `FILE` or `FILE:WEIGHT` each. A file's name may have colons: only a number after the last one is a weight.
+/// Reads `FILE` or `FILE:WEIGHT` each. A file's name may have colons: only a number after the last
+/// one is a weight.
 ///
 /// # Errors
 /// There is no file's name, or there are more files than [`LORAS_MAX`].

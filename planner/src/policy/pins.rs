@@ -6,8 +6,9 @@
 //! --split-mode      dit=row
 //! --lookahead       dit=4
 //! ```
-//! Each is a list of `component=value`; a bare value is for `all`. What can be wrong with the text alone is
-//! refused here; whether it makes sense for a model on a machine is said by [`Pins::resolve`].
+//! Each is a list of `component=value`; a bare value is for `all`. What can be wrong with the text
+//! alone is refused here; whether it makes sense for a model on a machine is said by
+//! [`Pins::resolve`].
 
 mod changed;
 mod limits;
@@ -104,7 +105,8 @@ impl Pins {
         })
     }
 
-    /// These pins, within the limits of a host profile: where components may be, and where they must not.
+    /// These pins, within the limits of a host profile: where components may be, and where they
+    /// must not.
     ///
     /// # Errors
     /// One of them is no list of `component=devices`.

@@ -7,7 +7,8 @@ use protocol::plan::VaeTile;
 /// `tile_overlap_factor`.
 pub const OVERLAP: f64 = 0.25;
 
-/// What stands for tiling where only that is asked for, as stable-diffusion.cpp's `--vae-tiling` does.
+/// What stands for tiling where only that is asked for, as stable-diffusion.cpp's `--vae-tiling`
+/// does.
 pub const DEFAULT_TILE: &str = "512:0.25";
 
 /// What is wished of the VAE's pieces.

@@ -110,10 +110,12 @@ struct PolicySection {
 /// The most logical CPUs of a profile: each has a thread.
 const CORES_MAX: usize = protocol::limits::THREADS_MAX as usize;
 
-/// The least page-locked memory of a device: four parts of 16 KiB, one of the larger pages of a kernel.
+/// The least page-locked memory of a device: four parts of 16 KiB, one of the larger pages of a
+/// kernel.
 const PINNED_BYTES_MIN: Bytes = Bytes::kib(64);
 
-/// The most: its quarters are on the fastest link, PCI Express 7.0 x16, for a millisecond and more each.
+/// The most: its quarters are on the fastest link, PCI Express 7.0 x16, for a millisecond and more
+/// each.
 const PINNED_BYTES_MAX: Bytes = Bytes::gib(1);
 
 /// As much of a line's key as an error repeats; the longest real one has 17 characters.

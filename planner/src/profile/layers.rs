@@ -1,12 +1,14 @@
-//! Profiles in layers: the system's, the user's and the project's, under the one that `--host` names.
+//! Profiles in layers: the system's, the user's and the project's, under the one that `--host`
+//! names.
 //!
 //! ```text
 //! /etc/berth/host.toml  <  $XDG_CONFIG_HOME/berth/host.toml  <  ./berth.toml  <  --host (or BERTH_HOST)
 //! ```
-//! In a layer everything is optional, its name too. Of `[policy]` and `[host]` each key of a higher layer replaces that
-//! of the lower ones; a list of devices replaces the whole of a lower one. A profile of `--host` that lists devices
-//! stands alone: on an imagined host the names of this machine's devices mean others. A file that is there and cannot
-//! be used is an error, whichever layer it is.
+//! In a layer everything is optional, its name too. Of `[policy]` and `[host]` each key of a higher
+//! layer replaces that of the lower ones; a list of devices replaces the whole of a lower one. A
+//! profile of `--host` that lists devices stands alone: on an imagined host the names of this
+//! machine's devices mean others. A file that is there and cannot be used is an error, whichever
+//! layer it is.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +16,8 @@ use super::{HostProfile, Profile, ProfileDevices, ProfileError, file, read_cappe
 use crate::inventory::Inventory;
 use crate::policy::PolicyText;
 
-/// The environment variable with the directory of the system's layer, in place of [`SYSTEM_DIRECTORY`].
+/// The environment variable with the directory of the system's layer, in place of
+/// [`SYSTEM_DIRECTORY`].
 pub const BERTH_SYSTEM_DIR: &str = "BERTH_SYSTEM_DIR";
 
 /// The directory of the system's layer.
@@ -26,7 +29,8 @@ const HOST_FILE: &str = "host.toml";
 /// The file of the project's layer: in the working directory, not in those above it.
 const PROJECT_FILE: &str = "berth.toml";
 
-/// What makes a directory a model's: a `berth.toml` there is the model's defaults, no project's layer.
+/// What makes a directory a model's: a `berth.toml` there is the model's defaults, no project's
+/// layer.
 const MODEL_FILE: &str = "model_index.json";
 
 /// Where the layers under `--host` are looked for, lowest first.

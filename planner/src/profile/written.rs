@@ -1,8 +1,10 @@
-//! A first profile of a host, as text: what was found, with how each figure is known, for people to change.
+//! A first profile of a host, as text: what was found, with how each figure is known, for people to
+//! change.
 //!
-//! It describes the very devices that are here, by their lasting names; of the host it states what was measured or
-//! declared only, and what is assumed stands beside it in comments, so that a better figure replaces it. What it says
-//! of policy are comments too. Read again here, it gives the same inventory, but for what others use meanwhile.
+//! It describes the very devices that are here, by their lasting names; of the host it states what
+//! was measured or declared only, and what is assumed stands beside it in comments, so that a
+//! better figure replaces it. What it says of policy are comments too. Read again here, it gives
+//! the same inventory, but for what others use meanwhile.
 
 use std::fmt::Write;
 

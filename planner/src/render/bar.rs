@@ -1,7 +1,7 @@
 //! A bar of a memory's budget, in characters. The same on every terminal and in every file.
 //!
-//! Invariants: a bar has [`CELLS`] cells; as many are filled as the share of the budget that is used, to the nearest
-//! cell, but one at least where anything is.
+//! Invariants: a bar has [`CELLS`] cells; as many are filled as the share of the budget that is
+//! used, to the nearest cell, but one at least where anything is.
 
 /// Cells of a bar: 5 % of the budget each.
 pub const CELLS: usize = 20;

@@ -19,7 +19,8 @@ use label::Labels;
 /// Width and height in pixels.
 const SIZE: (u32, u32) = (960, 600);
 
-/// Sizes of texts; the SVG has them divided by 1.24, as plotters takes them for the height of a line.
+/// Sizes of texts; the SVG has them divided by 1.24, as plotters takes them for the height of a
+/// line.
 const TITLE_SIZE: f64 = 24.0;
 const TEXT_SIZE: f64 = 17.0;
 
@@ -227,7 +228,8 @@ mod tests {
     use crate::render::testing::tuning;
     use crate::tune::Measured;
 
-    /// The texts of an SVG document, which must be well-formed: each element closed, in the order of their opening.
+    /// The texts of an SVG document, which must be well-formed: each element closed, in the order
+    /// of their opening.
     fn texts(svg: &str) -> Vec<String> {
         let mut open: Vec<&str> = Vec::new();
         let mut texts = Vec::new();

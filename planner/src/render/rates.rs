@@ -1,4 +1,5 @@
-//! How the figures are known that predictions rest on: measured here, declared by a profile, or assumed.
+//! How the figures are known that predictions rest on: measured here, declared by a profile, or
+//! assumed.
 
 use protocol::{DeviceId, Plan};
 use serde::Serialize;
@@ -26,7 +27,8 @@ pub struct Rates {
     /// Host only: the rate of files in the page cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_cache: Option<Source>,
-    /// Components whose times were measured in runs, here or on a processor alike: predictions go by those.
+    /// Components whose times were measured in runs, here or on a processor alike: predictions go
+    /// by those.
     pub runs_of: Vec<String>,
 }
 

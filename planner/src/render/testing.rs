@@ -82,7 +82,8 @@ pub(crate) fn component(name: &str, phase: Phase, device: &str, how: Residency) 
     }
 }
 
-/// A text encoder, a streamed DiT and a VAE, on one device of 10 GiB that is full in the first phase.
+/// A text encoder, a streamed DiT and a VAE, on one device of 10 GiB that is full in the first
+/// phase.
 pub(crate) fn plan() -> Plan {
     let host_phases = PHASES.map(|phase| PhaseBytes {
         phase,

@@ -99,8 +99,8 @@ fn component_plan(
     }
 }
 
-/// What the host computes in place from the file: all of a mapped component as in the file, else the weights that
-/// it has in the place of a device.
+/// What the host computes in place from the file: all of a mapped component as in the file, else
+/// the weights that it has in the place of a device.
 fn mapped_bytes(component: &ComponentProfile, place: &Place) -> Bytes {
     if place.spread.placement == Placement::Host {
         let mapped = place.residency() == Residency::Mapped;

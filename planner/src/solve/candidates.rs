@@ -1,7 +1,8 @@
 //! Candidates: every place that each component may have, with exact bytes.
 //!
-//! What one device, or the host, takes of a component as a whole is stated by the profile. What several devices take, and
-//! what a device cannot do alone, are layouts whose bytes the executor is asked for first:
+//! What one device, or the host, takes of a component as a whole is stated by the profile. What
+//! several devices take, and what a device cannot do alone, are layouts whose bytes the executor is
+//! asked for first:
 //! ```text
 //! Problem without places ──wanted──► layouts ──Size──► bytes ──places──► Problem
 //! ```
@@ -83,8 +84,8 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<Wanted> {
     wanted
 }
 
-/// Every place of a component, in the order in which ties are broken. `bytes` answer `wanted`, in its order, which has
-/// the layouts of this component at least.
+/// Every place of a component, in the order in which ties are broken. `bytes` answer `wanted`, in
+/// its order, which has the layouts of this component at least.
 pub fn places(
     problem: &Problem<'_>,
     index: usize,
@@ -220,7 +221,8 @@ fn row_shares(problem: &Problem<'_>, pin: &Pin, list: &List, paces: &Paces<'_>) 
 /// Proportions of a list's devices: by speed, by memory, and equal ones.
 fn preferred(problem: &Problem<'_>, list: &List, paces: &Paces<'_>) -> Vec<Vec<u64>> {
     let speed = |device: &Option<usize>| {
-        // Calls in 1000 s, as whole numbers, so that proportions of equal devices are equal; 2^53 is exact.
+        // Calls in 1000 s, as whole numbers, so that proportions of equal devices are equal; 2^53
+        // is exact.
         (1e3 / paces.once_s(*device).max(1e-12)) as u64 + 1
     };
     let memory = |device: &Option<usize>| match device {

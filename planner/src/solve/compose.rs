@@ -12,8 +12,8 @@ use crate::policy::Objective;
 
 pub use room::Room;
 
-/// Bytes by device and phase. Grows with each component that is added, which lets the search cut what is over a
-/// budget already.
+/// Bytes by device and phase. Grows with each component that is added, which lets the search cut
+/// what is over a budget already.
 #[derive(Debug, Clone)]
 pub struct Composition {
     timeline: &'static [Phase],
@@ -152,7 +152,8 @@ impl Composition {
         }
     }
 
-    /// What a context takes of a device, also for other parts of its GPU; nothing where none of them is used.
+    /// What a context takes of a device, also for other parts of its GPU; nothing where none of
+    /// them is used.
     pub fn overhead_bytes(&self, device: usize) -> Bytes {
         self.memories[device].fixed_bytes
     }
@@ -172,8 +173,9 @@ impl Composition {
             && phases().all(|phase| self.pool_bytes(problem, phase) <= problem.budgets.host)
     }
 
-    /// The first memory that needs more than its budget, in the phase in which it needs most: a device's, the host's,
-    /// the pool that the host shares with integrated devices, or the host's page-locked memory.
+    /// The first memory that needs more than its budget, in the phase in which it needs most: a
+    /// device's, the host's, the pool that the host shares with integrated devices, or the host's
+    /// page-locked memory.
     pub fn over(&self, problem: &Problem<'_>) -> Option<Over> {
         let devices = (0..problem.inventory.devices.len()).map(Some).chain([None]);
         let each = devices.map(|device| {
@@ -196,8 +198,8 @@ impl Composition {
         each.chain(pool).chain(pinned).find(|over| over.needed_bytes > over.budget_bytes)
     }
 
-    /// What the host and the integrated devices take together: their memory is one. Nothing where no integrated
-    /// device is used.
+    /// What the host and the integrated devices take together: their memory is one. Nothing where
+    /// no integrated device is used.
     fn pool_bytes(&self, problem: &Problem<'_>, phase: usize) -> Bytes {
         if !self.pooled {
             return Bytes::ZERO;

@@ -1,24 +1,26 @@
 //! Which segments of a streamed component stay on their devices, for each number of them.
 //!
-//! Streamed segments are copied while others compute. A run of streamed segments without a held one between
-//! them waits for the link at its end; held ones spread evenly give the link the most even load. The ring
-//! wraps from the last segment into the next call's first one, so the spread is even around that end too.
+//! Streamed segments are copied while others compute. A run of streamed segments without a held one
+//! between them waits for the link at its end; held ones spread evenly give the link the most even
+//! load. The ring wraps from the last segment into the next call's first one, so the spread is even
+//! around that end too.
 
 /// A segment that may stay or be streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Streamable {
     /// The index of its device; all the same for a row split.
     pub lane: usize,
-    /// Whether it is a block, one of several alike. Others stay for as long as any segment of the lane does.
+    /// Whether it is a block, one of several alike. Others stay for as long as any segment of the
+    /// lane does.
     pub block: bool,
     /// Its weights there. What has none stays.
     pub bytes: u64,
 }
 
-/// For each number of streamed segments, from one to all that have weights, which segments stay. `None` stands for a
-/// segment that is never streamed, as the host's; it stays. The segment that goes next is of the lane that is filled
-/// furthest, held weights and slots against its budget; each lane's held blocks are spread evenly among its streamed
-/// ones.
+/// For each number of streamed segments, from one to all that have weights, which segments stay.
+/// `None` stands for a segment that is never streamed, as the host's; it stays. The segment that
+/// goes next is of the lane that is filled furthest, held weights and slots against its budget;
+/// each lane's held blocks are spread evenly among its streamed ones.
 pub fn held_sets(
     segments: &[Option<Streamable>],
     budgets: &[u64],
@@ -40,8 +42,8 @@ pub fn held_sets(
     sets
 }
 
-/// Which segments stay when so many of one lane's are streamed, and all of the other lanes' stay; `None` where the
-/// lane has fewer.
+/// Which segments stay when so many of one lane's are streamed, and all of the other lanes' stay;
+/// `None` where the lane has fewer.
 pub fn held_in_lane(
     segments: &[Option<Streamable>],
     lane: usize,
@@ -115,8 +117,9 @@ impl Lane {
     }
 }
 
-/// The entries that are left when `held` of them, spread evenly, are taken out: the i-th of n is taken where
-/// `i·held/n` steps over a whole number, so that gaps differ by at most one, around the end too.
+/// The entries that are left when `held` of them, spread evenly, are taken out: the i-th of n is
+/// taken where `i·held/n` steps over a whole number, so that gaps differ by at most one, around the
+/// end too.
 fn without<T>(entries: &[T], held: usize) -> impl Iterator<Item = &T> {
     let count = entries.len();
     let taken = move |index: usize| (index + 1) * held / count > index * held / count;

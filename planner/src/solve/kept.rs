@@ -1,4 +1,5 @@
-//! Places of components whose weights lie on their devices already: where they are, and nowhere else.
+//! Places of components whose weights lie on their devices already: where they are, and nowhere
+//! else.
 //!
 //! A plan that follows a loaded one may leave every weight where it lies. Then a component's layout
 //! and residencies are that plan's. Only what is made for each job is chosen anew: slots, and
@@ -15,8 +16,8 @@ use super::candidates::{Wanted, lane};
 use super::place::{Held, Place, Spread, parts};
 use super::time::{Paces, Timing};
 
-/// The layout of a component in a plan, whose bytes are to be asked for; `None` where the devices of
-/// that plan are not all here.
+/// The layout of a component in a plan, whose bytes are to be asked for; `None` where the devices
+/// of that plan are not all here.
 pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Wanted> {
     let name = &problem.profile.components[index].name;
     let component = loaded.components.iter().find(|component| component.name == *name)?;
@@ -44,8 +45,8 @@ pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Want
     Some(Wanted::of(index, devices, layout))
 }
 
-/// The places of a component that is laid out as in a plan; none where what it holds there cannot be
-/// held so by the solver's own places.
+/// The places of a component that is laid out as in a plan; none where what it holds there cannot
+/// be held so by the solver's own places.
 pub fn places(
     problem: &Problem<'_>,
     wanted: &Wanted,

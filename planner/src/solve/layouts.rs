@@ -1,10 +1,11 @@
-//! Candidate layouts of components that are split: which segment goes where, or how rows are shared. Their exact
-//! bytes are asked of the executor.
+//! Candidate layouts of components that are split: which segment goes where, or how rows are
+//! shared. Their exact bytes are asked of the executor.
 //!
-//! No layout depends on a budget, so that what may be chosen with one may be chosen with a larger one. Layers: contiguous
-//! segments, at least one for each device. For given shares the one cut that is nearest; for two devices every cut; for
-//! three and four those of a grid of proportions; for more some around the proportions that speed, memory and equality
-//! suggest, and lopsided ones. Rows: given shares, or a few proportions.
+//! No layout depends on a budget, so that what may be chosen with one may be chosen with a larger
+//! one. Layers: contiguous segments, at least one for each device. For given shares the one cut
+//! that is nearest; for two devices every cut; for three and four those of a grid of proportions;
+//! for more some around the proportions that speed, memory and equality suggest, and lopsided ones.
+//! Rows: given shares, or a few proportions.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,18 +20,21 @@ const SHARES: u64 = 1000;
 /// Row shares of two devices are tried in parts of so many.
 const ROW_PARTS: u64 = 8;
 
-/// Of more than four devices the last one may have so many times the segments of each other: what it cannot hold is
-/// streamed, while the others hold theirs.
+/// Of more than four devices the last one may have so many times the segments of each other: what
+/// it cannot hold is streamed, while the others hold theirs.
 const LOPSIDED: [u64; 7] = [2, 3, 4, 6, 8, 12, 16];
 
-/// Cuts of more than four devices that are made of proportions, the preferred and the lopsided: they come first.
+/// Cuts of more than four devices that are made of proportions, the preferred and the lopsided:
+/// they come first.
 pub const SEEDS: usize = 3 + LOPSIDED.len();
 
-/// Where each device's segments end, but for the last one's: strictly ascending, within 1 to segments - 1.
+/// Where each device's segments end, but for the last one's: strictly ascending, within 1 to
+/// segments - 1.
 type Cut = Vec<usize>;
 
-/// The device of each segment, for each cut of segments with these weights among devices. `preferred` proportions, one
-/// number for each device, are among them; of the others there are at most `most`.
+/// The device of each segment, for each cut of segments with these weights among devices.
+/// `preferred` proportions, one number for each device, are among them; of the others there are at
+/// most `most`.
 ///
 /// # Panics
 /// There are fewer segments than devices.
@@ -74,8 +78,8 @@ pub fn rows(devices: usize, preferred: &[Vec<u64>]) -> Vec<Vec<u32>> {
     all.filter(|shares| seen.insert(shares.clone())).collect()
 }
 
-/// Proportions of so many devices in equal steps, each device with one step at least: as fine as they can be so that
-/// there are no more than `most`.
+/// Proportions of so many devices in equal steps, each device with one step at least: as fine as
+/// they can be so that there are no more than `most`.
 fn grid(devices: usize, most: usize) -> Vec<Vec<u64>> {
     let mut finest = Vec::new();
     for steps in devices as u64.. {
@@ -117,8 +121,8 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The cut whose ends are nearest to where the shares of the weights end, each device with a segment at least. Shares
-/// of nothing are equal ones.
+/// The cut whose ends are nearest to where the shares of the weights end, each device with a
+/// segment at least. Shares of nothing are equal ones.
 fn nearest(weights: &[u64], shares: &[u64]) -> Cut {
     let equal = vec![1; shares.len()];
     let shares = if shares.iter().all(|share| *share == 0) { &equal } else { shares };
@@ -140,7 +144,8 @@ fn nearest(weights: &[u64], shares: &[u64]) -> Cut {
     cut
 }
 
-/// At most so many cuts: the seeds, then those that differ from them by one end moved by one segment, and so on.
+/// At most so many cuts: the seeds, then those that differ from them by one end moved by one
+/// segment, and so on.
 fn around(seeds: impl Iterator<Item = Cut>, segments: usize, most: usize) -> Vec<Cut> {
     let mut queue: VecDeque<Cut> = seeds.collect();
     let mut seen = BTreeSet::new();

@@ -12,7 +12,8 @@ pub fn infeasible(problems: &[Problem<'_>]) -> Infeasible {
     if max_vram.is_some() || max_ram.is_some() {
         return Infeasible { because, max_vram, max_ram, together: false, margin_flag };
     }
-    // Both are short: the least device memory beside all of the host's, then the least of the host's.
+    // Both are short: the least device memory beside all of the host's, then the least of the
+    // host's.
     let mut roomy = problems.to_vec();
     roomy.iter_mut().for_each(|problem| problem.budgets.host = problem.budgets.host_ceiling);
     let max_vram = smallest_budget(&roomy);
@@ -20,8 +21,9 @@ pub fn infeasible(problems: &[Problem<'_>]) -> Infeasible {
     Infeasible { because, max_vram, max_ram, together: max_vram.is_some(), margin_flag }
 }
 
-/// The least cap, the same for every device, with which a plan exists; `None` where none does, or where no
-/// usable device is there. Exact: what fits in a budget fits in a larger one, so halving finds the edge.
+/// The least cap, the same for every device, with which a plan exists; `None` where none does, or
+/// where no usable device is there. Exact: what fits in a budget fits in a larger one, so halving
+/// finds the edge.
 pub fn smallest_budget(problems: &[Problem<'_>]) -> Option<Bytes> {
     let problem = problems.first()?;
     let named = |index| problem.pins.iter().any(|pin| pin.devices.contains(&Some(index)));

@@ -1,7 +1,7 @@
 //! Places: where a component may be, with its exact bytes there.
 //!
-//! A [`Spread`] says where each segment computes and what that takes; a [`Place`] adds when weights are there. Nothing
-//! is chosen here.
+//! A [`Spread`] says where each segment computes and what that takes; a [`Place`] adds when weights
+//! are there. Nothing is chosen here.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// A component as a whole on one device, or on the host, with the bytes of its profile there. `compute_bytes`
-    /// is its arena on the device's kind.
+    /// A component as a whole on one device, or on the host, with the bytes of its profile there.
+    /// `compute_bytes` is its arena on the device's kind.
     pub fn whole(
         component: &ComponentProfile,
         device: Option<usize>,
@@ -66,8 +66,8 @@ impl Spread {
         self.parts[part].segment_bytes.iter().copied().sum()
     }
 
-    /// Whether a segment is computed by the host within a component that is not on the host: from the file
-    /// mapping, whatever the component's residency.
+    /// Whether a segment is computed by the host within a component that is not on the host: from
+    /// the file mapping, whatever the component's residency.
     pub fn is_mapped(&self, segment: usize) -> bool {
         self.placement == Placement::Layer
             && self.devices[self.segments[segment] as usize].is_none()
@@ -97,15 +97,15 @@ pub struct Place {
     pub spread: Arc<Spread>,
     /// When its weights are there.
     pub held: Held,
-    /// Whether the weights that it holds are on their way before its phase: resident ones while any phase before it
-    /// computes, lazy ones during the phase just before, which then holds them too.
+    /// Whether the weights that it holds are on their way before its phase: resident ones while any
+    /// phase before it computes, lazy ones during the phase just before, which then holds them too.
     pub early: bool,
     /// What it takes, by part.
     pub parts: Vec<PlacePart>,
     /// What it is predicted to take.
     pub ms: ComponentMs,
-    /// How far the fullest device of a split is filled by its weights: parts in 2^20 of its memory. 0 without a
-    /// split.
+    /// How far the fullest device of a split is filled by its weights: parts in 2^20 of its memory.
+    /// 0 without a split.
     pub fullness: u64,
 }
 
@@ -201,8 +201,9 @@ pub fn residency_of(spread: &Spread, held: &Held, segment: usize) -> Residency {
     }
 }
 
-/// What a spread component takes by part, its weights held so. What the host computes in place of a device, it
-/// computes from the mapping: only activations count there. `early`: lazy weights come in the phase before.
+/// What a spread component takes by part, its weights held so. What the host computes in place of a
+/// device, it computes from the mapping: only activations count there. `early`: lazy weights come
+/// in the phase before.
 pub fn parts(spread: &Spread, held: &Held, early: bool) -> Vec<PlacePart> {
     let one = |(index, part): (usize, &LayoutPart)| {
         let mut taken = PlacePart::nothing(spread.part_device(index));

@@ -1,7 +1,8 @@
-//! The report: why each component is where it is, why not elsewhere, and what kept the job from being faster.
+//! The report: why each component is where it is, why not elsewhere, and what kept the job from
+//! being faster.
 //!
-//! Places of one component on one device, or on one of several alike, or split the same way, with the same residency, are one entry: their best one
-//! speaks for them.
+//! Places of one component on one device, or on one of several alike, or split the same way, with
+//! the same residency, are one entry: their best one speaks for them.
 
 mod words;
 
@@ -19,7 +20,8 @@ use crate::policy::Objective;
 use words::{details, name};
 pub use words::{shown_ms, slots};
 
-/// Branches of the search for the best plan with a place that lost: what it costs is told as far as it was found by then.
+/// Branches of the search for the best plan with a place that lost: what it costs is told as far as
+/// it was found by then.
 const EXPLAIN_BRANCHES_MAX: u64 = 100;
 
 /// Why a plan is as it is.
@@ -29,8 +31,8 @@ pub struct PlanReport {
     pub reasons: Vec<String>,
     /// Places that lost.
     pub rejected: Vec<Rejected>,
-    /// What kept the job from being faster, a sentence each: the memories that were full, with what more of them would
-    /// have saved.
+    /// What kept the job from being faster, a sentence each: the memories that were full, with what
+    /// more of them would have saved.
     pub bounds: Vec<String>,
     /// What the user should know of the files, a sentence each.
     pub notices: Vec<String>,
@@ -45,10 +47,11 @@ pub struct Rejected {
     pub placement: String,
     /// Why it lost.
     pub because: String,
-    /// How much longer the job would take with the best plan that has it, in milliseconds; `None` where none fits.
+    /// How much longer the job would take with the best plan that has it, in milliseconds; `None`
+    /// where none fits.
     pub more_ms: Option<f64>,
-    /// How many bytes more that plan takes on devices and host together; below 0 where it takes fewer. `None` where none
-    /// fits.
+    /// How many bytes more that plan takes on devices and host together; below 0 where it takes
+    /// fewer. `None` where none fits.
     pub more_bytes: Option<i64>,
     /// Where none fits: the memory that is short.
     pub short: Option<Short>,
@@ -87,8 +90,8 @@ pub fn reasons(problem: &Problem<'_>, chosen: &[&Place]) -> PlanReport {
     }
 }
 
-/// Adds what else there was: each other kind of place of each component, with the rest solved anew around it, and each
-/// other problem; and what more of each memory would have saved.
+/// Adds what else there was: each other kind of place of each component, with the rest solved anew
+/// around it, and each other problem; and what more of each memory would have saved.
 pub fn explain(problems: &[Problem<'_>], solution: &mut Solution) {
     let problem = &problems[solution.problem];
     let Some(choices) = Choices::by_time(problem) else { return };
@@ -190,7 +193,8 @@ fn more_ms(best: &Found, other: &Found) -> f64 {
     timeline::ms(other.score.ticks) - timeline::ms(best.score.ticks)
 }
 
-/// For each memory with a budget below all of it, what the job would save with all of it: those that would.
+/// For each memory with a budget below all of it, what the job would save with all of it: those
+/// that would.
 fn bounds(problem: &Problem<'_>, best: &Found, limits: Limits) -> Vec<String> {
     let mut bounds = Vec::new();
     let devices = problem.inventory.devices.iter().enumerate();
@@ -270,7 +274,8 @@ fn groups(problem: &Problem<'_>, component: usize) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The memory that is short for each of a group's places even alone, in the least of them; `None` where some fits alone.
+/// The memory that is short for each of a group's places even alone, in the least of them; `None`
+/// where some fits alone.
 fn short(problem: &Problem<'_>, component: usize, group: &[usize]) -> Option<Short> {
     let profile = problem.profile_alone(component);
     let alone = problem.alone(component, &profile);

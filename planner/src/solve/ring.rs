@@ -1,9 +1,10 @@
 //! The ring of stream slots, simulated: how long calls of a streamed component take.
 //!
-//! Each device has a copy engine of its own, which copies streamed segments one after the other, in the order in which
-//! they run. A copy begins when the engine is free and its slot is: the segment that had the slot has been computed. A
-//! segment is computed when the one before it is, and when all of its own copies are there. After the last segment the
-//! ring goes on with the first one of the next call.
+//! Each device has a copy engine of its own, which copies streamed segments one after the other, in
+//! the order in which they run. A copy begins when the engine is free and its slot is: the segment
+//! that had the slot has been computed. A segment is computed when the one before it is, and when
+//! all of its own copies are there. After the last segment the ring goes on with the first one of
+//! the next call.
 
 /// What the segments of one call take.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -34,11 +35,12 @@ pub struct CallsMs {
     pub total: f64,
 }
 
-/// Calls that are simulated: what the ring carries from one call into the next is the same from the third on, or
-/// nearly so. Later ones are taken to be as long.
+/// Calls that are simulated: what the ring carries from one call into the next is the same from the
+/// third on, or nearly so. Later ones are taken to be as long.
 const SIMULATED: u32 = 3;
 
-/// Simulates calls over `lanes` devices with a ring of at most `lookahead` slots each. Times in milliseconds.
+/// Simulates calls over `lanes` devices with a ring of at most `lookahead` slots each. Times in
+/// milliseconds.
 pub fn calls_ms(stages: &Stages, lanes: usize, lookahead: u32, calls: u32) -> CallsMs {
     let slots = |lane: usize| {
         let copies = stages.copies.iter().filter(|copy| copy.lane == lane);
@@ -100,7 +102,8 @@ impl Engine {
 mod tests {
     use super::*;
 
-    /// Segments by their times to compute, and to be copied to the first device where that is above 0.
+    /// Segments by their times to compute, and to be copied to the first device where that is above
+    /// 0.
     fn stages(times: &[(f64, f64)]) -> Stages {
         let copies = times.iter().enumerate().filter(|(_, (_, copy_s))| *copy_s > 0.0);
         let copies =

@@ -1,12 +1,13 @@
 //! The search: exact, by branch and bound over the places of each component in turn.
 //!
-//! A branch is cut when its bytes are over a budget already, or when what it has and the least of what is still open
-//! cannot beat the best so far. Both only grow, so nothing better is lost. What is still open is taken to load and to
-//! compute the least that fits beside what is decided, each for itself; with these the timeline is no longer than with
-//! any of its places, and neither is any of the timeline's chains, which know the least of both together.
+//! A branch is cut when its bytes are over a budget already, or when what it has and the least of
+//! what is still open cannot beat the best so far. Both only grow, so nothing better is lost. What
+//! is still open is taken to load and to compute the least that fits beside what is decided, each
+//! for itself; with these the timeline is no longer than with any of its places, and neither is any
+//! of the timeline's chains, which know the least of both together.
 //!
-//! With more devices than [`DEVICES_EXACT`] the search ends after so many branches; the plans of one device alone are
-//! looked at before, so that it is never worse than these.
+//! With more devices than [`DEVICES_EXACT`] the search ends after so many branches; the plans of
+//! one device alone are looked at before, so that it is never worse than these.
 
 mod choices;
 
@@ -26,9 +27,10 @@ pub const DEVICES_EXACT: usize = 4;
 /// Branches of a search that is not exact: some tens of milliseconds.
 const BRANCHES_MAX: u64 = 20_000;
 
-/// What is compared, in this order: smaller is better. Times are equal for weights that are loaded once at
-/// the start or once for their phase: then what stays for the next job is better; of splits the one that fills the
-/// fullest device least. Of equals the first one that is found stays; candidates that take less come first.
+/// What is compared, in this order: smaller is better. Times are equal for weights that are loaded
+/// once at the start or once for their phase: then what stays for the next job is better; of splits
+/// the one that fills the fullest device least. Of equals the first one that is found stays;
+/// candidates that take less come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
     /// The job's time.
@@ -53,8 +55,8 @@ pub fn any(problem: &Problem<'_>) -> bool {
         .is_some_and(|choices| Search::new(problem, &choices, Goal::Any).run(None).is_some())
 }
 
-/// The best combination that fits and beats another one's score, if there is one. With `memory` as the objective
-/// the least bytes are found first, then the least time with these.
+/// The best combination that fits and beats another one's score, if there is one. With `memory` as
+/// the objective the least bytes are found first, then the least time with these.
 pub fn best(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> Option<Found> {
     let mut best: Option<Found> = None;
     let beat = |best: &Option<Found>| best.as_ref().map(|found| found.score).or(limits.beat);
@@ -156,7 +158,8 @@ impl<'a> Search<'a> {
         self.best
     }
 
-    /// Whether nothing with at least this score and the bytes of this composition is wanted any more.
+    /// Whether nothing with at least this score and the bytes of this composition is wanted any
+    /// more.
     fn is_beaten(&self, bound: Score, bytes: &Composition) -> bool {
         match self.goal {
             Goal::Any => self.best.is_some(),
@@ -234,8 +237,8 @@ impl<'a> Search<'a> {
         (self.spells, self.chained) = before;
     }
 
-    /// Whether a choice that is beaten stands for all that follow it: they have no less of what they are sorted by,
-    /// which is the sum of what they load and compute, or their bytes.
+    /// Whether a choice that is beaten stands for all that follow it: they have no less of what
+    /// they are sorted by, which is the sum of what they load and compute, or their bytes.
     fn ends(&self, choice: &Choice) -> bool {
         match self.goal {
             Goal::Any => true,
@@ -248,8 +251,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The least that components after this depth add to what is compared after time, with their least times set, or
-    /// `None` where one of them has no place that fits, or where that takes too long. Moves `first` on to what fits.
+    /// The least that components after this depth add to what is compared after time, with their
+    /// least times set, or `None` where one of them has no place that fits, or where that takes too
+    /// long. Moves `first` on to what fits.
     fn open(&mut self, depth: usize, bytes: &Composition, first: &mut First) -> Option<Lesser> {
         let mut open = Lesser::default();
         let choices = self.choices;

@@ -1,4 +1,5 @@
-//! The solver against an enumeration of everything, and what holds of every plan, on small made-up problems.
+//! The solver against an enumeration of everything, and what holds of every plan, on small made-up
+//! problems.
 
 mod brute;
 mod made_up;
@@ -15,7 +16,8 @@ use made_up::{Case, Dice, component, segment};
 /// Problems of each objective that are solved by enumeration too.
 const ENUMERATED: u64 = 2_000;
 
-/// Problems whose plans are checked: more where `BERTH_CHECKED_MANY` was set when this was compiled.
+/// Problems whose plans are checked: more where `BERTH_CHECKED_MANY` was set when this was
+/// compiled.
 const CHECKED: u64 = match option_env!("BERTH_CHECKED_MANY") {
     Some(_) => 100_000,
     None => 5_000,

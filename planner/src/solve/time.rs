@@ -1,13 +1,17 @@
 //! The time model: how long a component takes in a place, in milliseconds.
 //!
-//! A segment's work takes its time on its device's processor ([`crate::inventory::speeds`]). Over several devices:
-//! - layers run one after the other, and what crosses between devices goes over the slowest of their links;
-//! - rows run beside each other on GPUs: products with weights take as long as the slowest device with its part of them,
-//!   and everything else is done by the first device. Virtual devices share the host's threads and take turns;
-//! - what the host computes in place of a device takes its part of the segment's weights, after the device's.
+//! A segment's work takes its time on its device's processor ([`crate::inventory::speeds`]). Over
+//! several devices:
+//! - layers run one after the other, and what crosses between devices goes over the slowest of
+//!   their links;
+//! - rows run beside each other on GPUs: products with weights take as long as the slowest device
+//!   with its part of them, and everything else is done by the first device. Virtual devices share
+//!   the host's threads and take turns;
+//! - what the host computes in place of a device takes its part of the segment's weights, after the
+//!   device's.
 //!
-//! Streamed weights are simulated by [`super::ring`]. Rates come from the inventory, which says of each whether it was
-//! measured, declared or assumed.
+//! Streamed weights are simulated by [`super::ring`]. Rates come from the inventory, which says of
+//! each whether it was measured, declared or assumed.
 
 use protocol::profile::{ComponentProfile, WorkKind};
 use protocol::{Placement, Residency};
@@ -19,12 +23,12 @@ use crate::inventory::{DeviceKind, Inventory};
 /// The queries at a time that are tried beside the usual ones, where these take too much.
 pub const SHORT_ATTENTION_CHUNK: u32 = 64;
 
-/// How much longer attention takes with these on the host's kernels: 0.97 against 0.86 of the processor's rate
-/// (`executor/benches/kernels.rs`, 24 heads of 128 over 1536 tokens).
+/// How much longer attention takes with these on the host's kernels: 0.97 against 0.86 of the
+/// processor's rate (`executor/benches/kernels.rs`, 24 heads of 128 over 1536 tokens).
 const SHORT_ATTENTION_TIME: f64 = 0.97 / 0.86;
 
-/// How much longer calls take than the ring's simulation says, which knows of no waiting between threads: measured at 1.00
-/// to 1.07 with 2 slots (docs/streaming.md).
+/// How much longer calls take than the ring's simulation says, which knows of no waiting between
+/// threads: measured at 1.00 to 1.07 with 2 slots (docs/streaming.md).
 const RING_TIME: f64 = 1.05;
 
 /// Times of one component in one place, for one job.
@@ -32,20 +36,21 @@ const RING_TIME: f64 = 1.05;
 pub struct ComponentMs {
     /// The weights that it holds on their way, once.
     pub load: f64,
-    /// What the first call takes longer than a later one would in its place: it reads streamed weights from their
-    /// files.
+    /// What the first call takes longer than a later one would in its place: it reads streamed
+    /// weights from their files.
     pub first_read: f64,
     /// All of its calls, with streamed weights in RAM where that has room for them.
     pub compute: f64,
-    /// How long of `first_read` and `compute` the storage is busy with its weights: nothing else is loaded then.
+    /// How long of `first_read` and `compute` the storage is busy with its weights: nothing else is
+    /// loaded then.
     pub storage: f64,
     /// The same in a job whose files are in RAM as far as that has room for them.
     pub storage_again: f64,
 }
 
 impl ComponentMs {
-    /// The same in a job that finds its files in RAM, and what is not loaded anew (`reloads`) in its
-    /// place.
+    /// The same in a job that finds its files in RAM, and what is not loaded anew (`reloads`) in
+    /// its place.
     pub fn again(self, reloads: bool) -> ComponentMs {
         let load = if reloads { self.load } else { 0.0 };
         ComponentMs { load, first_read: 0.0, storage: self.storage_again, ..self }
@@ -163,7 +168,8 @@ impl<'a> Timing<'a> {
         }
     }
 
-    /// Times with a ring. Its first call reads the files; the others find them in RAM, where that has room for them.
+    /// Times with a ring. Its first call reads the files; the others find them in RAM, where that
+    /// has room for them.
     fn streamed(&self, held: &Held, lookahead: u32) -> ComponentMs {
         let host = &self.paces.inventory.host;
         let component = self.paces.component;
@@ -200,8 +206,8 @@ impl<'a> Timing<'a> {
         }
     }
 
-    /// The segments of one call, with what is copied for each at no more than this rate; the last one also
-    /// has what crosses between devices.
+    /// The segments of one call, with what is copied for each at no more than this rate; the last
+    /// one also has what crosses between devices.
     fn stages(&self, held: &Held, rate_max: f64) -> Stages {
         let mut stages = Stages { compute_s: self.segments_s.clone(), copies: Vec::new() };
         for segment in 0..self.spread.segments.len() {
@@ -259,7 +265,8 @@ impl<'a> Timing<'a> {
         }
     }
 
-    /// The weights of some segments on their way, all devices beside each other, all from one storage.
+    /// The weights of some segments on their way, all devices beside each other, all from one
+    /// storage.
     fn load_s(&self, loads: impl Fn(usize) -> bool) -> f64 {
         let weights = self.segment_bytes.iter().sum::<u64>() as f64;
         // Files have no alignment: the same part of the tensors.
@@ -281,7 +288,8 @@ impl<'a> Timing<'a> {
         linked.fold(total / self.source_bytes_per_s(), f64::max)
     }
 
-    /// How fast the component's files are read: in part from the page cache, where its state is known.
+    /// How fast the component's files are read: in part from the page cache, where its state is
+    /// known.
     fn source_bytes_per_s(&self) -> f64 {
         let host = &self.paces.inventory.host;
         let component = self.paces.component;
@@ -294,7 +302,8 @@ impl<'a> Timing<'a> {
         1.0 / (cached / page_cache.value + (1.0 - cached) / storage.value)
     }
 
-    /// What is read from storage anew in each call: weights mapped by the host that are more than its RAM has room for.
+    /// What is read from storage anew in each call: weights mapped by the host that are more than
+    /// its RAM has room for.
     fn reread_s(&self, held: &Held) -> f64 {
         let host = &self.paces.inventory.host;
         if *held != Held::All(Residency::Mapped) && !self.spread.devices.contains(&None) {
@@ -305,7 +314,8 @@ impl<'a> Timing<'a> {
         if cached { 0.0 } else { bytes / host.storage_bytes_per_s.value }
     }
 
-    /// Bytes of some segments' tensors as in the files, which have no alignment: the same part of all.
+    /// Bytes of some segments' tensors as in the files, which have no alignment: the same part of
+    /// all.
     fn tensors(&self, some: impl Fn(usize) -> bool) -> f64 {
         let weights = self.segment_bytes.iter().sum::<u64>() as f64;
         let here = (0..self.segment_bytes.len()).filter(|segment| some(*segment));

@@ -1,8 +1,10 @@
-//! The timeline: how long a job takes, from the times of its components and from what is loaded early.
+//! The timeline: how long a job takes, from the times of its components and from what is loaded
+//! early.
 //!
-//! Loads go one after the other, as storage is one. What is not early is waited for before its phase computes; what is
-//! early comes while earlier phases compute, in the order in which it is needed, and its phase waits for the rest. While
-//! streamed weights are read from the storage, nothing else is.
+//! Loads go one after the other, as storage is one. What is not early is waited for before its
+//! phase computes; what is early comes while earlier phases compute, in the order in which it is
+//! needed, and its phase waits for the rest. While streamed weights are read from the storage,
+//! nothing else is.
 //!
 //! Times are whole ticks, so that sums are the same in any order and ties are ties.
 
@@ -97,9 +99,9 @@ impl Spell {
     }
 }
 
-/// What a component adds to the sums that belong to phases; each of these sums is a lower bound of [`total`]. That of a
-/// phase holds all work of the storage that must be done by then, what is computed from then on, and what waits for a
-/// later phase anyway.
+/// What a component adds to the sums that belong to phases; each of these sums is a lower bound of
+/// [`total`]. That of a phase holds all work of the storage that must be done by then, what is
+/// computed from then on, and what waits for a later phase anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chained {
     /// The component's phase.
@@ -132,8 +134,9 @@ fn early(place: &Place) -> Early {
     }
 }
 
-/// Ticks of a job with these spells, in the order in which components run. Less to load or to compute, with all of that
-/// hiding loads, or a load that may be on its way earlier, never makes it longer.
+/// Ticks of a job with these spells, in the order in which components run. Less to load or to
+/// compute, with all of that hiding loads, or a load that may be on its way earlier, never makes it
+/// longer.
 ///
 /// # Panics
 /// There are more than [`COMPONENTS_MAX`] spells.

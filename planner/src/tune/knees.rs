@@ -1,23 +1,27 @@
-//! The knees of a curve: where a little more memory buys most time. Steps of two kinds, the ends left out:
+//! The knees of a curve: where a little more memory buys most time. Steps of two kinds, the ends
+//! left out:
 //!
-//! - A cliff: faster than the step before it by [`CLIFF_GAIN`] at least, and by a larger factor than its budget is larger.
-//! - A bend: draw the steps by the logarithms of budget and time, so that equal lengths are equal factors, and a chord
-//!   from the first to the last. The step that lies deepest below it is a bend, if it is faster by [`BEND_GAIN`] at least
-//!   than the chord says for its budget. It parts the chord in two, for which the same holds.
+//! - A cliff: faster than the step before it by [`CLIFF_GAIN`] at least, and by a larger factor
+//!   than its budget is larger.
+//! - A bend: draw the steps by the logarithms of budget and time, so that equal lengths are equal
+//!   factors, and a chord from the first to the last. The step that lies deepest below it is a
+//!   bend, if it is faster by [`BEND_GAIN`] at least than the chord says for its budget. It parts
+//!   the chord in two, for which the same holds.
 //!
 //! Of more than [`KNEES_MAX`], those with the largest gain.
 
 /// Knees at most.
 pub const KNEES_MAX: usize = 5;
 
-/// How much faster a bend must be than the chord above it, as a part of the chord's time: less is within what a predicted
-/// time is off by.
+/// How much faster a bend must be than the chord above it, as a part of the chord's time: less is
+/// within what a predicted time is off by.
 pub const BEND_GAIN: f64 = 0.03;
 
 /// How much faster a cliff must be than the step before it, as a part of that one's time.
 pub const CLIFF_GAIN: f64 = 0.05;
 
-/// Indices of the knees among steps `(budget_bytes, ms)`, whose budgets rise and times fall; in order.
+/// Indices of the knees among steps `(budget_bytes, ms)`, whose budgets rise and times fall; in
+/// order.
 pub fn knees(steps: &[(u64, f64)]) -> Vec<usize> {
     let [(first, _), .., _] = steps else { return Vec::new() };
     // The logarithm of nothing is none: no device memory counts as half of the least that is any.
@@ -73,7 +77,8 @@ fn bends(points: &[[f64; 2]]) -> Vec<(f64, usize)> {
     bends
 }
 
-/// The step deepest below the chord from one step to another, and how deep; `None` where there is none between.
+/// The step deepest below the chord from one step to another, and how deep; `None` where there is
+/// none between.
 fn deepest(points: &[[f64; 2]], from: usize, to: usize) -> Option<(f64, usize)> {
     let ([x1, y1], [x2, y2]) = (points[from], points[to]);
     let slope = (y2 - y1) / (x2 - x1);

@@ -1,11 +1,13 @@
 //! The curve of a job's time against a budget, as the steps of a staircase.
 //!
-//! A plan is possible with every budget from what it needs on, so that with more memory the best one is never slower: the
-//! curve falls in steps. A plan found with one budget says what it needs, which is where its step begins, unless a
-//! better plan is found there. Between two neighbours that differ, the next plan is asked for just below the upper one's
-//! step, then in the middle; where most is at stake first.
+//! A plan is possible with every budget from what it needs on, so that with more memory the best
+//! one is never slower: the curve falls in steps. A plan found with one budget says what it needs,
+//! which is where its step begins, unless a better plan is found there. Between two neighbours that
+//! differ, the next plan is asked for just below the upper one's step, then in the middle; where
+//! most is at stake first.
 //!
-//! Invariants of a [`Curve`]: budgets rise and times fall, strictly; every step has a plan that was made for its budget.
+//! Invariants of a [`Curve`]: budgets rise and times fall, strictly; every step has a plan that was
+//! made for its budget.
 
 use protocol::Bytes;
 
@@ -14,7 +16,8 @@ use super::Range;
 /// Plans made for a curve where nothing else is said.
 pub const PLANS_MAX: usize = 128;
 
-/// The finest resolution. Regions of device memory are multiples of 256 bytes, and no segment of a model is this small.
+/// The finest resolution. Regions of device memory are multiples of 256 bytes, and no segment of a
+/// model is this small.
 const RESOLUTION_MIN: Bytes = Bytes::kib(4);
 
 /// The coarsest resolution.
@@ -46,8 +49,8 @@ pub struct Point<P> {
 pub struct Step<P> {
     /// The least budget for which a plan so fast was made.
     pub point: Point<P>,
-    /// The largest budget for which the best plan is slower or there is none: the step is above it. `None` at the start
-    /// of the range.
+    /// The largest budget for which the best plan is slower or there is none: the step is above it.
+    /// `None` at the start of the range.
     pub slower_at: Option<Bytes>,
 }
 
@@ -58,7 +61,8 @@ pub struct Curve<P> {
     pub steps: Vec<Step<P>>,
     /// Plans that were made, those that do not fit among them.
     pub plans: usize,
-    /// Whether every step was found to the [`resolution`]; else there were too many for so few plans.
+    /// Whether every step was found to the [`resolution`]; else there were too many for so few
+    /// plans.
     pub complete: bool,
 }
 
@@ -66,7 +70,8 @@ pub struct Curve<P> {
 struct Probe<P> {
     budget: Bytes,
     found: Option<Point<P>>,
-    /// Whether it was found just below another one's step: what follows below it is looked for in the middle.
+    /// Whether it was found just below another one's step: what follows below it is looked for in
+    /// the middle.
     below: bool,
 }
 
@@ -104,7 +109,8 @@ struct Search<P, F> {
 }
 
 impl<P, E, F: FnMut(Bytes) -> Result<Option<Point<P>>, E>> Search<P, F> {
-    /// Asks for the plan of a budget, then for the one of what that needs, where this lies below in the same gap.
+    /// Asks for the plan of a budget, then for the one of what that needs, where this lies below in
+    /// the same gap.
     fn ask(&mut self, budget: Bytes, below: bool) -> Result<(), E> {
         let found = (self.plan)(budget)?;
         let needed = found.as_ref().map_or(budget, |point| point.needed_bytes);
@@ -120,7 +126,8 @@ impl<P, E, F: FnMut(Bytes) -> Result<Option<Point<P>>, E>> Search<P, F> {
 }
 
 impl<P, F> Search<P, F> {
-    /// The index of the upper end of the gap where most is at stake; `None` where no step is left to be found.
+    /// The index of the upper end of the gap where most is at stake; `None` where no step is left
+    /// to be found.
     fn widest(&self) -> Option<usize> {
         let steps = step_indices(&self.probes);
         let stakes = |upper: &usize| {
@@ -159,7 +166,8 @@ impl<P, F> Search<P, F> {
     }
 }
 
-/// The indices of the probes that are steps: the first found, and each that is faster than the step before.
+/// The indices of the probes that are steps: the first found, and each that is faster than the step
+/// before.
 fn step_indices<P>(probes: &[Probe<P>]) -> Vec<usize> {
     let mut last_ms = f64::INFINITY;
     let is_step = |(index, probe): (usize, &Probe<P>)| {
@@ -203,7 +211,8 @@ mod tests {
         stairs.iter().rev().find(|(from, _)| *from <= budget.0).copied()
     }
 
-    /// Its curve by at most `plans_max` plans, which say what they need or not, and how many were made.
+    /// Its curve by at most `plans_max` plans, which say what they need or not, and how many were
+    /// made.
     fn found(stairs: &Stairs, range: Range, plans_max: usize, tells: bool) -> (Curve<u64>, usize) {
         let mut calls = 0;
         let curve = curve(range, plans_max, |budget| {

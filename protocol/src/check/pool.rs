@@ -1,11 +1,14 @@
-//! One memory for several: integrated devices and the host, against what there is for them together.
+//! One memory for several: integrated devices and the host, against what there is for them
+//! together.
 //!
-//! Not here: each device's own budget, and the sums of its phases, which the checker has compared before.
+//! Not here: each device's own budget, and the sums of its phases, which the checker has compared
+//! before.
 
 use super::Violation;
 use crate::plan::{PhaseBytes, Plan};
 
-/// The host and the integrated devices that are used take no more together than their one memory has for them.
+/// The host and the integrated devices that are used take no more together than their one memory
+/// has for them.
 pub(super) fn check(plan: &Plan) -> Result<(), Violation> {
     let pool = plan.host.pool_bytes;
     for &phase in plan.job.timeline() {

@@ -1,6 +1,7 @@
 //! Good plans, and every single change of them that the checker must refuse.
 //!
-//! Each refusal is a row: a change of [`good::text`] or of [`good::picture`], and a part of what the checker says.
+//! Each refusal is a row: a change of [`good::text`] or of [`good::picture`], and a part of what
+//! the checker says.
 
 mod components;
 mod devices;

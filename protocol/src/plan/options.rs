@@ -13,13 +13,16 @@ pub struct GraphOptions {
     pub vae_tile: Option<VaeTile>,
     /// Queries that one worker attends with at a time.
     pub attention_chunk: u32,
-    /// Whether the host's kernels form products with quantised weights in f32, even where they could of integers.
+    /// Whether the host's kernels form products with quantised weights in f32, even where they
+    /// could of integers.
     pub exact_matmul: bool,
     /// LoRA files, in the order in which they are applied.
     pub loras: Vec<Lora>,
-    /// Components whose LoRA products are added while they run; the others' weights are changed when loaded.
+    /// Components whose LoRA products are added while they run; the others' weights are changed
+    /// when loaded.
     pub lora_runtime: Vec<String>,
-    /// For a look at files that are not there, never loaded: sizes as if matrices of whole blocks were of this type.
+    /// For a look at files that are not there, never loaded: sizes as if matrices of whole blocks
+    /// were of this type.
     pub weights_as: Option<StorageType>,
     /// Steps from one preview of the first picture to the next; 0 for none.
     #[serde(default)]

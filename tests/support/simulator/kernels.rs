@@ -1,4 +1,5 @@
-//! The entry points of a kernel file, found by the preprocessor, and the source that registers them.
+//! The entry points of a kernel file, found by the preprocessor, and the source that registers
+//! them.
 //!
 //! An entry point is any `extern "C" __global__ void name(Arguments arguments)`, also one that a
 //! macro writes: nothing else marks it. Each file of kernels is a translation unit and a namespace

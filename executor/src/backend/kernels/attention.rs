@@ -1,12 +1,14 @@
 //! Scaled dot-product attention over blocks of keys: the softmax is formed while the keys go by.
 //!
-//! A task is a chunk of queries of one head. It goes through the keys block by block, and through its queries in panels,
-//! which lie in the lanes: a panel's scores of a block are `[keys, PANEL]`, stay in the first level cache, and become
-//! weights relative to the largest score so far; what was summed before is scaled down where a block has a larger one.
-//! So scratch grows with the chunk, the block and `head_dim`, and never with the number of tokens.
+//! A task is a chunk of queries of one head. It goes through the keys block by block, and through
+//! its queries in panels, which lie in the lanes: a panel's scores of a block are `[keys, PANEL]`,
+//! stay in the first level cache, and become weights relative to the largest score so far; what was
+//! summed before is scaled down where a block has a larger one. So scratch grows with the chunk,
+//! the block and `head_dim`, and never with the number of tokens.
 //!
-//! Invariant: a query's arithmetic depends on the blocks only, and goes through each in the order of the keys. Neither
-//! the chunk nor the lane that it falls into, nor the worker that takes it, changes a bit.
+//! Invariant: a query's arithmetic depends on the blocks only, and goes through each in the order
+//! of the keys. Neither the chunk nor the lane that it falls into, nor the worker that takes it,
+//! changes a bit.
 
 use std::ops::Range;
 
@@ -17,14 +19,15 @@ use super::simd::per_isa;
 use super::transpose::transpose;
 use super::workers::{Disjoint, Workers};
 
-/// The most keys of a block: their scores of a panel of queries take 28 KiB. A multiple of 14, the rows of the largest
-/// tile.
+/// The most keys of a block: their scores of a panel of queries take 28 KiB. A multiple of 14, the
+/// rows of the largest tile.
 const KEY_BLOCK_MAX: usize = 224;
 
 /// The fewest keys of a block of wide heads.
 const KEY_BLOCK_MIN: usize = 56;
 
-/// About how many elements of keys a block has, and of values: together 512 KiB, a part of a second level cache.
+/// About how many elements of keys a block has, and of values: together 512 KiB, a part of a second
+/// level cache.
 const BLOCK_ELEMENTS: usize = 1 << 16;
 
 /// Features of a score that are summed on their own: longer sums lose more to rounding.
@@ -51,8 +54,8 @@ pub struct AttentionShape {
     /// Whether a query sees only the keys up to its own index; needs as many keys as queries.
     pub causal: bool,
     /// Queries of a head that one task takes, at least 1; the last chunk may be shorter. More cost
-    /// more scratch and pack keys and values less often. Results are the same bits for any; multiples
-    /// of 32 fill the lanes.
+    /// more scratch and pack keys and values less often. Results are the same bits for any;
+    /// multiples of 32 fill the lanes.
     pub query_chunk: usize,
 }
 
@@ -162,7 +165,8 @@ pub fn attention(
 
 /// A worker's scratch.
 struct Scratch<'a> {
-    /// Panels of `[head_dim, PANEL]`: the queries times the scale, and log2 e for [`Lanes::exp2`](super::simd::Lanes).
+    /// Panels of `[head_dim, PANEL]`: the queries times the scale, and log2 e for
+    /// [`Lanes::exp2`](super::simd::Lanes).
     queries: &'a mut [f32],
     /// Panels of `[head_dim, PANEL]`: the sums of weighted values so far.
     sums: &'a mut [f32],
@@ -269,8 +273,8 @@ impl Call<'_> {
         }
     }
 
-    /// Adds the values of a block of keys, weighted, to the sums of a panel of queries. The keys are those of the packed
-    /// block that any of the queries sees.
+    /// Adds the values of a block of keys, weighted, to the sums of a panel of queries. The keys
+    /// are those of the packed block that any of the queries sees.
     fn add_block(
         &self,
         head: usize,
@@ -313,8 +317,8 @@ impl Call<'_> {
         multiply_panel(self.isa, values, scores, count, factors, sums);
     }
 
-    /// The biases of a panel's queries, from `query` on, and some keys, so that those of a key follow each other: of
-    /// `keys.start + i` and `query + j`, `out[keys.len() - 1 - i + j]`.
+    /// The biases of a panel's queries, from `query` on, and some keys, so that those of a key
+    /// follow each other: of `keys.start + i` and `query + j`, `out[keys.len() - 1 - i + j]`.
     fn turn_biases(
         &self,
         bias: &[f32],
@@ -354,9 +358,10 @@ impl Call<'_> {
 }
 
 per_isa! {
-    /// Replaces each score, plus its bias, by two to the power of it less the largest of its column so far, adds these to the
-    /// column's weights, and gives the factors by which what was summed before is too large. `scores`: `[keys, PANEL]`;
-    /// `biases`: those of key `i` begin with element `keys - 1 - i`.
+    /// Replaces each score, plus its bias, by two to the power of it less the largest of its column
+    /// so far, adds these to the column's weights, and gives the factors by which what was summed
+    /// before is too large. `scores`: `[keys, PANEL]`; `biases`: those of key `i` begin with
+    /// element `keys - 1 - i`.
     fn soften<L>(
         scores: &mut [f32],
         biases: Option<&[f32]>,
@@ -368,7 +373,8 @@ per_isa! {
         assert!(scores.len() == keys * PANEL && largest.len() == PANEL && weights.len() == PANEL);
         assert!(biases.is_none_or(|biases| biases.len() >= keys - 1 + PANEL), "biases");
         for column in (0..PANEL).step_by(L::WIDTH) {
-            // SAFETY: `per_isa!` has the instructions; rows and columns are within the lengths checked above.
+            // SAFETY: `per_isa!` has the instructions; rows and columns are within the lengths
+            // checked above.
             unsafe {
                 let scores = scores.as_mut_ptr().add(column);
                 let before = L::load(largest.as_ptr().add(column));

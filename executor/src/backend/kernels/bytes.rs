@@ -1,15 +1,18 @@
 //! Vectors of bytes, for products of quantised weights with quantised activations.
 //!
-//! As in [`simd`](super::simd), an inner loop is written once, generic over [`ByteLanes`], inside [`per_byte_isa!`].
-//! All sets form the same integers; a float that is made of them is rounded alike in all sets that fuse multiply-add.
+//! As in [`simd`](super::simd), an inner loop is written once, generic over [`ByteLanes`], inside
+//! [`per_byte_isa!`]. All sets form the same integers; a float that is made of them is rounded
+//! alike in all sets that fuse multiply-add.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use super::bytes_x86::{Ymm, YmmVnni, Zmm, ZmmVnni};
 use super::simd::{Lanes, Portable};
 
-/// One instruction set's vectors of 32-bit words, each of four bytes or one integer. As many as its [`Lanes`].
+/// One instruction set's vectors of 32-bit words, each of four bytes or one integer. As many as its
+/// [`Lanes`].
 ///
-/// The functions are `unsafe` because calling them needs the instructions: that holds inside [`per_byte_isa!`].
+/// The functions are `unsafe` because calling them needs the instructions: that holds inside
+/// [`per_byte_isa!`].
 pub(super) trait ByteLanes {
     /// Its vectors of `f32`.
     type Float: Lanes;
@@ -35,7 +38,8 @@ pub(super) trait ByteLanes {
     /// The machine has the instructions, and `from` is valid for reading the words.
     unsafe fn load(from: *const u32) -> Self::Words;
 
-    /// Adds to each lane the products of its four numbers of so many bits with its four signed bytes, which are not -128.
+    /// Adds to each lane the products of its four numbers of so many bits with its four signed
+    /// bytes, which are not -128.
     ///
     /// # Safety
     /// The machine has the instructions.
@@ -45,8 +49,8 @@ pub(super) trait ByteLanes {
         bytes: Self::Words,
     ) -> Self::Words;
 
-    /// As [`dot`](ByteLanes::dot), for [`steps`](ByteLanes::steps) vectors of numbers, `stride` words apart, each with the
-    /// next word of `bytes` in all lanes.
+    /// As [`dot`](ByteLanes::dot), for [`steps`](ByteLanes::steps) vectors of numbers, `stride`
+    /// words apart, each with the next word of `bytes` in all lanes.
     ///
     /// # Safety
     /// The machine has the instructions; all those vectors and words are valid for reading.
@@ -60,7 +64,8 @@ pub(super) trait ByteLanes {
     /// In each lane the scale of its four numbers, of `SCALES` for each 32.
     ///
     /// # Safety
-    /// The machine has the instructions, and `from` is valid for reading the scales of a vector of numbers.
+    /// The machine has the instructions, and `from` is valid for reading the scales of a vector of
+    /// numbers.
     unsafe fn spread<const SCALES: usize>(from: *const f32) -> <Self::Float as Lanes>::Vector;
 
     /// Signed integers as the nearest floats.
@@ -134,7 +139,8 @@ impl ByteLanes for PortableBytes {
     }
 }
 
-/// As [`per_isa!`](super::simd::per_isa), with `body::<B>` for `B` the set's [`ByteLanes`], and constants before them.
+/// As [`per_isa!`](super::simd::per_isa), with `body::<B>` for `B` the set's [`ByteLanes`], and
+/// constants before them.
 macro_rules! per_byte_isa {
     (
         $(#[$meta:meta])*

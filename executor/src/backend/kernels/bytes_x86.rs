@@ -1,7 +1,7 @@
 //! The byte vectors of x86-64.
 //!
-//! Each function compiles to its instructions only when inlined into code for which they are enabled, which
-//! `per_byte_isa!` sees to.
+//! Each function compiles to its instructions only when inlined into code for which they are
+//! enabled, which `per_byte_isa!` sees to.
 
 use std::arch::x86_64::{
     __m256i, __m512i, _mm_castpd_ps, _mm_load_sd, _mm_loadu_ps, _mm256_abs_epi8, _mm256_add_epi16,
@@ -122,9 +122,9 @@ macro_rules! vnni {
 
 /// Products with the instruction that adds two products of bytes into 16 bits, and saturates there.
 ///
-/// With bytes of at most 127 a pair of numbers of `BITS` bits adds up to 2 · (2^BITS - 1) · 127: 7874 with 5 bits, of
-/// which 4 fit 16 bits, and 16002 with 6, of which 2 do. Numbers of 8 bits are taken as signed ones, and their signs
-/// go to the other factors: 2 · 128 · 127 is 32512.
+/// With bytes of at most 127 a pair of numbers of `BITS` bits adds up to 2 · (2^BITS - 1) · 127:
+/// 7874 with 5 bits, of which 4 fit 16 bits, and 16002 with 6, of which 2 do. Numbers of 8 bits are
+/// taken as signed ones, and their signs go to the other factors: 2 · 128 · 127 is 32512.
 macro_rules! pairs {
     ($words:ty, $pairs:ident, $signed_pairs:ident, $add_16:ident, $add_32:ident, $widen:ident, $ones:ident) => {
         const SIGNED: bool = true;

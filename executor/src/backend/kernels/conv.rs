@@ -1,11 +1,14 @@
-//! Two-dimensional convolution of `[batch, height, width, channels]` images, as sums of outer products.
+//! Two-dimensional convolution of `[batch, height, width, channels]` images, as sums of outer
+//! products.
 //!
-//! First the weights are packed, `[panel, block of channels, tap, channel, PANEL]`, in scratch that all workers share. A task
-//! then takes a region of the output with all its channels: it packs the input under the region, `[row, channel, column]`,
-//! so that the pixels of a tile follow each other for any tap; enlarging, zeros around the picture and a normalisation before
-//! are done there. Nothing of the size of the picture exists beside input and output.
+//! First the weights are packed, `[panel, block of channels, tap, channel, PANEL]`, in scratch that
+//! all workers share. A task then takes a region of the output with all its channels: it packs the
+//! input under the region, `[row, channel, column]`, so that the pixels of a tile follow each other
+//! for any tap; enlarging, zeros around the picture and a normalisation before are done there.
+//! Nothing of the size of the picture exists beside input and output.
 //!
-//! Invariant: an output is summed by blocks of channels, in each by taps, then by channels, whatever region it is in.
+//! Invariant: an output is summed by blocks of channels, in each by taps, then by channels,
+//! whatever region it is in.
 
 use std::ops::Range;
 
@@ -26,8 +29,8 @@ mod weights;
 use region::{Region, Regions};
 use weights::PackedWeights;
 
-/// Input channels that are summed before the sums are added to the output: of a 3 by 3 kernel, their weights for a panel
-/// of outputs take 72 KiB, and a row of inputs under a tile 8 KiB.
+/// Input channels that are summed before the sums are added to the output: of a 3 by 3 kernel,
+/// their weights for a panel of outputs take 72 KiB, and a row of inputs under a tile 8 KiB.
 const CHANNEL_BLOCK: usize = 64;
 
 /// The sizes of a convolution.
@@ -150,9 +153,10 @@ pub fn conv2d_scratch_len(shape: &ConvShape, workers: usize) -> usize {
 
 /// `out = conv(norm(input), weight) + bias`, with zeros outside the normalised input.
 ///
-/// `input`: `[batch, height, width, in_channels]`. `norm`: scale and shift, `[in_channels]`, if the shape has a norm. `weight`:
-/// `[out_channels, in_channels, kernel_height, kernel_width]`. `bias`: `[out_channels]`. `out`: `[batch, output_height,
-/// output_width, out_channels]`. `scratch`: [`conv2d_scratch_len`].
+/// `input`: `[batch, height, width, in_channels]`. `norm`: scale and shift, `[in_channels]`, if the
+/// shape has a norm. `weight`: `[out_channels, in_channels, kernel_height, kernel_width]`. `bias`:
+/// `[out_channels]`. `out`: `[batch, output_height, output_width, out_channels]`. `scratch`:
+/// [`conv2d_scratch_len`].
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
 pub fn conv2d(
     workers: &Workers,
@@ -259,7 +263,8 @@ fn tap_offsets(shape: &ConvShape, region: &Region) -> [usize; TAPS_MAX] {
     offsets
 }
 
-/// The inputs of a row of output pixels: of channel `c` under tap `t` of pixel `i`, `values[offsets[t] + c * stride + i]`.
+/// The inputs of a row of output pixels: of channel `c` under tap `t` of pixel `i`,
+/// `values[offsets[t] + c * stride + i]`.
 #[derive(Clone, Copy)]
 struct Taps<'a> {
     values: &'a [f32],
@@ -268,7 +273,8 @@ struct Taps<'a> {
     depth: usize,
 }
 
-/// Where the sums of a panel go: of pixel `i`, `columns` elements from `values[i * stride + first]` on.
+/// Where the sums of a panel go: of pixel `i`, `columns` elements from `values[i * stride + first]`
+/// on.
 struct Target<'a> {
     values: &'a mut [f32],
     stride: usize,
@@ -292,8 +298,8 @@ per_isa! {
         while pixel < pixels {
             let mut taken = 0;
             for column in (0..out.columns).step_by(2 * L::WIDTH) {
-                // SAFETY: `per_isa!` has the instructions; the operands' lengths were checked above, and
-                // `with_rows!` takes no more pixels than are left.
+                // SAFETY: `per_isa!` has the instructions; the operands' lengths were checked
+                // above, and `with_rows!` takes no more pixels than are left.
                 taken = unsafe {
                     let b = b.as_ptr().add(column);
                     let to = out.values.as_mut_ptr().add(pixel * out.stride + out.first);
@@ -309,7 +315,8 @@ per_isa! {
     }
 }
 
-/// `M` pixels, from `pixel` on, and `N` vectors of channels of [`convolve_row`]; the first pixel's panel begins at `to`.
+/// `M` pixels, from `pixel` on, and `N` vectors of channels of [`convolve_row`]; the first pixel's
+/// panel begins at `to`.
 ///
 /// # Safety
 /// As of [`tile`]; the pixels are of the target, which nobody else writes.
@@ -322,7 +329,8 @@ unsafe fn pixels_of<L: Lanes, const M: usize, const N: usize>(
     out: &Target<'_>,
     to: *mut f32,
 ) {
-    // SAFETY: the caller's promise. What of a vector is beyond the panel's columns goes through `edge`.
+    // SAFETY: the caller's promise. What of a vector is beyond the panel's columns goes through
+    // `edge`.
     unsafe {
         let sums = tile::<L, M, N>(a.values.as_ptr().add(pixel), a.stride, a.offsets, b, a.depth);
         for (n, column) in (column..).step_by(L::WIDTH).take(N).enumerate() {

@@ -1,16 +1,17 @@
 //! The micro-kernel under products of few rows: dot products, of both operands as they lie.
 //!
-//! Both operands have the summed dimension last, as activations and PyTorch's weights do, so neither is packed.
-//! Accumulators are vectors over that dimension, summed at the end of a block of it.
+//! Both operands have the summed dimension last, as activations and PyTorch's weights do, so
+//! neither is packed. Accumulators are vectors over that dimension, summed at the end of a block of
+//! it.
 //!
-//! Invariant: an element's sum is formed in the same order whatever tile it falls into, so cutting rows and columns
-//! differently never changes a bit.
+//! Invariant: an element's sum is formed in the same order whatever tile it falls into, so cutting
+//! rows and columns differently never changes a bit.
 
 use super::grid::{Rows, Target};
 use super::simd::{Lanes, per_isa};
 
-/// The longest block of the summed dimension: eight rows of it (32 KiB) and three of the other operand stay in a 48 KiB
-/// first level cache.
+/// The longest block of the summed dimension: eight rows of it (32 KiB) and three of the other
+/// operand stay in a 48 KiB first level cache.
 const DEPTH_MAX: usize = 1024;
 
 /// Added to the length of widened rows: rows a power of two apart would share the sets of a cache.

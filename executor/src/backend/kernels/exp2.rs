@@ -2,8 +2,8 @@
 
 use super::simd::Lanes;
 
-/// 2^r for r in -0.5..0.5 by its powers: weighted least squares of the relative error, repeated until it is even
-/// (Lawson); 7.5e-8 at most.
+/// 2^r for r in -0.5..0.5 by its powers: weighted least squares of the relative error, repeated
+/// until it is even (Lawson); 7.5e-8 at most.
 const EXP2: [f32; 6] =
     [1.000_000_1, 0.693_146_94, 0.240_221_2, 0.055_507_135, 0.009_675_541, 0.001_327_641];
 

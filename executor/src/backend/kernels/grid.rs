@@ -1,4 +1,5 @@
-//! What kernels over packed panels share: how results are cut into tasks, rows to read and to write, aligned scratch.
+//! What kernels over packed panels share: how results are cut into tasks, rows to read and to
+//! write, aligned scratch.
 
 use std::ops::Range;
 
@@ -19,15 +20,16 @@ pub(super) fn aligned(scratch: &mut [f32]) -> &mut [f32] {
     &mut scratch[skip..]
 }
 
-/// Cuts `len` elements off the front of `scratch`, from a 64-byte border on, of its first [`aligned_len`] elements.
+/// Cuts `len` elements off the front of `scratch`, from a 64-byte border on, of its first
+/// [`aligned_len`] elements.
 pub(super) fn piece<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
     let (piece, rest) = std::mem::take(scratch).split_at_mut(aligned_len(len));
     *scratch = rest;
     &mut aligned(piece)[..len]
 }
 
-/// How a matrix of results is cut into tasks: panels of columns, and chunks of rows where the panels
-/// alone are too few for the workers.
+/// How a matrix of results is cut into tasks: panels of columns, and chunks of rows where the
+/// panels alone are too few for the workers.
 pub(super) struct Grid {
     rows: usize,
     columns: usize,
@@ -36,7 +38,8 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Panels of `task_columns` columns, the last one narrower, and no chunk of fewer than about `rows_min` rows.
+    /// Panels of `task_columns` columns, the last one narrower, and no chunk of fewer than about
+    /// `rows_min` rows.
     pub(super) fn new(
         rows: usize,
         columns: usize,

@@ -95,8 +95,9 @@ pub fn group_norm(
     });
 }
 
-/// A factor and a summand for each channel of each image of `x`, both `[batch, channels]`: what [`group_norm`] multiplies a
-/// value with and then adds. They lie in `scratch`, [`group_norm_scratch_len`].
+/// A factor and a summand for each channel of each image of `x`, both `[batch, channels]`: what
+/// [`group_norm`] multiplies a value with and then adds. They lie in `scratch`,
+/// [`group_norm_scratch_len`].
 pub(super) fn group_norm_factors<'a>(
     workers: &Workers,
     x: &[f32],

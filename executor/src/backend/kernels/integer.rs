@@ -1,14 +1,16 @@
 //! Linear layers over quantised weights as products of bytes.
 //!
-//! First each activation row is quantised ([`quantise`](super::quantise)). Then a task takes a panel of weight rows,
-//! unpacks one block of the summed dimension of it at a time into slivers of bytes with their scales, and multiplies
-//! all its rows with that. Few rows are multiplied [without a panel](few).
+//! First each activation row is quantised ([`quantise`](super::quantise)). Then a task takes a
+//! panel of weight rows, unpacks one block of the summed dimension of it at a time into slivers of
+//! bytes with their scales, and multiplies all its rows with that. Few rows are multiplied [without
+//! a panel](few).
 //!
-//! A sliver holds, for each 32 of the depth: eight rows of words, each word four bytes of a column; then a row of
-//! scales, or two; then, where the type has them, as many rows of minima.
+//! A sliver holds, for each 32 of the depth: eight rows of words, each word four bytes of a column;
+//! then a row of scales, or two; then, where the type has them, as many rows of minima.
 //!
-//! Invariants: an element is the sum, along the depth in order, of one term for each scale of its weight row, the
-//! integers in it exact; how rows and columns are cut changes nothing. A row's arithmetic depends on no other row.
+//! Invariants: an element is the sum, along the depth in order, of one term for each scale of its
+//! weight row, the integers in it exact; how rows and columns are cut changes nothing. A row's
+//! arithmetic depends on no other row.
 
 mod few;
 
@@ -30,8 +32,8 @@ use crate::weights::view::{WeightView, scale};
 /// Weight rows of a panel.
 const PANEL_COLUMNS: usize = 128;
 
-/// Features of a panel: a sliver of 32 columns (at most 36 KiB) stays in a 48 KiB first level cache while rows go by. A
-/// multiple of all blocks' sizes.
+/// Features of a panel: a sliver of 32 columns (at most 36 KiB) stays in a 48 KiB first level cache
+/// while rows go by. A multiple of all blocks' sizes.
 const PANEL_DEPTH: usize = 768;
 
 /// Activation rows that go by a panel's slivers at a time: whole tiles of 6 and of 3, 79 KiB.
@@ -84,9 +86,9 @@ const fn unpacked_len(depth: usize) -> usize {
     UNPACKED_ROWS * (depth / 4) + 2 * (depth / 16)
 }
 
-/// As [`linear`](super::matmul::linear), for weights of a type that
-/// [has integer products](StorageType::has_integer_products), with activations quantised:
-/// their rows' blocks of 32 are each off by at most 1/254 of the block's largest magnitude. `scratch`:
+/// As [`linear`](super::matmul::linear), for weights of a type that [has integer
+/// products](StorageType::has_integer_products), with activations quantised: their rows' blocks of
+/// 32 are each off by at most 1/254 of the block's largest magnitude. `scratch`:
 /// [`integer_linear_scratch_len`].
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
 pub fn integer_linear(
@@ -270,8 +272,8 @@ per_isa! {
         let sliver = &mut panel[column / width * blocks * block_words..][..blocks * block_words];
         assert!(column.is_multiple_of(UNPACKED_ROWS) && stride >= blocks * SCALE_WORD, "numbers");
         for (block, words) in sliver.chunks_exact_mut(block_words).enumerate() {
-            // SAFETY: `per_isa!` has the instructions; eight words of each of eight rows are there, and so are eight rows
-            // of the sliver from this column on; the words are only moved.
+            // SAFETY: `per_isa!` has the instructions; eight words of each of eight rows are there,
+            // and so are eight rows of the sliver from this column on; the words are only moved.
             unsafe {
                 let from = numbers.as_ptr().add(block * SCALE_WORD).cast();
                 let to = words.as_mut_ptr().add(column % width).cast();
@@ -298,8 +300,8 @@ struct Slab<'a> {
 }
 
 per_byte_isa! {
-    /// The products of rows with all slivers of a panel, of weights with `SCALES` scales for each block, with minima or
-    /// not, of numbers of so many bits.
+    /// The products of rows with all slivers of a panel, of weights with `SCALES` scales for each
+    /// block, with minima or not, of numbers of so many bits.
     fn multiply_slab<B, const SCALES: usize, const MINIMA: bool, const BITS: u32>(
         a: Quantised<'_>,
         slab: Slab<'_>,
@@ -316,8 +318,8 @@ per_byte_isa! {
             let mut row = 0;
             while row < a.count {
                 let tile = Tile { a, row, words, blocks: slab.blocks, column, count, out };
-                // SAFETY: `per_byte_isa!` has the instructions; the operands were checked above, and no tile has more
-                // rows than are left.
+                // SAFETY: `per_byte_isa!` has the instructions; the operands were checked above,
+                // and no tile has more rows than are left.
                 row += unsafe {
                     match a.count - row {
                         6.. if B::TILE_ROWS >= 6 => tile.multiply::<B, 6, SCALES, MINIMA, BITS>(),
@@ -347,7 +349,8 @@ impl Tile<'_> {
     /// The products of `M` rows. Returns `M`.
     ///
     /// # Safety
-    /// The machine has `B`'s instructions; `row + M <= a.count` and all blocks of each row and of the sliver exist.
+    /// The machine has `B`'s instructions; `row + M <= a.count` and all blocks of each row and of
+    /// the sliver exist.
     #[inline(always)]
     unsafe fn multiply<
         B: ByteLanes,

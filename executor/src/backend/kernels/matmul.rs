@@ -1,8 +1,8 @@
 //! Linear layers: activations times stored weights, plus bias, through an activation function.
 //!
-//! A task takes a panel of weight rows, widens and packs one block of the summed dimension of it at a time
-//! into its worker's scratch, and multiplies all its activation rows with that. Weights in blocks are decoded so too;
-//! [`integer`](super::integer) multiplies some without.
+//! A task takes a panel of weight rows, widens and packs one block of the summed dimension of it at
+//! a time into its worker's scratch, and multiplies all its activation rows with that. Weights in
+//! blocks are decoded so too; [`integer`](super::integer) multiplies some without.
 
 use std::ops::Range;
 
@@ -21,12 +21,12 @@ use super::workers::{Disjoint, Workers};
 use crate::graph::Activation;
 use crate::weights::view::WeightView;
 
-/// The most weight rows of a panel: 768 KiB when packed, which a second level cache of 1 MiB holds, as processors with
-/// AVX-512 have. Others work at half of it.
+/// The most weight rows of a panel: 768 KiB when packed, which a second level cache of 1 MiB holds,
+/// as processors with AVX-512 have. Others work at half of it.
 const PANEL_COLUMNS: usize = 384;
 
-/// Up to so many activation rows the weights are read no faster than memory gives them, and packing them would take
-/// longer: products are then formed of rows as they lie.
+/// Up to so many activation rows the weights are read no faster than memory gives them, and packing
+/// them would take longer: products are then formed of rows as they lie.
 pub(super) const FEW_ROWS: usize = 8;
 
 /// Weight rows that are read at a time for few activation rows: 24 KiB where they are widened.
@@ -211,8 +211,8 @@ impl<'a> Operands<'a> {
         unsafe { Target::new(out, row * stride + from + column, stride, accumulate) }
     }
 
-    /// The products of all rows, which are few, with some weight rows, through bias and activation. Each is a dot product
-    /// of its own, by blocks, whichever others are formed.
+    /// The products of all rows, which are few, with some weight rows, through bias and activation.
+    /// Each is a dot product of its own, by blocks, whichever others are formed.
     fn multiply_few(
         &self,
         isa: Isa,

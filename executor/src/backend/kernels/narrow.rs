@@ -1,7 +1,9 @@
-//! Convolutions of single pixels that leave at most half of the channels, in the place of their input.
+//! Convolutions of single pixels that leave at most half of the channels, in the place of their
+//! input.
 //!
-//! The first pixels go through scratch. Then the results of some pixels only overwrite inputs of pixels before them, which
-//! are done with: each pass takes as many pixels as fit there, so twice as many as all before it or more.
+//! The first pixels go through scratch. Then the results of some pixels only overwrite inputs of
+//! pixels before them, which are done with: each pass takes as many pixels as fit there, so twice
+//! as many as all before it or more.
 //!
 //! Invariant: a pixel's result is that of [`linear`], the same bits as in a place of its own.
 
@@ -38,9 +40,9 @@ fn passes(shape: &ConvShape) -> impl Iterator<Item = Range<usize>> + use<> {
     std::iter::successors(Some(0..pixels.min(FIRST_PIXELS)), next)
 }
 
-/// As [`conv2d`](super::conv2d) of `x`, `[batch, height, width, in_channels]`, with the result at its beginning; the rest is left
-/// in no particular state. Kernel, stride and enlargement are 1 and the output has at most half of the input's channels.
-/// `scratch`: [`narrow_scratch_len`].
+/// As [`conv2d`](super::conv2d) of `x`, `[batch, height, width, in_channels]`, with the result at
+/// its beginning; the rest is left in no particular state. Kernel, stride and enlargement are 1 and
+/// the output has at most half of the input's channels. `scratch`: [`narrow_scratch_len`].
 pub fn narrow(
     workers: &Workers,
     shape: &ConvShape,

@@ -1,9 +1,12 @@
-//! The micro-kernel under attention and convolution: sums of outer products, in tiles that the registers hold.
+//! The micro-kernel under attention and convolution: sums of outer products, in tiles that the
+//! registers hold.
 //!
-//! Both operands have the summed dimension first: `out[i, j] = sum over k of a[k, i] · b[k, j]`. `b` is a panel of
-//! [`PANEL`] columns, which lie in the lanes, so every lane sums in the order of `k`.
+//! Both operands have the summed dimension first: `out[i, j] = sum over k of a[k, i] · b[k, j]`.
+//! `b` is a panel of [`PANEL`] columns, which lie in the lanes, so every lane sums in the order of
+//! `k`.
 //!
-//! Invariant: an element's sum is formed in the same order whatever tile, panel or lane it falls into.
+//! Invariant: an element's sum is formed in the same order whatever tile, panel or lane it falls
+//! into.
 
 use super::grid::Rows;
 use super::simd::{Lanes, per_isa};
@@ -11,12 +14,13 @@ use super::simd::{Lanes, per_isa};
 /// Columns of a panel, in every instruction set: two vectors of the widest.
 pub(super) const PANEL: usize = 32;
 
-/// The sums of a tile of rows and `N` vectors of columns, over several runs of `depth` steps: run `r` begins with
-/// `a[offsets[r]]` and continues the panel.
+/// The sums of a tile of rows and `N` vectors of columns, over several runs of `depth` steps: run
+/// `r` begins with `a[offsets[r]]` and continues the panel.
 ///
 /// # Safety
-/// The machine has the instructions. `a` is valid for reading `M` elements at each offset plus each multiple of `stride`
-/// below `depth`; `b` for `N` vectors at each multiple of `PANEL` below `offsets.len() · depth`.
+/// The machine has the instructions. `a` is valid for reading `M` elements at each offset plus each
+/// multiple of `stride` below `depth`; `b` for `N` vectors at each multiple of `PANEL` below
+/// `offsets.len() · depth`.
 #[inline(always)]
 pub(super) unsafe fn tile<L: Lanes, const M: usize, const N: usize>(
     a: *const f32,
@@ -50,7 +54,8 @@ pub(super) unsafe fn tile<L: Lanes, const M: usize, const N: usize>(
     }
 }
 
-/// Calls `$name::<L, M, $n>` with `M` as many rows as the registers hold of those that are left, and gives `M`.
+/// Calls `$name::<L, M, $n>` with `M` as many rows as the registers hold of those that are left,
+/// and gives `M`.
 macro_rules! with_rows {
     ($lanes:ident, $left:expr, $name:ident::<$n:literal>($($arg:expr),* $(,)?)) => {{
         let left: usize = $left;
@@ -78,9 +83,9 @@ macro_rules! with_rows {
 pub(super) use with_rows;
 
 per_isa! {
-    /// `out[i, j] = factors[j] · out[i, j] + sum over k < depth of a[k, i] · b[k, j]` for a panel of columns; without
-    /// factors, what `out` holds does not count. `a`: `[depth, stride]`, of each row the first `count` elements. `b`:
-    /// `[depth, PANEL]`. `out`: `[count, PANEL]`.
+    /// `out[i, j] = factors[j] · out[i, j] + sum over k < depth of a[k, i] · b[k, j]` for a panel
+    /// of columns; without factors, what `out` holds does not count. `a`: `[depth, stride]`, of
+    /// each row the first `count` elements. `b`: `[depth, PANEL]`. `out`: `[count, PANEL]`.
     pub(super) fn multiply_panel<L>(
         a: Rows<'_>,
         b: &[f32],
@@ -94,7 +99,8 @@ per_isa! {
         let mut row = 0;
         while row < rows {
             for column in (0..PANEL).step_by(2 * L::WIDTH) {
-                // SAFETY: the operands' lengths were checked above; `with_rows!` takes no more than are left.
+                // SAFETY: the operands' lengths were checked above; `with_rows!` takes no more than
+                // are left.
                 unsafe {
                     let a = a.as_ptr().add(row);
                     let b = b.as_ptr().add(column);
@@ -113,7 +119,8 @@ per_isa! {
 /// A tile of [`multiply_panel`].
 ///
 /// # Safety
-/// As of [`tile`]; `factors` is valid for reading a tile's columns, and `out` for reading and writing it.
+/// As of [`tile`]; `factors` is valid for reading a tile's columns, and `out` for reading and
+/// writing it.
 #[inline(always)]
 unsafe fn part<L: Lanes, const M: usize, const N: usize>(
     a: *const f32,

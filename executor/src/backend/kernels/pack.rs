@@ -1,7 +1,9 @@
-//! Packing: rows of stored numbers become the slivers of a [`panel`](super::panel), widened on the way.
+//! Packing: rows of stored numbers become the slivers of a [`panel`](super::panel), widened on the
+//! way.
 //!
-//! A square of rows is turned in registers by words of 32 bits; a word is a number in f32 or two neighbours of 16 bits,
-//! which are widened when they already stand in their columns. So nothing is written but the panel.
+//! A square of rows is turned in registers by words of 32 bits; a word is a number in f32 or two
+//! neighbours of 16 bits, which are widened when they already stand in their columns. So nothing is
+//! written but the panel.
 //!
 //! Not here: decoding of blocks, which [`widen`](super::widen) does into rows of f32 first.
 
@@ -9,7 +11,8 @@ use super::panel::SLIVER_VECTORS;
 use super::simd::{Isa, Lanes, SQUARE_MAX, per_isa, prefetch};
 use crate::weights::float::{f32_of_bf16, f32_of_f16};
 
-/// Rows that are packed together by the widest instruction set; slivers are whole multiples of them.
+/// Rows that are packed together by the widest instruction set; slivers are whole multiples of
+/// them.
 pub(super) const PACKED_ROWS: usize = SQUARE_MAX;
 
 /// Bytes of a cache line.
@@ -38,8 +41,9 @@ pub(super) struct StoredRows<'a> {
     pub(super) count: usize,
 }
 
-/// Packs rows as columns: `panel[k, column] = rows[column, k]` for the columns from `first` on, where `first` is a
-/// multiple of [`PACKED_ROWS`]. What is left of the last columns' slivers holds anything.
+/// Packs rows as columns: `panel[k, column] = rows[column, k]` for the columns from `first` on,
+/// where `first` is a multiple of [`PACKED_ROWS`]. What is left of the last columns' slivers holds
+/// anything.
 pub(super) fn pack_rows(
     isa: Isa,
     rows: StoredRows<'_>,
@@ -166,8 +170,9 @@ fn pack<L: Lanes, E: Element>(rows: StoredRows<'_>, first: usize, depth: usize, 
                     prefetch(start.wrapping_add(L::WIDTH * stride_bytes + k * E::BYTES));
                 }
             }
-            // SAFETY: `per_isa!` has the instructions; each row has `depth` elements from its start on, of which a
-            // square's begin at `k`; the sliver's rows up to `depth` lie in the panel, which was checked above.
+            // SAFETY: `per_isa!` has the instructions; each row has `depth` elements from its start
+            // on, of which a square's begin at `k`; the sliver's rows up to `depth` lie in the
+            // panel, which was checked above.
             unsafe {
                 let words = L::transposed(&starts, k * E::BYTES);
                 for (word, &words) in words.iter().take(L::WIDTH).enumerate() {

@@ -1,17 +1,19 @@
 //! The micro-kernel under products: rows times a packed panel, in tiles of registers.
 //!
-//! A panel holds the second operand by slivers of [`SLIVER_COLUMNS`] or half as many columns: of a sliver, all
-//! columns of depth 0, then of depth 1, and so on. A tile broadcasts single elements of the first operand and
-//! multiplies them with the vectors of a sliver, so nothing is summed across lanes.
+//! A panel holds the second operand by slivers of [`SLIVER_COLUMNS`] or half as many columns: of a
+//! sliver, all columns of depth 0, then of depth 1, and so on. A tile broadcasts single elements of
+//! the first operand and multiplies them with the vectors of a sliver, so nothing is summed across
+//! lanes.
 //!
-//! Invariant: an element's sum is formed along the depth in order, whatever tile it falls into, so cutting rows and
-//! columns differently never changes a bit.
+//! Invariant: an element's sum is formed along the depth in order, whatever tile it falls into, so
+//! cutting rows and columns differently never changes a bit.
 
 use super::grid::{Rows, Target};
 use super::simd::{Lanes, per_isa, prefetch};
 
-/// The longest block of the summed dimension that is packed: a tile of 14 rows (28 KiB) stays in a 48 KiB first
-/// level cache while slivers go by. Of 256, 384, 512 and 768, this ran fastest at 512 x 3072 x 3072.
+/// The longest block of the summed dimension that is packed: a tile of 14 rows (28 KiB) stays in a
+/// 48 KiB first level cache while slivers go by. Of 256, 384, 512 and 768, this ran fastest at 512
+/// x 3072 x 3072.
 pub(super) const PANEL_DEPTH_MAX: usize = 512;
 
 /// Columns of the widest sliver: two vectors of 16.
@@ -20,15 +22,15 @@ pub(super) const SLIVER_COLUMNS: usize = 32;
 /// The most rows of a tile.
 const TILE_ROWS_MAX: usize = 14;
 
-/// The distance of a tile's rows. Constant, so that addresses are immediates; not a power of two, so that rows do
-/// not share the sets of a cache.
+/// The distance of a tile's rows. Constant, so that addresses are immediates; not a power of two,
+/// so that rows do not share the sets of a cache.
 const TILE_STRIDE: usize = PANEL_DEPTH_MAX + 16;
 
 /// Vectors of a sliver's row.
 pub(super) const SLIVER_VECTORS: usize = 2;
 
-/// Depth that goes by for each line of the next tile's rows that is asked for. With six slivers, all are by the time
-/// that they are needed.
+/// Depth that goes by for each line of the next tile's rows that is asked for. With six slivers,
+/// all are by the time that they are needed.
 const CHUNK_DEPTH: usize = 64;
 
 /// Elements of a cache line.
@@ -54,8 +56,8 @@ pub(super) fn panel_depth_max(depth: usize) -> usize {
 }
 
 per_isa! {
-    /// `out[i, j] (+)= sum over k < depth of a[i, k] * panel[k, j]` for `j < columns`. `tile`: [`TILE_LEN`] elements of
-    /// scratch.
+    /// `out[i, j] (+)= sum over k < depth of a[i, k] * panel[k, j]` for `j < columns`. `tile`:
+    /// [`TILE_LEN`] elements of scratch.
     pub(super) fn multiply_panel<L>(
         a: Rows<'_>,
         panel: &[f32],
@@ -71,8 +73,8 @@ per_isa! {
         let mut row = 0;
         while row < a.count {
             let left = a.count - row;
-            // SAFETY: `per_isa!` has the instructions; operands were checked above, and `strip` is given no more rows
-            // than are left and fit the tile.
+            // SAFETY: `per_isa!` has the instructions; operands were checked above, and `strip` is
+            // given no more rows than are left and fit the tile.
             row += unsafe {
                 match left {
                     14.. if L::TILE_ROWS >= 14 => strip::<L, 14>(a, row, panel, columns, depth, tile, out),
@@ -90,8 +92,8 @@ per_isa! {
 /// The products of `M` rows with all columns. Returns `M`.
 ///
 /// # Safety
-/// The machine has `L`'s instructions; `row + M <= a.count` and `depth` elements of each row exist; the panel holds
-/// the columns; `tile` has [`TILE_LEN`] elements.
+/// The machine has `L`'s instructions; `row + M <= a.count` and `depth` elements of each row exist;
+/// the panel holds the columns; `tile` has [`TILE_LEN`] elements.
 #[inline(always)]
 unsafe fn strip<L: Lanes, const M: usize>(
     a: Rows<'_>,
@@ -120,15 +122,16 @@ unsafe fn strip<L: Lanes, const M: usize>(
             products::<L, M>(tile.as_ptr(), panel.as_ptr().add(from * depth), depth, next)
         };
         for (i, sums) in sums.into_iter().enumerate() {
-            // SAFETY: who made the target promised that these elements are this task's; the machine has the
-            // instructions.
+            // SAFETY: who made the target promised that these elements are this task's; the machine
+            // has the instructions.
             unsafe { put::<L>(sums, out, row + i, from, count) };
         }
     }
     M
 }
 
-/// The rows of the next tile, of which a line each is asked for with every [`CHUNK_DEPTH`] of the present one.
+/// The rows of the next tile, of which a line each is asked for with every [`CHUNK_DEPTH`] of the
+/// present one.
 struct Next {
     rows: *const f32,
     stride: usize,
@@ -141,8 +144,8 @@ struct Next {
 /// The sums of a tile.
 ///
 /// # Safety
-/// The machine has `L`'s instructions; `M` rows of `depth` elements lie [`TILE_STRIDE`] apart at `a`, and a sliver of
-/// that depth at `b`.
+/// The machine has `L`'s instructions; `M` rows of `depth` elements lie [`TILE_STRIDE`] apart at
+/// `a`, and a sliver of that depth at `b`.
 #[inline(always)]
 unsafe fn products<L: Lanes, const M: usize>(
     a: *const f32,
@@ -186,7 +189,8 @@ pub(super) unsafe fn put<L: Lanes>(
     column: usize,
     count: usize,
 ) {
-    // SAFETY: the caller's promise; a full row has room for both vectors, and so has the buffer of a partial one.
+    // SAFETY: the caller's promise; a full row has room for both vectors, and so has the buffer of
+    // a partial one.
     unsafe {
         let target = out.row(row, column, count);
         if count == SLIVER_VECTORS * L::WIDTH {

@@ -1,12 +1,12 @@
 //! Threads that wait for a function, all call it, and wait for the next one.
 //!
-//! Who gives the function calls it too, as worker 0. A job is a number that goes up by one; helpers wait for it to
-//! differ from the last that they did, and count themselves down when done. Both sides spin for some microseconds,
-//! as operations follow each other that soon, then sleep.
+//! Who gives the function calls it too, as worker 0. A job is a number that goes up by one; helpers
+//! wait for it to differ from the last that they did, and count themselves down when done. Both
+//! sides spin for some microseconds, as operations follow each other that soon, then sleep.
 //!
-//! Invariants: there is one job at a time, and a job's function is not touched when [`Pool::run`] has returned. A
-//! sleeper is never missed: it says that it sleeps before it looks for the last time, and who has news tells them
-//! before looking for sleepers, all in one total order.
+//! Invariants: there is one job at a time, and a job's function is not touched when [`Pool::run`]
+//! has returned. A sleeper is never missed: it says that it sleeps before it looks for the last
+//! time, and who has news tells them before looking for sleepers, all in one total order.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Looks before sleeping: with a pause of some 40 ns between two (Intel's optimisation manual, on Skylake and later)
-/// about twice what waking a thread takes.
+/// Looks before sleeping: with a pause of some 40 ns between two (Intel's optimisation manual, on
+/// Skylake and later) about twice what waking a thread takes.
 const SPINS: usize = 500;
 
 /// The helpers of a pool.
@@ -47,8 +47,8 @@ struct Shared {
     done: Bell,
 }
 
-// SAFETY: the function is written by the caller while helpers only wait, and read by them after its number; it may be
-// called from all threads. All else is synchronised by itself.
+// SAFETY: the function is written by the caller while helpers only wait, and read by them after its
+// number; it may be called from all threads. All else is synchronised by itself.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -78,7 +78,8 @@ impl Bell {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wakes all who wait; called after the condition was brought about, with sequential consistency.
+    /// Wakes all who wait; called after the condition was brought about, with sequential
+    /// consistency.
     fn ring(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             // A sleeper that has not seen the news holds the lock until it hears.
@@ -118,8 +119,8 @@ impl Pool {
         self.helpers.len() + 1
     }
 
-    /// Calls `work(worker)` once on each worker, and returns when all have. A panic of any of them goes on here. May not
-    /// be called from `work`.
+    /// Calls `work(worker)` once on each worker, and returns when all have. A panic of any of them
+    /// goes on here. May not be called from `work`.
     pub(super) fn run(&self, work: &(dyn Fn(usize) + Sync)) {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
@@ -149,8 +150,8 @@ impl Shared {
             if self.end.load(Ordering::SeqCst) {
                 return;
             }
-            // SAFETY: the function was written before its number, and is not written again, nor does it end, until
-            // this helper has counted itself down.
+            // SAFETY: the function was written before its number, and is not written again, nor
+            // does it end, until this helper has counted itself down.
             let work = unsafe { &*(*self.work.get()).expect("a job has a function") };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(worker))) {
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
@@ -183,7 +184,8 @@ impl std::fmt::Debug for Pool {
 mod tests {
     use super::*;
 
-    /// Each job writes what its workers computed; the next one reads it. Long waits in between make some sleep.
+    /// Each job writes what its workers computed; the next one reads it. Long waits in between make
+    /// some sleep.
     #[test]
     fn jobs_follow_each_other_whether_workers_spin_or_sleep() {
         let pool = Pool::new(4).unwrap();

@@ -1,10 +1,10 @@
 //! Activations as signed bytes, for products with quantised weights.
 //!
-//! Each 32 features of a row share a scale, their largest magnitude over 127, so that a value is off by at most that
-//! magnitude over 254. A row depends on nothing else.
+//! Each 32 features of a row share a scale, their largest magnitude over 127, so that a value is
+//! off by at most that magnitude over 254. A row depends on nothing else.
 //!
-//! A block is [`block_words`] words: eight of four bytes each, the scale, and for each of the weight's scales among
-//! these 32 what its offset or minimum is multiplied with.
+//! A block is [`block_words`] words: eight of four bytes each, the scale, and for each of the
+//! weight's scales among these 32 what its offset or minimum is multiplied with.
 
 use super::simd::{Lanes, per_isa};
 use super::unpack::Form;
@@ -15,7 +15,8 @@ pub(super) const BLOCK: usize = 32;
 /// Where in a block its scale is.
 pub(super) const SCALE_WORD: usize = BLOCK / 4;
 
-/// Below this magnitude all of a block are taken as zero: the reciprocal of its scale would overflow.
+/// Below this magnitude all of a block are taken as zero: the reciprocal of its scale would
+/// overflow.
 const MAGNITUDE_MIN: f32 = 1e-35;
 
 /// Words of a block for weights of a form.
@@ -26,8 +27,9 @@ pub(super) const fn block_words(form: Form) -> usize {
 per_isa! {
     /// Quantises one row, the concatenation of `parts`, into as many blocks as it fills.
     ///
-    /// The last words of a block are, for each group that shares a scale of the weight: the sum of its bytes times minus
-    /// the form's offset, as an integer; or, with minima, the sum of its quantised values as a float.
+    /// The last words of a block are, for each group that shares a scale of the weight: the sum of
+    /// its bytes times minus the form's offset, as an integer; or, with minima, the sum of its
+    /// quantised values as a float.
     pub(super) fn quantise_row<L>(parts: &[&[f32]], form: Form, row: &mut [u32]) {
         let mut values = Concatenated { parts, part: 0, at: 0 };
         for block in row.chunks_exact_mut(block_words(form)) {
@@ -36,19 +38,21 @@ per_isa! {
     }
 }
 
-/// A row's blocks apart: what stands once for a block in [`quantise_row`]'s is here in each lane of a vector.
+/// A row's blocks apart: what stands once for a block in [`quantise_row`]'s is here in each lane of
+/// a vector.
 pub(super) struct Spread<'a> {
     /// The bytes, in words of four.
     pub(super) bytes: &'a mut [u32],
     /// For each word the scale of its block.
     pub(super) scales: &'a mut [f32],
-    /// For each word the sum of its bytes times minus the form's offset, an integer's bits; or, with minima, for each
-    /// block the sum of its quantised values.
+    /// For each word the sum of its bytes times minus the form's offset, an integer's bits; or,
+    /// with minima, for each block the sum of its quantised values.
     pub(super) terms: &'a mut [f32],
 }
 
 per_isa! {
-    /// Quantises one row, the concatenation of `parts`, and fills up what is longer than it with zeros.
+    /// Quantises one row, the concatenation of `parts`, and fills up what is longer than it with
+    /// zeros.
     pub(super) fn spread_row<L>(parts: &[&[f32]], form: Form, spread: Spread<'_>) {
         let blocks = parts.iter().map(|part| part.len()).sum::<usize>() / BLOCK;
         let (bytes, rest) = spread.bytes.split_at_mut(blocks * SCALE_WORD);

@@ -12,8 +12,9 @@ pub(super) use super::simd_portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(super) use super::simd_x86::{Avx2, Avx512};
 
-/// The environment variable that names the best instruction set to use, as [`Isa`] displays it. For tests and
-/// comparisons; a set that this machine lacks, or an unknown one, is passed over with a warning.
+/// The environment variable that names the best instruction set to use, as [`Isa`] displays it. For
+/// tests and comparisons; a set that this machine lacks, or an unknown one, is passed over with a
+/// warning.
 pub const ISA_VARIABLE: &str = "BERTH_ISA";
 
 /// An instruction set of this machine. Results differ between sets by rounding only.
@@ -224,7 +225,8 @@ pub(super) trait Lanes {
     /// The machine has the instructions.
     unsafe fn larger(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
-    /// 2 to the power of each lane, up to 127 at most: within 2 units in the last place, zero below -127. A NaN stays one.
+    /// 2 to the power of each lane, up to 127 at most: within 2 units in the last place, zero below
+    /// -127. A NaN stays one.
     ///
     /// # Safety
     /// The machine has the instructions.
@@ -256,11 +258,13 @@ pub(super) trait Lanes {
     /// `from` and for writing to `to`, and the two do not overlap.
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 
-    /// The columns of a square of `WIDTH` words of 32 bits from each of the first `WIDTH` rows: of word 0, of word 1,
-    /// and so on up to `WIDTH`. `at` is where a row's words begin, in bytes from its start.
+    /// The columns of a square of `WIDTH` words of 32 bits from each of the first `WIDTH` rows: of
+    /// word 0, of word 1, and so on up to `WIDTH`. `at` is where a row's words begin, in bytes from
+    /// its start.
     ///
     /// # Safety
-    /// The machine has the instructions, and of each of these rows `4 * WIDTH` bytes at `at` are valid for reading.
+    /// The machine has the instructions, and of each of these rows `4 * WIDTH` bytes at `at` are
+    /// valid for reading.
     unsafe fn transposed(rows: &[*const u8; SQUARE_MAX], at: usize) -> [Self::Vector; SQUARE_MAX];
 
     /// Two numbers in binary16 of each word, that of the low half first.

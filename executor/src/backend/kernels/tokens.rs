@@ -92,7 +92,8 @@ pub fn sinusoid(t: &[f32], dim: usize, out: &mut [f32]) {
 }
 
 /// The bias of each distance between tokens: `out[head, key - query + tokens - 1] =
-/// table[bucket(key - query), head]`. `table`: `[buckets, heads]`; `out`: `[heads, 2 · tokens - 1]`.
+/// table[bucket(key - query), head]`. `table`: `[buckets, heads]`; `out`: `[heads, 2 · tokens -
+/// 1]`.
 pub fn relative_position_bias(
     tokens: usize,
     buckets: usize,

@@ -6,8 +6,9 @@ use super::simd::per_isa;
 const SIDE: usize = 8;
 
 per_isa! {
-    /// Writes `columns` elements of each of `rows` rows, which are `from_stride` apart, as columns of
-    /// `target`, whose rows are `stride` apart: `target[column * stride + row] = from[row, column]`.
+    /// Writes `columns` elements of each of `rows` rows, which are `from_stride` apart, as columns
+    /// of `target`, whose rows are `stride` apart: `target[column * stride + row] = from[row,
+    /// column]`.
     pub(super) fn transpose<L>(
         from: &[f32],
         from_stride: usize,

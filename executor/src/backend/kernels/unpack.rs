@@ -1,7 +1,8 @@
-//! Quantised weights as unsigned bytes with scales: the common form of all types that are multiplied as integers.
+//! Quantised weights as unsigned bytes with scales: the common form of all types that are
+//! multiplied as integers.
 //!
-//! A weight is `scale · (q - offset)` or `scale · q - minimum`, with `q` an unsigned byte and one scale for each
-//! 16 or 32 of a row. Layouts are those of `ggml-common.h` and `ggml-quants.c`.
+//! A weight is `scale · (q - offset)` or `scale · q - minimum`, with `q` an unsigned byte and one
+//! scale for each 16 or 32 of a row. Layouts are those of `ggml-common.h` and `ggml-quants.c`.
 
 use protocol::StorageType;
 
@@ -39,8 +40,8 @@ impl Form {
     }
 }
 
-/// Takes whole blocks apart: `numbers` one for each element, `scales` and `minima` for each 16 or 32, as the type's
-/// [`Form`] says. Minima are negated.
+/// Takes whole blocks apart: `numbers` one for each element, `scales` and `minima` for each 16 or
+/// 32, as the type's [`Form`] says. Minima are negated.
 ///
 /// # Panics
 /// If the type has no form, or the lengths do not fit.

@@ -16,8 +16,8 @@ pub(super) fn as_f32(weight: WeightView<'_>) -> Option<&[f32]> {
     }
 }
 
-/// Widens the elements of `weight` from element `from` on into `out`, its scale included. Whole blocks are faster
-/// than parts of such.
+/// Widens the elements of `weight` from element `from` on into `out`, its scale included. Whole
+/// blocks are faster than parts of such.
 pub(super) fn widen(isa: Isa, weight: WeightView<'_>, from: usize, out: &mut [f32]) {
     if weight.storage.is_blocks() {
         widen_blocks(isa, weight, from, out);
@@ -36,7 +36,8 @@ pub(super) fn widen(isa: Isa, weight: WeightView<'_>, from: usize, out: &mut [f3
     scale(out, weight.scale);
 }
 
-/// Widens every `step`-th element of `weight`, beginning with element `from`, into `out`, its scale included.
+/// Widens every `step`-th element of `weight`, beginning with element `from`, into `out`, its scale
+/// included.
 pub(super) fn widen_strided(weight: WeightView<'_>, from: usize, step: usize, out: &mut [f32]) {
     if out.is_empty() {
         return;

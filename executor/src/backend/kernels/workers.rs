@@ -43,7 +43,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// `count` workers that use the best instruction set of this machine. The calling thread is one of them.
+    /// `count` workers that use the best instruction set of this machine. The calling thread is one
+    /// of them.
     ///
     /// # Errors
     /// If `count` is zero or the threads cannot be started.

@@ -7,7 +7,8 @@ use crate::ops::norm::NormOp;
 /// Features of a head that the kernels of attention read in 16 bits.
 const HALF_HEAD_DIM: usize = 32;
 
-/// Graphs that GPUs run, whose attention reads 16 bits: in place of linear layers, which have no weights here, norms and rotations.
+/// Graphs that GPUs run, whose attention reads 16 bits: in place of linear layers, which have no
+/// weights here, norms and rotations.
 fn any_gpu_graph() -> impl Strategy<Value = Graph> {
     let kind = prop_oneof![0..2_u8, 4..10_u8, Just(5_u8)];
     let recipe = (kind, any::<[usize; 3]>(), prop::bool::weighted(0.1));
@@ -112,8 +113,9 @@ fn only_gpus_hold_values_of_16_bits_and_not_where_products_are_exact() {
     }
 }
 
-/// Whether a node made a value that best writes it so, and that the host does not touch. What cuBLASLt may multiply, with weights
-/// of bf16, it writes in bf16 where its own epilogue is all that follows, and never in f16.
+/// Whether a node made a value that best writes it so, and that the host does not touch. What
+/// cuBLASLt may multiply, with weights of bf16, it writes in bf16 where its own epilogue is all
+/// that follows, and never in f16.
 fn can_be(element: ElementType, graph: &Graph, value: ValueId) -> bool {
     let ports = graph.inputs.iter().chain(&graph.outputs);
     let maker = graph.nodes.iter().find(|node| node.output == value);

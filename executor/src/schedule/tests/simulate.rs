@@ -73,8 +73,9 @@ impl Blocks<'_> {
     }
 }
 
-/// Runs a schedule twice from inputs that are given once. A copy may happen at any time between its start and
-/// the wait for it: its source must be there until then, and nothing else may write its target.
+/// Runs a schedule twice from inputs that are given once. A copy may happen at any time between its
+/// start and the wait for it: its source must be there until then, and nothing else may write its
+/// target.
 pub fn assert_values_last(schedule: &Schedule) {
     let graph = &schedule.graph;
     let mut blocks = Blocks::of(schedule);

@@ -1,5 +1,5 @@
-//! Blocks whose numbers are looked up: groups of four or eight from a table, with their signs apart, or each
-//! number from a table of sixteen.
+//! Blocks whose numbers are looked up: groups of four or eight from a table, with their signs
+//! apart, or each number from a table of sixteen.
 
 mod grids;
 
@@ -12,8 +12,8 @@ const STEPS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38
 /// What shifts the ternary groups of [`iq1_s`], up or down.
 const IQ1_SHIFT: f32 = 0.125;
 
-/// `factor, indices[32], u16[8]`: for each 32 numbers the upper three bits of four indices, a factor of three
-/// bits and the direction of the shift.
+/// `factor, indices[32], u16[8]`: for each 32 numbers the upper three bits of four indices, a
+/// factor of three bits and the direction of the shift.
 #[inline(always)]
 pub(super) fn iq1_s(block: &[u8; 50], values: &mut [f32; 256]) {
     let factor = f16_at(block, 0);
@@ -44,7 +44,8 @@ pub(super) fn iq2_xxs(block: &[u8; 66], values: &mut [f32; 256]) {
     }
 }
 
-/// `factor, u16[32], factors[8]`: an index of nine bits and an index of signs; factors of four bits for each 16.
+/// `factor, u16[32], factors[8]`: an index of nine bits and an index of signs; factors of four bits
+/// for each 16.
 #[inline(always)]
 pub(super) fn iq2_xs(block: &[u8; 74], values: &mut [f32; 256]) {
     let factor = f16_at(block, 0);
@@ -67,7 +68,8 @@ pub(super) fn iq2_s(block: &[u8; 82], values: &mut [f32; 256]) {
     }
 }
 
-/// `factor, indices[64], u32[8]`: for each 32 numbers four indices of signs and a factor of four bits.
+/// `factor, indices[64], u32[8]`: for each 32 numbers four indices of signs and a factor of four
+/// bits.
 #[inline(always)]
 pub(super) fn iq3_xxs(block: &[u8; 98], values: &mut [f32; 256]) {
     let factor = f16_at(block, 0);
@@ -99,8 +101,8 @@ pub(super) fn iq4_nl(block: &[u8; 18], values: &mut [f32; 32]) {
     steps(f16_at(block, 0), &block[2..], values);
 }
 
-/// `factor, u16, low factor nibbles[4], nibbles[128]`: a factor of six bits, less 32, for each 32 numbers; the
-/// upper two are in the `u16`.
+/// `factor, u16, low factor nibbles[4], nibbles[128]`: a factor of six bits, less 32, for each 32
+/// numbers; the upper two are in the `u16`.
 #[inline(always)]
 pub(super) fn iq4_xs(block: &[u8; 136], values: &mut [f32; 256]) {
     let factor = f16_at(block, 0);

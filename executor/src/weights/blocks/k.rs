@@ -1,10 +1,11 @@
-//! Blocks of 256 numbers whose groups of 16 or 32 have factors of few bits, multiplied by one or two f16: the
-//! k-quants. Short numbers lie in planes: a run of 32 bytes holds the lowest bits of 32 numbers, above them those
-//! of the 32 numbers after, and so on.
+//! Blocks of 256 numbers whose groups of 16 or 32 have factors of few bits, multiplied by one or
+//! two f16: the k-quants. Short numbers lie in planes: a run of 32 bytes holds the lowest bits of
+//! 32 numbers, above them those of the 32 numbers after, and so on.
 
 use super::f16_at;
 
-/// `factors[16], twos[64], factor, minimum`: a factor's low nibble multiplies, the high one is subtracted.
+/// `factors[16], twos[64], factor, minimum`: a factor's low nibble multiplies, the high one is
+/// subtracted.
 #[inline(always)]
 pub(super) fn q2(block: &[u8; 84], values: &mut [f32; 256]) {
     let (factor, minimum) = (f16_at(block, 80), f16_at(block, 82));
@@ -18,8 +19,8 @@ pub(super) fn q2(block: &[u8; 84], values: &mut [f32; 256]) {
     }
 }
 
-/// `third bits[32], twos[64], factors[12], factor`: a third bit that is not set takes 4 away; factors have six
-/// bits, less 32.
+/// `third bits[32], twos[64], factors[12], factor`: a third bit that is not set takes 4 away;
+/// factors have six bits, less 32.
 #[inline(always)]
 pub(super) fn q3(block: &[u8; 110], values: &mut [f32; 256]) {
     let factor = f16_at(block, 108);
@@ -37,7 +38,8 @@ pub(super) fn q3(block: &[u8; 110], values: &mut [f32; 256]) {
     }
 }
 
-/// Of a group of 16 numbers: where its bytes begin among the 64 with two bits of each, and which bits are its own.
+/// Of a group of 16 numbers: where its bytes begin among the 64 with two bits of each, and which
+/// bits are its own.
 #[inline(always)]
 fn plane_of_two(group: usize) -> (usize, usize) {
     (group / 8 * 32 + group % 2 * 16, group % 8 / 2 * 2)
@@ -79,7 +81,8 @@ pub(super) fn q5(block: &[u8; 176], values: &mut [f32; 256]) {
     }
 }
 
-/// `nibbles[128], twos[64], factors[16], factor`: numbers have six bits, less 32; factors are signed.
+/// `nibbles[128], twos[64], factors[16], factor`: numbers have six bits, less 32; factors are
+/// signed.
 #[inline(always)]
 pub(super) fn q6(block: &[u8; 210], values: &mut [f32; 256]) {
     let factor = f16_at(block, 208);
@@ -95,8 +98,8 @@ pub(super) fn q6(block: &[u8; 210], values: &mut [f32; 256]) {
     }
 }
 
-/// The factors and minima of eight groups of 32 numbers, six bits each in twelve bytes: the upper bits of the
-/// last four groups' stand above those of the first four.
+/// The factors and minima of eight groups of 32 numbers, six bits each in twelve bytes: the upper
+/// bits of the last four groups' stand above those of the first four.
 struct Groups<'a> {
     factor: f32,
     minimum: f32,

@@ -1,5 +1,5 @@
-//! Blocks of 32 numbers with one factor, and in some a summand. Nibbles: the lower ones are the first 16
-//! numbers, the upper ones the others. Fifth bits: a `u32` of them, number 0's the lowest.
+//! Blocks of 32 numbers with one factor, and in some a summand. Nibbles: the lower ones are the
+//! first 16 numbers, the upper ones the others. Fifth bits: a `u32` of them, number 0's the lowest.
 
 use super::{f16_at, u32_at};
 

@@ -1,4 +1,5 @@
-//! Blocks against what the package `gguf` decodes, of numbers as weights have them and of random bytes, to the bit.
+//! Blocks against what the package `gguf` decodes, of numbers as weights have them and of random
+//! bytes, to the bit.
 
 use std::collections::BTreeSet;
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use protocol::StorageType;
 
-/// A type of ggml, by its number (`enum ggml_type` of `ggml.h`). The number may be of no known type: what it
-/// stands for is asked only of tensors that are needed.
+/// A type of ggml, by its number (`enum ggml_type` of `ggml.h`). The number may be of no known
+/// type: what it stands for is asked only of tensors that are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GgmlType(u32);
 
@@ -31,8 +31,8 @@ const COMPUTED: [(u32, &str, StorageType); 18] = [
     (23, "IQ4_XS", StorageType::IQ4XS),
 ];
 
-/// Types that are only known: number, name, the elements of a block and its bytes (`GGML_QUANT_SIZES` of the
-/// package `gguf`).
+/// Types that are only known: number, name, the elements of a block and its bytes
+/// (`GGML_QUANT_SIZES` of the package `gguf`).
 const KNOWN: [(u32, &str, u64, u64); 8] = [
     (9, "Q8_1", 32, 40),
     (15, "Q8_K", 256, 292),

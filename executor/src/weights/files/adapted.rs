@@ -1,5 +1,5 @@
-//! A component's weights as loaded adapters make them: other files' tensors beside its own, or parts
-//! of its files in private copies. What adapters are is not known here.
+//! A component's weights as loaded adapters make them: other files' tensors beside its own, or
+//! parts of its files in private copies. What adapters are is not known here.
 //!
 //! Invariant: only a [`WeightFiles`] that nobody else has seen is changed.
 
@@ -23,8 +23,8 @@ impl WeightFiles {
         self.adapters.keys().map(String::as_str)
     }
 
-    /// Bytes of the mappings' pages that are this process's own and not the files': anonymous memory
-    /// of the host for as long as the mappings stand.
+    /// Bytes of the mappings' pages that are this process's own and not the files': anonymous
+    /// memory of the host for as long as the mappings stand.
     pub fn private_bytes(&self) -> Bytes {
         self.private_bytes
     }
@@ -34,8 +34,8 @@ impl WeightFiles {
         !self.adapters.is_empty() || self.private_bytes > Bytes::ZERO
     }
 
-    /// Takes in a tensor of other files as if it stood in a shard of these. `tensor` may be some rows
-    /// of one; a tensor that is there already under this name and is the same stays.
+    /// Takes in a tensor of other files as if it stood in a shard of these. `tensor` may be some
+    /// rows of one; a tensor that is there already under this name and is the same stays.
     ///
     /// # Errors
     /// [`WeightsError::TensorInTwoShards`] if the name is another tensor's.

@@ -1,4 +1,5 @@
-//! What a GGUF file says about its model beside the tensors: keys, and arrays that are read when they are wanted.
+//! What a GGUF file says about its model beside the tensors: keys, and arrays that are read when
+//! they are wanted.
 
 use std::os::unix::fs::FileExt;
 
@@ -7,7 +8,8 @@ use crate::weights::WeightsError;
 use crate::weights::gguf::{Array, Keys, ValueType};
 use crate::weights::mapping::MappedFile;
 
-/// The most elements of an array that is read. The largest tokenizers have 300,000 tokens and 600,000 merges.
+/// The most elements of an array that is read. The largest tokenizers have 300,000 tokens and
+/// 600,000 merges.
 pub const ELEMENTS_MAX: u64 = 4_000_000;
 /// The most bytes of an array that is read. Merges of the largest tokenizers have 12 MB.
 pub const ARRAY_BYTES_MAX: u64 = 64 << 20;
@@ -36,7 +38,8 @@ impl<'a> GgufKeys<'a> {
     /// The texts of an array; `None` if there is none under this key.
     ///
     /// # Errors
-    /// [`WeightsError::Array`] if it holds something else or more than the limits, [`WeightsError::Read`].
+    /// [`WeightsError::Array`] if it holds something else or more than the limits,
+    /// [`WeightsError::Read`].
     pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, WeightsError> {
         let Some((array, bytes)) = self.bytes(key)? else { return Ok(None) };
         if array.element != ValueType::Text {
@@ -61,7 +64,8 @@ impl<'a> GgufKeys<'a> {
         Ok(Some(texts))
     }
 
-    /// The numbers of an array of integers, or of 32-bit floats; `None` if there is none under this key.
+    /// The numbers of an array of integers, or of 32-bit floats; `None` if there is none under this
+    /// key.
     ///
     /// # Errors
     /// As [`GgufKeys::texts`].

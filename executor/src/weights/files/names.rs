@@ -1,8 +1,9 @@
-//! A component's own names for tensors that its files call otherwise, hold among those of other components, or
-//! hold in one piece with others.
+//! A component's own names for tensors that its files call otherwise, hold among those of other
+//! components, or hold in one piece with others.
 //!
-//! Nothing is copied: a named view shares the mappings, and what it hands out are the same bytes. Rows of a fused
-//! tensor lie in one piece whatever their type, as a row is a whole number of blocks.
+//! Nothing is copied: a named view shares the mappings, and what it hands out are the same bytes.
+//! Rows of a fused tensor lie in one piece whatever their type, as a row is a whole number of
+//! blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,8 +13,8 @@ use super::{Location, WeightFiles};
 use crate::weights::WeightsError;
 use crate::weights::dimensions::Dimensions;
 
-/// What the tensors are called in a file, by the names that a component's graph asks for. Names that are not listed
-/// are the file's own, less the prefix.
+/// What the tensors are called in a file, by the names that a component's graph asks for. Names
+/// that are not listed are the file's own, less the prefix.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     prefix: String,
@@ -53,7 +54,8 @@ impl Names {
         self.list(asked, own, Part::Rows(rows, of));
     }
 
-    /// `asked` is a matrix, which in the file is the convolution of 1×1 pixels `own`, or a matrix too.
+    /// `asked` is a matrix, which in the file is the convolution of 1×1 pixels `own`, or a matrix
+    /// too.
     pub fn matrix(&mut self, asked: &str, own: &str) {
         self.list(asked, own, Part::Matrix);
     }
@@ -81,8 +83,8 @@ impl WeightFiles {
     /// These files under a component's names; tensors without the prefix are left out.
     ///
     /// # Errors
-    /// [`WeightsError::WrongShape`] for a fused tensor of another number of rows than is listed, and
-    /// [`WeightsError::CutBlocks`] for one whose blocks hold parts of several rows.
+    /// [`WeightsError::WrongShape`] for a fused tensor of another number of rows than is listed,
+    /// and [`WeightsError::CutBlocks`] for one whose blocks hold parts of several rows.
     pub fn named(&self, names: Names) -> Result<WeightFiles, WeightsError> {
         assert!(!self.is_adapted() && self.renamed.listed.is_empty(), "files as they were opened");
         let mut tensors = BTreeMap::new();

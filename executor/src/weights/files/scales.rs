@@ -1,6 +1,7 @@
-//! Scales that stand beside weights: what eight-bit floats were divided by when they were rounded. A weight
-//! `<stem>.weight` is multiplied by the number `<stem>.scale_weight` or `<stem>.weight_scale` (ComfyUI's
-//! `scaled_fp8` checkpoints, older and newer). Beside weights of other types the number can only be 1.
+//! Scales that stand beside weights: what eight-bit floats were divided by when they were rounded.
+//! A weight `<stem>.weight` is multiplied by the number `<stem>.scale_weight` or
+//! `<stem>.weight_scale` (ComfyUI's `scaled_fp8` checkpoints, older and newer). Beside weights of
+//! other types the number can only be 1.
 
 use std::os::unix::fs::FileExt;
 

@@ -1,4 +1,5 @@
-//! The keys of a file and their values. Arrays and long texts are passed over, and read when they are wanted.
+//! The keys of a file and their values. Arrays and long texts are passed over, and read when they
+//! are wanted.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -10,12 +10,12 @@ use crate::weights::Dtype;
 use crate::weights::dimensions::{DIMENSIONS_MAX, Dimensions};
 use crate::weights::header::{NAME_BYTES_MAX, TensorEntry};
 
-/// The key before a tensor's name whose value is the shape that it has in its model, outermost dimension first:
-/// ComfyUI-GGUF's converter stores some as matrices instead (`convert.py`).
+/// The key before a tensor's name whose value is the shape that it has in its model, outermost
+/// dimension first: ComfyUI-GGUF's converter stores some as matrices instead (`convert.py`).
 const SHAPE_KEY: &str = "comfy.gguf.orig_shape.";
 
-/// Reads so many entries. Their offsets still count from the start of the data, and the sizes of tensors of
-/// unknown types are zero.
+/// Reads so many entries. Their offsets still count from the start of the data, and the sizes of
+/// tensors of unknown types are zero.
 pub(super) fn parse(
     reader: &mut Reader<impl Read>,
     count: u64,
@@ -83,8 +83,8 @@ fn overflow(name: &str, dtype: Dtype, sizes: &[u64]) -> GgufError {
     GgufError::ShapeOverflow { tensor: name.to_owned(), dtype, shape: sizes.to_vec() }
 }
 
-/// Checks that all tensors lie apart within the file, and makes their offsets count from its start. One of an
-/// unknown type gets what is left until the next.
+/// Checks that all tensors lie apart within the file, and makes their offsets count from its start.
+/// One of an unknown type gets what is left until the next.
 pub(super) fn place(
     tensors: &mut BTreeMap<String, TensorEntry>,
     data_start: u64,

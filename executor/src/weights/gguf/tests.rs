@@ -1,4 +1,5 @@
-//! Headers made byte by byte: good ones read, bad ones refused with what is wrong, damaged ones without a panic.
+//! Headers made byte by byte: good ones read, bad ones refused with what is wrong, damaged ones
+//! without a panic.
 
 use proptest::prelude::*;
 

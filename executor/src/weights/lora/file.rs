@@ -1,5 +1,5 @@
-//! One LoRA file: its tensors grouped into modules, as their keys say. What the modules stand for is not
-//! known here, and no shape is looked at.
+//! One LoRA file: its tensors grouped into modules, as their keys say. What the modules stand for
+//! is not known here, and no shape is looked at.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

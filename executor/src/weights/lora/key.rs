@@ -1,5 +1,5 @@
-//! What the end of a key says: which part of an adapter a tensor is. The start, a module's name, is not
-//! understood here.
+//! What the end of a key says: which part of an adapter a tensor is. The start, a module's name, is
+//! not understood here.
 //!
 //! Forms: PEFT's `lora_A` and `lora_B`, with an adapter's name after them in files written without
 //! renaming; kohya's `lora_down`, `lora_up` and `alpha`; diffusers' older `lora.down` and
@@ -107,8 +107,8 @@ const ENDS: [(&str, Part); 33] = [
     ("set_weight", Part::Other(Kind::Whole)),
 ];
 
-/// The module that a key belongs to, and which part of its adapter it is. `None` for keys of no known
-/// form.
+/// The module that a key belongs to, and which part of its adapter it is. `None` for keys of no
+/// known form.
 pub(super) fn parse(key: &str) -> Option<(&str, Part)> {
     let key = key.strip_prefix(PEFT_WRAPPER).unwrap_or(key);
     let known =

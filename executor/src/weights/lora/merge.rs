@@ -108,7 +108,8 @@ fn runs<'a>(adapters: impl Iterator<Item = &'a Adapter>) -> Vec<Run<'a>> {
 }
 
 impl Run<'_> {
-    /// Adds all products to the rows, whose stored bytes these are. `false` if a result is not finite.
+    /// Adds all products to the rows, whose stored bytes these are. `false` if a result is not
+    /// finite.
     fn add(&self, files: &[WeightFiles], bytes: &mut [u8]) -> bool {
         let products = self.adapters.iter().map(|adapter| Product {
             a: adapter.a.view(&files[adapter.file]),

@@ -43,8 +43,9 @@ impl Metadata {
         Ok(Metadata(configs))
     }
 
-    /// The factor of a module's product without the user's weight. `alpha` is the file's own tensor,
-    /// which counts before the note and is always divided by the rank; without either α is the rank.
+    /// The factor of a module's product without the user's weight. `alpha` is the file's own
+    /// tensor, which counts before the note and is always divided by the rank; without either α is
+    /// the rank.
     pub fn scale(&self, module: &str, alpha: Option<f32>, rank: usize) -> Result<f64, String> {
         let rank = rank as f64;
         if let Some(alpha) = alpha {
@@ -87,8 +88,8 @@ impl Config {
     }
 
     /// The α of the patterns that fit a module: its name, or the end of it after a dot (PEFT,
-    /// `get_pattern_key`). PEFT takes patterns as regular expressions and the first that fits; those that
-    /// are more than names are refused, as are two that fit and differ.
+    /// `get_pattern_key`). PEFT takes patterns as regular expressions and the first that fits;
+    /// those that are more than names are refused, as are two that fit and differ.
     fn pattern(&self, module: &str) -> Result<Option<f64>, String> {
         let mut found: Option<f64> = None;
         for (pattern, &alpha) in &self.patterns {

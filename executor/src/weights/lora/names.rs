@@ -1,8 +1,8 @@
-//! Which module names of LoRA files stand for which rows of which weights. A family fills this from the
-//! weights that its graphs multiply with.
+//! Which module names of LoRA files stand for which rows of which weights. A family fills this from
+//! the weights that its graphs multiply with.
 //!
-//! Names are compared with dots as underscores: kohya's files write them so, and no two linear layers of
-//! a model differ in nothing else.
+//! Names are compared with dots as underscores: kohya's files write them so, and no two linear
+//! layers of a model differ in nothing else.
 
 use std::collections::BTreeMap;
 
@@ -34,12 +34,14 @@ pub(super) struct TargetRows {
 }
 
 impl LoraNames {
-    /// Takes in a component. Where names fit several components, the first that was added gets them.
+    /// Takes in a component. Where names fit several components, the first that was added gets
+    /// them.
     pub fn add(&mut self, names: ComponentNames) {
         self.components.push(names);
     }
 
-    /// The component of a module, and the rows that the rows of its second factor belong to, in order.
+    /// The component of a module, and the rows that the rows of its second factor belong to, in
+    /// order.
     pub(super) fn resolve(&self, module: &str) -> Option<(&'static str, &[TargetRows])> {
         let flat = flatten(module);
         self.components.iter().find_map(|names| {
@@ -51,9 +53,9 @@ impl LoraNames {
 }
 
 impl ComponentNames {
-    /// Names for the weights of linear layers `[out, in]`, each with its name in the checkpoint, which
-    /// ends in `.weight`. Their modules are known by these names without the end, behind any of
-    /// `prefixes`, in which dots are underscores.
+    /// Names for the weights of linear layers `[out, in]`, each with its name in the checkpoint,
+    /// which ends in `.weight`. Their modules are known by these names without the end, behind any
+    /// of `prefixes`, in which dots are underscores.
     pub fn new<'a>(
         component: &'static str,
         prefixes: &'static [&'static str],
@@ -78,8 +80,8 @@ impl ComponentNames {
         }
     }
 
-    /// Makes `alias` a name for a layer whose two halves of rows stand the other way round there, unless
-    /// it is not there.
+    /// Makes `alias` a name for a layer whose two halves of rows stand the other way round there,
+    /// unless it is not there.
     pub fn alias_with_halves_swapped(&mut self, alias: &str, module: &str) {
         let Some([whole]) = self.targets.get(&flatten(module)).map(Vec::as_slice) else { return };
         let half = whole.base.shape()[0] / 2;

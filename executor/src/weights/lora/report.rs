@@ -18,7 +18,8 @@ pub struct LoraFileReport {
     pub path: PathBuf,
     /// How strongly it is applied.
     pub weight: f32,
-    /// Modules of the file that adapt layers of each component, by the component's name; at least one.
+    /// Modules of the file that adapt layers of each component, by the component's name; at least
+    /// one.
     pub matched: Vec<(&'static str, usize)>,
     /// Keys that are not applied, sorted.
     pub unmatched: Vec<UnmatchedKey>,
@@ -29,7 +30,7 @@ pub struct LoraFileReport {
 pub struct UnmatchedKey {
     /// Its name in the file.
     pub key: String,
-    /// What it is part of, if that is a known kind that cannot be applied. `None` if no layer of the
-    /// model has the name, or if the key has no known form.
+    /// What it is part of, if that is a known kind that cannot be applied. `None` if no layer of
+    /// the model has the name, or if the key has no known form.
     pub kind: Option<Kind>,
 }

@@ -1,5 +1,5 @@
-//! Adapters on a small component without a family: every way in which a file can be wrong, and results
-//! against the formula.
+//! Adapters on a small component without a family: every way in which a file can be wrong, and
+//! results against the formula.
 
 use std::fs;
 use std::ops::Range;
@@ -56,8 +56,8 @@ fn write(path: &Path, tensors: &[Written], note: Option<&str>) {
     safetensors::serialize_to_file(views, notes, path).unwrap();
 }
 
-/// A component of three layers that one name stands for together, one layer that stands with its halves
-/// swapped under another name, and much that is no layer.
+/// A component of three layers that one name stands for together, one layer that stands with its
+/// halves swapped under another name, and much that is no layer.
 struct Component {
     dir: TempDir,
     weights: Arc<WeightFiles>,

@@ -1,4 +1,5 @@
-//! The file's text: what it keeps, what it refuses, what outlives a change of machine, driver or version.
+//! The file's text: what it keeps, what it refuses, what outlives a change of machine, driver or
+//! version.
 
 use proptest::prelude::*;
 

@@ -147,7 +147,8 @@ fn a_plan_speaks_for_the_memory_in_which_its_devices_are() {
         (gpu(None), false, 11),
         (gpu(Some("GPU-c")), false, 13),
     ];
-    // An integrated GPU and a virtual device take of the host; a GPU that has no lasting name is nobody's.
+    // An integrated GPU and a virtual device take of the host; a GPU that has no lasting name is
+    // nobody's.
     let of = |used| Peaks::of(&plan(&devices, used));
     let expected =
         |host, devices: &[(&str, u64)]| Peaks { pid: std::process::id(), ..peaks(host, devices) };
@@ -168,7 +169,8 @@ fn plans_of_others_add_up_and_ones_own_do_not_count() {
     let sum =
         BTreeMap::from([("GPU-a".to_owned(), Bytes::gib(5)), ("GPU-c".to_owned(), Bytes::gib(1))]);
     assert_eq!(others, Others { host: Bytes::gib(6), devices: sum });
-    // 16 less 6 of the host; 8 less 5 of the GPU; the integrated one has the host's; the virtual one its own.
+    // 16 less 6 of the host; 8 less 5 of the GPU; the integrated one has the host's; the virtual
+    // one its own.
     assert_eq!(free(&others, true), (10, vec![3, 7, 8]));
     // The memory of another host is not spoken for here.
     assert_eq!(free(&others, false), (12, vec![3, 7, 8]));

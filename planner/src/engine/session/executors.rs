@@ -2,8 +2,8 @@
 //! that may help.
 //!
 //! A question that changes nothing, as all but `Load` and `Generate`, is then asked again by the
-//! session itself. What was loaded is lost: that a job begins anew is [`crate::engine::supervise`]'s to
-//! decide, with the same count of deaths.
+//! session itself. What was loaded is lost: that a job begins anew is
+//! [`crate::engine::supervise`]'s to decide, with the same count of deaths.
 
 use super::death::Cause;
 use super::{ExecutorProgram, Interrupts, SessionError};

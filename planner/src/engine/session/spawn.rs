@@ -60,8 +60,8 @@ impl Spawned {
     }
 }
 
-/// Starts the program and shakes hands. What it hears of meanwhile, an interruption too, comes by `events`,
-/// whose other end `queue` is.
+/// Starts the program and shakes hands. What it hears of meanwhile, an interruption too, comes by
+/// `events`, whose other end `queue` is.
 pub fn spawn(
     program: &ExecutorProgram,
     process: Process,

@@ -6,8 +6,8 @@ use protocol::{Bytes, DeviceId, Failure, FailureKind, Plan};
 
 use crate::inventory::Inventory;
 
-/// Checks every device that a plan uses, and the host with the devices that share its memory, against what is free
-/// now. Devices that the inventory does not have are the executor's to refuse.
+/// Checks every device that a plan uses, and the host with the devices that share its memory,
+/// against what is free now. Devices that the inventory does not have are the executor's to refuse.
 ///
 /// # Errors
 /// `OutOfMemory` for the first that has less than the plan's peak.

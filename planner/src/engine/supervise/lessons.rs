@@ -1,7 +1,8 @@
 //! What each failure means for the next attempt. Pure: it makes requests, and starts nothing.
 //!
-//! Lessons are kept by a device's lasting name, and outlive the executor and the inventory that they were learnt with.
-//! Invariants: a device's limit never rises; every plan that is tried after a shortage takes less of that device.
+//! Lessons are kept by a device's lasting name, and outlive the executor and the inventory that
+//! they were learnt with. Invariants: a device's limit never rises; every plan that is tried after
+//! a shortage takes less of that device.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +14,12 @@ use crate::engine::session::SessionError;
 use crate::inventory::{Device, Inventory};
 use crate::planning::{FailedDevice, Request};
 
-/// A plan of the same layout as one that memory was short for is not tried where it takes more than this part of that
-/// one's peak: what someone else takes rarely stays the same to the byte.
+/// A plan of the same layout as one that memory was short for is not tried where it takes more than
+/// this part of that one's peak: what someone else takes rarely stays the same to the byte.
 const MUCH_LESS: (u64, u64) = (7, 8);
 
-/// In the last attempt a limit is used by half of it, then by one more of so many parts until a plan fits.
+/// In the last attempt a limit is used by half of it, then by one more of so many parts until a
+/// plan fits.
 const LIMIT_PARTS: u64 = 8;
 
 /// How a job goes on.
@@ -150,17 +152,17 @@ impl Lessons {
         *known = Short { limit: known.limit.min(limit), times: known.times + 1 };
     }
 
-    /// Whether a device that failed can be left out: another plan may be made without it, as it is one of the
-    /// inventory's and has not failed before.
+    /// Whether a device that failed can be left out: another plan may be made without it, as it is
+    /// one of the inventory's and has not failed before.
     fn can_do_without(&self, inventory: &Inventory, device: &DeviceId) -> bool {
         let name = lasting_name(inventory, &device.0);
         let again = self.failed.iter().any(|(known, _)| *known == name);
         inventory.device(&device.0).is_some() && !again
     }
 
-    /// The requests to plan by, the most careful first: the others are for want of a plan. In the last attempt a
-    /// device that was short is used by half of what it seemed to have, and one that was short twice not at all, as
-    /// what it says is not to be relied on; then by half and more.
+    /// The requests to plan by, the most careful first: the others are for want of a plan. In the
+    /// last attempt a device that was short is used by half of what it seemed to have, and one that
+    /// was short twice not at all, as what it says is not to be relied on; then by half and more.
     pub fn requests(&self, request: &Request) -> Vec<Request> {
         let inventory = &request.inventory;
         let mut request = request.clone();
@@ -190,8 +192,8 @@ impl Lessons {
         requests
     }
 
-    /// Where a plan is much like one that memory was short for: the request with much less of that device. After that
-    /// the same is not asked again, so that there is an end.
+    /// Where a plan is much like one that memory was short for: the request with much less of that
+    /// device. After that the same is not asked again, so that there is an end.
     pub fn much_less(&self, request: &Request, plan: &Plan) -> Option<Request> {
         let layout = layout(plan);
         let limit = |tried: &Tried| {
@@ -209,9 +211,9 @@ impl Lessons {
     }
 }
 
-/// What an attempt can have held of a device when it failed, the failed allocation included: what the plan has there in
-/// that phase. While it loads that is what is there in all phases, so the least, and no arena yet; a rehearsal goes
-/// through all phases after that, without telling which.
+/// What an attempt can have held of a device when it failed, the failed allocation included: what
+/// the plan has there in that phase. While it loads that is what is there in all phases, so the
+/// least, and no arena yet; a rehearsal goes through all phases after that, without telling which.
 fn held_at(plan: &Plan, device: &DeviceId, progress: Progress) -> Bytes {
     let planned = plan.devices.iter().find(|planned| planned.id == *device);
     let phases = planned.map_or(&plan.host.phases, |planned| &planned.phases);

@@ -1,7 +1,8 @@
 //! Which GPUs and MIG instances a CUDA process may see: `CUDA_VISIBLE_DEVICES`, which NVML ignores.
 //!
-//! Pure: names in, choices out. Ids follow the PCI bus order, whatever the variable's order: they are for people, the UUID is
-//! what the executor opens. Ordinals are CUDA's own numbers, and follow the variable.
+//! Pure: names in, choices out. Ids follow the PCI bus order, whatever the variable's order: they
+//! are for people, the UUID is what the executor opens. Ordinals are CUDA's own numbers, and follow
+//! the variable.
 
 /// The names of one GPU, as NVML tells them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -134,8 +134,8 @@ fn decode_jpeg(bytes: &[u8]) -> Result<Rgb, String> {
     Ok(Rgb { width, height, pixels })
 }
 
-/// Whether the segments of a JPEG file lead to its end-of-image marker. Others may stand within a segment, as
-/// those of thumbnails do.
+/// Whether the segments of a JPEG file lead to its end-of-image marker. Others may stand within a
+/// segment, as those of thumbnails do.
 fn jpeg_is_whole(bytes: &[u8]) -> bool {
     let mut at = 2;
     while let Some(&[first, marker]) = bytes.get(at..at + 2).and_then(|two| two.first_chunk()) {

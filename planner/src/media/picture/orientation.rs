@@ -14,8 +14,8 @@ impl Default for Orientation {
 }
 
 impl Orientation {
-    /// What EXIF data say, from their TIFF header on. Where they say nothing that is understood, pictures
-    /// are seen as stored.
+    /// What EXIF data say, from their TIFF header on. Where they say nothing that is understood,
+    /// pictures are seen as stored.
     pub fn of(exif: &[u8]) -> Orientation {
         let number =
             exif::number(exif, exif::ORIENTATION).filter(|number| (1..=8).contains(number));

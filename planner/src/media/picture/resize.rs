@@ -1,6 +1,7 @@
-//! Resizing by Lanczos' filter, as Pillow does it with its `LANCZOS`, which diffusers' `VaeImageProcessor` uses:
-//! columns first, then rows, each pass rounded to 8 bits, and wider than three pixels where the picture
-//! gets smaller. Pillow's weights are of fixed point, so a value may be one level off.
+//! Resizing by Lanczos' filter, as Pillow does it with its `LANCZOS`, which diffusers'
+//! `VaeImageProcessor` uses: columns first, then rows, each pass rounded to 8 bits, and wider than
+//! three pixels where the picture gets smaller. Pillow's weights are of fixed point, so a value may
+//! be one level off.
 
 use std::f64::consts::PI;
 

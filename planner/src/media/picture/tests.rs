@@ -1,4 +1,5 @@
-//! Every kind of picture file that `scripts/picture_fixtures.py` makes, and what is wrong with others.
+//! Every kind of picture file that `scripts/picture_fixtures.py` makes, and what is wrong with
+//! others.
 
 use std::path::PathBuf;
 
@@ -135,7 +136,8 @@ fn a_header_that_says_more_than_there_is_is_refused() {
     }
 }
 
-/// Writes IHDR's width and height, and the sum over the chunk's name and content (PNG specification, 11.2.2).
+/// Writes IHDR's width and height, and the sum over the chunk's name and content (PNG
+/// specification, 11.2.2).
 fn set_png_size(png: &mut [u8], width: u32, height: u32) {
     png[16..20].copy_from_slice(&width.to_be_bytes());
     png[20..24].copy_from_slice(&height.to_be_bytes());

@@ -4,8 +4,8 @@
 //! allow   cond=cuda1&host        nowhere else
 //! forbid  all=host,vae=cuda0     not there
 //! ```
-//! Of `allow` the narrowest entry that means a component counts, of `forbid` all do. Neither chooses a place, and no
-//! place is chosen or pinned against them.
+//! Of `allow` the narrowest entry that means a component counts, of `forbid` all do. Neither
+//! chooses a place, and no place is chosen or pinned against them.
 
 use protocol::profile::ComponentProfile;
 

@@ -12,8 +12,8 @@ use crate::inventory::names::{self, Unclear};
 /// What is pinned of one component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
-    /// The devices it computes on, in order: indices in the inventory, `None` for the host. Empty where any
-    /// may be chosen.
+    /// The devices it computes on, in order: indices in the inventory, `None` for the host. Empty
+    /// where any may be chosen.
     pub devices: Vec<Option<usize>>,
     /// The share of each of several devices; empty where they are to be chosen.
     pub shares: Vec<u32>,
@@ -23,8 +23,8 @@ pub struct Pin {
     pub params: Option<Params>,
     /// Stream slots on each device, where it is streamed; `None` where they are chosen.
     pub lookahead: Option<u32>,
-    /// Devices that it must not compute on, in the inventory's order, then the host (`None`). It is never pinned to
-    /// one of them.
+    /// Devices that it must not compute on, in the inventory's order, then the host (`None`). It is
+    /// never pinned to one of them.
     pub forbidden: Vec<Option<usize>>,
 }
 
@@ -55,8 +55,8 @@ impl Pin {
         rows || self.params == Some(Params::Cpu)
     }
 
-    /// Whether weights may pass through a ring of slots: they must, where RAM is their place; they may where nobody says
-    /// where that is.
+    /// Whether weights may pass through a ring of slots: they must, where RAM is their place; they
+    /// may where nobody says where that is.
     pub fn may_stream(&self) -> bool {
         match self.params {
             Some(params) => params == Params::Cpu,
@@ -81,12 +81,13 @@ impl Pins {
         Ok(named)
     }
 
-    /// What is pinned of each component, in their order. `broken` tells of each device why nothing can be computed
-    /// there, if so.
+    /// What is pinned of each component, in their order. `broken` tells of each device why nothing
+    /// can be computed there, if so.
     ///
     /// # Errors
-    /// A name is unknown or means several; entries contradict each other; a component cannot be split as asked;
-    /// a device is broken, or forbidden; a component may be nowhere; or an entry has no effect on any component that it means.
+    /// A name is unknown or means several; entries contradict each other; a component cannot be
+    /// split as asked; a device is broken, or forbidden; a component may be nowhere; or an entry
+    /// has no effect on any component that it means.
     pub fn resolve(
         &self,
         components: &[ComponentProfile],
@@ -181,8 +182,8 @@ pub(super) fn chosen<'e, T: PartialEq>(
     Ok(best.map(|(_, entry)| entry))
 }
 
-/// Applies each component's entry. One that has no effect on any component that it was chosen for is nonsense,
-/// while one for all need not suit each.
+/// Applies each component's entry. One that has no effect on any component that it was chosen for
+/// is nonsense, while one for all need not suit each.
 fn apply<T: PartialEq + Copy>(
     flag: Flag,
     entries: &[Entry<T>],

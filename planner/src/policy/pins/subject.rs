@@ -1,7 +1,7 @@
 //! Subjects: which components of a model a name on the command line means.
 //!
-//! A name of the model's own means that component. Beside these there are aliases by what a component does, so
-//! that one command line fits every family.
+//! A name of the model's own means that component. Beside these there are aliases by what a
+//! component does, so that one command line fits every family.
 
 use protocol::Phase;
 use protocol::profile::ComponentProfile;

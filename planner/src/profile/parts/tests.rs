@@ -10,7 +10,8 @@ use crate::inventory::{ASSUMED_CONTEXT_BYTES, HostFacts, Inventory, Rate, names}
 use crate::profile::Profile;
 use crate::render::testing;
 
-/// A card of 24 GiB of which 10 are free, and one of 6 GiB that is the other way round in CUDA's order.
+/// A card of 24 GiB of which 10 are free, and one of 6 GiB that is the other way round in CUDA's
+/// order.
 fn detect(_: &HostFacts) -> Detected {
     let gpu = |id: &str, ordinal, total, free| Device {
         uuid: Some(format!("GPU-{id}")),

@@ -1,7 +1,7 @@
 //! An axis of a plot: its unit, its scale, and where it has ticks.
 //!
-//! Logarithmic where its values span more than [`LOG_FROM`], so that equal lengths are equal factors; else linear, and then
-//! from 0 on where heights are compared.
+//! Logarithmic where its values span more than [`LOG_FROM`], so that equal lengths are equal
+//! factors; else linear, and then from 0 on where heights are compared.
 
 use protocol::Bytes;
 
@@ -74,8 +74,8 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis from the least value to the largest, both above 0, with some room on both sides. A linear one begins at 0
-    /// where that is asked for.
+    /// An axis from the least value to the largest, both above 0, with some room on both sides. A
+    /// linear one begins at 0 where that is asked for.
     pub fn new(unit: Unit, least: f64, largest: f64, from_zero: bool) -> Axis {
         let is_log = largest > LOG_FROM * least;
         let place = |value: f64| if is_log { (value / unit.size).ln() } else { value / unit.size };

@@ -123,8 +123,8 @@ fn budget(bytes: Bytes) -> String {
 /// How components are there, with their names.
 type Group<'a> = (String, Vec<&'a str>);
 
-/// Where everything is, in short: by device, components that are alike together. What is on the host without a word is
-/// computed in place from its file.
+/// Where everything is, in short: by device, components that are alike together. What is on the
+/// host without a word is computed in place from its file.
 pub fn summary(plan: &Plan) -> String {
     let mut places: Vec<(String, Vec<Group<'_>>)> = Vec::new();
     for component in &plan.components {

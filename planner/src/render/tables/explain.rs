@@ -1,4 +1,5 @@
-//! Why a plan is as it is: each decision with its reason, what lost and by how much, and what bounds the job.
+//! Why a plan is as it is: each decision with its reason, what lost and by how much, and what
+//! bounds the job.
 //!
 //! A report may lack any of its figures; what is not known is not shown.
 
@@ -17,7 +18,8 @@ const SHOWN_MS_MIN: f64 = 0.005;
 /// Places that are told for each component; the JSON document has all.
 const SHOWN_MAX: usize = 5;
 
-/// Each component's reason with its runners-up, best first by the objective, then what bounds the job.
+/// Each component's reason with its runners-up, best first by the objective, then what bounds the
+/// job.
 pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> String {
     let mut text = String::from("why");
     let mut told = vec![false; report.rejected.len()];

@@ -1,5 +1,5 @@
-//! The memory of a plan: devices by phases, each with a bar of its budget. Sizes are rounded for people; the exact ones
-//! stand in the JSON document.
+//! The memory of a plan: devices by phases, each with a bar of its budget. Sizes are rounded for
+//! people; the exact ones stand in the JSON document.
 
 use protocol::plan::{DevicePlan, HostPlan, PhaseBytes};
 use protocol::usage::{BusyMs, DeviceUsage, GpuUsage, MemorySource};
@@ -17,7 +17,8 @@ struct Memory<'a> {
     budget_bytes: Bytes,
 }
 
-/// The memories of a plan, with what was measured of them where it ran; then what of the devices it does not use.
+/// The memories of a plan, with what was measured of them where it ran; then what of the devices it
+/// does not use.
 pub fn memory(plan: &Plan, report: &PlanReport, usage: Option<&UsageReport>) -> String {
     let mut header = vec!["", "phase", "", "used", "peak"];
     header.extend(["weights", "compute", "staging", "fixed"]);

@@ -1,4 +1,5 @@
-//! The lists of devices that a component may have: each alone, the host, and those that it may be split over.
+//! The lists of devices that a component may have: each alone, the host, and those that it may be
+//! split over.
 
 use protocol::Phase;
 use protocol::profile::ComponentProfile;
@@ -13,8 +14,8 @@ pub const DEVICES_EXACT: usize = 4;
 /// Of more devices, so many of those that lead are tried together.
 const LEADING: [usize; 6] = [5, 6, 7, 8, 12, 16];
 
-/// A component that has less than one part of this many of the model's weights is not split unless it is pinned so: with
-/// all of it elsewhere, little is won.
+/// A component that has less than one part of this many of the model's weights is not split unless
+/// it is pinned so: with all of it elsewhere, little is won.
 const SPLIT_PART: u64 = 8;
 
 /// Devices in order, and how a component is split over them; `None` for one device, or the host.
@@ -67,15 +68,16 @@ fn choosable(problem: &Problem<'_>, pin: &Pin) -> Vec<usize> {
     usable.map(|(index, _)| index).filter(|index| !pin.forbidden.contains(&Some(*index))).collect()
 }
 
-/// Whether splits of a component are tried. A VAE is not: it is its activations that are large, and these are made
-/// smaller by tiles.
+/// Whether splits of a component are tried. A VAE is not: it is its activations that are large, and
+/// these are made smaller by tiles.
 fn is_split(problem: &Problem<'_>, component: &ComponentProfile) -> bool {
     let all: u64 = problem.profile.components.iter().map(|c| c.weights_bytes.0).sum();
     let tiled = matches!(component.phase, Phase::Encode | Phase::Decode);
     !tiled && component.weights_bytes.0.saturating_mul(SPLIT_PART) >= all
 }
 
-/// Sets of two or more devices, in the inventory's order: all of few; of many those that lead by speed.
+/// Sets of two or more devices, in the inventory's order: all of few; of many those that lead by
+/// speed.
 fn subsets(problem: &Problem<'_>, devices: &[usize]) -> Vec<Vec<usize>> {
     let mut leading = devices.to_vec();
     leading.sort_by(|a, b| {

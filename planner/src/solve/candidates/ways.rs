@@ -1,4 +1,5 @@
-//! The ways to hold a spread component's weights: when they are there, and which of them are streamed.
+//! The ways to hold a spread component's weights: when they are there, and which of them are
+//! streamed.
 
 use std::sync::Arc;
 
@@ -17,11 +18,12 @@ use crate::policy::pins::{Params, Pin, Split};
 /// Stream slots that are tried on one device where nobody says how many.
 const LOOKAHEADS: [u32; 3] = [LOOKAHEAD, 2 * LOOKAHEAD, 1];
 
-/// Layouts with some segments streamed, of one component over all lists of devices: each takes a microsecond or two to
-/// simulate.
+/// Layouts with some segments streamed, of one component over all lists of devices: each takes a
+/// microsecond or two to simulate.
 const STREAMED_MAX: usize = 800;
 
-/// Row splits of one list that also have streamed segments: those by speed, by memory, and the equal one.
+/// Row splits of one list that also have streamed segments: those by speed, by memory, and the
+/// equal one.
 const STREAMED_ROWS: usize = 3;
 
 /// Up to so many segments every number of streamed ones is tried.
@@ -134,7 +136,8 @@ pub fn ways_to_hold(
     }
 }
 
-/// A way to hold weights, early and not: what is resident is early wherever that may be, as it is there anyway.
+/// A way to hold weights, early and not: what is resident is early wherever that may be, as it is
+/// there anyway.
 fn timed(held: Held, early: bool) -> Vec<Way> {
     let lazy = match &held {
         Held::All(residency) => *residency == Residency::Lazy,
@@ -170,7 +173,8 @@ fn streamed(
     };
     let mut ways: Vec<Way> = Vec::new();
     for &lookahead in &lookaheads {
-        // Other numbers of slots are worth less: they are tried with fewer numbers of streamed segments.
+        // Other numbers of slots are worth less: they are tried with fewer numbers of streamed
+        // segments.
         let steps = match steps {
             Steps::All if Some(&lookahead) != lookaheads.first() => Steps::Fine,
             steps => steps,
@@ -207,9 +211,9 @@ fn streamable(component: &ComponentProfile, spread: &Spread) -> Vec<Option<Strea
     segments.collect()
 }
 
-/// Which segments stay. Of layers, one device streams and the others hold all of theirs: one ring less, and each device
-/// can still be filled to the last segment. Of very many devices it is the one with most weights. What is pinned to be
-/// streamed is streamed on all of its devices too.
+/// Which segments stay. Of layers, one device streams and the others hold all of theirs: one ring
+/// less, and each device can still be filled to the last segment. Of very many devices it is the
+/// one with most weights. What is pinned to be streamed is streamed on all of its devices too.
 fn sets(
     spread: &Spread,
     segments: &[Option<Streamable>],

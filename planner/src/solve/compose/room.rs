@@ -1,6 +1,8 @@
-//! Room: what one component more may take beside a combination of places, for the many places that a search asks about.
+//! Room: what one component more may take beside a combination of places, for the many places that
+//! a search asks about.
 //!
-//! Says the same as adding the component and asking whether every budget holds, where all hold without it.
+//! Says the same as adding the component and asking whether every budget holds, where all hold
+//! without it.
 
 use protocol::{Bytes, Phase};
 
@@ -20,7 +22,8 @@ pub struct Room<'a> {
     host_least: u64,
 }
 
-/// What is left of one memory, in bytes; below zero where its overhead, not yet counted, does not fit.
+/// What is left of one memory, in bytes; below zero where its overhead, not yet counted, does not
+/// fit.
 #[derive(Debug, Clone, Copy)]
 struct Left {
     unused: bool,
@@ -35,7 +38,8 @@ struct Left {
 }
 
 impl<'a> Room<'a> {
-    /// The room for a component that computes in this phase, beside what is in a composition that fits.
+    /// The room for a component that computes in this phase, beside what is in a composition that
+    /// fits.
     pub fn beside(
         composition: &'a Composition,
         problem: &'a Problem<'a>,
@@ -65,7 +69,8 @@ impl<'a> Room<'a> {
         Room { composition, problem, phase, memories, host_least }
     }
 
-    /// Whether every budget holds with the component in a place. `scratch` is a composition of the same problem.
+    /// Whether every budget holds with the component in a place. `scratch` is a composition of the
+    /// same problem.
     pub fn takes(&self, place: &Place, scratch: &mut Composition) -> bool {
         let hosts = place.parts.iter().filter(|part| part.device.is_none()).count();
         let Composition { pooled, parted, .. } = self.composition;

@@ -1,4 +1,5 @@
-//! Choices: the places of each component that fit alone, sorted for the search, with what each adds to a score.
+//! Choices: the places of each component that fit alone, sorted for the search, with what each adds
+//! to a score.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -62,7 +63,8 @@ impl Lesser {
 pub struct Choices {
     /// By component.
     pub of: Vec<Rc<Sorted>>,
-    /// Components in the order in which to decide them: those between whose places most is to be won first.
+    /// Components in the order in which to decide them: those between whose places most is to be
+    /// won first.
     pub order: Vec<usize>,
 }
 
@@ -71,8 +73,8 @@ pub struct Choices {
 pub struct Sorted {
     /// All of them.
     pub all: Vec<Choice>,
-    /// Their numbers by what they load and compute together, by how long they keep the storage busy, and by what they
-    /// compute; where time is of no account, in their order.
+    /// Their numbers by what they load and compute together, by how long they keep the storage
+    /// busy, and by what they compute; where time is of no account, in their order.
     pub orders: [Vec<u32>; ORDERS],
     /// The least that any loads.
     pub least_load: u64,
@@ -118,8 +120,8 @@ impl Choices {
         Some(Choices::new(of.collect::<Option<_>>()?))
     }
 
-    /// Sorted by bytes, and of places of which one takes no less than another one anywhere only the other: for
-    /// questions in which time is of no account.
+    /// Sorted by bytes, and of places of which one takes no less than another one anywhere only the
+    /// other: for questions in which time is of no account.
     pub fn by_bytes(problem: &Problem<'_>) -> Option<Choices> {
         let of = problem.places.iter().enumerate().map(|(component, places)| {
             let mut all = some(problem, component, 0..places.len());
@@ -154,7 +156,8 @@ impl Choices {
         Some(Choices::new(of))
     }
 
-    /// The same with the places only that one device, or the host, has alone; `None` where a component has none.
+    /// The same with the places only that one device, or the host, has alone; `None` where a
+    /// component has none.
     pub fn on_one(&self, problem: &Problem<'_>, device: usize) -> Option<Choices> {
         let there = |component: usize, choice: &&Choice| {
             let devices = &problem.places[component][choice.index].spread.devices;
@@ -205,8 +208,9 @@ fn some(
     choices
 }
 
-/// The choices without those of one device, or of the host, that another one there covers: it takes no more time in any
-/// respect, and no more bytes in any phase. With the other one instead, a combination is no worse.
+/// The choices without those of one device, or of the host, that another one there covers: it takes
+/// no more time in any respect, and no more bytes in any phase. With the other one instead, a
+/// combination is no worse.
 fn undominated(choices: Vec<Choice>, places: &[Place]) -> Vec<Choice> {
     let covers = |a: &Choice, b: &Choice| {
         let rank = |early| match early {

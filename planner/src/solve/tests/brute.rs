@@ -1,5 +1,5 @@
-//! Bytes and times of a combination of places, summed anew from what the documentation says of them: from layouts and
-//! residencies, not from what places say that they take.
+//! Bytes and times of a combination of places, summed anew from what the documentation says of
+//! them: from layouts and residencies, not from what places say that they take.
 
 use protocol::{Phase, Placement, Residency};
 
@@ -79,8 +79,8 @@ pub(super) fn fits(case: &Case, places: &[&Place]) -> bool {
         && budgets.pinned.is_none_or(|limit| pinned <= limit.0)
 }
 
-/// Ticks of 2^-20 ms: a single storage works through the loads in the order in which they are needed, each from when it
-/// may begin, while phases compute one after the other.
+/// Ticks of 2^-20 ms: a single storage works through the loads in the order in which they are
+/// needed, each from when it may begin, while phases compute one after the other.
 pub(super) fn ticks(case: &Case, places: &[&Place], warm: bool) -> u64 {
     let ticks = |ms: f64| (ms * f64::from(1 << 20)).round() as u64;
     let components = &case.profile.components;

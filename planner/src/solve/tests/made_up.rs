@@ -100,7 +100,8 @@ pub(super) fn component(
 }
 
 impl Case {
-    /// So many virtual devices with so much memory each, a host without limits, and these components.
+    /// So many virtual devices with so much memory each, a host without limits, and these
+    /// components.
     pub(super) fn plain(devices: usize, budget: Bytes, components: Vec<ComponentProfile>) -> Case {
         let count = components.len();
         let ids = (0..devices).map(|index| format!("virtual{index}"));
@@ -258,8 +259,9 @@ impl Case {
     }
 }
 
-/// Bytes of a layout, as the protocol says they are: layers hold their segments' weights, rows a share of each in steps
-/// of 256 bytes, the host what belongs to every third segment where a device lacks something.
+/// Bytes of a layout, as the protocol says they are: layers hold their segments' weights, rows a
+/// share of each in steps of 256 bytes, the host what belongs to every third segment where a device
+/// lacks something.
 fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
     let lanes = layout.lanes.len();
     let lacks = layout.lanes.iter().any(|lane| !lane.unsupported.is_empty());

@@ -10,8 +10,8 @@ use crate::inventory::{DeviceKind, Inventory, Rate};
 use crate::policy::pins::Params;
 use crate::solve::time::{Paces, Timing};
 
-/// Devices of 1000, 2000, 4000 operations a second, behind links of 100, 200, 400 B/s; storage of 50 B/s; memory is
-/// never slow.
+/// Devices of 1000, 2000, 4000 operations a second, behind links of 100, 200, 400 B/s; storage of
+/// 50 B/s; memory is never slow.
 fn machine(devices: usize) -> Case {
     let mut case = Case::plain(devices, Bytes::gib(1), Vec::new());
     for (index, device) in case.inventory.devices.iter_mut().enumerate() {
@@ -103,7 +103,8 @@ fn rows_wait_for_the_slowest_device() {
     assert!((rows(&inventory, 500) - 2e3 * (4.0 * 3.0 + 3.0)).abs() < 1e-6);
     inventory.devices.iter_mut().for_each(|device| device.kind = DeviceKind::Cuda);
     let rows = |first| rows(&inventory, first);
-    // Of 4 s or 2 s a segment each has a half; in proportion to their speed both take a third of 4 s.
+    // Of 4 s or 2 s a segment each has a half; in proportion to their speed both take a third of 4
+    // s.
     assert!((rows(500) - 2e3 * (4.0 * 2.0 + 3.0)).abs() < 1e-6);
     assert!((rows(250) - 2e3 * (4.0 * 1.5 + 3.0)).abs() < 1e-6);
     assert!(rows(333) < rows(250) && rows(333) < rows(500));
@@ -126,11 +127,13 @@ fn a_ring_reads_files_once_and_ram_then() {
         stays: stays.to_vec().into(),
         lookahead: 2,
     };
-    // Two copies of 10 s a call, hidden by nothing but 4 s a segment and 3 s of crossing; from storage they take
-    // 20 s each. The link is busy all the time: 20 s a call, less what the last segment and the crossing give.
+    // Two copies of 10 s a call, hidden by nothing but 4 s a segment and 3 s of crossing; from
+    // storage they take 20 s each. The link is busy all the time: 20 s a call, less what the last
+    // segment and the crossing give.
     let found = ms(&inventory, &whole, &held([true, false, true, false]));
     assert!((found.load - 40e3).abs() < 1e-6, "2000 B are held");
-    // First: held 4 s beside 10 s of copying, 10 + 4, 14 + 4 | 20 + 4 + 3 = 27 s; second: copies at 30 and 40, 47 s.
+    // First: held 4 s beside 10 s of copying, 10 + 4, 14 + 4 | 20 + 4 + 3 = 27 s; second: copies at
+    // 30 and 40, 47 s.
     assert!((found.compute - 1.05 * 47e3).abs() < 1e-6, "{found:?}");
     // From storage: 20 + 4, 28 | 40 + 4 + 3 = 47 s in place of 27 s.
     assert!((found.first_read - 1.05 * 20e3).abs() < 1e-6, "{found:?}");
@@ -172,7 +175,8 @@ fn corrections_and_short_attention_lengthen_what_they_are_about() {
     assert_eq!(paces, 24.0, "products do not depend on how attention is cut");
 }
 
-/// T5, a DiT and a VAE that load for 20 s, 40 s and 20 s and compute for 10 s each, all lazy on one device.
+/// T5, a DiT and a VAE that load for 20 s, 40 s and 20 s and compute for 10 s each, all lazy on one
+/// device.
 fn early(budget: u64, objective: Objective, prefetch: bool) -> (Vec<bool>, f64) {
     let sized = |name, phase, bytes| {
         component(name, phase, vec![segment("all", Bytes(bytes), StorageType::F32, 10_000.0)])

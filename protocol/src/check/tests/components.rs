@@ -175,7 +175,8 @@ const RESIDENCY: [Change; 22] = [
     ),
 ];
 
-/// Of the job from a picture: its encoder, the lazy CLIP, the streamed T5, the streamed DiT, the decoder.
+/// Of the job from a picture: its encoder, the lazy CLIP, the streamed T5, the streamed DiT, the
+/// decoder.
 const PICTURE: [Change; 7] = [
     (|p| p.components[0].prefetch = true, "vae_encoder has nothing to prefetch, or no phase"),
     (

@@ -134,9 +134,10 @@ fn plan(
     }
 }
 
-/// A job from text: CLIP resident on one device; T5 lazy in layers over two devices and the host, which takes
-/// of the second what that cannot do; the DiT by rows over both, streamed with segments that stay, the lazy one
-/// of them early, the host taking a part again; the VAE mapped on the host. A third device is not used.
+/// A job from text: CLIP resident on one device; T5 lazy in layers over two devices and the host,
+/// which takes of the second what that cannot do; the DiT by rows over both, streamed with segments
+/// that stay, the lazy one of them early, the host taking a part again; the VAE mapped on the host.
+/// A third device is not used.
 pub fn text() -> Plan {
     use Residency::{Lazy, Mapped, Resident, Streamed};
     let job = JobShape {
@@ -257,9 +258,10 @@ pub fn text() -> Plan {
     }
 }
 
-/// A job from a picture: its encoder lazy on a device; CLIP in RAM, one lazy and early, one resident; T5
-/// streamed whole; the DiT streamed in layers over two devices with a resident and a lazy segment; the decoder
-/// lazy and early. Its last device is the one of `text` that was not used there.
+/// A job from a picture: its encoder lazy on a device; CLIP in RAM, one lazy and early, one
+/// resident; T5 streamed whole; the DiT streamed in layers over two devices with a resident and a
+/// lazy segment; the decoder lazy and early. Its last device is the one of `text` that was not used
+/// there.
 pub fn picture() -> Plan {
     use Residency::{Lazy, Resident, Streamed};
     let job = JobShape {

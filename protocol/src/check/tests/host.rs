@@ -62,8 +62,8 @@ const PICTURE: [Change; 5] = [
     (|p| _ = p.host.phases.remove(0), "host: 0 entries for encode"),
 ];
 
-/// What the integrated device of [`shared`] and the host take in each phase, by hand: 11 928 and 14 636, 10 648 and
-/// 29 996, 12 440 and 5420.
+/// What the integrated device of [`shared`] and the host take in each phase, by hand: 11 928 and 14
+/// 636, 10 648 and 29 996, 12 440 and 5420.
 const POOL: [Change; 5] = [
     (
         |p| p.host.pool_bytes = Bytes(40_643),

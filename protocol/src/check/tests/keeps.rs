@@ -1,4 +1,5 @@
-//! Plans that keep the weights of a loaded one, and every single change of them that must be refused.
+//! Plans that keep the weights of a loaded one, and every single change of them that must be
+//! refused.
 
 use super::good::{picture, text};
 use super::*;

@@ -155,7 +155,8 @@ const PARTS: [Change; 29] = [
         |p| p.components[T5].parts[1].lazy_bytes = Bytes::ZERO,
         "t5 on virtual1: 0 for lazy, its segments give 2048",
     ),
-    // What the host computes in place of devices is mapped, in the part among layers and in the one beyond.
+    // What the host computes in place of devices is mapped, in the part among layers and in the one
+    // beyond.
     (
         |p| p.components[T5].parts[2].lazy_bytes = Bytes(256),
         "t5 on host: 256 for lazy, its segments give 0",
@@ -256,7 +257,8 @@ fn a_wrong_part_is_refused() {
 #[test]
 fn sums_that_overflow_are_refused_whatever_is_stated() {
     let mut plan = text();
-    // Two resident components of 2^63 B each, and every figure that follows from them as the sum saturates.
+    // Two resident components of 2^63 B each, and every figure that follows from them as the sum
+    // saturates.
     for index in [CLIP, DIT] {
         let component = &mut plan.components[index];
         let part = &mut component.parts[0];

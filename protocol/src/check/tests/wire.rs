@@ -104,8 +104,8 @@ const DAMAGES: [fn(&mut Vec<serde_json::Value>); 4] = [
     |list| list.extend(list.first().cloned()),
 ];
 
-/// Whether a plan with the number at this path made larger must be refused: of what sums depend on, all but
-/// what an unused device would take.
+/// Whether a plan with the number at this path made larger must be refused: of what sums depend on,
+/// all but what an unused device would take.
 fn counts(path: &str, from_picture: bool) -> bool {
     let unused =
         !from_picture && ["/devices/2/overhead_bytes", "/devices/2/pinned_bytes"].contains(&path);

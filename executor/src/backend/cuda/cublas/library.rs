@@ -1,7 +1,8 @@
 //! cuBLASLt's library: found at run time, every function that is used looked up at once.
 //!
-//! As the driver's, its functions take and give raw numbers, since a newer one may answer with what this program does not
-//! know. What is absent, lacks a function or is of another version is passed over with a reason; nothing here panics.
+//! As the driver's, its functions take and give raw numbers, since a newer one may answer with what
+//! this program does not know. What is absent, lacks a function or is of another version is passed
+//! over with a reason; nothing here panics.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::path::Path;
@@ -16,11 +17,12 @@ use libloading::Library as Loaded;
 
 use super::search::{PATH_VARIABLE, Search};
 
-/// Versions that have the functions and numbers of this program, as `cublasLtGetVersion` counts (10000 × major + 100 × minor +
-/// patch): of CUDA 12 and 13.
+/// Versions that have the functions and numbers of this program, as `cublasLtGetVersion` counts
+/// (10000 × major + 100 × minor + patch): of CUDA 12 and 13.
 const VERSIONS: std::ops::Range<usize> = 120_000..140_000;
 
-/// What `cublasLtMatmulAlgoGetHeuristic` proposes: `cublasLtMatmulHeuristicResult_t`, with a state that may be any number.
+/// What `cublasLtMatmulAlgoGetHeuristic` proposes: `cublasLtMatmulHeuristicResult_t`, with a state
+/// that may be any number.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Proposal {
@@ -47,7 +49,8 @@ macro_rules! functions {
         impl Functions {
             fn load(library: &Loaded) -> Result<Functions, String> {
                 $(
-                    // SAFETY: the type is that of the library's header, which is the same in the versions that are taken.
+                    // SAFETY: the type is that of the library's header, which is the same in the
+                    // versions that are taken.
                     let $name = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
                     let $name = *$name.map_err(|_| concat!("it has no function ", $symbol))?;
                 )*

@@ -1,9 +1,12 @@
-//! A product as cuBLASLt describes it: the matrices' layouts, what follows the sums, and the algorithm that it chose.
+//! A product as cuBLASLt describes it: the matrices' layouts, what follows the sums, and the
+//! algorithm that it chose.
 //!
-//! The library counts columns first. Row-major `out [rows, columns] = x [rows, depth] · weightᵀ [depth, columns]` is to it the
-//! transposed product: its A is the weight, transposed; its B is x; its result has `columns` rows and `rows` columns.
+//! The library counts columns first. Row-major `out [rows, columns] = x [rows, depth] · weightᵀ
+//! [depth, columns]` is to it the transposed product: its A is the weight, transposed; its B is x;
+//! its result has `columns` rows and `rows` columns.
 //!
-//! Invariant: no algorithm needs a workspace, so that plans do not depend on whether the library is there.
+//! Invariant: no algorithm needs a workspace, so that plans do not depend on whether the library is
+//! there.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -31,7 +34,8 @@ pub struct Shape {
     pub columns: usize,
     /// What is summed over; from one row of x to the next.
     pub depth: usize,
-    /// From one row of the weight to the next, in elements: more than the depth where the weight has more inputs.
+    /// From one row of the weight to the next, in elements: more than the depth where the weight
+    /// has more inputs.
     pub weight_stride: usize,
     /// From one row of the result to the next, in elements.
     pub stride: usize,
@@ -53,7 +57,8 @@ pub struct Epilogue {
 /// Where everything is.
 #[derive(Debug, Clone, Copy)]
 pub struct Operands {
-    /// `[columns, weight_stride]` of 16-bit floats, of which the first `depth` of each row are multiplied.
+    /// `[columns, weight_stride]` of 16-bit floats, of which the first `depth` of each row are
+    /// multiplied.
     pub weight: Address,
     /// `[rows, depth]` of 16-bit floats.
     pub x: Address,
@@ -63,7 +68,8 @@ pub struct Operands {
     pub bias: Address,
     /// Of all sums.
     pub factor: f32,
-    /// Whether the result is added to what is there; not for results in bf16, which would be rounded twice.
+    /// Whether the result is added to what is there; not for results in bf16, which would be
+    /// rounded twice.
     pub adds: bool,
 }
 
@@ -124,7 +130,8 @@ impl Product {
         };
         let mut proposals = [NONE; PROPOSALS];
         let mut count: c_int = 0;
-        // SAFETY: all handles are alive; the library writes at most so many proposals, and their number.
+        // SAFETY: all handles are alive; the library writes at most so many proposals, and their
+        // number.
         let code = unsafe {
             (functions.propose)(
                 handle,
@@ -153,8 +160,8 @@ impl Product {
     /// What the library answers.
     ///
     /// # Safety
-    /// The operands have this product's shape, and are valid until the stream has done this; the stream is on the handle's
-    /// GPU, whose context is current.
+    /// The operands have this product's shape, and are valid until the stream has done this; the
+    /// stream is on the handle's GPU, whose context is current.
     pub unsafe fn multiply(
         &self,
         functions: &Functions,

@@ -1,22 +1,25 @@
 //! Where cuBLASLt may be: the paths to try, in order. Nothing is loaded here.
 //!
-//! Files are looked for in folders; what the loader finds by itself (`LD_LIBRARY_PATH`, the system's folders) is a name without
-//! a folder. Names are those that the driver can serve.
+//! Files are looked for in folders; what the loader finds by itself (`LD_LIBRARY_PATH`, the
+//! system's folders) is a name without a folder. Names are those that the driver can serve.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names the folder to look in, and no other. Empty: cuBLASLt is not used.
+/// The environment variable that names the folder to look in, and no other. Empty: cuBLASLt is not
+/// used.
 pub const PATH_VARIABLE: &str = "BERTH_CUDA_PATH";
 
 /// Folders that fit a pattern, at most: `lib` of a user's making may have any number.
 const MATCHES_MAX: usize = 32;
 
-/// The libraries of a toolkit, from its root (CUDA installation guide); `targets` are where conda and cross builds have them.
+/// The libraries of a toolkit, from its root (CUDA installation guide); `targets` are where conda
+/// and cross builds have them.
 const TOOLKIT: [&str; 5] =
     ["", "lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"];
 
-/// Where NVIDIA's wheels have the library, from `site-packages`: `nvidia-cublas` (13), `nvidia-cublas-cu12`.
+/// Where NVIDIA's wheels have the library, from `site-packages`: `nvidia-cublas` (13),
+/// `nvidia-cublas-cu12`.
 const WHEELS: [&str; 2] = ["nvidia/cu13/lib", "nvidia/cublas/lib"];
 
 /// What a search depends on.
@@ -45,8 +48,9 @@ impl Search<'_> {
         Some(found)
     }
 
-    /// Names of the library that the driver can serve, the newest first: one for CUDA 13 serves what was made for 12 too, and
-    /// 12 asks for no newer driver than [`super::super::driver`] does.
+    /// Names of the library that the driver can serve, the newest first: one for CUDA 13 serves
+    /// what was made for 12 too, and 12 asks for no newer driver than [`super::super::driver`]
+    /// does.
     pub fn names(&self) -> &'static [&'static str] {
         const NAMES: [&str; 2] = ["libcublasLt.so.13", "libcublasLt.so.12"];
         if self.driver_version >= 13_000 { &NAMES } else { &NAMES[1..] }
@@ -91,7 +95,8 @@ impl Search<'_> {
     }
 }
 
-/// The folders of Python packages of an installation: one for each version, also as Debian has them.
+/// The folders of Python packages of an installation: one for each version, also as Debian has
+/// them.
 fn packages(prefix: &Path) -> Vec<PathBuf> {
     let versions =
         ["lib", "lib64"].into_iter().flat_map(|lib| matches(&prefix.join(lib), "python3"));
@@ -100,7 +105,8 @@ fn packages(prefix: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What a folder has whose names begin so: the shortest first, then the last by name, which is mostly the newest.
+/// What a folder has whose names begin so: the shortest first, then the last by name, which is
+/// mostly the newest.
 fn matches(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = folder.read_dir() else {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! The meter on a made-up NVML, compiled with the system's C compiler as the tests of the GPU detection do it.
+//! The meter on a made-up NVML, compiled with the system's C compiler as the tests of the GPU
+//! detection do it.
 
 use std::process::Command;
 

@@ -1,7 +1,8 @@
 //! A region of a convolution's output, and the input under it as tiles read it.
 //!
-//! Packed, a region is `[row, channel, stride]`: a row's pixels follow each other, so that a tile's pixels do for each channel. Where the
-//! convolution takes every second pixel, a row has the even ones and then the odd ones.
+//! Packed, a region is `[row, channel, stride]`: a row's pixels follow each other, so that a tile's
+//! pixels do for each channel. Where the convolution takes every second pixel, a row has the even
+//! ones and then the odd ones.
 
 use std::ops::Range;
 
@@ -98,7 +99,8 @@ impl Region {
         row * shape.in_channels * self.stride
     }
 
-    /// Where a column of the enlarged input with its zeros, counted from the region's first, lies in a packed row.
+    /// Where a column of the enlarged input with its zeros, counted from the region's first, lies
+    /// in a packed row.
     pub(super) fn column(&self, shape: &ConvShape, column: usize) -> usize {
         column % shape.stride * (self.stride / shape.stride) + column / shape.stride
     }

@@ -17,7 +17,8 @@ impl<'a> PackedWeights<'a> {
         shape.panels() * shape.taps() * shape.in_channels * PANEL
     }
 
-    /// Packs them into `packed`. `scratch`: `scratch_len` for each worker, at least a channel block's weights for one output.
+    /// Packs them into `packed`. `scratch`: `scratch_len` for each worker, at least a channel
+    /// block's weights for one output.
     pub(super) fn pack(
         workers: &Workers,
         shape: &ConvShape,

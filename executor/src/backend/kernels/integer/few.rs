@@ -1,10 +1,12 @@
-//! Products of few activation rows with quantised weights: dot products along the depth, without a panel.
+//! Products of few activation rows with quantised weights: dot products along the depth, without a
+//! panel.
 //!
-//! Some weight rows at a time are unpacked as they lie, into a buffer that stays in the first level cache. Vectors hold
-//! consecutive numbers of one weight row, and so the activations are [spread](spread_row): a scale in each lane.
+//! Some weight rows at a time are unpacked as they lie, into a buffer that stays in the first level
+//! cache. Vectors hold consecutive numbers of one weight row, and so the activations are
+//! [spread](spread_row): a scale in each lane.
 //!
-//! Invariant: an element is summed in an order that only the depth and the vectors' width tell, whatever other rows and
-//! columns are computed with it.
+//! Invariant: an element is summed in an order that only the depth and the vectors' width tell,
+//! whatever other rows and columns are computed with it.
 
 use std::ops::Range;
 
@@ -24,7 +26,8 @@ const COLUMNS: usize = 4;
 /// Weight rows of a task.
 const TASK_COLUMNS: usize = 48;
 
-/// Features that are unpacked at a time: four rows of them, with their scales, are 14 KiB. A multiple of all blocks' sizes.
+/// Features that are unpacked at a time: four rows of them, with their scales, are 14 KiB. A
+/// multiple of all blocks' sizes.
 const DEPTH_MAX: usize = 3072;
 
 /// Numbers of the widest vector, to whose multiples rows are filled up with zeros.
@@ -152,7 +155,8 @@ impl Call<'_> {
         operands.finish(self.isa, 0..operands.rows, columns, self.out);
     }
 
-    /// Unpacks the features `from..from + depth` of a weight row, and fills up with zeros what is multiplied beyond them.
+    /// Unpacks the features `from..from + depth` of a weight row, and fills up with zeros what is
+    /// multiplied beyond them.
     fn unpack(&self, row: usize, from: usize, depth: usize, layout: Layout, unpacked: &mut [f32]) {
         let weight = self.operands.weight;
         let at = |elements: usize| weight.storage.bytes(elements as u64).as_usize();
@@ -196,7 +200,8 @@ struct Weights<'a> {
 }
 
 per_byte_isa! {
-    /// The products of all rows with some weight rows, as [`multiply_slab`](super::multiply_slab)'s constants say.
+    /// The products of all rows with some weight rows, as [`multiply_slab`](super::multiply_slab)'s
+    /// constants say.
     fn multiply_rows<B, const SCALES: usize, const MINIMA: bool, const BITS: u32>(
         a: Activations<'_>,
         b: Weights<'_>,
@@ -214,8 +219,8 @@ per_byte_isa! {
             let columns = if b.count - column >= COLUMNS { COLUMNS } else { 1 };
             while row < a.count {
                 let tile = Tile { a, row, b, column, out };
-                // SAFETY: `per_byte_isa!` has the instructions; the operands were checked above, and no tile has more
-                // rows and columns than are left.
+                // SAFETY: `per_byte_isa!` has the instructions; the operands were checked above,
+                // and no tile has more rows and columns than are left.
                 row += unsafe {
                     match (a.count - row, columns) {
                         (2.., COLUMNS) => tile.multiply::<B, 2, COLUMNS, SCALES, MINIMA, BITS>(),
@@ -243,8 +248,8 @@ impl Tile<'_> {
     /// The products of `M` rows with `N` weight rows. Returns `M`.
     ///
     /// # Safety
-    /// The machine has `B`'s instructions; `row + M <= a.count`, `column + N <= b.count`, and all that the operands say is
-    /// there.
+    /// The machine has `B`'s instructions; `row + M <= a.count`, `column + N <= b.count`, and all
+    /// that the operands say is there.
     #[inline(always)]
     unsafe fn multiply<
         B: ByteLanes,

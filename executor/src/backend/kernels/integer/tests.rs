@@ -8,7 +8,8 @@ fn natives() -> impl Iterator<Item = StorageType> {
     StorageType::ALL.into_iter().filter(|storage| storage.has_integer_products())
 }
 
-/// Rows as they are after being quantised: written anew here, from what `quantise` says that it does.
+/// Rows as they are after being quantised: written anew here, from what `quantise` says that it
+/// does.
 fn quantised(x: &[f32], k: usize) -> Vec<f32> {
     let mut out = x.to_vec();
     for row in out.chunks_mut(k) {
@@ -104,7 +105,8 @@ fn many_panels_tasks_and_inputs_match_the_reference() {
 
 #[test]
 fn the_largest_numbers_do_not_overflow() {
-    // Bytes of -128 with activations that all round to -127: 32 · 255 · 127 is the largest sum of a block.
+    // Bytes of -128 with activations that all round to -127: 32 · 255 · 127 is the largest sum of a
+    // block.
     let block: Vec<u8> = half::f16::ONE.to_le_bytes().into_iter().chain([0x80; 32]).collect();
     let weight =
         WeightView { storage: StorageType::Q8_0, shape: &[1, 32], bytes: &block, scale: 1.0 };

@@ -1,6 +1,6 @@
-//! The tables of the `iq` types, as constants of the format: `iq1s_grid`, `iq2xxs_grid` and the others of
-//! `ggml-common.h`, each number stored as its place among the few that the table holds, in hexadecimal, as the
-//! package `gguf` has them.
+//! The tables of the `iq` types, as constants of the format: `iq1s_grid`, `iq2xxs_grid` and the
+//! others of `ggml-common.h`, each number stored as its place among the few that the table holds,
+//! in hexadecimal, as the package `gguf` has them.
 
 /// Numbers below 3 in two bits each, numbers below 8 in four, the lowest bits first.
 const fn grid<const ENTRIES: usize, const LENGTH: usize>(

@@ -1,4 +1,5 @@
-//! GGUF beside safetensors: what is recognised, what its keys hold, types that nobody computes with, scales.
+//! GGUF beside safetensors: what is recognised, what its keys hold, types that nobody computes
+//! with, scales.
 
 use super::*;
 use crate::weights::GgmlType;

@@ -64,7 +64,8 @@ pub fn request() -> Request {
     }
 }
 
-/// A component on virtual0, where it holds weights of 100 B in all phases, and arenas of 20, 300 and 50 B in them.
+/// A component on virtual0, where it holds weights of 100 B in all phases, and arenas of 20, 300
+/// and 50 B in them.
 pub fn plan(residency: Residency) -> Plan {
     let id = DeviceId("virtual0".to_owned());
     let arenas = [(Phase::Condition, 20), (Phase::Denoise, 300), (Phase::Decode, 50)];

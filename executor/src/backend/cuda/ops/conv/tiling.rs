@@ -1,4 +1,5 @@
-//! How a convolution is cut into blocks, and by which kernel: as the tiles of `conv.cuh`, `conv_half.cu` and `conv_exact.cu` are.
+//! How a convolution is cut into blocks, and by which kernel: as the tiles of `conv.cuh`,
+//! `conv_half.cu` and `conv_exact.cu` are.
 
 use super::super::Products;
 use crate::backend::kernels::ConvShape;
@@ -9,7 +10,8 @@ pub(super) const PIXELS: usize = 128;
 /// Output channels of the three kinds of blocks.
 const OUT_TILES: [usize; 3] = [8, 32, 128];
 
-/// A convolution as its kernel sees it. Single pixels are one long row, so that only the last block is not full.
+/// A convolution as its kernel sees it. Single pixels are one long row, so that only the last block
+/// is not full.
 pub(super) struct Tiling {
     pub(super) kernel: &'static str,
     pub(super) batch: usize,
@@ -124,7 +126,8 @@ impl Tiling {
     }
 }
 
-/// Output channels of a block: few where there are few, since what a tile has too many is computed for nothing.
+/// Output channels of a block: few where there are few, since what a tile has too many is computed
+/// for nothing.
 fn out_tile(out_channels: usize, has_smallest: bool) -> usize {
     let [smallest, small, large] = OUT_TILES;
     match out_channels {

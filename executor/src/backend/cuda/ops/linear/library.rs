@@ -1,11 +1,13 @@
 //! Products of halves by cuBLASLt, and what is left to do with its sums.
 //!
-//! Where its epilogue can do all that follows the sums, it does: a scale, a bias and GELU's approximation by tanh, for bf16
-//! operands, which need no factor for each row. A bias that is not stored as the epilogue takes it becomes f32 in the workspace.
-//! Otherwise the library writes plain sums, and `linear_finish.cu` does the rest in their place.
+//! Where its epilogue can do all that follows the sums, it does: a scale, a bias and GELU's
+//! approximation by tanh, for bf16 operands, which need no factor for each row. A bias that is not
+//! stored as the epilogue takes it becomes f32 in the workspace. Otherwise the library writes plain
+//! sums, and `linear_finish.cu` does the rest in their place.
 //!
-//! Several inputs are as many products, each added to those before it. That is done in f32, as is all that `linear_finish.cu` reads:
-//! results in bf16 are the library's where one product makes them whole, and those in f16 never.
+//! Several inputs are as many products, each added to those before it. That is done in f32, as is
+//! all that `linear_finish.cu` reads: results in bf16 are the library's where one product makes
+//! them whole, and those in f16 never.
 
 use protocol::StorageType;
 
@@ -30,7 +32,8 @@ struct FinishArguments {
 
 /// Whether the library multiplies with weights of a type and depth.
 pub(super) fn multiplies(storage: StorageType, depth: usize) -> bool {
-    // Rows that begin at multiples of 16 bytes, without which tensor cores are fed slowly or not at all.
+    // Rows that begin at multiples of 16 bytes, without which tensor cores are fed slowly or not at
+    // all.
     matches!(storage, StorageType::BF16 | StorageType::F16) && depth.is_multiple_of(8)
 }
 
@@ -79,7 +82,8 @@ pub(super) fn linear(
         let Some(library) = on.library_for(&shape, &operands)? else {
             return Ok(false);
         };
-        // SAFETY: a layer's operands have its sizes, and live until the stream has computed it: what launches rely on too.
+        // SAFETY: a layer's operands have its sizes, and live until the stream has computed it:
+        // what launches rely on too.
         if !unsafe { on.multiply(library, &shape, &operands)? } {
             return Ok(false);
         }
@@ -160,7 +164,8 @@ impl<'a> Parts<'a> {
 fn finish(on: &Launcher<'_>, layer: &Linear<'_>, x: &Halves<'_>) -> Result<(), DriverError> {
     /// Rows that a thread of `linear_finish.cu` takes at a time.
     const ROWS: usize = 8;
-    /// Blocks below each other, at most, which is enough for any GPU; each takes more rows where there are more.
+    /// Blocks below each other, at most, which is enough for any GPU; each takes more rows where
+    /// there are more.
     const DOWN_MAX: usize = 1024;
     let across = count(layer.out_features).div_ceil(THREADS);
     let down = count(layer.rows.div_ceil(ROWS).min(DOWN_MAX));

@@ -43,7 +43,8 @@ impl Tile {
     }
 }
 
-/// A kernel that there is for the types which models mostly have, and once for all others: `linear_few.cu`.
+/// A kernel that there is for the types which models mostly have, and once for all others:
+/// `linear_few.cu`.
 macro_rules! kernel_of_common {
     ($family:literal, $storage:expr, $size:literal) => {
         match $storage {
@@ -62,8 +63,8 @@ macro_rules! kernel_of_common {
     };
 }
 
-/// The same of `linear_decoded.cu` and `linear_scaled.cu`, which have none for f32, with which products are exact, and none for f16
-/// that takes bf16.
+/// The same of `linear_decoded.cu` and `linear_scaled.cu`, which have none for f32, with which
+/// products are exact, and none for f16 that takes bf16.
 macro_rules! kernel_of_decoded {
     ($family:literal, $storage:expr, $size:literal) => {{
         assert!(!matches!($storage, StorageType::F32 | StorageType::F16), "{} and bf16", $storage);

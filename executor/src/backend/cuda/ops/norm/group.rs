@@ -1,7 +1,9 @@
-//! Group normalisation of pictures: `group_norm.cu`. Its moments are also what a convolution needs that normalises its input.
+//! Group normalisation of pictures: `group_norm.cu`. Its moments are also what a convolution needs
+//! that normalises its input.
 //!
-//! The workspace holds the moments, `[batch, groups]` of mean and reciprocal deviation, and behind them what the chunks of
-//! pixels leave to join. Both depend on shapes alone, and so does the order of all sums.
+//! The workspace holds the moments, `[batch, groups]` of mean and reciprocal deviation, and behind
+//! them what the chunks of pixels leave to join. Both depend on shapes alone, and so does the order
+//! of all sums.
 
 use super::super::{THREADS, ValueAt, VectorArgument, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
@@ -93,8 +95,9 @@ struct MomentsArguments {
     padding: u32,
 }
 
-/// Writes the moments of `x`, `[batch, pixels, channels]` of f32 or 16 bits, to the start of the workspace: `[batch, groups]` of
-/// two f32, the mean, and one over the root of the variance plus eps.
+/// Writes the moments of `x`, `[batch, pixels, channels]` of f32 or 16 bits, to the start of the
+/// workspace: `[batch, groups]` of two f32, the mean, and one over the root of the variance plus
+/// eps.
 pub fn group_moments(
     on: &Launcher<'_>,
     x: ValueAt,
@@ -147,9 +150,9 @@ struct ApplyArguments {
     silu: u32,
 }
 
-/// Each group of channels of each picture of `x`, `[batch, pixels, channels]`, to mean 0 and variance 1 over its pixels, then
-/// times `weight` plus `bias`, both `[channels]`, then through SiLU if `silu`; `out` may be `x`. `workspace`:
-/// [`group_norm_workspace_bytes`].
+/// Each group of channels of each picture of `x`, `[batch, pixels, channels]`, to mean 0 and
+/// variance 1 over its pixels, then times `weight` plus `bias`, both `[channels]`, then through
+/// SiLU if `silu`; `out` may be `x`. `workspace`: [`group_norm_workspace_bytes`].
 pub fn group_norm(
     on: &Launcher<'_>,
     out: Address,
