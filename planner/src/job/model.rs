@@ -62,8 +62,8 @@ impl ModelName {
                 RequestError::UnknownModel { name: name.clone(), known }
             })?,
         };
-        let mut source = ModelSource::default();
-        source.model = typed.model.as_deref().map(model).transpose()?;
+        let model = typed.model.as_deref().map(model).transpose()?;
+        let mut source = ModelSource { model, ..ModelSource::default() };
         for (&flag, path) in &typed.parts {
             let path = match flag {
                 PartFlag::TokenizerDir => directory(path)?,
