@@ -285,7 +285,9 @@ fn a_given_plan_that_takes_more_than_is_free_is_refused_before_anything_is_loade
     let device = devices.iter_mut().find(|device| device["peak_bytes"].as_integer() > Some(0));
     let device = device.expect("the host computes nothing");
     let raise = |value: &mut toml::Value| *value = (value.as_integer().unwrap() + taken).into();
-    for size in ["total_bytes", "free_bytes", "budget_bytes", "overhead_bytes", "peak_bytes"] {
+    for size in
+        ["total_bytes", "free_bytes", "budget_bytes", "overhead_bytes", "peak_bytes", "idle_bytes"]
+    {
         raise(&mut device[size]);
     }
     for phase in device["phases"].as_array_mut().unwrap() {
