@@ -3,11 +3,14 @@
 //! ```text
 //! inventory ──► plan ──► inventory ──► load ──► run ──► done
 //!     ▲                      │          │        │
-//!     │                      └──────────┼────────┼─ less is free, OutOfMemory: the device's budget shrinks; same executor
-//!     │                                 ├────────┴─ DeviceFailed: the device is not used again; same executor
-//!     │                                 └────────── death: a new executor, by the session's count of deaths
-//!     └── next attempt, at most [`ATTEMPTS_MAX`] in all: what is free is read again, what was learnt stays
+//!     │                      └──────────┼────────┼─ OutOfMemory: less of the device, same executor
+//!     │                                 ├────────┴─ DeviceFailed: without it, same executor
+//!     │                                 └────────── death: a new executor
+//!     └── next attempt, at most [`ATTEMPTS_MAX`] in all: what was learnt stays
 //! ```
+//! What is free is read again for each attempt, and once more just before a load: less than the plan
+//! takes is as `OutOfMemory`. How many deaths a job may have is the session's count.
+//!
 //! Every attempt has a plan of its own with the next generation. What an attempt made is dropped
 //! with it. An executor that died before there was a plan to load, when the model was opened too,
 //! counts as an attempt.
@@ -162,7 +165,7 @@ impl History {
 }
 
 /// Plans and runs a job, or runs it by a `given` plan. What the executor holds then, it goes on to
-/// hold.
+/// hold, unless the job failed: then it is freed. A rehearsal begins with nothing loaded.
 ///
 /// # Errors
 /// The last attempt's failure, or what no other plan could mend.
@@ -174,6 +177,9 @@ pub fn supervise(
     listener: &mut dyn Listener,
 ) -> Result<Outcome, PlanError> {
     warm.session.begin_job();
+    if matches!(work, Work::Rehearse) && warm.plan().is_some() {
+        warm.unload()?;
+    }
     let mut lessons = Lessons::new(given.is_none());
     let mut history = History { first: warm.next_generation(), failed: Vec::new() };
     let mut heard = Heard::default();
@@ -230,7 +236,12 @@ pub fn supervise(
         let progress = warm.progress();
         let attempt = Attempt { request: &request, plan: tried.as_ref(), progress };
         match lessons.learn(&error, &attempt) {
-            Next::Stop => return Err(error.into()),
+            Next::Stop => {
+                if !is_cancelled(&error) {
+                    warm.forget(&error);
+                }
+                return Err(error.into());
+            }
             Next::Replan => {
                 history.add(progress, &error);
                 listener.retrying(&error);

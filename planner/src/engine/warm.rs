@@ -206,6 +206,15 @@ impl Warm {
         deaths
     }
 
+    /// After a job that failed: frees what is held, if there is still an executor that holds it.
+    pub fn forget(&mut self, error: &SessionError) {
+        self.loaded = None;
+        if matches!(error, SessionError::Failed(_)) {
+            // Whatever becomes of it, the next plan begins with a load of its own.
+            let _ = self.unload();
+        }
+    }
+
     /// How far the executor got with the last command.
     pub fn progress(&self) -> Option<Progress> {
         self.session.progress()
