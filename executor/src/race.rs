@@ -2,8 +2,8 @@
 //! that no order relates. For tests; nothing is recorded where there is no [`Trace`].
 //!
 //! ```text
-//! stream     host   ──run a──signal e1──────────────────wait e2──run c──►      e1: a's result is there
-//!                              ╲ issue                  ╱                      e2: the copy has ended
+//! stream     host   ──run a──signal e1──────────────────wait e2──run c──►   e1: a is computed
+//!                              ╲ issue                  ╱                   e2: b is copied
 //! stream     copies ────────────wait e1──copy b──signal e2──────────────►
 //!
 //! stream     slots  ──load 0──signal r0──load 1──signal r1──wait u0──load 2 into slot 0──►

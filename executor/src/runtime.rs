@@ -3,8 +3,8 @@
 //! ```text
 //! Runtime::load(plan, …)  devices opened, resident weights allocated and on their way
 //!  or follow(plan, …)     the loaded plan's weights kept, only what is new loaded
-//!   └ enter(phase)        its weights waited for; one arena for each device that computes, rings started;
-//!                         weights of the next phase on their way, where the plan says so
+//!   └ enter(phase)        its weights waited for; an arena for each device that computes, rings
+//!                         started; the next phase's weights on their way, where the plan says so
 //!       └ component(name) its inputs written, its program run, its outputs read; nothing allocated
 //!   └ leave()             arenas, rings and lazy weights freed; the phase's peaks recorded
 //! ```

@@ -5,8 +5,8 @@
 //! are never allocated. Made beside the graph, which it does not change.
 //!
 //! ```text
-//! Graph + Assignment ──program──► steps and copies ──lifetime──► buffers with live ranges ──arena──► offsets
-//!                    │                 └─elements──► f32 or 16 bits, for each value ─┘
+//! Graph + Assignment ──program──► steps and copies ──lifetime──► live ranges ──arena──► offsets
+//!                    │                 └─elements──► f32 or 16 bits a value ─┘
 //!                    └─weights──► slices of weights, by residency
 //! ```
 //! Invariants: two buffers that are alive at one step do not overlap (asserted when made), and a

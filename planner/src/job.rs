@@ -1,9 +1,9 @@
 //! A job as data: what is asked, whoever asks for it, and what becomes of that.
 //!
 //! ```text
-//! command line ─┐                                  host's policy    model's description
-//! HTTP          ├─► JobRequest ──────► prepare ──────────────► resolve ──► JobShape, Job, GraphOptions
-//! a picture ────┘      ▲                 PreparedJob             ResolvedJob
+//! command line ─┐                   host's policy      model's description
+//! HTTP          ├─► JobRequest ──────► prepare ──────────► resolve ──► JobShape, Job, options
+//! a picture ────┘      ▲               PreparedJob         ResolvedJob
 //!                      └── recorded ◄── infotext ◄── record ◄── a job that ran
 //! ```
 //! Not here: how a job is planned ([`crate::planning`]) and run ([`crate::engine`]), where its

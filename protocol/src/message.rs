@@ -7,7 +7,8 @@
 //!   Hello{version}    ──►            ◄──   Event::Hello, or Failed(WrongVersion)
 //!   Inspect, Measure, Size, Verify ──► ◄── Inspected, Measured, Sized, Verified
 //!   Load{plan}        ──►            ◄──   Files, Progress*, Loaded
-//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Preview*, Output*, Tensors?, Usage, Done
+//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Preview*, Output*, Tensors?,
+//!                                          Usage, Done
 //!   PreviewTaken      ──►  (once for each Preview: until then no other one comes)
 //!   Cancel            ──►  (any time; a running command ends with Failed(Cancelled))
 //!   Unload            ──►            ◄──   Unloaded

@@ -2,7 +2,7 @@
 //! cuBLASLt.
 //!
 //! ```text
-//! driver ─► gpu (context, kernels, cublas) ─► stream, event ─► launch ─► ops ─► operands (of a node)
+//! driver ─► gpu (context, kernels, cublas) ─► stream, event ─► launch ─► ops ─► operands
 //!                                                           └► memory, loads (regions, weights)
 //! ```
 

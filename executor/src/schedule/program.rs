@@ -2,7 +2,7 @@
 //! has a place.
 //!
 //! ```text
-//! node by node:   Start copies it lacks ─► Wait for those it reads ─► Run its rows elsewhere ─► Run
+//! node by node:   Start copies it lacks ─► Wait for those read ─► Run its rows elsewhere ─► Run
 //!                                          └ its result goes on its way to other lanes at once
 //! ring:           Acquire before a segment's first node on a lane, Release after its last
 //! ```

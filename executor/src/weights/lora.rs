@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! file ──key──► modules ──names──► adapters ─┬─ merge    W changed in a private mapping
-//!                                            └─ beside   (x · Aᵀ) · Bᵀ added to each layer's result
+//!                                            └─ beside   (x · Aᵀ) · Bᵀ added to a layer's result
 //! ```
 //! Which names stand for which weights is the family's to say, in [`LoraNames`].
 //!

@@ -3,7 +3,7 @@
 //! Everything that can happen arrives as one [`SessionEvent`] in one queue:
 //! ```text
 //! socket        ──thread──► Connected(handshake)        ┐
-//! event channel ──thread──► Said(event) … ChannelClosed ├──► queue ──► start, then Session::next_event
+//! event channel ──thread──► Said(event) … ChannelClosed ├──► queue ──► start, then next_event
 //! child process ──thread──► Exited(status)              │
 //! a signal      ──thread──► Interrupted                 ┘
 //! ```

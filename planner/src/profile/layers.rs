@@ -2,7 +2,7 @@
 //! names.
 //!
 //! ```text
-//! /etc/berth/host.toml  <  $XDG_CONFIG_HOME/berth/host.toml  <  ./berth.toml  <  --host (or BERTH_HOST)
+//! /etc/berth/host.toml < $XDG_CONFIG_HOME/berth/host.toml < ./berth.toml < --host, or BERTH_HOST
 //! ```
 //! In a layer everything is optional, its name too. Of `[policy]` and `[host]` each key of a higher
 //! layer replaces that of the lower ones; a list of devices replaces the whole of a lower one. A

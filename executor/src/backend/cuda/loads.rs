@@ -2,8 +2,8 @@
 //! memory, from which the GPU copies by itself.
 //!
 //! ```text
-//! mapping ─► half 0 ─► copy ─► event     a half is read into again once the event after its copy has passed
-//!         ─► half 1 ─► copy ─► event
+//! mapping ─► half 0 ─► copy ─► event     a half is read into again once the event after its copy
+//!         ─► half 1 ─► copy ─► event     has passed
 //! ```
 //! A load's ticket is issued when its last copy was handed out.
 

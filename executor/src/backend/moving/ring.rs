@@ -2,8 +2,8 @@
 //! slots have.
 //!
 //! ```text
-//! region   │ item 2 ─────── │ item 3 ── │ item 4 ── │ free ─────│      item n is item 0 of the next call
-//!            computing        ready       on its way    item 5 when it fits: after item 2, or from the start
+//! region   │ item 2 ─────── │ item 3 ── │ item 4 ── │ free ─────│   item n: item 0 of the next call
+//!            computing        ready       on its way    item 5 when it fits: here, or from the start
 //! ```
 //! The region has room for some slots of the largest item; smaller items take only their own bytes
 //! of it, so that more of them are on their way. Two events an item: *ready* (the copy has ended:
