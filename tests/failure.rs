@@ -18,6 +18,8 @@ mod log;
 mod memory;
 #[path = "failure/places.rs"]
 mod places;
+#[path = "failure/settled.rs"]
+mod settled;
 #[path = "failure/shrunk.rs"]
 mod shrunk;
 #[path = "failure/signals.rs"]

@@ -1,4 +1,5 @@
-//! The executor's side of the protocol, with the test in the planner's place: what it refuses, and that it goes on after.
+//! The executor's side of the protocol, with the test in the planner's place: what it refuses, and
+//! that it goes on after.
 
 use std::process::{Child, Command as Program, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
@@ -7,12 +8,13 @@ use std::time::{Duration, Instant};
 use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver, IpcSender, IpcSharedMemory};
 use protocol::limits::PROMPT_BYTES_MAX;
 use protocol::message::Rng;
-use protocol::plan::{DeviceBackend, PhaseBytes};
+use protocol::plan::DeviceBackend;
 use protocol::{
     Bytes, Command, DeviceId, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION, Phase,
     Placement, Plan, Residency,
 };
 
+use crate::settled::settle;
 use crate::support::Home;
 use crate::watched::{PATIENCE, Process};
 
@@ -67,7 +69,7 @@ impl Executor {
 
     /// The next event that ends a command.
     fn answer(&self) -> Event {
-        let between = ["Files", "Notice", "Progress", "Preview", "Image", "Usage"];
+        let between = ["Files", "Notice", "Progress", "Preview", "Output", "Usage"];
         let ends = |event: &Event| !between.contains(&event.name());
         std::iter::repeat_with(|| self.hear()).find(ends).expect("there is no end to it")
     }
@@ -243,50 +245,6 @@ fn a_plan_of_an_old_generation_is_refused_and_the_present_one_stays() {
     assert!(matches!(executor.answer(), Event::Unloaded));
     let failure = executor.failure(load(&numbered(&plan, 6)));
     assert_eq!(failure.kind, FailureKind::StaleGeneration);
-}
-
-/// Makes every sum of a plan follow its parts, so that only the parts can be wrong.
-fn settle(plan: &mut Plan) {
-    for component in &mut plan.components {
-        for segment in &mut component.segments {
-            segment.part_bytes = vec![segment.weights_bytes];
-        }
-        component.weights_bytes = component.segments.iter().map(|s| s.weights_bytes).sum();
-        let with = |residency| {
-            let segments = component.segments.iter().filter(move |s| s.residency == residency);
-            segments.map(|segment| segment.weights_bytes)
-        };
-        let part = &mut component.parts[0];
-        part.resident_bytes = with(Residency::Resident).sum();
-        part.lazy_bytes = with(Residency::Lazy).sum();
-        part.slot_bytes = with(Residency::Streamed).max().unwrap_or_default();
-        part.slots = component.lookahead.min(with(Residency::Streamed).count() as u32);
-    }
-    let components = plan.components.clone();
-    let settle_phases = |id: &DeviceId, phases: &mut [PhaseBytes], staging: Bytes, fixed: Bytes| {
-        for entry in phases.iter_mut() {
-            let here = components.iter().filter(|c| c.devices.contains(id));
-            let now = here.clone().filter(|c| c.phase == entry.phase);
-            let next = here.clone().filter(|c| c.prefetch && entry.phase.next() == Some(c.phase));
-            let lazy: Bytes = now.clone().chain(next).map(|c| c.parts[0].lazy_bytes).sum();
-            let ring: Bytes = now.clone().map(|c| c.parts[0].staging_bytes()).sum();
-            entry.weights_bytes = here.map(|c| c.parts[0].resident_bytes).sum::<Bytes>() + lazy;
-            let compute = now.map(|c| c.parts[0].compute_bytes);
-            entry.compute_bytes = compute.max().unwrap_or_default();
-            entry.staging_bytes = ring + staging;
-            entry.peak_bytes =
-                entry.weights_bytes + entry.compute_bytes + entry.staging_bytes + fixed;
-        }
-        phases.iter().map(|entry| entry.peak_bytes).max().unwrap_or_default()
-    };
-    for device in &mut plan.devices {
-        let used = components.iter().any(|c| c.devices.contains(&device.id));
-        let fixed = if used { device.overhead_bytes } else { Bytes::ZERO };
-        device.peak_bytes = settle_phases(&device.id, &mut device.phases, Bytes::ZERO, fixed);
-    }
-    let host = &mut plan.host;
-    let (staging, job) = (host.pinned_bytes, host.job_bytes);
-    host.peak_bytes = settle_phases(&DeviceId::host(), &mut host.phases, staging, job);
 }
 
 /// A plan's change, and what its refusal says.
