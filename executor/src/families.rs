@@ -2,7 +2,7 @@
 //! of [`FAMILIES`] each; nothing outside of a family's folder knows its name.
 //!
 //! A family opens the files of a model ([`models`](crate::models)), says what they hold, and does
-//! between components what is its own in each phase of a job ([`pipeline`](crate::pipeline)). It
+//! between components what is its own in each phase of a job ([`pipeline`]). It
 //! stands above both.
 
 pub mod flux1;

@@ -10,7 +10,7 @@
 //! pictures go ([`crate::output`]), and how any of it is shown. Nothing here knows the command
 //! line, but the words of errors: its flags are what the fields of a request are called.
 //!
-//! Invariant: a [`JobRequest`](request::JobRequest) is the only thing that a
+//! Invariant: a [`JobRequest`] is the only thing that a
 //! [`Job`](protocol::Job) is made of, and [`resolve`] the only place where it is made.
 
 pub mod error;

@@ -12,7 +12,7 @@ use protocol::Bytes;
 
 impl Profile {
     /// The machine that it describes; what it leaves out of the host is taken from this machine. A
-    /// listed device that names a GPU which is here is that one, or a part of it: see [`parts`].
+    /// listed device that names a GPU which is here is that one, or a part of it: see `parts`.
     ///
     /// # Errors
     /// The host's memory cannot be read.
