@@ -72,16 +72,11 @@ pub fn generate(
     observer: &mut dyn Observer,
     start: StartJob<'_>,
 ) -> Result<UsageReport, Failure> {
-    match run_phases(runtime, job, cancel, observer, start) {
-        Ok(mut usage) => {
-            runtime.report_idle(&mut usage);
-            Ok(usage)
-        }
-        Err(failure) => {
-            runtime.abandon();
-            Err(failure)
-        }
+    let result = run_phases(runtime, job, cancel, observer, start);
+    if result.is_err() {
+        runtime.abandon();
     }
+    result
 }
 
 fn run_phases(
@@ -103,7 +98,7 @@ fn run_phases(
     drop(phases);
     drop(running);
     let total_ms = begun.elapsed().as_secs_f64() * 1e3;
-    Ok(runtime.take_accounts().report(&runtime.plan, total_ms))
+    Ok(runtime.report(total_ms))
 }
 
 /// Whether a job is one that the plan was made for.

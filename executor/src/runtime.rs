@@ -92,12 +92,7 @@ impl Runtime {
         let devices = Devices::open(&plan, trace)?;
         let host = devices.backend(&DeviceId::host()).memory();
         let changed = host.charge("weights changed by LoRA", plan.host.changed_bytes)?;
-        let components = plan.components.iter().zip(schedules);
-        let components = components.map(|(component, scheduled)| {
-            let files = Arc::clone(model.files(&component.name));
-            Component::new(component, scheduled, files)
-        });
-        let components = components.collect();
+        let components = components(&plan, &*model, schedules);
         let mut runtime = Runtime {
             plan,
             model,
@@ -123,14 +118,9 @@ impl Runtime {
         check_keeps(&plan, &self.plan).map_err(refused)?;
         let schedules = schedules(&plan, &*self.model)?;
         verify::compare(&plan, &*self.model, &schedules)?;
-        let components = plan.components.iter().zip(schedules);
-        let components = components.map(|(component, scheduled)| {
-            let files = Arc::clone(self.model.files(&component.name));
-            Component::new(component, scheduled, files)
-        });
+        let mut following = components(&plan, &*self.model, schedules);
         let mut before = self.components;
-        let mut following = Vec::new();
-        for mut component in components {
+        for component in &mut following {
             match before.iter_mut().find(|before| before.name == component.name) {
                 Some(before) => {
                     component.check_keeps(before).map_err(refused)?;
@@ -138,7 +128,6 @@ impl Runtime {
                 }
                 None => component.files.advise(plan.mapping_policy)?,
             }
-            following.push(component);
         }
         drop(before);
         self.devices.resize(&plan);
@@ -159,8 +148,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// Adds to a job's report what stays allocated now that its buffers are gone.
-    pub fn report_idle(&self, usage: &mut UsageReport) {
+    /// What a job used that took so long, and what stays allocated now that its buffers are gone;
+    /// starts to measure anew.
+    pub fn report(&mut self, total_ms: f64) -> UsageReport {
+        let mut usage = self.take_accounts().report(&self.plan, total_ms);
         for used in &mut usage.devices {
             let planned = self.plan.devices.iter().find(|device| device.id == used.id);
             used.idle = Some(IdleUsage {
@@ -168,6 +159,7 @@ impl Runtime {
                 measured_bytes: self.devices.backend(&used.id).memory().used(),
             });
         }
+        usage
     }
 
     /// Waits for the phase's weights, allocates its arenas and rings, and sends the next phase's
@@ -293,4 +285,14 @@ impl Runtime {
         self.accounts.components = components.collect();
         std::mem::take(&mut self.accounts)
     }
+}
+
+/// The components of a plan, without memory.
+fn components(plan: &Plan, model: &dyn Model, schedules: Vec<Scheduled>) -> Vec<Component> {
+    let planned = plan.components.iter().zip(schedules);
+    let components = planned.map(|(component, scheduled)| {
+        let files = Arc::clone(model.files(&component.name));
+        Component::new(component, scheduled, files)
+    });
+    components.collect()
 }

@@ -284,8 +284,7 @@ impl Executor {
         if rehearse {
             runtime.rehearse(&self.cancel)?;
             let total_ms = start.elapsed().as_secs_f64() * 1e3;
-            usage = runtime.take_accounts().report(&runtime.plan, total_ms);
-            runtime.report_idle(&mut usage);
+            usage = runtime.report(total_ms);
         }
         self.runtime = Some(runtime);
         Ok(Event::Loaded(Box::new(usage)))

@@ -89,6 +89,27 @@ impl<'a> RunningJob<'a> {
         self.observer.picture(picture)
     }
 
+    /// Runs a text encoder on a prompt's token ids, reads its last hidden state `[tokens,
+    /// features]`, and dumps both under `name`.
+    pub fn encode_text(
+        &mut self,
+        component: &str,
+        name: &str,
+        ids: &[i32],
+        shape: [usize; 2],
+        hidden: &mut [f32],
+    ) -> Result<(), Failure> {
+        let encoder = self.runtime.component(component);
+        encoder.write_ids("input_ids", ids)?;
+        encoder.run(self.cancel)?;
+        encoder.read("last_hidden_state", hidden)?;
+        self.check_finite(component, hidden, None)?;
+        let [tokens, features] = shape;
+        self.dump.ids(&format!("{name}.input_ids"), ids);
+        self.dump.floats(&format!("{name}.last_hidden_state"), &[1, tokens, features], hidden);
+        Ok(())
+    }
+
     /// Checks a component's result; `step` counts the steps that are run, from 0.
     pub fn check_finite(
         &self,

@@ -92,19 +92,13 @@ impl Flux1Job {
         ids: &[i32],
     ) -> Result<(), Failure> {
         let hidden = &mut self.clip_hidden[prompt];
-        let component = job.runtime.component("clip");
-        component.write_ids("input_ids", ids)?;
-        component.run(job.cancel)?;
-        component.read("last_hidden_state", hidden)?;
-        job.check_finite("clip", hidden, None)?;
         let clip = &self.model.clip.config;
         let (tokens, features) = (clip.max_position_embeddings, clip.hidden_size);
+        let name = format!("text_encoder.{called}");
+        job.encode_text("clip", &name, ids, [tokens, features], hidden)?;
         let unsigned: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
         let start = clip.pooled_token(&unsigned) * features;
         let pooled = start..start + features;
-        let name = format!("text_encoder.{called}");
-        job.dump.ids(&format!("{name}.input_ids"), ids);
-        job.dump.floats(&format!("{name}.last_hidden_state"), &[1, tokens, features], hidden);
         job.dump.floats(&format!("{name}.pooler_output"), &[1, features], &hidden[pooled.clone()]);
         // The pooled state moves to the front: nothing reads the others after this.
         hidden.copy_within(pooled, 0);
@@ -119,17 +113,9 @@ impl Flux1Job {
         called: &str,
         ids: &[i32],
     ) -> Result<(), Failure> {
-        let hidden = &mut self.text_hidden[prompt];
-        let component = job.runtime.component("t5");
-        component.write_ids("input_ids", ids)?;
-        component.run(job.cancel)?;
-        component.read("last_hidden_state", hidden)?;
-        job.check_finite("t5", hidden, None)?;
         let name = format!("text_encoder_2.{called}");
-        let shape = [1, ids.len(), self.model.t5.config.d_model];
-        job.dump.ids(&format!("{name}.input_ids"), ids);
-        job.dump.floats(&format!("{name}.last_hidden_state"), &shape, hidden);
-        Ok(())
+        let shape = [ids.len(), self.model.t5.config.d_model];
+        job.encode_text("t5", &name, ids, shape, &mut self.text_hidden[prompt])
     }
 
     fn denoise(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
