@@ -8,8 +8,8 @@
 //!     │                                 └────────── death: a new executor
 //!     └── next attempt, at most [`ATTEMPTS_MAX`] in all: what was learnt stays
 //! ```
-//! What is free is read again for each attempt, and once more just before a load: less than the plan
-//! takes is as `OutOfMemory`. How many deaths a job may have is the session's count.
+//! What is free is read again for each attempt, and once more just before a load: less than the
+//! plan takes is as `OutOfMemory`. How many deaths a job may have is the session's count.
 //!
 //! Every attempt has a plan of its own with the next generation. What an attempt made is dropped
 //! with it. An executor that died before there was a plan to load, when the model was opened too,
@@ -180,6 +180,23 @@ pub fn supervise(
     if matches!(work, Work::Rehearse) && warm.plan().is_some() {
         warm.unload()?;
     }
+    let result = attempts(warm, inventorize, work, given, listener);
+    match &result {
+        Err(PlanError::Session(error)) if !is_cancelled(error) => warm.forget(error),
+        Err(_) => warm.speak_for_loaded(),
+        Ok(_) => {}
+    }
+    result
+}
+
+/// The attempts of a job.
+fn attempts(
+    warm: &mut Warm,
+    inventorize: &Inventorize<'_>,
+    work: &Work,
+    given: Option<&Plan>,
+    listener: &mut dyn Listener,
+) -> Result<Outcome, PlanError> {
     let mut lessons = Lessons::new(given.is_none());
     let mut history = History { first: warm.next_generation(), failed: Vec::new() };
     let mut heard = Heard::default();
@@ -236,12 +253,7 @@ pub fn supervise(
         let progress = warm.progress();
         let attempt = Attempt { request: &request, plan: tried.as_ref(), progress };
         match lessons.learn(&error, &attempt) {
-            Next::Stop => {
-                if !is_cancelled(&error) {
-                    warm.forget(&error);
-                }
-                return Err(error.into());
-            }
+            Next::Stop => return Err(error.into()),
             Next::Replan => {
                 history.add(progress, &error);
                 listener.retrying(&error);

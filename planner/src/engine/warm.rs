@@ -213,6 +213,13 @@ impl Warm {
             // Whatever becomes of it, the next plan begins with a load of its own.
             let _ = self.unload();
         }
+        self.speak_for_loaded();
+    }
+
+    /// After a job that ended before its time: what it had spoken for is no more than what is
+    /// loaded.
+    pub fn speak_for_loaded(&mut self) {
+        self.reservation = self.plan().map(Reservation::hold);
     }
 
     /// How far the executor got with the last command.
