@@ -18,7 +18,7 @@ use planner::solve::Solution;
 use protocol::message::{Preview, Progress, Rng};
 use protocol::notice::Notice;
 use protocol::usage::IdleUsage;
-use protocol::{Bytes, GraphOptions, Job, JobShape, ModelSource, Residency};
+use protocol::{Bytes, Job, JobShape, ModelSource, Residency};
 
 mod support;
 
@@ -124,26 +124,10 @@ impl Bench {
         let mut inventory = self.inventory();
         holding.give_back(&mut inventory, true);
         let policy = Policy::of(&PolicyText::default()).expect("no wishes");
-        Request {
-            model: ModelSource::of(self.model.display().to_string()),
-            side_multiple_pixels: 16,
-            job: shape.clone(),
-            budgets: policy.budgets(&inventory).expect("no caps"),
-            inventory,
-            objective: Objective::Throughput,
-            failed: Vec::new(),
-            left_out: Vec::new(),
-            pins: policy.pins,
-            prefetch: policy.prefetch,
-            tile: policy.vae_tile,
-            explain: false,
-            compare_integrated: false,
-            guidance_embeds: false,
-            options: GraphOptions::default(),
-            mapping_policy: policy.mapping_policy,
-            imagined: false,
-            keeps: None,
-        }
+        let model = ModelSource::of(self.model.display().to_string());
+        let budgets = policy.budgets(&inventory).expect("no caps");
+        let request = Request::new(model, 16, shape.clone(), inventory, budgets, &policy);
+        Request { objective: Objective::Throughput, ..request }
     }
 
     /// Runs a job.

@@ -2,10 +2,10 @@
 //!
 //! `cargo run --release -p planner --example warm_times`
 //!
-//! The demo model, 64x64 in 12 steps, on this machine without its GPUs. The first picture counts from
-//! the start of the executor; the second has another prompt, the third another size. Prints one JSON
-//! object a line: the picture, milliseconds, their part of the first, and bytes of weights that were
-//! sent. The executor is this program itself, run again.
+//! The demo model, 64x64 in 12 steps, on this machine without its GPUs. The first picture counts
+//! from the start of the executor; the second has another prompt, the third another size. Prints
+//! one JSON object a line: the picture, milliseconds, their part of the first, and bytes of weights
+//! that were sent. The executor is this program itself, run again.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use planner::profile::Profile;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress, Rng};
 use protocol::notice::Notice;
-use protocol::{GraphOptions, Job, JobShape, ModelSource};
+use protocol::{Job, JobShape, ModelSource};
 
 struct Nobody;
 
@@ -39,35 +39,19 @@ fn request(model: &str, side: u32, holding: Holding<'_>) -> Request {
     let mut inventory = profile.inventory().expect("this machine's memory");
     holding.give_back(&mut inventory, true);
     let policy = Policy::of(&PolicyText::default()).expect("no wishes");
-    Request {
-        model: ModelSource::of(model),
-        side_multiple_pixels: 16,
-        job: JobShape {
-            width: side,
-            height: side,
-            steps: 12,
-            batch: 1,
-            max_sequence_length: 32,
-            true_cfg: false,
-            init_image: false,
-            first_step: 0,
-        },
-        budgets: policy.budgets(&inventory).expect("no caps"),
-        inventory,
-        objective: Objective::Throughput,
-        failed: Vec::new(),
-        left_out: Vec::new(),
-        pins: policy.pins,
-        prefetch: policy.prefetch,
-        tile: policy.vae_tile,
-        explain: false,
-        compare_integrated: false,
-        guidance_embeds: false,
-        options: GraphOptions::default(),
-        mapping_policy: policy.mapping_policy,
-        imagined: false,
-        keeps: None,
-    }
+    let job = JobShape {
+        width: side,
+        height: side,
+        steps: 12,
+        batch: 1,
+        max_sequence_length: 32,
+        true_cfg: false,
+        init_image: false,
+        first_step: 0,
+    };
+    let budgets = policy.budgets(&inventory).expect("no caps");
+    let request = Request::new(ModelSource::of(model), 16, job, inventory, budgets, &policy);
+    Request { objective: Objective::Throughput, ..request }
 }
 
 fn job(prompt: &str) -> Job {

@@ -17,7 +17,7 @@ use crate::engine::session::{Session, SessionError};
 use crate::inventory::Inventory;
 use crate::policy::pins::{PinError, Pins};
 use crate::policy::tile::TileWish;
-use crate::policy::{Budgets, Objective};
+use crate::policy::{Budgets, Objective, Policy};
 use crate::solve::{Infeasible, Problem, Solution, explain, fits, solve};
 pub use advice::LONG_MS;
 use measured::Measured;
@@ -191,28 +191,58 @@ pub struct Request {
 }
 
 impl Request {
+    /// What a policy wants of a job on an inventory; with nothing failed, compared, imagined or
+    /// kept, and the default options.
+    pub fn new(
+        model: ModelSource,
+        side_multiple_pixels: u32,
+        job: JobShape,
+        inventory: Inventory,
+        budgets: Budgets,
+        policy: &Policy,
+    ) -> Request {
+        Request {
+            model,
+            side_multiple_pixels,
+            job,
+            inventory,
+            budgets,
+            objective: policy.optimize,
+            failed: Vec::new(),
+            left_out: Vec::new(),
+            pins: policy.pins.clone(),
+            prefetch: policy.prefetch,
+            tile: policy.vae_tile,
+            explain: false,
+            compare_integrated: false,
+            guidance_embeds: false,
+            options: GraphOptions::default(),
+            mapping_policy: policy.mapping_policy,
+            imagined: false,
+            keeps: None,
+        }
+    }
+
     /// Whether a plan for `other` is one for this too, as far as that is fit for what is free now:
     /// devices and budgets are looked at apart.
     pub fn asks_the_same(&self, other: &Request) -> bool {
-        let question = |request: &Request| {
-            let Request { model, job, objective, failed, left_out, pins, prefetch, .. } =
-                request.clone();
-            let Request { tile, options, mapping_policy, imagined, .. } = request.clone();
-            let of_places = (failed, left_out, pins, prefetch, tile, mapping_policy, imagined);
-            (model, job, objective, options, of_places)
-        };
-        question(self) == question(other)
+        self.places_the_same(other)
+            && self.job == other.job
+            && self.options == other.options
+            && self.objective == other.objective
+            && self.prefetch == other.prefetch
+            && self.tile == other.tile
     }
 
     /// Whether what is asked of places is the same, so that a plan for `other` may leave the
     /// weights of one for this where they lie.
     pub fn places_the_same(&self, other: &Request) -> bool {
-        let question = |request: &Request| {
-            let Request { model, failed, left_out, pins, mapping_policy, imagined, .. } =
-                request.clone();
-            (model, failed, left_out, pins, mapping_policy, imagined)
-        };
-        question(self) == question(other)
+        self.model == other.model
+            && self.failed == other.failed
+            && self.left_out == other.left_out
+            && self.pins == other.pins
+            && self.mapping_policy == other.mapping_policy
+            && self.imagined == other.imagined
     }
 }
 

@@ -123,7 +123,8 @@ impl Drop for Executor {
     }
 }
 
-/// A plan of the demo model on a virtual device, as the program makes it, and the home of its model.
+/// A plan of the demo model on a virtual device, as the program makes it, and the home of its
+/// model.
 fn plan(steps: u32) -> (Home, Plan) {
     let (home, plan) = plan_for("virtual-1x64m", steps);
     assert!(plan.components.iter().all(|c| c.placement == Placement::One), "all on the device");

@@ -13,7 +13,7 @@ use planner::profile::Profile;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
-use protocol::{Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Plan};
+use protocol::{Bytes, DeviceId, JobShape, ModelSource, Plan};
 
 use super::script;
 use super::support::{Home, fixture};
@@ -52,35 +52,19 @@ fn request(free: Bytes) -> Request {
     let profile = Profile::parse(&profile, "the test").expect("a profile");
     let inventory = profile.inventory().expect("this machine's memory");
     let policy = Policy::of(&PolicyText::default()).expect("no wishes");
-    Request {
-        model: ModelSource::of(fixture("flux_schnell").display().to_string()),
-        side_multiple_pixels: 16,
-        job: JobShape {
-            width: 64,
-            height: 64,
-            steps: 2,
-            batch: 1,
-            max_sequence_length: 32,
-            true_cfg: false,
-            init_image: false,
-            first_step: 0,
-        },
-        budgets: policy.budgets(&inventory).expect("no caps"),
-        inventory,
-        objective: policy.optimize,
-        failed: Vec::new(),
-        left_out: Vec::new(),
-        pins: policy.pins,
-        prefetch: policy.prefetch,
-        tile: policy.vae_tile,
-        explain: false,
-        compare_integrated: false,
-        guidance_embeds: false,
-        options: GraphOptions::default(),
-        mapping_policy: policy.mapping_policy,
-        imagined: false,
-        keeps: None,
-    }
+    let job = JobShape {
+        width: 64,
+        height: 64,
+        steps: 2,
+        batch: 1,
+        max_sequence_length: 32,
+        true_cfg: false,
+        init_image: false,
+        first_step: 0,
+    };
+    let model = ModelSource::of(fixture("flux_schnell").display().to_string());
+    let budgets = policy.budgets(&inventory).expect("no caps");
+    Request::new(model, 16, job, inventory, budgets, &policy)
 }
 
 /// Rehearses the job where this much is free when it is looked at for the first time, and then the

@@ -176,24 +176,17 @@ impl Host {
             return Err(missing);
         }
         Ok(Request {
-            model: description.model.clone(),
-            side_multiple_pixels: description.side_multiple_pixels,
-            job: job.shape.clone(),
-            inventory,
-            budgets,
-            objective: policy.optimize,
-            failed: Vec::new(),
-            left_out: Vec::new(),
-            pins: policy.pins.clone(),
-            prefetch: policy.prefetch,
-            tile: policy.vae_tile,
-            explain: false,
-            compare_integrated: false,
             guidance_embeds: description.guidance_embeds,
             options: job.options.clone(),
-            mapping_policy: policy.mapping_policy,
             imagined: dry_run && self.profile.names_devices,
-            keeps: None,
+            ..Request::new(
+                description.model.clone(),
+                description.side_multiple_pixels,
+                job.shape.clone(),
+                inventory,
+                budgets,
+                policy,
+            )
         })
     }
 

@@ -58,9 +58,9 @@ impl Spell {
 
     /// The same on a warm executor: what is resident is there, and files are in the page cache.
     pub fn warm(place: &Place, phase: usize) -> Spell {
-        let ComponentMs { load, compute, storage_again, .. } = place.ms;
-        let load = if place.reloads() { load } else { 0.0 };
-        Spell::new(phase, load, compute, storage_again, early(place))
+        let ComponentMs { load, first_read, compute, storage, .. } =
+            place.ms.again(place.reloads());
+        Spell::new(phase, load, first_read + compute, storage, early(place))
     }
 
     fn new(phase: usize, load: f64, compute: f64, storage: f64, early: Early) -> Spell {
