@@ -3,9 +3,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTDOCFLAGS="${RUSTDOCFLAGS:--D warnings}"
+# A first build writes nothing for a later one: most are the only one, in CI or in a fresh clone.
+[[ -d target/debug/incremental ]] || export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 cargo fmt --all --check
 if command -v python3 >/dev/null; then
-    # Every kernel for every architecture, where NVRTC is: `scripts/compile_kernels.py --install` fetches it.
+    # Kernels that changed are compiled for every architecture, where NVRTC is: `scripts/compile_kernels.py --install` fetches it.
     python3 scripts/compile_kernels.py --check
 else
     echo "kernels: not compiled, there is no python3"

@@ -2,14 +2,16 @@
 """Compiles executor/kernels/*.cu with NVRTC for every architecture, and writes or checks the PTX that is shipped.
 
     scripts/compile_kernels.py               compile for every architecture; any warning is a failure
-    scripts/compile_kernels.py --write       the same, then write executor/kernels/ptx/
-    scripts/compile_kernels.py --check       the same, then fail if executor/kernels/ptx/ is not what was compiled
+    scripts/compile_kernels.py --write       the same, then write executor/kernels/ptx/ and executor/kernels/compiled.txt
+    scripts/compile_kernels.py --check       fail if executor/kernels/ptx/ is not of the sources; compile what compiled.txt lacks
     scripts/compile_kernels.py --install     only put NVRTC's wheels into target/nvrtc, where they are found from then on
+    scripts/compile_kernels.py --install-if-needed    the same, if compiled.txt lacks a kernel
     scripts/compile_kernels.py --resources norm --arch 80    registers, spills and shared memory of each kernel of norm.cu
 
 No GPU, driver or CUDA toolkit is needed, only Python and NVRTC: the wheels in target/nvrtc or of the running Python, or
 what --nvrtc names. Two versions are used: an old one makes what is shipped, so that drivers of its age take it, and a
 newer one compiles for the architectures that came after. Without NVRTC it says so and succeeds, unless --require is given.
+compiled.txt has the digests of the sources that were compiled for all architectures, by those versions, without a warning.
 """
 
 import argparse
@@ -27,15 +29,18 @@ import zlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "executor" / "kernels"
 PTX = KERNELS / "ptx"
+COMPILED = KERNELS / "compiled.txt"
 VENV = ROOT / "target" / "nvrtc"
 
 # Every generation from compute capability 7.5 on that has consumer or data-centre cards.
 ARCHITECTURES = [75, 80, 86, 89, 90, 100, 120]
+ALL_ARCHITECTURES = ",".join(map(str, ARCHITECTURES))
 # What is shipped; a driver compiles it for every later architecture.
 SHIPPED = [75, 80]
 # The version that makes it: PTX 8.4, taken by drivers from 550 (February 2024) on.
 SHIPPING_VERSION = (12, 4)
 WHEELS = ["nvidia-cuda-nvrtc-cu12==12.4.127", "nvidia-cuda-nvrtc==13.5.37"]
+VERSIONS = {tuple(map(int, re.search(r"==(\d+)\.(\d+)", wheel).groups())) for wheel in WHEELS}
 
 
 class Nvrtc:
@@ -211,6 +216,40 @@ def left_over():
     return [path for path in PTX.glob("*") if path not in known]
 
 
+def compiled_by():
+    """The first line of compiled.txt: what its kernels were compiled by, and for."""
+    return f"{' '.join(WHEELS)} for {ALL_ARCHITECTURES}"
+
+
+def recorded():
+    """The digests of the sources that were compiled for every architecture without a warning, by name."""
+    lines = COMPILED.read_text().splitlines() if COMPILED.exists() else []
+    if lines[:1] != [compiled_by()]:
+        return {}
+    return dict(line.split(" ") for line in lines[1:])
+
+
+def unrecorded(sources):
+    """The sources that were not, as they are."""
+    known = recorded()
+    return [source for source in sources if known.get(source.stem) != digest(source)]
+
+
+def record(sources):
+    """Notes that these were; forgets those that are gone."""
+    known = recorded() | {source.stem: digest(source) for source in sources}
+    lines = [f"{name} {known[name]}" for name in sorted(known) if (KERNELS / f"{name}.cu").exists()]
+    COMPILED.write_text("\n".join([compiled_by(), *lines]) + "\n")
+
+
+def check_shipped(sources):
+    """How many shipped files are not of their source; tells of each."""
+    wrong = [ptx_path(source, SHIPPED[0]) for source in sources if stale(source)] + left_over()
+    for path in wrong:
+        print(f"{path.relative_to(ROOT)} is not what its source gives: run scripts/compile_kernels.py --write")
+    return len(wrong)
+
+
 def write(sources, shipped):
     PTX.mkdir(exist_ok=True)
     for source in filter(stale, sources):
@@ -224,38 +263,48 @@ def write(sources, shipped):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", help="names of .cu files, without the ending; all if there is none")
-    parser.add_argument("--arch", default=",".join(map(str, ARCHITECTURES)), help="for example 75,80")
+    parser.add_argument("--arch", default=ALL_ARCHITECTURES, help="for example 75,80")
     parser.add_argument("--nvrtc", action="append", default=[], metavar="PATH", help="a libnvrtc.so, or a folder with some")
     parser.add_argument("--install", action="store_true", help="only put the wheels into target/nvrtc; needs a network")
+    parser.add_argument("--install-if-needed", action="store_true", help="the same, where a kernel must be compiled")
     parser.add_argument("--require", action="store_true", help="fail where a compiler is missing")
     parser.add_argument("--resources", action="store_true", help="print what the assembler says of each kernel")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--write", action="store_true", help="write the PTX that is shipped")
-    action.add_argument("--check", action="store_true", help="compare the PTX that is shipped")
+    action.add_argument("--check", action="store_true", help="compare the PTX that is shipped, compile what changed")
     return parser.parse_args()
 
 
 def main():
     given = arguments()
-    if given.install:
-        install()
+    sources = sorted(KERNELS.glob("*.cu"))
+    if given.kernels:
+        sources = [KERNELS / f"{name}.cu" for name in given.kernels]
+    if given.install or given.install_if_needed:
+        if given.install or unrecorded(sources):
+            install()
         return 0
+    failures, known = 0, 0
+    if given.check:
+        failures = check_shipped(sources)
+        changed = unrecorded(sources)
+        known, sources = len(sources) - len(changed), changed
+        if not sources:
+            print(f"kernels: {known} files as they were compiled: {f'{failures} failures' if failures else 'all good'}")
+            return 1 if failures else 0
     libraries = find(given.nvrtc)
     needs_shipping = (given.write or given.check) and SHIPPING_VERSION not in libraries
     if not libraries or needs_shipping:
         version = "12.4 " if libraries else ""
         print(f"kernels: no NVRTC {version}is here; `scripts/compile_kernels.py --install` puts it into target/nvrtc")
-        return 1 if given.require or given.write else 0
-    sources = sorted(KERNELS.glob("*.cu"))
-    if given.kernels:
-        sources = [KERNELS / f"{name}.cu" for name in given.kernels]
+        return 1 if given.require or given.write or failures else 0
     options = ["--ptxas-options=-v"] if given.resources else []
     todo, missing = tasks(sources, [int(text) for text in given.arch.split(",")], libraries, options)
     # A forked process would share the parent's compiler.
     with multiprocessing.get_context("spawn").Pool(min(os.cpu_count() or 1, len(todo) or 1)) as pool:
         results = pool.map(work, todo, chunksize=1)
 
-    failures, compiled = 0, {}
+    compiled = {}
     for source, version, architecture, log, ptx in results:
         if log and not (given.resources and ptx):
             failures += 1
@@ -269,11 +318,9 @@ def main():
     failures += len(missing) if given.require else 0
     if given.write and failures == 0:
         write(sources, shipped)
-    if given.check:
-        wrong = [ptx_path(source, SHIPPED[0]) for source in sources if stale(source)] + left_over()
-        failures += len(wrong)
-        for path in wrong:
-            print(f"{path.relative_to(ROOT)} is not what its source gives: run scripts/compile_kernels.py --write")
+        # What the assembler says of resources hides its warnings.
+        if given.arch == ALL_ARCHITECTURES and VERSIONS <= set(libraries) and not given.resources:
+            record(sources)
     done = f"{len(sources)} files, {len(todo)} compilations, NVRTC {' and '.join('.'.join(map(str, v)) for v in sorted(libraries))}"
     print(f"kernels: {done}: {f'{failures} failures' if failures else 'all good'}")
     return 1 if failures else 0

@@ -11,7 +11,7 @@
 struct AttentionArgs {
     // [batch, query_tokens, heads × head_dim] of f32 or f16, or [batch, heads, query_rows, row] of f16, as the kernel says.
     const void* q;
-    // [batch, key_tokens, heads × head_dim] of f32 or f16, or [batch, heads, key_rows, row] of f16.
+    // [batch, key_tokens, kv_heads × head_dim] of f32 or f16, or [batch, kv_heads, key_rows, row] of f16.
     const void* k;
     const void* v;
     const float* bias;  // [heads, query_tokens + key_tokens - 1] by distance, or null
@@ -25,7 +25,10 @@ struct AttentionArgs {
     uint32_t causal;
     float scale;       // times log2 e; above 0
     uint32_t element;  // ELEMENT_F32, or ELEMENT_BF16 from the tensor-core kernels
-    uint32_t padding;
+    uint32_t kv_heads;  // divides heads: neighbours share keys and values
+
+    // The head of keys and values that a head of queries sees.
+    __device__ __forceinline__ uint32_t kv_head(uint32_t head) const { return head * kv_heads / heads; }
 };
 
 // Less than any score, and finite, so that scores of minus infinity weigh nothing even where there are no others yet.

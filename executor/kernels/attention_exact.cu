@@ -58,7 +58,8 @@ __device__ __forceinline__ void attend_exact(const AttentionArgs& args) {
     const uint32_t first_query = block * QUERIES;
     const uint64_t stride = uint64_t(args.heads) * args.head_dim;
     const uint64_t queries = uint64_t(batch) * args.query_tokens * stride + uint64_t(head) * args.head_dim;
-    const uint64_t keys = uint64_t(batch) * args.key_tokens * stride + uint64_t(head) * args.head_dim;
+    const uint64_t kv_stride = uint64_t(args.kv_heads) * args.head_dim;
+    const uint64_t keys = uint64_t(batch) * args.key_tokens * kv_stride + uint64_t(args.kv_head(head)) * args.head_dim;
     const float* q = static_cast<const float*>(args.q) + queries;
     const float* k = static_cast<const float*>(args.k) + keys;
     const float* v = static_cast<const float*>(args.v) + keys;
@@ -80,7 +81,7 @@ __device__ __forceinline__ void attend_exact(const AttentionArgs& args) {
         for (uint32_t from = 0; from < args.head_dim; from += DEPTH) {
             __syncthreads();
             stage_turned(stage, q, stride, first_query, args.query_tokens, from, args.head_dim, args.scale);
-            stage_turned(stage + DEPTH * 64, k, stride, first, args.key_tokens, from, args.head_dim, 1.0f);
+            stage_turned(stage + DEPTH * 64, k, kv_stride, first, args.key_tokens, from, args.head_dim, 1.0f);
             __syncthreads();
 #pragma unroll 8
             for (uint32_t d = 0; d < DEPTH; ++d) {
@@ -129,7 +130,7 @@ __device__ __forceinline__ void attend_exact(const AttentionArgs& args) {
             for (uint32_t at = threadIdx.x * 4; at < STAGE; at += THREADS * 4) {
                 const uint32_t key = first + from + at / LEN;
                 float4 values = {0.0f, 0.0f, 0.0f, 0.0f};
-                if (key < args.key_tokens) values = load_float4(v + key * stride, at % LEN, args.head_dim);
+                if (key < args.key_tokens) values = load_float4(v + key * kv_stride, at % LEN, args.head_dim);
                 *reinterpret_cast<float4*>(stage + at) = values;
             }
             __syncthreads();

@@ -22,8 +22,8 @@ template <uint32_t DIM>
 struct PackedRows {
     const uint16_t* rows;
 
-    __device__ __forceinline__ PackedRows(const AttentionArgs& args, const void* value, uint32_t) :
-        rows(static_cast<const uint16_t*>(value) + (uint64_t(blockIdx.z) * args.heads + blockIdx.y) * args.key_rows * DIM) {}
+    __device__ __forceinline__ PackedRows(const AttentionArgs& args, const void* value, uint32_t, uint32_t heads, uint32_t head) :
+        rows(static_cast<const uint16_t*>(value) + (uint64_t(blockIdx.z) * heads + head) * args.key_rows * DIM) {}
 
     // Starts to copy KEYS rows from row `first` on into a tile.
     __device__ __forceinline__ void start(uint16_t* tile, uint32_t first) const {
@@ -43,10 +43,11 @@ struct DirectRows {
     uint32_t stride_bytes;
     uint32_t tokens;
 
-    __device__ __forceinline__ DirectRows(const AttentionArgs& args, const void* value, uint32_t tokens) :
-        stride_bytes(2 * DIM * args.heads), tokens(tokens) {
+    __device__ __forceinline__ DirectRows(
+        const AttentionArgs&, const void* value, uint32_t tokens, uint32_t heads, uint32_t head) :
+        stride_bytes(2 * DIM * heads), tokens(tokens) {
         const uint32_t row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
-        const uint64_t first = (uint64_t(blockIdx.z) * tokens + row) * stride_bytes + blockIdx.y * (2 * DIM);
+        const uint64_t first = (uint64_t(blockIdx.z) * tokens + row) * stride_bytes + head * (2 * DIM);
         rows = static_cast<const uint8_t*>(value) + first + piece * 16;
     }
 
@@ -109,12 +110,14 @@ __device__ __forceinline__ void attend(const AttentionArgs& args) {
     const uint32_t head_dim = DIRECT ? DIM : args.head_dim;
     const uint64_t stride = uint64_t(args.heads) * head_dim;
     const uint64_t begin = uint64_t(batch) * args.query_tokens * stride + uint64_t(head) * head_dim;
-    const Rows keys(args, args.k, args.key_tokens), values(args, args.v, args.key_tokens);
+    const uint32_t kv_head = args.kv_head(head);
+    const Rows keys(args, args.k, args.key_tokens, args.kv_heads, kv_head);
+    const Rows values(args, args.v, args.key_tokens, args.kv_heads, kv_head);
 
     uint32_t queries[DIM / 16][4];
     if constexpr (DIRECT) {
         // The tile of values is free until that of keys is there.
-        Rows(args, args.q, args.query_tokens).start(value_tile, block * QUERIES);
+        Rows(args, args.q, args.query_tokens, args.heads, head).start(value_tile, block * QUERIES);
         keys.start(key_tile, 0);
         copy_async_wait<1>();
         __syncthreads();

@@ -108,10 +108,11 @@ __device__ __forceinline__ void attend_wide(const AttentionArgs& args) {
     const uint32_t block = args.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const uint32_t first_query = block * QUERIES;
     const uint64_t rows = uint64_t(batch) * args.heads + head;
+    const uint64_t kv_rows = uint64_t(batch) * args.kv_heads + args.kv_head(head);
     const Steps<DIM> steps{
         static_cast<const uint16_t*>(args.q) + (rows * args.query_rows + first_query) * DIM,
-        static_cast<const uint16_t*>(args.k) + rows * args.key_rows * DIM,
-        static_cast<const uint16_t*>(args.v) + rows * args.key_rows * DIM,
+        static_cast<const uint16_t*>(args.k) + kv_rows * args.key_rows * DIM,
+        static_cast<const uint16_t*>(args.v) + kv_rows * args.key_rows * DIM,
     };
 
     float sums[DIM / 16][4];

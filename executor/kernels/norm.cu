@@ -1,34 +1,12 @@
 // Normalisations of rows: layer norm with stored or given scales and shifts, and root mean square. out may be x where it is of
 // f32 too.
 //
-// x, out: `[rows, features]`, out of any ElementKind. Block as in rows.cuh, `blockIdx.x` counts blocks of rows. Sums are of f32:
-// the mean first, then the squares of the distances from it, so that a mean far from zero costs no precision.
+// x, out: `[rows, features]`, out of any ElementKind. Block as in rows.cuh, `blockIdx.x` counts blocks of rows.
 
 #include "element.cuh"
+#include "moments.cuh"
 #include "rows.cuh"
 #include "vector.cuh"
-
-struct RowMoments {
-    float mean;
-    // One over the root of the variance plus eps.
-    float scale;
-};
-
-__device__ inline RowMoments row_moments(const Row<PlainRow>& row, int features, float eps, float* partial) {
-    float sum = 0.0f;
-    row.each([&](const Four& x, int) { sum += (x.at[0] + x.at[1]) + (x.at[2] + x.at[3]); });
-    const float mean = row_sum(sum, partial) / static_cast<float>(features);
-    float squares = 0.0f;
-    row.each([&](const Four& x, int first) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float distance = first + i < features ? x.at[i] - mean : 0.0f;
-            squares = fmaf(distance, distance, squares);
-        }
-    });
-    const float variance = row_sum(squares, partial) / static_cast<float>(features);
-    return RowMoments{mean, 1.0f / sqrtf(variance + eps)};
-}
 
 struct LayerNormArgs {
     void* out;
@@ -140,13 +118,7 @@ extern "C" __global__ void rms_norm(RmsNormArgs args) {
     const int64_t start = static_cast<int64_t>(index) * features;
     const PlainRow source{args.x + start, features};
     const Row<PlainRow> row(source, features);
-    float squares = 0.0f;
-    row.each([&](const Four& x, int) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) squares = fmaf(x.at[i], x.at[i], squares);
-    });
-    const float mean = row_sum(squares, partial) / static_cast<float>(features);
-    const float scale = 1.0f / sqrtf(mean + args.eps);
+    const float scale = inverse_root_mean_square(row, features, args.eps, partial);
     switch (args.weight.kind) {
         case VECTOR_F16: scale_row<F16>(row, args, scale, start); break;
         case VECTOR_BF16: scale_row<BF16>(row, args, scale, start); break;

@@ -38,7 +38,7 @@ const HOST_BYTES_MAX: Bytes = Bytes::mib(256);
 const REPETITIONS: usize = 4;
 
 /// What is measured: where it computes, and the weights that it computes with.
-struct Target<'a> {
+struct CalibrationTarget<'a> {
     backend: &'a dyn Backend,
     /// What it has free before anything is measured.
     room_bytes: Bytes,
@@ -68,7 +68,7 @@ pub fn calibrate(
     let storage = storage::measure(&written, &host_memory, &workers, cancel)?;
     let files = Arc::new(written.open()?);
     let host = HostBackend::new(Arc::clone(&host_memory), Arc::clone(&workers));
-    let of_host = Target {
+    let of_host = CalibrationTarget {
         room_bytes: host.memory().free(),
         backend: &host,
         unsupported: &[],
@@ -89,7 +89,8 @@ pub fn calibrate(
         };
         let backend = opened.as_ref();
         let room_bytes = backend.memory().free();
-        let target = Target { backend, room_bytes, unsupported, threads, files: &files, cancel };
+        let target =
+            CalibrationTarget { backend, room_bytes, unsupported, threads, files: &files, cancel };
         let [link_bytes_per_s, link_back_bytes_per_s] = target.link()?;
         let speeds = target.speeds()?;
         // After all kernels have run: the driver may load one when it is first used.
@@ -118,7 +119,7 @@ fn overhead(device: &CudaDevice) -> Option<Bytes> {
     Some(device.gpu().taken()?.bytes.saturating_sub(device.allocated_bytes()))
 }
 
-impl Target<'_> {
+impl CalibrationTarget<'_> {
     fn too_small(&self, needed: Bytes) -> Failure {
         bad_request(format!(
             "{} has {} B to measure it with, the smallest measurement takes {} B; hint: raise its budget",

@@ -6,6 +6,7 @@
 //! stands above both.
 
 pub mod flux1;
+pub mod z_image;
 
 mod others;
 
@@ -25,7 +26,7 @@ use crate::weights::WeightFiles;
 use others::OtherFamily;
 
 /// All families that are run.
-pub static FAMILIES: &[&dyn Family] = &[&flux1::Flux1Family];
+pub static FAMILIES: &[&dyn Family] = &[&flux1::Flux1Family, &z_image::ZImageFamily];
 
 /// A family of models.
 pub trait Family: Sync {
@@ -145,7 +146,10 @@ fn family_of(source: &OpenedSource) -> Result<&'static dyn Family, ModelError> {
     let holds = |part: &PartSpec| source.named_files().any(|(_, files)| (part.is_in)(files));
     // A file that could not be opened is told of as a part of the first family that has such parts.
     let faulty = |part: &PartSpec| source.faulty().any(|flag| part.flag == flag);
-    let of_parts = find(|family| !is_other && family.parts().iter().any(holds));
+    let held = |family: &dyn Family| family.parts().iter().filter(|part| holds(part)).count();
+    // The one that most of the files fit; of several the first of the list.
+    let most = FAMILIES.iter().copied().rev().max_by_key(|family| held(*family));
+    let of_parts = most.filter(|family| !is_other && held(*family) > 0);
     of_parts.or_else(|| find(|family| family.parts().iter().any(faulty))).ok_or_else(|| {
         ModelError::UnknownFiles {
             files: describe::shown(source.named_files().map(|(_, files)| files.origin())),

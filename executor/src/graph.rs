@@ -47,7 +47,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// Bytes of one.
+    /// How much one of them takes.
     pub const fn bytes(self) -> u64 {
         match self {
             ElementType::F32 | ElementType::I32 => 4,
@@ -66,7 +66,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// Number of elements.
+    /// The product of its dimensions.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
@@ -132,7 +132,7 @@ pub struct Node {
 pub struct NodeView<'a> {
     /// Of this the node is one.
     pub graph: &'a Graph,
-    /// The node.
+    /// What is looked at.
     pub node: &'a Node,
 }
 
@@ -176,14 +176,14 @@ impl<'a> NodeView<'a> {
 pub struct Port {
     /// The name that the pipeline uses.
     pub name: &'static str,
-    /// The value.
+    /// What stands there, by its index.
     pub value: ValueId,
 }
 
 /// A component's computation.
 #[derive(Debug, Clone)]
 pub struct Graph {
-    /// All values.
+    /// Activations, inputs and outputs, by their ids.
     pub values: Vec<Value>,
     /// All weights, in order of first use.
     pub weights: Vec<Weight>,

@@ -54,13 +54,13 @@ fn component_profile(
     options: &GraphOptions,
     threads: usize,
 ) -> ComponentProfile {
-    let graphs: Vec<Arc<Graph>> = component.variants.into_iter().map(Arc::new).collect();
+    let graphs = deciding(component.variants, component.nested);
     let of_kind = |kind| -> Variants {
         let attention_chunk = options.attention_chunk as usize;
         let exact_matmul = options.exact_matmul;
         let one = Assignment::on_one(&graphs[0], kind, threads);
         let one = Assignment { attention_chunk, exact_matmul, ..one };
-        variants(&graphs, &one, &OperationNeeds).expect("one device can have any graph")
+        variants(&graphs, false, &one, &OperationNeeds).expect("one device can have any graph")
     };
     let kinds: Vec<Variants> = KINDS.into_iter().map(of_kind).collect();
     let compute = KINDS.into_iter().zip(&kinds);
@@ -91,6 +91,14 @@ fn component_profile(
     }
 }
 
+/// The graphs that decide a component's sizes: the first where it has room for the others.
+fn deciding(mut graphs: Vec<Graph>, nested: bool) -> Vec<Arc<Graph>> {
+    if nested {
+        graphs.truncate(1);
+    }
+    graphs.into_iter().map(Arc::new).collect()
+}
+
 /// The exact bytes of layouts.
 ///
 /// # Errors
@@ -105,7 +113,7 @@ pub fn sizes(
     let graphs = model.graphs(job, options)?;
     let graphs: BTreeMap<&str, Vec<Arc<Graph>>> = graphs
         .into_iter()
-        .map(|graph| (graph.name, graph.variants.into_iter().map(Arc::new).collect()))
+        .map(|graph| (graph.name, deciding(graph.variants, graph.nested)))
         .collect();
     // On all cores: a candidate of several devices has a layout for each of its cuts.
     let sized = layouts.par_iter().map(|layout| {
@@ -115,14 +123,13 @@ pub fn sizes(
             .ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
         let assignment = Assignment {
             lanes: layout.lanes.clone(),
-            segments: layout.segments.iter().map(|&lane| lane as usize).collect(),
-            row_shares: layout.row_shares.clone(),
-            residencies: vec![Residency::Resident; layout.segments.len()],
+            division: layout.division.clone(),
+            residencies: vec![Residency::Resident; graphs[0].segments.len()],
             threads,
             attention_chunk: options.attention_chunk as usize,
             exact_matmul: options.exact_matmul,
         };
-        let variants = variants(graphs, &assignment, &OperationNeeds);
+        let variants = variants(graphs, false, &assignment, &OperationNeeds);
         let variants = variants.map_err(|why| bad_request(format!("{name}: {why}")))?;
         Ok(layout_bytes(&variants))
     });

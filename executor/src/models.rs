@@ -87,16 +87,19 @@ pub struct ComponentGraph {
     pub phase: Phase,
     /// How often the graph runs in one job.
     pub calls: u32,
-    /// The graph for each size of its inputs that a job meets, the largest first: one, but for a
-    /// VAE in tiles, whose last rows and columns may be smaller. All have the same weights, in the
-    /// same order.
+    /// The graph for each size of its inputs that a job may meet, the largest first: one, but for
+    /// a VAE in tiles, whose last rows and columns may be smaller, and for what takes a prompt
+    /// just as long as it is. All have the same weights, in the same order.
     pub variants: Vec<Graph>,
+    /// Whether all graphs have the same nodes, and none a larger value than the first: then the
+    /// first one's schedule has room for all.
+    pub nested: bool,
 }
 
 impl ComponentGraph {
     /// A component whose inputs have one size.
     pub fn one(name: &'static str, phase: Phase, calls: u32, graph: Graph) -> ComponentGraph {
-        ComponentGraph { name, phase, calls, variants: vec![graph] }
+        ComponentGraph { name, phase, calls, variants: vec![graph], nested: true }
     }
 }
 

@@ -18,12 +18,16 @@ pub mod concat_tokens;
 pub mod conv2d;
 pub mod embedding;
 pub mod gated_add;
+pub mod gated_norm_add;
 pub mod linear;
 pub mod mul;
 pub mod norm;
+pub mod pad_tokens;
 pub mod relative_position_bias;
 pub mod rope;
+pub mod rope_halves;
 pub mod scaled_add;
+pub mod scaled_norm;
 pub mod sinusoid;
 pub mod slice_tokens;
 
@@ -34,7 +38,7 @@ use crate::graph::{ElementType, NodeView};
 use crate::schedule::{Assignment, Elements, Needs, Reading};
 
 /// The names of all operations.
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 21] = [
     embedding::NAME,
     add_positions::NAME,
     linear::NAME,
@@ -52,6 +56,10 @@ pub const NAMES: [&str; 17] = [
     sinusoid::NAME,
     conv2d::NAME,
     scaled_add::NAME,
+    rope_halves::NAME,
+    pad_tokens::NAME,
+    scaled_norm::NAME,
+    gated_norm_add::NAME,
 ];
 
 /// What schedules ask of the nodes of a graph, answered by their operations.

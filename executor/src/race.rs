@@ -91,7 +91,7 @@ struct Record {
     streams: Vec<String>,
     regions: BTreeMap<u64, String>,
     entries: Vec<Entry>,
-    operations: Vec<Operation>,
+    operations: Vec<TracedOperation>,
     /// Spans of all operations, one after the other.
     spans: Vec<Span>,
     events: usize,
@@ -106,7 +106,7 @@ enum Entry {
 }
 
 #[derive(Debug)]
-struct Operation {
+struct TracedOperation {
     stream: StreamId,
     name: Box<str>,
     /// Its reads among all spans.
@@ -188,7 +188,7 @@ impl Record {
         self.spans.extend(reads.iter().chain(writes).cloned());
         let middle = start + reads.len();
         self.entries.push(Entry::Operation(self.operations.len()));
-        self.operations.push(Operation {
+        self.operations.push(TracedOperation {
             stream,
             name: name.into(),
             reads: start..middle,
@@ -222,7 +222,7 @@ pub struct Race {
     pub earlier: Racer,
     /// The other.
     pub later: Racer,
-    /// The region.
+    /// The number of what both touch.
     pub region: u64,
     /// The region's name, if it was given one.
     pub region_name: Option<String>,
@@ -235,7 +235,7 @@ pub struct Race {
 pub struct Racer {
     /// Its number among all operations, in the order of issue, from 0.
     pub number: usize,
-    /// Its name.
+    /// What it was recorded as.
     pub name: String,
     /// The name of its stream.
     pub stream: String,

@@ -35,7 +35,7 @@ pub use buffers::JobBuffers;
 pub use component::Component;
 pub use devices::{Devices, Traced, open_device};
 pub use verify::{Scheduled, parts, schedules, verify};
-pub use watched::Watched;
+pub use watched::WatchedFiles;
 
 use crate::backend::memory::Charge;
 use crate::backend::{CancelFlag, CudaDevice, Memory, Region};
@@ -44,9 +44,9 @@ use crate::models::Model;
 
 /// A plan with everything that it asked for in place.
 pub struct Runtime {
-    /// The plan.
+    /// What is carried out.
     pub plan: Plan,
-    /// The model.
+    /// What its graphs and names are from.
     pub model: Arc<dyn Model>,
     // Before the devices, whose engines end what these have on its way.
     components: Vec<Component>,
@@ -54,7 +54,7 @@ pub struct Runtime {
     devices: Devices,
     accounts: Accounts,
     /// The files that it reads, looked at as they are read.
-    pub watched: Watched,
+    pub watched: WatchedFiles,
     _changed: Charge,
 }
 
@@ -100,7 +100,7 @@ impl Runtime {
             arenas: BTreeMap::new(),
             devices,
             accounts: Accounts::default(),
-            watched: Watched::default(),
+            watched: WatchedFiles::default(),
             _changed: changed,
         };
         runtime.load_held(cancel)?;

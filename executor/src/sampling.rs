@@ -56,7 +56,7 @@ pub enum SamplerError {
     /// A number of the configuration is outside what can be computed with.
     #[error("scheduler_config.json: {key} is {got}, expected {expected}")]
     OutOfRange {
-        /// The key.
+        /// What of the configuration it is.
         key: &'static str,
         /// Its value.
         got: f64,

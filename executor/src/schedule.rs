@@ -33,18 +33,19 @@ use protocol::{BackendKind, Bytes};
 
 pub use assignment::Assignment;
 pub use elements::Elements;
-pub use lifetime::Buffer;
+pub use lifetime::ArenaBuffer;
 pub use needs::{Needs, Reading};
 pub use weights::{LaneWeights, WeightPlace, WeightSlice};
 
 use crate::graph::{Graph, ValueId};
+use lifetime::Lifetimes;
 use program::{Piece, Program, Step};
-use resolve::{Placed, Resolver};
+use resolve::{PlacedBuffers, Resolver};
 
 /// A graph with the order and the place of everything in it.
 #[derive(Debug)]
 pub struct Schedule {
-    /// The graph.
+    /// What is computed.
     pub graph: Arc<Graph>,
     /// What the schedule was made for.
     pub assignment: Assignment,
@@ -67,10 +68,10 @@ pub struct LaneSchedule {
     pub lane: Lane,
     /// Size of its arena.
     pub arena_bytes: Bytes,
-    /// Its weights.
+    /// What lies in its region of weights.
     pub weights: LaneWeights,
     offsets: BTreeMap<Piece, Bytes>,
-    buffers: Vec<Buffer>,
+    buffers: Vec<ArenaBuffer>,
 }
 
 /// One step, with the place of all that it touches.
@@ -84,14 +85,14 @@ pub enum Instruction {
     Wait(usize),
     /// Waits until an item's weights are in their slot.
     Acquire {
-        /// The lane.
+        /// Whose ring it is in.
         lane: usize,
         /// Index among the lane's items.
         item: usize,
     },
     /// Gives an item's slot back.
     Release {
-        /// The lane.
+        /// Whose ring it is in.
         lane: usize,
         /// Index among the lane's items.
         item: usize,
@@ -101,7 +102,7 @@ pub enum Instruction {
 /// The computation of a node, or of some rows of its matrix, on one lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// The lane.
+    /// Which device computes, by its position in the plan.
     pub lane: usize,
     /// Index of the node.
     pub node: usize,
@@ -135,7 +136,7 @@ pub struct Transfer {
     pub to: Bytes,
     /// From one row to the next there.
     pub to_stride: Bytes,
-    /// How many rows.
+    /// How many are copied, each as long as the next.
     pub rows: usize,
     /// Bytes of a row.
     pub row_bytes: Bytes,
@@ -154,6 +155,26 @@ impl Schedule {
     /// # Panics
     /// If [`Assignment::check`] would refuse the assignment.
     pub fn new(graph: Arc<Graph>, assignment: Assignment, needs: &dyn Needs) -> Schedule {
+        Schedule::placed(graph, assignment, needs, |_, lifetimes| PlacedBuffers::new(lifetimes))
+    }
+
+    /// The schedule of a graph with the same nodes, of which no value is larger than in this one's:
+    /// all that it has lies where it does here, so that its arenas are as large.
+    ///
+    /// # Panics
+    /// If it has other nodes, or something does not fit.
+    pub fn smaller(&self, graph: Arc<Graph>, needs: &dyn Needs) -> Schedule {
+        Schedule::placed(graph, self.assignment.clone(), needs, |lane, lifetimes| {
+            PlacedBuffers::like(lifetimes, &self.lanes[lane], &self.program)
+        })
+    }
+
+    fn placed(
+        graph: Arc<Graph>,
+        assignment: Assignment,
+        needs: &dyn Needs,
+        place: impl Fn(usize, Lifetimes) -> PlacedBuffers,
+    ) -> Schedule {
         if let Err(why) = assignment.check(&graph, needs.operations()) {
             panic!("an assignment that was not checked: {why}");
         }
@@ -162,7 +183,9 @@ impl Schedule {
         let workspace = |step: &Step| step_workspace(&graph, &elements, &assignment, needs, step);
         let lifetimes =
             lifetime::lifetimes(&graph, &elements, &assignment, needs, &program, workspace);
-        let placed: Vec<Placed> = lifetimes.into_iter().map(Placed::new).collect();
+        let lanes = lifetimes.into_iter().enumerate();
+        let placed: Vec<PlacedBuffers> =
+            lanes.map(|(lane, lifetimes)| place(lane, lifetimes)).collect();
         let mut weights: Vec<LaneWeights> =
             placed.iter().map(|_| LaneWeights::new(graph.segments.len())).collect();
         let resolver = Resolver {
@@ -177,13 +200,14 @@ impl Schedule {
         let transfers = program.copies.iter().map(|copy| resolver.transfer(copy)).collect();
         let Program { input_lanes, home, .. } = program;
         let host = Lane { backend: BackendKind::Host, unsupported: Vec::new() };
-        let lane = |(index, (placed, weights)): (usize, (Placed, LaneWeights))| LaneSchedule {
-            lane: assignment.lanes.get(index).unwrap_or(&host).clone(),
-            arena_bytes: placed.arena_bytes,
-            weights,
-            offsets: placed.offsets,
-            buffers: placed.lifetimes.buffers,
-        };
+        let lane =
+            |(index, (placed, weights)): (usize, (PlacedBuffers, LaneWeights))| LaneSchedule {
+                lane: assignment.lanes.get(index).unwrap_or(&host).clone(),
+                arena_bytes: placed.arena_bytes,
+                weights,
+                offsets: placed.offsets,
+                buffers: placed.lifetimes.buffers,
+            };
         let lanes = placed.into_iter().zip(weights).enumerate().map(lane).collect();
         let lanes_of = |(value, lanes): (ValueId, std::collections::BTreeSet<usize>)| {
             (value, lanes.into_iter().collect())
@@ -238,20 +262,27 @@ impl Schedule {
 /// weights out alike.
 pub type Variants = Vec<Schedule>;
 
-/// The schedules of graphs under one assignment.
+/// The schedules of graphs under one assignment. Of `nested` ones none has a larger value than the
+/// first, by whose places all go.
 ///
 /// # Errors
 /// Why one of them cannot be laid out so.
 pub fn variants(
     graphs: &[Arc<Graph>],
+    nested: bool,
     assignment: &Assignment,
     needs: &dyn Needs,
 ) -> Result<Variants, String> {
-    let schedule = |graph: &Arc<Graph>| {
+    let mut variants = Variants::new();
+    for graph in graphs {
         assignment.check(graph, needs.operations())?;
-        Ok(Schedule::new(Arc::clone(graph), assignment.clone(), needs))
-    };
-    graphs.iter().map(schedule).collect()
+        let graph = Arc::clone(graph);
+        variants.push(match variants.first().filter(|_| nested) {
+            Some(first) => first.smaller(graph, needs),
+            None => Schedule::new(graph, assignment.clone(), needs),
+        });
+    }
+    Ok(variants)
 }
 
 /// The arena of a lane that does for every size of a component's inputs.

@@ -29,7 +29,7 @@ use protocol::{
     ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
 };
 
-use crate::backend::cuda::cublas;
+use crate::backend::cuda::cublas_told;
 use crate::backend::{CancelFlag, Turn, supported};
 use crate::calibrate::calibrate;
 use crate::failure::{bad_request, internal, refused};
@@ -187,7 +187,7 @@ impl Executor {
                 if runtime.plan.generation != generation {
                     return Err(stale(generation, runtime.plan.generation));
                 }
-                let mut teller = Teller { events: &self.events, previews: &self.previews };
+                let mut teller = EventSender { events: &self.events, previews: &self.previews };
                 let done = families::generate(runtime, &job, &self.cancel, &mut teller);
                 for path in runtime.watched.changed() {
                     self.send(Event::Notice(Notice::FileChanged { path }));
@@ -215,7 +215,7 @@ impl Executor {
         }
         self.greeted = true;
         let (backends, why_no_cuda) = supported();
-        let cublas = if libraries { cublas::told() } else { None };
+        let cublas = if libraries { cublas_told() } else { None };
         Ok(Event::Hello { version: PROTOCOL_VERSION, backends, why_no_cuda, cublas })
     }
 
@@ -316,12 +316,12 @@ impl LentPreview {
 }
 
 /// Tells the planner of a running job.
-struct Teller<'a> {
+struct EventSender<'a> {
     events: &'a IpcSender<Event>,
     previews: &'a LentPreview,
 }
 
-impl Teller<'_> {
+impl EventSender<'_> {
     fn tell(&self, event: Event) {
         // A closed channel ends the process by its reader thread.
         if let Err(error) = self.events.send(event) {
@@ -330,7 +330,7 @@ impl Teller<'_> {
     }
 }
 
-impl Observer for Teller<'_> {
+impl Observer for EventSender<'_> {
     fn progress(&mut self, progress: Progress) {
         self.tell(Event::Progress(progress));
     }

@@ -24,6 +24,7 @@ use crate::weights::GgufKeys;
 
 mod bounds;
 mod builtin;
+mod byte_level;
 mod clip;
 mod error;
 mod files;
@@ -55,17 +56,48 @@ pub struct TokenizerKind {
     pub pad: &'static str,
     /// Whether the tokenizer itself puts the end token behind every text.
     pub ends_texts: bool,
+    /// What it is made of in a GGUF file of the text encoder, where such files have it.
+    pub in_gguf: Option<GgufTables>,
+}
+
+/// The tables that make a tokenizer in a GGUF file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GgufTables {
+    /// Tokens with scores: SentencePiece's unigram model.
+    Unigram,
+    /// Tokens of bytes with merges.
+    ByteLevel,
 }
 
 impl TokenizerKind {
     /// CLIP's lower-casing byte-level BPE: `<|startoftext|>` … `<|endoftext|>`, padded with the end
     /// token. `tokenizer.json`, or `vocab.json` and `merges.txt`.
-    pub const CLIP: TokenizerKind =
-        TokenizerKind { pairs: true, end: "<|endoftext|>", pad: "<|endoftext|>", ends_texts: true };
+    pub const CLIP: TokenizerKind = TokenizerKind {
+        pairs: true,
+        end: "<|endoftext|>",
+        pad: "<|endoftext|>",
+        ends_texts: true,
+        in_gguf: None,
+    };
 
     /// T5's SentencePiece unigram model: … `</s>`, padded with `<pad>`. `tokenizer.json` only.
-    pub const T5: TokenizerKind =
-        TokenizerKind { pairs: false, end: "</s>", pad: "<pad>", ends_texts: true };
+    pub const T5: TokenizerKind = TokenizerKind {
+        pairs: false,
+        end: "</s>",
+        pad: "<pad>",
+        ends_texts: true,
+        in_gguf: Some(GgufTables::Unigram),
+    };
+
+    /// Qwen's byte-level BPE, which puts nothing around a text: that is its chat template's,
+    /// padded with `<|endoftext|>`. `tokenizer.json` only.
+    pub const QWEN: TokenizerKind = TokenizerKind {
+        pairs: false,
+        end: "<|im_end|>",
+        pad: "<|endoftext|>",
+        ends_texts: false,
+        in_gguf: Some(GgufTables::ByteLevel),
+    };
 }
 
 /// A prompt as a text encoder takes it.
@@ -117,13 +149,21 @@ impl Tokenizer {
         builtin::clip().expect("the tables are whole")
     }
 
-    /// The tokenizer that a GGUF file of a text encoder holds, if it is a unigram model; the path
-    /// is for messages.
+    /// The tokenizer that a GGUF file of a text encoder holds, if it is of this kind; the path is
+    /// for messages.
     ///
     /// # Errors
     /// Tables that are incomplete or contradict each other.
-    pub fn of_gguf(keys: GgufKeys<'_>, path: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
-        unigram::from_gguf(keys, path)
+    pub fn of_gguf(
+        keys: GgufKeys<'_>,
+        path: &Path,
+        kind: TokenizerKind,
+    ) -> Result<Option<Tokenizer>, TokenizerError> {
+        match kind.in_gguf {
+            Some(GgufTables::Unigram) => unigram::from_gguf(keys, path, kind),
+            Some(GgufTables::ByteLevel) => byte_level::from_gguf(keys, path, kind),
+            None => Ok(None),
+        }
     }
 
     /// Finds the special tokens, which must be there and be used; the directory is for messages.

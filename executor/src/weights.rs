@@ -19,6 +19,7 @@ pub mod blocks;
 pub mod dimensions;
 pub mod dtype;
 pub mod error;
+mod excerpt;
 pub(crate) mod float;
 pub mod view;
 

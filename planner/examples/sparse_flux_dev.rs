@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-#[path = "../../tests/sparse.rs"]
+#[path = "../../tests/support/sparse.rs"]
 mod sparse;
 
 fn main() -> ExitCode {

@@ -61,6 +61,7 @@ fn job(prompt: &str) -> Job {
         negative_prompt: String::new(),
         guidance_scale: 3.5,
         true_cfg_scale: 1.0,
+        cfg_normalization: false,
         seed: 7,
         rng: Rng::Cpu,
         init_image: None,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-#[path = "../../tests/wide.rs"]
+#[path = "../../tests/support/wide.rs"]
 mod wide;
 
 use wide::Wide;

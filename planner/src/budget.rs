@@ -13,7 +13,7 @@ use protocol::Bytes;
 pub use cap::{Cap, CapError, parse_limit, parse_margin};
 
 use crate::inventory::{Device, DeviceKind, HostFacts, names};
-use list::List;
+use list::DeviceValues;
 
 /// The least margin on a GPU: what a desktop's windows and a driver's bookkeeping may grow by
 /// during a run.
@@ -32,7 +32,7 @@ pub const HOST_MARGIN_PART: u64 = 20;
 
 /// The caps of `--max-vram`: one for each device, some by name, or both.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct VramCaps(List<Cap>);
+pub struct VramCaps(DeviceValues<Cap>);
 
 impl VramCaps {
     /// Reads one cap for each device (see [`Cap::parse`]), a list of them by device, as
@@ -44,7 +44,7 @@ impl VramCaps {
     /// A cap is unreadable or zero, a device is named twice, an entry after the first has no name,
     /// or one is the host's.
     pub fn parse(text: &str) -> Result<VramCaps, CapError> {
-        let list = List::parse(text, Cap::parse)?;
+        let list = DeviceValues::parse(text, Cap::parse)?;
         match list.named.iter().find(|(name, _)| names::is_host(name)) {
             Some((name, _)) => Err(CapError::Host { name: name.clone() }),
             None => Ok(VramCaps(list)),
@@ -63,7 +63,7 @@ impl VramCaps {
 
 /// What stays free of each memory, as a host profile says it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Margins(List<Bytes>);
+pub struct Margins(DeviceValues<Bytes>);
 
 impl Margins {
     /// Reads one margin for each memory, the host's among them (see [`parse_margin`]), a list of
@@ -72,7 +72,7 @@ impl Margins {
     /// # Errors
     /// A margin is no size, a name stands twice, or an entry after the first has no name.
     pub fn parse(text: &str) -> Result<Margins, CapError> {
-        let list = List::parse(text, parse_margin)?;
+        let list = DeviceValues::parse(text, parse_margin)?;
         match list.named.iter().filter(|(name, _)| names::is_host(name)).count() {
             0..=1 => Ok(Margins(list)),
             _ => Err(CapError::twice("the host")),

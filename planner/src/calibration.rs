@@ -36,7 +36,7 @@ use protocol::{Plan, UsageReport};
 
 pub use figures::{Figure, figures};
 pub use key::Machine;
-pub use learn::{Lesson, lessons, overheads};
+pub use learn::{MeasuredRatio, lessons, overheads};
 pub use store::{STATE_DIR, Store, StoreError};
 
 use crate::inventory::Inventory;

@@ -1,4 +1,4 @@
-//! The built-in demo model: a tiny trained FLUX.1, embedded in the program and mapped from the
+//! The built-in demo model: tiny and trained, embedded in the program and mapped from the
 //! cache.
 //!
 //! Written once, under a name made of its hash: a directory with that name is whole, because it is

@@ -18,7 +18,7 @@ use std::fmt;
 use std::path::Path;
 
 use protocol::plan::{CUDA_STAGING_BYTES, DeviceBackend, STAGING_BYTES};
-use protocol::{BackendKind, Bytes, Phase};
+use protocol::{BackendKind, Bytes, Faults};
 use serde::Serialize;
 
 pub use host::HostError;
@@ -87,7 +87,7 @@ pub struct Device {
     pub id: String,
     /// A GPU, or a simulated one.
     pub kind: DeviceKind,
-    /// The product name.
+    /// What its maker calls it.
     pub name: String,
     /// The driver's lasting name of the device (`GPU-…`, `MIG-…`); `None` for virtual and imagined
     /// devices.
@@ -129,20 +129,13 @@ pub struct Device {
     pub overhead_source: Source,
     /// Page-locked memory of the host through which its weights pass, while it is open.
     pub pinned_bytes: Bytes,
-    /// The driver's version.
+    /// The version of what drives it; `None` where nothing has to.
     pub driver: Option<String>,
     /// The link, as people name it: `gen 4 x16`.
     pub pcie: Option<String>,
-    /// Virtual devices only: the allocation (counted from 1) that fails, for tests of failure.
-    pub fail_allocation: Option<u32>,
-    /// Virtual devices only: the copy over the link (counted from 1) that fails, for tests of
-    /// failure.
-    pub fail_copy: Option<u32>,
-    /// Virtual devices only: what someone else takes, for tests of failure.
-    pub taken_bytes: Bytes,
-    /// Virtual devices only: the phase at whose start it is taken; `None` for between plan and
-    /// load.
-    pub taken_in: Option<Phase>,
+    /// Virtual devices only: what it lets fail, for tests of failure.
+    #[serde(flatten)]
+    pub faults: Faults,
     /// Virtual devices only: how fast it computes, as a part of the host kernels' speed; 1 for
     /// others.
     pub speed: f64,
@@ -219,10 +212,7 @@ impl Device {
         match self.kind {
             DeviceKind::Virtual => DeviceBackend::Virtual {
                 link_bytes_per_s: self.link_bytes_per_s.value,
-                fail_allocation: self.fail_allocation,
-                fail_copy: self.fail_copy,
-                taken_bytes: self.taken_bytes,
-                taken_in: self.taken_in,
+                faults: self.faults,
                 speed: self.speed,
                 unsupported: self.unsupported.clone(),
             },
@@ -232,13 +222,7 @@ impl Device {
 
     /// How the executor reaches it, without what a profile lets fail or go for tests.
     pub fn undisturbed_backend(&self) -> DeviceBackend {
-        let quiet = Device {
-            fail_allocation: None,
-            fail_copy: None,
-            taken_bytes: Bytes::ZERO,
-            taken_in: None,
-            ..self.clone()
-        };
+        let quiet = Device { faults: Faults::default(), ..self.clone() };
         quiet.backend()
     }
 }

@@ -26,7 +26,7 @@ pub const QUALITY: u8 = 90;
 pub enum PictureFormat {
     /// Portable Network Graphics: without loss.
     Png,
-    /// JPEG, baseline.
+    /// Lossy and baseline, which every reader takes.
     Jpeg,
     /// WebP, lossy.
     WebP,

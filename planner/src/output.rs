@@ -10,6 +10,7 @@
 //! Invariants: a node that is no regular file is never replaced or removed; an existing file keeps
 //! its permissions.
 
+mod asked;
 mod destination;
 mod links;
 pub mod names;
@@ -21,8 +22,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use destination::{Destination, Existing, OutputKind};
-pub use pending::is_free;
+pub use destination::{Destination, OutputKind};
+pub use pending::{Existing, is_free};
 pub use reads::ReadFiles;
 
 use destination::Identity;
@@ -147,7 +148,7 @@ pub enum OutputError {
         flag: &'static str,
         /// The file, as it was named.
         path: String,
-        /// What it is.
+        /// In a sentence: a directory, a socket.
         what: &'static str,
     },
     /// The job reads it.
@@ -211,7 +212,7 @@ pub enum OutputError {
     Descriptor {
         /// The descriptor, as it was named.
         path: String,
-        /// Its number.
+        /// As the system counts them.
         number: i32,
     },
 }

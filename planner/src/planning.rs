@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use protocol::message::VerifiedBytes;
 use protocol::plan::MappingPolicy;
+use protocol::profile::FewSteps;
 use protocol::{
     Bytes, Command, DeviceId, Event, GraphOptions, JobShape, ModelDescription, ModelSource, Plan,
 };
@@ -16,11 +17,11 @@ use protocol::{
 use crate::engine::session::{Session, SessionError};
 use crate::inventory::Inventory;
 use crate::policy::pins::{PinError, Pins};
-use crate::policy::tile::TileWish;
+use crate::policy::tile::TileRequest;
 use crate::policy::{Budgets, Objective, Policy};
 use crate::solve::{Infeasible, Problem, Solution, explain, fits, solve};
 pub use advice::LONG_MS;
-use measured::Measured;
+use measured::MeasuredModel;
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -39,12 +40,12 @@ pub enum PlanError {
     NothingLess(SessionError),
     /// The solver made a plan that the checker refuses: a fault of Berth.
     #[error("{0}; this is a fault of Berth, please report it")]
-    Violation(protocol::check::Violation),
+    Violation(protocol::check::Violations),
     /// A plan that was given breaks a rule.
     #[error(
         "{0}; hint: the plan's file was changed, or is of another version: make a new one by `berth plan --output`"
     )]
-    Given(protocol::check::Violation),
+    Given(protocol::check::Violations),
     /// A plan that was given uses what is not here.
     #[error("{0}")]
     Elsewhere(String),
@@ -59,9 +60,9 @@ pub enum PlanError {
         "{device} failed, and {component} is pinned to it: {message}; hint: name another device in --backend"
     )]
     PinnedToFailed {
-        /// The component.
+        /// What was pinned to it.
         component: String,
-        /// The device.
+        /// What failed.
         device: DeviceId,
         /// How it failed.
         message: String,
@@ -172,13 +173,13 @@ pub struct Request {
     /// Whether weights may be on their way before their phase.
     pub prefetch: bool,
     /// Pieces of the VAE.
-    pub tile: TileWish,
+    pub tile: TileRequest,
     /// Whether the report tells what was rejected, and why: it takes some searches more.
     pub explain: bool,
     /// Whether the report tells what integrated devices change: a plan more for each of them.
     pub compare_integrated: bool,
-    /// Whether the model takes its guidance as an input, as guidance-distilled ones do.
-    pub guidance_embeds: bool,
+    /// The model's own way to fewer steps, to be told of long jobs.
+    pub few_steps: Option<FewSteps>,
     /// What beside the job, and beside the tile, decides what is computed; which components' LoRA
     /// products are added while they run is decided by their places.
     pub options: GraphOptions,
@@ -215,7 +216,7 @@ impl Request {
             tile: policy.vae_tile,
             explain: false,
             compare_integrated: false,
-            guidance_embeds: false,
+            few_steps: None,
             options: GraphOptions::default(),
             mapping_policy: policy.mapping_policy,
             imagined: false,
@@ -249,7 +250,7 @@ impl Request {
 /// A device that failed while a plan ran on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedDevice {
-    /// The device.
+    /// What failed, by its name in the inventory.
     pub device: DeviceId,
     /// How it failed, as a sentence.
     pub message: String,
@@ -301,7 +302,7 @@ pub fn plan_keeping(
 /// A model that was measured for a job on a host: plans for any budgets there, without measuring it
 /// again.
 pub struct Survey {
-    measured: Measured,
+    measured: MeasuredModel,
     /// Components whose LoRA products are added while they run.
     runtime: Vec<String>,
 }
@@ -310,7 +311,7 @@ impl Survey {
     /// Measures the model.
     pub fn new(session: &mut Session, request: &Request) -> Result<Survey, PlanError> {
         let mut runtime = request.options.lora_runtime.clone();
-        let measured = Measured::ask(session, request, &request.job, &mut runtime)?;
+        let measured = MeasuredModel::ask(session, request, &request.job, &mut runtime)?;
         Ok(Survey { measured, runtime })
     }
 
@@ -333,7 +334,8 @@ impl Survey {
                 self.runtime =
                     problems[0].profile.components.iter().map(|c| c.name.clone()).collect();
                 drop(problems);
-                self.measured = Measured::ask(session, request, &request.job, &mut self.runtime)?;
+                self.measured =
+                    MeasuredModel::ask(session, request, &request.job, &mut self.runtime)?;
                 problems = self.measured.problems(request);
             }
         }
@@ -353,7 +355,7 @@ impl Survey {
         let (ms, predicted_ms) =
             (begun.elapsed().as_millis() as u64, solution.plan.predicted_ms.total);
         for component in &solution.plan.components {
-            let (placement, residency) = (component.placement, component.residency);
+            let (placement, residency) = (component.placement(), component.residency);
             tracing::debug!(name = component.name, ?placement, ?residency, devices = ?component.devices, "places");
         }
         tracing::debug!(generation, ms, predicted_ms, "solved a plan");
@@ -437,7 +439,7 @@ fn largest_size(
         };
         // With all LoRA products added while components run, any placement may have them.
         let mut runtime = runtime.to_vec();
-        let measured = Measured::ask(session, request, &job, &mut runtime)?;
+        let measured = MeasuredModel::ask(session, request, &job, &mut runtime)?;
         if fits(&measured.problems(request)) { enough = steps } else { too_large = steps }
     }
     Ok((enough > 0).then(|| [scaled(width, enough), scaled(height, enough)]))

@@ -3,6 +3,7 @@
 //! [`PolicyText`] is what somebody wrote, [`Policy`] what it means by itself. What that means on a
 //! machine and for a model is said by [`Policy::budgets`] and [`pins::Pins::resolve`].
 
+pub mod aliases;
 pub mod lora;
 pub mod pins;
 pub mod tile;
@@ -15,9 +16,9 @@ use crate::budget::{
     Cap, CapError, Margins, VramCaps, budgets, host_budget, parse_limit, pinned_budget,
 };
 use crate::inventory::Inventory;
-use lora::{LoraError, LoraWish, parse_loras};
+use lora::{LoraError, LoraRequest, parse_loras};
 use pins::{PinError, Pins};
-use tile::{TileError, TileWish, parse_tile};
+use tile::{TileError, TileRequest, parse_tile};
 
 /// What a plan is to be best at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -48,13 +49,13 @@ pub struct PolicyText {
     pub max_pinned: Option<String>,
     /// What stays free on devices and on the host: [`Margins::parse`]. Host profiles only.
     pub margin: Option<String>,
-    /// `--backend`: [`Pins::parse`].
+    /// Where components compute: [`Pins::parse`].
     pub backend: Option<String>,
     /// `--params-backend`: [`Pins::parse`].
     pub params_backend: Option<String>,
     /// `--split-mode`: [`Pins::parse`].
     pub split_mode: Option<String>,
-    /// `--lookahead`: [`Pins::parse`].
+    /// Slots of each ring: [`Pins::parse`].
     pub lookahead: Option<String>,
     /// Where components may compute: [`Pins::within`]. Host profiles only.
     pub allow: Option<String>,
@@ -66,9 +67,9 @@ pub struct PolicyText {
     pub mmap_policy: Option<String>,
     /// `--lora`, in order: [`parse_loras`].
     pub lora: Option<Vec<String>>,
-    /// `--no-prefetch`.
+    /// Whether no phase's loads start in the phase before.
     pub no_prefetch: Option<bool>,
-    /// `--exact-matmul`.
+    /// Whether quantised weights are multiplied in f32.
     pub exact_matmul: Option<bool>,
 }
 
@@ -84,7 +85,7 @@ pub enum PolicyError {
     /// The pieces of the VAE.
     #[error(transparent)]
     Tile(#[from] TileError),
-    /// A LoRA file.
+    /// An adapter file is not named as it must be.
     #[error(transparent)]
     Lora(#[from] LoraError),
     /// None of the names that there are.
@@ -113,11 +114,11 @@ pub struct Policy {
     /// What is pinned of places.
     pub pins: Pins,
     /// Pieces of the VAE.
-    pub vae_tile: TileWish,
+    pub vae_tile: TileRequest,
     /// What happens to the pages of weight files.
     pub mapping_policy: MappingPolicy,
     /// LoRA files in the order in which they are applied.
-    pub loras: Vec<LoraWish>,
+    pub loras: Vec<LoraRequest>,
     /// Whether weights may be on their way before their phase.
     pub prefetch: bool,
     /// Whether products with quantised weights are formed in f32.
@@ -279,7 +280,7 @@ pub struct Budgets {
     pub devices: Vec<Bytes>,
     /// For each device, what the largest cap would give.
     pub ceilings: Vec<Bytes>,
-    /// For the host.
+    /// What may be used of RAM.
     pub host: Bytes,
     /// For the host, what the largest cap would give.
     pub host_ceiling: Bytes,

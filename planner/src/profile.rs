@@ -11,6 +11,7 @@
 
 mod file;
 mod inventory;
+mod layer;
 pub mod layers;
 mod parts;
 pub mod shipped;
@@ -19,7 +20,7 @@ pub mod written;
 
 use std::path::{Path, PathBuf};
 
-use protocol::{Bytes, Phase};
+use protocol::{Bytes, Faults};
 
 use crate::inventory::DeviceKind;
 use crate::policy::PolicyText;
@@ -31,7 +32,7 @@ pub const FILE_BYTES_MAX: Bytes = Bytes::mib(1);
 /// The most devices of a profile: as many GPUs as the largest common servers hold.
 pub const DEVICES_MAX: usize = 16;
 
-/// A loaded profile.
+/// A machine as somebody described it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     /// Its name, which the inventory shows as its source;
@@ -42,7 +43,7 @@ pub struct Profile {
     pub description: String,
     /// The host, as far as it is described.
     pub host: HostProfile,
-    /// The devices.
+    /// What it computes on beside its processor.
     pub devices: ProfileDevices,
     /// PolicyText that flags and the environment override; each was found readable.
     pub policy: PolicyText,
@@ -60,13 +61,13 @@ pub enum ProfileDevices {
 /// A profile's host; `None` is this machine's value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostProfile {
-    /// All memory.
+    /// What the system has in all.
     pub memory_bytes: Option<Bytes>,
     /// What is available of it; all, where only `memory_bytes` is given.
     pub available_bytes: Option<Bytes>,
     /// Logical CPUs.
     pub cores: Option<usize>,
-    /// The CPU's name.
+    /// What its maker calls the processor.
     pub cpu: Option<String>,
     /// Whether components may be computed on the host; `true` where it is not given.
     pub compute: Option<bool>,
@@ -83,7 +84,7 @@ pub struct HostProfile {
 pub struct DeviceProfile {
     /// A GPU, or a simulated one.
     pub kind: DeviceKind,
-    /// The product name.
+    /// What its maker calls it.
     pub name: Option<String>,
     /// All memory.
     pub total_bytes: Bytes,
@@ -111,14 +112,8 @@ pub struct DeviceProfile {
     pub uuid: Option<String>,
     /// Its number as CUDA counts, where the profile means the GPU that has it on this machine.
     pub ordinal: Option<usize>,
-    /// The allocation (from 1) that fails; virtual devices only.
-    pub fail_allocation: Option<u32>,
-    /// The copy over the link (from 1) that fails; virtual devices only.
-    pub fail_copy: Option<u32>,
-    /// What someone else takes; virtual devices only.
-    pub taken_bytes: Bytes,
-    /// The phase at whose start it is taken; `None` for between plan and load.
-    pub taken_in: Option<Phase>,
+    /// What it lets fail; virtual devices only.
+    pub faults: Faults,
     /// How fast it computes, as a part of the host kernels' speed; virtual devices only.
     pub speed: f64,
     /// Operations that it cannot do, by name; virtual devices only.

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system refuses.
+    /// It cannot be opened or read.
     #[error(transparent)]
     System(#[from] io::Error),
     /// It is a directory, a pipe, a socket or a device.

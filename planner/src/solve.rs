@@ -13,8 +13,8 @@
 mod advice;
 mod assemble;
 mod candidates;
+mod component_ms;
 mod compose;
-mod held;
 mod kept;
 mod layouts;
 mod nearest;
@@ -22,6 +22,7 @@ mod place;
 mod report;
 mod ring;
 mod search;
+mod streamable;
 mod time;
 mod timeline;
 
@@ -29,17 +30,17 @@ use std::sync::Arc;
 
 use protocol::plan::MappingPolicy;
 use protocol::{
-    BackendKind, Bytes, DeviceId, GraphOptions, JobShape, ModelProfile, ModelSource, Placement,
-    Plan, Residency,
+    BackendKind, Bytes, DeviceId, GraphOptions, JobShape, ModelProfile, ModelSource, Plan,
+    Residency,
 };
 
 pub use advice::{Advice, Faster, Integrated};
-pub use candidates::{Wanted, places, wanted};
+pub use candidates::{LayoutQuery, places, wanted};
 pub use kept::{layout as kept_layout, places as kept_places};
 pub use nearest::smallest_budget;
-pub use place::{Held, Place, PlacePart, Spread};
-pub use report::{PlanReport, Rejected, Short, options, shown_ms, slots};
-pub use time::{ComponentMs, SHORT_ATTENTION_CHUNK};
+pub use place::{ComponentLayout, Place, PlacePart, WeightResidency};
+pub use report::{PlanReport, Rejected, Shortfall, options, shown_ms, slots};
+pub use time::SHORT_ATTENTION_CHUNK;
 
 use crate::inventory::Inventory;
 use crate::policy::pins::Pin;
@@ -111,7 +112,8 @@ impl Problem<'_> {
                 return Arc::clone(places);
             }
             let changes = |place: &&Place| {
-                place.residency() != Residency::Streamed && place.spread.placement != Placement::Row
+                place.residency() != Residency::Streamed
+                    && place.spread.division.row_shares().is_none()
             };
             places.iter().filter(changes).cloned().collect()
         });

@@ -24,9 +24,9 @@ pub const RUNS_MAX: usize = 9;
 pub struct Tuning {
     /// Path of the model.
     pub model: ModelSource,
-    /// Its family.
+    /// What the executor calls its kind.
     pub family: String,
-    /// The job.
+    /// Size, steps and options that the curve is for.
     pub job: JobShape,
     /// The time that is shown: of a cold start, or of the next job on a warm executor.
     pub objective: Objective,
@@ -66,7 +66,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// The mark's name.
+    /// One word, as in documents.
     pub const fn name(self) -> &'static str {
         match self {
             Mark::Smallest => "smallest",

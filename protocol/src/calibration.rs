@@ -24,7 +24,7 @@ pub struct CalibrationDevice {
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// The host's processor.
+    /// Of its processor, with all threads.
     pub host: MeasuredSpeeds,
     /// Bytes per second of files that are not in the page cache; `None` where the page cache cannot
     /// be bypassed.
@@ -64,7 +64,7 @@ pub struct MeasuredSpeeds {
 /// The speed of one kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WorkSpeed {
-    /// The kind.
+    /// What was computed.
     pub kind: WorkKind,
     /// Floating-point operations per second; a multiply-add counts two.
     pub flops_per_s: f64,

@@ -8,10 +8,13 @@
 
 pub mod calibration;
 pub mod check;
+pub mod division;
+pub mod faults;
 pub mod limits;
 pub mod message;
 pub mod model;
 pub mod notice;
+pub mod phase;
 pub mod plan;
 pub mod profile;
 pub mod storage;
@@ -19,11 +22,12 @@ pub mod times;
 pub mod units;
 pub mod usage;
 
+pub use division::{Division, Placement};
+pub use faults::Faults;
 pub use message::{Command, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION};
 pub use model::{ModelSource, PartFlag};
-pub use plan::{
-    DeviceId, GraphOptions, JobShape, MappingPolicy, Phase, Placement, Plan, Residency,
-};
+pub use phase::Phase;
+pub use plan::{DeviceId, GraphOptions, JobShape, MappingPolicy, Plan, Residency};
 pub use profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 pub use storage::StorageType;
 pub use times::{MeasuredMs, PhaseMs, PredictedMs};

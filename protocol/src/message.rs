@@ -27,13 +27,14 @@ use crate::calibration::{Calibration, CalibrationDevice};
 use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX, TooLong};
 use crate::model::ModelSource;
 use crate::notice::{FileState, Notice};
-use crate::plan::{DeviceId, GraphOptions, JobShape, Phase, Plan};
+use crate::phase::Phase;
+use crate::plan::{DeviceId, GraphOptions, JobShape, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -85,19 +86,19 @@ pub enum Command {
     },
     /// What does this very plan use? Nothing is allocated.
     Verify {
-        /// The plan.
+        /// What is to be scheduled; nothing is allocated.
         plan: Box<Plan>,
     },
     /// Take this plan, and load what is resident in it.
     Load {
-        /// The plan.
+        /// What is to be carried out.
         plan: Box<Plan>,
         /// Also allocate and load every phase once, in order, without computing, to measure it.
         rehearse: bool,
     },
     /// How fast are the host, its storage and these devices? Takes seconds; nothing may be loaded.
     Calibrate {
-        /// The devices.
+        /// What is measured beside the host.
         devices: Vec<CalibrationDevice>,
         /// Worker threads of the host's kernels.
         threads: u32,
@@ -109,7 +110,7 @@ pub enum Command {
     Generate {
         /// Generation of the plan that the job was made for.
         generation: u64,
-        /// The job.
+        /// What is asked of the loaded plan.
         job: Box<Job>,
     },
     /// The last preview has been read: its memory may be written again.
@@ -133,16 +134,19 @@ pub enum Rng {
 /// The part of a job that sizes do not depend on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// The prompt.
+    /// What the picture should show.
     pub prompt: String,
     /// The prompt of the long text encoder, where it differs.
     pub prompt_2: Option<String>,
     /// The negative prompt, used with true classifier-free guidance.
     pub negative_prompt: String,
-    /// Embedded guidance.
+    /// What the model's pipeline takes as `guidance_scale`: see [`crate::profile::GuidanceScale`].
     pub guidance_scale: f32,
     /// Classifier-free guidance with a second run; 1 is none.
     pub true_cfg_scale: f32,
+    /// Whether what guidance makes is kept as long as what the prompt alone gives, where the
+    /// family's pipeline can (`cfg_normalization`).
+    pub cfg_normalization: bool,
     /// Seed of the first picture; picture i has `seed + i`.
     pub seed: u64,
     /// Where initial noise comes from.
@@ -204,7 +208,7 @@ pub enum Event {
     },
     /// The answer to [`Command::Unload`].
     Unloaded,
-    /// The command failed.
+    /// It could not be done, and nothing of it is left.
     Failed(Failure),
     /// The executor's process runs, however long its command takes: sent each
     /// [`HEARTBEAT_MS`](crate::limits::HEARTBEAT_MS), and no answer to anything.
@@ -216,7 +220,7 @@ pub enum Event {
 pub struct VerifiedBytes {
     /// The device, or `host`.
     pub device: DeviceId,
-    /// The phase.
+    /// When these bytes are held.
     pub phase: Phase,
     /// Everything but the overhead.
     pub bytes: Bytes,
@@ -225,9 +229,9 @@ pub struct VerifiedBytes {
 /// Where a running command is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// The phase.
+    /// What is being done.
     pub phase: Phase,
-    /// Steps done.
+    /// How many are done.
     pub step: u32,
     /// Steps in all.
     pub of: u32,
@@ -236,9 +240,9 @@ pub struct Progress {
 /// What a picture will be like, told from its latents: a pixel for each of their cells.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Preview {
-    /// Width in pixels.
+    /// Pixels of a row.
     pub width: u32,
-    /// Height in pixels.
+    /// How many rows of pixels.
     pub height: u32,
     /// Rows from the top, 3 bytes RGB a pixel. The same memory in each preview of a job.
     pub pixels: IpcSharedMemory,
@@ -258,9 +262,9 @@ pub struct Image {
     pub index: u32,
     /// The seed of its noise.
     pub seed: u64,
-    /// Width in pixels.
+    /// Pixels of a row.
     pub width: u32,
-    /// Height in pixels.
+    /// How many rows of pixels.
     pub height: u32,
     /// Rows from the top, 3 bytes RGB a pixel.
     pub pixels: IpcSharedMemory,
@@ -276,7 +280,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Kinds of failure.
+/// What went wrong, as far as it can be told apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
     /// An allocation did not fit.
@@ -285,21 +289,21 @@ pub enum FailureKind {
         device: DeviceId,
         /// What was to be allocated.
         region: String,
-        /// Bytes asked for.
+        /// What one allocation asked for.
         requested_bytes: Bytes,
         /// Bytes that were free; `None` where nobody knows.
         free_bytes: Option<Bytes>,
     },
     /// A device does not answer any more, or a copy to or from it failed.
     DeviceFailed {
-        /// The device.
+        /// Which one, by its name in the plan.
         device: DeviceId,
     },
     /// [`Command::Cancel`] ended it.
     Cancelled,
     /// A component's result is infinite or no number.
     NotFinite {
-        /// The component.
+        /// What computed it.
         component: String,
         /// The denoising step, from 1; `None` outside of denoising.
         step: Option<u32>,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{STRING_BYTES_MAX, TooLong};
 
 macro_rules! part_flags {
-    ($($(#[$doc:meta])* $flag:ident = $name:literal, $label:literal;)*) => {
+    ($($(#[$doc:meta])* $flag:ident = $name:literal, $label:literal, $help:literal;)*) => {
         /// The flags that name a file with one part of a model, in place of the model's own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum PartFlag {
@@ -37,21 +37,38 @@ macro_rules! part_flags {
                     $(PartFlag::$flag => $label,)*
                 }
             }
+
+            /// What the flag does, for the command line's help.
+            pub const fn help(self) -> &'static str {
+                match self {
+                    $(PartFlag::$flag => $help,)*
+                }
+            }
         }
     };
 }
 
 part_flags! {
     /// What denoises: a DiT or a UNet.
-    DiffusionModel = "diffusion-model", "Diffusion model";
+    DiffusionModel = "diffusion-model", "Diffusion model", "Take the DiT from this file (safetensors, GGUF)";
     /// The VAE, both ways.
-    Vae = "vae", "VAE";
+    Vae = "vae", "VAE", "Take the VAE from this file";
     /// The text encoder CLIP-L.
-    ClipL = "clip-l", "CLIP-L";
+    ClipL = "clip-l", "CLIP-L", "Take CLIP-L from this file";
     /// The text encoder T5-XXL.
-    T5xxl = "t5xxl", "T5-XXL";
+    T5xxl = "t5xxl", "T5-XXL", "Take T5-XXL from this file";
+    /// A language model as text encoder.
+    Llm = "llm", "LLM", "Take the language model that encodes text from this file (safetensors, GGUF)";
     /// A directory that holds `tokenizer`, `tokenizer_2` and the like; no weights.
-    TokenizerDir = "tokenizer-dir", "Tokenizer";
+    TokenizerDir = "tokenizer-dir", "Tokenizer",
+        "Take tokenizers from this directory, which holds tokenizer/ and tokenizer_2/, or one of them, as a diffusers directory does";
+}
+
+impl PartFlag {
+    /// Whether it names a directory, and not a file with weights.
+    pub const fn is_directory(self) -> bool {
+        matches!(self, PartFlag::TokenizerDir)
+    }
 }
 
 impl fmt::Display for PartFlag {
@@ -77,13 +94,13 @@ pub enum SourceError {
     /// One part has two files.
     #[error("--{flag} stands twice; hint: name one file for each part")]
     Twice {
-        /// The part's flag.
+        /// What stands more than once.
         flag: PartFlag,
     },
     /// A path that would be read as several.
     #[error("a path of {text:?} reads like an option; hint: rename the file")]
     Ambiguous {
-        /// The source's text.
+        /// What was to be read.
         text: String,
     },
     /// A text beyond the limit.
@@ -205,6 +222,7 @@ mod tests {
             .with(PartFlag::Vae, "/the models/ae -- vae.safetensors")
             .with(PartFlag::ClipL, "/the models/clip_l.safetensors")
             .with(PartFlag::T5xxl, "/the models/t5--vae.gguf")
+            .with(PartFlag::Llm, "/the models/llm --llm.gguf")
             .with(PartFlag::TokenizerDir, "/the models/tokenizers")
     }
 

@@ -17,7 +17,7 @@ pub enum Notice {
         encoder: String,
         /// The tokens that it reads, special ones included.
         tokens: u32,
-        /// Which prompt.
+        /// Which of the two it was.
         prompt: PromptRole,
         /// The end of the prompt, which has no effect.
         left_out: String,
@@ -32,7 +32,7 @@ pub enum Notice {
 /// Which of a job's prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PromptRole {
-    /// The prompt.
+    /// What the picture should show.
     Prompt,
     /// The long text encoder's own.
     Second,

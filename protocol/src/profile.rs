@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::division::Division;
 use crate::model::ModelSource;
-use crate::plan::Phase;
+use crate::phase::Phase;
 use crate::storage::StorageType;
 use crate::units::Bytes;
 
@@ -30,10 +31,32 @@ pub struct JobDefaults {
     pub steps: u32,
     /// Text tokens of the long encoder.
     pub max_sequence_length: u32,
-    /// Embedded guidance; ignored by models without it.
+    /// As the model's [`GuidanceScale`] says; ignored by models that take none.
     pub guidance_scale: f32,
     /// Classifier-free guidance with a second run; 1 is none.
     pub true_cfg_scale: f32,
+}
+
+/// What the number is that a family's pipeline takes as `guidance_scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuidanceScale {
+    /// The model takes none.
+    None,
+    /// An input of the model, which is distilled for it.
+    Embedded,
+    /// Classifier-free guidance with a second run, counted from no guidance: 0 is none, and it is
+    /// one less than a scale whose 1 is none.
+    BeyondPrompt,
+}
+
+/// How a model makes good pictures in fewer steps than its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FewSteps {
+    /// How many.
+    pub steps: u32,
+    /// What that takes, as a clause behind the number of steps.
+    pub by: String,
 }
 
 /// What is in a model's files, read from configurations and headers only.
@@ -53,8 +76,10 @@ pub struct ModelDescription {
     pub side_multiple_pixels: u32,
     /// Most text tokens of the long encoder that the model was made for.
     pub sequence_tokens_max: u32,
-    /// Whether the model takes embedded guidance.
-    pub guidance_embeds: bool,
+    /// What `guidance_scale` is to the model's pipeline.
+    pub guidance: GuidanceScale,
+    /// A way to good pictures in fewer steps, where the model has one that people know.
+    pub few_steps: Option<FewSteps>,
     /// Parts that no file gives, a sentence each; empty for a whole model. What is there may be
     /// sound without them.
     pub lacks: Vec<String>,
@@ -240,10 +265,8 @@ pub struct Layout {
     pub component: String,
     /// The devices, in order.
     pub lanes: Vec<Lane>,
-    /// For each segment, the index of its device; all 0 for a row split.
-    pub segments: Vec<u32>,
-    /// For a row split, each device's share of the rows; else empty.
-    pub row_shares: Vec<u32>,
+    /// What of the component computes on which of them.
+    pub division: Division,
 }
 
 /// What of a device decides sizes.

@@ -10,7 +10,7 @@ use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::plan::Phase;
+use crate::phase::Phase;
 
 const PHASES: usize = Phase::ALL.len();
 

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{DeviceId, Phase};
+use crate::phase::Phase;
+use crate::plan::DeviceId;
 use crate::times::MeasuredMs;
 use crate::units::Bytes;
 
@@ -50,7 +51,7 @@ pub enum MemorySource {
 /// Times of one component in one job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ComponentUsage {
-    /// The component's name.
+    /// As the plan calls it.
     pub name: String,
     /// How often its graph ran.
     pub calls: u32,
@@ -98,7 +99,7 @@ impl DeviceUsage {
 /// Use of one device in one phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseUsage {
-    /// The phase.
+    /// When these bytes were held.
     pub phase: Phase,
     /// What the plan says.
     pub predicted_peak_bytes: Bytes,

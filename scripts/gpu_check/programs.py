@@ -13,7 +13,7 @@ import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MANIFEST = "manifest.json"
-TESTS = ["cuda_ops", "cuda_plans", "parity"]
+TESTS = ["engine", "gpu"]
 EXAMPLES = ["wide_model", "sparse_flux_dev", "gpu_products"]
 
 

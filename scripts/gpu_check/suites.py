@@ -23,22 +23,23 @@ def libtest(stand, program, arguments):
 
 def operations(stand):
     without = [] if machine.cublaslt() else ["--skip", "by_library::"]
-    return libtest(stand, "cuda_ops", ["--ignored", *without])
+    return libtest(stand, "gpu", ["ops::", "--ignored", *without])
 
 
 def plans(stand):
     # As for placements: cuBLASLt may give parts other last bits than the whole.
-    stand.command([stand.need("cuda_plans")], env={**stand.environment(), "BERTH_CUDA_PATH": ""})
+    test = ["plans::on_the_gpus_that_are_here", "--ignored", "--exact"]
+    stand.command([stand.need("gpu"), *test], env={**stand.environment(), "BERTH_CUDA_PATH": "", "BERTH_PLANS_MANY": "1"})
     return Figure("24 random plans, 5 kinds of edges", "one picture, planned bytes, no race")
 
 
 def parity_exact(stand):
-    return libtest(stand, "parity", ["--exact", "gpu::f32_on_a_gpu_matches_as_on_the_host"])
+    return libtest(stand, "engine", ["--exact", "parity::gpu::f32_on_a_gpu_matches_as_on_the_host"])
 
 
 def parity_half(stand):
-    return libtest(stand, "parity", ["--exact", "gpu::halves_on_a_gpu_are_near", "gpu::quantised_weights_on_a_gpu_are_near"])
+    return libtest(stand, "engine", ["--exact", *(f"parity::gpu::{name}_on_a_gpu_are_near" for name in ("halves", "quantised_weights"))])
 
 
 def demo(stand):
-    return libtest(stand, "parity", ["--exact", "gpu::the_trained_demo_on_a_gpu_makes_its_pictures"])
+    return libtest(stand, "engine", ["--exact", "parity::gpu::the_trained_demo_on_a_gpu_makes_its_pictures"])

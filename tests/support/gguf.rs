@@ -1,7 +1,5 @@
 //! GGUF files made byte by byte, so that they can be wrong.
 
-#![allow(dead_code, reason = "each test program uses its own part of this module")]
-
 /// Numbers of the types of values.
 pub const U32: u32 = 4;
 pub const I32: u32 = 5;

@@ -1,5 +1,5 @@
 //! Golden files: what the program says, as text that people have read. After a change that is
-//! meant, `BERTH_ACCEPT_GOLDEN=1 cargo test -p planner --test NAME` writes the files anew, to be
+//! meant, `BERTH_ACCEPT_GOLDEN=1 cargo test --workspace --test cli` writes the files anew, to be
 //! read before they land.
 
 use std::fs;

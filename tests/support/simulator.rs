@@ -5,9 +5,6 @@
 //! configuration may say is written in `tests/simulator/configuration.h`, what the log of calls
 //! says in `tests/simulator/log.h`. Not here: how they are built (`simulator/build.rs`).
 
-#![allow(dead_code, reason = "each test program uses its own part of this module")]
-
-#[path = "simulator/build.rs"]
 mod build;
 
 use std::ffi::OsString;

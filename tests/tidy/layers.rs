@@ -43,8 +43,8 @@ pub const PLANNER: Layers = &[
 
 /// Of the protocol: sizes and names, then the plan, then what is said of it.
 pub const PROTOCOL: Layers = &[
-    &["units", "limits", "storage"],
-    &["model", "plan", "times"],
+    &["units", "limits", "storage", "division"],
+    &["model", "phase", "plan", "faults", "times"],
     &["profile", "usage", "notice", "calibration"],
     &["message", "check"],
 ];

@@ -8,6 +8,12 @@ use super::words::{repeats, repetitions, type_names, wide_comments};
 /// Columns in which a line of a comment ends.
 const COMMENT_COLUMNS_MAX: usize = 100;
 
+/// Comments of at most three words, one of which is the name that they stand at: so many are left.
+const REPETITIONS_MAX: usize = 60;
+
+/// Of a hundred type names, how many may stand in several files of a crate.
+const NAMES_TWICE_PERCENT_MAX: f64 = 1.0;
+
 const LAYERS: [Layers; 3] = [PROTOCOL, EXECUTOR, PLANNER];
 
 /// A made-up file of the executor.
@@ -26,17 +32,27 @@ fn twice(name: &str, sources: &[Source]) -> (Vec<String>, usize) {
     (shown.collect(), names.len())
 }
 
-#[test]
-fn numbers() {
-    let sources = sources();
+/// The type names of all crates that stand in several files of one, and of a hundred names how many
+/// that are.
+fn twice_of_all(sources: &[Source]) -> (Vec<String>, usize, f64) {
     let (mut types, mut several) = (0, Vec::new());
     for name in CRATES {
-        let (twice, all) = twice(name, &sources);
+        let (twice, all) = twice(name, sources);
         several.extend(twice.into_iter().map(|line| format!("{name}: {line}")));
         types += all;
     }
-    let part = 100.0 * several.len() as f64 / types as f64;
-    println!("type names in several files of a crate: {} of {types}, {part:.1} %", several.len());
+    let percent = 100.0 * several.len() as f64 / types as f64;
+    (several, types, percent)
+}
+
+#[test]
+fn numbers() {
+    let sources = sources();
+    let (several, types, percent) = twice_of_all(&sources);
+    println!(
+        "type names in several files of a crate: {} of {types}, {percent:.1} %",
+        several.len()
+    );
     several.iter().for_each(|line| println!("  {line}"));
     let repeating = repetitions(&sources);
     println!("comments of at most three words that repeat a name: {}", repeating.len());
@@ -93,6 +109,7 @@ fn planted_words_and_comments_are_seen() {
         planted("graph/a.rs", "/// The row.\npub struct Row { /// Width in pixels.\n width: u32 }"),
         planted("graph/b.rs", "pub enum Row { /// A wide one, of all columns.\n Wide }"),
     ];
+    assert!(twice_of_all(&sources).2 > NAMES_TWICE_PERCENT_MAX);
     let (twice, all) = twice("executor", &sources);
     assert_eq!(twice, ["Row: executor/src/graph/a.rs, executor/src/graph/b.rs"]);
     assert_eq!(all, 1);
@@ -102,6 +119,38 @@ fn planted_words_and_comments_are_seen() {
     assert!(!repeats("free_bytes", "What nobody has allocated."));
     let wide = [planted("a.rs", &format!("// {}", "x".repeat(98)))];
     assert_eq!(wide_comments(&wide, COMMENT_COLUMNS_MAX), ["executor/src/a.rs:2: 101 columns"]);
+}
+
+#[test]
+fn a_type_name_stands_once_in_a_crate() {
+    let (several, _, percent) = twice_of_all(&sources());
+    if percent > NAMES_TWICE_PERCENT_MAX {
+        none("a type name stands in one file of a crate", several);
+    }
+}
+
+#[test]
+fn comments_say_more_than_names() {
+    let repeating = repetitions(&sources());
+    if repeating.len() > REPETITIONS_MAX {
+        none("a comment says meaning, unit or bounds, or goes", repeating);
+    }
+}
+
+#[test]
+fn comments_end_in_time() {
+    let wide = wide_comments(&sources(), COMMENT_COLUMNS_MAX);
+    none("a line of a comment past the last column", wide);
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let sources = sources();
+    for name in CRATES {
+        let circles = Crate::of(name, &sources).circles();
+        let shown = circles.iter().map(|circle| format!("{name}: {}", circle.join(", ")));
+        none("files that use each other in a circle", shown.collect());
+    }
 }
 
 #[test]

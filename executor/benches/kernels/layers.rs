@@ -53,6 +53,7 @@ fn attend(heads: usize, tokens: usize, head_dim: usize, causal: bool) -> Case {
         query_tokens: tokens,
         key_tokens: tokens,
         heads,
+        kv_heads: heads,
         head_dim,
         scale: (head_dim as f32).powf(-0.5),
         causal,

@@ -8,6 +8,7 @@ use executor::backend::kernels::{
 };
 use executor::graph::Activation;
 use executor::weights::view::WeightView;
+use gemm_common::Parallelism;
 use half::{bf16, f16};
 use protocol::StorageType;
 
@@ -118,16 +119,13 @@ fn measure_linear(
 
 fn measure_gemm(options: &Options, name: &str, shape @ [rows, k, n]: [usize; 3]) {
     let (x, weight, mut out) = (values(rows * k), values(n * k), vec![0.0f32; rows * n]);
-    let parallelism = if options.threads > 1 {
-        gemm::Parallelism::Rayon(options.threads)
-    } else {
-        gemm::Parallelism::None
-    };
+    let parallelism =
+        if options.threads > 1 { Parallelism::Rayon(options.threads) } else { Parallelism::None };
     options.measure(name, operations(shape), || {
         // SAFETY: the operands are as long as their sizes and strides say, and `out` overlaps
         // neither.
         unsafe {
-            gemm::gemm(
+            gemm_f32::gemm::f32::get_gemm_fn()(
                 rows,
                 n,
                 k,

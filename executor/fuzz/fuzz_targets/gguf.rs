@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use executor::weights::gguf::{Gguf, HEADER_BYTES_MAX, Value};
+use executor::weights::gguf::{Gguf, HEADER_BYTES_MAX, GgufValue};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     ranges.sort_unstable();
     assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0));
     for (_, value) in read.keys.iter() {
-        if let Value::Array(array) = value {
+        if let GgufValue::Array(array) = value {
             assert!(array.offset_bytes + array.size_bytes <= file_bytes.min(HEADER_BYTES_MAX));
         }
         assert!(value.to_string().len() < 1024);

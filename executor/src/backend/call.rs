@@ -28,18 +28,18 @@ pub struct LaneMemory {
 
 /// One computation of a schedule.
 pub struct NodeCall<'a> {
-    /// The schedule.
+    /// What places its operands, for all lanes.
     pub schedule: &'a Schedule,
     /// What of it to run.
     pub run: &'a Run,
     /// The memory of its lane.
     pub memory: &'a LaneMemory,
-    /// The weights' files.
+    /// From where its host weights are mapped.
     pub files: &'a WeightFiles,
 }
 
 impl NodeCall<'_> {
-    /// The node.
+    /// What is computed, as its graph has it.
     pub fn node(&self) -> &Node {
         &self.schedule.graph.nodes[self.run.node]
     }
@@ -86,7 +86,7 @@ impl NodeCall<'_> {
         self.run.inputs[0] == self.run.output
     }
 
-    /// The arena.
+    /// Where the lane's values and workspaces lie.
     pub fn arena(&self) -> &Region {
         self.memory.arena.as_deref().expect("the phase was entered")
     }

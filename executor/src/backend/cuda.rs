@@ -2,12 +2,13 @@
 //! cuBLASLt.
 //!
 //! ```text
-//! driver ─► gpu (context, kernels, cublas) ─► stream, event ─► launch ─► ops ─► operands
+//! driver ─► context ─► gpu (kernels, cublas) ─► stream, event ─► launch ─► ops ─► operands
 //!                                                           └► memory, loads (regions, weights)
 //! ```
 
 pub mod buffer;
 pub mod busy;
+pub mod context;
 pub mod cublas;
 pub mod device;
 pub mod driver;
@@ -24,6 +25,6 @@ mod operands;
 mod ptx;
 mod unread;
 
-pub use device::{CudaDevice, OpenError};
+pub use device::{CudaDevice, OpenError, cublas_told};
 pub use operands::CudaOperands;
 pub use unread::unread;

@@ -23,16 +23,21 @@ mod elementwise;
 mod group_norm;
 mod integer;
 mod matmul;
+mod modulated_norm;
 mod narrow;
 mod norm;
+mod pad_tokens;
+mod rope_halves;
 mod tokens;
 
+mod byte_lanes;
 mod bytes;
 #[cfg(target_arch = "x86_64")]
 mod bytes_x86;
 mod dot;
 mod exp2;
 mod grid;
+mod lanes;
 mod math;
 mod outer;
 mod pack;
@@ -55,8 +60,11 @@ pub use elementwise::{activate, add, add_rows, gated_add, mul, rope, scaled_add}
 pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};
 pub use integer::{integer_linear, integer_linear_scratch_len};
 pub use matmul::{Columns, LinearShape, linear, linear_scratch_len};
+pub use modulated_norm::{gated_norm_add, modulated_scratch_len, scaled_norm};
 pub use narrow::{narrow, narrow_scratch_len};
 pub use norm::{Modulation, ada_layer_norm, layer_norm, rms_norm};
+pub use pad_tokens::pad_tokens;
+pub use rope_halves::rope_halves;
 pub use simd::{ISA_VARIABLE, Isa};
 pub use tokens::{concat_tokens, embedding, relative_position_bias, sinusoid, slice_tokens};
 pub use workers::{Workers, WorkersError};

@@ -8,7 +8,7 @@ mod pace;
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::{BackendKind, Bytes, DeviceId};
+use protocol::{BackendKind, Bytes, DeviceId, Faults};
 
 use super::kernels::Workers;
 use super::memory::{Charge, OutOfMemory};
@@ -34,10 +34,10 @@ pub struct VirtualDevice {
 pub struct VirtualProperties {
     /// What a driver's context would take, at once.
     pub overhead_bytes: Bytes,
-    /// The link's rate.
+    /// How fast bytes come and go.
     pub link_bytes_per_s: f64,
-    /// The copy, counted from 1, that fails.
-    pub fail_copy: Option<u32>,
+    /// What it lets fail. Its memory, which is there before it, counts the allocations.
+    pub faults: Faults,
     /// How fast it computes, as a part of the host kernels' speed.
     pub speed: f64,
 }
@@ -53,7 +53,7 @@ pub enum VirtualOpenError {
         "{device} cannot start a thread for its copies: {cause}; hint: allow more threads (ulimit -u) or more address space (ulimit -v)"
     )]
     Thread {
-        /// The device.
+        /// Whose copies it was to make.
         device: DeviceId,
         /// What the system said.
         cause: std::io::Error,
@@ -71,7 +71,7 @@ impl VirtualDevice {
         let context = memory.charge("context", properties.overhead_bytes)?;
         let link = Arc::new(Link::new(properties.link_bytes_per_s));
         let device = memory.device().clone();
-        let engine = CopyEngine::start(device.clone(), link, properties.fail_copy, staging);
+        let engine = CopyEngine::start(device.clone(), link, properties.faults.fail_copy, staging);
         let engine = engine.map_err(|cause| VirtualOpenError::Thread { device, cause })?;
         let pace = Pace::new(properties.speed);
         Ok(VirtualDevice { memory, workers, engine, pace, _context: context })

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use protocol::{Bytes, Failure};
 
-use super::{Target, seconds_since};
+use super::{CalibrationTarget, seconds_since};
 use crate::backend::{LaneMemory, NodeCall, Queue, WeightLoad, WeightMove};
 use crate::graph::Graph;
 use crate::ops::OperationNeeds;
@@ -14,13 +14,13 @@ use crate::schedule::{Assignment, Instruction, Schedule, WeightPlace};
 
 /// A graph with its arena and its weights.
 pub struct Probe<'a> {
-    target: &'a Target<'a>,
+    target: &'a CalibrationTarget<'a>,
     schedule: Schedule,
     memory: LaneMemory,
 }
 
 /// Orders and places a graph for a target.
-pub fn schedule(target: &Target<'_>, graph: Graph) -> Schedule {
+pub fn schedule(target: &CalibrationTarget<'_>, graph: Graph) -> Schedule {
     let assignment = Assignment::on_one(&graph, target.backend.kind(), target.threads);
     Schedule::new(Arc::new(graph), assignment, &OperationNeeds)
 }
@@ -32,8 +32,11 @@ pub fn bytes(schedule: &Schedule) -> Bytes {
 
 impl<'a> Probe<'a> {
     /// Allocates, and loads the weights.
-    pub fn load(target: &'a Target<'a>, schedule: Schedule) -> Result<Probe<'a>, Failure> {
-        let Target { backend, files, cancel, .. } = target;
+    pub fn load(
+        target: &'a CalibrationTarget<'a>,
+        schedule: Schedule,
+    ) -> Result<Probe<'a>, Failure> {
+        let CalibrationTarget { backend, files, cancel, .. } = target;
         let lane = &schedule.lanes[0];
         let weights = &lane.weights;
         let arena = backend.allocate("calibration arena", lane.arena_bytes)?;
@@ -62,7 +65,7 @@ impl<'a> Probe<'a> {
 
     /// Computes the graph once, as a component's run does; the answer is in seconds.
     pub fn run(&self) -> Result<f64, Failure> {
-        let Target { backend, files, cancel, .. } = self.target;
+        let CalibrationTarget { backend, files, cancel, .. } = self.target;
         let start = Instant::now();
         for instruction in &self.schedule.program {
             let Instruction::Run(run) = instruction else {
@@ -76,7 +79,7 @@ impl<'a> Probe<'a> {
         Ok(seconds_since(start))
     }
 
-    /// The graph.
+    /// What is scheduled and computed.
     pub fn graph(&self) -> &Graph {
         &self.schedule.graph
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use protocol::plan::{MappingPolicy, STAGING_BYTES};
-use protocol::{Bytes, DeviceId, Failure};
+use protocol::{Bytes, DeviceId, Failure, Faults};
 
 use super::file::{BULK_SHAPE, BULK_TENSORS, WeightFile, bulk_name};
 use super::seconds_since;
@@ -27,7 +27,7 @@ const REPETITIONS: usize = 3;
 const SECONDS_MAX: f64 = 1.5;
 
 /// What was measured of a storage.
-pub struct Storage {
+pub struct StorageSpeed {
     /// Bytes per second of what is not in the page cache; `None` where all stays there.
     pub cold_bytes_per_s: Option<f64>,
     /// Bytes per second of what is.
@@ -40,8 +40,8 @@ pub fn measure(
     host: &Arc<Memory>,
     workers: &Arc<Workers>,
     cancel: &CancelFlag,
-) -> Result<Storage, Failure> {
-    let reader = Reader::new(host, workers)?;
+) -> Result<StorageSpeed, Failure> {
+    let reader = RangeReader::new(host, workers)?;
     let (mut cold, mut seconds) = (Vec::new(), 0.0);
     while cold.len() < REPETITIONS && seconds < SECONDS_MAX {
         let files = written.open()?;
@@ -59,7 +59,7 @@ pub fn measure(
         let read = reader.read(written.open()?, SECONDS_MAX, cancel)?;
         warm.push(read.bytes_per_s());
     }
-    Ok(Storage {
+    Ok(StorageSpeed {
         cold_bytes_per_s: (!cold.is_empty()).then(|| median(cold)),
         warm_bytes_per_s: median(warm),
     })
@@ -75,7 +75,7 @@ fn leave_page_cache(files: &WeightFiles) -> Result<bool, Failure> {
 }
 
 /// A copy engine whose link never makes it wait.
-struct Reader {
+struct RangeReader {
     device: VirtualDevice,
 }
 
@@ -90,19 +90,19 @@ impl Read {
     }
 }
 
-impl Reader {
-    fn new(host: &Arc<Memory>, workers: &Arc<Workers>) -> Result<Reader, Failure> {
+impl RangeReader {
+    fn new(host: &Arc<Memory>, workers: &Arc<Workers>) -> Result<RangeReader, Failure> {
         let staging = Arc::new(Region::allocate(host, "staging of the storage", STAGING_BYTES)?);
         let properties = VirtualProperties {
             overhead_bytes: Bytes::ZERO,
             link_bytes_per_s: f64::INFINITY,
-            fail_copy: None,
+            faults: Faults::default(),
             speed: 1.0,
         };
         // The weights go to the host's own memory.
         let memory = Memory::new(DeviceId::host(), host.free(), None);
         let device = VirtualDevice::open(memory, properties, &staging, Arc::clone(workers))?;
-        Ok(Reader { device })
+        Ok(RangeReader { device })
     }
 
     /// Reads the file's tensors into memory that is new, as a run's is, for at most about so many

@@ -7,17 +7,14 @@ use std::path::PathBuf;
 use protocol::calibration::MeasuredSpeeds;
 use protocol::plan::STAGING_BYTES;
 use protocol::profile::WorkKind;
-use protocol::{FailureKind, StorageType};
+use protocol::{FailureKind, Faults, StorageType};
 
 use super::*;
 
 fn device(id: &str, budget_bytes: Bytes) -> CalibrationDevice {
     let backend = DeviceBackend::Virtual {
         link_bytes_per_s: 64e6,
-        fail_allocation: None,
-        fail_copy: None,
-        taken_bytes: Bytes::ZERO,
-        taken_in: None,
+        faults: Faults::default(),
         speed: 1.0,
         unsupported: Vec::new(),
     };
@@ -94,10 +91,8 @@ fn what_cannot_be_measured_is_said() {
 fn a_failing_device_or_a_cancel_ends_it() {
     for (fail_copy, fail_allocation) in [(Some(9), None), (None, Some(3))] {
         let mut failing = device("virtual0", Bytes::mib(1));
-        if let DeviceBackend::Virtual { fail_copy: copy, fail_allocation: allocation, .. } =
-            &mut failing.backend
-        {
-            (*copy, *allocation) = (fail_copy, fail_allocation);
+        if let DeviceBackend::Virtual { faults, .. } = &mut failing.backend {
+            *faults = Faults { fail_copy, fail_allocation, ..Faults::default() };
         }
         let failed = measured(&[failing]).unwrap_err();
         let (device, copied) = match failed.kind {

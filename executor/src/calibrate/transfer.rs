@@ -7,7 +7,7 @@ use std::time::Instant;
 use protocol::{Bytes, Failure};
 
 use super::file::{BULK_SHAPE, bulk_name};
-use super::{REPETITIONS, Target, least, seconds_since};
+use super::{CalibrationTarget, REPETITIONS, least, seconds_since};
 use crate::backend::{Queue, Region, WeightLoad, WeightMove};
 
 /// What the first attempt carries: slow links have carried it soon.
@@ -25,7 +25,7 @@ const SECONDS_ENOUGH: f64 = 0.05;
 /// The most of a device that is written to or read from.
 const REGION_BYTES_MAX: Bytes = Bytes::mib(1);
 
-impl Target<'_> {
+impl CalibrationTarget<'_> {
     /// Bytes per second to the device, and back.
     pub fn link(&self) -> Result<[f64; 2], Failure> {
         let bytes = REGION_BYTES_MAX.min(self.room_bytes);

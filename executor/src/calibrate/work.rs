@@ -12,7 +12,7 @@ use protocol::profile::{Work, WorkKind};
 use protocol::{Failure, StorageType};
 
 use super::probe::{self, Probe};
-use super::{REPETITIONS, Target, least};
+use super::{CalibrationTarget, REPETITIONS, least};
 use crate::failure::{bad_request, internal};
 use crate::graph::{Activation, ElementType, Graph, GraphBuilder, Operation};
 use crate::ops::ada_layer_norm::AdaLayerNormOp;
@@ -129,7 +129,7 @@ impl Timed {
     }
 }
 
-impl Target<'_> {
+impl CalibrationTarget<'_> {
     /// The speeds of all kinds of work that it can do.
     pub fn speeds(&self) -> Result<MeasuredSpeeds, Failure> {
         let mut work = Vec::new();
@@ -242,7 +242,7 @@ impl Target<'_> {
             }
         }
         let scale = (HEAD_FEATURES as f32).sqrt().recip();
-        let op = AttentionOp { heads, scale, causal: false };
+        let op = AttentionOp { heads, kv_heads: heads, scale, causal: false };
         let all = (0..repeats).map(|_| graph.attention(qkv, None, op.clone()));
         let y = all.last().expect("it is there once at least");
         graph.output("y", y);
@@ -268,7 +268,7 @@ impl Target<'_> {
 }
 
 fn graph(
-    target: &Target<'_>,
+    target: &CalibrationTarget<'_>,
     build: impl Fn(&mut GraphBuilder<'_>, [usize; 2]) -> Built,
     size: [usize; 2],
 ) -> Result<Graph, Failure> {

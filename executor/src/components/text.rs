@@ -1,4 +1,5 @@
 //! Text encoders: from token ids to hidden states.
 
 pub mod clip;
+pub mod decoder;
 pub mod t5;

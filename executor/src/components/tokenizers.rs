@@ -1,13 +1,13 @@
 //! Where a text encoder's tokenizer comes from: a named directory, the encoder's own file, the
-//! model's directory, or the program itself, in this order. The first and the third are alike for
-//! all encoders and are here; the others are the encoder's own.
+//! model's directory, or the program itself, in this order. What is built into the program is an
+//! encoder's own to say; the others are alike for all encoders and are here.
 
 use std::path::Path;
 
 use protocol::PartFlag;
 
 use crate::models::ModelError;
-use crate::models::source::OpenedSource;
+use crate::models::source::{OpenedSource, PartSpec};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// The folders of tokenizers that a family has, in a diffusers directory and in a named one.
@@ -41,6 +41,30 @@ impl TokenizerFolders<'_> {
             return Ok(None);
         }
         Ok(Some(Tokenizer::open(&dir, kind)?))
+    }
+
+    /// The tokenizer of the text encoder `part`: a named directory's, a GGUF file's of the text
+    /// encoder, or the model's own.
+    ///
+    /// # Errors
+    /// Its files are at fault, or none gives it.
+    pub fn of_encoder(
+        &self,
+        folder: &'static str,
+        part: PartSpec,
+        kind: TokenizerKind,
+    ) -> Result<Tokenizer, ModelError> {
+        if let Some(found) = self.named(folder, kind)? {
+            return Ok(found);
+        }
+        let PartSpec { called, flag, .. } = part;
+        if let Some(files) = self.source.file_of(flag)
+            && let Some(keys) = files.gguf_keys()
+            && let Some(found) = Tokenizer::of_gguf(keys, files.origin(), kind)?
+        {
+            return Ok(found);
+        }
+        self.own(folder, kind)?.ok_or(ModelError::NoTokenizer { called, folder, flag })
     }
 
     /// What the model's own directory holds; nothing where the model is files.

@@ -1,5 +1,6 @@
 //! VAEs: between pictures and latents.
 
+pub mod flux1;
 pub mod kl;
 pub mod published;
 pub mod tiles;

@@ -125,13 +125,9 @@ impl Flux1 {
         check_widths(&clip, &t5, &dit, &vae)?;
         let tokenizers = Arc::new([first?, second?]);
         let sampler = sampler?;
-        let mut defaults = family_defaults(dit.config.guidance_embeds);
-        let mut rgb_map = published::flux1_colours();
-        if let Some(directory) = &source.directory {
-            let own;
-            (defaults, own) = defaults::read(&directory.path, defaults)?;
-            rgb_map = own.unwrap_or(rgb_map);
-        }
+        let defaults = family_defaults(dit.config.guidance_embeds);
+        let rgb_map = published::flux1_colours();
+        let (defaults, rgb_map) = defaults::own_or(source, defaults, rgb_map)?;
         let changed_bytes = Bytes::ZERO;
         Ok(Flux1 { clip, t5, dit, vae, tokenizers, sampler, defaults, rgb_map, changed_bytes })
     }
@@ -264,15 +260,11 @@ fn check_widths(
 ) -> Result<(), ModelError> {
     let limits = Limits::of(&dit.path);
     let dit = &dit.config;
-    for (name, takes, gives) in [
+    limits.fit(&[
         ("pooled_projection_dim", dit.pooled_projection_dim, clip.config.hidden_size),
         ("joint_attention_dim", dit.joint_attention_dim, t5.config.d_model),
         ("in_channels", dit.in_channels, PATCH * PATCH * vae.config.latent_channels),
-    ] {
-        limits
-            .holds(takes == gives, || format!("{name} is {takes}, the other parts give {gives}"))?;
-    }
-    Ok(())
+    ])
 }
 
 /// What the model cards of FLUX.1-schnell and FLUX.1-dev recommend.

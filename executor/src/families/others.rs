@@ -61,7 +61,7 @@ const UNET_TEXT_DIFFUSERS: &str =
 /// The table. Names of classes are diffusers'; original names are those that its conversion scripts
 /// read, and architectures those of city96's `ComfyUI-GGUF` (`loader.py`). Z-Image's GGUF files say
 /// `lumina2` there, as Lumina 2's do.
-static OTHERS: [OtherFamily; 14] = [
+static OTHERS: [OtherFamily; 13] = [
     OtherFamily {
         name: "FLUX.2",
         pipelines: &["Flux2Pipeline", "Flux2KleinPipeline"],
@@ -78,13 +78,6 @@ static OTHERS: [OtherFamily; 14] = [
         denoisers: &["ChromaTransformer2DModel"],
         marks: &[&[has("distilled_guidance_layer.in_proj.weight")]],
         architectures: &["chroma"],
-    },
-    OtherFamily {
-        name: "Z-Image",
-        pipelines: &["ZImagePipeline", "ZImageImg2ImgPipeline"],
-        denoisers: &["ZImageTransformer2DModel"],
-        marks: &[&[has("cap_pad_token"), has("x_pad_token")]],
-        architectures: &[],
     },
     OtherFamily {
         name: "Lumina 2",

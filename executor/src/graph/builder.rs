@@ -49,7 +49,7 @@ impl<'a> GraphBuilder<'a> {
         self.graph.segments.push(Segment { name: name.into(), block: true });
     }
 
-    /// Declares an input.
+    /// Declares what is written before each call, by its name.
     pub fn input(&mut self, name: &'static str, shape: &[usize], element: ElementType) -> ValueId {
         let value = self.value(shape, element);
         self.graph.inputs.push(Port { name, value });

@@ -57,7 +57,7 @@ pub trait Operation: Any + Debug + Send + Sync {
 
 /// An operation together with what graphs do not know of it.
 pub trait AnyOperation: Any + Debug + Send + Sync {
-    /// The operation.
+    /// What a graph knows of it.
     fn as_operation(&self) -> &(dyn Operation + 'static);
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use protocol::FailureKind;
 use protocol::profile::Lane;
+use protocol::{Division, FailureKind};
 
 use super::*;
 
@@ -31,8 +31,9 @@ fn cuts(model: &dyn Model) -> Vec<Layout> {
     let cut = |at: usize| Layout {
         component: "dit".to_owned(),
         lanes: vec![lane.clone(); 2],
-        segments: (0..segments).map(|segment| u32::from(segment >= at)).collect(),
-        row_shares: Vec::new(),
+        division: Division::Layer {
+            segments: (0..segments).map(|segment| u32::from(segment >= at)).collect(),
+        },
     };
     (1..segments).map(cut).collect()
 }

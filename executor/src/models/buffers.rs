@@ -16,7 +16,7 @@ pub enum BufferElement {
 }
 
 impl BufferElement {
-    /// Bytes of one.
+    /// How much one of them takes.
     pub const fn bytes(self) -> u64 {
         match self {
             BufferElement::F32 => 4,

@@ -27,7 +27,7 @@ pub const LAYERS_MAX: usize = 256;
 
 /// `model_index.json`: the pipeline's class and the class of each part.
 pub struct ModelIndex {
-    /// The pipeline's class.
+    /// What diffusers calls the pipeline.
     pub class: String,
     parts: BTreeMap<String, serde_json::Value>,
     path: PathBuf,
@@ -113,6 +113,15 @@ impl<'a> Limits<'a> {
     /// A count within 1 and `max`.
     pub fn count(&self, name: &str, value: usize, max: usize) -> Result<(), ModelError> {
         self.holds((1..=max).contains(&value), || format!("{name} is {value}, expected 1 to {max}"))
+    }
+
+    /// The widths that this part takes of others, each with what they give.
+    pub fn fit(&self, widths: &[(&str, usize, usize)]) -> Result<(), ModelError> {
+        for (name, takes, gives) in widths {
+            let message = || format!("{name} is {takes}, the other parts give {gives}");
+            self.holds(takes == gives, message)?;
+        }
+        Ok(())
     }
 
     /// Any other rule.

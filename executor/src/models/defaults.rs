@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::ModelError;
 use super::config::{Limits, read_text};
 use super::rgb_map::RgbMap;
+use super::source::OpenedSource;
 
 /// The file's name.
 pub const FILE: &str = "berth.toml";
@@ -32,9 +33,24 @@ struct Defaults {
     true_cfg_scale: Option<f32>,
 }
 
+/// What a family's model has of its own: the defaults and the map for previews of its directory,
+/// where it has one, else the family's.
+///
+/// # Errors
+/// The directory's file is not sound.
+pub fn own_or(
+    source: &OpenedSource,
+    defaults: JobDefaults,
+    rgb_map: RgbMap,
+) -> Result<(JobDefaults, RgbMap), ModelError> {
+    let Some(directory) = &source.directory else { return Ok((defaults, rgb_map)) };
+    let (defaults, own) = read(&directory.path, defaults)?;
+    Ok((defaults, own.unwrap_or(rgb_map)))
+}
+
 /// The family's defaults, with those of the model directory in their place where it has any; and
 /// its own map for previews, if it has one.
-pub fn read(dir: &Path, family: JobDefaults) -> Result<(JobDefaults, Option<RgbMap>), ModelError> {
+fn read(dir: &Path, family: JobDefaults) -> Result<(JobDefaults, Option<RgbMap>), ModelError> {
     let path = dir.join(FILE);
     if !path.exists() {
         return Ok((family, None));

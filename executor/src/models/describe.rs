@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use protocol::profile::{
-    ComponentDescription, FileDescription, JobDefaults, StorageBytes, TypeBytes,
+    ComponentDescription, FileDescription, GuidanceScale, JobDefaults, StorageBytes, TypeBytes,
 };
 use protocol::{Bytes, ModelDescription, PartFlag, StorageType};
 
@@ -16,11 +16,6 @@ use crate::weights::{WeightFiles, WeightsError};
 
 /// What a description calls the family of files that are of none.
 pub const UNKNOWN: &str = "unknown";
-
-/// What people call the parts that a file holds.
-pub fn called(parts: &[PartSpec], files: &Arc<WeightFiles>) -> Vec<&'static str> {
-    parts.iter().filter(|part| (part.is_in)(files)).map(|part| part.called).collect()
-}
 
 /// What each file gives that was named for itself.
 pub fn files(opened: &OpenedSource, parts: &[PartSpec]) -> Vec<FileDescription> {
@@ -78,7 +73,8 @@ pub fn unknown(opened: &OpenedSource, problem: &ModelError) -> ModelDescription 
         },
         side_multiple_pixels: 0,
         sequence_tokens_max: 0,
-        guidance_embeds: false,
+        guidance: GuidanceScale::None,
+        few_steps: None,
         lacks: Vec::new(),
         problems: vec![problem.to_string()],
     }

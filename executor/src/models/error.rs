@@ -48,7 +48,7 @@ pub enum ModelError {
         path: PathBuf,
         /// Its size.
         got: Bytes,
-        /// The limit.
+        /// The most that is read.
         limit: Bytes,
     },
     /// A configuration is no JSON or TOML, or lacks a field.
@@ -81,7 +81,7 @@ pub enum ModelError {
     UnknownFamily {
         /// The model index.
         path: PathBuf,
-        /// Its class.
+        /// What diffusers calls the pipeline.
         class: String,
         /// The classes that are known.
         known: String,
@@ -105,10 +105,20 @@ pub enum ModelError {
     NotInFile {
         /// The file.
         path: PathBuf,
-        /// The part.
+        /// What was looked for in it.
         part: PartSpec,
         /// What the file holds.
         found: String,
+    },
+    /// A file for a part that the family does not have.
+    #[error(
+        "--{flag} names a part that this model's family does not have; hint: leave it out, its parts are {known}"
+    )]
+    NotOfFamily {
+        /// The flag that was given.
+        flag: PartFlag,
+        /// Those that the family has.
+        known: String,
     },
     /// A file whose every part comes from elsewhere.
     #[error("{} gives nothing: {holds} of it come from other files; hint: leave one of them out", path.display())]
@@ -171,7 +181,7 @@ pub enum ModelError {
         "{files}: of no known family; looked for {looked_for}; hint: name a file of a {runs} model"
     )]
     UnknownFiles {
-        /// The files.
+        /// Their paths, with commas between them.
         files: String,
         /// Names of tensors, with the parts that they are of.
         looked_for: String,

@@ -7,7 +7,7 @@ use super::ModelError;
 /// Checks a job against the protocol's limits, and against what a model asks: sides that are
 /// multiples of so many pixels, and at most so many text tokens.
 pub fn check(job: &JobShape, side_multiple: u32, tokens_max: u32) -> Result<(), ModelError> {
-    protocol::check::check_job(job).map_err(|violation| ModelError::Job(violation.0))?;
+    protocol::check::check_job(job).map_err(|found| ModelError::Job(found.sentences()))?;
     for (name, side) in [("width", job.width), ("height", job.height)] {
         if side % side_multiple != 0 {
             let lower = side / side_multiple * side_multiple;

@@ -12,7 +12,6 @@ use serde::de::DeserializeOwned;
 
 use super::ModelError;
 use super::config::{ModelIndex, read_part};
-use super::describe;
 use crate::weights::WeightFiles;
 
 /// A model source with its files open.
@@ -29,11 +28,11 @@ pub struct OpenedSource {
     faults: Vec<(PartFlag, String)>,
 }
 
-/// A diffusers directory.
+/// A model as diffusers saves it.
 pub struct Directory {
-    /// Its path.
+    /// Where `model_index.json` is.
     pub path: PathBuf,
-    /// Its index.
+    /// What `model_index.json` says.
     pub index: ModelIndex,
 }
 
@@ -57,7 +56,7 @@ impl OpenedSource {
             None => {}
         }
         let (mut parts, mut faults) = (Vec::new(), Vec::new());
-        let weights = source.parts.iter().filter(|(flag, _)| **flag != PartFlag::TokenizerDir);
+        let weights = source.parts.iter().filter(|(flag, _)| !flag.is_directory());
         for (&flag, path) in weights {
             match WeightFiles::open_file(Path::new(path)) {
                 Ok(files) => parts.push((flag, Arc::new(files))),
@@ -108,7 +107,7 @@ impl OpenedSource {
                 };
                 let path = files.origin().to_owned();
                 (kind.check)(&config, &path)?;
-                let class = kind.class.to_owned();
+                let class = kind.classes[0].to_owned();
                 Ok(ModelPart { class, config, files: Arc::new(files), path })
             }
             (None, Some(directory)) => kind.read(directory),
@@ -122,7 +121,7 @@ impl OpenedSource {
         if !self.parts.iter().any(|(named, _)| *named == flag) {
             return ModelError::NoPart { called, flag };
         }
-        let found = describe::called(parts, files);
+        let found = called_parts(parts, files);
         let found = match found.as_slice() {
             [] => format!("{:?}", files.names().next().unwrap_or("nothing")),
             found => found.join(" and "),
@@ -130,16 +129,22 @@ impl OpenedSource {
         ModelError::NotInFile { path: files.origin().to_owned(), part, found }
     }
 
-    /// An error if the model is a file that gives nothing, as all that it holds of these parts was
-    /// named otherwise.
+    /// An error if something is named that gives nothing to a family with these parts: a file for
+    /// none of them, or the model itself, where all that it holds of them was named otherwise.
     pub fn check_used(&self, parts: &[PartSpec]) -> Result<(), ModelError> {
+        let is_none =
+            |flag: &&PartFlag| !flag.is_directory() && parts.iter().all(|part| part.flag != **flag);
+        if let Some(&flag) = self.source.parts.keys().find(is_none) {
+            let known = parts.iter().map(|part| format!("--{}", part.flag)).collect::<Vec<_>>();
+            return Err(ModelError::NotOfFamily { flag, known: known.join(", ") });
+        }
         let Some(files) = &self.file else { return Ok(()) };
         let own = |flag| self.parts.iter().any(|(named, _)| *named == flag);
         let mut held = parts.iter().filter(|part| (part.is_in)(files)).peekable();
         if held.peek().is_none() || held.any(|part| !own(part.flag)) {
             return Ok(());
         }
-        let holds = describe::called(parts, files).join(" and ");
+        let holds = called_parts(parts, files).join(" and ");
         Err(ModelError::Replaced { path: files.origin().to_owned(), holds })
     }
 }
@@ -147,7 +152,7 @@ impl OpenedSource {
 /// A part that a family's models are made of, and how a file that holds it is known.
 #[derive(Debug, Clone, Copy)]
 pub struct PartSpec {
-    /// Its component.
+    /// The name that plans have for it.
     pub component: &'static str,
     /// What people call it.
     pub called: &'static str,
@@ -183,8 +188,8 @@ pub struct PartKind<C> {
     pub spec: PartSpec,
     /// Its folder in a directory.
     pub folder: &'static str,
-    /// Its class.
-    pub class: &'static str,
+    /// Its classes, of which the first is that of files without an index.
+    pub classes: &'static [&'static str],
     /// Its weight files' name in a directory, without extension.
     pub stem: &'static str,
     /// Checks a configuration; the path is for messages.
@@ -195,7 +200,7 @@ pub struct PartKind<C> {
 
 impl<C: DeserializeOwned> PartKind<C> {
     fn read(&self, directory: &Directory) -> Result<ModelPart<C>, ModelError> {
-        let class = directory.index.part(self.folder, &[self.class])?;
+        let class = directory.index.part(self.folder, self.classes)?;
         let (path, config) = read_part::<C>(&directory.path, self.folder)?;
         (self.check)(&config, &path)?;
         let files = WeightFiles::open(&directory.path.join(self.folder), &[self.stem])?;
@@ -212,4 +217,9 @@ impl<C: DeserializeOwned> PartKind<C> {
 /// The first of these prefixes behind which a file has a tensor.
 pub fn first_prefix<'a>(files: &WeightFiles, prefixes: &[&'a str], name: &str) -> Option<&'a str> {
     prefixes.iter().copied().find(|prefix| files.tensor(&format!("{prefix}{name}")).is_some())
+}
+
+/// What people call the parts that a file holds.
+fn called_parts(parts: &[PartSpec], files: &Arc<WeightFiles>) -> Vec<&'static str> {
+    parts.iter().filter(|part| (part.is_in)(files)).map(|part| part.called).collect()
 }

@@ -1,5 +1,6 @@
-//! Scaled dot-product attention over q, k, v `[batch, tokens, heads × head_dim]`; a fourth input
-//! `[heads, 2 × tokens - 1]` is added to the scores by distance.
+//! Scaled dot-product attention over q `[batch, tokens, heads × head_dim]` and k, v `[batch,
+//! tokens, kv_heads × head_dim]`; a fourth input `[heads, 2 × tokens - 1]` is added to the scores
+//! by distance.
 
 use protocol::Bytes;
 use protocol::profile::WorkKind;
@@ -17,8 +18,10 @@ pub const NAME: &str = "Attention";
 /// The operation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionOp {
-    /// Number of heads.
+    /// Heads of the queries.
     pub heads: usize,
+    /// Heads of the keys and values, which divide those of the queries.
+    pub kv_heads: usize,
     /// Factor of the scores.
     pub scale: f32,
     /// Whether a token sees only itself and earlier ones.
@@ -63,6 +66,7 @@ impl AttentionOp {
             query_tokens: tokens(q),
             key_tokens: tokens(k),
             heads: self.heads,
+            kv_heads: self.kv_heads,
             head_dim: q.features() / self.heads,
             scale: self.scale,
             causal: self.causal,
@@ -122,8 +126,9 @@ impl CudaOperation for AttentionOp {
     fn run_on_cuda(&self, on: &CudaOperands<'_>) -> Result<(), DriverError> {
         let shape = self.shape(on.view(), on.assignment());
         let qkv = [0, 1, 2].map(|index| on.input_at(index));
-        let bias = if is_biased(on.view()) { on.input(3) } else { attention::Operands::NO_BIAS };
-        let operands = attention::Operands { qkv, bias, out: on.output_at() };
+        let bias =
+            if is_biased(on.view()) { on.input(3) } else { attention::AttentionOperands::NO_BIAS };
+        let operands = attention::AttentionOperands { qkv, bias, out: on.output_at() };
         attention::attention(on.launcher(), &shape, on.products(), operands, on.workspace())
     }
 }

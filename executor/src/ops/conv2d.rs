@@ -41,11 +41,11 @@ pub struct ConvOp {
 /// A group normalisation before a convolution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConvNorm {
-    /// Number of groups.
+    /// Into how many the channels are divided.
     pub groups: usize,
     /// Added to the variance.
     pub eps: f32,
-    /// Whether SiLU follows.
+    /// Whether x · sigmoid(x) follows.
     pub silu: bool,
 }
 
@@ -236,7 +236,7 @@ impl CudaOperation for ConvOp {
 
     fn run_on_cuda(&self, on: &CudaOperands<'_>) -> Result<(), DriverError> {
         let shape = self.shape(on.view());
-        let operands = conv::Operands {
+        let operands = conv::ConvOperands {
             input: on.input_at(self.convolved()),
             norm: self.norm.map(|_| [on.weight(2), on.weight(3)]),
             weight: on.weight(0),

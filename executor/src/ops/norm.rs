@@ -29,11 +29,11 @@ pub enum NormOp {
     /// Mean and variance of each group of channels over the whole picture; w scale and shift
     /// `[channels]`.
     Group {
-        /// Number of groups.
+        /// Into how many the channels are divided.
         groups: usize,
         /// Added to the variance.
         eps: f32,
-        /// Whether SiLU follows.
+        /// Whether x · sigmoid(x) follows.
         silu: bool,
     },
 }

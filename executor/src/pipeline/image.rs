@@ -1,15 +1,15 @@
 //! From the VAE's output to 8-bit pixels, and from those to its input.
 
-/// A finished picture.
+/// 8-bit RGB pixels, of which nothing more is to be computed.
 #[derive(Debug, Clone, Copy)]
 pub struct Picture<'a> {
     /// Its place in the batch, from 0.
     pub index: u32,
     /// The seed of its noise.
     pub seed: u64,
-    /// Width in pixels.
+    /// Pixels of a row.
     pub width: u32,
-    /// Height in pixels.
+    /// How many rows of pixels.
     pub height: u32,
     /// Rows from the top, 3 bytes RGB a pixel.
     pub pixels: &'a [u8],

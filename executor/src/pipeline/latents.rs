@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::components::vae::tiles::Span;
+use crate::components::vae::tiles::CellSpan;
 use crate::sampling::add_noise;
 use crate::weights::{WeightFiles, WeightsError};
 
@@ -13,10 +13,28 @@ pub struct LatentShape {
     pub height: usize,
     /// Columns.
     pub width: usize,
-    /// Channels.
+    /// Values of one place.
     pub channels: usize,
+    /// How cells become tokens.
+    pub packing: Packing,
+}
+
+/// How a family packs cells of latents into tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packing {
     /// Cells along a side of a token, of which height and width are multiples.
     pub patch: usize,
+    /// How a token's features stand.
+    pub order: FeatureOrder,
+}
+
+/// The order of a token's features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FeatureOrder {
+    /// The cells of a channel, row by row, then those of the next one.
+    ChannelsFirst,
+    /// The channels of a cell, then those of the next one, row by row.
+    ChannelsLast,
 }
 
 impl LatentShape {
@@ -27,32 +45,40 @@ impl LatentShape {
 
     /// Tokens of one picture.
     pub fn tokens(self) -> usize {
-        (self.height / self.patch) * (self.width / self.patch)
+        (self.height / self.packing.patch) * (self.width / self.packing.patch)
+    }
+
+    /// Features of a token.
+    pub fn features(self) -> usize {
+        self.channels * self.packing.patch * self.packing.patch
     }
 
     /// The packed latents of a batch: `[batch, tokens, features]`.
     pub fn packed_batch(self, batch: usize) -> [usize; 3] {
-        [batch, self.tokens(), self.channels * self.patch * self.patch]
+        [batch, self.tokens(), self.features()]
     }
 
     /// Where an element of a packed picture `[tokens, channels × patch × patch]` lies.
     pub fn packed(self, channel: usize, y: usize, x: usize) -> usize {
-        let patch = self.patch;
+        let Packing { patch, order } = self.packing;
         let token = (y / patch) * (self.width / patch) + x / patch;
-        let feature = (channel * patch + y % patch) * patch + x % patch;
-        token * self.channels * patch * patch + feature
+        let feature = match order {
+            FeatureOrder::ChannelsFirst => (channel * patch + y % patch) * patch + x % patch,
+            FeatureOrder::ChannelsLast => (y % patch * patch + x % patch) * self.channels + channel,
+        };
+        token * self.features() + feature
     }
 
     /// All rows and all columns.
-    pub fn whole(self) -> [Span; 2] {
-        [self.height, self.width].map(|len| Span { start: 0, len })
+    pub fn whole(self) -> [CellSpan; 2] {
+        [self.height, self.width].map(|len| CellSpan { start: 0, len })
     }
 
     fn each(self, visit: impl FnMut(usize, usize, usize)) {
         self.each_of(self.whole(), visit);
     }
 
-    fn each_of(self, [rows, columns]: [Span; 2], mut visit: impl FnMut(usize, usize, usize)) {
+    fn each_of(self, [rows, columns]: [CellSpan; 2], mut visit: impl FnMut(usize, usize, usize)) {
         for channel in 0..self.channels {
             for y in rows.start..rows.start + rows.len {
                 for x in columns.start..columns.start + columns.len {
@@ -83,7 +109,7 @@ pub struct VaeRange {
 /// Some rows and columns of one picture's tokens as `[rows, columns, channels]` in the VAE's range.
 pub fn unpack_for_vae(
     shape: LatentShape,
-    [rows, columns]: [Span; 2],
+    [rows, columns]: [CellSpan; 2],
     packed: &[f32],
     range: VaeRange,
     nhwc: &mut [f32],
@@ -156,9 +182,29 @@ pub fn read_initial(
 mod tests {
     use super::*;
 
+    const PACKING: Packing = Packing { patch: 2, order: FeatureOrder::ChannelsFirst };
+
+    #[test]
+    fn a_tokens_features_stand_in_the_familys_order() {
+        let packing = Packing { patch: 2, order: FeatureOrder::ChannelsLast };
+        let shape = LatentShape { height: 2, width: 4, channels: 3, packing };
+        let nchw: Vec<f32> = (0..24).map(|i| i as f32).collect();
+        let mut packed = vec![0.0; 24];
+        pack(shape, &nchw, &mut packed);
+        let first = [0.0, 8.0, 16.0, 1.0, 9.0, 17.0, 4.0, 12.0, 20.0, 5.0, 13.0, 21.0];
+        assert_eq!(packed[..12], first);
+        let mut nhwc = vec![0.0; 24];
+        let range = VaeRange { scaling: 1.0, shift: 0.0 };
+        unpack_for_vae(shape, shape.whole(), &packed, range, &mut nhwc);
+        for (i, value) in nchw.iter().enumerate() {
+            let (c, cell) = (i / 8, i % 8);
+            assert_eq!(nhwc[cell * 3 + c], *value);
+        }
+    }
+
     #[test]
     fn unpacking_undoes_packing() {
-        let shape = LatentShape { height: 4, width: 6, channels: 3, patch: 2 };
+        let shape = LatentShape { height: 4, width: 6, channels: 3, packing: PACKING };
         let nchw: Vec<f32> = (0..72).map(|i| i as f32).collect();
         let mut packed = vec![0.0; 72];
         pack(shape, &nchw, &mut packed);
@@ -174,7 +220,7 @@ mod tests {
             let (c, cell) = (i / 24, i % 24);
             assert_eq!(nhwc[cell * 3 + c], value / 2.0 + 1.0);
         }
-        let part = [Span { start: 1, len: 3 }, Span { start: 4, len: 2 }];
+        let part = [CellSpan { start: 1, len: 3 }, CellSpan { start: 4, len: 2 }];
         let mut few = vec![0.0; 18];
         unpack_for_vae(shape, part, &packed, range, &mut few);
         for (i, value) in few.iter().enumerate() {
@@ -185,7 +231,7 @@ mod tests {
 
     #[test]
     fn drawn_latents_follow_their_moments() {
-        let shape = LatentShape { height: 2, width: 2, channels: 1, patch: 2 };
+        let shape = LatentShape { height: 2, width: 2, channels: 1, packing: PACKING };
         // The variance of the last one is beyond what is used.
         let moments = [1.0, 0.0, 2.0, 2.0, 3.0, -40.0, 4.0, 50.0];
         let range = VaeRange { scaling: 2.0, shift: 0.5 };

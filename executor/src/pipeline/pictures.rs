@@ -2,22 +2,23 @@
 //! image-to-image pipelines go in and all its pipelines go out; and the latents that a job starts
 //! from.
 
-use protocol::{Failure, Phase};
+use protocol::{Failure, JobShape, Phase};
 
 use super::RunningJob;
 use super::finite;
 use super::image::{Picture, normalize, quantize};
 use super::latents::{
-    LatentShape, VaeRange, draw, noise_tokens, pack, read_initial, unpack_for_vae,
+    LatentShape, Packing, VaeRange, draw, noise_tokens, pack, read_initial, unpack_for_vae,
 };
 use super::noise::{CpuGenerator, image_seed};
-use super::tiles::{Joint, Seams};
+use super::tiles::{Seams, TileScale};
 use crate::components::vae::kl::VaeConfig;
 use crate::components::vae::kl::job::{
     ABOVE, DECODER, ENCODER, LATENTS, LEFT, MOMENTS, PICTURE, PICTURE_CHANNELS, TILE,
 };
 use crate::components::vae::tiles::{Tile, TileGrid};
-use crate::failure::bad_request;
+use crate::failure::{bad_model, bad_request};
+use crate::sampling::{FlowMatchConfig, SigmaTable};
 
 /// A job's VAE, with the buffers for both ways.
 pub struct PictureCodec {
@@ -38,10 +39,10 @@ pub struct PictureCodec {
 }
 
 impl PictureCodec {
-    /// Takes the VAE's buffers. Its family packs `patch` × `patch` cells of latents into a token.
+    /// Takes the VAE's buffers, for latents that its family packs so.
     pub fn take(
         vae: &VaeConfig,
-        patch: usize,
+        packing: Packing,
         running: &mut RunningJob<'_>,
     ) -> Result<PictureCodec, Failure> {
         let plan = &running.runtime.plan;
@@ -49,7 +50,7 @@ impl PictureCodec {
         let grid = vae.tiles(&plan.job, &plan.options)?;
         let buffers = &mut running.buffers;
         Ok(PictureCodec {
-            shape: LatentShape { height, width, channels: vae.latent_channels, patch },
+            shape: LatentShape { height, width, channels: vae.latent_channels, packing },
             range: VaeRange { scaling: vae.scaling_factor, shift: vae.shift_factor.unwrap_or(0.0) },
             scale: vae.scale(),
             grid,
@@ -86,8 +87,8 @@ impl PictureCodec {
         };
         let LatentShape { height, width, channels: latent_channels, .. } = self.shape;
         let moments_shape = [height, width, 2 * latent_channels];
-        let pixels = Joint { grid: &self.grid, scale: self.scale, channels };
-        let moments = Joint { grid: &self.grid, scale: 1, channels: 2 * latent_channels };
+        let pixels = TileScale { grid: &self.grid, scale: self.scale, channels };
+        let moments = TileScale { grid: &self.grid, scale: 1, channels: 2 * latent_channels };
         for (done, tile) in self.grid.tiles().enumerate() {
             let row_len = pixels.row_len(&tile);
             let values = &mut self.tile[..pixels.len(&tile)];
@@ -112,9 +113,25 @@ impl PictureCodec {
         Ok(())
     }
 
+    /// The noise levels of the job's steps, with the batch's packed latents before the first step
+    /// that runs.
+    pub fn start(
+        &mut self,
+        running: &mut RunningJob<'_>,
+        sampler: &FlowMatchConfig,
+        latents: &mut [f32],
+    ) -> Result<SigmaTable, Failure> {
+        let JobShape { steps, first_step, .. } = *running.shape();
+        let table = sampler.sigmas(steps as usize, self.shape.tokens()).map_err(bad_model)?;
+        running.dump.floats("sigmas", &[table.sigmas.len()], &table.sigmas);
+        running.dump.floats("timesteps", &[table.timesteps.len()], &table.timesteps);
+        self.initial_latents(running, table.sigmas[first_step as usize], latents)?;
+        Ok(table)
+    }
+
     /// Packed latents of the batch before the first step: noise, or the given picture at that
     /// step's noise level `sigma`, or those of a file.
-    pub fn initial_latents(
+    fn initial_latents(
         &mut self,
         running: &mut RunningJob<'_>,
         sigma: f32,
@@ -165,7 +182,7 @@ impl PictureCodec {
             for done in 0..tiles {
                 let tile = self.grid.tile(done);
                 self.decode_tile(running, latents, &tile)?;
-                let joint = Joint { grid: &self.grid, scale: self.scale, channels };
+                let joint = TileScale { grid: &self.grid, scale: self.scale, channels };
                 for (range, start) in joint.kept(&tile) {
                     let values = &self.tile[range];
                     quantize(values, &mut self.pixels[start..start + values.len()]);
@@ -203,7 +220,7 @@ impl PictureCodec {
         let component = running.runtime.variant(DECODER, tile.variant);
         component.write("latents", 0, cells)?;
         component.run(running.cancel)?;
-        let joint = Joint { grid: &self.grid, scale: self.scale, channels: PICTURE_CHANNELS };
+        let joint = TileScale { grid: &self.grid, scale: self.scale, channels: PICTURE_CHANNELS };
         let values = &mut self.tile[..joint.len(tile)];
         component.read("image", values)?;
         running.check_finite(DECODER, values, None)?;

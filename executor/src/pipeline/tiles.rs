@@ -20,7 +20,7 @@ pub struct Seams<'a> {
 
 /// The sizes of tiles of one kind of values.
 #[derive(Debug, Clone, Copy)]
-pub struct Joint<'a> {
+pub struct TileScale<'a> {
     /// How the picture is cut.
     pub grid: &'a TileGrid,
     /// Values along a cell of latents.
@@ -29,7 +29,7 @@ pub struct Joint<'a> {
     pub channels: usize,
 }
 
-impl Joint<'_> {
+impl TileScale<'_> {
     /// Length of a tile's values.
     pub fn len(&self, tile: &Tile) -> usize {
         tile.y.len * self.scale * self.row_len(tile)
@@ -126,8 +126,8 @@ mod tests {
     type Values = Vec<Vec<Vec<f64>>>;
 
     /// The reference: every tile is kept whole, in f64, and blended as the rule says it.
-    fn reference(joint: &Joint<'_>) -> Values {
-        let Joint { grid, scale, channels } = *joint;
+    fn reference(joint: &TileScale<'_>) -> Values {
+        let TileScale { grid, scale, channels } = *joint;
         let [over_rows, over_columns] =
             [grid.rows.overlap, grid.columns.overlap].map(|cells| cells * scale);
         let columns = grid.columns.spans.len();
@@ -182,8 +182,8 @@ mod tests {
         picture
     }
 
-    fn joined(joint: &Joint<'_>) -> Vec<f32> {
-        let Joint { grid, scale, channels } = *joint;
+    fn joined(joint: &TileScale<'_>) -> Vec<f32> {
+        let TileScale { grid, scale, channels } = *joint;
         let layout = TileLayout::new(grid, scale, channels);
         let mut above = vec![f32::NAN; layout.above];
         let mut left = vec![f32::NAN; layout.left];
@@ -212,7 +212,7 @@ mod tests {
             let (width, height) = (4 * pixels * width, 4 * pixels * height);
             let tile = VaeTile { width, height, overlap: f64::from(quarters) / 4.0 };
             let grid = TileGrid::new(size, Some(&tile), scale).unwrap();
-            let joint = Joint { grid: &grid, scale, channels };
+            let joint = TileScale { grid: &grid, scale, channels };
             let expected: Vec<f64> = reference(&joint).into_iter().flatten().flatten().collect();
             let got = joined(&joint);
             prop_assert_eq!(got.len(), expected.len());
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_single_tile_stays_as_it_is() {
         let grid = TileGrid::new([3, 5], None, 2).unwrap();
-        let joint = Joint { grid: &grid, scale: 2, channels: 3 };
+        let joint = TileScale { grid: &grid, scale: 2, channels: 3 };
         let tile = grid.tiles().next().unwrap();
         assert_eq!(joined(&joint), made_up(&tile, 6 * 10 * 3));
         let layout = TileLayout::new(&grid, 2, 3);
@@ -236,7 +236,7 @@ mod tests {
     fn neighbours_fade_into_one_another_from_the_first() {
         let tile = VaeTile { width: 4, height: 4, overlap: 0.5 };
         let grid = TileGrid::new([1, 5], Some(&tile), 1).unwrap();
-        let joint = Joint { grid: &grid, scale: 1, channels: 1 };
+        let joint = TileScale { grid: &grid, scale: 1, channels: 1 };
         let mut left = [0.0; 2];
         let mut kept = Vec::new();
         for (tile, value) in grid.tiles().zip([8.0, 16.0, 32.0]) {

@@ -13,28 +13,42 @@ use crate::tokenizer::Tokenizer;
 pub struct PromptReader<'a> {
     /// What people call the text encoder.
     pub called: &'static str,
-    /// Its tokenizer.
+    /// What makes ids of its text.
     pub tokenizer: &'a Tokenizer,
     /// The ids that it takes, special ones and padding included.
     pub tokens: usize,
     /// Entries of its table.
     pub vocabulary: usize,
+    /// What stands before and behind each prompt.
+    pub template: [&'static str; 2],
+}
+
+/// A prompt as a text encoder takes it.
+pub struct TokenIds {
+    /// As many ids as it was asked for, padding included.
+    pub ids: Vec<i32>,
+    /// How many of them come before the padding.
+    pub length: usize,
 }
 
 impl RunningJob<'_> {
-    /// The ids of a prompt, padded; tells if it is cut.
+    /// The ids of a prompt within its template, padded; tells if it is cut.
     pub fn token_ids(
         &mut self,
         reader: PromptReader<'_>,
         role: PromptRole,
         text: &str,
-    ) -> Result<Vec<i32>, Failure> {
-        let PromptReader { called, tokenizer, tokens, vocabulary } = reader;
-        let encoding = tokenizer.encode(text, tokens).map_err(bad_request)?;
+    ) -> Result<TokenIds, Failure> {
+        let PromptReader { called, tokenizer, tokens, vocabulary, template } = reader;
+        let [before, behind] = template;
+        let text = format!("{before}{text}{behind}");
+        let encoding = tokenizer.encode(&text, tokens).map_err(bad_request)?;
         let left_out = match encoding.truncated {
-            true => tokenizer.left_out(text, tokens).map_err(bad_request)?,
+            true => tokenizer.left_out(&text, tokens).map_err(bad_request)?,
             false => None,
         };
+        // What of the template is cut is nothing that the user wrote.
+        let left_out = left_out.and_then(|text| of_prompt(&text, behind));
         let ids = within(&encoding.ids, vocabulary)?;
         if let Some(left_out) = left_out {
             self.notice(Notice::PromptCut {
@@ -44,8 +58,21 @@ impl RunningJob<'_> {
                 left_out,
             });
         }
-        Ok(ids)
+        Ok(TokenIds { ids, length: encoding.length_before_padding })
     }
+}
+
+/// The prompt's part of what was left out, which ends with what stands behind it; `None` where that
+/// is all.
+fn of_prompt(left_out: &str, behind: &str) -> Option<String> {
+    let behind = behind.trim_end();
+    let prompt = match left_out.strip_suffix(behind) {
+        Some(prompt) => prompt.trim_end(),
+        // It begins within the template.
+        None if behind.ends_with(left_out) => "",
+        None => left_out,
+    };
+    (!prompt.is_empty()).then(|| prompt.to_owned())
 }
 
 /// Token ids, all within the encoder's table.
@@ -57,4 +84,20 @@ fn within(ids: &[u32], vocabulary: usize) -> Result<Vec<i32>, Failure> {
     }
     let narrow = |&id: &u32| i32::try_from(id).map_err(|_| internal("a vocabulary beyond 31 bits"));
     ids.iter().map(narrow).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_prompt;
+
+    #[test]
+    fn what_is_left_out_of_a_prompt_is_told_without_its_template() {
+        assert_eq!(of_prompt("a tail", ""), Some("a tail".to_owned()));
+        assert_eq!(
+            of_prompt("a tail<end>\n<start>", "<end>\n<start>\n"),
+            Some("a tail".to_owned())
+        );
+        assert_eq!(of_prompt("<end>\n<start>", "<end>\n<start>\n"), None);
+        assert_eq!(of_prompt("start>", "<end>\n<start>\n"), None);
+    }
 }

@@ -19,13 +19,13 @@ use super::order::Clock;
 /// An operation's touch of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// The operation's number.
+    /// Its number in the record.
     pub operation: usize,
-    /// Its stream.
+    /// By which it was done.
     pub stream: StreamId,
     /// Its place on the stream, from 1.
     pub place: u32,
-    /// Whether it writes.
+    /// Whether bytes change; else they are read.
     pub writes: bool,
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::cells::{Access, Cells};
-use super::order::Order;
+use super::order::HappensBefore;
 use super::{RACES_MAX, Race, Racer, Record, Span};
 
 /// Operations after which it is looked again at what all streams have seen.
@@ -17,7 +17,7 @@ const SETTLE_OPERATIONS: usize = 64;
 /// The first [`RACES_MAX`] pairs of operations that race, in the order of the later, then of the
 /// earlier ones.
 pub fn races(record: &Record) -> Vec<Race> {
-    let order = Order::new(record);
+    let order = HappensBefore::new(record);
     let mut regions: BTreeMap<u64, Cells> = BTreeMap::new();
     let mut races = Vec::new();
     let mut settled = Vec::new();
@@ -25,7 +25,7 @@ pub fn races(record: &Record) -> Vec<Race> {
         if operation % SETTLE_OPERATIONS == 0 {
             settled = order.settled(operation);
         }
-        let mut found: BTreeMap<(usize, u64), Found> = BTreeMap::new();
+        let mut found: BTreeMap<(usize, u64), FoundRace> = BTreeMap::new();
         for (span, writes) in touched(record, operation) {
             let (stream, place) = order.place(operation);
             let access = Access { operation, stream, place, writes };
@@ -37,7 +37,7 @@ pub fn races(record: &Record) -> Vec<Race> {
                 }
             });
         }
-        let race = |((earlier, region), found): ((usize, u64), Found)| Race {
+        let race = |((earlier, region), found): ((usize, u64), FoundRace)| Race {
             earlier: racer(record, earlier, found.writes[0]),
             later: racer(record, operation, found.writes[1]),
             region,
@@ -54,12 +54,12 @@ pub fn races(record: &Record) -> Vec<Race> {
 
 /// What is known of two operations that race over a region.
 #[derive(Default)]
-struct Found {
+struct FoundRace {
     writes: [bool; 2],
     bytes: Vec<Range<u64>>,
 }
 
-impl Found {
+impl FoundRace {
     fn add(&mut self, writes: [bool; 2], bytes: Range<u64>) {
         self.writes = [self.writes[0] || writes[0], self.writes[1] || writes[1]];
         self.bytes.push(bytes);

@@ -6,7 +6,7 @@ use super::{Entry, Record, StreamId};
 pub type Clock = Vec<u32>;
 
 /// The order of all operations.
-pub struct Order {
+pub struct HappensBefore {
     /// What each operation has seen, itself included.
     clocks: Vec<Clock>,
     streams: Vec<StreamId>,
@@ -14,9 +14,9 @@ pub struct Order {
     queues: Vec<Vec<usize>>,
 }
 
-impl Order {
+impl HappensBefore {
     /// Walks through a record once.
-    pub fn new(record: &Record) -> Order {
+    pub fn new(record: &Record) -> HappensBefore {
         let mut now: Vec<Clock> = vec![vec![0; record.streams.len()]; record.streams.len()];
         let mut events: Vec<Clock> = Vec::with_capacity(record.events);
         let mut queues = vec![Vec::new(); record.streams.len()];
@@ -40,7 +40,7 @@ impl Order {
             }
         }
         let streams = record.operations.iter().map(|operation| operation.stream).collect();
-        Order { clocks, streams, queues }
+        HappensBefore { clocks, streams, queues }
     }
 
     /// The stream of an operation, and its place there, from 1.
@@ -86,7 +86,7 @@ mod tests {
         trace.operation(b, "3", &[], &[], &[first]);
         trace.operation(b, "4", &[], &[], &[second]);
         trace.record(a, "5", &[], &[]);
-        let order = Order::new(&trace.record_mut());
+        let order = HappensBefore::new(&trace.record_mut());
         assert_eq!(order.clock(3), &[1, 1, 0]);
         assert_eq!(order.clock(4), &[2, 2, 0]);
         assert_eq!(order.place(5), (a, 3));

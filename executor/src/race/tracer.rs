@@ -40,7 +40,7 @@ struct Streams {
 /// Where a GPU's streams record.
 #[derive(Debug, Clone)]
 pub struct GpuTrace {
-    /// The trace.
+    /// Where operations are recorded.
     pub trace: Arc<Trace>,
     /// The stream of the thread that hands out work.
     pub host: StreamId,

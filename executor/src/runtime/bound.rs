@@ -34,7 +34,7 @@ impl<'a> Bound<'a> {
         self.write_bytes(port, item, bytemuck::cast_slice(values))
     }
 
-    /// Writes token ids.
+    /// Gives an input its numbers of tokens.
     pub fn write_ids(&self, port: &str, ids: &[i32]) -> Result<(), Failure> {
         self.write_bytes(port, 0, bytemuck::cast_slice(ids))
     }

@@ -24,9 +24,9 @@ use crate::schedule::weights::{LaneWeights, slice_bytes};
 use crate::schedule::{Instruction, Schedule, Variants, WeightPlace, WeightSlice, arena_bytes};
 use crate::weights::WeightFiles;
 
-/// One component.
+/// What of a loaded plan runs as one: schedules, memory and weights.
 pub struct Component {
-    /// Its name.
+    /// As the plan calls it.
     pub name: String,
     /// The phase in which it computes.
     pub phase: Phase,
@@ -38,7 +38,7 @@ pub struct Component {
     pub devices: Vec<DeviceId>,
     /// The memory of each lane.
     pub memory: Vec<LaneMemory>,
-    /// Its weights' files.
+    /// From where its weights are mapped.
     pub files: Arc<WeightFiles>,
     /// What its times were since they were last taken.
     pub times: Times,
@@ -95,7 +95,7 @@ fn add_since(sum_ms: &Cell<f64>, start: Instant) {
 
 /// Which of a component's held weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum HeldWeights {
     Resident,
     Lazy,
 }
@@ -158,16 +158,16 @@ impl Component {
 
     /// Allocates for the weights that are held in all phases, and starts to load them.
     pub fn load_resident(&mut self, devices: &Devices) -> Result<(), Failure> {
-        self.load(devices, Held::Resident)
+        self.load(devices, HeldWeights::Resident)
     }
 
     /// Allocates for the weights that are held in the component's phase, and starts to load them;
     /// once.
     pub fn load_lazy(&mut self, devices: &Devices) -> Result<(), Failure> {
-        self.load(devices, Held::Lazy)
+        self.load(devices, HeldWeights::Lazy)
     }
 
-    fn load(&mut self, devices: &Devices, held: Held) -> Result<(), Failure> {
+    fn load(&mut self, devices: &Devices, held: HeldWeights) -> Result<(), Failure> {
         let start = Instant::now();
         let loaded = self.start_load(devices, held);
         // The host's backend has copied then.
@@ -175,12 +175,12 @@ impl Component {
         loaded
     }
 
-    fn start_load(&mut self, devices: &Devices, held: Held) -> Result<(), Failure> {
+    fn start_load(&mut self, devices: &Devices, held: HeldWeights) -> Result<(), Failure> {
         for lane in 0..self.memory.len() {
             let weights = &self.variants[0].lanes[lane].weights;
             let (bytes, present) = match held {
-                Held::Resident => (weights.resident_bytes, &self.memory[lane].resident),
-                Held::Lazy => (weights.lazy_bytes, &self.memory[lane].lazy),
+                HeldWeights::Resident => (weights.resident_bytes, &self.memory[lane].resident),
+                HeldWeights::Lazy => (weights.lazy_bytes, &self.memory[lane].lazy),
             };
             if bytes == Bytes::ZERO || present.is_some() {
                 continue;
@@ -191,8 +191,8 @@ impl Component {
             let load = WeightLoad {
                 files: Arc::clone(&self.files),
                 moves: self.moves(lane, |place| match (place, held) {
-                    (WeightPlace::Resident(offset), Held::Resident) => Some(offset),
-                    (WeightPlace::Lazy(offset), Held::Lazy) => Some(offset),
+                    (WeightPlace::Resident(offset), HeldWeights::Resident) => Some(offset),
+                    (WeightPlace::Lazy(offset), HeldWeights::Lazy) => Some(offset),
                     _ => None,
                 }),
                 region: Arc::clone(&region),
@@ -206,8 +206,8 @@ impl Component {
             self.times.count_sent(load.len());
             self.loads.push((lane, backend.load(load, Queue::Loads).with_event(event)));
             match held {
-                Held::Resident => self.memory[lane].resident = Some(region),
-                Held::Lazy => self.memory[lane].lazy = Some(region),
+                HeldWeights::Resident => self.memory[lane].resident = Some(region),
+                HeldWeights::Lazy => self.memory[lane].lazy = Some(region),
             }
         }
         Ok(())

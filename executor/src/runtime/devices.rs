@@ -62,12 +62,11 @@ impl Devices {
     /// At the start of a phase, lets someone else have what the plan's tests of failure say.
     pub fn take(&self, plan: &Plan, phase: Phase) {
         for device in &plan.devices {
-            if let DeviceBackend::Virtual { taken_bytes, taken_in: Some(when), .. } =
-                &device.backend
-                && *when == phase
+            if let DeviceBackend::Virtual { faults, .. } = &device.backend
+                && faults.taken_in == Some(phase)
                 && let Some(backend) = self.backends.get(&device.id)
             {
-                backend.memory().shrink(left(device, *taken_bytes));
+                backend.memory().shrink(left(device, faults.taken_bytes));
             }
         }
     }
@@ -158,7 +157,9 @@ fn left(device: &DevicePlan, taken: Bytes) -> Bytes {
 /// The most that a plan may have of a device when it is loaded.
 fn capacity(device: &DevicePlan) -> Bytes {
     match &device.backend {
-        DeviceBackend::Virtual { taken_bytes, taken_in: None, .. } => left(device, *taken_bytes),
+        DeviceBackend::Virtual { faults, .. } if faults.taken_in.is_none() => {
+            left(device, faults.taken_bytes)
+        }
         DeviceBackend::Virtual { .. } | DeviceBackend::Cuda { .. } => device.budget_bytes,
     }
 }
@@ -187,13 +188,13 @@ pub fn open_device(
     trace: Option<GpuTrace>,
 ) -> Result<Box<dyn Backend>, Failure> {
     match backend {
-        DeviceBackend::Virtual { link_bytes_per_s, fail_allocation, fail_copy, speed, .. } => {
-            let memory = Memory::new(id.clone(), capacity, *fail_allocation);
+        DeviceBackend::Virtual { link_bytes_per_s, faults, speed, .. } => {
+            let memory = Memory::new(id.clone(), capacity, faults.fail_allocation);
             let staging = Region::allocate(host, &format!("staging of {id}"), pinned)?;
             let properties = VirtualProperties {
                 overhead_bytes,
                 link_bytes_per_s: *link_bytes_per_s,
-                fail_copy: *fail_copy,
+                faults: *faults,
                 speed: *speed,
             };
             let (staging, workers) = (Arc::new(staging), Arc::clone(workers));

@@ -55,17 +55,19 @@ impl SeenGpu {
         self.taken_bytes = self.taken_bytes.max(other.taken_bytes);
     }
 
+    /// The plan's devices on this GPU: those that are open, and one of its parts that may have the
+    /// context and nothing else.
+    fn parts<'a>(&self, plan: &'a Plan) -> Vec<&'a DevicePlan> {
+        let is_open = |device: &&DevicePlan| self.devices.contains(&device.id);
+        let own = plan.devices.iter().find(is_open).and_then(uuid);
+        let is_part =
+            |device: &&DevicePlan| is_open(device) || own.is_some() && uuid(device) == own;
+        plan.devices.iter().filter(is_part).collect()
+    }
+
     /// Beside what the plan says.
     pub fn usage(&self, plan: &Plan) -> GpuUsage {
-        let uuid = |device: &DevicePlan| match &device.backend {
-            DeviceBackend::Cuda { uuid } => uuid.clone(),
-            DeviceBackend::Virtual { .. } => None,
-        };
-        let open = |device: &DevicePlan| self.devices.contains(&device.id);
-        let own = plan.devices.iter().find(|device| open(device)).and_then(uuid);
-        // One of its parts may have the context and nothing else.
-        let is_part = |device: &&DevicePlan| open(device) || own.is_some() && uuid(device) == own;
-        let parts: Vec<&DevicePlan> = plan.devices.iter().filter(is_part).collect();
+        let parts = self.parts(plan);
         let peaks = plan.job.timeline().iter().map(|phase| {
             let phases = parts.iter().flat_map(|device| &device.phases);
             phases.filter(|entry| entry.phase == *phase).map(|entry| entry.peak_bytes).sum()
@@ -78,5 +80,13 @@ impl SeenGpu {
             predicted_peak_bytes: peaks.max().unwrap_or_default(),
             measured_peak_bytes: self.taken_bytes,
         }
+    }
+}
+
+/// The UUID of a device's GPU, where the plan has one.
+fn uuid(device: &DevicePlan) -> Option<&str> {
+    match &device.backend {
+        DeviceBackend::Cuda { uuid } => uuid.as_deref(),
+        DeviceBackend::Virtual { .. } => None,
     }
 }

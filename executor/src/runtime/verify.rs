@@ -89,11 +89,12 @@ pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failu
             return Err(refused(format!("{} is planned for the wrong phase", component.name)));
         }
         let assignment = assignment(plan, component)?;
+        let (calls, nested) = (graph.calls, graph.nested);
         let graphs: Vec<_> = graph.variants.into_iter().map(Arc::new).collect();
         readable(component, &assignment, &graphs[0])?;
-        let variants = variants(&graphs, &assignment, &OperationNeeds)
+        let variants = variants(&graphs, nested, &assignment, &OperationNeeds)
             .map_err(|why| refused(format!("{}: {why}", component.name)))?;
-        Ok(Scheduled { calls: graph.calls, variants })
+        Ok(Scheduled { calls, variants })
     })
     .collect()
 }
@@ -123,16 +124,9 @@ fn readable(
 
 fn assignment(plan: &Plan, component: &ComponentPlan) -> Result<Assignment, Failure> {
     let lanes = component.devices.iter().map(|id| lane(plan, id)).collect::<Result<_, _>>()?;
-    let index = |device: &DeviceId| component.devices.iter().position(|id| id == device);
-    let segments = component.segments.iter().map(|segment| {
-        index(&segment.device).ok_or_else(|| {
-            refused(format!("{}: segment {} is elsewhere", component.name, segment.name))
-        })
-    });
     Ok(Assignment {
         lanes,
-        segments: segments.collect::<Result<_, _>>()?,
-        row_shares: component.row_shares.clone(),
+        division: component.division.clone(),
         residencies: component.segments.iter().map(|segment| segment.residency).collect(),
         threads: plan.host.threads as usize,
         attention_chunk: plan.options.attention_chunk as usize,

@@ -9,15 +9,15 @@ use crate::weights::MappedFile;
 
 /// The files of a plan's model and of its LoRA.
 #[derive(Default)]
-pub struct Watched(Vec<Arc<MappedFile>>);
+pub struct WatchedFiles(Vec<Arc<MappedFile>>);
 
-impl Watched {
+impl WatchedFiles {
     /// Each of these files once, whatever mappings there are of it.
-    pub fn new(files: impl IntoIterator<Item = Arc<MappedFile>>) -> Watched {
+    pub fn new(files: impl IntoIterator<Item = Arc<MappedFile>>) -> WatchedFiles {
         let mut known = BTreeSet::new();
         let mut files: Vec<_> = files.into_iter().collect();
         files.retain(|file| known.insert((file.state().device, file.state().inode)));
-        Watched(files)
+        WatchedFiles(files)
     }
 
     /// What they were when they were opened.

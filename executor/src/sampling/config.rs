@@ -100,6 +100,12 @@ impl FlowMatchConfig {
         Ok(FlowMatchConfig(settings))
     }
 
+    /// The factor by which levels are shifted towards noise, whatever the size of the picture;
+    /// `None` where it follows that.
+    pub fn static_shift(&self) -> Option<f64> {
+        (!self.0.use_dynamic_shifting).then_some(self.0.shift)
+    }
+
     /// Levels on the model's time axis.
     pub fn num_train_timesteps(&self) -> u32 {
         self.0.num_train_timesteps

@@ -6,11 +6,11 @@
 
 use protocol::Bytes;
 
-use super::Buffer;
+use super::ArenaBuffer;
 
 /// A buffer with its place, close together in memory as all are looked at for each new one.
 #[derive(Clone, Copy)]
-struct Placed {
+struct PlacedBuffer {
     offset: u64,
     end: u64,
     index: usize,
@@ -18,32 +18,32 @@ struct Placed {
     last: usize,
 }
 
-impl Placed {
-    fn new(buffers: &[Buffer], index: usize, offset: u64) -> Placed {
-        let Buffer { bytes, first, last, .. } = buffers[index];
-        Placed { offset, end: (Bytes(offset) + bytes).0, index, first, last }
+impl PlacedBuffer {
+    fn new(buffers: &[ArenaBuffer], index: usize, offset: u64) -> PlacedBuffer {
+        let ArenaBuffer { bytes, first, last, .. } = buffers[index];
+        PlacedBuffer { offset, end: (Bytes(offset) + bytes).0, index, first, last }
     }
 
-    fn is_alive_with(&self, other: &Placed) -> bool {
+    fn is_alive_with(&self, other: &PlacedBuffer) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
 /// Offsets of the buffers, in their order, and the size of the arena.
-pub fn place(buffers: &[Buffer]) -> (Vec<Bytes>, Bytes) {
+pub fn place(buffers: &[ArenaBuffer]) -> (Vec<Bytes>, Bytes) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&index| (std::cmp::Reverse(buffers[index].bytes), index));
     let mut offsets = vec![Bytes::ZERO; buffers.len()];
-    let mut placed: Vec<Placed> = Vec::with_capacity(buffers.len()); // by offset
+    let mut placed: Vec<PlacedBuffer> = Vec::with_capacity(buffers.len()); // by offset
     let mut arena_bytes = 0;
     for index in order {
-        let mut new = Placed::new(buffers, index, 0);
+        let mut new = PlacedBuffer::new(buffers, index, 0);
         for other in &placed {
             if new.end <= other.offset {
                 break;
             }
             if other.end > new.offset && other.is_alive_with(&new) {
-                new = Placed::new(buffers, index, other.end);
+                new = PlacedBuffer::new(buffers, index, other.end);
             }
         }
         offsets[index] = Bytes(new.offset);
@@ -55,10 +55,10 @@ pub fn place(buffers: &[Buffer]) -> (Vec<Bytes>, Bytes) {
 
 /// Panics if two buffers that are alive together overlap: a fault of this file, which would let one
 /// kernel overwrite what another still needs.
-pub fn assert_disjoint(buffers: &[Buffer], offsets: &[Bytes]) {
-    let placed = (0..buffers.len()).map(|at| Placed::new(buffers, at, offsets[at].0));
+pub fn assert_disjoint(buffers: &[ArenaBuffer], offsets: &[Bytes]) {
+    let placed = (0..buffers.len()).map(|at| PlacedBuffer::new(buffers, at, offsets[at].0));
     // What is empty overlaps nothing.
-    let mut placed: Vec<Placed> = placed.filter(|one| one.offset < one.end).collect();
+    let mut placed: Vec<PlacedBuffer> = placed.filter(|one| one.offset < one.end).collect();
     placed.sort_by_key(|one| one.offset);
     for (at, one) in placed.iter().enumerate() {
         for other in placed[at + 1..].iter().take_while(|other| other.offset < one.end) {

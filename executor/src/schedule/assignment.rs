@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use protocol::Residency;
 use protocol::profile::{BackendKind, Lane};
+use protocol::{Division, Residency};
 
 use crate::graph::{Graph, Node, Operation};
 
@@ -24,10 +24,8 @@ const SPLIT_SIDE_MIN: usize = 256;
 pub struct Assignment {
     /// The lanes, in order.
     pub lanes: Vec<Lane>,
-    /// For each segment, the index of its lane; all 0 for a row split.
-    pub segments: Vec<usize>,
-    /// For a row split, each lane's share of the rows, in proportion; else empty.
-    pub row_shares: Vec<u32>,
+    /// What of the graph computes on which of them.
+    pub division: Division,
     /// For each segment, where its weights wait.
     pub residencies: Vec<Residency>,
     /// Worker threads of the host's kernels.
@@ -44,8 +42,7 @@ impl Assignment {
         let segments = graph.segments.len();
         Assignment {
             lanes: vec![Lane { backend, unsupported: Vec::new() }],
-            segments: vec![0; segments],
-            row_shares: Vec::new(),
+            division: Division::One,
             residencies: vec![Residency::Resident; segments],
             threads,
             attention_chunk: protocol::plan::ATTENTION_CHUNK as usize,
@@ -57,10 +54,16 @@ impl Assignment {
     /// there are.
     pub fn check(&self, graph: &Graph, operations: &[&str]) -> Result<(), String> {
         let segments = graph.segments.len();
-        if self.segments.len() != segments || self.residencies.len() != segments {
-            return Err(format!("{} segments are placed of {segments}", self.segments.len()));
+        let placed = match &self.division {
+            Division::Layer { segments } => segments.len(),
+            Division::One | Division::Row { .. } => self.residencies.len(),
+        };
+        for placed in [placed, self.residencies.len()] {
+            if placed != segments {
+                return Err(format!("{placed} segments are placed of {segments}"));
+            }
         }
-        if self.segments.iter().any(|&lane| lane >= self.lanes.len()) {
+        if (0..segments).any(|segment| self.lane(segment) >= self.lanes.len()) {
             return Err("a segment is on a device that is not there".to_owned());
         }
         for name in self.lanes.iter().flat_map(|lane| &lane.unsupported) {
@@ -69,8 +72,8 @@ impl Assignment {
                 return Err(format!("there is no operation {name}; hint: one of {known}"));
             }
         }
-        if !self.row_shares.is_empty() {
-            self.check_rows(graph)?;
+        if let Division::Row { shares } = &self.division {
+            self.check_rows(graph, shares)?;
         }
         for node in &graph.nodes {
             for weight in &node.weights {
@@ -87,12 +90,9 @@ impl Assignment {
         Ok(())
     }
 
-    fn check_rows(&self, graph: &Graph) -> Result<(), String> {
-        if self.row_shares.len() != self.lanes.len() || self.segments.iter().any(|&lane| lane != 0)
-        {
-            return Err(
-                "a row split needs a share of each device, and segments on the first".to_owned()
-            );
+    fn check_rows(&self, graph: &Graph, shares: &[u32]) -> Result<(), String> {
+        if shares.len() != self.lanes.len() {
+            return Err("a row split needs a share of each device".to_owned());
         }
         let first = &self.lanes[0];
         if first.backend == BackendKind::Host || self.lanes.iter().any(|lane| lane != first) {
@@ -106,9 +106,19 @@ impl Assignment {
 
     /// The rows of a node's matrix on each lane, where it is split; else `None`.
     pub fn rows(&self, graph: &Graph, node: &Node) -> Option<Vec<Range<usize>>> {
-        let split =
-            !self.row_shares.is_empty() && can_split(graph, node) && self.can_do(0, &*node.op);
-        split.then(|| share_rows(graph.value(node.output).features(), &self.row_shares))
+        let shares = self.division.row_shares()?;
+        let split = can_split(graph, node) && self.can_do(0, &*node.op);
+        split.then(|| share_rows(graph.value(node.output).features(), shares))
+    }
+
+    /// The lane of a segment of the graph.
+    pub fn lane(&self, segment: usize) -> usize {
+        self.division.lane(segment).expect("each segment of the graph has a lane")
+    }
+
+    /// Whether all segments are on this lane.
+    pub fn is_whole_on(&self, lane: usize) -> bool {
+        (0..self.residencies.len()).all(|segment| self.lane(segment) == lane)
     }
 
     /// What a lane is: the host's where it is none of these.

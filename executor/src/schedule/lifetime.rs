@@ -14,7 +14,7 @@ use crate::graph::{Graph, ValueId};
 
 /// A piece of an arena and the steps, both ends included, during which it is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Buffer {
+pub struct ArenaBuffer {
     /// Size, a multiple of the alignment.
     pub bytes: Bytes,
     /// The step that first writes it.
@@ -28,8 +28,8 @@ pub struct Buffer {
 /// The buffers of one lane, and who uses which.
 #[derive(Debug, Default)]
 pub struct Lifetimes {
-    /// All buffers.
-    pub buffers: Vec<Buffer>,
+    /// Of its values and workspaces alike.
+    pub buffers: Vec<ArenaBuffer>,
     /// The buffer of each piece that is ever on the lane.
     pub pieces: BTreeMap<Piece, usize>,
     /// The workspace of each step that needs one.
@@ -54,7 +54,7 @@ pub fn lifetimes(
     for &(lane, value) in &uses.pinned {
         let piece = Piece::Value(value);
         let bytes = bytes_of(graph, elements, value, graph.value(value).features());
-        lanes[lane].add(piece, Buffer { bytes, first: 0, last: end, workspace: false });
+        lanes[lane].add(piece, ArenaBuffer { bytes, first: 0, last: end, workspace: false });
     }
     for (at, step) in program.steps.iter().enumerate() {
         match step {
@@ -70,14 +70,14 @@ pub fn lifetimes(
                                 _ => graph.value(value).features(),
                             };
                             let bytes = bytes_of(graph, elements, value, columns);
-                            let buffer = Buffer { bytes, first: at, last, workspace: false };
+                            let buffer = ArenaBuffer { bytes, first: at, last, workspace: false };
                             lanes[*lane].add(*output, buffer);
                         }
                     }
                 }
                 let bytes = workspace(step).align_up(ALIGNMENT_BYTES);
                 if bytes > Bytes::ZERO {
-                    let buffer = Buffer { bytes, first: at, last: at, workspace: true };
+                    let buffer = ArenaBuffer { bytes, first: at, last: at, workspace: true };
                     let index = lanes[*lane].push(buffer);
                     lanes[*lane].workspaces.insert(at, index);
                 }
@@ -88,7 +88,8 @@ pub fn lifetimes(
                 if !lanes[lane].pieces.contains_key(&piece) {
                     let bytes = bytes_of(graph, elements, value, graph.value(value).features());
                     let last = uses.last[&(lane, piece)];
-                    lanes[lane].add(piece, Buffer { bytes, first: at, last, workspace: false });
+                    lanes[lane]
+                        .add(piece, ArenaBuffer { bytes, first: at, last, workspace: false });
                 }
             }
             Step::Wait(_) | Step::Acquire { .. } | Step::Release { .. } => {}
@@ -98,12 +99,12 @@ pub fn lifetimes(
 }
 
 impl Lifetimes {
-    fn push(&mut self, buffer: Buffer) -> usize {
+    fn push(&mut self, buffer: ArenaBuffer) -> usize {
         self.buffers.push(buffer);
         self.buffers.len() - 1
     }
 
-    fn add(&mut self, piece: Piece, buffer: Buffer) {
+    fn add(&mut self, piece: Piece, buffer: ArenaBuffer) {
         let index = self.push(buffer);
         self.pieces.insert(piece, index);
     }
@@ -180,7 +181,7 @@ fn bytes_of(graph: &Graph, elements: &Elements, value: ValueId, columns: usize) 
 }
 
 /// The most bytes of values alive at any one step of a range.
-pub fn most_alive(buffers: &[Buffer], first: usize, last: usize) -> Bytes {
+pub fn most_alive(buffers: &[ArenaBuffer], first: usize, last: usize) -> Bytes {
     let alive = |at: usize| {
         buffers
             .iter()
@@ -192,7 +193,7 @@ pub fn most_alive(buffers: &[Buffer], first: usize, last: usize) -> Bytes {
 }
 
 /// Bytes of values written at or before a step and read after it.
-pub fn carried(buffers: &[Buffer], at: usize) -> Bytes {
-    let crosses = |b: &&Buffer| !b.workspace && b.first <= at && at < b.last;
+pub fn carried(buffers: &[ArenaBuffer], at: usize) -> Bytes {
+    let crosses = |b: &&ArenaBuffer| !b.workspace && b.first <= at && at < b.last;
     buffers.iter().filter(crosses).map(|b| b.bytes).sum()
 }

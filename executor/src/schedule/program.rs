@@ -23,7 +23,7 @@ use crate::graph::{Graph, Node, ValueId};
 /// A piece of a lane's arena that is no workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Piece {
-    /// A value.
+    /// Whole, on a lane that has it.
     Value(ValueId),
     /// The rows' part of a split product, by number, before it goes to the first lane.
     Part(usize),
@@ -40,12 +40,12 @@ pub struct PieceCopy {
     pub columns: Option<Range<usize>>,
 }
 
-/// One step.
+/// What is done at one point of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Computes a node, or some rows of its matrix, on a lane.
     Run {
-        /// The lane.
+        /// Which device computes, by its position in the plan.
         lane: usize,
         /// Index of the node.
         node: usize,
@@ -60,16 +60,16 @@ pub enum Step {
     Wait(usize),
     /// Waits until the weights of a segment are in their slot on a lane.
     Acquire {
-        /// The lane.
+        /// Whose ring it is in.
         lane: usize,
-        /// The segment.
+        /// Whose weights are awaited.
         segment: usize,
     },
     /// Gives the slot of a segment on a lane back.
     Release {
-        /// The lane.
+        /// Whose ring it is in.
         lane: usize,
-        /// The segment.
+        /// Whose weights are done with.
         segment: usize,
     },
 }
@@ -91,7 +91,7 @@ pub struct Program {
 /// Orders everything.
 pub fn program(graph: &Graph, assignment: &Assignment) -> Program {
     let lanes = node_lanes(graph, assignment);
-    let mut order = Order::new(graph, assignment, lanes);
+    let mut order = ProgramBuilder::new(graph, assignment, lanes);
     (0..graph.nodes.len()).for_each(|node| order.node(node));
     order.finish()
 }
@@ -103,27 +103,37 @@ fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
     let host = kinds.iter().position(|lane| lane.backend == BackendKind::Host);
     let host = host.unwrap_or(kinds.len());
     let mut home: Vec<Option<usize>> = vec![None; graph.values.len()];
-    let lane_of = |node: &Node, home: &[Option<usize>]| {
-        let own = assignment.segments[node.segment];
-        if !assignment.can_do(own, &*node.op) {
-            return host;
-        }
-        let Some(first) = node.inputs.first().and_then(|input| home[input.0]) else { return own };
-        let together = node.inputs.iter().all(|input| home[input.0] == Some(first));
-        let moved: u64 = node.inputs.iter().map(|&input| graph.value(input).bytes().0).sum();
-        let smaller = graph.value(node.output).bytes().0 < moved;
-        let able = kinds.get(first).is_none() || assignment.can_do(first, &*node.op);
-        if node.weights.is_empty() && together && smaller && able { first } else { own }
-    };
-    let place = |node: &Node| {
-        let lane = lane_of(node, &home);
+    let mut node_lanes = Vec::new();
+    for node in &graph.nodes {
+        let own = assignment.lane(node.segment);
+        let lane = match lane_of_inputs(graph, assignment, node, &home) {
+            _ if !assignment.can_do(own, &*node.op) => host,
+            Some(lane) if node.weights.is_empty() => lane,
+            _ => own,
+        };
         home[node.output.0] = Some(lane);
-        lane
-    };
-    graph.nodes.iter().map(place).collect()
+        node_lanes.push(lane);
+    }
+    node_lanes
 }
 
-struct Order<'a> {
+/// The lane where all inputs of a node are and that can do it, if its result is smaller than they
+/// are: then less crosses. `home` is where each value was computed; `None` for the graph's inputs.
+fn lane_of_inputs(
+    graph: &Graph,
+    assignment: &Assignment,
+    node: &Node,
+    home: &[Option<usize>],
+) -> Option<usize> {
+    let lane = node.inputs.first().and_then(|input| home[input.0])?;
+    let together = node.inputs.iter().all(|input| home[input.0] == Some(lane));
+    let inputs_bytes: u64 = node.inputs.iter().map(|&input| graph.value(input).bytes().0).sum();
+    let smaller = graph.value(node.output).bytes().0 < inputs_bytes;
+    let able = assignment.lanes.get(lane).is_none() || assignment.can_do(lane, &*node.op);
+    (together && smaller && able).then_some(lane)
+}
+
+struct ProgramBuilder<'a> {
     graph: &'a Graph,
     assignment: &'a Assignment,
     node_lanes: Vec<usize>,
@@ -143,8 +153,12 @@ struct Order<'a> {
     parts: usize,
 }
 
-impl<'a> Order<'a> {
-    fn new(graph: &'a Graph, assignment: &'a Assignment, node_lanes: Vec<usize>) -> Order<'a> {
+impl<'a> ProgramBuilder<'a> {
+    fn new(
+        graph: &'a Graph,
+        assignment: &'a Assignment,
+        node_lanes: Vec<usize>,
+    ) -> ProgramBuilder<'a> {
         let rows: Vec<_> = graph.nodes.iter().map(|node| assignment.rows(graph, node)).collect();
         let mut home = vec![0; graph.values.len()];
         let mut produced = vec![false; graph.values.len()];
@@ -163,7 +177,7 @@ impl<'a> Order<'a> {
             }
         }
         let most = node_lanes.iter().copied().max().unwrap_or(0);
-        Order {
+        ProgramBuilder {
             graph,
             assignment,
             lanes: assignment.lanes.len().max(most + 1),
@@ -259,7 +273,7 @@ impl<'a> Order<'a> {
         let inputs = self.graph.inputs.iter().map(|port| port.value);
         let input_lanes = inputs.map(|value| (value, self.readers[value.0].clone())).collect();
         let steps = with_slots(self.graph, self.assignment, self.steps);
-        let Order { copies, home, lanes, .. } = self;
+        let ProgramBuilder { copies, home, lanes, .. } = self;
         Program { steps, copies, input_lanes, home, lanes }
     }
 }

@@ -7,11 +7,11 @@ use protocol::Bytes;
 
 use super::lifetime::Lifetimes;
 use super::program::{Piece, PieceCopy, Step};
-use super::{Assignment, Elements, Instruction, LaneWeights, Run, Transfer, arena};
+use super::{Assignment, Elements, Instruction, LaneSchedule, LaneWeights, Run, Transfer, arena};
 use crate::graph::Graph;
 
 /// A lane's buffers with their offsets.
-pub struct Placed {
+pub struct PlacedBuffers {
     /// The buffers.
     pub lifetimes: Lifetimes,
     /// Where each piece lies.
@@ -21,9 +21,9 @@ pub struct Placed {
     pub arena_bytes: Bytes,
 }
 
-impl Placed {
+impl PlacedBuffers {
     /// Gives each buffer its offset.
-    pub fn new(lifetimes: Lifetimes) -> Placed {
+    pub fn new(lifetimes: Lifetimes) -> PlacedBuffers {
         let (offsets, arena_bytes) = arena::place(&lifetimes.buffers);
         arena::assert_disjoint(&lifetimes.buffers, &offsets);
         let pieces = lifetimes.pieces.iter();
@@ -32,20 +32,48 @@ impl Placed {
         let workspaces = workspaces
             .map(|(&at, &buffer)| (at, (offsets[buffer], lifetimes.buffers[buffer].bytes)))
             .collect();
-        Placed { lifetimes, offsets: pieces, workspaces, arena_bytes }
+        PlacedBuffers { lifetimes, offsets: pieces, workspaces, arena_bytes }
+    }
+
+    /// Gives each buffer the offset that it has on a lane of another schedule with the same steps.
+    ///
+    /// # Panics
+    /// If the steps are others, or a buffer does not fit there.
+    pub fn like(
+        lifetimes: Lifetimes,
+        lane: &LaneSchedule,
+        program: &[Instruction],
+    ) -> PlacedBuffers {
+        let mut offsets = vec![Bytes::ZERO; lifetimes.buffers.len()];
+        for (piece, &buffer) in &lifetimes.pieces {
+            offsets[buffer] = lane.offsets[piece];
+        }
+        let mut workspaces = BTreeMap::new();
+        for (&at, &buffer) in &lifetimes.workspaces {
+            let Instruction::Run(run) = &program[at] else { panic!("step {at} computes nothing") };
+            offsets[buffer] = run.workspace.0;
+            workspaces.insert(at, (run.workspace.0, lifetimes.buffers[buffer].bytes));
+        }
+        let ends = lifetimes.buffers.iter().zip(&offsets).map(|(buffer, &at)| at + buffer.bytes);
+        let arena_bytes = lane.arena_bytes;
+        assert!(ends.max().unwrap_or_default() <= arena_bytes, "a buffer is larger than there");
+        arena::assert_disjoint(&lifetimes.buffers, &offsets);
+        let offsets =
+            lifetimes.pieces.iter().map(|(&piece, &buffer)| (piece, offsets[buffer])).collect();
+        PlacedBuffers { lifetimes, offsets, workspaces, arena_bytes }
     }
 }
 
 /// Turns steps into instructions.
 pub struct Resolver<'a> {
-    /// The graph.
+    /// What is computed.
     pub graph: &'a Graph,
     /// What the elements of its values are.
     pub elements: &'a Elements,
-    /// Its assignment.
+    /// Where each node of it is computed.
     pub assignment: &'a Assignment,
     /// Each lane's arena.
-    pub placed: &'a [Placed],
+    pub placed: &'a [PlacedBuffers],
 }
 
 impl Resolver<'_> {

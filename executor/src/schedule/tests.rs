@@ -15,7 +15,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use protocol::plan::ALIGNMENT_BYTES;
 use protocol::profile::SegmentProfile;
-use protocol::{GraphOptions, JobShape, StorageType};
+use protocol::{Division, GraphOptions, JobShape, StorageType};
 
 use simulate::assert_values_last;
 
@@ -39,9 +39,9 @@ const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, Backen
 const THREADS: [usize; 3] = [1, 2, 7];
 
 /// Any buffers, some of them empty, whose lives overlap in every way.
-fn any_buffers() -> impl Strategy<Value = Vec<Buffer>> {
+fn any_buffers() -> impl Strategy<Value = Vec<ArenaBuffer>> {
     let buffer = (0..40_u64, 0..30_usize, 0..12_usize, any::<bool>());
-    let buffer = buffer.prop_map(|(units, first, length, workspace)| Buffer {
+    let buffer = buffer.prop_map(|(units, first, length, workspace)| ArenaBuffer {
         bytes: Bytes(units * ALIGNMENT_BYTES),
         first,
         last: first + length,
@@ -89,7 +89,7 @@ fn graph_of([heads, head_dim]: [usize; 2], recipes: &[Recipe]) -> Graph {
         let late = |choice: usize| (choice % shorts.len()).min(choice % 5);
         let [a, b, c] = choices.map(|choice| shorts[shorts.len() - 1 - late(choice)]);
         let any = ValueId(choices[0] % graph.values.len());
-        let attention = AttentionOp { heads, scale: 1.0, causal: false };
+        let attention = AttentionOp { heads, kv_heads: heads, scale: 1.0, causal: false };
         let norm = AdaLayerNormOp { eps: 0.0, shift_chunk: 0, scale_chunk: 0 };
         let (op, inputs, result): (NodeOp, _, _) = match kind {
             0 => (AddOp.into(), vec![a, b], &short),
@@ -189,11 +189,10 @@ fn cut_over(
     if let Some(op) = ops.get(unable) {
         assignment.lanes[0].unsupported = vec![(*op).to_owned()];
     }
-    let mut segments: Vec<usize> =
-        (0..graph.segments.len()).map(|s| cuts[s % cuts.len()]).collect();
-    segments.iter_mut().for_each(|lane| *lane %= lanes);
+    let mut segments: Vec<u32> =
+        (0..graph.segments.len()).map(|s| (cuts[s % cuts.len()] % lanes) as u32).collect();
     segments.sort_unstable();
-    assignment.segments = segments;
+    assignment.division = Division::Layer { segments };
     Schedule::new(Arc::new(graph), assignment, &OperationNeeds)
 }
 

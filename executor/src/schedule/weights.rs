@@ -31,9 +31,9 @@ pub enum WeightPlace {
 /// A weight, or some rows of it, on one lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightSlice {
-    /// The weight.
+    /// The tensor in its graph.
     pub weight: WeightId,
-    /// Its rows here.
+    /// Which of its rows are here.
     pub rows: Range<usize>,
     /// Where they lie.
     pub place: WeightPlace,
@@ -81,7 +81,7 @@ impl LaneWeights {
         let on_host = assignment.lanes.get(lane).is_none_or(|l| l.backend == BackendKind::Host);
         let residency = match assignment.residencies[segment] {
             // The host computes from the mapping what was meant for a device.
-            _ if on_host && assignment.segments.iter().any(|&l| l != lane) => Residency::Mapped,
+            _ if on_host && !assignment.is_whole_on(lane) => Residency::Mapped,
             residency => residency,
         };
         let place = match residency {

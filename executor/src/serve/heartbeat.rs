@@ -15,7 +15,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts the thread.
+    /// Begins to send an event at each interval.
     pub fn start(events: IpcSender<Event>) -> io::Result<Heartbeat> {
         let (end, ended) = channel();
         let body = move || beat(&events, &ended);

@@ -12,20 +12,20 @@ use crate::backend::CancelFlag;
 use crate::failure::internal;
 use crate::families;
 use crate::models::Model;
-use crate::runtime::Watched;
+use crate::runtime::WatchedFiles;
 use crate::weights::lora::{LoraMode, LoraReport, LoraSource, Loras};
 
 /// Most keys that a notice names.
 const NAMED_KEYS_MAX: usize = 4;
 
-/// OpenModels models.
+/// Models and adapters that are open, so that no file is opened twice.
 #[derive(Default)]
 pub struct OpenModels {
     base: Option<(ModelSource, Arc<dyn Model>)>,
-    adapted: Option<Adapted>,
+    adapted: Option<AdaptedModel>,
 }
 
-struct Adapted {
+struct AdaptedModel {
     model: ModelSource,
     files: Vec<Lora>,
     loras: Loras,
@@ -67,12 +67,12 @@ impl OpenModels {
     }
 
     /// The files of a plan's model, and of its LoRA.
-    pub fn watched(&self, plan: &Plan, model: &dyn Model) -> Watched {
+    pub fn watched(&self, plan: &Plan, model: &dyn Model) -> WatchedFiles {
         let components = plan.components.iter().map(|component| &component.name);
         let of_model = components.flat_map(|name| model.files(name).mappings());
         let adapted = self.adapted.as_ref().filter(|_| !plan.options.loras.is_empty());
         let of_loras = adapted.into_iter().flat_map(|adapted| adapted.loras.mappings());
-        Watched::new(of_model.chain(of_loras).cloned())
+        WatchedFiles::new(of_model.chain(of_loras).cloned())
     }
 
     /// What the user should know of a request's LoRA files.
@@ -107,14 +107,15 @@ impl OpenModels {
         base: &dyn Model,
         options: &GraphOptions,
     ) -> Result<&Loras, Failure> {
-        let known = |adapted: &Adapted| adapted.model == *source && adapted.files == options.loras;
+        let known =
+            |adapted: &AdaptedModel| adapted.model == *source && adapted.files == options.loras;
         if !self.adapted.as_ref().is_some_and(known) {
             let sources = options.loras.iter();
             let sources = sources
                 .map(|lora| LoraSource { path: lora.path.clone().into(), weight: lora.weight });
             let loras = base.open_loras(&sources.collect::<Vec<_>>())?;
             let (model, files) = (source.clone(), options.loras.clone());
-            self.adapted = Some(Adapted { model, files, loras });
+            self.adapted = Some(AdaptedModel { model, files, loras });
         }
         Ok(&self.adapted.as_ref().expect("it was just opened").loras)
     }

@@ -92,7 +92,7 @@ fn at_most(what: &str, got: usize, limit: usize) -> Result<(), BoundError> {
 
 /// The parts of `tokenizer.json`. Only the model and the added tokens are parsed here.
 #[derive(Deserialize)]
-struct Document<'a> {
+struct TokenizerDocument<'a> {
     #[serde(borrow)]
     normalizer: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -114,7 +114,8 @@ struct Document<'a> {
 
 /// Checks `tokenizer.json` against every limit. The error is malformed JSON, or names the limit.
 pub(super) fn check_document(bytes: &[u8]) -> Result<(), BoundError> {
-    let document: Document<'_> = serde_json::from_slice(bytes).map_err(BoundError::malformed)?;
+    let document: TokenizerDocument<'_> =
+        serde_json::from_slice(bytes).map_err(BoundError::malformed)?;
     for section in [document.truncation, document.padding].into_iter().flatten() {
         at_most("bytes of settings", section.get().len(), PATTERN_BYTES_MAX)?;
     }

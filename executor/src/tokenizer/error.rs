@@ -75,7 +75,7 @@ pub enum TokenizerError {
     /// A special token is not part of the vocabulary.
     #[error("the {role} {token:?} is not in the vocabulary of {}", directory.display())]
     UnknownSpecialToken {
-        /// The tokenizer's directory.
+        /// Where its files are.
         directory: PathBuf,
         /// Its key in `tokenizer_config.json`.
         role: &'static str,
@@ -90,7 +90,7 @@ pub enum TokenizerError {
         got.map_or("none".to_owned(), |id| id.to_string())
     )]
     SpecialTokenId {
-        /// The tokenizer's directory.
+        /// Where its files are.
         directory: PathBuf,
         /// The token as text.
         token: String,
@@ -107,9 +107,9 @@ pub enum TokenizerError {
         directory.display()
     )]
     NoEnd {
-        /// The tokenizer's directory.
+        /// Where its files are.
         directory: PathBuf,
-        /// The end token.
+        /// What was to end each prompt.
         token: String,
     },
 

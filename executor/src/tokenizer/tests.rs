@@ -102,7 +102,7 @@ fn unigram(change: impl FnOnce(&mut Vec<u8>)) -> Result<Option<Tokenizer>, Token
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), bytes).unwrap();
     let files = crate::weights::WeightFiles::open_file(file.path()).unwrap();
-    Tokenizer::of_gguf(files.gguf_keys().unwrap(), file.path())
+    Tokenizer::of_gguf(files.gguf_keys().unwrap(), file.path(), TokenizerKind::T5)
 }
 
 /// Where the value of a key begins, behind the type and, of arrays, their elements' type and
@@ -121,6 +121,25 @@ fn a_gguf_file_gives_the_ids_of_its_models_tokenizer() {
     for GoldenText { text, ids, ids_no_special } in &golden["tokenizer_2"] {
         assert_eq!(&tokenizer.ids(text).unwrap(), ids, "{text:?}");
         assert_eq!(&tokenizer.ids_without_specials(text).unwrap(), ids_no_special, "{text:?}");
+    }
+}
+
+#[test]
+fn qwens_ids_are_golden_from_its_directory_and_from_a_gguf_file() {
+    let golden: BTreeMap<String, Vec<GoldenText>> = golden_json("zimage_turbo.tokens.json");
+    let directory = open(&format!("{FIXTURES}/zimage_turbo"), "tokenizer", TokenizerKind::QWEN);
+    let path = format!("{FIXTURES}/gguf/zimage_turbo_qwen3-Q8_0.gguf");
+    let files = crate::weights::WeightFiles::open_file(Path::new(&path)).unwrap();
+    let of_gguf = |kind| Tokenizer::of_gguf(files.gguf_keys().unwrap(), Path::new(&path), kind);
+    let gguf = of_gguf(TokenizerKind::QWEN).unwrap().expect("it has one");
+    assert!(of_gguf(TokenizerKind::T5).unwrap().is_none(), "it is no unigram model");
+    assert_eq!(golden["tokenizer"].len(), 36);
+    for tokenizer in [&directory, &gguf] {
+        assert_eq!((tokenizer.eos_id(), tokenizer.pad_id()), (1202, 1200));
+        for GoldenText { text, ids, ids_no_special } in &golden["tokenizer"] {
+            assert_eq!(&tokenizer.ids(text).unwrap(), ids, "{text:?}");
+            assert_eq!(&tokenizer.ids_without_specials(text).unwrap(), ids_no_special, "{text:?}");
+        }
     }
 }
 

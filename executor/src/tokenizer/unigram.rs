@@ -15,7 +15,7 @@ use super::bounds::vocabulary::Tokens;
 use super::bounds::{BoundError, charsmap, check_growth};
 use super::files::TokenizerConfig;
 use super::{Tokenizer, TokenizerError, TokenizerKind, guarded};
-use crate::weights::gguf::Value;
+use crate::weights::gguf::GgufValue;
 use crate::weights::{GgufKeys, WeightsError};
 
 /// The model of such tables, by the name that llama.cpp gives it.
@@ -45,6 +45,7 @@ struct Tables {
 pub(super) fn from_gguf(
     keys: GgufKeys<'_>,
     path: &Path,
+    kind: TokenizerKind,
 ) -> Result<Option<Tokenizer>, TokenizerError> {
     if keys.keys().text("tokenizer.ggml.model") != Some(MODEL) {
         return Ok(None);
@@ -57,12 +58,12 @@ pub(super) fn from_gguf(
     let prefix = !is_off(keys, "add_space_prefix");
     let inner = guarded(|| tables.assemble(whole, prefix)).map_err(malformed)?;
     let config = TokenizerConfig::with_tokens(&end, &pad);
-    Tokenizer::checked(inner, TokenizerKind::T5, &config, path).map(Some)
+    Tokenizer::checked(inner, kind, &config, path).map(Some)
 }
 
 /// Whether a switch is set to false: left out, SentencePiece has it set.
 fn is_off(keys: GgufKeys<'_>, name: &str) -> bool {
-    keys.keys().value(&format!("tokenizer.ggml.{name}")) == Some(&Value::Bool(false))
+    keys.keys().value(&format!("tokenizer.ggml.{name}")) == Some(&GgufValue::Bool(false))
 }
 
 impl Tables {

@@ -123,7 +123,7 @@ pub enum WeightsError {
     Array {
         /// The file.
         path: PathBuf,
-        /// The array's key.
+        /// Which entry of the metadata it is.
         key: String,
         /// What is wrong with it.
         fault: &'static str,
@@ -137,7 +137,7 @@ pub enum WeightsError {
     Scale {
         /// The file.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// What is wrong with it.
         fault: String,
@@ -174,9 +174,9 @@ pub enum WeightsError {
     TensorNotInShard {
         /// The shard.
         path: PathBuf,
-        /// The index file.
+        /// Which file says so.
         index: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
     },
 
@@ -187,7 +187,7 @@ pub enum WeightsError {
         path: PathBuf,
         /// The shard that repeats the tensor.
         other: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
     },
 
@@ -211,7 +211,7 @@ pub enum WeightsError {
     WrongShape {
         /// The file that holds the tensor.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// The model's shape, outermost first.
         expected: Vec<usize>,
@@ -228,7 +228,7 @@ pub enum WeightsError {
     WrongRank {
         /// The file that holds the tensor.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// The number of dimensions.
         expected: usize,
@@ -245,7 +245,7 @@ pub enum WeightsError {
     CutBlocks {
         /// The file that holds the tensor.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
     },
 
@@ -258,7 +258,7 @@ pub enum WeightsError {
     WrongType {
         /// The file that holds the tensor.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// The file's type.
         got: Dtype,
@@ -276,11 +276,4 @@ fn hint_nearest(nearest: Option<&str>) -> String {
 
 fn join_names(dtypes: &[Dtype]) -> String {
     dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
-}
-
-/// The start of a text from a file, short enough for a message.
-pub(super) fn excerpt(text: &str) -> String {
-    /// Longer than any tensor name of a known model.
-    const EXCERPT_CHARS_MAX: usize = 120;
-    text.chars().take(EXCERPT_CHARS_MAX).collect()
 }

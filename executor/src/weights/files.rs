@@ -222,7 +222,7 @@ impl WeightFiles {
         self.tensors.iter().map(|(name, location)| location.info(name))
     }
 
-    /// All names, sorted.
+    /// What each tensor is called, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
@@ -245,7 +245,7 @@ impl WeightFiles {
         self.files.iter().map(|file| file.path())
     }
 
-    /// The mappings.
+    /// Each file once.
     pub fn mappings(&self) -> impl Iterator<Item = &Arc<MappedFile>> {
         self.files.iter()
     }

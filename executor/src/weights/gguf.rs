@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 pub use error::GgufError;
-pub use keys::{Array, Keys, Value, ValueType};
+pub use keys::{Array, GgufValue, Keys, ValueType};
 
 use super::header::TensorEntry;
-use reader::{Reader, Stop};
+use reader::{GgufReader, GgufStop};
 
 /// How a file begins.
 pub const MAGIC: [u8; 4] = *b"GGUF";
@@ -62,14 +62,14 @@ impl Gguf {
     /// # Errors
     /// The outer one if the file cannot be read, the inner one if its header is refused.
     pub fn read(file: impl Read, file_bytes: u64) -> io::Result<Result<Gguf, GgufError>> {
-        match Gguf::parse(&mut Reader::new(file, file_bytes), file_bytes) {
+        match Gguf::parse(&mut GgufReader::new(file, file_bytes), file_bytes) {
             Ok(read) => Ok(Ok(read)),
-            Err(Stop::Fault(fault)) => Ok(Err(fault)),
-            Err(Stop::Io(cause)) => Err(cause),
+            Err(GgufStop::Fault(fault)) => Ok(Err(fault)),
+            Err(GgufStop::Io(cause)) => Err(cause),
         }
     }
 
-    fn parse(reader: &mut Reader<impl Read>, file_bytes: u64) -> Result<Gguf, Stop> {
+    fn parse(reader: &mut GgufReader<impl Read>, file_bytes: u64) -> Result<Gguf, GgufStop> {
         let (tensor_count, key_count) = counts(reader)?;
         let keys = Keys::parse(reader, key_count)?;
         let alignment = alignment(&keys)?;
@@ -82,7 +82,7 @@ impl Gguf {
 }
 
 /// How many tensors and keys there are.
-fn counts(reader: &mut Reader<impl Read>) -> Result<(u64, u64), Stop> {
+fn counts(reader: &mut GgufReader<impl Read>) -> Result<(u64, u64), GgufStop> {
     let magic = reader.bytes("its magic")?;
     if magic != MAGIC {
         return Err(GgufError::WrongMagic { magic }.into());
@@ -108,7 +108,7 @@ fn counts(reader: &mut Reader<impl Read>) -> Result<(u64, u64), Stop> {
 fn alignment(keys: &Keys) -> Result<u64, GgufError> {
     match keys.value(ALIGNMENT_KEY) {
         None => Ok(ALIGNMENT_DEFAULT),
-        Some(&Value::Unsigned(alignment))
+        Some(&GgufValue::Unsigned(alignment))
             if alignment.is_power_of_two() && alignment <= ALIGNMENT_MAX =>
         {
             Ok(alignment)

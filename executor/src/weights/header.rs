@@ -40,7 +40,7 @@ pub struct Header {
 pub struct TensorEntry {
     /// Element type.
     pub dtype: Dtype,
-    /// Shape.
+    /// Dimensions as in the file, outermost first.
     pub shape: Dimensions,
     /// First byte, from the start of the **file**.
     pub offset_bytes: u64,

@@ -14,7 +14,7 @@ use std::path::{Component, Path};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::error::excerpt;
+use super::excerpt::excerpt;
 use super::header::{NAME_BYTES_MAX, TENSORS_MAX};
 
 /// The largest index. Those of the largest language models have a few MB.
@@ -47,7 +47,7 @@ pub enum IndexError {
     /// A tensor is placed twice.
     #[error("the name {tensor:?} stands twice in it")]
     DuplicateTensor {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
     },
 
@@ -69,7 +69,7 @@ pub enum IndexError {
     /// A shard that might lie elsewhere than beside the index.
     #[error("it places {tensor:?} in {shard:?}, which is no plain file name")]
     ShardName {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// The first characters of the file name.
         shard: String,
@@ -99,7 +99,8 @@ impl ShardIndex {
     /// # Errors
     /// Everything in [`IndexError`] but [`IndexError::TooLarge`].
     pub fn parse(json: &[u8]) -> Result<ShardIndex, IndexError> {
-        let document: Document<'_> = serde_json::from_slice(json).map_err(IndexError::Malformed)?;
+        let document: IndexDocument<'_> =
+            serde_json::from_slice(json).map_err(IndexError::Malformed)?;
         let pairs = document.weight_map.0;
         if pairs.len() > TENSORS_MAX {
             return Err(IndexError::TooManyTensors);
@@ -151,14 +152,14 @@ fn is_plain_file_name(name: &str) -> bool {
 
 /// The part of the file that is used; `metadata` beside it only repeats sizes.
 #[derive(Deserialize)]
-struct Document<'a> {
+struct IndexDocument<'a> {
     #[serde(borrow)]
     weight_map: Pairs<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct IndexText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The pairs of a map in their order with repetitions, up to one more than the limit.
 struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
@@ -177,7 +178,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
                 let mut pairs = Vec::new();
                 while pairs.len() <= TENSORS_MAX {
-                    let Some((Text(tensor), Text(shard))) = map.next_entry()? else { break };
+                    let Some((IndexText(tensor), IndexText(shard))) = map.next_entry()? else {
+                        break;
+                    };
                     pairs.push((tensor, shard));
                 }
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}

@@ -33,7 +33,7 @@ use protocol::Bytes;
 pub use adapter::LinearAdapter;
 pub use error::LoraError;
 pub use key::Kind;
-pub use names::{ComponentNames, LoraNames};
+pub use names::{ComponentNames, DENOISER_PREFIXES, LoraNames};
 pub use report::{LoraFileReport, LoraReport, UnmatchedKey};
 
 use super::WeightFiles;

@@ -32,7 +32,7 @@ use rustix::param::page_size;
 
 use super::WeightsError;
 use crate::read::{self, ReadError};
-use changes::Seen;
+use changes::SeenFile;
 
 /// The system caches a file in pieces of up to so many bytes, and drops a piece only whole: the
 /// huge page of x86-64, and of arm64 with pages of 4 KiB (`MAX_PAGECACHE_ORDER` of Linux).
@@ -47,7 +47,7 @@ pub struct MappedFile {
     private: bool,
     pages: Mutex<Pages>,
     /// Of private copies too.
-    seen: Arc<Seen>,
+    seen: Arc<SeenFile>,
 }
 
 /// What becomes of a file's pages.
@@ -64,7 +64,7 @@ pub struct PrivateMapping {
     path: PathBuf,
     file: File,
     map: MmapMut,
-    seen: Arc<Seen>,
+    seen: Arc<SeenFile>,
 }
 
 impl MappedFile {
@@ -91,7 +91,7 @@ impl MappedFile {
         let pages = Mutex::default();
         let status =
             file.metadata().map_err(|cause| WeightsError::Read { path: path.to_owned(), cause })?;
-        let seen = Arc::new(Seen::new(path, &status));
+        let seen = Arc::new(SeenFile::new(path, &status));
         Ok(MappedFile { path: path.to_owned(), file, map, private: false, pages, seen })
     }
 

@@ -43,13 +43,13 @@ pub enum CapError {
         "`{entry}` names no device; hint: write one amount for each device, or a list such as cuda0=12,cuda1=6.5, in which an amount for all others stands first, as 8,cuda1=6"
     )]
     Unnamed {
-        /// The entry.
+        /// What was written, from comma to comma.
         entry: String,
     },
     /// A device has two values.
     #[error("{device} has two amounts; hint: name each device once")]
     Twice {
-        /// The device.
+        /// What both of them name.
         device: String,
     },
     /// A cap for a device that is not there.

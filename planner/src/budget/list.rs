@@ -6,28 +6,28 @@
 
 use super::cap::CapError;
 use crate::inventory::Device;
-use crate::inventory::names::{self, Unclear};
+use crate::inventory::names::{self, NameError};
 
 /// Values by device, and one for those without.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct List<T> {
+pub(super) struct DeviceValues<T> {
     pub each: Option<T>,
     pub named: Vec<(String, T)>,
 }
 
-impl<T> Default for List<T> {
-    fn default() -> List<T> {
-        List { each: None, named: Vec::new() }
+impl<T> Default for DeviceValues<T> {
+    fn default() -> DeviceValues<T> {
+        DeviceValues { each: None, named: Vec::new() }
     }
 }
 
-impl<T: Copy> List<T> {
+impl<T: Copy> DeviceValues<T> {
     /// Reads a list whose values `value` reads.
     pub fn parse(
         text: &str,
         value: impl Fn(&str) -> Result<T, CapError>,
-    ) -> Result<List<T>, CapError> {
-        let mut list = List::default();
+    ) -> Result<DeviceValues<T>, CapError> {
+        let mut list = DeviceValues::default();
         for (position, entry) in text.split(',').enumerate() {
             let Some((device, written)) = entry.split_once('=') else {
                 if position > 0 {
@@ -54,8 +54,8 @@ impl<T: Copy> List<T> {
         let mut found = vec![None; devices.len()];
         for (name, value) in self.named.iter().filter(|(name, _)| !names::is_host(name)) {
             let index = names::device(name, devices).map_err(|unclear| match unclear {
-                Unclear::Unknown(known) => CapError::unknown(name, known),
-                Unclear::Several(several) => CapError::several(name, several),
+                NameError::Unknown(known) => CapError::unknown(name, known),
+                NameError::Several(several) => CapError::several(name, several),
             })?;
             if found[index].replace(*value).is_some() {
                 return Err(CapError::twice(&devices[index].id));

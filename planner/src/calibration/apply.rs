@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use protocol::Bytes;
 
 use super::Calibration;
-use super::content::{DeviceSection, SpeedSection};
+use super::content::{CalibratedDevice, SpeedSection};
 use super::key::DeviceKey;
 use super::smooth::{Correction, within};
 use crate::inventory::{Device, DeviceKind, HostFacts, Inventory, Rate, Source, Speeds};
@@ -50,7 +50,7 @@ impl Calibration {
     }
 }
 
-fn apply_to_device(section: &DeviceSection, device: &mut Device, model: Option<&str>) {
+fn apply_to_device(section: &CalibratedDevice, device: &mut Device, model: Option<&str>) {
     put(&mut device.link_bytes_per_s, section.link_bytes_per_s);
     put(&mut device.link_back_bytes_per_s, section.link_back_bytes_per_s);
     put_speeds(&mut device.speeds, section.speeds, &section.correction, model);
@@ -97,7 +97,7 @@ fn is_assumed(device: &Device) -> bool {
 
 /// Processors whose rates are wrong in the same way: by their kernels, and by whether the rates
 /// were measured.
-type Likeness<'a> = (&'a str, Source);
+type ProcessorGroup<'a> = (&'a str, Source);
 
 /// Gives a processor without a correction for a component the mean of those alike. Without it, a
 /// device on which a component ran longer than predicted would look slower than its twin, on which
@@ -114,7 +114,7 @@ fn share_corrections(host: Option<&mut HostFacts>, devices: &mut [Device]) {
     processors.extend(host.map(|host| (String::new(), &mut host.speeds)));
 
     // By likeness and component: the logarithms' sum, and their number.
-    let mut known: BTreeMap<(Likeness<'_>, String), (f64, f64)> = BTreeMap::new();
+    let mut known: BTreeMap<(ProcessorGroup<'_>, String), (f64, f64)> = BTreeMap::new();
     for (kernels, speeds) in &processors {
         for (component, ratio) in &speeds.corrections {
             let likeness = (kernels.as_str(), speeds.f32_flops_per_s.source);

@@ -31,16 +31,16 @@ pub struct Content {
     cpu: String,
     cores: usize,
     #[serde(default)]
-    pub host: HostSection,
+    pub host: CalibratedHost,
     /// By their last update, the latest at the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub device: Vec<DeviceSection>,
+    pub device: Vec<CalibratedDevice>,
 }
 
 /// What was measured of the host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HostSection {
+pub struct CalibratedHost {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_bytes_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub struct HostSection {
 /// What was measured of a device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceSection {
+pub struct CalibratedDevice {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_bytes_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,7 @@ impl Content {
             berth: BERTH.to_owned(),
             cpu: machine.cpu.clone(),
             cores: machine.cores,
-            host: HostSection::default(),
+            host: CalibratedHost::default(),
             device: Vec::new(),
         }
     }
@@ -111,7 +111,7 @@ impl Content {
     pub fn parse(text: &str) -> Result<Option<Content>, String> {
         /// What every version has.
         #[derive(Deserialize)]
-        struct Header {
+        struct VersionHeader {
             format: u32,
             berth: String,
         }
@@ -121,7 +121,7 @@ impl Content {
             // The TOML reader repeats wrong values whole.
             line + &error.message().chars().take(200).collect::<String>()
         };
-        let header: Header = toml::from_str(text).map_err(wrong)?;
+        let header: VersionHeader = toml::from_str(text).map_err(wrong)?;
         if (header.format, header.berth.as_str()) != (FORMAT, BERTH) {
             return Ok(None);
         }
@@ -150,17 +150,17 @@ impl Content {
     }
 
     /// What was measured of a device.
-    pub fn of(&self, key: &DeviceKey) -> Option<&DeviceSection> {
+    pub fn of(&self, key: &DeviceKey) -> Option<&CalibratedDevice> {
         self.device.iter().find(|section| section.of == *key)
     }
 
     /// The section of a device as the latest, new where there was none for just this key. What was
     /// measured of the device under another driver goes.
-    pub fn section(&mut self, key: DeviceKey) -> &mut DeviceSection {
+    pub fn section(&mut self, key: DeviceKey) -> &mut CalibratedDevice {
         let known = self.device.iter().position(|section| section.of == key);
         let section = match known {
             Some(index) => self.device.remove(index),
-            None => DeviceSection::new(key),
+            None => CalibratedDevice::new(key),
         };
         self.device.retain(|other| !other.of.is_same_device(&section.of));
         if self.device.len() >= DEVICES_MAX {
@@ -176,11 +176,11 @@ impl Content {
         if self.device.len() > DEVICES_MAX {
             return Err(format!("{} devices, more than {DEVICES_MAX}", self.device.len()));
         }
-        self.device.iter().try_for_each(DeviceSection::check)
+        self.device.iter().try_for_each(CalibratedDevice::check)
     }
 }
 
-impl HostSection {
+impl CalibratedHost {
     fn check(&self) -> Result<(), String> {
         let rates = [
             ("storage_bytes_per_s", self.storage_bytes_per_s),
@@ -192,9 +192,9 @@ impl HostSection {
     }
 }
 
-impl DeviceSection {
-    fn new(of: DeviceKey) -> DeviceSection {
-        DeviceSection {
+impl CalibratedDevice {
+    fn new(of: DeviceKey) -> CalibratedDevice {
+        CalibratedDevice {
             link_bytes_per_s: None,
             link_back_bytes_per_s: None,
             of,

@@ -6,14 +6,14 @@ use serde::Serialize;
 use super::content::SpeedSection;
 use crate::inventory::{Inventory, Rate, Source, Speeds};
 
-/// One measured figure.
+/// A rate or a size of one processor, with what it was before.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// The device, or `host`.
     pub device: String,
     /// Its name, as in the calibration file; the unit is at its end.
     pub figure: &'static str,
-    /// What was measured.
+    /// What this run found.
     pub measured: f64,
     /// What plans counted with before anything was measured.
     pub before: f64,

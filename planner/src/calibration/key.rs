@@ -17,7 +17,7 @@ pub struct Machine {
     pub cpu: String,
     /// Logical CPUs that the process may use.
     pub cores: usize,
-    /// All memory.
+    /// What the system has in all.
     pub memory_bytes: Bytes,
 }
 
@@ -63,12 +63,12 @@ pub enum DeviceKey {
     },
     /// The host's own kernels with fewer threads than the machine has cores, as a profile may say.
     Host {
-        /// Worker threads.
+        /// How many of its threads computed.
         threads: usize,
     },
     /// Host kernels behind a paced link.
     Virtual {
-        /// The profile's name.
+        /// In which it is declared.
         profile: String,
         /// Its name in the profile.
         id: String,

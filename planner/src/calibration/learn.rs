@@ -22,10 +22,10 @@ const LINK_PART_MAX: f64 = 0.5;
 
 /// How many times longer one component's calls took on one processor than its rates say.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lesson {
+pub struct MeasuredRatio {
     /// The device; `None` for the host with all of its cores.
     pub device: Option<DeviceKey>,
-    /// The component.
+    /// Whose calls they were.
     pub component: String,
     /// The factor, over the rates alone.
     pub ratio: f64,
@@ -48,7 +48,7 @@ pub fn lessons(
     inventory: &Inventory,
     plan: &Plan,
     usage: &UsageReport,
-) -> Vec<Lesson> {
+) -> Vec<MeasuredRatio> {
     let mut lessons = Vec::new();
     for component in &plan.components {
         let used = usage.components.iter().find(|used| used.name == component.name);
@@ -93,7 +93,7 @@ fn lesson(
     component: &ComponentPlan,
     part: &PartPlan,
     ratio: f64,
-) -> Option<Lesson> {
+) -> Option<MeasuredRatio> {
     let (device, speeds) = if part.device.is_host() {
         let host = &inventory.host;
         machine.is(host).then_some((machine.part(host), &host.speeds))?
@@ -102,7 +102,7 @@ fn lesson(
         (Some(DeviceKey::of(inventory, device)?), &device.speeds)
     };
     let ratio = within(ratio * speeds.correction(&component.name));
-    Some(Lesson { device, component: component.name.clone(), ratio })
+    Some(MeasuredRatio { device, component: component.name.clone(), ratio })
 }
 
 impl Content {
@@ -114,8 +114,8 @@ impl Content {
     }
 
     /// Refines the corrections of a model.
-    pub fn learn(&mut self, model: &str, lessons: &[Lesson]) {
-        for Lesson { device, component, ratio } in lessons {
+    pub fn learn(&mut self, model: &str, lessons: &[MeasuredRatio]) {
+        for MeasuredRatio { device, component, ratio } in lessons {
             if model.len() + component.len() > NAME_BYTES_MAX {
                 continue;
             }

@@ -48,7 +48,7 @@ impl Overhead {
 pub struct Correction {
     /// Path of the model.
     pub model: String,
-    /// The component.
+    /// Whose calls take longer.
     pub component: String,
     /// The factor, smoothed.
     pub ratio: f64,

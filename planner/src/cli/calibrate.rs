@@ -36,9 +36,9 @@ pub struct Calibrate {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct CalibrationDocument<'a> {
     schema: u32,
-    /// The calibration file.
+    /// Where the figures are kept now.
     file: &'a Path,
     figures: &'a [Figure],
     /// Devices that were not measured, each with its reason.
@@ -49,7 +49,7 @@ struct Document<'a> {
 const SCHEMA: u32 = 1;
 
 impl Calibrate {
-    /// Runs the command.
+    /// Measures, keeps the figures and prints them.
     pub fn run(&self) -> Result<()> {
         let host = open_host(self.host.as_deref())?;
         let calibration = &host.calibration;
@@ -71,7 +71,8 @@ impl Calibrate {
         render::tell(&left_out);
         if self.json {
             let left_out = left_out.as_slice();
-            let document = Document { schema: SCHEMA, file, figures: &figures, left_out };
+            let document =
+                CalibrationDocument { schema: SCHEMA, file, figures: &figures, left_out };
             render::document::print(&document)?;
         } else {
             render::print(&tables::calibration(&figures))?;

@@ -24,7 +24,7 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Runs the command.
+    /// Prints the script, or writes it to a file.
     pub fn run(&self) -> Result<()> {
         let mut command = Arguments::command();
         let mut script = Vec::new();
@@ -43,7 +43,7 @@ pub struct Manual {
 }
 
 impl Manual {
-    /// Runs the command.
+    /// Writes a page for each command.
     pub fn run(&self) -> Result<()> {
         if !self.output.is_dir() {
             bail!(

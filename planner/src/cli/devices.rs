@@ -37,7 +37,7 @@ pub struct Devices {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct DevicesDocument<'a> {
     schema: u32,
     #[serde(flatten)]
     inventory: &'a Inventory,
@@ -60,7 +60,7 @@ struct Budget<'a> {
 const SCHEMA: u32 = 1;
 
 impl Devices {
-    /// Runs the command.
+    /// Prints what is here, as tables or documents.
     pub fn run(&self) -> Result<()> {
         let outputs = self.outputs()?;
         let host = self.policy.open_host()?;
@@ -91,7 +91,7 @@ impl Devices {
         let ids = inventory.devices.iter().map(|device| device.id.as_str());
         let of_devices = ids.zip(&budgets.devices).chain([("host", &budgets.host)]);
         let budgets = of_devices.map(|(id, &budget_bytes)| Budget { id, budget_bytes }).collect();
-        render::document::print(&Document {
+        render::document::print(&DevicesDocument {
             schema: SCHEMA,
             inventory: &inventory,
             why_no_cuda,

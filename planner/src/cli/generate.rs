@@ -20,8 +20,8 @@ use super::{ExecutorArguments, PolicyArguments, interrupt};
 use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Warm};
 use crate::job::infotext;
-use crate::job::record::{FileHashes, Files, Made};
-use crate::job::recorded::{Kept, Recorded};
+use crate::job::record::{FileHashes, Files, FinishedRun};
+use crate::job::recorded::{Recorded, RecordedParts};
 use crate::job::request::Prompts;
 use crate::job::seed::Seed;
 use crate::job::{JobRequest, PreparedJob};
@@ -48,7 +48,7 @@ const NOT_WITH_A_PLAN: [&str; 20] = [
     "preview",
     "no_prefetch",
     "exact_matmul",
-    "clip_on_cpu",
+    "conditioners_on_cpu",
     "vae_on_cpu",
     "control_net_cpu",
     "params_on_cpu",
@@ -116,7 +116,7 @@ enum RngArgument {
 }
 
 impl Generate {
-    /// Runs the command.
+    /// Plans, makes the pictures and writes them.
     pub fn run(&self) -> Result<()> {
         let recorded = self.settings.as_deref().map(Recorded::read).transpose()?;
         let mut request = self.request()?;
@@ -125,7 +125,7 @@ impl Generate {
                 render::tell(recorded.unused().as_slice());
                 recorded.fill(&mut request)?
             }
-            None => Kept::default(),
+            None => RecordedParts::default(),
         };
         let given = self.plan.as_deref().map(read_plan).transpose()?;
         let mut formats = PictureFormats::default();
@@ -188,7 +188,7 @@ impl Generate {
         if let Some(hashing) = hashing {
             files = hashing.files();
         }
-        let made = Made {
+        let made = FinishedRun {
             asked: &asked,
             job: &job,
             plan: &outcome.plan,
@@ -229,7 +229,7 @@ impl Generate {
     fn outputs(
         &self,
         asked: &PreparedJob,
-        kept: &Kept,
+        kept: &RecordedParts,
         recorded: Option<&Recorded>,
     ) -> Result<(Outputs, PictureFormats)> {
         let (seed, pictures) = match kept.position {
@@ -257,7 +257,7 @@ impl Generate {
 fn write(
     outcome: &Outcome,
     formats: &PictureFormats,
-    made: &Made<'_>,
+    made: &FinishedRun<'_>,
     outputs: Outputs,
 ) -> Result<Vec<String>> {
     let pictures = formats.encode(&outcome.images, |image, quality| {

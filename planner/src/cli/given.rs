@@ -136,6 +136,7 @@ fn fits(plan: &Plan, id: &DeviceId, needed: Bytes, free: Bytes) -> Result<(), Pl
 
 #[cfg(test)]
 mod tests {
+    use protocol::Faults;
     use protocol::plan::DevicePlan;
 
     use super::*;
@@ -201,10 +202,7 @@ mod tests {
         let mut plan = plan();
         let backend = DeviceBackend::Virtual {
             link_bytes_per_s: 1e9,
-            fail_allocation: None,
-            fail_copy: None,
-            taken_bytes: Bytes::ZERO,
-            taken_in: None,
+            faults: Faults::default(),
             speed: 1.0,
             unsupported: Vec::new(),
         };

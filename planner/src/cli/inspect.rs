@@ -28,7 +28,7 @@ pub struct Inspect {
 }
 
 impl Inspect {
-    /// Runs the command.
+    /// Prints what the files hold.
     pub fn run(&self) -> Result<()> {
         if let Some(picture) = self.model.single().filter(|path| is_picture(path)) {
             return self.show_settings(picture);

@@ -1,9 +1,10 @@
 //! Which model a command is about: a directory, a file, files of parts, or the built-in demo model.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use protocol::{ModelSource, PartFlag};
 
 use crate::job::model::ModelName;
@@ -14,41 +15,47 @@ pub struct ModelArguments {
     /// A directory in diffusers format, or a file (safetensors, GGUF) that holds one or more parts
     /// [default: the built-in demo model, unless parts are named]
     model: Option<PathBuf>,
-    /// Take the DiT from this file (safetensors, GGUF)
-    #[arg(long, value_name = "FILE", help_heading = "Parts")]
-    diffusion_model: Option<PathBuf>,
-    /// Take the VAE from this file
-    #[arg(long, value_name = "FILE", help_heading = "Parts")]
-    vae: Option<PathBuf>,
-    /// Take CLIP-L from this file
-    #[arg(long, value_name = "FILE", help_heading = "Parts")]
-    clip_l: Option<PathBuf>,
-    /// Take T5-XXL from this file
-    #[arg(long, value_name = "FILE", help_heading = "Parts")]
-    t5xxl: Option<PathBuf>,
-    /// Take tokenizers from this directory, which holds tokenizer/ and tokenizer_2/, or one of
-    /// them, as a diffusers directory does
-    #[arg(long, value_name = "DIR", help_heading = "Parts")]
-    tokenizer_dir: Option<PathBuf>,
+    #[command(flatten)]
+    parts: PartArguments,
+}
+
+/// Files of parts, by the flags that name them: an argument for each flag that there is.
+#[derive(Debug, Default)]
+struct PartArguments(BTreeMap<PartFlag, PathBuf>);
+
+impl Args for PartArguments {
+    fn augment_args(command: Command) -> Command {
+        command.args(PartFlag::ALL.iter().map(|flag| {
+            Arg::new(flag.name())
+                .long(flag.name())
+                .value_name(if flag.is_directory() { "DIR" } else { "FILE" })
+                .help(flag.help())
+                .help_heading("Parts")
+                .value_parser(value_parser!(PathBuf))
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        PartArguments::augment_args(command)
+    }
+}
+
+impl FromArgMatches for PartArguments {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<PartArguments, clap::Error> {
+        let path = |&flag: &PartFlag| Some((flag, matches.get_one(flag.name()).cloned()?));
+        Ok(PartArguments(PartFlag::ALL.iter().filter_map(path).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.extend(PartArguments::from_arg_matches(matches)?.0);
+        Ok(())
+    }
 }
 
 impl ModelArguments {
     /// MODEL, where nothing else is named.
     pub fn single(&self) -> Option<&Path> {
-        self.model.as_deref().filter(|_| self.parts().next().is_none())
-    }
-
-    /// The parts that are named, each with its path as it was typed.
-    fn parts(&self) -> impl Iterator<Item = (PartFlag, &Path)> {
-        let path = |flag| match flag {
-            PartFlag::DiffusionModel => &self.diffusion_model,
-            PartFlag::Vae => &self.vae,
-            PartFlag::ClipL => &self.clip_l,
-            PartFlag::T5xxl => &self.t5xxl,
-            PartFlag::TokenizerDir => &self.tokenizer_dir,
-        };
-        let named = move |&flag: &PartFlag| Some((flag, path(flag).as_deref()?));
-        PartFlag::ALL.iter().filter_map(named)
+        self.model.as_deref().filter(|_| self.parts.0.is_empty())
     }
 
     /// What a request says of the model: the paths as they were typed.
@@ -57,8 +64,8 @@ impl ModelArguments {
         if let Some(path) = &self.model {
             source.model = Some(text(path)?);
         }
-        for (flag, path) in self.parts() {
-            source.parts.insert(flag, text(path)?);
+        for (flag, path) in &self.parts.0 {
+            source.parts.insert(*flag, text(path)?);
         }
         Ok(ModelName::Files(source))
     }

@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::policy::PolicyText;
+use crate::policy::aliases::CONDITIONERS_ON_CPU;
 use crate::policy::tile::DEFAULT_TILE;
 
 /// What is pinned.
@@ -57,8 +58,8 @@ const FORMER: &str = "Flags of stable-diffusion.cpp";
 #[derive(Debug, Default, Args)]
 struct FormerArguments {
     /// As --backend te=cpu
-    #[arg(long, help_heading = FORMER)]
-    clip_on_cpu: bool,
+    #[arg(long = CONDITIONERS_ON_CPU, help_heading = FORMER)]
+    conditioners_on_cpu: bool,
     /// As --backend vae=cpu
     #[arg(long, help_heading = FORMER)]
     vae_on_cpu: bool,
@@ -76,8 +77,13 @@ struct FormerArguments {
 impl PlacementArguments {
     /// What they say of policy, the former flags written as the present ones.
     pub fn text(&self) -> Result<PolicyText> {
-        let FormerArguments { clip_on_cpu, vae_on_cpu, control_net_cpu, params_on_cpu, vae_tiling } =
-            self.former;
+        let FormerArguments {
+            conditioners_on_cpu,
+            vae_on_cpu,
+            control_net_cpu,
+            params_on_cpu,
+            vae_tiling,
+        } = self.former;
         if control_net_cpu {
             bail!("--control-net-cpu: there is no ControlNet to be placed; hint: leave it out");
         }
@@ -92,7 +98,10 @@ impl PlacementArguments {
             (!all.is_empty()).then(|| all.join(","))
         };
         Ok(PolicyText {
-            backend: joined(&self.backend, &[(clip_on_cpu, "te=cpu"), (vae_on_cpu, "vae=cpu")]),
+            backend: joined(
+                &self.backend,
+                &[(conditioners_on_cpu, "te=cpu"), (vae_on_cpu, "vae=cpu")],
+            ),
             params_backend: joined(&self.params_backend, &[(params_on_cpu, "all=cpu")]),
             split_mode: self.split_mode.clone(),
             lookahead: self.lookahead.clone(),
@@ -125,7 +134,7 @@ mod tests {
         let all = text(PlacementArguments {
             backend: Some("dit=cuda0".to_owned()),
             former: FormerArguments {
-                clip_on_cpu: true,
+                conditioners_on_cpu: true,
                 vae_on_cpu: true,
                 params_on_cpu: true,
                 vae_tiling: true,

@@ -58,13 +58,13 @@ pub struct Plan {
 }
 
 /// What a plan is shown beside.
-struct Shown<'a> {
+struct PlanContext<'a> {
     objective: Objective,
     inventory: &'a Inventory,
 }
 
 impl Plan {
-    /// Runs the command.
+    /// Plans, prints the plan and, if asked to, tries it.
     pub fn run(&self) -> Result<()> {
         if self.weights_as.is_some() && !self.dry_run {
             bail!("--weights-as plans for files that are not there; hint: add --dry-run");
@@ -88,7 +88,7 @@ impl Plan {
             let Solution { plan, report, .. } = feasible(self.json, model, planned)?;
             render::tell(&report.notices);
             render::advice::tell(&plan, &report.advice);
-            let shown = Shown { objective, inventory: &request.inventory };
+            let shown = PlanContext { objective, inventory: &request.inventory };
             return self.show(&plan, &report, &shown, outputs, None);
         }
         tell_unused_gpus(&host, &session)?;
@@ -100,7 +100,7 @@ impl Plan {
         warm.end();
         let outcome = feasible(self.json, model, outcome)?;
         render::advice::tell(&outcome.plan, &outcome.report.advice);
-        let shown = Shown { objective, inventory: &outcome.inventory };
+        let shown = PlanContext { objective, inventory: &outcome.inventory };
         interrupt::release();
         self.show(&outcome.plan, &outcome.report, &shown, outputs, Some(&outcome))
     }
@@ -132,7 +132,7 @@ impl Plan {
         &self,
         plan: &protocol::Plan,
         report: &PlanReport,
-        shown: &Shown<'_>,
+        shown: &PlanContext<'_>,
         outputs: Outputs,
         outcome: Option<&Outcome>,
     ) -> Result<()> {
@@ -141,7 +141,7 @@ impl Plan {
             outputs.write(&[toml::to_string_pretty(plan)?.as_bytes()], || ())?;
         }
         let print = |text: &str| render::print_beside(to_stderr, text);
-        let Shown { objective, inventory } = *shown;
+        let PlanContext { objective, inventory } = *shown;
         let document = PlanDocument::new(plan, report, inventory);
         render::tell_failures(outcome.map_or(&[], |outcome| &outcome.failures));
         match (self.json, outcome) {

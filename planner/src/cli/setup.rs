@@ -17,7 +17,7 @@ use crate::job::{JobRequest, PreparedJob};
 use crate::output::Outputs;
 use crate::planning;
 use crate::policy::PolicyText;
-use crate::profile::layers::Places;
+use crate::profile::layers::LayerFiles;
 
 impl ExecutorArguments {
     /// The program to start.
@@ -51,7 +51,7 @@ impl PolicyArguments {
     /// Adds the files of host profiles to what no output may destroy.
     pub fn add_profiles(&self, outputs: &mut Outputs) {
         let named = self.host.as_ref().map(PathBuf::from);
-        for path in Places::of_this_process().0.into_iter().chain(named) {
+        for path in LayerFiles::of_this_process().0.into_iter().chain(named) {
             outputs.reads.add("a host profile", path);
         }
     }

@@ -31,7 +31,8 @@ pub struct ShapeArguments {
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true,
         value_parser = number::count())]
     max_sequence_length: Option<u32>,
-    /// Embedded guidance of guidance-distilled models [default: the model's]
+    /// What the model's pipeline in diffusers calls so: embedded guidance of guidance-distilled
+    /// models, or classifier-free guidance that is counted from 0 [default: the model's]
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
         value_parser = number::scale())]
     guidance_scale: Option<f32>,
@@ -40,11 +41,15 @@ pub struct ShapeArguments {
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
         value_parser = number::scale())]
     true_cfg_scale: Option<f32>,
-    /// The guidance that the model has: --guidance-scale where that is embedded (FLUX.1-dev), else
+    /// The guidance that the model has: --guidance-scale where that is embedded, else
     /// --true-cfg-scale
     #[arg(long, value_name = "SCALE", allow_negative_numbers = true,
         value_parser = number::scale(), conflicts_with_all = ["guidance_scale", "true_cfg_scale"])]
     cfg_scale: Option<f32>,
+    /// Keep what classifier-free guidance makes no longer than what the prompt alone gives, as
+    /// pipelines with cfg_normalization do
+    #[arg(long)]
+    cfg_normalization: bool,
     /// A picture to start from, PNG or JPEG. It is stretched to the width and height; without
     /// these, its own size is taken, to what the model can do. Where it is transparent it is white
     #[arg(long, value_name = "FILE")]
@@ -73,6 +78,8 @@ impl ShapeArguments {
                 guidance_scale: self.guidance_scale,
                 true_cfg_scale: self.true_cfg_scale,
                 cfg_scale: self.cfg_scale,
+                cfg_normalization: self.cfg_normalization,
+                ..GuidanceRequest::default()
             },
             start: StartRequest {
                 image: self.init_image.clone(),

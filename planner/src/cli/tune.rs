@@ -69,7 +69,7 @@ pub struct Tune {
 }
 
 impl Tune {
-    /// Runs the command.
+    /// Plans for many budgets and prints the curve.
     pub fn run(&self) -> Result<()> {
         self.check()?;
         let request = self.request()?;

@@ -5,14 +5,16 @@ use std::ops::ControlFlow;
 use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
 
-use super::host::Hear;
 use super::session::SessionError;
 use super::supervise::Listener;
 use crate::job::JobEvent;
 use crate::solve::Solution;
 
+/// What hears of a job; a break ends it as cancelled.
+pub type EventHandler<'a> = dyn FnMut(JobEvent) -> ControlFlow<()> + 'a;
+
 /// A listener that makes an event of everything it hears.
-pub struct Events<'a, 'b>(pub &'a mut Hear<'b>);
+pub struct Events<'a, 'b>(pub &'a mut EventHandler<'b>);
 
 impl Events<'_, '_> {
     /// Tells of what cannot be answered.

@@ -4,12 +4,10 @@
 //! nothing of one but what its run taught: every run by a plan of our own teaches, once, by the
 //! inventory that this plan was made for ([`Host::run`]); nobody else learns.
 
-use std::ops::ControlFlow;
-
 use protocol::{ModelDescription, ModelSource, Plan};
 
-use super::events::Events;
-use super::reservations::Others;
+use super::events::{EventHandler, Events};
+use super::reservations::OtherReservations;
 use super::supervise::{Inventorize, Outcome, Work, supervise};
 use super::warm::{Holding, Warm};
 use crate::budget::CapError;
@@ -20,12 +18,9 @@ use crate::planning::{PlanError, Request};
 use crate::policy::pins::PinError;
 use crate::policy::{Budgets, Policy};
 use crate::profile::ProfileError;
-use crate::profile::layers::{Layered, Places};
+use crate::profile::layers::{LayerFiles, Layered};
 
-/// What hears of a job; a break ends it as cancelled.
-pub type Hear<'a> = dyn FnMut(JobEvent) -> ControlFlow<()> + 'a;
-
-/// A host.
+/// The machine that jobs run on, or one that a profile describes.
 #[derive(Debug)]
 pub struct Host {
     /// The profile of all layers, its policy, and where it comes from.
@@ -39,7 +34,7 @@ pub struct Host {
 /// Why a host cannot be planned for.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// A host profile.
+    /// A layer cannot be used.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The host's own facts.
@@ -64,7 +59,7 @@ pub enum SetupError {
         "{device} of the host profile: {why}; hint: `berth devices --host this-machine` lists what is here, `plan --dry-run` plans for what is not"
     )]
     Missing {
-        /// The device.
+        /// Its name in the profile.
         device: String,
         /// Why it is not here, as a clause.
         why: String,
@@ -77,7 +72,7 @@ impl Host {
     /// # Errors
     /// A profile cannot be used, or the machine's own facts cannot be read.
     pub fn open(profile: Option<&str>) -> Result<Host, SetupError> {
-        let profile = Layered::load(&Places::of_this_process(), profile)?;
+        let profile = Layered::load(&LayerFiles::of_this_process(), profile)?;
         let (calibration, ignored) = Calibration::read(Machine::this()?, Store::of_user());
         let Layered { files, host, .. } = &profile;
         tracing::debug!(?files, ?host, calibration = ?calibration.path(), "read profiles");
@@ -117,7 +112,7 @@ impl Host {
         let mut inventory = profile.inventory()?;
         let is_here = profile.memory_is_here();
         holding.give_back(&mut inventory, is_here);
-        Others::of_this_host(holding.reservation).take_from(&mut inventory, is_here);
+        OtherReservations::of_this_host(holding.reservation).take_from(&mut inventory, is_here);
         let free = inventory.devices.iter().map(|device| (&device.id, device.free_bytes));
         let free: Vec<String> = free.map(|(id, bytes)| format!("{id} {bytes}")).collect();
         tracing::debug!(host = %inventory.host.available_bytes, devices = ?free, "free now");
@@ -176,7 +171,7 @@ impl Host {
             return Err(missing);
         }
         Ok(Request {
-            guidance_embeds: description.guidance_embeds,
+            few_steps: description.few_steps.clone(),
             options: job.options.clone(),
             imagined: dry_run && self.profile.names_devices,
             ..Request::new(
@@ -202,7 +197,7 @@ impl Host {
         request: &Inventorize<'_>,
         work: &Work,
         given: Option<&Plan>,
-        hear: &mut Hear<'_>,
+        hear: &mut EventHandler<'_>,
     ) -> Result<Outcome, PlanError> {
         let result = supervise(warm, request, work, given, &mut Events(hear));
         if let Ok(outcome) = &result {

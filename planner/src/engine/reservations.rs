@@ -120,21 +120,21 @@ impl Peaks {
 
 /// What other executors of Berth, of this process too, have planned together.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherReservations {
     host: Bytes,
     devices: BTreeMap<String, Bytes>,
 }
 
-impl Others {
+impl OtherReservations {
     /// Reads the registry of this host, without `own`. What cannot be read counts for nothing.
-    pub fn of_this_host(own: Option<&Reservation>) -> Others {
+    pub fn of_this_host(own: Option<&Reservation>) -> OtherReservations {
         let own = own.and_then(|own| own.held.as_ref()).map(|(_, path)| path.as_path());
-        directory().map(|directory| Others::read(&directory, own)).unwrap_or_default()
+        directory().map(|directory| OtherReservations::read(&directory, own)).unwrap_or_default()
     }
 
     /// Reads a registry, without the file `own`, and removes what is left over in it.
-    fn read(directory: &Path, own: Option<&Path>) -> Others {
-        let mut others = Others::default();
+    fn read(directory: &Path, own: Option<&Path>) -> OtherReservations {
+        let mut others = OtherReservations::default();
         let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(FILES_MAX);
         for path in entries.map(|entry| entry.path()) {
             if own == Some(path.as_path()) || path.extension().is_none_or(|ending| ending != ENDING)
@@ -152,9 +152,9 @@ impl Others {
 
     /// Others that have planned so much of GPUs.
     #[cfg(test)]
-    pub(crate) fn made_up(devices: &[(&str, Bytes)]) -> Others {
+    pub(crate) fn made_up(devices: &[(&str, Bytes)]) -> OtherReservations {
         let devices = devices.iter().map(|(uuid, bytes)| ((*uuid).to_owned(), *bytes));
-        Others { host: Bytes::ZERO, devices: devices.collect() }
+        OtherReservations { host: Bytes::ZERO, devices: devices.collect() }
     }
 
     fn add(&mut self, peaks: Peaks) {

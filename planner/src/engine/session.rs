@@ -34,7 +34,7 @@ use protocol::{BackendKind, Command, Event, FailureKind, Handshake, PROTOCOL_VER
 
 pub use error::SessionError;
 pub use executors::ExecutorListener;
-pub use interrupts::{Heard, Interrupts};
+pub use interrupts::{InterruptReceipt, Interrupts};
 pub use spawn::EXECUTOR_SUBCOMMAND;
 
 use executors::Executors;
@@ -75,7 +75,7 @@ pub enum SessionEvent {
     /// The executor's process has ended.
     Exited(ExitStatus),
     /// The user asked for the end.
-    Interrupted(Heard),
+    Interrupted(InterruptReceipt),
 }
 
 /// A running executor.

@@ -26,14 +26,12 @@ use crate::inventory::Inventory;
 use crate::job::FailedAttempt;
 use crate::planning::{PlanError, Request, verify};
 use crate::solve::{PlanReport, Solution};
-use heard::Heard;
-use lessons::{Attempt, Lessons, Next};
+use notices::JobNotices;
+use retry::{Attempt, Next, RetryPolicy};
 
 mod free;
-mod heard;
-mod lessons;
-
-pub use heard::changed_files;
+mod notices;
+mod retry;
 
 /// How many plans of one job are tried.
 pub const ATTEMPTS_MAX: u64 = 3;
@@ -156,10 +154,10 @@ impl History {
     }
 
     /// Adds the deaths that the session has gone on from.
-    fn add_deaths(&mut self, warm: &mut Warm, lessons: &mut Lessons) {
+    fn add_deaths(&mut self, warm: &mut Warm, retries: &mut RetryPolicy) {
         for death in warm.take_deaths() {
             self.add(None, &death);
-            lessons.count_attempt();
+            retries.count_attempt();
         }
     }
 }
@@ -197,17 +195,17 @@ fn attempts(
     given: Option<&Plan>,
     listener: &mut dyn Listener,
 ) -> Result<Outcome, PlanError> {
-    let mut lessons = Lessons::new(given.is_none());
+    let mut retries = RetryPolicy::new(given.is_none());
     let mut history = History { first: warm.next_generation(), failed: Vec::new() };
-    let mut heard = Heard::default();
+    let mut heard = JobNotices::default();
     // For want of memory, after which less was to be planned.
     let mut killed = None;
     loop {
-        history.add_deaths(warm, &mut lessons);
+        history.add_deaths(warm, &mut retries);
         let request = inventorize(warm.holding())?;
         let mut tried = None;
-        let decided = decide(warm, &request, given, &lessons, history.generation());
-        history.add_deaths(warm, &mut lessons);
+        let decided = decide(warm, &request, given, &retries, history.generation());
+        history.add_deaths(warm, &mut retries);
         let attempted = decided.and_then(|next| {
             let mut outcome = match next {
                 Decision::Reuse => {
@@ -252,7 +250,7 @@ fn attempts(
         }
         let progress = warm.progress();
         let attempt = Attempt { request: &request, plan: tried.as_ref(), progress };
-        match lessons.learn(&error, &attempt) {
+        match retries.learn(&error, &attempt) {
             Next::Stop => return Err(error.into()),
             Next::Replan => {
                 history.add(progress, &error);
@@ -285,14 +283,14 @@ fn decide(
     warm: &mut Warm,
     request: &Request,
     given: Option<&Plan>,
-    lessons: &Lessons,
+    retries: &RetryPolicy,
     generation: u64,
 ) -> Result<Decision, PlanError> {
     let Some(given) = given else {
-        let mut requests = lessons.requests(request).into_iter();
+        let mut requests = retries.requests(request).into_iter();
         let mut careful = requests.next().expect("there is always the request itself");
         loop {
-            match (plan_anew(warm, careful, lessons, generation), requests.next()) {
+            match (plan_anew(warm, careful, retries, generation), requests.next()) {
                 (Err(PlanError::Infeasible(_)), Some(less_careful)) => careful = less_careful,
                 (result, _) => return result,
             }
@@ -312,7 +310,7 @@ fn decide(
 fn plan_anew(
     warm: &mut Warm,
     mut request: Request,
-    lessons: &Lessons,
+    retries: &RetryPolicy,
     generation: u64,
 ) -> Result<Decision, PlanError> {
     let mut alike = None;
@@ -322,7 +320,7 @@ fn plan_anew(
             (Err(error), _) => return Err(error),
             (Ok(Decision::Reuse), _) => return Ok(Decision::Reuse),
             (Ok(Decision::Load(solution)), _) => {
-                match lessons.much_less(&request, &solution.plan) {
+                match retries.much_less(&request, &solution.plan) {
                     None => return Ok(Decision::Load(solution)),
                     Some(smaller) => (request, alike) = (smaller, Some(solution)),
                 }
@@ -331,14 +329,14 @@ fn plan_anew(
     }
 }
 
-/// Loads a plan.
+/// Gives a plan to the executor and hears it until all is in its place.
 fn load(
     warm: &mut Warm,
     solution: &Solution,
     planned: Planned<'_>,
     work: &Work,
     listener: &mut dyn Listener,
-    heard: &mut Heard,
+    heard: &mut JobNotices,
 ) -> Result<Outcome, PlanError> {
     let rehearse = matches!(work, Work::Rehearse);
     let inventory = &planned.request.inventory;
@@ -355,7 +353,7 @@ fn listen(
     session: &mut Session,
     listener: &mut dyn Listener,
     outcome: &mut Outcome,
-    heard: &mut Heard,
+    heard: &mut JobNotices,
 ) -> Result<(), SessionError> {
     loop {
         match session.next_event()? {

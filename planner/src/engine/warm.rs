@@ -16,9 +16,9 @@ use protocol::notice::FileState;
 use protocol::plan::DeviceBackend;
 use protocol::{Bytes, Command, Event, Plan};
 
+use super::files::changed_files;
 use super::reservations::Reservation;
 use super::session::{Session, SessionError};
-use super::supervise::changed_files;
 use crate::inventory::Inventory;
 use crate::inventory::parts::share;
 use crate::planning::{PlanError, Request, plan, plan_keeping};
@@ -36,7 +36,7 @@ pub struct Warm {
 
 /// What an executor has loaded.
 pub struct Loaded {
-    /// The plan.
+    /// What it carries out.
     pub plan: Plan,
     /// Why it is so; empty for a plan that was given.
     pub report: PlanReport,
@@ -227,7 +227,7 @@ impl Warm {
         self.session.progress()
     }
 
-    /// Ends the executor.
+    /// Says good-bye to the executor and waits until it is gone.
     pub fn end(self) {
         self.session.end();
     }

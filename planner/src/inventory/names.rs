@@ -12,7 +12,7 @@ pub const HOST_NAMES: [&str; 2] = ["cpu", "host"];
 
 /// A name that means no device, or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unclear {
+pub enum NameError {
     /// None; there are these.
     Unknown(Vec<String>),
     /// Any of these.
@@ -21,12 +21,12 @@ pub enum Unclear {
 
 /// The device that a name means, by index; letters' case does not count. A whole id or uuid wins
 /// over those that it begins.
-pub fn device(name: &str, devices: &[Device]) -> Result<usize, Unclear> {
+pub fn device(name: &str, devices: &[Device]) -> Result<usize, NameError> {
     find(name, devices, &[]).map(|index| index.expect("the host is not among them"))
 }
 
 /// As [`device`], with the host among them: `None`.
-pub fn device_or_host(name: &str, devices: &[Device]) -> Result<Option<usize>, Unclear> {
+pub fn device_or_host(name: &str, devices: &[Device]) -> Result<Option<usize>, NameError> {
     find(name, devices, &HOST_NAMES)
 }
 
@@ -35,7 +35,7 @@ pub fn is_host(name: &str) -> bool {
     HOST_NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-fn find(name: &str, devices: &[Device], hosts: &[&str]) -> Result<Option<usize>, Unclear> {
+fn find(name: &str, devices: &[Device], hosts: &[&str]) -> Result<Option<usize>, NameError> {
     let ids = || devices.iter().enumerate().map(|(index, d)| (d.id.as_str(), Some(index)));
     let uuids =
         devices.iter().enumerate().filter_map(|(index, d)| Some((d.uuid.as_deref()?, Some(index))));
@@ -58,8 +58,8 @@ fn find(name: &str, devices: &[Device], hosts: &[&str]) -> Result<Option<usize>,
     }
     match meant_by.as_slice() {
         [index] => Ok(*index),
-        [] => Err(Unclear::Unknown(known(&[]))),
-        several => Err(Unclear::Several(known(several))),
+        [] => Err(NameError::Unknown(known(&[]))),
+        several => Err(NameError::Several(known(several))),
     }
 }
 
@@ -93,14 +93,14 @@ mod tests {
             assert_eq!(device(name, &devices()), Ok(index), "{name}");
         }
         let several = |names: &[&str]| {
-            Err(Unclear::Several(names.iter().map(|name| (*name).to_owned()).collect()))
+            Err(NameError::Several(names.iter().map(|name| (*name).to_owned()).collect()))
         };
         assert_eq!(device("cuda", &devices()), several(&["cuda0", "cuda1"]));
         assert_eq!(device("GPU-ab", &devices()), several(&["cuda0", "cuda1"]));
         assert_eq!(device("v", &devices()), several(&["virtual1", "virtual10"]));
         for name in ["", " ", "cuda2", "cuda00", "GPU-c", "host", "é"] {
             let error = device(name, &devices()).expect_err(name);
-            assert!(matches!(&error, Unclear::Unknown(known) if known.len() == 4), "{name}");
+            assert!(matches!(&error, NameError::Unknown(known) if known.len() == 4), "{name}");
         }
     }
 
@@ -112,7 +112,7 @@ mod tests {
         }
         let error = device_or_host("c", &devices()).expect_err("cuda or cpu");
         assert!(
-            matches!(error, Unclear::Several(names) if names == ["cuda0", "cuda1", "cpu", "host"])
+            matches!(error, NameError::Several(names) if names == ["cuda0", "cuda1", "cpu", "host"])
         );
         assert!(is_host("Host") && is_host("cpu") && !is_host("h"));
     }

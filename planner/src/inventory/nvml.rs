@@ -16,13 +16,13 @@ use std::path::Path;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
-use protocol::Bytes;
+use protocol::{Bytes, Faults};
 
 use super::speeds::CUDA_STARTS_PER_S;
 use super::{
     ASSUMED_CONTEXT_BYTES, Device, DeviceKind, HostFacts, Rate, Source, Speeds, device_id,
 };
-use visible::{Choice, GpuNames};
+use visible::{GpuNames, VisibleGpu};
 
 /// NVML's library, as the driver installs it.
 #[cfg(not(windows))]
@@ -113,7 +113,7 @@ struct Gpu<'nvml> {
     handle: nvml_wrapper::Device<'nvml>,
     /// Its MIG instances, in the order of `names.instances`.
     instances: Vec<nvml_wrapper::Device<'nvml>>,
-    /// Domain, bus, device.
+    /// Where it is on PCI: domain, bus, slot.
     bus_address: (u32, u32, u32),
     names: GpuNames,
 }
@@ -164,7 +164,7 @@ impl<'nvml> Gpu<'nvml> {
     /// out.
     fn device(
         &self,
-        choice: Choice,
+        choice: VisibleGpu,
         id: String,
         driver: Option<String>,
         host: &HostFacts,
@@ -229,10 +229,7 @@ impl<'nvml> Gpu<'nvml> {
             pinned_bytes: DeviceKind::Cuda.staging_bytes(),
             driver,
             pcie: whole.link.name(),
-            fail_allocation: None,
-            fail_copy: None,
-            taken_bytes: Bytes::ZERO,
-            taken_in: None,
+            faults: Faults::default(),
             speed: 1.0,
             unsupported: Vec::new(),
         })

@@ -27,9 +27,9 @@ pub struct Speeds {
     /// do it; else it decodes them, and then computes as with half precision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integer_flops_per_s: Option<Rate>,
-    /// Attention.
+    /// Operations per second of scaled dot products.
     pub attention_flops_per_s: Rate,
-    /// Convolutions.
+    /// Operations per second of 2-D convolutions.
     pub convolution_flops_per_s: Rate,
     /// Bytes per second between the processor and its memory.
     pub memory_bytes_per_s: Rate,

@@ -48,10 +48,7 @@ pub(crate) fn device_of(id: &str, total_bytes: Bytes, free_bytes: Bytes) -> Devi
         pinned_bytes: kind.staging_bytes(),
         driver: None,
         pcie: None,
-        fail_allocation: None,
-        fail_copy: None,
-        taken_bytes: Bytes::ZERO,
-        taken_in: None,
+        faults: Faults::default(),
         speed: 1.0,
         unsupported: Vec::new(),
     }

@@ -36,7 +36,7 @@ pub enum RequestError {
     /// A name that no model has.
     #[error("there is no model {name:?}; hint: name one of {}", known.join(", "))]
     UnknownModel {
-        /// The name.
+        /// What was asked for.
         name: String,
         /// The names that there are.
         known: Vec<String>,
@@ -47,17 +47,17 @@ pub enum RequestError {
     /// No file where a part is said to be.
     #[error("there is no file at --{flag} {}; hint: name a safetensors or GGUF file", path.display())]
     NoPart {
-        /// The part's flag.
+        /// By which it was named.
         flag: PartFlag,
-        /// Its path.
+        /// Where it should be.
         path: PathBuf,
     },
     /// A directory where a part's file is said to be.
     #[error("--{flag} {} is a directory; hint: name a file, or give the directory as MODEL", path.display())]
     PartIsDirectory {
-        /// The part's flag.
+        /// By which it was named.
         flag: PartFlag,
-        /// Its path.
+        /// What is a directory.
         path: PathBuf,
     },
     /// No directory where tokenizers are said to be.
@@ -66,7 +66,7 @@ pub enum RequestError {
     /// A path that cannot be made one from the root.
     #[error("cannot make {} an absolute path: {cause}", path.display())]
     NoAbsolutePath {
-        /// The path.
+        /// As it was given.
         path: PathBuf,
         /// Why not.
         cause: std::io::Error,
@@ -76,7 +76,7 @@ pub enum RequestError {
     NotUtf8 {
         /// What it is: `path`, `model's path`.
         what: &'static str,
-        /// The path.
+        /// What cannot be written as text.
         path: PathBuf,
     },
     /// The built-in model cannot be had.
@@ -104,7 +104,7 @@ pub enum RequestError {
         "--strength {strength} leaves no step of {steps} to run; hint: strength × steps must be at least 1, as with --strength {least}"
     )]
     NoStep {
-        /// The strength.
+        /// What was asked for, above 0 and up to 1.
         strength: f64,
         /// Steps of the job.
         steps: u32,
@@ -122,6 +122,16 @@ pub enum RequestError {
         "--negative-prompt takes effect with --true-cfg-scale above 1 only; hint: add --true-cfg-scale 4"
     )]
     NegativeWithoutGuidance,
+    /// Two numbers for the one guidance that a model has.
+    #[error(
+        "--guidance-scale {scale} and --true-cfg-scale {true_cfg} are one guidance of this model, counted from 0 and from 1; hint: keep one"
+    )]
+    TwoGuidances {
+        /// As its pipeline counts.
+        scale: f32,
+        /// Counted from 1.
+        true_cfg: f32,
+    },
     /// Previews without steps between them.
     #[error("--preview is 0; hint: give at least 1, or leave it out")]
     PreviewEveryZero,
@@ -132,7 +142,7 @@ pub enum RequestError {
     PreviewEveryTooMany {
         /// Steps from one preview to the next.
         every: u32,
-        /// Steps that run.
+        /// How many there are of them.
         steps: u32,
     },
     /// No seed can be drawn.

@@ -17,7 +17,7 @@ use crate::solve::Advice;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum JobEvent {
-    /// An executor runs.
+    /// A process that computes has answered.
     ExecutorStarted {
         /// Its process id.
         pid: u32,
@@ -36,7 +36,7 @@ pub enum JobEvent {
     ExecutorAnswers,
     /// A plan is about to be loaded.
     Planned {
-        /// The plan.
+        /// What is about to be loaded.
         plan: Box<Plan>,
         /// What the user should know of the files, a sentence each.
         notices: Vec<String>,
@@ -47,9 +47,9 @@ pub enum JobEvent {
     Progress(Progress),
     /// What the first picture will be like.
     Preview {
-        /// Width in pixels.
+        /// Pixels of a row.
         width: u32,
-        /// Height in pixels.
+        /// How many rows of pixels.
         height: u32,
         /// Rows from the top, 3 bytes RGB a pixel.
         #[serde(skip)]
@@ -71,9 +71,9 @@ pub enum JobEvent {
         index: u32,
         /// The seed of its noise.
         seed: u64,
-        /// Width in pixels.
+        /// Pixels of a row.
         width: u32,
-        /// Height in pixels.
+        /// How many rows of pixels.
         height: u32,
     },
     /// The job is done, but its times could not be kept for later plans.

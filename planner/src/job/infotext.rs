@@ -23,7 +23,7 @@ pub use write::{pairs, write};
 /// How a picture was made. What had no effect on it is `None` or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Settings {
-    /// The prompt.
+    /// What the picture should show.
     pub prompt: String,
     /// The prompt of the long text encoder, where it had one of its own.
     pub prompt_2: Option<String>,
@@ -35,6 +35,9 @@ pub struct Settings {
     pub sampler: Option<String>,
     /// Classifier-free guidance; 1 is none.
     pub cfg_scale: Option<f32>,
+    /// Whether what that guidance made was kept as long as what the prompt alone gave.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cfg_normalization: bool,
     /// Guidance that the model takes as an input.
     pub guidance_scale: Option<f32>,
     /// The seed of this picture's noise, not of its batch's.
@@ -67,7 +70,7 @@ pub struct Settings {
     pub paths: ModelSource,
     /// A hash over parts of the model's files: [`crate::fingerprint::of_model`].
     pub fingerprint: Option<String>,
-    /// The type that each component's weights are stored in: `clip f16, dit q8_0`.
+    /// The type that each component's weights are stored in: `dit q8_0, vae f16`.
     pub weights: Option<String>,
     /// The VAE's tiles, as `--vae-tile` takes them; `None` for the whole picture at once.
     pub vae_tile: Option<String>,
@@ -93,7 +96,7 @@ pub struct FileRecord {
 /// A LoRA that was applied.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoraRecord {
-    /// Its file.
+    /// Its path, and its hash where that is known.
     #[serde(flatten)]
     pub file: FileRecord,
     /// What its scale was multiplied by.
@@ -138,6 +141,7 @@ mod key {
     pub const STEPS: &str = "Steps";
     pub const SAMPLER: &str = "Sampler";
     pub const CFG_SCALE: &str = "CFG scale";
+    pub const CFG_NORMALIZATION: &str = "CFG normalization";
     pub const GUIDANCE_SCALE: &str = "Distilled CFG Scale";
     pub const SEED: &str = "Seed";
     pub const RNG: &str = "RNG";

@@ -65,9 +65,9 @@ impl ModelName {
         let model = typed.model.as_deref().map(model).transpose()?;
         let mut source = ModelSource { model, ..ModelSource::default() };
         for (&flag, path) in &typed.parts {
-            let path = match flag {
-                PartFlag::TokenizerDir => directory(path)?,
-                weights => part(weights, path)?,
+            let path = match flag.is_directory() {
+                true => directory(path)?,
+                false => part(flag, path)?,
             };
             source.parts.insert(flag, path);
         }

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use protocol::message::Image;
 use protocol::plan::{DeviceBackend, Lora, VaeTile};
+use protocol::profile::GuidanceScale;
 use protocol::{DeviceId, Job, ModelDescription, Plan};
 
 use super::infotext::{FileRecord, LoraRecord, Settings};
@@ -24,7 +25,7 @@ pub const RNG: &str = "CPU";
 /// The files that a run depends on, as they are when they are hashed.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// The model's fingerprint.
+    /// Of the model: a hash of all that its pictures depend on.
     pub fingerprint: Option<String>,
     /// The picture to start from.
     pub init_image: Option<FileRecord>,
@@ -35,7 +36,7 @@ pub struct Files {
 }
 
 /// A run that made its pictures.
-pub struct Made<'a> {
+pub struct FinishedRun<'a> {
     /// What was asked, in the words of whoever asked.
     pub asked: &'a PreparedJob,
     /// What was sent.
@@ -110,13 +111,14 @@ fn file_record(path: &Path) -> FileRecord {
     FileRecord { path: path.display().to_string(), sha256 }
 }
 
-impl Made<'_> {
+impl FinishedRun<'_> {
     /// How one of its pictures was made; `quality` is that of a format that has one.
     pub fn settings(&self, image: &Image, quality: Option<u8>) -> Settings {
-        let Made { asked, job, plan, description, files } = self;
+        let FinishedRun { asked, job, plan, description, files } = self;
         let shape = &plan.job;
         let on_gpu = on_gpu(plan);
         let second = job.prompt_2.as_ref().filter(|second| **second != job.prompt);
+        let embedded = description.guidance == GuidanceScale::Embedded;
         let has_negative = shape.true_cfg && !job.negative_prompt.is_empty();
         let loras = self.loras();
         Settings {
@@ -127,7 +129,8 @@ impl Made<'_> {
             sampler: Some(SAMPLER.to_owned()),
             // Readers of other programs look for it: 1 is none.
             cfg_scale: Some(if shape.true_cfg { job.true_cfg_scale } else { 1.0 }),
-            guidance_scale: description.guidance_embeds.then_some(job.guidance_scale),
+            cfg_normalization: shape.true_cfg && job.cfg_normalization,
+            guidance_scale: embedded.then_some(job.guidance_scale),
             seed: Some(image.seed),
             rng: job.init_latents.is_none().then(|| RNG.to_owned()),
             size: Some([image.width, image.height]),

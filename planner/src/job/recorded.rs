@@ -27,7 +27,7 @@ pub struct Recorded {
 
 /// What of a run is as it was recorded, and nobody asked otherwise.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct RecordedParts {
     /// The only picture of the batch that is wanted, from 0; `None` for all.
     pub position: Option<u32>,
     /// Whether the model is the recorded one.
@@ -56,7 +56,7 @@ impl Recorded {
     ///
     /// # Errors
     /// A file that is needed is gone or was changed.
-    pub fn fill(&self, request: &mut JobRequest) -> Result<Kept> {
+    pub fn fill(&self, request: &mut JobRequest) -> Result<RecordedParts> {
         let settings = &self.settings;
         let prompts = &mut request.prompts;
         // A second prompt belongs to the first.
@@ -73,7 +73,7 @@ impl Recorded {
         self.fill_guidance(request);
         self.fill_start(request)?;
         let position = self.fill_batch(request);
-        let mut kept = Kept { position, ..Kept::default() };
+        let mut kept = RecordedParts { position, ..RecordedParts::default() };
         if settings.are_ours() {
             self.fill_model(request, &mut kept)?;
             self.fill_policy(request, &mut kept)?;
@@ -93,7 +93,11 @@ impl Recorded {
             }
         } else {
             guidance.guidance_scale = guidance.guidance_scale.or(settings.guidance_scale);
-            guidance.true_cfg_scale = guidance.true_cfg_scale.or(settings.cfg_scale);
+            if guidance.true_cfg_scale.is_none() {
+                guidance.true_cfg_scale = settings.cfg_scale;
+                guidance.true_cfg_may_be_unused = true;
+            }
+            guidance.cfg_normalization |= settings.cfg_normalization;
         }
         let prompts = &mut request.prompts;
         if prompts.negative_prompt.is_none() {
@@ -142,7 +146,7 @@ impl Recorded {
     }
 
     /// The model's paths. MODEL replaces all of the recorded ones, a part only its own.
-    fn fill_model(&self, request: &mut JobRequest, kept: &mut Kept) -> Result<()> {
+    fn fill_model(&self, request: &mut JobRequest, kept: &mut RecordedParts) -> Result<()> {
         let ModelName::Files(asked) = &request.model else { return Ok(()) };
         let recorded = &self.settings.paths;
         kept.model = asked.is_empty();
@@ -163,7 +167,7 @@ impl Recorded {
     }
 
     /// LoRA, tiles and arithmetic, as recorded: over the host profile, below what is asked.
-    fn fill_policy(&self, request: &mut JobRequest, kept: &mut Kept) -> Result<()> {
+    fn fill_policy(&self, request: &mut JobRequest, kept: &mut RecordedParts) -> Result<()> {
         let settings = &self.settings;
         let mut loras = Vec::new();
         if request.policy.lora.is_none() {
@@ -236,7 +240,7 @@ impl Recorded {
     /// It is named by the settings alone, and is another one now.
     pub fn check_model(
         &self,
-        kept: &Kept,
+        kept: &RecordedParts,
         description: &ModelDescription,
         fingerprint: Option<&str>,
     ) -> Result<Option<String>> {
@@ -256,7 +260,7 @@ impl Recorded {
     }
 
     /// What of the run could not be as recorded though nobody asked otherwise, a sentence each.
-    pub fn differences(&self, kept: &Kept, plan: &Plan) -> Vec<String> {
+    pub fn differences(&self, kept: &RecordedParts, plan: &Plan) -> Vec<String> {
         let settings = &self.settings;
         if !settings.are_ours() || !kept.model {
             return Vec::new();
@@ -368,6 +372,8 @@ mod tests {
             guidance: GuidanceRequest {
                 guidance_scale: Some(3.5),
                 true_cfg_scale: Some(1.5),
+                true_cfg_may_be_unused: true,
+                cfg_normalization: false,
                 cfg_scale: None,
             },
             // The first of the batch.

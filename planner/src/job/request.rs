@@ -20,7 +20,7 @@ use crate::policy::PolicyText;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JobRequest {
-    /// The model.
+    /// What makes the pictures.
     pub model: ModelName,
     /// What the pictures are to show, and what not.
     pub prompts: Prompts,
@@ -72,7 +72,7 @@ pub struct ShapeRequest {
     pub width: Option<u32>,
     /// Height in pixels, likewise.
     pub height: Option<u32>,
-    /// Denoising steps.
+    /// How many levels of noise are gone through.
     pub steps: Option<u32>,
     /// Pictures made together; 1 where nobody says.
     pub batch: Option<u32>,
@@ -84,10 +84,15 @@ pub struct ShapeRequest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GuidanceRequest {
-    /// Embedded guidance of guidance-distilled models.
+    /// What the model's pipeline calls so.
     pub guidance_scale: Option<f32>,
     /// Classifier-free guidance with a second run; 1 is none.
     pub true_cfg_scale: Option<f32>,
+    /// Whether that gives way to `guidance_scale` where both are one guidance; else it is an error
+    /// that they disagree.
+    pub true_cfg_may_be_unused: bool,
+    /// Whether what guidance makes is kept as long as what the prompt alone gives.
+    pub cfg_normalization: bool,
     /// The guidance that the model has, whichever of the two that is.
     pub cfg_scale: Option<f32>,
 }

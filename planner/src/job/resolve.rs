@@ -11,6 +11,7 @@ use std::path::Path;
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::Rng;
 use protocol::plan::Lora;
+use protocol::profile::{GuidanceScale, JobDefaults};
 use protocol::{GraphOptions, Job, JobShape, ModelDescription, ModelSource};
 
 use super::model::absolute;
@@ -18,11 +19,12 @@ use super::request::{GuidanceRequest, ShapeRequest};
 use super::seed::Seed;
 use super::{JobRequest, RequestError};
 use crate::media::picture::Picture;
-use crate::policy::lora::LoraWish;
+use crate::policy::lora::LoraRequest;
 use crate::policy::tile::check_tile;
 use crate::policy::{Policy, PolicyText};
 
-/// How far a picture is changed where nothing else is said, as by `FluxImg2ImgPipeline`.
+/// How far a picture is changed where nothing else is said: the default of diffusers'
+/// image-to-image pipelines.
 const STRENGTH: f64 = 0.6;
 
 /// A request of which everything is known that needs no executor.
@@ -58,8 +60,8 @@ pub struct ResolvedJob {
 /// How strongly a job follows its prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Guidance {
-    /// What a model with embedded guidance is told.
-    pub embedded: f32,
+    /// What the model's pipeline takes as `guidance_scale`.
+    pub scale: f32,
     /// Classifier-free guidance with a second run; 1 is none.
     pub true_cfg: f32,
 }
@@ -103,7 +105,7 @@ impl PreparedJob {
     /// # Errors
     /// What is asked makes no sense for the model.
     pub fn resolve(&self, description: &ModelDescription) -> Result<ResolvedJob, RequestError> {
-        let guidance = self.request.guidance.resolve(description);
+        let guidance = self.request.guidance.resolve(description)?;
         let shape = self.shape(description, guidance)?;
         check_tile(self.policy.vae_tile, description.side_multiple_pixels)?;
         let options = GraphOptions {
@@ -115,8 +117,15 @@ impl PreparedJob {
             ..GraphOptions::default()
         };
         let mut notices = Vec::new();
-        if self.request.guidance.guidance_scale.is_some() && !description.guidance_embeds {
+        let takes_none = description.guidance == GuidanceScale::None;
+        if self.request.guidance.guidance_scale.is_some() && takes_none {
             let sentence = "this model has no embedded guidance: --guidance-scale has no effect";
+            notices.push(sentence.to_owned());
+        }
+        let normalises = description.guidance == GuidanceScale::BeyondPrompt;
+        if self.request.guidance.cfg_normalization && !normalises {
+            let sentence =
+                "this family's guidance is not normalised: --cfg-normalization has no effect";
             notices.push(sentence.to_owned());
         }
         Ok(ResolvedJob { shape, guidance, options, notices })
@@ -186,8 +195,9 @@ impl PreparedJob {
             prompt: prompts.prompt.clone().unwrap_or_default(),
             prompt_2: prompts.prompt_2.clone(),
             negative_prompt: negative.filter(|_| has_negative).cloned().unwrap_or_default(),
-            guidance_scale: guidance.embedded,
+            guidance_scale: guidance.scale,
             true_cfg_scale: guidance.true_cfg,
+            cfg_normalization: request.guidance.cfg_normalization && has_negative,
             seed: self.seed,
             rng: request.rng.unwrap_or(Rng::Cpu),
             init_image: self.picture.as_ref().map(|picture| shared(picture, shape)).transpose()?,
@@ -199,23 +209,46 @@ impl PreparedJob {
 
 impl GuidanceRequest {
     /// The guidance of a job on a model.
-    fn resolve(&self, description: &ModelDescription) -> Guidance {
-        let ModelDescription { defaults, guidance_embeds, .. } = description;
-        let (embedded, with_negative) = match (self.cfg_scale, *guidance_embeds) {
-            (Some(scale), true) => (Some(scale), self.true_cfg_scale),
-            (Some(scale), false) => (self.guidance_scale, Some(scale)),
+    fn resolve(&self, description: &ModelDescription) -> Result<Guidance, RequestError> {
+        let defaults = &description.defaults;
+        let (scale, true_cfg) = match (self.cfg_scale, description.guidance) {
+            (Some(scale), GuidanceScale::Embedded) => (Some(scale), self.true_cfg_scale),
+            (Some(scale), _) => (self.guidance_scale, Some(scale)),
             (None, _) => (self.guidance_scale, self.true_cfg_scale),
         };
-        Guidance {
-            embedded: embedded.unwrap_or(defaults.guidance_scale),
-            true_cfg: with_negative.unwrap_or(defaults.true_cfg_scale),
+        if description.guidance == GuidanceScale::BeyondPrompt {
+            let gives_way = self.true_cfg_may_be_unused && scale.is_some();
+            return beyond_prompt(scale, true_cfg.filter(|_| !gives_way), defaults);
         }
+        Ok(Guidance {
+            scale: scale.unwrap_or(defaults.guidance_scale),
+            true_cfg: true_cfg.unwrap_or(defaults.true_cfg_scale),
+        })
     }
+}
+
+/// The guidance where both numbers say the same, one counted from 0 and one from 1. Of the model's
+/// own the one counts that asks for guidance.
+fn beyond_prompt(
+    scale: Option<f32>,
+    true_cfg: Option<f32>,
+    defaults: &JobDefaults,
+) -> Result<Guidance, RequestError> {
+    let counted_from_one = |true_cfg: f32| (true_cfg - 1.0).max(0.0);
+    let scale = match (scale, true_cfg) {
+        (Some(scale), Some(true_cfg)) if scale != counted_from_one(true_cfg) => {
+            return Err(RequestError::TwoGuidances { scale, true_cfg });
+        }
+        (Some(scale), _) => scale,
+        (None, Some(true_cfg)) => counted_from_one(true_cfg),
+        (None, None) => defaults.guidance_scale.max(counted_from_one(defaults.true_cfg_scale)),
+    };
+    Ok(Guidance { scale, true_cfg: 1.0 + scale })
 }
 
 /// The LoRA file that is wanted, by its absolute path: the executor may have another working
 /// directory.
-fn lora(LoraWish { path, weight }: &LoraWish) -> Result<Lora, RequestError> {
+fn lora(LoraRequest { path, weight }: &LoraRequest) -> Result<Lora, RequestError> {
     let absolute = absolute("path", Path::new(path))?;
     match Path::new(&absolute).is_file() {
         true => Ok(Lora { path: absolute, weight: *weight }),
@@ -226,7 +259,7 @@ fn lora(LoraWish { path, weight }: &LoraWish) -> Result<Lora, RequestError> {
 /// A picture's pixels at a job's size, where the executor can read them.
 fn shared(picture: &Picture, shape: &JobShape) -> Result<IpcSharedMemory, RequestError> {
     // The size is the user's: nothing is made of it before it is known to be one of a picture.
-    protocol::check::check_job(shape).map_err(|violation| RequestError::Shape(violation.0))?;
+    protocol::check::check_job(shape).map_err(|found| RequestError::Shape(found.sentences()))?;
     let pixels = picture.pixels(shape.width as usize, shape.height as usize)?;
     Ok(IpcSharedMemory::from_bytes(&pixels))
 }
@@ -246,8 +279,8 @@ fn size(asked: [Option<u32>; 2], picture: [usize; 2], multiple: u32) -> [u32; 2]
     }
 }
 
-/// The first of the sampler's steps that runs, as `FluxImg2ImgPipeline.get_timesteps` counts in
-/// f64.
+/// The first of the sampler's steps that runs, as `get_timesteps` of diffusers' image-to-image
+/// pipelines counts in f64.
 fn first_step(steps: u32, strength: f64) -> Result<u32, RequestError> {
     let all = f64::from(steps);
     let first = (all - (all * strength).min(all)).max(0.0) as u32;

@@ -1,7 +1,7 @@
 //! One output: what stands at its path, and how it is written.
 
 use std::ffi::OsString;
-use std::fs::{self, FileType, Metadata};
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags};
 
-use super::links::{self, Leads};
-use super::names::PictureName;
-use super::pending::Pending;
-use super::stream::Stream;
+use super::asked::{AskedOutput, unwritable};
+use super::links::{self, LinkTarget};
+use super::pending::{Existing, FILE_MODE, Pending};
+use super::stream::{STDOUT, Stream};
 use super::{OutputError, folder_of};
 use crate::temporary;
 
@@ -21,9 +21,9 @@ use crate::temporary;
 pub enum OutputKind {
     /// Text, which may be shown.
     Text,
-    /// A picture.
+    /// Bytes that are never shown on a terminal.
     Picture,
-    /// Tensors.
+    /// A file of safetensors, likewise.
     Tensors,
 }
 
@@ -38,17 +38,6 @@ impl OutputKind {
     }
 }
 
-/// What becomes of a file that is there already.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Existing {
-    /// It is replaced.
-    Replaced,
-    /// It is an error.
-    Refused,
-    /// The next number is taken: the name, and the number that was free.
-    CountedPast(PictureName, u32),
-}
-
 /// What tells places apart, whatever they are called.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Identity {
@@ -61,15 +50,14 @@ pub enum Identity {
 /// Where one output goes.
 #[derive(Debug)]
 pub struct Destination {
-    flag: &'static str,
-    given: PathBuf,
+    asked: AskedOutput,
     kind: OutputKind,
     existing: Existing,
-    way: Way,
+    way: Route,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Route {
     /// By a file at this path, behind all links.
     File(PathBuf),
     /// Through what stands there.
@@ -87,11 +75,10 @@ impl Destination {
         kind: OutputKind,
         existing: Existing,
     ) -> Result<Destination, OutputError> {
-        let shown = || given.display().to_string();
-        let fail = |cause| OutputError::Unwritable { flag, path: shown(), cause };
-        let refuse = |what| OutputError::Kind { flag, path: shown(), what };
+        let asked = AskedOutput { flag, given: given.to_owned() };
+        let (fail, refuse) = (|cause| asked.unwritable(cause), |what| asked.refused(what));
         let way = if given == Path::new("-") {
-            Way::Stream(Stream::Descriptor(STDOUT))
+            Route::Stream(Stream::Descriptor(STDOUT))
         } else if given.as_os_str().as_bytes().ends_with(b"/") || given.file_name().is_none() {
             return Err(refuse("a directory"));
         } else {
@@ -102,29 +89,31 @@ impl Destination {
                 _ => fail(error),
             });
             match leads? {
-                Leads::ToDescriptor(number) => Way::Stream(Stream::Descriptor(number)),
-                Leads::To(path) => match fs::symlink_metadata(&path) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Way::File(path),
+                LinkTarget::ToDescriptor(number) => Route::Stream(Stream::Descriptor(number)),
+                LinkTarget::To(path) => match fs::symlink_metadata(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Route::File(path),
                     there => match there.map_err(fail)?.file_type() {
-                        kind if kind.is_file() => Way::File(path),
-                        kind if kind.is_fifo() => Way::Stream(Stream::Fifo(path, None)),
-                        kind if kind.is_char_device() => Way::Stream(Stream::Character(path, None)),
+                        kind if kind.is_file() => Route::File(path),
+                        kind if kind.is_fifo() => Route::Stream(Stream::Fifo(path, None)),
+                        kind if kind.is_char_device() => {
+                            Route::Stream(Stream::Character(path, None))
+                        }
                         kind => return Err(refuse(unwritable(kind))),
                     },
                 },
             }
         };
-        Ok(Destination { flag, given: given.to_owned(), kind, existing, way })
+        Ok(Destination { asked, kind, existing, way })
     }
 
     /// The argument that asked for it.
     pub fn flag(&self) -> &'static str {
-        self.flag
+        self.asked.flag
     }
 
     /// The name of the file as it was given; `None` where it is no file.
     pub fn file(&self) -> Option<&Path> {
-        matches!(self.way, Way::File(_)).then_some(&*self.given)
+        matches!(self.way, Route::File(_)).then_some(&*self.asked.given)
     }
 
     /// Writes a file whole, in place of what is there.
@@ -140,20 +129,17 @@ impl Destination {
 
     /// Its name, for people and programs.
     pub fn shown(&self) -> String {
-        match self.given == Path::new("-") {
-            true => "standard output".to_owned(),
-            false => self.given.display().to_string(),
-        }
+        self.asked.shown()
     }
 
     /// Whether it is no file: one stream of bytes, that takes one output.
     pub fn is_stream(&self) -> bool {
-        matches!(self.way, Way::Stream(_))
+        matches!(self.way, Route::Stream(_))
     }
 
     /// Whether it is standard output, by whatever name.
     pub fn is_stdout(&self) -> bool {
-        matches!(self.way, Way::Stream(Stream::Descriptor(STDOUT)))
+        matches!(self.way, Route::Stream(Stream::Descriptor(STDOUT)))
     }
 
     /// What tells it apart from other places; `None` where two outputs do no harm, as on a
@@ -161,17 +147,18 @@ impl Destination {
     pub(super) fn identity(&self) -> Result<Option<Identity>, OutputError> {
         let there = |metadata: Metadata| Identity::There(metadata.dev(), metadata.ino());
         match &self.way {
-            Way::Stream(Stream::Character(..)) => Ok(None),
-            Way::Stream(Stream::Fifo(path, _)) => Ok(fs::metadata(path).ok().map(there)),
-            Way::Stream(Stream::Descriptor(number)) => {
+            Route::Stream(Stream::Character(..)) => Ok(None),
+            Route::Stream(Stream::Fifo(path, _)) => Ok(fs::metadata(path).ok().map(there)),
+            Route::Stream(Stream::Descriptor(number)) => {
                 let metadata = fs::metadata(links::of_descriptor(*number)).ok();
                 let metadata = metadata.filter(|m| !m.file_type().is_char_device());
                 Ok(metadata.map(there))
             }
-            Way::File(path) => match fs::metadata(path) {
+            Route::File(path) => match fs::metadata(path) {
                 Ok(metadata) => Ok(Some(there(metadata))),
                 Err(_) => {
-                    let folder = fs::metadata(folder_of(path)).map_err(|e| self.unwritable(e))?;
+                    let folder =
+                        fs::metadata(folder_of(path)).map_err(|e| self.asked.unwritable(e))?;
                     let name = path.file_name().unwrap_or_default().to_owned();
                     Ok(Some(Identity::New(folder.dev(), folder.ino(), name)))
                 }
@@ -182,9 +169,9 @@ impl Destination {
     /// An error now if it could not be written later. Removes what ended processes left beside it.
     pub(super) fn check(&self) -> Result<(), OutputError> {
         let path = match &self.way {
-            Way::File(path) => path,
-            Way::Stream(Stream::Descriptor(number)) => return self.check_descriptor(*number),
-            Way::Stream(_) => return Ok(()),
+            Route::File(path) => path,
+            Route::Stream(Stream::Descriptor(number)) => return self.check_descriptor(*number),
+            Route::Stream(_) => return Ok(()),
         };
         if fs::symlink_metadata(path).is_ok() {
             if self.existing == Existing::Refused {
@@ -192,31 +179,31 @@ impl Destination {
             }
             // Renaming over a file asks nobody whether it may be written.
             rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)
-                .map_err(|errno| self.unwritable(errno.into()))?;
+                .map_err(|errno| self.asked.unwritable(errno.into()))?;
             if is_mounted(path) {
-                return Err(self.refused("mounted by itself, and cannot be replaced"));
+                return Err(self.asked.refused("mounted by itself, and cannot be replaced"));
             }
         }
         let folder = folder_of(path);
         temporary::sweep(&folder);
         // Of the error only its kind: its text names the temporary file.
         let made = temporary::file_in(&folder, FILE_MODE);
-        made.map(drop).map_err(|error| self.unwritable(error.kind().into()))
+        made.map(drop).map_err(|error| self.asked.unwritable(error.kind().into()))
     }
 
     fn check_descriptor(&self, number: i32) -> Result<(), OutputError> {
         let not_open = || OutputError::Descriptor { path: self.shown(), number };
         let metadata = fs::metadata(links::of_descriptor(number)).map_err(|_| not_open())?;
         if metadata.is_dir() || metadata.file_type().is_block_device() {
-            return Err(self.refused(unwritable(metadata.file_type())));
+            return Err(self.asked.refused(unwritable(metadata.file_type())));
         }
         Ok(())
     }
 
     /// Opens a stream, and waits for the reader of a FIFO.
     pub(super) fn open(&mut self) -> Result<(), OutputError> {
-        let (flag, path, kind) = (self.flag, self.shown(), self.kind);
-        let Way::Stream(stream) = &mut self.way else { return Ok(()) };
+        let (flag, path, kind) = (self.asked.flag, self.shown(), self.kind);
+        let Route::Stream(stream) = &mut self.way else { return Ok(()) };
         let is_terminal = stream.open(flag, &path)?;
         match is_terminal && kind != OutputKind::Text {
             true => Err(OutputError::Terminal { flag, path, what: kind.named() }),
@@ -226,7 +213,7 @@ impl Destination {
 
     /// Writes to a stream; nothing where it is a file.
     pub(super) fn pass(&self, content: &[u8]) -> Result<(), OutputError> {
-        let Way::Stream(stream) = &self.way else { return Ok(()) };
+        let Route::Stream(stream) = &self.way else { return Ok(()) };
         match stream.write(content) {
             // A reader of text that has had enough, as `head`, is no error.
             Err(error)
@@ -234,41 +221,14 @@ impl Destination {
             {
                 Ok(())
             }
-            written => written.map_err(|cause| self.unwritable(cause)),
+            written => written.map_err(|cause| self.asked.unwritable(cause)),
         }
     }
 
     /// Writes a file beside its place; `None` where it is no file.
     pub(super) fn beside(&self, content: &[u8]) -> Result<Option<Pending<'_>>, OutputError> {
-        let Way::File(path) = &self.way else { return Ok(None) };
-        Pending::write(self, path, &self.existing, content).map(Some)
-    }
-
-    /// It cannot be written, for this reason.
-    pub(super) fn unwritable(&self, cause: io::Error) -> OutputError {
-        OutputError::Unwritable { flag: self.flag, path: self.shown(), cause }
-    }
-
-    /// It is of a kind that is not written to.
-    pub(super) fn refused(&self, what: &'static str) -> OutputError {
-        OutputError::Kind { flag: self.flag, path: self.shown(), what }
-    }
-}
-
-/// The number of standard output.
-pub const STDOUT: i32 = 1;
-
-/// The permissions of a new file, less what the user's mask takes off, as for any that a program
-/// makes.
-pub const FILE_MODE: u32 = 0o666;
-
-/// What a thing is that is not written to.
-pub fn unwritable(kind: FileType) -> &'static str {
-    match kind {
-        _ if kind.is_dir() => "a directory",
-        _ if kind.is_socket() => "a socket",
-        _ if kind.is_block_device() => "a block device",
-        _ => "no file",
+        let Route::File(path) = &self.way else { return Ok(None) };
+        Pending::write(&self.asked, path, &self.existing, content).map(Some)
     }
 }
 

@@ -10,7 +10,7 @@ const LINKS_MAX: usize = 40;
 
 /// Where a path leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Leads {
+pub enum LinkTarget {
     /// To a path that is no link; nothing may be there yet.
     To(PathBuf),
     /// To a descriptor of this process, as `/dev/stdout` does.
@@ -21,19 +21,21 @@ pub enum Leads {
 ///
 /// # Errors
 /// A folder on the way cannot be looked into, or links lead in a circle.
-pub fn follow(path: &Path) -> io::Result<Leads> {
+pub fn follow(path: &Path) -> io::Result<LinkTarget> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         if let Some(number) = descriptor(&path) {
-            return Ok(Leads::ToDescriptor(number));
+            return Ok(LinkTarget::ToDescriptor(number));
         }
         match std::fs::read_link(&path) {
             Ok(target) => path = folder_of(&path).join(target),
             // Not a link, or nothing.
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => {
-                return Ok(Leads::To(path));
+                return Ok(LinkTarget::To(path));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Leads::To(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(LinkTarget::To(path));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -70,9 +72,9 @@ mod tests {
         symlink("missing/x", at("dangling")).unwrap();
         symlink("round", at("about")).unwrap();
         symlink("about", at("round")).unwrap();
-        assert_eq!(follow(&at("two")).unwrap(), Leads::To(at("file")));
-        assert_eq!(follow(&at("new")).unwrap(), Leads::To(at("new")));
-        assert_eq!(follow(&at("dangling")).unwrap(), Leads::To(at("missing/x")));
+        assert_eq!(follow(&at("two")).unwrap(), LinkTarget::To(at("file")));
+        assert_eq!(follow(&at("new")).unwrap(), LinkTarget::To(at("new")));
+        assert_eq!(follow(&at("dangling")).unwrap(), LinkTarget::To(at("missing/x")));
         assert!(follow(&at("round")).is_err());
         assert!(follow(&at("file/x")).is_err());
     }
@@ -80,10 +82,10 @@ mod tests {
     #[test]
     fn descriptors_are_known_by_every_name() {
         for name in ["/dev/fd/7", "/proc/self/fd/7", "/proc/thread-self/fd/7"] {
-            assert_eq!(follow(Path::new(name)).unwrap(), Leads::ToDescriptor(7), "{name}");
+            assert_eq!(follow(Path::new(name)).unwrap(), LinkTarget::ToDescriptor(7), "{name}");
         }
         let place = tempfile::tempdir().unwrap();
         symlink("/proc/self/fd/2", place.path().join("7")).unwrap();
-        assert_eq!(follow(&place.path().join("7")).unwrap(), Leads::ToDescriptor(2));
+        assert_eq!(follow(&place.path().join("7")).unwrap(), LinkTarget::ToDescriptor(2));
     }
 }

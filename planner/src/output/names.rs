@@ -54,7 +54,7 @@ pub struct FieldValues {
     pub seed: u64,
     /// Today, as YYYY-MM-DD.
     pub date: String,
-    /// The model's name.
+    /// What `{model}` becomes.
     pub model: String,
 }
 

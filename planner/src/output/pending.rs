@@ -9,8 +9,8 @@ use rustix::fs::fchown;
 use rustix::process::{Gid, Uid};
 use tempfile::NamedTempFile;
 
-use super::destination::{Destination, Existing, FILE_MODE, unwritable};
-use super::names::{NUMBER_MAX, free_number};
+use super::asked::{AskedOutput, unwritable};
+use super::names::{NUMBER_MAX, PictureName, free_number};
 use super::{OutputError, folder_of};
 use crate::temporary;
 
@@ -18,9 +18,24 @@ use crate::temporary;
 const MODE_BITS: u32 = 0o7777;
 const PLAIN_MODE_BITS: u32 = 0o777;
 
+/// The permissions of a new file, less what the user's mask takes off, as for any that a program
+/// makes.
+pub const FILE_MODE: u32 = 0o666;
+
+/// What becomes of a file that is there already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Existing {
+    /// The new one takes its name.
+    Replaced,
+    /// It is an error.
+    Refused,
+    /// The next number is taken: the name, and the number that was free.
+    CountedPast(PictureName, u32),
+}
+
 /// A file beside its place.
 pub struct Pending<'a> {
-    destination: &'a Destination,
+    asked: &'a AskedOutput,
     path: &'a Path,
     existing: &'a Existing,
     file: NamedTempFile,
@@ -29,13 +44,13 @@ pub struct Pending<'a> {
 impl<'a> Pending<'a> {
     /// Writes a content beside `path`, to the disk.
     pub fn write(
-        destination: &'a Destination,
+        asked: &'a AskedOutput,
         path: &'a Path,
         existing: &'a Existing,
         content: &[u8],
     ) -> Result<Pending<'a>, OutputError> {
-        let fail = |cause| destination.unwritable(cause);
-        let replaced = there(destination, path)?.filter(|_| *existing == Existing::Replaced);
+        let fail = |cause| asked.unwritable(cause);
+        let replaced = there(asked, path)?.filter(|_| *existing == Existing::Replaced);
         // Nobody may read it before it has the permissions of the one that it replaces.
         let mode = if replaced.is_some() { temporary::PRIVATE_MODE } else { FILE_MODE };
         // Of the error only its kind: its text names the temporary file.
@@ -46,25 +61,25 @@ impl<'a> Pending<'a> {
             keep_permissions(file.as_file(), &replaced).map_err(fail)?;
         }
         file.as_file().sync_all().map_err(fail)?;
-        Ok(Pending { destination, path, existing, file })
+        Ok(Pending { asked, path, existing, file })
     }
 
     /// Gives the file its name; returns what it is called.
     pub fn finish(self) -> Result<String, OutputError> {
-        let Pending { destination, path, existing, file } = self;
-        let fail = |cause| destination.unwritable(cause);
+        let Pending { asked, path, existing, file } = self;
+        let fail = |cause| asked.unwritable(cause);
         // What came to the place meanwhile may be anything.
-        there(destination, path)?;
+        there(asked, path)?;
         let shown = match existing {
             Existing::Replaced => {
                 file.persist(path).map_err(|error| fail(error.error))?;
-                destination.shown()
+                asked.shown()
             }
             Existing::Refused => match file.persist_noclobber(path) {
                 Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
-                    return Err(OutputError::Exists { path: destination.shown() });
+                    return Err(OutputError::Exists { path: asked.shown() });
                 }
-                named => named.map(|_| destination.shown()).map_err(|e| fail(e.error))?,
+                named => named.map(|_| asked.shown()).map_err(|e| fail(e.error))?,
             },
             Existing::CountedPast(name, first) => {
                 let mut file = file;
@@ -98,12 +113,12 @@ pub fn is_free(path: &Path) -> bool {
 }
 
 /// The regular file at a path, if there is one.
-fn there(destination: &Destination, path: &Path) -> Result<Option<Metadata>, OutputError> {
+fn there(asked: &AskedOutput, path: &Path) -> Result<Option<Metadata>, OutputError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(destination.unwritable(error)),
+        Err(error) => Err(asked.unwritable(error)),
         Ok(metadata) if metadata.is_file() => Ok(Some(metadata)),
-        Ok(metadata) => Err(destination.refused(unwritable(metadata.file_type()))),
+        Ok(metadata) => Err(asked.refused(unwritable(metadata.file_type()))),
     }
 }
 

@@ -12,8 +12,10 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use super::OutputError;
-use super::destination::STDOUT;
 use super::links::of_descriptor;
+
+/// The number of standard output.
+pub const STDOUT: i32 = 1;
 
 /// How long a FIFO may be without a reader: time to start one by hand in another window.
 const READER_WAIT: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
 //! Plans beside the one that was asked for: with integrated devices or without them, and what would
 //! make a long job shorter. Each is really solved.
 
+use protocol::profile::FewSteps;
 use protocol::{DeviceId, Plan, StorageType};
 
 use super::{PlanError, Request, Survey};
@@ -25,14 +26,6 @@ const SIDE_MIN: u32 = 256;
 /// Parts of both sides that are proposed, the nearest first.
 const SIDES: [(u32, u32); 2] = [(3, 4), (1, 2)];
 
-/// Steps of the LoRAs that are distilled for FLUX.1-dev: Hyper-SD's and Turbo-Alpha's, by their
-/// model cards.
-const DISTILLED_STEPS: u32 = 8;
-
-/// Blocks of FLUX.1-dev's DiT, double and single ones: those LoRAs change these, and fit no smaller
-/// model.
-const FLUX_BLOCKS: usize = 19 + 38;
-
 /// What is told beside a plan.
 pub fn of(session: &mut Session, request: &Request, plan: &Plan) -> Result<Advice, PlanError> {
     let is_long = plan.predicted_ms.total > LONG_MS;
@@ -47,7 +40,7 @@ pub fn of(session: &mut Session, request: &Request, plan: &Plan) -> Result<Advic
             Some(Faster { what, total_ms })
         });
         advice.faster = named.collect();
-        for changes in [distilled(request, plan), steps(request), sizes(request), types(request)] {
+        for changes in [few_steps(request), steps(request), sizes(request), types(request)] {
             advice.faster.extend(nearest(session, changes)?);
         }
         let most = plan.predicted_ms.total * (1.0 - SAVED_PART_MIN);
@@ -119,18 +112,14 @@ fn other_of(request: &Request) -> Request {
     Request { explain: false, compare_integrated: false, ..request.clone() }
 }
 
-/// FLUX.1-dev by a LoRA that is distilled for few steps.
-fn distilled(request: &Request, plan: &Plan) -> Vec<Change> {
-    let has_blocks = plan.components.iter().any(|c| c.segments.len() >= FLUX_BLOCKS);
-    let is_flux_dev = plan.family == "flux" && request.guidance_embeds && has_blocks;
+/// The model's own way to fewer steps.
+fn few_steps(request: &Request) -> Vec<Change> {
     let is_free = request.options.loras.is_empty() && !request.job.init_image;
-    if !is_flux_dev || !is_free || request.job.steps <= DISTILLED_STEPS {
-        return Vec::new();
-    }
-    let what = format!(
-        "--steps {DISTILLED_STEPS} with a LoRA that is made for {DISTILLED_STEPS} steps, as FLUX.1-Turbo-Alpha is,"
-    );
-    vec![(what, with_steps(request, DISTILLED_STEPS))]
+    let few = request.few_steps.as_ref().filter(|few| is_free && few.steps < request.job.steps);
+    let change = |few: &FewSteps| {
+        (format!("--steps {} {}", few.steps, few.by), with_steps(request, few.steps))
+    };
+    few.map(change).into_iter().collect()
 }
 
 /// Half of the steps, or a quarter. From a picture only a part of them runs, and that is asked for

@@ -16,9 +16,9 @@ use super::{PlanError, Request};
 use crate::engine::session::{Session, SessionError};
 use crate::inventory::{Device, DeviceKind};
 use crate::policy::pins::Pin;
-use crate::policy::tile::{OVERLAP, TileWish};
+use crate::policy::tile::{OVERLAP, TileRequest};
 use crate::solve::{
-    Place, Problem, SHORT_ATTENTION_CHUNK, Wanted, kept_layout, kept_places, places, wanted,
+    LayoutQuery, Place, Problem, SHORT_ATTENTION_CHUNK, kept_layout, kept_places, places, wanted,
 };
 
 /// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers
@@ -27,7 +27,7 @@ const TILE_SIDES: [u32; 5] = [1024, 768, 512, 384, 256];
 
 /// What the executor says of a model for a job, and what is pinned of it: with each of the options
 /// that there is a choice of, everything that the solver needs. No budget is in it.
-pub struct Measured {
+pub struct MeasuredModel {
     job: JobShape,
     pins: Vec<Pin>,
     unusable: Vec<Option<String>>,
@@ -41,7 +41,7 @@ struct Case {
     places: Vec<Arc<[Place]>>,
 }
 
-impl Measured {
+impl MeasuredModel {
     /// Asks for the model's profile with each of the options, and for the bytes of every layout
     /// that may be chosen. Adds to `runtime` which components' LoRA products are added while they
     /// run.
@@ -50,7 +50,7 @@ impl Measured {
         request: &Request,
         job: &JobShape,
         runtime: &mut Vec<String>,
-    ) -> Result<Measured, PlanError> {
+    ) -> Result<MeasuredModel, PlanError> {
         let mut options = GraphOptions { lora_runtime: runtime.clone(), ..request.options.clone() };
         let tiles = tiles(request, job);
         options.vae_tile = tiles[0];
@@ -67,7 +67,7 @@ impl Measured {
         }
         runtime.clone_from(&options.lora_runtime);
         let unusable = unusable(request, broken);
-        let mut measured = Measured { job: job.clone(), pins, unusable, cases: Vec::new() };
+        let mut measured = MeasuredModel { job: job.clone(), pins, unusable, cases: Vec::new() };
         measured.add_tiled(session, request, &tiles, options.clone(), first)?;
         let short = GraphOptions { attention_chunk: SHORT_ATTENTION_CHUNK, ..options };
         let profile = measure(session, request, job, &short)?;
@@ -107,6 +107,20 @@ impl Measured {
         Ok(())
     }
 
+    /// The places of a component that was the same in another case.
+    fn known_places(
+        &self,
+        index: usize,
+        component: &ComponentProfile,
+        options: &GraphOptions,
+    ) -> Option<Arc<[Place]>> {
+        let case = self.cases.iter().find(|case| {
+            case.options.attention_chunk == options.attention_chunk
+                && case.profile.components[index] == *component
+        })?;
+        Some(Arc::clone(&case.places[index]))
+    }
+
     /// Adds a case. Components that are the same with other options have the same places.
     fn add(
         &mut self,
@@ -115,17 +129,10 @@ impl Measured {
         options: GraphOptions,
         profile: ModelProfile,
     ) -> Result<(), PlanError> {
-        let same = |(index, component): (usize, &ComponentProfile)| {
-            let mut cases = self.cases.iter();
-            let chunk = options.attention_chunk;
-            let case = cases.find(|case| {
-                case.options.attention_chunk == chunk
-                    && case.profile.components[index] == *component
-            });
-            case.map(|case| Arc::clone(&case.places[index]))
-        };
-        let shared: Vec<Option<Arc<[Place]>>> =
-            profile.components.iter().enumerate().map(same).collect();
+        let components = profile.components.iter().enumerate();
+        let shared: Vec<Option<Arc<[Place]>>> = components
+            .map(|(index, component)| self.known_places(index, component, &options))
+            .collect();
         let case = Case { options, profile, places: Vec::new() };
         let places = {
             let problem = self.problem(request, &case);
@@ -134,7 +141,7 @@ impl Measured {
                 Some(loaded) => wanted_beside(&problem, loaded),
             };
             wanted.retain(|wanted| shared[wanted.component].is_none());
-            let bytes = sizes(session, request, &self.job, &case.options, &wanted)?;
+            let bytes = sizes(session, request, &self.job, &case, &wanted)?;
             let own = |(index, shared): (usize, Option<Arc<[Place]>>)| {
                 shared.unwrap_or_else(|| match &request.keeps {
                     Some(loaded) if is_of(loaded, &problem, index) => {
@@ -177,11 +184,11 @@ impl Measured {
 
 /// The layouts of the components of a loaded plan as they are there, and every one that the others
 /// may have.
-fn wanted_beside(problem: &Problem<'_>, loaded: &Plan) -> Vec<Wanted> {
+fn wanted_beside(problem: &Problem<'_>, loaded: &Plan) -> Vec<LayoutQuery> {
     let components = 0..problem.profile.components.len();
     let of_loaded = components.filter(|index| is_of(loaded, problem, *index));
     let kept = of_loaded.filter_map(|index| kept_layout(problem, index, loaded));
-    let mut all: Vec<Wanted> = kept.collect();
+    let mut all: Vec<LayoutQuery> = kept.collect();
     let others = wanted(problem).into_iter();
     all.extend(others.filter(|wanted| !is_of(loaded, problem, wanted.component)));
     all
@@ -196,9 +203,9 @@ fn is_of(plan: &Plan, problem: &Problem<'_>, index: usize) -> bool {
 /// The tiles that there is a choice of, the most wanted first: none changes the picture.
 fn tiles(request: &Request, job: &JobShape) -> Vec<Option<VaeTile>> {
     match request.tile {
-        TileWish::Off => vec![None],
-        TileWish::Of(tile) => vec![Some(tile)],
-        TileWish::Chosen => {
+        TileRequest::Off => vec![None],
+        TileRequest::Of(tile) => vec![Some(tile)],
+        TileRequest::Chosen => {
             let below = |side: &u32| {
                 *side < job.width.max(job.height) && *side >= request.side_multiple_pixels
             };
@@ -257,8 +264,8 @@ fn sizes(
     session: &mut Session,
     request: &Request,
     job: &JobShape,
-    options: &GraphOptions,
-    wanted: &[Wanted],
+    case: &Case,
+    wanted: &[LayoutQuery],
 ) -> Result<Vec<LayoutBytes>, PlanError> {
     // Devices of one kind have the same layouts: each is asked for once.
     let mut layouts: Vec<&Layout> = wanted.iter().map(|wanted| &wanted.layout).collect();
@@ -269,7 +276,7 @@ fn sizes(
         let command = Command::Size {
             model: request.model.clone(),
             job: job.clone(),
-            options: options.clone(),
+            options: case.options.clone(),
             threads: request.inventory.host.cores as u32,
             layouts: layouts.iter().copied().cloned().collect(),
         };
@@ -279,8 +286,11 @@ fn sizes(
         })?;
         let answers = |(layout, bytes): (&&Layout, &LayoutBytes)| {
             let lanes = layout.lanes.len();
+            let mut components = case.profile.components.iter();
+            let component = components.find(|component| component.name == layout.component);
+            let segments = component.map_or(0, |component| component.segments.len());
             (lanes..=lanes + 1).contains(&bytes.parts.len())
-                && bytes.parts.iter().all(|p| p.segment_bytes.len() == layout.segments.len())
+                && bytes.parts.iter().all(|part| part.segment_bytes.len() == segments)
         };
         if sized.len() != layouts.len() || !layouts.iter().zip(&sized).all(answers) {
             return Err(PlanError::Unsettled("the sizes are of other layouts".to_owned()));
@@ -314,15 +324,19 @@ fn broken(session: &Session, request: &Request) -> Vec<Option<String>> {
 
 /// For each device, why it is not used unless it is named, if so.
 fn unusable(request: &Request, broken: Vec<Option<String>>) -> Vec<Option<String>> {
-    let devices = request.inventory.devices.iter().zip(broken);
-    let why = |(device, broken): (&Device, Option<String>)| {
+    let mut unusable = broken;
+    for (why, device) in unusable.iter_mut().zip(&request.inventory.devices) {
+        if why.is_some() {
+            continue;
+        }
         let failed = request.failed.iter().find(|failed| failed.device.0 == device.id);
-        let failed = failed.map(|failed| format!("{}: it failed: {}", device.id, failed.message));
         let left_out = request.left_out.iter().any(|left_out| left_out.0 == device.id);
-        let left_out = left_out.then(|| format!("{} is left out", device.id));
-        broken.or(failed).or(left_out)
-    };
-    let mut unusable: Vec<Option<String>> = devices.map(why).collect();
+        if let Some(failed) = failed {
+            *why = Some(format!("{}: it failed: {}", device.id, failed.message));
+        } else if left_out {
+            *why = Some(format!("{} is left out", device.id));
+        }
+    }
     let works: Vec<bool> = unusable.iter().map(Option::is_none).collect();
     for (index, why) in unusable.iter_mut().enumerate().filter(|(index, _)| works[*index]) {
         let device = &request.inventory.devices[index];

@@ -4,7 +4,7 @@ use protocol::limits::{LORA_WEIGHT_MAX, LORAS_MAX};
 
 /// A LoRA file that was asked for. Whether there is such a file is not known here.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LoraWish {
+pub struct LoraRequest {
     /// The file, as written.
     pub path: String,
     /// Multiplies its scale.
@@ -46,7 +46,7 @@ pub enum LoraError {
 ///
 /// # Errors
 /// There is no file's name, or there are more files than [`LORAS_MAX`].
-pub fn parse_loras(texts: &[String]) -> Result<Vec<LoraWish>, LoraError> {
+pub fn parse_loras(texts: &[String]) -> Result<Vec<LoraRequest>, LoraError> {
     if texts.len() > LORAS_MAX {
         return Err(LoraError::TooMany { count: texts.len() });
     }
@@ -66,7 +66,7 @@ pub fn parse_loras(texts: &[String]) -> Result<Vec<LoraWish>, LoraError> {
         };
         match path.trim().is_empty() {
             true => Err(LoraError::Unnamed { text: text.chars().take(80).collect() }),
-            false => Ok(LoraWish { path: path.to_owned(), weight }),
+            false => Ok(LoraRequest { path: path.to_owned(), weight }),
         }
     };
     texts.iter().map(lora).collect()
@@ -89,7 +89,7 @@ mod tests {
             ("style:", "style:", 1.0),
         ] {
             let loras = parse_loras(&[text.to_owned()]).expect(text);
-            assert_eq!(loras, [LoraWish { path: path.to_owned(), weight }], "{text}");
+            assert_eq!(loras, [LoraRequest { path: path.to_owned(), weight }], "{text}");
         }
     }
 

@@ -22,7 +22,7 @@ use protocol::limits::{LOOKAHEAD_MAX, ROW_SHARE_MAX};
 pub use resolve::Pin;
 
 use crate::inventory::names;
-use limits::{ALLOW, FORBID, Places};
+use limits::{ALLOW, DeviceNames, FORBID};
 
 /// As much of a wrong text as an error repeats.
 const SHOWN_CHARS_MAX: usize = 80;
@@ -62,7 +62,7 @@ pub enum Split {
 }
 
 /// Devices as written, each with its share where one was given.
-type Devices = Vec<(String, Option<u32>)>;
+type NamedDevices = Vec<(String, Option<u32>)>;
 
 /// One `component=value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,12 +77,12 @@ struct Entry<T> {
 /// What is pinned, as written: readable, not yet compared with a model or a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pins {
-    backend: Vec<Entry<Devices>>,
+    backend: Vec<Entry<NamedDevices>>,
     params: Vec<Entry<Params>>,
     split: Vec<Entry<Split>>,
     lookahead: Vec<Entry<u32>>,
-    allow: Vec<Entry<Places>>,
-    forbid: Vec<Entry<Places>>,
+    allow: Vec<Entry<DeviceNames>>,
+    forbid: Vec<Entry<DeviceNames>>,
 }
 
 impl Pins {
@@ -182,7 +182,7 @@ fn entries<T>(
 /// The subject that means every component.
 const ALL: &str = "all";
 
-fn devices(text: &str) -> Result<Devices, String> {
+fn devices(text: &str) -> Result<NamedDevices, String> {
     let device = |text: &str| {
         let (name, share) = match text.split_once(':') {
             None => (text, None),
@@ -204,7 +204,7 @@ fn devices(text: &str) -> Result<Devices, String> {
             name => Ok((name.to_owned(), share)),
         }
     };
-    let devices = text.split('&').map(device).collect::<Result<Devices, String>>()?;
+    let devices = text.split('&').map(device).collect::<Result<NamedDevices, String>>()?;
     let shares = devices.iter().filter(|(_, share)| share.is_some()).count();
     match (devices.len(), shares) {
         (1, 1..) => Err("a share for the only device".to_owned()),

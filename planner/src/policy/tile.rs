@@ -13,7 +13,7 @@ pub const DEFAULT_TILE: &str = "512:0.25";
 
 /// What is wished of the VAE's pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum TileWish {
+pub enum TileRequest {
     /// Whatever is best, the whole picture at once where that fits as well.
     #[default]
     Chosen,
@@ -39,9 +39,9 @@ pub enum TileError {
         "a tile of {width}x{height} pixels is smaller than the model's {least}x{least}; hint: use --vae-tile {least} or more"
     )]
     TooSmall {
-        /// Its width.
+        /// In pixels, as it was asked for.
         width: u32,
-        /// Its height.
+        /// Likewise, from top to bottom.
         height: u32,
         /// The least side of a tile.
         least: u32,
@@ -52,13 +52,13 @@ pub enum TileError {
 ///
 /// # Errors
 /// It is none of these, or out of range.
-pub fn parse_tile(text: &str) -> Result<TileWish, TileError> {
+pub fn parse_tile(text: &str) -> Result<TileRequest, TileError> {
     let text = text.trim();
     if text.eq_ignore_ascii_case("off") {
-        return Ok(TileWish::Off);
+        return Ok(TileRequest::Off);
     }
     if text.eq_ignore_ascii_case("auto") {
-        return Ok(TileWish::Chosen);
+        return Ok(TileRequest::Chosen);
     }
     let (size, overlap) = match text.split_once(':') {
         Some((size, overlap)) => (size, plain_number(overlap)),
@@ -71,7 +71,7 @@ pub fn parse_tile(text: &str) -> Result<TileWish, TileError> {
     };
     match (side(width), side(height), overlap.filter(|overlap| (0.0..=0.5).contains(overlap))) {
         (Some(width), Some(height), Some(overlap)) => {
-            Ok(TileWish::Of(VaeTile { width, height, overlap }))
+            Ok(TileRequest::Of(VaeTile { width, height, overlap }))
         }
         _ => Err(TileError::Unreadable { text: text.chars().take(80).collect() }),
     }
@@ -81,9 +81,9 @@ pub fn parse_tile(text: &str) -> Result<TileWish, TileError> {
 ///
 /// # Errors
 /// A side is.
-pub fn check_tile(tile: TileWish, least: u32) -> Result<(), TileError> {
+pub fn check_tile(tile: TileRequest, least: u32) -> Result<(), TileError> {
     match tile {
-        TileWish::Of(VaeTile { width, height, .. }) if width.min(height) < least => {
+        TileRequest::Of(VaeTile { width, height, .. }) if width.min(height) < least => {
             Err(TileError::TooSmall { width, height, least })
         }
         _ => Ok(()),
@@ -110,12 +110,13 @@ mod tests {
             ("16384:.125", Some((16_384, 16_384, 0.125))),
             (DEFAULT_TILE, Some((512, 512, OVERLAP))),
         ] {
-            let expected = expected
-                .map(|(width, height, overlap)| TileWish::Of(VaeTile { width, height, overlap }));
+            let expected = expected.map(|(width, height, overlap)| {
+                TileRequest::Of(VaeTile { width, height, overlap })
+            });
             assert_eq!(parse_tile(text).ok(), expected, "{text}");
         }
         for (text, expected) in
-            [("off", TileWish::Off), ("OFF", TileWish::Off), ("auto", TileWish::Chosen)]
+            [("off", TileRequest::Off), ("OFF", TileRequest::Off), ("auto", TileRequest::Chosen)]
         {
             assert_eq!(parse_tile(text), Ok(expected), "{text}");
         }
@@ -154,7 +155,7 @@ mod tests {
     fn a_tile_is_no_smaller_than_the_model_allows() {
         let tile = |text| parse_tile(text).expect(text);
         assert_eq!(check_tile(tile("16x64"), 16), Ok(()));
-        assert_eq!(check_tile(TileWish::Off, 16), Ok(()));
+        assert_eq!(check_tile(TileRequest::Off, 16), Ok(()));
         let error = check_tile(tile("64x15"), 16).expect_err("15 is below 16");
         assert_eq!(error, TileError::TooSmall { width: 64, height: 15, least: 16 });
     }

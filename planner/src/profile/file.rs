@@ -3,11 +3,11 @@
 use std::ops::{Deref, Range};
 
 use protocol::limits::{SPEED_MIN, UNSUPPORTED_MAX};
-use protocol::{Bytes, Phase};
+use protocol::{Bytes, Faults, Phase};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::layers::Layer;
+use super::layer::Layer;
 use super::values::{ByteRate, FlopRate, PositiveSize, Size};
 use super::{DEVICES_MAX, DeviceProfile, HostProfile, Profile, ProfileDevices, ProfileError};
 use crate::budget::{Cap, Margins, VramCaps, parse_limit, parse_margin};
@@ -261,10 +261,12 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         pinned_bytes: section.pinned.map(|size| size.into_inner().0),
         uuid: section.uuid.map(Spanned::into_inner),
         ordinal: section.ordinal.map(Spanned::into_inner),
-        fail_allocation: section.fail_allocation.map(Spanned::into_inner),
-        fail_copy: section.fail_copy.map(Spanned::into_inner),
-        taken_bytes: section.taken.map_or(Bytes::ZERO, |size| size.into_inner().0),
-        taken_in: section.taken_in.map(Spanned::into_inner),
+        faults: Faults {
+            fail_allocation: section.fail_allocation.map(Spanned::into_inner),
+            fail_copy: section.fail_copy.map(Spanned::into_inner),
+            taken_bytes: section.taken.map_or(Bytes::ZERO, |size| size.into_inner().0),
+            taken_in: section.taken_in.map(Spanned::into_inner),
+        },
         speed: section.speed.map_or(1.0, Spanned::into_inner),
         unsupported: section.unsupported.map(Spanned::into_inner).unwrap_or_default(),
     })

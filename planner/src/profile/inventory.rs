@@ -174,10 +174,7 @@ impl DeviceProfile {
             pinned_bytes: self.pinned_bytes.unwrap_or(self.kind.staging_bytes()),
             driver: None,
             pcie: None,
-            fail_allocation: self.fail_allocation,
-            fail_copy: self.fail_copy,
-            taken_bytes: self.taken_bytes,
-            taken_in: self.taken_in,
+            faults: self.faults,
             speed: self.speed,
             unsupported: self.unsupported.clone(),
         }

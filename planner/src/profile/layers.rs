@@ -12,9 +12,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{HostProfile, Profile, ProfileDevices, ProfileError, file, read_capped};
-use crate::inventory::Inventory;
-use crate::policy::PolicyText;
+use super::layer::Layer;
+use super::{Profile, ProfileDevices, ProfileError, file, read_capped};
 
 /// The environment variable with the directory of the system's layer, in place of
 /// [`SYSTEM_DIRECTORY`].
@@ -35,7 +34,7 @@ const MODEL_FILE: &str = "model_index.json";
 
 /// Where the layers under `--host` are looked for, lowest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places(pub Vec<PathBuf>);
+pub struct LayerFiles(pub Vec<PathBuf>);
 
 /// A profile from all layers.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,20 +49,9 @@ pub struct Layered {
     pub names_devices: bool,
 }
 
-/// One layer.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Layer {
-    pub name: Option<String>,
-    pub description: String,
-    pub host: HostProfile,
-    /// `None` where it says nothing of them.
-    pub devices: Option<ProfileDevices>,
-    pub policy: PolicyText,
-}
-
-impl Places {
+impl LayerFiles {
     /// Those of this process, by its environment and working directory.
-    pub fn of_this_process() -> Places {
+    pub fn of_this_process() -> LayerFiles {
         let system = std::env::var_os(BERTH_SYSTEM_DIR).map(PathBuf::from);
         let system = system.unwrap_or_else(|| SYSTEM_DIRECTORY.into());
         let mut places = vec![system.join(HOST_FILE)];
@@ -75,7 +63,7 @@ impl Places {
         if !Path::new(MODEL_FILE).exists() {
             places.push(PROJECT_FILE.into());
         }
-        Places(places)
+        LayerFiles(places)
     }
 }
 
@@ -84,7 +72,7 @@ impl Layered {
     ///
     /// # Errors
     /// A file that is there cannot be read, or is no profile; or there is none that `host` names.
-    pub fn load(places: &Places, host: Option<&str>) -> Result<Layered, ProfileError> {
+    pub fn load(places: &LayerFiles, host: Option<&str>) -> Result<Layered, ProfileError> {
         let named = host.map(Profile::load).transpose()?;
         let host = host.map(str::to_owned);
         if let Some(profile @ Profile { devices: ProfileDevices::Listed(_), .. }) = named {
@@ -93,7 +81,7 @@ impl Layered {
         let mut joined = Layer::default();
         let mut files = Vec::new();
         for path in &places.0 {
-            if let Some(layer) = Layer::read(path)? {
+            if let Some(layer) = read_layer(path)? {
                 joined = layer.over(joined);
                 files.push(path.display().to_string());
             }
@@ -107,54 +95,17 @@ impl Layered {
     }
 }
 
-impl Layer {
-    /// The layer of a file; `None` where there is no such file.
-    fn read(path: &Path) -> Result<Option<Layer>, ProfileError> {
-        if !path
-            .try_exists()
-            .map_err(|cause| ProfileError::Read { path: path.to_owned(), cause: cause.into() })?
-        {
-            return Ok(None);
-        }
-        let text = read_capped(path)?;
-        let layer = file::parse_layer(&text);
-        Ok(Some(layer.map_err(|error| error.at(&text, &path.display().to_string()))?))
+/// The layer of a file; `None` where there is no such file.
+fn read_layer(path: &Path) -> Result<Option<Layer>, ProfileError> {
+    if !path
+        .try_exists()
+        .map_err(|cause| ProfileError::Read { path: path.to_owned(), cause: cause.into() })?
+    {
+        return Ok(None);
     }
-
-    /// This layer's keys, and those of `below` of which it says nothing.
-    fn over(self, below: Layer) -> Layer {
-        Layer {
-            name: self.name.or(below.name),
-            description: match self.description.is_empty() {
-                true => below.description,
-                false => self.description,
-            },
-            host: self.host.or(below.host),
-            devices: self.devices.or(below.devices),
-            policy: self.policy.over(&below.policy),
-        }
-    }
-}
-
-impl From<Profile> for Layer {
-    fn from(profile: Profile) -> Layer {
-        let Profile { name, description, host, devices, policy } = profile;
-        Layer { name: Some(name), description, host, devices: Some(devices), policy }
-    }
-}
-
-/// Without a word on them, name and devices are this machine's.
-impl From<Layer> for Profile {
-    fn from(layer: Layer) -> Profile {
-        let Layer { name, description, host, devices, policy } = layer;
-        Profile {
-            name: name.unwrap_or_else(|| Inventory::THIS_MACHINE.to_owned()),
-            description,
-            host,
-            devices: devices.unwrap_or(ProfileDevices::Detect),
-            policy,
-        }
-    }
+    let text = read_capped(path)?;
+    let layer = file::parse_layer(&text);
+    Ok(Some(layer.map_err(|error| error.at(&text, &path.display().to_string()))?))
 }
 
 #[cfg(test)]
@@ -165,10 +116,12 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::inventory::Inventory;
     use crate::inventory::tests::host_of;
+    use crate::policy::PolicyText;
 
     /// Three layers in a scratch directory, as far as they have a text.
-    fn places(layers: [Option<&str>; 3]) -> (TempDir, Places) {
+    fn places(layers: [Option<&str>; 3]) -> (TempDir, LayerFiles) {
         let folder = tempfile::tempdir().expect("a scratch directory");
         let paths =
             ["system.toml", "user.toml", "project.toml"].map(|name| folder.path().join(name));
@@ -177,7 +130,7 @@ mod tests {
                 fs::write(path, text).expect("scratch file");
             }
         }
-        (folder, Places(paths.to_vec()))
+        (folder, LayerFiles(paths.to_vec()))
     }
 
     fn load(layers: [Option<&str>; 3], host: Option<&str>) -> Layered {

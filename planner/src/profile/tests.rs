@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use protocol::Phase;
+
 use super::*;
 use crate::inventory::tests::host_of;
 use crate::inventory::{HostFacts, Rate};
@@ -167,9 +169,9 @@ forbid = "vae=host"
     let Profile { policy, devices, .. } = Profile::parse(text, "t").expect("a good profile");
     let ProfileDevices::Listed(devices) = devices else { panic!("one is listed") };
     let device = &devices[0];
-    assert_eq!((device.fail_copy, device.taken_bytes), (Some(7), Bytes::mib(5)));
+    assert_eq!((device.faults.fail_copy, device.faults.taken_bytes), (Some(7), Bytes::mib(5)));
     assert_eq!(device.margin_bytes, Some(Bytes::mib(64)));
-    assert_eq!(device.taken_in, Some(Phase::Denoise));
+    assert_eq!(device.faults.taken_in, Some(Phase::Denoise));
     assert_eq!(device.unsupported, ["Conv2d", "GroupNorm"]);
     let text = |text: &str| Some(text.to_owned());
     let expected = PolicyText {

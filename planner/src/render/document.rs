@@ -120,7 +120,7 @@ impl<'a> InfeasibleDocument<'a> {
 /// `plan --json` of a plan that was also loaded.
 #[derive(Debug, Serialize)]
 pub struct RehearsalDocument<'a> {
-    /// The plan.
+    /// What was tried.
     #[serde(flatten)]
     pub plan: PlanDocument<'a>,
     /// What it used when it was loaded.
@@ -131,10 +131,10 @@ pub struct RehearsalDocument<'a> {
     pub failures: &'a [FailedAttempt],
 }
 
-/// `generate --json`.
+/// What `generate --json` prints.
 #[derive(Debug, Serialize)]
 pub struct GenerateDocument<'a> {
-    /// The plan.
+    /// What the pictures were made by.
     pub plan: PlanDocument<'a>,
     /// What the run used.
     pub usage: &'a UsageReport,

@@ -34,7 +34,7 @@ const MEASURED: RGBColor = RGBColor(213, 94, 0);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-type Drawn = Result<(), Box<dyn Error + Send + Sync>>;
+type DrawResult = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// The SVG document of a curve that has steps.
 pub fn svg(tuning: &Tuning) -> anyhow::Result<String> {
@@ -45,7 +45,7 @@ pub fn svg(tuning: &Tuning) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn draw(area: &Area<'_>, tuning: &Tuning) -> Drawn {
+fn draw(area: &Area<'_>, tuning: &Tuning) -> DrawResult {
     area.fill(&WHITE)?;
     title(area, tuning)?;
     let [x, y] = axes(tuning);
@@ -100,7 +100,7 @@ fn style(size: f64, color: RGBColor) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&color)
 }
 
-fn title(area: &Area<'_>, tuning: &Tuning) -> Drawn {
+fn title(area: &Area<'_>, tuning: &Tuning) -> DrawResult {
     let JobShape { width, height, batch, .. } = tuning.job;
     let is_demo = demo::is_it(&tuning.model);
     let model = if is_demo { demo::NAME.to_owned() } else { tuning.model.name() };
@@ -119,7 +119,7 @@ fn title(area: &Area<'_>, tuning: &Tuning) -> Drawn {
 }
 
 /// Budgets with which there is no plan.
-fn too_small(area: &Area<'_>, chart: &Chart<'_, '_>, tuning: &Tuning, x: &Axis) -> Drawn {
+fn too_small(area: &Area<'_>, chart: &Chart<'_, '_>, tuning: &Tuning, x: &Axis) -> DrawResult {
     let Some(first) = tuning.curve.steps.first().filter(|step| step.point.budget > Bytes::ZERO)
     else {
         return Ok(());
@@ -137,7 +137,13 @@ fn too_small(area: &Area<'_>, chart: &Chart<'_, '_>, tuning: &Tuning, x: &Axis) 
 }
 
 /// Grid, ticks and what the axes are.
-fn scales(area: &Area<'_>, chart: &Chart<'_, '_>, x: &Axis, y: &Axis, tuning: &Tuning) -> Drawn {
+fn scales(
+    area: &Area<'_>,
+    chart: &Chart<'_, '_>,
+    x: &Axis,
+    y: &Axis,
+    tuning: &Tuning,
+) -> DrawResult {
     use plotters::style::text_anchor::{HPos, Pos, VPos};
     let (horizontal, vertical) = chart.plotting_area().get_pixel_range();
     let text = |h, v| style(TEXT_SIZE, INK).pos(Pos::new(h, v));
@@ -175,7 +181,7 @@ fn scales(area: &Area<'_>, chart: &Chart<'_, '_>, x: &Axis, y: &Axis, tuning: &T
 }
 
 /// What was measured, each joined to what was predicted.
-fn runs(chart: &mut Chart<'_, '_>, tuning: &Tuning, x: &Axis, y: &Axis) -> Drawn {
+fn runs(chart: &mut Chart<'_, '_>, tuning: &Tuning, x: &Axis, y: &Axis) -> DrawResult {
     for (step, run) in tuning.curve.steps.iter().zip(&tuning.measured) {
         let Some(run) = run else { continue };
         let at = x.at(step.point.budget.0 as f64);
@@ -188,7 +194,13 @@ fn runs(chart: &mut Chart<'_, '_>, tuning: &Tuning, x: &Axis, y: &Axis) -> Drawn
 }
 
 /// Points and labels of the steps with a mark. Times are in the axis' unit.
-fn marks(area: &Area<'_>, chart: &mut Chart<'_, '_>, tuning: &Tuning, x: &Axis, y: &Axis) -> Drawn {
+fn marks(
+    area: &Area<'_>,
+    chart: &mut Chart<'_, '_>,
+    tuning: &Tuning,
+    x: &Axis,
+    y: &Axis,
+) -> DrawResult {
     let steps = tuning.curve.steps.iter().enumerate();
     let marked = steps.filter_map(|(index, step)| Some((step, tuning.mark(index)?)));
     let marked: Vec<_> = marked

@@ -40,7 +40,7 @@ const LEFT_MS_MIN: f64 = 1000.0;
 
 /// Shows a running job on standard error.
 pub struct ProgressLine {
-    shown: Arc<Mutex<Shown>>,
+    shown: Arc<Mutex<ProgressDisplay>>,
     clock: Option<Clock>,
     verbose: bool,
     tells_time: bool,
@@ -55,7 +55,7 @@ impl ProgressLine {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let job = None;
         ProgressLine {
-            shown: Arc::new(Mutex::new(Shown { bar, terminal, visible: false, job })),
+            shown: Arc::new(Mutex::new(ProgressDisplay { bar, terminal, visible: false, job })),
             clock: None,
             verbose,
             tells_time: false,
@@ -95,7 +95,7 @@ impl ProgressLine {
         self.line(&format!("plan {} predicts {total}", plan.generation));
         if !self.verbose {
             self.clock = None;
-            lock(&self.shown).begin(Job::new(plan, self.tells_time));
+            lock(&self.shown).begin(JobProgress::new(plan, self.tells_time));
             self.clock = Some(Clock::start(Arc::clone(&self.shown)));
         }
     }
@@ -115,7 +115,7 @@ impl ProgressLine {
 
 /// Tells of a session's executors on standard error.
 pub struct ExecutorLines {
-    shown: Arc<Mutex<Shown>>,
+    shown: Arc<Mutex<ProgressDisplay>>,
     verbose: bool,
 }
 
@@ -127,7 +127,7 @@ impl ExecutorLines {
 }
 
 /// Tells on standard error, above the bar, of what people should know.
-fn tell_beside(shown: &Mutex<Shown>, event: &JobEvent, verbose: bool) {
+fn tell_beside(shown: &Mutex<ProgressDisplay>, event: &JobEvent, verbose: bool) {
     let text = match event {
         JobEvent::ExecutorStarted { pid } if verbose => format!("executor {pid} started"),
         JobEvent::ExecutorDied { because } => {
@@ -148,15 +148,15 @@ fn tell_beside(shown: &Mutex<Shown>, event: &JobEvent, verbose: bool) {
 }
 
 /// What is shown of the job, and what of it is known.
-struct Shown {
+struct ProgressDisplay {
     bar: ProgressBar,
     terminal: bool,
     visible: bool,
-    job: Option<Job>,
+    job: Option<JobProgress>,
 }
 
 /// The job that runs.
-struct Job {
+struct JobProgress {
     start: Instant,
     steps: u32,
     /// How long it will take, where that is told.
@@ -166,9 +166,9 @@ struct Job {
     told: Option<u32>,
 }
 
-impl Job {
-    fn new(plan: &Plan, tells_time: bool) -> Job {
-        Job {
+impl JobProgress {
+    fn new(plan: &Plan, tells_time: bool) -> JobProgress {
+        JobProgress {
             start: Instant::now(),
             steps: plan.job.steps_run(),
             estimate: tells_time.then(|| Estimate::of(plan)),
@@ -213,9 +213,9 @@ impl Job {
     }
 }
 
-impl Shown {
+impl ProgressDisplay {
     /// Another job, or another attempt at one, of which nothing is to be seen yet.
-    fn begin(&mut self, job: Job) {
+    fn begin(&mut self, job: JobProgress) {
         self.bar.finish_and_clear();
         self.bar.set_draw_target(ProgressDrawTarget::hidden());
         self.bar.reset();
@@ -273,7 +273,7 @@ struct Clock {
 }
 
 impl Clock {
-    fn start(shown: Arc<Mutex<Shown>>) -> Clock {
+    fn start(shown: Arc<Mutex<ProgressDisplay>>) -> Clock {
         let (stop, stopped) = channel::<()>();
         let mut wait = if lock(&shown).terminal { FIRST_BAR } else { FIRST_LINE };
         let look = move || {
@@ -304,6 +304,6 @@ impl Drop for Clock {
     }
 }
 
-fn lock(shown: &Mutex<Shown>) -> MutexGuard<'_, Shown> {
+fn lock(shown: &Mutex<ProgressDisplay>) -> MutexGuard<'_, ProgressDisplay> {
     shown.lock().unwrap_or_else(PoisonError::into_inner)
 }

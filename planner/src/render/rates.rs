@@ -13,7 +13,7 @@ pub struct Rates {
     pub device: String,
     /// Its rates of computing: as the least certain of them.
     pub compute: Source,
-    /// Its memory's rate.
+    /// Where the rate of its memory comes from.
     pub memory: Source,
     /// Devices only: the link's rates, as the less certain of them.
     #[serde(skip_serializing_if = "Option::is_none")]

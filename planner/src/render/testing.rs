@@ -5,7 +5,7 @@ use protocol::plan::{
     SCHEMA, SegmentPlan,
 };
 use protocol::{
-    Bytes, DeviceId, GraphOptions, JobShape, ModelSource, Phase, PhaseMs, Placement, Plan,
+    Bytes, DeviceId, Division, GraphOptions, JobShape, ModelSource, Phase, PhaseMs, Plan,
     PredictedMs, Residency,
 };
 
@@ -51,7 +51,6 @@ pub(crate) fn component(name: &str, phase: Phase, device: &str, how: Residency) 
     let id = DeviceId(device.to_owned());
     let segment = |index: usize| SegmentPlan {
         name: format!("block.{index}"),
-        device: id.clone(),
         residency: if index < 2 && how == Residency::Streamed { Residency::Resident } else { how },
         weights_bytes: Bytes::gib(1),
         part_bytes: vec![Bytes::gib(1)],
@@ -59,9 +58,8 @@ pub(crate) fn component(name: &str, phase: Phase, device: &str, how: Residency) 
     ComponentPlan {
         name: name.to_owned(),
         phase,
-        placement: if id.is_host() { Placement::Host } else { Placement::One },
         devices: vec![id.clone()],
-        row_shares: Vec::new(),
+        division: Division::One,
         residency: how,
         lookahead: if how == Residency::Streamed { 2 } else { 0 },
         predicted_load_ms: 0.0,

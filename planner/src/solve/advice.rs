@@ -16,7 +16,7 @@ pub struct Advice {
 /// An integrated device, and what the plan would take that has it, or that does without it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Integrated {
-    /// The device.
+    /// Which one it is.
     pub device: DeviceId,
     /// Whether the plan uses it; then the other plan is without it.
     pub used: bool,

@@ -4,12 +4,12 @@ use protocol::plan::{
     ComponentPlan, DevicePlan, HostPlan, PartPlan, PhaseBytes, SCHEMA, SegmentPlan,
 };
 use protocol::profile::ComponentProfile;
-use protocol::{Bytes, DeviceId, Phase, Placement, Plan, PredictedMs, Residency};
+use protocol::{Bytes, DeviceId, Phase, Plan, PredictedMs, Residency};
 
+use super::component_ms::ComponentMs;
 use super::compose::Composition;
 use super::place::{Place, PlacePart};
-use super::time::ComponentMs;
-use super::timeline::{Spell, position};
+use super::timeline::{LoadInterval, position};
 use super::{PlanReport, Problem, timeline};
 use crate::inventory::Device;
 
@@ -67,7 +67,6 @@ fn component_plan(
     let id = |device: Option<usize>| problem.device_id(device);
     let segments = component.segments.iter().enumerate().map(|(index, segment)| SegmentPlan {
         name: segment.name.clone(),
-        device: id(spread.devices[spread.segments[index] as usize]),
         residency: place.segment_residency(index),
         weights_bytes: spread.segment_bytes(index),
         part_bytes: spread.parts.iter().map(|part| part.segment_bytes[index]).collect(),
@@ -83,9 +82,8 @@ fn component_plan(
     ComponentPlan {
         name: component.name.clone(),
         phase: component.phase,
-        placement: spread.placement,
         devices: spread.devices.iter().map(|device| id(*device)).collect(),
-        row_shares: spread.row_shares.clone(),
+        division: spread.division.clone(),
         residency: place.residency(),
         lookahead: place.lookahead(),
         prefetch: place.early,
@@ -102,7 +100,7 @@ fn component_plan(
 /// What the host computes in place from the file: all of a mapped component as in the file, else
 /// the weights that it has in the place of a device.
 fn mapped_bytes(component: &ComponentProfile, place: &Place) -> Bytes {
-    if place.spread.placement == Placement::Host {
+    if place.spread.is_on_host() {
         let mapped = place.residency() == Residency::Mapped;
         return if mapped { component.tensor_bytes } else { Bytes::ZERO };
     }
@@ -145,12 +143,13 @@ fn predicted(problem: &Problem<'_>, places: &[&Place]) -> PredictedMs {
     }
     let phases = problem.profile.components.iter().zip(places);
     let phases = phases.map(|(c, place)| (*place, position(problem.job.timeline(), c.phase)));
-    let total = |spell: fn(&Place, usize) -> Spell| {
-        let spells: Vec<Spell> = phases.clone().map(|(place, phase)| spell(place, phase)).collect();
-        timeline::ms(timeline::total(&spells))
+    let total = |interval: fn(&Place, usize) -> LoadInterval| {
+        let intervals: Vec<LoadInterval> =
+            phases.clone().map(|(place, phase)| interval(place, phase)).collect();
+        timeline::ms(timeline::total(&intervals))
     };
-    times.total = total(Spell::cold);
-    times.next_total = total(Spell::warm);
+    times.total = total(LoadInterval::cold);
+    times.next_total = total(LoadInterval::warm);
     times
 }
 

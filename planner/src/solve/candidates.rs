@@ -9,27 +9,27 @@
 //! No candidate depends on a budget: more of it never takes a choice away.
 
 mod lists;
-mod ways;
+mod residencies;
 
 use std::sync::Arc;
 
 use protocol::profile::{ComponentProfile, Lane, LayoutBytes};
-use protocol::{Bytes, Layout, Placement};
+use protocol::{Bytes, Division, Layout};
 
 use super::Problem;
 use super::layouts::{CUTS_MAX, layers, layers_of_shares, rows};
-use super::place::{Place, Spread, parts};
-use super::time::{Paces, Timing};
+use super::place::{ComponentLayout, Place, parts};
+use super::time::{SegmentTimes, Timing};
 use crate::policy::pins::{Pin, Split};
-use lists::{List, lists};
-use ways::{Quota, ways_to_hold};
+use lists::{DeviceList, lists};
+use residencies::{Quota, ways_to_hold};
 
 /// Layer splits of one component over all lists of devices.
 const LAYERS_MAX: usize = 240;
 
 /// A layout whose bytes are to be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LayoutQuery {
     /// Index of the component.
     pub component: usize,
     /// The devices in order: indices in the inventory, `None` for the host.
@@ -40,43 +40,43 @@ pub struct Wanted {
     list: usize,
 }
 
-impl Wanted {
+impl LayoutQuery {
     /// The layout of a component over these devices, of no list of the solver's own.
-    pub fn of(component: usize, devices: Vec<Option<usize>>, layout: Layout) -> Wanted {
-        Wanted { component, devices, layout, list: usize::MAX }
+    pub fn of(component: usize, devices: Vec<Option<usize>>, layout: Layout) -> LayoutQuery {
+        LayoutQuery { component, devices, layout, list: usize::MAX }
     }
 }
 
 /// The layouts whose bytes no profile states.
-pub fn wanted(problem: &Problem<'_>) -> Vec<Wanted> {
+pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
     let mut wanted = Vec::new();
     for (index, component) in problem.profile.components.iter().enumerate() {
         let pin = &problem.pins[index];
-        let paces = Paces::new(problem.inventory, component, problem.options.attention_chunk);
-        let whole = || vec![0; component.segments.len()];
+        let times =
+            SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
         let lists = lists(problem, component, pin);
         let layers = lists.iter().filter(|list| list.split == Some(Split::Layer)).count();
         let most = (LAYERS_MAX / layers.max(1)).min(CUTS_MAX);
         for (at, list) in lists.into_iter().enumerate() {
             let lanes: Vec<Lane> = list.devices.iter().map(|d| lane(problem, *d)).collect();
-            let mut want = |segments, row_shares| {
+            let mut want = |division| {
                 let (component, lanes) = (component.name.clone(), lanes.clone());
-                let layout = Layout { component, lanes, segments, row_shares };
+                let layout = Layout { component, lanes, division };
                 let devices = list.devices.clone();
-                wanted.push(Wanted { component: index, devices, layout, list: at });
+                wanted.push(LayoutQuery { component: index, devices, layout, list: at });
             };
             match list.split {
                 None if list.devices[0].is_some_and(|device| lacks(problem, device)) => {
-                    want(whole(), Vec::new());
+                    want(Division::One);
                 }
                 None => {}
                 Some(Split::Layer) => {
-                    let cuts = cuts(problem, component, pin, &list, &paces, most).into_iter();
-                    cuts.for_each(|segments| want(segments, Vec::new()));
+                    let cuts = cuts(problem, component, pin, &list, &times, most).into_iter();
+                    cuts.for_each(|segments| want(Division::Layer { segments }));
                 }
                 Some(Split::Row) => {
-                    let shares = row_shares(problem, pin, &list, &paces).into_iter();
-                    shares.for_each(|shares| want(whole(), shares));
+                    let shares = row_shares(problem, pin, &list, &times).into_iter();
+                    shares.for_each(|shares| want(Division::Row { shares }));
                 }
             }
         }
@@ -89,21 +89,21 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<Wanted> {
 pub fn places(
     problem: &Problem<'_>,
     index: usize,
-    wanted: &[Wanted],
+    wanted: &[LayoutQuery],
     bytes: &[LayoutBytes],
 ) -> Arc<[Place]> {
     assert_eq!(wanted.len(), bytes.len(), "each layout has its bytes");
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
-    let paces = Paces::new(problem.inventory, component, problem.options.attention_chunk);
+    let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let lists = lists(problem, component, pin);
     let mut places: Vec<Place> = Vec::new();
     for (at, list) in lists.iter().enumerate() {
         let asked = wanted.iter().zip(bytes);
         let asked = asked.filter(|(wanted, _)| wanted.component == index && wanted.list == at);
-        let mut spreads: Vec<Spread> = asked.map(|(w, bytes)| spread(w, list, bytes)).collect();
+        let mut spreads: Vec<ComponentLayout> = asked.map(|(w, bytes)| spread(w, bytes)).collect();
         if let ([device], true) = (list.devices.as_slice(), spreads.is_empty()) {
             let bytes = component.compute_bytes(problem.backend(*device));
-            spreads.extend(bytes.map(|bytes| Spread::whole(component, *device, bytes)));
+            spreads.extend(bytes.map(|bytes| ComponentLayout::whole(component, *device, bytes)));
         }
         // Where the host only feeds devices, it does nothing in their place.
         let host = problem.inventory.host.compute;
@@ -111,7 +111,7 @@ pub fn places(
         let quota = Quota::of(&lists, list, spreads.len());
         for (number, spread) in spreads.into_iter().enumerate() {
             let streams = quota.has(number);
-            places.extend(places_of(problem, component, pin, &paces, spread, streams));
+            places.extend(places_of(problem, component, pin, &times, spread, streams));
         }
     }
     places.into()
@@ -122,12 +122,12 @@ fn places_of(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     pin: &Pin,
-    paces: &Paces<'_>,
-    spread: Spread,
-    streams: Option<ways::Steps>,
+    times: &SegmentTimes<'_>,
+    spread: ComponentLayout,
+    streams: Option<residencies::Steps>,
 ) -> Vec<Place> {
     let spread = Arc::new(spread);
-    let timing = Timing::new(paces, &spread);
+    let timing = Timing::new(times, &spread);
     let fullness = fullness(problem, &spread);
     let ways = ways_to_hold(problem, component, pin, &spread, streams);
     let mut places: Vec<Place> = Vec::new();
@@ -166,17 +166,10 @@ fn has_room(problem: &Problem<'_>, place: &Place) -> bool {
     })
 }
 
-fn spread(wanted: &Wanted, list: &List, bytes: &LayoutBytes) -> Spread {
-    let placement = match list.split {
-        None => Placement::One,
-        Some(Split::Layer) => Placement::Layer,
-        Some(Split::Row) => Placement::Row,
-    };
-    Spread {
-        placement,
+fn spread(wanted: &LayoutQuery, bytes: &LayoutBytes) -> ComponentLayout {
+    ComponentLayout {
         devices: wanted.devices.clone(),
-        row_shares: wanted.layout.row_shares.clone(),
-        segments: wanted.layout.segments.clone(),
+        division: wanted.layout.division.clone(),
         parts: bytes.parts.clone(),
         crossing_bytes: bytes.crossing_bytes,
     }
@@ -198,8 +191,8 @@ fn cuts(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     pin: &Pin,
-    list: &List,
-    paces: &Paces<'_>,
+    list: &DeviceList,
+    times: &SegmentTimes<'_>,
     most: usize,
 ) -> Vec<Vec<u32>> {
     let weights: Vec<u64> = component.segments.iter().map(|s| s.weights_bytes.0).collect();
@@ -207,23 +200,28 @@ fn cuts(
         let shares: Vec<u64> = pin.shares.iter().map(|share| u64::from(*share)).collect();
         return vec![layers_of_shares(&weights, &shares)];
     }
-    layers(&weights, list.devices.len(), &preferred(problem, list, paces), most)
+    layers(&weights, list.devices.len(), &preferred(problem, list, times), most)
 }
 
 /// The shares of a row split.
-fn row_shares(problem: &Problem<'_>, pin: &Pin, list: &List, paces: &Paces<'_>) -> Vec<Vec<u32>> {
+fn row_shares(
+    problem: &Problem<'_>,
+    pin: &Pin,
+    list: &DeviceList,
+    times: &SegmentTimes<'_>,
+) -> Vec<Vec<u32>> {
     match pin.shares.as_slice() {
-        [] => rows(list.devices.len(), &preferred(problem, list, paces)),
+        [] => rows(list.devices.len(), &preferred(problem, list, times)),
         shares => vec![shares.to_vec()],
     }
 }
 
 /// Proportions of a list's devices: by speed, by memory, and equal ones.
-fn preferred(problem: &Problem<'_>, list: &List, paces: &Paces<'_>) -> Vec<Vec<u64>> {
+fn preferred(problem: &Problem<'_>, list: &DeviceList, times: &SegmentTimes<'_>) -> Vec<Vec<u64>> {
     let speed = |device: &Option<usize>| {
         // Calls in 1000 s, as whole numbers, so that proportions of equal devices are equal; 2^53
         // is exact.
-        (1e3 / paces.once_s(*device).max(1e-12)) as u64 + 1
+        (1e3 / times.once_s(*device).max(1e-12)) as u64 + 1
     };
     let memory = |device: &Option<usize>| match device {
         Some(index) => problem.inventory.devices[*index].free_bytes.0,
@@ -238,7 +236,7 @@ fn preferred(problem: &Problem<'_>, list: &List, paces: &Paces<'_>) -> Vec<Vec<u
 }
 
 /// How far the fullest device of a split is filled by its weights, in parts of 2^20 of its memory.
-fn fullness(problem: &Problem<'_>, spread: &Spread) -> u64 {
+fn fullness(problem: &Problem<'_>, spread: &ComponentLayout) -> u64 {
     if spread.devices.len() < 2 {
         return 0;
     }

@@ -1,6 +1,6 @@
 //! Bytes of a combination of places, on every device in every phase.
 
-mod room;
+mod headroom;
 
 use protocol::plan::PhaseBytes;
 use protocol::{Bytes, Phase};
@@ -10,7 +10,7 @@ use super::place::Place;
 use super::timeline::{PHASES_MAX, position};
 use crate::policy::Objective;
 
-pub use room::Room;
+pub use headroom::Headroom;
 
 /// Bytes by device and phase. Grows with each component that is added, which lets the search cut
 /// what is over a budget already.
@@ -18,7 +18,7 @@ pub use room::Room;
 pub struct Composition {
     timeline: &'static [Phase],
     /// The devices in the inventory's order, then the host.
-    memories: Vec<Memory>,
+    memories: Vec<MemoryBytes>,
     /// Whether any device is integrated: its memory and the host's are one.
     pooled: bool,
     /// Whether any device is a part of a GPU, whose context is the first part's.
@@ -33,7 +33,7 @@ pub struct Composition {
 
 /// A memory of which more is needed than may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Over {
+pub struct OverBudget {
     /// The device; `None` for the host.
     pub device: Option<usize>,
     /// The phase in which most is needed.
@@ -46,7 +46,7 @@ pub struct Over {
 
 /// One device's bytes, or the host's.
 #[derive(Debug, Clone, Copy, Default)]
-struct Memory {
+struct MemoryBytes {
     used: bool,
     /// Taken in every phase beside weights, arenas and slots.
     fixed_bytes: Bytes,
@@ -59,7 +59,7 @@ struct Memory {
     mapped: [Bytes; PHASES_MAX],
 }
 
-impl Memory {
+impl MemoryBytes {
     fn peak_bytes(&self, phase: usize) -> Bytes {
         self.weights[phase] + self.compute[phase] + self.staging[phase] + self.fixed_bytes
     }
@@ -69,7 +69,7 @@ impl Composition {
     /// A job without any component.
     pub fn new(problem: &Problem<'_>) -> Composition {
         let timeline = problem.job.timeline();
-        let mut memories = vec![Memory::default(); problem.inventory.devices.len() + 1];
+        let mut memories = vec![MemoryBytes::default(); problem.inventory.devices.len() + 1];
         if let Some(host) = memories.last_mut() {
             host.fixed_bytes = problem.profile.job_bytes;
             host.weights = [problem.profile.changed_bytes; PHASES_MAX];
@@ -176,20 +176,25 @@ impl Composition {
     /// The first memory that needs more than its budget, in the phase in which it needs most: a
     /// device's, the host's, the pool that the host shares with integrated devices, or the host's
     /// page-locked memory.
-    pub fn over(&self, problem: &Problem<'_>) -> Option<Over> {
+    pub fn over(&self, problem: &Problem<'_>) -> Option<OverBudget> {
         let devices = (0..problem.inventory.devices.len()).map(Some).chain([None]);
         let each = devices.map(|device| {
             let largest = self.phases(device).into_iter().max_by_key(|phase| phase.peak_bytes);
             let PhaseBytes { phase, peak_bytes, .. } = largest.expect("a timeline has phases");
-            Over { device, phase, needed_bytes: peak_bytes, budget_bytes: problem.budget(device) }
+            OverBudget {
+                device,
+                phase,
+                needed_bytes: peak_bytes,
+                budget_bytes: problem.budget(device),
+            }
         });
-        let pool = self.timeline.iter().enumerate().map(|(index, &phase)| Over {
+        let pool = self.timeline.iter().enumerate().map(|(index, &phase)| OverBudget {
             device: None,
             phase,
             needed_bytes: self.pool_bytes(problem, index),
             budget_bytes: problem.budgets.host,
         });
-        let pinned = problem.budgets.pinned.map(|budget_bytes| Over {
+        let pinned = problem.budgets.pinned.map(|budget_bytes| OverBudget {
             device: None,
             phase: self.timeline[0],
             needed_bytes: self.pinned_bytes,
@@ -214,11 +219,11 @@ impl Composition {
     /// Peaks of all devices and the host together; with `memory` as the objective with what is read
     /// in place.
     pub fn total(&self) -> Bytes {
-        let at = |memory: &Memory, phase: usize| match self.counts_mapped {
+        let at = |memory: &MemoryBytes, phase: usize| match self.counts_mapped {
             true => memory.peak_bytes(phase) + memory.mapped[phase],
             false => memory.peak_bytes(phase),
         };
-        let peak = |memory: &Memory| {
+        let peak = |memory: &MemoryBytes| {
             let phases = (0..self.timeline.len()).map(|phase| at(memory, phase));
             phases.max().unwrap_or_default()
         };

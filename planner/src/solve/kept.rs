@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use protocol::plan::{ComponentPlan, LOOKAHEAD};
 use protocol::profile::{ComponentProfile, LayoutBytes};
-use protocol::{Layout, Placement, Plan, Residency};
+use protocol::{Layout, Plan, Residency};
 
 use super::Problem;
-use super::candidates::{Wanted, lane};
-use super::place::{Held, Place, Spread, parts};
-use super::time::{Paces, Timing};
+use super::candidates::{LayoutQuery, lane};
+use super::place::{ComponentLayout, Place, WeightResidency, parts};
+use super::time::{SegmentTimes, Timing};
 
 /// The layout of a component in a plan, whose bytes are to be asked for; `None` where the devices
 /// of that plan are not all here.
-pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Wanted> {
+pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<LayoutQuery> {
     let name = &problem.profile.components[index].name;
     let component = loaded.components.iter().find(|component| component.name == *name)?;
     let places = problem.inventory.places_of(loaded);
@@ -32,33 +32,28 @@ pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Want
             }
         });
     }
-    let mut segments = Vec::new();
-    for segment in &component.segments {
-        segments.push(component.devices.iter().position(|id| *id == segment.device)? as u32);
-    }
     let layout = Layout {
         component: name.clone(),
         lanes: devices.iter().map(|device| lane(problem, *device)).collect(),
-        segments,
-        row_shares: component.row_shares.clone(),
+        division: component.division.clone(),
     };
-    Some(Wanted::of(index, devices, layout))
+    Some(LayoutQuery::of(index, devices, layout))
 }
 
 /// The places of a component that is laid out as in a plan; none where what it holds there cannot
 /// be held so by the solver's own places.
 pub fn places(
     problem: &Problem<'_>,
-    wanted: &Wanted,
+    wanted: &LayoutQuery,
     bytes: &LayoutBytes,
     loaded: &Plan,
 ) -> Arc<[Place]> {
     let profile = &problem.profile.components[wanted.component];
     let before = loaded.components.iter().find(|component| component.name == profile.name);
     let before = before.expect("a layout of this plan");
-    let spread = Arc::new(spread(profile, wanted, bytes, before.placement));
-    let paces = Paces::new(problem.inventory, profile, problem.options.attention_chunk);
-    let timing = Timing::new(&paces, &spread);
+    let spread = Arc::new(spread(profile, wanted, bytes));
+    let times = SegmentTimes::new(problem.inventory, profile, problem.options.attention_chunk);
+    let timing = Timing::new(&times, &spread);
     let mut places = Vec::new();
     for held in ways(before) {
         for early in earliness(problem, profile, before, &held) {
@@ -79,16 +74,13 @@ pub fn places(
 
 fn spread(
     profile: &ComponentProfile,
-    wanted: &Wanted,
+    wanted: &LayoutQuery,
     bytes: &LayoutBytes,
-    placement: Placement,
-) -> Spread {
-    let on_host = placement == Placement::Host;
-    Spread {
-        placement,
+) -> ComponentLayout {
+    let on_host = wanted.devices == [None];
+    ComponentLayout {
         devices: wanted.devices.clone(),
-        row_shares: wanted.layout.row_shares.clone(),
-        segments: wanted.layout.segments.clone(),
+        division: wanted.layout.division.clone(),
         parts: bytes.parts.clone(),
         crossing_bytes: match bytes.parts.as_slice() {
             // As the solver counts what a component alone on a device exchanges with the host.
@@ -99,9 +91,9 @@ fn spread(
 }
 
 /// How its weights may be held: as they are, with as many slots as before, or with fewer.
-fn ways(before: &ComponentPlan) -> Vec<Held> {
+fn ways(before: &ComponentPlan) -> Vec<WeightResidency> {
     if before.residency != Residency::Streamed {
-        return vec![Held::All(before.residency)];
+        return vec![WeightResidency::All(before.residency)];
     }
     let stays: Arc<[bool]> =
         before.segments.iter().map(|segment| segment.residency != Residency::Streamed).collect();
@@ -114,7 +106,7 @@ fn ways(before: &ComponentPlan) -> Vec<Held> {
     }
     let mut slots = vec![before.lookahead];
     slots.extend([LOOKAHEAD, 1].into_iter().filter(|fewer| *fewer < before.lookahead));
-    let way = |lookahead| Held::Some { residency, stays: Arc::clone(&stays), lookahead };
+    let way = |lookahead| WeightResidency::Some { residency, stays: Arc::clone(&stays), lookahead };
     slots.into_iter().map(way).collect()
 }
 
@@ -123,11 +115,13 @@ fn earliness(
     problem: &Problem<'_>,
     profile: &ComponentProfile,
     before: &ComponentPlan,
-    held: &Held,
+    held: &WeightResidency,
 ) -> Vec<bool> {
     let first = problem.job.timeline()[0];
     let lazy = match held {
-        Held::All(residency) | Held::Some { residency, .. } => *residency == Residency::Lazy,
+        WeightResidency::All(residency) | WeightResidency::Some { residency, .. } => {
+            *residency == Residency::Lazy
+        }
     };
     match before.prefetch && profile.phase != first {
         true if lazy => vec![true, false],

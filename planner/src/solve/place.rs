@@ -1,49 +1,64 @@
 //! Places: where a component may be, with its exact bytes there.
 //!
-//! A [`Spread`] says where each segment computes and what that takes; a [`Place`] adds when weights
-//! are there. Nothing is chosen here.
+//! A [`ComponentLayout`] says where each segment computes and what that takes; a [`Place`] adds
+//! when weights are there. Nothing is chosen here.
 
 use std::sync::Arc;
 
 use protocol::profile::{ComponentProfile, LayoutPart};
-use protocol::{Bytes, Placement, Residency};
+use protocol::{Bytes, Division, Placement, Residency};
 
-use super::time::ComponentMs;
+use super::component_ms::ComponentMs;
 
 /// A component laid out over devices: where each segment computes, and its exact bytes there.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Spread {
-    /// How it is placed.
-    pub placement: Placement,
+pub struct ComponentLayout {
     /// The devices in order: indices in the inventory, `None` for the host.
     pub devices: Vec<Option<usize>>,
-    /// For a row split, each device's share of the rows; else empty.
-    pub row_shares: Vec<u32>,
-    /// For each segment, the index in `devices` of where it computes; all 0 for a row split.
-    pub segments: Vec<u32>,
+    /// What of it computes on which of them.
+    pub division: Division,
     /// What it takes on each device, then on the host where that computes what a device cannot.
     pub parts: Vec<LayoutPart>,
     /// Activations that cross between devices, and between them and the host, in one call.
     pub crossing_bytes: Bytes,
 }
 
-impl Spread {
+impl ComponentLayout {
     /// A component as a whole on one device, or on the host, with the bytes of its profile there.
     /// `compute_bytes` is its arena on the device's kind.
     pub fn whole(
         component: &ComponentProfile,
         device: Option<usize>,
         compute_bytes: Bytes,
-    ) -> Spread {
+    ) -> ComponentLayout {
         let segment_bytes = component.segments.iter().map(|s| s.weights_bytes).collect();
-        Spread {
-            placement: if device.is_some() { Placement::One } else { Placement::Host },
+        ComponentLayout {
             devices: vec![device],
-            row_shares: Vec::new(),
-            segments: vec![0; component.segments.len()],
+            division: Division::One,
             parts: vec![LayoutPart { compute_bytes, segment_bytes }],
             crossing_bytes: if device.is_some() { component.boundary_bytes } else { Bytes::ZERO },
         }
+    }
+
+    /// Its placement's name.
+    pub fn placement(&self) -> Placement {
+        self.division.placement(self.devices == [None])
+    }
+
+    /// Whether all of it is on the host.
+    pub fn is_on_host(&self) -> bool {
+        self.placement() == Placement::Host
+    }
+
+    /// How many segments the component has.
+    pub fn segments(&self) -> usize {
+        self.parts[0].segment_bytes.len()
+    }
+
+    /// The index in `devices` of where a segment computes; of a row split, where all does that is
+    /// not split.
+    pub fn lane(&self, segment: usize) -> usize {
+        self.division.lane(segment).expect("each segment has a device")
     }
 
     /// The device of each part: those of the spread, then the host.
@@ -58,7 +73,7 @@ impl Spread {
 
     /// Weights of all segments on all devices.
     pub fn weights_bytes(&self) -> Bytes {
-        (0..self.segments.len()).map(|segment| self.segment_bytes(segment)).sum()
+        (0..self.segments()).map(|segment| self.segment_bytes(segment)).sum()
     }
 
     /// Weights of all segments in a part.
@@ -69,14 +84,14 @@ impl Spread {
     /// Whether a segment is computed by the host within a component that is not on the host: from
     /// the file mapping, whatever the component's residency.
     pub fn is_mapped(&self, segment: usize) -> bool {
-        self.placement == Placement::Layer
-            && self.devices[self.segments[segment] as usize].is_none()
+        matches!(self.division, Division::Layer { .. })
+            && self.devices[self.lane(segment)].is_none()
     }
 }
 
 /// When the weights of a spread component are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum WeightResidency {
     /// All of them alike: resident, lazy, or mapped.
     All(Residency),
     /// Some stay, the others pass through a ring of slots.
@@ -94,9 +109,9 @@ pub enum Held {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {
     /// Where it computes.
-    pub spread: Arc<Spread>,
+    pub spread: Arc<ComponentLayout>,
     /// When its weights are there.
-    pub held: Held,
+    pub held: WeightResidency,
     /// Whether the weights that it holds are on their way before its phase: resident ones while any
     /// phase before it computes, lazy ones during the phase just before, which then holds them too.
     pub early: bool,
@@ -120,9 +135,9 @@ pub struct PlacePart {
     pub lazy_bytes: Bytes,
     /// Weights that are held in the phase before it too, as they come early.
     pub early_bytes: Bytes,
-    /// One stream slot.
+    /// The largest streamed segment, which each slot has room for.
     pub slot_bytes: Bytes,
-    /// Stream slots.
+    /// How many segments are there or on their way at once.
     pub slots: u32,
     /// Weights that the host reads in place from their files in the component's phase: page cache,
     /// in no budget.
@@ -153,15 +168,15 @@ impl PlacePart {
 }
 
 impl Place {
-    /// The component's residency.
+    /// One word for all of its weights.
     pub fn residency(&self) -> Residency {
         match self.held {
-            Held::All(residency) => residency,
-            Held::Some { .. } => Residency::Streamed,
+            WeightResidency::All(residency) => residency,
+            WeightResidency::Some { .. } => Residency::Streamed,
         }
     }
 
-    /// A segment's residency.
+    /// When the weights of one segment are there.
     pub fn segment_residency(&self, segment: usize) -> Residency {
         residency_of(&self.spread, &self.held, segment)
     }
@@ -169,29 +184,29 @@ impl Place {
     /// Slots of the ring on each device; 0 where nothing is streamed.
     pub fn lookahead(&self) -> u32 {
         match self.held {
-            Held::All(_) => 0,
-            Held::Some { lookahead, .. } => lookahead,
+            WeightResidency::All(_) => 0,
+            WeightResidency::Some { lookahead, .. } => lookahead,
         }
     }
 
     /// Whether any of its weights are loaded anew for each job.
     pub fn reloads(&self) -> bool {
         self.parts.iter().any(|part| part.lazy_bytes > Bytes::ZERO)
-            || self.held == Held::All(Residency::Lazy)
+            || self.held == WeightResidency::All(Residency::Lazy)
     }
 
     /// Whether it is a copy in RAM of what could be computed from the mapping.
     pub fn copies(&self) -> bool {
-        self.spread.placement == Placement::Host && self.residency() != Residency::Mapped
+        self.spread.is_on_host() && self.residency() != Residency::Mapped
     }
 }
 
 /// When a segment's weights are there.
-pub fn residency_of(spread: &Spread, held: &Held, segment: usize) -> Residency {
+pub fn residency_of(spread: &ComponentLayout, held: &WeightResidency, segment: usize) -> Residency {
     match held {
         _ if spread.is_mapped(segment) => Residency::Mapped,
-        Held::All(residency) => *residency,
-        Held::Some { residency, stays, .. } => {
+        WeightResidency::All(residency) => *residency,
+        WeightResidency::Some { residency, stays, .. } => {
             if stays[segment] {
                 *residency
             } else {
@@ -204,7 +219,7 @@ pub fn residency_of(spread: &Spread, held: &Held, segment: usize) -> Residency {
 /// What a spread component takes by part, its weights held so. What the host computes in place of a
 /// device, it computes from the mapping: only activations count there. `early`: lazy weights come
 /// in the phase before.
-pub fn parts(spread: &Spread, held: &Held, early: bool) -> Vec<PlacePart> {
+pub fn parts(spread: &ComponentLayout, held: &WeightResidency, early: bool) -> Vec<PlacePart> {
     let one = |(index, part): (usize, &LayoutPart)| {
         let mut taken = PlacePart::nothing(spread.part_device(index));
         taken.compute_bytes = part.compute_bytes;
@@ -224,7 +239,7 @@ pub fn parts(spread: &Spread, held: &Held, early: bool) -> Vec<PlacePart> {
                 Residency::Mapped => taken.mapped_bytes += *bytes,
             }
         }
-        if let Held::Some { lookahead, .. } = held {
+        if let WeightResidency::Some { lookahead, .. } = held {
             taken.slots = streamed.min(*lookahead);
         }
         if early {

@@ -54,15 +54,15 @@ pub struct Rejected {
     /// fewer. `None` where none fits.
     pub more_bytes: Option<i64>,
     /// Where none fits: the memory that is short.
-    pub short: Option<Short>,
+    pub short: Option<Shortfall>,
 }
 
 /// A memory that is short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Short {
+pub struct Shortfall {
     /// The device, or `host`.
     pub device: DeviceId,
-    /// The phase.
+    /// When most is needed.
     pub phase: Phase,
     /// What is needed then.
     pub needed_bytes: Bytes,
@@ -149,7 +149,7 @@ fn rejected(
         None => {
             let short = short(problem, component, group);
             let because = match &short {
-                Some(Short { device, phase, needed_bytes, budget_bytes }) => format!(
+                Some(Shortfall { device, phase, needed_bytes, budget_bytes }) => format!(
                     "needs {} B in the {phase} phase, the budget of {device} is {} B",
                     needed_bytes.0, budget_bytes.0
                 ),
@@ -249,24 +249,15 @@ fn unused(problem: &Problem<'_>) -> Vec<Rejected> {
 /// Indices of a component's places that are one kind, in the order of their first ones.
 fn groups(problem: &Problem<'_>, component: usize) -> Vec<Vec<usize>> {
     let places = &problem.places[component];
-    let kind = |place: &Place| (place.spread.placement, place.residency());
-    // Of devices that are alike one speaks for all.
-    let devices = &problem.inventory.devices;
-    let first = |index: usize| {
-        let facts = |at: usize| {
-            let Device { kind, name, speeds, link_bytes_per_s, .. } = &devices[at];
-            (*kind, name, speeds.half_flops_per_s.value, link_bytes_per_s.value)
-        };
-        (0..index).find(|other| facts(*other) == facts(index)).unwrap_or(index)
-    };
-    let one = |place: &Place| match place.spread.devices.as_slice() {
-        [device] => Some(device.map(first)),
-        _ => None,
-    };
-    let alike = |a: &Place, b: &Place| kind(a) == kind(b) && one(a) == one(b);
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, place) in places.iter().enumerate() {
-        match groups.iter_mut().find(|group| alike(&places[group[0]], place)) {
+        let of_its_kind = |group: &&mut Vec<usize>| {
+            let first = &places[group[0]];
+            first.spread.placement() == place.spread.placement()
+                && first.residency() == place.residency()
+                && only_device(problem, first) == only_device(problem, place)
+        };
+        match groups.iter_mut().find(of_its_kind) {
             Some(group) => group.push(index),
             None => groups.push(vec![index]),
         }
@@ -274,9 +265,27 @@ fn groups(problem: &Problem<'_>, component: usize) -> Vec<Vec<usize>> {
     groups
 }
 
+/// The device of a place that has only one, `None` in it for the host. Of devices that are alike
+/// the first one speaks for all.
+fn only_device(problem: &Problem<'_>, place: &Place) -> Option<Option<usize>> {
+    let [device] = place.spread.devices.as_slice() else { return None };
+    Some(device.map(|index| {
+        let devices = &problem.inventory.devices;
+        let mut before = devices[..index].iter();
+        before.position(|other| are_alike(other, &devices[index])).unwrap_or(index)
+    }))
+}
+
+fn are_alike(a: &Device, b: &Device) -> bool {
+    a.kind == b.kind
+        && a.name == b.name
+        && a.speeds.half_flops_per_s.value == b.speeds.half_flops_per_s.value
+        && a.link_bytes_per_s.value == b.link_bytes_per_s.value
+}
+
 /// The memory that is short for each of a group's places even alone, in the least of them; `None`
 /// where some fits alone.
-fn short(problem: &Problem<'_>, component: usize, group: &[usize]) -> Option<Short> {
+fn short(problem: &Problem<'_>, component: usize, group: &[usize]) -> Option<Shortfall> {
     let profile = problem.profile_alone(component);
     let alone = problem.alone(component, &profile);
     let places = group.iter().map(|index| &problem.places[component][*index]);
@@ -286,7 +295,7 @@ fn short(problem: &Problem<'_>, component: usize, group: &[usize]) -> Option<Sho
     }
     let least = bytes.iter().min_by_key(|bytes| bytes.total())?;
     let over = least.over(&alone)?;
-    Some(Short {
+    Some(Shortfall {
         device: problem.device_id(over.device),
         phase: over.phase,
         needed_bytes: over.needed_bytes,

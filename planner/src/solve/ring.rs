@@ -18,7 +18,7 @@ pub struct Stages {
 /// A copy that a segment waits for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Copy {
-    /// The segment.
+    /// Which one waits, by its index.
     pub segment: usize,
     /// The index of the device.
     pub lane: usize,

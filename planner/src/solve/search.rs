@@ -14,10 +14,10 @@ mod choices;
 use protocol::Bytes;
 
 use super::Problem;
-use super::compose::{Composition, Room};
-use super::timeline::{self, Chained, Spell, position};
+use super::compose::{Composition, Headroom};
+use super::timeline::{self, LoadInterval, PhaseSums, position};
 use crate::policy::Objective;
-use choices::{Choice, Lesser, ORDERS, Sorted};
+use choices::{Choice, ComponentChoices, ORDERS, TieBreak};
 
 pub use choices::Choices;
 
@@ -35,13 +35,13 @@ const BRANCHES_MAX: u64 = 20_000;
 pub struct Score {
     /// The job's time.
     pub ticks: u64,
-    lesser: Lesser,
+    tie_break: TieBreak,
 }
 
 /// A combination of places: an index for each component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Its score.
+    /// What it is compared by.
     pub score: Score,
     /// Peaks of all devices and the host.
     pub total: Bytes,
@@ -114,9 +114,9 @@ struct Search<'a> {
     goal: Goal,
     chosen: Vec<usize>,
     /// What each component adds to the timeline: what it was given, or the least where it is open.
-    spells: Vec<Spell>,
+    intervals: Vec<LoadInterval>,
     /// The same in the timeline's sums.
-    chained: Vec<Chained>,
+    phase_sums: Vec<PhaseSums>,
     best: Option<Found>,
     beat: Option<Score>,
     branches_left: u64,
@@ -132,14 +132,14 @@ impl<'a> Search<'a> {
         let components = &problem.profile.components;
         let exact = problem.inventory.devices.len() <= DEVICES_EXACT;
         let phases = components.iter().map(|component| position(timeline, component.phase));
-        let spells = phases.map(|phase| Spell::least(phase, 0, 0));
+        let intervals = phases.map(|phase| LoadInterval::least(phase, 0, 0));
         Search {
             problem,
             choices,
             goal,
             chosen: vec![0; components.len()],
-            chained: spells.clone().map(|spell| spell.chained()).collect(),
-            spells: spells.collect(),
+            phase_sums: intervals.clone().map(|interval| interval.phase_sums()).collect(),
+            intervals: intervals.collect(),
             best: None,
             beat: None,
             branches_left: if exact { u64::MAX } else { BRANCHES_MAX },
@@ -154,7 +154,7 @@ impl<'a> Search<'a> {
             return None;
         }
         let first = vec![[0; ORDERS]; self.chosen.len()];
-        self.descend(0, Lesser::default(), &bytes, first);
+        self.descend(0, TieBreak::default(), &bytes, first);
         self.best
     }
 
@@ -179,13 +179,16 @@ impl<'a> Search<'a> {
             return 0;
         }
         let chain = |phase| {
-            self.chained.iter().map(|chained| chained.at(phase)).fold(0, u64::saturating_add)
+            self.phase_sums
+                .iter()
+                .map(|phase_sums| phase_sums.at(phase))
+                .fold(0, u64::saturating_add)
         };
         let longest = (0..self.problem.job.timeline().len()).map(chain).max().unwrap_or(0);
         if self.beat.is_some_and(|score| longest > score.ticks) {
             return longest;
         }
-        longest.max(timeline::total(&self.spells))
+        longest.max(timeline::total(&self.intervals))
     }
 
     fn is_timed(&self) -> bool {
@@ -193,29 +196,35 @@ impl<'a> Search<'a> {
     }
 
     /// Goes on from places that fit together.
-    fn descend(&mut self, depth: usize, lesser: Lesser, bytes: &Composition, mut first: First) {
+    fn descend(
+        &mut self,
+        depth: usize,
+        tie_break: TieBreak,
+        bytes: &Composition,
+        mut first: First,
+    ) {
         let choices = self.choices;
         let Some(&component) = choices.order.get(depth) else {
-            return self.offer(lesser, bytes);
+            return self.offer(tie_break, bytes);
         };
-        let before = (self.spells.clone(), self.chained.clone());
+        let before = (self.intervals.clone(), self.phase_sums.clone());
         let Some(open) = self.open(depth, bytes, &mut first) else {
-            (self.spells, self.chained) = before;
+            (self.intervals, self.phase_sums) = before;
             return;
         };
         let phase = self.problem.profile.components[component].phase;
         let mut bytes_with = bytes.clone();
-        let room = Room::beside(bytes, self.problem, phase);
+        let headroom = Headroom::beside(bytes, self.problem, phase);
         for number in &choices.of[component].orders[0][first[component][0]..] {
             if self.best.is_some() && self.branches_left == 0 {
                 break;
             }
             let choice = &choices.of[component].all[*number as usize];
-            (self.spells[component], self.chained[component]) =
-                (choice.spell, choice.spell.chained());
-            let sum = lesser.plus(choice.lesser);
+            (self.intervals[component], self.phase_sums[component]) =
+                (choice.interval, choice.interval.phase_sums());
+            let sum = tie_break.plus(choice.tie_break);
             let ticks = self.bound_ticks();
-            let bound = Score { ticks, lesser: sum.plus(open) };
+            let bound = Score { ticks, tie_break: sum.plus(open) };
             if self.is_beaten(bound, bytes) {
                 if self.ends(choice) {
                     break;
@@ -223,7 +232,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let place = &self.problem.places[component][choice.index];
-            if !room.takes(place, &mut self.scratch) {
+            if !headroom.takes(place, &mut self.scratch) {
                 continue;
             }
             bytes_with.copy_from(bytes);
@@ -234,7 +243,7 @@ impl<'a> Search<'a> {
                 self.descend(depth + 1, sum, &bytes_with, first.clone());
             }
         }
-        (self.spells, self.chained) = before;
+        (self.intervals, self.phase_sums) = before;
     }
 
     /// Whether a choice that is beaten stands for all that follow it: they have no less of what
@@ -244,7 +253,8 @@ impl<'a> Search<'a> {
             Goal::Any => true,
             Goal::LeastTotal => self.best.as_ref().is_some_and(|found| choice.alone >= found.total),
             Goal::Best { .. } => {
-                let chain = self.chained.iter().map(|chained| chained.at(choice.spell.phase));
+                let chain =
+                    self.phase_sums.iter().map(|phase_sums| phase_sums.at(choice.interval.phase));
                 let ticks = chain.fold(0, u64::saturating_add);
                 self.beat.is_some_and(|score| ticks > score.ticks)
             }
@@ -254,33 +264,33 @@ impl<'a> Search<'a> {
     /// The least that components after this depth add to what is compared after time, with their
     /// least times set, or `None` where one of them has no place that fits, or where that takes too
     /// long. Moves `first` on to what fits.
-    fn open(&mut self, depth: usize, bytes: &Composition, first: &mut First) -> Option<Lesser> {
-        let mut open = Lesser::default();
+    fn open(&mut self, depth: usize, bytes: &Composition, first: &mut First) -> Option<TieBreak> {
+        let mut open = TieBreak::default();
         let choices = self.choices;
         for (later, &component) in choices.order.iter().enumerate().skip(depth) {
             let phase = self.problem.profile.components[component].phase;
-            let Sorted { all, orders, least, least_load, .. } = &*choices.of[component];
-            let room = Room::beside(bytes, self.problem, phase);
+            let ComponentChoices { all, orders, least, least_load, .. } = &*choices.of[component];
+            let headroom = Headroom::beside(bytes, self.problem, phase);
             let mut fits = |number: &u32| {
                 let place = &self.problem.places[component][all[*number as usize].index];
-                room.takes(place, &mut self.scratch)
+                headroom.takes(place, &mut self.scratch)
             };
             // The one that is decided now needs its own order only; bytes alone have no others.
             let timed = matches!(self.goal, Goal::Best { .. });
             let needed = if later == depth || !timed { 1 } else { ORDERS };
-            let mut spells = [&all[0].spell; ORDERS];
+            let mut intervals = [&all[0].interval; ORDERS];
             for (order, numbers) in orders.iter().enumerate().take(needed) {
                 let from = &mut first[component][order];
                 *from += numbers[*from..].iter().position(&mut fits)?;
-                spells[order] = &all[numbers[*from] as usize].spell;
+                intervals[order] = &all[numbers[*from] as usize].interval;
             }
             if later > depth {
                 open = open.plus(*least);
-                let [both, stored, compute] = spells;
-                let spell = &mut self.spells[component];
-                *spell = Spell::least(spell.phase, *least_load, compute.compute);
-                self.chained[component] = Chained {
-                    phase: spell.phase,
+                let [both, stored, compute] = intervals;
+                let interval = &mut self.intervals[component];
+                *interval = LoadInterval::least(interval.phase, *least_load, compute.compute);
+                self.phase_sums[component] = PhaseSums {
+                    phase: interval.phase,
                     before: compute.compute,
                     own: both.both(),
                     after: stored.stored(),
@@ -294,9 +304,9 @@ impl<'a> Search<'a> {
     }
 
     /// A combination that fits.
-    fn offer(&mut self, lesser: Lesser, bytes: &Composition) {
-        let ticks = if self.is_timed() { timeline::total(&self.spells) } else { 0 };
-        let score = Score { ticks, lesser };
+    fn offer(&mut self, tie_break: TieBreak, bytes: &Composition) {
+        let ticks = if self.is_timed() { timeline::total(&self.intervals) } else { 0 };
+        let score = Score { ticks, tie_break };
         if !self.is_beaten(score, bytes) {
             self.beat = Some(score);
             self.best = Some(Found { score, total: bytes.total(), places: self.chosen.clone() });

@@ -90,7 +90,7 @@ fn no_plan_breaks_a_constraint() {
                 let computes = device.is_some() || case.inventory.host.compute;
                 assert!(pinned || computes, "seed {seed}: a host that only feeds devices computes");
             }
-            kinds[place.spread.placement as usize] += 1;
+            kinds[place.spread.placement() as usize] += 1;
             kinds[4] += u64::from(place.residency() == Residency::Streamed);
             kinds[5] += u64::from(place.early);
         }

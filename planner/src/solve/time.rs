@@ -13,10 +13,11 @@
 //! Streamed weights are simulated by [`super::ring`]. Rates come from the inventory, which says of
 //! each whether it was measured, declared or assumed.
 
+use protocol::Residency;
 use protocol::profile::{ComponentProfile, WorkKind};
-use protocol::{Placement, Residency};
 
-use super::place::{Held, Spread, residency_of};
+use super::component_ms::ComponentMs;
+use super::place::{ComponentLayout, WeightResidency, residency_of};
 use super::ring::{Copy, Stages, calls_ms};
 use crate::inventory::{DeviceKind, Inventory};
 
@@ -31,71 +32,45 @@ const SHORT_ATTENTION_TIME: f64 = 0.97 / 0.86;
 /// threads: measured at 1.00 to 1.07 with 2 slots (docs/streaming.md).
 const RING_TIME: f64 = 1.05;
 
-/// Times of one component in one place, for one job.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ComponentMs {
-    /// The weights that it holds on their way, once.
-    pub load: f64,
-    /// What the first call takes longer than a later one would in its place: it reads streamed
-    /// weights from their files.
-    pub first_read: f64,
-    /// All of its calls, with streamed weights in RAM where that has room for them.
-    pub compute: f64,
-    /// How long of `first_read` and `compute` the storage is busy with its weights: nothing else is
-    /// loaded then.
-    pub storage: f64,
-    /// The same in a job whose files are in RAM as far as that has room for them.
-    pub storage_again: f64,
-}
-
-impl ComponentMs {
-    /// The same in a job that finds its files in RAM, and what is not loaded anew (`reloads`) in
-    /// its place.
-    pub fn again(self, reloads: bool) -> ComponentMs {
-        let load = if reloads { self.load } else { 0.0 };
-        ComponentMs { load, first_read: 0.0, storage: self.storage_again, ..self }
-    }
-}
-
 /// What one segment takes on one processor, in one call.
 #[derive(Debug, Clone, Copy, Default)]
-struct Pace {
-    /// Products with weights.
+struct SegmentTime {
+    /// Multiplying by weights, in seconds.
     products_s: f64,
     /// Everything else.
     others_s: f64,
 }
 
-impl Pace {
+impl SegmentTime {
     fn all_s(self) -> f64 {
         self.products_s + self.others_s
     }
 }
 
 /// A component on each processor of an inventory: what its places have in common.
-pub struct Paces<'a> {
+pub struct SegmentTimes<'a> {
     inventory: &'a Inventory,
     component: &'a ComponentProfile,
     /// By device, the host last; then by segment.
-    paces: Vec<Vec<Pace>>,
+    times: Vec<Vec<SegmentTime>>,
 }
 
-impl<'a> Paces<'a> {
+impl<'a> SegmentTimes<'a> {
     /// The paces of a component that attends with so many queries at a time.
     pub fn new(
         inventory: &'a Inventory,
         component: &'a ComponentProfile,
         attention_chunk: u32,
-    ) -> Paces<'a> {
+    ) -> SegmentTimes<'a> {
         let devices = inventory.devices.iter();
         let devices = devices.map(|device| (&device.speeds, device.kind == DeviceKind::Cuda));
         let processors = devices.chain([(&inventory.host.speeds, false)]);
-        let paces = processors.map(|(speeds, cuda)| {
+        let times = processors.map(|(speeds, cuda)| {
             let correction = speeds.correction(&component.name);
             let short = attention_chunk == SHORT_ATTENTION_CHUNK && !cuda;
             let attention = if short { SHORT_ATTENTION_TIME } else { 1.0 };
             let segments = component.segments.iter().map(|segment| {
-                let mut pace = Pace::default();
+                let mut pace = SegmentTime::default();
                 for work in &segment.work {
                     let work_s = correction * speeds.seconds(work);
                     match work.kind {
@@ -108,7 +83,7 @@ impl<'a> Paces<'a> {
             });
             segments.collect()
         });
-        Paces { inventory, component, paces: paces.collect() }
+        SegmentTimes { inventory, component, times: times.collect() }
     }
 
     /// One call on a device alone, or on the host for `None`.
@@ -116,15 +91,15 @@ impl<'a> Paces<'a> {
         self.on(device).iter().map(|pace| pace.all_s()).sum()
     }
 
-    fn on(&self, device: Option<usize>) -> &[Pace] {
-        &self.paces[device.unwrap_or(self.inventory.devices.len())]
+    fn on(&self, device: Option<usize>) -> &[SegmentTime] {
+        &self.times[device.unwrap_or(self.inventory.devices.len())]
     }
 }
 
 /// A component that is spread over devices, with what each of its segments takes there.
 pub struct Timing<'a> {
-    paces: &'a Paces<'a>,
-    spread: &'a Spread,
+    times: &'a SegmentTimes<'a>,
+    spread: &'a ComponentLayout,
     segments_s: Vec<f64>,
     crossing_s: f64,
     /// Weights of each segment on all devices.
@@ -133,27 +108,27 @@ pub struct Timing<'a> {
 
 impl<'a> Timing<'a> {
     /// The times of each segment.
-    pub fn new(paces: &'a Paces<'a>, spread: &'a Spread) -> Timing<'a> {
-        let segments = 0..spread.segments.len();
+    pub fn new(times: &'a SegmentTimes<'a>, spread: &'a ComponentLayout) -> Timing<'a> {
+        let segments = 0..spread.segments();
         let segment_bytes = segments.map(|segment| spread.segment_bytes(segment).0).collect();
         let mut timing =
-            Timing { paces, spread, segments_s: Vec::new(), crossing_s: 0.0, segment_bytes };
-        timing.segments_s = (0..spread.segments.len()).map(|i| timing.segment_s(i)).collect();
+            Timing { times, spread, segments_s: Vec::new(), crossing_s: 0.0, segment_bytes };
+        timing.segments_s = (0..spread.segments()).map(|i| timing.segment_s(i)).collect();
         timing.crossing_s = timing.crossing_s();
         timing
     }
 
     /// The job's times with weights held so.
-    pub fn ms(&self, held: &Held) -> ComponentMs {
+    pub fn ms(&self, held: &WeightResidency) -> ComponentMs {
         match held {
-            Held::All(_) => self.all(held),
-            Held::Some { lookahead, .. } => self.streamed(held, *lookahead),
+            WeightResidency::All(_) => self.all(held),
+            WeightResidency::Some { lookahead, .. } => self.streamed(held, *lookahead),
         }
     }
 
     /// Times with all weights there before the first call.
-    fn all(&self, held: &Held) -> ComponentMs {
-        let calls = f64::from(self.paces.component.calls);
+    fn all(&self, held: &WeightResidency) -> ComponentMs {
+        let calls = f64::from(self.times.component.calls);
         let once: f64 = self.segments_s.iter().sum();
         let reread_s = self.reread_s(held);
         let load_s = self.load_s(|segment| !(reread_s > 0.0 && self.is_mapped(held, segment)));
@@ -170,9 +145,9 @@ impl<'a> Timing<'a> {
 
     /// Times with a ring. Its first call reads the files; the others find them in RAM, where that
     /// has room for them.
-    fn streamed(&self, held: &Held, lookahead: u32) -> ComponentMs {
-        let host = &self.paces.inventory.host;
-        let component = self.paces.component;
+    fn streamed(&self, held: &WeightResidency, lookahead: u32) -> ComponentMs {
+        let host = &self.times.inventory.host;
+        let component = self.times.component;
         let cold_rate = self.source_bytes_per_s();
         let cached = component.tensor_bytes <= host.available_bytes;
         let warm_rate =
@@ -208,9 +183,9 @@ impl<'a> Timing<'a> {
 
     /// The segments of one call, with what is copied for each at no more than this rate; the last
     /// one also has what crosses between devices.
-    fn stages(&self, held: &Held, rate_max: f64) -> Stages {
+    fn stages(&self, held: &WeightResidency, rate_max: f64) -> Stages {
         let mut stages = Stages { compute_s: self.segments_s.clone(), copies: Vec::new() };
-        for segment in 0..self.spread.segments.len() {
+        for segment in 0..self.spread.segments() {
             if residency_of(self.spread, held, segment) != Residency::Streamed {
                 continue;
             }
@@ -230,18 +205,18 @@ impl<'a> Timing<'a> {
 
     /// One call of a segment, on all devices that have a part of it.
     fn segment_s(&self, index: usize) -> f64 {
-        let Spread { devices, segments, parts, .. } = self.spread;
-        let main = self.paces.on(devices[segments[index] as usize])[index];
+        let ComponentLayout { devices, parts, .. } = self.spread;
+        let main = self.times.on(devices[self.spread.lane(index)])[index];
         let weights = self.segment_bytes[index] as f64;
         if weights == 0.0 || parts.len() == 1 {
             return main.all_s();
         }
         let fraction = |part: usize| parts[part].segment_bytes[index].0 as f64 / weights;
-        let pace = |part: usize| self.paces.on(self.spread.part_device(part))[index];
+        let pace = |part: usize| self.times.on(self.spread.part_device(part))[index];
         let (mut turns_s, mut beside_s) = (0.0, 0.0_f64);
         for part in 0..devices.len() {
             let products_s = fraction(part) * pace(part).products_s;
-            match self.spread.part_device(part).map(|d| self.paces.inventory.devices[d].kind) {
+            match self.spread.part_device(part).map(|d| self.times.inventory.devices[d].kind) {
                 Some(DeviceKind::Cuda) => beside_s = beside_s.max(products_s),
                 Some(DeviceKind::Virtual) | None => turns_s += products_s,
             }
@@ -254,45 +229,44 @@ impl<'a> Timing<'a> {
 
     /// What crosses between devices in one call.
     fn crossing_s(&self) -> f64 {
-        let devices = &self.paces.inventory.devices;
+        let devices = &self.times.inventory.devices;
         let links = self.spread.devices.iter().flatten().map(|device| {
             let device = &devices[*device];
             device.link_bytes_per_s.value.min(device.link_back_bytes_per_s.value)
         });
-        match self.spread.placement {
-            Placement::Host => 0.0,
-            _ => self.spread.crossing_bytes.0 as f64 / links.fold(f64::INFINITY, f64::min),
+        if self.spread.is_on_host() {
+            return 0.0;
         }
+        self.spread.crossing_bytes.0 as f64 / links.fold(f64::INFINITY, f64::min)
     }
 
     /// The weights of some segments on their way, all devices beside each other, all from one
     /// storage.
     fn load_s(&self, loads: impl Fn(usize) -> bool) -> f64 {
         let weights = self.segment_bytes.iter().sum::<u64>() as f64;
-        // Files have no alignment: the same part of the tensors.
-        let tensors = |part: usize| {
-            let bytes = &self.spread.parts[part].segment_bytes;
-            let here = bytes.iter().enumerate().filter(|(segment, _)| loads(*segment));
-            let here = here.map(|(_, bytes)| bytes.0).sum::<u64>() as f64;
-            self.paces.component.tensor_bytes.0 as f64 * (here / weights)
-        };
         if weights == 0.0 {
             return 0.0;
         }
-        let parts = (0..self.spread.parts.len()).map(|part| (part, tensors(part)));
-        let total: f64 = parts.clone().map(|(_, bytes)| bytes).sum();
-        let linked = parts.map(|(part, bytes)| match self.spread.part_device(part) {
-            Some(device) => bytes / self.link(device),
-            None => 0.0,
-        });
-        linked.fold(total / self.source_bytes_per_s(), f64::max)
+        let (mut total_bytes, mut slowest_link_s) = (0.0, 0.0_f64);
+        for (index, part) in self.spread.parts.iter().enumerate() {
+            let segments = part.segment_bytes.iter().enumerate();
+            let here = segments.filter(|(segment, _)| loads(*segment)).map(|(_, bytes)| bytes.0);
+            // Files have no alignment: the same part of the tensors.
+            let part_of_all = here.sum::<u64>() as f64 / weights;
+            let tensor_bytes = self.times.component.tensor_bytes.0 as f64 * part_of_all;
+            total_bytes += tensor_bytes;
+            if let Some(device) = self.spread.part_device(index) {
+                slowest_link_s = slowest_link_s.max(tensor_bytes / self.link(device));
+            }
+        }
+        slowest_link_s.max(total_bytes / self.source_bytes_per_s())
     }
 
     /// How fast the component's files are read: in part from the page cache, where its state is
     /// known.
     fn source_bytes_per_s(&self) -> f64 {
-        let host = &self.paces.inventory.host;
-        let component = self.paces.component;
+        let host = &self.times.inventory.host;
+        let component = self.times.component;
         let all = component.tensor_bytes.0 as f64;
         let cached = match host.page_cache && all > 0.0 {
             true => (component.cached_bytes.0 as f64 / all).min(1.0),
@@ -304,9 +278,10 @@ impl<'a> Timing<'a> {
 
     /// What is read from storage anew in each call: weights mapped by the host that are more than
     /// its RAM has room for.
-    fn reread_s(&self, held: &Held) -> f64 {
-        let host = &self.paces.inventory.host;
-        if *held != Held::All(Residency::Mapped) && !self.spread.devices.contains(&None) {
+    fn reread_s(&self, held: &WeightResidency) -> f64 {
+        let host = &self.times.inventory.host;
+        if *held != WeightResidency::All(Residency::Mapped) && !self.spread.devices.contains(&None)
+        {
             return 0.0;
         }
         let bytes = self.tensors(|segment| self.is_mapped(held, segment));
@@ -320,19 +295,19 @@ impl<'a> Timing<'a> {
         let weights = self.segment_bytes.iter().sum::<u64>() as f64;
         let here = (0..self.segment_bytes.len()).filter(|segment| some(*segment));
         let here: u64 = here.map(|segment| self.segment_bytes[segment]).sum();
-        let all = self.paces.component.tensor_bytes.0 as f64;
+        let all = self.times.component.tensor_bytes.0 as f64;
         if weights == 0.0 { 0.0 } else { all * (here as f64 / weights) }
     }
 
-    fn is(&self, held: &Held, segment: usize, residency: Residency) -> bool {
+    fn is(&self, held: &WeightResidency, segment: usize, residency: Residency) -> bool {
         residency_of(self.spread, held, segment) == residency
     }
 
-    fn is_mapped(&self, held: &Held, segment: usize) -> bool {
+    fn is_mapped(&self, held: &WeightResidency, segment: usize) -> bool {
         self.is(held, segment, Residency::Mapped)
     }
 
     fn link(&self, device: usize) -> f64 {
-        self.paces.inventory.devices[device].link_bytes_per_s.value
+        self.times.inventory.devices[device].link_bytes_per_s.value
     }
 }

@@ -13,8 +13,8 @@ use std::cmp::Ordering;
 use protocol::Phase;
 use protocol::limits::COMPONENTS_MAX;
 
+use super::component_ms::ComponentMs;
 use super::place::Place;
-use super::time::ComponentMs;
 use crate::policy::Objective;
 
 /// A tick is 2^-20 ms, about a nanosecond.
@@ -25,7 +25,7 @@ pub const PHASES_MAX: usize = 4;
 
 /// When a load may be on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Early {
+pub enum Prefetch {
     /// In its own phase only.
     No,
     /// In the phase before it too.
@@ -36,7 +36,7 @@ pub enum Early {
 
 /// What one component adds to the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spell {
+pub struct LoadInterval {
     /// Its phase's place in the timeline.
     pub phase: usize,
     /// Its held weights on their way, in ticks.
@@ -46,38 +46,38 @@ pub struct Spell {
     /// How much of `compute` leaves the storage to the loads of others.
     pub hides: u64,
     /// When its load may be on its way.
-    pub early: Early,
+    pub early: Prefetch,
 }
 
-impl Spell {
+impl LoadInterval {
     /// A place's spell in a job that starts cold.
-    pub fn cold(place: &Place, phase: usize) -> Spell {
+    pub fn cold(place: &Place, phase: usize) -> LoadInterval {
         let ComponentMs { load, first_read, compute, storage, .. } = place.ms;
-        Spell::new(phase, load, first_read + compute, storage, early(place))
+        LoadInterval::new(phase, load, first_read + compute, storage, early(place))
     }
 
     /// The same on a warm executor: what is resident is there, and files are in the page cache.
-    pub fn warm(place: &Place, phase: usize) -> Spell {
+    pub fn warm(place: &Place, phase: usize) -> LoadInterval {
         let ComponentMs { load, first_read, compute, storage, .. } =
             place.ms.again(place.reloads());
-        Spell::new(phase, load, first_read + compute, storage, early(place))
+        LoadInterval::new(phase, load, first_read + compute, storage, early(place))
     }
 
-    fn new(phase: usize, load: f64, compute: f64, storage: f64, early: Early) -> Spell {
+    fn new(phase: usize, load: f64, compute: f64, storage: f64, early: Prefetch) -> LoadInterval {
         let (compute, hides) = (ticks(compute), ticks((compute - storage).max(0.0)));
-        Spell { phase, load: ticks(load), compute, hides: hides.min(compute), early }
+        LoadInterval { phase, load: ticks(load), compute, hides: hides.min(compute), early }
     }
 
     /// The least of a component that loads and computes no less than this.
-    pub fn least(phase: usize, load: u64, compute: u64) -> Spell {
-        Spell { phase, load, compute, hides: compute, early: Early::Any }
+    pub fn least(phase: usize, load: u64, compute: u64) -> LoadInterval {
+        LoadInterval { phase, load, compute, hides: compute, early: Prefetch::Any }
     }
 
     /// The one of these that an objective counts.
-    pub fn counted(objective: Objective, place: &Place, phase: usize) -> Spell {
+    pub fn counted(objective: Objective, place: &Place, phase: usize) -> LoadInterval {
         match objective {
-            Objective::Throughput => Spell::warm(place, phase),
-            Objective::Latency | Objective::Memory => Spell::cold(place, phase),
+            Objective::Throughput => LoadInterval::warm(place, phase),
+            Objective::Latency | Objective::Memory => LoadInterval::cold(place, phase),
         }
     }
 
@@ -91,11 +91,11 @@ impl Spell {
         self.load.saturating_add(self.compute - self.hides)
     }
 
-    /// What it adds to the sum that belongs to a phase: see [`Chained`].
-    pub fn chained(&self) -> Chained {
-        let waits = if self.early == Early::No { self.load } else { 0 };
+    /// What it adds to the sum that belongs to a phase: see [`PhaseSums`].
+    pub fn phase_sums(&self) -> PhaseSums {
+        let waits = if self.early == Prefetch::No { self.load } else { 0 };
         let before = self.compute.saturating_add(waits);
-        Chained { phase: self.phase, before, own: self.both(), after: self.stored() }
+        PhaseSums { phase: self.phase, before, own: self.both(), after: self.stored() }
     }
 }
 
@@ -103,8 +103,8 @@ impl Spell {
 /// [`total`]. That of a phase holds all work of the storage that must be done by then, what is
 /// computed from then on, and what waits for a later phase anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chained {
-    /// The component's phase.
+pub struct PhaseSums {
+    /// Its place in the timeline.
     pub phase: usize,
     /// To the sum of a phase before its own.
     pub before: u64,
@@ -114,7 +114,7 @@ pub struct Chained {
     pub after: u64,
 }
 
-impl Chained {
+impl PhaseSums {
     /// What it adds to the sum of a phase.
     pub fn at(&self, phase: usize) -> u64 {
         match phase.cmp(&self.phase) {
@@ -126,11 +126,11 @@ impl Chained {
 }
 
 /// When a place's load may be on its way.
-fn early(place: &Place) -> Early {
+fn early(place: &Place) -> Prefetch {
     match (place.early, place.reloads()) {
-        (false, _) => Early::No,
-        (true, true) => Early::PhaseBefore,
-        (true, false) => Early::Any,
+        (false, _) => Prefetch::No,
+        (true, true) => Prefetch::PhaseBefore,
+        (true, false) => Prefetch::Any,
     }
 }
 
@@ -140,26 +140,28 @@ fn early(place: &Place) -> Early {
 ///
 /// # Panics
 /// There are more than [`COMPONENTS_MAX`] spells.
-pub fn total(spells: &[Spell]) -> u64 {
+pub fn total(intervals: &[LoadInterval]) -> u64 {
     let mut left = [0_u64; COMPONENTS_MAX];
-    for (left, spell) in left.iter_mut().zip(spells) {
-        *left = spell.load;
+    for (left, interval) in left.iter_mut().zip(intervals) {
+        *left = interval.load;
     }
-    assert!(spells.len() <= left.len(), "{} components", spells.len());
+    assert!(intervals.len() <= left.len(), "{} components", intervals.len());
     let mut total = 0_u64;
     for phase in 0..PHASES_MAX {
         let mut hides = 0_u64;
-        for (spell, left) in spells.iter().zip(&mut left).filter(|(s, _)| s.phase == phase) {
-            total = total.saturating_add(std::mem::take(left)).saturating_add(spell.compute);
-            hides = hides.saturating_add(spell.hides);
+        for (interval, left) in intervals.iter().zip(&mut left).filter(|(s, _)| s.phase == phase) {
+            total = total.saturating_add(std::mem::take(left)).saturating_add(interval.compute);
+            hides = hides.saturating_add(interval.hides);
         }
         // What is needed first comes first.
         for later in phase + 1..PHASES_MAX {
-            for (spell, left) in spells.iter().zip(&mut left).filter(|(s, _)| s.phase == later) {
-                let comes = match spell.early {
-                    Early::No => false,
-                    Early::PhaseBefore => later == phase + 1,
-                    Early::Any => true,
+            for (interval, left) in
+                intervals.iter().zip(&mut left).filter(|(s, _)| s.phase == later)
+            {
+                let comes = match interval.early {
+                    Prefetch::No => false,
+                    Prefetch::PhaseBefore => later == phase + 1,
+                    Prefetch::Any => true,
                 };
                 let now = if comes { hides.min(*left) } else { 0 };
                 (*left, hides) = (*left - now, hides - now);
@@ -188,29 +190,39 @@ pub fn position(timeline: &[Phase], phase: Phase) -> usize {
 mod tests {
     use super::*;
 
-    fn spell(phase: usize, load: u64, compute: u64, early: Early) -> Spell {
-        Spell { phase, load, compute, hides: compute, early }
+    fn interval(phase: usize, load: u64, compute: u64, early: Prefetch) -> LoadInterval {
+        LoadInterval { phase, load, compute, hides: compute, early }
     }
 
     #[test]
     fn what_is_early_comes_while_earlier_phases_compute() {
-        let job = |early| total(&[spell(0, 5, 10, Early::No), spell(1, 30, 7, early)]);
-        assert_eq!(job(Early::No), 5 + 10 + 30 + 7);
-        assert_eq!(job(Early::PhaseBefore), 5 + 10 + 20 + 7);
-        assert_eq!(job(Early::Any), 5 + 10 + 20 + 7);
+        let job = |early| total(&[interval(0, 5, 10, Prefetch::No), interval(1, 30, 7, early)]);
+        assert_eq!(job(Prefetch::No), 5 + 10 + 30 + 7);
+        assert_eq!(job(Prefetch::PhaseBefore), 5 + 10 + 20 + 7);
+        assert_eq!(job(Prefetch::Any), 5 + 10 + 20 + 7);
         // Two phases before it, only what is resident may come.
         let job = |early| {
-            total(&[spell(0, 0, 10, Early::No), spell(1, 0, 4, Early::No), spell(2, 9, 1, early)])
+            total(&[
+                interval(0, 0, 10, Prefetch::No),
+                interval(1, 0, 4, Prefetch::No),
+                interval(2, 9, 1, early),
+            ])
         };
-        assert_eq!((job(Early::No), job(Early::PhaseBefore), job(Early::Any)), (24, 20, 15));
+        assert_eq!(
+            (job(Prefetch::No), job(Prefetch::PhaseBefore), job(Prefetch::Any)),
+            (24, 20, 15)
+        );
     }
 
     #[test]
     fn loads_share_one_storage_and_the_first_needed_goes_first() {
-        let spells =
-            [spell(0, 0, 10, Early::No), spell(2, 8, 1, Early::Any), spell(1, 6, 2, Early::Any)];
+        let intervals = [
+            interval(0, 0, 10, Prefetch::No),
+            interval(2, 8, 1, Prefetch::Any),
+            interval(1, 6, 2, Prefetch::Any),
+        ];
         // 6 and 4 of the 8 come in the first phase, 2 more in the second.
-        assert_eq!(total(&spells), 10 + 2 + 2 + 1);
+        assert_eq!(total(&intervals), 10 + 2 + 2 + 1);
     }
 
     #[test]
@@ -221,23 +233,26 @@ mod tests {
             (state >> 33) % end
         };
         for _ in 0..50_000 {
-            let mut spells: Vec<Spell> = (0..1 + below(6))
+            let mut intervals: Vec<LoadInterval> = (0..1 + below(6))
                 .map(|_| {
-                    let early = [Early::No, Early::PhaseBefore, Early::Any][below(3) as usize];
-                    let spell = spell(below(4) as usize, below(50), below(50), early);
-                    Spell { hides: below(spell.compute + 1), ..spell }
+                    let early =
+                        [Prefetch::No, Prefetch::PhaseBefore, Prefetch::Any][below(3) as usize];
+                    let interval = interval(below(4) as usize, below(50), below(50), early);
+                    LoadInterval { hides: below(interval.compute + 1), ..interval }
                 })
                 .collect();
-            let before = total(&spells);
-            let bound_of = spells.clone();
-            let which = below(spells.len() as u64) as usize;
-            let Spell { phase, load, compute, .. } = spells[which];
-            spells[which] = Spell::least(phase, below(load + 1), below(compute + 1));
-            assert!(total(&spells) <= before, "{bound_of:?}, less: {spells:?}");
+            let before = total(&intervals);
+            let bound_of = intervals.clone();
+            let which = below(intervals.len() as u64) as usize;
+            let LoadInterval { phase, load, compute, .. } = intervals[which];
+            intervals[which] = LoadInterval::least(phase, below(load + 1), below(compute + 1));
+            assert!(total(&intervals) <= before, "{bound_of:?}, less: {intervals:?}");
             let bound = (0..PHASES_MAX)
-                .map(|phase| spells.iter().map(|spell| spell.chained().at(phase)).sum::<u64>())
+                .map(|phase| {
+                    intervals.iter().map(|interval| interval.phase_sums().at(phase)).sum::<u64>()
+                })
                 .max();
-            assert!(bound <= Some(total(&spells)), "{spells:?}");
+            assert!(bound <= Some(total(&intervals)), "{intervals:?}");
         }
     }
 }

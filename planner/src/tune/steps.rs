@@ -40,7 +40,7 @@ pub struct Point<P> {
     pub needed_bytes: Bytes,
     /// The time that counts, in milliseconds.
     pub ms: f64,
-    /// The plan.
+    /// What is done with so much.
     pub plan: P,
 }
 
@@ -84,7 +84,7 @@ pub fn curve<P, E>(
     plans_max: usize,
     plan: impl FnMut(Bytes) -> Result<Option<Point<P>>, E>,
 ) -> Result<Curve<P>, E> {
-    let mut search = Search { probes: Vec::new(), plan, plans_max };
+    let mut search = BudgetSearch { probes: Vec::new(), plan, plans_max };
     search.ask(range.high, false)?;
     search.ask(range.low, false)?;
     while search.probes.len() < plans_max {
@@ -101,14 +101,14 @@ fn is_faster(ms: f64, than_ms: f64) -> bool {
     ms < than_ms * (1.0 - GAIN_MIN)
 }
 
-struct Search<P, F> {
+struct BudgetSearch<P, F> {
     /// In the order of their budgets, each once.
     probes: Vec<Probe<P>>,
     plan: F,
     plans_max: usize,
 }
 
-impl<P, E, F: FnMut(Bytes) -> Result<Option<Point<P>>, E>> Search<P, F> {
+impl<P, E, F: FnMut(Bytes) -> Result<Option<Point<P>>, E>> BudgetSearch<P, F> {
     /// Asks for the plan of a budget, then for the one of what that needs, where this lies below in
     /// the same gap.
     fn ask(&mut self, budget: Bytes, below: bool) -> Result<(), E> {
@@ -125,7 +125,7 @@ impl<P, E, F: FnMut(Bytes) -> Result<Option<Point<P>>, E>> Search<P, F> {
     }
 }
 
-impl<P, F> Search<P, F> {
+impl<P, F> BudgetSearch<P, F> {
     /// The index of the upper end of the gap where most is at stake; `None` where no step is left
     /// to be found.
     fn widest(&self) -> Option<usize> {

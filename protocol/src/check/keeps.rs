@@ -3,38 +3,54 @@
 //! All that is held must stay where it lies, to the byte. What is made for each job may differ:
 //! its size, tiles, arenas, slots, and what is prefetched.
 
-use super::Violation;
-use crate::plan::{ComponentPlan, DevicePlan, GraphOptions, PartPlan, Plan, SegmentPlan};
+use super::Violations;
+use crate::plan::{
+    ComponentPlan, DeviceBackend, DeviceId, DevicePlan, GraphOptions, PartPlan, Plan, SegmentPlan,
+};
+use crate::units::Bytes;
+
+rules! {
+    /// What holds of a plan that keeps the weights of a loaded one.
+    pub enum KeptRule {
+        Generation { generation: u64, loaded: u64 } =
+            "it keeps the weights of generation {generation}, and {loaded} is loaded",
+        Model = "it keeps the weights of another model",
+        Family = "it keeps the weights of another family",
+        Options = "it keeps weights that were loaded with other options",
+        Host = "it keeps weights, and the host of another plan",
+        Devices = "it keeps weights on devices that are not open so",
+        Placed { component: String } = "{component} keeps its weights, and is placed anew",
+        Held { component: String } = "{component} keeps its weights, and holds other ones",
+        Parts { component: String } = "{component} keeps its weights, and has them elsewhere",
+    }
+}
 
 /// Checks that `plan` may follow `loaded` without a load. A plan that keeps nothing may follow any.
-pub fn check_keeps(plan: &Plan, loaded: &Plan) -> Result<(), Violation> {
+///
+/// # Errors
+/// The rules that it breaks.
+pub fn check_keeps(plan: &Plan, loaded: &Plan) -> Result<(), Violations> {
+    let mut found = Violations::default();
     let Some(generation) = plan.keeps_weights_of else { return Ok(()) };
-    ensure!(
-        generation == loaded.generation,
-        "it keeps the weights of generation {generation}, and {} is loaded",
-        loaded.generation
-    );
-    ensure!(plan.model == loaded.model, "it keeps the weights of another model");
-    ensure!(plan.family == loaded.family, "it keeps the weights of another family");
-    ensure!(
-        of_weights(&plan.options) == of_weights(&loaded.options),
-        "it keeps weights that were loaded with other options"
-    );
-    ensure!(
-        plan.mapping_policy == loaded.mapping_policy
-            && plan.host.threads == loaded.host.threads
-            && plan.host.changed_bytes == loaded.host.changed_bytes,
-        "it keeps weights, and the host of another plan"
-    );
-    check_devices(plan, loaded)?;
+    let is_loaded = generation == loaded.generation;
+    found.ensure(is_loaded, || KeptRule::Generation { generation, loaded: loaded.generation });
+    found.ensure(plan.model == loaded.model, || KeptRule::Model);
+    found.ensure(plan.family == loaded.family, || KeptRule::Family);
+    let same_options = of_weights(&plan.options) == of_weights(&loaded.options);
+    found.ensure(same_options, || KeptRule::Options);
+    let same_host = plan.mapping_policy == loaded.mapping_policy
+        && plan.host.threads == loaded.host.threads
+        && plan.host.changed_bytes == loaded.host.changed_bytes;
+    found.ensure(same_host, || KeptRule::Host);
+    found.ensure(open_devices(plan) == open_devices(loaded), || KeptRule::Devices);
     // One that only one of them has, as a VAE's encoder, is freed or loaded.
     for component in &plan.components {
         if let Some(before) = loaded.components.iter().find(|before| before.name == component.name)
         {
-            check_component(component, before)?;
+            check_component(component, before, &mut found);
         }
     }
-    Ok(())
+    found.result()
 }
 
 /// What of a plan's options weights depend on.
@@ -43,35 +59,26 @@ fn of_weights(options: &GraphOptions) -> GraphOptions {
     GraphOptions { vae_tile: None, attention_chunk, preview_every, ..options.clone() }
 }
 
-/// Devices that hold weights, or only a context, stay open as they are.
-fn check_devices(plan: &Plan, loaded: &Plan) -> Result<(), Violation> {
-    let open = |plan: &Plan| {
-        let used = plan.devices.iter().filter(|device| plan.uses(&device.id)).map(|device| {
-            let DevicePlan { id, backend, overhead_bytes, pinned_bytes, .. } = device.clone();
-            (id, backend, overhead_bytes, pinned_bytes)
-        });
-        used.collect::<Vec<_>>()
-    };
-    ensure!(open(plan) == open(loaded), "it keeps weights on devices that are not open so");
-    Ok(())
+/// What must stay of the devices that hold weights, or only a context: they stay open as they are.
+fn open_devices(plan: &Plan) -> Vec<(DeviceId, DeviceBackend, Bytes, Bytes)> {
+    let used = plan.devices.iter().filter(|device| plan.uses(&device.id)).map(|device| {
+        let DevicePlan { id, backend, overhead_bytes, pinned_bytes, .. } = device.clone();
+        (id, backend, overhead_bytes, pinned_bytes)
+    });
+    used.collect()
 }
 
-fn check_component(component: &ComponentPlan, before: &ComponentPlan) -> Result<(), Violation> {
-    let name = &component.name;
-    let placed = |c: &ComponentPlan| (c.placement, c.devices.clone(), c.row_shares.clone());
-    ensure!(placed(component) == placed(before), "{name} keeps its weights, and is placed anew");
+fn check_component(component: &ComponentPlan, before: &ComponentPlan, found: &mut Violations) {
+    let name = || component.name.clone();
+    let placed = component.devices == before.devices && component.division == before.division;
+    found.ensure(placed, || KeptRule::Placed { component: name() });
     let held = |segment: &SegmentPlan| {
-        let SegmentPlan { name, device, residency, part_bytes, .. } = segment.clone();
-        (name, device, residency, part_bytes)
+        let SegmentPlan { name, residency, part_bytes, .. } = segment.clone();
+        (name, residency, part_bytes)
     };
-    ensure!(
-        component.segments.iter().map(held).eq(before.segments.iter().map(held)),
-        "{name} keeps its weights, and holds other ones"
-    );
+    let same = component.segments.iter().map(held).eq(before.segments.iter().map(held));
+    found.ensure(same, || KeptRule::Held { component: name() });
     let resident = |part: &PartPlan| (part.device.clone(), part.resident_bytes);
-    ensure!(
-        component.parts.iter().map(resident).eq(before.parts.iter().map(resident)),
-        "{name} keeps its weights, and has them elsewhere"
-    );
-    Ok(())
+    let same = component.parts.iter().map(resident).eq(before.parts.iter().map(resident));
+    found.ensure(same, || KeptRule::Parts { component: name() });
 }

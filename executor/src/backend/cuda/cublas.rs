@@ -17,28 +17,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::cublaslt::sys::cublasLtHandle_t;
+use cudarc::driver::sys::CUstream;
 
 pub use self::library::{Library, Missing};
 use self::product::Product;
-pub use self::product::{Epilogue, Operands, Shape};
+pub use self::product::{Epilogue, ProductOperands, Shape};
 pub use self::search::PATH_VARIABLE;
-use super::device::usable;
-use super::driver::{Driver, DriverError};
-use super::gpu::Gpu;
-use super::stream::Stream;
-
-/// Which library serves the GPUs that are here, by version and place; or why none does. Nothing
-/// where none can be used.
-///
-/// This loads it: some 60 ms and 100 MiB of the host's memory, measured with 12.9.3 and 13.4.1. So
-/// a run has it loaded when a product first wants it.
-pub fn told() -> Option<String> {
-    usable().ok()?;
-    Some(match Library::get(Driver::get().ok()?.version) {
-        Ok(library) => library.to_string(),
-        Err(why) => format!("not used, Berth's own kernels multiply: {why}"),
-    })
-}
+use super::context::Context;
+use super::driver::DriverError;
 
 /// The library on one GPU.
 pub struct Cublas {
@@ -60,8 +46,8 @@ impl Cublas {
     ///
     /// # Errors
     /// Why it does not start.
-    pub(super) fn start(library: &'static Library, gpu: &Gpu) -> Result<Cublas, String> {
-        gpu.enter().map_err(|error| error.to_string())?;
+    pub(super) fn start(library: &'static Library, context: &Context) -> Result<Cublas, String> {
+        context.enter().map_err(|error| error.to_string())?;
         let mut handle: cublasLtHandle_t = std::ptr::null_mut();
         // SAFETY: the pointer is to a pointer of its own; the context is current.
         let code = unsafe { (library.functions.create)(&raw mut handle) };
@@ -72,15 +58,15 @@ impl Cublas {
     /// Whether the library computes products of a shape; asked of it the first time.
     pub fn computes(
         &self,
-        gpu: &Gpu,
+        context: &Context,
         shape: &Shape,
-        operands: &Operands,
+        operands: &ProductOperands,
     ) -> Result<bool, DriverError> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = inner.products.get(shape) {
             return Ok(known.is_some());
         }
-        gpu.enter()?;
+        context.enter()?;
         let chosen = Product::choose(&self.library.functions, inner.handle, shape, operands);
         let chosen = chosen.inspect_err(|why| warn(shape, why)).ok();
         let computes = chosen.is_some();
@@ -92,27 +78,26 @@ impl Cublas {
     /// again.
     ///
     /// # Safety
-    /// The operands have this shape, and are valid until the stream has done this.
+    /// The operands have this shape, and are valid until the stream has done this. The stream's
+    /// context is this thread's.
     pub(super) unsafe fn multiply(
         &self,
-        stream: &Stream,
+        stream: CUstream,
         shape: &Shape,
-        operands: &Operands,
-    ) -> Result<bool, DriverError> {
+        operands: &ProductOperands,
+    ) -> bool {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let handle = inner.handle;
         let Some(Some(product)) = inner.products.get(shape) else {
-            return Ok(false);
+            return false;
         };
-        let done = stream.issue(|raw| {
-            // SAFETY: the caller's promise; `issue` makes the context current.
-            unsafe { product.multiply(&self.library.functions, handle, operands, raw) }
-        })?;
+        // SAFETY: the caller's promise.
+        let done = unsafe { product.multiply(&self.library.functions, handle, operands, stream) };
         if let Err(why) = &done {
             warn(shape, why);
             inner.products.insert(*shape, None);
         }
-        Ok(done.is_ok())
+        done.is_ok()
     }
 }
 

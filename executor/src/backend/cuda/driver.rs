@@ -53,9 +53,9 @@ pub enum Unavailable {
         "{library} has no function {function}; hint: update the driver to one for CUDA 12.4 or later"
     )]
     NoFunction {
-        /// The library.
+        /// The file's name, as it was asked for.
         library: String,
-        /// The function.
+        /// What the file does not export.
         function: &'static str,
     },
     /// The driver is older than this program needs.
@@ -156,7 +156,7 @@ functions! {
     );
 }
 
-/// The driver, started.
+/// CUDA's driver API, started once for the process.
 pub struct Driver {
     pub(super) functions: Functions,
     /// As `cuDriverGetVersion` says: 1000 × major + 10 × minor.

@@ -5,12 +5,13 @@ use std::ffi::c_int;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUuuid};
 
+use super::context::Context;
 use super::cublas::{Cublas, Library};
 use super::driver::{Driver, DriverError};
 use super::kernels::Kernels;
-use super::overhead::{Meter, Taken};
+use super::overhead::{Meter, ProcessMemory};
 
 /// Older GPUs have no tensor cores that take what the kernels give them.
 pub const CAPABILITY_MIN: (u32, u32) = (7, 5);
@@ -22,7 +23,7 @@ pub struct GpuInfo {
     pub ordinal: u32,
     /// As NVML prints it: `GPU-…`; of a MIG instance `MIG-…`, which the driver does not tell apart.
     pub uuid: String,
-    /// Compute capability.
+    /// Major and minor number of what it computes.
     pub capability: (u32, u32),
 }
 
@@ -90,11 +91,12 @@ fn attribute(
 /// A GPU in use: its primary context, and the kernels in it. Logical devices on one GPU share it.
 pub struct Gpu {
     pub(super) driver: &'static Driver,
-    pub(super) context: CUcontext,
+    /// Released after all else of it.
+    pub(super) context: Context,
     device: CUdevice,
     /// What it is.
     pub info: GpuInfo,
-    /// Multiprocessors.
+    /// Units that each run blocks of their own.
     pub multiprocessors: u32,
     kernels: Arc<Kernels>,
     /// None where it did not start.
@@ -102,11 +104,6 @@ pub struct Gpu {
     /// What NVML shows of it; none where it shows nothing.
     meter: Option<Meter>,
 }
-
-// SAFETY: a context may be used from any thread, and the driver locks what it must.
-unsafe impl Send for Gpu {}
-// SAFETY: as above.
-unsafe impl Sync for Gpu {}
 
 impl Gpu {
     /// The GPU of this number, its context made unless it is there.
@@ -122,10 +119,7 @@ impl Gpu {
         let meter = Meter::start(&info.uuid);
         let meter =
             meter.inspect_err(|why| tracing::warn!("what the context takes is not known: {why}"));
-        let mut context: CUcontext = std::ptr::null_mut();
-        // SAFETY: the pointer is to a pointer of its own.
-        let code = unsafe { (driver.functions.primary_context_retain)(&raw mut context, device) };
-        driver.check("cuDevicePrimaryCtxRetain", code)?;
+        let context = Context::retain(driver, device)?;
         let count = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors = attribute(driver, device, count)? as u32;
         let info = info.clone();
@@ -153,7 +147,7 @@ impl Gpu {
     pub(super) fn cublas(&self) -> Option<&Cublas> {
         let start = || {
             let library = Library::get(self.driver.version).ok()?;
-            let started = Cublas::start(library, self);
+            let started = Cublas::start(library, &self.context);
             started.inspect_err(|why| tracing::warn!("cuBLASLt {library} is not used: {why}")).ok()
         };
         self.cublas.get_or_init(start).as_ref()
@@ -161,13 +155,11 @@ impl Gpu {
 
     /// Makes its context this thread's, as all calls that follow need.
     pub(super) fn enter(&self) -> Result<(), DriverError> {
-        // SAFETY: the context lives as long as this does.
-        let code = unsafe { (self.driver.functions.context_set_current)(self.context) };
-        self.driver.check("cuCtxSetCurrent", code)
+        self.context.enter()
     }
 
     /// What this process takes of it in all, as NVML shows it; `None` where that is not told.
-    pub fn taken(&self) -> Option<Taken> {
+    pub fn taken(&self) -> Option<ProcessMemory> {
         let taken = self.meter.as_ref()?.taken();
         taken.inspect_err(|error| tracing::warn!("what is used is not known: {error}")).ok()
     }
@@ -201,7 +193,8 @@ impl Gpu {
         }
         self.enter()?;
         // SAFETY: the other's context lives as long as it does.
-        let code = unsafe { (self.driver.functions.context_enable_peer_access)(other.context, 0) };
+        let code =
+            unsafe { (self.driver.functions.context_enable_peer_access)(other.context.raw, 0) };
         if code != ALREADY {
             self.driver.check("cuCtxEnablePeerAccess", code)?;
         }
@@ -218,11 +211,6 @@ impl Drop for Gpu {
         } else {
             // Of a context that is broken nothing can be ended.
             std::mem::forget(cublas);
-        }
-        // SAFETY: retained once by `open`; all that used the context held this.
-        let code = unsafe { (self.driver.functions.primary_context_release)(self.device) };
-        if code != 0 {
-            tracing::warn!("the context of GPU {} was not released: {code}", self.info.ordinal);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use protocol::StorageType;
 
-use super::cublas::{Cublas, Operands, Shape};
+use super::cublas::{Cublas, ProductOperands, Shape};
 use super::driver::DriverError;
 use super::kernels::Kernels;
 use super::stream::{ByteRows, Place, Stream};
@@ -51,7 +51,7 @@ impl<'a> Launcher<'a> {
         self.stream.gpu().info.capability
     }
 
-    /// The GPU's multiprocessors.
+    /// Units that each run blocks of their own.
     pub fn multiprocessors(&self) -> u32 {
         self.stream.gpu().multiprocessors
     }
@@ -75,13 +75,13 @@ impl<'a> Launcher<'a> {
     pub(super) fn library_for(
         &self,
         shape: &Shape,
-        operands: &Operands,
+        operands: &ProductOperands,
     ) -> Result<Option<&Cublas>, DriverError> {
         let gpu = self.stream.gpu();
         let Some(cublas) = gpu.cublas().filter(|_| !self.own_kernels) else {
             return Ok(None);
         };
-        Ok(cublas.computes(gpu, shape, operands)?.then_some(cublas))
+        Ok(cublas.computes(&gpu.context, shape, operands)?.then_some(cublas))
     }
 
     /// Starts a product by cuBLASLt; `false` where it failed.
@@ -92,13 +92,15 @@ impl<'a> Launcher<'a> {
         &self,
         cublas: &Cublas,
         shape: &Shape,
-        operands: &Operands,
+        operands: &ProductOperands,
     ) -> Result<bool, DriverError> {
         if !self.starts {
             return Ok(true);
         }
-        // SAFETY: the caller's promise.
-        unsafe { cublas.multiply(self.stream, shape, operands) }
+        self.stream.issue(|stream| {
+            // SAFETY: the caller's promise; `issue` makes the context current.
+            unsafe { cublas.multiply(stream, shape, operands) }
+        })
     }
 
     /// Starts a kernel, by its entry point's name, with its only argument.

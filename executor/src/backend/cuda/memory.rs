@@ -28,7 +28,7 @@ impl DeviceMemory {
         Ok(DeviceMemory { gpu: Arc::clone(gpu), start: Address(start) })
     }
 
-    /// The GPU.
+    /// On which it was allocated.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }

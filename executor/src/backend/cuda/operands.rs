@@ -41,7 +41,7 @@ impl<'a> CudaOperands<'a> {
         products(self.view(), self.assignment())
     }
 
-    /// An input.
+    /// Where an operand begins, counted as the node's inputs are.
     pub fn input(&self, index: usize) -> Address {
         let bytes = self.call.input_bytes(index).as_usize();
         self.call.arena().address(self.call.run.inputs[index], bytes)

@@ -9,7 +9,10 @@ pub mod conv;
 pub mod convert;
 pub mod elementwise;
 pub mod linear;
+pub mod modulated_norm;
 pub mod norm;
+pub mod pad_tokens;
+pub mod rope_halves;
 pub mod tokens;
 
 mod pieces;

@@ -26,7 +26,7 @@ pub struct Meter {
 
 /// What the process takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub struct ProcessMemory {
     /// Context, kernels and all that is allocated.
     pub bytes: Bytes,
     /// How it is known.
@@ -65,12 +65,12 @@ impl Meter {
     ///
     /// # Errors
     /// The GPU does not answer any more.
-    pub fn taken(&self) -> Result<Taken, NvmlError> {
+    pub fn taken(&self) -> Result<ProcessMemory, NvmlError> {
         if let Some(bytes) = self.of_process(std::process::id()) {
-            return Ok(Taken { bytes: Bytes(bytes), source: MemorySource::Process });
+            return Ok(ProcessMemory { bytes: Bytes(bytes), source: MemorySource::Process });
         }
         let bytes = Bytes(self.free_before.saturating_sub(self.free()?));
-        Ok(Taken { bytes, source: MemorySource::Free })
+        Ok(ProcessMemory { bytes, source: MemorySource::Free })
     }
 
     /// What a process takes, where NVML tells it.

@@ -9,7 +9,7 @@ use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 const TEXT_BYTES_MAX: usize = 64 << 20;
 
 /// A file of kernels: for compute capability 7.5, and for 8.0 and later.
-struct Packed {
+struct PackedModule {
     #[cfg(test)]
     file: &'static str,
     turing: &'static [u8],
@@ -19,7 +19,7 @@ struct Packed {
 
 macro_rules! packed {
     ($($file:literal),+ $(,)?) => {
-        [$(Packed {
+        [$(PackedModule {
             #[cfg(test)]
             file: $file,
             turing: include_bytes!(concat!("../../../kernels/ptx/", $file, ".75.ptx.z")),
@@ -28,7 +28,7 @@ macro_rules! packed {
     };
 }
 
-static FILES: &[Packed] = &packed![
+static FILES: &[PackedModule] = &packed![
     "attention_exact",
     "attention_half",
     "attention_pack",
@@ -46,13 +46,16 @@ static FILES: &[Packed] = &packed![
     "linear_finish",
     "linear_half",
     "linear_scaled",
+    "modulated_norm",
     "norm",
+    "pad_tokens",
+    "rope_halves",
     "tables",
     "token_rows",
     "tokens",
 ];
 
-impl Packed {
+impl PackedModule {
     /// The file for a GPU of a compute capability: those for 8.0 and later use what 7.5 does not
     /// have.
     fn bytes(&self, capability: (u32, u32)) -> &'static [u8] {
@@ -79,7 +82,7 @@ impl Packed {
 
 /// A module with this kernel, for a GPU of a compute capability; `None` if there is no such kernel.
 pub(super) fn module(capability: (u32, u32), kernel: &str) -> Option<String> {
-    let has = |file: &&Packed| file.parts(capability).0.split(' ').any(|name| name == kernel);
+    let has = |file: &&PackedModule| file.parts(capability).0.split(' ').any(|name| name == kernel);
     let file = FILES.iter().find(has)?;
     Some(alone(&file.text(capability), kernel))
 }

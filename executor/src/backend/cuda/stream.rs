@@ -43,7 +43,7 @@ pub struct ByteRows {
 pub enum Place {
     /// In a GPU's memory.
     Device(Address),
-    /// In the host's.
+    /// In RAM.
     Host(*mut u8),
 }
 
@@ -339,7 +339,7 @@ impl Stream {
             srcHost: std::ptr::null(),
             srcDevice: from.0,
             srcArray: std::ptr::null_mut(),
-            srcContext: other.context,
+            srcContext: other.context.raw,
             srcPitch: from_stride,
             srcHeight: rows,
             dstXInBytes: 0,
@@ -350,7 +350,7 @@ impl Stream {
             dstHost: std::ptr::null_mut(),
             dstDevice: to.0,
             dstArray: std::ptr::null_mut(),
-            dstContext: self.gpu.context,
+            dstContext: self.gpu.context.raw,
             dstPitch: to_stride,
             dstHeight: rows,
             WidthInBytes: row_bytes,

@@ -42,7 +42,7 @@ impl<'a> HostOperands<'a> {
         &self.call.schedule.assignment
     }
 
-    /// An input.
+    /// The elements of an operand, counted as the node's inputs are.
     pub fn input(&self, index: usize) -> &[f32] {
         bytemuck::cast_slice(self.input_bytes(index))
     }
@@ -117,7 +117,7 @@ impl<'a> HostOperands<'a> {
         bytemuck::cast_slice_mut(unsafe { self.call.arena().bytes_mut(offset, bytes.as_usize()) })
     }
 
-    /// A whole weight.
+    /// All rows of a tensor, counted as the node's weights are.
     pub fn weight(&self, index: usize) -> WeightView<'_> {
         let (tensor, bytes) = self.weight_bytes(index);
         tensor.view_of(tensor.shape(), bytes)

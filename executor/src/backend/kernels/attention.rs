@@ -41,12 +41,14 @@ const ROW_PADDING: usize = 16;
 pub struct AttentionShape {
     /// How many sequences.
     pub batch: usize,
-    /// Tokens that ask.
+    /// How many rows of queries each sequence has.
     pub query_tokens: usize,
     /// Tokens that are asked.
     pub key_tokens: usize,
-    /// Heads, for queries and keys alike.
+    /// Heads of the queries.
     pub heads: usize,
+    /// Heads of the keys and values, which divide those of the queries: neighbours share one.
+    pub kv_heads: usize,
     /// Features of one head.
     pub head_dim: usize,
     /// Multiplies the dot products.
@@ -62,6 +64,10 @@ pub struct AttentionShape {
 impl AttentionShape {
     fn features(&self) -> usize {
         self.heads * self.head_dim
+    }
+
+    fn kv_features(&self) -> usize {
+        self.kv_heads * self.head_dim
     }
 
     fn operations(&self) -> usize {
@@ -126,7 +132,7 @@ pub fn attention_scratch_len(shape: &AttentionShape, workers: usize) -> usize {
 
 /// `out = softmax(scale · q · kᵀ + bias) · v`, head by head.
 ///
-/// `q`, `out`: `[batch, query_tokens, heads · head_dim]`. `k`, `v`: `[batch, key_tokens, heads ·
+/// `q`, `out`: `[batch, query_tokens, heads · head_dim]`. `k`, `v`: `[batch, key_tokens, kv_heads ·
 /// head_dim]`. `bias`: `[heads, query_tokens + key_tokens - 1]`, at `key - query + query_tokens -
 /// 1`. `scratch`: [`attention_scratch_len`].
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
@@ -143,7 +149,8 @@ pub fn attention(
     let features = shape.features();
     let offsets = shape.query_tokens + shape.key_tokens - 1;
     assert_eq!(q.len(), shape.batch * shape.query_tokens * features, "q");
-    assert_eq!(k.len(), shape.batch * shape.key_tokens * features, "k");
+    assert!(shape.heads.is_multiple_of(shape.kv_heads), "heads share keys in equal groups");
+    assert_eq!(k.len(), shape.batch * shape.key_tokens * shape.kv_features(), "k");
     assert_eq!(v.len(), k.len(), "v");
     assert_eq!(out.len(), q.len(), "out");
     assert!(bias.is_none_or(|bias| bias.len() == shape.heads * offsets), "bias");
@@ -152,7 +159,7 @@ pub fn attention(
     assert!(scratch.len() >= attention_scratch_len(shape, workers.count()), "scratch");
 
     let out = Disjoint::new(out);
-    let call = Call { isa: workers.isa(), shape, q, k, v, bias, out: &out };
+    let call = AttentionCall { isa: workers.isa(), shape, q, k, v, bias, out: &out };
     let chunks = shape.chunks();
     let tasks = shape.batch * shape.heads * chunks;
     let len = shape.worker_scratch_len();
@@ -163,7 +170,7 @@ pub fn attention(
     });
 }
 
-/// A worker's scratch.
+/// What one worker writes on its way.
 struct Scratch<'a> {
     /// Panels of `[head_dim, PANEL]`: the queries times the scale, and log2 e for
     /// [`Lanes::exp2`](super::simd::Lanes).
@@ -193,7 +200,7 @@ impl<'a> Scratch<'a> {
 }
 
 /// What all tasks of one call share. A head is numbered through the batch.
-struct Call<'a> {
+struct AttentionCall<'a> {
     isa: Isa,
     shape: &'a AttentionShape,
     q: &'a [f32],
@@ -203,11 +210,20 @@ struct Call<'a> {
     out: &'a Disjoint<'a>,
 }
 
-impl Call<'_> {
-    /// Where a head's features of a token begin in a tensor of `tokens` tokens.
-    fn at(&self, head: usize, tokens: usize, token: usize) -> usize {
+impl AttentionCall<'_> {
+    /// Where a head's features of a query begin.
+    fn query_at(&self, head: usize, query: usize) -> usize {
         let (batch, head) = (head / self.shape.heads, head % self.shape.heads);
-        (batch * tokens + token) * self.shape.features() + head * self.shape.head_dim
+        let token = batch * self.shape.query_tokens + query;
+        token * self.shape.features() + head * self.shape.head_dim
+    }
+
+    /// Where the features of a key, or of its value, begin that a head of queries sees.
+    fn key_at(&self, head: usize, key: usize) -> usize {
+        let (batch, head) = (head / self.shape.heads, head % self.shape.heads);
+        let shared = head * self.shape.kv_heads / self.shape.heads;
+        let token = batch * self.shape.key_tokens + key;
+        token * self.shape.kv_features() + shared * self.shape.head_dim
     }
 
     /// The queries of a chunk, panel by panel.
@@ -255,7 +271,7 @@ impl Call<'_> {
         if queries.len() < PANEL {
             panel.fill(0.0);
         }
-        let q = &self.q[self.at(head, shape.query_tokens, queries.start)..];
+        let q = &self.q[self.query_at(head, queries.start)..];
         transpose(self.isa, q, features, queries.len(), shape.head_dim, panel, PANEL);
         let scale = shape.scale * std::f32::consts::LOG2_E;
         panel.iter_mut().for_each(|value| *value *= scale);
@@ -263,8 +279,8 @@ impl Call<'_> {
 
     fn pack_keys(&self, head: usize, keys: Range<usize>, scratch: &mut Scratch<'_>) {
         let shape = self.shape;
-        let (dim, features) = (shape.head_dim, shape.features());
-        let first = self.at(head, shape.key_tokens, keys.start);
+        let (dim, features) = (shape.head_dim, shape.kv_features());
+        let first = self.key_at(head, keys.start);
         let stride = shape.key_stride();
         transpose(self.isa, &self.k[first..], features, keys.len(), dim, scratch.keys, stride);
         let packed = scratch.values.chunks_mut(shape.value_stride());
@@ -350,7 +366,7 @@ impl Call<'_> {
         let rows = &mut scratch.keys[..queries.len() * dim];
         transpose(self.isa, sums, PANEL, dim, queries.len(), rows, dim);
         for (query, row) in queries.zip(rows.chunks_exact(dim)) {
-            let from = self.at(head, shape.query_tokens, query);
+            let from = self.query_at(head, query);
             // SAFETY: no other task has this query of this head.
             unsafe { self.out.range(from..from + dim) }.copy_from_slice(row);
         }

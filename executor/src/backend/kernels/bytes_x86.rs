@@ -15,7 +15,7 @@ use std::arch::x86_64::{
     _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_si512, _mm512_xor_si512,
 };
 
-use super::bytes::ByteLanes;
+use super::byte_lanes::ByteLanes;
 use super::simd::{Avx2, Avx512, Lanes};
 
 /// AVX-512 with VNNI: 12 sums and 12 accumulators leave 8 registers for operands.

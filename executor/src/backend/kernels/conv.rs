@@ -26,7 +26,7 @@ use crate::weights::view::WeightView;
 mod region;
 mod weights;
 
-use region::{Region, Regions};
+use region::{OutputRegion, Regions};
 use weights::PackedWeights;
 
 /// Input channels that are summed before the sums are added to the output: of a 3 by 3 kernel,
@@ -75,7 +75,7 @@ pub struct InputNorm {
     pub groups: usize,
     /// Added to the variance.
     pub eps: f32,
-    /// Whether SiLU follows.
+    /// Whether x · sigmoid(x) follows.
     pub silu: bool,
 }
 
@@ -191,7 +191,7 @@ pub fn conv2d(
     let len = regions.scratch_len(shape);
     let weights = PackedWeights::pack(workers, shape, weight, packed, rest, len);
     let out = Disjoint::new(out);
-    let call = Call { isa: workers.isa(), shape, input, norm, weights, bias, out: &out };
+    let call = ConvCall { isa: workers.isa(), shape, input, norm, weights, bias, out: &out };
     let operations = 2 * pixels * shape.out_channels * shape.taps() * shape.in_channels;
     workers.for_each_with(regions.count(shape), operations, rest, len, |scratch, task| {
         call.convolve(&regions.region(shape, task), scratch);
@@ -199,7 +199,7 @@ pub fn conv2d(
 }
 
 /// What all tasks of one call share.
-struct Call<'a> {
+struct ConvCall<'a> {
     isa: Isa,
     shape: &'a ConvShape,
     input: &'a [f32],
@@ -210,9 +210,9 @@ struct Call<'a> {
     out: &'a Disjoint<'a>,
 }
 
-impl Call<'_> {
+impl ConvCall<'_> {
     /// All channels of a region of the output.
-    fn convolve(&self, region: &Region, scratch: &mut [f32]) {
+    fn convolve(&self, region: &OutputRegion, scratch: &mut [f32]) {
         let shape = self.shape;
         let channels = shape.out_channels;
         let mut scratch = scratch;
@@ -240,8 +240,14 @@ impl Call<'_> {
                     let bias = begin.then_some(&bias);
                     let accumulate = shape.accumulate || !begin;
                     let a = Taps { values: a, stride: region.stride, offsets, depth };
-                    let mut target =
-                        Target { values: out, stride: channels, first, columns, bias, accumulate };
+                    let mut target = SumsTarget {
+                        values: out,
+                        stride: channels,
+                        first,
+                        columns,
+                        bias,
+                        accumulate,
+                    };
                     convolve_row(self.isa, a, b, pixels.len(), &mut target);
                 }
             }
@@ -253,7 +259,7 @@ impl Call<'_> {
 const TAPS_MAX: usize = 16;
 
 /// Where each tap begins in a packed region.
-fn tap_offsets(shape: &ConvShape, region: &Region) -> [usize; TAPS_MAX] {
+fn tap_offsets(shape: &ConvShape, region: &OutputRegion) -> [usize; TAPS_MAX] {
     assert!(shape.taps() <= TAPS_MAX, "kernels are small");
     let mut offsets = [0; TAPS_MAX];
     for (tap, offset) in offsets[..shape.taps()].iter_mut().enumerate() {
@@ -275,7 +281,7 @@ struct Taps<'a> {
 
 /// Where the sums of a panel go: of pixel `i`, `columns` elements from `values[i * stride + first]`
 /// on.
-struct Target<'a> {
+struct SumsTarget<'a> {
     values: &'a mut [f32],
     stride: usize,
     first: usize,
@@ -288,7 +294,7 @@ struct Target<'a> {
 
 per_isa! {
     /// A row of `pixels` output pixels for a panel of channels and a block of summed ones.
-    fn convolve_row<L>(a: Taps<'_>, b: &[f32], pixels: usize, out: &mut Target<'_>) {
+    fn convolve_row<L>(a: Taps<'_>, b: &[f32], pixels: usize, out: &mut SumsTarget<'_>) {
         let last = a.offsets.iter().copied().max().unwrap_or(0) + (a.depth - 1) * a.stride + pixels;
         assert!(last <= a.values.len(), "taps outside the region");
         assert!(b.len() >= a.offsets.len() * a.depth * PANEL, "weights");
@@ -326,7 +332,7 @@ unsafe fn pixels_of<L: Lanes, const M: usize, const N: usize>(
     pixel: usize,
     b: *const f32,
     column: usize,
-    out: &Target<'_>,
+    out: &SumsTarget<'_>,
     to: *mut f32,
 ) {
     // SAFETY: the caller's promise. What of a vector is beyond the panel's columns goes through

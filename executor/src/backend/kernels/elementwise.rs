@@ -105,16 +105,26 @@ pub fn rope(
     heads: usize,
     head_dim: usize,
 ) {
+    let isa = workers.isa();
+    let rotate = |head: &mut [f32], rotations: &[f32]| rotate(isa, head, rotations);
+    rotate_heads(workers, x, table, [tokens, heads, head_dim], rotate);
+}
+
+/// Rotates each head, `[head_dim]`, by its token's row of `table`, as `rotate` pairs its features.
+pub(super) fn rotate_heads(
+    workers: &Workers,
+    x: &mut [f32],
+    table: &[f32],
+    [tokens, heads, head_dim]: [usize; 3],
+    rotate: impl Fn(&mut [f32], &[f32]) + Sync,
+) {
     assert!(head_dim.is_multiple_of(2), "features are rotated in pairs");
     assert_eq!(table.len(), tokens * head_dim, "table");
     assert!(x.len().is_multiple_of(tokens * heads * head_dim), "x");
-    let isa = workers.isa();
     workers.for_each_chunk(x, heads * head_dim, 3, |first, x| {
         for (token, index) in x.chunks_exact_mut(heads * head_dim).zip(first..) {
             let rotations = &table[index % tokens * head_dim..][..head_dim];
-            for head in token.chunks_exact_mut(head_dim) {
-                rotate(isa, head, rotations);
-            }
+            token.chunks_exact_mut(head_dim).for_each(|head| rotate(head, rotations));
         }
     });
 }

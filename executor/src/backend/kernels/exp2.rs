@@ -1,6 +1,6 @@
 //! Powers of two in vectors, for the weights of a softmax: the polynomial under [`Lanes::exp2`].
 
-use super::simd::Lanes;
+use super::lanes::Lanes;
 
 /// 2^r for r in -0.5..0.5 by its powers: weighted least squares of the relative error, repeated
 /// until it is even (Lawson); 7.5e-8 at most.

@@ -20,7 +20,7 @@ use protocol::StorageType;
 
 use super::bytes::{ByteLanes, per_byte_isa};
 use super::grid::{Grid, Target, aligned, aligned_len};
-use super::matmul::{Columns, FEW_ROWS, LinearShape, Operands};
+use super::matmul::{Columns, FEW_ROWS, LinearOperands, LinearShape};
 use super::panel::SLIVER_COLUMNS;
 use super::quantise::{BLOCK, SCALE_WORD, block_words, quantise_row};
 use super::simd::{Isa, Lanes, per_isa, prefetch};
@@ -101,7 +101,7 @@ pub fn integer_linear(
     columns: Columns,
     scratch: &mut [f32],
 ) {
-    let operands = Operands::new(inputs, weight, bias, activation, out.len(), columns);
+    let operands = LinearOperands::new(inputs, weight, bias, activation, out.len(), columns);
     let shape = operands.shape();
     let form = Form::of(weight.storage).expect("a type of integers");
     if shape.rows <= FEW_ROWS {
@@ -120,15 +120,15 @@ pub fn integer_linear(
     );
     let out = Disjoint::new(out);
     let len = worker_scratch_len(&shape, form);
-    let call = Call { operands: &operands, isa: workers.isa(), form, quantised, out: &out };
+    let call = IntegerCall { operands: &operands, isa: workers.isa(), form, quantised, out: &out };
     workers.for_each_with(grid.tasks(), operands.operations(), scratch, len, |scratch, task| {
         let (rows, columns) = grid.task(task);
         call.multiply(rows, columns, scratch);
     });
 }
 
-/// Quantises all rows.
-fn quantise(workers: &Workers, operands: &Operands<'_>, form: Form, quantised: &mut [f32]) {
+/// Gives all activation rows their blocks of 8-bit numbers.
+fn quantise(workers: &Workers, operands: &LinearOperands<'_>, form: Form, quantised: &mut [f32]) {
     /// Scalar operations for each element, about.
     const OPERATIONS: usize = 8;
     let isa = workers.isa();
@@ -144,15 +144,15 @@ fn quantise(workers: &Workers, operands: &Operands<'_>, form: Form, quantised: &
 }
 
 /// What all tasks of one call share.
-struct Call<'a> {
-    operands: &'a Operands<'a>,
+struct IntegerCall<'a> {
+    operands: &'a LinearOperands<'a>,
     isa: Isa,
     form: Form,
     quantised: &'a [u32],
     out: &'a Disjoint<'a>,
 }
 
-impl Call<'_> {
+impl IntegerCall<'_> {
     /// The products of some rows with a panel of weight rows, through bias and activation.
     fn multiply(&self, rows: Range<usize>, columns: Range<usize>, scratch: &mut [f32]) {
         let operands = self.operands;
@@ -317,7 +317,7 @@ per_byte_isa! {
             let count = width.min(slab.columns - column);
             let mut row = 0;
             while row < a.count {
-                let tile = Tile { a, row, words, blocks: slab.blocks, column, count, out };
+                let tile = IntegerTile { a, row, words, blocks: slab.blocks, column, count, out };
                 // SAFETY: `per_byte_isa!` has the instructions; the operands were checked above,
                 // and no tile has more rows than are left.
                 row += unsafe {
@@ -335,7 +335,7 @@ per_byte_isa! {
 }
 
 /// Some rows and a sliver.
-struct Tile<'a> {
+struct IntegerTile<'a> {
     a: Quantised<'a>,
     row: usize,
     words: &'a [u32],
@@ -345,7 +345,7 @@ struct Tile<'a> {
     out: Target<'a>,
 }
 
-impl Tile<'_> {
+impl IntegerTile<'_> {
     /// The products of `M` rows. Returns `M`.
     ///
     /// # Safety

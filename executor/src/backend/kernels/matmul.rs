@@ -113,7 +113,7 @@ pub fn linear(
     columns: Columns,
     scratch: &mut [f32],
 ) {
-    let operands = Operands::new(inputs, weight, bias, activation, out.len(), columns);
+    let operands = LinearOperands::new(inputs, weight, bias, activation, out.len(), columns);
     let shape = operands.shape();
     let few = shape.rows <= FEW_ROWS;
     let task_columns = match (few, workers.isa().is_wide()) {
@@ -136,7 +136,7 @@ pub fn linear(
 }
 
 /// What all tasks of one call share.
-pub(super) struct Operands<'a> {
+pub(super) struct LinearOperands<'a> {
     pub(super) inputs: &'a [&'a [f32]],
     /// The features of each input.
     parts: [usize; INPUTS_MAX],
@@ -148,7 +148,7 @@ pub(super) struct Operands<'a> {
     out: Columns,
 }
 
-impl<'a> Operands<'a> {
+impl<'a> LinearOperands<'a> {
     /// The operands of a layer whose output has so many elements.
     pub(super) fn new(
         inputs: &'a [&'a [f32]],
@@ -157,7 +157,7 @@ impl<'a> Operands<'a> {
         activation: Activation,
         out_len: usize,
         columns: Columns,
-    ) -> Operands<'a> {
+    ) -> LinearOperands<'a> {
         let out_features = weight.shape[0];
         let stride = columns.stride;
         let rows = out_len / stride;
@@ -175,7 +175,7 @@ impl<'a> Operands<'a> {
             bias.is_none_or(|bias| bias.shape == [out_features]),
             "bias is not [{out_features}]"
         );
-        Operands { inputs, parts, rows, in_features, weight, bias, activation, out: columns }
+        LinearOperands { inputs, parts, rows, in_features, weight, bias, activation, out: columns }
     }
 
     /// The sizes of the layer.

@@ -123,7 +123,7 @@ pub fn rms_norm(
 }
 
 /// The mean of a row, and one over the root of its variance plus `eps`.
-fn mean_and_scale(isa: Isa, row: &[f32], eps: f32) -> (f32, f32) {
+pub(super) fn mean_and_scale(isa: Isa, row: &[f32], eps: f32) -> (f32, f32) {
     let mean = sum(isa, row) / row.len() as f64;
     let variance = sum_of_squares(isa, row, mean) / row.len() as f64;
     (mean as f32, (1.0 / (variance + f64::from(eps)).sqrt()) as f32)
@@ -147,7 +147,7 @@ per_isa! {
 
 per_isa! {
     /// The sum of the squares of the distances from `centre`.
-    fn sum_of_squares<L>(row: &[f32], centre: f64) -> f64 {
+    pub(super) fn sum_of_squares<L>(row: &[f32], centre: f64) -> f64 {
         let mut sums = [0.0; LANES];
         let (blocks, rest) = row.as_chunks::<LANES>();
         for block in blocks {

@@ -116,7 +116,8 @@ unsafe fn strip<L: Lanes, const M: usize>(
             out.prefetch(row + i, from, count);
         }
         let lines = sliver * depth.div_ceil(CHUNK_DEPTH);
-        let next = Next { rows: next, stride: a.stride, lines, lines_end: depth.div_ceil(LINE) };
+        let next =
+            NextTile { rows: next, stride: a.stride, lines, lines_end: depth.div_ceil(LINE) };
         // SAFETY: the caller's promise: a sliver is `depth * width` elements of the panel.
         let sums = unsafe {
             products::<L, M>(tile.as_ptr(), panel.as_ptr().add(from * depth), depth, next)
@@ -132,10 +133,10 @@ unsafe fn strip<L: Lanes, const M: usize>(
 
 /// The rows of the next tile, of which a line each is asked for with every [`CHUNK_DEPTH`] of the
 /// present one.
-struct Next {
+struct NextTile {
     rows: *const f32,
     stride: usize,
-    /// The first line.
+    /// Where to begin, in cache lines of a row.
     lines: usize,
     /// Lines of a row.
     lines_end: usize,
@@ -151,7 +152,7 @@ unsafe fn products<L: Lanes, const M: usize>(
     a: *const f32,
     b: *const f32,
     depth: usize,
-    next: Next,
+    next: NextTile,
 ) -> [[L::Vector; SLIVER_VECTORS]; M] {
     // SAFETY: the caller's promise.
     unsafe {

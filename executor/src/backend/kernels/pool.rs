@@ -21,20 +21,20 @@ const SPINS: usize = 500;
 
 /// The helpers of a pool.
 pub(super) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     helpers: Vec<JoinHandle<()>>,
     /// Held while a job runs: of several callers, one at a time is served.
     turn: Mutex<()>,
 }
 
 /// A function whose lifetime is forgotten: it lives while its job runs.
-type Work = *const (dyn Fn(usize) + Sync);
+type ErasedJob = *const (dyn Fn(usize) + Sync);
 
-struct Shared {
+struct PoolState {
     /// The number of the present job.
     job: AtomicU64,
     /// Its function; written only while no job runs, before its number.
-    work: UnsafeCell<Option<Work>>,
+    work: UnsafeCell<Option<ErasedJob>>,
     /// Helpers that have not done it yet.
     left: AtomicUsize,
     /// What a helper panicked with.
@@ -49,9 +49,9 @@ struct Shared {
 
 // SAFETY: the function is written by the caller while helpers only wait, and read by them after its
 // number; it may be called from all threads. All else is synchronised by itself.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 
 /// Where threads wait for a condition that others bring about.
 #[derive(Default)]
@@ -95,7 +95,7 @@ impl Pool {
     /// # Errors
     /// If a thread cannot be started.
     pub(super) fn new(count: usize) -> std::io::Result<Pool> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             job: AtomicU64::new(0),
             work: UnsafeCell::new(None),
             left: AtomicUsize::new(0),
@@ -126,7 +126,7 @@ impl Pool {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. No helper has the function after the wait below.
         let work_of_any_time =
-            unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Work>(work) };
+            unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), ErasedJob>(work) };
         // SAFETY: all helpers wait for the next number.
         unsafe { *shared.work.get() = Some(work_of_any_time) };
         shared.left.store(self.helpers.len(), Ordering::SeqCst);
@@ -142,7 +142,7 @@ impl Pool {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// What a helper does.
     fn help(&self, worker: usize) {
         for last in 0.. {

@@ -40,7 +40,7 @@ per_isa! {
 
 /// A row's blocks apart: what stands once for a block in [`quantise_row`]'s is here in each lane of
 /// a vector.
-pub(super) struct Spread<'a> {
+pub(super) struct LaneBlocks<'a> {
     /// The bytes, in words of four.
     pub(super) bytes: &'a mut [u32],
     /// For each word the scale of its block.
@@ -53,7 +53,7 @@ pub(super) struct Spread<'a> {
 per_isa! {
     /// Quantises one row, the concatenation of `parts`, and fills up what is longer than it with
     /// zeros.
-    pub(super) fn spread_row<L>(parts: &[&[f32]], form: Form, spread: Spread<'_>) {
+    pub(super) fn spread_row<L>(parts: &[&[f32]], form: Form, spread: LaneBlocks<'_>) {
         let blocks = parts.iter().map(|part| part.len()).sum::<usize>() / BLOCK;
         let (bytes, rest) = spread.bytes.split_at_mut(blocks * SCALE_WORD);
         rest.fill(0);

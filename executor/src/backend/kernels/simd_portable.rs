@@ -2,7 +2,7 @@
 //! what the target has.
 
 use super::exp2::{LOWEST, exp2_of_remainder};
-use super::simd::{Lanes, SQUARE_MAX};
+use super::lanes::{Lanes, SQUARE_MAX};
 use crate::weights::float::{f32_of_bf16, f32_of_f16};
 
 /// Eight lanes as an array.

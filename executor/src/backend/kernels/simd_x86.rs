@@ -24,7 +24,7 @@ use std::arch::x86_64::{
 };
 
 use super::exp2::{LOWEST, exp2_of_remainder};
-use super::simd::{Lanes, SQUARE_MAX};
+use super::lanes::{Lanes, SQUARE_MAX};
 
 /// Sixteen lanes; 24 accumulators leave 8 registers for operands.
 pub(super) struct Avx512;

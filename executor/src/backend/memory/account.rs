@@ -17,7 +17,7 @@ pub struct OutOfMemory {
     pub device: DeviceId,
     /// What was to be allocated.
     pub region: String,
-    /// Bytes asked for.
+    /// What one allocation asked for.
     pub requested_bytes: Bytes,
     /// Bytes that were free; `None` where nobody knows.
     pub free_bytes: Option<Bytes>,
@@ -94,7 +94,7 @@ impl Memory {
         OutOfMemory { limited: left.is_some(), ..self.refused(region, bytes, left) }
     }
 
-    /// The device.
+    /// Whose account it is.
     pub fn device(&self) -> &DeviceId {
         &self.device
     }

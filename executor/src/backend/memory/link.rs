@@ -20,7 +20,7 @@ pub const LATENESS_MAX: Duration = Duration::from_millis(2);
 /// Shorter waits than a timer can do are left to add up.
 const WAIT_MIN: Duration = Duration::from_micros(150);
 
-/// One link.
+/// What carries between the host and a virtual device, a piece at a time.
 #[derive(Debug)]
 pub struct Link {
     bytes_per_s: f64,

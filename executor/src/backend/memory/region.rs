@@ -27,13 +27,13 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 pub struct Region {
     id: u64,
     bytes: Bytes,
-    storage: Storage,
+    storage: RegionStorage,
     _charge: Charge,
 }
 
 /// What holds the bytes.
-enum Storage {
-    /// The host's heap.
+enum RegionStorage {
+    /// Allocated by this process, pageable.
     Heap { start: NonNull<u8>, layout: Layout },
     /// Page-locked memory of the host.
     Pinned(PinnedMemory),
@@ -56,7 +56,7 @@ impl Region {
         let layout = layout.map_err(|_| refused())?;
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
-        Ok(Region::new(bytes, Storage::Heap { start, layout }, charge))
+        Ok(Region::new(bytes, RegionStorage::Heap { start, layout }, charge))
     }
 
     /// Allocates page-locked memory of the host, for copies of a GPU.
@@ -71,7 +71,7 @@ impl Region {
         let pinned = pinned.map_err(|error| refusal(&error, memory, name, bytes, None))?;
         // SAFETY: just allocated, of this size; zeroed so that it is initialised.
         unsafe { pinned.start().as_ptr().write_bytes(0, size(bytes)) };
-        Ok(Region::new(bytes, Storage::Pinned(pinned), charge))
+        Ok(Region::new(bytes, RegionStorage::Pinned(pinned), charge))
     }
 
     /// Allocates memory of a GPU, after a look at what is free on it: a driver may rather move
@@ -91,10 +91,10 @@ impl Region {
         let allocated = DeviceMemory::allocate(gpu, size(bytes));
         let allocated =
             allocated.map_err(|error| refusal(&error, memory, name, bytes, Some(free)))?;
-        Ok(Region::new(bytes, Storage::Device(allocated), charge))
+        Ok(Region::new(bytes, RegionStorage::Device(allocated), charge))
     }
 
-    fn new(bytes: Bytes, storage: Storage, charge: Charge) -> Region {
+    fn new(bytes: Bytes, storage: RegionStorage, charge: Charge) -> Region {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Region { id, bytes, storage, _charge: charge }
     }
@@ -122,19 +122,21 @@ impl Region {
     /// The GPU whose memory it is, if it is one's.
     pub fn gpu(&self) -> Option<&Arc<Gpu>> {
         match &self.storage {
-            Storage::Device(memory) => Some(memory.gpu()),
-            Storage::Heap { .. } | Storage::Pinned(_) => None,
+            RegionStorage::Device(memory) => Some(memory.gpu()),
+            RegionStorage::Heap { .. } | RegionStorage::Pinned(_) => None,
         }
     }
 
     /// Where some bytes of it are, for a GPU's copies.
     pub fn place(&self, offset: Bytes, bytes: usize) -> Place {
         match &self.storage {
-            Storage::Device(memory) => {
+            RegionStorage::Device(memory) => {
                 self.assert_inside(offset, bytes);
                 Place::Device(memory.start().offset(offset.0))
             }
-            Storage::Heap { .. } | Storage::Pinned(_) => Place::Host(self.at(offset, bytes)),
+            RegionStorage::Heap { .. } | RegionStorage::Pinned(_) => {
+                Place::Host(self.at(offset, bytes))
+            }
         }
     }
 
@@ -155,9 +157,9 @@ impl Region {
     fn at(&self, offset: Bytes, bytes: usize) -> *mut u8 {
         self.assert_inside(offset, bytes);
         let start = match &self.storage {
-            Storage::Heap { start, .. } => *start,
-            Storage::Pinned(memory) => memory.start(),
-            Storage::Device(_) => panic!("the region is in a GPU's memory"),
+            RegionStorage::Heap { start, .. } => *start,
+            RegionStorage::Pinned(memory) => memory.start(),
+            RegionStorage::Device(_) => panic!("the region is in a GPU's memory"),
         };
         // SAFETY: the offset was just checked to be inside of the allocation.
         unsafe { start.as_ptr().add(offset.as_usize()) }
@@ -188,7 +190,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if let Storage::Heap { start, layout } = &self.storage {
+        if let RegionStorage::Heap { start, layout } = &self.storage {
             // SAFETY: allocated with this layout, and nothing borrows from a region that is
             // dropped.
             unsafe { dealloc(start.as_ptr(), *layout) }

@@ -19,7 +19,7 @@ pub enum Queue {
     Loads,
     /// Weights of the ring.
     Slots,
-    /// Activations.
+    /// Values that cross between lanes.
     Activations,
 }
 
@@ -44,11 +44,11 @@ impl WeightMove {
 /// Weights on their way into a region.
 #[derive(Clone)]
 pub struct WeightLoad {
-    /// Their files.
+    /// From where their bytes are mapped.
     pub files: Arc<WeightFiles>,
     /// What goes where, from `base`.
     pub moves: Arc<[WeightMove]>,
-    /// The region.
+    /// Where they go.
     pub region: Arc<Region>,
     /// Where in the region the moves' offsets begin.
     pub base: Bytes,
@@ -85,7 +85,7 @@ impl WeightLoad {
         Bytes(self.moves.iter().map(|entry| entry.bytes.len() as u64).sum())
     }
 
-    /// What it writes.
+    /// The spans that change, for a trace.
     pub fn writes(&self) -> Vec<Span> {
         let span = |entry: &WeightMove| {
             let start = self.base + entry.offset;

@@ -2,8 +2,8 @@
 //! slots have.
 //!
 //! ```text
-//! region   │ item 2 ─────── │ item 3 ── │ item 4 ── │ free ─────│   item n: item 0 of the next call
-//!            computing        ready       on its way    item 5 when it fits: here, or from the start
+//! region   │ item 2 ─────── │ item 3 ── │ item 4 ── │ free ─────│  item n: 0 of the next call
+//!            computing        ready       on its way   item 5 when it fits: here or at the start
 //! ```
 //! The region has room for some slots of the largest item; smaller items take only their own bytes
 //! of it, so that more of them are on their way. Two events an item: *ready* (the copy has ended:
@@ -37,7 +37,7 @@ pub struct RingItem {
 pub struct RingPlan {
     /// The region; at least as large as the largest item.
     pub region: Arc<Region>,
-    /// The weights' files.
+    /// From where the bytes are mapped.
     pub files: Arc<WeightFiles>,
     /// The items of one call, in order.
     pub items: Vec<RingItem>,
@@ -52,14 +52,14 @@ pub struct Ring {
     total: usize,
     stop: CancelFlag,
     tracer: Option<Arc<Tracer>>,
-    state: RefCell<State>,
+    state: RefCell<RingState>,
 }
 
 /// How far the ring is, through all calls.
 #[derive(Default)]
-struct State {
+struct RingState {
     /// Items that are in the region or on their way, the one that is computed first.
-    live: VecDeque<Live>,
+    live: VecDeque<LiveItem>,
     /// Items copied or on their way.
     submitted: usize,
     /// Items computed.
@@ -71,7 +71,7 @@ struct State {
 }
 
 /// An item in the region.
-struct Live {
+struct LiveItem {
     start: Bytes,
     bytes: Bytes,
     /// The copy: its end is the item's *ready* event.
@@ -136,7 +136,7 @@ impl Ring {
         (&self.plan.region, state.live.front().expect("an item was acquired").start)
     }
 
-    fn assert_next(&self, state: &State, item: usize) {
+    fn assert_next(&self, state: &RingState, item: usize) {
         assert_eq!(item, state.used % self.plan.items.len(), "segments keep the ring's order");
     }
 
@@ -160,13 +160,13 @@ impl Ring {
             state.sent += load.len();
             let ready = backend.load(load, Queue::Slots).with_event(event);
             state.last = Some(ready.clone());
-            state.live.push_back(Live { start, bytes: item.bytes, ready });
+            state.live.push_back(LiveItem { start, bytes: item.bytes, ready });
             state.submitted += 1;
         }
     }
 }
 
-impl State {
+impl RingState {
     /// Where so many bytes are free: behind the last item, or, where that is at the region's end,
     /// before the first.
     fn room(&self, capacity: Bytes, bytes: Bytes) -> Option<Bytes> {
@@ -203,8 +203,8 @@ mod tests {
 
     use super::*;
 
-    fn live(start: u64, bytes: u64) -> Live {
-        Live { start: Bytes(start), bytes: Bytes(bytes), ready: Ticket::default() }
+    fn live(start: u64, bytes: u64) -> LiveItem {
+        LiveItem { start: Bytes(start), bytes: Bytes(bytes), ready: Ticket::default() }
     }
 
     proptest! {
@@ -214,7 +214,7 @@ mod tests {
             slots in 1..5_u64,
         ) {
             let capacity = Bytes(slots * sizes.iter().max().unwrap());
-            let mut state = State::default();
+            let mut state = RingState::default();
             let mut next = 0;
             for _ in 0..100 {
                 while let Some(start) = state.room(capacity, Bytes(sizes[next % sizes.len()])) {
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn small_items_share_what_large_ones_need() {
-        let mut state = State::default();
+        let mut state = RingState::default();
         for expected in [0, 10, 20, 30] {
             assert_eq!(state.room(Bytes(40), Bytes(10)), Some(Bytes(expected)));
             state.live.push_back(live(expected, 10));

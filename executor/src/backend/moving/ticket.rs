@@ -25,7 +25,7 @@ pub enum Stopped {
     /// The device does not answer.
     #[error("{device} has failed: {why}")]
     DeviceFailed {
-        /// The device.
+        /// On which it was to be done.
         device: DeviceId,
         /// What of it failed.
         why: String,
@@ -52,12 +52,12 @@ const EVENT_INTERVAL: Duration = Duration::from_micros(200);
 /// A copy that was handed out. Cloned tickets are of the same copy.
 #[derive(Debug, Clone, Default)]
 pub struct Ticket {
-    state: Arc<State>,
+    state: Arc<TicketState>,
     traced: Option<EventId>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TicketState {
     end: Mutex<Option<End>>,
     changed: Condvar,
 }

@@ -24,11 +24,11 @@ use crate::backend::moving::{Queue, RegionCopy, Stopped, Ticket, WeightLoad};
 pub struct CopyEngine {
     queues: Vec<Sender<Copy>>,
     threads: Vec<JoinHandle<()>>,
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
 }
 
 /// What the threads share.
-struct Shared {
+struct EngineState {
     device: DeviceId,
     link: Arc<Link>,
     fail_copy: Option<u32>,
@@ -37,7 +37,7 @@ struct Shared {
 
 struct Copy {
     /// Taken, and let go, before the ticket ends: whoever waited may then free what the copy held.
-    work: Option<Work>,
+    work: Option<CopyWork>,
     submitted: Instant,
     ticket: Ticket,
     device: DeviceId,
@@ -50,7 +50,7 @@ impl Drop for Copy {
     }
 }
 
-enum Work {
+enum CopyWork {
     Load(WeightLoad),
     Copy(RegionCopy),
     Write { region: Arc<Region>, offset: Bytes, source: HostBytes },
@@ -79,7 +79,7 @@ impl CopyEngine {
         staging: &Arc<Region>,
     ) -> std::io::Result<CopyEngine> {
         let copies = AtomicU32::new(0);
-        let shared = Arc::new(Shared { device, link, fail_copy, copies });
+        let shared = Arc::new(EngineState { device, link, fail_copy, copies });
         let half = staging.len().as_usize() / 2;
         let start = |queue: usize| -> std::io::Result<_> {
             let (sender, receiver) = channel();
@@ -109,18 +109,18 @@ impl CopyEngine {
 
     /// Starts to copy weights into a region.
     pub fn load(&self, load: WeightLoad, queue: Queue) -> Ticket {
-        self.submit(Work::Load(load), queue)
+        self.submit(CopyWork::Load(load), queue)
     }
 
     /// Starts to copy between two regions.
     pub fn copy(&self, copy: RegionCopy) -> Ticket {
-        self.submit(Work::Copy(copy), Queue::Activations)
+        self.submit(CopyWork::Copy(copy), Queue::Activations)
     }
 
     /// Copies a slice into a region.
     pub fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) -> Result<(), Stopped> {
         let source = HostBytes { start: source.as_ptr().cast_mut(), bytes: source.len() };
-        let work = Work::Write { region: Arc::clone(region), offset, source };
+        let work = CopyWork::Write { region: Arc::clone(region), offset, source };
         self.submit(work, Queue::Activations).wait()
     }
 
@@ -132,11 +132,11 @@ impl CopyEngine {
         target: &mut [u8],
     ) -> Result<(), Stopped> {
         let target = HostBytes { start: target.as_mut_ptr(), bytes: target.len() };
-        let work = Work::Read { region: Arc::clone(region), offset, target };
+        let work = CopyWork::Read { region: Arc::clone(region), offset, target };
         self.submit(work, Queue::Activations).wait()
     }
 
-    fn submit(&self, work: Work, queue: Queue) -> Ticket {
+    fn submit(&self, work: CopyWork, queue: Queue) -> Ticket {
         let ticket = Ticket::default();
         let (submitted, device) = (Instant::now(), self.shared.device.clone());
         let copy = Copy { work: Some(work), submitted, ticket: ticket.clone(), device };
@@ -175,7 +175,7 @@ impl Staging {
     }
 }
 
-fn serve(copies: &Receiver<Copy>, shared: &Shared, staging: &Staging) {
+fn serve(copies: &Receiver<Copy>, shared: &EngineState, staging: &Staging) {
     for mut copy in copies {
         let number = shared.copies.fetch_add(1, Ordering::Relaxed) + 1;
         let Some(work) = copy.work.take() else { continue };
@@ -189,10 +189,10 @@ fn serve(copies: &Receiver<Copy>, shared: &Shared, staging: &Staging) {
     }
 }
 
-fn perform(work: &Work, link: &Link, since: Instant, staging: &Staging) -> Result<(), Stopped> {
+fn perform(work: &CopyWork, link: &Link, since: Instant, staging: &Staging) -> Result<(), Stopped> {
     match work {
-        Work::Load(work) => load(work, link, since, staging),
-        Work::Copy(work) => {
+        CopyWork::Load(work) => load(work, link, since, staging),
+        CopyWork::Copy(work) => {
             let carried = work.transfer.bytes().as_usize();
             work.perform();
             let end = link.carry(carried, since);
@@ -200,7 +200,7 @@ fn perform(work: &Work, link: &Link, since: Instant, staging: &Staging) -> Resul
             wait_until(other.map_or(end, |other| end.max(other)));
             Ok(())
         }
-        Work::Write { region, offset, source } => {
+        CopyWork::Write { region, offset, source } => {
             // SAFETY: the submitter keeps the slice borrowed until the ticket's end.
             let source = unsafe { std::slice::from_raw_parts(source.start, source.bytes) };
             // SAFETY: the submitter is the thread that runs nodes, and it waits.
@@ -208,7 +208,7 @@ fn perform(work: &Work, link: &Link, since: Instant, staging: &Staging) -> Resul
             wait_until(link.carry(source.len(), since));
             Ok(())
         }
-        Work::Read { region, offset, target } => {
+        CopyWork::Read { region, offset, target } => {
             // SAFETY: the submitter keeps the slice borrowed, and untouched, until the ticket's
             // end.
             let target = unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) };

@@ -8,7 +8,7 @@ use crate::ops::attention::AttentionOp;
 use crate::schedule::{Assignment, Instruction, Schedule};
 use crate::weights::WeightFiles;
 use crate::weights::support::{file_bytes, header_text};
-use protocol::DeviceId;
+use protocol::{DeviceId, Faults};
 
 const SHAPE: [usize; 3] = [1, 96, 64];
 const VALUE_BYTES: usize = 4 * 96 * 64;
@@ -25,7 +25,7 @@ fn graph() -> (Graph, WeightFiles) {
     let x = graph.input("x", &SHAPE, ElementType::F32);
     let mut y = x;
     for _ in 0..60 {
-        let op = AttentionOp { heads: 2, scale: 0.2, causal: false };
+        let op = AttentionOp { heads: 2, kv_heads: 2, scale: 0.2, causal: false };
         y = graph.attention([y, x, x], None, op);
     }
     graph.output("y", y);
@@ -40,7 +40,7 @@ fn run(schedule: &Schedule, files: &WeightFiles, speed: f64) -> (Vec<u8>, f64) {
     let properties = VirtualProperties {
         overhead_bytes: Bytes::ZERO,
         link_bytes_per_s: 1e10,
-        fail_copy: None,
+        faults: Faults::default(),
         speed,
     };
     let workers = Arc::new(Workers::new(1).unwrap());

@@ -27,9 +27,9 @@ pub struct ClipConfig {
     pub hidden_size: usize,
     /// Width of the feed-forward layer.
     pub intermediate_size: usize,
-    /// Layers.
+    /// How many blocks follow each other.
     pub num_hidden_layers: usize,
-    /// Heads.
+    /// Into how many its features are divided.
     pub num_attention_heads: usize,
     /// Entries of the token table.
     pub vocab_size: usize,
@@ -145,6 +145,7 @@ impl ClipConfig {
         let head_dim = hidden / self.num_attention_heads;
         let attention = AttentionOp {
             heads: self.num_attention_heads,
+            kv_heads: self.num_attention_heads,
             scale: (head_dim as f32).powf(-0.5),
             causal: true,
         };

@@ -2,7 +2,6 @@
 //! distance.
 
 pub mod single;
-pub mod tokenizer;
 
 use std::path::Path;
 
@@ -23,9 +22,9 @@ pub struct T5Config {
     pub d_kv: usize,
     /// Width of the feed-forward layer.
     pub d_ff: usize,
-    /// Layers.
+    /// How many blocks follow each other.
     pub num_layers: usize,
-    /// Heads.
+    /// Into how many its features are divided.
     pub num_heads: usize,
     /// Entries of the token table.
     pub vocab_size: usize,
@@ -125,7 +124,8 @@ impl T5Config {
         name: &str,
     ) -> Result<ValueId, WeightsError> {
         let inner = self.d_kv * self.num_heads;
-        let attention = AttentionOp { heads: self.num_heads, scale: 1.0, causal: false };
+        let (heads, scale) = (self.num_heads, 1.0);
+        let attention = AttentionOp { heads, kv_heads: heads, scale, causal: false };
         let none = Activation::None;
 
         let h =

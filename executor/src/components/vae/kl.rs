@@ -259,7 +259,11 @@ impl VaeConfig {
         let k = b.linear(&[h], &format!("{name}.to_k"), channels, Activation::None)?;
         let v = b.linear(&[h], &format!("{name}.to_v"), channels, Activation::None)?;
         let scale = (channels as f32).powf(-0.5);
-        let h = b.attention([q, k, v], None, AttentionOp { heads: 1, scale, causal: false });
+        let h = b.attention(
+            [q, k, v],
+            None,
+            AttentionOp { heads: 1, kv_heads: 1, scale, causal: false },
+        );
         let h = b.linear(&[h], &format!("{name}.to_out.0"), channels, Activation::None)?;
         Ok(b.add(h, x))
     }

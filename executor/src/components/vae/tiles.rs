@@ -17,7 +17,7 @@ const WHOLE: f64 = 1e-6;
 
 /// Some cells of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct CellSpan {
     /// The first cell.
     pub start: usize,
     /// How many.
@@ -28,7 +28,7 @@ pub struct Span {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The tiles' cells, in order.
-    pub spans: Vec<Span>,
+    pub spans: Vec<CellSpan>,
     /// Cells from one tile's start to the next one's: what is kept of each.
     pub step: usize,
     /// Cells that a tile shares with the one before it.
@@ -44,7 +44,7 @@ pub struct TileGrid {
     pub columns: Cut,
 }
 
-/// One tile.
+/// A piece of a picture that is encoded or decoded at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
     /// Its row of tiles.
@@ -52,9 +52,9 @@ pub struct Tile {
     /// Its column of tiles.
     pub column: usize,
     /// Its rows of cells.
-    pub y: Span,
+    pub y: CellSpan,
     /// Its columns of cells.
-    pub x: Span,
+    pub x: CellSpan,
     /// Rows and columns of cells that are kept of it, from its start.
     pub kept: [usize; 2],
     /// Place of its size among [`TileGrid::sizes`].
@@ -63,12 +63,12 @@ pub struct Tile {
 
 impl Cut {
     fn whole(side: usize) -> Cut {
-        Cut { spans: vec![Span { start: 0, len: side }], step: side, overlap: 0 }
+        Cut { spans: vec![CellSpan { start: 0, len: side }], step: side, overlap: 0 }
     }
 
     fn of(side: usize, tile: usize, overlap: usize) -> Cut {
         let step = tile - overlap;
-        let span = |start| Span { start, len: tile.min(side - start) };
+        let span = |start| CellSpan { start, len: tile.min(side - start) };
         Cut { spans: (0..side).step_by(step).map(span).collect(), step, overlap }
     }
 

@@ -1,11 +1,21 @@
 //! What is in a FLUX.1 model's files, and all that is wrong with them at once.
 
 use protocol::ModelDescription;
+use protocol::profile::{FewSteps, GuidanceScale};
 
+use super::dit::DitConfig;
 use super::parts::{PARTS, Parts};
 use super::{FAMILY, Flux1, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defaults};
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::OpenedSource;
+
+/// Steps of the LoRAs that are distilled for FLUX.1-dev: Hyper-SD's and Turbo-Alpha's, by their
+/// model cards.
+const DISTILLED_STEPS: u32 = 8;
+
+/// Blocks of FLUX.1-dev's DiT, double and single ones: those LoRAs change these, and fit no smaller
+/// model.
+const DEV_BLOCKS: usize = 19 + 38;
 
 /// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a
 /// graph misses in a part's files.
@@ -40,7 +50,7 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
     others.flatten().chain(&unused).for_each(|error| defects.add(Defect::from(error)));
     let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
     let guidance_embeds = parts.dit.as_ref().is_ok_and(|dit| dit.config.guidance_embeds);
-
+    let few_steps = parts.dit.as_ref().ok().and_then(|dit| distilled(&dit.config));
     let mut defaults = family_defaults(guidance_embeds);
     match Flux1::from_parts(opened, parts) {
         Ok(model) => defaults = model.defaults,
@@ -57,8 +67,23 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
         defaults,
         side_multiple_pixels: multiple as u32,
         sequence_tokens_max: SEQUENCE_TOKENS_MAX,
-        guidance_embeds,
+        guidance: match guidance_embeds {
+            true => GuidanceScale::Embedded,
+            false => GuidanceScale::None,
+        },
+        few_steps,
         lacks,
         problems,
     }
+}
+
+/// FLUX.1-dev by a LoRA that is distilled for few steps.
+fn distilled(dit: &DitConfig) -> Option<FewSteps> {
+    let is_whole = dit.num_layers + dit.num_single_layers >= DEV_BLOCKS;
+    (dit.guidance_embeds && is_whole).then(|| FewSteps {
+        steps: DISTILLED_STEPS,
+        by: format!(
+            "with a LoRA that is made for {DISTILLED_STEPS} steps, as FLUX.1-Turbo-Alpha is,"
+        ),
+    })
 }

@@ -311,6 +311,6 @@ impl DitConfig {
     fn attention(&self, b: &mut GraphBuilder, qkv: [ValueId; 3]) -> ValueId {
         let heads = self.num_attention_heads;
         let scale = (self.attention_head_dim as f32).powf(-0.5);
-        b.attention(qkv, None, AttentionOp { heads, scale, causal: false })
+        b.attention(qkv, None, AttentionOp { heads, kv_heads: heads, scale, causal: false })
     }
 }

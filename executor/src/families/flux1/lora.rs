@@ -8,21 +8,9 @@ use super::dit::LAST_MODULATION;
 use super::names::{BLOCKS, DOUBLE_LAYERS, OUTER_LAYERS, SINGLE_LAYERS};
 use crate::components::text::clip;
 use crate::models::ModelError;
-use crate::weights::lora::{ComponentNames, LoraNames};
+use crate::weights::lora::{ComponentNames, DENOISER_PREFIXES, LoraNames};
 
-/// What stands before the names of the DiT's layers: nothing or `transformer.` (diffusers), the
-/// others by ComfyUI, kohya's sd-scripts, OneTrainer and LyCORIS.
-const DIT_PREFIXES: [&str; 7] = [
-    "",
-    "transformer_",
-    "diffusion_model_",
-    "model_diffusion_model_",
-    "lora_unet_",
-    "lora_transformer_",
-    "lycoris_",
-];
-
-/// The same for CLIP.
+/// What stands before the names of CLIP's layers.
 const CLIP_PREFIXES: [&str; 5] =
     ["", "text_encoder_", "lora_te_", "lora_te1_", "text_encoders_clip_l_transformer_"];
 
@@ -47,7 +35,7 @@ impl Flux1 {
     fn dit_names(&self) -> Result<ComponentNames, ModelError> {
         let dit = &self.dit;
         let graph = dit.config.graph(&dit.files, 1, 1, 1)?;
-        let mut names = ComponentNames::new("dit", &DIT_PREFIXES, graph.linear_tensors());
+        let mut names = ComponentNames::new("dit", &DENOISER_PREFIXES, graph.linear_tensors());
         for (alias, module) in OUTER_LAYERS {
             names.alias(alias, &[module.to_owned()]);
         }

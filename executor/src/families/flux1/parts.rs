@@ -9,11 +9,12 @@ use crate::components::flow_match;
 use crate::components::text::clip::{self, ClipConfig};
 use crate::components::text::t5::{self, T5Config};
 use crate::components::tokenizers::TokenizerFolders;
-use crate::components::vae::kl::{self, VaeConfig};
+use crate::components::vae::flux1;
+use crate::components::vae::kl::VaeConfig;
 use crate::models::ModelError;
 use crate::models::source::{ModelPart, OpenedSource, PartKind, PartSpec};
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// All parts, or what is wrong with each.
 pub struct Parts {
@@ -23,7 +24,7 @@ pub struct Parts {
     pub t5: Result<ModelPart<T5Config>, ModelError>,
     /// The DiT.
     pub dit: Result<ModelPart<DitConfig>, ModelError>,
-    /// The VAE.
+    /// The flux1::PART.
     pub vae: Result<ModelPart<VaeConfig>, ModelError>,
     /// The tokenizers of the two text encoders.
     pub tokenizers: [Result<Tokenizer, ModelError>; 2],
@@ -47,7 +48,7 @@ const CLIP: PartKind<ClipConfig> = PartKind {
         is_in: clip::single::is_in,
     },
     folder: "text_encoder",
-    class: "CLIPTextModel",
+    classes: &["CLIPTextModel"],
     stem: TRANSFORMERS_STEM,
     check: ClipConfig::check,
     single: clip::single::single,
@@ -62,7 +63,7 @@ const T5: PartKind<T5Config> = PartKind {
         is_in: t5::single::is_in,
     },
     folder: "text_encoder_2",
-    class: "T5EncoderModel",
+    classes: &["T5EncoderModel"],
     stem: TRANSFORMERS_STEM,
     check: T5Config::check,
     single: t5::single::single,
@@ -77,29 +78,14 @@ const DIT: PartKind<DitConfig> = PartKind {
         is_in: |files| names::convention(files).is_some(),
     },
     folder: "transformer",
-    class: "FluxTransformer2DModel",
+    classes: &["FluxTransformer2DModel"],
     stem: DIFFUSERS_STEM,
     check: DitConfig::check,
     single: single::dit,
 };
 
-const VAE: PartKind<VaeConfig> = PartKind {
-    spec: PartSpec {
-        component: "vae",
-        called: "the VAE",
-        flag: PartFlag::Vae,
-        looked_for: kl::single::LOOKED_FOR,
-        is_in: kl::single::is_in,
-    },
-    folder: "vae",
-    class: "AutoencoderKL",
-    stem: DIFFUSERS_STEM,
-    check: VaeConfig::check,
-    single: single::vae,
-};
-
 /// All parts, and how files that hold them are known.
-pub static PARTS: [PartSpec; 4] = [CLIP.spec, T5.spec, DIT.spec, VAE.spec];
+pub static PARTS: [PartSpec; 4] = [CLIP.spec, T5.spec, DIT.spec, flux1::PART.spec];
 
 impl Parts {
     /// Reads all parts.
@@ -111,10 +97,10 @@ impl Parts {
         let [first, second] = TOKENIZERS;
         Parts {
             t5: source.part(&T5, &PARTS),
-            vae: source.part(&VAE, &PARTS),
+            vae: source.part(&flux1::PART, &PARTS),
             tokenizers: [
                 clip::tokenizer::open(folders, first, CLIP.spec, clip.as_ref().ok()),
-                t5::tokenizer::open(folders, second, T5.spec),
+                folders.of_encoder(second, T5.spec, TokenizerKind::T5),
             ],
             clip,
             dit,

@@ -32,8 +32,8 @@ impl Flux1 {
         let mut ids = Vec::new();
         for [(clip_role, clip_text), (t5_role, t5_text)] in &texts[..prompts] {
             ids.push(PromptIds {
-                clip: running.token_ids(clip, *clip_role, clip_text)?,
-                t5: running.token_ids(t5, *t5_role, t5_text)?,
+                clip: running.token_ids(clip, *clip_role, clip_text)?.ids,
+                t5: running.token_ids(t5, *t5_role, t5_text)?.ids,
             });
         }
         Ok(ids)
@@ -47,12 +47,14 @@ impl Flux1 {
                 tokenizer: clip,
                 tokens: self.clip.config.max_position_embeddings,
                 vocabulary: self.clip.config.vocab_size,
+                template: [""; 2],
             },
             PromptReader {
                 called: "T5",
                 tokenizer: t5,
                 tokens: text_tokens,
                 vocabulary: self.t5.config.vocab_size,
+                template: [""; 2],
             },
         ]
     }

@@ -11,7 +11,7 @@ use protocol::{Failure, JobShape, Phase};
 
 use super::prompts::PromptIds;
 use super::{CLIP_HIDDEN, Flux1, LATENTS, PATCH, ROPE, TEXT_HIDDEN, VELOCITY};
-use crate::failure::bad_model;
+use crate::pipeline::latents::{FeatureOrder, Packing};
 use crate::pipeline::pictures::PictureCodec;
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::{euler_step, guide, model_timestep};
@@ -21,6 +21,9 @@ const GUIDANCE_SCALE: f32 = 1000.0;
 
 /// Base of the rotary embedding's frequencies (`FluxPosEmbed`).
 const ROPE_THETA: f64 = 10_000.0;
+
+/// How `FluxPipeline._pack_latents` makes tokens.
+const PACKING: Packing = Packing { patch: PATCH, order: FeatureOrder::ChannelsFirst };
 
 /// Names of the two prompts in dumped tensors: conditional, unconditional.
 const PROMPT_NAMES: [&str; 2] = ["c", "u"];
@@ -66,7 +69,7 @@ impl Flux1Job {
             velocity: job.buffers.take_all(VELOCITY),
             latents: job.buffers.take(LATENTS),
             rope: job.buffers.take(ROPE),
-            pictures: PictureCodec::take(&model.vae.config, PATCH, job)?,
+            pictures: PictureCodec::take(&model.vae.config, PACKING, job)?,
             model,
         })
     }
@@ -122,12 +125,7 @@ impl Flux1Job {
         let JobShape { steps, first_step, batch, .. } = *job.shape();
         let batch = batch as usize;
         let shape = self.pictures.shape();
-        let table = &self.model.sampler;
-        let table = table.sigmas(steps as usize, shape.tokens()).map_err(bad_model)?;
-        job.dump.floats("sigmas", &[table.sigmas.len()], &table.sigmas);
-        job.dump.floats("timesteps", &[table.timesteps.len()], &table.timesteps);
-        let first = table.sigmas[first_step as usize];
-        self.pictures.initial_latents(job, first, &mut self.latents)?;
+        let table = self.pictures.start(job, &self.model.sampler, &mut self.latents)?;
         self.rotary_table(job.shape().max_sequence_length as usize);
 
         let component = job.runtime.component("dit");

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use super::dit::{DitConfig, axes};
 use super::names::{self, BLOCKS, Convention};
-use crate::components::vae::kl::{self, VaeConfig};
-use crate::components::vae::published;
 use crate::models::ModelError;
 use crate::models::config::Limits;
 use crate::models::shapes::Shapes;
@@ -77,14 +75,6 @@ fn config(
         guidance_embeds: shapes.has("time_text_embed.guidance_embedder.linear_1.weight"),
         axes_dims_rope,
     })
-}
-
-/// Takes the VAE from a file, if it is there.
-pub fn vae(
-    files: &Arc<WeightFiles>,
-    known: Option<&VaeConfig>,
-) -> Result<Option<(VaeConfig, WeightFiles)>, ModelError> {
-    kl::single::single(files, known, &published::FLUX1)
 }
 
 /// The sampler of the published model whose DiT embeds guidance, or of the one whose does not.

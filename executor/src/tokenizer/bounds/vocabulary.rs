@@ -111,9 +111,9 @@ impl ModelDocument {
 
 impl<'de> Deserialize<'de> for ModelDocument {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ModelDocument, D::Error> {
-        struct Model;
+        struct TokenizerModel;
 
-        impl<'de> Visitor<'de> for Model {
+        impl<'de> Visitor<'de> for TokenizerModel {
             type Value = ModelDocument;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for ModelDocument {
             }
         }
 
-        deserializer.deserialize_map(Model)
+        deserializer.deserialize_map(TokenizerModel)
     }
 }
 
@@ -150,9 +150,9 @@ struct Vocabulary {
 
 impl<'de> Deserialize<'de> for Vocabulary {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Vocabulary, D::Error> {
-        struct Entries;
+        struct VocabularyVisitor;
 
-        impl<'de> Visitor<'de> for Entries {
+        impl<'de> Visitor<'de> for VocabularyVisitor {
             type Value = Vocabulary;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -161,7 +161,7 @@ impl<'de> Deserialize<'de> for Vocabulary {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
                 let mut tokens = Tokens::default();
-                while let Some((Text(token), Number)) = map.next_entry()? {
+                while let Some((TokenText(token), Number)) = map.next_entry()? {
                     tokens.add(&token);
                 }
                 Ok(Vocabulary { tokens, is_list: false })
@@ -169,14 +169,14 @@ impl<'de> Deserialize<'de> for Vocabulary {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vocabulary, A::Error> {
                 let mut tokens = Tokens::default();
-                while let Some((Text(token), Number)) = list.next_element()? {
+                while let Some((TokenText(token), Number)) = list.next_element()? {
                     tokens.add(&token);
                 }
                 Ok(Vocabulary { tokens, is_list: true })
             }
         }
 
-        deserializer.deserialize_any(Entries)
+        deserializer.deserialize_any(VocabularyVisitor)
     }
 }
 
@@ -189,14 +189,14 @@ impl<'de> Deserialize<'de> for Merges {
         #[serde(untagged)]
         enum Merge<'a> {
             #[serde(borrow)]
-            Joined(Text<'a>),
+            Joined(TokenText<'a>),
             #[serde(borrow)]
-            Pair([Text<'a>; 2]),
+            Pair([TokenText<'a>; 2]),
         }
 
-        struct All;
+        struct MergesVisitor;
 
-        impl<'de> Visitor<'de> for All {
+        impl<'de> Visitor<'de> for MergesVisitor {
             type Value = Merges;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,8 +207,8 @@ impl<'de> Deserialize<'de> for Merges {
                 let mut merges = Tokens::default();
                 while let Some(merge) = list.next_element::<Merge<'de>>()? {
                     match merge {
-                        Merge::Joined(Text(text)) => merges.add(&text),
-                        Merge::Pair([Text(left), Text(right)]) => {
+                        Merge::Joined(TokenText(text)) => merges.add(&text),
+                        Merge::Pair([TokenText(left), TokenText(right)]) => {
                             merges.add(if left.len() < right.len() { &right } else { &left });
                         }
                     }
@@ -217,7 +217,7 @@ impl<'de> Deserialize<'de> for Merges {
             }
         }
 
-        deserializer.deserialize_seq(All)
+        deserializer.deserialize_seq(MergesVisitor)
     }
 }
 
@@ -236,12 +236,12 @@ impl<'de> Deserialize<'de> for AddedTokens {
         #[derive(Deserialize)]
         struct Content<'a> {
             #[serde(borrow)]
-            content: Text<'a>,
+            content: TokenText<'a>,
         }
 
-        struct Added;
+        struct AddedTokensVisitor;
 
-        impl<'de> Visitor<'de> for Added {
+        impl<'de> Visitor<'de> for AddedTokensVisitor {
             type Value = AddedTokens;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -250,23 +250,23 @@ impl<'de> Deserialize<'de> for AddedTokens {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<AddedTokens, A::Error> {
                 let mut tokens = Tokens::default();
-                while let Some(Content { content: Text(content) }) = list.next_element()? {
+                while let Some(Content { content: TokenText(content) }) = list.next_element()? {
                     tokens.add(&content);
                 }
                 Ok(AddedTokens(tokens))
             }
         }
 
-        deserializer.deserialize_seq(Added)
+        deserializer.deserialize_seq(AddedTokensVisitor)
     }
 }
 
 /// A text, borrowed where it has no escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct TokenText<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Any number.
+/// A score, whatever it is.
 struct Number;
 
 impl<'de> Deserialize<'de> for Number {

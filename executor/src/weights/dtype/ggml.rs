@@ -62,7 +62,7 @@ impl GgmlType {
         GgmlType(COMPUTED[at].0)
     }
 
-    /// Its number.
+    /// What stands for it in files.
     pub fn number(self) -> u32 {
         self.0
     }

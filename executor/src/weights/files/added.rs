@@ -10,7 +10,7 @@ use protocol::Bytes;
 
 use super::{Location, WeightFiles};
 use crate::weights::WeightsError;
-use crate::weights::gguf::{Gguf, Keys, MAGIC, Value};
+use crate::weights::gguf::{Gguf, GgufValue, Keys, MAGIC};
 use crate::weights::header::{Header, TensorEntry};
 use crate::weights::mapping::MappedFile;
 
@@ -79,7 +79,7 @@ fn is_gguf(mapped: &MappedFile) -> io::Result<bool> {
 /// The keys whose values are texts.
 fn texts(keys: &Keys) -> BTreeMap<String, String> {
     let texts = keys.iter().filter_map(|(key, value)| match value {
-        Value::Text(text) => Some((key.to_owned(), text.clone())),
+        GgufValue::Text(text) => Some((key.to_owned(), text.clone())),
         _ => None,
     });
     texts.collect()

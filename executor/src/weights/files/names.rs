@@ -18,18 +18,18 @@ use crate::weights::dimensions::Dimensions;
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     prefix: String,
-    listed: BTreeMap<String, Own>,
+    listed: BTreeMap<String, FileTensor>,
 }
 
 /// A tensor of the file, or some of its rows.
 #[derive(Debug, Clone)]
-struct Own {
+struct FileTensor {
     name: String,
-    part: Part,
+    part: TensorPart,
 }
 
 #[derive(Debug, Clone)]
-enum Part {
+enum TensorPart {
     Whole,
     /// These rows of as many.
     Rows(Range<usize>, usize),
@@ -45,19 +45,19 @@ impl Names {
 
     /// `asked` is the file's tensor `own`. Here and below `own` is without the prefix.
     pub fn whole(&mut self, asked: &str, own: &str) {
-        self.list(asked, own, Part::Whole);
+        self.list(asked, own, TensorPart::Whole);
     }
 
     /// `asked` is these rows of the file's tensor `own`, which has `of` rows.
     pub fn rows(&mut self, asked: &str, own: &str, rows: Range<usize>, of: usize) {
         assert!(rows.start < rows.end && rows.end <= of, "rows {rows:?} of {of}");
-        self.list(asked, own, Part::Rows(rows, of));
+        self.list(asked, own, TensorPart::Rows(rows, of));
     }
 
     /// `asked` is a matrix, which in the file is the convolution of 1×1 pixels `own`, or a matrix
     /// too.
     pub fn matrix(&mut self, asked: &str, own: &str) {
-        self.list(asked, own, Part::Matrix);
+        self.list(asked, own, TensorPart::Matrix);
     }
 
     /// The weight and the bias of the layer `asked` are those of the file's layer `own`.
@@ -67,8 +67,9 @@ impl Names {
         }
     }
 
-    fn list(&mut self, asked: &str, own: &str, part: Part) {
-        let before = self.listed.insert(asked.to_owned(), Own { name: own.to_owned(), part });
+    fn list(&mut self, asked: &str, own: &str, part: TensorPart) {
+        let before =
+            self.listed.insert(asked.to_owned(), FileTensor { name: own.to_owned(), part });
         assert!(before.is_none(), "{asked} is listed twice");
     }
 
@@ -93,9 +94,9 @@ impl WeightFiles {
             let name = names.own_name(asked);
             let Some(location) = self.tensors.get(&name) else { continue };
             let location = match &own.part {
-                Part::Whole => *location,
-                Part::Matrix => location.as_matrix(),
-                Part::Rows(rows, of) => self.rows_of(&name, location, rows, *of)?,
+                TensorPart::Whole => *location,
+                TensorPart::Matrix => location.as_matrix(),
+                TensorPart::Rows(rows, of) => self.rows_of(&name, location, rows, *of)?,
             };
             taken.insert(name);
             tensors.insert(asked.clone(), location);
@@ -166,7 +167,7 @@ impl WeightFiles {
         expected: &[usize],
     ) -> WeightsError {
         let (mut expected, mut got) = (expected.to_vec(), found.shape.as_slice().to_vec());
-        if let Some(Part::Rows(_, of)) = self.renamed.listed.get(asked).map(|own| &own.part) {
+        if let Some(TensorPart::Rows(_, of)) = self.renamed.listed.get(asked).map(|own| &own.part) {
             for shape in [&mut expected, &mut got] {
                 shape.splice(..shape.len().min(1), [*of]);
             }

@@ -26,7 +26,7 @@ pub enum GgufError {
          hint: convert the model anew"
     )]
     Version {
-        /// The version.
+        /// What the file says of itself.
         version: u32,
     },
 
@@ -50,7 +50,7 @@ pub enum GgufError {
          hint: its download did not finish, or it is damaged: download it again"
     )]
     Truncated {
-        /// What was read.
+        /// What was to be read then.
         what: String,
         /// Where it begins.
         at_byte: u64,
@@ -67,7 +67,7 @@ pub enum GgufError {
     /// A key, name or text that is none.
     #[error("{what:?} is no UTF-8, it begins {start:?}")]
     NotUtf8 {
-        /// What was read.
+        /// What was to be read then.
         what: String,
         /// Its first characters.
         start: String,
@@ -83,23 +83,23 @@ pub enum GgufError {
     /// A key stands twice; readers would differ in which of the two they take.
     #[error("the key {key:?} stands twice in it")]
     DuplicateKey {
-        /// The key.
+        /// Which entry of the metadata it is.
         key: String,
     },
 
     /// A type that the format does not have.
     #[error("the key {key:?} has a value of the unknown type {number}")]
     ValueType {
-        /// The key.
+        /// Which entry of the metadata it is.
         key: String,
-        /// The type's number.
+        /// What the file has in place of a type.
         number: u32,
     },
 
     /// A truth value that is neither.
     #[error("the key {key:?} has the truth value {got}, which is neither 0 nor 1")]
     Bool {
-        /// The key.
+        /// Which entry of the metadata it is.
         key: String,
         /// The byte.
         got: u8,
@@ -108,7 +108,7 @@ pub enum GgufError {
     /// Arrays in arrays in arrays.
     #[error("the key {key:?} has arrays within arrays, more than {NESTING_MAX} deep")]
     Nesting {
-        /// The key.
+        /// Which entry of the metadata it is.
         key: String,
     },
 
@@ -138,7 +138,7 @@ pub enum GgufError {
     /// More dimensions than the executor's shapes have.
     #[error("the tensor {tensor:?} has {dimensions} dimensions, the limit is {DIMENSIONS_MAX}")]
     TooManyDimensions {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// How many it has.
         dimensions: u32,
@@ -150,7 +150,7 @@ pub enum GgufError {
          its size overflows"
     )]
     ShapeOverflow {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// Its type.
         dtype: Dtype,
@@ -164,7 +164,7 @@ pub enum GgufError {
          which are no whole blocks of {block_elements}"
     )]
     PartialBlock {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// Its type.
         dtype: Dtype,
@@ -179,11 +179,11 @@ pub enum GgufError {
         "the tensor {tensor:?} begins at byte {offset} of the data, which is no multiple of {alignment}"
     )]
     Misaligned {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// Its first byte.
         offset: u64,
-        /// The file's alignment.
+        /// What the file promises.
         alignment: u64,
     },
 
@@ -193,7 +193,7 @@ pub enum GgufError {
          hint: its download did not finish, download it again"
     )]
     PastEnd {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// The byte after its last, from the start of the file.
         end: u64,
@@ -217,7 +217,7 @@ pub enum GgufError {
         "the key {key:?} is {got}, which is no shape for a tensor that is stored as {stored:?}"
     )]
     Shape {
-        /// The key.
+        /// Which entry of the metadata it is.
         key: String,
         /// Its value.
         got: String,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
-use super::reader::{Reader, Stop};
+use super::reader::{GgufReader, GgufStop};
 use super::{GgufError, KEY_BYTES_MAX, NESTING_MAX, TEXT_BYTES_MAX};
-use crate::weights::error::excerpt;
+use crate::weights::excerpt::excerpt;
 
 /// The longest array of integers that is kept: shapes are such.
 const SHORT_ELEMENTS_MAX: u64 = 16;
@@ -29,18 +29,18 @@ pub enum ValueType {
     Array,
 }
 
-/// A value.
+/// What a key of the metadata stands for.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
-    /// An unsigned integer.
+pub enum GgufValue {
+    /// Of 8 to 64 bits, never below zero.
     Unsigned(u64),
-    /// A signed integer.
+    /// Of 8 to 64 bits.
     Signed(i64),
     /// A number.
     Float(f64),
     /// A truth value.
     Bool(bool),
-    /// A text.
+    /// Some UTF-8.
     Text(String),
     /// A text that was passed over for its length in bytes.
     LongText(u64),
@@ -65,18 +65,18 @@ pub struct Array {
 
 /// All keys with their values, ordered.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Keys(BTreeMap<String, Value>);
+pub struct Keys(BTreeMap<String, GgufValue>);
 
 impl Keys {
     /// The value of a key.
-    pub fn value(&self, key: &str) -> Option<&Value> {
+    pub fn value(&self, key: &str) -> Option<&GgufValue> {
         self.0.get(key)
     }
 
     /// The text of a key; `None` also if it is no text, or too long to be kept.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.value(key)? {
-            Value::Text(text) => Some(text),
+            GgufValue::Text(text) => Some(text),
             _ => None,
         }
     }
@@ -84,8 +84,8 @@ impl Keys {
     /// The integer of a key; `None` also if it is negative or none.
     pub fn integer(&self, key: &str) -> Option<u64> {
         match *self.value(key)? {
-            Value::Unsigned(value) => Some(value),
-            Value::Signed(value) => value.try_into().ok(),
+            GgufValue::Unsigned(value) => Some(value),
+            GgufValue::Signed(value) => value.try_into().ok(),
             _ => None,
         }
     }
@@ -93,18 +93,18 @@ impl Keys {
     /// The array of a key.
     pub fn array(&self, key: &str) -> Option<&Array> {
         match self.value(key)? {
-            Value::Array(array) => Some(array),
+            GgufValue::Array(array) => Some(array),
             _ => None,
         }
     }
 
     /// All keys, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &GgufValue)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
     /// Reads so many keys.
-    pub(super) fn parse(reader: &mut Reader<impl Read>, count: u64) -> Result<Keys, Stop> {
+    pub(super) fn parse(reader: &mut GgufReader<impl Read>, count: u64) -> Result<Keys, GgufStop> {
         let mut keys = BTreeMap::new();
         for _ in 0..count {
             let length = reader.u64("the length of a key")?;
@@ -122,16 +122,16 @@ impl Keys {
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for GgufValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Unsigned(value) => value.fmt(f),
-            Value::Signed(value) => value.fmt(f),
-            Value::Float(value) => value.fmt(f),
-            Value::Bool(value) => value.fmt(f),
-            Value::Text(text) => write!(f, "{:?}", excerpt(text)),
-            Value::LongText(bytes) => write!(f, "a text of {bytes} bytes"),
-            Value::Array(array) => write!(f, "an array of {}", array.count),
+            GgufValue::Unsigned(value) => value.fmt(f),
+            GgufValue::Signed(value) => value.fmt(f),
+            GgufValue::Float(value) => value.fmt(f),
+            GgufValue::Bool(value) => value.fmt(f),
+            GgufValue::Text(text) => write!(f, "{:?}", excerpt(text)),
+            GgufValue::LongText(bytes) => write!(f, "a text of {bytes} bytes"),
+            GgufValue::Array(array) => write!(f, "an array of {}", array.count),
         }
     }
 }
@@ -177,73 +177,73 @@ impl ValueType {
 
 /// Reads the value of one key.
 struct Parser<'a, R> {
-    reader: &'a mut Reader<R>,
+    reader: &'a mut GgufReader<R>,
     key: &'a str,
 }
 
 impl<R: Read> Parser<'_, R> {
-    fn value(&mut self) -> Result<Value, Stop> {
+    fn value(&mut self) -> Result<GgufValue, GgufStop> {
         let value_type = self.value_type()?;
         Ok(match value_type {
             ValueType::Text => {
                 let bytes = self.text_bytes()?;
                 if bytes > TEXT_BYTES_MAX {
                     self.reader.skip(bytes, self.key)?;
-                    Value::LongText(bytes)
+                    GgufValue::LongText(bytes)
                 } else {
-                    Value::Text(self.reader.text(bytes, self.key)?)
+                    GgufValue::Text(self.reader.text(bytes, self.key)?)
                 }
             }
-            ValueType::Array => Value::Array(self.array()?),
+            ValueType::Array => GgufValue::Array(self.array()?),
             fixed => self.fixed(fixed)?,
         })
     }
 
-    fn value_type(&mut self) -> Result<ValueType, Stop> {
+    fn value_type(&mut self) -> Result<ValueType, GgufStop> {
         let number = self.reader.u32(self.key)?;
         ValueType::from_number(number)
             .ok_or_else(|| GgufError::ValueType { key: self.key.to_owned(), number }.into())
     }
 
-    fn text_bytes(&mut self) -> Result<u64, Stop> {
+    fn text_bytes(&mut self) -> Result<u64, GgufStop> {
         self.reader.u64(self.key)
     }
 
     /// A value of fixed size.
-    fn fixed(&mut self, value_type: ValueType) -> Result<Value, Stop> {
+    fn fixed(&mut self, value_type: ValueType) -> Result<GgufValue, GgufStop> {
         let (key, bytes) = (self.key, value_type.bytes_min() as usize);
         let mut wide = [0; 8];
         for byte in &mut wide[..bytes] {
             [*byte] = self.reader.bytes(key)?;
         }
         Ok(match value_type {
-            ValueType::Unsigned(_) => Value::Unsigned(u64::from_le_bytes(wide)),
+            ValueType::Unsigned(_) => GgufValue::Unsigned(u64::from_le_bytes(wide)),
             ValueType::Signed(_) => {
                 let unused = 64 - 8 * bytes;
-                Value::Signed(i64::from_le_bytes(wide) << unused >> unused)
+                GgufValue::Signed(i64::from_le_bytes(wide) << unused >> unused)
             }
             ValueType::Float(4) => {
-                Value::Float(f32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]]).into())
+                GgufValue::Float(f32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]]).into())
             }
-            ValueType::Float(_) => Value::Float(f64::from_le_bytes(wide)),
+            ValueType::Float(_) => GgufValue::Float(f64::from_le_bytes(wide)),
             ValueType::Bool => match wide[0] {
-                0 => Value::Bool(false),
-                1 => Value::Bool(true),
+                0 => GgufValue::Bool(false),
+                1 => GgufValue::Bool(true),
                 got => return Err(GgufError::Bool { key: key.to_owned(), got }.into()),
             },
             ValueType::Text | ValueType::Array => unreachable!("their sizes vary"),
         })
     }
 
-    fn array(&mut self) -> Result<Array, Stop> {
+    fn array(&mut self) -> Result<Array, GgufStop> {
         let (element, count) = self.array_start()?;
         let offset_bytes = self.reader.at();
         let mut integers = Vec::new();
         if count <= SHORT_ELEMENTS_MAX && element.is_fixed() {
             for _ in 0..count {
                 match self.fixed(element)? {
-                    Value::Unsigned(value) => integers.extend(i64::try_from(value).ok()),
-                    Value::Signed(value) => integers.push(value),
+                    GgufValue::Unsigned(value) => integers.extend(i64::try_from(value).ok()),
+                    GgufValue::Signed(value) => integers.push(value),
                     _ => {}
                 }
             }
@@ -255,7 +255,7 @@ impl<R: Read> Parser<'_, R> {
     }
 
     /// Type and count of an array, of which at least so much must be there.
-    fn array_start(&mut self) -> Result<(ValueType, u64), Stop> {
+    fn array_start(&mut self) -> Result<(ValueType, u64), GgufStop> {
         let element = self.value_type()?;
         let count = self.reader.u64(self.key)?;
         let least = count.checked_mul(element.bytes_min());
@@ -263,7 +263,12 @@ impl<R: Read> Parser<'_, R> {
         Ok((element, count))
     }
 
-    fn pass_elements(&mut self, element: ValueType, count: u64, depth: u32) -> Result<(), Stop> {
+    fn pass_elements(
+        &mut self,
+        element: ValueType,
+        count: u64,
+        depth: u32,
+    ) -> Result<(), GgufStop> {
         if depth > NESTING_MAX {
             return Err(GgufError::Nesting { key: self.key.to_owned() }.into());
         }

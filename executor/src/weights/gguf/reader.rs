@@ -3,33 +3,33 @@
 use std::io::{self, BufReader, Read};
 
 use super::{GgufError, HEADER_BYTES_MAX};
-use crate::weights::error::excerpt;
+use crate::weights::excerpt::excerpt;
 
 /// Why reading ended early.
-pub(super) enum Stop {
+pub(super) enum GgufStop {
     /// The system could not read on.
     Io(io::Error),
     /// The file is not as it must be.
     Fault(GgufError),
 }
 
-impl From<GgufError> for Stop {
-    fn from(fault: GgufError) -> Stop {
-        Stop::Fault(fault)
+impl From<GgufError> for GgufStop {
+    fn from(fault: GgufError) -> GgufStop {
+        GgufStop::Fault(fault)
     }
 }
 
 /// A file, and how far it was read.
-pub(super) struct Reader<R> {
+pub(super) struct GgufReader<R> {
     file: BufReader<R>,
     at: u64,
     file_bytes: u64,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> GgufReader<R> {
     /// A file of `file_bytes` bytes from its start.
-    pub(super) fn new(file: R, file_bytes: u64) -> Reader<R> {
-        Reader { file: BufReader::new(file), at: 0, file_bytes }
+    pub(super) fn new(file: R, file_bytes: u64) -> GgufReader<R> {
+        GgufReader { file: BufReader::new(file), at: 0, file_bytes }
     }
 
     /// The first byte that was not read.
@@ -52,23 +52,23 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next bytes, which are part of `what`.
-    pub(super) fn bytes<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Stop> {
+    pub(super) fn bytes<const N: usize>(&mut self, what: &str) -> Result<[u8; N], GgufStop> {
         self.require(N as u64, what)?;
         let mut bytes = [0; N];
         self.fill(&mut bytes, what)?;
         Ok(bytes)
     }
 
-    pub(super) fn u32(&mut self, what: &str) -> Result<u32, Stop> {
+    pub(super) fn u32(&mut self, what: &str) -> Result<u32, GgufStop> {
         self.bytes(what).map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self, what: &str) -> Result<u64, Stop> {
+    pub(super) fn u64(&mut self, what: &str) -> Result<u64, GgufStop> {
         self.bytes(what).map(u64::from_le_bytes)
     }
 
     /// The next `bytes` bytes as text; they are no more than the caller's limit.
-    pub(super) fn text(&mut self, bytes: u64, what: &str) -> Result<String, Stop> {
+    pub(super) fn text(&mut self, bytes: u64, what: &str) -> Result<String, GgufStop> {
         self.require(bytes, what)?;
         let mut text = vec![0; bytes as usize];
         self.fill(&mut text, what)?;
@@ -79,10 +79,10 @@ impl<R: Read> Reader<R> {
     }
 
     /// Passes over bytes of `what`.
-    pub(super) fn skip(&mut self, bytes: u64, what: &str) -> Result<(), Stop> {
+    pub(super) fn skip(&mut self, bytes: u64, what: &str) -> Result<(), GgufStop> {
         self.require(bytes, what)?;
         let passed = io::copy(&mut self.file.by_ref().take(bytes), &mut io::sink());
-        match passed.map_err(Stop::Io)? {
+        match passed.map_err(GgufStop::Io)? {
             passed if passed == bytes => {
                 self.at += bytes;
                 Ok(())
@@ -91,7 +91,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    fn fill(&mut self, bytes: &mut [u8], what: &str) -> Result<(), Stop> {
+    fn fill(&mut self, bytes: &mut [u8], what: &str) -> Result<(), GgufStop> {
         match self.file.read_exact(bytes) {
             Ok(()) => {
                 self.at += bytes.len() as u64;
@@ -100,12 +100,12 @@ impl<R: Read> Reader<R> {
             Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(self.ended(0, bytes.len() as u64, what))
             }
-            Err(cause) => Err(Stop::Io(cause)),
+            Err(cause) => Err(GgufStop::Io(cause)),
         }
     }
 
     /// The file turned out to be shorter than it was said to be.
-    fn ended(&self, passed: u64, bytes: u64, what: &str) -> Stop {
+    fn ended(&self, passed: u64, bytes: u64, what: &str) -> GgufStop {
         let (at_byte, file_bytes) = (self.at, self.at + passed);
         GgufError::Truncated { what: what.to_owned(), at_byte, bytes, file_bytes }.into()
     }

@@ -5,7 +5,7 @@ use std::io::Read;
 
 use super::GgufError;
 use super::keys::Keys;
-use super::reader::{Reader, Stop};
+use super::reader::{GgufReader, GgufStop};
 use crate::weights::Dtype;
 use crate::weights::dimensions::{DIMENSIONS_MAX, Dimensions};
 use crate::weights::header::{NAME_BYTES_MAX, TensorEntry};
@@ -17,9 +17,9 @@ const SHAPE_KEY: &str = "comfy.gguf.orig_shape.";
 /// Reads so many entries. Their offsets still count from the start of the data, and the sizes of
 /// tensors of unknown types are zero.
 pub(super) fn parse(
-    reader: &mut Reader<impl Read>,
+    reader: &mut GgufReader<impl Read>,
     count: u64,
-) -> Result<BTreeMap<String, TensorEntry>, Stop> {
+) -> Result<BTreeMap<String, TensorEntry>, GgufStop> {
     let mut tensors = BTreeMap::new();
     for _ in 0..count {
         let length = reader.u64("the length of a tensor's name")?;
@@ -36,7 +36,7 @@ pub(super) fn parse(
     Ok(tensors)
 }
 
-fn entry(reader: &mut Reader<impl Read>, name: &str) -> Result<TensorEntry, Stop> {
+fn entry(reader: &mut GgufReader<impl Read>, name: &str) -> Result<TensorEntry, GgufStop> {
     let what = "the table of its tensors";
     let dimensions = reader.u32(what)?;
     let mut sizes = [0; DIMENSIONS_MAX];

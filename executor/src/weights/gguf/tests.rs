@@ -55,10 +55,13 @@ fn a_good_header_is_read() {
         let keys = &read.keys;
         assert_eq!(keys.text("general.architecture"), Some("test"));
         assert_eq!((keys.integer("u32"), keys.integer("i32")), (Some(7), None));
-        assert_eq!(keys.value("i32"), Some(&Value::Signed(-7)));
-        assert_eq!(keys.value("f32"), Some(&Value::Float(0.5)));
-        assert_eq!(keys.value("bool"), Some(&Value::Bool(true)));
-        assert_eq!((keys.text("long"), keys.value("long")), (None, Some(&Value::LongText(5000))));
+        assert_eq!(keys.value("i32"), Some(&GgufValue::Signed(-7)));
+        assert_eq!(keys.value("f32"), Some(&GgufValue::Float(0.5)));
+        assert_eq!(keys.value("bool"), Some(&GgufValue::Bool(true)));
+        assert_eq!(
+            (keys.text("long"), keys.value("long")),
+            (None, Some(&GgufValue::LongText(5000)))
+        );
         assert_eq!(keys.array("shape").unwrap().integers, [3, -1]);
         let texts = keys.array("texts").unwrap();
         assert_eq!((texts.element, texts.count, texts.size_bytes), (ValueType::Text, 2, 19));
@@ -229,7 +232,7 @@ fn tensors_lie_apart_within_the_file() {
 
 #[test]
 fn a_header_beyond_the_limit_is_refused_unread() {
-    /// Zeros without end.
+    /// A source that never ends.
     struct Zeros;
     impl Read for Zeros {
         fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {

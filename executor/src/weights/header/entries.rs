@@ -15,16 +15,16 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use super::{HeaderError, NAME_BYTES_MAX, TENSORS_MAX, TensorEntry};
 use crate::weights::Dtype;
 use crate::weights::dimensions::{DIMENSIONS_MAX, Dimensions};
-use crate::weights::error::excerpt;
+use crate::weights::excerpt::excerpt;
 
 /// The one name that is no tensor's.
 const METADATA: &str = "__metadata__";
 
 /// What a header says: its tensors and its notes, by name.
-type Entries = (BTreeMap<String, TensorEntry>, BTreeMap<String, String>);
+type HeaderEntries = (BTreeMap<String, TensorEntry>, BTreeMap<String, String>);
 
 /// Parses the header's text. Offsets in the answer count from the start of the data.
-pub(super) fn parse(text: &str) -> Result<Entries, HeaderError> {
+pub(super) fn parse(text: &str) -> Result<HeaderEntries, HeaderError> {
     if !text.starts_with('{') {
         return Err(HeaderError::NotObject);
     }
@@ -33,8 +33,8 @@ pub(super) fn parse(text: &str) -> Result<Entries, HeaderError> {
     let parsed = collector.deserialize(&mut json).and_then(|()| json.end());
     match (parsed, collector.stopped) {
         (Ok(()), _) => Ok((collector.tensors, collector.notes.unwrap_or_default())),
-        (Err(_), Some(Stop::Fault(fault))) => Err(fault),
-        (Err(cause), Some(Stop::Inside(name))) => Err(if name == METADATA {
+        (Err(_), Some(CollectorStop::Fault(fault))) => Err(fault),
+        (Err(cause), Some(CollectorStop::Inside(name))) => Err(if name == METADATA {
             HeaderError::MalformedMetadata(cause)
         } else {
             HeaderError::MalformedEntry { tensor: name, cause }
@@ -48,11 +48,11 @@ struct Collector {
     tensors: BTreeMap<String, TensorEntry>,
     /// There once the one name that is no tensor's was seen.
     notes: Option<BTreeMap<String, String>>,
-    stopped: Option<Stop>,
+    stopped: Option<CollectorStop>,
 }
 
 /// Why the collector gave up.
-enum Stop {
+enum CollectorStop {
     /// A fault of our own finding.
     Fault(HeaderError),
     /// serde's error, met inside the value of this name.
@@ -62,14 +62,14 @@ enum Stop {
 impl Collector {
     /// Reads one name and its value. `false` at the end of the map.
     fn next<'de, A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<bool, A::Error> {
-        let Some(Text(name)) = map.next_key()? else { return Ok(false) };
+        let Some(HeaderText(name)) = map.next_key()? else { return Ok(false) };
         if let Err(fault) = self.check_name(&name) {
-            return Err(self.stop(Stop::Fault(fault)));
+            return Err(self.stop(CollectorStop::Fault(fault)));
         }
         if name == METADATA {
             let notes: Result<Notes, A::Error> = map.next_value();
             if notes.is_err() {
-                self.stopped = Some(Stop::Inside(name.into_owned()));
+                self.stopped = Some(CollectorStop::Inside(name.into_owned()));
             }
             self.notes = Some(notes?.0);
             return Ok(true);
@@ -77,7 +77,7 @@ impl Collector {
         let raw: RawEntry<'_> = match map.next_value() {
             Ok(raw) => raw,
             Err(cause) => {
-                self.stopped = Some(Stop::Inside(name.into_owned()));
+                self.stopped = Some(CollectorStop::Inside(name.into_owned()));
                 return Err(cause);
             }
         };
@@ -86,7 +86,7 @@ impl Collector {
                 self.tensors.insert(name.into_owned(), entry);
                 Ok(true)
             }
-            Err(fault) => Err(self.stop(Stop::Fault(fault))),
+            Err(fault) => Err(self.stop(CollectorStop::Fault(fault))),
         }
     }
 
@@ -103,7 +103,7 @@ impl Collector {
         Ok(())
     }
 
-    fn stop<E: Error>(&mut self, stop: Stop) -> E {
+    fn stop<E: Error>(&mut self, stop: CollectorStop) -> E {
         self.stopped = Some(stop);
         E::custom("stopped")
     }
@@ -177,7 +177,7 @@ fn check_entry(name: &str, raw: &RawEntry<'_>) -> Result<TensorEntry, HeaderErro
 /// A string that is borrowed from the header unless it has escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct HeaderText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// An entry as the JSON has it.
 #[derive(Deserialize)]

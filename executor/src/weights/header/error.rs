@@ -63,7 +63,7 @@ pub enum HeaderError {
     /// A tensor's entry is not an object of `dtype`, `shape` and `data_offsets`.
     #[error("the entry of tensor {tensor:?} is malformed: {cause}")]
     MalformedEntry {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// What is wrong, and where in the header.
         cause: serde_json::Error,
@@ -94,7 +94,7 @@ pub enum HeaderError {
     /// A type that is not in the format, or newer than this reader.
     #[error("the tensor {tensor:?} has the unknown type {dtype:?}")]
     UnknownDtype {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// The first characters of what the header calls its type.
         dtype: String,
@@ -103,7 +103,7 @@ pub enum HeaderError {
     /// More dimensions than the executor's shapes have.
     #[error("the tensor {tensor:?} has {dimensions} dimensions, the limit is {DIMENSIONS_MAX}")]
     TooManyDimensions {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// How many it has.
         dimensions: usize,
@@ -115,7 +115,7 @@ pub enum HeaderError {
          its size overflows"
     )]
     ShapeOverflow {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// Its type.
         dtype: Dtype,
@@ -126,7 +126,7 @@ pub enum HeaderError {
     /// Packed elements that do not end at a byte.
     #[error("the tensor {tensor:?} of type {dtype} and shape {shape:?} does not fill whole bytes")]
     PartialByte {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// Its type.
         dtype: Dtype,
@@ -137,7 +137,7 @@ pub enum HeaderError {
     /// A range that runs backwards.
     #[error("the tensor {tensor:?} begins at byte {begin} of the data, after its end at {end}")]
     ReversedOffsets {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// First byte.
         begin: u64,
@@ -151,7 +151,7 @@ pub enum HeaderError {
          its offsets give it {got_bytes}"
     )]
     WrongLength {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// Its type.
         dtype: Dtype,
@@ -169,7 +169,7 @@ pub enum HeaderError {
          which has {data_bytes} bytes"
     )]
     OutOfRange {
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// First byte.
         begin: u64,

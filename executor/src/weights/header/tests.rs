@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use proptest::prelude::*;
 
 use super::*;
-use crate::weights::error::excerpt;
+use crate::weights::excerpt::excerpt;
 use crate::weights::support::{corpus, file_bytes, header_text};
 
 /// One tensor `t` with these three fields, over `data_bytes` bytes.

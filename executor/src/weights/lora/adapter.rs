@@ -43,7 +43,7 @@ pub struct LinearAdapter {
     pub a: String,
     /// Name of B `[rows, rank]` among the component's weights.
     pub b: String,
-    /// The rank.
+    /// How many features there are between the two factors.
     pub rank: usize,
     /// First feature of `y` that is added to: a row of the layer's weight.
     pub first_row: usize,

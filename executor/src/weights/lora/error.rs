@@ -60,7 +60,7 @@ pub enum LoraError {
     NothingMatches {
         /// The file.
         path: PathBuf,
-        /// Its tensors.
+        /// How many it has.
         tensors: usize,
         /// Kinds of adapters in it that cannot be applied, sorted.
         kinds: Vec<Kind>,
@@ -77,7 +77,7 @@ pub enum LoraError {
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// What it is part of.
         kind: Kind,
@@ -92,7 +92,7 @@ pub enum LoraError {
     MissingHalf {
         /// The file.
         path: PathBuf,
-        /// The module.
+        /// What the file calls it.
         module: String,
         /// What is there.
         present: String,
@@ -120,7 +120,7 @@ pub enum LoraError {
     TwoModules {
         /// The file.
         path: PathBuf,
-        /// The weight.
+        /// Which one, by its name in the model.
         weight: String,
         /// One of the modules.
         first: String,
@@ -136,7 +136,7 @@ pub enum LoraError {
     WrongType {
         /// The file.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// Its type.
         got: Dtype,
@@ -149,7 +149,7 @@ pub enum LoraError {
     NoMatrix {
         /// The file.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// Its shape.
         got: Vec<usize>,
@@ -192,7 +192,7 @@ pub enum LoraError {
     WrongShape {
         /// The file.
         path: PathBuf,
-        /// The tensor.
+        /// Which one, by its name in the file.
         tensor: String,
         /// The weight, or the first of several.
         weight: String,
@@ -207,7 +207,7 @@ pub enum LoraError {
     Scale {
         /// The file.
         path: PathBuf,
-        /// The module.
+        /// What the file calls it.
         module: String,
         /// What is wrong.
         fault: String,
@@ -218,7 +218,7 @@ pub enum LoraError {
         "LoRA cannot be written into {weight:?}, which is stored as {storage}; hint: plan anew"
     )]
     Unchangeable {
-        /// The weight.
+        /// Which one, by its name in the model.
         weight: String,
         /// Its type.
         storage: StorageType,
@@ -230,7 +230,7 @@ pub enum LoraError {
          hint: the file may be damaged, or its weight too large"
     )]
     NotFinite {
-        /// The weight.
+        /// Which one, by its name in the model.
         weight: String,
     },
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::key::{self, Kind, Part};
+use super::key::{self, AdapterPart, Kind};
 use super::metadata::{self, Metadata};
 use super::{LoraError, TENSORS_MAX};
 use crate::weights::WeightFiles;
 
-/// An opened file.
+/// Adapters as one file has them, before they are matched with a model.
 pub(super) struct LoraFile {
     pub path: PathBuf,
     pub files: WeightFiles,
@@ -62,12 +62,12 @@ impl LoraFile {
 
 impl Module {
     /// Takes in a tensor; the answer is the key that had the same place before.
-    fn take(&mut self, part: Part, key: &str) -> Option<String> {
+    fn take(&mut self, part: AdapterPart, key: &str) -> Option<String> {
         let place = match part {
-            Part::A => &mut self.a,
-            Part::B => &mut self.b,
-            Part::Alpha => &mut self.alpha,
-            Part::Other(kind) => {
+            AdapterPart::A => &mut self.a,
+            AdapterPart::B => &mut self.b,
+            AdapterPart::Alpha => &mut self.alpha,
+            AdapterPart::Other(kind) => {
                 self.others.push((key.to_owned(), kind));
                 return None;
             }

@@ -13,7 +13,7 @@ const PEFT_WRAPPER: &str = "base_model.model.";
 
 /// Which part of an adapter a tensor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum AdapterPart {
     /// `[rank, in]`
     A,
     /// `[out, rank]`
@@ -71,68 +71,69 @@ impl fmt::Display for Kind {
 }
 
 /// Ends of keys, each after a dot.
-const ENDS: [(&str, Part); 33] = [
-    ("lora_down.weight", Part::A),
-    ("lora_up.weight", Part::B),
-    ("lora.down.weight", Part::A),
-    ("lora.up.weight", Part::B),
-    ("lora_linear_layer.down.weight", Part::A),
-    ("lora_linear_layer.up.weight", Part::B),
-    ("alpha", Part::Alpha),
-    ("dora_scale", Part::Other(Kind::Dora)),
-    ("lora_magnitude_vector", Part::Other(Kind::Dora)),
-    ("lora_magnitude_vector.weight", Part::Other(Kind::Dora)),
-    ("hada_w1_a", Part::Other(Kind::Loha)),
-    ("hada_w1_b", Part::Other(Kind::Loha)),
-    ("hada_w2_a", Part::Other(Kind::Loha)),
-    ("hada_w2_b", Part::Other(Kind::Loha)),
-    ("hada_t1", Part::Other(Kind::Loha)),
-    ("hada_t2", Part::Other(Kind::Loha)),
-    ("lokr_w1", Part::Other(Kind::Lokr)),
-    ("lokr_w2", Part::Other(Kind::Lokr)),
-    ("lokr_w1_a", Part::Other(Kind::Lokr)),
-    ("lokr_w1_b", Part::Other(Kind::Lokr)),
-    ("lokr_w2_a", Part::Other(Kind::Lokr)),
-    ("lokr_w2_b", Part::Other(Kind::Lokr)),
-    ("lokr_t2", Part::Other(Kind::Lokr)),
-    ("a1.weight", Part::Other(Kind::Glora)),
-    ("a2.weight", Part::Other(Kind::Glora)),
-    ("b1.weight", Part::Other(Kind::Glora)),
-    ("b2.weight", Part::Other(Kind::Glora)),
-    ("oft_blocks", Part::Other(Kind::Oft)),
-    ("oft_diag", Part::Other(Kind::Oft)),
-    ("lora_mid.weight", Part::Other(Kind::Convolution)),
-    ("diff", Part::Other(Kind::Whole)),
-    ("diff_b", Part::Other(Kind::Whole)),
-    ("set_weight", Part::Other(Kind::Whole)),
+const ENDS: [(&str, AdapterPart); 33] = [
+    ("lora_down.weight", AdapterPart::A),
+    ("lora_up.weight", AdapterPart::B),
+    ("lora.down.weight", AdapterPart::A),
+    ("lora.up.weight", AdapterPart::B),
+    ("lora_linear_layer.down.weight", AdapterPart::A),
+    ("lora_linear_layer.up.weight", AdapterPart::B),
+    ("alpha", AdapterPart::Alpha),
+    ("dora_scale", AdapterPart::Other(Kind::Dora)),
+    ("lora_magnitude_vector", AdapterPart::Other(Kind::Dora)),
+    ("lora_magnitude_vector.weight", AdapterPart::Other(Kind::Dora)),
+    ("hada_w1_a", AdapterPart::Other(Kind::Loha)),
+    ("hada_w1_b", AdapterPart::Other(Kind::Loha)),
+    ("hada_w2_a", AdapterPart::Other(Kind::Loha)),
+    ("hada_w2_b", AdapterPart::Other(Kind::Loha)),
+    ("hada_t1", AdapterPart::Other(Kind::Loha)),
+    ("hada_t2", AdapterPart::Other(Kind::Loha)),
+    ("lokr_w1", AdapterPart::Other(Kind::Lokr)),
+    ("lokr_w2", AdapterPart::Other(Kind::Lokr)),
+    ("lokr_w1_a", AdapterPart::Other(Kind::Lokr)),
+    ("lokr_w1_b", AdapterPart::Other(Kind::Lokr)),
+    ("lokr_w2_a", AdapterPart::Other(Kind::Lokr)),
+    ("lokr_w2_b", AdapterPart::Other(Kind::Lokr)),
+    ("lokr_t2", AdapterPart::Other(Kind::Lokr)),
+    ("a1.weight", AdapterPart::Other(Kind::Glora)),
+    ("a2.weight", AdapterPart::Other(Kind::Glora)),
+    ("b1.weight", AdapterPart::Other(Kind::Glora)),
+    ("b2.weight", AdapterPart::Other(Kind::Glora)),
+    ("oft_blocks", AdapterPart::Other(Kind::Oft)),
+    ("oft_diag", AdapterPart::Other(Kind::Oft)),
+    ("lora_mid.weight", AdapterPart::Other(Kind::Convolution)),
+    ("diff", AdapterPart::Other(Kind::Whole)),
+    ("diff_b", AdapterPart::Other(Kind::Whole)),
+    ("set_weight", AdapterPart::Other(Kind::Whole)),
 ];
 
 /// The module that a key belongs to, and which part of its adapter it is. `None` for keys of no
 /// known form.
-pub(super) fn parse(key: &str) -> Option<(&str, Part)> {
+pub(super) fn parse(key: &str) -> Option<(&str, AdapterPart)> {
     let key = key.strip_prefix(PEFT_WRAPPER).unwrap_or(key);
-    let known =
-        |(end, part): &(&str, Part)| Some((key.strip_suffix(end)?.strip_suffix('.')?, *part));
+    let known = |(end, part): &(&str, AdapterPart)| {
+        Some((key.strip_suffix(end)?.strip_suffix('.')?, *part))
+    };
     let found = ENDS.iter().find_map(known).or_else(|| peft(key))?;
     (!found.0.is_empty()).then_some(found)
 }
 
 /// PEFT's forms, `<module>.<part>.weight` or `<module>.<part>.<adapter's name>.weight`.
-fn peft(key: &str) -> Option<(&str, Part)> {
+fn peft(key: &str) -> Option<(&str, AdapterPart)> {
     for (middle, part) in [
-        (".lora_A.", Part::A),
-        (".lora_B.", Part::B),
-        (".lora_magnitude_vector.", Part::Other(Kind::Dora)),
-        (".lora_embedding_A", Part::Other(Kind::Embedding)),
-        (".lora_embedding_B", Part::Other(Kind::Embedding)),
+        (".lora_A.", AdapterPart::A),
+        (".lora_B.", AdapterPart::B),
+        (".lora_magnitude_vector.", AdapterPart::Other(Kind::Dora)),
+        (".lora_embedding_A", AdapterPart::Other(Kind::Embedding)),
+        (".lora_embedding_B", AdapterPart::Other(Kind::Embedding)),
     ] {
         let Some((module, end)) = key.split_once(middle) else { continue };
         let leaf = end.rsplit('.').next().unwrap_or(end);
         let depth = end.split('.').count();
         return match (part, leaf) {
-            (Part::Other(_), _) => Some((module, part)),
+            (AdapterPart::Other(_), _) => Some((module, part)),
             (_, "weight") if depth <= 2 => Some((module, part)),
-            (_, "bias") if depth <= 2 => Some((module, Part::Other(Kind::Bias))),
+            (_, "bias") if depth <= 2 => Some((module, AdapterPart::Other(Kind::Bias))),
             _ => None,
         };
     }
@@ -146,25 +147,25 @@ mod tests {
     #[test]
     fn every_form_of_a_key_gives_module_and_part() {
         for (key, module, part) in [
-            ("transformer.x.to_q.lora_A.weight", "transformer.x.to_q", Part::A),
-            ("x.to_q.lora_B.weight", "x.to_q", Part::B),
-            ("base_model.model.x.to_q.lora_A.default.weight", "x.to_q", Part::A),
-            ("x.lora_B.default_0.weight", "x", Part::B),
-            ("x.to_out.0.lora.down.weight", "x.to_out.0", Part::A),
-            ("x.lora.up.weight", "x", Part::B),
-            ("x.q_proj.lora_linear_layer.up.weight", "x.q_proj", Part::B),
-            ("lora_unet_x_0.lora_down.weight", "lora_unet_x_0", Part::A),
-            ("diffusion_model.x.0.lora_up.weight", "diffusion_model.x.0", Part::B),
-            ("lora_te1_x.alpha", "lora_te1_x", Part::Alpha),
-            ("x.dora_scale", "x", Part::Other(Kind::Dora)),
-            ("x.lora_magnitude_vector.default.weight", "x", Part::Other(Kind::Dora)),
-            ("x.lora_magnitude_vector", "x", Part::Other(Kind::Dora)),
-            ("x.hada_w2_b", "x", Part::Other(Kind::Loha)),
-            ("x.lokr_w1", "x", Part::Other(Kind::Lokr)),
-            ("x.lora_mid.weight", "x", Part::Other(Kind::Convolution)),
-            ("x.lora_embedding_A.default", "x", Part::Other(Kind::Embedding)),
-            ("x.lora_B.bias", "x", Part::Other(Kind::Bias)),
-            ("x.diff_b", "x", Part::Other(Kind::Whole)),
+            ("transformer.x.to_q.lora_A.weight", "transformer.x.to_q", AdapterPart::A),
+            ("x.to_q.lora_B.weight", "x.to_q", AdapterPart::B),
+            ("base_model.model.x.to_q.lora_A.default.weight", "x.to_q", AdapterPart::A),
+            ("x.lora_B.default_0.weight", "x", AdapterPart::B),
+            ("x.to_out.0.lora.down.weight", "x.to_out.0", AdapterPart::A),
+            ("x.lora.up.weight", "x", AdapterPart::B),
+            ("x.q_proj.lora_linear_layer.up.weight", "x.q_proj", AdapterPart::B),
+            ("lora_unet_x_0.lora_down.weight", "lora_unet_x_0", AdapterPart::A),
+            ("diffusion_model.x.0.lora_up.weight", "diffusion_model.x.0", AdapterPart::B),
+            ("lora_te1_x.alpha", "lora_te1_x", AdapterPart::Alpha),
+            ("x.dora_scale", "x", AdapterPart::Other(Kind::Dora)),
+            ("x.lora_magnitude_vector.default.weight", "x", AdapterPart::Other(Kind::Dora)),
+            ("x.lora_magnitude_vector", "x", AdapterPart::Other(Kind::Dora)),
+            ("x.hada_w2_b", "x", AdapterPart::Other(Kind::Loha)),
+            ("x.lokr_w1", "x", AdapterPart::Other(Kind::Lokr)),
+            ("x.lora_mid.weight", "x", AdapterPart::Other(Kind::Convolution)),
+            ("x.lora_embedding_A.default", "x", AdapterPart::Other(Kind::Embedding)),
+            ("x.lora_B.bias", "x", AdapterPart::Other(Kind::Bias)),
+            ("x.diff_b", "x", AdapterPart::Other(Kind::Whole)),
         ] {
             assert_eq!(parse(key), Some((module, part)), "{key}");
         }

@@ -72,7 +72,7 @@ pub(super) fn merge(
 }
 
 /// Neighbouring rows of one weight that the same adapters change.
-struct Run<'a> {
+struct ChangedRows<'a> {
     rows: Range<usize>,
     columns: usize,
     storage: StorageType,
@@ -82,7 +82,7 @@ struct Run<'a> {
 }
 
 /// Cuts the changed rows of each weight where the set of adapters that change them does.
-fn runs<'a>(adapters: impl Iterator<Item = &'a Adapter>) -> Vec<Run<'a>> {
+fn runs<'a>(adapters: impl Iterator<Item = &'a Adapter>) -> Vec<ChangedRows<'a>> {
     let mut by_weight: BTreeMap<&str, Vec<&Adapter>> = BTreeMap::new();
     for adapter in adapters {
         by_weight.entry(&adapter.weight).or_default().push(adapter);
@@ -101,23 +101,23 @@ fn runs<'a>(adapters: impl Iterator<Item = &'a Adapter>) -> Vec<Run<'a>> {
             let Some(first) = adapters.first() else { continue };
             let part = first.base.rows(rows.start - first.first_row..rows.end - first.first_row);
             let (columns, storage) = (part.shape()[1], part.storage());
-            runs.push(Run { rows, columns, storage, bytes: part.byte_range(), adapters });
+            runs.push(ChangedRows { rows, columns, storage, bytes: part.byte_range(), adapters });
         }
     }
     runs
 }
 
-impl Run<'_> {
+impl ChangedRows<'_> {
     /// Adds all products to the rows, whose stored bytes these are. `false` if a result is not
     /// finite.
     fn add(&self, files: &[WeightFiles], bytes: &mut [u8]) -> bool {
-        let products = self.adapters.iter().map(|adapter| Product {
+        let products = self.adapters.iter().map(|adapter| LowRankProduct {
             a: adapter.a.view(&files[adapter.file]),
             b: adapter.b.view(&files[adapter.file]),
             first_row: adapter.first_row,
             scale: adapter.scale,
         });
-        let products: Vec<Product<'_>> = products.collect();
+        let products: Vec<LowRankProduct<'_>> = products.collect();
         let row_bytes = self.columns * self.storage.element_bytes();
         let tasks = bytes.par_chunks_mut(TASK_ROWS * row_bytes).enumerate();
         let finite = tasks.map(|(task, bytes)| {
@@ -128,7 +128,12 @@ impl Run<'_> {
     }
 
     /// The same for the few rows of one task, the first of them `first_row` of the weight.
-    fn add_to_rows(&self, first_row: usize, bytes: &mut [u8], products: &[Product<'_>]) -> bool {
+    fn add_to_rows(
+        &self,
+        first_row: usize,
+        bytes: &mut [u8],
+        products: &[LowRankProduct<'_>],
+    ) -> bool {
         let element_bytes = self.storage.element_bytes();
         let row_bytes = self.columns * element_bytes;
         let mut finite = true;
@@ -152,7 +157,7 @@ impl Run<'_> {
 }
 
 /// `scale · B · A`
-struct Product<'a> {
+struct LowRankProduct<'a> {
     a: WeightView<'a>,
     b: WeightView<'a>,
     /// The weight's row that B's first belongs to.
@@ -160,7 +165,7 @@ struct Product<'a> {
     scale: f64,
 }
 
-impl Product<'_> {
+impl LowRankProduct<'_> {
     /// Adds some columns of some rows.
     fn add_to(&self, sums: &mut [[f64; TASK_COLUMNS]], first_row: usize, columns: Range<usize>) {
         let rank = self.a.shape[0];

@@ -8,6 +8,18 @@ use std::collections::BTreeMap;
 
 use super::super::TensorRef;
 
+/// What stands before the names of a denoiser's layers: nothing or `transformer.` (diffusers), the
+/// others by ComfyUI, kohya's sd-scripts, OneTrainer and LyCORIS.
+pub const DENOISER_PREFIXES: [&str; 7] = [
+    "",
+    "transformer_",
+    "diffusion_model_",
+    "model_diffusion_model_",
+    "lora_unet_",
+    "lora_transformer_",
+    "lycoris_",
+];
+
 /// What stands before module names, for all components of a model.
 #[derive(Debug, Default)]
 pub struct LoraNames {
@@ -27,7 +39,7 @@ pub struct ComponentNames {
 pub(super) struct TargetRows {
     /// The weight's name in the checkpoint.
     pub weight: String,
-    /// The first row.
+    /// Where its rows begin in the weight.
     pub first_row: usize,
     /// The rows, in the checkpoint: `[rows, in]`.
     pub base: TensorRef,

@@ -12,7 +12,7 @@ use super::{LoraError, LoraNames, LoraSource, RANK_MAX};
 use crate::weights::{Dtype, TensorRef, WeightFiles};
 
 /// A file with its adapters, each with its component.
-pub(super) struct Resolved {
+pub(super) struct ResolvedFile {
     pub files: WeightFiles,
     pub adapters: Vec<(&'static str, Adapter)>,
     pub report: LoraFileReport,
@@ -23,7 +23,7 @@ pub(super) fn resolve(
     index: usize,
     source: &LoraSource,
     names: &LoraNames,
-) -> Result<Resolved, LoraError> {
+) -> Result<ResolvedFile, LoraError> {
     let file = LoraFile::open(&source.path)?;
     // Scalars are read from the mapping below.
     file.files.check_unchanged()?;
@@ -42,7 +42,7 @@ pub(super) fn resolve(
             }));
             continue;
         };
-        let opened = Opened { file: &file, name, module };
+        let opened = MatchedModule { file: &file, name, module };
         let found = opened.adapters(index, source.weight, target)?;
         for adapter in &found {
             opened.check_alone(component, adapter, &adapters)?;
@@ -60,7 +60,7 @@ pub(super) fn resolve(
     let matched = matched.into_iter().collect();
     let (path, weight) = (file.path, source.weight);
     let report = LoraFileReport { path, weight, matched, unmatched };
-    Ok(Resolved { files: file.files, adapters, report })
+    Ok(ResolvedFile { files: file.files, adapters, report })
 }
 
 fn nothing_matches(file: LoraFile, unmatched: Vec<UnmatchedKey>) -> LoraError {
@@ -73,13 +73,13 @@ fn nothing_matches(file: LoraFile, unmatched: Vec<UnmatchedKey>) -> LoraError {
 }
 
 /// A module that has a name of the model's.
-struct Opened<'a> {
+struct MatchedModule<'a> {
     file: &'a LoraFile,
     name: &'a str,
     module: &'a Module,
 }
 
-impl Opened<'_> {
+impl MatchedModule<'_> {
     /// The adapters of a module whose second factor has the rows of `target`.
     fn adapters(
         &self,

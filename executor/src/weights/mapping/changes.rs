@@ -30,20 +30,20 @@ const SAMPLE_BYTES: usize = 4096;
 /// What a file was when it was opened, and what stood in some of its pages when they were first
 /// seen.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenFile {
     state: FileState,
     /// The hash of each page of [`pages`], once it was in the page cache.
     hashes: Mutex<Vec<Option<u64>>>,
 }
 
-impl Seen {
-    pub fn new(path: &Path, status: &Metadata) -> Seen {
+impl SeenFile {
+    pub fn new(path: &Path, status: &Metadata) -> SeenFile {
         let user = geteuid();
         // Of others' files the system does not tell what is in the page cache (mincore(2)).
         let is_told = user.is_root() || user.as_raw() == status.uid();
         let pages = if is_told { pages(Bytes(status.len()).as_usize()).count() } else { 0 };
         let state = FileState::of(path.to_string_lossy(), status);
-        Seen { state, hashes: Mutex::new(vec![None; pages]) }
+        SeenFile { state, hashes: Mutex::new(vec![None; pages]) }
     }
 }
 

@@ -52,7 +52,7 @@ fn what_a_profile_declares_stays() {
 fn an_imagined_host_takes_nothing_from_this_one() {
     let learned = {
         let mut content = recorded(&with_gpu());
-        let lesson = Lesson { device: None, component: "dit".to_owned(), ratio: 1.5 };
+        let lesson = MeasuredRatio { device: None, component: "dit".to_owned(), ratio: 1.5 };
         content.learn("model", &[lesson]);
         holding(content)
     };
@@ -79,7 +79,7 @@ fn an_imagined_host_takes_nothing_from_this_one() {
 fn this_host_with_fewer_threads_keeps_figures_of_its_own() {
     let one_thread = profiled("name = \"one\"\n[host]\ncores = 1");
     // Of the whole processor's figures it takes none; the disk is the same.
-    let lesson = |inventory: &Inventory, ratio| Lesson {
+    let lesson = |inventory: &Inventory, ratio| MeasuredRatio {
         device: machine().part(&inventory.host),
         component: "dit".to_owned(),
         ratio,
@@ -159,7 +159,8 @@ fn twins_share_what_was_learned_of_one() {
     let inventory = with_virtual();
     let mut content = recorded(&inventory);
     let key = DeviceKey::of(&inventory, &inventory.devices[0]);
-    content.learn("model", &[Lesson { device: key, component: "dit".to_owned(), ratio: 1.5 }]);
+    content
+        .learn("model", &[MeasuredRatio { device: key, component: "dit".to_owned(), ratio: 1.5 }]);
     let corrections = |inventory: &Inventory| -> Vec<f64> {
         let devices = inventory.devices.iter().map(|device| &device.speeds);
         [&inventory.host.speeds].into_iter().chain(devices).map(|s| s.correction("dit")).collect()

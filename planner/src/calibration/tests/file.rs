@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::content::{BERTH, DeviceSection};
+use super::super::content::{BERTH, CalibratedDevice};
 use super::super::key::DeviceKey;
 use super::super::limits::{CORRECTIONS_MAX, DEVICES_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX};
 use super::super::smooth::Correction;
@@ -13,9 +13,9 @@ use super::*;
 fn whole() -> Content {
     let mut content = recorded(&with_gpu());
     content.record(&machine(), &with_virtual(), &answer(&with_virtual()));
-    let lessons: Vec<Lesson> = [None, DeviceKey::of(&with_gpu(), &gpu())]
+    let lessons: Vec<MeasuredRatio> = [None, DeviceKey::of(&with_gpu(), &gpu())]
         .into_iter()
-        .map(|device| Lesson { device, component: "dit".to_owned(), ratio: 1.25 })
+        .map(|device| MeasuredRatio { device, component: "dit".to_owned(), ratio: 1.25 })
         .collect();
     content.learn("model", &lessons);
     content
@@ -122,7 +122,7 @@ fn the_oldest_goes_where_there_is_no_more_room() {
     assert_eq!(content.device.len(), DEVICES_MAX);
     assert!(content.of(&key(0)).is_some() && content.of(&key(1)).is_none());
 
-    let lesson = Lesson { device: None, component: "dit".to_owned(), ratio: 2.0 };
+    let lesson = MeasuredRatio { device: None, component: "dit".to_owned(), ratio: 2.0 };
     for index in 0..=CORRECTIONS_MAX {
         content.learn(&format!("model {index}"), std::slice::from_ref(&lesson));
     }
@@ -139,7 +139,7 @@ fn all_that_may_be_kept_can_be_read_again() {
     let mut content = whole();
     content.host.correction = corrections.clone();
     let devices = content.device.clone().into_iter().cycle().take(DEVICES_MAX);
-    let full = |section| DeviceSection { correction: corrections.clone(), ..section };
+    let full = |section| CalibratedDevice { correction: corrections.clone(), ..section };
     content.device = devices.map(full).collect();
     let text = content.text().unwrap();
     assert!((text.len() as u64) < FILE_BYTES_MAX.0, "{}", text.len());

@@ -2,7 +2,7 @@
 
 use protocol::plan::{ComponentPlan, HostPlan, MappingPolicy, PartPlan, SCHEMA, SegmentPlan};
 use protocol::usage::{ComponentUsage, GpuUsage, MemorySource};
-use protocol::{GraphOptions, JobShape, ModelSource, Phase, Placement, PredictedMs, Residency};
+use protocol::{Division, GraphOptions, JobShape, ModelSource, Phase, PredictedMs, Residency};
 
 use super::super::key::DeviceKey;
 use super::*;
@@ -13,10 +13,13 @@ fn component(devices: &[&str], residency: Residency) -> ComponentPlan {
     let bytes = Bytes::mib(64);
     let segment = |name: &str| SegmentPlan {
         name: name.to_owned(),
-        device: id(&devices[0]),
         residency,
         weights_bytes: bytes,
         part_bytes: devices.iter().map(|_| Bytes(bytes.0 / devices.len() as u64)).collect(),
+    };
+    let division = match devices.len() {
+        1 => Division::One,
+        _ => Division::Layer { segments: vec![0, 0] },
     };
     let part = |device| PartPlan {
         device: id(device),
@@ -29,9 +32,8 @@ fn component(devices: &[&str], residency: Residency) -> ComponentPlan {
     ComponentPlan {
         name: "dit".to_owned(),
         phase: Phase::Denoise,
-        placement: Placement::One,
         devices: devices.iter().map(id).collect(),
-        row_shares: Vec::new(),
+        division,
         residency,
         lookahead: 0,
         prefetch: false,
@@ -108,7 +110,7 @@ fn a_run_teaches_each_processor_that_it_computed_on() {
     let one = component(&["virtual0"], Residency::Resident);
     let lessons = lessons(&machine(), &inventory, &plan(one), &took(150.0));
     let key = DeviceKey::of(&inventory, &inventory.devices[0]);
-    assert_eq!(lessons, [Lesson { device: key, component: "dit".to_owned(), ratio: 1.5 }]);
+    assert_eq!(lessons, [MeasuredRatio { device: key, component: "dit".to_owned(), ratio: 1.5 }]);
     let two = component(&["virtual0", "virtual1", "host"], Residency::Lazy);
     assert_eq!(ratios(&inventory, two, &took(80.0)), [0.8; 3]);
 }

@@ -6,8 +6,8 @@ use std::sync::Barrier;
 use super::super::limits::FILE_BYTES_MAX;
 use super::*;
 
-fn lesson(component: &str) -> Lesson {
-    Lesson { device: None, component: component.to_owned(), ratio: 1.5 }
+fn lesson(component: &str) -> MeasuredRatio {
+    MeasuredRatio { device: None, component: component.to_owned(), ratio: 1.5 }
 }
 
 fn read(directory: &Path) -> Content {

@@ -2,7 +2,7 @@
 
 use protocol::plan::{ComponentPlan, DevicePlan, HostPlan, MappingPolicy, PartPlan, SCHEMA};
 use protocol::{
-    DeviceId, GraphOptions, JobShape, ModelSource, Phase, Placement, PredictedMs, Residency,
+    DeviceId, Division, Faults, GraphOptions, JobShape, ModelSource, Phase, PredictedMs, Residency,
 };
 use tempfile::TempDir;
 
@@ -41,7 +41,7 @@ fn machine() -> Inventory {
 }
 
 /// What is free of the host and of each device, in GiB.
-fn free(others: &Others, host_is_here: bool) -> (u64, Vec<u64>) {
+fn free(others: &OtherReservations, host_is_here: bool) -> (u64, Vec<u64>) {
     let mut machine = machine();
     others.take_from(&mut machine, host_is_here);
     let gib = |bytes: Bytes| bytes.0 >> 30;
@@ -97,9 +97,8 @@ fn plan(devices: &[(DeviceBackend, bool, u64)], used: usize) -> Plan {
         components: vec![ComponentPlan {
             name: String::new(),
             phase: Phase::Denoise,
-            placement: Placement::Layer,
             devices: (0..used).map(id).collect(),
-            row_shares: Vec::new(),
+            division: Division::Layer { segments: Vec::new() },
             residency: Residency::Resident,
             lookahead: 0,
             prefetch: false,
@@ -133,10 +132,7 @@ fn a_plan_speaks_for_the_memory_in_which_its_devices_are() {
     let gpu = |uuid: Option<&str>| DeviceBackend::Cuda { uuid: uuid.map(str::to_owned) };
     let simulated = DeviceBackend::Virtual {
         link_bytes_per_s: 1e9,
-        fail_allocation: None,
-        fail_copy: None,
-        taken_bytes: Bytes::ZERO,
-        taken_in: None,
+        faults: Faults::default(),
         speed: 1.0,
         unsupported: Vec::new(),
     };
@@ -165,10 +161,10 @@ fn plans_of_others_add_up_and_ones_own_do_not_count() {
     let second = write(registry.path(), "2-b-", &peaks(4, &[("GPU-a", 2), ("GPU-c", 1)]));
     let second = second.expect("written");
     let own = write(registry.path(), "3-c-", &peaks(1, &[("GPU-a", 1)])).expect("written");
-    let others = Others::read(registry.path(), Some(&own.1));
+    let others = OtherReservations::read(registry.path(), Some(&own.1));
     let sum =
         BTreeMap::from([("GPU-a".to_owned(), Bytes::gib(5)), ("GPU-c".to_owned(), Bytes::gib(1))]);
-    assert_eq!(others, Others { host: Bytes::gib(6), devices: sum });
+    assert_eq!(others, OtherReservations { host: Bytes::gib(6), devices: sum });
     // 16 less 6 of the host; 8 less 5 of the GPU; the integrated one has the host's; the virtual
     // one its own.
     assert_eq!(free(&others, true), (10, vec![3, 7, 8]));
@@ -179,7 +175,7 @@ fn plans_of_others_add_up_and_ones_own_do_not_count() {
 
 #[test]
 fn what_the_system_reports_counts_where_it_is_less() {
-    let others = |host, gpu| Others {
+    let others = |host, gpu| OtherReservations {
         host: Bytes::gib(host),
         devices: BTreeMap::from([("GPU-a".to_owned(), Bytes::gib(gpu))]),
     };
@@ -195,14 +191,17 @@ fn what_is_left_over_is_removed_and_the_rest_is_left_alone() {
     let (file, path) = write(registry.path(), "1-a-", &peaks(2, &[])).expect("written");
     let name = path.file_name().expect("a name").to_string_lossy().into_owned();
     assert!(name.starts_with("1-a-") && names(&registry) == [name]);
-    assert_eq!(Others::read(registry.path(), None).host, Bytes::gib(2));
+    assert_eq!(OtherReservations::read(registry.path(), None).host, Bytes::gib(2));
     // As when the process ends without a word: its lock goes, the file stays.
     drop(file);
     assert!(path.exists());
     fs::write(registry.path().join("x.part"), "").expect("scratch file");
-    assert_eq!(Others::read(registry.path(), None), Others::default());
+    assert_eq!(OtherReservations::read(registry.path(), None), OtherReservations::default());
     assert_eq!(names(&registry), ["x.part"]);
-    assert_eq!(Others::read(&registry.path().join("absent"), None), Others::default());
+    assert_eq!(
+        OtherReservations::read(&registry.path().join("absent"), None),
+        OtherReservations::default()
+    );
 }
 
 #[test]
@@ -220,10 +219,10 @@ fn nonsense_that_is_held_counts_for_nothing() {
         flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has it");
         held.push(file);
     }
-    assert_eq!(Others::read(registry.path(), None), Others::default());
+    assert_eq!(OtherReservations::read(registry.path(), None), OtherReservations::default());
     assert_eq!(names(&registry).len(), 3);
     let enormous = [peaks(1, &[]), Peaks { host: Bytes(u64::MAX), ..Peaks::default() }];
-    let mut others = Others::default();
+    let mut others = OtherReservations::default();
     enormous.into_iter().for_each(|peaks| others.add(peaks));
     assert_eq!(others.host, Bytes(u64::MAX));
 }

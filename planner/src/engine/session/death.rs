@@ -39,16 +39,16 @@ pub struct Death {
 
 /// What the kernel had counted before a process began.
 #[derive(Debug, Clone, Copy)]
-pub struct Counted {
+pub struct KernelCounts {
     oom_kills: OomKills,
     /// CPU time of this process's children that have ended.
     children: Option<Duration>,
 }
 
-impl Counted {
-    /// The counts now.
-    pub fn now() -> Counted {
-        Counted { oom_kills: OomKills::now(), children: children_cpu_time() }
+impl KernelCounts {
+    /// What the kernel has counted so far.
+    pub fn now() -> KernelCounts {
+        KernelCounts { oom_kills: OomKills::now(), children: children_cpu_time() }
     }
 
     /// What ended a process that began after these counts, and was this process's only child since.
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn death(raw: i32) -> Death {
-        Counted::now().death(ExitStatus::from_raw(raw))
+        KernelCounts::now().death(ExitStatus::from_raw(raw))
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_cpu_time_of_a_child_is_read() {
-        let before = Counted::now();
+        let before = KernelCounts::now();
         // Some hundredths of a second.
         let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
         let status = std::process::Command::new("sh").args(["-c", busy]).status().unwrap();

@@ -17,12 +17,12 @@ const LIMIT: u64 = 1024;
 #[error(
     "too few files can be opened at once: the limit is {limit}; hint: raise it by `ulimit -n {LIMIT}`"
 )]
-pub struct TooFew {
+pub struct TooFewDescriptors {
     limit: u64,
 }
 
 /// Makes sure of the descriptors of a session: raises the limit where it may be, and tries.
-pub fn check() -> Result<(), TooFew> {
+pub fn check() -> Result<(), TooFewDescriptors> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = LIMIT.min(maximum.unwrap_or(LIMIT));
     let limit = match current {
@@ -32,8 +32,9 @@ pub fn check() -> Result<(), TooFew> {
         }
         current => current.unwrap_or(u64::MAX),
     };
-    let handle = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|_| TooFew { limit })?;
+    let handle =
+        pidfd_open(getpid(), PidfdFlags::empty()).map_err(|_| TooFewDescriptors { limit })?;
     let copies = (0..DESCRIPTORS).map(|_| fcntl_dupfd_cloexec(&handle, 0));
     let opened: Result<Vec<_>, _> = copies.collect();
-    opened.map(drop).map_err(|_| TooFew { limit })
+    opened.map(drop).map_err(|_| TooFewDescriptors { limit })
 }

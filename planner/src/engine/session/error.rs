@@ -41,7 +41,7 @@ pub enum SessionError {
     /// The executor could not be started.
     #[error("cannot start the executor {program}: {message}{}", last_lines(lines))]
     Start {
-        /// The program.
+        /// Its path, as it was to be started.
         program: String,
         /// Why.
         message: String,
@@ -53,7 +53,7 @@ pub enum SessionError {
         "the executor answered {got} to {command}; hint: use planner and executor from one release"
     )]
     Confused {
-        /// The command.
+        /// What was asked of it.
         command: &'static str,
         /// The answer.
         got: &'static str,

@@ -36,7 +36,7 @@ impl ExecutorListener for () {
 
 /// How a session starts its executors, and which of them died.
 pub struct Executors {
-    /// The program.
+    /// What is started, and started again.
     pub program: ExecutorProgram,
     /// Whether they are to tell of libraries too.
     pub libraries: bool,

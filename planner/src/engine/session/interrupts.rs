@@ -41,9 +41,9 @@ impl Process {
 
 /// Tells the signal's thread that somebody listens.
 #[derive(Debug)]
-pub struct Heard(Sender<()>);
+pub struct InterruptReceipt(Sender<()>);
 
-impl Heard {
+impl InterruptReceipt {
     /// What was asked for is being done.
     pub fn tell(&self) {
         // The signal's thread may have waited long enough.
@@ -67,7 +67,7 @@ impl Interrupts {
     /// computes does not listen, and the session may be over.
     pub fn interrupt(&self, grace: Duration) -> bool {
         let (heard, answer) = channel();
-        let sent = self.queue.send(SessionEvent::Interrupted(Heard(heard)));
+        let sent = self.queue.send(SessionEvent::Interrupted(InterruptReceipt(heard)));
         sent.is_ok() && answer.recv_timeout(grace).is_ok()
     }
 

@@ -10,7 +10,7 @@ use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
 use protocol::{Command, Event, Handshake};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use super::death::{Cause, Counted, Death};
+use super::death::{Cause, Death, KernelCounts};
 use super::interrupts::Process;
 use super::patience::{Patience, Silence};
 use super::tail::Tail;
@@ -25,7 +25,7 @@ pub struct Spawned {
     pid: u32,
     tail: Tail,
     /// Before it began.
-    counted: Counted,
+    counted: KernelCounts,
 }
 
 impl Spawned {
@@ -82,7 +82,7 @@ pub fn spawn(
     descriptors::check().map_err(|error| failed(error.to_string(), Vec::new()))?;
     folder::prepare().map_err(|error| failed(error.to_string(), Vec::new()))?;
     let (server, server_name) = IpcOneShotServer::<Handshake>::new().map_err(io_failed)?;
-    let counted = Counted::now();
+    let counted = KernelCounts::now();
     let mut child = start(program, &server_name).map_err(io_failed)?;
     let pid = child.id();
     tracing::debug!(program = name, pid, socket = server_name, "started the executor");
@@ -215,7 +215,7 @@ fn wait(mut child: Child) -> ExitStatus {
 
 fn forward(events: &IpcReceiver<Event>, queue: Sender<SessionEvent>) {
     // However this thread ends, the session hears of it.
-    let closing = Closing(queue);
+    let closing = ClosingGuard(queue);
     while let Ok(event) = events.recv() {
         if closing.0.send(SessionEvent::Said(event)).is_err() {
             return;
@@ -236,9 +236,9 @@ fn pass_on(queued: &Receiver<Command>, commands: &IpcSender<Command>) {
 }
 
 /// Tells that the event channel is closed, when it is dropped.
-struct Closing(Sender<SessionEvent>);
+struct ClosingGuard(Sender<SessionEvent>);
 
-impl Drop for Closing {
+impl Drop for ClosingGuard {
     fn drop(&mut self) {
         // The session may be over.
         let _ = self.0.send(SessionEvent::ChannelClosed);

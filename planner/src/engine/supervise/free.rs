@@ -49,7 +49,7 @@ mod tests {
     use protocol::Residency;
     use protocol::plan::DeviceBackend;
 
-    use super::super::lessons::tests::{plan, request};
+    use super::super::retry::tests::{plan, request};
     use super::*;
 
     /// The device that is short of what the plan takes, with what it has.

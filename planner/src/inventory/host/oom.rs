@@ -31,7 +31,7 @@ pub enum RanOut {
 }
 
 impl OomKills {
-    /// The counts now.
+    /// What the kernel has counted so far.
     pub fn now() -> OomKills {
         OomKills::read(Path::new("/"))
     }

@@ -17,7 +17,7 @@ pub struct GpuNames {
 
 /// A GPU, or one of its instances, by their positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Choice {
+pub struct VisibleGpu {
     /// The position of the GPU.
     pub gpu: usize,
     /// The position of the instance within it.
@@ -25,7 +25,7 @@ pub struct Choice {
 }
 
 /// Those of `gpus` that a CUDA process sees, in PCI bus order: what [`order`] says.
-pub fn choose(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<Choice> {
+pub fn choose(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<VisibleGpu> {
     let mut choices = order(visible, gpus);
     choices.sort_unstable();
     choices
@@ -41,7 +41,7 @@ pub fn choose(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<Choice> {
 /// - a GPU in MIG mode stands for its first instance; a CUDA process sees one instance at most, and
 ///   beside it no
 ///   other GPU, so with any instance shown the first one is the only choice.
-pub fn order(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<Choice> {
+pub fn order(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<VisibleGpu> {
     let choices = match visible {
         None => (0..gpus.len()).filter_map(|gpu| whole_or_first(gpus, gpu)).collect(),
         Some(list) => listed(list, gpus),
@@ -59,7 +59,7 @@ pub fn order(visible: Option<&str>, gpus: &[GpuNames]) -> Vec<Choice> {
     ordered
 }
 
-fn listed(list: &str, gpus: &[GpuNames]) -> Vec<Choice> {
+fn listed(list: &str, gpus: &[GpuNames]) -> Vec<VisibleGpu> {
     let mut choices = Vec::new();
     for entry in list.split(',') {
         let Some(named) = named(entry.trim(), gpus) else { break };
@@ -70,7 +70,7 @@ fn listed(list: &str, gpus: &[GpuNames]) -> Vec<Choice> {
 
 /// What an entry names: `None` where it is invalid, `Some(None)` where it is a GPU in MIG mode
 /// without instances.
-fn named(entry: &str, gpus: &[GpuNames]) -> Option<Option<Choice>> {
+fn named(entry: &str, gpus: &[GpuNames]) -> Option<Option<VisibleGpu>> {
     if let Ok(position) = entry.parse::<usize>() {
         return (position < gpus.len()).then(|| whole_or_first(gpus, position));
     }
@@ -81,7 +81,7 @@ fn named(entry: &str, gpus: &[GpuNames]) -> Option<Option<Choice>> {
     if entry.starts_with("MIG-") {
         let all = gpus.iter().enumerate().flat_map(|(gpu, names)| {
             let of_gpu = names.instances.iter().enumerate();
-            of_gpu.map(move |(instance, uuid)| (Choice { gpu, instance: Some(instance) }, uuid))
+            of_gpu.map(move |(instance, uuid)| (VisibleGpu { gpu, instance: Some(instance) }, uuid))
         });
         return only_match(entry, all).map(Some);
     }
@@ -94,11 +94,11 @@ fn only_match<'a, T>(start: &str, all: impl Iterator<Item = (T, &'a String)>) ->
     matching.next().is_none().then_some(first)
 }
 
-fn whole_or_first(gpus: &[GpuNames], gpu: usize) -> Option<Choice> {
+fn whole_or_first(gpus: &[GpuNames], gpu: usize) -> Option<VisibleGpu> {
     let names = &gpus[gpu];
     match (names.mig, names.instances.is_empty()) {
-        (false, _) => Some(Choice { gpu, instance: None }),
-        (true, false) => Some(Choice { gpu, instance: Some(0) }),
+        (false, _) => Some(VisibleGpu { gpu, instance: None }),
+        (true, false) => Some(VisibleGpu { gpu, instance: Some(0) }),
         (true, true) => None,
     }
 }
@@ -162,13 +162,13 @@ mod tests {
             gpu("GPU-c", Some(&[])),
         ];
         let (first, second) =
-            (Choice { gpu: 1, instance: Some(0) }, Choice { gpu: 1, instance: Some(1) });
+            (VisibleGpu { gpu: 1, instance: Some(0) }, VisibleGpu { gpu: 1, instance: Some(1) });
         assert_eq!(choose(None, &gpus), [first]);
         assert_eq!(choose(Some("1"), &gpus), [first]);
         assert_eq!(choose(Some("MIG-b2"), &gpus), [second]);
         assert_eq!(choose(Some("MIG-b2,MIG-b1"), &gpus), [first]);
         assert_eq!(choose(Some("MIG-b"), &gpus), []);
-        assert_eq!(choose(Some("0"), &gpus), [Choice { gpu: 0, instance: None }]);
+        assert_eq!(choose(Some("0"), &gpus), [VisibleGpu { gpu: 0, instance: None }]);
         assert_eq!(choose(Some("2"), &gpus), []);
     }
 }

@@ -85,6 +85,7 @@ fn take(settings: &mut Settings, key: &str, value: &str) -> Option<()> {
         key::STEPS => settings.steps = Some(value.parse().ok()?),
         key::SAMPLER => settings.sampler = text(),
         key::CFG_SCALE => settings.cfg_scale = Some(scale(value)?),
+        key::CFG_NORMALIZATION => settings.cfg_normalization = value == "yes",
         key::GUIDANCE_SCALE => settings.guidance_scale = Some(scale(value)?),
         key::SEED => settings.seed = Some(value.parse().ok()?),
         key::RNG => settings.rng = text(),

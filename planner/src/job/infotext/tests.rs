@@ -76,6 +76,7 @@ prop_compose! {
             steps: Some(numbers.0),
             sampler,
             cfg_scale: scales.0,
+            cfg_normalization: more.1,
             guidance_scale: scales.1,
             seed: Some(numbers.1),
             rng: Some("CPU".to_owned()),

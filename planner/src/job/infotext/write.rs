@@ -30,6 +30,7 @@ fn line(settings: &Settings) -> Line {
     line.text(key::STEPS, settings.steps.map(|steps| steps.to_string()));
     line.text(key::SAMPLER, settings.sampler.clone());
     line.text(key::CFG_SCALE, settings.cfg_scale.map(|scale| scale.to_string()));
+    line.text(key::CFG_NORMALIZATION, settings.cfg_normalization.then(|| "yes".to_owned()));
     line.text(key::GUIDANCE_SCALE, settings.guidance_scale.map(|scale| scale.to_string()));
     line.text(key::SEED, settings.seed.map(|seed| seed.to_string()));
     line.text(key::SIZE, settings.size.map(|[width, height]| format!("{width}x{height}")));

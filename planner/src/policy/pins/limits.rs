@@ -15,7 +15,7 @@ use super::{Entry, Flag, Pin, PinError, Pins};
 use crate::inventory::Inventory;
 
 /// Devices as written.
-pub(super) type Places = Vec<String>;
+pub(super) type DeviceNames = Vec<String>;
 
 pub(super) const ALLOW: Flag = Flag {
     name: "the host profile's allow",
@@ -27,7 +27,7 @@ pub(super) const FORBID: Flag = Flag {
 };
 
 /// Reads `cuda1&host`.
-pub(super) fn places(text: &str) -> Result<Places, String> {
+pub(super) fn places(text: &str) -> Result<DeviceNames, String> {
     let name = |name: &str| match name.trim() {
         "" => Err("a device has no name".to_owned()),
         name => Ok(name.to_lowercase()),
@@ -111,7 +111,7 @@ impl Pins {
 
 fn indices(
     flag: Flag,
-    entry: &Entry<Places>,
+    entry: &Entry<DeviceNames>,
     inventory: &Inventory,
 ) -> Result<Vec<Option<usize>>, PinError> {
     entry.value.iter().map(|name| device(flag, name, &entry.text, inventory)).collect()

@@ -2,12 +2,13 @@
 
 use protocol::profile::ComponentProfile;
 
-use super::subject::{Reach, known, reach};
+use super::subject::{SubjectScope, known, reach};
 use super::{
-    ALL, BACKEND, Devices, Entry, Flag, LOOKAHEAD, PARAMS, Params, PinError, Pins, SPLIT, Split,
+    ALL, BACKEND, Entry, Flag, LOOKAHEAD, NamedDevices, PARAMS, Params, PinError, Pins, SPLIT,
+    Split,
 };
 use crate::inventory::Inventory;
-use crate::inventory::names::{self, Unclear};
+use crate::inventory::names::{self, NameError};
 
 /// What is pinned of one component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,7 +167,7 @@ pub(super) fn chosen<'e, T: PartialEq>(
     components: &[ComponentProfile],
     index: usize,
 ) -> Result<Option<&'e Entry<T>>, PinError> {
-    let mut best: Option<(Reach, &Entry<T>)> = None;
+    let mut best: Option<(SubjectScope, &Entry<T>)> = None;
     for entry in entries {
         let Some(reach) = reach(&entry.subject, components, index) else { continue };
         match best {
@@ -210,7 +211,7 @@ fn apply<T: PartialEq + Copy>(
 
 /// The devices of an entry, by index.
 pub(super) fn indices(
-    entry: &Entry<Devices>,
+    entry: &Entry<NamedDevices>,
     inventory: &Inventory,
 ) -> Result<Vec<Option<usize>>, PinError> {
     let mut indices = Vec::new();
@@ -233,11 +234,11 @@ pub(super) fn device(
     inventory: &Inventory,
 ) -> Result<Option<usize>, PinError> {
     names::device_or_host(name, &inventory.devices).map_err(|unclear| match unclear {
-        Unclear::Unknown(known) => {
+        NameError::Unknown(known) => {
             let problem = format!("no device `{}`", super::shown(name));
             flag.hinted(text, problem, format!("there is {}", known.join(", ")))
         }
-        Unclear::Several(several) => {
+        NameError::Several(several) => {
             let problem = format!("`{}` may be any of {}", super::shown(name), several.join(", "));
             flag.hinted(text, problem, "write more of the name")
         }
@@ -246,7 +247,7 @@ pub(super) fn device(
 
 /// A component is pinned to a place that the profile's `key` keeps it from.
 fn forbidden(
-    entry: &Entry<Devices>,
+    entry: &Entry<NamedDevices>,
     component: &ComponentProfile,
     place: Option<usize>,
     key: Option<String>,
@@ -259,7 +260,7 @@ fn forbidden(
 }
 
 fn check_broken(
-    entry: &Entry<Devices>,
+    entry: &Entry<NamedDevices>,
     devices: &[Option<usize>],
     broken: &[Option<String>],
 ) -> Result<(), PinError> {
@@ -271,7 +272,7 @@ fn check_broken(
 
 /// Whether a component can be split over its devices.
 fn check_split(
-    entry: &Entry<Devices>,
+    entry: &Entry<NamedDevices>,
     component: &ComponentProfile,
     pin: &Pin,
     inventory: &Inventory,

@@ -7,19 +7,11 @@ use protocol::Phase;
 use protocol::profile::ComponentProfile;
 
 use super::ALL;
-
-/// Names for all text encoders together, where no component has the name itself.
-const CONDITIONERS: [&str; 5] = ["cond", "te", "clip", "t5", "llm"];
-
-/// Names for what runs in each step.
-const DENOISERS: [&str; 4] = ["dit", "diffusion", "unet", "model"];
-
-/// The name that decoder and encoder of the VAE begin with.
-const VAE: &str = "vae";
+use crate::policy::aliases::{CONDITIONERS, DENOISERS, VAE};
 
 /// How narrowly a subject means a component: what is narrower wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Reach {
+pub(super) enum SubjectScope {
     /// Every component.
     All,
     /// Those of one kind.
@@ -29,18 +21,22 @@ pub(super) enum Reach {
 }
 
 /// How the subject means the component at `index`; `None` where it does not.
-pub(super) fn reach(subject: &str, components: &[ComponentProfile], index: usize) -> Option<Reach> {
+pub(super) fn reach(
+    subject: &str,
+    components: &[ComponentProfile],
+    index: usize,
+) -> Option<SubjectScope> {
     let component = &components[index];
     let is_name = components.iter().any(|c| c.name.to_lowercase() == subject);
     match subject {
-        ALL => Some(Reach::All),
-        VAE => component.name.to_lowercase().starts_with(VAE).then_some(Reach::Kind),
-        _ if is_name => (component.name.to_lowercase() == subject).then_some(Reach::Name),
+        ALL => Some(SubjectScope::All),
+        VAE => component.name.to_lowercase().starts_with(VAE).then_some(SubjectScope::Kind),
+        _ if is_name => (component.name.to_lowercase() == subject).then_some(SubjectScope::Name),
         _ if CONDITIONERS.contains(&subject) => {
-            (component.phase == Phase::Condition).then_some(Reach::Kind)
+            (component.phase == Phase::Condition).then_some(SubjectScope::Kind)
         }
         _ if DENOISERS.contains(&subject) => {
-            (component.phase == Phase::Denoise).then_some(Reach::Kind)
+            (component.phase == Phase::Denoise).then_some(SubjectScope::Kind)
         }
         _ => None,
     }

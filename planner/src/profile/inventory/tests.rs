@@ -87,7 +87,10 @@ fn devices_are_numbered_by_kind_in_file_order() {
     );
 
     let simulated = mixed.device("virtual0").expect("listed");
-    assert_eq!((simulated.fail_allocation, simulated.overhead_bytes), (Some(3), Bytes::ZERO));
+    assert_eq!(
+        (simulated.faults.fail_allocation, simulated.overhead_bytes),
+        (Some(3), Bytes::ZERO)
+    );
     assert_eq!(simulated.speeds.f32_flops_per_s, Rate::assumed(4e11));
     assert_eq!(simulated.speeds.memory_bytes_per_s, Rate::assumed(4e10));
     assert_eq!(mixed.device("virtual1").expect("listed").overhead_bytes, Bytes::mib(64));

@@ -3,7 +3,7 @@
 use protocol::plan::{DeviceBackend, DevicePlan, PhaseBytes};
 
 use super::*;
-use crate::engine::reservations::Others;
+use crate::engine::reservations::OtherReservations;
 use crate::inventory::nvml::Detected;
 use crate::inventory::tests::{device_of, host_of};
 use crate::inventory::{ASSUMED_CONTEXT_BYTES, HostFacts, Inventory, Rate, names};
@@ -130,7 +130,7 @@ fn a_gpu_that_is_not_here_is_imagined_and_told() {
 #[test]
 fn what_other_processes_plan_is_taken_off_the_gpu_first() {
     let mut inventory = here(&TWO, &detect);
-    let others = Others::made_up(&[("GPU-cuda1", Bytes::gib(19))]);
+    let others = OtherReservations::made_up(&[("GPU-cuda1", Bytes::gib(19))]);
     others.take_from(&mut inventory, true);
     // 5 GiB are left of 24.
     assert_eq!(free(&inventory), [2048, 3072]);
@@ -141,7 +141,9 @@ fn parts_are_told_apart_by_their_ids_and_not_by_their_uuid() {
     let inventory = here(&TWO, &detect);
     assert_eq!(names::device("cuda1", &inventory.devices), Ok(1));
     let several = names::device("GPU-cuda1", &inventory.devices);
-    assert!(matches!(several, Err(names::Unclear::Several(known)) if known == ["cuda0", "cuda1"]));
+    assert!(
+        matches!(several, Err(names::NameError::Several(known)) if known == ["cuda0", "cuda1"])
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::tune::{Mark, Tuning};
 /// Version of the document. Raised when a field changes its meaning or goes away.
 const SCHEMA: u32 = 1;
 
-/// `tune --json`.
+/// What `tune --json` prints.
 #[derive(Debug, Serialize)]
 pub struct TuneDocument<'a> {
     schema: u32,
@@ -124,7 +124,7 @@ impl<'a> ComponentDocument<'a> {
         let streamed = component.segments.iter().filter(|s| s.residency == Residency::Streamed);
         ComponentDocument {
             name: &component.name,
-            placement: component.placement,
+            placement: component.placement(),
             devices: &component.devices,
             residency: component.residency,
             segments: component.segments.len(),

@@ -91,7 +91,7 @@ impl Axis {
         self.ends
     }
 
-    /// The unit.
+    /// What its numbers count.
     pub fn unit(&self) -> Unit {
         self.unit
     }

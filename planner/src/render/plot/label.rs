@@ -28,16 +28,16 @@ pub struct Label {
 }
 
 /// Left, top, right, bottom.
-type Area = [i32; 4];
+type Rectangle = [i32; 4];
 
 /// The labels of one plot.
 pub struct Labels {
     horizontal: Range<i32>,
     vertical: Range<i32>,
     /// Points, and labels that have their place.
-    taken: Vec<Area>,
+    taken: Vec<Rectangle>,
     /// The curve.
-    line: Vec<Area>,
+    line: Vec<Rectangle>,
 }
 
 impl Labels {
@@ -64,8 +64,9 @@ impl Labels {
     /// A place for a text near a point: the nearest that is free.
     pub fn place(&mut self, point: (i32, i32), text: &str) -> Label {
         let width = CHARACTER_WIDTH * text.chars().count() as i32;
-        let free = |area: &Area| !self.taken.iter().any(|taken| overlap(taken, area));
-        let clear = |area: &Area| free(area) && !self.line.iter().any(|part| overlap(part, area));
+        let free = |area: &Rectangle| !self.taken.iter().any(|taken| overlap(taken, area));
+        let clear =
+            |area: &Rectangle| free(area) && !self.line.iter().any(|part| overlap(part, area));
         let areas = self.areas(point, width);
         let found = areas.iter().find(|area| clear(area)).or(areas.iter().find(|area| free(area)));
         // Where there is no room at all, one that is inside.
@@ -83,10 +84,10 @@ impl Labels {
 
     /// Places inside the plot by their distance from a point; of equally near ones those above and
     /// to the right come first, where a falling curve leaves room.
-    fn areas(&self, point: (i32, i32), width: i32) -> Vec<Area> {
+    fn areas(&self, point: (i32, i32), width: i32) -> Vec<Rectangle> {
         let tops = (self.vertical.start..=self.vertical.end - HEIGHT).step_by(STRIDE as usize);
         let lefts = (self.horizontal.start..=self.horizontal.end - width).step_by(STRIDE as usize);
-        let mut areas: Vec<Area> = tops
+        let mut areas: Vec<Rectangle> = tops
             .flat_map(|top| lefts.clone().map(move |left| [left, top, left + width, top + HEIGHT]))
             .filter(|area| apart(nearest(area, point), point) >= i64::from(DISTANCE * DISTANCE))
             .collect();
@@ -100,12 +101,12 @@ impl Labels {
     }
 }
 
-fn overlap(a: &Area, b: &Area) -> bool {
+fn overlap(a: &Rectangle, b: &Rectangle) -> bool {
     a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]
 }
 
 /// The point of an area that is nearest to another one.
-fn nearest(area: &Area, point: (i32, i32)) -> (i32, i32) {
+fn nearest(area: &Rectangle, point: (i32, i32)) -> (i32, i32) {
     (point.0.clamp(area[0], area[2]), point.1.clamp(area[1], area[3]))
 }
 
@@ -121,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    fn area(label: Label, text: &str) -> Area {
+    fn area(label: Label, text: &str) -> Rectangle {
         let (left, top) = label.at;
         [left, top, left + CHARACTER_WIDTH * text.len() as i32, top + HEIGHT]
     }
@@ -144,7 +145,7 @@ mod tests {
             let mut line = heights.clone();
             line.sort_unstable();
             let mut labels = Labels::new(0..800, 0..500, line.clone(), Vec::new());
-            let mut placed: Vec<Area> = Vec::new();
+            let mut placed: Vec<Rectangle> = Vec::new();
             for point in line {
                 let area = area(labels.place(point, text), text);
                 prop_assert!(area[0] >= 0 && area[1] >= 0, "{:?}", area);

@@ -11,7 +11,7 @@ pub struct Estimate {
     phases: Vec<(Phase, f64)>,
     /// Place in `phases` of the one that runs.
     current: usize,
-    /// When it began.
+    /// On the clock of whoever asks.
     began_ms: f64,
     /// When the last of its steps was done.
     told_ms: f64,

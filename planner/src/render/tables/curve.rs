@@ -1,7 +1,7 @@
 //! The table of a curve: budgets with the time that they give, and what is where.
 
 use protocol::plan::ComponentPlan;
-use protocol::{Bytes, JobShape, Phase, Placement, Plan, Residency};
+use protocol::{Bytes, Division, JobShape, Phase, Plan, Residency};
 
 use super::{table, text_of};
 use crate::demo::shown_name;
@@ -150,10 +150,10 @@ fn entry<T>(lists: &mut Vec<(String, Vec<T>)>, name: String) -> &mut Vec<T> {
 
 /// How a component is there, in few words.
 fn how(component: &ComponentPlan) -> String {
-    let split = match component.placement {
-        Placement::Layer => " in layers",
-        Placement::Row => " in rows",
-        Placement::One | Placement::Host => "",
+    let split = match component.division {
+        Division::One => "",
+        Division::Layer { .. } => " in layers",
+        Division::Row { .. } => " in rows",
     };
     let residency = match component.residency {
         Residency::Mapped => String::new(),

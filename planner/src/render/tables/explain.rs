@@ -10,7 +10,7 @@ use protocol::{Bytes, Plan};
 
 use super::{table, text_of};
 use crate::policy::Objective;
-use crate::solve::{PlanReport, Rejected, Short, options, shown_ms};
+use crate::solve::{PlanReport, Rejected, Shortfall, options, shown_ms};
 
 /// The least time that is not shown as none, in milliseconds.
 const SHOWN_MS_MIN: f64 = 0.005;
@@ -127,7 +127,7 @@ fn order(a: &Rejected, b: &Rejected, objective: Objective) -> Ordering {
     short(a).cmp(&short(b)).then(a1.total_cmp(&b1)).then(a2.total_cmp(&b2))
 }
 
-fn missing(short: &Short) -> Bytes {
+fn missing(short: &Shortfall) -> Bytes {
     short.needed_bytes.saturating_sub(short.budget_bytes)
 }
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn short(placement: &str, needed_gib: u64) -> Rejected {
-        let short = Short {
+        let short = Shortfall {
             device: DeviceId("cuda0".to_owned()),
             phase: Phase::Denoise,
             needed_bytes: Bytes::gib(needed_gib),

@@ -10,7 +10,7 @@ use crate::render::bar::{bar, legend, percent};
 use crate::solve::{PlanReport, shown_ms};
 
 /// Phases of one memory that the plan uses.
-struct Memory<'a> {
+struct MemoryPhases<'a> {
     id: &'a str,
     phases: &'a [PhaseBytes],
     fixed_bytes: Bytes,
@@ -25,8 +25,8 @@ pub fn memory(plan: &Plan, report: &PlanReport, usage: Option<&UsageReport>) -> 
     header.extend(usage.map(|_| "measured"));
     let mut rows = table(&header, 3);
     let (used, unused): (Vec<_>, Vec<_>) = plan.devices.iter().partition(|d| is_used(d));
-    let memories = used.iter().map(|device| Memory::of_device(device));
-    for memory in memories.chain([Memory::of_host(&plan.host)]) {
+    let memories = used.iter().map(|device| MemoryPhases::of_device(device));
+    for memory in memories.chain([MemoryPhases::of_host(&plan.host)]) {
         for (index, entry) in memory.phases.iter().enumerate() {
             let mut row = vec![memory.label(index)];
             row.extend(memory.cells(entry));
@@ -58,9 +58,9 @@ fn why_unused(device: &DevicePlan, report: &PlanReport) -> String {
     }
 }
 
-impl<'a> Memory<'a> {
-    fn of_device(device: &'a DevicePlan) -> Memory<'a> {
-        Memory {
+impl<'a> MemoryPhases<'a> {
+    fn of_device(device: &'a DevicePlan) -> MemoryPhases<'a> {
+        MemoryPhases {
             id: &device.id.0,
             phases: &device.phases,
             fixed_bytes: device.overhead_bytes,
@@ -68,8 +68,8 @@ impl<'a> Memory<'a> {
         }
     }
 
-    fn of_host(host: &'a HostPlan) -> Memory<'a> {
-        Memory {
+    fn of_host(host: &'a HostPlan) -> MemoryPhases<'a> {
+        MemoryPhases {
             id: "host",
             phases: &host.phases,
             fixed_bytes: host.job_bytes,

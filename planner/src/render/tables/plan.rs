@@ -1,7 +1,7 @@
 //! The tables of a plan: where components are, what that takes, and what it took.
 
 use protocol::plan::{ComponentPlan, PartPlan};
-use protocol::{Bytes, Phase, Placement, Plan, Residency, UsageReport};
+use protocol::{Bytes, Division, Phase, Plan, Residency, UsageReport};
 
 use super::memory::memory;
 use super::{table, text_of};
@@ -87,10 +87,10 @@ fn components(plan: &Plan) -> String {
 
 /// When a component's weights are there.
 fn residency(component: &ComponentPlan) -> String {
-    let mut text = match component.placement {
-        Placement::Layer => "layers, ".to_owned(),
-        Placement::Row => "rows, ".to_owned(),
-        Placement::One | Placement::Host => String::new(),
+    let mut text = match component.division {
+        Division::One => String::new(),
+        Division::Layer { .. } => "layers, ".to_owned(),
+        Division::Row { .. } => "rows, ".to_owned(),
     };
     text.push_str(&component.residency.to_string());
     if component.residency == Residency::Streamed {
@@ -111,11 +111,12 @@ fn share(component: &ComponentPlan, index: usize, part: &PartPlan) -> String {
     if index >= component.devices.len() {
         return "what the device cannot do".to_owned();
     }
-    if let Some(share) = component.row_shares.get(index) {
-        let all: u32 = component.row_shares.iter().sum();
-        return format!("{share} of {all} rows");
+    if let Some(shares) = component.division.row_shares() {
+        let all: u32 = shares.iter().sum();
+        return format!("{} of {all} rows", shares[index]);
     }
-    let segments = component.segments.iter().filter(|s| s.device == part.device).count();
+    let segments = 0..component.segments.len();
+    let segments = segments.filter(|s| component.division.lane(*s) == Some(index)).count();
     let mapped = if part.device.is_host() { ", mapped" } else { "" };
     format!("{segments} segments{mapped}")
 }

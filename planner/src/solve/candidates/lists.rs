@@ -1,6 +1,8 @@
 //! The lists of devices that a component may have: each alone, the host, and those that it may be
 //! split over.
 
+use std::cmp::Ordering;
+
 use protocol::Phase;
 use protocol::profile::ComponentProfile;
 
@@ -20,7 +22,7 @@ const SPLIT_PART: u64 = 8;
 
 /// Devices in order, and how a component is split over them; `None` for one device, or the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct List {
+pub struct DeviceList {
     pub devices: Vec<Option<usize>>,
     pub split: Option<Split>,
     /// Whether somebody pinned it.
@@ -28,20 +30,20 @@ pub struct List {
 }
 
 /// The lists of a component, in the order in which ties are broken.
-pub fn lists(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<List> {
+pub fn lists(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<DeviceList> {
     match pin.devices.as_slice() {
         [] => free(problem, component, pin),
-        [device] => vec![List { devices: vec![*device], split: None, pinned: true }],
+        [device] => vec![DeviceList { devices: vec![*device], split: None, pinned: true }],
         devices => {
-            vec![List { devices: devices.to_vec(), split: Some(pin.split), pinned: true }]
+            vec![DeviceList { devices: devices.to_vec(), split: Some(pin.split), pinned: true }]
         }
     }
 }
 
-fn free(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<List> {
+fn free(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<DeviceList> {
     let devices = choosable(problem, pin);
-    let one = |device| List { devices: vec![device], split: None, pinned: false };
-    let mut lists: Vec<List> = devices.iter().map(|device| one(Some(*device))).collect();
+    let one = |device| DeviceList { devices: vec![device], split: None, pinned: false };
+    let mut lists: Vec<DeviceList> = devices.iter().map(|device| one(Some(*device))).collect();
     // Weights that are streamed, or resident on a device, need one.
     let on_host = !matches!(pin.params, Some(Params::Cpu | Params::Device));
     if on_host && problem.inventory.host.compute && !pin.forbidden.contains(&None) {
@@ -55,7 +57,7 @@ fn free(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<L
         for subset in &subsets {
             if may_split(problem, component, subset, split) {
                 let devices = subset.iter().map(|device| Some(*device)).collect();
-                lists.push(List { devices, split: Some(split), pinned: false });
+                lists.push(DeviceList { devices, split: Some(split), pinned: false });
             }
         }
     }
@@ -80,29 +82,32 @@ fn is_split(problem: &Problem<'_>, component: &ComponentProfile) -> bool {
 /// speed.
 fn subsets(problem: &Problem<'_>, devices: &[usize]) -> Vec<Vec<usize>> {
     let mut leading = devices.to_vec();
-    leading.sort_by(|a, b| {
-        let device = |index: &usize| -> &Device { &problem.inventory.devices[*index] };
-        let speed = |index| device(index).speeds.half_flops_per_s.value;
-        let memory = |index| device(index).free_bytes;
-        speed(b).total_cmp(&speed(a)).then(memory(b).cmp(&memory(a))).then(a.cmp(b))
-    });
+    leading.sort_by(|a, b| leads(&problem.inventory.devices, *a, *b));
     let few = &leading[..leading.len().min(DEVICES_EXACT)];
-    let mut subsets: Vec<Vec<usize>> = (0..1_usize << few.len())
-        .filter(|bits| bits.count_ones() > 1)
-        .map(|bits| {
-            let members = few.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1);
-            members.map(|(_, device)| *device).collect()
-        })
-        .collect();
-    let more =
-        LEADING.into_iter().filter(|count| (DEVICES_EXACT + 1..=leading.len()).contains(count));
-    subsets.extend(more.map(|count| leading[..count].to_vec()));
+    let mut subsets: Vec<Vec<usize>> = Vec::new();
+    for bits in (0..1_usize << few.len()).filter(|bits| bits.count_ones() > 1) {
+        let members = few.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1);
+        subsets.push(members.map(|(_, device)| *device).collect());
+    }
+    for count in LEADING {
+        if count > DEVICES_EXACT && count <= leading.len() {
+            subsets.push(leading[..count].to_vec());
+        }
+    }
     for subset in &mut subsets {
         subset.sort_unstable();
     }
     subsets.sort_by_key(|subset| (subset.len(), subset.clone()));
     subsets.dedup();
     subsets
+}
+
+/// Which of two devices comes first: the faster one, then the one with more memory.
+fn leads(devices: &[Device], a: usize, b: usize) -> Ordering {
+    let speed = |index: usize| devices[index].speeds.half_flops_per_s.value;
+    let by_speed = speed(b).total_cmp(&speed(a));
+    let by_memory = devices[b].free_bytes.cmp(&devices[a].free_bytes);
+    by_speed.then(by_memory).then(a.cmp(&b))
 }
 
 /// Whether a component can be split so over these devices.

@@ -1,18 +1,18 @@
 //! Places and times in words.
 
-use protocol::{Placement, Residency};
+use protocol::{Division, Residency};
 
 use super::super::Problem;
-use super::super::place::{Held, Place};
+use super::super::place::{Place, WeightResidency};
 
 /// The kind of a place.
 pub fn name(problem: &Problem<'_>, place: &Place) -> String {
     let devices = place.spread.devices.iter().map(|device| problem.device_id(*device).0);
     let devices = devices.collect::<Vec<_>>().join("&");
-    let split = match place.spread.placement {
-        Placement::Layer => " by layers",
-        Placement::Row => " by rows",
-        Placement::One | Placement::Host => "",
+    let split = match place.spread.division {
+        Division::One => "",
+        Division::Layer { .. } => " by layers",
+        Division::Row { .. } => " by rows",
     };
     let residency = match place.residency() {
         Residency::Mapped => "computed in place from the file mapping",
@@ -29,20 +29,20 @@ pub fn details(place: &Place) -> String {
     let spread = &place.spread;
     let numbers =
         |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(":");
-    match spread.placement {
-        Placement::Layer => {
+    match &spread.division {
+        Division::One => {}
+        Division::Layer { segments } => {
             let lanes = 0..spread.devices.len() as u32;
-            let count = |lane| spread.segments.iter().filter(|at| **at == lane).count() as u32;
+            let count = |lane| segments.iter().filter(|at| **at == lane).count() as u32;
             let counts: Vec<u32> = lanes.map(count).collect();
             details.push_str(&format!(" ({} segments)", numbers(&counts)));
         }
-        Placement::Row => {
-            details.push_str(&format!(" ({} of the rows)", numbers(&spread.row_shares)))
+        Division::Row { shares } => {
+            details.push_str(&format!(" ({} of the rows)", numbers(shares)))
         }
-        Placement::One | Placement::Host => {}
     }
-    if let Held::Some { residency, lookahead, .. } = &place.held {
-        let segments = 0..spread.segments.len();
+    if let WeightResidency::Some { residency, lookahead, .. } = &place.held {
+        let segments = 0..spread.segments();
         let all = segments.len();
         let streamed = segments.filter(|s| place.segment_residency(*s) == Residency::Streamed);
         let slots = slots(*lookahead);

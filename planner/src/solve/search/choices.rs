@@ -9,7 +9,7 @@ use protocol::Bytes;
 use super::super::Problem;
 use super::super::compose::Composition;
 use super::super::place::{Place, PlacePart};
-use super::super::timeline::{Early, Spell, position};
+use super::super::timeline::{LoadInterval, Prefetch, position};
 
 /// Orders in which choices are looked at.
 pub const ORDERS: usize = 3;
@@ -20,16 +20,16 @@ pub struct Choice {
     /// Its index among the component's places.
     pub index: usize,
     /// What it adds to the timeline.
-    pub spell: Spell,
+    pub interval: LoadInterval,
     /// What is compared after its time.
-    pub lesser: Lesser,
+    pub tie_break: TieBreak,
     /// Peaks of all devices and the host with nothing else.
     pub alone: Bytes,
 }
 
 /// What is compared after time, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Lesser {
+pub struct TieBreak {
     /// Whether weights are loaded anew for each job.
     pub reloads: u64,
     /// Whether it is a copy in RAM of what could be mapped.
@@ -38,10 +38,10 @@ pub struct Lesser {
     pub fullness: u64,
 }
 
-impl Lesser {
+impl TieBreak {
     /// Both together.
-    pub fn plus(self, other: Lesser) -> Lesser {
-        Lesser {
+    pub fn plus(self, other: TieBreak) -> TieBreak {
+        TieBreak {
             reloads: self.reloads + other.reloads,
             copies: self.copies + other.copies,
             fullness: self.fullness.saturating_add(other.fullness),
@@ -49,8 +49,8 @@ impl Lesser {
     }
 
     /// The least of both in every respect.
-    fn least(self, other: Lesser) -> Lesser {
-        Lesser {
+    fn least(self, other: TieBreak) -> TieBreak {
+        TieBreak {
             reloads: self.reloads.min(other.reloads),
             copies: self.copies.min(other.copies),
             fullness: self.fullness.min(other.fullness),
@@ -62,7 +62,7 @@ impl Lesser {
 #[derive(Debug, Clone)]
 pub struct Choices {
     /// By component.
-    pub of: Vec<Rc<Sorted>>,
+    pub of: Vec<Rc<ComponentChoices>>,
     /// Components in the order in which to decide them: those between whose places most is to be
     /// won first.
     pub order: Vec<usize>,
@@ -70,8 +70,8 @@ pub struct Choices {
 
 /// The choices of one component.
 #[derive(Debug)]
-pub struct Sorted {
-    /// All of them.
+pub struct ComponentChoices {
+    /// In the order of the component's places.
     pub all: Vec<Choice>,
     /// Their numbers by what they load and compute together, by how long they keep the storage
     /// busy, and by what they compute; where time is of no account, in their order.
@@ -79,35 +79,40 @@ pub struct Sorted {
     /// The least that any loads.
     pub least_load: u64,
     /// The least that any loads anew, copies and fills.
-    pub least: Lesser,
+    pub least: TieBreak,
     /// How much is to be won between them.
     weight: u64,
 }
 
-impl Sorted {
+impl ComponentChoices {
     /// `None` where there are none.
-    fn by_time(all: Vec<Choice>) -> Option<Rc<Sorted>> {
-        let ticks = || all.iter().map(|choice| choice.spell.both());
+    fn by_time(all: Vec<Choice>) -> Option<Rc<ComponentChoices>> {
+        let ticks = || all.iter().map(|choice| choice.interval.both());
         let weight = ticks().max()? - ticks().min()?;
-        let keys: [fn(&Spell) -> u64; ORDERS] = [Spell::both, Spell::stored, |spell| spell.compute];
+        let keys: [fn(&LoadInterval) -> u64; ORDERS] =
+            [LoadInterval::both, LoadInterval::stored, |interval| interval.compute];
         let orders = keys.map(|key| {
             let mut numbers: Vec<u32> = (0..all.len() as u32).collect();
-            numbers.sort_by_key(|number| key(&all[*number as usize].spell));
+            numbers.sort_by_key(|number| key(&all[*number as usize].interval));
             numbers
         });
-        Sorted::new(all, orders, weight)
+        ComponentChoices::new(all, orders, weight)
     }
 
     /// `None` where there are none.
-    fn as_they_are(all: Vec<Choice>) -> Option<Rc<Sorted>> {
+    fn as_they_are(all: Vec<Choice>) -> Option<Rc<ComponentChoices>> {
         let (weight, count) = (all.first()?.alone.0, all.len() as u32);
-        Sorted::new(all, std::array::from_fn(|_| (0..count).collect()), weight)
+        ComponentChoices::new(all, std::array::from_fn(|_| (0..count).collect()), weight)
     }
 
-    fn new(all: Vec<Choice>, orders: [Vec<u32>; ORDERS], weight: u64) -> Option<Rc<Sorted>> {
-        let least_load = all.iter().map(|choice| choice.spell.load).min()?;
-        let least = all.iter().map(|choice| choice.lesser).reduce(Lesser::least)?;
-        Some(Rc::new(Sorted { all, orders, least_load, least, weight }))
+    fn new(
+        all: Vec<Choice>,
+        orders: [Vec<u32>; ORDERS],
+        weight: u64,
+    ) -> Option<Rc<ComponentChoices>> {
+        let least_load = all.iter().map(|choice| choice.interval.load).min()?;
+        let least = all.iter().map(|choice| choice.tie_break).reduce(TieBreak::least)?;
+        Some(Rc::new(ComponentChoices { all, orders, least_load, least, weight }))
     }
 }
 
@@ -115,7 +120,10 @@ impl Choices {
     /// Sorted by time; `None` where a component has no place that fits even alone.
     pub fn by_time(problem: &Problem<'_>) -> Option<Choices> {
         let of = problem.places.iter().enumerate().map(|(component, places)| {
-            Sorted::by_time(undominated(some(problem, component, 0..places.len()), places))
+            ComponentChoices::by_time(undominated(
+                some(problem, component, 0..places.len()),
+                places,
+            ))
         });
         Some(Choices::new(of.collect::<Option<_>>()?))
     }
@@ -133,12 +141,12 @@ impl Choices {
                     kept.push(choice);
                 }
             }
-            Sorted::as_they_are(kept)
+            ComponentChoices::as_they_are(kept)
         });
         Some(Choices::new(of.collect::<Option<_>>()?))
     }
 
-    fn new(of: Vec<Rc<Sorted>>) -> Choices {
+    fn new(of: Vec<Rc<ComponentChoices>>) -> Choices {
         let mut order: Vec<usize> = (0..of.len()).collect();
         order.sort_by_key(|component| std::cmp::Reverse(of[*component].weight));
         Choices { of, order }
@@ -152,7 +160,8 @@ impl Choices {
         indices: &[usize],
     ) -> Option<Choices> {
         let mut of = self.of.clone();
-        of[component] = Sorted::by_time(some(problem, component, indices.iter().copied()))?;
+        of[component] =
+            ComponentChoices::by_time(some(problem, component, indices.iter().copied()))?;
         Some(Choices::new(of))
     }
 
@@ -165,7 +174,7 @@ impl Choices {
         };
         let of = self.of.iter().enumerate().map(|(component, sorted)| {
             let all = sorted.all.iter().filter(|choice| there(component, choice));
-            Sorted::by_time(all.copied().collect())
+            ComponentChoices::by_time(all.copied().collect())
         });
         Some(Choices::new(of.collect::<Option<_>>()?))
     }
@@ -191,8 +200,8 @@ fn some(
         if bytes.fits(problem) {
             choices.push(Choice {
                 index,
-                spell: Spell::counted(problem.objective, place, at),
-                lesser: Lesser {
+                interval: LoadInterval::counted(problem.objective, place, at),
+                tie_break: TieBreak {
                     reloads: u64::from(place.reloads()),
                     copies: u64::from(place.copies()),
                     fullness: place.fullness,
@@ -202,8 +211,8 @@ fn some(
         }
     }
     choices.sort_by_key(|choice| {
-        let Choice { spell, lesser, alone, index } = *choice;
-        (spell.both(), spell.compute, lesser, alone, index)
+        let Choice { interval, tie_break, alone, index } = *choice;
+        (interval.both(), interval.compute, tie_break, alone, index)
     });
     choices
 }
@@ -212,27 +221,13 @@ fn some(
 /// no more time in any respect, and no more bytes in any phase. With the other one instead, a
 /// combination is no worse.
 fn undominated(choices: Vec<Choice>, places: &[Place]) -> Vec<Choice> {
-    let covers = |a: &Choice, b: &Choice| {
-        let rank = |early| match early {
-            Early::No => 0,
-            Early::PhaseBefore => 1,
-            Early::Any => 2,
-        };
-        a.spell.load <= b.spell.load
-            && a.spell.compute <= b.spell.compute
-            // Of what it computes less, it need hide no loads.
-            && a.spell.hides + (b.spell.compute - a.spell.compute) >= b.spell.hides
-            && rank(a.spell.early) >= rank(b.spell.early)
-            && a.lesser.least(b.lesser) == a.lesser
-            && takes_no_more(&places[a.index], &places[b.index])
-    };
     let mut kept: BTreeMap<Option<usize>, Vec<Choice>> = BTreeMap::new();
     let mut all = Vec::new();
     // What covers another choice comes before it in their order, or is its equal.
     for choice in choices {
         if let [device] = places[choice.index].spread.devices.as_slice() {
             let there = kept.entry(*device).or_default();
-            if there.iter().any(|other| covers(other, &choice)) {
+            if there.iter().any(|other| covers(other, &choice, places)) {
                 continue;
             }
             there.push(choice);
@@ -242,20 +237,45 @@ fn undominated(choices: Vec<Choice>, places: &[Place]) -> Vec<Choice> {
     all
 }
 
+/// Whether one choice is no worse than another in any combination.
+fn covers(a: &Choice, b: &Choice, places: &[Place]) -> bool {
+    a.interval.load <= b.interval.load
+        && a.interval.compute <= b.interval.compute
+        // Of what it computes less, it need hide no loads.
+        && a.interval.hides + (b.interval.compute - a.interval.compute) >= b.interval.hides
+        && freedom(a.interval.early) >= freedom(b.interval.early)
+        && a.tie_break.least(b.tie_break) == a.tie_break
+        && takes_no_more(&places[a.index], &places[b.index])
+}
+
+/// A number that is larger the earlier a load may be on its way.
+fn freedom(early: Prefetch) -> u32 {
+    match early {
+        Prefetch::No => 0,
+        Prefetch::PhaseBefore => 1,
+        Prefetch::Any => 2,
+    }
+}
+
 /// Whether a place takes no more than another one on any device in any phase.
 fn takes_no_more(a: &Place, b: &Place) -> bool {
-    let no_more = |a: &PlacePart, b: &PlacePart| {
-        let now = |p: &PlacePart| p.resident_bytes + p.lazy_bytes + p.staging_bytes();
-        let with_mapped = |p: &PlacePart| now(p) + p.mapped_bytes;
-        let before = |p: &PlacePart| p.resident_bytes + p.early_bytes;
-        a.resident_bytes <= b.resident_bytes
-            && before(a) <= before(b)
-            && now(a) <= now(b)
-            && with_mapped(a) <= with_mapped(b)
-            && a.compute_bytes <= b.compute_bytes
-    };
     a.parts.iter().all(|part| {
         let mut others = b.parts.iter().filter(|other| other.device == part.device);
-        others.any(|other| no_more(part, other))
+        others.any(|other| part_takes_no_more(part, other))
     })
+}
+
+/// The same of one device: in every phase, in the one before its own, in its own without and with
+/// what is mapped, and of activations.
+fn part_takes_no_more(a: &PlacePart, b: &PlacePart) -> bool {
+    a.resident_bytes <= b.resident_bytes
+        && a.resident_bytes + a.early_bytes <= b.resident_bytes + b.early_bytes
+        && held_bytes(a) <= held_bytes(b)
+        && held_bytes(a) + a.mapped_bytes <= held_bytes(b) + b.mapped_bytes
+        && a.compute_bytes <= b.compute_bytes
+}
+
+/// Weights and slots in the component's own phase.
+fn held_bytes(part: &PlacePart) -> Bytes {
+    part.resident_bytes + part.lazy_bytes + part.staging_bytes()
 }

@@ -1,10 +1,11 @@
 //! Bytes and times of a combination of places, summed anew from what the documentation says of
 //! them: from layouts and residencies, not from what places say that they take.
 
-use protocol::{Phase, Placement, Residency};
+use protocol::{Phase, Residency};
 
 use super::super::*;
 use super::made_up::{Case, TIMELINE};
+use crate::solve::component_ms::ComponentMs;
 
 /// What is compared, in this order: time, what is loaded anew, copies in RAM, how full splits are.
 pub(super) type Value = (u64, usize, usize, u64);
@@ -146,8 +147,8 @@ fn total(case: &Case, places: &[&Place]) -> u64 {
 pub(super) fn value(case: &Case, objective: Objective, places: &[&Place]) -> (u64, Value) {
     let total = if objective == Objective::Memory { total(case, places) } else { 0 };
     let reloads = places.iter().filter(|p| p.reloads()).count();
-    let on_host = |p: &&&Place| p.spread.placement == Placement::Host;
-    let copied = |p: &&&Place| p.held != Held::All(Residency::Mapped);
+    let on_host = |p: &&&Place| p.spread.is_on_host();
+    let copied = |p: &&&Place| p.held != WeightResidency::All(Residency::Mapped);
     let copies = places.iter().filter(on_host).filter(copied).count();
     let fullness = places.iter().map(|place| place.fullness).sum();
     let warm = objective == Objective::Throughput;

@@ -269,21 +269,22 @@ fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
     let mut parts: Vec<LayoutPart> = (0..lanes + usize::from(on_host))
         .map(|part| LayoutPart {
             compute_bytes: Bytes(256 * (1 + (part as u64 + component.weights_bytes.0 / 256) % 5)),
-            segment_bytes: vec![Bytes::ZERO; layout.segments.len()],
+            segment_bytes: vec![Bytes::ZERO; component.segments.len()],
         })
         .collect();
-    let shares: u64 = layout.row_shares.iter().map(|share| u64::from(*share)).sum();
+    let row_shares = layout.division.row_shares().unwrap_or_default();
+    let shares: u64 = row_shares.iter().map(|share| u64::from(*share)).sum();
     for (index, segment) in component.segments.iter().enumerate() {
         let weights = segment.weights_bytes;
         if on_host && index % 3 == 1 {
             parts[lanes].segment_bytes[index] = weights;
         } else if shares > 0 && segment.block {
-            for (part, share) in parts.iter_mut().zip(&layout.row_shares) {
+            for (part, share) in parts.iter_mut().zip(row_shares) {
                 let rows = weights.0 * u64::from(*share) / shares;
                 part.segment_bytes[index] = Bytes(rows).align_up(256);
             }
         } else {
-            parts[layout.segments[index] as usize].segment_bytes[index] = weights;
+            parts[layout.division.lane(index).unwrap()].segment_bytes[index] = weights;
         }
     }
     LayoutBytes { parts, crossing_bytes: component.boundary_bytes + Bytes(64 * lanes as u64) }

@@ -2,13 +2,14 @@
 
 use protocol::plan::ATTENTION_CHUNK;
 use protocol::profile::{ComponentProfile, LayoutPart};
-use protocol::{Phase, Placement, Residency, StorageType};
+use protocol::{Division, Phase, Residency, StorageType};
 
 use super::made_up::{Case, component, segment};
 use super::*;
 use crate::inventory::{DeviceKind, Inventory, Rate};
 use crate::policy::pins::Params;
-use crate::solve::time::{Paces, Timing};
+use crate::solve::component_ms::ComponentMs;
+use crate::solve::time::{SegmentTimes, Timing};
 
 /// Devices of 1000, 2000, 4000 operations a second, behind links of 100, 200, 400 B/s; storage of
 /// 50 B/s; memory is never slow.
@@ -36,29 +37,29 @@ fn four() -> ComponentProfile {
     ComponentProfile { calls: 2, ..component("dit", Phase::Denoise, segments) }
 }
 
-fn spread(placement: Placement, devices: &[Option<usize>], parts: &[[u64; 4]]) -> Spread {
+/// Each of four segments on the device that has its weights.
+fn layers(devices: &[Option<usize>], parts: &[[u64; 4]]) -> ComponentLayout {
+    let of = |segment: usize| parts.iter().position(|part| part[segment] > 0).unwrap_or(0) as u32;
+    spread(Division::Layer { segments: (0..4).map(of).collect() }, devices, parts)
+}
+
+fn spread(division: Division, devices: &[Option<usize>], parts: &[[u64; 4]]) -> ComponentLayout {
     let part = |bytes: &[u64; 4]| LayoutPart {
         compute_bytes: Bytes::ZERO,
         segment_bytes: bytes.iter().map(|bytes| Bytes(*bytes)).collect(),
     };
-    // Of layers, each segment is where its weights are.
-    let of_layer =
-        |segment: usize| parts.iter().position(|part| part[segment] > 0).unwrap_or(0) as u32;
-    let segments = (0..4).map(|s| if placement == Placement::Layer { of_layer(s) } else { 0 });
-    Spread {
-        placement,
+    ComponentLayout {
         devices: devices.to_vec(),
-        row_shares: Vec::new(),
-        segments: segments.collect(),
+        division,
         parts: parts.iter().map(part).collect(),
         crossing_bytes: Bytes(300),
     }
 }
 
-fn ms(inventory: &Inventory, spread: &Spread, held: &Held) -> ComponentMs {
+fn ms(inventory: &Inventory, spread: &ComponentLayout, held: &WeightResidency) -> ComponentMs {
     let component = four();
-    let paces = Paces::new(inventory, &component, ATTENTION_CHUNK);
-    Timing::new(&paces, spread).ms(held)
+    let times = SegmentTimes::new(inventory, &component, ATTENTION_CHUNK);
+    Timing::new(&times, spread).ms(held)
 }
 
 /// Milliseconds of seconds to load, of the first read, and to compute.
@@ -69,13 +70,12 @@ fn assert_s(found: ComponentMs, load: f64, first_read: f64, compute: f64) {
     }
 }
 
-const RESIDENT: Held = Held::All(Residency::Resident);
+const RESIDENT: WeightResidency = WeightResidency::All(Residency::Resident);
 
 #[test]
 fn layers_run_one_after_the_other_and_cross_the_slowest_link() {
     let inventory = machine(2).inventory;
-    let halves =
-        spread(Placement::Layer, &[Some(0), Some(1)], &[[1000, 1000, 0, 0], [0, 0, 1000, 1000]]);
+    let halves = layers(&[Some(0), Some(1)], &[[1000, 1000, 0, 0], [0, 0, 1000, 1000]]);
     // 2 × 4 s, 2 × 2 s, 300 B at 100 B/s; 4000 B from one storage at 50 B/s.
     assert_s(ms(&inventory, &halves, &RESIDENT), 80.0, 0.0, 2.0 * (8.0 + 4.0 + 3.0));
     // A faster storage leaves the slower link: 2000 B at 100 B/s, beside the other's.
@@ -83,8 +83,7 @@ fn layers_run_one_after_the_other_and_cross_the_slowest_link() {
     fast.host.storage_bytes_per_s = Rate::declared(1e9);
     assert_s(ms(&fast, &halves, &RESIDENT), 20.0, 0.0, 30.0);
     // The host has a part of it: 2 × 8 s there.
-    let hosted =
-        spread(Placement::Layer, &[Some(0), None], &[[1000, 1000, 0, 0], [0, 0, 1000, 1000]]);
+    let hosted = layers(&[Some(0), None], &[[1000, 1000, 0, 0], [0, 0, 1000, 1000]]);
     assert_s(ms(&inventory, &hosted, &RESIDENT), 80.0, 0.0, 2.0 * (8.0 + 16.0 + 3.0));
     // More than its RAM has room for is read for every call, and need not be loaded.
     let mut small = inventory;
@@ -97,7 +96,12 @@ fn rows_wait_for_the_slowest_device() {
     let mut inventory = machine(2).inventory;
     let rows = |inventory: &Inventory, first| {
         let parts = [[first; 4], [1000 - first; 4]];
-        ms(inventory, &spread(Placement::Row, &[Some(0), Some(1)], &parts), &RESIDENT).compute
+        ms(
+            inventory,
+            &spread(Division::Row { shares: vec![1, 1] }, &[Some(0), Some(1)], &parts),
+            &RESIDENT,
+        )
+        .compute
     };
     // Virtual devices take turns: of 4 s and 2 s a segment each does a half.
     assert!((rows(&inventory, 500) - 2e3 * (4.0 * 3.0 + 3.0)).abs() < 1e-6);
@@ -113,7 +117,7 @@ fn rows_wait_for_the_slowest_device() {
 #[test]
 fn what_the_host_does_for_a_device_comes_after_it() {
     let inventory = machine(1).inventory;
-    let helped = spread(Placement::One, &[Some(0)], &[[1000, 500, 1000, 1000], [0, 500, 0, 0]]);
+    let helped = spread(Division::One, &[Some(0)], &[[1000, 500, 1000, 1000], [0, 500, 0, 0]]);
     // The second segment takes half of 4 s, and half of 8 s.
     assert_s(ms(&inventory, &helped, &RESIDENT), 80.0, 0.0, 2.0 * (12.0 + 2.0 + 4.0 + 3.0));
 }
@@ -121,8 +125,8 @@ fn what_the_host_does_for_a_device_comes_after_it() {
 #[test]
 fn a_ring_reads_files_once_and_ram_then() {
     let inventory = machine(1).inventory;
-    let whole = spread(Placement::One, &[Some(0)], &[[1000; 4]]);
-    let held = |stays: [bool; 4]| Held::Some {
+    let whole = spread(Division::One, &[Some(0)], &[[1000; 4]]);
+    let held = |stays: [bool; 4]| WeightResidency::Some {
         residency: Residency::Lazy,
         stays: stays.to_vec().into(),
         lookahead: 2,
@@ -147,13 +151,13 @@ fn a_ring_reads_files_once_and_ram_then() {
 #[test]
 fn the_page_cache_counts_where_its_state_is_known() {
     let mut inventory = machine(1).inventory;
-    let whole = spread(Placement::One, &[Some(0)], &[[1000; 4]]);
+    let whole = spread(Division::One, &[Some(0)], &[[1000; 4]]);
     inventory.devices[0].link_bytes_per_s = Rate::declared(1e6);
     inventory.host.page_cache_bytes_per_s = Rate::declared(1000.0);
     let load = |cached, inventory: &Inventory| {
         let component = ComponentProfile { cached_bytes: Bytes(cached), ..four() };
-        let paces = Paces::new(inventory, &component, ATTENTION_CHUNK);
-        Timing::new(&paces, &whole).ms(&RESIDENT).load
+        let times = SegmentTimes::new(inventory, &component, ATTENTION_CHUNK);
+        Timing::new(&times, &whole).ms(&RESIDENT).load
     };
     assert_eq!(load(4000, &inventory), 80e3);
     inventory.host.page_cache = true;
@@ -164,15 +168,15 @@ fn the_page_cache_counts_where_its_state_is_known() {
 #[test]
 fn corrections_and_short_attention_lengthen_what_they_are_about() {
     let mut inventory = machine(1).inventory;
-    let whole = spread(Placement::One, &[Some(0)], &[[1000; 4]]);
+    let whole = spread(Division::One, &[Some(0)], &[[1000; 4]]);
     let plain = ms(&inventory, &whole, &RESIDENT).compute;
     inventory.devices[0].speeds.corrections.insert("vae".to_owned(), 3.0);
     assert_eq!(ms(&inventory, &whole, &RESIDENT).compute, plain);
     inventory.devices[0].speeds.corrections.insert("dit".to_owned(), 1.5);
     // 2 × 16 s of computing, 2 × 3 s of crossing.
     assert!((ms(&inventory, &whole, &RESIDENT).compute - (plain + 16e3)).abs() < 1e-6);
-    let paces = Paces::new(&inventory, &four(), SHORT_ATTENTION_CHUNK).once_s(Some(0));
-    assert_eq!(paces, 24.0, "products do not depend on how attention is cut");
+    let times = SegmentTimes::new(&inventory, &four(), SHORT_ATTENTION_CHUNK).once_s(Some(0));
+    assert_eq!(times, 24.0, "products do not depend on how attention is cut");
 }
 
 /// T5, a DiT and a VAE that load for 20 s, 40 s and 20 s and compute for 10 s each, all lazy on one

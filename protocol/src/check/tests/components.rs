@@ -9,6 +9,10 @@ const T5: usize = 1;
 const DIT: usize = 2;
 const VAE: usize = 3;
 
+fn rows(shares: &[u32]) -> Division {
+    Division::Row { shares: shares.to_vec() }
+}
+
 const ORDER: [Change; 9] = [
     (|p| p.components[T5].name = "clip".to_owned(), "component clip stands twice"),
     (|p| p.components[T5].name = long(), "a component's text of 16385 bytes"),
@@ -27,7 +31,7 @@ const ORDER: [Change; 9] = [
     ),
 ];
 
-const PLACEMENT: [Change; 27] = [
+const PLACEMENT: [Change; 23] = [
     (|p| p.components[CLIP].devices.clear(), "clip names 0 devices for placement one"),
     (
         |p| p.components[CLIP].devices.push(device("virtual1")),
@@ -50,10 +54,7 @@ const PLACEMENT: [Change; 27] = [
         |p| p.components[CLIP].devices[0] = device("cuda7"),
         "clip with placement one is on cuda7, which cannot be",
     ),
-    (
-        |p| p.components[CLIP].devices[0] = DeviceId::host(),
-        "clip with placement one is on host, which cannot be",
-    ),
+    (|p| p.components[CLIP].devices[0] = DeviceId::host(), "clip: its parts are on other devices"),
     (
         |p| p.components[T5].devices[1] = device("cuda7"),
         "t5 with placement layer is on cuda7, which cannot be",
@@ -63,23 +64,16 @@ const PLACEMENT: [Change; 27] = [
         "dit with placement row is on host, which cannot be",
     ),
     (
-        |p| p.components[CLIP].placement = Placement::Host,
-        "clip with placement host is on virtual0, which cannot be",
-    ),
-    (
-        |p| p.components[VAE].placement = Placement::One,
-        "vae with placement one is on host, which cannot be",
-    ),
-    (
-        |p| p.components[CLIP].placement = Placement::Layer,
+        |p| p.components[CLIP].division = Division::Layer { segments: vec![0, 0] },
         "clip names 1 devices for placement layer",
     ),
+    (|p| p.components[T5].division = Division::One, "t5 names 3 devices for placement one"),
     (
-        |p| p.components[DIT].placement = Placement::Layer,
-        "dit has shares of rows without a row split",
+        |p| p.components[DIT].division = Division::Layer { segments: vec![0, 0, 0, 1, 1, 1] },
+        "dit: weights of double.0 lie on virtual1",
     ),
     (
-        |p| p.components[T5].placement = Placement::Row,
+        |p| p.components[T5].division = Division::Row { shares: vec![1, 1, 1] },
         "t5 with placement row is on host, which cannot be",
     ),
     (|p| p.components[T5].devices.swap(0, 1), "t5: its parts are on other devices"),
@@ -87,23 +81,15 @@ const PLACEMENT: [Change; 27] = [
         |p| p.components[CLIP].devices[0] = device("virtual1"),
         "clip: its parts are on other devices",
     ),
-    (|p| p.components[CLIP].row_shares = vec![1], "clip has shares of rows without a row split"),
-    (|p| p.components[T5].row_shares = vec![1, 1, 1], "t5 has shares of rows without a row split"),
-    (|p| p.components[DIT].row_shares.clear(), "dit has 0 shares for 2 devices"),
-    (|p| p.components[DIT].row_shares.push(1), "dit has 3 shares for 2 devices"),
-    (|p| p.components[DIT].row_shares[1] = 0, "dit: a share of rows is not within 1 to 1048576"),
+    (|p| p.components[DIT].division = rows(&[]), "dit has 0 shares for 2 devices"),
+    (|p| p.components[DIT].division = rows(&[2, 1, 1]), "dit has 3 shares for 2 devices"),
     (
-        |p| p.components[DIT].row_shares[0] = ROW_SHARE_MAX + 1,
+        |p| p.components[DIT].division = rows(&[2, 0]),
         "dit: a share of rows is not within 1 to 1048576",
     ),
-    // The order of its rows is that of its devices; the first holds what is not split.
     (
-        |p| {
-            let dit = &mut p.components[DIT];
-            dit.devices.swap(0, 1);
-            dit.parts.swap(0, 1);
-        },
-        "dit: its segments are elsewhere, or in another order",
+        |p| p.components[DIT].division = rows(&[ROW_SHARE_MAX + 1, 1]),
+        "dit: a share of rows is not within 1 to 1048576",
     ),
 ];
 
@@ -162,7 +148,7 @@ const RESIDENCY: [Change; 22] = [
         |p| {
             let segments = &mut p.components[DIT].segments;
             segments.iter_mut().for_each(|segment| segment.residency = Residency::Lazy);
-            segments.push(segment("end", "virtual0", Residency::Streamed, &[0, 0, 0]));
+            segments.push(segment("end", Residency::Streamed, &[0, 0, 0]));
         },
         "dit is streamed without a streamed segment",
     ),
@@ -189,8 +175,8 @@ const PICTURE: [Change; 7] = [
     ),
     (|p| p.components[3].lookahead = 1, "t5 on virtual0: 2 for slots, its segments give 1"),
     (
-        |p| p.components[4].segments[3].device = device("cuda0"),
-        "dit: weights of single.1 lie on virtual0",
+        |p| p.components[4].division = Division::Layer { segments: vec![0, 0, 1, 0, 1] },
+        "dit: its segments are elsewhere, or in another order",
     ),
     (
         |p| p.components[5].prefetch = false,

@@ -4,28 +4,12 @@ use super::good::{picture, text};
 use super::*;
 
 /// What a virtual device is said to be.
-fn declared(plan: &mut Plan) -> (&mut f64, &mut Option<u32>, &mut Option<u32>, &mut Vec<String>) {
+fn declared(plan: &mut Plan) -> (&mut f64, &mut Faults, &mut Vec<String>) {
     match &mut plan.devices[0].backend {
-        DeviceBackend::Virtual {
-            link_bytes_per_s,
-            fail_allocation,
-            fail_copy,
-            unsupported,
-            ..
-        } => (link_bytes_per_s, fail_allocation, fail_copy, unsupported),
+        DeviceBackend::Virtual { link_bytes_per_s, faults, unsupported, .. } => {
+            (link_bytes_per_s, faults, unsupported)
+        }
         DeviceBackend::Cuda { .. } => panic!("the first device is virtual"),
-    }
-}
-
-fn take(plan: &mut Plan, bytes: u64) {
-    if let DeviceBackend::Virtual { taken_bytes, .. } = &mut plan.devices[0].backend {
-        *taken_bytes = Bytes(bytes);
-    }
-}
-
-fn take_in_load(plan: &mut Plan) {
-    if let DeviceBackend::Virtual { taken_in, .. } = &mut plan.devices[0].backend {
-        *taken_in = Some(Phase::Load);
     }
 }
 
@@ -40,7 +24,10 @@ const NAMES: [Change; 20] = [
     (|p| p.devices[2].id = DeviceId(long()), "a device id of 16385 bytes"),
     (|p| p.devices[2].id = device("virtual0"), "device virtual0 stands twice"),
     (|p| p.devices[0].name = long(), "virtual0: a text of 16385 bytes"),
-    (take_in_load, "virtual0: memory is taken in no phase of a job"),
+    (
+        |p| declared(p).1.taken_in = Some(Phase::Load),
+        "virtual0: memory is taken in no phase of a job",
+    ),
     (|p| pace(p, 0.0), "virtual0: a speed of 0"),
     (|p| pace(p, 1.01), "virtual0: a speed of 1.01"),
     (|p| pace(p, f64::NAN), "virtual0: a speed of NaN"),
@@ -49,17 +36,20 @@ const NAMES: [Change; 20] = [
     (|p| *declared(p).0 = -1.0, "virtual0: a link of -1 B/s"),
     (|p| *declared(p).0 = f64::NAN, "virtual0: a link of NaN B/s"),
     (|p| *declared(p).0 = f64::INFINITY, "virtual0: a link of inf B/s"),
-    (|p| *declared(p).1 = Some(0), "virtual0: allocation 0 is to fail, they count from 1"),
-    (|p| *declared(p).2 = Some(0), "virtual0: copy 0 is to fail, they count from 1"),
     (
-        |p| take(p, MEMORY_BYTES_MAX + 1),
+        |p| declared(p).1.fail_allocation = Some(0),
+        "virtual0: allocation 0 is to fail, they count from 1",
+    ),
+    (|p| declared(p).1.fail_copy = Some(0), "virtual0: copy 0 is to fail, they count from 1"),
+    (
+        |p| declared(p).1.taken_bytes = Bytes(MEMORY_BYTES_MAX + 1),
         "virtual0: 1125899906842625 B is more memory than there is",
     ),
     (
-        |p| declared(p).3.resize(UNSUPPORTED_MAX + 1, String::new()),
+        |p| declared(p).2.resize(UNSUPPORTED_MAX + 1, String::new()),
         "virtual0: 65 unsupported operations",
     ),
-    (|p| declared(p).3[0] = long(), "virtual0: an operation's name that is too long"),
+    (|p| declared(p).2[0] = long(), "virtual0: an operation's name that is too long"),
     (
         |p| p.devices[2].backend = DeviceBackend::Cuda { uuid: Some(long()) },
         "cuda0: a UUID of 16385 bytes",

@@ -8,10 +8,9 @@ use crate::plan::{DevicePlan, HostPlan};
 use crate::times::{PhaseMs, PredictedMs};
 
 /// A segment with its bytes on each part of its component.
-pub fn segment(name: &str, on: &str, residency: Residency, part_bytes: &[u64]) -> SegmentPlan {
+pub fn segment(name: &str, residency: Residency, part_bytes: &[u64]) -> SegmentPlan {
     SegmentPlan {
         name: name.to_owned(),
-        device: device(on),
         residency,
         weights_bytes: Bytes(part_bytes.iter().sum()),
         part_bytes: part_bytes.iter().copied().map(Bytes).collect(),
@@ -30,10 +29,15 @@ pub fn part(on: &str, [resident, lazy, slot, slots, compute]: [u64; 5]) -> PartP
     }
 }
 
-/// A component without prefetch, slots or shares of rows.
+/// Segments on the devices of these indices.
+fn layers(segments: &[u32]) -> Division {
+    Division::Layer { segments: segments.to_vec() }
+}
+
+/// A component without prefetch or slots.
 fn component(
     (name, phase): (&str, Phase),
-    (placement, devices): (Placement, &[&str]),
+    (division, devices): (Division, &[&str]),
     residency: Residency,
     parts: Vec<PartPlan>,
     segments: Vec<SegmentPlan>,
@@ -42,9 +46,8 @@ fn component(
     ComponentPlan {
         name: name.to_owned(),
         phase,
-        placement,
         devices: devices.iter().map(|id| device(id)).collect(),
-        row_shares: Vec::new(),
+        division,
         residency,
         lookahead: 0,
         prefetch: false,
@@ -78,10 +81,12 @@ fn planned(
 ) -> DevicePlan {
     let virtual_backend = DeviceBackend::Virtual {
         link_bytes_per_s: 1.5e9,
-        fail_allocation: Some(1),
-        fail_copy: Some(1),
-        taken_bytes: Bytes(KIB),
-        taken_in: Some(Phase::Denoise),
+        faults: Faults {
+            fail_allocation: Some(1),
+            fail_copy: Some(1),
+            taken_bytes: Bytes(KIB),
+            taken_in: Some(Phase::Denoise),
+        },
         speed: 0.5,
         unsupported: vec!["attention".to_owned()],
     };
@@ -152,17 +157,14 @@ pub fn text() -> Plan {
     };
     let clip = component(
         ("clip", Phase::Condition),
-        (Placement::One, &["virtual0"]),
+        (Division::One, &["virtual0"]),
         Resident,
         vec![part("virtual0", [3072, 0, 0, 0, 512])],
-        vec![
-            segment("embeddings", "virtual0", Resident, &[1024]),
-            segment("layers.0", "virtual0", Resident, &[2048]),
-        ],
+        vec![segment("embeddings", Resident, &[1024]), segment("layers.0", Resident, &[2048])],
     );
     let t5 = component(
         ("t5", Phase::Condition),
-        (Placement::Layer, &["virtual0", "virtual1", "host"]),
+        (layers(&[0, 1, 2]), &["virtual0", "virtual1", "host"]),
         Lazy,
         vec![
             part("virtual0", [0, 4096, 0, 0, 1024]),
@@ -170,18 +172,17 @@ pub fn text() -> Plan {
             part("host", [0, 0, 0, 0, 1536]),
         ],
         vec![
-            segment("block.0", "virtual0", Lazy, &[4096, 0, 0]),
-            segment("block.1", "virtual1", Lazy, &[0, 2048, 256]),
-            segment("block.2", "host", Mapped, &[0, 0, 4096]),
+            segment("block.0", Lazy, &[4096, 0, 0]),
+            segment("block.1", Lazy, &[0, 2048, 256]),
+            segment("block.2", Mapped, &[0, 0, 4096]),
         ],
     );
     let dit = ComponentPlan {
-        row_shares: vec![2, 1],
         lookahead: 4,
         prefetch: true,
         ..component(
             ("dit", Phase::Denoise),
-            (Placement::Row, &["virtual0", "virtual1"]),
+            (Division::Row { shares: vec![2, 1] }, &["virtual0", "virtual1"]),
             Streamed,
             vec![
                 part("virtual0", [2048, 4096, 4096, 4, 4096]),
@@ -189,22 +190,22 @@ pub fn text() -> Plan {
                 part("host", [0, 0, 0, 0, 256]),
             ],
             vec![
-                segment("embed", "virtual0", Resident, &[2048, 0, 512]),
-                segment("double.0", "virtual0", Streamed, &[4096, 2048, 0]),
-                segment("double.1", "virtual0", Lazy, &[4096, 2048, 0]),
-                segment("single.0", "virtual0", Streamed, &[3072, 1536, 256]),
-                segment("single.1", "virtual0", Streamed, &[3072, 1536, 0]),
+                segment("embed", Resident, &[2048, 0, 512]),
+                segment("double.0", Streamed, &[4096, 2048, 0]),
+                segment("double.1", Lazy, &[4096, 2048, 0]),
+                segment("single.0", Streamed, &[3072, 1536, 256]),
+                segment("single.1", Streamed, &[3072, 1536, 0]),
                 // Nothing of it is large enough for rows.
-                segment("out", "virtual0", Streamed, &[256, 0, 0]),
+                segment("out", Streamed, &[256, 0, 0]),
             ],
         )
     };
     let vae = component(
         ("vae", Phase::Decode),
-        (Placement::Host, &["host"]),
+        (Division::One, &["host"]),
         Mapped,
         vec![part("host", [0, 0, 0, 0, 2048])],
-        vec![segment("mid", "host", Mapped, &[512]), segment("up", "host", Mapped, &[512])],
+        vec![segment("mid", Mapped, &[512]), segment("up", Mapped, &[512])],
     );
     let devices = vec![
         planned(
@@ -276,45 +277,42 @@ pub fn picture() -> Plan {
     };
     let encoder = component(
         ("vae_encoder", Phase::Encode),
-        (Placement::One, &["cuda0"]),
+        (Division::One, &["cuda0"]),
         Lazy,
         vec![part("cuda0", [0, 1024, 0, 0, 2048])],
-        vec![segment("down", "cuda0", Lazy, &[1024])],
+        vec![segment("down", Lazy, &[1024])],
     );
     let clip = ComponentPlan {
         prefetch: true,
         ..component(
             ("clip", Phase::Condition),
-            (Placement::Host, &["host"]),
+            (Division::One, &["host"]),
             Lazy,
             vec![part("host", [0, 1280, 0, 0, 256])],
-            vec![
-                segment("embeddings", "host", Lazy, &[256]),
-                segment("layers.0", "host", Lazy, &[1024]),
-            ],
+            vec![segment("embeddings", Lazy, &[256]), segment("layers.0", Lazy, &[1024])],
         )
     };
     let clip_g = ComponentPlan {
         prefetch: true,
         ..component(
             ("clip_g", Phase::Condition),
-            (Placement::Host, &["host"]),
+            (Division::One, &["host"]),
             Resident,
             vec![part("host", [1536, 0, 0, 0, 512])],
-            vec![segment("layers.0", "host", Resident, &[1536])],
+            vec![segment("layers.0", Resident, &[1536])],
         )
     };
     let t5 = ComponentPlan {
         lookahead: 2,
         ..component(
             ("t5", Phase::Condition),
-            (Placement::One, &["virtual0"]),
+            (Division::One, &["virtual0"]),
             Streamed,
             vec![part("virtual0", [0, 0, 2048, 2, 512])],
             vec![
-                segment("block.0", "virtual0", Streamed, &[2048]),
-                segment("block.1", "virtual0", Streamed, &[1024]),
-                segment("block.2", "virtual0", Streamed, &[2048]),
+                segment("block.0", Streamed, &[2048]),
+                segment("block.1", Streamed, &[1024]),
+                segment("block.2", Streamed, &[2048]),
             ],
         )
     };
@@ -322,19 +320,19 @@ pub fn picture() -> Plan {
         lookahead: 1,
         ..component(
             ("dit", Phase::Denoise),
-            (Placement::Layer, &["cuda0", "virtual0"]),
+            (layers(&[0, 0, 1, 1, 1]), &["cuda0", "virtual0"]),
             Streamed,
             vec![
                 part("cuda0", [2048, 0, 4096, 1, 1024]),
                 part("virtual0", [0, 1024, 4096, 1, 768]),
             ],
             vec![
-                segment("double.0", "cuda0", Resident, &[2048, 0]),
-                segment("double.1", "cuda0", Streamed, &[4096, 0]),
-                segment("single.0", "virtual0", Streamed, &[0, 4096]),
-                segment("single.1", "virtual0", Lazy, &[0, 1024]),
+                segment("double.0", Resident, &[2048, 0]),
+                segment("double.1", Streamed, &[4096, 0]),
+                segment("single.0", Streamed, &[0, 4096]),
+                segment("single.1", Lazy, &[0, 1024]),
                 // A segment that weighs nothing takes no slot.
-                segment("out", "virtual0", Streamed, &[0, 0]),
+                segment("out", Streamed, &[0, 0]),
             ],
         )
     };
@@ -342,10 +340,10 @@ pub fn picture() -> Plan {
         prefetch: true,
         ..component(
             ("vae", Phase::Decode),
-            (Placement::One, &["cuda0"]),
+            (Division::One, &["cuda0"]),
             Lazy,
             vec![part("cuda0", [0, 1536, 0, 0, 3072])],
-            vec![segment("up", "cuda0", Lazy, &[1536])],
+            vec![segment("up", Lazy, &[1536])],
         )
     };
     let devices = vec![

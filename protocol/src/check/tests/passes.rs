@@ -45,7 +45,7 @@ fn limits_are_inclusive() {
     plan.host.budget_bytes = Bytes(MEMORY_BYTES_MAX);
     plan.generation = u64::MAX;
     plan.model = ModelSource::of("m".repeat(STRING_BYTES_MAX));
-    plan.components[2].row_shares = vec![ROW_SHARE_MAX, 1];
+    plan.components[2].division = Division::Row { shares: vec![ROW_SHARE_MAX, 1] };
     if let DeviceBackend::Virtual { unsupported, .. } = &mut plan.devices[0].backend {
         unsupported.resize(UNSUPPORTED_MAX, "o".repeat(STRING_BYTES_MAX));
     }
@@ -56,7 +56,7 @@ fn limits_are_inclusive() {
         plan.devices.push(DevicePlan { id, ..spare.clone() });
     }
     let segments = &mut plan.components[3].segments;
-    segments.resize(SEGMENTS_MAX, segment("empty", "host", Residency::Mapped, &[0]));
+    segments.resize(SEGMENTS_MAX, segment("empty", Residency::Mapped, &[0]));
     while plan.components.len() < COMPONENTS_MAX {
         let name = format!("vae{}", plan.components.len());
         plan.components.push(ComponentPlan { name, ..plan.components[3].clone() });
@@ -104,9 +104,10 @@ fn layers_may_lie_on_all_devices_and_the_host() {
             _ => {}
         }
         let residency = if id.is_host() { Residency::Mapped } else { Residency::Lazy };
-        segment("block", &id.0, residency, &bytes)
+        segment("block", residency, &bytes)
     };
     t5.segments = ids.iter().enumerate().map(layer).collect();
+    t5.division = Division::Layer { segments: (0..ids.len() as u32).collect() };
     t5.devices = ids;
     assert_eq!(t5.devices.len(), DEVICES_MAX + 1);
     assert_eq!(check(&plan), Ok(()));
@@ -127,10 +128,7 @@ fn faults_need_not_be_planned() {
     let mut plan = text();
     plan.devices[0].backend = DeviceBackend::Virtual {
         link_bytes_per_s: f64::MIN_POSITIVE,
-        fail_allocation: None,
-        fail_copy: None,
-        taken_bytes: Bytes::ZERO,
-        taken_in: None,
+        faults: Faults::default(),
         speed: 1.0,
         unsupported: Vec::new(),
     };

@@ -48,6 +48,57 @@ fn a_plan_survives_the_wire() {
     }
 }
 
+type Edit = fn(&mut serde_json::Value);
+
+/// What a document says of its components' placement in several places, against each other.
+const CONTRADICTIONS: [(Edit, &str); 11] = [
+    (|c| c[0]["row_shares"] = [1].into(), "clip has shares of rows without a row split"),
+    (|c| c[1]["row_shares"] = [1, 1, 1].into(), "t5 has shares of rows without a row split"),
+    (|c| c[2]["placement"] = "layer".into(), "dit has shares of rows without a row split"),
+    (|c| c[0]["placement"] = "host".into(), "clip: placement host cannot be on virtual0"),
+    (|c| c[3]["placement"] = "one".into(), "vae: placement one cannot be on host"),
+    (|c| c[0]["devices"][0] = "host".into(), "clip: placement one cannot be on host"),
+    (
+        |c| c[0]["devices"] = Vec::<String>::new().into(),
+        "clip: placement one cannot be on no device",
+    ),
+    (
+        |c| c[1]["placement"] = "one".into(),
+        "t5: placement one cannot be on virtual0, virtual1, host",
+    ),
+    (
+        |c| c[0]["segments"][1]["device"] = "virtual1".into(),
+        "clip: segment layers.0 is on virtual1, and placement one is on virtual0",
+    ),
+    (
+        |c| c[1]["segments"][1]["device"] = "cuda0".into(),
+        "t5: segment block.1 is on cuda0, and placement layer is on virtual0, virtual1, host",
+    ),
+    // All that is not split is on the first of a row split's devices.
+    (
+        |c| c[2]["segments"][5]["device"] = "virtual1".into(),
+        "dit: segment out is on virtual1, and placement row is on virtual0, virtual1",
+    ),
+];
+
+#[test]
+fn a_document_that_contradicts_itself_is_not_read() {
+    for (index, (change, says)) in CONTRADICTIONS.iter().enumerate() {
+        let mut value = serde_json::to_value(text()).unwrap();
+        change(&mut value["components"]);
+        let error = serde_json::from_value::<Plan>(value).unwrap_err().to_string();
+        assert!(error.contains(says), "change {index}: {error:?} does not say {says:?}");
+    }
+}
+
+#[test]
+fn a_segment_without_a_device_is_not_written() {
+    let mut plan = text();
+    plan.components[1].division = Division::Layer { segments: vec![0, 3, 2] };
+    let error = serde_json::to_string(&plan).unwrap_err().to_string();
+    assert!(error.contains("t5: segment 1 has no device"), "{error}");
+}
+
 /// Paths of all numbers of a document, and of all its lists.
 fn places(
     value: &serde_json::Value,

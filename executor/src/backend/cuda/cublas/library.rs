@@ -91,7 +91,7 @@ functions! {
     ) -> c_uint;
 }
 
-/// The library, loaded.
+/// Loaded, with all functions that are used of it.
 pub struct Library {
     pub(super) functions: Functions,
     /// As `cublasLtGetVersion` says.
@@ -112,7 +112,7 @@ pub enum Missing {
         "{PATH_VARIABLE}={folder} has none of {names}; hint: name the folder with the library, or nothing to have it searched for"
     )]
     NotThere {
-        /// The folder.
+        /// Where it was looked for.
         folder: String,
         /// What was looked for.
         names: String,

@@ -45,7 +45,7 @@ pub struct Shape {
     pub alignments: [u32; 3],
 }
 
-/// What is done with sums: multiplied by the factor of [`Operands`] in any case.
+/// What is done with sums: multiplied by the factor of [`ProductOperands`] in any case.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epilogue {
     /// Whether a bias of the result's type, one number for each column, is added.
@@ -56,7 +56,7 @@ pub struct Epilogue {
 
 /// Where everything is.
 #[derive(Debug, Clone, Copy)]
-pub struct Operands {
+pub struct ProductOperands {
     /// `[columns, weight_stride]` of 16-bit floats, of which the first `depth` of each row are
     /// multiplied.
     pub weight: Address,
@@ -73,7 +73,7 @@ pub struct Operands {
     pub adds: bool,
 }
 
-impl Operands {
+impl ProductOperands {
     /// What the addresses of weight, x and result are multiples of.
     pub fn alignments(&self) -> [u32; 3] {
         /// What the library takes for granted where it is told nothing; more changes no choice.
@@ -85,9 +85,9 @@ impl Operands {
 /// A product that the library computes.
 pub struct Product {
     description: Description,
-    weight: Layout,
-    x: Layout,
-    out: Layout,
+    weight: MatrixLayout,
+    x: MatrixLayout,
+    out: MatrixLayout,
     algorithm: cublasLtMatmulAlgo_t,
     has_bias: bool,
 }
@@ -101,7 +101,7 @@ impl Product {
         functions: &'static Functions,
         handle: cublasLtHandle_t,
         shape: &Shape,
-        operands: &Operands,
+        operands: &ProductOperands,
     ) -> Result<Product, String> {
         let Shape { rows, columns, depth, weight_stride, stride, epilogue, .. } = *shape;
         let half =
@@ -115,9 +115,9 @@ impl Product {
         if epilogue.bias {
             description.set_bias(operands.bias)?;
         }
-        let weight = Layout::new(functions, half, [depth, columns], weight_stride)?;
-        let x = Layout::new(functions, half, [depth, rows], depth)?;
-        let out = Layout::new(functions, result, [columns, rows], stride)?;
+        let weight = MatrixLayout::new(functions, half, [depth, columns], weight_stride)?;
+        let x = MatrixLayout::new(functions, half, [depth, rows], depth)?;
+        let out = MatrixLayout::new(functions, result, [columns, rows], stride)?;
         let preference = Preference::new(functions, shape.alignments)?;
         /// Proposals to look at; the first is the fastest by the library's reckoning.
         const PROPOSALS: usize = 4;
@@ -166,13 +166,13 @@ impl Product {
         &self,
         functions: &Functions,
         handle: cublasLtHandle_t,
-        operands: &Operands,
+        operands: &ProductOperands,
         stream: CUstream,
     ) -> Result<(), String> {
         if self.has_bias {
             self.description.set_bias(operands.bias)?;
         }
-        let Operands { weight, x, out, factor, adds, .. } = *operands;
+        let ProductOperands { weight, x, out, factor, adds, .. } = *operands;
         let [weight, x, out] = [weight, x, out].map(|Address(at)| at as *mut c_void);
         let kept = if adds { 1.0f32 } else { 0.0 };
         // SAFETY: the caller's promise; factors are read during the call, as by default.
@@ -216,7 +216,7 @@ impl Description {
             CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUBLASLT_MATMUL_DESC_EPILOGUE,
             CUBLASLT_MATMUL_DESC_TRANSA,
         };
-        /// `CUBLAS_OP_T`.
+        /// `CUBLAS_OP_T`: read with rows and columns exchanged.
         const TRANSPOSED: c_uint = 1;
         let sums = cublasComputeType_t::CUBLAS_COMPUTE_32F as c_uint;
         let f32s = cudaDataType_t::CUDA_R_32F as c_uint;
@@ -266,19 +266,19 @@ impl Drop for Description {
     }
 }
 
-struct Layout {
+struct MatrixLayout {
     functions: &'static Functions,
     raw: cublasLtMatrixLayout_t,
 }
 
-impl Layout {
+impl MatrixLayout {
     /// Of a matrix whose columns lie one after the other, `stride` elements apart.
     fn new(
         functions: &'static Functions,
         element: cudaDataType_t,
         [rows, columns]: [usize; 2],
         stride: usize,
-    ) -> Result<Layout, String> {
+    ) -> Result<MatrixLayout, String> {
         let mut raw: cublasLtMatrixLayout_t = std::ptr::null_mut();
         // SAFETY: the pointer is to a pointer of its own.
         let code = unsafe {
@@ -291,11 +291,11 @@ impl Layout {
             )
         };
         status::check("cublasLtMatrixLayoutCreate", code)?;
-        Ok(Layout { functions, raw })
+        Ok(MatrixLayout { functions, raw })
     }
 }
 
-impl Drop for Layout {
+impl Drop for MatrixLayout {
     fn drop(&mut self) {
         // SAFETY: made by `new`; calls that used it have returned.
         unsafe { (self.functions.layout_destroy)(self.raw) };

@@ -99,7 +99,7 @@ pub fn reads(shape: &AttentionShape, products: Products) -> ElementType {
 }
 
 /// How values of f32 become rows of f16 in a workspace.
-struct Form {
+struct PackedForm {
     tokens: usize,
     heads: usize,
     head_dim: usize,
@@ -107,7 +107,7 @@ struct Form {
     row_len: usize,
 }
 
-impl Form {
+impl PackedForm {
     fn bytes(&self, batch: usize) -> u64 {
         2 * (batch * self.heads * self.rows * self.row_len) as u64
     }
@@ -115,31 +115,36 @@ impl Form {
 
 /// Queries, keys and values that are packed into a workspace: how, and where, in bytes from its
 /// beginning.
-struct Packed {
-    operands: [Option<(Form, u64)>; 3],
+struct PackedInputs {
+    operands: [Option<(PackedForm, u64)>; 3],
     bytes: u64,
 }
 
-impl Packed {
-    fn of(shape: &AttentionShape, elements: [ElementType; 3]) -> Packed {
-        let features = shape.heads * shape.head_dim;
+impl PackedInputs {
+    fn of(shape: &AttentionShape, elements: [ElementType; 3]) -> PackedInputs {
         let tokens = [shape.query_tokens, shape.key_tokens, shape.key_tokens];
+        let heads = [shape.heads, shape.kv_heads, shape.kv_heads];
         let mut pieces = Pieces::default();
         let operands = std::array::from_fn(|index| {
-            let tokens = tokens[index];
+            let (tokens, heads) = (tokens[index], heads[index]);
+            let features = heads * shape.head_dim;
             let form = match (direct_kernel(shape.head_dim), elements[index]) {
                 (Some(_), ElementType::F16) => return None,
-                (Some(_), ElementType::F32) => {
-                    Form { tokens, heads: 1, head_dim: features, rows: tokens, row_len: features }
-                }
+                (Some(_), ElementType::F32) => PackedForm {
+                    tokens,
+                    heads: 1,
+                    head_dim: features,
+                    rows: tokens,
+                    row_len: features,
+                },
                 (None, ElementType::F32) => {
                     let (kernel, packs_queries) = half_kernel(shape.head_dim);
                     if index == 0 && !packs_queries {
                         return None;
                     }
-                    Form {
+                    PackedForm {
                         tokens,
-                        heads: shape.heads,
+                        heads,
                         head_dim: shape.head_dim,
                         rows: tokens.next_multiple_of(TILE_ROWS),
                         row_len: kernel.features,
@@ -150,7 +155,7 @@ impl Packed {
             let place = pieces.take(form.bytes(shape.batch));
             Some((form, place))
         });
-        Packed { operands, bytes: pieces.bytes() }
+        PackedInputs { operands, bytes: pieces.bytes() }
     }
 }
 
@@ -159,7 +164,7 @@ impl Packed {
 ///
 /// # Panics
 /// If heads have more than [`HEAD_DIM_MAX`] features, or an element is none of those of
-/// [`Operands`].
+/// [`AttentionOperands`].
 pub fn attention_workspace_bytes(
     shape: &AttentionShape,
     products: Products,
@@ -167,13 +172,13 @@ pub fn attention_workspace_bytes(
 ) -> Bytes {
     match products {
         Products::Exact => Bytes::ZERO,
-        Products::Half => Bytes(Packed::of(shape, elements).bytes),
+        Products::Half => Bytes(PackedInputs::of(shape, elements).bytes),
     }
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct PackArgs {
+struct PackRowsArguments {
     source: Address,
     target: Address,
     pieces: u64,
@@ -187,7 +192,7 @@ struct PackArgs {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Args {
+struct AttentionArguments {
     q: Address,
     k: Address,
     v: Address,
@@ -202,24 +207,24 @@ struct Args {
     causal: u32,
     scale: f32,
     element: u32,
-    unused: u32,
+    kv_heads: u32,
 }
 
 /// What an attention reads and writes.
 #[derive(Debug, Clone, Copy)]
-pub struct Operands {
-    /// Queries `[batch, query_tokens, heads × head_dim]`, keys `[batch, key_tokens, heads ×
+pub struct AttentionOperands {
+    /// Queries `[batch, query_tokens, heads × head_dim]`, keys `[batch, key_tokens, kv_heads ×
     /// head_dim]`, and values as the keys: each of f32, or of what [`reads`] says.
     pub qkv: [ValueAt; 3],
     /// Biases by distance, f32 `[heads, query_tokens + key_tokens - 1]`: that of a query and a key
-    /// at `key - query + query_tokens - 1`; or [`Operands::NO_BIAS`].
+    /// at `key - query + query_tokens - 1`; or [`AttentionOperands::NO_BIAS`].
     pub bias: Address,
     /// The result, as the queries, of f32, or, of products in 16 bits, bf16. Overlaps none of the
     /// others.
     pub out: ValueAt,
 }
 
-impl Operands {
+impl AttentionOperands {
     /// In the place of biases.
     pub const NO_BIAS: Address = Address::NONE;
 }
@@ -233,15 +238,16 @@ impl Operands {
 ///
 /// # Panics
 /// If heads have more than [`HEAD_DIM_MAX`] features, the scale is not above 0, or an element is
-/// none of those of [`Operands`].
+/// none of those of [`AttentionOperands`].
 pub fn attention(
     on: &Launcher<'_>,
     shape: &AttentionShape,
     products: Products,
-    operands: Operands,
+    operands: AttentionOperands,
     workspace: Address,
 ) -> Result<(), DriverError> {
     assert!(shape.scale > 0.0, "the largest product is the largest score");
+    assert!(shape.heads.is_multiple_of(shape.kv_heads), "heads share keys in equal groups");
     assert!(!shape.causal || shape.query_tokens == shape.key_tokens, "causal needs equal tokens");
     match (products, operands.out.element) {
         (_, ElementType::F32) | (Products::Half, ElementType::BF16) => {}
@@ -257,7 +263,7 @@ pub fn attention(
     match products {
         Products::Exact => assert_eq!(elements, [ElementType::F32; 3], "in f32"),
         Products::Half => {
-            let packed = Packed::of(shape, elements).operands;
+            let packed = PackedInputs::of(shape, elements).operands;
             for (operand, packed) in qkv.iter_mut().zip(packed) {
                 let Some((form, place)) = packed else { continue };
                 pack(on, shape, &form, [*operand, workspace.offset(place)])?;
@@ -266,7 +272,7 @@ pub fn attention(
         }
     }
     let [q, k, v] = qkv;
-    let args = Args {
+    let args = AttentionArguments {
         q,
         k,
         v,
@@ -281,7 +287,7 @@ pub fn attention(
         causal: u32::from(shape.causal),
         scale: shape.scale * LOG2_E,
         element: element_kind(operands.out.element),
-        unused: 0,
+        kv_heads: shape.kv_heads as u32,
     };
     let blocks = shape.query_tokens.div_ceil(TILE_ROWS) as u32;
     let grid = [blocks, shape.heads as u32, shape.batch as u32];
@@ -292,11 +298,11 @@ pub fn attention(
 fn pack(
     on: &Launcher<'_>,
     shape: &AttentionShape,
-    form: &Form,
+    form: &PackedForm,
     [source, target]: [Address; 2],
 ) -> Result<(), DriverError> {
     let pieces = form.bytes(shape.batch) / (2 * PACKED_ELEMENTS);
-    let args = PackArgs {
+    let args = PackRowsArguments {
         source,
         target,
         pieces,
@@ -321,6 +327,7 @@ mod tests {
         query_tokens: 4608,
         key_tokens: 4608,
         heads: 24,
+        kv_heads: 24,
         head_dim: 128,
         scale: 0.088,
         causal: false,
@@ -339,10 +346,13 @@ mod tests {
         let values_in_f32 = [ElementType::F16, ElementType::F16, ElementType::F32];
         assert_eq!(bytes(DIT, Products::Half, values_in_f32), value);
         // Rows fill tiles, and heads the next kernel's width.
-        let odd = AttentionShape { heads: 2, key_tokens: 77, head_dim: 20, ..DIT };
+        let odd = AttentionShape { heads: 2, kv_heads: 2, key_tokens: 77, head_dim: 20, ..DIT };
         assert_eq!(bytes(odd, Products::Half, f32s), 2 * 2 * 128 * 32 * 2);
+        // Keys and values of fewer heads.
+        let grouped = AttentionShape { kv_heads: 8, ..DIT };
+        assert_eq!(bytes(grouped, Products::Half, f32s), value + 2 * value / 3);
         // The VAE's one head, with its queries.
-        let vae = AttentionShape { heads: 1, head_dim: 512, ..DIT };
+        let vae = AttentionShape { heads: 1, kv_heads: 1, head_dim: 512, ..DIT };
         assert_eq!(bytes(vae, Products::Half, f32s), 3 * 4608 * 512 * 2);
     }
 

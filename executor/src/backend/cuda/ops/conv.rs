@@ -29,7 +29,7 @@ const FIRST_PIXELS: usize = 32 * PIXELS;
 
 /// What a convolution reads and writes.
 #[derive(Debug, Clone, Copy)]
-pub struct Operands {
+pub struct ConvOperands {
     /// `[batch, height, width, in_channels]`: f32, or with products of halves 16 bits.
     pub input: ValueAt,
     /// Scale and shift of the input's normalisation, `[in_channels]` each, if the shape has one.
@@ -46,7 +46,7 @@ pub struct Operands {
     pub out: ValueAt,
 }
 
-impl Operands {
+impl ConvOperands {
     fn check(&self, shape: &ConvShape, products: Products) {
         assert_eq!(self.norm.is_some(), shape.norm.is_some(), "norm");
         assert_eq!(self.added.is_some(), shape.accumulate, "what is added");
@@ -129,13 +129,13 @@ pub fn conv2d(
     on: &Launcher<'_>,
     shape: &ConvShape,
     products: Products,
-    operands: &Operands,
+    operands: &ConvOperands,
     workspace: Address,
 ) -> Result<(), DriverError> {
     operands.check(shape, products);
     let pieced = Pieced::of(shape, operands.weight.storage, products, false);
-    let call = Call::prepare(on, shape, products, operands, workspace, &pieced)?;
-    let Operands { input, out, .. } = operands;
+    let call = ConvRun::prepare(on, shape, products, operands, workspace, &pieced)?;
+    let ConvOperands { input, out, .. } = operands;
     call.convolve(&Tiling::of(shape, products), input.address, out.address)
 }
 
@@ -165,17 +165,17 @@ pub fn narrow(
     on: &Launcher<'_>,
     shape: &ConvShape,
     products: Products,
-    operands: &Operands,
+    operands: &ConvOperands,
     workspace: Address,
 ) -> Result<(), DriverError> {
     operands.check(shape, products);
-    let Operands { input, out, .. } = operands;
+    let ConvOperands { input, out, .. } = operands;
     assert!(narrows(shape, products, input.element), "the result does not fit before the input");
     assert_eq!(input.address, out.address, "the result stands in the input's place");
     assert_eq!(out.element, ElementType::F32, "the result is f32");
     assert!(shape.norm.is_none() && !shape.accumulate, "single pixels, and nothing else");
     let pieced = Pieced::of(shape, operands.weight.storage, products, true);
-    let call = Call::prepare(on, shape, products, operands, workspace, &pieced)?;
+    let call = ConvRun::prepare(on, shape, products, operands, workspace, &pieced)?;
     let pixels = pixels_of(shape);
     let [inner, outer] = bytes_of_pixel(shape, input.element);
     if inner == outer {
@@ -201,24 +201,24 @@ pub fn narrow(
 }
 
 /// A convolution whose weights and norm are prepared.
-struct Call<'a> {
+struct ConvRun<'a> {
     on: &'a Launcher<'a>,
     shape: &'a ConvShape,
-    operands: &'a Operands,
+    operands: &'a ConvOperands,
     /// Factors and summands, or none.
     norm: Address,
     packed: Address,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ConvRun<'a> {
     fn prepare(
         on: &'a Launcher<'a>,
         shape: &'a ConvShape,
         products: Products,
-        operands: &'a Operands,
+        operands: &'a ConvOperands,
         workspace: Address,
         pieced: &Pieced,
-    ) -> Result<Call<'a>, DriverError> {
+    ) -> Result<ConvRun<'a>, DriverError> {
         let mut norm = Address::NONE;
         if let Some(scale_and_shift) = operands.norm {
             norm = workspace.offset(pieced.factors);
@@ -233,12 +233,12 @@ impl<'a> Call<'a> {
         }
         let packed = workspace.offset(pieced.packed);
         pack(on, shape, &Tiling::of(shape, products), products, weight, packed)?;
-        Ok(Call { on, shape, operands, norm, packed })
+        Ok(ConvRun { on, shape, operands, norm, packed })
     }
 
     fn convolve(&self, tiling: &Tiling, input: Address, out: Address) -> Result<(), DriverError> {
         let shape = self.shape;
-        let args = ConvArgs {
+        let args = ConvArguments {
             input,
             weights: self.packed,
             norm: self.norm,
@@ -278,7 +278,7 @@ fn prepare_norm(
 ) -> Result<(), DriverError> {
     let group_norm = shape.group_norm().expect("the shape has a norm");
     group_moments(on, input, &group_norm, moments)?;
-    let args = NormArgs {
+    let args = NormArguments {
         moments,
         target,
         scale: VectorArgument::of(scale),
@@ -301,7 +301,7 @@ fn pack(
     weight: StoredWeight,
     target: Address,
 ) -> Result<(), DriverError> {
-    let args = PackArgs {
+    let args = PackFilterArguments {
         weights: VectorArgument::of(weight),
         target,
         out_channels: count(shape.out_channels),
@@ -322,7 +322,7 @@ fn pack(
 
 #[derive(Clone, Copy, NoUninit)]
 #[repr(C)]
-struct ConvArgs {
+struct ConvArguments {
     input: Address,
     weights: Address,
     norm: Address,
@@ -349,7 +349,7 @@ struct ConvArgs {
 
 #[derive(Clone, Copy, NoUninit)]
 #[repr(C)]
-struct PackArgs {
+struct PackFilterArguments {
     weights: VectorArgument,
     target: Address,
     out_channels: u32,
@@ -362,7 +362,7 @@ struct PackArgs {
 
 #[derive(Clone, Copy, NoUninit)]
 #[repr(C)]
-struct NormArgs {
+struct NormArguments {
     moments: Address,
     target: Address,
     scale: VectorArgument,

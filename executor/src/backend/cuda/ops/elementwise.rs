@@ -166,7 +166,7 @@ pub struct ScaledPart {
     pub features: usize,
     /// The first that is added to.
     pub first_feature: usize,
-    /// Features of `y`.
+    /// How many of them `y` has in a row.
     pub y_features: usize,
     /// The factor of `y`.
     pub scale: f32,
@@ -232,6 +232,21 @@ struct RopeArguments {
 pub fn rope(
     on: &Launcher<'_>,
     out: ValueAt,
+    inputs: [Address; 2],
+    shape: TokenShape,
+    heads: usize,
+) -> Result<(), DriverError> {
+    let launch = row_launch(shape.rows(), count(shape.features), 4);
+    rotate(on, "rope", launch, out, inputs, shape, heads)
+}
+
+/// Rotates pairs of features of each head by one of the kernels with [`RopeArguments`], in a grid
+/// and blocks of its own.
+pub(super) fn rotate(
+    on: &Launcher<'_>,
+    kernel: &'static str,
+    (grid, block): ([u32; 3], [u32; 3]),
+    out: ValueAt,
     [x, table]: [Address; 2],
     shape: TokenShape,
     heads: usize,
@@ -249,6 +264,5 @@ pub fn rope(
         element: element_kind(out.element),
         padding: 0,
     };
-    let (grid, block) = row_launch(arguments.rows, arguments.features, 4);
-    on.launch("rope", grid, block, 0, &arguments)
+    on.launch(kernel, grid, block, 0, &arguments)
 }

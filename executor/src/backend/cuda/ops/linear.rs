@@ -24,7 +24,7 @@ mod tiles;
 
 use protocol::{Bytes, StorageType};
 
-use self::tiles::{Tile, kernel_of_common, kernel_of_decoded, kernel_of_plain};
+use self::tiles::{ProductTile, kernel_of_common, kernel_of_decoded, kernel_of_plain};
 use super::convert::{Half, INPUTS_MAX, convert, factors, half_row_stride, input_arguments};
 use super::{ValueAt, VectorArgument, count, element_kind};
 use crate::backend::cuda::driver::DriverError;
@@ -68,7 +68,7 @@ pub struct Linear<'a> {
 
 /// How a layer is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ProductMethod {
     Few,
     Exact,
     /// On tensor cores, of operands in f16.
@@ -77,15 +77,15 @@ enum Way {
     BF16,
 }
 
-impl Way {
-    fn of(rows: usize, in_features: usize, storage: StorageType, exact: bool) -> Way {
+impl ProductMethod {
+    fn of(rows: usize, in_features: usize, storage: StorageType, exact: bool) -> ProductMethod {
         // Where blocks run over the ends of rows, only the f32 kernels find them.
         let whole_rows = (in_features as u64).is_multiple_of(storage.block_elements());
         match rows {
-            ..=FEW_ROWS => Way::Few,
-            _ if exact || storage == StorageType::F32 || !whole_rows => Way::Exact,
-            _ if storage == StorageType::F16 => Way::F16,
-            _ => Way::BF16,
+            ..=FEW_ROWS => ProductMethod::Few,
+            _ if exact || storage == StorageType::F32 || !whole_rows => ProductMethod::Exact,
+            _ if storage == StorageType::F16 => ProductMethod::F16,
+            _ => ProductMethod::BF16,
         }
     }
 }
@@ -95,8 +95,8 @@ pub fn reads(shape: &LinearShape<'_>, storage: StorageType, exact: bool) -> Elem
     let in_features = shape.in_features.iter().sum();
     // Rows that lie without room between them begin where 16 bytes can be copied.
     let aligned = shape.in_features.iter().all(|features| features.is_multiple_of(8));
-    match Way::of(shape.rows, in_features, storage, exact) {
-        Way::BF16 if aligned => ElementType::BF16,
+    match ProductMethod::of(shape.rows, in_features, storage, exact) {
+        ProductMethod::BF16 if aligned => ElementType::BF16,
         _ => ElementType::F32,
     }
 }
@@ -111,9 +111,9 @@ pub fn writes(
     element: ElementType,
 ) -> bool {
     let in_features = shape.in_features.iter().sum();
-    let way = Way::of(shape.rows, in_features, storage, exact);
-    let is_library_s =
-        matches!(way, Way::F16 | Way::BF16) && library::multiplies(storage, in_features);
+    let way = ProductMethod::of(shape.rows, in_features, storage, exact);
+    let is_library_s = matches!(way, ProductMethod::F16 | ProductMethod::BF16)
+        && library::multiplies(storage, in_features);
     !is_library_s || library::writes(shape.in_features.len(), storage, after, element)
 }
 
@@ -136,9 +136,9 @@ pub fn linear_workspace_bytes(
     input_element: ElementType,
 ) -> Bytes {
     let in_features = shape.in_features.iter().sum();
-    match Way::of(shape.rows, in_features, storage, exact) {
-        Way::Few | Way::Exact => Bytes::ZERO,
-        Way::F16 | Way::BF16 => {
+    match ProductMethod::of(shape.rows, in_features, storage, exact) {
+        ProductMethod::Few | ProductMethod::Exact => Bytes::ZERO,
+        ProductMethod::F16 | ProductMethod::BF16 => {
             let has_bias = storage == StorageType::BF16 && in_features.is_multiple_of(8);
             let bias = if has_bias { shape.out_features } else { 0 };
             converted_bytes(shape.rows, in_features, input_element)
@@ -226,20 +226,20 @@ pub fn linear(on: &Launcher<'_>, layer: &Linear<'_>) -> Result<(), DriverError> 
     assert!((1..=INPUTS_MAX).contains(&inputs.len()), "{} inputs", inputs.len());
     assert!(rows > 0 && out_features > 0, "{rows} rows, {out_features} columns");
     assert!(columns.from + out_features <= columns.stride, "columns beyond {}", columns.stride);
-    let way = Way::of(rows, layer.in_features(), layer.weight.storage, layer.exact);
+    let way = ProductMethod::of(rows, layer.in_features(), layer.weight.storage, layer.exact);
     let aligned = inputs.iter().all(|input| input.1.is_multiple_of(8));
     let element = layer.input_element;
     let is_read = match element {
         ElementType::F32 => true,
-        ElementType::BF16 => way == Way::BF16 && aligned,
+        ElementType::BF16 => way == ProductMethod::BF16 && aligned,
         ElementType::F16 | ElementType::I32 => false,
     };
     assert!(is_read, "inputs of {element:?} by {}", layer.weight.storage);
     match way {
-        Way::Few => layer.few(on),
-        Way::Exact => layer.exactly(on),
-        Way::F16 => layer.as_f16(on),
-        Way::BF16 => layer.as_bf16(on),
+        ProductMethod::Few => layer.few(on),
+        ProductMethod::Exact => layer.exactly(on),
+        ProductMethod::F16 => layer.as_f16(on),
+        ProductMethod::BF16 => layer.as_bf16(on),
     }
 }
 
@@ -267,8 +267,8 @@ impl Linear<'_> {
         let tile = self.tile(on);
         let storage = self.weight.storage;
         let (kernel, threads) = match tile {
-            Tile::Large => (kernel_of_plain!("linear_exact", storage, "_large"), 256),
-            Tile::Small => (kernel_of_plain!("linear_exact", storage, "_small"), 64),
+            ProductTile::Large => (kernel_of_plain!("linear_exact", storage, "_large"), 256),
+            ProductTile::Small => (kernel_of_plain!("linear_exact", storage, "_small"), 64),
         };
         let grid = tile.grid(self.rows, self.out_features);
         on.launch(kernel, grid, [threads, 1, 1], 0, &self.f32_arguments())
@@ -286,10 +286,10 @@ impl Linear<'_> {
         }
         let copied = on.capability() >= (8, 0) && depth.is_multiple_of(8);
         let kernel = match (copied, self.tile(on)) {
-            (true, Tile::Large) => ("linear_half_f16_large", 128),
-            (true, Tile::Small) => ("linear_half_f16_small", 128),
-            (false, Tile::Large) => ("linear_decoded_f16_large", 256),
-            (false, Tile::Small) => ("linear_decoded_f16_small", 128),
+            (true, ProductTile::Large) => ("linear_half_f16_large", 128),
+            (true, ProductTile::Small) => ("linear_half_f16_small", 128),
+            (false, ProductTile::Large) => ("linear_decoded_f16_large", 256),
+            (false, ProductTile::Small) => ("linear_decoded_f16_small", 128),
         };
         self.multiply(on, &x, kernel)
     }
@@ -308,8 +308,8 @@ impl Linear<'_> {
             let x = Halves { inputs, factors: self.behind_converted() };
             factors(on, x.factors, inputs, self.rows)?;
             let kernel = match self.tile(on) {
-                Tile::Large => (kernel_of_decoded!("linear_scaled", storage, "_large"), 256),
-                Tile::Small => (kernel_of_decoded!("linear_scaled", storage, "_small"), 128),
+                ProductTile::Large => (kernel_of_decoded!("linear_scaled", storage, "_large"), 256),
+                ProductTile::Small => (kernel_of_decoded!("linear_scaled", storage, "_small"), 128),
             };
             return self.multiply(on, &x, kernel);
         }
@@ -319,10 +319,14 @@ impl Linear<'_> {
         }
         let copied = storage == StorageType::BF16 && depth.is_multiple_of(8);
         let kernel = match (copied, self.tile(on)) {
-            (true, Tile::Large) => ("linear_half_bf16_large", 128),
-            (true, Tile::Small) => ("linear_half_bf16_small", 128),
-            (false, Tile::Large) => (kernel_of_decoded!("linear_decoded", storage, "_large"), 256),
-            (false, Tile::Small) => (kernel_of_decoded!("linear_decoded", storage, "_small"), 128),
+            (true, ProductTile::Large) => ("linear_half_bf16_large", 128),
+            (true, ProductTile::Small) => ("linear_half_bf16_small", 128),
+            (false, ProductTile::Large) => {
+                (kernel_of_decoded!("linear_decoded", storage, "_large"), 256)
+            }
+            (false, ProductTile::Small) => {
+                (kernel_of_decoded!("linear_decoded", storage, "_small"), 128)
+            }
         };
         self.multiply(on, &x, kernel)
     }
@@ -364,8 +368,8 @@ impl Linear<'_> {
         self.workspace.offset(converted.0)
     }
 
-    fn tile(&self, on: &Launcher<'_>) -> Tile {
-        Tile::of(self.rows, self.out_features, on.multiprocessors())
+    fn tile(&self, on: &Launcher<'_>) -> ProductTile {
+        ProductTile::of(self.rows, self.out_features, on.multiprocessors())
     }
 
     fn f32_arguments(&self) -> F32Arguments {

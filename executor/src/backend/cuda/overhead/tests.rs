@@ -60,7 +60,7 @@ fn meter(macros: &[&str], uuid: &str) -> (TempDir, Result<Meter, String>) {
     (folder, meter)
 }
 
-fn taken(macros: &[&str]) -> Taken {
+fn taken(macros: &[&str]) -> ProcessMemory {
     let (_folder, meter) = meter(macros, "GPU-a");
     meter.expect("NVML starts").taken().expect("the GPU answers")
 }
@@ -68,12 +68,12 @@ fn taken(macros: &[&str]) -> Taken {
 #[test]
 fn what_nvml_says_of_this_process_counts() {
     let told = taken(&["OTHER=0", "UNTOLD=0"]);
-    assert_eq!(told, Taken { bytes: Bytes::mib(700), source: MemorySource::Process });
+    assert_eq!(told, ProcessMemory { bytes: Bytes::mib(700), source: MemorySource::Process });
 }
 
 #[test]
 fn else_the_difference_of_what_is_free() {
-    let free = Taken { bytes: Bytes::mib(900), source: MemorySource::Free };
+    let free = ProcessMemory { bytes: Bytes::mib(900), source: MemorySource::Free };
     for macros in [
         &["OTHER=1", "UNTOLD=0"],
         &["OTHER=0", "UNTOLD=1"],

@@ -11,13 +11,15 @@ fn reference(
     bias: Option<&[f32]>,
 ) -> Vec<f64> {
     let (dim, features) = (shape.head_dim, shape.heads * shape.head_dim);
+    let kv_features = shape.kv_heads * dim;
     let mut out = vec![0.0; q.len()];
     for batch in 0..shape.batch {
         for head in 0..shape.heads {
             for query in 0..shape.query_tokens {
                 let keys = if shape.causal { query + 1 } else { shape.key_tokens };
                 let at_q = (batch * shape.query_tokens + query) * features + head * dim;
-                let at_k = |key| (batch * shape.key_tokens + key) * features + head * dim;
+                let shared = head / (shape.heads / shape.kv_heads);
+                let at_k = |key| (batch * shape.key_tokens + key) * kv_features + shared * dim;
                 let scores: Vec<f64> = (0..keys)
                     .map(|key| {
                         let dot: f64 = (0..dim)
@@ -46,7 +48,7 @@ fn check(shape: AttentionShape, bias: Option<&[f32]>) {
     let features = shape.heads * shape.head_dim;
     let mut random = Random::new(shape.key_tokens as u64);
     let q = random.normals(shape.batch * shape.query_tokens * features);
-    let k = random.normals(shape.batch * shape.key_tokens * features);
+    let k = random.normals(shape.batch * shape.key_tokens * shape.kv_heads * shape.head_dim);
     let v = random.normals(k.len());
     let expected = reference(&shape, &q, &k, &v, bias);
     for_each_workers(|workers| {
@@ -78,37 +80,53 @@ const SHAPE: AttentionShape = AttentionShape {
     query_tokens: 1,
     key_tokens: 1,
     heads: 1,
+    kv_heads: 1,
     head_dim: 1,
     scale: 1.0,
     causal: false,
     query_chunk: 64,
 };
 
+fn with_heads(heads: usize) -> AttentionShape {
+    AttentionShape { heads, kv_heads: heads, ..SHAPE }
+}
+
+#[test]
+fn heads_share_keys_and_values_in_groups() {
+    for (heads, kv_heads) in [(6, 2), (4, 1), (3, 3)] {
+        let shape = AttentionShape { heads, kv_heads, head_dim: 16, scale: 0.25, ..SHAPE };
+        check(AttentionShape { batch: 2, query_tokens: 37, key_tokens: 51, ..shape }, None);
+        let causal = AttentionShape { query_tokens: 70, key_tokens: 70, causal: true, ..shape };
+        check(causal, None);
+        check_with_bias(causal);
+    }
+}
+
 #[test]
 fn small_and_odd_shapes_match_the_reference() {
     check(SHAPE, None);
     check_with_bias(AttentionShape { query_tokens: 5, key_tokens: 9, head_dim: 3, ..SHAPE });
-    let shape = AttentionShape { batch: 2, heads: 3, head_dim: 20, scale: 0.22, ..SHAPE };
+    let shape = AttentionShape { batch: 2, head_dim: 20, scale: 0.22, ..with_heads(3) };
     check(AttentionShape { query_tokens: 70, key_tokens: 51, ..shape }, None);
     check_with_bias(AttentionShape { query_tokens: 33, key_tokens: 100, ..shape });
 }
 
 #[test]
 fn causal_queries_see_only_what_came_before() {
-    let shape = AttentionShape { heads: 2, head_dim: 16, scale: 0.25, causal: true, ..SHAPE };
+    let shape = AttentionShape { head_dim: 16, scale: 0.25, causal: true, ..with_heads(2) };
     check(AttentionShape { query_tokens: 77, key_tokens: 77, batch: 2, ..shape }, None);
     check_with_bias(AttentionShape { query_tokens: 130, key_tokens: 130, ..shape });
     // The second block begins within a chunk.
     let tokens = KEY_BLOCK_MAX + 45;
     let blocks = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..shape };
-    check(AttentionShape { heads: 1, ..blocks }, None);
+    check(AttentionShape { heads: 1, kv_heads: 1, ..blocks }, None);
 }
 
 #[test]
 fn heads_of_common_sizes_match_the_reference() {
     for (heads, head_dim, tokens) in [(2, 64, 77), (1, 128, 300), (1, 512, 130)] {
         let scale = (head_dim as f32).powf(-0.5);
-        let shape = AttentionShape { heads, head_dim, scale, ..SHAPE };
+        let shape = AttentionShape { head_dim, scale, ..with_heads(heads) };
         check(AttentionShape { query_tokens: tokens, key_tokens: tokens, ..shape }, None);
     }
 }
@@ -123,7 +141,7 @@ fn one_head_is_shared_among_workers() {
 fn sums_longer_than_a_block_match_the_reference() {
     let long = AttentionShape { query_tokens: 3, key_tokens: 1500, head_dim: 8, ..SHAPE };
     check(AttentionShape { scale: 0.35, ..long }, None);
-    check_with_bias(AttentionShape { batch: 2, heads: 2, scale: 0.35, ..long });
+    check_with_bias(AttentionShape { batch: 2, heads: 2, kv_heads: 2, scale: 0.35, ..long });
     let wide = AttentionShape { query_tokens: 4, key_tokens: 6, head_dim: 1100, ..SHAPE };
     check(AttentionShape { scale: 0.03, ..wide }, None);
 }
@@ -144,7 +162,7 @@ fn later_blocks_may_have_the_larger_scores() {
 fn scratch_does_not_grow_with_the_tokens() {
     let scratch_len = |tokens, query_chunk| {
         let shape = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..SHAPE };
-        let shape = AttentionShape { head_dim: 128, heads: 24, query_chunk, ..shape };
+        let shape = AttentionShape { head_dim: 128, heads: 24, kv_heads: 24, query_chunk, ..shape };
         attention_scratch_len(&shape, 2)
     };
     assert_eq!(scratch_len(1536, 256), scratch_len(1_000_000, 256));

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Call, ConvShape};
+use super::{ConvCall, ConvShape};
 use crate::backend::kernels::grid::aligned_len;
 use crate::backend::kernels::math::silu;
 use crate::backend::kernels::simd::per_isa;
@@ -30,8 +30,8 @@ pub(super) struct Regions {
     columns: usize,
 }
 
-/// One region.
-pub(super) struct Region {
+/// Some neighbouring pixels of the result, which one task computes.
+pub(super) struct OutputRegion {
     pub(super) image: usize,
     /// Rows of the output.
     pub(super) rows: Range<usize>,
@@ -58,11 +58,11 @@ impl Regions {
     }
 
     /// One of them.
-    pub(super) fn region(&self, shape: &ConvShape, index: usize) -> Region {
+    pub(super) fn region(&self, shape: &ConvShape, index: usize) -> OutputRegion {
         let (height, width) = (shape.output_height(), shape.output_width());
         let (rows, columns) = (height.div_ceil(self.rows), width.div_ceil(self.columns));
         let (row, column) = (index / columns % rows * self.rows, index % columns * self.columns);
-        Region {
+        OutputRegion {
             image: index / columns / rows,
             rows: row..height.min(row + self.rows),
             columns: column..width.min(column + self.columns),
@@ -88,7 +88,7 @@ fn packed_stride(shape: &ConvShape, columns: usize) -> usize {
     (columns.div_ceil(shape.stride) * shape.stride).next_multiple_of(16)
 }
 
-impl Region {
+impl OutputRegion {
     /// Elements of the packed region.
     pub(super) fn packed_len(&self, shape: &ConvShape) -> usize {
         input_rows(shape, self.rows.len()) * shape.in_channels * self.stride
@@ -106,9 +106,9 @@ impl Region {
     }
 }
 
-impl Call<'_> {
+impl ConvCall<'_> {
     /// Packs the input under a region. `row_scratch`: a row's elements.
-    pub(super) fn pack(&self, region: &Region, packed: &mut [f32], row_scratch: &mut [f32]) {
+    pub(super) fn pack(&self, region: &OutputRegion, packed: &mut [f32], row_scratch: &mut [f32]) {
         let shape = self.shape;
         let row_len = shape.in_channels * region.stride;
         let first = region.rows.start * shape.stride;
@@ -132,7 +132,7 @@ impl Call<'_> {
     }
 
     /// Packs row `y` of the input.
-    fn pack_row(&self, region: &Region, y: usize, target: &mut [f32], scratch: &mut [f32]) {
+    fn pack_row(&self, region: &OutputRegion, y: usize, target: &mut [f32], scratch: &mut [f32]) {
         let shape = self.shape;
         let (channels, stride) = (shape.in_channels, region.stride);
         // Columns of the enlarged input with zeros on its left, and which of them are inside.

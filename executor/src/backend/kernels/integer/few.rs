@@ -13,8 +13,8 @@ use std::ops::Range;
 use super::{Form, in_features};
 use crate::backend::kernels::bytes::{ByteLanes, per_byte_isa};
 use crate::backend::kernels::grid::{Grid, Target, aligned, aligned_len};
-use crate::backend::kernels::matmul::{FEW_ROWS, INPUTS_MAX, LinearShape, Operands};
-use crate::backend::kernels::quantise::{BLOCK, Spread, spread_row};
+use crate::backend::kernels::matmul::{FEW_ROWS, INPUTS_MAX, LinearOperands, LinearShape};
+use crate::backend::kernels::quantise::{BLOCK, LaneBlocks, spread_row};
 use crate::backend::kernels::simd::{Isa, Lanes};
 use crate::backend::kernels::unpack::unpack;
 use crate::backend::kernels::workers::{Disjoint, Workers};
@@ -39,17 +39,17 @@ const VECTOR_LANES: usize = 16;
 /// How many elements of scratch so many workers need.
 pub(super) fn scratch_len(shape: &LinearShape<'_>, form: Form, workers: usize) -> usize {
     let depth = in_features(shape);
-    aligned_len(shape.rows * Layout::new(depth, form).spread_len())
+    aligned_len(shape.rows * RowLayout::new(depth, form).spread_len())
         + workers * worker_scratch_len(depth, form)
 }
 
 fn worker_scratch_len(depth: usize, form: Form) -> usize {
-    aligned_len(COLUMNS * Layout::new(depth.min(DEPTH_MAX), form).unpacked_len())
+    aligned_len(COLUMNS * RowLayout::new(depth.min(DEPTH_MAX), form).unpacked_len())
 }
 
 /// Where things lie in rows of some depth.
 #[derive(Clone, Copy)]
-struct Layout {
+struct RowLayout {
     /// Words of four numbers.
     words: usize,
     /// Scales, and minima where there are any.
@@ -57,11 +57,11 @@ struct Layout {
     has_minimum: bool,
 }
 
-impl Layout {
-    fn new(depth: usize, form: Form) -> Layout {
+impl RowLayout {
+    fn new(depth: usize, form: Form) -> RowLayout {
         let words = depth.next_multiple_of(VECTOR_NUMBERS) / 4;
         let groups = (depth / BLOCK * form.scales).next_multiple_of(VECTOR_LANES);
-        Layout { words, groups, has_minimum: form.has_minimum }
+        RowLayout { words, groups, has_minimum: form.has_minimum }
     }
 
     /// Elements of a spread activation row: its bytes, their scales, and their terms.
@@ -78,14 +78,14 @@ impl Layout {
 /// The products of all rows, which are few, with all weight rows, through bias and activation.
 pub(super) fn multiply(
     workers: &Workers,
-    operands: &Operands<'_>,
+    operands: &LinearOperands<'_>,
     form: Form,
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
     let isa = workers.isa();
     let (rows, depth) = (operands.rows, operands.in_features);
-    let layout = Layout::new(depth, form);
+    let layout = RowLayout::new(depth, form);
     let (spread, scratch) = scratch.split_at_mut(aligned_len(rows * layout.spread_len()));
     let spread = &mut aligned(spread)[..rows * layout.spread_len()];
     for (row, values) in spread.chunks_exact_mut(layout.spread_len()).enumerate() {
@@ -95,9 +95,9 @@ pub(super) fn multiply(
         let (bytes, values) = values.split_at_mut(layout.words);
         let (scales, terms) = values.split_at_mut(layout.words);
         let bytes = bytemuck::cast_slice_mut(bytes);
-        spread_row(isa, parts, form, Spread { bytes, scales, terms });
+        spread_row(isa, parts, form, LaneBlocks { bytes, scales, terms });
     }
-    let call = Call { operands, isa, form, spread, layout, out: &Disjoint::new(out) };
+    let call = FewRowsCall { operands, isa, form, spread, layout, out: &Disjoint::new(out) };
     let grid = Grid::new(rows, operands.weight.shape[0], TASK_COLUMNS, FEW_ROWS, workers.count());
     let len = worker_scratch_len(depth, form);
     workers.for_each_with(grid.tasks(), operands.operations(), scratch, len, |scratch, task| {
@@ -108,17 +108,17 @@ pub(super) fn multiply(
 }
 
 /// What all tasks of one call share.
-struct Call<'a> {
-    operands: &'a Operands<'a>,
+struct FewRowsCall<'a> {
+    operands: &'a LinearOperands<'a>,
     isa: Isa,
     form: Form,
     /// `[rows, layout.spread_len()]`.
     spread: &'a [f32],
-    layout: Layout,
+    layout: RowLayout,
     out: &'a Disjoint<'a>,
 }
 
-impl Call<'_> {
+impl FewRowsCall<'_> {
     /// The products with some weight rows.
     fn multiply(&self, columns: Range<usize>, unpacked: &mut [f32]) {
         let operands = self.operands;
@@ -126,12 +126,12 @@ impl Call<'_> {
             let count = COLUMNS.min(columns.end - begin);
             for from in (0..operands.in_features).step_by(DEPTH_MAX) {
                 let depth = DEPTH_MAX.min(operands.in_features - from);
-                let layout = Layout::new(depth, self.form);
+                let layout = RowLayout::new(depth, self.form);
                 let rows = unpacked.chunks_exact_mut(layout.unpacked_len()).take(count);
                 for (row, unpacked) in (begin..).zip(rows) {
                     self.unpack(row, from, depth, layout, unpacked);
                 }
-                let a = Activations {
+                let a = FewRowsActivations {
                     values: self.spread,
                     stride: self.layout.spread_len(),
                     bytes: from / 4,
@@ -140,7 +140,7 @@ impl Call<'_> {
                         + if self.form.has_minimum { from / BLOCK } else { from / 4 },
                     count: operands.rows,
                 };
-                let b = Weights { values: unpacked, layout, count };
+                let b = FewRowsWeights { values: unpacked, layout, count };
                 // SAFETY: no other task has these columns.
                 let target = unsafe { operands.target(self.out, 0, begin, from > 0) };
                 match (self.form.scales, self.form.has_minimum, self.form.bits) {
@@ -157,7 +157,14 @@ impl Call<'_> {
 
     /// Unpacks the features `from..from + depth` of a weight row, and fills up with zeros what is
     /// multiplied beyond them.
-    fn unpack(&self, row: usize, from: usize, depth: usize, layout: Layout, unpacked: &mut [f32]) {
+    fn unpack(
+        &self,
+        row: usize,
+        from: usize,
+        depth: usize,
+        layout: RowLayout,
+        unpacked: &mut [f32],
+    ) {
         let weight = self.operands.weight;
         let at = |elements: usize| weight.storage.bytes(elements as u64).as_usize();
         let first = row * self.operands.in_features + from;
@@ -182,7 +189,7 @@ impl Call<'_> {
 
 /// Spread activation rows, and where in each what belongs to some features begins.
 #[derive(Clone, Copy)]
-struct Activations<'a> {
+struct FewRowsActivations<'a> {
     values: &'a [f32],
     stride: usize,
     bytes: usize,
@@ -191,11 +198,11 @@ struct Activations<'a> {
     count: usize,
 }
 
-/// Unpacked weight rows.
+/// Rows of a weight as numbers, with their scales.
 #[derive(Clone, Copy)]
-struct Weights<'a> {
+struct FewRowsWeights<'a> {
     values: &'a [f32],
-    layout: Layout,
+    layout: RowLayout,
     count: usize,
 }
 
@@ -203,11 +210,11 @@ per_byte_isa! {
     /// The products of all rows with some weight rows, as [`multiply_slab`](super::multiply_slab)'s
     /// constants say.
     fn multiply_rows<B, const SCALES: usize, const MINIMA: bool, const BITS: u32>(
-        a: Activations<'_>,
-        b: Weights<'_>,
+        a: FewRowsActivations<'_>,
+        b: FewRowsWeights<'_>,
         out: Target<'_>,
     ) {
-        let Layout { words, groups, has_minimum } = b.layout;
+        let RowLayout { words, groups, has_minimum } = b.layout;
         assert!(a.count > 0 && a.count * a.stride <= a.values.len(), "rows");
         assert!(a.bytes + words <= a.stride && a.scales + words <= a.stride, "features");
         assert!(a.terms + if MINIMA { groups } else { words } <= a.stride, "terms");
@@ -218,7 +225,7 @@ per_byte_isa! {
             let mut row = 0;
             let columns = if b.count - column >= COLUMNS { COLUMNS } else { 1 };
             while row < a.count {
-                let tile = Tile { a, row, b, column, out };
+                let tile = FewRowsTile { a, row, b, column, out };
                 // SAFETY: `per_byte_isa!` has the instructions; the operands were checked above,
                 // and no tile has more rows and columns than are left.
                 row += unsafe {
@@ -236,15 +243,15 @@ per_byte_isa! {
 }
 
 /// Some activation rows and some weight rows.
-struct Tile<'a> {
-    a: Activations<'a>,
+struct FewRowsTile<'a> {
+    a: FewRowsActivations<'a>,
     row: usize,
-    b: Weights<'a>,
+    b: FewRowsWeights<'a>,
     column: usize,
     out: Target<'a>,
 }
 
-impl Tile<'_> {
+impl FewRowsTile<'_> {
     /// The products of `M` rows with `N` weight rows. Returns `M`.
     ///
     /// # Safety
@@ -262,7 +269,7 @@ impl Tile<'_> {
         &self,
     ) -> usize {
         let width = B::Float::WIDTH;
-        let Layout { words, groups, .. } = self.b.layout;
+        let RowLayout { words, groups, .. } = self.b.layout;
         let stride = self.b.layout.unpacked_len();
         // SAFETY: the caller's promise.
         let totals = unsafe {

@@ -54,7 +54,7 @@ impl VaeConfig {
     /// The options ask for tiles that are no whole cells of latents.
     pub fn tiles(&self, job: &JobShape, options: &GraphOptions) -> Result<TileGrid, ModelError> {
         protocol::check::check_options(options)
-            .map_err(|violation| ModelError::Job(violation.0))?;
+            .map_err(|found| ModelError::Job(found.sentences()))?;
         TileGrid::new(self.latent_size(job), options.vae_tile.as_ref(), self.scale())
             .map_err(ModelError::Job)
     }
@@ -81,6 +81,7 @@ impl VaeConfig {
             phase: Phase::Encode,
             calls: tiles.count() as u32,
             variants: tiles.sizes().into_iter().map(graph).collect::<Result<_, _>>()?,
+            nested: false,
         })
     }
 
@@ -100,6 +101,7 @@ impl VaeConfig {
             phase: Phase::Decode,
             calls: batch.saturating_mul(tiles.count() as u32),
             variants: tiles.sizes().into_iter().map(graph).collect::<Result<_, _>>()?,
+            nested: false,
         })
     }
 

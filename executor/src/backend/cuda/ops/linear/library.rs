@@ -12,7 +12,7 @@
 use protocol::StorageType;
 
 use super::{AfterSums, Halves, Linear, OutArgument};
-use crate::backend::cuda::cublas::{Epilogue, Operands, Shape};
+use crate::backend::cuda::cublas::{Epilogue, ProductOperands, Shape};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
 use crate::backend::cuda::ops::convert::decode;
@@ -65,7 +65,7 @@ pub(super) fn linear(
     layer: &Linear<'_>,
     x: &Halves<'_>,
 ) -> Result<bool, DriverError> {
-    let Some(parts) = Parts::of(layer, x) else {
+    let Some(parts) = InputProducts::of(layer, x) else {
         return Ok(false);
     };
     for index in 0..x.inputs.len() {
@@ -92,7 +92,7 @@ pub(super) fn linear(
 }
 
 /// The library's products of a layer, one for each input.
-struct Parts<'a> {
+struct InputProducts<'a> {
     layer: &'a Linear<'a>,
     x: &'a Halves<'a>,
     /// Whether the epilogue does all that follows the sums.
@@ -103,8 +103,8 @@ struct Parts<'a> {
     bias: Option<StoredWeight>,
 }
 
-impl<'a> Parts<'a> {
-    fn of(layer: &'a Linear<'a>, x: &'a Halves<'a>) -> Option<Parts<'a>> {
+impl<'a> InputProducts<'a> {
+    fn of(layer: &'a Linear<'a>, x: &'a Halves<'a>) -> Option<InputProducts<'a>> {
         let storage = layer.weight.storage;
         let after = layer.after_sums();
         let element = layer.out.element;
@@ -128,16 +128,16 @@ impl<'a> Parts<'a> {
         let by_tanh = after.activation == Activation::GeluTanh;
         let epilogue =
             Epilogue { bias: is_whole && layer.bias.is_some(), gelu: is_whole && by_tanh };
-        Some(Parts { layer, x, is_whole, epilogue, bias })
+        Some(InputProducts { layer, x, is_whole, epilogue, bias })
     }
 
     /// The product of an input.
-    fn at(&self, index: usize) -> (Shape, Operands) {
-        let Parts { layer, x, is_whole, .. } = *self;
+    fn at(&self, index: usize) -> (Shape, ProductOperands) {
+        let InputProducts { layer, x, is_whole, .. } = *self;
         let before: usize = x.inputs[..index].iter().map(|input| input.1).sum();
         let is_last = index + 1 == x.inputs.len();
         let out_bytes = layer.out.element.bytes();
-        let operands = Operands {
+        let operands = ProductOperands {
             weight: layer.weight.address.offset(2 * before as u64),
             x: x.inputs[index].0,
             out: layer.out.address.offset(out_bytes * layer.columns.from as u64),

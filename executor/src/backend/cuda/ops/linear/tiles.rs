@@ -2,27 +2,27 @@
 
 /// The square of the result that a block computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tile {
+pub(super) enum ProductTile {
     /// 128 by 128.
     Large,
     /// 64 by 64.
     Small,
 }
 
-impl Tile {
+impl ProductTile {
     /// Large tiles read less, where there are enough of them for the whole GPU.
-    pub(super) fn of(rows: usize, columns: usize, multiprocessors: u32) -> Tile {
-        if Tile::Large.count(rows, columns) >= u64::from(multiprocessors) && rows > 64 {
-            Tile::Large
+    pub(super) fn of(rows: usize, columns: usize, multiprocessors: u32) -> ProductTile {
+        if ProductTile::Large.count(rows, columns) >= u64::from(multiprocessors) && rows > 64 {
+            ProductTile::Large
         } else {
-            Tile::Small
+            ProductTile::Small
         }
     }
 
     fn side(self) -> u64 {
         match self {
-            Tile::Large => 128,
-            Tile::Small => 64,
+            ProductTile::Large => 128,
+            ProductTile::Small => 64,
         }
     }
 
@@ -92,17 +92,17 @@ mod tests {
 
     #[test]
     fn large_tiles_are_for_what_fills_the_gpu() {
-        assert_eq!(Tile::of(4608, 3072, 128), Tile::Large);
-        assert_eq!(Tile::of(77, 768, 128), Tile::Small);
-        assert_eq!(Tile::of(64, 100_000, 128), Tile::Small);
-        assert_eq!(Tile::of(512, 4096, 128), Tile::Large);
-        assert_eq!(Tile::of(512, 4096, 132), Tile::Small);
+        assert_eq!(ProductTile::of(4608, 3072, 128), ProductTile::Large);
+        assert_eq!(ProductTile::of(77, 768, 128), ProductTile::Small);
+        assert_eq!(ProductTile::of(64, 100_000, 128), ProductTile::Small);
+        assert_eq!(ProductTile::of(512, 4096, 128), ProductTile::Large);
+        assert_eq!(ProductTile::of(512, 4096, 132), ProductTile::Small);
     }
 
     #[test]
     fn a_grid_has_a_block_for_each_tile() {
-        assert_eq!(Tile::Large.grid(129, 128), [2, 1, 1]);
-        assert_eq!(Tile::Small.grid(129, 128), [6, 1, 1]);
-        assert_eq!(Tile::Small.grid(1, 1), [1, 1, 1]);
+        assert_eq!(ProductTile::Large.grid(129, 128), [2, 1, 1]);
+        assert_eq!(ProductTile::Small.grid(129, 128), [6, 1, 1]);
+        assert_eq!(ProductTile::Small.grid(1, 1), [1, 1, 1]);
     }
 }

@@ -24,7 +24,7 @@ const LUMP: usize = 8;
 const JOIN_THREADS: u32 = 128;
 
 /// How a picture is cut for its blocks.
-struct Cut {
+struct GroupNormGrid {
     /// Channels that a thread takes: four where that divides a group's, else one.
     width: usize,
     /// Columns of so many channels.
@@ -37,8 +37,8 @@ struct Cut {
     chunks: usize,
 }
 
-impl Cut {
-    fn of(shape: &GroupNormShape) -> Cut {
+impl GroupNormGrid {
+    fn of(shape: &GroupNormShape) -> GroupNormGrid {
         assert!(shape.channels.is_multiple_of(shape.groups), "channels are not whole groups");
         let width = if (shape.channels / shape.groups).is_multiple_of(4) { 4 } else { 1 };
         let columns = shape.channels / width;
@@ -47,7 +47,7 @@ impl Cut {
         let least = LUMP * block[1];
         let chunk_pixels = shape.pixels.div_ceil(CHUNKS_MAX).max(least);
         let chunks = shape.pixels.div_ceil(chunk_pixels);
-        Cut { width, columns, block, chunk_pixels, chunks }
+        GroupNormGrid { width, columns, block, chunk_pixels, chunks }
     }
 
     fn launch(&self, batch: usize) -> ([u32; 3], [u32; 3]) {
@@ -63,7 +63,7 @@ fn moments_bytes(shape: &GroupNormShape) -> usize {
 
 /// Bytes of workspace for [`group_norm`], and for [`group_moments`] alone.
 pub fn group_norm_workspace_bytes(shape: &GroupNormShape) -> usize {
-    let cut = Cut::of(shape);
+    let cut = GroupNormGrid::of(shape);
     moments_bytes(shape) + PAIR_BYTES * shape.batch * cut.chunks * cut.columns
 }
 
@@ -104,7 +104,7 @@ pub fn group_moments(
     shape: &GroupNormShape,
     workspace: Address,
 ) -> Result<(), DriverError> {
-    let cut = Cut::of(shape);
+    let cut = GroupNormGrid::of(shape);
     let partials = workspace.offset(moments_bytes(shape) as u64);
     let spread = SpreadArguments {
         x: x.address,
@@ -163,7 +163,7 @@ pub fn group_norm(
     workspace: Address,
 ) -> Result<(), DriverError> {
     group_moments(on, ValueAt { address: x, element: ElementType::F32 }, shape, workspace)?;
-    let cut = Cut::of(shape);
+    let cut = GroupNormGrid::of(shape);
     let arguments = ApplyArguments {
         out,
         x,

@@ -1,0 +1,69 @@
+//! What is in a Z-Image model's files, and all that is wrong with them at once.
+
+use protocol::ModelDescription;
+use protocol::profile::GuidanceScale;
+
+use super::dit::TOKENS_MULTIPLE;
+use super::parts::{PARTS, ZImageParts};
+use super::{
+    FAMILY, PATCH, SEQUENCE_TOKENS_MAX, ZImage, check_widths, family_defaults, llm_layers,
+};
+use crate::models::describe::{self, Defect, Defects, component};
+use crate::models::source::OpenedSource;
+
+/// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a
+/// graph misses in a part's files.
+pub fn describe(opened: &OpenedSource) -> ModelDescription {
+    let parts = ZImageParts::read(opened);
+    let mut defects = Defects::default();
+    if let (Ok(llm), Ok(dit), Ok(vae)) = (&parts.llm, &parts.dit, &parts.vae)
+        && let Err(error) = check_widths(llm, dit, vae)
+    {
+        defects.add(Defect::from(&error));
+    }
+    let described = [
+        // The smallest graphs: which weights a component uses does not depend on the job.
+        component("llm", &parts.llm, |part| {
+            part.config.graph(&part.files, 1, llm_layers(&part.config))
+        }),
+        component("dit", &parts.dit, |part| {
+            part.config.graph(&part.files, 1, TOKENS_MULTIPLE, TOKENS_MULTIPLE)
+        }),
+        component("vae", &parts.vae, |part| part.config.decoder(&part.files, PATCH, PATCH)),
+    ];
+    let encoder =
+        component("vae_encoder", &parts.vae, |part| part.config.encoder(&part.files, PATCH, PATCH));
+    // A VAE may come without its encoder: that is nothing wrong.
+    let mut components: Vec<_> = encoder.ok().into_iter().collect();
+    for result in described {
+        match result {
+            Ok(component) => components.push(component),
+            Err(defect) => defects.add(defect),
+        }
+    }
+    let others = [parts.tokenizer.as_ref().err(), parts.sampler.as_ref().err()];
+    let unused = opened.check_used(&PARTS).err();
+    others.into_iter().flatten().chain(&unused).for_each(|error| defects.add(Defect::from(error)));
+    let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
+    let mut defaults = family_defaults(parts.sampler.as_ref().ok());
+    match ZImage::from_parts(opened, parts) {
+        Ok(model) => defaults = model.defaults,
+        // Each part is right by itself, yet the model is not.
+        Err(error) if defects.is_empty() => defects.add(Defect::from(&error)),
+        Err(_) => {}
+    }
+    let Defects { lacks, problems } = defects;
+    ModelDescription {
+        model: opened.source.clone(),
+        family: FAMILY.to_owned(),
+        files: describe::files(opened, &PARTS),
+        components,
+        defaults,
+        side_multiple_pixels: multiple as u32,
+        sequence_tokens_max: SEQUENCE_TOKENS_MAX,
+        guidance: GuidanceScale::BeyondPrompt,
+        few_steps: None,
+        lacks,
+        problems,
+    }
+}

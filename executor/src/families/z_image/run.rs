@@ -1,0 +1,235 @@
+//! A job on Z-Image: prompt → Qwen3 → DiT by steps → VAE; with a picture to start from, the VAE's
+//! encoder first.
+//!
+//! Follows diffusers' `ZImagePipeline` and `ZImageImg2ImgPipeline` in what is computed and in which
+//! order in f32, but for a batch from one picture: there each of its pictures is what it would be
+//! alone. With guidance the two prompts go through the DiT one after the other, each as long as it
+//! is.
+
+use std::sync::Arc;
+
+use protocol::{Failure, JobShape, Phase};
+
+use super::prompts::Caption;
+use super::{LATENTS, LLM_ROPE, PATCH, PREDICTION, ROPE, TEXT_HIDDEN, ZImage};
+use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, VaeRange, unpack_for_vae};
+use crate::pipeline::pictures::PictureCodec;
+use crate::pipeline::{JobPhases, RunningJob};
+use crate::sampling::euler_step;
+
+/// How `ZImageTransformer2DModel.patchify_and_embed` makes tokens.
+const PACKING: Packing = Packing { patch: PATCH, order: FeatureOrder::ChannelsLast };
+
+/// Noise levels of the sampler's time axis, which the pipeline turns round.
+const TIMES: f32 = 1000.0;
+
+/// Names of the two prompts in dumped tensors: conditional, unconditional.
+const PROMPT_NAMES: [&str; 2] = ["c", "u"];
+
+/// What a job has beside what all families' jobs have.
+pub struct ZImageJob {
+    model: Arc<ZImage>,
+    /// Each prompt's tokens.
+    captions: Vec<Caption>,
+    /// For each prompt `[caption tokens, features]`.
+    text_hidden: Vec<Vec<f32>>,
+    /// For each prompt the DiT's result, as latents.
+    prediction: Vec<Vec<f32>>,
+    /// `[batch, image tokens, channels]`.
+    latents: Vec<f32>,
+    /// The text encoder's positions: `[caption tokens, head width]`.
+    llm_rope: Vec<f32>,
+    /// For each prompt the DiT's positions: `[image tokens filled up + caption tokens, head
+    /// width]`.
+    rope: Vec<Vec<f32>>,
+    pictures: PictureCodec,
+}
+
+impl JobPhases for ZImageJob {
+    fn run(&mut self, phase: Phase, job: &mut RunningJob<'_>) -> Result<(), Failure> {
+        match phase {
+            Phase::Load => Ok(()),
+            Phase::Encode => self.pictures.encode(job),
+            Phase::Condition => self.condition(job),
+            Phase::Denoise => self.denoise(job),
+            Phase::Decode => self.pictures.decode(job, &self.latents),
+        }
+    }
+}
+
+impl ZImageJob {
+    /// Takes the job's buffers, and turns its prompts into token ids.
+    pub fn start(job: &mut RunningJob<'_>) -> Result<ZImageJob, Failure> {
+        let model: Arc<ZImage> = Arc::clone(&job.runtime.model).downcast();
+        Ok(ZImageJob {
+            captions: model.tokenize(job)?,
+            text_hidden: job.buffers.take_all(TEXT_HIDDEN),
+            prediction: job.buffers.take_all(PREDICTION),
+            latents: job.buffers.take(LATENTS),
+            llm_rope: job.buffers.take(LLM_ROPE),
+            rope: job.buffers.take_all(ROPE),
+            pictures: PictureCodec::take(&model.vae.config, PACKING, job)?,
+            model,
+        })
+    }
+
+    /// Which of a component's graphs takes a prompt.
+    fn variant(&self, job: &RunningJob<'_>, prompt: usize) -> usize {
+        self.model.variant(job.shape(), &self.captions[prompt])
+    }
+
+    fn condition(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
+        let llm = &self.model.llm.config;
+        llm.rotary_table(&mut self.llm_rope);
+        let of = self.captions.len();
+        let prompts = self.captions.iter().zip(&mut self.text_hidden).enumerate();
+        for (prompt, (caption, hidden)) in prompts {
+            let tokens = caption.tokens();
+            let hidden = &mut hidden[..tokens * llm.hidden_size];
+            let encoder = job.runtime.variant("llm", self.model.variant(job.shape(), caption));
+            encoder.write("rope", 0, &self.llm_rope[..tokens * llm.head_dim()])?;
+            encoder.write_ids("input_ids", &caption.ids[..tokens])?;
+            encoder.run(job.cancel)?;
+            encoder.read("hidden_state", hidden)?;
+            job.check_finite("llm", hidden, None)?;
+            let name = format!("text_encoder.{}", PROMPT_NAMES[prompt]);
+            let given = job.shape().max_sequence_length as usize;
+            job.dump.ids(&format!("{name}.input_ids"), &caption.ids[..given]);
+            let known = &hidden[..caption.length * llm.hidden_size];
+            let shape = [1, caption.length, llm.hidden_size];
+            job.dump.floats(&format!("{name}.hidden_states.m2"), &shape, known);
+            job.progress(Phase::Condition, prompt as u32 + 1, of as u32);
+        }
+        Ok(())
+    }
+
+    fn denoise(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
+        let JobShape { steps, first_step, .. } = *job.shape();
+        let shape = self.pictures.shape();
+        let table = self.pictures.start(job, &self.model.sampler, &mut self.latents)?;
+        for (caption, rope) in self.captions.iter().zip(&mut self.rope) {
+            let cells = [shape.height / PATCH, shape.width / PATCH];
+            self.model.dit.config.rotary_table(rope, caption.tokens(), cells);
+        }
+        // The graphs of two prompts may differ, and have their inputs in the same memory.
+        let prompts = self.prediction.len();
+        if prompts == 1 {
+            self.write_prompt(job, 0)?;
+        }
+        for step in 0..(steps - first_step) as usize {
+            let level = first_step as usize + step;
+            for prompt in 0..prompts {
+                if prompts > 1 {
+                    self.write_prompt(job, prompt)?;
+                }
+                self.predict(job, prompt, table.timesteps[level])?;
+                job.check_finite("dit", &self.prediction[prompt], Some(step))?;
+                self.dump_prediction(job, shape, step, prompt);
+            }
+            self.guide(job);
+            // The model predicts the way to the picture, and steps go by the way to noise.
+            self.prediction[0].iter_mut().for_each(|value| *value = -*value);
+            let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
+            euler_step(&mut self.latents, &self.prediction[0], sigma, next);
+            job.check_finite("dit", &self.latents, Some(step))?;
+            self.dump_latents(job, shape, step);
+            job.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
+            let expected = |place: usize| self.latents[place] - next * self.prediction[0][place];
+            job.show_preview(step + 1, shape, &self.model.rgb_map, expected);
+        }
+        Ok(())
+    }
+
+    /// Gives the DiT one prompt's embeddings, for each picture of the batch, and its positions.
+    fn write_prompt(&self, job: &RunningJob<'_>, prompt: usize) -> Result<(), Failure> {
+        let dit = job.runtime.variant("dit", self.variant(job, prompt));
+        let (caption, tokens) = (&self.captions[prompt], self.captions[prompt].tokens());
+        dit.write_ids("caption_length", &[caption.length as i32])?;
+        let hidden = &self.text_hidden[prompt][..tokens * self.model.llm.config.hidden_size];
+        for item in 0..job.shape().batch as usize {
+            dit.write("caption", item, hidden)?;
+        }
+        let positions = self.model.image_tokens_filled(job.shape()) + tokens;
+        let head_dim = self.model.dit.config.head_dim();
+        dit.write("rope", 0, &self.rope[prompt][..positions * head_dim])
+    }
+
+    /// Runs the DiT on the latents and the prompt that it was given.
+    fn predict(
+        &mut self,
+        job: &RunningJob<'_>,
+        prompt: usize,
+        timestep: f32,
+    ) -> Result<(), Failure> {
+        let dit = job.runtime.variant("dit", self.variant(job, prompt));
+        let time = (TIMES - timestep) / TIMES * self.model.dit.config.t_scale;
+        dit.write("latents", 0, &self.latents)?;
+        for item in 0..job.shape().batch as usize {
+            dit.write("timestep", item, &[time])?;
+        }
+        dit.run(job.cancel)?;
+        dit.read("prediction", &mut self.prediction[prompt])
+    }
+
+    /// Moves what the prompt gives away from what the negative one gives, picture by picture.
+    fn guide(&mut self, job: &RunningJob<'_>) {
+        let [conditional, unconditional] = self.prediction.as_mut_slice() else { return };
+        let scale = job.job.true_cfg_scale - 1.0;
+        let item = self.pictures.shape().elements();
+        let items = conditional.chunks_exact_mut(item).zip(unconditional.chunks_exact(item));
+        for (with, without) in items {
+            let before = job.job.cfg_normalization.then(|| length(with));
+            for (with, without) in with.iter_mut().zip(without) {
+                *with += scale * (*with - without);
+            }
+            let Some(before) = before else { continue };
+            let after = length(with);
+            if after > before {
+                let factor = (before / after) as f32;
+                with.iter_mut().for_each(|value| *value *= factor);
+            }
+        }
+    }
+
+    fn dump_prediction(
+        &self,
+        job: &mut RunningJob<'_>,
+        shape: LatentShape,
+        step: usize,
+        prompt: usize,
+    ) {
+        if !job.dump.is_wanted() {
+            return;
+        }
+        let batch = job.shape().batch as usize;
+        for (item, packed) in self.prediction[prompt].chunks_exact(shape.elements()).enumerate() {
+            let name = format!("transformer.call{step}.out.{}", prompt * batch + item);
+            let values = nhwc(shape, packed);
+            job.dump.append_nhwc(&name, [shape.height, shape.width, shape.channels], &values);
+        }
+    }
+
+    fn dump_latents(&self, job: &mut RunningJob<'_>, shape: LatentShape, step: usize) {
+        if !job.dump.is_wanted() {
+            return;
+        }
+        for packed in self.latents.chunks_exact(shape.elements()) {
+            let values = nhwc(shape, packed);
+            let name = format!("latents.step{step}");
+            job.dump.append_nhwc(&name, [shape.height, shape.width, shape.channels], &values);
+        }
+    }
+}
+
+/// The Euclidean length of values.
+fn length(values: &[f32]) -> f64 {
+    values.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
+}
+
+/// One picture's tokens as `[height, width, channels]`, for a dump.
+fn nhwc(shape: LatentShape, packed: &[f32]) -> Vec<f32> {
+    let mut values = vec![0.0; packed.len()];
+    let as_they_are = VaeRange { scaling: 1.0, shift: 0.0 };
+    unpack_for_vae(shape, shape.whole(), packed, as_they_are, &mut values);
+    values
+}

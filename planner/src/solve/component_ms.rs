@@ -1,0 +1,27 @@
+//! How long a component takes in a place, as the sums of a plan need it.
+
+/// Times of one component in one place, for one job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ComponentMs {
+    /// The weights that it holds on their way, once.
+    pub load: f64,
+    /// What the first call takes longer than a later one would in its place: it reads streamed
+    /// weights from their files.
+    pub first_read: f64,
+    /// All of its calls, with streamed weights in RAM where that has room for them.
+    pub compute: f64,
+    /// How long of `first_read` and `compute` the storage is busy with its weights: nothing else is
+    /// loaded then.
+    pub storage: f64,
+    /// The same in a job whose files are in RAM as far as that has room for them.
+    pub storage_again: f64,
+}
+
+impl ComponentMs {
+    /// The same in a job that finds its files in RAM, and what is not loaded anew (`reloads`) in
+    /// its place.
+    pub fn again(self, reloads: bool) -> ComponentMs {
+        let load = if reloads { self.load } else { 0.0 };
+        ComponentMs { load, first_read: 0.0, storage: self.storage_again, ..self }
+    }
+}

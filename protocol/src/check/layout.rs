@@ -1,0 +1,82 @@
+//! The checker of questions for sizes.
+
+use super::device::unsupported;
+use super::{ListRule, Violation, Violations, runs};
+use crate::division::Division;
+use crate::limits::{DEVICES_MAX, LAYOUTS_MAX, ROW_SHARE_MAX, SEGMENTS_MAX, STRING_BYTES_MAX};
+use crate::profile::{BackendKind, Layout};
+
+rules! {
+    /// What holds of a layout; told after its component's name.
+    pub enum LayoutRule {
+        Name { length: usize } = ": a name of {length} bytes",
+        Lanes { count: usize } = ": {count} lanes",
+        Unsupported { count: usize } = ": {count} unsupported operations",
+        Operation = ": an operation's name that is too long",
+        Hosts { hosts: usize } = ": {hosts} lanes on the host",
+        Undivided { count: usize } = ": undivided over {count} lanes",
+        Segments { count: usize } = ": {count} segments",
+        UnknownLane = ": a segment on an unknown lane",
+        Order = ": its segments skip or mix lanes",
+        Shares { shares: usize, lanes: usize } = ": {shares} shares of rows, {lanes} lanes",
+        RowsOnHost = ": a row split with the host",
+        Share = ": a share is not within 1 to {ROW_SHARE_MAX}",
+    }
+}
+
+/// Checks a question for sizes against the limits of the protocol. What a model can do is narrower.
+///
+/// # Errors
+/// The rules that its layouts break.
+pub fn check_layouts(layouts: &[Layout]) -> Result<(), Violations> {
+    let mut found = Violations::default();
+    let count = layouts.len();
+    found.ensure(count <= LAYOUTS_MAX, || ListRule::Layouts { count });
+    for layout in layouts.iter().take(LAYOUTS_MAX) {
+        for rule in broken(layout) {
+            let component = layout.component.clone();
+            found.add(Violation::Layout { component, rule });
+        }
+    }
+    found.result()
+}
+
+fn broken(layout: &Layout) -> Vec<LayoutRule> {
+    let Layout { component, lanes, division } = layout;
+    let mut broken = Vec::new();
+    let mut ensure = |holds: bool, rule: LayoutRule| {
+        if !holds {
+            broken.push(rule);
+        }
+    };
+    let length = component.len();
+    ensure(length <= STRING_BYTES_MAX, LayoutRule::Name { length });
+    let count = lanes.len();
+    ensure((1..=DEVICES_MAX + 1).contains(&count), LayoutRule::Lanes { count });
+    for lane in lanes.iter().take(DEVICES_MAX + 1) {
+        let [few, short] = unsupported(&lane.unsupported);
+        ensure(few, LayoutRule::Unsupported { count: lane.unsupported.len() });
+        ensure(short, LayoutRule::Operation);
+    }
+    let hosts = lanes.iter().filter(|lane| lane.backend == BackendKind::Host).count();
+    ensure(hosts <= 1, LayoutRule::Hosts { hosts });
+    match division {
+        Division::One => ensure(count == 1, LayoutRule::Undivided { count }),
+        Division::Layer { segments } => {
+            let all = segments.len();
+            ensure(all <= SEGMENTS_MAX, LayoutRule::Segments { count: all });
+            let known = segments.iter().all(|&lane| (lane as usize) < count);
+            ensure(known, LayoutRule::UnknownLane);
+            let order = runs(segments.iter().map(|&lane| lane as usize)).into_iter();
+            ensure(order.eq(0..count), LayoutRule::Order);
+        }
+        Division::Row { shares } => {
+            let rows = shares.len() == count && count >= 2;
+            ensure(rows, LayoutRule::Shares { shares: shares.len(), lanes: count });
+            ensure(hosts == 0, LayoutRule::RowsOnHost);
+            let in_range = shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
+            ensure(in_range, LayoutRule::Share);
+        }
+    }
+    broken
+}

@@ -1,0 +1,166 @@
+//! A component's assignment as it stands in documents and on the wire.
+//!
+//! A document names its division in a word and each segment's device by its id, for people and
+//! other programs; the shares of rows are there too, empty without a row split. Inside the program
+//! one [`Division`] says all of it. A document that contradicts itself is refused where it is read.
+
+use serde::ser::Error;
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::{ComponentPlan, DeviceId, PartPlan, Phase, Residency, SegmentPlan};
+use crate::division::{Division, Placement};
+use crate::units::Bytes;
+
+/// The keys of [`ComponentPlan`] in a document, in their order.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ComponentDocument {
+    name: String,
+    phase: Phase,
+    placement: Placement,
+    devices: Vec<DeviceId>,
+    row_shares: Vec<u32>,
+    residency: Residency,
+    lookahead: u32,
+    prefetch: bool,
+    parts: Vec<PartPlan>,
+    segments: Vec<SegmentDocument>,
+    weights_bytes: Bytes,
+    tensor_bytes: Bytes,
+    #[serde(default)]
+    predicted_load_ms: f64,
+    #[serde(default)]
+    predicted_compute_ms: f64,
+    reason: String,
+}
+
+/// The keys of [`SegmentPlan`], and where the segment computes.
+#[derive(Serialize, Deserialize)]
+struct SegmentDocument {
+    name: String,
+    device: DeviceId,
+    residency: Residency,
+    weights_bytes: Bytes,
+    part_bytes: Vec<Bytes>,
+}
+
+impl Serialize for ComponentPlan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let plan = self.clone();
+        let segments = plan.segments.into_iter().enumerate().map(|(index, segment)| {
+            let SegmentPlan { name, residency, weights_bytes, part_bytes } = segment;
+            let Some(device) = self.segment_device(index).cloned() else {
+                let name = &self.name;
+                return Err(S::Error::custom(format!("{name}: segment {index} has no device")));
+            };
+            Ok(SegmentDocument { name, device, residency, weights_bytes, part_bytes })
+        });
+        let document = ComponentDocument {
+            placement: self.placement(),
+            row_shares: self.division.row_shares().unwrap_or_default().to_vec(),
+            segments: segments.collect::<Result<_, _>>()?,
+            name: plan.name,
+            phase: plan.phase,
+            devices: plan.devices,
+            residency: plan.residency,
+            lookahead: plan.lookahead,
+            prefetch: plan.prefetch,
+            parts: plan.parts,
+            weights_bytes: plan.weights_bytes,
+            tensor_bytes: plan.tensor_bytes,
+            predicted_load_ms: plan.predicted_load_ms,
+            predicted_compute_ms: plan.predicted_compute_ms,
+            reason: plan.reason,
+        };
+        document.serialize(serializer)
+    }
+}
+
+/// A component's document that says two things at once.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Contradiction {
+    #[error("{name} has shares of rows without a row split")]
+    Shares { name: String },
+    #[error("{name}: placement {placement} cannot be on {devices}")]
+    Placement { name: String, placement: Placement, devices: String },
+    #[error("{name}: segment {segment} is on {device}, and placement {placement} is on {devices}")]
+    Segment {
+        name: String,
+        segment: String,
+        device: DeviceId,
+        placement: Placement,
+        devices: String,
+    },
+}
+
+impl TryFrom<ComponentDocument> for ComponentPlan {
+    type Error = Contradiction;
+
+    fn try_from(document: ComponentDocument) -> Result<ComponentPlan, Contradiction> {
+        let division = document.division()?;
+        let segment = |segment: SegmentDocument| {
+            let SegmentDocument { name, device: _, residency, weights_bytes, part_bytes } = segment;
+            SegmentPlan { name, residency, weights_bytes, part_bytes }
+        };
+        Ok(ComponentPlan {
+            name: document.name,
+            phase: document.phase,
+            devices: document.devices,
+            division,
+            residency: document.residency,
+            lookahead: document.lookahead,
+            prefetch: document.prefetch,
+            parts: document.parts,
+            segments: document.segments.into_iter().map(segment).collect(),
+            weights_bytes: document.weights_bytes,
+            tensor_bytes: document.tensor_bytes,
+            predicted_load_ms: document.predicted_load_ms,
+            predicted_compute_ms: document.predicted_compute_ms,
+            reason: document.reason,
+        })
+    }
+}
+
+impl ComponentDocument {
+    /// What its placement, shares and segments say together.
+    fn division(&self) -> Result<Division, Contradiction> {
+        let ComponentDocument { name, placement, devices, row_shares, .. } = self;
+        let (name, placement) = (name.clone(), *placement);
+        if placement != Placement::Row && !row_shares.is_empty() {
+            return Err(Contradiction::Shares { name });
+        }
+        let on_host = devices.first().is_some_and(DeviceId::is_host);
+        let is_one = matches!(placement, Placement::One | Placement::Host);
+        if is_one && (devices.len() != 1 || on_host != (placement == Placement::Host)) {
+            return Err(Contradiction::Placement { name, placement, devices: self.on() });
+        }
+        let mut segments = Vec::new();
+        for segment in &self.segments {
+            let lane = devices.iter().position(|id| *id == segment.device);
+            match lane.filter(|lane| placement == Placement::Layer || *lane == 0) {
+                Some(lane) => segments.push(lane as u32),
+                None => {
+                    let (segment, device) = (segment.name.clone(), segment.device.clone());
+                    let devices = self.on();
+                    return Err(Contradiction::Segment {
+                        name,
+                        segment,
+                        device,
+                        placement,
+                        devices,
+                    });
+                }
+            }
+        }
+        Ok(match placement {
+            Placement::One | Placement::Host => Division::One,
+            Placement::Layer => Division::Layer { segments },
+            Placement::Row => Division::Row { shares: row_shares.clone() },
+        })
+    }
+
+    /// Its devices, for people.
+    fn on(&self) -> String {
+        let ids: Vec<&str> = self.devices.iter().map(|id| id.0.as_str()).collect();
+        if ids.is_empty() { "no device".to_owned() } else { ids.join(", ") }
+    }
+}

@@ -1,0 +1,22 @@
+//! What the engine promises, on host and virtual devices: the pictures of diffusers, plans that are
+//! exact and stay what they are, one picture from every placement. `cargo test --test engine
+//! parity::` runs the tests of one file.
+
+#[path = "../support/lib.rs"]
+mod support;
+
+mod faults;
+mod formats;
+mod golden_plans;
+mod lora;
+mod parity;
+mod placements;
+mod random_plans;
+mod real_sizes;
+mod single_files;
+mod streaming;
+mod tiles;
+mod usage;
+mod warm;
+mod wide_model;
+mod z_image;

@@ -1,0 +1,12 @@
+//! The CUDA backend, on simulated GPUs (`tests/simulator`). `cargo test --test gpu ops::` runs the
+//! tests of one file; docs/cuda.md says which of them run on real GPUs too.
+
+#[path = "../support/lib.rs"]
+mod support;
+
+mod check;
+mod jobs;
+mod ops;
+mod parts;
+mod plans;
+mod simulated;

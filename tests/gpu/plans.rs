@@ -1,0 +1,143 @@
+//! Random plans on GPUs: each runs within its bytes to the last one, and gives the picture that one
+//! GPU gives; and the race checker finds an order for all that the streams were really given.
+//!
+//! The driver is chosen by the environment, so the program starts itself again on a simulated
+//! machine. `BERTH_CUDA_PATH= cargo test --workspace --test gpu
+//! plans::on_the_gpus_that_are_here -- --ignored` runs on the GPUs that are here: without
+//! cuBLASLt, as the pictures of splits are the same to the bit by our own kernels only.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::support::Ended;
+use crate::support::plans::choices::choice;
+use crate::support::plans::{self, Choice, Hardware};
+use crate::support::simulator::Machine;
+use crate::support::wide::{SplitMix64 as Random, Wide};
+use executor::backend::cuda::cublas::PATH_VARIABLE;
+use executor::backend::cuda::driver::Driver;
+use executor::backend::cuda::gpu::list;
+use executor::families;
+use executor::models::Model;
+use executor::race::Edge;
+use protocol::{GraphOptions, JobShape, Plan, Residency};
+
+const JOB: JobShape = JobShape {
+    width: 32,
+    height: 16,
+    steps: 2,
+    batch: 1,
+    max_sequence_length: 16,
+    true_cfg: false,
+    init_image: false,
+    first_step: 0,
+};
+
+/// The test that runs on the GPUs of the environment.
+const HERE: &str = "plans::on_the_gpus_that_are_here";
+
+/// Late copies and kernels, and devices that reach each other or do not.
+#[test]
+fn on_simulated_machines() {
+    for machine in
+        [Machine::new(4).with("delay", 60).with("seed", 5), Machine::new(2).with("peer", 1)]
+    {
+        let program = std::env::current_exe().expect("a running program has a path");
+        let mut again = Command::new(program);
+        machine.apply(&mut again);
+        let output = again.args(["--ignored", "--exact", HERE]).output();
+        let ended = Ended::of(output.expect("the program starts again"));
+        let said = format!("on {}: {}{}", machine.value(), ended.stdout, ended.stderr);
+        assert!(ended.code == Some(0) && said.contains(" 1 passed"), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "the driver is chosen by the environment"]
+fn on_the_gpus_that_are_here() {
+    let cublas = std::env::var_os(PATH_VARIABLE);
+    assert!(cublas.is_some_and(|path| path.is_empty()), "{PATH_VARIABLE}= is not set to nothing");
+    run_here();
+}
+
+/// A model, and the GPUs of this machine.
+struct Bench<'a> {
+    dir: &'a Path,
+    model: Arc<dyn Model>,
+    gpus: Vec<String>,
+}
+
+fn run_here() {
+    let driver = Driver::get().unwrap_or_else(|why| panic!("{why}"));
+    let gpus = list(driver).expect("the driver lists its GPUs");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    Wide::bf16().write(dir.path()).expect("a file system with room");
+    let bench = Bench {
+        dir: dir.path(),
+        model: families::open(dir.path()).expect("a whole model"),
+        gpus: gpus.into_iter().map(|gpu| gpu.uuid).collect(),
+    };
+    bench.every_plan_gives_one_picture(0..plans::how_many(8, 24));
+    bench.each_kind_of_edge_is_missed(100..130);
+}
+
+impl Bench<'_> {
+    fn hardware(&self, devices: usize) -> Hardware {
+        Hardware { devices, gpus: self.gpus.clone(), ..Hardware::none() }
+    }
+
+    /// Any plan, on more devices than there may be GPUs: some share one.
+    fn any(&self, seed: u64) -> Plan {
+        let random = &mut Random::new(seed);
+        let devices = 1 + random.below(2 * self.gpus.len());
+        let options = GraphOptions::default();
+        let graphs = self.model.graphs(&JOB, &options).expect("a possible job");
+        let first = graphs[0].phase;
+        let choices = graphs.iter().map(|graph| {
+            let rows = executor::schedule::assignment::splits_rows(&graph.variants[0]);
+            let segments = graph.variants[0].segments.len();
+            // What the host computes differs in its last bits: everything is on GPUs here.
+            let all_on_gpus = |choice: &Choice| choice.devices.iter().all(Option::is_some);
+            let mut tries =
+                (0..).map(|_| choice(random, devices, segments, rows, graph.phase == first));
+            tries.find(all_on_gpus).expect("most choices are")
+        });
+        let choices: Vec<Choice> = choices.collect();
+        plans::plan(self.dir, &*self.model, &JOB, &options, &self.hardware(devices), &choices)
+    }
+
+    fn every_plan_gives_one_picture(&self, seeds: std::ops::Range<u64>) {
+        let options = GraphOptions::default();
+        let graphs = self.model.graphs(&JOB, &options).expect("a possible job");
+        let on_one = |graph: &executor::models::ComponentGraph| {
+            Choice::one(0, graph.variants[0].segments.len(), Residency::Resident)
+        };
+        let choices: Vec<Choice> = graphs.iter().map(on_one).collect();
+        let one = plans::plan(self.dir, &*self.model, &JOB, &options, &self.hardware(1), &choices);
+        let expected = plans::run(&one, &self.model).expect("one GPU");
+        for seed in seeds {
+            let plan = self.any(seed);
+            let (result, races) = plans::run_traced(&plan, &self.model, None)
+                .unwrap_or_else(|failure| panic!("seed {seed}: {failure}\n{plan:#?}"));
+            assert!(races.is_empty(), "seed {seed}: {}\n{plan:#?}", races[0]);
+            assert!(result.pixels == expected.pixels, "seed {seed}: another picture\n{plan:#?}");
+            for phase in result.usage.devices.iter().flat_map(|device| &device.phases) {
+                let [predicted, measured] = [phase.predicted_peak_bytes, phase.measured_peak_bytes];
+                assert_eq!(predicted, measured, "seed {seed}: {phase:?}\n{plan:#?}");
+            }
+        }
+    }
+
+    /// An edge that is not recorded is a race that is seen.
+    fn each_kind_of_edge_is_missed(&self, seeds: std::ops::Range<u64>) {
+        for edge in [Edge::Ready, Edge::Used, Edge::Departure, Edge::Arrival, Edge::Loaded] {
+            let found = seeds.clone().any(|seed| {
+                let (_, races) =
+                    plans::run_traced(&self.any(seed), &self.model, Some(edge)).expect("a run");
+                !races.is_empty()
+            });
+            assert!(found, "{edge:?} is left out, and no race is seen");
+        }
+    }
+}

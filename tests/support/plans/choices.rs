@@ -1,0 +1,89 @@
+//! Choices at random: any placement, cut and residency of a component over any devices.
+
+use protocol::{Division, Residency};
+
+use super::Choice;
+use crate::support::wide::SplitMix64 as Random;
+
+/// Different devices, in any order.
+fn some_devices(random: &mut Random, all: usize, count: usize) -> Vec<usize> {
+    let mut devices: Vec<usize> = (0..all).collect();
+    for index in (1..all).rev() {
+        devices.swap(index, random.below(index + 1));
+    }
+    devices.truncate(count);
+    devices
+}
+
+/// Contiguous segments over lanes, each of which has at least one.
+fn cuts(random: &mut Random, segments: usize, lanes: usize) -> Vec<u32> {
+    let mut starts: Vec<usize> = some_devices(random, segments - 1, lanes - 1);
+    starts.sort_unstable();
+    let lane = |segment| starts.iter().filter(|&&start| start < segment).count() as u32;
+    (0..segments).map(lane).collect()
+}
+
+fn residencies(random: &mut Random, segments: usize) -> Vec<Residency> {
+    match random.below(3) {
+        0 => vec![Residency::Resident; segments],
+        1 => vec![Residency::Lazy; segments],
+        _ => {
+            let streamed = random.below(100);
+            let held = if random.chance(50) { Residency::Lazy } else { Residency::Resident };
+            let mut all: Vec<Residency> = (0..segments)
+                .map(|_| if random.chance(streamed) { Residency::Streamed } else { held })
+                .collect();
+            all[random.below(segments)] = Residency::Streamed;
+            all
+        }
+    }
+}
+
+/// Any choice for a component of so many segments; `rows` if it can be split by rows, `first` if
+/// its phase is the first.
+pub fn choice(
+    random: &mut Random,
+    devices: usize,
+    segments: usize,
+    rows: bool,
+    first: bool,
+) -> Choice {
+    let mut choice = Choice::host(segments);
+    let kind = random.below(10);
+    if kind == 0 {
+        let of_host = [Residency::Mapped, Residency::Resident, Residency::Lazy];
+        choice.residencies = vec![of_host[random.below(3)]; segments];
+        return choice;
+    }
+    let lanes_max = devices.min(segments);
+    if kind <= 3 || lanes_max < 2 {
+        choice.devices = vec![Some(random.below(devices))];
+    } else if kind <= 6 && rows {
+        let lanes = 2 + random.below(devices.min(4) - 1);
+        choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
+        let shares = (0..lanes).map(|_| 1 + random.below(5) as u32).collect();
+        choice.division = Division::Row { shares };
+    } else {
+        let lanes = 2 + random.below(lanes_max - 1);
+        choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
+        choice.division = Division::Layer { segments: cuts(random, segments, lanes) };
+    }
+    choice.residencies = residencies(random, segments);
+    if matches!(choice.division, Division::Layer { .. }) && random.chance(20) {
+        let on_host = random.below(choice.devices.len());
+        choice.devices[on_host] = None;
+        for (segment, residency) in choice.residencies.iter_mut().enumerate() {
+            if choice.division.lane(segment) == Some(on_host) {
+                *residency = Residency::Mapped;
+            }
+        }
+    }
+    let has = |residency| choice.residencies.contains(&residency);
+    if has(Residency::Streamed) {
+        choice.lookahead = 1 + random.below(4) as u32;
+    }
+    // Nothing but weights that wait for their phase can be prefetched in the first.
+    let early = has(Residency::Lazy) || has(Residency::Streamed);
+    choice.prefetch = random.chance(50) && !(first && early);
+    choice
+}
