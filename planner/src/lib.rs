@@ -26,6 +26,7 @@ pub mod preview;
 pub mod profile;
 pub mod read;
 pub mod render;
+pub mod serve;
 pub mod solve;
 pub mod temporary;
 pub mod tune;

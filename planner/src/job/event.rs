@@ -3,7 +3,7 @@
 use protocol::message::Progress;
 use protocol::notice::Notice;
 use protocol::{Bytes, DeviceId, Phase, Plan};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::solve::Advice;
 
@@ -89,7 +89,7 @@ pub enum JobEvent {
 }
 
 /// An attempt at a job that failed, and was followed by another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedAttempt {
     /// The generation of its plan.
     pub generation: u64,

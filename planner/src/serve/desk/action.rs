@@ -1,0 +1,224 @@
+//! What the desk has others do.
+
+use std::sync::Arc;
+
+use protocol::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::event::{
+    FiledPicture, MadePicture, PreviewImage, QueryId, Quoted, ServedModel, SlotId, Ticket, WriteId,
+};
+use super::job::{Class, JobError, JobId, JobRecord, JobState};
+use crate::job::JobRequest;
+
+/// One thing to do. The main loop has it done in the order of the list.
+#[derive(Debug)]
+pub enum Action {
+    /// Answers a question.
+    Answer(Ticket, Reply),
+    /// Tells whoever watches.
+    Tell(Note),
+    /// Asks the surveyor.
+    Survey(QueryId, Box<QuoteOrder>),
+    /// Runs a job on a slot's executor, which is started where there is none.
+    Run(SlotId, u64, Box<RunOrder>),
+    /// Ends the slot's run soon; the executor stays.
+    Cancel(SlotId),
+    /// Ends the slot's executor.
+    End(SlotId),
+    /// Keeps a record, to the disk.
+    Store(WriteId, Change),
+    /// Encodes and writes a run's pictures.
+    File(Box<FileOrder>),
+    /// Removes an ended job's files.
+    Erase(Box<JobRecord>),
+    /// Rings in so many milliseconds; takes the place of an earlier one.
+    Wake(u64),
+    /// Ends the daemon with this exit code.
+    Exit(u8),
+}
+
+/// A question to the surveyor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuoteOrder {
+    /// What would be made.
+    pub request: JobRequest,
+    /// Whether the plan's document says what was rejected.
+    pub explain: bool,
+    /// The slot of its model.
+    pub slot: Option<SlotId>,
+    /// Whether an executor computes now: what is free is then not what is free for a job.
+    pub busy: bool,
+}
+
+/// What a runner is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunOrder {
+    /// The job; `None` for a model that is only loaded.
+    pub job: Option<JobId>,
+    /// What is made: all of the job, or one run of it.
+    pub request: JobRequest,
+    /// The model's name.
+    pub model: String,
+}
+
+/// What is to be filed.
+#[derive(Debug)]
+pub struct FileOrder {
+    /// The job.
+    pub job: JobId,
+    /// When it was accepted, in milliseconds since 1970.
+    pub created_at: u64,
+    /// Its pictures before these.
+    pub first: u32,
+    /// What its run made.
+    pub pictures: Vec<MadePicture>,
+}
+
+/// What the store is to keep.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A job as it is now.
+    Put(Box<JobRecord>),
+    /// Nothing of this job but that there was one.
+    Remove(JobId),
+    /// What is not of a job.
+    Settings(DeskSettings),
+}
+
+/// What the desk keeps beside jobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeskSettings {
+    /// Whether no jobs are started.
+    pub paused: bool,
+    /// The model that A1111's routes use where a request names none.
+    pub checkpoint: Option<String>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub enum Reply {
+    /// It cannot be.
+    Refused {
+        /// Why.
+        error: Box<JobError>,
+        /// When it may be asked again, in seconds.
+        retry_after_s: Option<u64>,
+    },
+    /// A job.
+    Job(Box<JobView>),
+    /// A job that ended, with the files of its pictures where they were made just now.
+    Ended(Box<JobView>, Vec<FiledPicture>),
+    /// What a job would take, and how long it would wait for its turn, in milliseconds.
+    Quote {
+        /// What the surveyor says.
+        quoted: Box<Quoted>,
+        /// Predicted, until it would begin.
+        wait_ms: f64,
+        /// Models that would be unloaded.
+        evicts: Vec<String>,
+    },
+    /// Jobs, the newest first.
+    Jobs(Vec<JobView>),
+    /// Jobs in the order in which they will run, and whether none is started.
+    Queue {
+        /// What runs is first.
+        jobs: Vec<JobView>,
+        /// Whether no jobs are started.
+        paused: bool,
+    },
+    /// The models.
+    Models(Vec<ModelView>),
+    /// The checkpoint of A1111's routes.
+    Checkpoint(Option<String>),
+    /// Whether jobs can be taken; else why not, a sentence each.
+    Ready(Vec<String>),
+    /// It is done, or will be.
+    Accepted,
+}
+
+/// A job as it is shown.
+#[derive(Debug, Clone)]
+pub struct JobView {
+    /// What the store has of it.
+    pub record: Arc<JobRecord>,
+    /// Where it is now, which may be further than the record.
+    pub state: JobState,
+    /// Its place in the queue: 0 runs.
+    pub position: Option<usize>,
+    /// How far it is.
+    pub progress: Option<ProgressView>,
+    /// What it waits for, as a sentence.
+    pub waiting: Option<String>,
+    /// Predicted milliseconds from now to its start.
+    pub starts_in_ms: Option<f64>,
+    /// Predicted milliseconds from now to its end.
+    pub ends_in_ms: Option<f64>,
+    /// What its first picture will be like.
+    pub preview: Option<Arc<PreviewImage>>,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProgressView {
+    /// What is being done.
+    pub phase: String,
+    /// How many of its steps are done.
+    pub step: u32,
+    /// Steps of the phase.
+    pub of: u32,
+    /// Predicted milliseconds to the job's end.
+    pub eta_ms: Option<f64>,
+}
+
+/// A model as it is shown.
+#[derive(Debug, Clone)]
+pub struct ModelView {
+    /// What can be asked for.
+    pub model: ServedModel,
+    /// Where its slot is.
+    pub state: SlotState,
+    /// What its executor keeps between jobs, by device.
+    pub idle_bytes: Vec<(String, Bytes)>,
+    /// Milliseconds until it is unloaded.
+    pub expires_in_ms: Option<u64>,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+}
+
+/// Where a model's slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SlotState {
+    /// Nothing is loaded.
+    Cold,
+    /// It is kept for a job that is about to run.
+    Kept,
+    /// Weights are on their way.
+    Loading,
+    /// A job runs.
+    Running,
+    /// It is loaded, and nothing runs.
+    Warm,
+    /// Its executor is about to be gone.
+    Evicting,
+}
+
+/// What whoever watches is told.
+#[derive(Debug, Clone)]
+pub enum Note {
+    /// A job is where it was not before.
+    State(Box<JobView>),
+    /// A job got further.
+    Progress(JobId, ProgressView),
+    /// What a job's first picture will be like.
+    Preview(JobId, Arc<PreviewImage>),
+    /// A job's plan is about to be loaded.
+    Plan(JobId, Arc<Value>),
+    /// A model is where it was not before.
+    Model(String, SlotState),
+    /// The queue's order changed by hand.
+    Reordered(JobId, Class),
+}
