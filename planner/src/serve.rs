@@ -12,3 +12,8 @@
 //! `edge/` only.
 
 pub mod desk;
+pub mod runner;
+pub mod surveyor;
+
+mod failures;
+mod shared;
