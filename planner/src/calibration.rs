@@ -70,6 +70,11 @@ impl Calibration {
         (Calibration { machine, content, store, learns }, ignored)
     }
 
+    /// The same file, read again.
+    pub fn read_again(&self) -> (Calibration, Option<StoreError>) {
+        Calibration::read(self.machine.clone(), self.store.clone())
+    }
+
     /// The file's path, where there is a place for one.
     pub fn path(&self) -> Option<&Path> {
         self.store.as_ref().map(Store::path)

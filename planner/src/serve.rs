@@ -13,7 +13,7 @@
 
 pub mod desk;
 pub mod runner;
+pub mod shared;
 pub mod surveyor;
 
 mod failures;
-mod shared;

@@ -141,13 +141,10 @@ impl Host {
     }
 
     /// The same host with what was measured by now.
-    ///
-    /// # Errors
-    /// The machine's own facts cannot be read.
-    pub fn measured_now(&self) -> Result<Host, SetupError> {
+    pub fn measured_now(&self) -> Host {
         let profile = self.profile.clone();
-        let (calibration, ignored) = Calibration::read(Machine::this()?, Store::of_user());
-        Ok(Host { profile, calibration, ignored })
+        let (calibration, ignored) = self.calibration.read_again();
+        Host { profile, calibration, ignored }
     }
 
     /// What may be used of an inventory.

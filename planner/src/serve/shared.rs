@@ -81,15 +81,13 @@ impl ServedHost {
         Arc::clone(&self.host.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// After a run has taught something: reads again what was measured. Where that cannot be read,
-    /// what is known stays.
+    /// After a run has taught something: reads again what was measured.
     pub fn learn_anew(&self) {
-        match self.host().measured_now() {
-            Ok(host) => {
-                *self.host.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(host);
-            }
-            Err(error) => tracing::warn!(%error, "what was measured is not read again"),
+        let host = Arc::new(self.host().measured_now());
+        if let Some(ignored) = &host.ignored {
+            tracing::warn!(%ignored, "what was measured cannot be read again");
         }
+        *self.host.write().unwrap_or_else(PoisonError::into_inner) = host;
     }
 
     /// From now on these are the models.
