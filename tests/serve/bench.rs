@@ -146,6 +146,7 @@ impl Bench {
         self.order(request);
         match self.heard().pop() {
             Some(Said::Failed { error, .. }) => *error,
+            Some(Said::Done(work)) => panic!("{:?}", work.usage),
             other => panic!("{other:?}"),
         }
     }

@@ -136,10 +136,10 @@ fn what_cannot_be_done_fails_with_its_reason_and_the_slot_goes_on() {
     assert_eq!((error.code, error.param.as_deref()), (ErrorCode::BadValue, Some("strength")));
     let error = bench.failed(JobRequest { policy: policy("cuda7=1"), ..request() });
     assert_eq!(error.code, ErrorCode::BadValue, "{error:?}");
-    let error = bench.failed(JobRequest { policy: policy("2MiB"), ..request() });
+    let error = bench.failed(JobRequest { policy: policy("1MiB"), ..request() });
     assert_eq!(error.code, ErrorCode::DoesNotFit, "{error:?}");
     let nearest = error.nearest.expect("what would fit");
-    assert!(nearest["max_vram_bytes"].as_u64().is_some_and(|bytes| bytes > 2 << 20), "{nearest}");
+    assert!(nearest["max_vram_bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{nearest}");
     let (_, work) = bench.done(request());
     assert!(work.pictures.len() == 1 && work.failures.is_empty());
 }

@@ -55,12 +55,14 @@ fn a_quote_is_cold_then_warm_and_is_what_the_slot_does() {
 #[test]
 fn what_does_not_fit_together_is_made_in_several_runs() {
     let large = |batch| of_size(256, 256, batch);
+    // In small tiles the VAE takes less than the DiT, which computes all pictures at once.
     let capped = |max_vram: u64, batch| {
-        let max_vram = Some(format!("{max_vram}B"));
-        JobRequest { policy: PolicyText { max_vram, ..PolicyText::default() }, ..large(batch) }
+        let (max_vram, vae_tile) = (Some(format!("{max_vram}B")), Some("64".to_owned()));
+        let policy = PolicyText { max_vram, vae_tile, ..PolicyText::default() };
+        JobRequest { policy, ..large(batch) }
     };
     let mut bench = Bench::new(&one_device(512, "1GiB/s"));
-    let error = bench.quote(capped(2 << 20, 2)).expect_err("it cannot fit");
+    let error = bench.quote(capped(1 << 20, 2)).expect_err("it cannot fit");
     assert_eq!(error.code, ErrorCode::DoesNotFit);
     let enough = error.nearest.expect("what would fit")["max_vram_bytes"].as_u64();
     // Enough for one picture, which is the least that a job can be divided into.

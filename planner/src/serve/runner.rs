@@ -121,12 +121,12 @@ impl Runners {
         if !self.slots.contains_key(&slot) {
             let switch = Arc::<RunSwitch>::default();
             let teller = RunTeller::new(slot, self.events.clone());
-            let executor = SlotExecutor::new(slot, self.shared.clone(), switch.clone(), teller);
             let (orders, received) = channel();
-            let end = self.ends.0.clone();
+            let (shared, end) = (Arc::clone(&self.shared), self.ends.0.clone());
+            let ends_run = Arc::clone(&switch);
             let work = move || {
                 let _end = end;
-                serve(executor, &received);
+                serve(SlotExecutor::new(slot, shared, ends_run, teller), &received);
             };
             std::thread::Builder::new().name(format!("runner-{}", slot.0)).spawn(work)?;
             self.slots.insert(slot, SlotHandle { orders, switch });

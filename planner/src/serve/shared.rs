@@ -21,7 +21,7 @@ use crate::fingerprint;
 use crate::job::model::ModelName;
 use crate::job::{JobRequest, PreparedJob};
 use crate::planning;
-use crate::policy::PolicyText;
+use crate::policy::{Objective, PolicyText};
 
 /// Most models that are remembered: a daemon serves tens.
 const MODELS_MAX: usize = 256;
@@ -108,7 +108,9 @@ impl ServedHost {
             // A picture names its model by files: they are the same to who makes it again.
             request.model = ModelName::Files(source.clone());
         }
-        let below = self.policy.clone().over(&host.profile.profile.policy);
+        let mut below = self.policy.clone().over(&host.profile.profile.policy);
+        // The next job comes on the same executor, where nobody says otherwise.
+        below.optimize.get_or_insert_with(|| Objective::Throughput.name().to_owned());
         request.prepare(&BTreeMap::new(), &below).map_err(|error| of_request(&error))
     }
 
