@@ -1,8 +1,264 @@
 //! The desk: which job runs when, and what becomes of each. Pure: no files, clock or randomness.
 //!
-//! It is told of everything that happens as a [`DeskEvent`](event::DeskEvent) and answers with
-//! [`Action`](action::Action)s; the same events give the same actions.
+//! ```text
+//! Asked(Submit) ─► Survey ─► Quoted ─► Store ─► Stored ─► queued, and answered
+//!   queued ─► (End other models ─► Gone) ─► Store ─► Stored ─► Run ─► Done ─► File ─► Filed
+//!          ─► Store ─► Stored ─► done, and answered
+//! ```
+//! It is told of everything that happens as a [`DeskEvent`] and answers with [`Action`]s; the same
+//! events give the same actions. One job computes at a time: the rule of this stage is that every
+//! idle model is unloaded before another one runs.
+//!
+//! Invariants, checked after each step of its simulation (`tests/simulation.rs`):
+//! - A job is in one state, and that state is in the store before anybody is told of it.
+//! - A ticket is answered once. A slot whose model is loading, running, or kept for a job is never
+//!   ended for another one.
+//! - What an executor said before its last start is not heard.
+//! - Every job ends, whatever executors do; no deadline moves further away.
 
 pub mod action;
+pub mod config;
 pub mod event;
 pub mod job;
+
+mod accept;
+mod answers;
+mod ending;
+mod entry;
+mod ids;
+mod queue;
+mod running;
+mod slots;
+mod stopping;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use accept::Question;
+use action::{Action, DeskSettings};
+use config::DeskConfig;
+use entry::Entry;
+use event::{Ask, Asker, DeskEvent, Now, QueryId, ServedModel, SlotId, Ticket, WriteId};
+use ids::Ids;
+use job::{JobError, JobId, JobRecord, KeepAlive};
+use slots::Slot;
+
+/// What is done once a write is on the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Then {
+    /// The job is accepted.
+    Accept(JobId),
+    /// It is begun on its slot.
+    Run(JobId, SlotId),
+    /// It has ended.
+    End(JobId),
+    /// It is in the queue again.
+    Requeue(JobId),
+    /// Nothing.
+    Nothing,
+}
+
+/// A write that is under way, to be done again where it fails.
+#[derive(Debug)]
+struct PendingWrite {
+    change: action::Change,
+    then: Then,
+}
+
+/// All that the daemon knows.
+#[derive(Debug)]
+pub struct Desk {
+    config: DeskConfig,
+    now: Now,
+    out: Vec<Action>,
+    ids: Ids,
+    settings: DeskSettings,
+    models: BTreeMap<String, ServedModel>,
+    /// Models whose files are damaged: when they were written, and what is wrong.
+    broken: BTreeMap<String, (u64, String)>,
+    jobs: BTreeMap<JobId, Entry>,
+    /// Jobs that were removed, and when, in milliseconds since 1970.
+    removed: BTreeMap<JobId, u64>,
+    slots: BTreeMap<SlotId, Slot>,
+    /// Models that are to be loaded when nothing else is to be done.
+    loads: VecDeque<(String, Option<KeepAlive>)>,
+    /// Predicted milliseconds of each model's last load.
+    load_ms: BTreeMap<String, f64>,
+    questions: BTreeMap<QueryId, Question>,
+    writes: BTreeMap<WriteId, PendingWrite>,
+    /// Writes that failed, to be done again, and since when nothing could be written.
+    failed_writes: Vec<PendingWrite>,
+    store_fault: Option<String>,
+    retry_store_at: Option<u64>,
+    stop: Option<stopping::Stop>,
+    /// When the timer rings.
+    wake_at: Option<u64>,
+    /// Counts jobs that were put before all others.
+    fronts: u64,
+}
+
+impl Desk {
+    /// A desk with what the store kept. Jobs that ran when the daemon ended come first in the
+    /// queue; those whose client is gone, and those that ended the daemon twice, fail.
+    pub fn new(
+        config: DeskConfig,
+        settings: DeskSettings,
+        records: Vec<JobRecord>,
+        removed: BTreeMap<JobId, u64>,
+        now: Now,
+    ) -> (Desk, Vec<Action>) {
+        let mut desk = Desk {
+            config,
+            now,
+            out: Vec::new(),
+            ids: Ids::default(),
+            settings,
+            models: BTreeMap::new(),
+            broken: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            removed,
+            slots: BTreeMap::new(),
+            loads: VecDeque::new(),
+            load_ms: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            failed_writes: Vec::new(),
+            store_fault: None,
+            retry_store_at: None,
+            stop: None,
+            wake_at: None,
+            fronts: 0,
+        };
+        // The oldest last: it comes before the others that ran.
+        for record in records.into_iter().rev() {
+            desk.restore(record);
+        }
+        let actions = desk.finish_step();
+        (desk, actions)
+    }
+
+    /// One step: what happened, and what is to be done.
+    pub fn step(&mut self, now: Now, event: DeskEvent) -> Vec<Action> {
+        self.now = Now { ms: now.ms.max(self.now.ms), unix_ms: now.unix_ms };
+        match event {
+            DeskEvent::Asked { ticket, asker, ask } => self.asked(ticket, &asker, ask),
+            DeskEvent::Left { ticket } => self.left(ticket),
+            DeskEvent::Quoted { query, result } => self.quoted(query, result),
+            DeskEvent::Runner { slot, epoch, said } => self.said(slot, epoch, said),
+            DeskEvent::Stored { write, result } => self.stored(write, result),
+            DeskEvent::Filed { job, pictures, error } => self.filed(&job, pictures, error),
+            DeskEvent::Models(models) => self.set_models(models),
+            DeskEvent::Rang => self.wake_at = None,
+            DeskEvent::Signal(_) => self.stop_signal(),
+        }
+        self.finish_step()
+    }
+
+    /// What follows from time and from what happened: whoever may start does.
+    fn finish_step(&mut self) -> Vec<Action> {
+        self.expire();
+        self.dispatch();
+        self.go_on_stopping();
+        self.set_timer();
+        std::mem::take(&mut self.out)
+    }
+
+    fn asked(&mut self, ticket: Ticket, asker: &Asker, ask: Ask) {
+        match ask {
+            Ask::Submit { id, order, wait } => self.submit(ticket, id, *order, wait),
+            Ask::Plan { request, model, explain } => {
+                self.plan_only(ticket, *request, model, explain);
+            }
+            Ask::Show(id) => self.show(ticket, asker, &id),
+            Ask::List(filter) => self.list(ticket, asker, &filter),
+            Ask::Cancel(id) => self.cancel_asked(ticket, asker, &id),
+            Ask::InterruptSdapi => self.interrupt_sdapi(ticket, asker),
+            Ask::Retry { id, new } => self.retry(ticket, asker, &id, new),
+            Ask::Reorder { id, class, front } => self.reorder(ticket, asker, &id, class, front),
+            Ask::Delete(id) => self.delete(ticket, asker, &id),
+            Ask::Pause { unload } => self.pause(ticket, unload),
+            Ask::Resume => self.resume(ticket),
+            Ask::Queue => self.show_queue(ticket, asker),
+            Ask::Models => self.show_models(ticket),
+            Ask::LoadModel { model, keep_alive } => self.load_model(ticket, model, keep_alive),
+            Ask::UnloadModel { model } => self.unload_model(ticket, &model),
+            Ask::Checkpoint(model) => self.checkpoint(ticket, model),
+            Ask::Drain => self.drain(ticket),
+            Ask::Ready => self.ready(ticket),
+        }
+    }
+
+    fn set_models(&mut self, models: Vec<ServedModel>) {
+        let is_first = self.models.is_empty();
+        self.models = models.into_iter().map(|model| (model.name.clone(), model)).collect();
+        let models = &self.models;
+        self.broken.retain(|name, (modified_ms, _)| {
+            models.get(name).is_some_and(|model| model.modified_ms == *modified_ms)
+        });
+        if is_first {
+            let preloaded = self.models.values().filter(|model| model.preload);
+            self.loads.extend(preloaded.map(|model| (model.name.clone(), None)));
+        }
+    }
+
+    /// Keeps a change, and goes on with `then` once it is on the disk.
+    fn store(&mut self, change: action::Change, then: Then) {
+        let write = self.ids.write();
+        self.out.push(Action::Store(write, change.clone()));
+        self.writes.insert(write, PendingWrite { change, then });
+    }
+
+    fn stored(&mut self, write: WriteId, result: Result<(), String>) {
+        let Some(pending) = self.writes.remove(&write) else { return };
+        if let Err(because) = result {
+            tracing::warn!(%because, "the store cannot write");
+            self.store_fault = Some(because);
+            self.not_stored(pending);
+            return;
+        }
+        self.store_fault = None;
+        match pending.then {
+            Then::Accept(id) => self.accepted(&id),
+            Then::Run(id, slot) => self.begin_run(&id, slot),
+            Then::End(id) => self.ended(&id),
+            Then::Requeue(id) => self.requeued(&id),
+            Then::Nothing => {}
+        }
+    }
+
+    /// A job that is not kept is not accepted; everything else is written again.
+    fn not_stored(&mut self, pending: PendingWrite) {
+        match &pending.then {
+            Then::Accept(id) => {
+                let id = id.clone();
+                self.not_accepted(&id);
+                return;
+            }
+            // Who waits is answered: the pictures are there.
+            Then::End(id) => {
+                let id = id.clone();
+                self.answer_waiters(&id);
+            }
+            _ => {}
+        }
+        self.failed_writes.push(pending);
+        self.retry_store_at.get_or_insert(self.now.ms + config::STORE_RETRY_MS);
+    }
+
+    fn retry_writes(&mut self) {
+        if self.retry_store_at.is_none_or(|at| self.now.ms < at) {
+            return;
+        }
+        self.retry_store_at = None;
+        for PendingWrite { change, then } in std::mem::take(&mut self.failed_writes) {
+            self.store(change, then);
+        }
+    }
+
+    /// Refuses a question.
+    fn refuse(&mut self, ticket: Ticket, error: JobError, retry_after_s: Option<u64>) {
+        let reply = action::Reply::Refused { error: Box::new(error), retry_after_s };
+        self.out.push(Action::Answer(ticket, reply));
+    }
+}

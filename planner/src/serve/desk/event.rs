@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::job::{
-    Class, JobError, JobId, JobOrder, JobRecord, JobState, KeepAlive, Offer, PictureRecord,
+    Class, JobError, JobId, JobOrder, JobState, KeepAlive, Offer, PictureRecord,
 };
 use crate::job::infotext::Settings;
 use crate::job::{FailedAttempt, JobRequest};

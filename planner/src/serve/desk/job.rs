@@ -196,6 +196,8 @@ pub enum ErrorCode {
     QueueFull,
     /// The daemon is about to end.
     Draining,
+    /// No jobs are started, and the client would wait.
+    Paused,
     /// Jobs cannot be kept: nothing is accepted.
     Store,
     /// The pictures could not be written.
@@ -260,6 +262,8 @@ pub struct JobRecord {
     pub id: JobId,
     /// What was asked.
     pub order: JobOrder,
+    /// Whether its client waits for its end.
+    pub synchronous: bool,
     /// Where it is.
     pub state: JobState,
     /// When it was accepted.

@@ -1,0 +1,255 @@
+//! What is shown of jobs, of the queue and of models; and what is changed by hand.
+
+use std::sync::Arc;
+
+use super::action::{Action, Change, JobView, ModelView, Note, Reply, SlotState};
+use super::event::{Asker, JobFilter, Ticket};
+use super::job::{Class, ErrorCode, JobError, JobId, JobState, KeepAlive};
+use super::{Desk, Then};
+
+impl Desk {
+    /// A job that the asker may see; else the question is answered by an error.
+    pub(super) fn visible(
+        &mut self,
+        ticket: Ticket,
+        asker: &Asker,
+        id: &JobId,
+    ) -> Option<&super::entry::Entry> {
+        let sees = |entry: &super::entry::Entry| {
+            !entry.coming && (asker.admin || entry.record.order.client == asker.client)
+        };
+        if self.jobs.get(id).is_some_and(sees) {
+            return self.jobs.get(id);
+        }
+        let error = match self.removed.contains_key(id) {
+            true => JobError::new(ErrorCode::Expired, format!("job {id} was removed")),
+            false => {
+                let message = format!("no job {id}; hint: GET /v1/jobs lists them");
+                JobError::new(ErrorCode::NoJob, message)
+            }
+        };
+        self.refuse(ticket, error, None);
+        None
+    }
+
+    /// A job as it is now.
+    pub(super) fn view(&self, id: &JobId) -> JobView {
+        let entry = &self.jobs[id];
+        let (position, starts_in_ms) = self.turn(id);
+        let left_ms = entry.run.as_ref().map(|run| run.left_ms(self.now.ms));
+        let run_ms = entry.record.offer.run_ms;
+        let load_ms = self.load_ms.get(entry.model()).copied().unwrap_or(0.0);
+        let load_ms = if self.is_warm(entry.model()) { 0.0 } else { load_ms };
+        JobView {
+            record: Arc::clone(&entry.record),
+            state: entry.state,
+            position,
+            progress: entry.progress(self.now.ms),
+            waiting: entry.want.as_ref().map(|want| want.because.clone()),
+            starts_in_ms,
+            ends_in_ms: left_ms.or(starts_in_ms.map(|start_ms| start_ms + load_ms + run_ms)),
+            preview: entry.run.as_ref().and_then(|run| run.preview.clone()),
+        }
+    }
+
+    /// A job's place in the queue, and the predicted milliseconds until its turn. 0 runs.
+    fn turn(&self, id: &JobId) -> (Option<usize>, Option<f64>) {
+        let entry = &self.jobs[id];
+        if entry.run.is_some() {
+            return (Some(0), None);
+        }
+        if !entry.is_queued() {
+            return (None, None);
+        }
+        let waiters = self.waiters();
+        let place = waiters.iter().position(|waiter| waiter.id == *id);
+        let ahead = &waiters[..place.unwrap_or(0)];
+        let ahead_ms = self.waiters_ms(ahead);
+        (place.map(|place| place + 1), Some(self.busy_left_ms() + ahead_ms))
+    }
+
+    /// Predicted milliseconds until what runs is done.
+    pub(super) fn busy_left_ms(&self) -> f64 {
+        let runs = self.jobs.values().filter_map(|entry| entry.run.as_ref());
+        runs.map(|run| run.left_ms(self.now.ms)).sum()
+    }
+
+    /// What jobs take one after the other, with the loads between them.
+    fn waiters_ms(&self, waiters: &[super::queue::Waiter]) -> f64 {
+        let mut last = self.busy_slot().map(|slot| self.slots[&slot].model.as_str());
+        let mut sum_ms = 0.0;
+        for waiter in waiters {
+            let model = self.jobs[&waiter.id].model();
+            let is_loaded = last.map_or(waiter.warm, |last| last == model);
+            sum_ms += waiter.run_ms + if is_loaded { 0.0 } else { waiter.load_ms };
+            last = Some(model);
+        }
+        sum_ms
+    }
+
+    /// Predicted milliseconds until a job that came now would begin.
+    pub(super) fn wait_ms_of_new(&self) -> f64 {
+        self.busy_left_ms() + self.waiters_ms(&self.waiters())
+    }
+
+    /// The models that are unloaded before this one runs.
+    pub(super) fn evicted_for(&self, model: &str) -> Vec<String> {
+        let others = self.slots.values().filter(|slot| slot.has_executor() && slot.model != model);
+        others.map(|slot| slot.model.clone()).collect()
+    }
+
+    pub(super) fn show(&mut self, ticket: Ticket, asker: &Asker, id: &JobId) {
+        if self.visible(ticket, asker, id).is_some() {
+            let view = Box::new(self.view(id));
+            self.out.push(Action::Answer(ticket, Reply::Job(view)));
+        }
+    }
+
+    pub(super) fn list(&mut self, ticket: Ticket, asker: &Asker, filter: &JobFilter) {
+        let JobFilter { state, model, before, limit, label } = filter;
+        let wanted = self.jobs.iter().rev().filter(|(id, entry)| {
+            let order = &entry.record.order;
+            !entry.coming
+                && (asker.admin || order.client == asker.client)
+                && state.is_none_or(|state| entry.state == state)
+                && model.as_ref().is_none_or(|model| order.model == *model)
+                && before.as_ref().is_none_or(|before| *id < before)
+                && (label.is_none() || order.label == *label)
+        });
+        let views = wanted.take(*limit).map(|(id, _)| self.view(id)).collect();
+        self.out.push(Action::Answer(ticket, Reply::Jobs(views)));
+    }
+
+    pub(super) fn show_queue(&mut self, ticket: Ticket, asker: &Asker) {
+        let running = self.jobs.iter().filter(|(_, entry)| entry.run.is_some());
+        let running = running.map(|(id, _)| id.clone());
+        let waiting = self.waiters().into_iter().map(|waiter| waiter.id);
+        let is_seen = |id: &JobId| asker.admin || self.jobs[id].record.order.client == asker.client;
+        let ids = running.chain(waiting).filter(is_seen);
+        let jobs = ids.map(|id| self.view(&id)).collect();
+        let reply = Reply::Queue { jobs, paused: self.settings.paused };
+        self.out.push(Action::Answer(ticket, reply));
+    }
+
+    pub(super) fn show_models(&mut self, ticket: Ticket) {
+        let views = self.models.values().map(|model| {
+            let slot = self.find_slot(&model.name).map(|id| &self.slots[&id]);
+            let expires_at = slot.and_then(|slot| slot.expires_at);
+            ModelView {
+                model: model.clone(),
+                state: slot.map_or(SlotState::Cold, |slot| slot.state),
+                idle_bytes: slot.map(|slot| slot.idle_bytes.clone()).unwrap_or_default(),
+                expires_in_ms: expires_at.map(|at| at.saturating_sub(self.now.ms)),
+                problem: self.broken.get(&model.name).map(|(_, because)| because.clone()),
+            }
+        });
+        let views = views.collect();
+        self.out.push(Action::Answer(ticket, Reply::Models(views)));
+    }
+
+    pub(super) fn reorder(
+        &mut self,
+        ticket: Ticket,
+        asker: &Asker,
+        id: &JobId,
+        class: Option<Class>,
+        front: Option<bool>,
+    ) {
+        let Some(entry) = self.visible(ticket, asker, id) else { return };
+        if !entry.is_queued() {
+            let message = format!("job {id} does not wait; hint: only waiting jobs are reordered");
+            let error = JobError::new(ErrorCode::Finished, message);
+            return self.refuse(ticket, error, None);
+        }
+        if front == Some(true) {
+            self.fronts += 1;
+        }
+        let fronts = self.fronts;
+        let Some(entry) = self.jobs.get_mut(id) else { return };
+        match front {
+            Some(true) => entry.front = fronts,
+            Some(false) => entry.front = 0,
+            None => {}
+        }
+        if let Some(class) = class {
+            entry.record_mut().order.class = class;
+        }
+        let (class, record) = (entry.record.order.class, (*entry.record).clone());
+        self.store(Change::Put(Box::new(record)), Then::Nothing);
+        self.out.push(Action::Tell(Note::Reordered(id.clone(), class)));
+        let view = Box::new(self.view(id));
+        self.out.push(Action::Answer(ticket, Reply::Job(view)));
+    }
+
+    pub(super) fn load_model(
+        &mut self,
+        ticket: Ticket,
+        model: String,
+        keep_alive: Option<KeepAlive>,
+    ) {
+        if !self.models.contains_key(&model) {
+            let error = JobError::new(ErrorCode::NoModel, format!("no model `{model}`"));
+            return self.refuse(ticket, error, None);
+        }
+        if let Some((_, because)) = self.broken.get(&model) {
+            let error = JobError::new(ErrorCode::BadModel, because.clone());
+            return self.refuse(ticket, error, None);
+        }
+        self.loads.retain(|(other, _)| *other != model);
+        self.loads.push_back((model, keep_alive));
+        self.out.push(Action::Answer(ticket, Reply::Accepted));
+    }
+
+    pub(super) fn unload_model(&mut self, ticket: Ticket, model: &str) {
+        self.loads.retain(|(other, _)| other != model);
+        let slot = self.find_slot(model);
+        let state = slot.map(|slot| self.slots[&slot].state);
+        match (slot, state) {
+            (Some(slot), Some(SlotState::Warm)) => self.evict(slot),
+            (_, Some(SlotState::Kept | SlotState::Loading | SlotState::Running)) => {
+                let message = format!("a job of {model} runs; hint: cancel it first");
+                let error = JobError::new(ErrorCode::BadValue, message);
+                return self.refuse(ticket, error, None);
+            }
+            _ => {}
+        }
+        self.out.push(Action::Answer(ticket, Reply::Accepted));
+    }
+
+    pub(super) fn checkpoint(&mut self, ticket: Ticket, model: Option<String>) {
+        if let Some(model) = model {
+            if !self.models.contains_key(&model) {
+                let error = JobError::new(ErrorCode::NoModel, format!("no model `{model}`"));
+                return self.refuse(ticket, error, None);
+            }
+            if self.settings.checkpoint.as_ref() != Some(&model) {
+                self.settings.checkpoint = Some(model.clone());
+                self.store(Change::Settings(self.settings.clone()), Then::Nothing);
+                self.loads.retain(|(other, _)| *other != model);
+                self.loads.push_back((model, None));
+            }
+        }
+        let reply = Reply::Checkpoint(self.settings.checkpoint.clone());
+        self.out.push(Action::Answer(ticket, reply));
+    }
+
+    pub(super) fn ready(&mut self, ticket: Ticket) {
+        let mut reasons = Vec::new();
+        if self.stop.is_some() {
+            reasons.push("the daemon is about to end".to_owned());
+        }
+        if let Some(because) = &self.store_fault {
+            reasons.push(format!("jobs cannot be kept: {because}"));
+        }
+        if self.models.keys().all(|model| self.broken.contains_key(model)) {
+            reasons.push("no model can be used".to_owned());
+        }
+        self.out.push(Action::Answer(ticket, Reply::Ready(reasons)));
+    }
+
+    /// The state in which a job is shown once it is kept.
+    #[cfg(test)]
+    pub(super) fn state_of(&self, id: &JobId) -> JobState {
+        self.jobs[id].state
+    }
+}

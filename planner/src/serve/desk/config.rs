@@ -1,0 +1,72 @@
+//! What the desk goes by: limits that the operator sets, and constants of its rules.
+
+/// How long a write that failed waits to be done again.
+pub const STORE_RETRY_MS: u64 = 1_000;
+
+/// How long a job that found too little memory waits to be planned again.
+pub const ROOM_RETRY_MS: u64 = 2_000;
+
+/// After so long in the queue, a job is of the next class up: serve.md, section 5.
+pub const CLASS_UP_MS: u64 = 10 * 60_000;
+
+/// How often a job may be passed by younger ones whose model is loaded, and for how long from the
+/// first time: serve.md, section 5.
+pub const PASSED_MAX: u32 = 8;
+/// See [`PASSED_MAX`].
+pub const PASSED_MS_MAX: u64 = 60_000;
+
+/// A younger job passes only where the change of models costs more than this part of the older
+/// one's time: serve.md, section 5.
+pub const PASS_SHARE: f64 = 0.2;
+
+/// How long a slot waits after a start that failed: twice as long after each, up to the second.
+pub const BACKOFF_MS: [u64; 2] = [1_000, 60_000];
+
+/// How long a removed job is remembered.
+pub const REMOVED_MS: u64 = 24 * 3_600_000;
+
+/// How long a client's key stands for its job, from the job's acceptance.
+pub const KEY_MS: u64 = 24 * 3_600_000;
+
+/// A job during which the daemon ended so often is not begun again.
+pub const DAEMON_DEATHS_MAX: u32 = 2;
+
+/// Bounds of `Retry-After`, in seconds.
+pub const RETRY_AFTER_S: [u64; 2] = [1, 120];
+
+/// What the operator sets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeskConfig {
+    /// Most jobs that wait.
+    pub queue_max: usize,
+    /// How long an idle model stays loaded; `None` until its memory is wanted.
+    pub keep_alive_ms: Option<u64>,
+    /// How long a job waits for memory that others use.
+    pub room_wait_ms: u64,
+    /// How long the running job may take once the daemon is to end.
+    pub drain_ms: u64,
+    /// Most jobs of one client that wait.
+    pub client_queued_max: usize,
+    /// Most predicted seconds of one client's waiting jobs.
+    pub client_queued_s_max: f64,
+    /// Most ended jobs that are kept.
+    pub keep_jobs: usize,
+    /// Most bytes of pictures that are kept.
+    pub keep_bytes: u64,
+}
+
+impl Default for DeskConfig {
+    /// The defaults of serve.md, section 11.
+    fn default() -> DeskConfig {
+        DeskConfig {
+            queue_max: 64,
+            keep_alive_ms: Some(10 * 60_000),
+            room_wait_ms: 60_000,
+            drain_ms: 120_000,
+            client_queued_max: 16,
+            client_queued_s_max: 600.0,
+            keep_jobs: 1000,
+            keep_bytes: 10 << 30,
+        }
+    }
+}

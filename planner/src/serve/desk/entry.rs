@@ -1,0 +1,143 @@
+//! A job as the desk holds it: its record, and what is only known while the daemon runs.
+
+use std::sync::Arc;
+
+use protocol::message::Progress;
+
+use super::action::ProgressView;
+use super::event::{FiledPicture, PreviewImage, SlotId, Ticket};
+use super::job::{JobError, JobRecord, JobState};
+
+/// A job.
+#[derive(Debug)]
+pub struct Entry {
+    /// What will be, or is, in the store.
+    pub record: Arc<JobRecord>,
+    /// Where it is.
+    pub state: JobState,
+    /// Whether it is not accepted yet: its first record is on its way to the disk.
+    pub coming: bool,
+    /// Whether its last record is on its way to the disk.
+    pub closing: bool,
+    /// Who waits for its end.
+    pub waiters: Vec<Ticket>,
+    /// Files of its pictures for those who wait.
+    pub filed: Vec<FiledPicture>,
+    /// When it was accepted, or taken up after a restart, by the desk's clock.
+    pub since_ms: u64,
+    /// When it must be done, by the desk's clock.
+    pub deadline_at: Option<u64>,
+    /// The greater, the further in front of its class; 0 where it was not put there.
+    pub front: u64,
+    /// How often younger ones passed it, and when the first did.
+    pub passed: u32,
+    /// See `passed`.
+    pub passed_since: Option<u64>,
+    /// What it waits for beside its turn.
+    pub want: Option<Want>,
+    /// Since when memory has been short for it.
+    pub short_since: Option<u64>,
+    /// Why some of its pictures are not on the disk.
+    pub disk_error: Option<JobError>,
+    /// The run that is under way.
+    pub run: Option<RunState>,
+    /// Why it is to end before its time.
+    pub ending: Option<EndReason>,
+    /// Pictures that were made, filed or not.
+    pub made: u32,
+    /// Runs whose pictures are being written.
+    pub filing: u32,
+}
+
+/// What a job waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Want {
+    /// When it may be tried again.
+    pub until_ms: u64,
+    /// A sentence.
+    pub because: String,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunState {
+    /// Where.
+    pub slot: SlotId,
+    /// When it began.
+    pub begun_ms: u64,
+    /// Predicted milliseconds, with its load.
+    pub predicted_ms: f64,
+    /// How far it is.
+    pub progress: Option<Progress>,
+    /// What its first picture will be like.
+    pub preview: Option<Arc<PreviewImage>>,
+}
+
+/// Why a running job ends before its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// It is not wanted any more.
+    Cancelled,
+    /// Its deadline passed.
+    Deadline,
+    /// The daemon ends: the job goes back to the queue.
+    Stop,
+}
+
+impl Entry {
+    /// A job that was accepted, or taken up, now.
+    pub fn new(record: JobRecord, now_ms: u64) -> Entry {
+        let deadline_at = record.order.deadline_ms.map(|ms| now_ms.saturating_add(ms));
+        Entry {
+            state: record.state,
+            coming: false,
+            closing: false,
+            made: record.pictures.len() as u32,
+            record: Arc::new(record),
+            waiters: Vec::new(),
+            filed: Vec::new(),
+            since_ms: now_ms,
+            deadline_at,
+            front: 0,
+            passed: 0,
+            passed_since: None,
+            want: None,
+            short_since: None,
+            disk_error: None,
+            run: None,
+            ending: None,
+            filing: 0,
+        }
+    }
+
+    /// The record, to be changed. Copies it where somebody still looks at it.
+    pub fn record_mut(&mut self) -> &mut JobRecord {
+        Arc::make_mut(&mut self.record)
+    }
+
+    /// Whether it waits for its turn.
+    pub fn is_queued(&self) -> bool {
+        matches!(self.state, JobState::Queued | JobState::Waiting) && !self.coming && !self.closing
+    }
+
+    /// Its model's name.
+    pub fn model(&self) -> &str {
+        &self.record.order.model
+    }
+
+    /// How far it is, for whoever watches.
+    pub fn progress(&self, now_ms: u64) -> Option<ProgressView> {
+        let run = self.run.as_ref()?;
+        let Progress { phase, step, of } = run.progress?;
+        let left = run.left_ms(now_ms);
+        Some(ProgressView { phase: phase.to_string(), step, of, eta_ms: Some(left) })
+    }
+}
+
+impl RunState {
+    /// Predicted milliseconds that it still takes.
+    pub fn left_ms(&self, now_ms: u64) -> f64 {
+        let gone = now_ms.saturating_sub(self.begun_ms) as f64;
+        (self.predicted_ms - gone).max(0.0)
+    }
+}

@@ -1,0 +1,150 @@
+//! Executors by model.
+
+use protocol::Bytes;
+
+use super::Desk;
+use super::action::{Action, Note, SlotState};
+use super::config::BACKOFF_MS;
+use super::event::SlotId;
+use super::job::{JobId, KeepAlive};
+
+/// A model's place for an executor.
+#[derive(Debug)]
+pub struct Slot {
+    /// Its model's name.
+    pub model: String,
+    /// Where it is.
+    pub state: SlotState,
+    /// The job that it is kept for, or that runs.
+    pub job: Option<JobId>,
+    /// The start of its executor that is heard; 0 before the first.
+    pub epoch: u64,
+    /// The executor's process id.
+    pub pid: Option<u32>,
+    /// What the executor keeps between jobs, by device.
+    pub idle_bytes: Vec<(String, Bytes)>,
+    /// When it is unloaded, where nothing runs.
+    pub expires_at: Option<u64>,
+    /// How long the model that is loaded ahead stays.
+    pub load_keep_alive: Option<KeepAlive>,
+    /// How often its executor did not start, one after the other.
+    pub failed_starts: u32,
+    /// When it may be started again.
+    pub not_before: u64,
+}
+
+impl Slot {
+    /// Whether there is an executor, or is about to be.
+    pub fn has_executor(&self) -> bool {
+        self.state != SlotState::Cold
+    }
+
+    /// Whether a job computes, or is about to.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.state, SlotState::Kept | SlotState::Loading | SlotState::Running)
+    }
+}
+
+impl Desk {
+    /// The slot of a model, made where there is none.
+    pub(super) fn slot_of(&mut self, model: &str) -> SlotId {
+        if let Some(id) = self.find_slot(model) {
+            return id;
+        }
+        let id = self.ids.slot();
+        let slot = Slot {
+            model: model.to_owned(),
+            state: SlotState::Cold,
+            job: None,
+            epoch: 0,
+            pid: None,
+            idle_bytes: Vec::new(),
+            expires_at: None,
+            load_keep_alive: None,
+            failed_starts: 0,
+            not_before: 0,
+        };
+        self.slots.insert(id, slot);
+        id
+    }
+
+    pub(super) fn find_slot(&self, model: &str) -> Option<SlotId> {
+        self.slots.iter().find(|(_, slot)| slot.model == model).map(|(id, _)| *id)
+    }
+
+    /// Whether a model's weights are in their places, or on their way.
+    pub(super) fn is_warm(&self, model: &str) -> bool {
+        let slot = self.find_slot(model).map(|id| &self.slots[&id]);
+        slot.is_some_and(|slot| {
+            matches!(slot.state, SlotState::Loading | SlotState::Running | SlotState::Warm)
+        })
+    }
+
+    /// The slot whose job computes, or is about to.
+    pub(super) fn busy_slot(&self) -> Option<SlotId> {
+        self.slots.iter().find(|(_, slot)| slot.is_busy()).map(|(id, _)| *id)
+    }
+
+    /// Moves a slot to another state, and tells of it.
+    pub(super) fn set_slot(&mut self, id: SlotId, state: SlotState) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        if slot.state == state {
+            return;
+        }
+        slot.state = state;
+        if state != SlotState::Warm {
+            slot.expires_at = None;
+        }
+        self.out.push(Action::Tell(Note::Model(slot.model.clone(), state)));
+    }
+
+    /// A slot whose run is over: idle from now on.
+    pub(super) fn set_idle(&mut self, id: SlotId, keep_alive: Option<KeepAlive>) {
+        let model = self.slots.get(&id).and_then(|slot| self.models.get(&slot.model));
+        let configured = model.and_then(|model| model.keep_alive);
+        let keep_ms = match keep_alive.or(configured) {
+            Some(KeepAlive::Ms(ms)) => Some(ms),
+            Some(KeepAlive::Always) => None,
+            None => self.config.keep_alive_ms,
+        };
+        self.set_slot(id, SlotState::Warm);
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.job = None;
+            slot.expires_at = keep_ms.map(|ms| self.now.ms.saturating_add(ms));
+        }
+    }
+
+    /// Ends an idle slot's executor.
+    pub(super) fn evict(&mut self, id: SlotId) {
+        debug_assert!(!self.slots[&id].is_busy(), "a slot with a job is not ended for another");
+        self.set_slot(id, SlotState::Evicting);
+        self.out.push(Action::End(id));
+    }
+
+    /// Slots that are loaded, and whose jobs are done.
+    pub(super) fn idle_slots(&self) -> Vec<SlotId> {
+        let idle = self.slots.iter().filter(|(_, slot)| slot.state == SlotState::Warm);
+        idle.map(|(id, _)| *id).collect()
+    }
+
+    /// A slot's executor is gone.
+    pub(super) fn slot_gone(&mut self, id: SlotId) {
+        self.set_slot(id, SlotState::Cold);
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.job = None;
+            slot.pid = None;
+            slot.idle_bytes.clear();
+        }
+    }
+
+    /// Its executor did not start: the next try waits longer.
+    pub(super) fn back_off(&mut self, id: SlotId) {
+        let now_ms = self.now.ms;
+        if let Some(slot) = self.slots.get_mut(&id) {
+            let [first, most] = BACKOFF_MS;
+            let wait_ms = (first << slot.failed_starts.min(16)).min(most);
+            slot.failed_starts += 1;
+            slot.not_before = now_ms + wait_ms;
+        }
+    }
+}
