@@ -11,4 +11,13 @@
 //! them as events. No thread waits for another but through the queue. Tokio's types stand under
 //! `edge/` only.
 
+pub mod config;
 pub mod desk;
+pub mod files;
+pub mod models;
+pub mod nearest;
+pub mod retention;
+pub mod store;
+
+#[cfg(test)]
+mod testing;
