@@ -11,9 +11,17 @@
 //! them as events. No thread waits for another but through the queue. Tokio's types stand under
 //! `edge/` only.
 
+pub mod config;
 pub mod desk;
+pub mod files;
+pub mod models;
+pub mod nearest;
+pub mod retention;
 pub mod runner;
 pub mod shared;
+pub mod store;
 pub mod surveyor;
 
 mod failures;
+#[cfg(test)]
+mod testing;
