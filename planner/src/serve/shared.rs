@@ -5,6 +5,7 @@
 //! lock is held while anything computes.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use protocol::notice::FileState;
@@ -37,6 +38,8 @@ pub struct ServedHost {
     /// How executors are started.
     pub program: ExecutorProgram,
     described: Mutex<Vec<Arc<DescribedModel>>>,
+    /// How often a description has changed.
+    descriptions: AtomicU64,
     held: Mutex<HeldPlans>,
 }
 
@@ -52,7 +55,7 @@ struct HeldPlans {
 #[derive(Debug)]
 pub struct DescribedModel {
     /// What is in it.
-    pub description: ModelDescription,
+    pub description: Arc<ModelDescription>,
     /// The files that its fingerprint is over, as they were then; `None` where one could not be
     /// looked at.
     files: Option<Vec<FileState>>,
@@ -72,6 +75,7 @@ impl ServedHost {
             policy,
             program,
             described: Mutex::default(),
+            descriptions: AtomicU64::new(0),
             held: Mutex::default(),
         }
     }
@@ -137,7 +141,33 @@ impl ServedHost {
         }
         described.push(Arc::clone(&found));
         drop(described);
+        self.descriptions.fetch_add(1, Ordering::SeqCst);
         found.sound()
+    }
+
+    /// How often any description has changed: whoever shows them looks again when it is another.
+    pub fn descriptions(&self) -> u64 {
+        self.descriptions.load(Ordering::SeqCst)
+    }
+
+    /// What was last found in the model of a name, sound or not; `None` where nobody has looked.
+    pub fn description_of(&self, name: &str) -> Option<Arc<ModelDescription>> {
+        let source = self.source_of(name)?;
+        let described = lock(&self.described);
+        let known = described.iter().find(|known| known.description.model == source)?;
+        Some(Arc::clone(&known.description))
+    }
+
+    /// Where the model of a name is, from the root; `None` where nothing is there.
+    pub fn source_of(&self, name: &str) -> Option<ModelSource> {
+        let models = Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner));
+        ModelName::Name(name.to_owned()).source(&models).ok()
+    }
+
+    /// Models that nobody has looked into yet, by name.
+    pub fn undescribed(&self) -> Vec<String> {
+        let models = Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner));
+        models.keys().filter(|name| self.description_of(name).is_none()).cloned().collect()
     }
 
     /// What a slot has loaded.
@@ -195,6 +225,7 @@ impl DescribedModel {
     fn of(description: ModelDescription) -> DescribedModel {
         let files = fingerprint::files_of_model(&description.model, &description).ok();
         let files = files.and_then(|files| states_of(&files));
+        let description = Arc::new(description);
         DescribedModel { description, files, fingerprint: Mutex::default() }
     }
 
@@ -223,6 +254,11 @@ impl DescribedModel {
         if self.is_current() {
             *lock(&self.fingerprint) = made.cloned();
         }
+    }
+
+    /// The files that an executor has open once it has described this model.
+    pub fn opened_alone(&self) -> OpenedFiles {
+        OpenedFiles(self.files.clone().unwrap_or_default())
     }
 
     /// The files that an executor has open once it was asked for a job with this model.

@@ -16,12 +16,13 @@ mod offer;
 mod surveys;
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::desk::action::QuoteOrder;
 use super::desk::event::{DeskEvent, QueryId, Quoted};
@@ -35,9 +36,20 @@ use inventory::IdleInventory;
 use offer::{ChosenPlan, quoted};
 use surveys::Surveys;
 
+/// Between two looks whether the thread has ended: the system has no wait for that with an end.
+const END_PAUSE: Duration = Duration::from_millis(5);
+
+/// What the surveyor is told.
+enum SurveyorOrder {
+    /// Say what this would take.
+    Quote(QueryId, Box<QuoteOrder>),
+    /// Look into the models that nobody has looked into.
+    Describe,
+}
+
 /// The way to the surveyor's thread.
 pub struct Surveyor {
-    questions: Sender<(QueryId, Box<QuoteOrder>)>,
+    questions: Sender<SurveyorOrder>,
     thread: JoinHandle<()>,
 }
 
@@ -55,8 +67,24 @@ impl Surveyor {
 
     /// Asks what a job would take.
     pub fn quote(&self, query: QueryId, order: Box<QuoteOrder>) {
-        let sent = self.questions.send((query, order));
+        let sent = self.questions.send(SurveyorOrder::Quote(query, order));
         debug_assert!(sent.is_ok(), "the thread ends with its questions");
+    }
+
+    /// Has it look into models that nobody has looked into, whenever nothing is asked. The desk's
+    /// queue is rung each time that one is described.
+    pub fn describe(&self) {
+        let _ = self.questions.send(SurveyorOrder::Describe);
+    }
+
+    /// Ends it, and waits so long at most until its executor is gone.
+    pub fn finish(self, grace: Duration) {
+        let Surveyor { questions, thread } = self;
+        drop(questions);
+        let deadline = Instant::now() + grace;
+        while !thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(END_PAUSE);
+        }
     }
 
     /// Whether it still answers.
@@ -68,20 +96,31 @@ impl Surveyor {
 /// Answers questions until nobody can ask any more.
 fn answer(
     shared: Arc<ServedHost>,
-    questions: &Receiver<(QueryId, Box<QuoteOrder>)>,
+    orders: &Receiver<SurveyorOrder>,
     events: &Sender<DeskEvent>,
 ) {
     let mut bench = SurveyBench::new(shared);
-    for (query, order) in questions {
-        let begun = std::time::Instant::now();
-        let quote = AssertUnwindSafe(|| bench.quote(&order));
-        let result = catch_unwind(quote).unwrap_or_else(|panic| {
-            bench.forget();
-            Err(of_panic(&*panic))
-        });
-        tracing::debug!(query = query.0, ms = begun.elapsed().as_millis() as u64, "quoted");
-        if events.send(DeskEvent::Quoted { query, result: result.map(Box::new) }).is_err() {
-            break;
+    let mut undescribed = VecDeque::new();
+    loop {
+        let order = match undescribed.is_empty() {
+            true => orders.recv().map_err(|_| TryRecvError::Disconnected),
+            false => orders.try_recv(),
+        };
+        match order {
+            Ok(SurveyorOrder::Quote(query, order)) => {
+                let result = bench.caught(|bench| bench.quote(&order));
+                let _ = events.send(DeskEvent::Quoted { query, result: result.map(Box::new) });
+            }
+            Ok(SurveyorOrder::Describe) => undescribed = bench.shared.undescribed().into(),
+            Err(TryRecvError::Empty) => {
+                let name: Option<String> = undescribed.pop_front();
+                let described = bench.caught(|bench| bench.describe(&name.unwrap_or_default()));
+                if let Err(error) = described {
+                    tracing::warn!(error = error.message, "a model is not described");
+                }
+                let _ = events.send(DeskEvent::Rang);
+            }
+            Err(TryRecvError::Disconnected) => break,
         }
     }
     bench.end();
@@ -120,6 +159,32 @@ impl SurveyBench {
         if let Some(session) = self.session.take() {
             session.end();
         }
+    }
+
+    /// Does something, of which a panic is an error as others are.
+    fn caught<T>(
+        &mut self,
+        work: impl FnOnce(&mut SurveyBench) -> Result<T, JobError>,
+    ) -> Result<T, JobError> {
+        let begun = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| work(self)));
+        tracing::debug!(ms = begun.elapsed().as_millis() as u64, "answered");
+        result.unwrap_or_else(|panic| {
+            self.forget();
+            Err(of_panic(&*panic))
+        })
+    }
+
+    /// Looks into a model.
+    fn describe(&mut self, name: &str) -> Result<(), JobError> {
+        let Some(source) = self.shared.source_of(name) else { return Ok(()) };
+        let mut session = self.session()?;
+        let described = self.shared.describe(&mut session, &source);
+        if let Ok(model) = &described {
+            self.opened.insert(source.to_string(), model.opened_alone());
+        }
+        self.session = (!session.is_gone()).then_some(session);
+        described.map(drop).map_err(JobError::from)
     }
 
     /// The next question begins with another executor.
