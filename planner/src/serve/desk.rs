@@ -233,6 +233,10 @@ impl Desk {
             Then::Accept(id) => {
                 let id = id.clone();
                 self.not_accepted(&id);
+                // Something must be written again for it to be known that it can be.
+                let change = action::Change::Settings(self.settings.clone());
+                self.failed_writes.push(PendingWrite { change, then: Then::Nothing });
+                self.retry_store_at.get_or_insert(self.now.ms + config::STORE_RETRY_MS);
                 return;
             }
             // Who waits is answered: the pictures are there.

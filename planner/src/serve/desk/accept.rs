@@ -100,12 +100,14 @@ impl Desk {
     /// Answers a request that was sent before by the job that it made.
     fn attach(&mut self, ticket: Ticket, known: JobId, order: &JobOrder, wait: bool) {
         let body = |order: &JobOrder| order.idempotency.as_ref().map(|k| k.body_sha256.clone());
-        let Some(entry) = self.jobs.get_mut(&known) else {
+        let is_coming = |entry: &Entry| entry.coming && entry.record.synchronous != wait;
+        if self.jobs.get(&known).is_none_or(is_coming) {
             let message = "a request with this Idempotency-Key is being looked at; hint: send it \
                            again in a second";
             let error = JobError::new(ErrorCode::QueueFull, message);
             return self.refuse(ticket, error, Some(RETRY_AFTER_S[0]));
-        };
+        }
+        let Some(entry) = self.jobs.get_mut(&known) else { return };
         if body(&entry.record.order) != body(order) {
             let message = format!(
                 "this Idempotency-Key was used with another body, for job {known}; hint: use a new \
@@ -114,7 +116,7 @@ impl Desk {
             let error = JobError::new(ErrorCode::IdempotencyMismatch, message);
             return self.refuse(ticket, error, None);
         }
-        if wait && !entry.state.is_ended() {
+        if entry.coming || (wait && !entry.state.is_ended()) {
             entry.waiters.push(ticket);
             return;
         }
@@ -143,7 +145,7 @@ impl Desk {
         self.check_model(&order.model).map_err(|error| (error, None))?;
         let coming = self.questions.values().filter(|q| matches!(q, Question::Submit { .. }));
         let coming = coming.count();
-        let queued = self.jobs.values().filter(|entry| entry.is_queued()).count();
+        let queued = self.jobs.values().filter(|entry| entry.coming || entry.is_queued()).count();
         if queued + coming >= self.config.queue_max {
             let message = format!("{queued} jobs wait, and no more may");
             return Err((refused(ErrorCode::QueueFull, message), Some(self.retry_after_s())));
@@ -154,7 +156,7 @@ impl Desk {
     fn check_quota(&self, order: &JobOrder) -> Result<(), JobError> {
         let own = self.jobs.values().filter(|entry| !entry.state.is_ended());
         let own = own.filter(|entry| entry.record.order.client == order.client);
-        let own: Vec<&Entry> = own.filter(|entry| entry.is_queued()).collect();
+        let own: Vec<&Entry> = own.filter(|entry| entry.coming || entry.is_queued()).collect();
         let coming = self.questions.values().filter(|question| match question {
             Question::Submit { order: other, .. } => other.client == order.client,
             Question::Plan { .. } => false,
@@ -164,14 +166,17 @@ impl Desk {
         let message = if count >= self.config.client_queued_max {
             format!("{} has {count} jobs in the queue, and no more may be", order.client)
         } else if seconds >= self.config.client_queued_s_max {
-            format!("the jobs of {} in the queue take {seconds:.0} s, as much as may be", order.client)
+            format!(
+                "the jobs of {} in the queue take {seconds:.0} s, as much as may be",
+                order.client
+            )
         } else {
             return Ok(());
         };
         Err(JobError::new(ErrorCode::Quota, message))
     }
 
-    fn check_model(&self, model: &str) -> Result<(), JobError> {
+    pub(super) fn check_model(&self, model: &str) -> Result<(), JobError> {
         if let Some((_, because)) = self.broken.get(model) {
             return Err(JobError::new(ErrorCode::BadModel, because.clone()));
         }
@@ -291,7 +296,8 @@ impl Desk {
     pub(super) fn retry(&mut self, ticket: Ticket, asker: &Asker, id: &JobId, new: JobId) {
         let Some(entry) = self.visible(ticket, asker, id) else { return };
         if !entry.state.is_ended() {
-            let message = format!("job {id} has not ended; hint: it can be tried again when it has");
+            let message =
+                format!("job {id} has not ended; hint: it can be tried again when it has");
             let error = JobError::new(ErrorCode::BadValue, message);
             return self.refuse(ticket, error, None);
         }

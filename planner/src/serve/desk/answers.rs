@@ -1,10 +1,11 @@
 //! What is shown of jobs, of the queue and of models; and what is changed by hand.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::action::{Action, Change, JobView, ModelView, Note, Reply, SlotState};
 use super::event::{Asker, JobFilter, Ticket};
-use super::job::{Class, ErrorCode, JobError, JobId, JobState, KeepAlive};
+use super::job::{Class, ErrorCode, JobError, JobId, KeepAlive};
 use super::{Desk, Then};
 
 impl Desk {
@@ -34,8 +35,19 @@ impl Desk {
 
     /// A job as it is now.
     pub(super) fn view(&self, id: &JobId) -> JobView {
+        // Sorting a long queue for a job that does not wait would be in vain.
+        let turns = match self.jobs[id].is_queued() {
+            true => self.turns(),
+            false => BTreeMap::new(),
+        };
+        self.view_among(id, &turns)
+    }
+
+    fn view_among(&self, id: &JobId, turns: &BTreeMap<JobId, (usize, f64)>) -> JobView {
         let entry = &self.jobs[id];
-        let (position, starts_in_ms) = self.turn(id);
+        let turn = turns.get(id).copied();
+        let position = entry.run.as_ref().map(|_| 0).or(turn.map(|(place, _)| place));
+        let starts_in_ms = turn.map(|(_, start_ms)| start_ms);
         let left_ms = entry.run.as_ref().map(|run| run.left_ms(self.now.ms));
         let run_ms = entry.record.offer.run_ms;
         let load_ms = self.load_ms.get(entry.model()).copied().unwrap_or(0.0);
@@ -52,20 +64,20 @@ impl Desk {
         }
     }
 
-    /// A job's place in the queue, and the predicted milliseconds until its turn. 0 runs.
-    fn turn(&self, id: &JobId) -> (Option<usize>, Option<f64>) {
-        let entry = &self.jobs[id];
-        if entry.run.is_some() {
-            return (Some(0), None);
-        }
-        if !entry.is_queued() {
-            return (None, None);
-        }
+    /// The place of each job that waits, from 1, and the predicted milliseconds until its turn.
+    fn turns(&self) -> BTreeMap<JobId, (usize, f64)> {
         let waiters = self.waiters();
-        let place = waiters.iter().position(|waiter| waiter.id == *id);
-        let ahead = &waiters[..place.unwrap_or(0)];
-        let ahead_ms = self.waiters_ms(ahead);
-        (place.map(|place| place + 1), Some(self.busy_left_ms() + ahead_ms))
+        let mut start_ms = self.busy_left_ms();
+        let mut last = self.busy_slot().map(|slot| self.slots[&slot].model.as_str());
+        let mut turns = BTreeMap::new();
+        for (place, waiter) in waiters.iter().enumerate() {
+            turns.insert(waiter.id.clone(), (place + 1, start_ms));
+            let model = self.jobs[&waiter.id].model();
+            let is_loaded = last.map_or(waiter.warm, |last| last == model);
+            start_ms += waiter.run_ms + if is_loaded { 0.0 } else { waiter.load_ms };
+            last = Some(model);
+        }
+        turns
     }
 
     /// Predicted milliseconds until what runs is done.
@@ -74,22 +86,12 @@ impl Desk {
         runs.map(|run| run.left_ms(self.now.ms)).sum()
     }
 
-    /// What jobs take one after the other, with the loads between them.
-    fn waiters_ms(&self, waiters: &[super::queue::Waiter]) -> f64 {
-        let mut last = self.busy_slot().map(|slot| self.slots[&slot].model.as_str());
-        let mut sum_ms = 0.0;
-        for waiter in waiters {
-            let model = self.jobs[&waiter.id].model();
-            let is_loaded = last.map_or(waiter.warm, |last| last == model);
-            sum_ms += waiter.run_ms + if is_loaded { 0.0 } else { waiter.load_ms };
-            last = Some(model);
-        }
-        sum_ms
-    }
-
     /// Predicted milliseconds until a job that came now would begin.
     pub(super) fn wait_ms_of_new(&self) -> f64 {
-        self.busy_left_ms() + self.waiters_ms(&self.waiters())
+        let last = self.turns().into_iter().max_by_key(|(_, (place, _))| *place);
+        last.map_or(self.busy_left_ms(), |(id, (_, start_ms))| {
+            start_ms + self.jobs[&id].record.offer.run_ms
+        })
     }
 
     /// The models that are unloaded before this one runs.
@@ -116,7 +118,8 @@ impl Desk {
                 && before.as_ref().is_none_or(|before| *id < before)
                 && (label.is_none() || order.label == *label)
         });
-        let views = wanted.take(*limit).map(|(id, _)| self.view(id)).collect();
+        let turns = self.turns();
+        let views = wanted.take(*limit).map(|(id, _)| self.view_among(id, &turns)).collect();
         self.out.push(Action::Answer(ticket, Reply::Jobs(views)));
     }
 
@@ -126,7 +129,8 @@ impl Desk {
         let waiting = self.waiters().into_iter().map(|waiter| waiter.id);
         let is_seen = |id: &JobId| asker.admin || self.jobs[id].record.order.client == asker.client;
         let ids = running.chain(waiting).filter(is_seen);
-        let jobs = ids.map(|id| self.view(&id)).collect();
+        let turns = self.turns();
+        let jobs = ids.map(|id| self.view_among(&id, &turns)).collect();
         let reply = Reply::Queue { jobs, paused: self.settings.paused };
         self.out.push(Action::Answer(ticket, reply));
     }
@@ -245,11 +249,5 @@ impl Desk {
             reasons.push("no model can be used".to_owned());
         }
         self.out.push(Action::Answer(ticket, Reply::Ready(reasons)));
-    }
-
-    /// The state in which a job is shown once it is kept.
-    #[cfg(test)]
-    pub(super) fn state_of(&self, id: &JobId) -> JobState {
-        self.jobs[id].state
     }
 }

@@ -9,12 +9,7 @@ use super::{Desk, Then};
 
 impl Desk {
     /// A run's pictures are encoded, and on the disk as far as they can be.
-    pub(super) fn filed(
-        &mut self,
-        id: &JobId,
-        pictures: Vec<FiledPicture>,
-        error: Option<String>,
-    ) {
+    pub(super) fn filed(&mut self, id: &JobId, pictures: Vec<FiledPicture>, error: Option<String>) {
         let Some(entry) = self.jobs.get_mut(id) else { return };
         entry.filing = entry.filing.saturating_sub(1);
         let records = pictures.iter().map(|picture| picture.record.clone());
@@ -43,8 +38,8 @@ impl Desk {
         if let Some(entry) = self.jobs.get_mut(id)
             && entry.filing > 0
         {
-            entry.state = JobState::Filing;
-            return;
+            entry.ending = Some(reason);
+            return self.set_state(id, JobState::Filing);
         }
         match reason {
             EndReason::Cancelled => self.end_job(id, JobState::Cancelled, None),

@@ -105,11 +105,8 @@ mod tests {
     #[test]
     fn class_then_deadline_then_front_then_age() {
         use Class::{Background, Batch, Interactive};
-        let with = |id, class, deadline_at, front| Waiter {
-            deadline_at,
-            front,
-            ..waiter(id, class)
-        };
+        let with =
+            |id, class, deadline_at, front| Waiter { deadline_at, front, ..waiter(id, class) };
         let waiters = vec![
             with("a", Background, None, 9),
             with("b", Batch, None, 0),

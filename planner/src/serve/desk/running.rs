@@ -21,11 +21,12 @@ impl Desk {
     pub(super) fn dispatch(&mut self) {
         let evicting = self.slots.values().any(|slot| slot.state == SlotState::Evicting);
         let may_start = self.stop.is_none() && !self.settings.paused && self.store_fault.is_none();
-        if evicting || !may_start || self.busy_slot().is_some() {
+        // What there is, is known soon after the start.
+        if evicting || !may_start || self.models.is_empty() || self.busy_slot().is_some() {
             return;
         }
-        if let Some(id) = self.next_job() {
-            return self.begin(&id);
+        if let Some((id, passed)) = self.next_job() {
+            return self.begin(&id, &passed);
         }
         // Models are loaded ahead only where nobody waits.
         if self.jobs.values().all(|entry| !entry.is_queued())
@@ -56,20 +57,24 @@ impl Desk {
         waiters
     }
 
-    /// The job whose turn it is. Those that it passes are passed once more.
-    fn next_job(&mut self) -> Option<JobId> {
-        let now_ms = self.now.ms;
+    /// The job whose turn it is, and those that it passes.
+    fn next_job(&self) -> Option<(JobId, Vec<JobId>)> {
         let mut ready = self.waiters();
         ready.retain(|waiter| self.may_begin(&waiter.id));
-        let place = choose(&ready, now_ms)?;
-        // What begins must not wait for another model's end first: that is no pass yet.
-        for passed in &ready[..place] {
-            if let Some(entry) = self.jobs.get_mut(&passed.id) {
+        let place = choose(&ready, self.now.ms)?;
+        let mut ids = ready.into_iter().map(|waiter| waiter.id);
+        let passed: Vec<JobId> = ids.by_ref().take(place).collect();
+        ids.next().map(|id| (id, passed))
+    }
+
+    fn count_pass(&mut self, passed: &[JobId]) {
+        let now_ms = self.now.ms;
+        for id in passed {
+            if let Some(entry) = self.jobs.get_mut(id) {
                 entry.passed += 1;
                 entry.passed_since.get_or_insert(now_ms);
             }
         }
-        Some(ready[place].id.clone())
     }
 
     /// Whether nothing holds a job back but its turn.
@@ -91,12 +96,17 @@ impl Desk {
     }
 
     /// Keeps a job's slot and its record; it runs when that is on the disk.
-    fn begin(&mut self, id: &JobId) {
+    fn begin(&mut self, id: &JobId, passed: &[JobId]) {
         let model = self.jobs[id].model().to_owned();
+        if let Err(error) = self.check_model(&model) {
+            // It went, or was found to be damaged, while the job waited.
+            return self.end_job(id, JobState::Failed, Some(error));
+        }
         let slot = self.slot_of(&model);
         if !self.make_room(slot) {
             return;
         }
+        self.count_pass(passed);
         self.set_slot(slot, SlotState::Kept);
         if let Some(kept) = self.slots.get_mut(&slot) {
             kept.job = Some(id.clone());

@@ -79,6 +79,9 @@ impl Desk {
 
     /// Sets the timer to the next time at which something is due.
     pub(super) fn set_timer(&mut self) {
+        if self.stop.is_some_and(|stop| stop.exits) {
+            return;
+        }
         let now_ms = self.now.ms;
         let open = self.jobs.values().filter(|entry| !entry.state.is_ended());
         let jobs = open.flat_map(|entry| {

@@ -1,0 +1,69 @@
+//! The desk by hand and in a made-up world.
+
+mod scripts;
+mod simulation;
+mod world;
+
+use protocol::Bytes;
+
+use super::event::{Asker, ServedModel};
+use super::job::{Api, Class, Confidence, JobId, JobOrder, Offer, OnDisconnect};
+use crate::job::JobRequest;
+use crate::job::model::ModelName;
+use crate::job::request::ShapeRequest;
+use crate::job::seed::Seed;
+
+/// A job's name from a number.
+fn job_id(number: u64) -> JobId {
+    JobId(format!("{number:026}"))
+}
+
+/// A job of `count` pictures.
+fn order(model: &str, client: &str, count: u32) -> JobOrder {
+    let shape = ShapeRequest { batch: Some(count), ..ShapeRequest::default() };
+    JobOrder {
+        request: JobRequest {
+            model: ModelName::Name(model.to_owned()),
+            shape,
+            seed: Some(Seed::Given(7)),
+            ..JobRequest::default()
+        },
+        model: model.to_owned(),
+        class: Class::Batch,
+        api: Api::Native,
+        client: client.to_owned(),
+        label: None,
+        deadline_ms: None,
+        on_disconnect: OnDisconnect::Cancel,
+        keep_alive: None,
+        idempotency: None,
+        body: serde_json::Value::Null,
+    }
+}
+
+fn offer(load_ms: f64, run_ms: f64, batch: u32) -> Offer {
+    Offer {
+        warm: load_ms == 0.0,
+        load_ms,
+        run_ms,
+        batch,
+        peak_bytes: vec![("virtual0".to_owned(), Bytes(1 << 20))],
+        confidence: Confidence::Predicted,
+        notices: Vec::new(),
+    }
+}
+
+fn served(name: &str) -> ServedModel {
+    ServedModel {
+        name: name.to_owned(),
+        files_bytes: Bytes(1 << 20),
+        modified_ms: 1,
+        keep_alive: None,
+        class: None,
+        preload: false,
+    }
+}
+
+fn asker(client: &str) -> Asker {
+    Asker { client: client.to_owned(), admin: false }
+}

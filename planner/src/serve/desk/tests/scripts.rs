@@ -1,0 +1,593 @@
+//! The desk by hand: what happens, and word for word what it has others do.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use protocol::UsageReport;
+use serde_json::Value;
+
+use super::super::Desk;
+use super::super::action::{Action, Change, DeskSettings, Note, Reply};
+use super::super::config::DeskConfig;
+use super::super::event::{
+    Ask, DeskEvent, FiledPicture, FinishedWork, MadePicture, Now, OperatorSignal, QueryId, Quoted,
+    Said, SlotId, Ticket, WriteId,
+};
+use super::super::job::{
+    Class, ErrorCode, IdempotencyKey, JobError, JobOrder, JobRecord, KeepAlive, PictureRecord,
+};
+use super::{asker, job_id, offer, order, served};
+use crate::job::infotext::Settings;
+
+/// A desk, and what it did so far.
+struct Script {
+    desk: Desk,
+    now_ms: u64,
+    text: String,
+    last: JobRecord,
+}
+
+impl Script {
+    fn new(config: DeskConfig) -> Script {
+        Script::restored(config, Vec::new())
+    }
+
+    fn restored(config: DeskConfig, records: Vec<JobRecord>) -> Script {
+        let settings = DeskSettings::default();
+        let (desk, actions) = Desk::new(config, settings, records, BTreeMap::new(), Now::default());
+        let last = empty_record();
+        let mut script = Script { desk, now_ms: 0, text: String::new(), last };
+        script.note("start", &actions);
+        script.event("models", DeskEvent::Models(["one", "two"].map(served).to_vec()));
+        script
+    }
+
+    fn event(&mut self, what: &str, event: DeskEvent) {
+        let now = Now { ms: self.now_ms, unix_ms: 1_000_000 + self.now_ms };
+        let actions = self.desk.step(now, event);
+        self.note(what, &actions);
+    }
+
+    fn note(&mut self, what: &str, actions: &[Action]) {
+        for action in actions {
+            if let Action::Store(_, Change::Put(record)) = action {
+                self.last = (**record).clone();
+            }
+        }
+        if actions.is_empty() && what == "start" || what == "models" && actions.is_empty() {
+            return;
+        }
+        let _ = writeln!(self.text, "{} {what}", self.now_ms);
+        for action in actions {
+            let _ = writeln!(self.text, "  {}", words(action));
+        }
+    }
+
+    fn later(&mut self, ms: u64) {
+        self.now_ms += ms;
+    }
+
+    fn submit(&mut self, number: u64, order: JobOrder, wait: bool) {
+        let ask = Ask::Submit { id: job_id(number), order: Box::new(order), wait };
+        self.ask(number, ask);
+    }
+
+    fn ask(&mut self, ticket: u64, ask: Ask) {
+        let what = format!("asked {ticket}");
+        let asker = asker("ann");
+        self.event(&what, DeskEvent::Asked { ticket: Ticket(ticket), asker, ask });
+    }
+
+    fn quoted(&mut self, query: u64, load_ms: f64, run_ms: f64, batch: u32) {
+        let plan = Arc::new(Value::Null);
+        let quoted = Quoted { offer: offer(load_ms, run_ms, batch), plan };
+        let result = Ok(Box::new(quoted));
+        self.event("quoted", DeskEvent::Quoted { query: QueryId(query), result });
+    }
+
+    fn stored(&mut self, write: u64) {
+        self.event("stored", DeskEvent::Stored { write: WriteId(write), result: Ok(()) });
+    }
+
+    fn said(&mut self, slot: u32, epoch: u64, what: &str, said: Said) {
+        self.event(what, DeskEvent::Runner { slot: SlotId(slot), epoch, said });
+    }
+
+    fn done(&mut self, slot: u32, epoch: u64, seeds: &[u64]) {
+        let pictures = seeds.iter().enumerate().map(|(index, seed)| MadePicture {
+            index: index as u32,
+            seed: *seed,
+            width: 8,
+            height: 8,
+            pixels: Arc::default(),
+            settings: Settings::default(),
+        });
+        let work = FinishedWork {
+            pictures: pictures.collect(),
+            usage: UsageReport::default(),
+            predicted_ms: 1.0,
+            measured_ms: 1.0,
+            idle_bytes: Vec::new(),
+            failures: Vec::new(),
+            notices: Vec::new(),
+        };
+        self.said(slot, epoch, "done", Said::Done(Box::new(work)));
+    }
+
+    fn filed(&mut self, job: u64, seeds: &[u64], error: Option<&str>) {
+        let pictures = seeds.iter().enumerate().map(|(index, seed)| FiledPicture {
+            record: PictureRecord {
+                index: index as u32,
+                seed: *seed,
+                width: 8,
+                height: 8,
+                size_bytes: 100,
+                file: Some(format!("{seed}.png")),
+                infotext: String::new(),
+            },
+            png: Arc::default(),
+        });
+        let pictures = pictures.collect();
+        let error = error.map(str::to_owned);
+        self.event("filed", DeskEvent::Filed { job: job_id(job), pictures, error });
+    }
+
+    /// A job that is accepted, begun and computing, with writes from `write` on.
+    fn running(&mut self, number: u64, order: JobOrder, write: u64) {
+        self.submit(number, order, false);
+        self.quoted(number, 500.0, 2000.0, 4);
+        self.stored(write);
+        self.stored(write + 1);
+        self.said(1, 1, "started", Said::Started { pid: 77 });
+    }
+
+    #[track_caller]
+    fn did(&mut self, expected: &str) {
+        let did = std::mem::take(&mut self.text);
+        let lines = |text: &str| -> Vec<String> {
+            let lines = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty());
+            lines.map(|line| line.trim().to_owned()).collect()
+        };
+        assert_eq!(lines(&did), lines(expected), "\n{did}");
+    }
+}
+
+/// A record that stands for none.
+pub fn empty_record() -> JobRecord {
+    JobRecord {
+        v: 1,
+        id: job_id(0),
+        order: order("one", "ann", 1),
+        synchronous: false,
+        state: super::super::job::JobState::Queued,
+        created_at: 0,
+        started_at: None,
+        ended_at: None,
+        offer: offer(0.0, 1000.0, 1),
+        predicted_wait_ms: 0.0,
+        attempts: 0,
+        daemon_deaths: 0,
+        failures: Vec::new(),
+        pictures: Vec::new(),
+        plan: None,
+        usage: None,
+        notices: Vec::new(),
+        error: None,
+    }
+}
+
+fn words(action: &Action) -> String {
+    let short = |id: &super::JobId| id.0.trim_start_matches('0').to_owned();
+    match action {
+        Action::Answer(Ticket(ticket), reply) => format!("answer {ticket} {}", answer(reply)),
+        Action::Tell(Note::State(view)) => {
+            format!("tell {} {:?}", short(&view.record.id), view.state)
+        }
+        Action::Tell(Note::Model(model, state)) => format!("tell {model} {state:?}"),
+        Action::Tell(Note::Progress(id, _)) => format!("tell {} progress", short(id)),
+        Action::Tell(Note::Reordered(id, class)) => format!("tell {} {class:?}", short(id)),
+        Action::Tell(_) => "tell".to_owned(),
+        Action::Survey(QueryId(query), order) => format!("survey {query} busy {}", order.busy),
+        Action::Run(SlotId(slot), epoch, order) => {
+            let job = order.job.as_ref().map_or("none".to_owned(), short);
+            let count = order.request.shape.batch.unwrap_or(0);
+            format!("run {job} of {count} on {slot}, epoch {epoch}")
+        }
+        Action::Cancel(SlotId(slot)) => format!("cancel {slot}"),
+        Action::End(SlotId(slot)) => format!("end {slot}"),
+        Action::Store(WriteId(write), change) => match change {
+            Change::Put(record) => {
+                format!("store {write}: {} {:?}", short(&record.id), record.state)
+            }
+            Change::Remove(id) => format!("store {write}: without {}", short(id)),
+            Change::Settings(settings) => format!("store {write}: paused {}", settings.paused),
+        },
+        Action::File(order) => format!("file {} from {}", short(&order.job), order.first),
+        Action::Erase(record) => format!("erase {}", short(&record.id)),
+        Action::Wake(ms) => format!("wake in {ms}"),
+        Action::Exit(code) => format!("exit {code}"),
+    }
+}
+
+fn answer(reply: &Reply) -> String {
+    match reply {
+        Reply::Refused { error, retry_after_s } => {
+            let after = retry_after_s.map_or(String::new(), |s| format!(" again in {s} s"));
+            format!("{:?}: {}{after}", error.code, error.message.lines().next().unwrap_or(""))
+        }
+        Reply::Job(view) => format!("job {:?}", view.state),
+        Reply::Ended(view, filed) => format!("{:?} with {} files", view.state, filed.len()),
+        Reply::Quote { wait_ms, evicts, .. } => format!("quote, wait {wait_ms}, ends {evicts:?}"),
+        other => format!("{other:?}").chars().take(60).collect(),
+    }
+}
+
+#[test]
+fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
+    let mut script = Script::new(DeskConfig::default());
+    script.submit(1, order("one", "ann", 1), true);
+    script.later(20);
+    script.quoted(1, 500.0, 2000.0, 1);
+    script.stored(1);
+    script.stored(2);
+    script.said(1, 1, "started", Said::Started { pid: 77 });
+    script.later(2000);
+    script.done(1, 1, &[7]);
+    script.filed(1, &[7], None);
+    script.stored(3);
+    script.did(
+        "0 asked 1
+           survey 1 busy false
+         20 quoted
+           store 1: 1 Queued
+         20 stored
+           tell 1 Queued
+           tell one Kept
+           store 2: 1 Running
+         20 stored
+           tell one Loading
+           run 1 of 1 on 1, epoch 1
+           tell 1 Loading
+         20 started
+         2020 done
+           file 1 from 0
+           tell one Warm
+           tell 1 Filing
+           wake in 600000
+         2020 filed
+           store 3: 1 Done
+         2020 stored
+           answer 1 Done with 1 files
+           tell 1 Done",
+    );
+    // Ten minutes later nobody has asked for the model.
+    script.later(600_000);
+    script.event("rang", DeskEvent::Rang);
+    script.said(1, 1, "gone", Said::Gone);
+    script.did(
+        "602020 rang
+           tell one Evicting
+           end 1
+         602020 gone
+           tell one Cold",
+    );
+}
+
+#[test]
+fn another_model_waits_until_the_first_ones_memory_is_free() {
+    let mut script = Script::new(DeskConfig::default());
+    script.running(1, order("one", "ann", 1), 1);
+    script.text.clear();
+    script.submit(2, order("two", "ann", 1), false);
+    script.quoted(2, 500.0, 2000.0, 1);
+    script.stored(3);
+    script.done(1, 1, &[7]);
+    script.said(1, 1, "gone", Said::Gone);
+    script.stored(4);
+    script.did(
+        "0 asked 2
+           survey 2 busy true
+         0 quoted
+           store 3: 2 Queued
+         0 stored
+           answer 2 job Queued
+           tell 2 Queued
+         0 done
+           file 1 from 0
+           tell one Warm
+           tell 1 Filing
+           tell one Evicting
+           end 1
+         0 gone
+           tell one Cold
+           tell two Kept
+           store 4: 2 Running
+         0 stored
+           tell two Loading
+           run 2 of 1 on 2, epoch 2
+           tell 2 Loading",
+    );
+    // What the first executor says late is not heard.
+    script.said(1, 0, "late", Said::Gone);
+    script.did("0 late");
+}
+
+#[test]
+fn pictures_that_do_not_fit_together_are_several_runs() {
+    let mut script = Script::new(DeskConfig::default());
+    script.submit(1, order("one", "ann", 5), true);
+    script.quoted(1, 500.0, 2000.0, 3);
+    script.stored(1);
+    script.stored(2);
+    script.said(1, 1, "started", Said::Started { pid: 77 });
+    script.text.clear();
+    script.done(1, 1, &[7, 8, 9]);
+    script.filed(1, &[7, 8, 9], None);
+    script.done(1, 1, &[10, 11]);
+    script.filed(1, &[10, 11], None);
+    script.stored(3);
+    script.did(
+        "0 done
+           file 1 from 0
+           run 1 of 2 on 1, epoch 1
+         0 filed
+         0 done
+           file 1 from 3
+           tell one Warm
+           tell 1 Filing
+           wake in 600000
+         0 filed
+           store 3: 1 Done
+         0 stored
+           answer 1 Done with 5 files
+           tell 1 Done",
+    );
+}
+
+#[test]
+fn what_is_refused_says_why() {
+    let config = DeskConfig { queue_max: 1, client_queued_max: 9, ..DeskConfig::default() };
+    let mut script = Script::new(config);
+    script.submit(1, order("three", "ann", 1), false);
+    script.submit(2, order("one", "ann", 1), false);
+    script.submit(3, order("one", "ann", 1), false);
+    let error = JobError::new(ErrorCode::DoesNotFit, "too large\nhint: smaller");
+    let result = Err(error);
+    script.event("quoted", DeskEvent::Quoted { query: QueryId(1), result });
+    let late = JobOrder { deadline_ms: Some(2400), ..order("one", "ann", 1) };
+    script.submit(4, late, false);
+    script.quoted(2, 500.0, 2000.0, 1);
+    script.event("stop", DeskEvent::Signal(OperatorSignal::Stop));
+    script.did(
+        "0 asked 1
+           answer 1 NoModel: no model `three`; hint: there are one, two
+         0 asked 2
+           survey 1 busy false
+         0 asked 3
+           answer 3 QueueFull: 0 jobs wait, and no more may again in 1 s
+         0 quoted
+           answer 2 DoesNotFit: too large
+         0 asked 4
+           survey 2 busy false
+         0 quoted
+           answer 4 Deadline: it would be done in 2.5 s; hint: a later deadline, fewer steps, or a smaller size
+         0 stop
+           exit 0",
+    );
+}
+
+#[test]
+fn a_clients_quota_is_its_own() {
+    let config = DeskConfig { client_queued_max: 1, ..DeskConfig::default() };
+    let mut script = Script::new(config);
+    script.running(1, order("one", "ann", 1), 1);
+    script.submit(2, order("one", "ann", 1), false);
+    script.quoted(2, 0.0, 2000.0, 1);
+    script.stored(3);
+    script.text.clear();
+    script.submit(3, order("one", "ann", 1), false);
+    script.submit(4, order("one", "bob", 1), false);
+    script.did(
+        "0 asked 3
+           answer 3 Quota: ann has 1 jobs in the queue, and no more may be again in 3 s
+         0 asked 4
+           survey 3 busy true",
+    );
+}
+
+#[test]
+fn a_key_makes_one_job_and_its_body_counts() {
+    let keyed = |body: &str| {
+        let key = IdempotencyKey { key: "k".to_owned(), body_sha256: body.to_owned() };
+        JobOrder { idempotency: Some(key), ..order("one", "ann", 1) }
+    };
+    let mut script = Script::new(DeskConfig::default());
+    script.submit(1, keyed("a"), true);
+    script.submit(2, keyed("a"), true);
+    script.quoted(1, 500.0, 2000.0, 1);
+    script.submit(3, keyed("a"), true);
+    script.submit(4, keyed("b"), true);
+    script.stored(1);
+    script.stored(2);
+    script.text.clear();
+    script.done(1, 1, &[7]);
+    script.filed(1, &[7], None);
+    script.stored(3);
+    script.submit(5, keyed("a"), true);
+    script.submit(6, keyed("b"), false);
+    script.did(
+        "0 done
+           file 1 from 0
+           tell one Warm
+           tell 1 Filing
+           wake in 600000
+         0 filed
+           store 3: 1 Done
+         0 stored
+           answer 1 Done with 1 files
+           answer 3 Done with 1 files
+           tell 1 Done
+         0 asked 5
+           answer 5 Done with 0 files
+         0 asked 6
+           answer 6 IdempotencyMismatch: this Idempotency-Key was used with another body, for job 00000000000000000000000001; hint: use a new key for a new request",
+    );
+}
+
+#[test]
+fn who_leaves_is_not_worked_for() {
+    let mut script = Script::new(DeskConfig::default());
+    script.submit(1, order("one", "ann", 1), true);
+    script.quoted(1, 500.0, 2000.0, 1);
+    script.stored(1);
+    script.stored(2);
+    script.said(1, 1, "started", Said::Started { pid: 77 });
+    script.text.clear();
+    script.event("left", DeskEvent::Left { ticket: Ticket(1) });
+    script.later(50);
+    script.said(1, 1, "cancelled", Said::Cancelled);
+    script.stored(3);
+    script.did(
+        "0 left
+           cancel 1
+         50 cancelled
+           tell one Warm
+           store 3: 1 Cancelled
+           wake in 600000
+         50 stored
+           tell 1 Cancelled",
+    );
+}
+
+#[test]
+fn memory_that_others_took_is_waited_for_and_not_for_ever() {
+    let config = DeskConfig { room_wait_ms: 3000, ..DeskConfig::default() };
+    let mut script = Script::new(config);
+    script.running(1, order("one", "ann", 1), 1);
+    script.text.clear();
+    let short = || {
+        let error = JobError::new(ErrorCode::DoesNotFit, "cuda0 is 2.1 GiB short\nhint: less");
+        Said::Failed { error: Box::new(error), failures: Vec::new() }
+    };
+    script.said(1, 1, "short", short());
+    script.stored(3);
+    script.later(2000);
+    script.event("rang", DeskEvent::Rang);
+    script.stored(4);
+    script.later(1000);
+    script.said(1, 1, "short", short());
+    script.stored(5);
+    script.did(
+        "0 short
+           tell one Warm
+           store 3: 1 Queued
+           wake in 2000
+         0 stored
+           tell 1 Waiting
+         2000 rang
+           tell one Kept
+           store 4: 1 Running
+         2000 stored
+           tell one Loading
+           run 1 of 1 on 1, epoch 1
+           tell 1 Loading
+         3000 short
+           tell one Warm
+           store 5: 1 Failed
+           wake in 600000
+         3000 stored
+           tell 1 Failed",
+    );
+}
+
+#[test]
+fn the_daemon_ends_when_what_runs_is_done_or_is_told_twice() {
+    let mut script = Script::new(DeskConfig::default());
+    script.running(1, order("one", "ann", 1), 1);
+    script.text.clear();
+    script.event("stop", DeskEvent::Signal(OperatorSignal::Stop));
+    script.later(1000);
+    script.event("stop", DeskEvent::Signal(OperatorSignal::Stop));
+    script.said(1, 1, "cancelled", Said::Cancelled);
+    script.stored(3);
+    script.said(1, 1, "gone", Said::Gone);
+    script.did(
+        "0 stop
+           wake in 120000
+         1000 stop
+           cancel 1
+         1000 cancelled
+           tell one Warm
+           store 3: 1 Queued
+           tell one Evicting
+           end 1
+         1000 stored
+           tell 1 Queued
+         1000 gone
+           tell one Cold
+           exit 0",
+    );
+    // It goes on where it was.
+    let record = script.last.clone();
+    let mut script = Script::restored(DeskConfig::default(), vec![record]);
+    script.did(
+        "0 models
+           tell one Kept
+           store 1: 1 Running",
+    );
+    assert_eq!((script.last.attempts, script.last.daemon_deaths), (2, 0));
+}
+
+#[test]
+fn a_job_that_ended_the_daemon_twice_is_not_begun_again() {
+    let mut script = Script::new(DeskConfig::default());
+    script.running(1, order("one", "ann", 1), 1);
+    // Killed while it runs: it begins again, before all others.
+    let other = JobRecord { id: job_id(0), ..empty_record() };
+    let mut script = Script::restored(DeskConfig::default(), vec![other, script.last.clone()]);
+    script.stored(1);
+    script.stored(2);
+    script.did(
+        "0 start
+           store 1: 1 Queued
+         0 models
+           tell one Kept
+           store 2: 1 Running
+         0 stored
+         0 stored
+           tell one Loading
+           run 1 of 1 on 1, epoch 1
+           tell 1 Loading",
+    );
+    let mut script = Script::restored(DeskConfig::default(), vec![script.last.clone()]);
+    script.stored(1);
+    script.did(
+        "0 start
+           store 1: 1 Failed
+         0 stored
+           tell 1 Failed",
+    );
+    assert_eq!(script.last.error.map(|error| error.code), Some(ErrorCode::Internal));
+}
+
+#[test]
+fn models_are_loaded_ahead_where_nobody_waits() {
+    let mut script = Script::new(DeskConfig::default());
+    let keep_alive = Some(KeepAlive::Always);
+    script.ask(1, Ask::LoadModel { model: "two".to_owned(), keep_alive });
+    script.said(1, 1, "started", Said::Started { pid: 78 });
+    script.done(1, 1, &[]);
+    script.submit(2, JobOrder { class: Class::Interactive, ..order("two", "ann", 1) }, false);
+    script.did(
+        "0 asked 1
+           answer 1 Accepted
+           tell two Loading
+           run none of 0 on 1, epoch 1
+         0 started
+         0 done
+           tell two Warm
+         0 asked 2
+           survey 1 busy false",
+    );
+}

@@ -1,0 +1,579 @@
+//! A made-up world around the desk: executors, a surveyor, a store, files and clients, all of whom
+//! take their time, die, hang and say what is long past, as random numbers have it.
+//!
+//! Everything happens by a heap of events in time, so a day takes seconds, and the same seed gives
+//! the same day.
+
+use std::cmp::Reverse;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use protocol::message::Progress;
+use protocol::{Bytes, Phase, UsageReport};
+use serde_json::Value;
+
+use super::super::Desk;
+use super::super::action::{Action, Change, DeskSettings, FileOrder, Note, Reply, RunOrder};
+use super::super::config::DeskConfig;
+use super::super::event::{
+    Ask, DeskEvent, FiledPicture, FinishedWork, MadePicture, Now, OperatorSignal, QueryId, Quoted,
+    Said, SlotId, Ticket, WriteId,
+};
+use super::super::job::{
+    ErrorCode, IdempotencyKey, JobError, JobId, JobRecord, JobState, OnDisconnect, PictureRecord,
+};
+use super::{asker, job_id, offer, order, served};
+use crate::job::infotext::Settings;
+
+/// What goes wrong, of a thousand.
+#[derive(Debug, Clone, Copy)]
+pub struct Faults {
+    /// Runs that end by the executor's death.
+    pub deaths: u64,
+    /// Runs that find too little memory.
+    pub short: u64,
+    /// Writes that fail.
+    pub writes: u64,
+    /// Pictures that cannot be written.
+    pub files: u64,
+    /// Clients that leave before their answer.
+    pub leaving: u64,
+    /// Cancels.
+    pub cancels: u64,
+    /// Ends of the daemon, of each submission.
+    pub restarts: u64,
+}
+
+impl Faults {
+    pub const NONE: Faults =
+        Faults { deaths: 0, short: 0, writes: 0, files: 0, leaving: 0, cancels: 0, restarts: 0 };
+    pub const MANY: Faults = Faults {
+        deaths: 60,
+        short: 60,
+        writes: 30,
+        files: 30,
+        leaving: 100,
+        cancels: 100,
+        restarts: 5,
+    };
+}
+
+/// A xorshift generator: Marsaglia, "Xorshift RNGs", 2003.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound.max(1)
+    }
+
+    fn of_thousand(&mut self, count: u64) -> bool {
+        self.below(1000) < count
+    }
+}
+
+/// What will happen.
+#[derive(Debug)]
+enum Coming {
+    Event(DeskEvent),
+    /// Somebody does something.
+    Client,
+    /// The daemon is killed, and begins anew.
+    Kill,
+}
+
+/// An executor.
+#[derive(Debug, Default)]
+struct Executor {
+    epoch: u64,
+    alive: bool,
+    /// The run under way: what the desk has not been told the end of.
+    running: Option<RunOrder>,
+    cancelled: bool,
+}
+
+pub struct World {
+    pub desk: Desk,
+    pub random: Random,
+    faults: Faults,
+    config: DeskConfig,
+    now_ms: u64,
+    order: u64,
+    heap: BinaryHeap<Reverse<(u64, u64)>>,
+    coming: BTreeMap<u64, Coming>,
+    executors: BTreeMap<SlotId, Executor>,
+    /// What the disk has.
+    disk: BTreeMap<JobId, JobRecord>,
+    settings: DeskSettings,
+    /// Open tickets: whether they wait for a job's end.
+    tickets: BTreeSet<Ticket>,
+    next_ticket: u64,
+    next_job: u64,
+    /// Jobs that somebody was told are accepted.
+    pub accepted: BTreeSet<JobId>,
+    /// The last state that was told of each.
+    pub told: BTreeMap<JobId, JobState>,
+    /// Pictures by job, as they were filed: place to times.
+    pub made: BTreeMap<JobId, BTreeMap<u32, u32>>,
+    pub exited: bool,
+    pub steps: u64,
+    wake: Option<u64>,
+    log: DefaultHasher,
+    clients_left: u64,
+}
+
+pub const MODELS: [&str; 3] = ["one", "two", "three"];
+
+impl World {
+    pub fn new(seed: u64, faults: Faults, clients: u64) -> World {
+        let config = DeskConfig { queue_max: 40, room_wait_ms: 20_000, ..DeskConfig::default() };
+        let (desk, actions) = Desk::new(
+            config.clone(),
+            DeskSettings::default(),
+            Vec::new(),
+            BTreeMap::new(),
+            Now::default(),
+        );
+        assert!(actions.is_empty(), "{actions:?}");
+        let mut world = World {
+            desk,
+            random: Random::new(seed),
+            faults,
+            config,
+            now_ms: 0,
+            order: 0,
+            heap: BinaryHeap::new(),
+            coming: BTreeMap::new(),
+            executors: BTreeMap::new(),
+            disk: BTreeMap::new(),
+            settings: DeskSettings::default(),
+            tickets: BTreeSet::new(),
+            next_ticket: 0,
+            next_job: 0,
+            accepted: BTreeSet::new(),
+            told: BTreeMap::new(),
+            made: BTreeMap::new(),
+            exited: false,
+            steps: 0,
+            wake: None,
+            log: DefaultHasher::new(),
+            clients_left: clients,
+        };
+        world.at(0, Coming::Event(DeskEvent::Models(MODELS.map(served).to_vec())));
+        world.at(1, Coming::Client);
+        world
+    }
+
+    /// What all actions so far come to.
+    pub fn digest(&self) -> u64 {
+        self.log.finish()
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn at(&mut self, in_ms: u64, coming: Coming) {
+        self.order += 1;
+        self.heap.push(Reverse((self.now_ms + in_ms, self.order)));
+        self.coming.insert(self.order, coming);
+    }
+
+    fn event(&mut self, in_ms: u64, event: DeskEvent) {
+        self.at(in_ms, Coming::Event(event));
+    }
+
+    /// Lets one thing happen; false where nothing is left.
+    pub fn go_on(&mut self) -> bool {
+        let Some(Reverse((at, order))) = self.heap.pop() else { return false };
+        let Some(coming) = self.coming.remove(&order) else { return true };
+        self.now_ms = at;
+        match coming {
+            Coming::Event(event) => self.step(event),
+            Coming::Client => self.client(),
+            Coming::Kill => self.kill(),
+        }
+        true
+    }
+
+    /// Until everything that was asked has come to its end.
+    pub fn finish(&mut self) {
+        self.faults = Faults::NONE;
+        self.clients_left = 0;
+        let limit = self.steps + 1_000_000;
+        while self.go_on() {
+            assert!(self.steps < limit, "it never ends");
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { ms: self.now_ms, unix_ms: 1_700_000_000_000 + self.now_ms }
+    }
+
+    pub fn step(&mut self, event: DeskEvent) {
+        if self.exited {
+            return;
+        }
+        if matches!(event, DeskEvent::Rang) {
+            if self.wake != Some(self.now_ms) {
+                return;
+            }
+            self.wake = None;
+        }
+        if let DeskEvent::Left { ticket } = &event {
+            self.tickets.remove(ticket);
+        }
+        if let DeskEvent::Runner { slot, epoch, said } = &event {
+            self.heard(*slot, *epoch, said);
+        }
+        self.steps += 1;
+        let actions = self.desk.step(self.now(), event);
+        for action in actions {
+            format!("{action:?}").hash(&mut self.log);
+            self.act(action);
+        }
+        self.check();
+    }
+
+    fn heard(&mut self, slot: SlotId, epoch: u64, said: &Said) {
+        let Some(executor) = self.executors.get_mut(&slot).filter(|e| e.epoch == epoch) else {
+            return;
+        };
+        if matches!(said, Said::Done(_) | Said::Cancelled | Said::Failed { .. } | Said::Gone) {
+            executor.running = None;
+            executor.cancelled = false;
+        }
+        if matches!(said, Said::Gone) {
+            executor.alive = false;
+        }
+    }
+
+    /// What must hold after each step.
+    fn check(&self) {
+        let busy: Vec<_> = self.executors.values().filter(|e| e.running.is_some()).collect();
+        assert!(busy.len() <= 1, "two jobs compute at a time: {busy:?}");
+        for (id, state) in &self.told {
+            let Some(kept) = self.disk.get(id) else {
+                panic!("{id} is told of as {state:?}, and the store does not know it");
+            };
+            if state.is_ended() {
+                assert_eq!(kept.state, *state, "{id}");
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Answer(ticket, reply) => self.answered(ticket, reply),
+            Action::Tell(Note::State(view)) => {
+                self.told.insert(view.record.id.clone(), view.state);
+            }
+            Action::Tell(_) | Action::Erase(_) => {}
+            Action::Survey(query, order) => {
+                assert!(order.request.seed.is_some());
+                self.survey(query);
+            }
+            Action::Run(slot, epoch, order) => self.run(slot, epoch, *order),
+            Action::Cancel(slot) => self.cancel(slot),
+            Action::End(slot) => {
+                let executor = self.executors.entry(slot).or_default();
+                assert!(executor.running.is_none(), "a slot that computes is ended");
+                let epoch = executor.epoch;
+                let in_ms = 5 + self.random.below(3000);
+                self.event(in_ms, DeskEvent::Runner { slot, epoch, said: Said::Gone });
+            }
+            Action::Store(write, change) => self.keep(write, change),
+            Action::File(order) => self.file(*order),
+            Action::Wake(in_ms) => {
+                self.wake = Some(self.now_ms + in_ms);
+                self.event(in_ms, DeskEvent::Rang);
+            }
+            Action::Exit(code) => {
+                assert_eq!(code, 0);
+                self.exited = true;
+            }
+        }
+    }
+
+    fn answered(&mut self, ticket: Ticket, reply: Reply) {
+        assert!(self.tickets.remove(&ticket), "answered twice, or nobody asked: {reply:?}");
+        match reply {
+            Reply::Job(view) => {
+                self.accepted.insert(view.record.id.clone());
+            }
+            Reply::Ended(view, _) => {
+                self.accepted.insert(view.record.id.clone());
+                assert!(view.state.is_ended(), "{view:?}");
+            }
+            Reply::Refused { error, .. } => assert!(!error.message.is_empty()),
+            _ => {}
+        }
+    }
+
+    fn survey(&mut self, query: QueryId) {
+        let result = match self.random.below(20) {
+            0 => Err(JobError::new(ErrorCode::DoesNotFit, "too large")),
+            _ => {
+                let load_ms = [0.0, 900.0, 4000.0][self.random.below(3) as usize];
+                let run_ms = 500.0 + self.random.below(4000) as f64;
+                let batch = 1 + self.random.below(3) as u32;
+                let plan = Arc::new(Value::Null);
+                Ok(Box::new(Quoted { offer: offer(load_ms, run_ms, batch), plan }))
+            }
+        };
+        let in_ms = 10 + self.random.below(200);
+        self.event(in_ms, DeskEvent::Quoted { query, result });
+    }
+
+    fn run(&mut self, slot: SlotId, epoch: u64, order: RunOrder) {
+        let count = order.request.shape.batch.unwrap_or(1);
+        let seed = order.request.seed;
+        let executor = self.executors.entry(slot).or_default();
+        assert!(executor.running.is_none(), "a run within a run");
+        let was_alive = executor.alive && executor.epoch == epoch;
+        let old = executor.epoch;
+        *executor = Executor { epoch, alive: true, running: Some(order), cancelled: false };
+        let mut at = 1;
+        let mut say = |world: &mut World, after: u64, said: Said| {
+            at += after;
+            world.event(at, DeskEvent::Runner { slot, epoch, said });
+        };
+        // What an executor of before says late counts for nothing.
+        if !was_alive && old != epoch && self.random.of_thousand(300) {
+            self.event(2, DeskEvent::Runner { slot, epoch: old, said: Said::Gone });
+        }
+        let fails_to_start = !was_alive && self.random.of_thousand(self.faults.deaths);
+        if fails_to_start {
+            let error = JobError::new(ErrorCode::ExecutorDied, "it does not start");
+            let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
+            return say(self, 50, said);
+        }
+        if !was_alive {
+            say(self, 50, Said::Started { pid: epoch as u32 });
+        }
+        let planned = Said::Planned { plan: Arc::new(Value::Null), loads: !was_alive };
+        say(self, 20, planned);
+        let short = self.random.of_thousand(self.faults.short);
+        let dies = self.random.of_thousand(self.faults.deaths);
+        if short {
+            let error = JobError::new(ErrorCode::OutOfMemory, "too little is free");
+            let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
+            return say(self, 300, said);
+        }
+        for step in 1..=4 {
+            let progress = Progress { phase: Phase::Denoise, step, of: 4 };
+            let in_ms = 50 + self.random.below(500);
+            say(self, in_ms, Said::Progress(progress));
+        }
+        if dies {
+            // Half of them without a word of the failure.
+            if self.random.below(2) == 0 {
+                let error = JobError::new(ErrorCode::ExecutorDied, "it died");
+                let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
+                say(self, 10, said);
+            } else {
+                say(self, 10, Said::Gone);
+            }
+            return;
+        }
+        let first = match seed {
+            Some(crate::job::seed::Seed::Given(seed)) => seed,
+            _ => panic!("a run has a seed"),
+        };
+        let pictures = (0..count).map(|index| MadePicture {
+            index,
+            seed: first + u64::from(index),
+            width: 8,
+            height: 8,
+            pixels: Arc::default(),
+            settings: Settings::default(),
+        });
+        let work = FinishedWork {
+            pictures: pictures.collect(),
+            usage: UsageReport::default(),
+            predicted_ms: 1.0,
+            measured_ms: 1.0,
+            idle_bytes: vec![("host".to_owned(), Bytes(1))],
+            failures: Vec::new(),
+            notices: Vec::new(),
+        };
+        say(self, 100, Said::Done(Box::new(work)));
+    }
+
+    /// The run ends soon: what it would have said is not said any more.
+    fn cancel(&mut self, slot: SlotId) {
+        let Some(executor) = self.executors.get_mut(&slot) else { return };
+        if executor.running.is_none() || executor.cancelled {
+            return;
+        }
+        executor.cancelled = true;
+        let epoch = executor.epoch;
+        self.coming.retain(|_, coming| {
+            let of_slot = matches!(
+                coming,
+                Coming::Event(DeskEvent::Runner { slot: other, epoch: of, said })
+                    if *other == slot && *of == epoch && !matches!(said, Said::Started { .. })
+            );
+            !of_slot
+        });
+        let in_ms = 5 + self.random.below(9000);
+        self.event(in_ms, DeskEvent::Runner { slot, epoch, said: Said::Cancelled });
+    }
+
+    fn keep(&mut self, write: WriteId, change: Change) {
+        let result = match self.random.of_thousand(self.faults.writes) {
+            true => Err("the disk is full".to_owned()),
+            false => Ok(()),
+        };
+        if result.is_ok() {
+            match change {
+                Change::Put(record) => {
+                    self.disk.insert(record.id.clone(), *record);
+                }
+                Change::Remove(id) => {
+                    self.disk.remove(&id);
+                    self.told.remove(&id);
+                }
+                Change::Settings(settings) => self.settings = settings,
+            }
+        }
+        let in_ms = 1 + self.random.below(5);
+        // In order: the store is one thread.
+        self.event(in_ms, DeskEvent::Stored { write, result });
+    }
+
+    fn file(&mut self, order: FileOrder) {
+        let fails = self.random.of_thousand(self.faults.files);
+        let made = self.made.entry(order.job.clone()).or_default();
+        let pictures = order.pictures.into_iter().map(|picture| {
+            let index = order.first + picture.index;
+            *made.entry(index).or_default() += 1;
+            let record = PictureRecord {
+                index,
+                seed: picture.seed,
+                width: 8,
+                height: 8,
+                size_bytes: 100,
+                file: (!fails).then(|| format!("{}-{index}.png", order.job)),
+                infotext: String::new(),
+            };
+            FiledPicture { record, png: Arc::default() }
+        });
+        let pictures = pictures.collect();
+        let error = fails.then(|| "no room".to_owned());
+        let in_ms = 10 + self.random.below(100);
+        self.event(in_ms, DeskEvent::Filed { job: order.job, pictures, error });
+    }
+
+    /// A client does something, and another one comes later.
+    fn client(&mut self) {
+        if self.clients_left == 0 {
+            return;
+        }
+        self.clients_left -= 1;
+        let client = format!("client {}", self.random.below(5));
+        let ask = self.ask();
+        let ticket = self.ticket();
+        if self.random.of_thousand(self.faults.leaving) {
+            let in_ms = self.random.below(5000);
+            self.event(in_ms, DeskEvent::Left { ticket });
+        }
+        if self.random.of_thousand(self.faults.restarts) {
+            let in_ms = self.random.below(5000);
+            self.at(in_ms, Coming::Kill);
+        }
+        self.step(DeskEvent::Asked { ticket, asker: asker(&client), ask });
+        let in_ms = self.random.below(6000);
+        self.at(in_ms, Coming::Client);
+    }
+
+    pub fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.tickets.insert(ticket);
+        ticket
+    }
+
+    fn ask(&mut self) -> Ask {
+        if self.next_job > 0 && self.random.of_thousand(self.faults.cancels) {
+            let id = job_id(1 + self.random.below(self.next_job));
+            return match self.random.below(4) {
+                0 => Ask::Show(id),
+                1 => Ask::Delete(id),
+                2 => Ask::Reorder { id, class: None, front: Some(true) },
+                _ => Ask::Cancel(id),
+            };
+        }
+        self.next_job += 1;
+        let model = MODELS[self.random.below(3) as usize];
+        let client = format!("client {}", self.random.below(5));
+        let count = 1 + self.random.below(4) as u32;
+        let mut order = order(model, &client, count);
+        if self.random.below(4) == 0 {
+            order.deadline_ms = Some(5000 + self.random.below(60_000));
+        }
+        if self.random.below(4) == 0 {
+            let key = format!("key {}", self.random.below(1 + self.next_job));
+            let body_sha256 = format!("{}", self.random.below(2));
+            order.idempotency = Some(IdempotencyKey { key, body_sha256 });
+        }
+        if self.random.below(3) == 0 {
+            order.on_disconnect = OnDisconnect::Finish;
+        }
+        let wait = self.random.below(2) == 0;
+        Ask::Submit { id: job_id(self.next_job), order: Box::new(order), wait }
+    }
+
+    /// The daemon ends at once: what the disk has is all that is left.
+    fn kill(&mut self) {
+        self.coming.retain(|_, coming| matches!(coming, Coming::Client | Coming::Kill));
+        self.executors.clear();
+        self.tickets.clear();
+        self.wake = None;
+        // Pictures whose record was not kept are made again: their files have the same names.
+        for (id, made) in &mut self.made {
+            let kept = self.disk.get(id).map_or(0, |record| record.pictures.len() as u32);
+            made.retain(|index, _| *index < kept);
+        }
+        let records: Vec<JobRecord> = self.disk.values().cloned().collect();
+        let (desk, actions) = Desk::new(
+            self.config.clone(),
+            self.settings.clone(),
+            records,
+            BTreeMap::new(),
+            self.now(),
+        );
+        self.desk = desk;
+        for action in actions {
+            self.act(action);
+        }
+        self.event(0, DeskEvent::Models(MODELS.map(served).to_vec()));
+    }
+
+    /// Jobs of which somebody was told, that are not at their end on the disk.
+    pub fn unfinished(&self) -> Vec<&JobId> {
+        let ended = |id: &&JobId| self.disk.get(*id).is_some_and(|record| !record.state.is_ended());
+        self.disk.keys().filter(ended).collect()
+    }
+
+    pub fn records(&self) -> impl Iterator<Item = &JobRecord> {
+        self.disk.values()
+    }
+
+    pub fn open_tickets(&self) -> usize {
+        self.tickets.len()
+    }
+
+    pub fn stop(&mut self) {
+        self.step(DeskEvent::Signal(OperatorSignal::Stop));
+    }
+}
