@@ -11,7 +11,9 @@
 //! them as events. No thread waits for another but through the queue. Tokio's types stand under
 //! `edge/` only.
 
+pub mod catalog;
 pub mod config;
+pub mod daemon;
 pub mod desk;
 pub mod files;
 pub mod models;
@@ -21,6 +23,7 @@ pub mod runner;
 pub mod shared;
 pub mod store;
 pub mod surveyor;
+pub mod watch;
 
 mod failures;
 #[cfg(test)]

@@ -94,11 +94,7 @@ impl Surveyor {
 }
 
 /// Answers questions until nobody can ask any more.
-fn answer(
-    shared: Arc<ServedHost>,
-    orders: &Receiver<SurveyorOrder>,
-    events: &Sender<DeskEvent>,
-) {
+fn answer(shared: Arc<ServedHost>, orders: &Receiver<SurveyorOrder>, events: &Sender<DeskEvent>) {
     let mut bench = SurveyBench::new(shared);
     let mut undescribed = VecDeque::new();
     loop {
