@@ -259,6 +259,15 @@ impl Desk {
         }
         self.retry_store_at = None;
         for PendingWrite { change, then } in std::mem::take(&mut self.failed_writes) {
+            // Newer records may have been kept meanwhile: none of them is undone.
+            let change = match change {
+                action::Change::Put(old) => match self.jobs.get(&old.id) {
+                    Some(entry) => action::Change::Put(Box::new((*entry.record).clone())),
+                    None => continue,
+                },
+                action::Change::Settings(_) => action::Change::Settings(self.settings.clone()),
+                other => other,
+            };
             self.store(change, then);
         }
     }
