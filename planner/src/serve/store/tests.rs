@@ -1,9 +1,9 @@
 //! What was written is there again, in order, over kills, damage and full disks.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -375,6 +375,49 @@ fn child_with_a_full_disk() {
     store.change(4, put(4)).unwrap();
     store.close();
     println!("it met the limit");
+}
+
+/// The part of the next test that runs where `sh` has mounted a disk of a few megabytes.
+#[test]
+fn child_on_a_small_disk() {
+    let Some(directory) = std::env::var_os(CHILD) else { return };
+    let store = opened(Path::new(&directory));
+    store.change(0, put(0)).unwrap();
+    let filler = Path::new(&directory).join("filler");
+    let mut file = File::create(&filler).unwrap();
+    while file.write_all(&[7; 4096]).is_ok() {}
+    drop(file);
+    let mut large = record(&id(1));
+    large.order.body = serde_json::json!("x".repeat(1 << 20));
+    for number in 1..4 {
+        let error = store.change(number, Change::Put(Box::new(large.clone()))).unwrap_err();
+        assert!(error.contains("; hint: is its disk full, or read-only?"), "{error}");
+    }
+    fs::remove_file(&filler).unwrap();
+    store.change(4, put(4)).unwrap();
+    store.close();
+    let store = opened(Path::new(&directory));
+    assert!(store.restored.damaged.is_none());
+    assert_eq!(numbers(&store.restored), [0, 4]);
+    println!("it met the end of the disk");
+}
+
+/// Where nobody may mount in a namespace of its own, only the limit of the test beside it is met.
+#[test]
+fn a_full_disk_is_told_and_room_on_it_is_used_again() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().to_str().unwrap();
+    let mount =
+        "mount -t tmpfs -o size=8m none \"$BERTH_TEST_CHILD\" && echo mounted && exec \"$@\"";
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", mount, "sh"]).arg(program).env(CHILD, directory);
+    command.args(["serve::store::tests::child_on_a_small_disk", "--exact", "--nocapture"]);
+    let Ok(output) = command.output() else { return };
+    let told = String::from_utf8_lossy(&output.stdout);
+    if told.contains("mounted") {
+        assert!(output.status.success() && told.contains("it met the end of the disk"), "{told}");
+    }
 }
 
 #[test]
