@@ -11,6 +11,7 @@ mod given;
 mod heap;
 mod inspect;
 mod interrupt;
+mod jobs;
 mod listen;
 mod log;
 mod model;
@@ -21,6 +22,7 @@ mod placement;
 mod plan;
 mod preview;
 mod serve;
+mod server;
 mod setup;
 mod shape;
 mod tune;
@@ -70,6 +72,8 @@ enum Subcommands {
     Tune(Box<tune::Tune>),
     /// Make pictures for whoever asks over HTTP: OpenAI's and A1111's routes, and a page
     Serve(Box<serve::Serve>),
+    /// What a daemon does, has done, and will do
+    Jobs(jobs::Jobs),
     /// What makes a shell complete this command line
     Completions(completions::Completions),
     #[command(hide = true, name = "man")]
@@ -122,13 +126,16 @@ pub fn main() -> ExitCode {
     folder::remove();
     match result {
         Ok(code) => code,
-        Err(error) if is_cancelled(&error) => interrupt::cancelled(),
+        Err(error) if is_cancelled(&error) || server::is_cancelled(&error) => {
+            interrupt::cancelled()
+        }
         Err(error) => {
             eprintln!("berth: {error:#}");
             match error.downcast_ref() {
                 Some(PlanError::Infeasible(_) | PlanError::NoRoom(_)) => {
                     ExitCode::from(EXIT_INFEASIBLE)
                 }
+                _ if server::is_infeasible(&error) => ExitCode::from(EXIT_INFEASIBLE),
                 _ => ExitCode::from(EXIT_ERROR),
             }
         }
@@ -145,6 +152,7 @@ fn run() -> Result<ExitCode> {
     let arguments = Arguments::try_parse().unwrap_or_else(|error| number::refuse(&error));
     let done = match arguments.command {
         Subcommands::Serve(command) => return command.run(),
+        Subcommands::Jobs(command) => command.run(),
         Subcommands::Devices(command) => command.run(),
         Subcommands::Calibrate(command) => command.run(),
         Subcommands::Inspect(command) => command.run(),

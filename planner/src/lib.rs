@@ -13,6 +13,7 @@
 pub mod budget;
 pub mod calibration;
 pub mod cli;
+pub mod client;
 pub mod demo;
 pub mod engine;
 pub mod fingerprint;

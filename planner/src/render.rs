@@ -3,6 +3,7 @@
 pub mod advice;
 pub mod bar;
 pub mod document;
+pub mod jobs;
 pub mod notices;
 pub mod plot;
 pub mod progress;

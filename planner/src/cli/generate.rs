@@ -9,14 +9,17 @@ use protocol::message::Rng;
 
 use super::answer::feasible;
 use super::given::{check_here, check_plan, read_plan};
+use super::listen::Terminal;
 use super::model::ModelArguments;
 use super::number;
 use super::outputs::{PictureArguments, PictureFormats};
 use super::placement::PlacementArguments;
 use super::preview::PreviewArguments;
+use super::server::{self, ServerArguments, Writing};
 use super::setup::{Opening, tell_unused_gpus};
 use super::shape::ShapeArguments;
 use super::{ExecutorArguments, PolicyArguments, interrupt};
+use crate::client::{DaemonClient, job};
 use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Warm};
 use crate::job::infotext;
@@ -98,6 +101,8 @@ pub struct Generate {
     executor: ExecutorArguments,
     #[command(flatten)]
     pictures: PictureArguments,
+    #[command(flatten)]
+    server: ServerArguments,
     /// Print a JSON document in place of the summary
     #[arg(long)]
     json: bool,
@@ -118,6 +123,9 @@ enum RngArgument {
 impl Generate {
     /// Plans, makes the pictures and writes them.
     pub fn run(&self) -> Result<()> {
+        if let Some(daemon) = self.server.daemon()? {
+            return self.run_on(&daemon);
+        }
         let recorded = self.settings.as_deref().map(Recorded::read).transpose()?;
         let mut request = self.request()?;
         let kept = match &recorded {
@@ -201,6 +209,35 @@ impl Generate {
             render::tell(&recorded.differences(&kept, &outcome.plan));
         }
         summary.show(&outcome, names)
+    }
+
+    /// Has a daemon make the pictures, and writes them.
+    fn run_on(&self, daemon: &DaemonClient) -> Result<()> {
+        if self.plan.is_some() || self.settings.is_some() || self.policy.host.is_some() {
+            bail!(
+                "--plan, --settings and --host are for a run on this machine; hint: leave out --server, or unset BERTH_SERVER"
+            );
+        }
+        let mut request = self.request()?;
+        request.check()?;
+        server::check_request(&request)?;
+        let seed = request.seed.unwrap_or_default().draw()?;
+        request.seed = Some(Seed::Given(seed));
+        let count = request.shape.batch.unwrap_or(1);
+        let named = request.model.typed();
+        let (mut outputs, formats) = self.pictures.outputs(&named, seed, count, None, None)?;
+        if self.json && outputs.take_stdout() {
+            bail!("--json prints to standard output, where an output goes; hint: name a file");
+        }
+        if let Some(image) = &request.start.image {
+            outputs.reads.add("the picture to start from", image);
+        }
+        outputs.ready()?;
+        let mut terminal = Terminal::new(self.executor.verbose);
+        terminal.tell_time();
+        let body = job::body(&request)?;
+        let writing = Writing { formats: &formats, outputs, json: self.json };
+        server::generate(daemon, &body, terminal, request.preview_every.is_some(), writing)
     }
 
     /// What these arguments ask for.

@@ -59,6 +59,17 @@ impl<'a> PlanDocument<'a> {
     }
 }
 
+/// `generate --server --json`.
+#[derive(Debug, Serialize)]
+pub struct RemoteDocument<'a> {
+    /// What the daemon says of its job.
+    pub job: &'a serde_json::Value,
+    /// The pictures' files.
+    pub images: Vec<String>,
+    /// The seed of each.
+    pub seeds: Vec<u64>,
+}
+
 /// `plan --json` where nothing fits.
 #[derive(Debug, Serialize)]
 pub struct InfeasibleDocument<'a> {

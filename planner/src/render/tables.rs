@@ -34,6 +34,13 @@ fn table(header: &[&str], numbers_from: usize) -> Table {
     table
 }
 
+/// A table whose columns are all aligned to the left.
+pub fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut shown = table(header, header.len());
+    shown.add_rows(rows);
+    text_of(&shown)
+}
+
 fn text_of(table: &Table) -> String {
     // The preset pads each cell with a space on both sides.
     let line = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
