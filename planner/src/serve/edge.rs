@@ -75,7 +75,6 @@ pub struct EdgeHandle {
     edge: Edge,
     listening: Listening,
     token_file: Option<PathBuf>,
-    stop: Sender<Duration>,
     ended: Receiver<()>,
 }
 
@@ -112,17 +111,16 @@ pub fn start(config: EdgeConfig, events: Sender<DeskEvent>) -> io::Result<EdgeHa
         pictures: config.pictures,
         rescan: config.rescan,
     });
-    let (stop, stopped) = channel();
     let (ending, ended) = channel();
     let served = edge.clone();
     thread::Builder::new().name("edge".to_owned()).spawn(move || {
-        if let Err(error) = server::run(served, sockets, stopped) {
+        if let Err(error) = server::run(served, sockets) {
             tracing::error!("the HTTP server has ended: {error}");
         }
         // Whoever waits for the end may have given up.
         let _ = ending.send(());
     })?;
-    Ok(EdgeHandle { edge, listening, token_file, stop, ended })
+    Ok(EdgeHandle { edge, listening, token_file, ended })
 }
 
 fn invalid(message: &str) -> io::Error {
@@ -176,8 +174,8 @@ impl EdgeHandle {
     /// Takes no more requests, ends streams, and lets answers that are under way go out for at most
     /// this long.
     pub fn stop(self, grace: Duration) {
-        // Where the thread has ended already there is nothing to stop.
-        let _ = self.stop.send(grace);
+        self.edge.stop(grace);
+        // A thread that does not end in time is left behind; the process is about to end.
         let _ = self.ended.recv_timeout(grace + END_GRACE);
     }
 }

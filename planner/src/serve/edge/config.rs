@@ -105,7 +105,10 @@ mod tests {
             assert_eq!(address.to_string(), text);
         }
         for text in ["", "8642", "localhost:80", "unix:a", "127.0.0.1", "127.0.0.1:99999"] {
-            assert!(EdgeAddress::parse(text).is_err_and(|error| error.contains("hint: ")), "{text}");
+            assert!(
+                EdgeAddress::parse(text).is_err_and(|error| error.contains("hint: ")),
+                "{text}"
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 //! An [`EdgeError`] answers in the form of OpenAI's and our own routes, and leaves itself in the
 //! answer's extensions, so that a router of another form can write it anew.
 
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -199,15 +199,10 @@ fn row(code: ErrorCode) -> (StatusCode, &'static str) {
     }
 }
 
-/// A method that a known address does not take.
-pub fn wrong_method(allowed: Option<HeaderValue>) -> Response {
+/// A method that a known address does not take; the router adds those that it does.
+pub fn wrong_method() -> EdgeError {
     let message = "this address does not take that method; hint: see /openapi.json";
-    let error = EdgeError::new(StatusCode::METHOD_NOT_ALLOWED, "no_route", message);
-    let mut response = error.into_response();
-    if let Some(allowed) = allowed {
-        response.headers_mut().insert(ALLOW, allowed);
-    }
-    response
+    EdgeError::new(StatusCode::METHOD_NOT_ALLOWED, "no_route", message)
 }
 
 #[cfg(test)]

@@ -207,7 +207,8 @@ mod tests {
     #[test]
     fn a_page_asks_from_the_same_name_or_an_allowed_origin() {
         let host = ("host", "localhost:8642");
-        let from = |rules: &HostRules, origin| check(rules, Method::POST, &[host, ("origin", origin)]);
+        let from =
+            |rules: &HostRules, origin| check(rules, Method::POST, &[host, ("origin", origin)]);
         let own = rules(&[]);
         assert_eq!(from(&own, "http://localhost:8642"), Ok(None));
         for origin in ["http://evil.example", "null", "http://localhost:1", "", "http://"] {

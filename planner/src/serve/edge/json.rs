@@ -103,9 +103,7 @@ impl Members {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
             Some(Value::String(text)) if text.parse::<bool>().is_ok() => Ok(text.parse().ok()),
-            Some(_) => {
-                Err(EdgeError::bad_value(name, format!("{name} must be true or false")))
-            }
+            Some(_) => Err(EdgeError::bad_value(name, format!("{name} must be true or false"))),
         }
     }
 
@@ -152,9 +150,10 @@ impl Members {
         let more = names.len().saturating_sub(NOTICES_MAX);
         names.truncate(NOTICES_MAX);
         let shown = |name: &&String| -> String { name.chars().take(NAME_CHARACTERS).collect() };
-        let mut notices: Vec<String> =
-            names.iter().map(|name| format!("{:?} is not known, and has no effect", shown(name)))
-                .collect();
+        let mut notices: Vec<String> = names
+            .iter()
+            .map(|name| format!("{:?} is not known, and has no effect", shown(name)))
+            .collect();
         if more > 0 {
             notices.push(format!("{more} more fields are not known, and have no effect"));
         }

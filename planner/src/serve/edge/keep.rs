@@ -60,7 +60,9 @@ pub fn from_base64(text: &str) -> Result<Vec<u8>, JobError> {
     };
     let begins = |scheme| strip_ignoring_case(text, scheme).is_some();
     if begins("http:") || begins("https:") || begins("file:") {
-        return Err(bad("a picture must be sent as base64; hint: nothing is fetched from an address"));
+        return Err(bad(
+            "a picture must be sent as base64; hint: nothing is fetched from an address",
+        ));
     }
     let content = content.ok_or_else(|| bad("the data URL must be in base64"))?;
     base64::decode(content).map_err(|error| bad(format!("the picture is no base64: {error}")))
@@ -79,13 +81,14 @@ fn bad(message: impl Into<String>) -> JobError {
 
 #[cfg(test)]
 mod tests {
+    use ipc_channel::ipc::IpcSharedMemory;
     use protocol::message::Image;
 
     use super::*;
-    use crate::media::PictureFormat;
 
     fn png() -> Vec<u8> {
-        let image = Image::testing(2, 1, vec![7; 6]);
+        let pixels = IpcSharedMemory::from_bytes(&[7; 6]);
+        let image = Image { index: 0, seed: 0, width: 2, height: 1, pixels };
         PictureFormat::Png.encode(&image, None, 1).unwrap().bytes
     }
 
@@ -113,10 +116,12 @@ mod tests {
 
     #[test]
     fn base64_is_taken_with_and_without_its_head_and_addresses_are_not() {
-        for text in ["AQI=", " AQI=\n", "data:image/png;base64,AQI=", "DATA:image/png;base64,AQI="] {
+        for text in ["AQI=", " AQI=\n", "data:image/png;base64,AQI=", "DATA:image/png;base64,AQI="]
+        {
             assert_eq!(from_base64(text).unwrap(), [1, 2], "{text}");
         }
-        for text in ["http://a/b.png", "HTTPS://a", "file:///etc/passwd", "data:text/plain,x", "é="] {
+        for text in ["http://a/b.png", "HTTPS://a", "file:///etc/passwd", "data:text/plain,x", "é="]
+        {
             assert_eq!(from_base64(text).unwrap_err().code, ErrorCode::BadValue, "{text}");
         }
     }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use serde_json::Value;
@@ -66,7 +67,8 @@ struct Shared {
     streams: Arc<Semaphore>,
     /// One picture is decoded at a time: each may take hundreds of megabytes.
     decoding: Semaphore,
-    stopping: watch::Sender<bool>,
+    /// With how long answers under way may take.
+    stopping: watch::Sender<Option<Duration>>,
 }
 
 impl Edge {
@@ -85,7 +87,7 @@ impl Edge {
             bodies: Arc::new(Semaphore::new(bodies)),
             streams: Arc::new(Semaphore::new(parts.limits.streams)),
             decoding: Semaphore::new(1),
-            stopping: watch::channel(false).0,
+            stopping: watch::channel(None).0,
             parts,
         }))
     }
@@ -115,7 +117,8 @@ impl Edge {
     /// A name for a new job: a ULID, greater than those before it.
     pub fn new_job_id(&self) -> JobId {
         // More than 2⁸⁰ names in a millisecond are not asked for; the next one is then counted on.
-        let id = lock(&self.0.ids).generate().unwrap_or_else(|full| full.commit_overflow_increment());
+        let id =
+            lock(&self.0.ids).generate().unwrap_or_else(|full| full.commit_overflow_increment());
         JobId(id.to_string())
     }
 
@@ -208,14 +211,15 @@ impl Edge {
         self.0.streams.clone().try_acquire_owned().ok()
     }
 
-    /// Becomes `true` when the server is about to end: streams end then.
-    pub fn stopping(&self) -> watch::Receiver<bool> {
+    /// Holds something once the server is about to end, and streams with it: how long answers that
+    /// are under way may take.
+    pub fn stopping(&self) -> watch::Receiver<Option<Duration>> {
         self.0.stopping.subscribe()
     }
 
     /// Ends streams and, one after the other, connections.
-    pub fn stop(&self) {
-        self.0.stopping.send_replace(true);
+    pub fn stop(&self, grace: Duration) {
+        self.0.stopping.send_replace(Some(grace));
     }
 }
 

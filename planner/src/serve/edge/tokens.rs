@@ -145,7 +145,12 @@ impl Token {
             return Err("its token has blanks, colons or other signs than ASCII");
         }
         let (name, cookie) = (name.to_owned(), cookie_hash(secret.as_bytes()));
-        Ok(Token { name, cookie: sha256(hex(&cookie).as_bytes()), secret: sha256(secret.as_bytes()), admin })
+        Ok(Token {
+            name,
+            cookie: sha256(hex(&cookie).as_bytes()),
+            secret: sha256(secret.as_bytes()),
+            admin,
+        })
     }
 
     fn caller(&self) -> Caller {
@@ -209,9 +214,9 @@ impl Guardian {
         let cookie = cookie(headers);
         let nothing = secrets.is_empty() && cookie.is_none();
         self.guess(peer.address, now, nothing, || {
-            let by_secret = secrets.drain(..).find_map(|secret| {
-                tokens.find(&sha256(secret.as_bytes()), |token| &token.secret)
-            });
+            let by_secret = secrets
+                .drain(..)
+                .find_map(|secret| tokens.find(&sha256(secret.as_bytes()), |token| &token.secret));
             let by_cookie = || {
                 let hash = sha256(cookie.as_deref()?.as_bytes());
                 tokens.find(&hash, |token| &token.cookie)
