@@ -27,7 +27,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::middleware::map_response;
+use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use serde::Deserialize;
@@ -69,7 +69,14 @@ pub fn routes() -> Router<Edge> {
         .route("/sdapi/v1/refresh-checkpoints", post(refresh_checkpoints))
         .route("/sdapi/v1/unload-checkpoint", post(unload_checkpoint))
         .route("/sdapi/v1/reload-checkpoint", post(reload_checkpoint));
-    listed(made).layer(map_response(errors::translate))
+    listed(made)
+}
+
+/// Brings the errors of these routes, and of addresses that look like them, into their own form.
+pub async fn in_its_words(request: Request, next: Next) -> Response {
+    let is_ours = request.uri().path().starts_with("/sdapi/");
+    let response = next.run(request).await;
+    if is_ours { errors::translate(response) } else { response }
 }
 
 /// Adds what can only be looked at.

@@ -36,7 +36,7 @@ pub fn status(error: &EdgeError) -> StatusCode {
 }
 
 /// Writes an answer of ours anew, where it is an error.
-pub async fn translate(response: Response) -> Response {
+pub fn translate(response: Response) -> Response {
     let Some(error) = response.extensions().get::<EdgeError>() else { return response };
     let (status, document) = (status(error), document(error));
     let (mut parts, _) = response.into_parts();
