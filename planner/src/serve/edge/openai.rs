@@ -99,7 +99,8 @@ async fn edits(
         CameWhole { fields, pictures, idempotency, host }
     };
     if came.pictures.is_empty() {
-        let message = "image is missing; hint: send the picture to change, or use /v1/images/generations";
+        let message =
+            "image is missing; hint: send the picture to change, or use /v1/images/generations";
         return Err(EdgeError::bad_value("image", message));
     }
     make(edge, caller, ImagesRoute::Edits, came).await

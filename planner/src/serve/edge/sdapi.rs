@@ -184,9 +184,7 @@ async fn make(
     let ask = Ask::Submit { id: edge.new_job_id(), order, wait: true };
     match edge.ask(asker, ask).await {
         // An interrupted job is answered with what it made.
-        Reply::Ended(view, made)
-            if matches!(view.state, JobState::Done | JobState::Cancelled) =>
-        {
+        Reply::Ended(view, made) if matches!(view.state, JobState::Done | JobState::Cancelled) => {
             answered(&edge, &view, made, &read, parameters).await
         }
         Reply::Ended(view, _) => Err(submit::unmade(&view)),
@@ -264,9 +262,9 @@ async fn progress(
     };
     jobs.retain(|view| asker.admin || view.record.order.client == asker.client);
     if let Some(view) = progress::told(&jobs, query.id_task.as_deref()) {
-        let skips = query.skip_current_image.is_some_and(|text| {
-            ["1", "true", "True"].contains(&text.as_str())
-        });
+        let skips = query
+            .skip_current_image
+            .is_some_and(|text| ["1", "true", "True"].contains(&text.as_str()));
         let preview = match view.preview.clone().filter(|_| !skips) {
             Some(preview) => {
                 let file = beside(move || encode::preview(&preview, PictureFormat::Png, 100));

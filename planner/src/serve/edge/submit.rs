@@ -16,9 +16,7 @@ use crate::media::picture::FILE_BYTES_MAX;
 use crate::read;
 use crate::serve::desk::action::JobView;
 use crate::serve::desk::event::FiledPicture;
-use crate::serve::desk::job::{
-    Api, Class, IdempotencyKey, JobOrder, PictureRecord,
-};
+use crate::serve::desk::job::{Api, Class, IdempotencyKey, JobOrder, PictureRecord};
 
 /// A job of another program's request: all but what only a handler knows.
 pub struct Submission {
@@ -113,15 +111,14 @@ pub async fn pictures(
         .map(|record| (record.clone(), edge.picture_path(record)))
         .collect();
     if !missing.is_empty() {
-        made.extend(beside(move || missing.into_iter().map(from_file).collect()).await?);
+        let read = move || missing.into_iter().map(from_file).collect::<Result<Vec<_>, _>>();
+        made.extend(beside(read).await?);
     }
     made.sort_by_key(|picture| picture.record.index);
     Ok(made)
 }
 
-fn from_file(
-    (record, path): (PictureRecord, Option<PathBuf>),
-) -> Result<FiledPicture, EdgeError> {
+fn from_file((record, path): (PictureRecord, Option<PathBuf>)) -> Result<FiledPicture, EdgeError> {
     let bytes = path.and_then(|path| read::bytes(&path, FILE_BYTES_MAX).ok());
     match bytes {
         Some(bytes) => Ok(FiledPicture { record, png: Arc::new(bytes) }),
@@ -145,4 +142,3 @@ pub fn unmade(view: &JobView) -> EdgeError {
         }
     }
 }
-

@@ -57,7 +57,9 @@ impl Delivery {
         let format = format(fields)?;
         let compression = fields.count("output_compression", 0, 100)?;
         if compression.is_some() && format != PictureFormat::Jpeg {
-            fields.notice("output_compression has an effect on jpeg alone: png and webp lose nothing");
+            fields.notice(
+                "output_compression has an effect on jpeg alone: png and webp lose nothing",
+            );
         }
         let as_url = fields.word("response_format", &["b64_json", "url"])? == Some("url");
         let stream = fields.is_on("stream")?;

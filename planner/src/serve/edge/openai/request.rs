@@ -9,9 +9,7 @@ use super::delivery::{Delivery, ImagesRoute};
 use super::quality;
 use crate::job::JobRequest;
 use crate::job::model::ModelName;
-use crate::job::request::{
-    GuidanceRequest, Prompts, Sampler, ShapeRequest, StartRequest,
-};
+use crate::job::request::{GuidanceRequest, Prompts, Sampler, ShapeRequest, StartRequest};
 use crate::serve::edge::errors::EdgeError;
 use crate::serve::edge::fields::{Fields, bad};
 use crate::serve::edge::native::policy::JobPolicy;

@@ -93,12 +93,7 @@ struct Teller {
 }
 
 impl Teller {
-    async fn run(
-        mut self,
-        first: First,
-        reply: Awaited,
-        notes: broadcast::Receiver<Arc<Note>>,
-    ) {
+    async fn run(mut self, first: First, reply: Awaited, notes: broadcast::Receiver<Arc<Note>>) {
         // An error is that of the client, which has gone or does not read.
         let _ = match first {
             First::Reply(reply) => self.tell_reply(reply).await,
@@ -126,7 +121,7 @@ impl Teller {
                 () = self.writer.closed() => return Err(StreamEnded),
                 note = notes.recv() => note,
                 reply = &mut reply => return self.tell_reply(reply).await,
-                _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
+                () = async { _ = stopping.wait_for(Option::is_some).await } => return Ok(()),
                 _ = ping.tick() => {
                     self.writer.comment("ping").await?;
                     continue;
@@ -160,9 +155,8 @@ impl Teller {
     async fn tell_preview(&mut self, preview: Arc<PreviewImage>) -> Result<(), StreamEnded> {
         let (format, quality) = (self.delivery.format, self.delivery.compression);
         let size = format!("{}x{}", preview.width, preview.height);
-        let file = submit::beside(move || {
-            Ok(base64::encode(encode::preview(&preview, format, quality)?))
-        });
+        let file =
+            submit::beside(move || Ok(base64::encode(encode::preview(&preview, format, quality)?)));
         // The picture itself comes all the same.
         let Ok(file) = file.await else { return Ok(()) };
         let event = answer::partial(&self.delivery, self.partials, now_s(), &file, &size);

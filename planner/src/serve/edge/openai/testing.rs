@@ -9,7 +9,6 @@ use protocol::profile::{GuidanceScale, JobDefaults};
 use protocol::{ModelDescription, ModelSource};
 use serde_json::{Map, Value};
 
-use crate::serve::edge::settings::{EdgeModel, EdgeSettings};
 use crate::job::JobRequest;
 use crate::job::infotext::{self, Settings};
 use crate::job::seed::Seed;
@@ -20,6 +19,7 @@ use crate::serve::desk::job::{
     Api, Class, Confidence, JobId, JobOrder, JobRecord, JobState, Offer, OnDisconnect,
     PictureRecord, RECORD_VERSION,
 };
+use crate::serve::edge::settings::{EdgeModel, EdgeSettings};
 
 /// A model of 64×64 pixels in 4 steps, whose sides are multiples of 16.
 pub fn description(guidance: GuidanceScale, true_cfg_scale: f32) -> ModelDescription {
@@ -187,9 +187,32 @@ pub fn bodies(names: &'static [&'static str]) -> BoxedStrategy<Value> {
 
 /// Values that some field takes.
 const PLAUSIBLE: &[&str] = &[
-    "", "a cat", "demo", "guided", "unread", "dall-e-3", "auto", "64x64", "1000x7", "true", "4",
-    "0.5", "-1", "high", "png", "webp", "url", "10m", "Euler", "Euler a", "karras", "None",
-    "<lora:ink:0.5> x", "<lora:", "finish", "batch",
+    "",
+    "a cat",
+    "demo",
+    "guided",
+    "unread",
+    "dall-e-3",
+    "auto",
+    "64x64",
+    "1000x7",
+    "true",
+    "4",
+    "0.5",
+    "-1",
+    "high",
+    "png",
+    "webp",
+    "url",
+    "10m",
+    "Euler",
+    "Euler a",
+    "karras",
+    "None",
+    "<lora:ink:0.5> x",
+    "<lora:",
+    "finish",
+    "batch",
 ];
 
 /// Names of fields of fields.

@@ -9,13 +9,13 @@ use super::answer::AnsweredPicture;
 use super::delivery::{Delivery, ImagesRoute};
 use super::quality::PictureQuality;
 use super::request::{self, ImagesRequest};
+use super::testing::{bodies, object, picture, settings, view};
 use super::*;
 use crate::job::JobRequest;
-use crate::media::picture::Picture;
 use crate::job::request::{GuidanceRequest, Prompts, Sampler, ShapeRequest, StartRequest};
+use crate::media::picture::Picture;
 use crate::serve::desk::action::ProgressView;
 use crate::serve::desk::job::{Class, KeepAlive, OnDisconnect};
-use super::testing::{bodies, object, picture, settings, view};
 
 fn generation(body: Value) -> Result<ImagesRequest, EdgeError> {
     request::read(ImagesRoute::Generations, object(body), &settings())
@@ -135,9 +135,7 @@ fn quality_is_steps_where_nobody_says_how_many() {
 #[test]
 fn pictures_on_the_way_are_asked_of_the_executor() {
     let previews = |body: Value| generation(body).unwrap().job.preview_every;
-    let body = |partials: u32, steps: u32, stream: bool| {
-        json!({"prompt": "x", "stream": stream, "partial_images": partials, "steps": steps})
-    };
+    let body = |partials: u32, steps: u32, stream: bool| json!({"prompt": "x", "stream": stream, "partial_images": partials, "steps": steps});
     assert_eq!(previews(body(0, 8, true)), None);
     assert_eq!(previews(body(2, 8, false)), None);
     assert_eq!(previews(body(1, 8, true)), Some(4));
@@ -168,11 +166,26 @@ fn what_is_wrong_names_its_field() {
         (json!({"prompt": "x", "size": "big"}), "size", "bad_value", "WIDTHxHEIGHT"),
         (json!({"prompt": "x", "size": "100x64"}), "size", "bad_value", "96x64 or 112x64"),
         (json!({"prompt": "x", "quality": "best"}), "quality", "bad_value", "one of auto"),
-        (json!({"prompt": "x", "output_format": "gif"}), "output_format", "unsupported_value", "png"),
+        (
+            json!({"prompt": "x", "output_format": "gif"}),
+            "output_format",
+            "unsupported_value",
+            "png",
+        ),
         (json!({"prompt": "x", "output_format": "bmp"}), "output_format", "bad_value", "webp"),
-        (json!({"prompt": "x", "output_compression": 101}), "output_compression", "bad_value", "100"),
+        (
+            json!({"prompt": "x", "output_compression": 101}),
+            "output_compression",
+            "bad_value",
+            "100",
+        ),
         (json!({"prompt": "x", "response_format": "file"}), "response_format", "bad_value", "url"),
-        (json!({"prompt": "x", "background": "transparent"}), "background", "unsupported_value", ""),
+        (
+            json!({"prompt": "x", "background": "transparent"}),
+            "background",
+            "unsupported_value",
+            "",
+        ),
         (json!({"prompt": "x", "mask": "a file"}), "mask", "unsupported_value", "as a whole"),
         (json!({"prompt": "x", "partial_images": 4}), "partial_images", "bad_value", "0 to 3"),
         (json!({"prompt": "x", "stream": "yes"}), "stream", "bad_value", "true or false"),
@@ -197,7 +210,8 @@ fn a_negative_prompt_without_effect_is_told() {
     assert!(!told(json!({"prompt": "x", "negative_prompt": ""})));
     assert!(!told(json!({"prompt": "x", "negative_prompt": "y", "true_cfg_scale": 2})));
     assert!(!told(json!({"prompt": "x", "negative_prompt": "y", "model": "guided"})));
-    let off = json!({"prompt": "x", "negative_prompt": "y", "model": "guided", "guidance_scale": 0});
+    let off =
+        json!({"prompt": "x", "negative_prompt": "y", "model": "guided", "guidance_scale": 0});
     assert!(told(off));
 }
 
@@ -206,7 +220,8 @@ fn an_answer_has_all_that_the_api_has_and_what_only_we_tell() {
     let read = generation(json!({"prompt": "a cat", "n": 2, "quality": "hd"})).unwrap();
     let pictures = [picture(0, 7), picture(1, 8)];
     let view = view(JobState::Done, read.job, &pictures);
-    let held = [AnsweredPicture::Held("aGk=".to_owned()), AnsweredPicture::At("http://a/1".to_owned())];
+    let held =
+        [AnsweredPicture::Held("aGk=".to_owned()), AnsweredPicture::At("http://a/1".to_owned())];
     let document = answer::document(&view, &held, &read.delivery, &["told".to_owned()]);
     let none = json!({"image_tokens": 0, "text_tokens": 0});
     let expected = json!({
@@ -236,7 +251,10 @@ fn events_are_called_as_the_api_calls_them() {
     let event = answer::completed(&delivery, &view.record, &picture.record, "aGk=", &[]);
     assert_eq!(event["type"], "image_edit.completed");
     assert_eq!((&event["b64_json"], &event["size"]), (&json!("aGk="), &json!("2x1")));
-    assert_eq!((&event["output_format"], &event["usage"]["total_tokens"]), (&json!("webp"), &json!(0)));
+    assert_eq!(
+        (&event["output_format"], &event["usage"]["total_tokens"]),
+        (&json!("webp"), &json!(0))
+    );
     delivery.route = ImagesRoute::Generations;
     let event = answer::partial(&delivery, 1, 5, "aGk=", "8x8");
     let expected = json!({
@@ -275,8 +293,22 @@ fn addresses_begin_as_clients_reach_this_server() {
 
 /// Fields that mean something.
 const NAMES: &[&str] = &[
-    "prompt", "n", "size", "model", "quality", "seed", "stream", "stream_options", "strength",
-    "partial_images", "output_format", "keep_alive", "steps", "negative_prompt", "mask", "user",
+    "prompt",
+    "n",
+    "size",
+    "model",
+    "quality",
+    "seed",
+    "stream",
+    "stream_options",
+    "strength",
+    "partial_images",
+    "output_format",
+    "keep_alive",
+    "steps",
+    "negative_prompt",
+    "mask",
+    "user",
 ];
 
 proptest! {

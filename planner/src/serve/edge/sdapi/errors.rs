@@ -1,8 +1,8 @@
 //! Errors as A1111's clients know them, with its statuses where they differ from ours.
 
+use axum::http::HeaderValue;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 

@@ -26,9 +26,11 @@ pub fn models(settings: &EdgeSettings) -> Value {
 
 /// `samplers`: those of the models.
 pub fn samplers() -> Value {
-    let row = |rule| json!({
-        "name": sampler::name(rule), "aliases": sampler::aliases(rule), "options": {}
-    });
+    let row = |rule| {
+        json!({
+            "name": sampler::name(rule), "aliases": sampler::aliases(rule), "options": {}
+        })
+    };
     Sampler::ALL.into_iter().map(row).collect()
 }
 
@@ -70,9 +72,11 @@ pub fn embeddings() -> Value {
 /// The host's memory cannot be read.
 pub fn memory() -> Result<Value, HostError> {
     let Inventory { host, devices, .. } = Inventory::of_this_machine()?;
-    let sums = |free: u64, total: u64| json!({
-        "free": free, "used": total.saturating_sub(free), "total": total,
-    });
+    let sums = |free: u64, total: u64| {
+        json!({
+            "free": free, "used": total.saturating_sub(free), "total": total,
+        })
+    };
     let free: u64 = devices.iter().map(|device| device.free_bytes.0).sum();
     let total: u64 = devices.iter().map(|device| device.total_bytes.0).sum();
     let cuda = match devices.is_empty() {

@@ -36,7 +36,11 @@ pub fn read(fields: &mut Fields) -> Result<Option<String>, EdgeError> {
     if options.value("samples_format").is_some_and(|format| format != "png") {
         options.notice("samples_format has no effect: pictures are sent as png");
     }
-    options.accept(&["save_images_add_number", "forge_additional_modules", "forge_inference_memory"]);
+    options.accept(&[
+        "save_images_add_number",
+        "forge_additional_modules",
+        "forge_inference_memory",
+    ]);
     for notice in options.notices() {
         fields.notice(format!("{NAME}: {notice}"));
     }

@@ -12,9 +12,8 @@ const BEGUN: f64 = 0.01;
 /// The job that `progress` tells of: the one of this label, else the oldest that runs, of those
 /// that came over these routes.
 pub fn told<'a>(jobs: &'a [JobView], label: Option<&str>) -> Option<&'a JobView> {
-    let mut ours = jobs.iter().filter(|view| {
-        view.record.order.api == Api::Sdapi && !view.state.is_ended()
-    });
+    let mut ours =
+        jobs.iter().filter(|view| view.record.order.api == Api::Sdapi && !view.state.is_ended());
     match label.filter(|label| !label.is_empty()) {
         Some(label) => ours.find(|view| view.record.order.label.as_deref() == Some(label)),
         None => ours.filter(|view| is_running(view)).min_by_key(|view| &view.record.id),

@@ -161,7 +161,11 @@ mod tests {
             ),
         ] {
             let error = of(body.clone()).unwrap_err();
-            assert_eq!((error.status.as_u16(), error.param.as_deref()), (422, Some(param)), "{body}");
+            assert_eq!(
+                (error.status.as_u16(), error.param.as_deref()),
+                (422, Some(param)),
+                "{body}"
+            );
         }
     }
 }

@@ -92,7 +92,10 @@ pub fn read(
         guidance: guidance(&mut fields, &known)?,
         start: StartRequest { strength: strength(&mut fields, route)?, ..StartRequest::default() },
         sampler: Some(choice.sampler),
-        policy: PolicyText { lora: lora_files(&mut fields, loras, settings)?, ..PolicyText::default() },
+        policy: PolicyText {
+            lora: lora_files(&mut fields, loras, settings)?,
+            ..PolicyText::default()
+        },
         ..JobRequest::default()
     };
     tell_of_the_negative_prompt(&mut fields, &job, description);
@@ -133,7 +136,8 @@ fn prompt_text(fields: &mut Fields, name: &str) -> Result<String, EdgeError> {
     let prompt = fields.text(name)?.unwrap_or_default();
     match prompt.len() > PROMPT_BYTES_MAX {
         true => {
-            let message = format!("{name} has more than {PROMPT_BYTES_MAX} bytes; hint: shorten it");
+            let message =
+                format!("{name} has more than {PROMPT_BYTES_MAX} bytes; hint: shorten it");
             Err(EdgeError::bad_value(name, message))
         }
         false => Ok(prompt),
@@ -144,10 +148,8 @@ fn sides(
     fields: &mut Fields,
     description: Option<&ModelDescription>,
 ) -> Result<[Option<u32>; 2], EdgeError> {
-    let sides = [
-        fields.count("width", 1, SIDE_PIXELS_MAX)?,
-        fields.count("height", 1, SIDE_PIXELS_MAX)?,
-    ];
+    let sides =
+        [fields.count("width", 1, SIDE_PIXELS_MAX)?, fields.count("height", 1, SIDE_PIXELS_MAX)?];
     if let Some(description) = description {
         // A side that is not given is one of the model's own.
         let multiple = description.side_multiple_pixels;

@@ -105,9 +105,8 @@ fn loras_of_the_prompt_are_files_of_the_host() {
 
 #[test]
 fn a_start_from_a_picture_has_a_strength() {
-    let read = |body: Value| {
-        request::read(SdapiRoute::Img2Img, object(body), &settings(), None).unwrap()
-    };
+    let read =
+        |body: Value| request::read(SdapiRoute::Img2Img, object(body), &settings(), None).unwrap();
     let strength = |body: Value| read(body).job.start;
     let of = |strength| StartRequest { strength: Some(strength), ..StartRequest::default() };
     assert_eq!(strength(json!({})), of(0.75));
@@ -156,7 +155,10 @@ fn info_has_all_keys_that_clients_know() {
     let parameters = object(json!({"prompt": "a cat"}));
     let images = vec!["aGk=".to_owned()];
     let answer = info::answer(&view, &read, parameters.clone(), images.clone());
-    assert_eq!((&answer["images"], &answer["parameters"]), (&json!(["aGk="]), &json!({"prompt": "a cat"})));
+    assert_eq!(
+        (&answer["images"], &answer["parameters"]),
+        (&json!(["aGk="]), &json!({"prompt": "a cat"}))
+    );
     let told: Value = serde_json::from_str(answer["info"].as_str().unwrap()).unwrap();
     let expected = json!({
         "prompt": "a cat", "all_prompts": ["a cat", "a cat"],
@@ -192,7 +194,10 @@ fn an_interrupted_job_has_an_info_too() {
     let view = view(JobState::Cancelled, read.job.clone(), &[]);
     let told = info::info(&view, &read);
     assert_eq!((&told["interrupted"], &told["infotexts"]), (&json!(true), &json!([])));
-    assert_eq!((&told["seed"], &told["width"], &told["height"]), (&json!(7), &json!(32), &json!(16)));
+    assert_eq!(
+        (&told["seed"], &told["width"], &told["height"]),
+        (&json!(7), &json!(32), &json!(16))
+    );
 }
 
 fn with(view: &mut JobView, change: impl FnOnce(&mut JobRecord)) {
@@ -314,10 +319,30 @@ fn lists_have_the_keys_that_clients_read() {
 
 /// Fields that mean something.
 const NAMES: &[&str] = &[
-    "prompt", "negative_prompt", "steps", "width", "height", "batch_size", "n_iter", "seed",
-    "sampler_name", "sampler_index", "scheduler", "cfg_scale", "distilled_cfg_scale",
-    "denoising_strength", "override_settings", "alwayson_scripts", "enable_hr", "send_images",
-    "force_task_id", "styles", "mask", "subseed_strength", "resize_mode", "script_name",
+    "prompt",
+    "negative_prompt",
+    "steps",
+    "width",
+    "height",
+    "batch_size",
+    "n_iter",
+    "seed",
+    "sampler_name",
+    "sampler_index",
+    "scheduler",
+    "cfg_scale",
+    "distilled_cfg_scale",
+    "denoising_strength",
+    "override_settings",
+    "alwayson_scripts",
+    "enable_hr",
+    "send_images",
+    "force_task_id",
+    "styles",
+    "mask",
+    "subseed_strength",
+    "resize_mode",
+    "script_name",
 ];
 
 proptest! {

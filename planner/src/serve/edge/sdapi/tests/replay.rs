@@ -58,14 +58,12 @@ fn replay(request: &Value, says: &str) {
 fn read(route: &str, body: Value) -> Result<Value, Value> {
     let (settings, body) = (settings(), object(body));
     let openai = |route, body| {
-        let read = openai::read(route, body, &settings).map_err(|error| {
-            json!({"status": error.status.as_u16(), "param": error.param})
-        })?;
+        let read = openai::read(route, body, &settings)
+            .map_err(|error| json!({"status": error.status.as_u16(), "param": error.param}))?;
         Ok(json!({"job": read.job, "seed": read.seed, "notices": read.notices}))
     };
-    let refused = |error: EdgeError| {
-        json!({"status": errors::status(&error).as_u16(), "param": error.param})
-    };
+    let refused =
+        |error: EdgeError| json!({"status": errors::status(&error).as_u16(), "param": error.param});
     match route {
         "POST /v1/images/generations" => openai(ImagesRoute::Generations, body),
         "POST /v1/images/edits" => openai(ImagesRoute::Edits, body),
