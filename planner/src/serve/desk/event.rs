@@ -7,9 +7,7 @@ use protocol::{Bytes, UsageReport};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::job::{
-    Class, JobError, JobId, JobOrder, JobRecord, JobState, KeepAlive, Offer, PictureRecord,
-};
+use super::job::{Class, JobError, JobId, JobOrder, JobState, KeepAlive, Offer, PictureRecord};
 use crate::job::infotext::Settings;
 use crate::job::{FailedAttempt, JobRequest};
 

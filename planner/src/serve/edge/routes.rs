@@ -54,8 +54,8 @@ pub fn router(edge: Edge) -> Router {
     let own = table.router.route(openapi::PATH, get(show)).merge(page::routes());
     // The two foreign protocols: they are documented elsewhere.
     let all = own.merge(openai::routes()).merge(sdapi::routes());
-    all.fallback(async || EdgeError::no_route("there is nothing here; hint: see /openapi.json"))
-        .method_not_allowed_fallback(async || wrong_method())
+    all.fallback(|| async { EdgeError::no_route("there is nothing here; hint: see /openapi.json") })
+        .method_not_allowed_fallback(|| async { wrong_method() })
         .layer(from_fn(sdapi::in_its_words))
         .layer(from_fn_with_state(edge.clone(), guard))
         .with_state(edge)

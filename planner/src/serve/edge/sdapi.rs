@@ -100,7 +100,7 @@ fn listed(routes: Router<Edge>) -> Router<Edge> {
 }
 
 fn list(document: fn(&EdgeSettings) -> Value) -> MethodRouter<Edge> {
-    get(async move |State(edge): State<Edge>| found(&document(&edge.settings())))
+    get(move |State(edge): State<Edge>| async move { found(&document(&edge.settings())) })
 }
 
 fn found(document: &Value) -> Response {

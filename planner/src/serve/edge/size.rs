@@ -43,7 +43,8 @@ pub fn check(param: &str, size: [u32; 2], multiple: u32) -> Result<(), EdgeError
         name(size)
     );
     let mut error = EdgeError::bad_value(param, message);
-    error.nearest = Some(serde_json::json!({ "sizes": [name(smaller), name(larger)] }));
+    let nearest = serde_json::json!({ "sizes": [name(smaller), name(larger)] });
+    error.nearest = Some(Box::new(nearest));
     Err(error)
 }
 

@@ -21,9 +21,14 @@ struct Stand {
 
 impl Stand {
     fn start(mood: Mood) -> Stand {
+        Stand::with(mood, None)
+    }
+
+    fn with(mood: Mood, tokens: Option<&str>) -> Stand {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(&folder);
         config.settings = settings();
+        config.token_file = tokens.map(|tokens| Server::tokens(&folder, tokens));
         let (events, asked) = channel();
         let handle = start(config, events).unwrap();
         let desk = WorkingDesk::start(mood, handle.edge.clone(), asked);
@@ -278,6 +283,8 @@ fn the_clients_own_libraries_agree() {
         return;
     };
     let [working, full, broken] = [Mood::Working, Mood::Full, Mood::Broken].map(Stand::start);
+    let token = "0123456789abcdef0123456789abcdef";
+    let guarded = Stand::with(Mood::Working, Some(&format!("me:{token}:admin\n")));
     let url = |stand: &Stand| format!("http://{}", stand.address());
     let scripts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/clients");
     for (script, more) in [
@@ -292,5 +299,6 @@ fn the_clients_own_libraries_agree() {
         let output = command.output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{script}: {told}");
+        println!("{}", String::from_utf8_lossy(&output.stdout));
     }
 }
