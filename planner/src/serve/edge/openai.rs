@@ -28,6 +28,7 @@ use axum::routing::{any, post};
 use serde_json::{Map, Value};
 
 use super::asker::Caller;
+use super::body::JsonBody;
 use super::errors::EdgeError;
 use super::limits::{BODY_BYTES_MAX, PICTURE_BODY_BYTES_MAX};
 use super::settings::EdgeSettings;
@@ -69,8 +70,8 @@ async fn generations(
     request: Request,
 ) -> Result<Response, EdgeError> {
     let host = host(request.headers());
-    let body = body::json(&edge, request, BODY_BYTES_MAX).await?;
-    let body::JsonBody { object, idempotency, .. } = body;
+    let body = body::json(&edge, request, BODY_BYTES_MAX).await;
+    let JsonBody { object, idempotency, .. } = body?;
     let came = CameWhole { fields: object, pictures: Vec::new(), idempotency, host };
     make(edge, caller, ImagesRoute::Generations, came).await
 }
@@ -80,23 +81,9 @@ async fn edits(
     caller: Caller,
     request: Request,
 ) -> Result<Response, EdgeError> {
-    let host = host(request.headers());
-    let came = if body::is_form(request.headers()) {
-        let form = body::form(&edge, request, PICTURE_BODY_BYTES_MAX).await?;
-        let (fields, pictures) = form::read(form.fields)?;
-        CameWhole { fields, pictures, idempotency: form.idempotency, host }
-    } else {
-        let body = body::json(&edge, request, PICTURE_BODY_BYTES_MAX).await?;
-        let body::JsonBody { mut object, idempotency, .. } = body;
-        let (fields, pictures) = beside(move || {
-            let mut pictures = Vec::new();
-            for name in PICTURE_FIELDS {
-                pictures.extend(embedded::take(&mut object, name)?.into_iter().map(Bytes::from));
-            }
-            Ok((object, pictures))
-        })
-        .await?;
-        CameWhole { fields, pictures, idempotency, host }
+    let came = match body::is_form(request.headers()) {
+        true => form_with_pictures(&edge, request).await?,
+        false => json_with_pictures(&edge, request).await?,
     };
     if came.pictures.is_empty() {
         let message =
@@ -104,6 +91,30 @@ async fn edits(
         return Err(EdgeError::bad_value("image", message));
     }
     make(edge, caller, ImagesRoute::Edits, came).await
+}
+
+/// Reads a form. The room for its body is given back before the job is waited for.
+async fn form_with_pictures(edge: &Edge, request: Request) -> Result<CameWhole, EdgeError> {
+    let host = host(request.headers());
+    let form = body::form(edge, request, PICTURE_BODY_BYTES_MAX).await?;
+    let (fields, pictures) = form::read(form.fields)?;
+    Ok(CameWhole { fields, pictures, idempotency: form.idempotency, host })
+}
+
+/// Reads JSON with pictures, likewise.
+async fn json_with_pictures(edge: &Edge, request: Request) -> Result<CameWhole, EdgeError> {
+    let host = host(request.headers());
+    let body = body::json(edge, request, PICTURE_BODY_BYTES_MAX).await?;
+    let JsonBody { mut object, idempotency, .. } = body;
+    let (fields, pictures) = beside(move || {
+        let mut pictures = Vec::new();
+        for name in PICTURE_FIELDS {
+            pictures.extend(embedded::take(&mut object, name)?.into_iter().map(Bytes::from));
+        }
+        Ok((object, pictures))
+    })
+    .await?;
+    Ok(CameWhole { fields, pictures, idempotency, host })
 }
 
 async fn variations() -> EdgeError {

@@ -122,7 +122,13 @@ async fn img2img(
     caller: Caller,
     request: Request,
 ) -> Result<Response, EdgeError> {
-    let body = body::json(&edge, request, PICTURE_BODY_BYTES_MAX).await?;
+    let came = with_picture(&edge, request).await?;
+    make(edge, caller.asker, SdapiRoute::Img2Img, came).await
+}
+
+/// Reads a request with pictures. The room for its body is given back before the job is waited for.
+async fn with_picture(edge: &Edge, request: Request) -> Result<CameSdapi, EdgeError> {
+    let body = body::json(edge, request, PICTURE_BODY_BYTES_MAX).await?;
     let JsonBody { mut object, idempotency, .. } = body;
     let init_images = object.remove(INIT_IMAGES).unwrap_or_default();
     let (init_images, pictures) = beside(move || {
@@ -136,9 +142,8 @@ async fn img2img(
         error.param = Some(INIT_IMAGES.to_owned());
         return Err(error);
     };
-    let came =
-        CameSdapi { fields: object, init_images, image: Some(Bytes::from(picture)), idempotency };
-    make(edge, caller.asker, SdapiRoute::Img2Img, came).await
+    let image = Some(Bytes::from(picture));
+    Ok(CameSdapi { fields: object, init_images, image, idempotency })
 }
 
 /// A request that came whole.

@@ -92,6 +92,22 @@ fn openais_pictures_are_in_the_answer_or_at_an_address() {
 }
 
 #[test]
+fn a_job_that_was_done_before_is_answered_from_its_files() {
+    let stand = Stand::start(Mood::Working);
+    let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "k")];
+    let send = |path, body: Value| {
+        stand.client().send("POST", path, &headers, body.to_string().as_bytes()).json()
+    };
+    let document = send("/v1/images/generations", json!({"prompt": "x"}));
+    assert_eq!(decoded(&document["data"][0]["b64_json"]), png());
+    let document = send("/sdapi/v1/txt2img", json!({"prompt": "x"}));
+    assert_eq!(decoded(&document["images"][0]), png());
+    let orders = stand.desk.orders.lock().unwrap().clone();
+    let keys = orders.iter().filter_map(|order| order.idempotency.as_ref()).map(|key| &key.key);
+    assert_eq!(keys.collect::<Vec<_>>(), ["k", "k"]);
+}
+
+#[test]
 fn edits_come_as_forms_and_as_json() {
     let stand = Stand::start(Mood::Working);
     let body = json!({"prompt": "x", "image": base64::encode(png()), "strength": 0.5});
@@ -187,6 +203,8 @@ fn errors_are_those_of_each_protocol() {
     assert_eq!(answer.code(), (500, "out_of_memory".to_owned()));
     assert_eq!(answer.header("x-should-retry"), Some("false"));
     assert!(answer.json()["error"]["berth"]["job"].is_string());
+    let answer = broken.post("/sdapi/v1/txt2img", &json!({"prompt": "x"}));
+    assert_eq!((answer.status, &answer.json()["detail"]), (500, &json!("memory was short")));
     for (path, body, status, body_key) in [
         ("/sdapi/v1/txt2img", json!({"steps": 0}), 422, "steps"),
         ("/sdapi/v1/txt2img", json!({"sampler_name": "Better"}), 404, "sampler_name"),
@@ -269,6 +287,8 @@ fn everything_that_the_web_ui_lists_is_there() {
         assert_eq!(answer.status, 200, "{name}");
         assert!(answer.json().is_array() || answer.json().is_object(), "{name}");
     }
+    let options = stand.client().send("OPTIONS", "/sdapi/v1/txt2img", &[], b"");
+    assert_eq!(options.status, 204);
     for name in
         ["interrupt", "skip", "refresh-checkpoints", "unload-checkpoint", "reload-checkpoint"]
     {
@@ -287,15 +307,15 @@ fn the_clients_own_libraries_agree() {
     let guarded = Stand::with(Mood::Working, Some(&format!("me:{token}:admin\n")));
     let url = |stand: &Stand| format!("http://{}", stand.address());
     let scripts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/clients");
-    for (script, more) in [
-        (
-            "openai_client.py",
-            vec!["--full".to_owned(), url(&full), "--broken".to_owned(), url(&broken)],
-        ),
-        ("webuiapi_client.py", vec!["--other".to_owned(), "guided".to_owned()]),
+    let more = |words: [&str; 2]| words.map(str::to_owned).to_vec();
+    let refusing = [more(["--full", &url(&full)]), more(["--broken", &url(&broken)])].concat();
+    for (script, stand, more) in [
+        ("openai_client.py", &working, refusing),
+        ("webuiapi_client.py", &working, more(["--other", "guided"])),
+        ("webuiapi_client.py", &guarded, more(["--token", token])),
     ] {
         let mut command = Command::new(&python);
-        command.arg(scripts.join(script)).arg(url(&working)).args(more);
+        command.arg(scripts.join(script)).arg(url(stand)).args(more);
         let output = command.output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{script}: {told}");

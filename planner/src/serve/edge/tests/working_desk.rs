@@ -88,6 +88,11 @@ impl WorkingDesk {
                         self.running.lock().unwrap().push((ticket, view));
                         return None;
                     }
+                    // What a key names was done before: its pictures are files by now.
+                    Mood::Working if order.idempotency.is_some() => match make(edge, &id, *order) {
+                        Reply::Ended(view, _) => Reply::Ended(view, Vec::new()),
+                        other => other,
+                    },
                     Mood::Working => make(edge, &id, *order),
                 }
             }
@@ -103,7 +108,9 @@ impl WorkingDesk {
                 let jobs = jobs.iter().map(|(_, view)| view.clone()).collect();
                 Reply::Queue { jobs, paused: false }
             }
-            Ask::Models => Reply::Models(edge.settings().models.keys().map(model).collect()),
+            Ask::Models => {
+                Reply::Models(edge.settings().models.keys().map(|name| model(name)).collect())
+            }
             Ask::Checkpoint(new) => {
                 let mut checkpoint = self.checkpoint.lock().unwrap();
                 *checkpoint = new.or(checkpoint.take());
@@ -203,10 +210,10 @@ fn picture(order: &JobOrder, index: u32, seed: u64) -> FiledPicture {
     FiledPicture { record, png: Arc::new(png) }
 }
 
-fn model(name: &String) -> ModelView {
+fn model(name: &str) -> ModelView {
     ModelView {
         model: ServedModel {
-            name: name.clone(),
+            name: name.to_owned(),
             files_bytes: Bytes(7),
             modified_ms: 5000,
             keep_alive: None,
