@@ -28,7 +28,7 @@ pub enum PictureFormat {
     Png,
     /// Lossy and baseline, which every reader takes.
     Jpeg,
-    /// WebP, lossy.
+    /// WebP, lossy; [`webp_without_loss`] is the other kind.
     WebP,
 }
 
@@ -130,6 +130,15 @@ impl PictureFormat {
         quality: u8,
     ) -> Result<EncodedPicture, EncodeError> {
         let image = image.into();
+        self.check(image)?;
+        match self {
+            PictureFormat::Png => png::encode(image, settings),
+            PictureFormat::Jpeg => jpeg::encode(image, settings, quality),
+            PictureFormat::WebP => webp::encode(image, settings, Some(quality)),
+        }
+    }
+
+    fn check(self, image: RgbRows<'_>) -> Result<(), EncodeError> {
         let expected = 3 * image.width as usize * image.height as usize;
         if image.pixels.len() != expected {
             let got = image.pixels.len();
@@ -139,12 +148,21 @@ impl PictureFormat {
             let (width, height, max) = (image.width, image.height, self.side_pixels_max());
             return Err(EncodeError(format!("{width}x{height} pixels, at most {max} a side")));
         }
-        match self {
-            PictureFormat::Png => png::encode(image, settings),
-            PictureFormat::Jpeg => jpeg::encode(image, settings, quality),
-            PictureFormat::WebP => webp::encode(image, settings, quality),
-        }
+        Ok(())
     }
+}
+
+/// Encodes a picture with its settings as WebP without loss.
+///
+/// # Errors
+/// As [`PictureFormat::encode`].
+pub fn webp_without_loss<'a>(
+    image: impl Into<RgbRows<'a>>,
+    settings: Option<&str>,
+) -> Result<EncodedPicture, EncodeError> {
+    let image = image.into();
+    PictureFormat::WebP.check(image)?;
+    webp::encode(image, settings, None)
 }
 
 /// The settings that a picture's file carries; `None` where it carries none.

@@ -8,12 +8,13 @@ const FAMILY_WORDS: [&str; 10] =
 
 /// Where families and their parts are at home; and the lists of names that users may write, each
 /// with its reason.
-const OWN_PLACES: [(&str, &str); 5] = [
+const OWN_PLACES: [(&str, &str); 6] = [
     ("executor/src/families", "a folder and a line of the registry for each"),
     ("executor/src/components", "networks are called as their papers do"),
     ("executor/src/tokenizer", "so are the tokenizers that belong to them"),
     ("protocol/src/model.rs", "PartFlag: the flags that name a part's file, a line each"),
     ("planner/src/policy/aliases.rs", "names on command lines, also of another program"),
+    ("planner/src/serve/edge/sdapi/names.rs", "fields of another program's routes"),
 ];
 
 /// Lines with a word of a family, outside of its own places.

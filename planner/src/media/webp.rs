@@ -1,4 +1,4 @@
-//! WebP: lossy, with settings in an EXIF chunk. (RFC 9649.)
+//! WebP: lossy or without loss, with settings in an EXIF chunk. (RFC 9649.)
 
 use webp::{Encoder, WebPConfig};
 
@@ -19,15 +19,19 @@ pub fn is_webp(bytes: &[u8]) -> bool {
     bytes.starts_with(b"RIFF") && bytes.get(8..FILE_HEADER_BYTES) == Some(b"WEBP")
 }
 
-/// Encodes a picture, of a size that is checked.
+/// How hard the encoder without loss tries, 0 to 100: libwebp's own default.
+const LOSSLESS_EFFORT: f32 = 75.0;
+
+/// Encodes a picture, of a size that is checked; without loss where it has no quality.
 pub fn encode(
     image: RgbRows<'_>,
     settings: Option<&str>,
-    quality: u8,
+    quality: Option<u8>,
 ) -> Result<EncodedPicture, EncodeError> {
     let refused = || EncodeError("libwebp of another version".to_owned());
     let mut config = WebPConfig::new().map_err(|()| refused())?;
-    config.quality = f32::from(quality);
+    config.lossless = i32::from(quality.is_none());
+    config.quality = quality.map_or(LOSSLESS_EFFORT, f32::from);
     let encoder = Encoder::from_rgb(image.pixels, image.width, image.height);
     let simple =
         encoder.encode_advanced(&config).map_err(|error| EncodeError(format!("{error:?}")))?;

@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodRouter, get};
 
 use super::errors::{EdgeError, wrong_method};
 use super::guard::guard;
 use super::json;
 use super::native;
+use super::openai;
 use super::openapi::{self, Operation};
 use super::page;
+use super::sdapi;
 use super::state::Edge;
 
 /// Addresses with what is known of them.
@@ -49,10 +51,12 @@ pub fn router(edge: Edge) -> Router {
         let document = document.clone();
         async move { json::answer(StatusCode::OK, &*document) }
     };
-    // The two foreign protocols are merged here: they document themselves.
-    let all = table.router.route(openapi::PATH, get(show)).merge(page::routes());
+    let own = table.router.route(openapi::PATH, get(show)).merge(page::routes());
+    // The two foreign protocols: they are documented elsewhere.
+    let all = own.merge(openai::routes()).merge(sdapi::routes());
     all.fallback(|| async { EdgeError::no_route("there is nothing here; hint: see /openapi.json") })
         .method_not_allowed_fallback(|| async { wrong_method() })
+        .layer(from_fn(sdapi::in_its_words))
         .layer(from_fn_with_state(edge.clone(), guard))
         .with_state(edge)
 }

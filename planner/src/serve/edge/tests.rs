@@ -6,6 +6,8 @@ mod limits;
 mod routes;
 mod security;
 mod streams;
+mod wires;
+mod working_desk;
 
 use std::fs;
 use std::path::PathBuf;
