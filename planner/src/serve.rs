@@ -12,3 +12,5 @@
 //! `edge/` only.
 
 pub mod desk;
+pub mod edge;
+pub mod metrics;

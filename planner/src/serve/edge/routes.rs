@@ -1,0 +1,58 @@
+//! All addresses in one table: the router and `/openapi.json` are made of the same rows.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodRouter, get};
+
+use super::errors::{EdgeError, wrong_method};
+use super::guard::guard;
+use super::json;
+use super::native;
+use super::openapi::{self, Operation};
+use super::page;
+use super::state::Edge;
+
+/// Addresses with what is known of them.
+#[derive(Default)]
+pub struct RouteTable {
+    router: Router<Edge>,
+    operations: Vec<Operation>,
+}
+
+impl RouteTable {
+    /// Adds what one method of an address does.
+    pub fn add(mut self, operation: Operation, handler: MethodRouter<Edge>) -> RouteTable {
+        self.router = self.router.route(operation.path, handler);
+        self.operations.push(operation);
+        self
+    }
+
+    /// What it has.
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+}
+
+/// Our own routes.
+pub fn table() -> RouteTable {
+    native::add_routes(RouteTable::default())
+}
+
+/// Everything that is answered, behind the guards.
+pub fn router(edge: Edge) -> Router {
+    let table = table();
+    let document = Arc::new(openapi::document(table.operations()));
+    let show = move || {
+        let document = document.clone();
+        async move { json::answer(StatusCode::OK, &*document) }
+    };
+    // The two foreign protocols are merged here: they document themselves.
+    let all = table.router.route(openapi::PATH, get(show)).merge(page::routes());
+    all.fallback(async || EdgeError::no_route("there is nothing here; hint: see /openapi.json"))
+        .method_not_allowed_fallback(async || wrong_method())
+        .layer(from_fn_with_state(edge.clone(), guard))
+        .with_state(edge)
+}

@@ -1,0 +1,169 @@
+use std::sync::Arc;
+
+use protocol::{Phase, UsageReport};
+
+use super::*;
+use crate::job::FailedAttempt;
+use crate::job::infotext::Settings;
+use crate::serve::desk::action::{RunOrder, SlotState};
+use crate::serve::desk::event::{FinishedWork, MadePicture};
+use crate::serve::desk::job::{ErrorCode, JobError, JobState};
+use crate::serve::edge::testing::view;
+
+fn state(id: &str, state: JobState) -> Action {
+    let mut view = view(id, "ann", state);
+    let record = Arc::make_mut(&mut view.record);
+    if state != JobState::Queued {
+        record.started_at = Some(record.created_at + 2000);
+    }
+    if state == JobState::Failed {
+        record.error = Some(JobError::new(ErrorCode::OutOfMemory, "short"));
+    }
+    Action::Tell(Note::State(Box::new(view)))
+}
+
+fn work() -> FinishedWork {
+    let picture = MadePicture {
+        index: 0,
+        seed: 7,
+        width: 64,
+        height: 64,
+        pixels: Arc::default(),
+        settings: Settings { steps: Some(4), strength: Some(0.5), ..Settings::default() },
+    };
+    let mut usage = UsageReport {
+        devices: Vec::new(),
+        components: Vec::new(),
+        gpus: Vec::new(),
+        measured_ms: Default::default(),
+    };
+    usage.measured_ms.phases[Phase::Denoise] = 100.0;
+    usage.measured_ms.total = 1000.0;
+    let failure = FailedAttempt {
+        generation: 1,
+        phase: None,
+        device: None,
+        reason: "it died".to_owned(),
+        requested_bytes: None,
+        free_bytes: None,
+    };
+    FinishedWork {
+        pictures: vec![picture.clone(), picture],
+        usage,
+        predicted_ms: 800.0,
+        measured_ms: 1000.0,
+        idle_bytes: Vec::new(),
+        failures: vec![failure],
+        notices: Vec::new(),
+    }
+}
+
+fn runner(said: Said) -> DeskEvent {
+    DeskEvent::Runner { slot: SlotId(0), epoch: 1, said }
+}
+
+fn has(metrics: &Metrics, line: &str) {
+    let text = metrics.text();
+    assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+}
+
+#[test]
+fn a_job_is_counted_where_it_is_and_once_where_it_ends() {
+    let metrics = Metrics::new(9);
+    metrics.observe_action(&state("a", JobState::Queued));
+    metrics.observe_action(&state("b", JobState::Queued));
+    has(&metrics, "berth_open_jobs{state=\"queued\",priority=\"batch\"} 2");
+    metrics.observe_action(&state("a", JobState::Running));
+    has(&metrics, "berth_open_jobs{state=\"queued\",priority=\"batch\"} 1");
+    has(&metrics, "berth_queue_wait_seconds_sum{priority=\"batch\"} 2.0");
+    has(&metrics, "berth_prediction_ratio_sum{of=\"wait\"} 4.0");
+    for _ in 0..2 {
+        metrics.observe_action(&state("a", JobState::Done));
+        metrics.observe_action(&state("b", JobState::Failed));
+    }
+    has(&metrics, "berth_open_jobs{state=\"running\",priority=\"batch\"} 0");
+    has(&metrics, "berth_jobs_total{outcome=\"done\",code=\"\",api=\"native\",model=\"demo\"} 1");
+    let failed = "berth_jobs_total{outcome=\"failed\",code=\"out_of_memory\",api=\"native\",model=\"demo\"} 1";
+    has(&metrics, failed);
+    has(&metrics, "berth_queue_wait_seconds_count{priority=\"batch\"} 2");
+}
+
+#[test]
+fn a_run_is_counted_for_its_model() {
+    let metrics = Metrics::new(9);
+    let order = RunOrder { job: None, request: Default::default(), model: "demo".to_owned() };
+    metrics.observe_action(&Action::Run(SlotId(0), 1, Box::new(order)));
+    metrics.observe_event(&runner(Said::Planned { plan: Arc::default(), loads: true }));
+    metrics.observe_event(&runner(Said::Done(Box::new(work()))));
+    for line in [
+        "berth_model_loads_total{model=\"demo\"} 1",
+        "berth_images_total{model=\"demo\"} 2",
+        "berth_steps_total{model=\"demo\"} 2",
+        "berth_denoise_step_seconds_sum{model=\"demo\"} 0.1",
+        "berth_job_seconds_sum{model=\"demo\",phase=\"denoise\"} 0.2",
+        "berth_job_seconds_sum{model=\"demo\",phase=\"total\"} 1.0",
+        "berth_prediction_ratio_sum{of=\"total\"} 1.25",
+        "berth_replans_total{reason=\"death\"} 1",
+        "berth_batch_size_sum{model=\"demo\"} 2.0",
+    ] {
+        has(&metrics, line);
+    }
+    metrics.observe_event(&runner(Said::Gone));
+    has(&metrics, "berth_executor_exits_total{how=\"died\"} 1");
+    metrics.observe_action(&Action::End(SlotId(0)));
+    metrics.observe_event(&runner(Said::Gone));
+    has(&metrics, "berth_executor_exits_total{how=\"asked\"} 1");
+}
+
+#[test]
+fn writes_models_requests_and_memory_are_shown() {
+    let metrics = Metrics::new(9);
+    metrics.observe_action(&Action::Store(WriteId(1), Change::Settings(Default::default())));
+    metrics.observe_event(&DeskEvent::Stored { write: WriteId(1), result: Ok(()) });
+    for state in [SlotState::Loading, SlotState::Warm] {
+        metrics.observe_action(&Action::Tell(Note::Model("demo".to_owned(), state)));
+    }
+    metrics.request("/v1/jobs/{id}", "GET", 404, Duration::from_millis(3));
+    let bytes = vec![("free", Bytes(5)), ("total", Bytes(9))];
+    let device = DeviceMemory { device: "cuda0".to_owned(), uuid: "GPU-1".to_owned(), bytes };
+    metrics.devices(&[device]);
+    metrics.host(&[("free", Bytes(3))], Bytes(1));
+    metrics.event_lag(Duration::from_millis(1));
+    for line in [
+        "berth_store_seconds_count{op=\"settings\"} 1",
+        "berth_models{state=\"loading\"} 0",
+        "berth_models{state=\"warm\"} 1",
+        "berth_http_requests_total{route=\"/v1/jobs/{id}\",method=\"GET\",code=\"404\"} 1",
+        "berth_device_memory_bytes{device=\"cuda0\",uuid=\"GPU-1\",what=\"free\"} 5",
+        "berth_host_memory_bytes{what=\"free\"} 3",
+        "berth_pinned_bytes 1",
+        "berth_event_lag_seconds_count 1",
+    ] {
+        has(&metrics, line);
+    }
+}
+
+/// As `promtool check metrics` would: each name is declared once, before its figures, and each
+/// figure belongs to the name before it.
+#[test]
+fn the_text_is_well_formed() {
+    let metrics = Metrics::new(9);
+    metrics.observe_action(&state("a", JobState::Done));
+    metrics.request("/", "GET", 200, Duration::ZERO);
+    let text = metrics.text();
+    assert!(text.ends_with("# EOF\n"));
+    let mut declared = std::collections::BTreeSet::new();
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            current = rest.split(' ').next().unwrap().to_owned();
+            assert!(current.starts_with("berth_"), "{line}");
+            assert!(declared.insert(current.clone()), "{current} is declared twice");
+        } else if !line.starts_with('#') {
+            assert!(line.starts_with(&current), "{line} stands under {current}");
+            let value = line.rsplit(' ').next().unwrap();
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+    assert!(declared.contains("berth_jobs") && declared.contains("berth_build_info"));
+}
