@@ -37,7 +37,7 @@ use protocol::{Plan, UsageReport};
 pub use figures::{Figure, figures};
 pub use key::Machine;
 pub use learn::{MeasuredRatio, lessons, overheads};
-pub use store::{STATE_DIR, Store, StoreError};
+pub use store::{STATE_DIR, Store, StoreError, state_directory};
 
 use crate::inventory::Inventory;
 use content::Content;
@@ -68,6 +68,11 @@ impl Calibration {
         };
         let learns = ignored.is_none();
         (Calibration { machine, content, store, learns }, ignored)
+    }
+
+    /// The same file, read again.
+    pub fn read_again(&self) -> (Calibration, Option<StoreError>) {
+        Calibration::read(self.machine.clone(), self.store.clone())
     }
 
     /// The file's path, where there is a place for one.

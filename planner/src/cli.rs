@@ -20,6 +20,7 @@ mod outputs;
 mod placement;
 mod plan;
 mod preview;
+mod serve;
 mod setup;
 mod shape;
 mod tune;
@@ -67,6 +68,8 @@ enum Subcommands {
     Generate(Box<generate::Generate>),
     /// How much faster a job gets with more device memory
     Tune(Box<tune::Tune>),
+    /// Make pictures for whoever asks over HTTP: OpenAI's and A1111's routes, and a page
+    Serve(Box<serve::Serve>),
     /// What makes a shell complete this command line
     Completions(completions::Completions),
     #[command(hide = true, name = "man")]
@@ -118,7 +121,7 @@ pub fn main() -> ExitCode {
     let result = run();
     folder::remove();
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if is_cancelled(&error) => interrupt::cancelled(),
         Err(error) => {
             eprintln!("berth: {error:#}");
@@ -132,7 +135,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<()> {
+fn run() -> Result<ExitCode> {
     interrupt::install().map_err(|error| {
         anyhow!(
             "cannot listen for signals: {error}; hint: `ulimit -n 1024` lets more files be opened"
@@ -140,7 +143,8 @@ fn run() -> Result<()> {
     })?;
     log::begin()?;
     let arguments = Arguments::try_parse().unwrap_or_else(|error| number::refuse(&error));
-    match arguments.command {
+    let done = match arguments.command {
+        Subcommands::Serve(command) => return command.run(),
         Subcommands::Devices(command) => command.run(),
         Subcommands::Calibrate(command) => command.run(),
         Subcommands::Inspect(command) => command.run(),
@@ -149,7 +153,8 @@ fn run() -> Result<()> {
         Subcommands::Tune(command) => command.run(),
         Subcommands::Completions(command) => command.run(),
         Subcommands::Manual(command) => command.run(),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Whether it is a signal that ended the command.

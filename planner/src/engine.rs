@@ -5,7 +5,7 @@
 //! comes as plain data.
 
 pub mod events;
-mod files;
+pub mod files;
 pub mod host;
 pub mod reservations;
 pub mod session;

@@ -63,6 +63,26 @@ pub fn of_model(model: &ModelSource, description: &ModelDescription) -> io::Resu
     of_files(weights.map(Path::new), directories.map(Path::new))
 }
 
+/// The files that a model's fingerprint is over, weights first.
+///
+/// # Errors
+/// A directory cannot be read.
+pub fn files_of_model(
+    model: &ModelSource,
+    description: &ModelDescription,
+) -> io::Result<Vec<PathBuf>> {
+    let weights = description.components.iter().flat_map(|component| &component.files);
+    let mut files: Vec<PathBuf> = weights.map(PathBuf::from).collect();
+    for directory in [model.model.as_deref(), model.part(PartFlag::TokenizerDir)] {
+        if let Some(directory) = directory {
+            files.extend(configurations(Path::new(directory))?);
+        }
+    }
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
 /// The fingerprint of weight files, each counted once, and of the configurations in directories.
 fn of_files<'a>(
     weights: impl Iterator<Item = &'a Path>,

@@ -32,6 +32,23 @@ pub enum PictureFormat {
     WebP,
 }
 
+/// A picture's pixels, wherever they lie.
+#[derive(Debug, Clone, Copy)]
+pub struct RgbRows<'a> {
+    /// Pixels of a row.
+    pub width: u32,
+    /// How many rows of pixels.
+    pub height: u32,
+    /// Rows from the top, 3 bytes RGB a pixel.
+    pub pixels: &'a [u8],
+}
+
+impl<'a> From<&'a Image> for RgbRows<'a> {
+    fn from(image: &'a Image) -> RgbRows<'a> {
+        RgbRows { width: image.width, height: image.height, pixels: &image.pixels }
+    }
+}
+
 /// A picture's file, in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedPicture {
@@ -106,12 +123,13 @@ impl PictureFormat {
     /// # Errors
     /// The picture is larger than the format allows, or its pixels are not as many as its size
     /// says.
-    pub fn encode(
+    pub fn encode<'a>(
         self,
-        image: &Image,
+        image: impl Into<RgbRows<'a>>,
         settings: Option<&str>,
         quality: u8,
     ) -> Result<EncodedPicture, EncodeError> {
+        let image = image.into();
         let expected = 3 * image.width as usize * image.height as usize;
         if image.pixels.len() != expected {
             let got = image.pixels.len();

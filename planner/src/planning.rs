@@ -224,6 +224,13 @@ impl Request {
         }
     }
 
+    /// The same for a plan that follows a loaded one and leaves its weights where they lie.
+    pub fn keeping(&self, loaded: &Plan) -> Request {
+        let mut request = Request { keeps: Some(Box::new(loaded.clone())), ..self.clone() };
+        request.options.lora_runtime.clone_from(&loaded.options.lora_runtime);
+        request
+    }
+
     /// Whether a plan for `other` is one for this too, as far as that is fit for what is free now:
     /// devices and budgets are looked at apart.
     pub fn asks_the_same(&self, other: &Request) -> bool {
@@ -287,9 +294,20 @@ pub fn plan_keeping(
     loaded: &Plan,
     generation: u64,
 ) -> Result<Option<Solution>, PlanError> {
-    let mut request = Request { keeps: Some(Box::new(loaded.clone())), ..request.clone() };
-    request.options.lora_runtime.clone_from(&loaded.options.lora_runtime);
-    let solution = match Survey::new(session, &request)?.plan(session, &request, generation) {
+    let request = request.keeping(loaded);
+    let planned = Survey::new(session, &request)?.plan(session, &request, generation);
+    only_keeping(planned, loaded)
+}
+
+/// What was planned by [`Request::keeping`], where it does keep the loaded plan's weights.
+///
+/// # Errors
+/// What was no answer, as [`Survey::plan`] has it.
+pub fn only_keeping(
+    planned: Result<Solution, PlanError>,
+    loaded: &Plan,
+) -> Result<Option<Solution>, PlanError> {
+    let solution = match planned {
         Ok(solution) => solution,
         Err(PlanError::Infeasible(_)) => return Ok(None),
         Err(error) => return Err(error),

@@ -11,6 +11,22 @@
 //! them as events. No thread waits for another but through the queue. Tokio's types stand under
 //! `edge/` only.
 
+pub mod catalog;
+pub mod config;
+pub mod daemon;
 pub mod desk;
 pub mod edge;
+pub mod files;
 pub mod metrics;
+pub mod models;
+pub mod nearest;
+pub mod retention;
+pub mod runner;
+pub mod shared;
+pub mod store;
+pub mod surveyor;
+pub mod watch;
+
+mod failures;
+#[cfg(test)]
+mod testing;

@@ -7,7 +7,7 @@
 //! Invariant: what [`file_in`] and [`folder_in`] return is locked and still there.
 
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -55,6 +55,23 @@ pub fn file_in(folder: &Path, mode: u32) -> io::Result<NamedTempFile> {
         }
     }
     Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// Writes a file whole or not at all, and to the disk: beside its place first, then under its name,
+/// where it takes the place of what is there. It has exactly this mode but for the user's mask.
+///
+/// # Errors
+/// It cannot be written; nothing is at its place then but what was there.
+pub fn write(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut file = file_in(folder, mode)?;
+    file.as_file_mut().write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    // That the name lasts is the file system's business where it cannot be asked for.
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(())
 }
 
 /// A new folder in a folder.

@@ -72,6 +72,17 @@ pub enum StoreError {
     },
 }
 
+/// Where Berth keeps what lasts: the directory that [`STATE_DIR`] names, else the user's under the
+/// XDG state directory. `None` where there is none, or none is wanted.
+pub fn state_directory() -> Option<PathBuf> {
+    if let Some(directory) = std::env::var_os(STATE_DIR) {
+        return (!directory.is_empty()).then(|| PathBuf::from(directory));
+    }
+    let directories = etcetera::choose_base_strategy().ok()?;
+    let state = directories.state_dir().unwrap_or_else(|| directories.data_dir());
+    Some(state.join("berth"))
+}
+
 /// The file's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
@@ -82,12 +93,7 @@ impl Store {
     /// The user's: in the directory that [`STATE_DIR`] names, else under the XDG state directory.
     /// `None` where there is none, or none is wanted.
     pub fn of_user() -> Option<Store> {
-        if let Some(directory) = std::env::var_os(STATE_DIR) {
-            return (!directory.is_empty()).then(|| Store::under(Path::new(&directory)));
-        }
-        let directories = etcetera::choose_base_strategy().ok()?;
-        let state = directories.state_dir().unwrap_or_else(|| directories.data_dir());
-        Some(Store::under(&state.join("berth")))
+        state_directory().map(|directory| Store::under(&directory))
     }
 
     /// The one in a directory.

@@ -149,7 +149,7 @@ impl Generate {
             let fingerprint = files.fingerprint.as_deref();
             render::tell(recorded.check_model(&kept, &description, fingerprint)?.as_slice());
         } else if !self.pictures.no_settings {
-            hashing = Some(FileHashes::begin(&asked, &description, loras)?);
+            hashing = Some(FileHashes::begin(&asked, &description, None, loras)?);
         }
         let preview_every = match &given {
             Some(plan) => {

@@ -3,7 +3,7 @@
 //! exit code is 128 and the signal's number.
 //!
 //! ```text
-//! Idle ──watch──► Running ──release──► Idle ──hold──► Writing
+//! Idle ──watch──► Running ──release──► Idle ──hold──► Writing      Idle ──hand_over──► Serving
 //!  │ at once        │ cancelled                         │ when the files have their names
 //!  ▼                ▼                                   ▼
 //! exit          Cancelled in main                     done, with exit code 0
@@ -50,14 +50,18 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// Whether the end was told.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-#[derive(Debug)]
 enum State {
     /// Nothing runs that would need an order to end in.
     Idle,
     Running(Interrupts),
     /// Finished files are about to get their names: all of them, or none.
     Writing,
+    /// A daemon runs, which is told of every signal and ends by itself.
+    Serving(SignalHandler),
 }
+
+/// Hears of a signal by its number. It must not wait.
+pub type SignalHandler = Box<dyn Fn(i32) + Send>;
 
 /// Listens for signals, in this process, from now on.
 ///
@@ -81,6 +85,11 @@ pub fn install() -> io::Result<()> {
 /// From now on this session is cancelled.
 pub fn watch(interrupts: Interrupts) {
     set(State::Running(interrupts));
+}
+
+/// From now on every signal is this handler's, for the rest of the program's life.
+pub fn hand_over(handler: SignalHandler) {
+    set(State::Serving(handler));
 }
 
 /// From now on no session runs: a signal ends the program.
@@ -125,6 +134,7 @@ fn receive(signal: i32) {
     let is_first = SIGNAL.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let state = lock();
     match &*state {
+        State::Serving(tell) => tell(signal),
         State::Idle => end(None),
         State::Running(interrupts) => {
             let interrupts = interrupts.clone();

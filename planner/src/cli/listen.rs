@@ -49,7 +49,9 @@ impl Terminal {
                 preview.show([*width, *height], pixels);
                 ControlFlow::Continue(())
             }
-            (JobEvent::Planned { plan, advice, .. }, _, Some(confirm)) => confirm.ask(plan, advice),
+            (JobEvent::Planned { plan, report }, _, Some(confirm)) => {
+                confirm.ask(plan, &report.advice)
+            }
             _ => ControlFlow::Continue(()),
         }
     }

@@ -27,8 +27,7 @@ impl Listener for Events<'_, '_> {
     fn planned(&mut self, solution: &Solution) -> Result<(), SessionError> {
         let event = JobEvent::Planned {
             plan: Box::new(solution.plan.clone()),
-            notices: solution.report.notices.clone(),
-            advice: solution.report.advice.clone(),
+            report: Box::new(solution.report.clone()),
         };
         match (self.0)(event) {
             ControlFlow::Continue(()) => Ok(()),

@@ -9,7 +9,7 @@ use protocol::{ModelDescription, ModelSource, Plan};
 use super::events::{EventHandler, Events};
 use super::reservations::OtherReservations;
 use super::supervise::{Inventorize, Outcome, Work, supervise};
-use super::warm::{Holding, Warm};
+use super::warm::{Holding, Warm, give_back};
 use crate::budget::CapError;
 use crate::calibration::{Calibration, Machine, Store, StoreError};
 use crate::inventory::{Device, HostError, Inventory};
@@ -99,6 +99,15 @@ impl Host {
         Ok(inventory)
     }
 
+    /// What would be if no executor of this process held anything: `held` are the plans that are
+    /// loaded and idle, whose memory counts as free. What runs is not given back.
+    ///
+    /// # Errors
+    /// The host's memory cannot be read.
+    pub fn inventory_without(&self, held: &[&Plan]) -> Result<Inventory, SetupError> {
+        self.looked_at(held, &OtherReservations::of_other_processes())
+    }
+
     /// What is, now, as devices and profile say it.
     ///
     /// # Errors
@@ -108,15 +117,34 @@ impl Host {
     }
 
     fn uncalibrated_beside(&self, holding: Holding<'_>) -> Result<Inventory, SetupError> {
+        let others = OtherReservations::of_this_host(holding.reservation);
+        self.looked_at(holding.plan.as_slice(), &others)
+    }
+
+    /// What is, now, with what idle plans hold given back, and what others have planned taken off.
+    fn looked_at(
+        &self,
+        held: &[&Plan],
+        others: &OtherReservations,
+    ) -> Result<Inventory, SetupError> {
         let profile = &self.profile.profile;
         let mut inventory = profile.inventory()?;
         let is_here = profile.memory_is_here();
-        holding.give_back(&mut inventory, is_here);
-        OtherReservations::of_this_host(holding.reservation).take_from(&mut inventory, is_here);
+        for plan in held {
+            give_back(plan, &mut inventory, is_here);
+        }
+        others.take_from(&mut inventory, is_here);
         let free = inventory.devices.iter().map(|device| (&device.id, device.free_bytes));
         let free: Vec<String> = free.map(|(id, bytes)| format!("{id} {bytes}")).collect();
         tracing::debug!(host = %inventory.host.available_bytes, devices = ?free, "free now");
         Ok(inventory)
+    }
+
+    /// The same host with what was measured by now.
+    pub fn measured_now(&self) -> Host {
+        let profile = self.profile.clone();
+        let (calibration, ignored) = self.calibration.read_again();
+        Host { profile, calibration, ignored }
     }
 
     /// What may be used of an inventory.
@@ -160,8 +188,25 @@ impl Host {
         dry_run: bool,
         holding: Holding<'_>,
     ) -> Result<Request, SetupError> {
+        let inventory = self.uncalibrated_beside(holding)?;
+        self.request_on(asked, job, description, inventory, dry_run)
+    }
+
+    /// The same on an inventory that was read before, or that is as if something were otherwise;
+    /// what was measured is put into it here.
+    ///
+    /// # Errors
+    /// As [`Host::request`].
+    pub fn request_on(
+        &self,
+        asked: &PreparedJob,
+        job: &ResolvedJob,
+        description: &ModelDescription,
+        mut inventory: Inventory,
+        dry_run: bool,
+    ) -> Result<Request, SetupError> {
         let policy = &asked.policy;
-        let inventory = self.inventory_beside(Some(&description.model), holding)?;
+        self.calibration.apply(&mut inventory, Some(&description.model.to_string()));
         let budgets = self.budgets(policy, &inventory)?;
         let missing = |device: &Device| {
             let (device, why) = (device.id.clone(), device.missing.clone()?);

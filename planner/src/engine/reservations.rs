@@ -129,16 +129,25 @@ impl OtherReservations {
     /// Reads the registry of this host, without `own`. What cannot be read counts for nothing.
     pub fn of_this_host(own: Option<&Reservation>) -> OtherReservations {
         let own = own.and_then(|own| own.held.as_ref()).map(|(_, path)| path.as_path());
-        directory().map(|directory| OtherReservations::read(&directory, own)).unwrap_or_default()
+        let is_own = |path: &Path| own == Some(path);
+        OtherReservations::here(&is_own)
     }
 
-    /// Reads a registry, without the file `own`, and removes what is left over in it.
-    fn read(directory: &Path, own: Option<&Path>) -> OtherReservations {
+    /// What other processes have planned: without all that executors of this one have.
+    pub fn of_other_processes() -> OtherReservations {
+        OtherReservations::here(&is_of_this_process)
+    }
+
+    fn here(is_own: &dyn Fn(&Path) -> bool) -> OtherReservations {
+        directory().map(|directory| OtherReservations::read(&directory, is_own)).unwrap_or_default()
+    }
+
+    /// Reads a registry, without one's own files, and removes what is left over in it.
+    fn read(directory: &Path, is_own: &dyn Fn(&Path) -> bool) -> OtherReservations {
         let mut others = OtherReservations::default();
         let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(FILES_MAX);
         for path in entries.map(|entry| entry.path()) {
-            if own == Some(path.as_path()) || path.extension().is_none_or(|ending| ending != ENDING)
-            {
+            if is_own(&path) || path.extension().is_none_or(|ending| ending != ENDING) {
                 continue;
             }
             match read(&path) {
@@ -191,6 +200,12 @@ impl OtherReservations {
         }
         share(&mut inventory.devices);
     }
+}
+
+/// Whether a file of the registry is one of this process's.
+fn is_of_this_process(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(OWN.as_str()))
 }
 
 /// Where processes of one user tell each other: in the runtime directory, which a restart empties,

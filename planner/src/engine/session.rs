@@ -200,6 +200,21 @@ impl Session {
         self.executors.begin_job();
     }
 
+    /// Between two jobs: whether the executor is gone. An interruption that came too late for the
+    /// last job is dropped, and does not end the next one.
+    pub fn is_gone(&mut self) -> bool {
+        while let Ok(event) = self.queue.try_recv() {
+            match event {
+                SessionEvent::Interrupted(heard) => heard.tell(),
+                SessionEvent::Exited(status) => self.exited = Some(status),
+                SessionEvent::ChannelClosed => self.closed = true,
+                SessionEvent::Said(Event::Heartbeat) => {}
+                other => tracing::warn!(?other, "an event between two jobs"),
+            }
+        }
+        self.closed || self.exited.is_some()
+    }
+
     /// Ends this executor, and goes on with another one. What was loaded is free.
     pub fn renew(&mut self) -> Result<(), SessionError> {
         let fresh = Session::open(self.take_executors())?;
@@ -285,7 +300,8 @@ impl Session {
     /// with [`SessionError::Cancelled`] when the executor has confirmed it, or is gone.
     pub fn next_event(&mut self) -> Result<Event, SessionError> {
         let mut interrupted = false;
-        let mut deadline: Option<Instant> = None;
+        let is_ending = self.closed || self.exited.is_some();
+        let mut deadline = is_ending.then(|| Instant::now() + DEATH_GRACE);
         loop {
             if self.closed && self.exited.is_some() {
                 return Err(if interrupted { SessionError::Cancelled } else { self.died() });
@@ -323,6 +339,7 @@ impl Session {
                 }
                 Err(_) if interrupted => {
                     self.process.kill();
+                    self.wait_for_exit(DEATH_GRACE);
                     return Err(SessionError::Cancelled);
                 }
                 Err(_) if deadline.is_some() => return Err(self.died()),

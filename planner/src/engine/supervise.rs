@@ -41,6 +41,8 @@ pub const ATTEMPTS_MAX: u64 = 3;
 pub enum Work {
     /// Load it, go through all phases without computing, unload.
     Rehearse,
+    /// Load it: the next job of this shape begins at once.
+    Load,
     /// Make pictures.
     Generate(Box<Job>),
 }
@@ -180,7 +182,7 @@ pub fn supervise(
     }
     let result = attempts(warm, inventorize, work, given, listener);
     match &result {
-        Err(PlanError::Session(error)) if !is_cancelled(error) => warm.forget(error),
+        Err(PlanError::Session(error)) if !error.is_cancellation() => warm.forget(error),
         Err(_) => warm.speak_for_loaded(),
         Ok(_) => {}
     }
@@ -245,7 +247,7 @@ fn attempts(
             Err(other) => return Err(other),
         };
         let files = heard.changed();
-        if !files.is_empty() && !is_cancelled(&error) {
+        if !files.is_empty() && !error.is_cancellation() {
             return Err(PlanError::FilesChanged { files: files.join(" and "), error });
         }
         let progress = warm.progress();
@@ -265,16 +267,6 @@ fn attempts(
                 }
             }
         }
-    }
-}
-
-/// Whether a job ended because it was to end.
-fn is_cancelled(error: &SessionError) -> bool {
-    let cancelled = |failure: &Failure| failure.kind == FailureKind::Cancelled;
-    match error {
-        SessionError::Cancelled => true,
-        SessionError::Failed(failure) => cancelled(failure),
-        _ => false,
     }
 }
 

@@ -34,7 +34,8 @@ pub struct Warm {
     reservation: Option<Reservation>,
 }
 
-/// What an executor has loaded.
+/// What an executor has loaded: plain data, which others may look at while it runs.
+#[derive(Clone)]
 pub struct Loaded {
     /// What it carries out.
     pub plan: Plan,
@@ -60,7 +61,8 @@ pub struct Planned<'a> {
 /// What an executor holds, as it is to be counted when its next plan is made.
 #[derive(Clone, Copy)]
 pub struct Holding<'a> {
-    plan: Option<&'a Plan>,
+    /// What is loaded.
+    pub plan: Option<&'a Plan>,
     /// What this executor has spoken for.
     pub reservation: Option<&'a Reservation>,
 }
@@ -82,6 +84,11 @@ impl Warm {
     /// The plan that is loaded.
     pub fn plan(&self) -> Option<&Plan> {
         self.loaded.as_ref().map(|loaded| &loaded.plan)
+    }
+
+    /// What is loaded, to be looked at by others.
+    pub fn held(&self) -> Option<Loaded> {
+        self.loaded.clone()
     }
 
     /// The plan that is loaded, and why it is so.
@@ -110,13 +117,11 @@ impl Warm {
         let Some(loaded) = &self.loaded else {
             return Ok(Decision::load(plan(&mut self.session, request, generation)?));
         };
-        let asked = loaded.request.as_ref();
-        let same = asked.is_some_and(|asked| asked.asks_the_same(request));
-        if same && fits_budgets(&loaded.plan, request) {
+        if loaded.does(request) {
             return Ok(Decision::Reuse);
         }
         let executor = self.session.pid();
-        let kept = match asked.is_some_and(|asked| asked.places_the_same(request)) {
+        let kept = match loaded.may_keep(request) {
             true => plan_keeping(&mut self.session, request, &loaded.plan, generation)?,
             false => None,
         };
@@ -190,6 +195,17 @@ impl Warm {
         })
     }
 
+    /// Goes on with another executor, by which everything that was held is free.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn renew(&mut self) -> Result<(), SessionError> {
+        self.loaded = None;
+        self.session.renew()?;
+        self.speak_for_loaded();
+        Ok(())
+    }
+
     /// Goes on with another executor after a death, by which everything that was held is free.
     pub fn restart(&mut self, error: SessionError) -> Result<(), SessionError> {
         self.loaded = None;
@@ -236,7 +252,7 @@ impl Warm {
     /// them as they were.
     fn forget_changed(&mut self) -> Result<(), SessionError> {
         let Some(loaded) = &self.loaded else { return Ok(()) };
-        let changed = changed_files(&loaded.files);
+        let changed = loaded.changed_files();
         if changed.is_empty() {
             return Ok(());
         }
@@ -246,6 +262,25 @@ impl Warm {
         );
         self.loaded = None;
         self.session.renew()
+    }
+}
+
+impl Loaded {
+    /// Whether it does for another question as it is: it was made for the same one, and fits the
+    /// budgets.
+    pub fn does(&self, request: &Request) -> bool {
+        let asked = self.request.as_ref();
+        asked.is_some_and(|asked| asked.asks_the_same(request)) && fits_budgets(&self.plan, request)
+    }
+
+    /// Whether a plan for another question may leave its weights where they lie.
+    pub fn may_keep(&self, request: &Request) -> bool {
+        self.request.as_ref().is_some_and(|asked| asked.places_the_same(request))
+    }
+
+    /// Paths of the files that it reads and that are not as they were when they were opened.
+    pub fn changed_files(&self) -> Vec<String> {
+        changed_files(&self.files)
     }
 }
 
@@ -261,29 +296,35 @@ impl Holding<'_> {
 
     /// Counts what this executor holds between jobs as free: its next plan may have it.
     pub fn give_back(&self, inventory: &mut Inventory, host_is_here: bool) {
-        let Some(plan) = self.plan else { return };
-        let mut on_host = plan.host.idle_bytes;
-        let places = inventory.places_of(plan);
-        for (planned, place) in plan.devices.iter().zip(places) {
-            let is_virtual = matches!(planned.backend, DeviceBackend::Virtual { .. });
-            if is_virtual || planned.integrated {
-                on_host += planned.idle_bytes;
-            }
-            let Some(device) = place.map(|place| &mut inventory.devices[place]) else { continue };
-            let (total, free) = match &mut device.part {
-                // A virtual device's memory is this process's own, whatever it holds of it.
-                _ if is_virtual => continue,
-                Some(part) => (part.gpu_total_bytes, &mut part.gpu_free_bytes),
-                None => (device.total_bytes, &mut device.free_bytes),
-            };
-            *free = more(*free, planned.idle_bytes, total);
+        if let Some(plan) = self.plan {
+            give_back(plan, inventory, host_is_here);
         }
-        if host_is_here {
-            let host = &mut inventory.host;
-            host.available_bytes = more(host.available_bytes, on_host, host.total_bytes);
-        }
-        share(&mut inventory.devices);
     }
+}
+
+/// Counts what an idle plan holds as free.
+pub fn give_back(plan: &Plan, inventory: &mut Inventory, host_is_here: bool) {
+    let mut on_host = plan.host.idle_bytes;
+    let places = inventory.places_of(plan);
+    for (planned, place) in plan.devices.iter().zip(places) {
+        let is_virtual = matches!(planned.backend, DeviceBackend::Virtual { .. });
+        if is_virtual || planned.integrated {
+            on_host += planned.idle_bytes;
+        }
+        let Some(device) = place.map(|place| &mut inventory.devices[place]) else { continue };
+        let (total, free) = match &mut device.part {
+            // A virtual device's memory is this process's own, whatever it holds of it.
+            _ if is_virtual => continue,
+            Some(part) => (part.gpu_total_bytes, &mut part.gpu_free_bytes),
+            None => (device.total_bytes, &mut device.free_bytes),
+        };
+        *free = more(*free, planned.idle_bytes, total);
+    }
+    if host_is_here {
+        let host = &mut inventory.host;
+        host.available_bytes = more(host.available_bytes, on_host, host.total_bytes);
+    }
+    share(&mut inventory.devices);
 }
 
 fn more(free: Bytes, held: Bytes, total: Bytes) -> Bytes {

@@ -5,7 +5,7 @@ use protocol::notice::Notice;
 use protocol::{Bytes, DeviceId, Phase, Plan};
 use serde::{Deserialize, Serialize};
 
-use crate::solve::Advice;
+use crate::solve::PlanReport;
 
 /// One thing that happened to a job or to the executor that it runs on.
 ///
@@ -38,10 +38,8 @@ pub enum JobEvent {
     Planned {
         /// What is about to be loaded.
         plan: Box<Plan>,
-        /// What the user should know of the files, a sentence each.
-        notices: Vec<String>,
-        /// What other plans would take.
-        advice: Advice,
+        /// Why it is so, and what the user should know of it.
+        report: Box<PlanReport>,
     },
     /// The job got further.
     Progress(Progress),

@@ -61,13 +61,20 @@ impl Files {
     /// Those of a job on a model, now; `loras` are its plan's.
     pub fn of(asked: &PreparedJob, description: &ModelDescription, loras: &[Lora]) -> Files {
         let latents = asked.request.start.latents.as_deref();
-        Files { init_image: init_image(asked), ..Files::on_disk(description, latents, loras) }
+        let files = Files::on_disk(description, None, latents, loras);
+        Files { init_image: init_image(asked), ..files }
     }
 
-    fn on_disk(description: &ModelDescription, latents: Option<&Path>, loras: &[Lora]) -> Files {
+    fn on_disk(
+        description: &ModelDescription,
+        known: Option<String>,
+        latents: Option<&Path>,
+        loras: &[Lora],
+    ) -> Files {
         let hash = |lora: &Lora| fingerprint::sha256_of_file(Path::new(&lora.path)).ok();
+        let fingerprint = || fingerprint::of_model(&description.model, description).ok();
         Files {
-            fingerprint: fingerprint::of_model(&description.model, description).ok(),
+            fingerprint: known.or_else(fingerprint),
             init_image: None,
             init_latents: latents.map(file_record),
             loras: loras.iter().map(hash).collect(),
@@ -76,18 +83,20 @@ impl Files {
 }
 
 impl FileHashes {
-    /// Begins to hash what [`Files::of`] does, on a thread that nobody has to wait for.
+    /// Begins to hash what [`Files::of`] does, on a thread that nobody has to wait for; not the
+    /// model, where its fingerprint is `known`.
     ///
     /// # Errors
     /// The system has no more threads.
     pub fn begin(
         asked: &PreparedJob,
         description: &ModelDescription,
+        known: Option<String>,
         loras: &[Lora],
     ) -> io::Result<FileHashes> {
         let latents = asked.request.start.latents.clone();
         let (description, loras) = (description.clone(), loras.to_vec());
-        let hash = move || Files::on_disk(&description, latents.as_deref(), &loras);
+        let hash = move || Files::on_disk(&description, known, latents.as_deref(), &loras);
         let thread = std::thread::Builder::new().name("hashes".to_owned()).spawn(hash)?;
         Ok(FileHashes { thread, init_image: init_image(asked) })
     }

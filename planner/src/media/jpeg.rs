@@ -1,9 +1,8 @@
 //! JPEG: baseline, with settings in an EXIF segment.
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
-use protocol::message::Image;
 
-use super::{EncodeError, EncodedPicture, SettingsError, exif};
+use super::{EncodeError, EncodedPicture, RgbRows, SettingsError, exif};
 
 /// The largest width and height: 16 bits (ITU T.81, table B.2).
 pub const SIDE_PIXELS_MAX: u32 = u16::MAX as u32;
@@ -27,7 +26,7 @@ pub fn is_jpeg(bytes: &[u8]) -> bool {
 
 /// Encodes a picture, of a size that is checked.
 pub fn encode(
-    image: &Image,
+    image: RgbRows<'_>,
     settings: Option<&str>,
     quality: u8,
 ) -> Result<EncodedPicture, EncodeError> {
@@ -47,7 +46,7 @@ pub fn encode(
         }
     }
     let [width, height] = [image.width, image.height].map(|side| side as u16);
-    encoder.encode(&image.pixels, width, height, ColorType::Rgb).map_err(fail)?;
+    encoder.encode(image.pixels, width, height, ColorType::Rgb).map_err(fail)?;
     Ok(EncodedPicture { bytes, left_out_bytes })
 }
 

@@ -114,6 +114,19 @@ impl Picture {
         Ok(Picture { path: path.to_owned(), bytes, format, orientation, stored: header.size })
     }
 
+    /// Decodes it at its own size, to see whether all of it can be read.
+    ///
+    /// # Errors
+    /// [`PictureError::Damaged`].
+    pub fn check(&self) -> Result<(), PictureError> {
+        self.decode().map(drop)
+    }
+
+    /// The file's content.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// SHA-256 of the file's content, in hexadecimal digits.
     pub fn sha256(&self) -> String {
         sha256_of(&self.bytes)
@@ -129,9 +142,12 @@ impl Picture {
     /// # Errors
     /// [`PictureError::Damaged`].
     pub fn pixels(&self, width: usize, height: usize) -> Result<Vec<u8>, PictureError> {
+        Ok(resize(self.orientation.turn(self.decode()?), width, height).pixels)
+    }
+
+    fn decode(&self) -> Result<Rgb, PictureError> {
         let damaged = |message| PictureError::Damaged { path: self.path.clone(), message };
-        let picture = self.format.decode(&self.bytes).map_err(damaged)?;
-        Ok(resize(self.orientation.turn(picture), width, height).pixels)
+        self.format.decode(&self.bytes).map_err(damaged)
     }
 }
 

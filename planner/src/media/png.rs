@@ -3,9 +3,8 @@
 use std::io::Cursor;
 
 use png::{BitDepth, ColorType, Encoder};
-use protocol::message::Image;
 
-use super::{EncodeError, EncodedPicture, SETTINGS_BYTES_MAX, SettingsError};
+use super::{EncodeError, EncodedPicture, RgbRows, SETTINGS_BYTES_MAX, SettingsError};
 
 /// The largest width and height (PNG specification, section 11.2.1).
 pub const SIDE_PIXELS_MAX: u32 = (1 << 31) - 1;
@@ -27,7 +26,7 @@ pub fn is_png(bytes: &[u8]) -> bool {
 }
 
 /// Encodes a picture, of a size that is checked.
-pub fn encode(image: &Image, settings: Option<&str>) -> Result<EncodedPicture, EncodeError> {
+pub fn encode(image: RgbRows<'_>, settings: Option<&str>) -> Result<EncodedPicture, EncodeError> {
     let fail = |error: png::EncodingError| EncodeError(error.to_string());
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, image.width, image.height);
@@ -43,7 +42,7 @@ pub fn encode(image: &Image, settings: Option<&str>) -> Result<EncodedPicture, E
         added.map_err(fail)?;
     }
     let mut writer = encoder.write_header().map_err(fail)?;
-    writer.write_image_data(&image.pixels).map_err(fail)?;
+    writer.write_image_data(image.pixels).map_err(fail)?;
     writer.finish().map_err(fail)?;
     Ok(EncodedPicture { bytes, left_out_bytes: None })
 }

@@ -1,9 +1,8 @@
 //! WebP: lossy, with settings in an EXIF chunk. (RFC 9649.)
 
-use protocol::message::Image;
 use webp::{Encoder, WebPConfig};
 
-use super::{EncodeError, EncodedPicture, SettingsError, exif};
+use super::{EncodeError, EncodedPicture, RgbRows, SettingsError, exif};
 
 /// The largest width and height: 14 bits (RFC 9649, section 2.5).
 pub const SIDE_PIXELS_MAX: u32 = (1 << 14) - 1;
@@ -22,14 +21,14 @@ pub fn is_webp(bytes: &[u8]) -> bool {
 
 /// Encodes a picture, of a size that is checked.
 pub fn encode(
-    image: &Image,
+    image: RgbRows<'_>,
     settings: Option<&str>,
     quality: u8,
 ) -> Result<EncodedPicture, EncodeError> {
     let refused = || EncodeError("libwebp of another version".to_owned());
     let mut config = WebPConfig::new().map_err(|()| refused())?;
     config.quality = f32::from(quality);
-    let encoder = Encoder::from_rgb(&image.pixels, image.width, image.height);
+    let encoder = Encoder::from_rgb(image.pixels, image.width, image.height);
     let simple =
         encoder.encode_advanced(&config).map_err(|error| EncodeError(format!("{error:?}")))?;
     let bytes = match settings {
@@ -40,7 +39,7 @@ pub fn encode(
 }
 
 /// The file of a picture alone, made one with EXIF data: that takes a header of its own.
-fn extended(image: &Image, simple: &[u8], exif: &[u8]) -> Vec<u8> {
+fn extended(image: RgbRows<'_>, simple: &[u8], exif: &[u8]) -> Vec<u8> {
     let mut header = vec![HAS_EXIF, 0, 0, 0];
     for side in [image.width, image.height] {
         // 24 bits, less one.

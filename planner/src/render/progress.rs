@@ -76,7 +76,7 @@ impl ProgressLine {
     /// Shows one thing that happened to the job.
     pub fn show(&mut self, event: &JobEvent) {
         match event {
-            JobEvent::Planned { plan, notices, .. } => self.planned(plan, notices),
+            JobEvent::Planned { plan, report } => self.planned(plan, &report.notices),
             JobEvent::Progress(progress) => {
                 let Progress { phase, step, of } = progress;
                 self.line(&format!("{phase} {step}/{of}"));

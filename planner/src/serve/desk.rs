@@ -39,7 +39,9 @@ use accept::Question;
 use action::{Action, DeskSettings};
 use config::DeskConfig;
 use entry::Entry;
-use event::{Ask, Asker, DeskEvent, Now, QueryId, ServedModel, SlotId, Ticket, WriteId};
+use event::{
+    Ask, Asker, DeskEvent, Now, OperatorSignal, QueryId, ServedModel, SlotId, Ticket, WriteId,
+};
 use ids::Ids;
 use job::{JobError, JobId, JobRecord, KeepAlive};
 use slots::Slot;
@@ -150,7 +152,8 @@ impl Desk {
             DeskEvent::Filed { job, pictures, error } => self.filed(&job, pictures, error),
             DeskEvent::Models(models) => self.set_models(models),
             DeskEvent::Rang => self.wake_at = None,
-            DeskEvent::Signal(_) => self.stop_signal(),
+            DeskEvent::Signal(OperatorSignal::Stop) => self.stop_signal(),
+            DeskEvent::Signal(OperatorSignal::Reload) => {}
         }
         self.finish_step()
     }

@@ -161,7 +161,7 @@ fn plans_of_others_add_up_and_ones_own_do_not_count() {
     let second = write(registry.path(), "2-b-", &peaks(4, &[("GPU-a", 2), ("GPU-c", 1)]));
     let second = second.expect("written");
     let own = write(registry.path(), "3-c-", &peaks(1, &[("GPU-a", 1)])).expect("written");
-    let others = OtherReservations::read(registry.path(), Some(&own.1));
+    let others = OtherReservations::read(registry.path(), &|path| path == own.1);
     let sum =
         BTreeMap::from([("GPU-a".to_owned(), Bytes::gib(5)), ("GPU-c".to_owned(), Bytes::gib(1))]);
     assert_eq!(others, OtherReservations { host: Bytes::gib(6), devices: sum });
@@ -191,15 +191,15 @@ fn what_is_left_over_is_removed_and_the_rest_is_left_alone() {
     let (file, path) = write(registry.path(), "1-a-", &peaks(2, &[])).expect("written");
     let name = path.file_name().expect("a name").to_string_lossy().into_owned();
     assert!(name.starts_with("1-a-") && names(&registry) == [name]);
-    assert_eq!(OtherReservations::read(registry.path(), None).host, Bytes::gib(2));
+    assert_eq!(OtherReservations::read(registry.path(), &nobodys).host, Bytes::gib(2));
     // As when the process ends without a word: its lock goes, the file stays.
     drop(file);
     assert!(path.exists());
     fs::write(registry.path().join("x.part"), "").expect("scratch file");
-    assert_eq!(OtherReservations::read(registry.path(), None), OtherReservations::default());
+    assert_eq!(OtherReservations::read(registry.path(), &nobodys), OtherReservations::default());
     assert_eq!(names(&registry), ["x.part"]);
     assert_eq!(
-        OtherReservations::read(&registry.path().join("absent"), None),
+        OtherReservations::read(&registry.path().join("absent"), &nobodys),
         OtherReservations::default()
     );
 }
@@ -219,10 +219,26 @@ fn nonsense_that_is_held_counts_for_nothing() {
         flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has it");
         held.push(file);
     }
-    assert_eq!(OtherReservations::read(registry.path(), None), OtherReservations::default());
+    assert_eq!(OtherReservations::read(registry.path(), &nobodys), OtherReservations::default());
     assert_eq!(names(&registry).len(), 3);
     let enormous = [peaks(1, &[]), Peaks { host: Bytes(u64::MAX), ..Peaks::default() }];
     let mut others = OtherReservations::default();
     enormous.into_iter().for_each(|peaks| others.add(peaks));
     assert_eq!(others.host, Bytes(u64::MAX));
+}
+
+#[test]
+fn all_that_executors_of_this_process_have_planned_can_be_left_out() {
+    let registry = registry();
+    let hold = |own: &str| write(registry.path(), own, &peaks(2, &[])).expect("written");
+    let held = [hold("1-a-"), hold(OWN.as_str()), hold(OWN.as_str())];
+    assert_eq!(OtherReservations::read(registry.path(), &nobodys).host, Bytes::gib(6));
+    let others = OtherReservations::read(registry.path(), &is_of_this_process);
+    assert_eq!(others.host, Bytes::gib(2));
+    drop(held);
+}
+
+/// No file is one's own.
+fn nobodys(_: &Path) -> bool {
+    false
 }

@@ -1,6 +1,6 @@
 //! How a session's commands fail, with the words for people.
 
-use protocol::Failure;
+use protocol::{Failure, FailureKind};
 
 use super::death::Cause;
 
@@ -64,6 +64,15 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    /// Whether a job ended because it was to end.
+    pub fn is_cancellation(&self) -> bool {
+        match self {
+            SessionError::Cancelled => true,
+            SessionError::Failed(failure) => failure.kind == FailureKind::Cancelled,
+            _ => false,
+        }
+    }
+
     /// Whether the executor was killed as memory ran out.
     pub fn is_for_want_of_memory(&self) -> bool {
         matches!(self, SessionError::Died { cause: Cause::OutOfMemory, .. })

@@ -1,6 +1,6 @@
 //! The way from a signal to the session that runs, and to its executor's process.
 
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -66,9 +66,16 @@ impl Interrupts {
     /// Asks for the end of what runs. Whether somebody heard it within this time: a planner that
     /// computes does not listen, and the session may be over.
     pub fn interrupt(&self, grace: Duration) -> bool {
+        self.ask_for_end().is_some_and(|answer| answer.recv_timeout(grace).is_ok())
+    }
+
+    /// Asks for the end of what runs, and does not wait: the answer comes when somebody hears it,
+    /// which ends what runs then, or, where nothing does, when the next job begins, which it does
+    /// not end. `None` where the session is over.
+    pub fn ask_for_end(&self) -> Option<Receiver<()>> {
         let (heard, answer) = channel();
         let sent = self.queue.send(SessionEvent::Interrupted(InterruptReceipt(heard)));
-        sent.is_ok() && answer.recv_timeout(grace).is_ok()
+        sent.is_ok().then_some(answer)
     }
 
     /// Ends the executor by force, and waits so long at most until it is gone.

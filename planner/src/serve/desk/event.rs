@@ -324,4 +324,7 @@ pub struct ServedModel {
 pub enum OperatorSignal {
     /// SIGTERM, SIGINT: no new jobs; the running one may end. Once more: it is cancelled.
     Stop,
+    /// SIGHUP: models, aliases and tokens are read again. The main loop's own: the desk is told of
+    /// the models alone.
+    Reload,
 }

@@ -1,0 +1,292 @@
+//! What the daemon's threads share of the host: its profile with what was measured on it, the
+//! models by name with what is known of their files, and what each slot has loaded.
+//!
+//! It starts nothing and decides nothing. Each thread takes what it needs as a value, so that no
+//! lock is held while anything computes.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use protocol::notice::FileState;
+use protocol::{ModelDescription, ModelSource};
+
+use super::desk::event::SlotId;
+use super::desk::job::{ErrorCode, JobError};
+use super::failures::{internal, no_model, of_request, of_session};
+use crate::engine::files::{changed_files, states_of};
+use crate::engine::host::Host;
+use crate::engine::session::{ExecutorProgram, Session, SessionError};
+use crate::engine::warm::Loaded;
+use crate::fingerprint;
+use crate::job::model::ModelName;
+use crate::job::{JobRequest, PreparedJob};
+use crate::planning;
+use crate::policy::{Objective, PolicyText};
+
+/// Most models that are remembered: a daemon serves tens.
+const MODELS_MAX: usize = 256;
+
+/// The host as all threads see it.
+#[derive(Debug)]
+pub struct ServedHost {
+    host: RwLock<Arc<Host>>,
+    /// The models that can be asked for, by name.
+    models: RwLock<Arc<BTreeMap<String, ModelSource>>>,
+    /// The daemon's policy, under a request's and over the host profile's.
+    policy: PolicyText,
+    /// How executors are started.
+    pub program: ExecutorProgram,
+    described: Mutex<Vec<Arc<DescribedModel>>>,
+    /// How often a description has changed.
+    descriptions: AtomicU64,
+    held: Mutex<HeldPlans>,
+}
+
+/// What executors hold, as far as others must know.
+#[derive(Default)]
+struct HeldPlans {
+    loaded: BTreeMap<SlotId, Arc<Loaded>>,
+    /// Slots in which something runs.
+    running: usize,
+}
+
+/// A model as an executor described it.
+#[derive(Debug)]
+pub struct DescribedModel {
+    /// What is in it.
+    pub description: Arc<ModelDescription>,
+    /// The files that its fingerprint is over, as they were then; `None` where one could not be
+    /// looked at.
+    files: Option<Vec<FileState>>,
+    fingerprint: Mutex<Option<String>>,
+}
+
+/// The files that an executor has open, as they were: it knows them so until it ends.
+#[derive(Debug, Clone, Default)]
+pub struct OpenedFiles(Vec<FileState>);
+
+impl ServedHost {
+    /// A host with the daemon's policy, and no models yet.
+    pub fn new(host: Host, policy: PolicyText, program: ExecutorProgram) -> ServedHost {
+        ServedHost {
+            host: RwLock::new(Arc::new(host)),
+            models: RwLock::default(),
+            policy,
+            program,
+            described: Mutex::default(),
+            descriptions: AtomicU64::new(0),
+            held: Mutex::default(),
+        }
+    }
+
+    /// The host, with what was measured of it by now.
+    pub fn host(&self) -> Arc<Host> {
+        Arc::clone(&self.host.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// After a run has taught something: reads again what was measured.
+    pub fn learn_anew(&self) {
+        let host = Arc::new(self.host().measured_now());
+        if let Some(ignored) = &host.ignored {
+            tracing::warn!(%ignored, "what was measured cannot be read again");
+        }
+        *self.host.write().unwrap_or_else(PoisonError::into_inner) = host;
+    }
+
+    /// From now on these are the models.
+    pub fn set_models(&self, models: BTreeMap<String, ModelSource>) {
+        *self.models.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(models);
+    }
+
+    /// A request looked at, its model by its files.
+    ///
+    /// # Errors
+    /// There is no such model, or something of the request makes no sense.
+    pub fn prepare(&self, request: &JobRequest, host: &Host) -> Result<PreparedJob, JobError> {
+        let models = Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner));
+        let mut request = request.clone();
+        if let ModelName::Name(name) = &request.model {
+            let source = models.get(name);
+            let source = source.ok_or_else(|| no_model(name, models.keys().cloned().collect()))?;
+            // A picture names its model by files: they are the same to who makes it again.
+            request.model = ModelName::Files(source.clone());
+        }
+        let mut below = self.policy.clone().over(&host.profile.profile.policy);
+        // The next job comes on the same executor, where nobody says otherwise.
+        below.optimize.get_or_insert_with(|| Objective::Throughput.name().to_owned());
+        request.prepare(&BTreeMap::new(), &below).map_err(|error| of_request(&error))
+    }
+
+    /// What is in a model: as it is known, while its files stay as they were, or asked of an
+    /// executor.
+    ///
+    /// # Errors
+    /// Something is wrong with its files, or the executor failed.
+    pub fn describe(
+        &self,
+        session: &mut Session,
+        model: &ModelSource,
+    ) -> Result<Arc<DescribedModel>, DescribeError> {
+        let is_it = |known: &Arc<DescribedModel>| known.description.model == *model;
+        let known = lock(&self.described).iter().find(|known| is_it(known)).cloned();
+        if let Some(known) = known.filter(|known| known.is_current()) {
+            return known.sound();
+        }
+        let found = Arc::new(DescribedModel::of(planning::inspect(session, model)?));
+        let mut described = lock(&self.described);
+        described.retain(|known| !is_it(known));
+        if described.len() == MODELS_MAX {
+            described.remove(0);
+        }
+        described.push(Arc::clone(&found));
+        drop(described);
+        self.descriptions.fetch_add(1, Ordering::SeqCst);
+        found.sound()
+    }
+
+    /// How often any description has changed: whoever shows them looks again when it is another.
+    pub fn descriptions(&self) -> u64 {
+        self.descriptions.load(Ordering::SeqCst)
+    }
+
+    /// What was last found in the model of a name, sound or not; `None` where nobody has looked.
+    pub fn description_of(&self, name: &str) -> Option<Arc<ModelDescription>> {
+        let source = self.source_of(name)?;
+        let described = lock(&self.described);
+        let known = described.iter().find(|known| known.description.model == source)?;
+        Some(Arc::clone(&known.description))
+    }
+
+    /// Where the model of a name is, from the root; `None` where nothing is there.
+    pub fn source_of(&self, name: &str) -> Option<ModelSource> {
+        let models = Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner));
+        ModelName::Name(name.to_owned()).source(&models).ok()
+    }
+
+    /// Models that nobody has looked into yet, by name.
+    pub fn undescribed(&self) -> Vec<String> {
+        let models = Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner));
+        models.keys().filter(|name| self.description_of(name).is_none()).cloned().collect()
+    }
+
+    /// What a slot has loaded.
+    pub fn loaded(&self, slot: SlotId) -> Option<Arc<Loaded>> {
+        lock(&self.held).loaded.get(&slot).cloned()
+    }
+
+    /// What all slots have loaded.
+    pub fn all_loaded(&self) -> Vec<Arc<Loaded>> {
+        lock(&self.held).loaded.values().cloned().collect()
+    }
+
+    /// Whether anything runs.
+    pub fn is_running(&self) -> bool {
+        lock(&self.held).running > 0
+    }
+
+    /// Something begins to run, or to be ended.
+    pub fn begin(&self) {
+        lock(&self.held).running += 1;
+    }
+
+    /// It has ended, and this is what the slot has loaded from then on.
+    pub fn end(&self, slot: SlotId, loaded: Option<Loaded>) {
+        let mut held = lock(&self.held);
+        held.running = held.running.saturating_sub(1);
+        match loaded {
+            Some(loaded) => held.loaded.insert(slot, Arc::new(loaded)),
+            None => held.loaded.remove(&slot),
+        };
+    }
+}
+
+/// Why a model is not described.
+#[derive(Debug, thiserror::Error)]
+pub enum DescribeError {
+    /// Its files are damaged, or are no whole model.
+    #[error("{0}")]
+    Unsound(String),
+    /// The executor failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl From<DescribeError> for JobError {
+    fn from(error: DescribeError) -> JobError {
+        match error {
+            DescribeError::Unsound(faults) => JobError::new(ErrorCode::BadModel, faults),
+            DescribeError::Session(error) => of_session(&error),
+        }
+    }
+}
+
+impl DescribedModel {
+    fn of(description: ModelDescription) -> DescribedModel {
+        let files = fingerprint::files_of_model(&description.model, &description).ok();
+        let files = files.and_then(|files| states_of(&files));
+        let description = Arc::new(description);
+        DescribedModel { description, files, fingerprint: Mutex::default() }
+    }
+
+    /// Whether its files are as they were.
+    fn is_current(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| changed_files(files).is_empty())
+    }
+
+    fn sound(self: Arc<Self>) -> Result<Arc<DescribedModel>, DescribeError> {
+        let description = &self.description;
+        let faults: Vec<&str> =
+            description.problems.iter().chain(&description.lacks).map(String::as_str).collect();
+        match faults.as_slice() {
+            [] => Ok(self),
+            faults => Err(DescribeError::Unsound(faults.join("\n"))),
+        }
+    }
+
+    /// Its fingerprint, where a run has made it.
+    pub fn fingerprint(&self) -> Option<String> {
+        lock(&self.fingerprint).clone()
+    }
+
+    /// Keeps a fingerprint that was made of its files, unless they have changed since.
+    pub fn keep_fingerprint(&self, made: Option<&String>) {
+        if self.is_current() {
+            *lock(&self.fingerprint) = made.cloned();
+        }
+    }
+
+    /// The files that an executor has open once it has described this model.
+    pub fn opened_alone(&self) -> OpenedFiles {
+        OpenedFiles(self.files.clone().unwrap_or_default())
+    }
+
+    /// The files that an executor has open once it was asked for a job with this model.
+    ///
+    /// # Errors
+    /// A LoRA file is gone.
+    pub fn opened_for(&self, asked: &PreparedJob) -> Result<OpenedFiles, JobError> {
+        let loras: Vec<_> = asked.loras.iter().map(|lora| lora.path.clone().into()).collect();
+        let loras = states_of(&loras).ok_or_else(|| internal("a LoRA file is gone"))?;
+        Ok(OpenedFiles(self.files.iter().flatten().chain(&loras).cloned().collect()))
+    }
+}
+
+impl OpenedFiles {
+    /// Whether any of them is another one by now.
+    pub fn have_changed(&self) -> bool {
+        !changed_files(&self.0).is_empty()
+    }
+}
+
+impl std::fmt::Debug for HeldPlans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let HeldPlans { loaded, running } = self;
+        let slots: Vec<&SlotId> = loaded.keys().collect();
+        f.debug_struct("HeldPlans").field("loaded", &slots).field("running", running).finish()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,117 @@
+//! The watch: a thread that reads what devices and host have free, and looks for models that came,
+//! went or changed.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{io, thread};
+
+use protocol::Bytes;
+use serde_json::{Value, json};
+
+use super::catalog::Catalog;
+use super::shared::ServedHost;
+use crate::inventory::Inventory;
+
+/// Between two readings while something runs.
+const EVERY_RUNNING: Duration = Duration::from_secs(1);
+
+/// Between two readings while nothing does: a reading opens the driver's library, which takes tens
+/// of milliseconds.
+const EVERY_IDLE: Duration = Duration::from_secs(5);
+
+/// Between two looks at the directories of models.
+const MODELS_EVERY: Duration = Duration::from_secs(10);
+
+/// The watch's thread; it ends with this.
+pub struct HostWatch {
+    readings: Receiver<Value>,
+    _end: Sender<()>,
+}
+
+impl HostWatch {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub fn start(shared: Arc<ServedHost>, catalog: Catalog) -> io::Result<HostWatch> {
+        let (sender, readings) = channel();
+        let (end, ended) = channel();
+        let work = move || watch(&shared, &catalog, &sender, &ended);
+        thread::Builder::new().name("watch".to_owned()).spawn(work)?;
+        Ok(HostWatch { readings, _end: end })
+    }
+
+    /// The readings since the last call.
+    pub fn readings(&self) -> impl Iterator<Item = Value> {
+        self.readings.try_iter()
+    }
+}
+
+fn watch(shared: &ServedHost, catalog: &Catalog, readings: &Sender<Value>, end: &Receiver<()>) {
+    let mut looked_at = Instant::now();
+    loop {
+        if let Some(reading) = read(shared)
+            && readings.send(reading).is_err()
+        {
+            return;
+        }
+        if looked_at.elapsed() >= MODELS_EVERY {
+            catalog.rescan_if_changed();
+            looked_at = Instant::now();
+        }
+        let every = if shared.is_running() { EVERY_RUNNING } else { EVERY_IDLE };
+        if end.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
+/// What is there and free now, and what idle plans of this daemon hold of it.
+fn read(shared: &ServedHost) -> Option<Value> {
+    let host = shared.host();
+    let inventory = host.profile.profile.inventory();
+    let inventory = inventory.inspect_err(|error| tracing::warn!(%error, "no reading")).ok()?;
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(reading(&inventory, &idle_bytes(shared), since_1970.as_millis() as u64))
+}
+
+/// By device, what is held between jobs.
+fn idle_bytes(shared: &ServedHost) -> Vec<(String, Bytes)> {
+    let mut held: Vec<(String, Bytes)> = Vec::new();
+    for loaded in shared.all_loaded() {
+        let devices = loaded.plan.devices.iter().map(|device| (&device.id.0, device.idle_bytes));
+        for (id, bytes) in devices {
+            match held.iter_mut().find(|(known, _)| known == id) {
+                Some((_, sum)) => *sum += bytes,
+                None => held.push((id.clone(), bytes)),
+            }
+        }
+    }
+    held
+}
+
+fn reading(inventory: &Inventory, idle: &[(String, Bytes)], unix_ms: u64) -> Value {
+    let devices = inventory.devices.iter().map(|device| {
+        let held = idle.iter().find(|(id, _)| *id == device.id).map(|(_, bytes)| *bytes);
+        json!({
+            "id": device.id,
+            "name": device.name,
+            "kind": device.kind,
+            "uuid": device.uuid,
+            "total_bytes": device.total_bytes,
+            "free_bytes": device.free_bytes,
+            "idle_bytes": held.unwrap_or_default(),
+        })
+    });
+    json!({
+        "unix_ms": unix_ms,
+        "host": {
+            "name": inventory.host.name,
+            "total_bytes": inventory.host.total_bytes,
+            "available_bytes": inventory.host.available_bytes,
+        },
+        "devices": devices.collect::<Vec<_>>(),
+        "why_no_devices": inventory.why_no_devices,
+    })
+}

@@ -1,0 +1,9 @@
+//! The daemon: its parts with real executors, and the program itself as its clients meet it.
+//! `cargo test --test serve runners::` runs the tests of one file.
+
+#[path = "../support/lib.rs"]
+mod support;
+
+mod bench;
+mod runners;
+mod surveyor;
