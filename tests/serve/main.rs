@@ -5,5 +5,7 @@
 mod support;
 
 mod bench;
+mod client;
+mod daemon;
 mod runners;
 mod surveyor;

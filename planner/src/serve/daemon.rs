@@ -12,7 +12,6 @@
 mod reading;
 mod settings;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -195,6 +195,7 @@ fn row(code: ErrorCode) -> (StatusCode, &'static str) {
         ErrorCode::Disk => (S::INTERNAL_SERVER_ERROR, "disk"),
         ErrorCode::QueueFull => (S::SERVICE_UNAVAILABLE, "queue_full"),
         ErrorCode::Draining => (S::SERVICE_UNAVAILABLE, "draining"),
+        ErrorCode::Paused => (S::SERVICE_UNAVAILABLE, "paused"),
         ErrorCode::Store => (S::SERVICE_UNAVAILABLE, "store"),
     }
 }
