@@ -44,8 +44,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::mpsc::Sender;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -62,12 +62,15 @@ use tokens::{Guardian, TokenError, Tokens};
 /// How much longer than its grace the end of the thread is waited for.
 const END_GRACE: Duration = Duration::from_secs(2);
 
+/// From one look for the end of the thread to the next.
+const END_LOOK: Duration = Duration::from_millis(5);
+
 /// A server that runs.
 pub struct EdgeHandle {
     edge: Edge,
     listening: Listening,
     token_file: Option<PathBuf>,
-    ended: Receiver<()>,
+    thread: JoinHandle<()>,
 }
 
 /// Listens, and answers from a thread of its own.
@@ -103,16 +106,13 @@ pub fn start(config: EdgeConfig, events: Sender<DeskEvent>) -> io::Result<EdgeHa
         pictures: config.pictures,
         rescan: config.rescan,
     });
-    let (ending, ended) = channel();
     let served = edge.clone();
-    thread::Builder::new().name("edge".to_owned()).spawn(move || {
+    let thread = thread::Builder::new().name("edge".to_owned()).spawn(move || {
         if let Err(error) = server::run(served, sockets) {
             tracing::error!("the HTTP server has ended: {error}");
         }
-        // Whoever waits for the end may have given up.
-        let _ = ending.send(());
     })?;
-    Ok(EdgeHandle { edge, listening, token_file, ended })
+    Ok(EdgeHandle { edge, listening, token_file, thread })
 }
 
 fn invalid(message: &str) -> io::Error {
@@ -167,7 +167,10 @@ impl EdgeHandle {
     /// this long.
     pub fn stop(self, grace: Duration) {
         self.edge.stop(grace);
+        let deadline = Instant::now() + grace + END_GRACE;
         // A thread that does not end in time is left behind; the process is about to end.
-        let _ = self.ended.recv_timeout(grace + END_GRACE);
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(END_LOOK);
+        }
     }
 }

@@ -161,7 +161,9 @@ impl Metrics {
                 figures.model_loads.with(&[("model", &model)]).inc();
             }
             Said::Progress(_) => {
-                if let Some(began) = run.loads.take_if(|_| run.computes(said)) {
+                if run.computes(said)
+                    && let Some(began) = run.loads.take()
+                {
                     let seconds = began.elapsed().as_secs_f64();
                     figures.model_load_seconds.with(&[("model", &model)]).observe(seconds);
                 }

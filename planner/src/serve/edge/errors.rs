@@ -32,7 +32,7 @@ pub struct EdgeError {
     /// The field that is wrong.
     pub param: Option<String>,
     /// What would fit, as `plan --json` has it.
-    pub nearest: Option<Value>,
+    pub nearest: Option<Box<Value>>,
     /// The job that failed.
     pub job: Option<JobId>,
     /// When it may be asked again, in seconds.
@@ -155,6 +155,7 @@ impl From<JobError> for EdgeError {
     fn from(error: JobError) -> EdgeError {
         let JobError { code, message, param, nearest } = error;
         let (status, name) = row(code);
+        let nearest = nearest.map(Box::new);
         EdgeError { param, nearest, ..EdgeError::new(status, name, message) }
     }
 }

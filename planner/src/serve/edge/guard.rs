@@ -56,7 +56,7 @@ pub async fn guard(State(edge): State<Edge>, request: Request, next: Next) -> Re
         }
         Ok(Admitted::Open(origin)) => (next.run(request).await, origin),
         Ok(Admitted::Options(origin)) => (StatusCode::NO_CONTENT.into_response(), origin),
-        Err((error, origin)) => (error.into_response(), origin),
+        Err(refusal) => (refusal.0.into_response(), refusal.1),
     };
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
@@ -69,7 +69,7 @@ pub async fn guard(State(edge): State<Edge>, request: Request, next: Next) -> Re
     }
     let (route, code) = (route.as_deref().unwrap_or(NO_ROUTE), response.status().as_u16());
     let took = began.elapsed();
-    tracing::debug!(id, %method, route, code, trace, ms = took.as_secs_f64() * 1e3, "answered");
+    tracing::debug!(id, %method, route, code, trace = trace.as_deref(), ms = took.as_secs_f64() * 1e3, "answered");
     edge.metrics().request(route, method_name(&method), code, took);
     response
 }
@@ -104,10 +104,10 @@ fn admit(
     }
 }
 
-fn trace_parent(headers: &HeaderMap) -> Option<&str> {
+fn trace_parent(headers: &HeaderMap) -> Option<String> {
     let text = headers.get(TRACE_PARENT)?.to_str().ok()?;
     let hex = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
-    (text.len() == TRACE_PARENT_BYTES && text.bytes().all(hex)).then_some(text)
+    (text.len() == TRACE_PARENT_BYTES && text.bytes().all(hex)).then(|| text.to_owned())
 }
 
 /// A method as metrics count it: clients may send any word.

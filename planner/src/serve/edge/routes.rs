@@ -51,8 +51,8 @@ pub fn router(edge: Edge) -> Router {
     };
     // The two foreign protocols are merged here: they document themselves.
     let all = table.router.route(openapi::PATH, get(show)).merge(page::routes());
-    all.fallback(async || EdgeError::no_route("there is nothing here; hint: see /openapi.json"))
-        .method_not_allowed_fallback(async || wrong_method())
+    all.fallback(|| async { EdgeError::no_route("there is nothing here; hint: see /openapi.json") })
+        .method_not_allowed_fallback(|| async { wrong_method() })
         .layer(from_fn_with_state(edge.clone(), guard))
         .with_state(edge)
 }

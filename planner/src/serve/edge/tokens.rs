@@ -174,7 +174,7 @@ pub fn new_token(name: &str) -> io::Result<String> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let mut bytes = [0; TOKEN_BYTES];
-    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(format!("{name}:{}", hex(&bytes)))
 }
 

@@ -1,6 +1,5 @@
 //! Names, kinds and buckets of all figures.
 
-use std::borrow::Cow;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +12,7 @@ use prometheus_client::registry::{Metric, Registry};
 use crate::serve::desk::action::SlotState;
 
 /// Names and values of labels.
-pub type Labels = Vec<(Cow<'static, str>, String)>;
+pub type Labels = Vec<(&'static str, String)>;
 
 /// Histograms by label, all with the same buckets.
 pub type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
@@ -35,7 +34,7 @@ pub trait Labelled<M> {
 
 impl<M: Clone, C: MetricConstructor<M>> Labelled<M> for Family<Labels, M, C> {
     fn with(&self, labels: &[(&'static str, &str)]) -> M {
-        let labels = labels.iter().map(|(name, value)| (Cow::Borrowed(*name), (*value).to_owned()));
+        let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned()));
         self.get_or_create_owned(&labels.collect())
     }
 }

@@ -123,7 +123,7 @@ pub async fn cancel(
             let view = job_of(edge.ask(caller.asker, Ask::Show(id)).await)?;
             Ok(json::answer(StatusCode::OK, &show::job(&view)))
         }
-        reply => Ok(json::answer(StatusCode::OK, &show::job(&job_of(reply)?))),
+        reply => Ok(json::answer(StatusCode::OK, &show::job(&*job_of(reply)?))),
     }
 }
 

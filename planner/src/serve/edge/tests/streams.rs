@@ -25,8 +25,8 @@ fn of_job(server: &Server, headers: &[(&str, &str)]) -> TcpStream {
 }
 
 fn last_id(text: &str) -> String {
-    let ids = text.lines().filter_map(|line| line.strip_prefix("id: "));
-    ids.last().unwrap().to_owned()
+    let mut ids = text.lines().filter_map(|line| line.strip_prefix("id: "));
+    ids.next_back().unwrap().to_owned()
 }
 
 #[test]
