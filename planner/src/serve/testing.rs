@@ -1,10 +1,12 @@
 //! Records for the tests of several modules, and processes that are this very test.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use protocol::Bytes;
 use serde_json::json;
 
+use super::desk::action::JobView;
 use super::desk::job::{
     Api, Class, Confidence, JobId, JobOrder, JobRecord, JobState, Offer, OnDisconnect,
     PictureRecord, RECORD_VERSION,
@@ -29,6 +31,7 @@ pub fn record(id: &str) -> JobRecord {
             idempotency: None,
             body: json!({"prompt": "a house"}),
         },
+        synchronous: false,
         state: JobState::Queued,
         created_at: 1_785_500_000_000,
         started_at: None,
@@ -51,6 +54,20 @@ pub fn record(id: &str) -> JobRecord {
         usage: None,
         notices: Vec::new(),
         error: None,
+    }
+}
+
+/// A job of a record, as it is shown where nothing of it is under way.
+pub fn view(record: JobRecord) -> JobView {
+    JobView {
+        state: record.state,
+        record: Arc::new(record),
+        position: None,
+        progress: None,
+        waiting: None,
+        starts_in_ms: None,
+        ends_in_ms: None,
+        preview: None,
     }
 }
 

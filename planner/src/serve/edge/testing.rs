@@ -1,7 +1,6 @@
 //! Jobs and settings for the tests of the edge.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde_json::json;
 
@@ -10,9 +9,9 @@ use crate::job::JobRequest;
 use crate::job::request::Prompts;
 use crate::serve::desk::action::JobView;
 use crate::serve::desk::job::{
-    Api, Class, Confidence, JobId, JobOrder, JobRecord, JobState, Offer, OnDisconnect,
-    PictureRecord, RECORD_VERSION,
+    Api, Class, JobOrder, JobRecord, JobState, Offer, OnDisconnect, PictureRecord,
 };
+use crate::serve::testing;
 
 /// When all jobs of tests were accepted: 10⁹ seconds after 1970.
 pub const CREATED_AT: u64 = 1_000_000_000_000;
@@ -38,44 +37,18 @@ pub fn view(id: &str, client: &str, state: JobState) -> JobView {
 
 /// A job of an order.
 pub fn view_of(id: &str, order: JobOrder, state: JobState) -> JobView {
-    let offer = Offer {
-        warm: false,
-        load_ms: 1000.0,
-        run_ms: 2000.0,
-        batch: 1,
-        peak_bytes: Vec::new(),
-        confidence: Confidence::Predicted,
-        notices: Vec::new(),
-    };
-    let record = JobRecord {
-        v: RECORD_VERSION,
-        id: JobId(id.to_owned()),
+    let offer = Offer { load_ms: 1000.0, run_ms: 2000.0, ..testing::record(id).offer };
+    let offer = Offer { peak_bytes: Vec::new(), ..offer };
+    let created_at = CREATED_AT;
+    let predicted_wait_ms = 500.0;
+    testing::view(JobRecord {
         order,
         state,
-        created_at: CREATED_AT,
-        started_at: None,
-        ended_at: None,
+        created_at,
         offer,
-        predicted_wait_ms: 500.0,
-        attempts: 0,
-        daemon_deaths: 0,
-        failures: Vec::new(),
-        pictures: Vec::new(),
-        plan: None,
-        usage: None,
-        notices: Vec::new(),
-        error: None,
-    };
-    JobView {
-        record: Arc::new(record),
-        state,
-        position: None,
-        progress: None,
-        waiting: None,
-        starts_in_ms: None,
-        ends_in_ms: None,
-        preview: None,
-    }
+        predicted_wait_ms,
+        ..testing::record(id)
+    })
 }
 
 /// A picture that was filed.

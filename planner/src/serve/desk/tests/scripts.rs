@@ -156,24 +156,10 @@ impl Script {
 /// A record that stands for none.
 pub fn empty_record() -> JobRecord {
     JobRecord {
-        v: 1,
         id: job_id(0),
         order: order("one", "ann", 1),
-        synchronous: false,
-        state: super::super::job::JobState::Queued,
-        created_at: 0,
-        started_at: None,
-        ended_at: None,
         offer: offer(0.0, 1000.0, 1),
-        predicted_wait_ms: 0.0,
-        attempts: 0,
-        daemon_deaths: 0,
-        failures: Vec::new(),
-        pictures: Vec::new(),
-        plan: None,
-        usage: None,
-        notices: Vec::new(),
-        error: None,
+        ..crate::serve::testing::record("")
     }
 }
 

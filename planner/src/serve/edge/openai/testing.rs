@@ -16,10 +16,10 @@ use crate::media::PictureFormat;
 use crate::serve::desk::action::JobView;
 use crate::serve::desk::event::FiledPicture;
 use crate::serve::desk::job::{
-    Api, Class, Confidence, JobId, JobOrder, JobRecord, JobState, Offer, OnDisconnect,
-    PictureRecord, RECORD_VERSION,
+    Api, Class, JobOrder, JobRecord, JobState, Offer, OnDisconnect, PictureRecord,
 };
 use crate::serve::edge::settings::{EdgeModel, EdgeSettings};
+use crate::serve::testing;
 
 /// A model of 64×64 pixels in 4 steps, whose sides are multiples of 16.
 pub fn description(guidance: GuidanceScale, true_cfg_scale: f32) -> ModelDescription {
@@ -116,44 +116,20 @@ pub fn view(state: JobState, request: JobRequest, pictures: &[FiledPicture]) -> 
         idempotency: None,
         body: Value::Null,
     };
-    let offer = Offer {
-        warm: false,
-        load_ms: 1000.0,
-        run_ms: 500.0,
-        batch: 1,
-        peak_bytes: Vec::new(),
-        confidence: Confidence::Predicted,
-        notices: Vec::new(),
-    };
-    let record = JobRecord {
-        v: RECORD_VERSION,
-        id: JobId("01JOB".to_owned()),
+    let sample = testing::record("01JOB");
+    let offer = Offer { load_ms: 1000.0, run_ms: 500.0, ..sample.offer.clone() };
+    testing::view(JobRecord {
         order,
         state,
         created_at: 1_700_000_000_000,
         started_at: Some(1_700_000_001_000),
         ended_at: state.is_ended().then_some(1_700_000_003_500),
         offer,
-        predicted_wait_ms: 0.0,
         attempts: 1,
-        daemon_deaths: 0,
-        failures: Vec::new(),
         pictures: pictures.iter().map(|picture| picture.record.clone()).collect(),
-        plan: None,
-        usage: None,
         notices: vec!["from the run".to_owned()],
-        error: None,
-    };
-    JobView {
-        record: Arc::new(record),
-        state,
-        position: None,
-        progress: None,
-        waiting: None,
-        starts_in_ms: None,
-        ends_in_ms: None,
-        preview: None,
-    }
+        ..sample
+    })
 }
 
 /// Objects whose fields have these names or any, and any JSON in them: also what looks right.
