@@ -27,7 +27,7 @@ use crate::solve::PlanReport;
 
 /// What became of an order.
 pub enum EndedRun {
-    /// It is done.
+    /// What was asked for is there.
     Done(Box<FinishedWork>),
     /// It was to end.
     Cancelled,
