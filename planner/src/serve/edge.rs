@@ -30,6 +30,7 @@ pub mod routes;
 mod server;
 pub mod settings;
 pub mod sse;
+mod stall;
 pub mod state;
 pub mod table;
 pub mod timeline;

@@ -29,7 +29,7 @@ pub const BODIES_BYTES_MAX: usize = 256 << 20;
 /// Streams of events at a time.
 pub const STREAMS_MAX: usize = 64;
 
-/// How long a stream may wait for a client that does not read.
+/// How long an answer or a stream may wait for a client that does not read.
 pub const STREAM_STALL_MAX: Duration = Duration::from_secs(60);
 
 /// From one sign of life on a silent stream to the next.
