@@ -5,38 +5,18 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{MethodRouter, get};
+use axum::routing::get;
 
 use super::errors::{EdgeError, wrong_method};
 use super::guard::guard;
 use super::json;
 use super::native;
 use super::openai;
-use super::openapi::{self, Operation};
+use super::openapi;
 use super::page;
 use super::sdapi;
 use super::state::Edge;
-
-/// Addresses with what is known of them.
-#[derive(Default)]
-pub struct RouteTable {
-    router: Router<Edge>,
-    operations: Vec<Operation>,
-}
-
-impl RouteTable {
-    /// Adds what one method of an address does.
-    pub fn add(mut self, operation: Operation, handler: MethodRouter<Edge>) -> RouteTable {
-        self.router = self.router.route(operation.path, handler);
-        self.operations.push(operation);
-        self
-    }
-
-    /// What it has.
-    pub fn operations(&self) -> &[Operation] {
-        &self.operations
-    }
-}
+use super::table::RouteTable;
 
 /// Our own routes.
 pub fn table() -> RouteTable {
@@ -51,7 +31,7 @@ pub fn router(edge: Edge) -> Router {
         let document = document.clone();
         async move { json::answer(StatusCode::OK, &*document) }
     };
-    let own = table.router.route(openapi::PATH, get(show)).merge(page::routes());
+    let own = table.router().route(openapi::PATH, get(show)).merge(page::routes());
     // The two foreign protocols: they are documented elsewhere.
     let all = own.merge(openai::routes()).merge(sdapi::routes());
     all.fallback(|| async { EdgeError::no_route("there is nothing here; hint: see /openapi.json") })

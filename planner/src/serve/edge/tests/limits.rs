@@ -1,3 +1,5 @@
+//! Limits on connections, headers and bodies, met by clients that mean no good.
+
 use std::io::{Read, Write};
 use std::time::Instant;
 
