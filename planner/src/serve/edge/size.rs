@@ -16,7 +16,8 @@ pub fn read(param: &str, text: &str) -> Result<[u32; 2], EdgeError> {
     let in_range = |sides: &[u32; 2]| sides.iter().all(|side| (1..=SIDE_PIXELS_MAX).contains(side));
     sides.filter(in_range).ok_or_else(|| {
         let message = format!(
-            "{param} must be auto or WIDTHxHEIGHT with sides from 1 to {SIDE_PIXELS_MAX}, got {:?}; hint: as 1024x1024",
+            "{param} must be auto or WIDTHxHEIGHT with sides from 1 to {SIDE_PIXELS_MAX}, \
+             got {:?}; hint: as 1024x1024",
             super::fields::shortened(text)
         );
         EdgeError::bad_value(param, message)

@@ -28,7 +28,7 @@ pub enum ImagesRoute {
 pub struct Delivery {
     /// By which of the routes: the names of events differ.
     pub route: ImagesRoute,
-    /// The file's format.
+    /// What their files are.
     pub format: PictureFormat,
     /// Quality of JPEG files, 0 to 100.
     pub compression: u8,

@@ -94,7 +94,8 @@ fn prompt(fields: &mut Fields) -> Result<String, EdgeError> {
     let characters = prompt.chars().count();
     if characters > PROMPT_CHARACTERS_MAX || prompt.len() > PROMPT_BYTES_MAX {
         let message = format!(
-            "prompt has {characters} characters ({} bytes), at most {PROMPT_CHARACTERS_MAX} ({PROMPT_BYTES_MAX} bytes) are taken; hint: shorten it",
+            "prompt has {characters} characters ({} bytes), at most \
+             {PROMPT_CHARACTERS_MAX} ({PROMPT_BYTES_MAX} bytes) are taken; hint: shorten it",
             prompt.len()
         );
         return Err(EdgeError::bad_value("prompt", message));
@@ -212,7 +213,8 @@ fn tell_of_the_negative_prompt(
     let Some(description) = description.filter(|_| !negative.is_empty()) else { return };
     if !sampler::follows_negative(&job.guidance, description) {
         fields.notice(
-            "negative_prompt has no effect without classifier-free guidance; hint: send true_cfg_scale above 1",
+            "negative_prompt has no effect without classifier-free guidance; \
+             hint: send true_cfg_scale above 1",
         );
     }
 }

@@ -52,15 +52,14 @@ pub async fn answer(edge: Edge, asker: Asker, job: StreamedJob) -> Result<Respon
             reply = &mut reply => break First::Reply(reply),
             note = notes.recv() => match note {
                 Ok(note) if is_of(&note, &job.id) => break First::Note(note),
-                // What was lost may have been the sign; refusals do not come after it.
-                Err(RecvError::Lagged(_)) => break First::Nothing,
-                _ => {}
+                Ok(_) => {}
+                // What was lost may have been the sign.
+                Err(_) => break First::Nothing,
             },
         }
     };
-    if let First::Reply(Reply::Refused { .. }) = first {
-        let First::Reply(reply) = first else { unreachable!("it was just looked at") };
-        return Err(EdgeError::refused(reply));
+    if let First::Reply(refused @ Reply::Refused { .. }) = first {
+        return Err(EdgeError::refused(refused));
     }
     let teller = Teller {
         edge,
@@ -75,7 +74,7 @@ pub async fn answer(edge: Edge, asker: Asker, job: StreamedJob) -> Result<Respon
     Ok(response)
 }
 
-/// What came first.
+/// The first sign of a job: its end, that it was accepted, or that signs were lost.
 enum First {
     Reply(Reply),
     Note(Arc<Note>),

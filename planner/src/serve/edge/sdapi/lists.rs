@@ -56,12 +56,12 @@ pub fn loras(settings: &EdgeSettings) -> Value {
     settings.loras.keys().map(row).collect()
 }
 
-/// `scripts`: none.
+/// `scripts`: there are none by which a job could be changed.
 pub fn scripts() -> Value {
     json!({ "txt2img": [], "img2img": [] })
 }
 
-/// `embeddings`: none.
+/// `embeddings`: there are none that a prompt could name.
 pub fn embeddings() -> Value {
     json!({ "loaded": {}, "skipped": {} })
 }

@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn settings_are_read_from_each_format() {
-        let text = "a cat\nNegative prompt: dogs\nSteps: 4, Sampler: Euler, Seed: 7, Size: 64x32, Other: 1";
+        let text = "a cat\nNegative prompt: dogs\n\
+             Steps: 4, Sampler: Euler, Seed: 7, Size: 64x32, Other: 1";
         for format in PictureFormat::ALL {
             let document = document(&picture(format, Some(text))).unwrap();
             assert_eq!(document["info"], text);

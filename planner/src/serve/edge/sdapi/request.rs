@@ -125,7 +125,8 @@ fn counts(fields: &mut Fields) -> Result<(u32, u32), EdgeError> {
     let pictures = batch_size * runs;
     if pictures > BATCH_MAX {
         let message = format!(
-            "batch_size × n_iter is {pictures}, at most {BATCH_MAX} pictures are made for a request; hint: send several requests"
+            "batch_size × n_iter is {pictures}, at most {BATCH_MAX} pictures are made for a \
+             request; hint: send several requests"
         );
         return Err(EdgeError::bad_value("n_iter", message));
     }
