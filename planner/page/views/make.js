@@ -119,7 +119,7 @@ function Shape({ values, set, error, model }) {
   const multiple = model?.berth.side_multiple_pixels || 1;
   const side = { type: 'number', min: multiple, step: multiple, values, set, error };
   return html`<fieldset class="grid">
-    <legend>Size</legend>
+    <legend>Picture</legend>
     <${Field} ...${side} name="width" label="Width in pixels" usual=${defaults?.width} />
     <${Field} ...${side} name="height" label="Height in pixels" usual=${defaults?.height} />
     <${Field} ...${side} name="steps" label="Steps" min="1" step="1" usual=${defaults?.steps} />

@@ -73,14 +73,15 @@ function Devices({ plan }) {
     <${Facts} pairs=${[
       ['Model', plan.family],
       ['Size', `${plan.job.width} × ${plan.job.height}, ${plan.job.steps} steps`],
-      ['Loading', duration(times.load)],
+      ['Loading', times.load > 0 ? duration(times.load) : 'is loaded already'],
       ['Computing', duration(times.next_total)],
     ]} />
-    <${Legend} entries=${LAYERS} />
+    <${Legend} entries=${[...LAYERS, ['others', 'Other programs']]} />
     <div class="charts">
       ${devices.map((device) => html`<${Bands} key=${device.id} id=${`band-${device.id}`}
         title=${title(device)} note=${`${bytes(device.idle_bytes)} stay between jobs`}
-        budget=${device.budget_bytes} phases=${phases(device, plan)} />`)}
+        budget=${device.budget_bytes} phases=${phases(device, plan)} total=${device.total_bytes}
+        others=${Math.max(0, device.total_bytes - device.free_bytes)} />`)}
       <${Bands} id="band-host" title="Main memory" note=${`${bytes(host.idle_bytes)} stay between jobs`}
         budget=${host.budget_bytes} phases=${phases(host, plan)} />
     </div>

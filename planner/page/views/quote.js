@@ -71,6 +71,7 @@ export function NearestFit({ nearest }) {
   ].filter(Boolean);
   const use = () => {
     form.set({ width: String(width), height: String(height) });
+    location.hash = '#/make';
     document.getElementById('width')?.focus();
   };
   return html`
