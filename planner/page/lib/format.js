@@ -23,6 +23,8 @@ export function duration(ms) {
   const whole = Math.round(seconds);
   if (whole < 3_600) return parts([Math.floor(whole / 60), 'min'], [whole % 60, 's']);
   const minutes = Math.round(whole / 60);
+  const hours = Math.round(minutes / 60);
+  if (hours >= 48) return parts([Math.floor(hours / 24), 'days'], [hours % 24, 'h']);
   return parts([Math.floor(minutes / 60), 'h'], [minutes % 60, 'min']);
 }
 

@@ -88,8 +88,7 @@ function OpenJob({ job, place, failed }) {
       ['Waits for', job.waiting],
       ['Place', waits ? place + 1 : null],
       [job.started_at ? 'Began' : 'Begins', moment(job.started_at || job.starts_at)],
-      ['Ends', moment(job.ends_at)],
-      ['Ends, at first', job.quote && `predicted ${moment(job.quote.ends_at)}`],
+      ['Ends', `${moment(job.ends_at)}, at first predicted ${moment(job.quote?.ends_at)}`],
     ]} />
     <div class="actions">
       <label>Priority <select value=${job.priority} onChange=${change} disabled=${!waits}

@@ -14,7 +14,7 @@ export function QuotePanel() {
   }, [verdict]);
   return html`<section class="panel" aria-labelledby="quote-title" aria-busy=${asking ? 'true' : 'false'}>
     <h2 id="quote-title">What it would take</h2>
-    <${Failure} error=${error} />
+    <${Failure} error=${error} id="quote-error" quiet=${true} />
     ${!answer && !error && html`<p>${asking ? 'Working it out …' : 'Nothing is known yet.'}</p>`}
     ${answer && html`<p class=${answer.feasible ? 'verdict fits' : 'verdict short'}>${verdict}
       ${asking && html`<span class="muted"> Working it out anew …</span>`}</p>`}
