@@ -73,10 +73,9 @@ pub fn files_of_model(
 ) -> io::Result<Vec<PathBuf>> {
     let weights = description.components.iter().flat_map(|component| &component.files);
     let mut files: Vec<PathBuf> = weights.map(PathBuf::from).collect();
-    for directory in [model.model.as_deref(), model.part(PartFlag::TokenizerDir)] {
-        if let Some(directory) = directory {
-            files.extend(configurations(Path::new(directory))?);
-        }
+    let directories = [model.model.as_deref(), model.part(PartFlag::TokenizerDir)];
+    for directory in directories.into_iter().flatten() {
+        files.extend(configurations(Path::new(directory))?);
     }
     files.sort();
     files.dedup();

@@ -141,3 +141,101 @@ fn of_text(TooLong { what, .. }: &TooLong) -> Option<String> {
     };
     Some(known.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Bytes, Failure, JobShape};
+
+    use super::*;
+    use crate::engine::session::death::Cause;
+    use crate::solve::Infeasible;
+
+    fn failure(kind: FailureKind) -> PlanError {
+        let message = "it failed".to_owned();
+        PlanError::Session(SessionError::Failed(Failure { kind, message }))
+    }
+
+    #[test]
+    fn a_failure_is_told_by_the_code_of_its_kind() {
+        let device = protocol::DeviceId("cuda0".to_owned());
+        let died = || SessionError::Died {
+            phase: "load phase".to_owned(),
+            cause: Cause::OutOfMemory,
+            status: "signal 9".to_owned(),
+            lines: Vec::new(),
+        };
+        let out_of_memory = FailureKind::OutOfMemory {
+            device: device.clone(),
+            region: "weights".to_owned(),
+            requested_bytes: Bytes(2),
+            free_bytes: Some(Bytes(1)),
+        };
+        let files = "a.gguf".to_owned();
+        let missing = SetupError::Missing { device: "cuda1".to_owned(), why: "gone".to_owned() };
+        for (error, code) in [
+            (failure(out_of_memory), ErrorCode::OutOfMemory),
+            (failure(FailureKind::DeviceFailed { device }), ErrorCode::DeviceFailed),
+            (failure(FailureKind::BadModel), ErrorCode::BadModel),
+            (failure(FailureKind::BadRequest), ErrorCode::BadValue),
+            (failure(FailureKind::PlanRefused), ErrorCode::Internal),
+            (PlanError::Session(died()), ErrorCode::ExecutorDied),
+            (PlanError::NothingLess(died()), ErrorCode::OutOfMemory),
+            (PlanError::FilesChanged { files, error: died() }, ErrorCode::BadModel),
+            (PlanError::Inventory(missing.into()), ErrorCode::DeviceFailed),
+            (PlanError::Unsettled("1 B".to_owned()), ErrorCode::Internal),
+        ] {
+            let told = of_plan(&error, &ModelSource::default());
+            assert_eq!((told.code, told.message), (code, error.to_string()));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_says_what_would() {
+        let infeasible = Infeasible {
+            because: "cuda0 is short".to_owned(),
+            max_vram: Some(Bytes(7)),
+            max_ram: None,
+            together: false,
+            margin_flag: None,
+        };
+        let job = JobShape {
+            width: 64,
+            height: 64,
+            steps: 1,
+            batch: 1,
+            max_sequence_length: 8,
+            true_cfg: false,
+            init_image: false,
+            first_step: 0,
+        };
+        let error = DoesNotFit { job, infeasible, largest: Some([32, 48]) };
+        let told = of_plan(&PlanError::Infeasible(Box::new(error)), &ModelSource::default());
+        assert_eq!(told.code, ErrorCode::DoesNotFit);
+        let expected = serde_json::json!({
+            "max_vram_bytes": 7, "max_ram_bytes": null, "together": false, "width": 32, "height": 48
+        });
+        assert_eq!(told.nearest, Some(expected));
+        assert!(told.message.contains("cuda0 is short"), "{}", told.message);
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_as_documents_call_it() {
+        let number = |flag| RequestError::Number { flag, expected: "a number", got: String::new() };
+        for (error, code, param) in [
+            (number("guidance-scale"), ErrorCode::BadValue, "guidance_scale"),
+            (RequestError::Batch(99), ErrorCode::BadValue, "n"),
+            (
+                TooLong { what: "second prompt", got: 2, limit: 1 }.into(),
+                ErrorCode::BadValue,
+                "prompt_2",
+            ),
+            (RequestError::NoModel("a".into()), ErrorCode::BadModel, "model"),
+            (RequestError::NegativeWithoutGuidance, ErrorCode::BadValue, "negative_prompt"),
+        ] {
+            let told = of_request(&error);
+            assert_eq!((told.code, told.param.as_deref()), (code, Some(param)), "{error}");
+        }
+        let unknown = no_model("x", vec!["demo".to_owned()]);
+        assert_eq!((unknown.code, unknown.param.as_deref()), (ErrorCode::NoModel, Some("model")));
+    }
+}

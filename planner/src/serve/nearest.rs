@@ -3,26 +3,39 @@
 /// As much of a name as is compared: longer ones are no slips of the pen.
 const CHARACTERS_MAX: usize = 64;
 
+/// The fewest letters by which a part of a name is taken for it.
+const WITHIN_MIN: usize = 3;
+
 /// The most names that a hint repeats.
 const NAMES_MAX: usize = 3;
 
-/// The known names that may be meant, the likeliest first: those that a third of the letters makes
-/// of it, and those that hold it or that it holds. Letters of either case are the same.
+/// The known names that may be meant: those that the fewest changes make of it, up to a third of
+/// its letters; where none is so near, those that hold it or that it holds. Letters of either case
+/// are the same.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let wanted = letters(name);
-    let farthest = (wanted.len() / 3).max(1);
-    let mut near: Vec<(usize, &str)> = known
-        .into_iter()
-        .filter_map(|known| {
-            let letters = letters(known);
-            let changes = changes(&wanted, &letters);
-            let holds = is_within(&wanted, &letters) || is_within(&letters, &wanted);
-            (changes <= farthest || holds).then_some((changes, known))
-        })
-        .collect();
-    near.sort_unstable();
-    near.truncate(NAMES_MAX);
-    near.into_iter().map(|(_, known)| known).collect()
+    let known: Vec<(Vec<char>, &str)> =
+        known.into_iter().map(|name| (letters(name), name)).collect();
+    let all = known.iter().map(|(letters, name)| {
+        // What was only begun is as near as one slip.
+        let is_begun = wanted.len() >= WITHIN_MIN && letters.starts_with(&wanted);
+        let changes = changes(&wanted, letters);
+        (if is_begun { changes.min(1) } else { changes }, *name)
+    });
+    let near = all.filter(|(changes, _)| *changes <= wanted.len().div_ceil(3));
+    let near: Vec<(usize, &str)> = near.collect();
+    let fewest = near.iter().map(|(changes, _)| *changes).min();
+    let mut found: Vec<&str> = match fewest {
+        Some(fewest) => near.iter().filter(|(n, _)| *n == fewest).map(|(_, name)| *name).collect(),
+        None => {
+            let holds =
+                |letters: &[char]| is_within(&wanted, letters) || is_within(letters, &wanted);
+            known.iter().filter(|(letters, _)| holds(letters)).map(|(_, name)| *name).collect()
+        }
+    };
+    found.sort_unstable();
+    found.truncate(NAMES_MAX);
+    found
 }
 
 /// The end of an error's sentence: the names that may be meant, or some of those that there are.
@@ -44,9 +57,9 @@ fn letters(name: &str) -> Vec<char> {
     name.chars().flat_map(char::to_lowercase).take(CHARACTERS_MAX).collect()
 }
 
-/// Whether a name of at least three letters stands in another.
+/// Whether a name, unless it is too short to say anything, stands in another.
 fn is_within(part: &[char], whole: &[char]) -> bool {
-    part.len() >= 3 && whole.windows(part.len()).any(|window| window == part)
+    part.len() >= WITHIN_MIN && whole.windows(part.len()).any(|window| window == part)
 }
 
 /// How many letters must be put in, left out or replaced to make one of the other (Levenshtein).

@@ -5,8 +5,8 @@
 use super::desk::job::{JobId, JobRecord};
 
 /// The ended jobs to remove, the one that ended first before the others, until at most `keep_jobs`
-/// ended ones are left and the files of their pictures take at most `keep_bytes` together. Jobs that
-/// have not ended are never among them, and do not count.
+/// ended ones are left and the files of their pictures take at most `keep_bytes` together. Jobs
+/// that have not ended are never among them, and do not count.
 pub fn surplus<'a>(
     records: impl IntoIterator<Item = &'a JobRecord>,
     keep_jobs: usize,

@@ -39,7 +39,7 @@ use told::RunTeller;
 enum SlotOrder {
     /// Do this.
     Run { epoch: u64, order: Box<RunOrder> },
-    /// End the executor.
+    /// Nothing more is done here for now: the executor's memory is wanted.
     End,
 }
 

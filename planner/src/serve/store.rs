@@ -5,8 +5,8 @@
 //!   ▲                                                          │
 //!   └───────────── DeskEvent::Stored, one for each, in order ◄─┘ once it is on the disk
 //! ```
-//! Not here: what a record means, which ones are kept ([`retention`](super::retention)), and whether
-//! a client's idempotency key still counts. The keys stand in the records
+//! Not here: what a record means, which ones are kept ([`retention`](super::retention)), and
+//! whether a client's idempotency key still counts. The keys stand in the records
 //! ([`JobOrder::idempotency`](super::desk::job::JobOrder)) and all records are restored; the desk
 //! holds a key's age, by its record's `created_at`, against its limit of 24 hours when it looks one
 //! up.
@@ -18,8 +18,8 @@
 //!   again for the next.
 //! - One process at a time: the directory is locked until the store is closed, over any opening
 //!   again too.
-//! - Nothing that cannot be read is destroyed: a damaged file is renamed, a record that this version
-//!   does not understand moves to another table.
+//! - Nothing that cannot be read is destroyed: a damaged file is renamed, a record that this
+//!   version does not understand moves to another table.
 
 mod tables;
 

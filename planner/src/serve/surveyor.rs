@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! quote ──► request looked at ──► model described ──► inventory, as if nothing were loaded
-//!       ──► the loaded plan does: warm │ one that keeps its weights │ one of its own │ smaller batch
+//!       ──► the loaded plan does: warm │ one that keeps its weights │ its own │ a smaller batch
 //!       ──► Quoted
 //! ```
 //! Not here: whether and when the job runs ([`super::desk`]).
@@ -21,7 +21,6 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::desk::action::QuoteOrder;
@@ -36,9 +35,6 @@ use inventory::IdleInventory;
 use offer::{ChosenPlan, quoted};
 use surveys::Surveys;
 
-/// Between two looks whether the thread has ended: the system has no wait for that with an end.
-const END_PAUSE: Duration = Duration::from_millis(5);
-
 /// What the surveyor is told.
 enum SurveyorOrder {
     /// Say what this would take.
@@ -50,7 +46,8 @@ enum SurveyorOrder {
 /// The way to the surveyor's thread.
 pub struct Surveyor {
     questions: Sender<SurveyorOrder>,
-    thread: JoinHandle<()>,
+    /// Ends when the thread does; nothing is sent.
+    ended: Receiver<()>,
 }
 
 impl Surveyor {
@@ -60,9 +57,13 @@ impl Surveyor {
     /// The system has no more threads.
     pub fn start(shared: Arc<ServedHost>, events: Sender<DeskEvent>) -> io::Result<Surveyor> {
         let (questions, received) = channel();
-        let work = move || answer(shared, &received, &events);
-        let thread = std::thread::Builder::new().name("surveyor".to_owned()).spawn(work)?;
-        Ok(Surveyor { questions, thread })
+        let (alive, ended) = channel();
+        let work = move || {
+            answer(shared, &received, &events);
+            drop::<Sender<()>>(alive);
+        };
+        std::thread::Builder::new().name("surveyor".to_owned()).spawn(work)?;
+        Ok(Surveyor { questions, ended })
     }
 
     /// Asks what a job would take.
@@ -79,17 +80,9 @@ impl Surveyor {
 
     /// Ends it, and waits so long at most until its executor is gone.
     pub fn finish(self, grace: Duration) {
-        let Surveyor { questions, thread } = self;
+        let Surveyor { questions, ended } = self;
         drop(questions);
-        let deadline = Instant::now() + grace;
-        while !thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(END_PAUSE);
-        }
-    }
-
-    /// Whether it still answers.
-    pub fn is_alive(&self) -> bool {
-        !self.thread.is_finished()
+        let _ = ended.recv_timeout(grace);
     }
 }
 

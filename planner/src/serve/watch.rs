@@ -115,3 +115,24 @@ fn reading(inventory: &Inventory, idle: &[(String, Bytes)], unix_ms: u64) -> Val
         "why_no_devices": inventory.why_no_devices,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+
+    #[test]
+    fn a_reading_says_what_is_free_and_what_is_ours() {
+        let profile = Profile::load("virtual-2x2g").expect("a shipped profile");
+        let inventory = profile.inventory().expect("this machine");
+        let idle = [("virtual1".to_owned(), Bytes::mib(3))];
+        let reading = reading(&inventory, &idle, 1_000);
+        assert_eq!(reading["unix_ms"], 1_000);
+        let devices = reading["devices"].as_array().expect("a list");
+        let [first, second] = &devices[..] else { panic!("{devices:?}") };
+        assert_eq!((&first["id"], &first["idle_bytes"]), (&json!("virtual0"), &json!(0)));
+        assert_eq!(second["idle_bytes"], 3 << 20);
+        assert_eq!(second["total_bytes"], 2_u64 << 30);
+        assert!(reading["host"]["available_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
+    }
+}

@@ -66,8 +66,8 @@ pub fn read_keep_alive(text: &str) -> Result<KeepAlive, String> {
     }
 }
 
-/// Reads how clients reach the daemon: `http` or `https`, a host, perhaps a port and a path. A slash
-/// at the end is left out.
+/// Reads how clients reach the daemon: `http` or `https`, a host, perhaps a port and a path. A
+/// slash at the end is left out.
 ///
 /// # Errors
 /// It is none.

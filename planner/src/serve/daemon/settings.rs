@@ -18,7 +18,7 @@ use super::super::shared::ServedHost;
 /// The environment variable by which systemd says whom it hands sockets to: sd_listen_fds(3).
 const LISTEN_PID: &str = "LISTEN_PID";
 
-/// The desk's limits.
+/// What the desk holds jobs, clients and pictures against.
 pub fn desk_config(config: &ServeConfig) -> DeskConfig {
     DeskConfig {
         queue_max: config.queue_max,

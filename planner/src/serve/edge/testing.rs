@@ -57,6 +57,7 @@ pub fn view_of(id: &str, order: JobOrder, state: JobState) -> JobView {
         ended_at: None,
         offer,
         predicted_wait_ms: 500.0,
+        synchronous: false,
         attempts: 0,
         daemon_deaths: 0,
         failures: Vec::new(),

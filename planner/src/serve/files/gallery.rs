@@ -23,7 +23,7 @@ const FILE_BYTES_MAX: Bytes = Bytes::mib(128);
 pub struct GalleryEntry {
     /// [`VERSION`].
     pub v: u32,
-    /// The job's name.
+    /// The ULID of the job that made them.
     pub job: String,
     /// When it was accepted, in milliseconds since 1970.
     pub created_at: u64,

@@ -3,6 +3,8 @@
 //! Invariant: a file has the content that its name says; it was decoded whole before it was
 //! written.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,10 +67,13 @@ impl InputFiles {
     /// Removes files that are not used and were not kept lately.
     pub fn sweep(&self, used: &[PathBuf]) -> io::Result<()> {
         let _one = self.lock();
+        // By their names, which say their content: records may know the folder by another path.
+        let used: BTreeSet<&OsStr> = used.iter().filter_map(|path| path.file_name()).collect();
         let now = SystemTime::now();
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
-            if !is_content_name(&path) || used.contains(&path) || !is_old(&path, now) {
+            let is_used = path.file_name().is_some_and(|name| used.contains(name));
+            if is_used || !is_content_name(&path) || !is_old(&path, now) {
                 continue;
             }
             if let Err(error) = fs::remove_file(&path) {

@@ -101,7 +101,7 @@ impl JobPlace {
         self.path(&format!("{}{GALLERY_ENDING}", self.job))
     }
 
-    /// The job's name.
+    /// The ULID that all its files begin with.
     pub fn job(&self) -> &str {
         &self.job
     }
@@ -121,7 +121,7 @@ impl JobPlace {
         self.root.join(&self.day)
     }
 
-    /// Makes that folder.
+    /// Makes it, for its owner alone, where it is not there.
     pub fn make_folder(&self) -> io::Result<()> {
         make_folder(&self.folder())
     }

@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 2;
 /// The most entries of each of these folders that are looked at.
 const ENTRIES_MAX: usize = 10_000;
 
-/// Files together.
+/// What several files come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FilesSize {
     /// Bytes of all of them.

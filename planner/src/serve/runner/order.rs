@@ -27,7 +27,7 @@ use crate::solve::PlanReport;
 
 /// What became of an order.
 pub enum EndedRun {
-    /// It is done.
+    /// What was asked for is there.
     Done(Box<FinishedWork>),
     /// It was to end.
     Cancelled,
@@ -150,13 +150,9 @@ impl SlotExecutor {
         let description = &model.description;
         let resolved = asked.resolve(description).map_err(|error| of_request(&error))?;
         let job = asked.job(&resolved).map_err(|error| of_request(&error))?;
-        let hashing = match &order.job {
-            Some(_) => {
-                Some(FileHashes::begin(asked, description, model.fingerprint(), &asked.loras))
-            }
-            None => None,
-        };
-        let hashing = hashing.transpose().map_err(|error| internal(error.to_string()))?;
+        let begin = |_| FileHashes::begin(asked, description, model.fingerprint(), &asked.loras);
+        let hashing = order.job.as_ref().map(begin).transpose();
+        let hashing = hashing.map_err(|error| internal(error.to_string()))?;
         let work = match &order.job {
             Some(_) => Work::Generate(Box::new(job.clone())),
             None => Work::Load,

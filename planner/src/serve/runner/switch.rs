@@ -73,3 +73,25 @@ impl RunSwitch {
 fn ask_for_end(interrupts: Option<&Interrupts>) {
     let _ = interrupts.and_then(Interrupts::ask_for_end);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cancel_counts_from_the_order_to_the_end() {
+        let switch = RunSwitch::default();
+        switch.cancel();
+        assert!(!switch.is_cancelled(), "nothing is ordered");
+        switch.set_on();
+        assert!(!switch.is_cancelled());
+        switch.cancel();
+        switch.cancel();
+        assert!(switch.is_cancelled());
+        switch.set_off();
+        assert!(!switch.is_cancelled());
+        switch.cancel();
+        switch.set_on();
+        assert!(!switch.is_cancelled(), "it came too late for the last one");
+    }
+}

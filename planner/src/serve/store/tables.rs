@@ -79,11 +79,11 @@ impl From<redb::Error> for TablesError {
 
 /// A change as it is written.
 pub enum EncodedChange {
-    /// A record of this name.
+    /// A job, and its record as JSON.
     Put(JobId, Vec<u8>),
     /// No more of this job than when it was removed.
     Remove(JobId),
-    /// The desk's settings.
+    /// What the desk keeps beside jobs, as JSON.
     Settings(Vec<u8>),
 }
 
