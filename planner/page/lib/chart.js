@@ -21,7 +21,7 @@ const MARGIN = { left: 62, right: 12, top: 18, bottom: 40 };
 const SMALL = 0.2;
 
 // The width that an element has, in pixels, so that text in a drawing stays as large as any other.
-function useWidth() {
+export function useWidth() {
   const ref = useRef(null);
   const [width, set] = useState(480);
   useEffect(() => {
@@ -34,7 +34,7 @@ function useWidth() {
 
 // A scale from 0 to at least `top`, with ticks at multiples of a power of two.
 function scale(top) {
-  const step = 2 ** Math.ceil(Math.log2(Math.max(top, 1024) / 4));
+  const step = 2 ** Math.ceil(Math.log2(Math.max(top, 4096) / 4));
   const count = Math.ceil(top / step) || 1;
   return { max: count * step, ticks: Array.from({ length: count + 1 }, (_, index) => index * step) };
 }
@@ -80,7 +80,7 @@ export function Bands({ id, title, note, budget, phases, total = 0, others = 0 }
   const y = (count) => HEIGHT - MARGIN.bottom - (count / max) * (HEIGHT - MARGIN.top - MARGIN.bottom);
   const column = inner / phases.length;
   if (peak === 0) {
-    return html`<p ref=${ref}><strong>${title}</strong>: not used, of a budget of ${bytes(budget)}</p>`;
+    return html`<p class="unused" ref=${ref}><strong>${title}</strong>: not used, of a budget of ${bytes(budget)}</p>`;
   }
   return html`<figure class="chart" ref=${ref}>
     <figcaption id=${`${id}-caption`}>

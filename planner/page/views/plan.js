@@ -7,6 +7,7 @@ import { Facts, Failure, Notices, Table, useStore } from '../lib/dom.js';
 import { quote } from '../lib/form.js';
 import { bytes, duration, firstUpper, isEnded } from '../lib/format.js';
 import { merge, store } from '../lib/store.js';
+import { LessMemory } from './budget.js';
 import { Minutes10 } from './minutes.js';
 import { Slots } from './slots.js';
 
@@ -30,6 +31,7 @@ export function Plan({ query }) {
       ${plan ? html`<${Devices} plan=${plan} />`
         : html`<p>${whyNone(id, answer, job, missing)}</p>`}
     </section>
+    ${id === FORM && plan && html`<${LessMemory} plan=${plan} />`}
     <${Minutes10} />
     <${Slots} />`;
 }

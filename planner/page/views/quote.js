@@ -56,8 +56,9 @@ function peaks({ devices, host }) {
 
 function Infeasible({ answer: { because, nearest } }) {
   const [reason, ...hints] = String(because).split(/(?:; |\n)hint: /);
+  // What is nearest says the same, and no flags of the command line.
   return html`<p>${reason}</p>
-    ${hints.map((hint) => html`<p key=${hint}>Hint: ${hint}</p>`)}
+    ${!nearest && hints.map((hint) => html`<p key=${hint}>Hint: ${hint}</p>`)}
     <${NearestFit} nearest=${nearest} />`;
 }
 

@@ -42,11 +42,12 @@ macro_rules! page_files {
 }
 
 /// All of them.
-static PAGE_FILES: [PageFile; 24] = page_files![
+static PAGE_FILES: [PageFile; 26] = page_files![
     "icon.svg",
     "index.html",
     "lib/api.js",
     "lib/chart.js",
+    "lib/curve.js",
     "lib/dom.js",
     "lib/form.js",
     "lib/format.js",
@@ -58,6 +59,7 @@ static PAGE_FILES: [PageFile; 24] = page_files![
     "vendor/LICENSE-preact",
     "vendor/htm-preact.js",
     "vendor/vendor.toml",
+    "views/budget.js",
     "views/gallery.js",
     "views/job.js",
     "views/login.js",
