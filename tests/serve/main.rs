@@ -5,7 +5,9 @@
 mod support;
 
 mod bench;
+mod browser;
 mod client;
 mod daemon;
+mod page;
 mod runners;
 mod surveyor;

@@ -21,7 +21,7 @@ const MARGIN = { left: 62, right: 12, top: 18, bottom: 40 };
 const SMALL = 0.2;
 
 // The width that an element has, in pixels, so that text in a drawing stays as large as any other.
-function useWidth() {
+export function useWidth() {
   const ref = useRef(null);
   const [width, set] = useState(480);
   useEffect(() => {
@@ -32,14 +32,10 @@ function useWidth() {
   return [ref, width];
 }
 
-// A scale from 0 to at least `top`, with ticks at round numbers of a unit.
+// A scale from 0 to at least `top`, with ticks at multiples of a power of two.
 function scale(top) {
-  const raw = Math.max(top, 1) / 4;
-  const unit = 1024 ** Math.floor(Math.log(raw) / Math.log(1024));
-  const power = 10 ** Math.floor(Math.log10(raw / unit));
-  const factor = [1, 2, 5, 10, 20].find((factor) => factor * power * unit >= raw);
-  const step = factor * power * unit;
-  const count = Math.ceil(top / step - 1e-9) || 1;
+  const step = 2 ** Math.ceil(Math.log2(Math.max(top, 4096) / 4));
+  const count = Math.ceil(top / step) || 1;
   return { max: count * step, ticks: Array.from({ length: count + 1 }, (_, index) => index * step) };
 }
 
@@ -53,37 +49,51 @@ function Axis({ ticks, y, width }) {
 }
 
 function tickText(tick) {
-  return tick === 0 ? '0' : bytes(tick).replace(/\.0+(?= )/, '').replace(/(\.\d)0(?= )/, '$1');
+  return tick === 0 ? '0' : bytes(tick).replace(/\.?0+(?= )/, (zeros) => (zeros[0] === '.' ? '' : zeros));
 }
+
+// What is drawn in a legend, where that is no square.
+const KEYS = {
+  measured: html`<circle class="measured" cx="7" cy="7" r="3" />`,
+  predicted: html`<path class="predicted" d="M0 10H7V4H14" />`,
+};
 
 export function Legend({ entries }) {
   return html`<ul class="legend" aria-hidden="true">
     ${entries.map(([kind, name]) => html`<li key=${kind}>
-      <svg width="14" height="14"><rect width="14" height="14" class=${`band ${kind}`} /></svg>
+      <svg width="14" height="14">${KEYS[kind] || html`<rect width="14" height="14"
+        class=${`band ${kind}`} />`}</svg>
       ${name}</li>`)}
   </ul>`;
 }
 
-// A device's bytes in each phase. `phases` have `name`, `note` and a number for each layer.
-export function Bands({ id, title, note, budget, phases }) {
+// A device's bytes in each phase. `phases` have `name`, `note` and a number for each layer. What
+// others have of a device hangs from its upper end.
+export function Bands({ id, title, note, budget, phases, total = 0, others = 0 }) {
   const [ref, width] = useWidth();
   const sums = phases.map((phase) => LAYERS.reduce((sum, [layer]) => sum + phase[layer], 0));
-  const peak = Math.max(...sums, 1);
+  const peak = Math.max(...sums);
   const near = peak >= budget * SMALL;
-  const { max, ticks } = scale(near ? Math.max(peak, budget) : peak);
+  const hanging = near && others > 0;
+  const { max, ticks } = scale(hanging ? total : near ? Math.max(peak, budget) : peak);
   const inner = width - MARGIN.left - MARGIN.right;
   const y = (count) => HEIGHT - MARGIN.bottom - (count / max) * (HEIGHT - MARGIN.top - MARGIN.bottom);
   const column = inner / phases.length;
+  if (peak === 0) {
+    return html`<p class="unused" ref=${ref}><strong>${title}</strong>: not used, of a budget of ${bytes(budget)}</p>`;
+  }
   return html`<figure class="chart" ref=${ref}>
     <figcaption id=${`${id}-caption`}>
       <strong>${title}</strong>: at most ${bytes(peak)} of a budget of ${bytes(budget)}
-      ${note && html`<span class="muted">. ${note}</span>`}
+      <span class="muted">. ${note}${others > 0 && `, others have ${bytes(others)}`}</span>
     </figcaption>
     <svg role="img" aria-labelledby=${`${id}-caption`} width=${width} height=${HEIGHT}
       viewBox=${`0 0 ${width} ${HEIGHT}`}>
       <${Axis} ticks=${ticks} y=${y} width=${width} />
       ${phases.map((phase, index) => html`<${Column} key=${phase.name} phase=${phase} y=${y}
         x=${MARGIN.left + index * column} width=${column} />`)}
+      ${hanging && html`<rect class="band others" x=${MARGIN.left} width=${inner}
+        y=${y(total)} height=${y(total - others) - y(total)} />`}
       ${near && html`<g class="budget">
         <line x1=${MARGIN.left} x2=${width - MARGIN.right} y1=${y(budget)} y2=${y(budget)} />
         <text x=${width - MARGIN.right} y=${y(budget) - 5} text-anchor="end">budget</text>

@@ -88,11 +88,12 @@ export function Action({ children, work, failed, quiet = false, label = null, di
     aria-busy=${busy ? 'true' : null}>${children}</button>`;
 }
 
-// Why something did not work, with what helps.
-export function Failure({ error, id = null }) {
+// Why something did not work, with what helps. Screen readers tell it at once, unless `quiet`: what
+// is found out while somebody types waits until they come to it.
+export function Failure({ error, id = null, quiet = false }) {
   if (!error) return null;
   const hints = error instanceof ApiError ? error.hints : [];
-  return html`<div class="notice error" role="alert" id=${id}>
+  return html`<div class="notice error" role=${quiet ? null : 'alert'} id=${id}>
     <p>${error.message}</p>
     ${hints.map((hint) => html`<p key=${hint}>Hint: ${hint}</p>`)}
   </div>`;

@@ -14,15 +14,17 @@ function digits(number) {
   return number.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
 }
 
-// A time that something takes: `840 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`.
+// A time that something takes: `0.4 ms`, `840 ms`, `2.5 s`, `3 min 20 s`, `2 h 5 min`.
 export function duration(ms) {
   if (ms == null) return '–';
-  if (ms < 1_000) return `${Math.round(ms)} ms`;
+  if (ms < 1_000) return `${ms < 9.95 && ms > 0 ? ms.toFixed(1) : Math.round(ms)} ms`;
   const seconds = ms / 1_000;
-  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  if (seconds < 59.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
   const whole = Math.round(seconds);
   if (whole < 3_600) return parts([Math.floor(whole / 60), 'min'], [whole % 60, 's']);
   const minutes = Math.round(whole / 60);
+  const hours = Math.round(minutes / 60);
+  if (hours >= 48) return parts([Math.floor(hours / 24), 'days'], [hours % 24, 'h']);
   return parts([Math.floor(minutes / 60), 'h'], [minutes % 60, 'min']);
 }
 

@@ -77,8 +77,8 @@ function Entry({ job, picture, gone, failed }) {
     <details><summary>All settings<span class="unseen"> of ${what}, seed ${seed}</span></summary>
       <pre tabindex="0">${settings}</pre></details>
     <p class="actions">
-      <${Action} label=${`Use the settings of ${what}, seed ${seed}`} failed=${failed}
-        work=${() => use(job, picture)}>Use these settings</${Action}>
+      <${Action} label=${`Reuse settings of ${what}, seed ${seed}`} failed=${failed}
+        work=${() => use(job, picture)}>Reuse settings</${Action}>
       <${Action} quiet=${true} label=${`Delete ${what}, ${moment(job.ended_at)}`} failed=${failed}
         work=${() => sure(job) && gone(job.id)}>Delete</${Action}>
     </p>

@@ -46,7 +46,8 @@ function Progress({ job }) {
   return html`<p class="progress">
     <label for="progress">${text}</label>
     <progress id="progress" max=${progress.of || 1} value=${progress.step}></progress>
-    <span class="muted">${progress.eta_ms != null && `${duration(progress.eta_ms)} to go`}</span>
+    <span class="muted">${progress.eta_ms > 0 ? `${duration(progress.eta_ms)} to go`
+      : progress.eta_ms === 0 && 'longer than predicted'}</span>
   </p>`;
 }
 
@@ -60,7 +61,7 @@ export function JobError({ error }) {
 }
 
 function Pictures({ job }) {
-  return (job.pictures || []).map(({ index, url, seed, width, height, bytes: size }) => html`
+  const figures = (job.pictures || []).map(({ index, url, seed, width, height, bytes: size }) => html`
     <figure key=${index}>
       ${url ? html`<a href=${url}><img src=${url} width=${width} height=${height}
           alt=${`Picture ${index + 1} for the prompt: ${job.prompt || ''}`} /></a>`
@@ -69,6 +70,7 @@ function Pictures({ job }) {
         ${url && html`${' '}<a href=${url} download=${`${job.id}-${index}.png`}>Download</a>`}
       </figcaption>
     </figure>`);
+  return html`<div class="pictures">${figures}</div>`;
 }
 
 function Attempts({ job: { failures = [] } }) {

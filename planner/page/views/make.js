@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { ask } from '../lib/api.js';
 import { Failure, Notices, useStore } from '../lib/dom.js';
-import { body, chosenModel, form } from '../lib/form.js';
+import { body, chosenModel, form, quote } from '../lib/form.js';
 import { merge, store, tell } from '../lib/store.js';
 import { JobPanel } from './job.js';
 import { QuotePanel } from './quote.js';
@@ -52,6 +52,7 @@ function Form({ models, made }) {
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   const sent = useRef({ text: null, key: null });
+  const live = useStore(quote).error;
   const model = chosenModel(models, values.model);
   const set = (name) => (event) => form.set({ [name]: event.target.value });
 
@@ -71,7 +72,8 @@ function Form({ models, made }) {
       setBusy(false);
     }
   };
-  const field = { values, set, error };
+  const wrong = error ? [error.param, 'form-error'] : [live?.param, 'quote-error'];
+  const field = { values, set, wrong };
   return html`<form class="panel" onSubmit=${send}>
     <p class="field">
       <label for="model">Model</label>
@@ -114,12 +116,12 @@ async function submit(values, sent) {
   return job;
 }
 
-function Shape({ values, set, error, model }) {
+function Shape({ values, set, wrong, model }) {
   const defaults = model?.berth.defaults;
   const multiple = model?.berth.side_multiple_pixels || 1;
-  const side = { type: 'number', min: multiple, step: multiple, values, set, error };
+  const side = { type: 'number', min: multiple, step: multiple, values, set, wrong };
   return html`<fieldset class="grid">
-    <legend>Size</legend>
+    <legend>Picture</legend>
     <${Field} ...${side} name="width" label="Width in pixels" usual=${defaults?.width} />
     <${Field} ...${side} name="height" label="Height in pixels" usual=${defaults?.height} />
     <${Field} ...${side} name="steps" label="Steps" min="1" step="1" usual=${defaults?.steps} />
@@ -127,10 +129,10 @@ function Shape({ values, set, error, model }) {
   </fieldset>`;
 }
 
-function More({ values, set, error, model }) {
-  const number = { type: 'number', values, set, error };
+function More({ values, set, wrong, model }) {
+  const number = { type: 'number', values, set, wrong };
   const defaults = model?.berth.defaults;
-  return html`<details open=${error?.param && !SHAPE.includes(error.param) ? true : null}>
+  return html`<details open=${wrong[0] && !SHAPE.includes(wrong[0]) ? true : null}>
     <summary>More settings</summary>
     <div class="grid">
       <${Field} ...${number} name="seed" label="Seed" min="0" step="1" usual="drawn" />
@@ -161,7 +163,7 @@ function More({ values, set, error, model }) {
 const SHAPE = ['width', 'height', 'steps', 'n', 'prompt', 'model'];
 
 // The picture that the job starts from.
-function Start({ values, set, error }) {
+function Start({ values, set, wrong }) {
   const input = useRef(null);
   const read = (event) => {
     const [file] = event.target.files;
@@ -181,7 +183,7 @@ function Start({ values, set, error }) {
         ref=${input} />
     </p>
     ${values.image && html`<div class="grid">
-      <${Field} type="number" values=${values} set=${set} error=${error} name="strength"
+      <${Field} type="number" values=${values} set=${set} wrong=${wrong} name="strength"
         label="How far it is changed" min="0" max="1" step="any" help="From 0 to 1" />
       <p class="start"><img src=${values.image.data} alt="The picture to start from" />
         <button type="button" class="quiet" onClick=${drop}>Without it</button></p>
@@ -189,14 +191,14 @@ function Start({ values, set, error }) {
 }
 
 // A field that may be left empty, with what is taken then.
-function Field({ name, label, type, values, set, error, usual = null, help = null, ...limits }) {
-  const wrong = error?.param === name;
-  const describedby = [help && `${name}-help`, wrong && 'form-error'].filter(Boolean).join(' ');
+function Field({ name, label, type, values, set, wrong, usual = null, help = null, ...limits }) {
+  const [param, why] = wrong;
+  const describedby = [help && `${name}-help`, param === name && why].filter(Boolean).join(' ');
   return html`<p class="field">
     <label for=${name}>${label}</label>
     <input id=${name} type=${type} inputmode="decimal" value=${values[name]} onInput=${set(name)}
       placeholder=${usual == null ? null : String(usual)} ...${limits}
-      aria-invalid=${wrong ? 'true' : null} aria-describedby=${describedby || null} />
+      aria-invalid=${param === name ? 'true' : null} aria-describedby=${describedby || null} />
     ${help && html`<small id=${`${name}-help`}>${help}</small>`}
   </p>`;
 }

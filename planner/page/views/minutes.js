@@ -2,11 +2,16 @@
 
 import { html, useEffect, useState } from '../vendor/htm-preact.js';
 import { ask } from '../lib/api.js';
-import { Minutes } from '../lib/chart.js';
+import { Legend, Minutes } from '../lib/chart.js';
 import { Failure, useNow, useStore } from '../lib/dom.js';
 import { store } from '../lib/store.js';
 
 const SPAN_MS = 600_000;
+
+const KINDS = [
+  ['measured', 'In use by all programs, as measured'],
+  ['predicted', 'Berth’s share as planned: the most of a job while it runs, then what stays'],
+];
 
 // Between two drawings, in milliseconds.
 const DRAW_MS = 5_000;
@@ -41,8 +46,7 @@ export function Minutes10() {
     <${Failure} error=${error} />
     ${!newest && !error && html`<p>The devices have not been read yet.</p>`}
     ${newest && html`
-      <p class="muted">Dots: what all programs used together, as measured. Line: what Berth's plans
-        hold, their most while a job runs and what stays between jobs.</p>
+      <${Legend} entries=${KINDS} />
       <div class="charts">
         ${newest.devices.map(({ id, name, total_bytes: total }) => (
           chart(id, name && name !== id ? `${id} (${name})` : id, total, devicePoints(id, shown, jobs))))}

@@ -7,6 +7,7 @@ import { Facts, Failure, Notices, Table, useStore } from '../lib/dom.js';
 import { quote } from '../lib/form.js';
 import { bytes, duration, firstUpper, isEnded } from '../lib/format.js';
 import { merge, store } from '../lib/store.js';
+import { LessMemory } from './budget.js';
 import { Minutes10 } from './minutes.js';
 import { Slots } from './slots.js';
 
@@ -30,6 +31,7 @@ export function Plan({ query }) {
       ${plan ? html`<${Devices} plan=${plan} />`
         : html`<p>${whyNone(id, answer, job, missing)}</p>`}
     </section>
+    ${id === FORM && plan && html`<${LessMemory} plan=${plan} />`}
     <${Minutes10} />
     <${Slots} />`;
 }
@@ -73,14 +75,15 @@ function Devices({ plan }) {
     <${Facts} pairs=${[
       ['Model', plan.family],
       ['Size', `${plan.job.width} × ${plan.job.height}, ${plan.job.steps} steps`],
-      ['Loading', duration(times.load)],
+      ['Loading', times.load > 0 ? duration(times.load) : 'is loaded already'],
       ['Computing', duration(times.next_total)],
     ]} />
-    <${Legend} entries=${LAYERS} />
+    <${Legend} entries=${[...LAYERS, ['others', 'Other programs']]} />
     <div class="charts">
       ${devices.map((device) => html`<${Bands} key=${device.id} id=${`band-${device.id}`}
         title=${title(device)} note=${`${bytes(device.idle_bytes)} stay between jobs`}
-        budget=${device.budget_bytes} phases=${phases(device, plan)} />`)}
+        budget=${device.budget_bytes} phases=${phases(device, plan)} total=${device.total_bytes}
+        others=${Math.max(0, device.total_bytes - device.free_bytes)} />`)}
       <${Bands} id="band-host" title="Main memory" note=${`${bytes(host.idle_bytes)} stay between jobs`}
         budget=${host.budget_bytes} phases=${phases(host, plan)} />
     </div>

@@ -88,8 +88,7 @@ function OpenJob({ job, place, failed }) {
       ['Waits for', job.waiting],
       ['Place', waits ? place + 1 : null],
       [job.started_at ? 'Began' : 'Begins', moment(job.started_at || job.starts_at)],
-      ['Ends', moment(job.ends_at)],
-      ['First predicted to end', moment(job.quote?.ends_at)],
+      ['Ends', `${moment(job.ends_at)}, at first predicted ${moment(job.quote?.ends_at)}`],
     ]} />
     <div class="actions">
       <label>Priority <select value=${job.priority} onChange=${change} disabled=${!waits}
@@ -98,9 +97,9 @@ function OpenJob({ job, place, failed }) {
         <option value="batch">normal</option>
         <option value="background">when idle</option>
       </select></label>
-      ${waits && place > 0 && html`<${Action} label=${`First of its priority: ${name(job)}`}
+      ${waits && place > 0 && html`<${Action} label=${`To the front: ${name(job)}`}
         failed=${failed} work=${() => move(job.id, { front: true })}>To the front</${Action}>`}
-      <${Action} label=${`Cancel ${name(job)}`} failed=${failed}
+      <${Action} label=${`Cancel: ${name(job)}`} failed=${failed}
         work=${() => act(job.id, 'cancel')}>Cancel</${Action}>
     </div>
   </li>`;

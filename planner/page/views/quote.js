@@ -14,7 +14,7 @@ export function QuotePanel() {
   }, [verdict]);
   return html`<section class="panel" aria-labelledby="quote-title" aria-busy=${asking ? 'true' : 'false'}>
     <h2 id="quote-title">What it would take</h2>
-    <${Failure} error=${error} />
+    <${Failure} error=${error} id="quote-error" quiet=${true} />
     ${!answer && !error && html`<p>${asking ? 'Working it out …' : 'Nothing is known yet.'}</p>`}
     ${answer && html`<p class=${answer.feasible ? 'verdict fits' : 'verdict short'}>${verdict}
       ${asking && html`<span class="muted"> Working it out anew …</span>`}</p>`}
@@ -56,8 +56,9 @@ function peaks({ devices, host }) {
 
 function Infeasible({ answer: { because, nearest } }) {
   const [reason, ...hints] = String(because).split(/(?:; |\n)hint: /);
+  // What is nearest says the same, and no flags of the command line.
   return html`<p>${reason}</p>
-    ${hints.map((hint) => html`<p key=${hint}>Hint: ${hint}</p>`)}
+    ${!nearest && hints.map((hint) => html`<p key=${hint}>Hint: ${hint}</p>`)}
     <${NearestFit} nearest=${nearest} />`;
 }
 
@@ -71,6 +72,7 @@ export function NearestFit({ nearest }) {
   ].filter(Boolean);
   const use = () => {
     form.set({ width: String(width), height: String(height) });
+    location.hash = '#/make';
     document.getElementById('width')?.focus();
   };
   return html`
