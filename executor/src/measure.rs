@@ -3,6 +3,8 @@
 //!
 //! Nothing is allocated. The planner composes every candidate from the answers.
 
+mod cached;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,16 +20,19 @@ use crate::models::{ComponentGraph, Model, ModelError};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
 use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
+pub use cached::CachedWeights;
 
 /// Every kind of backend that a profile states sizes for.
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
 
-/// The profile of a model for a job shape and a number of worker threads.
+/// The profile of a model for a job shape and a number of worker threads. `cached` has what was
+/// seen lately of its components in the page cache, and gets what is looked at now.
 pub fn profile(
     model: &dyn Model,
     job: &JobShape,
     options: &GraphOptions,
     threads: usize,
+    cached: &mut BTreeMap<String, Bytes>,
 ) -> Result<ModelProfile, ModelError> {
     let graphs = model.graphs(job, options)?;
     let profiles = graphs.into_iter().map(|component| {
@@ -35,7 +40,9 @@ pub fn profile(
         let cached_bytes = match options.weights_as {
             // Files that are not there are nowhere.
             Some(_) => Bytes::ZERO,
-            None => model.files(component.name).cached_weight_bytes(weights),
+            None => *cached
+                .entry(component.name.to_owned())
+                .or_insert_with(|| model.files(component.name).cached_weight_bytes(weights)),
         };
         let profile = component_profile(component, options, threads);
         ComponentProfile { cached_bytes: cached_bytes.min(profile.tensor_bytes), ..profile }

@@ -85,6 +85,7 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
         cancel,
         previews,
         models: OpenModels::default(),
+        cached: measure::CachedWeights::default(),
         runtime: None,
         greeted: false,
         generation: 0,
@@ -122,6 +123,7 @@ struct Executor {
     cancel: CancelFlag,
     previews: LentPreview,
     models: OpenModels,
+    cached: measure::CachedWeights,
     runtime: Option<Runtime>,
     greeted: bool,
     generation: u64,
@@ -229,8 +231,9 @@ impl Executor {
         check_threads(threads)?;
         check::check_options(options).map_err(bad_request)?;
         let notices = self.models.notices(model, options)?;
+        let cached = self.cached.of(model, &options.loras);
         let model = self.models.sized(model, options)?;
-        let profile = measure::profile(&*model, job, options, threads as usize)?;
+        let profile = measure::profile(&*model, job, options, threads as usize, cached)?;
         let profile = ModelProfile { notices, ..profile };
         Ok(Event::Measured(Box::new(profile)))
     }

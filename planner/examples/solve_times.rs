@@ -84,7 +84,8 @@ fn main() -> ExitCode {
         first_step: 0,
     };
     let options = GraphOptions::default();
-    let measured = measure::profile(&*model, &job, &options, 16).expect("a profile");
+    let measured =
+        measure::profile(&*model, &job, &options, 16, &mut Default::default()).expect("a profile");
     for devices in [1, 2, 4, 16] {
         let inventory = host(devices);
         for objective in [Objective::Latency, Objective::Throughput, Objective::Memory] {

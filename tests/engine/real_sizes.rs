@@ -439,8 +439,14 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
             init_image: false,
             first_step: 0,
         };
-        let profile = executor::measure::profile(&*opened, &job, &GraphOptions::default(), 16)
-            .expect("the job is possible");
+        let profile = executor::measure::profile(
+            &*opened,
+            &job,
+            &GraphOptions::default(),
+            16,
+            &mut Default::default(),
+        )
+        .expect("the job is possible");
         // The VAE's encoder is there, for jobs that start from a picture.
         assert_eq!(profile.components.len() + 1, description.components.len());
     }

@@ -69,7 +69,7 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
     let model = model();
     let measured = |weights_as, exact_matmul| {
         let options = GraphOptions { weights_as, exact_matmul, ..GraphOptions::default() };
-        profile(&*model, &JOB, &options, 2).unwrap()
+        profile(&*model, &JOB, &options, 2, &mut BTreeMap::new()).unwrap()
     };
     let [stored, blocks] = [measured(None, false), measured(Some(Q8_0), false)];
     let exact = measured(Some(Q8_0), true);

@@ -30,7 +30,13 @@ fn survive(model: &Path) -> Result<(), String> {
             first_step: 0,
         };
         // A refusal is as good as a profile here.
-        drop(executor::measure::profile(&*model, &job, &GraphOptions::default(), 2));
+        drop(executor::measure::profile(
+            &*model,
+            &job,
+            &GraphOptions::default(),
+            2,
+            &mut Default::default(),
+        ));
     };
     catch_unwind(AssertUnwindSafe(attempt)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
