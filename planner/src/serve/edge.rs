@@ -30,7 +30,9 @@ pub mod routes;
 mod server;
 pub mod settings;
 pub mod sse;
+mod stall;
 pub mod state;
+pub mod table;
 pub mod timeline;
 pub mod tokens;
 mod wrong;
@@ -43,9 +45,9 @@ mod tests;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -62,15 +64,12 @@ use tokens::{Guardian, TokenError, Tokens};
 /// How much longer than its grace the end of the thread is waited for.
 const END_GRACE: Duration = Duration::from_secs(2);
 
-/// From one look for the end of the thread to the next.
-const END_LOOK: Duration = Duration::from_millis(5);
-
 /// A server that runs.
 pub struct EdgeHandle {
     edge: Edge,
     listening: Listening,
     token_file: Option<PathBuf>,
-    thread: JoinHandle<()>,
+    ended: Mutex<Receiver<()>>,
 }
 
 /// Listens, and answers from a thread of its own.
@@ -107,12 +106,15 @@ pub fn start(config: EdgeConfig, events: Sender<DeskEvent>) -> io::Result<EdgeHa
         rescan: config.rescan,
     });
     let served = edge.clone();
-    let thread = thread::Builder::new().name("edge".to_owned()).spawn(move || {
+    let (ending, ended) = channel();
+    thread::Builder::new().name("edge".to_owned()).spawn(move || {
         if let Err(error) = server::run(served, sockets) {
             tracing::error!("the HTTP server has ended: {error}");
         }
+        // Whoever waits for the end may have given up.
+        let _ = ending.send(());
     })?;
-    Ok(EdgeHandle { edge, listening, token_file, thread })
+    Ok(EdgeHandle { edge, listening, token_file, ended: Mutex::new(ended) })
 }
 
 fn invalid(message: &str) -> io::Error {
@@ -125,7 +127,7 @@ impl EdgeHandle {
         self.edge.answer(ticket, reply);
     }
 
-    /// Tells whoever watches.
+    /// Lets all streams of events hear of something.
     pub fn tell(&self, note: Note) {
         self.edge.tell(note);
     }
@@ -167,10 +169,8 @@ impl EdgeHandle {
     /// this long.
     pub fn stop(self, grace: Duration) {
         self.edge.stop(grace);
-        let deadline = Instant::now() + grace + END_GRACE;
+        let ended = self.ended.into_inner().unwrap_or_else(PoisonError::into_inner);
         // A thread that does not end in time is left behind; the process is about to end.
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            thread::sleep(END_LOOK);
-        }
+        let _ = ended.recv_timeout(grace + END_GRACE);
     }
 }

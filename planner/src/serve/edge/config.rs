@@ -31,7 +31,7 @@ pub enum EdgeAddress {
 
 /// All that the edge needs.
 pub struct EdgeConfig {
-    /// Where it listens.
+    /// By TCP, by a file, or by what systemd opened.
     pub listen: EdgeAddress,
     /// Who may ask; everybody where it is `None`.
     pub token_file: Option<PathBuf>,

@@ -1,7 +1,8 @@
 //! What was told of late, numbered, so that a stream of events can go on where it was broken off.
 //!
-//! Readers go through it at their own pace. What a newer entry makes worthless (progress, previews,
-//! readings) gives way to that; what is pushed out by age is counted as lost to slow readers.
+//! Readers go through it at their own pace. What a newer entry makes worthless (an older state of
+//! the same job or model, progress, previews, readings) gives way to that, so that slow readers
+//! skip it; what is pushed out by age is counted as lost to them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use crate::serve::desk::job::{JobId, PictureRecord};
 /// are told.
 const OWNERS_MAX: usize = 4096;
 
-/// What is told.
+/// A note, or what the edge itself tells beside those.
 #[derive(Debug, Clone)]
 pub enum Told {
     /// By the desk.
@@ -46,7 +47,7 @@ pub enum Audience {
 pub struct JournalEntry {
     /// From 1, in order; some numbers are missing.
     pub number: u64,
-    /// What is told.
+    /// What happened.
     pub told: Told,
     /// Who may hear of it.
     pub audience: Audience,
@@ -208,6 +209,13 @@ impl Told {
             (Told::Note(new), Told::Note(old)) => match (&**new, &**old) {
                 (Note::Progress(new, _), Note::Progress(old, _)) => new == old,
                 (Note::Preview(new, _), Note::Preview(old, _)) => new == old,
+                (Note::Plan(new, _), Note::Plan(old, _)) => new == old,
+                (Note::Model(new, _), Note::Model(old, _)) => new == old,
+                // A state shows all of its job: with the last one the rest is history.
+                (Note::State(new), old) => {
+                    let same = older.job() == Some(&new.record.id);
+                    same && (new.state.is_ended() || matches!(old, Note::State(_)))
+                }
                 _ => false,
             },
             _ => false,
@@ -254,6 +262,25 @@ mod tests {
         assert_eq!((numbers(0), numbers(2)), (vec![2, 3], vec![3]));
         assert_eq!(journal.after(0).1, 0, "what gave way is not lost");
         assert_eq!(*journal.last().borrow(), 3);
+    }
+
+    #[test]
+    fn of_an_ended_job_its_end_and_its_pictures_are_kept() {
+        let journal = Journal::new();
+        let state = |state| {
+            let mut view = view("a", "ann", state);
+            Arc::make_mut(&mut view.record).pictures = vec![picture(0)];
+            Arc::new(Note::State(Box::new(view)))
+        };
+        journal.add(state(JobState::Queued));
+        journal.add(progress("a", 1));
+        journal.add(progress("b", 1));
+        journal.add(state(JobState::Running));
+        journal.add(progress("a", 2));
+        assert_eq!(journal.after(0).0.len(), 4);
+        journal.add(state(JobState::Done));
+        let numbers: Vec<u64> = journal.after(0).0.iter().map(|entry| entry.number).collect();
+        assert_eq!((numbers, journal.after(0).1), (vec![1, 4, 7], 0));
     }
 
     #[test]

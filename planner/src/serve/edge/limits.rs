@@ -29,7 +29,7 @@ pub const BODIES_BYTES_MAX: usize = 256 << 20;
 /// Streams of events at a time.
 pub const STREAMS_MAX: usize = 64;
 
-/// How long a stream may wait for a client that does not read.
+/// How long an answer or a stream may wait for a client that does not read.
 pub const STREAM_STALL_MAX: Duration = Duration::from_secs(60);
 
 /// From one sign of life on a silent stream to the next.
@@ -59,21 +59,21 @@ pub const WORKERS_MAX: usize = 4;
 /// The limits that a server works by, so that tests need not wait or fill memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EdgeLimits {
-    /// [`CONNECTIONS_MAX`].
+    /// Of all clients together: [`CONNECTIONS_MAX`] unless a test sets it.
     pub connections: usize,
-    /// [`CLIENT_CONNECTIONS_MAX`].
+    /// Of one client: [`CLIENT_CONNECTIONS_MAX`] unless a test sets it.
     pub client_connections: usize,
-    /// [`HEADER_TIMEOUT`].
+    /// [`HEADER_TIMEOUT`], unless a test sets it.
     pub header_timeout: Duration,
-    /// [`BODY_TIMEOUT`].
+    /// [`BODY_TIMEOUT`] unless a test sets it.
     pub body_timeout: Duration,
-    /// [`BODIES_BYTES_MAX`].
+    /// Held at a time: [`BODIES_BYTES_MAX`] unless a test sets it.
     pub bodies_bytes: usize,
-    /// [`STREAMS_MAX`].
+    /// Of all clients together: [`STREAMS_MAX`] unless a test sets it.
     pub streams: usize,
-    /// [`STREAM_STALL_MAX`].
+    /// [`STREAM_STALL_MAX`] unless a test sets it.
     pub stream_stall: Duration,
-    /// [`PING_EVERY`].
+    /// [`PING_EVERY`] unless a test sets it.
     pub ping_every: Duration,
 }
 

@@ -14,7 +14,7 @@ use crate::temporary::PRIVATE_MODE;
 
 /// A socket that takes connections, and does not wait for them.
 pub enum Socket {
-    /// Of TCP.
+    /// One that other programs and hosts reach by address and port.
     Tcp(TcpListener),
     /// In the file system; the file is removed at the end where it is ours.
     Unix(UnixListener, Option<PathBuf>),

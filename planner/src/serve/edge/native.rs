@@ -20,7 +20,7 @@ use axum::routing::{delete, get, patch, post};
 
 use super::errors::EdgeError;
 use super::openapi::Operation;
-use super::routes::RouteTable;
+use super::table::RouteTable;
 
 /// What stands behind the `?` of an address.
 pub type QueryPairs = axum::extract::Query<HashMap<String, String>>;

@@ -5,36 +5,16 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, get};
+use axum::routing::get;
 
 use super::errors::{EdgeError, wrong_method};
 use super::guard::guard;
 use super::json;
 use super::native;
-use super::openapi::{self, Operation};
+use super::openapi;
 use super::page;
 use super::state::Edge;
-
-/// Addresses with what is known of them.
-#[derive(Default)]
-pub struct RouteTable {
-    router: Router<Edge>,
-    operations: Vec<Operation>,
-}
-
-impl RouteTable {
-    /// Adds what one method of an address does.
-    pub fn add(mut self, operation: Operation, handler: MethodRouter<Edge>) -> RouteTable {
-        self.router = self.router.route(operation.path, handler);
-        self.operations.push(operation);
-        self
-    }
-
-    /// What it has.
-    pub fn operations(&self) -> &[Operation] {
-        &self.operations
-    }
-}
+use super::table::RouteTable;
 
 /// Our own routes.
 pub fn table() -> RouteTable {
@@ -50,7 +30,7 @@ pub fn router(edge: Edge) -> Router {
         async move { json::answer(StatusCode::OK, &*document) }
     };
     // The two foreign protocols are merged here: they document themselves.
-    let all = table.router.route(openapi::PATH, get(show)).merge(page::routes());
+    let all = table.router().route(openapi::PATH, get(show)).merge(page::routes());
     all.fallback(|| async { EdgeError::no_route("there is nothing here; hint: see /openapi.json") })
         .method_not_allowed_fallback(|| async { wrong_method() })
         .layer(from_fn_with_state(edge.clone(), guard))

@@ -29,6 +29,7 @@ use super::asker::Peer;
 use super::limits::{HEADER_BYTES_MAX, WORKERS_MAX};
 use super::listen::Socket;
 use super::routes;
+use super::stall::StallGuard;
 use super::state::Edge;
 
 /// How long nothing is taken after the system could not give a connection, as for want of file
@@ -151,11 +152,12 @@ async fn talk<S>(
         let request = request.map(Body::new);
         answer(router.clone(), request, peer)
     });
+    let guarded = StallGuard::new(stream, edge.limits().stream_stall);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new());
     http.header_read_timeout(edge.limits().header_timeout);
     http.max_buf_size(HEADER_BYTES_MAX);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(guarded), service));
     tokio::select! {
         // A connection that breaks off has nobody to tell it to.
         _ = connection.as_mut() => return,

@@ -81,7 +81,7 @@ impl EdgeSettings {
     }
 }
 
-/// Levenshtein's distance of two names, of whose ends beyond [`COMPARED_CHARACTERS`] nothing counts.
+/// Levenshtein's distance of two names, of which only [`COMPARED_CHARACTERS`] count.
 fn distance(a: &str, b: &str) -> usize {
     let letters = |text: &str| -> Vec<char> {
         text.chars().take(COMPARED_CHARACTERS).flat_map(char::to_lowercase).collect()

@@ -1,7 +1,7 @@
 //! Streams of server-sent events: a task writes, a bounded channel lies between it and the client.
 //!
-//! Who writes finds out that the client has gone ([`EventWriter::closed`], or [`StreamEnded`]), and gives
-//! up on one that does not read.
+//! Who writes finds out that the client has gone ([`EventWriter::closed`], or [`StreamEnded`]), and
+//! gives up on one that does not read.
 
 use std::convert::Infallible;
 use std::fmt::Write;

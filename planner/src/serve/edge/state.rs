@@ -149,7 +149,7 @@ impl Edge {
         self.0.notes.subscribe()
     }
 
-    /// Tells whoever watches.
+    /// Lets all streams of events hear of something.
     pub fn tell(&self, note: Note) {
         let note = Arc::new(note);
         self.0.journal.add(note.clone());

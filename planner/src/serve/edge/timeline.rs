@@ -14,7 +14,7 @@ pub const READINGS_KEPT: usize = 1200;
 pub struct Timeline(Mutex<VecDeque<(Instant, Arc<Value>)>>);
 
 impl Timeline {
-    /// Adds a reading.
+    /// Adds one that was made at this moment; the oldest may go for it.
     pub fn add(&self, at: Instant, reading: Arc<Value>) {
         let mut readings = self.lock();
         readings.push_back((at, reading));
@@ -30,7 +30,7 @@ impl Timeline {
         young.map(|(_, reading)| reading.clone()).collect()
     }
 
-    /// The newest.
+    /// What was read last; `None` before the first.
     pub fn newest(&self) -> Option<Arc<Value>> {
         self.lock().back().map(|(_, reading)| reading.clone())
     }

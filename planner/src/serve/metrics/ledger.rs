@@ -19,7 +19,7 @@ pub enum Moved {
     To(&'static str, &'static str),
     /// Its first run has begun.
     Started {
-        /// Its class.
+        /// How soon it was wanted.
         class: &'static str,
         /// From its acceptance, in milliseconds.
         waited_ms: f64,

@@ -17,10 +17,10 @@ pub type Labels = Vec<(&'static str, String)>;
 /// Histograms by label, all with the same buckets.
 pub type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// Counters by label.
+/// What only grows, by label.
 pub type Counters = Family<Labels, Counter>;
 
-/// Gauges by label.
+/// What rises and falls, by label.
 pub type Gauges = Family<Labels, Gauge>;
 
 /// Seconds of what runs, by label.

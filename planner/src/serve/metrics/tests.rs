@@ -1,3 +1,5 @@
+//! What events, actions and requests come to in the text that Prometheus reads.
+
 use std::sync::Arc;
 
 use protocol::{Phase, UsageReport};

@@ -49,7 +49,7 @@ async fn reply(edge: &Edge) -> Result<Reply, EdgeError> {
     })
 }
 
-/// `GET /metrics`.
+/// Answers `GET /metrics` with all figures.
 pub async fn metrics(State(edge): State<Edge>) -> Response {
     ([(CONTENT_TYPE, OPEN_METRICS)], edge.metrics().text()).into_response()
 }

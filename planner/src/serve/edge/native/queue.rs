@@ -36,7 +36,7 @@ pub async fn devices(State(edge): State<Edge>, _: Caller) -> Result<Response, Ed
     }
 }
 
-/// `GET /v1/timeline`.
+/// Answers `GET /v1/timeline`: readings, the oldest first.
 pub async fn timeline(
     State(edge): State<Edge>,
     _: Caller,
@@ -49,7 +49,7 @@ pub async fn timeline(
     Ok(json::answer(StatusCode::OK, &json!({"readings": readings})))
 }
 
-/// `GET /v1/queue`.
+/// Answers `GET /v1/queue`: what runs is first.
 pub async fn queue(State(edge): State<Edge>, caller: Caller) -> Result<Response, EdgeError> {
     match edge.ask(caller.asker, Ask::Queue).await {
         Reply::Queue { jobs, paused } => {
@@ -79,7 +79,7 @@ pub async fn resume(State(edge): State<Edge>, caller: Caller) -> Result<Response
     Ok(json::answer(StatusCode::OK, &json!({"paused": false})))
 }
 
-/// `POST /v1/drain`.
+/// Answers `POST /v1/drain` as soon as no more jobs are taken.
 pub async fn drain(State(edge): State<Edge>, caller: Caller) -> Result<Response, EdgeError> {
     accepted(&edge, admin(caller)?, Ask::Drain).await?;
     Ok(json::answer(StatusCode::ACCEPTED, &json!({"draining": true})))

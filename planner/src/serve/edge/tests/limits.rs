@@ -1,10 +1,12 @@
+//! Limits on connections, headers and bodies, met by clients that mean no good.
+
 use std::io::{Read, Write};
 use std::time::Instant;
 
 use serde_json::json;
 
 use super::client::request;
-use super::fake_desk::NEVER;
+use super::fake_desk::{DONE, NEVER};
 use super::*;
 use crate::serve::edge::limits::{BODY_BYTES_MAX, HEADER_BYTES_MAX};
 
@@ -96,6 +98,28 @@ fn who_leaves_is_told_to_the_desk() {
     drop(stream);
     eventually("the desk is told", || !desk.left.lock().unwrap().is_empty());
     assert_eq!(*desk.left.lock().unwrap(), *desk.unanswered.lock().unwrap());
+}
+
+#[test]
+fn a_client_that_does_not_read_is_let_go() {
+    let large = tempfile::NamedTempFile::new().unwrap();
+    // More than the system keeps of a connection.
+    large.as_file().set_len(64 << 20).unwrap();
+    let path = large.path().to_owned();
+    let server = Server::with(|config| {
+        config.pictures = Arc::new(move |_| Some(path.clone()));
+        config.limits.stream_stall = Duration::from_millis(200);
+    });
+    let picture = format!("/v1/jobs/{DONE}/pictures/0");
+    let mut stream = server.client().open(&picture, &[]);
+    let mut piece = [0; 64];
+    assert!(stream.read(&mut piece).unwrap() > 0, "the answer has begun");
+    let began = Instant::now();
+    eventually("time passes", || began.elapsed() > Duration::from_millis(800));
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert!(rest.len() < 32 << 20, "{} B came in the end", rest.len());
+    assert!(server.get(&picture).body.len() > 32 << 20, "who reads gets all");
 }
 
 #[test]

@@ -1,3 +1,5 @@
+//! Each of our own routes: what it answers, and what it refuses.
+
 use serde_json::{Value, json};
 
 use super::fake_desk::{DONE, REMOVED, RUNNING};

@@ -1,3 +1,5 @@
+//! Who may ask, by which name, and from which pages.
+
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 

@@ -1,3 +1,5 @@
+//! Streams of events: from the first to the last, lost ones, and signs of life.
+
 use std::io::Read;
 use std::net::TcpStream;
 

@@ -1,3 +1,5 @@
+//! Tokens as clients send them, guesses, and files that are none.
+
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
