@@ -81,8 +81,8 @@ function Page() {
 
 // A lost connection is seen by everybody, and told once.
 function Connection() {
-  const { connection } = useStore(store);
-  if (connection !== 'lost') return null;
+  const { connection, locked } = useStore(store);
+  if (connection !== 'lost' || locked) return null;
   return html`<p class="notice warning" data-connection="lost">
     The connection to the server is lost. What is shown may be out of date; the page tries again by
     itself.</p>`;

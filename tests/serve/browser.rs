@@ -229,10 +229,8 @@ impl Driver {
             body.len()
         );
         stream.write_all((head + &body).as_bytes()).map_err(told)?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).map_err(told)?;
-        let (_, body) = answer.split_once("\r\n\r\n").ok_or("no whole answer")?;
-        let answer: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
+        let body = body_of(&mut BufReader::new(stream)).map_err(told)?;
+        let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         match answer["value"]["error"].as_str() {
             Some(error) => Err(format!("{error}: {}", answer["value"]["message"])),
             None => Ok(answer["value"].clone()),
@@ -240,8 +238,28 @@ impl Driver {
     }
 }
 
+/// An answer's body, which is as long as its head says: the driver keeps the connection.
+fn body_of(answer: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if answer.read_line(&mut line)? == 0 || line == "\r\n" {
+            break;
+        }
+        let line = line.to_ascii_lowercase();
+        if let Some(digits) = line.strip_prefix("content-length:") {
+            length = digits.trim().parse().expect("a length");
+        }
+    }
+    let mut body = vec![0; length];
+    answer.read_exact(&mut body)?;
+    Ok(body)
+}
+
 impl Drop for Driver {
     fn drop(&mut self) {
+        // Killed, it would leave a browser behind whose session was never told.
+        let _ = self.try_ask("GET", "/shutdown", None);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

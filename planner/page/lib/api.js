@@ -4,6 +4,11 @@
 // reads its files first.
 const ANSWER_MS = 30_000;
 
+// Tells the server that a page asks for a token by itself, where the browser would show a dialog.
+const OURS = { 'x-requested-with': 'berth-page' };
+
+const JSON_BODY = { 'content-type': 'application/json' };
+
 export class ApiError extends Error {
   constructor(status, error, answer = null) {
     const text = String(error.message || 'The server gave no reason.');
@@ -34,7 +39,7 @@ export async function ask(method, path, body = undefined, signal = undefined, mo
   try {
     response = await fetch(path, {
       method,
-      headers: body === undefined ? more : { 'content-type': 'application/json', ...more },
+      headers: { ...OURS, ...(body === undefined ? {} : JSON_BODY), ...more },
       body: body === undefined ? undefined : JSON.stringify(body),
       signal: signals,
     });

@@ -37,7 +37,7 @@ export function start() {
   whenLocked(() => {
     stop?.();
     stop = null;
-    store.set({ locked: true });
+    store.set({ locked: true, connection: 'opening' });
   });
   stop?.();
   stop = follow(happened, connected);

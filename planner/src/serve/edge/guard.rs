@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{ACCEPT, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -38,6 +39,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: &str = "traceparent";
 const TRACE_PARENT_BYTES: usize = 55;
 
+/// By which our page says that it asks, and how a browser says how it fetches.
+const REQUESTED_WITH: &str = "x-requested-with";
+const FETCH_MODE: &str = "sec-fetch-mode";
+
 /// What metrics call a path that no route has.
 const NO_ROUTE: &str = "none";
 
@@ -48,6 +53,7 @@ pub async fn guard(State(edge): State<Edge>, request: Request, next: Next) -> Re
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let id = edge.new_job_id().0;
     let trace = trace_parent(request.headers());
+    let of_script = is_of_script(request.headers());
     let (mut response, origin) = match admit(&edge, &request, route.as_deref(), began) {
         Ok(Admitted::Let(caller, origin)) => {
             let mut request = request;
@@ -58,7 +64,11 @@ pub async fn guard(State(edge): State<Edge>, request: Request, next: Next) -> Re
         Ok(Admitted::Options(origin)) => (StatusCode::NO_CONTENT.into_response(), origin),
         Err(refusal) => (refusal.0.into_response(), refusal.1),
     };
+    let unauthorized = response.status() == StatusCode::UNAUTHORIZED;
     let headers = response.headers_mut();
+    if unauthorized && of_script {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     for (name, value) in HEADERS {
         headers.entry(name).or_insert(value);
     }
@@ -72,6 +82,19 @@ pub async fn guard(State(edge): State<Edge>, request: Request, next: Next) -> Re
     tracing::debug!(id, %method, route, code, trace = trace.as_deref(), ms = took.as_secs_f64() * 1e3, "answered");
     edge.metrics().request(route, method_name(&method), code, took);
     response
+}
+
+/// Whether a page's script asks: its browser would meet the word `Basic` with a dialog of its own,
+/// over the page that asks for a token by itself. A stream of events carries no header of the
+/// page's; how a browser fetches is told on this machine and over TLS only (W3C, Fetch Metadata).
+fn is_of_script(headers: &HeaderMap) -> bool {
+    let is = |name: HeaderName, wanted: &[&str]| {
+        let value = headers.get(name).and_then(|value| value.to_str().ok());
+        value.is_some_and(|value| wanted.contains(&value))
+    };
+    is(HeaderName::from_static(REQUESTED_WITH), &["berth-page"])
+        || is(ACCEPT, &["text/event-stream"])
+        || is(HeaderName::from_static(FETCH_MODE), &["cors", "no-cors", "same-origin"])
 }
 
 /// What becomes of a request, with the origin that its answer names.

@@ -69,10 +69,7 @@ fn a_token_says_who_asks_and_what_may_be_done() {
     };
     let none = server.get("/v1/queue");
     assert_eq!(none.code(), (401, "bad_token".to_owned()));
-    let ways: Vec<&str> = (none.headers.iter())
-        .filter(|(name, _)| name == "www-authenticate")
-        .map(|(_, value)| value.as_str())
-        .collect();
+    let ways = ways(&none);
     assert!(ways[0] == "Bearer" && ways[1].starts_with("Basic"), "{ways:?}");
     assert_eq!(ask("GET", "/v1/queue", BOB).status, 200);
     let asker = server.desk.askers.lock().unwrap().last().unwrap().clone();
@@ -88,6 +85,27 @@ fn a_token_says_who_asks_and_what_may_be_done() {
         assert_eq!(server.get(path).status, 401, "{path}");
     }
     assert_eq!(server.client().send("OPTIONS", "/v1/queue", &[], b"").status, 204);
+}
+
+fn ways(answer: &Answer) -> Vec<&str> {
+    let ways = answer.headers.iter().filter(|(name, _)| name == "www-authenticate");
+    ways.map(|(_, value)| value.as_str()).collect()
+}
+
+#[test]
+fn a_page_asks_for_a_token_by_itself() {
+    let server = with_tokens();
+    for header in [
+        ("X-Requested-With", "berth-page"),
+        ("Accept", "text/event-stream"),
+        ("Sec-Fetch-Mode", "cors"),
+        ("Sec-Fetch-Mode", "no-cors"),
+    ] {
+        let answer = server.client().send("GET", "/v1/events", &[header], b"");
+        assert_eq!((answer.status, ways(&answer)), (401, vec!["Bearer"]), "{header:?}");
+    }
+    let visit = [("Sec-Fetch-Mode", "navigate")];
+    assert_eq!(ways(&server.client().send("GET", "/v1/queue", &visit, b"")).len(), 2);
 }
 
 #[test]
