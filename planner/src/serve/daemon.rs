@@ -177,7 +177,9 @@ impl Daemon {
                     return code;
                 }
             }
-            self.look_around();
+            if let Some(code) = self.look_around() {
+                return code;
+            }
         }
     }
 
@@ -188,18 +190,23 @@ impl Daemon {
         until_wake.into_iter().chain(watchdog).fold(TICK, Duration::min)
     }
 
-    /// Takes up what other threads have found.
-    fn look_around(&mut self) {
+    /// Takes up what other threads have found; an exit code ends the loop.
+    fn look_around(&mut self) -> Option<u8> {
         if self.watchdog.is_some() {
             notify(&[NotifyState::Watchdog]);
         }
-        for reading in self.watch.readings() {
+        let mut code = None;
+        for reading in self.watch.readings().collect::<Vec<_>>() {
             self.metrics.devices(&reading::memory(&reading));
             self.edge.set_reading(reading);
+            if let Ok(free) = self.files.free_bytes() {
+                code = code.or(self.happened(DeskEvent::DiskFree(free)));
+            }
         }
         if self.descriptions != self.shared.descriptions() {
             self.show_models();
         }
+        code
     }
 
     /// One thing that happened, and all that is to be done for it; an exit code ends the loop.

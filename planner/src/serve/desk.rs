@@ -44,6 +44,7 @@ use event::{
 };
 use ids::Ids;
 use job::{JobError, JobId, JobRecord, KeepAlive};
+use protocol::Bytes;
 use slots::Slot;
 
 /// What is done once a write is on the disk.
@@ -93,6 +94,8 @@ pub struct Desk {
     failed_writes: Vec<PendingWrite>,
     store_fault: Option<String>,
     retry_store_at: Option<u64>,
+    /// What was free last where pictures are kept.
+    disk_free: Option<Bytes>,
     stop: Option<stopping::Stop>,
     /// When the timer rings.
     wake_at: Option<u64>,
@@ -128,6 +131,7 @@ impl Desk {
             failed_writes: Vec::new(),
             store_fault: None,
             retry_store_at: None,
+            disk_free: None,
             stop: None,
             wake_at: None,
             fronts: 0,
@@ -151,6 +155,7 @@ impl Desk {
             DeskEvent::Stored { write, result } => self.stored(write, result),
             DeskEvent::Filed { job, pictures, error } => self.filed(&job, pictures, error),
             DeskEvent::Models(models) => self.set_models(models),
+            DeskEvent::DiskFree(bytes) => self.disk_free = Some(bytes),
             DeskEvent::Rang => self.wake_at = None,
             DeskEvent::Signal(OperatorSignal::Stop) => self.stop_signal(),
             DeskEvent::Signal(OperatorSignal::Reload) => {}

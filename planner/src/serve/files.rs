@@ -38,10 +38,6 @@ use crate::temporary::{self, PRIVATE_MODE};
 use inputs::InputFiles;
 use place::{JobPlace, PictureFolder};
 
-/// Where less is free, no more jobs are to be taken: a hundred large pictures, and the store's next
-/// growth.
-pub const MIN_FREE: Bytes = Bytes::mib(512);
-
 /// The daemon's files; clones share them.
 #[derive(Debug, Clone)]
 pub struct PictureFiles {

@@ -35,6 +35,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{FlockOperation, flock};
 
 use super::desk::action::{Change, DeskSettings};
+use super::desk::config::REMOVED_MS;
 use super::desk::event::{DeskEvent, WriteId};
 use super::desk::job::{JobId, JobRecord};
 use crate::temporary::PRIVATE_MODE;
@@ -49,9 +50,6 @@ const LOCK: &str = "jobs.lock";
 
 /// Permissions of directories that hold prompts and pictures.
 pub const FOLDER_MODE: u32 = 0o700;
-
-/// How long a removed job is remembered: serve.md, section 7.
-pub const REMOVED_MS: u64 = 24 * 3_600_000;
 
 /// The most changes of one transaction: so many records of some 100 KiB are written within a
 /// second, and the first of them does not wait for the last for longer.

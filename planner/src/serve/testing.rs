@@ -46,7 +46,6 @@ pub fn record(id: &str) -> JobRecord {
             notices: Vec::new(),
         },
         predicted_wait_ms: 0.0,
-        synchronous: false,
         attempts: 0,
         daemon_deaths: 0,
         failures: Vec::new(),

@@ -24,7 +24,6 @@ keep_bytes = "1GiB"
 
 [quota]
 queued = 4
-running = 1
 queued_seconds = 60
 
 [policy]
@@ -73,7 +72,7 @@ fn every_key_is_read() {
         drain_ms: 60_000,
         keep_jobs: 10,
         keep_bytes: Bytes::gib(1),
-        quota: ClientQuota { queued: 4, running: 1, queued_seconds: 60 },
+        quota: ClientQuota { queued: 4, queued_seconds: 60 },
         policy: PolicyText {
             max_vram: Some("8GiB".to_owned()),
             margin: Some("1".to_owned()),
@@ -94,7 +93,7 @@ fn nothing_said_is_the_defaults() {
     let numbers = (config.queue_max, config.room_wait_ms, config.drain_ms, config.keep_jobs);
     assert_eq!(numbers, (64, 60_000, 120_000, 1000));
     assert_eq!((config.keep_alive, config.keep_bytes), (KEEP_ALIVE, Bytes::gib(10)));
-    let quota = ClientQuota { queued: 16, running: 2, queued_seconds: 600 };
+    let quota = ClientQuota { queued: 16, queued_seconds: 600 };
     assert_eq!(config.quota, quota);
     let none = "default_model = \"\"\npublic_url = \"\"\ntoken_file = \"\"\nallowed_hosts = []\n";
     assert_eq!(ConfigLayer::parse(none, "x").unwrap().finish().unwrap(), config);
@@ -140,7 +139,7 @@ fn a_wrong_value_is_told_with_its_line() {
         ("public_url = \"here\"", "`here` is not a URL; hint: "),
         ("allowed_hosts = [\"a:1\"]", "`a:1` is not a host's name; hint: "),
         ("allowed_origins = [\"a\"]", "`a` is not an origin; hint: "),
-        ("[quota]\nrunning = 0", "serve.toml:2: `running`: 0 is not within"),
+        ("[quota]\nqueued = 0", "serve.toml:2: `queued`: 0 is not within"),
         ("[policy]\nmax_vram = \"much\"", "`much` is not an amount of memory; hint: "),
         ("[model.a]\nsource = \"m\"", "`m` does not begin at the root; hint: "),
         ("[model.a]\nsource = \"/m --vae v\"", "`v` does not begin at the root; hint: "),

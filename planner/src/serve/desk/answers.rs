@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::action::{Action, Change, JobView, ModelView, Note, Reply, SlotState};
+use super::config::DISK_FREE_MIN;
 use super::event::{Asker, JobFilter, Ticket};
 use super::job::{Class, ErrorCode, JobError, JobId, KeepAlive};
 use super::{Desk, Then};
@@ -244,6 +245,9 @@ impl Desk {
         }
         if let Some(because) = &self.store_fault {
             reasons.push(format!("jobs cannot be kept: {because}"));
+        }
+        if let Some(free) = self.disk_free.filter(|free| *free < DISK_FREE_MIN) {
+            reasons.push(format!("only {free} are free where pictures are kept"));
         }
         if self.models.keys().all(|model| self.broken.contains_key(model)) {
             reasons.push("no model can be used".to_owned());

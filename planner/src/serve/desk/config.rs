@@ -1,5 +1,7 @@
 //! What the desk goes by: limits that the operator sets, and constants of its rules.
 
+use protocol::Bytes;
+
 /// How long a write that failed waits to be done again.
 pub const STORE_RETRY_MS: u64 = 1_000;
 
@@ -33,6 +35,10 @@ pub const DAEMON_DEATHS_MAX: u32 = 2;
 
 /// Bounds of `Retry-After`, in seconds.
 pub const RETRY_AFTER_S: [u64; 2] = [1, 120];
+
+/// Where less is free for pictures, no job is accepted: a hundred large pictures, and the store's
+/// next growth (`min_free` of serve.md, section 14).
+pub const DISK_FREE_MIN: Bytes = Bytes::mib(512);
 
 /// What the operator sets.
 #[derive(Debug, Clone, PartialEq)]

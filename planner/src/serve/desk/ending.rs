@@ -2,10 +2,11 @@
 
 use super::action::{Action, Change, Note, Reply};
 use super::config::REMOVED_MS;
-use super::entry::{EndReason, Entry};
+use super::entry::EndReason;
 use super::event::{Asker, FiledPicture, Ticket};
 use super::job::{ErrorCode, JobError, JobId, JobState};
 use super::{Desk, Then};
+use crate::serve::retention::surplus;
 
 impl Desk {
     /// A run's pictures are encoded, and on the disk as far as they can be.
@@ -173,18 +174,10 @@ impl Desk {
 
     /// Forgets the oldest ended jobs where there are too many, or their pictures take too much.
     fn remove_surplus(&mut self) {
-        let ended = self.jobs.iter().filter(|(_, entry)| entry.state.is_ended());
-        let size = |entry: &Entry| -> u64 {
-            entry.record.pictures.iter().map(|picture| picture.size_bytes).sum()
-        };
-        let ended: Vec<(JobId, u64)> = ended.map(|(id, e)| (id.clone(), size(e))).collect();
-        let mut count = ended.len();
-        let mut bytes: u64 = ended.iter().map(|(_, bytes)| bytes).sum();
-        for (id, size) in ended {
-            if count <= self.config.keep_jobs && bytes <= self.config.keep_bytes {
-                break;
-            }
-            (count, bytes) = (count - 1, bytes - size);
+        // What is on its way to the disk as ended is not ended yet.
+        let settled = self.jobs.values().filter(|entry| !entry.closing);
+        let records = settled.map(|entry| &*entry.record);
+        for id in surplus(records, self.config.keep_jobs, self.config.keep_bytes) {
             self.remove(&id);
         }
         let unix_ms = self.now.unix_ms;

@@ -87,6 +87,8 @@ pub enum DeskEvent {
     },
     /// The models that there are, anew.
     Models(Vec<ServedModel>),
+    /// What is free where pictures are kept.
+    DiskFree(Bytes),
     /// The time that was asked for by [`Wake`](super::action::Action::Wake) has come.
     Rang,
     /// The operator's signal.

@@ -106,6 +106,8 @@ fn guidance(members: &mut Members) -> Result<GuidanceRequest, EdgeError> {
     Ok(GuidanceRequest {
         guidance_scale: scale("guidance_scale")?,
         true_cfg_scale: scale("true_cfg_scale")?,
+        cfg_scale: scale("cfg_scale")?,
+        cfg_normalization: members.flag("cfg_normalization")?.unwrap_or(false),
         ..GuidanceRequest::default()
     })
 }
