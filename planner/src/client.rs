@@ -66,7 +66,7 @@ pub enum ClientError {
     Strange {
         /// Where.
         url: String,
-        /// What is strange.
+        /// What of it, as a clause.
         what: String,
     },
     /// The connection broke while a job ran, and did not come back.
@@ -84,7 +84,7 @@ pub enum ClientError {
     Cancelled,
 }
 
-/// A daemon.
+/// A way to ask one daemon, as one of its clients; clones share connections.
 #[derive(Debug, Clone)]
 pub struct DaemonClient {
     agent: Agent,

@@ -38,7 +38,7 @@ pub const PLANNER: Layers = &[
     &["output", "preview"],
     &["engine", "planning", "job"],
     &["render"],
-    &["serve"],
+    &["serve", "client"],
     &["cli"],
 ];
 

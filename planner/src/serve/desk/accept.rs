@@ -28,7 +28,7 @@ pub enum Question {
     Plan {
         /// Who is answered.
         ticket: Ticket,
-        /// Its model.
+        /// What would make the pictures: nothing is unloaded for it.
         model: String,
     },
 }

@@ -15,9 +15,9 @@ use crate::job::JobRequest;
 /// One thing to do. The main loop has it done in the order of the list.
 #[derive(Debug)]
 pub enum Action {
-    /// Answers a question.
+    /// Answers who asked; each ticket once.
     Answer(Ticket, Reply),
-    /// Tells whoever watches.
+    /// Tells all who watch the job, the model or the queue.
     Tell(Note),
     /// Asks the surveyor.
     Survey(QueryId, Box<QuoteOrder>),
@@ -55,18 +55,18 @@ pub struct QuoteOrder {
 /// What a runner is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOrder {
-    /// The job; `None` for a model that is only loaded.
+    /// Whose pictures; `None` for a model that is only loaded.
     pub job: Option<JobId>,
     /// What is made: all of the job, or one run of it.
     pub request: JobRequest,
-    /// The model's name.
+    /// By the name that the daemon gives it.
     pub model: String,
 }
 
 /// What is to be filed.
 #[derive(Debug)]
 pub struct FileOrder {
-    /// The job.
+    /// Whose pictures.
     pub job: JobId,
     /// When it was accepted, in milliseconds since 1970.
     pub created_at: u64,
@@ -107,7 +107,7 @@ pub enum Reply {
         /// When it may be asked again, in seconds.
         retry_after_s: Option<u64>,
     },
-    /// A job.
+    /// The job that was asked for, or accepted.
     Job(Box<JobView>),
     /// A job that ended, with the files of its pictures where they were made just now.
     Ended(Box<JobView>, Vec<FiledPicture>),
@@ -129,7 +129,7 @@ pub enum Reply {
         /// Whether no jobs are started.
         paused: bool,
     },
-    /// The models.
+    /// All that can be asked for, loaded or not.
     Models(Vec<ModelView>),
     /// The checkpoint of A1111's routes.
     Checkpoint(Option<String>),

@@ -11,10 +11,10 @@ pub const ROOM_RETRY_MS: u64 = 2_000;
 /// After so long in the queue, a job is of the next class up: serve.md, section 5.
 pub const CLASS_UP_MS: u64 = 10 * 60_000;
 
-/// How often a job may be passed by younger ones whose model is loaded, and for how long from the
-/// first time: serve.md, section 5.
+/// How often a job may be passed by younger ones whose model is loaded: serve.md, section 5.
 pub const PASSED_MAX: u32 = 8;
-/// See [`PASSED_MAX`].
+
+/// For how long, from the first time on.
 pub const PASSED_MS_MAX: u64 = 60_000;
 
 /// A younger job passes only where the change of models costs more than this part of the older

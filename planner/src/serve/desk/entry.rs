@@ -29,9 +29,9 @@ pub struct Entry {
     pub deadline_at: Option<u64>,
     /// The greater, the further in front of its class; 0 where it was not put there.
     pub front: u64,
-    /// How often younger ones passed it, and when the first did.
+    /// How often younger ones passed it.
     pub passed: u32,
-    /// See `passed`.
+    /// When the first of those passed it.
     pub passed_since: Option<u64>,
     /// What it waits for beside its turn.
     pub want: Option<Want>,
@@ -58,7 +58,7 @@ pub struct Want {
     pub because: String,
 }
 
-/// A run.
+/// A run that is under way, of all of a job's pictures or some.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunState {
     /// Where.
@@ -78,7 +78,7 @@ pub struct RunState {
 pub enum EndReason {
     /// It is not wanted any more.
     Cancelled,
-    /// Its deadline passed.
+    /// It was not done in time.
     Deadline,
     /// The daemon ends: the job goes back to the queue.
     Stop,
@@ -120,7 +120,7 @@ impl Entry {
         matches!(self.state, JobState::Queued | JobState::Waiting) && !self.coming && !self.closing
     }
 
-    /// Its model's name.
+    /// The daemon's name of what makes its pictures.
     pub fn model(&self) -> &str {
         &self.record.order.model
     }

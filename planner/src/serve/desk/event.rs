@@ -78,7 +78,7 @@ pub enum DeskEvent {
     },
     /// A run's pictures are encoded, and written as far as they can be.
     Filed {
-        /// The job.
+        /// Whose pictures.
         job: JobId,
         /// The pictures; those without a file could not be written.
         pictures: Vec<FiledPicture>,
@@ -91,7 +91,7 @@ pub enum DeskEvent {
     DiskFree(Bytes),
     /// The time that was asked for by [`Wake`](super::action::Action::Wake) has come.
     Rang,
-    /// The operator's signal.
+    /// The process was sent a signal.
     Signal(OperatorSignal),
 }
 
@@ -120,7 +120,7 @@ pub enum Ask {
     Plan {
         /// What.
         request: Box<JobRequest>,
-        /// The model's name.
+        /// By the name that the daemon gives it.
         model: String,
         /// Whether the plan's document says what was rejected.
         explain: bool,
@@ -164,14 +164,14 @@ pub enum Ask {
     Models,
     /// Load a model before anybody asks for a picture.
     LoadModel {
-        /// Its name.
+        /// By the name that the daemon gives it.
         model: String,
         /// How long it stays.
         keep_alive: Option<KeepAlive>,
     },
     /// Free a model's memory.
     UnloadModel {
-        /// Its name.
+        /// By the name that the daemon gives it.
         model: String,
     },
     /// The checkpoint that A1111's routes use where a request names none; set where one is given.
@@ -185,15 +185,15 @@ pub enum Ask {
 /// Which jobs a list has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobFilter {
-    /// In this state.
+    /// Only those that are there now.
     pub state: Option<JobState>,
-    /// Of this model.
+    /// Only those that it makes.
     pub model: Option<String>,
     /// Older than this one.
     pub before: Option<JobId>,
     /// At most so many.
     pub limit: usize,
-    /// With this label.
+    /// Only those that their client calls so.
     pub label: Option<String>,
 }
 
@@ -304,7 +304,7 @@ pub struct FiledPicture {
 /// A model that can be asked for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServedModel {
-    /// Its name.
+    /// What requests call it.
     pub name: String,
     /// Bytes of its files together.
     pub files_bytes: Bytes,

@@ -45,7 +45,7 @@ pub enum Api {
     Native,
     /// `/v1/images`.
     OpenAi,
-    /// `/sdapi/v1`.
+    /// AUTOMATIC1111's `/sdapi/v1`.
     Sdapi,
 }
 
@@ -85,7 +85,7 @@ pub struct JobOrder {
     /// What is to be made. The model by name, the seed drawn, and a picture to start from as a file
     /// of the daemon's own.
     pub request: JobRequest,
-    /// The model's name.
+    /// The daemon's name of what makes it.
     pub model: String,
     /// How soon.
     pub class: Class,
@@ -160,7 +160,7 @@ impl JobError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// A field's value.
+    /// A field has a value that it cannot have.
     BadValue,
     /// Nothing here makes such a thing.
     UnsupportedValue,
@@ -172,7 +172,7 @@ pub enum ErrorCode {
     Expired,
     /// It has ended already.
     Finished,
-    /// No plan fits.
+    /// Its smallest plan takes more than may be used.
     DoesNotFit,
     /// It would not be, or was not, done in time.
     Deadline,

@@ -22,9 +22,9 @@ pub struct Waiter {
     pub deadline_at: Option<u64>,
     /// The greater, the further in front of its class.
     pub front: u64,
-    /// How often younger ones passed it, and when the first did.
+    /// How often younger ones passed it.
     pub passed: u32,
-    /// See `passed`.
+    /// When the first of those passed it.
     pub passed_since: Option<u64>,
     /// Whether its model is loaded, or being loaded.
     pub warm: bool,

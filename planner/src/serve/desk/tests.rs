@@ -1,5 +1,7 @@
 //! The desk by hand and in a made-up world.
 
+mod chance;
+mod script;
 mod scripts;
 mod simulation;
 mod world;

@@ -3,7 +3,8 @@
 //! million take some seconds.
 
 use super::super::job::{ErrorCode, JobState};
-use super::world::{Faults, World};
+use super::chance::Faults;
+use super::world::World;
 
 /// Events of all days together.
 fn events() -> u64 {

@@ -4,82 +4,28 @@
 //! Everything happens by a heap of events in time, so a day takes seconds, and the same seed gives
 //! the same day.
 
+mod executors;
+
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use protocol::message::Progress;
-use protocol::{Bytes, Phase, UsageReport};
 use serde_json::Value;
 
 use super::super::Desk;
 use super::super::action::{Action, Change, DeskSettings, FileOrder, Note, Reply, RunOrder};
 use super::super::config::DeskConfig;
 use super::super::event::{
-    Ask, DeskEvent, FiledPicture, FinishedWork, MadePicture, Now, OperatorSignal, QueryId, Quoted,
+    Ask, DeskEvent, FiledPicture, Now, OperatorSignal, QueryId, Quoted,
     Said, SlotId, Ticket, WriteId,
 };
 use super::super::job::{
     ErrorCode, IdempotencyKey, JobError, JobId, JobRecord, JobState, OnDisconnect, PictureRecord,
 };
+use super::chance::{Faults, Random};
 use super::{asker, job_id, offer, order, served};
-use crate::job::infotext::Settings;
-
-/// What goes wrong, of a thousand.
-#[derive(Debug, Clone, Copy)]
-pub struct Faults {
-    /// Runs that end by the executor's death.
-    pub deaths: u64,
-    /// Runs that find too little memory.
-    pub short: u64,
-    /// Writes that fail.
-    pub writes: u64,
-    /// Pictures that cannot be written.
-    pub files: u64,
-    /// Clients that leave before their answer.
-    pub leaving: u64,
-    /// Cancels.
-    pub cancels: u64,
-    /// Ends of the daemon, of each submission.
-    pub restarts: u64,
-}
-
-impl Faults {
-    pub const NONE: Faults =
-        Faults { deaths: 0, short: 0, writes: 0, files: 0, leaving: 0, cancels: 0, restarts: 0 };
-    pub const MANY: Faults = Faults {
-        deaths: 60,
-        short: 60,
-        writes: 30,
-        files: 30,
-        leaving: 100,
-        cancels: 100,
-        restarts: 5,
-    };
-}
-
-/// A xorshift generator: Marsaglia, "Xorshift RNGs", 2003.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound.max(1)
-    }
-
-    fn of_thousand(&mut self, count: u64) -> bool {
-        self.below(1000) < count
-    }
-}
 
 /// What will happen.
 #[derive(Debug)]
@@ -332,101 +278,6 @@ impl World {
         };
         let in_ms = 10 + self.random.below(200);
         self.event(in_ms, DeskEvent::Quoted { query, result });
-    }
-
-    fn run(&mut self, slot: SlotId, epoch: u64, order: RunOrder) {
-        let count = order.request.shape.batch.unwrap_or(1);
-        let seed = order.request.seed;
-        let executor = self.executors.entry(slot).or_default();
-        assert!(executor.running.is_none(), "a run within a run");
-        let was_alive = executor.alive && executor.epoch == epoch;
-        let old = executor.epoch;
-        *executor = Executor { epoch, alive: true, running: Some(order), cancelled: false };
-        let mut at = 1;
-        let mut say = |world: &mut World, after: u64, said: Said| {
-            at += after;
-            world.event(at, DeskEvent::Runner { slot, epoch, said });
-        };
-        // What an executor of before says late counts for nothing.
-        if !was_alive && old != epoch && self.random.of_thousand(300) {
-            self.event(2, DeskEvent::Runner { slot, epoch: old, said: Said::Gone });
-        }
-        let fails_to_start = !was_alive && self.random.of_thousand(self.faults.deaths);
-        if fails_to_start {
-            let error = JobError::new(ErrorCode::ExecutorDied, "it does not start");
-            let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
-            return say(self, 50, said);
-        }
-        if !was_alive {
-            say(self, 50, Said::Started { pid: epoch as u32 });
-        }
-        let planned = Said::Planned { plan: Arc::new(Value::Null), loads: !was_alive };
-        say(self, 20, planned);
-        let short = self.random.of_thousand(self.faults.short);
-        let dies = self.random.of_thousand(self.faults.deaths);
-        if short {
-            let error = JobError::new(ErrorCode::OutOfMemory, "too little is free");
-            let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
-            return say(self, 300, said);
-        }
-        for step in 1..=4 {
-            let progress = Progress { phase: Phase::Denoise, step, of: 4 };
-            let in_ms = 50 + self.random.below(500);
-            say(self, in_ms, Said::Progress(progress));
-        }
-        if dies {
-            // Half of them without a word of the failure.
-            if self.random.below(2) == 0 {
-                let error = JobError::new(ErrorCode::ExecutorDied, "it died");
-                let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
-                say(self, 10, said);
-            } else {
-                say(self, 10, Said::Gone);
-            }
-            return;
-        }
-        let first = match seed {
-            Some(crate::job::seed::Seed::Given(seed)) => seed,
-            _ => panic!("a run has a seed"),
-        };
-        let pictures = (0..count).map(|index| MadePicture {
-            index,
-            seed: first + u64::from(index),
-            width: 8,
-            height: 8,
-            pixels: Arc::default(),
-            settings: Settings::default(),
-        });
-        let work = FinishedWork {
-            pictures: pictures.collect(),
-            usage: UsageReport::default(),
-            predicted_ms: 1.0,
-            measured_ms: 1.0,
-            idle_bytes: vec![("host".to_owned(), Bytes(1))],
-            failures: Vec::new(),
-            notices: Vec::new(),
-        };
-        say(self, 100, Said::Done(Box::new(work)));
-    }
-
-    /// The run ends soon: what it would have said is not said any more.
-    fn cancel(&mut self, slot: SlotId) {
-        let Some(executor) = self.executors.get_mut(&slot) else { return };
-        if executor.running.is_none() || executor.cancelled {
-            return;
-        }
-        executor.cancelled = true;
-        let epoch = executor.epoch;
-        self.coming.retain(|_, coming| {
-            let of_slot = matches!(
-                coming,
-                Coming::Event(DeskEvent::Runner { slot: other, epoch: of, said })
-                    if *other == slot && *of == epoch && !matches!(said, Said::Started { .. })
-            );
-            !of_slot
-        });
-        let in_ms = 5 + self.random.below(9000);
-        self.event(in_ms, DeskEvent::Runner { slot, epoch, said: Said::Cancelled });
     }
 
     fn keep(&mut self, write: WriteId, change: Change) {

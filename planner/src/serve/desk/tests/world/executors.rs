@@ -1,0 +1,111 @@
+//! Runs of the made-up world's executors.
+
+use std::sync::Arc;
+
+use protocol::message::Progress;
+use protocol::{Bytes, Phase, UsageReport};
+use serde_json::Value;
+
+use super::super::super::action::RunOrder;
+use super::super::super::event::{DeskEvent, FinishedWork, MadePicture, Said, SlotId};
+use super::super::super::job::{ErrorCode, JobError};
+use super::{Coming, Executor, World};
+use crate::job::infotext::Settings;
+use crate::job::seed::Seed;
+
+impl World {
+    pub(super) fn run(&mut self, slot: SlotId, epoch: u64, order: RunOrder) {
+        let count = order.request.shape.batch.unwrap_or(1);
+        let seed = order.request.seed;
+        let executor = self.executors.entry(slot).or_default();
+        assert!(executor.running.is_none(), "a run within a run");
+        let was_alive = executor.alive && executor.epoch == epoch;
+        let old = executor.epoch;
+        *executor = Executor { epoch, alive: true, running: Some(order), cancelled: false };
+        let mut at = 1;
+        let mut say = |world: &mut World, after: u64, said: Said| {
+            at += after;
+            world.event(at, DeskEvent::Runner { slot, epoch, said });
+        };
+        // What an executor of before says late counts for nothing.
+        if !was_alive && old != epoch && self.random.of_thousand(300) {
+            self.event(2, DeskEvent::Runner { slot, epoch: old, said: Said::Gone });
+        }
+        let fails_to_start = !was_alive && self.random.of_thousand(self.faults.deaths);
+        if fails_to_start {
+            let error = JobError::new(ErrorCode::ExecutorDied, "it does not start");
+            let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
+            return say(self, 50, said);
+        }
+        if !was_alive {
+            say(self, 50, Said::Started { pid: epoch as u32 });
+        }
+        let planned = Said::Planned { plan: Arc::new(Value::Null), loads: !was_alive };
+        say(self, 20, planned);
+        let short = self.random.of_thousand(self.faults.short);
+        let dies = self.random.of_thousand(self.faults.deaths);
+        if short {
+            let error = JobError::new(ErrorCode::OutOfMemory, "too little is free");
+            let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
+            return say(self, 300, said);
+        }
+        for step in 1..=4 {
+            let progress = Progress { phase: Phase::Denoise, step, of: 4 };
+            let in_ms = 50 + self.random.below(500);
+            say(self, in_ms, Said::Progress(progress));
+        }
+        if dies {
+            // Half of them without a word of the failure.
+            if self.random.below(2) == 0 {
+                let error = JobError::new(ErrorCode::ExecutorDied, "it died");
+                let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
+                say(self, 10, said);
+            } else {
+                say(self, 10, Said::Gone);
+            }
+            return;
+        }
+        let first = match seed {
+            Some(Seed::Given(seed)) => seed,
+            _ => panic!("a run has a seed"),
+        };
+        let pictures = (0..count).map(|index| MadePicture {
+            index,
+            seed: first + u64::from(index),
+            width: 8,
+            height: 8,
+            pixels: Arc::default(),
+            settings: Settings::default(),
+        });
+        let work = FinishedWork {
+            pictures: pictures.collect(),
+            usage: UsageReport::default(),
+            predicted_ms: 1.0,
+            measured_ms: 1.0,
+            idle_bytes: vec![("host".to_owned(), Bytes(1))],
+            failures: Vec::new(),
+            notices: Vec::new(),
+        };
+        say(self, 100, Said::Done(Box::new(work)));
+    }
+
+    /// The run ends soon: what it would have said is not said any more.
+    pub(super) fn cancel(&mut self, slot: SlotId) {
+        let Some(executor) = self.executors.get_mut(&slot) else { return };
+        if executor.running.is_none() || executor.cancelled {
+            return;
+        }
+        executor.cancelled = true;
+        let epoch = executor.epoch;
+        self.coming.retain(|_, coming| {
+            let of_slot = matches!(
+                coming,
+                Coming::Event(DeskEvent::Runner { slot: other, epoch: of, said })
+                    if *other == slot && *of == epoch && !matches!(said, Said::Started { .. })
+            );
+            !of_slot
+        });
+        let in_ms = 5 + self.random.below(9000);
+        self.event(in_ms, DeskEvent::Runner { slot, epoch, said: Said::Cancelled });
+    }
+}
