@@ -1,6 +1,6 @@
 //! Debian's chromium, driven over WebDriver (W3C, "WebDriver") by its chromedriver.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

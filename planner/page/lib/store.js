@@ -94,10 +94,15 @@ export function job(id) {
   return store.get().jobs.find((job) => job.id === id);
 }
 
-// Takes jobs as they are now. A summary lacks what a whole job has, which stays.
+// Takes jobs as they are now. A summary lacks what a whole job has, which stays. An answer may be
+// older than an event that came before it: what has ended does not begin again.
 export function merge(jobs) {
   const known = new Map(store.get().jobs.map((job) => [job.id, job]));
-  for (const job of jobs) known.set(job.id, { ...known.get(job.id), ...job });
+  for (const job of jobs) {
+    const before = known.get(job.id);
+    const older = before && isEnded(before.state) && job.state && !isEnded(job.state);
+    if (!older) known.set(job.id, { ...before, ...job });
+  }
   // Names of jobs are in the order in which they were made.
   const newest = [...known.values()].sort((a, b) => (a.id < b.id ? 1 : -1));
   store.set({ jobs: newest.filter((job, index) => index < JOBS_MAX || !isEnded(job.state)) });

@@ -160,7 +160,7 @@ function More({ values, set, wrong, model }) {
   </details>`;
 }
 
-const SHAPE = ['width', 'height', 'steps', 'n', 'prompt', 'model'];
+const SHAPE = ['size', 'width', 'height', 'steps', 'n', 'prompt', 'model'];
 
 // The picture that the job starts from.
 function Start({ values, set, wrong }) {
@@ -193,12 +193,13 @@ function Start({ values, set, wrong }) {
 // A field that may be left empty, with what is taken then.
 function Field({ name, label, type, values, set, wrong, usual = null, help = null, ...limits }) {
   const [param, why] = wrong;
-  const describedby = [help && `${name}-help`, param === name && why].filter(Boolean).join(' ');
+  const isWrong = param === name || (param === 'size' && (name === 'width' || name === 'height'));
+  const describedby = [help && `${name}-help`, isWrong && why].filter(Boolean).join(' ');
   return html`<p class="field">
     <label for=${name}>${label}</label>
     <input id=${name} type=${type} inputmode="decimal" value=${values[name]} onInput=${set(name)}
       placeholder=${usual == null ? null : String(usual)} ...${limits}
-      aria-invalid=${param === name ? 'true' : null} aria-describedby=${describedby || null} />
+      aria-invalid=${isWrong ? 'true' : null} aria-describedby=${describedby || null} />
     ${help && html`<small id=${`${name}-help`}>${help}</small>`}
   </p>`;
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use serde_json::json;
 
-use super::client::request;
+use super::client::{Answer, request};
 use super::fake_desk::RUNNING;
 use super::*;
 
