@@ -11,12 +11,10 @@ use super::super::Desk;
 use super::super::action::{Action, Change, DeskSettings, Note, Reply};
 use super::super::config::DeskConfig;
 use super::super::event::{
-    Ask, DeskEvent, FiledPicture, FinishedWork, MadePicture, Now, QueryId, Quoted,
-    Said, SlotId, Ticket, WriteId,
+    Ask, DeskEvent, FiledPicture, FinishedWork, MadePicture, Now, QueryId, Quoted, Said, SlotId,
+    Ticket, WriteId,
 };
-use super::super::job::{
-    JobOrder, JobRecord, PictureRecord,
-};
+use super::super::job::{JobOrder, JobRecord, PictureRecord};
 use super::{asker, job_id, offer, order, served};
 use crate::job::infotext::Settings;
 

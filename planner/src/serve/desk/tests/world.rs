@@ -18,8 +18,8 @@ use super::super::Desk;
 use super::super::action::{Action, Change, DeskSettings, FileOrder, Note, Reply, RunOrder};
 use super::super::config::DeskConfig;
 use super::super::event::{
-    Ask, DeskEvent, FiledPicture, Now, OperatorSignal, QueryId, Quoted,
-    Said, SlotId, Ticket, WriteId,
+    Ask, DeskEvent, FiledPicture, Now, OperatorSignal, QueryId, Quoted, Said, SlotId, Ticket,
+    WriteId,
 };
 use super::super::job::{
     ErrorCode, IdempotencyKey, JobError, JobId, JobRecord, JobState, OnDisconnect, PictureRecord,
