@@ -99,6 +99,6 @@ mod tests {
         let job = json!({"id": "01A", "usage": {"measured_ms": {"total": 1500.0}},
             "pictures": [{"width": 64, "height": 32, "seed": 7}, {"seed": 8}]});
         let names = ["a.png".to_owned(), "b.png".to_owned()];
-        assert_eq!(done(&job, &names), "a.png, b.png: 64x32 in 1.50 s, seeds 7 to 8; job 01A");
+        assert_eq!(done(&job, &names), "a.png, b.png: 64x32 in 1.5 s, seeds 7 to 8; job 01A");
     }
 }
