@@ -73,7 +73,6 @@ fn what_does_not_fit_is_told_with_what_would() {
     browser.until(&quote_has("It would fit with "));
     browser.fill("#width", "65");
     browser.until("document.querySelector('#quote-error')?.textContent.includes('multiple')");
-    assert_eq!(browser.all("#width[aria-invalid=true]").len(), 1);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
     PAGE_FILES.iter().map(|file| (file.path, text(file.path)))
 }
 
-/// Our own modules.
+/// The JavaScript that is not vendored.
 fn modules() -> impl Iterator<Item = (&'static str, &'static str)> {
     texts().filter(|(path, _)| path.ends_with(".js") && !path.starts_with("vendor/"))
 }
