@@ -1,5 +1,5 @@
-//! The page as people meet it, in a real browser; passed over where there is none, unless
-//! `BERTH_BROWSER=1`.
+//! The page as people meet it, in a real browser: with `BERTH_BROWSER=1`, as a browser takes a
+//! machine's time, on which the waits of these tests depend.
 //!
 //! `BERTH_AXE=FILE` names a copy of axe-core (`axe.min.js` of the npm package), which then looks at
 //! each view too.
