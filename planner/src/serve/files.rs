@@ -104,7 +104,7 @@ impl PictureFiles {
     }
 
     /// Removes pictures to start from that are none of `used`, nor kept within the last
-    /// [`SPARED`](inputs::SPARED), whose jobs may be on their way. Blocking work.
+    /// `inputs::SPARED`, whose jobs may be on their way. Blocking work.
     ///
     /// # Errors
     /// The folder cannot be read.

@@ -17,7 +17,7 @@ pub struct Operation {
     pub summary: &'static str,
     /// What may be asked behind `?`: names, and what each means.
     pub query: &'static [(&'static str, &'static str)],
-    /// The name of the schema of its body, one of [`schemas`]; empty for none.
+    /// The name of the schema of its body, one of `schemas`; empty for none.
     pub body: &'static str,
     /// The status where all went well.
     pub status: u16,

@@ -2,7 +2,7 @@
 //!
 //! No build step, and nothing of another host: the tests below hold that the files name none, that
 //! what they load is here, and that vendored files are those of their packages. A new file takes a
-//! line in [`PAGE_FILES`].
+//! line in `PAGE_FILES`.
 
 use std::sync::LazyLock;
 

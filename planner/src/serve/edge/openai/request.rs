@@ -44,7 +44,7 @@ pub struct ImagesRequest {
     pub notices: Vec<String>,
 }
 
-/// Reads a body. What it starts from is read by [`super::pictures`].
+/// Reads a body. What it starts from is read by [`embedded`](crate::serve::edge::embedded).
 ///
 /// # Errors
 /// A field is none that there is; the error names it.

@@ -1,5 +1,5 @@
 //! What a body of A1111's `txt2img` and `img2img` asks for. Pure: pictures are read by
-//! [`super::pictures`], and a seed that nobody gave is not drawn.
+//! [`embedded`](crate::serve::edge::embedded), and a seed that nobody gave is not drawn.
 
 use protocol::ModelDescription;
 use protocol::limits::{BATCH_MAX, LORAS_MAX, PROMPT_BYTES_MAX, SIDE_PIXELS_MAX, STEPS_MAX};
