@@ -20,7 +20,6 @@ pub mod files;
 pub mod metrics;
 pub mod models;
 pub mod nearest;
-pub mod retention;
 pub mod runner;
 pub mod shared;
 pub mod store;

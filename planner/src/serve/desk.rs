@@ -27,6 +27,7 @@ mod ending;
 mod entry;
 mod ids;
 mod queue;
+mod retention;
 mod running;
 mod slots;
 mod stopping;

@@ -8,7 +8,7 @@
 //! DIR/pictures/2026-07-31/<job>.json       what its pictures were made with
 //! DIR/inputs/<sha256>.png                  or .jpg
 //! ```
-//! Not here: which jobs are kept ([`retention`](super::retention)) and how pictures are encoded
+//! Not here: which jobs are kept ([`desk`](super::desk)) and how pictures are encoded
 //! ([`crate::media`]).
 //!
 //! Invariants: a name holds a whole file or none; nothing outside of the two folders is written or

@@ -5,7 +5,7 @@
 //!   ▲                                                          │
 //!   └───────────── DeskEvent::Stored, one for each, in order ◄─┘ once it is on the disk
 //! ```
-//! Not here: what a record means, which ones are kept ([`retention`](super::retention)), and
+//! Not here: what a record means, which ones are kept ([`desk`](super::desk)), and
 //! whether a client's idempotency key still counts. The keys stand in the records
 //! ([`JobOrder::idempotency`](super::desk::job::JobOrder)) and all records are restored; the desk
 //! holds a key's age, by its record's `created_at`, against its limit of 24 hours when it looks one

@@ -5,8 +5,8 @@ use super::config::REMOVED_MS;
 use super::entry::EndReason;
 use super::event::{Asker, FiledPicture, Ticket};
 use super::job::{ErrorCode, JobError, JobId, JobState};
+use super::retention::surplus;
 use super::{Desk, Then};
-use crate::serve::retention::surplus;
 
 impl Desk {
     /// A run's pictures are encoded, and on the disk as far as they can be.

@@ -234,7 +234,7 @@ pub enum Said {
     Done(Box<FinishedWork>),
     /// It was ended because it was to end.
     Cancelled,
-    /// It could not be done. The executor may be gone, and the slot is empty.
+    /// It could not be done. The executor is gone, and its memory is free.
     Failed {
         /// Why.
         error: Box<JobError>,

@@ -321,11 +321,7 @@ impl Desk {
         if self.slots[&slot].pid.is_none() {
             self.back_off(slot);
         }
-        // What it held is free; the executor may be there yet, for whoever comes next.
-        self.set_idle(slot, None);
-        if let Some(slot) = self.slots.get_mut(&slot) {
-            slot.idle_bytes.clear();
-        }
+        self.slot_gone(slot);
         let Some(id) = job.filter(|id| self.jobs.contains_key(id)) else { return };
         self.end_run(&id);
         if let Some(entry) = self.jobs.get_mut(&id) {

@@ -260,12 +260,13 @@ fn memory_that_others_took_is_waited_for_and_not_for_ever() {
     script.later(2000);
     script.event("rang", DeskEvent::Rang);
     script.stored(4);
+    script.said(1, 2, "started", Said::Started { pid: 78 });
     script.later(1000);
-    script.said(1, 1, "short", short());
+    script.said(1, 2, "short", short());
     script.stored(5);
     script.did(
         "0 short
-           tell one Warm
+           tell one Cold
            store 3: 1 Queued
            wake in 2000
          0 stored
@@ -275,12 +276,12 @@ fn memory_that_others_took_is_waited_for_and_not_for_ever() {
            store 4: 1 Running
          2000 stored
            tell one Loading
-           run 1 of 1 on 1, epoch 1
+           run 1 of 1 on 1, epoch 2
            tell 1 Loading
+         2000 started
          3000 short
-           tell one Warm
+           tell one Cold
            store 5: 1 Failed
-           wake in 600000
          3000 stored
            tell 1 Failed",
     );

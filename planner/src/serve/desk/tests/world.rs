@@ -71,6 +71,8 @@ pub struct World {
     /// Pictures by job, as they were filed: place to times.
     pub made: BTreeMap<JobId, BTreeMap<u32, u32>>,
     pub exited: bool,
+    /// How often the daemon was killed.
+    pub kills: u64,
     pub steps: u64,
     wake: Option<u64>,
     log: DefaultHasher,
@@ -109,6 +111,7 @@ impl World {
             told: BTreeMap::new(),
             made: BTreeMap::new(),
             exited: false,
+            kills: 0,
             steps: 0,
             wake: None,
             log: DefaultHasher::new(),
@@ -386,6 +389,7 @@ impl World {
 
     /// The daemon ends at once: what the disk has is all that is left.
     fn kill(&mut self) {
+        self.kills += 1;
         self.coming.retain(|_, coming| matches!(coming, Coming::Client | Coming::Kill));
         self.executors.clear();
         self.tickets.clear();

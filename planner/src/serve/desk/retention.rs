@@ -2,7 +2,7 @@
 //!
 //! Pure: it removes nothing itself.
 
-use super::desk::job::{JobId, JobRecord};
+use super::job::{JobId, JobRecord};
 
 /// The ended jobs to remove, the one that ended first before the others, until at most `keep_jobs`
 /// ended ones are left and the files of their pictures take at most `keep_bytes` together. Jobs
