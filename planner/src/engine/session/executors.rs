@@ -58,9 +58,10 @@ impl Executors {
         Executors { program, libraries, listener, restarts: 0, deaths: Vec::new() }
     }
 
-    /// Counts deaths anew.
+    /// Counts deaths anew: those that nobody has asked for yet, as of looking at the model, are of
+    /// the job that begins.
     pub fn begin_job(&mut self) {
-        self.restarts = 0;
+        self.restarts = self.deaths.len() as u32;
     }
 
     /// Takes note of a death that another executor is to follow.
