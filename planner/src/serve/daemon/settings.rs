@@ -1,6 +1,5 @@
 //! From the operator's configuration to what the desk and the edge go by.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::super::catalog::Catalog;
@@ -39,7 +38,6 @@ pub fn desk_config(config: &ServeConfig) -> DeskConfig {
 pub fn edge_config(
     config: &ServeConfig,
     no_token: bool,
-    state: &Path,
     files: &PictureFiles,
     catalog: &Catalog,
     metrics: &Arc<Metrics>,
@@ -50,14 +48,14 @@ pub fn edge_config(
         ListenAddress::Tcp(address) => EdgeAddress::Tcp(*address),
         ListenAddress::Unix(path) => EdgeAddress::Unix(path.clone()),
     };
-    let (files, catalog) = (files.clone(), catalog.clone());
+    let (inputs, files, catalog) = (files.clone(), files.clone(), catalog.clone());
     EdgeConfig {
         listen,
         token_file: config.token_file.clone(),
         no_token,
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
-        inputs: state.join("inputs"),
+        inputs: Arc::new(move |bytes| inputs.keep_picture(bytes)),
         pictures: Arc::new(move |picture| files.path(picture)),
         rescan: Arc::new(move || Ok(catalog.rescan())),
         metrics: Arc::clone(metrics),

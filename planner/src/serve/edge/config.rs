@@ -9,11 +9,14 @@ use serde_json::Value;
 
 use super::limits::EdgeLimits;
 use super::settings::EdgeSettings;
-use crate::serve::desk::job::PictureRecord;
+use crate::serve::desk::job::{JobError, PictureRecord};
 use crate::serve::metrics::Metrics;
 
 /// Finds the file of a job's picture; `None` where there is none.
 pub type FolderOfPictures = Arc<dyn Fn(&PictureRecord) -> Option<PathBuf> + Send + Sync>;
+
+/// Keeps a picture that a request starts from, and returns its file: blocking work.
+pub type KeepPicture = Arc<dyn Fn(Vec<u8>) -> Result<PathBuf, JobError> + Send + Sync>;
 
 /// Looks for models anew, and says what it found, or why it cannot as a sentence.
 pub type Rescan = Arc<dyn Fn() -> Result<Value, String> + Send + Sync>;
@@ -41,8 +44,8 @@ pub struct EdgeConfig {
     pub allowed_hosts: Vec<String>,
     /// Pages of other hosts that may ask, as `https://pictures.example`, or `*`.
     pub allowed_origins: Vec<String>,
-    /// Where pictures of requests are kept.
-    pub inputs: PathBuf,
+    /// Keeps pictures of requests.
+    pub inputs: KeepPicture,
     /// Where pictures of jobs are.
     pub pictures: FolderOfPictures,
     /// Called when a client asks for it.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
 use ulid::Generator;
 
-use super::config::{FolderOfPictures, Rescan};
+use super::config::{FolderOfPictures, KeepPicture, Rescan};
 use super::hosts::HostRules;
 use super::journal::Journal;
 use super::keep;
@@ -46,8 +46,8 @@ pub struct EdgeParts {
     pub hosts: HostRules,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Where pictures of requests are kept.
-    pub inputs: PathBuf,
+    /// Keeps pictures of requests.
+    pub inputs: KeepPicture,
     /// Where pictures of jobs are.
     pub pictures: FolderOfPictures,
     /// Looks for models anew.
@@ -65,7 +65,7 @@ struct Shared {
     timeline: Timeline,
     bodies: Arc<Semaphore>,
     streams: Arc<Semaphore>,
-    /// One picture is decoded at a time: each may take hundreds of megabytes.
+    /// One picture is kept at a time, so that no more threads than one wait for that.
     decoding: Semaphore,
     /// With how long answers under way may take.
     stopping: watch::Sender<Option<Duration>>,
@@ -139,8 +139,9 @@ impl Edge {
     /// [`ErrorCode::BadValue`] with `image` as its field, or [`ErrorCode::Disk`].
     pub async fn keep_picture(&self, bytes: Bytes) -> Result<PathBuf, JobError> {
         let _one = self.0.decoding.acquire().await;
-        let folder = self.0.parts.inputs.clone();
-        let kept = tokio::task::spawn_blocking(move || keep::picture(&folder, &bytes)).await;
+        let keep = self.0.parts.inputs.clone();
+        let kept = tokio::task::spawn_blocking(move || keep(bytes.to_vec())).await;
+        let kept = kept.map(|kept| kept.map_err(keep::of_the_picture));
         kept.unwrap_or_else(|_| Err(JobError::new(ErrorCode::Internal, "a decoder has panicked")))
     }
 

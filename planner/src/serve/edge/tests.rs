@@ -21,6 +21,7 @@ use super::config::{EdgeAddress, EdgeConfig};
 use super::limits::EdgeLimits;
 use super::*;
 use crate::media::PictureFormat;
+use crate::serve::files::PictureFiles;
 use crate::serve::metrics::Metrics;
 use client::{Answer, Client};
 use fake_desk::FakeDesk;
@@ -36,13 +37,14 @@ struct Server {
 fn config(folder: &TempDir) -> EdgeConfig {
     let picture = folder.path().join("picture.png");
     fs::write(&picture, png()).unwrap();
+    let files = PictureFiles::open(folder.path(), channel().0).unwrap();
     EdgeConfig {
         listen: EdgeAddress::parse("127.0.0.1:0").unwrap(),
         token_file: None,
         no_token: false,
         allowed_hosts: Vec::new(),
         allowed_origins: vec!["https://app.example".to_owned()],
-        inputs: folder.path().join("inputs"),
+        inputs: Arc::new(move |bytes| files.keep_picture(bytes)),
         pictures: Arc::new(move |record| record.file.as_ref().map(|_| picture.clone())),
         rescan: Arc::new(|| Ok(json!({"found": 2}))),
         metrics: Arc::new(Metrics::new(9)),
