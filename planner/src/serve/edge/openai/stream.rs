@@ -49,13 +49,15 @@ pub async fn answer(edge: Edge, asker: Asker, job: StreamedJob) -> Result<Respon
     let mut reply: Awaited = Box::pin(async move { asking.ask(asker, ask).await });
     let first = loop {
         tokio::select! {
-            reply = &mut reply => break First::Reply(reply),
+            // What was told before the end goes out before it.
+            biased;
             note = notes.recv() => match note {
                 Ok(note) if is_of(&note, &job.id) => break First::Note(note),
                 Ok(_) => {}
                 // What was lost may have been the sign.
                 Err(_) => break First::Nothing,
             },
+            reply = &mut reply => break First::Reply(reply),
         }
     };
     if let First::Reply(refused @ Reply::Refused { .. }) = first {
