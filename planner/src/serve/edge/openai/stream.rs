@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use serde_json::json;
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::answer;
@@ -49,15 +50,13 @@ pub async fn answer(edge: Edge, asker: Asker, job: StreamedJob) -> Result<Respon
     let mut reply: Awaited = Box::pin(async move { asking.ask(asker, ask).await });
     let first = loop {
         tokio::select! {
-            // What was told before the end goes out before it.
-            biased;
+            reply = &mut reply => break First::Reply(reply),
             note = notes.recv() => match note {
                 Ok(note) if is_of(&note, &job.id) => break First::Note(note),
                 Ok(_) => {}
                 // What was lost may have been the sign.
                 Err(_) => break First::Nothing,
             },
-            reply = &mut reply => break First::Reply(reply),
         }
     };
     if let First::Reply(refused @ Reply::Refused { .. }) = first {
@@ -97,7 +96,7 @@ impl Teller {
     async fn run(mut self, first: First, reply: Awaited, notes: broadcast::Receiver<Arc<Note>>) {
         // An error is that of the client, which has gone or does not read.
         let _ = match first {
-            First::Reply(reply) => self.tell_reply(reply).await,
+            First::Reply(reply) => self.tell_end(reply, notes).await,
             First::Note(note) => match self.tell_note(&note).await {
                 Ok(()) => self.tell_all(reply, notes).await,
                 gone => gone,
@@ -117,11 +116,9 @@ impl Teller {
         let mut stopping = self.edge.stopping();
         loop {
             let note = tokio::select! {
-                // What was told before the end goes out before it.
-                biased;
                 () = self.writer.closed() => return Err(StreamEnded),
                 note = notes.recv() => note,
-                reply = &mut reply => return self.tell_reply(reply).await,
+                reply = &mut reply => return self.tell_end(reply, notes).await,
                 () = async { _ = stopping.wait_for(Option::is_some).await } => return Ok(()),
                 _ = ping.tick() => {
                     self.writer.comment("ping").await?;
@@ -134,6 +131,22 @@ impl Teller {
                 Err(RecvError::Closed) => return Ok(()),
             }
         }
+    }
+
+    /// The end; what was told before it, and is not written yet, goes out before it.
+    async fn tell_end(
+        &mut self,
+        reply: Reply,
+        mut notes: broadcast::Receiver<Arc<Note>>,
+    ) -> Result<(), StreamEnded> {
+        loop {
+            match notes.try_recv() {
+                Ok(note) if is_of(&note, &self.id) => self.tell_note(&note).await?,
+                Ok(_) | Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        self.tell_reply(reply).await
     }
 
     async fn tell_note(&mut self, note: &Note) -> Result<(), StreamEnded> {
