@@ -23,6 +23,14 @@ pub fn tell(notices: &[String]) {
     }
 }
 
+/// The seeds of pictures, for people: those of a batch count up.
+pub fn seeds(seeds: &[u64]) -> String {
+    match seeds {
+        [first, .., last] => format!("seeds {first} to {last}"),
+        seeds => format!("seed {}", seeds.first().copied().unwrap_or_default()),
+    }
+}
+
 /// Tells on standard error that a job completed by a later plan, and why; nothing where the first
 /// one did.
 pub fn tell_failures(failures: &[FailedAttempt]) {

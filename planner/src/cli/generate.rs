@@ -307,14 +307,6 @@ fn write(
     Ok(names)
 }
 
-/// The seeds of pictures, for people: those of a batch count up.
-fn told_seeds(seeds: &[u64]) -> String {
-    match seeds {
-        [first, .., last] => format!("seeds {first} to {last}"),
-        seeds => format!("seed {}", seeds.first().copied().unwrap_or_default()),
-    }
-}
-
 /// How a finished job is told.
 struct Summary {
     json: bool,
@@ -359,7 +351,7 @@ impl Summary {
             &format!(
                 "{}: {width}x{height}, {run}{steps} steps in {total}{attempts}, {}; peak {}{}",
                 images.join(", "),
-                told_seeds(&seeds),
+                render::seeds(&seeds),
                 peaks.join(", "),
                 gpus.collect::<String>()
             ),

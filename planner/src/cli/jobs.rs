@@ -4,12 +4,10 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::server::ServerArguments;
+use super::server::{ServerArguments, daemon};
 use crate::client::DaemonClient;
 use crate::render::{self, document, jobs};
-
-/// Where a daemon is where nobody says: that of `berth serve` with no configuration.
-const DEFAULT: &str = "http://127.0.0.1:8642";
+use crate::serve::config::LISTEN;
 
 /// What a daemon does, has done, and will do.
 #[derive(Debug, Args)]
@@ -51,9 +49,8 @@ impl Jobs {
     pub fn run(&self) -> Result<()> {
         let daemon = match self.server.daemon()? {
             Some(daemon) => daemon,
-            None => ServerArguments { server: Some(DEFAULT.to_owned()) }
-                .daemon()?
-                .expect("a daemon is named"),
+            // Where `berth serve` listens with no configuration.
+            None => daemon(&format!("http://{LISTEN}"))?,
         };
         match self.command.as_ref().unwrap_or(&JobsCommand::List { limit: 20 }) {
             JobsCommand::List { limit } => self.list(&daemon, *limit),

@@ -34,12 +34,15 @@ pub struct ServerArguments {
 impl ServerArguments {
     /// The daemon, where one is named.
     pub fn daemon(&self) -> Result<Option<DaemonClient>> {
-        let Some(url) = self.server.as_deref().filter(|url| !url.is_empty()) else {
-            return Ok(None);
-        };
-        let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
-        Ok(Some(DaemonClient::at(url, token)?))
+        let url = self.server.as_deref().filter(|url| !url.is_empty());
+        url.map(daemon).transpose()
     }
+}
+
+/// The daemon at an address, with the user's token.
+pub fn daemon(url: &str) -> Result<DaemonClient> {
+    let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+    Ok(DaemonClient::at(url, token)?)
 }
 
 /// An error for what is asked and is the daemon's own to decide.

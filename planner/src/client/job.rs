@@ -42,10 +42,11 @@ pub struct RemoteJob {
     pub settings: Vec<Settings>,
 }
 
-/// What a request is to the daemon; `None` for a flag that is the daemon's own business, by name.
+/// The document of a request, as the daemon's route for jobs takes it.
 ///
 /// # Errors
-/// What only a run on this machine can do.
+/// The picture to start from cannot be read, a LoRA is not named as it must be, or the model is
+/// named by files of parts.
 pub fn body(request: &JobRequest) -> anyhow::Result<Value> {
     let mut body = Map::new();
     let mut set = |name: &str, value: Value| {
@@ -85,7 +86,7 @@ pub fn body(request: &JobRequest) -> anyhow::Result<Value> {
         let named = loras.iter().map(|lora| json!({"name": lora.path, "weight": lora.weight}));
         set("lora", Value::Array(named.collect()));
     }
-    // Who waits here goes on waiting over a restart of the daemon.
+    // Somebody waits for it.
     set("priority", json!("interactive"));
     Ok(Value::Object(body))
 }
@@ -101,8 +102,9 @@ fn model(name: &ModelName) -> anyhow::Result<Value> {
     }
 }
 
-/// Has a job done. `hear` hears of it as of one that runs here; `signals` gives
-/// [`ClientEvent::Interrupted`] where the user asks for the end.
+/// Has a job done. `hear` hears of it as of one that runs here. The job is followed by `events`,
+/// of which `sender` is the other end; it also tells [`ClientEvent::Interrupted`] where the user
+/// asks for the end.
 ///
 /// # Errors
 /// The daemon refuses it, it fails, or the daemon is lost.

@@ -12,18 +12,9 @@ pub fn done(job: &Value, names: &[String]) -> String {
     let number = |name: &str| first[name].as_u64().unwrap_or_default();
     let (width, height) = (number("width"), number("height"));
     let total = job["usage"]["measured_ms"]["total"].as_f64().unwrap_or_default();
-    let seeds: Vec<String> = job["pictures"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|picture| picture["seed"].as_u64())
-        .map(|seed| seed.to_string())
-        .collect();
-    let seeds = match seeds.as_slice() {
-        [one] => format!("seed {one}"),
-        [first, .., last] => format!("seeds {first} to {last}"),
-        [] => String::new(),
-    };
+    let pictures = job["pictures"].as_array().into_iter().flatten();
+    let seeds: Vec<u64> = pictures.filter_map(|picture| picture["seed"].as_u64()).collect();
+    let seeds = super::seeds(&seeds);
     let id = text(&job["id"]);
     format!("{}: {width}x{height} in {}, {seeds}; job {id}", names.join(", "), shown_ms(total))
 }

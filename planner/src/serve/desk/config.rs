@@ -60,19 +60,3 @@ pub struct DeskConfig {
     /// Most bytes of pictures that are kept.
     pub keep_bytes: u64,
 }
-
-impl Default for DeskConfig {
-    /// The defaults of serve.md, section 11.
-    fn default() -> DeskConfig {
-        DeskConfig {
-            queue_max: 64,
-            keep_alive_ms: Some(10 * 60_000),
-            room_wait_ms: 60_000,
-            drain_ms: 120_000,
-            client_queued_max: 16,
-            client_queued_s_max: 600.0,
-            keep_jobs: 1000,
-            keep_bytes: 10 << 30,
-        }
-    }
-}

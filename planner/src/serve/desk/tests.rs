@@ -8,12 +8,27 @@ mod world;
 
 use protocol::Bytes;
 
+use super::config::DeskConfig;
 use super::event::{Asker, ServedModel};
 use super::job::{Api, Class, Confidence, JobId, JobOrder, Offer, OnDisconnect};
 use crate::job::JobRequest;
 use crate::job::model::ModelName;
 use crate::job::request::ShapeRequest;
 use crate::job::seed::Seed;
+
+/// What an operator who sets nothing gets.
+fn config() -> DeskConfig {
+    DeskConfig {
+        queue_max: 64,
+        keep_alive_ms: Some(600_000),
+        room_wait_ms: 60_000,
+        drain_ms: 120_000,
+        client_queued_max: 16,
+        client_queued_s_max: 600.0,
+        keep_jobs: 1000,
+        keep_bytes: 10 << 30,
+    }
+}
 
 /// A job's name from a number.
 fn job_id(number: u64) -> JobId {

@@ -2,12 +2,9 @@
 
 use std::path::Path;
 
-use ipc_channel::ipc::IpcSharedMemory;
-use protocol::message::Image;
-
 use super::errors::EdgeError;
 use crate::media::picture::Picture;
-use crate::media::{self, PictureFormat};
+use crate::media::{self, PictureFormat, RgbRows};
 use crate::serve::desk::event::{FiledPicture, PreviewImage};
 
 /// The file of a job's picture in a format, with its settings; `quality` is 0 to 100, and of effect
@@ -28,14 +25,8 @@ pub fn picture(
     let pixels = opened
         .and_then(|opened| opened.pixels(record.width as usize, record.height as usize))
         .map_err(|error| EdgeError::internal(error.to_string()))?;
-    let image = Image {
-        index: record.index,
-        seed: record.seed,
-        width: record.width,
-        height: record.height,
-        pixels: IpcSharedMemory::from_bytes(&pixels),
-    };
-    encode(&image, Some(&record.infotext), format, quality)
+    let image = RgbRows { width: record.width, height: record.height, pixels: &pixels };
+    encode(image, Some(&record.infotext), format, quality)
 }
 
 /// The file of a preview in a format.
@@ -47,14 +38,12 @@ pub fn preview(
     format: PictureFormat,
     quality: u8,
 ) -> Result<Vec<u8>, EdgeError> {
-    let PreviewImage { width, height, .. } = *preview;
-    let pixels = IpcSharedMemory::from_bytes(&preview.pixels);
-    let image = Image { index: 0, seed: 0, width, height, pixels };
-    encode(&image, None, format, quality)
+    let PreviewImage { width, height, ref pixels } = *preview;
+    encode(RgbRows { width, height, pixels }, None, format, quality)
 }
 
 fn encode(
-    image: &Image,
+    image: RgbRows<'_>,
     settings: Option<&str>,
     format: PictureFormat,
     quality: u8,

@@ -6,11 +6,11 @@ use super::super::job::{
     Class, ErrorCode, IdempotencyKey, JobError, JobOrder, JobRecord, KeepAlive,
 };
 use super::script::{Script, empty_record};
-use super::{job_id, order};
+use super::{config, job_id, order};
 
 #[test]
 fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
-    let mut script = Script::new(DeskConfig::default());
+    let mut script = Script::new(config());
     script.submit(1, order("one", "ann", 1), true);
     script.later(20);
     script.quoted(1, 500.0, 2000.0, 1);
@@ -61,7 +61,7 @@ fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
 
 #[test]
 fn another_model_waits_until_the_first_ones_memory_is_free() {
-    let mut script = Script::new(DeskConfig::default());
+    let mut script = Script::new(config());
     script.running(1, order("one", "ann", 1), 1);
     script.text.clear();
     script.submit(2, order("two", "ann", 1), false);
@@ -100,7 +100,7 @@ fn another_model_waits_until_the_first_ones_memory_is_free() {
 
 #[test]
 fn pictures_that_do_not_fit_together_are_several_runs() {
-    let mut script = Script::new(DeskConfig::default());
+    let mut script = Script::new(config());
     script.submit(1, order("one", "ann", 5), true);
     script.quoted(1, 500.0, 2000.0, 3);
     script.stored(1);
@@ -132,7 +132,7 @@ fn pictures_that_do_not_fit_together_are_several_runs() {
 
 #[test]
 fn what_is_refused_says_why() {
-    let config = DeskConfig { queue_max: 1, client_queued_max: 9, ..DeskConfig::default() };
+    let config = DeskConfig { queue_max: 1, client_queued_max: 9, ..config() };
     let mut script = Script::new(config);
     script.submit(1, order("three", "ann", 1), false);
     script.submit(2, order("one", "ann", 1), false);
@@ -164,7 +164,7 @@ fn what_is_refused_says_why() {
 
 #[test]
 fn a_clients_quota_is_its_own() {
-    let config = DeskConfig { client_queued_max: 1, ..DeskConfig::default() };
+    let config = DeskConfig { client_queued_max: 1, ..config() };
     let mut script = Script::new(config);
     script.running(1, order("one", "ann", 1), 1);
     script.submit(2, order("one", "ann", 1), false);
@@ -187,7 +187,7 @@ fn a_key_makes_one_job_and_its_body_counts() {
         let key = IdempotencyKey { key: "k".to_owned(), body_sha256: body.to_owned() };
         JobOrder { idempotency: Some(key), ..order("one", "ann", 1) }
     };
-    let mut script = Script::new(DeskConfig::default());
+    let mut script = Script::new(config());
     script.submit(1, keyed("a"), true);
     script.submit(2, keyed("a"), true);
     script.quoted(1, 500.0, 2000.0, 1);
@@ -222,7 +222,7 @@ fn a_key_makes_one_job_and_its_body_counts() {
 
 #[test]
 fn who_leaves_is_not_worked_for() {
-    let mut script = Script::new(DeskConfig::default());
+    let mut script = Script::new(config());
     script.submit(1, order("one", "ann", 1), true);
     script.quoted(1, 500.0, 2000.0, 1);
     script.stored(1);
@@ -247,7 +247,7 @@ fn who_leaves_is_not_worked_for() {
 
 #[test]
 fn memory_that_others_took_is_waited_for_and_not_for_ever() {
-    let config = DeskConfig { room_wait_ms: 3000, ..DeskConfig::default() };
+    let config = DeskConfig { room_wait_ms: 3000, ..config() };
     let mut script = Script::new(config);
     script.running(1, order("one", "ann", 1), 1);
     script.text.clear();
@@ -289,7 +289,7 @@ fn memory_that_others_took_is_waited_for_and_not_for_ever() {
 
 #[test]
 fn the_daemon_ends_when_what_runs_is_done_or_is_told_twice() {
-    let mut script = Script::new(DeskConfig::default());
+    let mut script = Script::new(config());
     script.running(1, order("one", "ann", 1), 1);
     script.text.clear();
     script.event("stop", DeskEvent::Signal(OperatorSignal::Stop));
@@ -316,7 +316,7 @@ fn the_daemon_ends_when_what_runs_is_done_or_is_told_twice() {
     );
     // It goes on where it was.
     let record = script.last.clone();
-    let mut script = Script::restored(DeskConfig::default(), vec![record]);
+    let mut script = Script::restored(config(), vec![record]);
     script.did(
         "0 models
            tell one Kept
@@ -327,11 +327,11 @@ fn the_daemon_ends_when_what_runs_is_done_or_is_told_twice() {
 
 #[test]
 fn a_job_that_ended_the_daemon_twice_is_not_begun_again() {
-    let mut script = Script::new(DeskConfig::default());
+    let mut script = Script::new(config());
     script.running(1, order("one", "ann", 1), 1);
     // Killed while it runs: it begins again, before all others.
     let other = JobRecord { id: job_id(0), ..empty_record() };
-    let mut script = Script::restored(DeskConfig::default(), vec![other, script.last.clone()]);
+    let mut script = Script::restored(config(), vec![other, script.last.clone()]);
     script.stored(1);
     script.stored(2);
     script.did(
@@ -346,7 +346,7 @@ fn a_job_that_ended_the_daemon_twice_is_not_begun_again() {
            run 1 of 1 on 1, epoch 1
            tell 1 Loading",
     );
-    let mut script = Script::restored(DeskConfig::default(), vec![script.last.clone()]);
+    let mut script = Script::restored(config(), vec![script.last.clone()]);
     script.stored(1);
     script.did(
         "0 start
@@ -359,7 +359,7 @@ fn a_job_that_ended_the_daemon_twice_is_not_begun_again() {
 
 #[test]
 fn models_are_loaded_ahead_where_nobody_waits() {
-    let mut script = Script::new(DeskConfig::default());
+    let mut script = Script::new(config());
     let keep_alive = Some(KeepAlive::Always);
     script.ask(1, Ask::LoadModel { model: "two".to_owned(), keep_alive });
     script.said(1, 1, "started", Said::Started { pid: 78 });

@@ -25,7 +25,7 @@ use super::super::job::{
     ErrorCode, IdempotencyKey, JobError, JobId, JobRecord, JobState, OnDisconnect, PictureRecord,
 };
 use super::chance::{Faults, Random};
-use super::{asker, job_id, offer, order, served};
+use super::{asker, config, job_id, offer, order, served};
 
 /// What will happen.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub const MODELS: [&str; 3] = ["one", "two", "three"];
 
 impl World {
     pub fn new(seed: u64, faults: Faults, clients: u64) -> World {
-        let config = DeskConfig { queue_max: 40, room_wait_ms: 20_000, ..DeskConfig::default() };
+        let config = DeskConfig { queue_max: 40, room_wait_ms: 20_000, ..config() };
         let (desk, actions) = Desk::new(
             config.clone(),
             DeskSettings::default(),

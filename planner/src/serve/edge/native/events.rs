@@ -15,13 +15,11 @@ use crate::serve::desk::action::{JobView, Note, Reply};
 use crate::serve::desk::event::{Ask, Asker, PreviewImage};
 use crate::serve::desk::job::JobId;
 use crate::serve::edge::asker::Caller;
+use crate::serve::edge::encode;
 use crate::serve::edge::errors::EdgeError;
 use crate::serve::edge::journal::{JournalEntry, Told};
 use crate::serve::edge::sse::{self, EventWriter, StreamEnded};
 use crate::serve::edge::state::Edge;
-
-use ipc_channel::ipc::IpcSharedMemory;
-use protocol::message::Image;
 
 /// The header by which a client says what it saw last.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -186,11 +184,7 @@ fn ends(told: &Told) -> bool {
 async fn preview(id: &JobId, image: &std::sync::Arc<PreviewImage>) -> Value {
     let (width, height) = (image.width, image.height);
     let image = image.clone();
-    let png = tokio::task::spawn_blocking(move || {
-        let pixels = IpcSharedMemory::from_bytes(&image.pixels);
-        let image = Image { index: 0, seed: 0, width, height, pixels };
-        PictureFormat::Png.encode(&image, None, 1).ok()
-    });
-    let png = png.await.ok().flatten().map(|png| base64::encode(png.bytes));
+    let png = move || encode::preview(&image, PictureFormat::Png, 1).ok();
+    let png = tokio::task::spawn_blocking(png).await.ok().flatten().map(base64::encode);
     json!({"job": id, "width": width, "height": height, "png": png})
 }

@@ -6,13 +6,11 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use ipc_channel::ipc::IpcSharedMemory;
 use protocol::Bytes;
-use protocol::message::Image;
 
 use super::{QueryPairs, jobs, whole_of_query};
 use crate::media::picture::Picture;
-use crate::media::{self, PictureFormat, QUALITY};
+use crate::media::{self, PictureFormat, QUALITY, RgbRows};
 use crate::read;
 use crate::serve::desk::event::Ask;
 use crate::serve::edge::asker::Caller;
@@ -101,9 +99,8 @@ fn convert(bytes: Vec<u8>, format: PictureFormat, side: Option<u64>) -> Result<V
     let picture = Picture::of(bytes, FilePath::new("the file")).map_err(|e| e.to_string())?;
     let [width, height] = within(picture.size(), side);
     let pixels = picture.pixels(width, height).map_err(|error| error.to_string())?;
-    let pixels = IpcSharedMemory::from_bytes(&pixels);
-    let image = Image { index: 0, seed: 0, width: width as u32, height: height as u32, pixels };
-    let encoded = format.encode(&image, settings.as_deref(), QUALITY);
+    let image = RgbRows { width: width as u32, height: height as u32, pixels: &pixels };
+    let encoded = format.encode(image, settings.as_deref(), QUALITY);
     encoded.map(|encoded| encoded.bytes).map_err(|error| error.to_string())
 }
 
@@ -130,9 +127,8 @@ mod tests {
 
     #[test]
     fn another_format_keeps_the_settings() {
-        let pixels = IpcSharedMemory::from_bytes(&[9; 3 * 64 * 32]);
-        let image = Image { index: 0, seed: 0, width: 64, height: 32, pixels };
-        let png = PictureFormat::Png.encode(&image, Some("a house"), 1).unwrap().bytes;
+        let image = RgbRows { width: 64, height: 32, pixels: &[9; 3 * 64 * 32] };
+        let png = PictureFormat::Png.encode(image, Some("a house"), 1).unwrap().bytes;
         for format in [PictureFormat::Jpeg, PictureFormat::WebP] {
             let whole = convert(png.clone(), format, None).unwrap();
             assert_eq!(PictureFormat::of_bytes(&whole), Some(format));
