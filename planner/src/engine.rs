@@ -8,6 +8,7 @@ pub mod events;
 pub mod files;
 pub mod host;
 pub mod reservations;
+pub mod room;
 pub mod session;
 pub mod supervise;
 pub mod warm;

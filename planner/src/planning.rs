@@ -360,7 +360,7 @@ impl Survey {
         let begun = Instant::now();
         let mut solution = match solve(&problems, generation) {
             Ok(solution) => solution,
-            Err(infeasible) if request.keeps.is_some() => {
+            Err(infeasible) if request.keeps.is_some() || request.budgets.idle.is_some() => {
                 // What else would fit is a plan's to say that is bound to nothing.
                 let job = request.job.clone();
                 let error = DoesNotFit { job, infeasible, largest: None };

@@ -226,6 +226,7 @@ impl Policy {
             host: budget,
             host_ceiling: ceiling,
             pinned: self.max_pinned.map(|limit| pinned_budget(host, limit, budget)),
+            idle: None,
         })
     }
 }
@@ -286,6 +287,18 @@ pub struct Budgets {
     pub host_ceiling: Bytes,
     /// Page-locked memory of the host, part of its budget; `None` for no limit of its own.
     pub pinned: Option<Bytes>,
+    /// What a plan may hold between two jobs; `None` for as much as while one runs.
+    pub idle: Option<IdleBudgets>,
+}
+
+/// Limits of what a plan holds between two jobs: models that are loaded beside it need their own
+/// arenas then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdleBudgets {
+    /// For each device of the inventory.
+    pub devices: Vec<Bytes>,
+    /// Of RAM.
+    pub host: Bytes,
 }
 
 #[cfg(test)]

@@ -160,7 +160,8 @@ impl Bench {
     /// What a job would take.
     pub fn quote(&mut self, request: JobRequest) -> Result<Quoted, JobError> {
         self.queries += 1;
-        let order = QuoteOrder { request, explain: false, slot: Some(SLOT), busy: false };
+        let (explain, slot, busy) = (false, Some(SLOT), false);
+        let order = QuoteOrder { request, explain, slot, unloaded: Vec::new(), busy };
         self.surveyor.quote(QueryId(self.queries), Box::new(order));
         match self.events.recv_timeout(PATIENCE).expect("an answer") {
             DeskEvent::Quoted { query, result } => {

@@ -9,5 +9,6 @@ mod browser;
 mod client;
 mod daemon;
 mod page;
+mod room;
 mod runners;
 mod surveyor;

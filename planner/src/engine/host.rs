@@ -8,6 +8,7 @@ use protocol::{ModelDescription, ModelSource, Plan};
 
 use super::events::{EventHandler, Events};
 use super::reservations::OtherReservations;
+use super::room;
 use super::supervise::{Inventorize, Outcome, Work, supervise};
 use super::warm::{Holding, Warm, give_back};
 use crate::budget::CapError;
@@ -190,6 +191,31 @@ impl Host {
     ) -> Result<Request, SetupError> {
         let inventory = self.uncalibrated_beside(holding)?;
         self.request_on(asked, job, description, inventory, dry_run)
+    }
+
+    /// The request of a job's plan beside `others` that stay loaded in other executors of this
+    /// process; `own` is what this executor holds, which is free for it.
+    ///
+    /// # Errors
+    /// As [`Host::request`].
+    pub fn request_beside(
+        &self,
+        asked: &PreparedJob,
+        job: &ResolvedJob,
+        description: &ModelDescription,
+        own: Option<&Plan>,
+        others: &[&Plan],
+    ) -> Result<Request, SetupError> {
+        let held: Vec<&Plan> = own.into_iter().chain(others.iter().copied()).collect();
+        let inventory = self.inventory_without(&held)?;
+        let mut request = self.request_on(asked, job, description, inventory, false)?;
+        self.take_others(&mut request, others);
+        Ok(request)
+    }
+
+    /// Takes what others that stay loaded hold off a request that counts it as free.
+    pub fn take_others(&self, request: &mut Request, others: &[&Plan]) {
+        room::take_others(request, others, self.profile.profile.memory_is_here());
     }
 
     /// The same on an inventory that was read before, or that is as if something were otherwise;

@@ -23,7 +23,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use etcetera::BaseStrategy;
-use protocol::plan::DeviceBackend;
+use protocol::plan::{DeviceBackend, DevicePlan};
 use protocol::{Bytes, Plan};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -51,11 +51,22 @@ static OWN: LazyLock<String> = LazyLock::new(|| {
 /// Tells the files of one process apart.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Peaks of a plan, as the file has them.
+/// What a plan takes, as the file has it.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Peaks {
     /// The process that holds them.
     pid: u32,
+    #[serde(flatten)]
+    peak: SpokenFor,
+    /// What it holds between two jobs, where executors of its process take turns: only one of them
+    /// takes more than that at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idle: Option<SpokenFor>,
+}
+
+/// Bytes of the host and of GPUs.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SpokenFor {
     /// In the host's memory.
     host: Bytes,
     /// By the lasting name of each GPU that is used.
@@ -71,10 +82,12 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Speaks for a plan's peaks, before it is loaded. A registry that cannot be written is told in
-    /// the log.
-    pub fn hold(plan: &Plan) -> Reservation {
-        let held = directory().map(|directory| write(&directory, OWN.as_str(), &Peaks::of(plan)));
+    /// Speaks for a plan's peaks, before it is loaded; of plans whose executors take `turns`, for
+    /// what all hold between jobs and for the largest rest of one. A registry that cannot be
+    /// written is told in the log.
+    pub fn hold(plan: &Plan, turns: Turns) -> Reservation {
+        let peaks = Peaks::of(plan, turns);
+        let held = directory().map(|directory| write(&directory, OWN.as_str(), &peaks));
         let held = held.and_then(|written| {
             let told =
                 |error| tracing::warn!(%error, "other processes do not see this plan's memory");
@@ -93,37 +106,73 @@ impl Drop for Reservation {
     }
 }
 
+/// Whether executors of one process run at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turns {
+    /// Each runs whenever it likes.
+    None,
+    /// One at a time.
+    Taken,
+}
+
 impl Peaks {
+    fn of(plan: &Plan, turns: Turns) -> Peaks {
+        let peak = SpokenFor::by(plan.host.peak_bytes, plan, |device| device.peak_bytes);
+        let idle = || SpokenFor::by(plan.host.idle_bytes, plan, |device| device.idle_bytes);
+        Peaks { pid: std::process::id(), peak, idle: (turns == Turns::Taken).then(idle) }
+    }
+}
+
+impl SpokenFor {
     /// What is used of GPUs by their lasting names; and of the host's memory, which is also that of
     /// virtual and integrated devices.
-    fn of(plan: &Plan) -> Peaks {
-        let mut peaks =
-            Peaks { pid: std::process::id(), host: plan.host.peak_bytes, ..Peaks::default() };
+    fn by(host: Bytes, plan: &Plan, bytes_of: impl Fn(&DevicePlan) -> Bytes) -> SpokenFor {
+        let mut spoken = SpokenFor { host, ..SpokenFor::default() };
         for device in &plan.devices {
             // One that is not used may have the context of another part of its GPU.
             let unused = !plan.uses(&device.id);
-            let bytes = if unused { device.overhead_bytes } else { device.peak_bytes };
+            let bytes = if unused { device.overhead_bytes } else { bytes_of(device) };
             match &device.backend {
                 _ if bytes == Bytes::ZERO => {}
                 DeviceBackend::Cuda { uuid: Some(uuid) } if !device.integrated => {
-                    *peaks.devices.entry(uuid.clone()).or_default() += bytes;
+                    *spoken.devices.entry(uuid.clone()).or_default() += bytes;
                 }
                 DeviceBackend::Cuda { .. } if !device.integrated => {}
                 DeviceBackend::Cuda { .. } | DeviceBackend::Virtual { .. } => {
-                    peaks.host += bytes;
+                    spoken.host += bytes;
                 }
             }
         }
-        peaks
+        spoken
+    }
+
+    /// Adds others to it.
+    fn add(&mut self, other: &SpokenFor) {
+        self.join(other, |one, other| Bytes(one.0.saturating_add(other.0)));
+    }
+
+    fn join(&mut self, other: &SpokenFor, joined: impl Fn(Bytes, Bytes) -> Bytes) {
+        self.host = joined(self.host, other.host);
+        for (uuid, bytes) in &other.devices {
+            let known = self.devices.entry(uuid.clone()).or_default();
+            *known = joined(*known, *bytes);
+        }
+    }
+
+    /// What it has beyond another one.
+    fn beyond(&self, other: &SpokenFor) -> SpokenFor {
+        let rest = |(uuid, bytes): (&String, &Bytes)| {
+            let less = other.devices.get(uuid).copied().unwrap_or_default();
+            (uuid.clone(), bytes.saturating_sub(less))
+        };
+        let devices = self.devices.iter().map(rest).collect();
+        SpokenFor { host: self.host.saturating_sub(other.host), devices }
     }
 }
 
 /// What other executors of Berth, of this process too, have planned together.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct OtherReservations {
-    host: Bytes,
-    devices: BTreeMap<String, Bytes>,
-}
+pub struct OtherReservations(SpokenFor);
 
 impl OtherReservations {
     /// Reads the registry of this host, without `own`. What cannot be read counts for nothing.
@@ -144,35 +193,36 @@ impl OtherReservations {
 
     /// Reads a registry, without one's own files, and removes what is left over in it.
     fn read(directory: &Path, is_own: &dyn Fn(&Path) -> bool) -> OtherReservations {
-        let mut others = OtherReservations::default();
+        let mut others = SpokenFor::default();
+        // The largest of what executors of one process take beside what they hold, by process.
+        let mut active = BTreeMap::<String, SpokenFor>::new();
         let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(FILES_MAX);
         for path in entries.map(|entry| entry.path()) {
             if is_own(&path) || path.extension().is_none_or(|ending| ending != ENDING) {
                 continue;
             }
             match read(&path) {
-                Ok(Some(peaks)) => others.add(peaks),
+                Ok(Some(Peaks { peak, idle: None, .. })) => others.add(&peak),
+                Ok(Some(Peaks { peak, idle: Some(idle), .. })) => {
+                    others.add(&idle);
+                    active
+                        .entry(process_of(&path))
+                        .or_default()
+                        .join(&peak.beyond(&idle), Bytes::max);
+                }
                 Ok(None) => {}
                 Err(error) => tracing::warn!(path = %path.display(), %error, "no reservation"),
             }
         }
-        others
+        active.values().for_each(|active| others.add(active));
+        OtherReservations(others)
     }
 
     /// Others that have planned so much of GPUs.
     #[cfg(test)]
     pub(crate) fn made_up(devices: &[(&str, Bytes)]) -> OtherReservations {
         let devices = devices.iter().map(|(uuid, bytes)| ((*uuid).to_owned(), *bytes));
-        OtherReservations { host: Bytes::ZERO, devices: devices.collect() }
-    }
-
-    fn add(&mut self, peaks: Peaks) {
-        let sum = |a: Bytes, b: Bytes| Bytes(a.0.saturating_add(b.0));
-        self.host = sum(self.host, peaks.host);
-        for (uuid, bytes) in peaks.devices {
-            let known = self.devices.entry(uuid).or_default();
-            *known = sum(*known, bytes);
-        }
+        OtherReservations(SpokenFor { host: Bytes::ZERO, devices: devices.collect() })
     }
 
     /// Takes them off what is free: of GPUs that they name; and of the host's memory with what
@@ -182,10 +232,10 @@ impl OtherReservations {
         let host = &mut inventory.host;
         if host_is_here {
             host.available_bytes =
-                host.available_bytes.min(host.total_bytes.saturating_sub(self.host));
+                host.available_bytes.min(host.total_bytes.saturating_sub(self.0.host));
         }
         for device in &mut inventory.devices {
-            let named = device.uuid.as_ref().and_then(|uuid| self.devices.get(uuid)).copied();
+            let named = device.uuid.as_ref().and_then(|uuid| self.0.devices.get(uuid)).copied();
             // What others plan of a GPU is taken off before its parts share the rest.
             let (total, free) = match &mut device.part {
                 Some(part) => (part.gpu_total_bytes, &mut part.gpu_free_bytes),
@@ -208,6 +258,12 @@ fn is_of_this_process(path: &Path) -> bool {
     name.is_some_and(|name| name.starts_with(OWN.as_str()))
 }
 
+/// The process whose file this is: what its name begins with, as [`OWN`] has it.
+fn process_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.rsplit_once('-').map_or("", |(process, _)| process).to_owned()
+}
+
 /// Where processes of one user tell each other: in the runtime directory, which a restart empties,
 /// or else the state's.
 fn directory() -> Option<PathBuf> {
@@ -228,7 +284,7 @@ fn write(directory: &Path, own: &str, peaks: &Peaks) -> io::Result<(File, PathBu
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     let text = toml::to_string(peaks).map_err(io::Error::other)?;
     file.write_all(text.as_bytes())?;
-    tracing::debug!(path = %path.display(), host = %peaks.host, "speaks for the plan's memory");
+    tracing::debug!(path = %path.display(), host = %peaks.peak.host, "speaks for the plan's memory");
     Ok((file.persist(&path)?, path))
 }
 

@@ -31,7 +31,7 @@ use retry::{Attempt, Next, RetryPolicy};
 
 mod free;
 mod notices;
-mod retry;
+pub(super) mod retry;
 
 /// How many plans of one job are tried.
 pub const ATTEMPTS_MAX: u64 = 3;

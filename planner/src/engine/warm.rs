@@ -17,11 +17,12 @@ use protocol::plan::DeviceBackend;
 use protocol::{Bytes, Command, Event, Plan};
 
 use super::files::changed_files;
-use super::reservations::Reservation;
+use super::reservations::{Reservation, Turns};
 use super::session::{Session, SessionError};
 use crate::inventory::Inventory;
 use crate::inventory::parts::share;
 use crate::planning::{PlanError, Request, plan, plan_keeping};
+use crate::policy::Budgets;
 use crate::solve::{PlanReport, Solution};
 
 /// An executor that takes one job after the other.
@@ -32,6 +33,7 @@ pub struct Warm {
     /// Of the last plan that was made for this executor.
     generation: u64,
     reservation: Option<Reservation>,
+    turns: Turns,
 }
 
 /// What an executor has loaded: plain data, which others may look at while it runs.
@@ -78,7 +80,13 @@ pub enum Decision {
 impl Warm {
     /// An executor that holds nothing yet.
     pub fn new(session: Session) -> Warm {
-        Warm { session, loaded: None, generation: 0, reservation: None }
+        let turns = Turns::None;
+        Warm { session, loaded: None, generation: 0, reservation: None, turns }
+    }
+
+    /// One that never runs while another executor of this process does.
+    pub fn taking_turns(session: Session) -> Warm {
+        Warm { turns: Turns::Taken, ..Warm::new(session) }
     }
 
     /// The plan that is loaded.
@@ -183,7 +191,7 @@ impl Warm {
     /// Speaks for the memory of a plan that is about to be loaded, and takes its number.
     pub fn reserve(&mut self, plan: &Plan) {
         self.generation = self.generation.max(plan.generation);
-        self.reservation = Some(Reservation::hold(plan));
+        self.reservation = Some(Reservation::hold(plan, self.turns));
     }
 
     /// Frees what is held.
@@ -235,7 +243,7 @@ impl Warm {
     /// After a job that ended before its time: what it had spoken for is no more than what is
     /// loaded.
     pub fn speak_for_loaded(&mut self) {
-        self.reservation = self.plan().map(Reservation::hold);
+        self.reservation = self.plan().map(|plan| Reservation::hold(plan, self.turns));
     }
 
     /// How far the executor got with the last command.
@@ -331,12 +339,17 @@ fn more(free: Bytes, held: Bytes, total: Bytes) -> Bytes {
     Bytes(free.0.saturating_add(held.0)).min(total)
 }
 
-/// Whether a plan's peaks are within a request's budgets.
+/// Whether a plan's peaks, and what it holds between two jobs, are within a request's budgets.
 fn fits_budgets(plan: &Plan, request: &Request) -> bool {
+    let Budgets { devices, host, idle, .. } = &request.budgets;
     let places = request.inventory.places_of(plan);
-    let devices = plan.devices.iter().zip(places).all(|(planned, place)| {
-        let budget = place.map(|place| request.budgets.devices[place]);
-        planned.peak_bytes <= budget.unwrap_or_default()
+    let within = plan.devices.iter().zip(places).all(|(planned, place)| match place {
+        None => planned.peak_bytes == Bytes::ZERO,
+        Some(place) => {
+            let limit = idle.as_ref().map_or(devices[place], |idle| idle.devices[place]);
+            planned.peak_bytes <= devices[place] && planned.idle_bytes <= limit
+        }
     });
-    devices && plan.host.peak_bytes <= request.budgets.host
+    let idle_host = idle.as_ref().map_or(*host, |idle| idle.host);
+    within && plan.host.peak_bytes <= *host && plan.host.idle_bytes <= idle_host
 }

@@ -23,7 +23,7 @@ fn machine() -> Inventory {
 /// Budgets of the integrated device, the card and the host, and their ceilings.
 fn budgets(text: PolicyText) -> ([Bytes; 3], [Bytes; 3], Option<Bytes>) {
     let policy = Policy::of(&text).expect("a good text");
-    let Budgets { devices, ceilings, host, host_ceiling, pinned } =
+    let Budgets { devices, ceilings, host, host_ceiling, pinned, .. } =
         policy.budgets(&machine()).expect("devices that are there");
     ([devices[0], devices[1], host], [ceilings[0], ceilings[1], host_ceiling], pinned)
 }

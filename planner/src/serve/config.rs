@@ -73,6 +73,8 @@ pub struct ServeConfig {
     pub token_file: Option<PathBuf>,
     /// How long an idle model stays loaded.
     pub keep_alive: KeepAlive,
+    /// Whether several models stay loaded where that is the cheapest; else one at a time.
+    pub several_loaded: bool,
     /// Most jobs that wait.
     pub queue_max: usize,
     /// Milliseconds that a job waits for memory that others use.
@@ -172,6 +174,8 @@ pub struct ConfigLayer {
     /// As [`values::read_keep_alive`] takes it.
     #[serde(deserialize_with = "values::some_keep_alive")]
     pub keep_alive: Option<KeepAlive>,
+    /// `true` or `false`.
+    pub several_loaded: Option<bool>,
     /// At least 1.
     #[serde(deserialize_with = "values::some_count")]
     pub queue_max: Option<usize>,
@@ -275,6 +279,7 @@ impl ConfigLayer {
             allowed_origins: self.allowed_origins.or(below.allowed_origins),
             token_file: self.token_file.or(below.token_file),
             keep_alive: self.keep_alive.or(below.keep_alive),
+            several_loaded: self.several_loaded.or(below.several_loaded),
             queue_max: self.queue_max.or(below.queue_max),
             room_wait_ms: self.room_wait_ms.or(below.room_wait_ms),
             drain_ms: self.drain_ms.or(below.drain_ms),
@@ -319,6 +324,7 @@ impl ConfigLayer {
             allowed_origins,
             token_file: self.token_file,
             keep_alive: self.keep_alive.unwrap_or(KEEP_ALIVE),
+            several_loaded: self.several_loaded.unwrap_or(true),
             queue_max: self.queue_max.unwrap_or(QUEUE_MAX),
             room_wait_ms: self.room_wait_ms.unwrap_or(ROOM_WAIT_MS),
             drain_ms: self.drain_ms.unwrap_or(DRAIN_MS),

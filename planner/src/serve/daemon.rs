@@ -237,6 +237,7 @@ impl Daemon {
             Action::Answer(ticket, reply) => self.edge.answer(ticket, reply),
             Action::Tell(note) => self.edge.tell(note),
             Action::Survey(query, order) => self.surveyor.quote(query, order),
+            Action::Weigh(query, order) => self.surveyor.weigh(query, order),
             Action::Run(slot, epoch, order) => self.runners.run(slot, epoch, order),
             Action::Cancel(slot) => self.runners.cancel(slot),
             Action::End(slot) => self.runners.end(slot),

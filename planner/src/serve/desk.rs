@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! Asked(Submit) ─► Survey ─► Quoted ─► Store ─► Stored ─► queued, and answered
-//!   queued ─► (End other models ─► Gone) ─► Store ─► Stored ─► Run ─► Done ─► File ─► Filed
+//!   queued ─► (Weigh ─► Weighed ─► End some models ─► Gone) ─► Store ─► Stored ─► Run ─► Done
+//!          ─► File ─► Filed
 //!          ─► Store ─► Stored ─► done, and answered
 //! ```
 //! It is told of everything that happens as a [`DeskEvent`] and answers with [`Action`]s; the same
-//! events give the same actions. One job computes at a time: the rule of this stage is that every
-//! idle model is unloaded before another one runs.
+//! events give the same actions. One job computes at a time. Models stay loaded beside each other
+//! where that is expected to cost less than to load them again (`room`).
 //!
 //! Invariants, checked after each step of its simulation (`tests/simulation.rs`):
 //! - A job is in one state, and that state is in the store before anybody is told of it.
@@ -28,6 +29,7 @@ mod entry;
 mod ids;
 mod queue;
 mod retention;
+mod room;
 mod running;
 mod slots;
 mod stopping;
@@ -36,7 +38,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use accept::Question;
+use accept::OpenQuestion;
 use action::{Action, DeskSettings};
 use config::DeskConfig;
 use entry::Entry;
@@ -46,6 +48,7 @@ use event::{
 use ids::Ids;
 use job::{JobError, JobId, JobRecord, KeepAlive};
 use protocol::Bytes;
+use room::{Demand, RoomFor, Weighing};
 use slots::Slot;
 
 /// What is done once a write is on the disk.
@@ -87,9 +90,14 @@ pub struct Desk {
     slots: BTreeMap<SlotId, Slot>,
     /// Models that are to be loaded when nothing else is to be done.
     loads: VecDeque<(String, Option<KeepAlive>)>,
-    /// Predicted milliseconds of each model's last load.
+    /// Milliseconds of each model's last start and load; as predicted until there was one.
     load_ms: BTreeMap<String, f64>,
-    questions: BTreeMap<QueryId, Question>,
+    demand: Demand,
+    /// What is weighed before room is made; meanwhile nothing begins.
+    weighing: Option<Weighing>,
+    /// Whom room was made for: it begins without being weighed again.
+    room_made: Option<RoomFor>,
+    questions: BTreeMap<QueryId, OpenQuestion>,
     writes: BTreeMap<WriteId, PendingWrite>,
     /// Writes that failed, to be done again, and since when nothing could be written.
     failed_writes: Vec<PendingWrite>,
@@ -127,6 +135,9 @@ impl Desk {
             slots: BTreeMap::new(),
             loads: VecDeque::new(),
             load_ms: BTreeMap::new(),
+            demand: Demand::default(),
+            weighing: None,
+            room_made: None,
             questions: BTreeMap::new(),
             writes: BTreeMap::new(),
             failed_writes: Vec::new(),
@@ -152,6 +163,7 @@ impl Desk {
             DeskEvent::Asked { ticket, asker, ask } => self.asked(ticket, &asker, ask),
             DeskEvent::Left { ticket } => self.left(ticket),
             DeskEvent::Quoted { query, result } => self.quoted(query, result),
+            DeskEvent::Weighed { query, result } => self.weighed(query, result),
             DeskEvent::Runner { slot, epoch, said } => self.said(slot, epoch, said),
             DeskEvent::Stored { write, result } => self.stored(write, result),
             DeskEvent::Filed { job, pictures, error } => self.filed(&job, pictures, error),

@@ -180,6 +180,13 @@ impl ServedHost {
         lock(&self.held).loaded.values().cloned().collect()
     }
 
+    /// What all slots but some have loaded.
+    pub fn loaded_without(&self, left_out: &[SlotId]) -> Vec<Arc<Loaded>> {
+        let held = lock(&self.held);
+        let rest = held.loaded.iter().filter(|(slot, _)| !left_out.contains(slot));
+        rest.map(|(_, loaded)| Arc::clone(loaded)).collect()
+    }
+
     /// Whether anything runs.
     pub fn is_running(&self) -> bool {
         lock(&self.held).running > 0

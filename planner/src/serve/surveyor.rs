@@ -23,22 +23,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use super::desk::action::QuoteOrder;
-use super::desk::event::{DeskEvent, QueryId, Quoted};
-use super::desk::job::JobError;
+use super::desk::action::{QuoteOrder, RoomOrder};
+use super::desk::event::{DeskEvent, QueryId, Quoted, RoomTimes, SlotId};
+use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, of_plan, of_request, of_session, of_setup};
-use super::shared::{OpenedFiles, ServedHost};
+use super::shared::{DescribedModel, OpenedFiles, ServedHost};
 use crate::engine::session::{ExecutorListener, Interrupts, Session, SessionError};
-use crate::job::PreparedJob;
+use crate::inventory::Inventory;
+use crate::job::{JobRequest, PreparedJob, ResolvedJob};
 use crate::planning::{PlanError, Request};
 use inventory::IdleInventory;
-use offer::{ChosenPlan, quoted};
+use offer::{ChosenPlan, PlannedMs, quoted};
 use surveys::Surveys;
 
 /// What the surveyor is told.
 enum SurveyorOrder {
     /// Say what this would take.
     Quote(QueryId, Box<QuoteOrder>),
+    /// Say what it takes with each choice of models that are unloaded.
+    Weigh(QueryId, Box<RoomOrder>),
     /// Look into the models that nobody has looked into.
     Describe,
 }
@@ -72,6 +75,12 @@ impl Surveyor {
         debug_assert!(sent.is_ok(), "the thread ends with its questions");
     }
 
+    /// Asks what a job takes with each choice of models that are unloaded for it.
+    pub fn weigh(&self, query: QueryId, order: Box<RoomOrder>) {
+        let sent = self.questions.send(SurveyorOrder::Weigh(query, order));
+        debug_assert!(sent.is_ok(), "the thread ends with its questions");
+    }
+
     /// Has it look into models that nobody has looked into, whenever nothing is asked. The desk's
     /// queue is rung each time that one is described.
     pub fn describe(&self) {
@@ -99,6 +108,10 @@ fn answer(shared: Arc<ServedHost>, orders: &Receiver<SurveyorOrder>, events: &Se
             Ok(SurveyorOrder::Quote(query, order)) => {
                 let result = bench.caught(|bench| bench.quote(&order));
                 let _ = events.send(DeskEvent::Quoted { query, result: result.map(Box::new) });
+            }
+            Ok(SurveyorOrder::Weigh(query, order)) => {
+                let result = bench.caught(|bench| bench.weigh(&order));
+                let _ = events.send(DeskEvent::Weighed { query, result });
             }
             Ok(SurveyorOrder::Describe) => undescribed = bench.shared.undescribed().into(),
             Err(TryRecvError::Empty) => {
@@ -184,17 +197,84 @@ impl SurveyBench {
     }
 
     fn quote(&mut self, order: &QuoteOrder) -> Result<Quoted, JobError> {
+        let QuoteOrder { request, explain, slot, unloaded, busy } = order;
+        self.about(request, *slot, *busy, |bench, session, question| {
+            let (planned, request) = bench.plan(session, question, unloaded, *explain)?;
+            let notices = &question.resolved.notices;
+            quoted(&planned, &request, question.resolved.shape.batch, notices)
+        })
+    }
+
+    /// What a job takes with each choice of models that are unloaded, the first of which has all of
+    /// them. A choice that has another one in it, by which the job is as soon done as by the first,
+    /// is not looked at.
+    fn weigh(&mut self, order: &RoomOrder) -> Result<Vec<Option<RoomTimes>>, JobError> {
+        let RoomOrder { request, slot, choices, busy } = order;
+        self.about(request, *slot, *busy, |bench, session, question| {
+            let mut weighed = Vec::with_capacity(choices.len());
+            for choice in choices {
+                let times = match has_better(choice, choices, &weighed) {
+                    true => Ok(None),
+                    false => bench.times(session, question, choice),
+                };
+                weighed.push(times?);
+            }
+            Ok(weighed)
+        })
+    }
+
+    /// What a job takes with a choice; `None` where it does not fit.
+    fn times(
+        &mut self,
+        session: &mut Session,
+        question: &JobQuestion,
+        unloaded: &[SlotId],
+    ) -> Result<Option<RoomTimes>, JobError> {
+        match self.plan(session, question, unloaded, false) {
+            Ok((planned, _)) => {
+                let PlannedMs { load_ms, run_ms } = planned.ms(question.resolved.shape.batch);
+                Ok(Some(RoomTimes { job_ms: load_ms + run_ms, next_ms: run_ms }))
+            }
+            Err(error) if error.code == ErrorCode::DoesNotFit => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks at a job and answers a question about it.
+    fn about<T>(
+        &mut self,
+        request: &JobRequest,
+        slot: Option<SlotId>,
+        busy: bool,
+        answer: impl FnOnce(&mut SurveyBench, &mut Session, &JobQuestion) -> Result<T, JobError>,
+    ) -> Result<T, JobError> {
         let host = self.shared.host();
-        let asked = self.shared.prepare(&order.request, &host)?;
-        let inventory = self.idle.now(&self.shared, order.busy).map_err(|e| of_setup(&e))?;
+        let asked = self.shared.prepare(request, &host)?;
+        let inventory = self.idle.now(&self.shared, busy).map_err(|e| of_setup(&e))?;
         self.renew_if_changed(&asked);
         let mut session = self.session()?;
-        let quoted = self.quote_on(&mut session, order, &asked, inventory);
+        let question = self.look_at(&mut session, asked, inventory, slot);
+        let answered = question.and_then(|question| answer(self, &mut session, &question));
         match session.is_gone() {
             true => self.forget(),
             false => self.session = Some(session),
         }
-        quoted
+        answered
+    }
+
+    fn look_at(
+        &mut self,
+        session: &mut Session,
+        asked: PreparedJob,
+        inventory: Inventory,
+        slot: Option<SlotId>,
+    ) -> Result<JobQuestion, JobError> {
+        let model = self.shared.describe(session, &asked.model)?;
+        self.opened.insert(asked.model.to_string(), model.opened_for(&asked)?);
+        let resolved = asked.resolve(&model.description).map_err(|e| of_request(&e))?;
+        // What would be sent is looked at too: an error belongs to this answer, not to the run's.
+        asked.job(&resolved).map_err(|error| of_request(&error))?;
+        Ok(JobQuestion { asked, resolved, model, inventory, slot })
     }
 
     /// An executor knows files as they were when it opened them.
@@ -218,44 +298,48 @@ impl SurveyBench {
         session.map_err(|error| of_session(&error))
     }
 
-    fn quote_on(
+    /// The plan that a job would run by once some models are unloaded; of fewer pictures at a time
+    /// where all do not fit together.
+    fn plan(
         &mut self,
         session: &mut Session,
-        order: &QuoteOrder,
-        asked: &PreparedJob,
-        inventory: crate::inventory::Inventory,
-    ) -> Result<Quoted, JobError> {
+        question: &JobQuestion,
+        unloaded: &[SlotId],
+        explain: bool,
+    ) -> Result<(ChosenPlan, Request), JobError> {
+        let JobQuestion { asked, resolved, model, inventory, slot } = question;
         let host = self.shared.host();
-        let model = self.shared.describe(session, &asked.model)?;
-        self.opened.insert(asked.model.to_string(), model.opened_for(asked)?);
-        let mut resolved = asked.resolve(&model.description).map_err(|e| of_request(&e))?;
-        // What would be sent is looked at too: an error belongs to this answer, not to the run's.
-        asked.job(&resolved).map_err(|error| of_request(&error))?;
-        let pictures = resolved.shape.batch;
+        let mut resolved = resolved.clone();
+        let left_out: Vec<SlotId> = unloaded.iter().chain(slot).copied().collect();
+        let others = self.shared.loaded_without(&left_out);
+        let others: Vec<&protocol::Plan> = others.iter().map(|loaded| &loaded.plan).collect();
         loop {
-            let request =
-                host.request_on(asked, &resolved, &model.description, inventory.clone(), false);
-            let request = request.map_err(|error| of_setup(&error))?;
-            let request = Request { explain: order.explain, ..request };
-            match self.plan(session, order, &request) {
+            let inventory = inventory.clone();
+            let request = host.request_on(asked, &resolved, &model.description, inventory, false);
+            let mut request = request.map_err(|error| of_setup(&error))?;
+            host.take_others(&mut request, &others);
+            request.explain = explain;
+            match self.plan_on_slot(session, *slot, &request) {
                 Err(PlanError::Infeasible(_)) if resolved.shape.batch > 1 => {
                     resolved.shape.batch /= 2;
                 }
-                Err(error) => return Err(of_plan(&error, &asked.model)),
-                Ok(planned) => return quoted(&planned, &request, pictures, &resolved.notices),
+                planned => {
+                    let planned = planned.map_err(|error| of_plan(&error, &asked.model))?;
+                    return Ok((planned, request));
+                }
             }
         }
     }
 
-    /// The plan that the job would run by on its slot: the loaded one where that does, else the
+    /// The plan that a job would run by on its slot: the loaded one where that does, else the
     /// sooner done of one that keeps the loaded weights and one that does not.
-    fn plan(
+    fn plan_on_slot(
         &mut self,
         session: &mut Session,
-        order: &QuoteOrder,
+        slot: Option<SlotId>,
         request: &Request,
     ) -> Result<ChosenPlan, PlanError> {
-        let loaded = order.slot.and_then(|slot| self.shared.loaded(slot));
+        let loaded = slot.and_then(|slot| self.shared.loaded(slot));
         let loaded = loaded.filter(|loaded| loaded.changed_files().is_empty());
         if let Some(loaded) = loaded.as_ref().filter(|loaded| loaded.does(request)) {
             return Ok(ChosenPlan::Loaded(Arc::clone(loaded)));
@@ -274,6 +358,34 @@ impl SurveyBench {
             None => own.map(|own| ChosenPlan::Own(Box::new(own))),
         }
     }
+}
+
+/// A job that is asked about, as it was looked at.
+struct JobQuestion {
+    asked: PreparedJob,
+    resolved: ResolvedJob,
+    model: Arc<DescribedModel>,
+    /// With all that is loaded counted as free.
+    inventory: Inventory,
+    /// Of its model.
+    slot: Option<SlotId>,
+}
+
+/// Times that differ by less than this part are the same.
+const SAME_MS: f64 = 0.001;
+
+/// Whether a choice that was weighed before has no model that this one has not, and is as good as
+/// to unload all.
+fn has_better(choice: &[SlotId], choices: &[Vec<SlotId>], weighed: &[Option<RoomTimes>]) -> bool {
+    let Some(Some(best)) = weighed.first() else { return false };
+    let is_as_good = |times: &RoomTimes| {
+        times.job_ms <= best.job_ms * (1.0 + SAME_MS)
+            && times.next_ms <= best.next_ms * (1.0 + SAME_MS)
+    };
+    let before = choices.iter().zip(weighed).skip(1);
+    before
+        .filter(|(_, times)| times.as_ref().is_some_and(is_as_good))
+        .any(|(other, _)| other.iter().all(|slot| choice.contains(slot)))
 }
 
 /// Hears of the surveyor's executors: the log alone is told.

@@ -171,6 +171,19 @@ impl Composition {
         each.all(|(memory, budget)| phases().all(|phase| memory.peak_bytes(phase) <= *budget))
             && problem.budgets.pinned.is_none_or(|limit| self.pinned_bytes <= limit)
             && phases().all(|phase| self.pool_bytes(problem, phase) <= problem.budgets.host)
+            && self.idles_within(problem)
+    }
+
+    /// Whether what stays between two jobs is within its limits, where there are any.
+    fn idles_within(&self, problem: &Problem<'_>) -> bool {
+        let Some(limits) = &problem.budgets.idle else { return true };
+        let devices = &problem.inventory.devices;
+        let of_devices = || (0..devices.len()).map(|device| self.idle(Some(device)));
+        // An integrated device's memory is the host's.
+        let shared = of_devices().zip(devices).filter(|(_, device)| device.integrated);
+        let shared: Bytes = shared.map(|(bytes, _)| bytes).sum();
+        of_devices().zip(&limits.devices).all(|(bytes, limit)| bytes <= *limit)
+            && self.idle(None) + shared <= limits.host
     }
 
     /// The first memory that needs more than its budget, in the phase in which it needs most: a

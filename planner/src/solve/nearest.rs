@@ -7,6 +7,9 @@ use super::{Infeasible, Problem, fits};
 
 /// The answer for problems without a solution, of which any would do.
 pub fn infeasible(problems: &[Problem<'_>]) -> Infeasible {
+    if problems.iter().any(|problem| problem.budgets.idle.is_some()) {
+        return beside_others();
+    }
     let (because, margin_flag) = problems.first().map_or((String::new(), None), because);
     let (max_vram, max_ram) = (smallest_budget(problems), smallest_ram(problems));
     if max_vram.is_some() || max_ram.is_some() {
@@ -19,6 +22,18 @@ pub fn infeasible(problems: &[Problem<'_>]) -> Infeasible {
     let max_vram = smallest_budget(&roomy);
     let max_ram = max_vram.and_then(|cap| smallest_ram(&capped(&roomy, cap)));
     Infeasible { because, max_vram, max_ram, together: max_vram.is_some(), margin_flag }
+}
+
+/// The answer where models that are loaded beside limit what stays between two jobs: what would fit
+/// is asked for again without them.
+fn beside_others() -> Infeasible {
+    Infeasible {
+        because: "models that are loaded beside it leave too little".to_owned(),
+        max_vram: None,
+        max_ram: None,
+        together: false,
+        margin_flag: None,
+    }
 }
 
 /// The least cap, the same for every device, with which a plan exists; `None` where none does, or

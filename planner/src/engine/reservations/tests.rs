@@ -11,7 +11,13 @@ use crate::inventory::tests::{device_of, host_of};
 
 fn peaks(host: u64, devices: &[(&str, u64)]) -> Peaks {
     let devices = devices.iter().map(|(uuid, gib)| ((*uuid).to_owned(), Bytes::gib(*gib)));
-    Peaks { pid: 7, host: Bytes::gib(host), devices: devices.collect() }
+    let peak = SpokenFor { host: Bytes::gib(host), devices: devices.collect() };
+    Peaks { pid: 7, peak, idle: None }
+}
+
+/// The same of an executor that takes turns with others, and holds so much between its jobs.
+fn in_turns(peak: Peaks, idle: Peaks) -> Peaks {
+    Peaks { idle: Some(idle.peak), ..peak }
 }
 
 fn registry() -> TempDir {
@@ -145,7 +151,7 @@ fn a_plan_speaks_for_the_memory_in_which_its_devices_are() {
     ];
     // An integrated GPU and a virtual device take of the host; a GPU that has no lasting name is
     // nobody's.
-    let of = |used| Peaks::of(&plan(&devices, used));
+    let of = |used| Peaks::of(&plan(&devices, used), Turns::None);
     let expected =
         |host, devices: &[(&str, u64)]| Peaks { pid: std::process::id(), ..peaks(host, devices) };
     assert_eq!(of(0), expected(1, &[]));
@@ -164,7 +170,7 @@ fn plans_of_others_add_up_and_ones_own_do_not_count() {
     let others = OtherReservations::read(registry.path(), &|path| path == own.1);
     let sum =
         BTreeMap::from([("GPU-a".to_owned(), Bytes::gib(5)), ("GPU-c".to_owned(), Bytes::gib(1))]);
-    assert_eq!(others, OtherReservations { host: Bytes::gib(6), devices: sum });
+    assert_eq!(others.0, SpokenFor { host: Bytes::gib(6), devices: sum });
     // 16 less 6 of the host; 8 less 5 of the GPU; the integrated one has the host's; the virtual
     // one its own.
     assert_eq!(free(&others, true), (10, vec![3, 7, 8]));
@@ -175,10 +181,7 @@ fn plans_of_others_add_up_and_ones_own_do_not_count() {
 
 #[test]
 fn what_the_system_reports_counts_where_it_is_less() {
-    let others = |host, gpu| OtherReservations {
-        host: Bytes::gib(host),
-        devices: BTreeMap::from([("GPU-a".to_owned(), Bytes::gib(gpu))]),
-    };
+    let others = |host, gpu| OtherReservations(peaks(host, &[("GPU-a", gpu)]).peak);
     assert_eq!(free(&others(0, 0), true), (12, vec![7, 7, 8]));
     assert_eq!(free(&others(4, 1), true), (12, vec![7, 7, 8]));
     assert_eq!(free(&others(10, 2), true), (6, vec![6, 6, 8]));
@@ -191,7 +194,7 @@ fn what_is_left_over_is_removed_and_the_rest_is_left_alone() {
     let (file, path) = write(registry.path(), "1-a-", &peaks(2, &[])).expect("written");
     let name = path.file_name().expect("a name").to_string_lossy().into_owned();
     assert!(name.starts_with("1-a-") && names(&registry) == [name]);
-    assert_eq!(OtherReservations::read(registry.path(), &nobodys).host, Bytes::gib(2));
+    assert_eq!(OtherReservations::read(registry.path(), &nobodys).0.host, Bytes::gib(2));
     // As when the process ends without a word: its lock goes, the file stays.
     drop(file);
     assert!(path.exists());
@@ -221,9 +224,8 @@ fn nonsense_that_is_held_counts_for_nothing() {
     }
     assert_eq!(OtherReservations::read(registry.path(), &nobodys), OtherReservations::default());
     assert_eq!(names(&registry).len(), 3);
-    let enormous = [peaks(1, &[]), Peaks { host: Bytes(u64::MAX), ..Peaks::default() }];
-    let mut others = OtherReservations::default();
-    enormous.into_iter().for_each(|peaks| others.add(peaks));
+    let mut others = peaks(1, &[]).peak;
+    others.add(&SpokenFor { host: Bytes(u64::MAX), ..SpokenFor::default() });
     assert_eq!(others.host, Bytes(u64::MAX));
 }
 
@@ -232,13 +234,30 @@ fn all_that_executors_of_this_process_have_planned_can_be_left_out() {
     let registry = registry();
     let hold = |own: &str| write(registry.path(), own, &peaks(2, &[])).expect("written");
     let held = [hold("1-a-"), hold(OWN.as_str()), hold(OWN.as_str())];
-    assert_eq!(OtherReservations::read(registry.path(), &nobodys).host, Bytes::gib(6));
+    assert_eq!(OtherReservations::read(registry.path(), &nobodys).0.host, Bytes::gib(6));
     let others = OtherReservations::read(registry.path(), &is_of_this_process);
-    assert_eq!(others.host, Bytes::gib(2));
+    assert_eq!(others.0.host, Bytes::gib(2));
     drop(held);
 }
 
 /// No file is one's own.
 fn nobodys(_: &Path) -> bool {
     false
+}
+
+#[test]
+fn of_executors_that_take_turns_one_at_a_time_takes_more_than_it_holds() {
+    let registry = registry();
+    let write = |own: &str, peaks: &Peaks| write(registry.path(), own, peaks).expect("written");
+    let one = in_turns(peaks(5, &[("GPU-a", 6)]), peaks(1, &[("GPU-a", 2)]));
+    let two = in_turns(peaks(9, &[("GPU-a", 4)]), peaks(3, &[("GPU-a", 3)]));
+    let held = [write("1-a-", &one), write("1-a-", &two)];
+    let others = OtherReservations::read(registry.path(), &nobodys);
+    // They hold 4 and 5, and one of them takes 6 of the host, the other 4 of the GPU beside.
+    assert_eq!(others.0, peaks(4 + 6, &[("GPU-a", 5 + 4)]).peak);
+    // Another process has turns of its own.
+    let other = write("2-b-", &one);
+    let others = OtherReservations::read(registry.path(), &nobodys);
+    assert_eq!(others.0, peaks(10 + 5, &[("GPU-a", 9 + 6)]).peak);
+    drop((held, other));
 }

@@ -271,4 +271,4 @@ fn lower(request: &mut Request, name: &str, limit: Bytes) {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::engine) mod tests;

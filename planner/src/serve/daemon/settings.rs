@@ -21,6 +21,7 @@ const LISTEN_PID: &str = "LISTEN_PID";
 pub fn desk_config(config: &ServeConfig) -> DeskConfig {
     DeskConfig {
         queue_max: config.queue_max,
+        several_loaded: config.several_loaded,
         keep_alive_ms: match config.keep_alive {
             KeepAlive::Ms(ms) => Some(ms),
             KeepAlive::Always => None,

@@ -1,9 +1,9 @@
 //! From a question to a job in the queue: what is refused, what is surveyed, what is kept.
 
-use super::action::{Action, Change, QuoteOrder, Reply};
+use super::action::{Action, Change, QuoteOrder, Reply, RoomOrder};
 use super::config::{DISK_FREE_MIN, KEY_MS, RETRY_AFTER_S};
 use super::entry::Entry;
-use super::event::{Asker, QueryId, Quoted, Ticket};
+use super::event::{Asker, QueryId, Quoted, RoomTimes, SlotId, Ticket};
 use super::job::{
     ErrorCode, JobError, JobId, JobOrder, JobRecord, JobState, OnDisconnect, RECORD_VERSION,
 };
@@ -28,17 +28,28 @@ pub enum Question {
     Plan {
         /// Who is answered.
         ticket: Ticket,
-        /// What would make the pictures: nothing is unloaded for it.
-        model: String,
     },
 }
 
 impl Question {
     fn ticket(&self) -> Ticket {
         match self {
-            Question::Submit { ticket, .. } | Question::Plan { ticket, .. } => *ticket,
+            Question::Submit { ticket, .. } | Question::Plan { ticket } => *ticket,
         }
     }
+}
+
+/// A question to the surveyor that is not answered yet.
+#[derive(Debug)]
+pub struct OpenQuestion {
+    /// Whose it is.
+    pub question: Question,
+    /// What is asked of the surveyor; its models that are unloaded are chosen first.
+    pub order: QuoteOrder,
+    /// The daemon's name of what makes it.
+    pub model: String,
+    /// The choices that are weighed.
+    choices: Vec<Vec<SlotId>>,
 }
 
 impl Desk {
@@ -65,15 +76,37 @@ impl Desk {
         if let Err(error) = self.check_model(&model) {
             return self.refuse(ticket, error, None);
         }
-        self.survey(request, &model.clone(), explain, Question::Plan { ticket, model });
+        self.survey(request, &model, explain, Question::Plan { ticket });
     }
 
+    /// Asks what a job takes; where other models are loaded, which of them go is weighed first.
     fn survey(&mut self, request: JobRequest, model: &str, explain: bool, question: Question) {
         let query = self.ids.query();
         let busy = self.busy_slot().is_some();
-        let order = QuoteOrder { request, explain, slot: self.find_slot(model), busy };
-        self.out.push(Action::Survey(query, Box::new(order)));
-        self.questions.insert(query, question);
+        let slot = self.find_slot(model);
+        let loaded =
+            self.slots.iter().filter(|(id, other)| Some(**id) != slot && other.is_loaded());
+        let others: Vec<SlotId> = loaded.map(|(id, _)| *id).collect();
+        let mut order = QuoteOrder { request, explain, slot, unloaded: others, busy };
+        let mut choices = Vec::new();
+        if order.unloaded.is_empty() || !self.config.several_loaded {
+            self.out.push(Action::Survey(query, Box::new(order.clone())));
+        } else {
+            choices = self.room_choices(&std::mem::take(&mut order.unloaded));
+            let (request, choices) = (order.request.clone(), choices.clone());
+            let room = RoomOrder { request, slot, choices, busy };
+            self.out.push(Action::Weigh(query, Box::new(room)));
+        }
+        let open = OpenQuestion { question, order, model: model.to_owned(), choices };
+        self.questions.insert(query, open);
+    }
+
+    /// It is weighed which models go for a question: now it is asked what the job takes then.
+    pub(super) fn weighed_question(&mut self, query: QueryId, times: Vec<Option<RoomTimes>>) {
+        let Some(mut open) = self.questions.remove(&query) else { return };
+        open.order.unloaded = self.cheapest(&open.model, &open.choices, &times);
+        self.out.push(Action::Survey(query, Box::new(open.order.clone())));
+        self.questions.insert(query, open);
     }
 
     /// The job that a client's key stands for.
@@ -83,7 +116,7 @@ impl Desk {
             let other_key = other.idempotency.as_ref().map(|other| &other.key);
             other.client == order.client && other_key == Some(&key.key)
         };
-        let asked = self.questions.values().find_map(|question| match question {
+        let asked = self.questions.values().find_map(|open| match &open.question {
             Question::Submit { id, order, .. } if is_same(order) => Some(id.clone()),
             _ => None,
         });
@@ -149,8 +182,8 @@ impl Desk {
             return Err((refused(ErrorCode::Paused, message.into()), Some(RETRY_AFTER_S[1])));
         }
         self.check_model(&order.model).map_err(|error| (error, None))?;
-        let coming = self.questions.values().filter(|q| matches!(q, Question::Submit { .. }));
-        let coming = coming.count();
+        let is_job = |open: &&OpenQuestion| matches!(open.question, Question::Submit { .. });
+        let coming = self.questions.values().filter(is_job).count();
         let queued = self.jobs.values().filter(|entry| entry.coming || entry.is_queued()).count();
         if queued + coming >= self.config.queue_max {
             let message = format!("{queued} jobs wait, and no more may");
@@ -163,7 +196,7 @@ impl Desk {
         let own = self.jobs.values().filter(|entry| !entry.state.is_ended());
         let own = own.filter(|entry| entry.record.order.client == order.client);
         let own: Vec<&Entry> = own.filter(|entry| entry.coming || entry.is_queued()).collect();
-        let coming = self.questions.values().filter(|question| match question {
+        let coming = self.questions.values().filter(|open| match &open.question {
             Question::Submit { order: other, .. } => other.client == order.client,
             Question::Plan { .. } => false,
         });
@@ -205,15 +238,17 @@ impl Desk {
     }
 
     pub(super) fn quoted(&mut self, query: QueryId, result: Result<Box<Quoted>, JobError>) {
-        let Some(question) = self.questions.remove(&query) else { return };
+        let Some(open) = self.questions.remove(&query) else { return };
+        let OpenQuestion { question, order: QuoteOrder { unloaded, .. }, .. } = open;
         let quoted = match result {
             Ok(quoted) => quoted,
             Err(error) => return self.refuse(question.ticket(), error, None),
         };
         match question {
-            Question::Plan { ticket, model } => {
+            Question::Plan { ticket } => {
                 let wait_ms = self.wait_ms_of_new();
-                let evicts = self.evicted_for(&model);
+                let known = unloaded.iter().filter_map(|slot| self.slots.get(slot));
+                let evicts = known.map(|slot| slot.model.clone()).collect();
                 let reply = Reply::Quote { quoted, wait_ms, evicts };
                 self.out.push(Action::Answer(ticket, reply));
             }
@@ -237,7 +272,7 @@ impl Desk {
             return self.refuse(ticket, error, None);
         }
         if offer.load_ms > 0.0 {
-            self.load_ms.insert(order.model.clone(), offer.load_ms);
+            self.load_ms.entry(order.model.clone()).or_insert(offer.load_ms);
         }
         let record = JobRecord {
             v: RECORD_VERSION,
@@ -270,6 +305,9 @@ impl Desk {
     pub(super) fn accepted(&mut self, id: &JobId) {
         let Some(entry) = self.jobs.get_mut(id) else { return };
         entry.coming = false;
+        let model = entry.record.order.model.clone();
+        self.demand.count(&model, self.now.ms);
+        let Some(entry) = self.jobs.get_mut(id) else { return };
         if entry.record.synchronous {
             // Its client left before it was accepted.
             if entry.waiters.is_empty()
@@ -313,7 +351,7 @@ impl Desk {
 
     /// Whoever asked has gone.
     pub(super) fn left(&mut self, ticket: Ticket) {
-        self.questions.retain(|_, question| question.ticket() != ticket);
+        self.questions.retain(|_, open| open.question.ticket() != ticket);
         let waiting = self.jobs.iter_mut().find(|(_, entry)| entry.waiters.contains(&ticket));
         let Some((id, entry)) = waiting else { return };
         entry.waiters.retain(|other| *other != ticket);

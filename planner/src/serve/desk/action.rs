@@ -21,6 +21,8 @@ pub enum Action {
     Tell(Note),
     /// Asks the surveyor.
     Survey(QueryId, Box<QuoteOrder>),
+    /// Asks the surveyor what a job takes with each choice of models that are unloaded for it.
+    Weigh(QueryId, Box<RoomOrder>),
     /// Runs a job on a slot's executor, which is started where there is none.
     Run(SlotId, u64, Box<RunOrder>),
     /// Ends the slot's run soon; the executor stays.
@@ -48,7 +50,23 @@ pub struct QuoteOrder {
     pub explain: bool,
     /// The slot of its model.
     pub slot: Option<SlotId>,
+    /// Models that are unloaded for it; all others stay.
+    pub unloaded: Vec<SlotId>,
     /// Whether an executor computes now: what is free is then not what is free for a job.
+    pub busy: bool,
+}
+
+/// A question to the surveyor: which models are to be unloaded?
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoomOrder {
+    /// What would be made.
+    pub request: JobRequest,
+    /// The slot of its model.
+    pub slot: Option<SlotId>,
+    /// Models that would be unloaded: all that may be first, and then other choices, the smaller
+    /// ones before those that have them in them.
+    pub choices: Vec<Vec<SlotId>>,
+    /// Whether an executor computes now.
     pub busy: bool,
 }
 

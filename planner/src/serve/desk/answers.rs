@@ -95,12 +95,6 @@ impl Desk {
         })
     }
 
-    /// The models that are unloaded before this one runs.
-    pub(super) fn evicted_for(&self, model: &str) -> Vec<String> {
-        let others = self.slots.values().filter(|slot| slot.has_executor() && slot.model != model);
-        others.map(|slot| slot.model.clone()).collect()
-    }
-
     pub(super) fn show(&mut self, ticket: Ticket, asker: &Asker, id: &JobId) {
         if self.visible(ticket, asker, id).is_some() {
             let view = Box::new(self.view(id));

@@ -24,6 +24,19 @@ pub const PASS_SHARE: f64 = 0.2;
 /// How long a slot waits after a start that failed: twice as long after each, up to the second.
 pub const BACKOFF_MS: [u64; 2] = [1_000, 60_000];
 
+/// How fast what was asked for is forgotten, to know what will be: serve.md, section 4.
+pub const DEMAND_HALF_LIFE_MS: f64 = 600_000.0;
+
+/// For how long ahead models are kept loaded or not: serve.md, section 4.
+pub const DEMAND_HORIZON_MS: f64 = 600_000.0;
+
+/// Of so many models every set is weighed when room is made.
+pub const WEIGHED_EACH_MAX: usize = 6;
+
+/// How long the desk waits for the surveyor to weigh: a survey of a model that nobody has measured
+/// takes a second.
+pub const WEIGH_MS_MAX: u64 = 10_000;
+
 /// How long a removed job is remembered.
 pub const REMOVED_MS: u64 = 24 * 3_600_000;
 
@@ -47,6 +60,8 @@ pub struct DeskConfig {
     pub queue_max: usize,
     /// How long an idle model stays loaded; `None` until its memory is wanted.
     pub keep_alive_ms: Option<u64>,
+    /// Whether several models stay loaded where that is the cheapest; else one at a time.
+    pub several_loaded: bool,
     /// How long a job waits for memory that others use.
     pub room_wait_ms: u64,
     /// How long the running job may take once the daemon is to end.

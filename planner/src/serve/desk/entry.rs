@@ -37,6 +37,8 @@ pub struct Entry {
     pub want: Option<Want>,
     /// Since when memory has been short for it.
     pub short_since: Option<u64>,
+    /// Whether it did not fit beside other models: they are unloaded for it.
+    pub needs_all: bool,
     /// Why some of its pictures are not on the disk.
     pub disk_error: Option<JobError>,
     /// The run that is under way.
@@ -103,6 +105,7 @@ impl Entry {
             passed_since: None,
             want: None,
             short_since: None,
+            needs_all: false,
             disk_error: None,
             run: None,
             ending: None,

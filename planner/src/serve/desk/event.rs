@@ -60,6 +60,15 @@ pub enum DeskEvent {
         /// What it takes, or why it cannot be.
         result: Result<Box<Quoted>, JobError>,
     },
+    /// The surveyor has weighed what a job takes with each choice of models that are unloaded for
+    /// it.
+    Weighed {
+        /// The question.
+        query: QueryId,
+        /// By choice, in the question's order; `None` where the job does not fit then, or where a
+        /// smaller choice gives the same.
+        result: Result<Vec<Option<RoomTimes>>, JobError>,
+    },
     /// A slot's executor tells.
     Runner {
         /// Which.
@@ -204,6 +213,15 @@ pub struct Quoted {
     pub offer: Offer,
     /// The plan, as `plan --json` has it.
     pub plan: Arc<Value>,
+}
+
+/// What a job takes beside models that stay loaded, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoomTimes {
+    /// With the load of its model.
+    pub job_ms: f64,
+    /// The same job once more.
+    pub next_ms: f64,
 }
 
 /// What a slot's executor tells.

@@ -12,6 +12,7 @@ use super::entry::{EndReason, RunState, Want};
 use super::event::{FinishedWork, PreviewImage, Said, SlotId};
 use super::job::{ErrorCode, JobError, JobId, JobState, KeepAlive};
 use super::queue::{Waiter, choose, sort};
+use super::room::RoomFor;
 use super::{Desk, Then};
 use crate::job::seed::Seed;
 use crate::job::{FailedAttempt, JobRequest};
@@ -22,7 +23,8 @@ impl Desk {
         let evicting = self.slots.values().any(|slot| slot.state == SlotState::Evicting);
         let may_start = self.stop.is_none() && !self.settings.paused && self.store_fault.is_none();
         // What there is, is known soon after the start.
-        if evicting || !may_start || self.models.is_empty() || self.busy_slot().is_some() {
+        let waits = evicting || self.weighing.is_some() || self.busy_slot().is_some();
+        if waits || !may_start || self.models.is_empty() {
             return;
         }
         if let Some((id, passed)) = self.next_job() {
@@ -85,16 +87,6 @@ impl Desk {
         in_time && slot.is_none_or(|slot| self.now.ms >= slot.not_before)
     }
 
-    /// Frees what other models hold; returns whether nothing is left to be freed.
-    fn make_room(&mut self, slot: SlotId) -> bool {
-        let others: Vec<SlotId> =
-            self.idle_slots().into_iter().filter(|other| *other != slot).collect();
-        for other in &others {
-            self.evict(*other);
-        }
-        others.is_empty()
-    }
-
     /// Keeps a job's slot and its record; it runs when that is on the disk.
     fn begin(&mut self, id: &JobId, passed: &[JobId]) {
         let model = self.jobs[id].model().to_owned();
@@ -103,7 +95,8 @@ impl Desk {
             return self.end_job(id, JobState::Failed, Some(error));
         }
         let slot = self.slot_of(&model);
-        if !self.make_room(slot) {
+        let request = self.jobs[id].record.order.request.clone();
+        if !self.make_room(slot, RoomFor::Job(id.clone()), &request) {
             return;
         }
         self.count_pass(passed);
@@ -132,15 +125,17 @@ impl Desk {
         if !is_cold {
             return;
         }
-        if self.slots[&slot].not_before > self.now.ms || !self.make_room(slot) {
-            self.loads.push_front((model.to_owned(), keep_alive));
-            return;
-        }
         let request = JobRequest {
             model: crate::job::model::ModelName::Name(model.to_owned()),
             seed: Some(Seed::Given(0)),
             ..JobRequest::default()
         };
+        let room_for = RoomFor::Load(model.to_owned());
+        let in_time = self.now.ms >= self.slots[&slot].not_before;
+        if !in_time || !self.make_room(slot, room_for, &request) {
+            self.loads.push_front((model.to_owned(), keep_alive));
+            return;
+        }
         let order = RunOrder { job: None, request, model: model.to_owned() };
         self.start(slot, order);
         if let Some(slot) = self.slots.get_mut(&slot) {
@@ -152,8 +147,10 @@ impl Desk {
     fn start(&mut self, slot: SlotId, order: RunOrder) {
         let was_cold = self.slots[&slot].pid.is_none();
         let epoch = if was_cold { self.ids.epoch() } else { self.slots[&slot].epoch };
+        let now_ms = self.now.ms;
         if let Some(slot) = self.slots.get_mut(&slot) {
             slot.epoch = epoch;
+            slot.started_ms = was_cold.then_some(now_ms);
         }
         self.set_slot(slot, SlotState::Loading);
         self.out.push(Action::Run(slot, epoch, Box::new(order)));
@@ -241,6 +238,7 @@ impl Desk {
         let now_ms = self.now.ms;
         let computes = progress.phase != Phase::Load;
         if computes {
+            self.note_load(slot);
             self.set_slot(slot, SlotState::Running);
         }
         let Some(id) = job else { return };
@@ -253,6 +251,15 @@ impl Desk {
         }
         if let Some(view) = entry.progress(now_ms) {
             self.out.push(Action::Tell(Note::Progress(id.clone(), view)));
+        }
+    }
+
+    /// What a start and a load took counts in place of what a load was predicted to take.
+    fn note_load(&mut self, slot: SlotId) {
+        let Some(slot) = self.slots.get_mut(&slot) else { return };
+        if let Some(started_ms) = slot.started_ms.take() {
+            let took_ms = self.now.ms.saturating_sub(started_ms) as f64;
+            self.load_ms.insert(slot.model.clone(), took_ms);
         }
     }
 
@@ -344,10 +351,18 @@ impl Desk {
 
     fn wait_for_room(&mut self, id: &JobId, error: &JobError) {
         let now_ms = self.now.ms;
+        // What other models hold is had at once.
+        let may_have_more = !self.idle_slots().is_empty();
         let Some(entry) = self.jobs.get_mut(id) else { return };
-        entry.short_since.get_or_insert(now_ms);
         let because = error.message.lines().next().unwrap_or_default().to_owned();
-        entry.want = Some(Want { until_ms: now_ms + ROOM_RETRY_MS, because });
+        let mut until_ms = now_ms + ROOM_RETRY_MS;
+        if may_have_more && !entry.needs_all {
+            entry.needs_all = true;
+            until_ms = now_ms;
+        } else {
+            entry.short_since.get_or_insert(now_ms);
+        }
+        entry.want = Some(Want { until_ms, because });
         self.requeue(id, JobState::Waiting);
     }
 

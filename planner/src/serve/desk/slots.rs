@@ -21,6 +21,8 @@ pub struct Slot {
     pub epoch: u64,
     /// The executor's process id.
     pub pid: Option<u32>,
+    /// When its executor was started, until that computes.
+    pub started_ms: Option<u64>,
     /// What the executor keeps between jobs, by device.
     pub idle_bytes: Vec<(String, Bytes)>,
     /// When it is unloaded, where nothing runs.
@@ -37,6 +39,11 @@ impl Slot {
     /// Whether there is an executor, or is about to be.
     pub fn has_executor(&self) -> bool {
         self.state != SlotState::Cold
+    }
+
+    /// Whether its weights are in their places.
+    pub fn is_loaded(&self) -> bool {
+        matches!(self.state, SlotState::Running | SlotState::Warm)
     }
 
     /// Whether a job computes, or is about to.
@@ -58,6 +65,7 @@ impl Desk {
             job: None,
             epoch: 0,
             pid: None,
+            started_ms: None,
             idle_bytes: Vec::new(),
             expires_at: None,
             load_keep_alive: None,
@@ -133,6 +141,7 @@ impl Desk {
         if let Some(slot) = self.slots.get_mut(&id) {
             slot.job = None;
             slot.pid = None;
+            slot.started_ms = None;
             slot.idle_bytes.clear();
         }
     }

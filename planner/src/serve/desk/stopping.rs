@@ -62,6 +62,7 @@ impl Desk {
     pub(super) fn expire(&mut self) {
         let now_ms = self.now.ms;
         self.retry_writes();
+        self.expire_weighing();
         let late = self.jobs.iter().filter(|(_, entry)| {
             !entry.state.is_ended()
                 && entry.ending.is_none()
@@ -91,7 +92,8 @@ impl Desk {
         let slots = self.slots.values();
         let slots = slots.flat_map(|slot| [slot.expires_at, Some(slot.not_before)]);
         let stop = self.stop.filter(|stop| !stop.cancelled).map(|stop| stop.at_ms);
-        let times = jobs.chain(slots).chain([stop, self.retry_store_at]).flatten();
+        let weighed = self.weighing.as_ref().map(|weighing| weighing.until_ms());
+        let times = jobs.chain(slots).chain([stop, self.retry_store_at, weighed]).flatten();
         let next = times.filter(|at| *at > now_ms).min();
         if next != self.wake_at
             && let Some(at) = next

@@ -135,7 +135,7 @@ impl SlotExecutor {
         let listener =
             SlotListener { teller: self.teller.clone(), switch: Arc::clone(&self.switch) };
         let session = Session::start(&self.shared.program, listener);
-        Ok(Warm::new(session.map_err(|error| ended(&error))?))
+        Ok(Warm::taking_turns(session.map_err(|error| ended(&error))?))
     }
 
     fn run_on(
@@ -160,8 +160,10 @@ impl SlotExecutor {
         self.go_on()?;
         // The inventory of the last request: the one that a plan is made for.
         let inventory = std::cell::RefCell::new(None);
+        let others = self.shared.loaded_without(&[self.slot]);
+        let others: Vec<&Plan> = others.iter().map(|loaded| &loaded.plan).collect();
         let request = |holding: Holding<'_>| {
-            let request = host.request(asked, &resolved, description, false, holding);
+            let request = host.request_beside(asked, &resolved, description, holding.plan, &others);
             let request = request.map_err(|error| PlanError::Inventory(error.into()))?;
             *inventory.borrow_mut() = Some(request.inventory.clone());
             Ok(request)

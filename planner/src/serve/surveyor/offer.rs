@@ -23,7 +23,31 @@ pub enum ChosenPlan {
     Own(Box<Solution>),
 }
 
+/// What some pictures take by a plan, in milliseconds.
+pub struct PlannedMs {
+    /// Until the model's weights are in their places.
+    pub load_ms: f64,
+    /// From then to the last picture.
+    pub run_ms: f64,
+}
+
 impl ChosenPlan {
+    /// What so many pictures take, in as many runs as it needs.
+    pub fn ms(&self, pictures: u32) -> PlannedMs {
+        let plan = match self {
+            ChosenPlan::Loaded(loaded) => &loaded.plan,
+            ChosenPlan::Kept(solution) | ChosenPlan::Own(solution) => &solution.plan,
+        };
+        let ms = &plan.predicted_ms;
+        let runs = pictures.div_ceil(plan.job.batch.max(1));
+        let load_ms = match self {
+            ChosenPlan::Loaded(_) => 0.0,
+            // Whatever part of a first run the next one does not have again.
+            ChosenPlan::Kept(_) | ChosenPlan::Own(_) => (ms.total - ms.next_total).max(0.0),
+        };
+        PlannedMs { load_ms, run_ms: ms.next_total * f64::from(runs) }
+    }
+
     fn parts<'a>(&'a self, request: &'a Request) -> (&'a Plan, &'a PlanReport, &'a Inventory) {
         match self {
             ChosenPlan::Loaded(loaded) => (&loaded.plan, &loaded.report, &loaded.inventory),
@@ -45,22 +69,15 @@ pub fn quoted(
     notices: &[String],
 ) -> Result<Quoted, JobError> {
     let (plan, report, inventory) = planned.parts(request);
-    let ms = &plan.predicted_ms;
-    let batch = plan.job.batch.max(1);
-    let runs = pictures.div_ceil(batch);
-    let load_ms = match planned {
-        ChosenPlan::Loaded(_) => 0.0,
-        // Whatever part of a first run the next one does not have again.
-        ChosenPlan::Kept(_) | ChosenPlan::Own(_) => (ms.total - ms.next_total).max(0.0),
-    };
+    let PlannedMs { load_ms, run_ms } = planned.ms(pictures);
     let document = serde_json::to_value(PlanDocument::new(plan, report, inventory));
     let document = document.map_err(|error| internal(error.to_string()))?;
     let notices = notices.iter().chain(&report.notices).cloned().collect();
     let offer = Offer {
         warm: !matches!(planned, ChosenPlan::Own(_)),
         load_ms,
-        run_ms: ms.next_total * f64::from(runs),
-        batch,
+        run_ms,
+        batch: plan.job.batch.max(1),
         peak_bytes: peak_bytes(plan),
         confidence: confidence(plan, inventory),
         notices,

@@ -74,7 +74,9 @@ impl<'a> Headroom<'a> {
     pub fn takes(&self, place: &Place, scratch: &mut Composition) -> bool {
         let hosts = place.parts.iter().filter(|part| part.device.is_none()).count();
         let Composition { pooled, parted, .. } = self.composition;
-        if hosts > 1 || *pooled || *parted || self.problem.budgets.pinned.is_some() {
+        let limits = &self.problem.budgets;
+        let sums = limits.pinned.is_some() || limits.idle.is_some();
+        if hosts > 1 || *pooled || *parted || sums {
             scratch.copy_from(self.composition);
             scratch.add(self.problem, self.phase, place);
             return scratch.fits(self.problem);

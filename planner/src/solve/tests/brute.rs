@@ -5,6 +5,7 @@ use protocol::{Phase, Residency};
 
 use super::super::*;
 use super::made_up::{Case, TIMELINE};
+use crate::policy::IdleBudgets;
 use crate::solve::component_ms::ComponentMs;
 
 /// What is compared, in this order: time, what is loaded anew, copies in RAM, how full splits are.
@@ -12,9 +13,15 @@ pub(super) type Value = (u64, usize, usize, u64);
 
 /// Peaks by device, the host last, and by phase.
 pub(super) fn peaks(case: &Case, places: &[&Place]) -> Vec<[u64; 3]> {
+    sums(case, places).into_iter().map(|(peaks, _)| peaks).collect()
+}
+
+/// Peaks, and what stays between two jobs: by device, the host last.
+fn sums(case: &Case, places: &[&Place]) -> Vec<([u64; 3], u64)> {
     let host = case.inventory.devices.len();
     let mut weights = vec![[0_u64; 3]; host + 1];
     let mut arenas = vec![[0_u64; 3]; host + 1];
+    let mut stays = vec![0_u64; host + 1];
     let mut used = vec![false; host + 1];
     for (component, place) in case.profile.components.iter().zip(places) {
         let now = TIMELINE.iter().position(|phase| *phase == component.phase).unwrap();
@@ -29,7 +36,10 @@ pub(super) fn peaks(case: &Case, places: &[&Place]) -> Vec<[u64; 3]> {
                 match place.segment_residency(segment) {
                     _ if in_place => {}
                     Residency::Mapped => {}
-                    Residency::Resident => weights[at].iter_mut().for_each(|w| *w += bytes.0),
+                    Residency::Resident => {
+                        weights[at].iter_mut().for_each(|w| *w += bytes.0);
+                        stays[at] += bytes.0;
+                    }
                     Residency::Lazy => {
                         weights[at][now] += bytes.0;
                         if place.early {
@@ -59,7 +69,9 @@ pub(super) fn peaks(case: &Case, places: &[&Place]) -> Vec<[u64; 3]> {
     };
     let peak =
         |at: usize| std::array::from_fn(|phase| weights[at][phase] + arenas[at][phase] + fixed(at));
-    (0..=host).map(peak).collect()
+    // A job's own buffers go with it.
+    let job = |at: usize| if at == host { case.profile.job_bytes.0 } else { 0 };
+    (0..=host).map(|at| (peak(at), stays[at] + fixed(at) - job(at))).collect()
 }
 
 /// Whether every budget holds at every instant.
@@ -78,6 +90,17 @@ pub(super) fn fits(case: &Case, places: &[&Place]) -> bool {
         && host.iter().all(|peak| *peak <= budgets.host.0)
         && (0..3).all(|p| pool(p) == 0 || pool(p) + host[p] <= budgets.host.0)
         && budgets.pinned.is_none_or(|limit| pinned <= limit.0)
+        && budgets.idle.as_ref().is_none_or(|limits| idles_within(case, places, limits))
+}
+
+/// Whether what stays between two jobs is within its limits.
+fn idles_within(case: &Case, places: &[&Place], limits: &IdleBudgets) -> bool {
+    let stays: Vec<u64> = sums(case, places).into_iter().map(|(_, stays)| stays).collect();
+    let (host, devices) = stays.split_last().unwrap();
+    let all = case.inventory.devices.iter().zip(devices);
+    let shared: u64 = all.filter(|(device, _)| device.integrated).map(|(_, stays)| stays).sum();
+    devices.iter().zip(&limits.devices).all(|(stays, limit)| *stays <= limit.0)
+        && host + shared <= limits.host.0
 }
 
 /// Ticks of 2^-20 ms: a single storage works through the loads in the order in which they are

@@ -9,6 +9,7 @@ use protocol::{Layout, LayoutBytes, ModelSource, Phase, StorageType};
 use super::super::*;
 use crate::inventory::tests::{device_of, host_of};
 use crate::inventory::{DeviceKind, Part, Rate};
+use crate::policy::IdleBudgets;
 use crate::policy::pins::{Params, Split};
 
 /// The phases of a job without a picture to start from.
@@ -118,6 +119,7 @@ impl Case {
                 host: Bytes::gib(4),
                 host_ceiling: Bytes::gib(4),
                 pinned: None,
+                idle: None,
             },
             model: ModelSource::of("/models/test"),
             unusable: vec![None; devices],
@@ -225,6 +227,13 @@ impl Case {
         // Some have GPUs that are parts of one.
         if dice.one_in(3) {
             case.divide();
+        }
+        // Beside some, other models are loaded.
+        if dice.one_in(4) {
+            let mut limit = |budget: &Bytes| Bytes(dice.below(budget.0 + 1));
+            let devices = case.budgets.devices.iter().map(&mut limit).collect();
+            let host = limit(&case.budgets.host);
+            case.budgets.idle = Some(IdleBudgets { devices, host });
         }
         case
     }

@@ -47,6 +47,7 @@ pub fn request() -> Request {
             host: GIB,
             host_ceiling: GIB,
             pinned: None,
+            idle: None,
         },
         objective: Objective::Latency,
         failed: Vec::new(),

@@ -11,8 +11,8 @@ use super::super::Desk;
 use super::super::action::{Action, Change, DeskSettings, Note, Reply};
 use super::super::config::DeskConfig;
 use super::super::event::{
-    Ask, DeskEvent, FiledPicture, FinishedWork, MadePicture, Now, QueryId, Quoted, Said, SlotId,
-    Ticket, WriteId,
+    Ask, DeskEvent, FiledPicture, FinishedWork, MadePicture, Now, QueryId, Quoted, RoomTimes, Said,
+    SlotId, Ticket, WriteId,
 };
 use super::super::job::{JobOrder, JobRecord, PictureRecord};
 use super::{asker, job_id, offer, order, served};
@@ -83,6 +83,16 @@ impl Script {
         let quoted = Quoted { offer: offer(load_ms, run_ms, batch), plan };
         let result = Ok(Box::new(quoted));
         self.event("quoted", DeskEvent::Quoted { query: QueryId(query), result });
+    }
+
+    /// What a job takes by each choice: with its load, and once more.
+    pub fn weighed(&mut self, query: u64, times: &[Option<(f64, f64)>]) {
+        let times = times.iter().map(|times| {
+            let (job_ms, next_ms) = (*times)?;
+            Some(RoomTimes { job_ms, next_ms })
+        });
+        let result = Ok(times.collect());
+        self.event("weighed", DeskEvent::Weighed { query: QueryId(query), result });
     }
 
     pub fn stored(&mut self, write: u64) {
@@ -173,7 +183,20 @@ fn words(action: &Action) -> String {
         Action::Tell(Note::Progress(id, _)) => format!("tell {} progress", short(id)),
         Action::Tell(Note::Reordered(id, class)) => format!("tell {} {class:?}", short(id)),
         Action::Tell(_) => "tell".to_owned(),
-        Action::Survey(QueryId(query), order) => format!("survey {query} busy {}", order.busy),
+        Action::Survey(QueryId(query), order) => {
+            let unloaded: Vec<u32> = order.unloaded.iter().map(|SlotId(slot)| *slot).collect();
+            let without =
+                if unloaded.is_empty() { String::new() } else { format!(" without {unloaded:?}") };
+            format!("survey {query} busy {}{without}", order.busy)
+        }
+        Action::Weigh(QueryId(query), order) => {
+            let choices: Vec<Vec<u32>> = order
+                .choices
+                .iter()
+                .map(|choice| choice.iter().map(|SlotId(slot)| *slot).collect())
+                .collect();
+            format!("weigh {query} without {choices:?}")
+        }
         Action::Run(SlotId(slot), epoch, order) => {
             let job = order.job.as_ref().map_or("none".to_owned(), short);
             let count = order.request.shape.batch.unwrap_or(0);

@@ -15,11 +15,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::super::Desk;
-use super::super::action::{Action, Change, DeskSettings, FileOrder, Note, Reply, RunOrder};
+use super::super::action::{
+    Action, Change, DeskSettings, FileOrder, Note, Reply, RoomOrder, RunOrder,
+};
 use super::super::config::DeskConfig;
 use super::super::event::{
-    Ask, DeskEvent, FiledPicture, Now, OperatorSignal, QueryId, Quoted, Said, SlotId, Ticket,
-    WriteId,
+    Ask, DeskEvent, FiledPicture, Now, OperatorSignal, QueryId, Quoted, RoomTimes, Said, SlotId,
+    Ticket, WriteId,
 };
 use super::super::job::{
     ErrorCode, IdempotencyKey, JobError, JobId, JobRecord, JobState, OnDisconnect, PictureRecord,
@@ -231,6 +233,7 @@ impl World {
                 assert!(order.request.seed.is_some());
                 self.survey(query);
             }
+            Action::Weigh(query, order) => self.weigh(query, &order),
             Action::Run(slot, epoch, order) => self.run(slot, epoch, *order),
             Action::Cancel(slot) => self.cancel(slot),
             Action::End(slot) => {
@@ -281,6 +284,23 @@ impl World {
         };
         let in_ms = 10 + self.random.below(200);
         self.event(in_ms, DeskEvent::Quoted { query, result });
+    }
+
+    fn weigh(&mut self, query: QueryId, order: &RoomOrder) {
+        let fails = self.random.of_thousand(self.faults.deaths);
+        let mut times = || {
+            let next_ms = 500.0 + self.random.below(4000) as f64;
+            let job_ms = next_ms + self.random.below(4000) as f64;
+            (self.random.below(4) > 0).then_some(RoomTimes { job_ms, next_ms })
+        };
+        let result = match fails {
+            true => Err(JobError::new(ErrorCode::ExecutorDied, "it died of the question")),
+            false => Ok(order.choices.iter().map(|_| times()).collect()),
+        };
+        // Some answers come when nobody waits for them any more.
+        let late = if self.random.of_thousand(self.faults.deaths) { 15_000 } else { 10 };
+        let in_ms = late + self.random.below(200);
+        self.event(in_ms, DeskEvent::Weighed { query, result });
     }
 
     fn keep(&mut self, write: WriteId, change: Change) {

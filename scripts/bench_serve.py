@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""What the daemon costs: `python3 scripts/bench_serve.py [--program target/release/berth] [--only jobs,quotes,queue,polls,models]`.
+
+Each part starts `berth serve` on virtual devices in a directory of its own and asks it over HTTP:
+
+- jobs: warm jobs of the demo model, each from the request to its picture; what that takes beyond the executor's own time.
+- quotes: `POST /v1/plan` with a survey that was made before.
+- queue: answers and the loop's lag while 1,000 jobs wait.
+- polls: a job's steps with 200 clients who ask for it once a second, and without, by turns; and what the daemon itself computes.
+- models: two models in turns within a budget in which one and a half of them fit, several loaded or one at a time, and in the
+  best order, one model after the other.
+
+Prints a Markdown table; figures of one run. Python's standard library alone.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import pathlib
+import re
+import selectors
+import socket
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SMALL = {"prompt": "a red circle", "width": 64, "height": 64, "steps": 4}
+ENDED = ("done", "failed", "cancelled")
+
+
+class Daemon:
+    """A `berth serve` with a configuration; ends with the block that it is made for."""
+
+    def __init__(self, program: str, config: str = "", host: str = "virtual-2x2g") -> None:
+        self.home = tempfile.TemporaryDirectory()
+        home = pathlib.Path(self.home.name)
+        (home / "serve.toml").write_text(config)
+        places = ["HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"]
+        environment = {**os.environ, **{name: str(home) for name in places}}
+        command = [program, "serve", "--listen", "127.0.0.1:0", "--host", host, "--config", str(home / "serve.toml")]
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        address = re.search(r"http://([\d.]+):(\d+)", line)
+        if not address:
+            raise SystemExit(f"no address in {line!r}")
+        self.address = (address[1], int(address[2]))
+        self.connection = http.client.HTTPConnection(*self.address, timeout=600)
+
+    def __enter__(self) -> "Daemon":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+        self.home.cleanup()
+
+    def ask(self, path: str, body: dict | None = None) -> dict:
+        method = "GET" if body is None else "POST"
+        text = None if body is None else json.dumps(body)
+        self.connection.request(method, path, text, {"Content-Type": "application/json"})
+        answer = self.connection.getresponse()
+        read = answer.read()
+        if answer.status >= 300:
+            raise SystemExit(f"{path}: {answer.status} {read.decode()}")
+        return json.loads(read) if read[:1] in b"{[" else {"text": read.decode()}
+
+    def submit(self, **job: object) -> str:
+        return self.ask("/v1/jobs", {**SMALL, **job})["id"]
+
+    def ended(self, job: str, pause_s: float = 0.005) -> dict:
+        while (record := self.ask(f"/v1/jobs/{job}"))["state"] not in ENDED:
+            time.sleep(pause_s)
+        if record["state"] != "done":
+            raise SystemExit(f"{job}: {record.get('error')}")
+        return record
+
+    def cpu_s(self) -> float:
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def percentile(times: list[float], part: float) -> float:
+    return sorted(times)[min(len(times) - 1, int(len(times) * part))]
+
+
+def ms(times: list[float]) -> str:
+    return f"median {statistics.median(times) * 1e3:.1f} ms, nine in ten under {percentile(times, 0.9) * 1e3:.1f} ms"
+
+
+def jobs(program: str, runs: int) -> None:
+    """The daemon's share of warm jobs."""
+    with Daemon(program) as daemon:
+        daemon.ended(daemon.submit(seed=0))
+        beyond, whole = [], []
+        for seed in range(runs):
+            begun = time.perf_counter()
+            answer = daemon.ask("/v1/images/generations", {**image_request(), "seed": seed})
+            took = time.perf_counter() - begun
+            record = daemon.ask(f"/v1/jobs/{answer['berth']['job']}")
+            whole.append(took)
+            beyond.append(took - record["usage"]["measured_ms"]["total"] / 1e3)
+        row("a warm job of 4 steps at 64x64, from the request to the answer", ms(whole))
+        row("of that beyond the executor's own time", ms(beyond))
+
+
+def image_request() -> dict:
+    return {"prompt": SMALL["prompt"], "size": "64x64", "steps": SMALL["steps"], "response_format": "b64_json"}
+
+
+def quotes(program: str, runs: int) -> None:
+    """Questions that make nothing."""
+    with Daemon(program) as daemon:
+        for what, job in [("the loaded shape", SMALL), ("another shape", {**SMALL, "width": 128, "height": 96})]:
+            daemon.ended(daemon.submit(seed=0))
+            daemon.ask("/v1/plan", job)
+            times = []
+            for _ in range(runs):
+                begun = time.perf_counter()
+                daemon.ask("/v1/plan", job)
+                times.append(time.perf_counter() - begun)
+            row(f"a quote for {what}, surveyed before", ms(times))
+
+
+def queue(program: str, runs: int) -> None:
+    """A long queue that does not move."""
+    config = "queue_max = 2000\n[quota]\nqueued = 2000\nqueued_seconds = 1000000\n"
+    with Daemon(program, config) as daemon:
+        daemon.ended(daemon.submit(seed=0))
+        daemon.ask("/v1/queue/pause", {})
+        begun = time.perf_counter()
+        for seed in range(1000):
+            daemon.submit(seed=seed)
+        accepted = (time.perf_counter() - begun) / 1000
+        before = lags(daemon)
+        times = []
+        for _ in range(10 * runs):
+            begun = time.perf_counter()
+            daemon.ask("/readyz")
+            times.append(time.perf_counter() - begun)
+        for seed in range(50):
+            daemon.submit(seed=seed)
+        row("a job accepted while up to 1,000 wait", f"{accepted * 1e3:.1f} ms each")
+        row("/readyz, answered by the loop, while 1,000 wait", f"99 in 100 under {percentile(times, 0.99) * 1e3:.1f} ms")
+        if (lag := lag_under(before, lags(daemon), 0.99)) is not None:
+            row("the loop's own lag meanwhile", f"99 in 100 within {lag * 1e3:g} ms")
+
+
+def lags(daemon: Daemon) -> dict[float, int]:
+    """Events by how long they waited for the loop, counted up."""
+    text = daemon.ask("/metrics")["text"]
+    found = re.findall(r'berth_event_lag_seconds_bucket\{le="([^"]+)"\} (\d+)', text)
+    return {float(bound): int(count) for bound, count in found}
+
+
+def lag_under(before: dict[float, int], after: dict[float, int], part: float) -> float | None:
+    counts = {bound: after[bound] - before.get(bound, 0) for bound in after}
+    total = max(counts.values(), default=0)
+    return next((bound for bound in sorted(counts) if counts[bound] >= part * total), None) if total else None
+
+
+def polls(program: str, runs: int) -> None:
+    """Steps of a job that is watched."""
+    long = {"width": 512, "height": 512, "steps": 12}
+    with Daemon(program) as daemon:
+        daemon.ended(daemon.submit(seed=0, **long))
+        alone, watched, computed = [], [], []
+        for seed in range(max(3, runs // 10)):
+            record = daemon.ended(daemon.submit(seed=seed, **long), 0.2)
+            alone.append(record["usage"]["measured_ms"]["denoise"])
+            job = daemon.submit(seed=seed, **long)
+            with Polls(daemon.address, f"/v1/jobs/{job}", clients=200, every_s=1.0) as polled:
+                begun, cpu = time.perf_counter(), daemon.cpu_s()
+                record = daemon.ended(job, 0.2)
+                took = time.perf_counter() - begun
+                computed.append((daemon.cpu_s() - cpu) / took / (os.cpu_count() or 1))
+            watched.append(record["usage"]["measured_ms"]["denoise"])
+        ratio = statistics.median(watched) / statistics.median(alone)
+        row("steps with 200 clients who ask each second, to those without", f"{ratio:.3f} ({polled.answers} answers, asked on the same cores)")
+        row("what the daemon computes meanwhile, of all cores", f"{statistics.median(computed) * 100:.1f} %")
+
+
+class Polls:
+    """Clients of one thread, each of which asks once in a while over a connection of its own."""
+
+    def __init__(self, address: tuple[str, int], path: str, clients: int, every_s: float) -> None:
+        self.request = f"GET {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n\r\n".encode()
+        self.sockets = [socket.create_connection(address) for _ in range(clients)]
+        self.every_s = every_s
+        self.answers = 0
+        self.ends = False
+        self.thread = threading.Thread(target=self.run)
+
+    def __enter__(self) -> "Polls":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ends = True
+        self.thread.join()
+        for one in self.sockets:
+            one.close()
+
+    def run(self) -> None:
+        selector = selectors.DefaultSelector()
+        for one in self.sockets:
+            one.setblocking(False)
+            selector.register(one, selectors.EVENT_READ)
+        begun = time.monotonic()
+        turn = 0
+        while not self.ends:
+            due = begun + turn * self.every_s / len(self.sockets)
+            for key, _ in selector.select(max(0.0, due - time.monotonic())):
+                self.answers += key.fileobj.recv(1 << 16).count(b"HTTP/1.1 200")
+            if time.monotonic() >= due:
+                self.sockets[turn % len(self.sockets)].send(self.request)
+                turn += 1
+
+
+def models(program: str, runs: int) -> None:
+    """Two models that do not both fit on one device."""
+    fixtures = ROOT / "tests" / "fixtures"
+    names = ["flux_schnell", "zimage_turbo"]
+    count = max(4, runs // 2)
+    times: dict[str, list[float]] = {}
+    for _ in range(3):
+        for what, several, order in [
+            ("in turns, several loaded", True, names * count),
+            ("in turns, one at a time", False, names * count),
+            ("in the best order", False, [name for name in names for _ in range(count)]),
+        ]:
+            config = f'models = ["{fixtures}"]\nseveral_loaded = {str(several).lower()}\n[policy]\nmax_vram = "4MiB"\n'
+            with Daemon(program, config) as daemon:
+                begun = time.perf_counter()
+                for seed, model in enumerate(order):
+                    daemon.ended(daemon.submit(model=model, seed=seed, prompt=f"a red circle {seed}"))
+                times.setdefault(what, []).append(time.perf_counter() - begun)
+    best = statistics.median(times["in the best order"])
+    for what, taken in times.items():
+        median = statistics.median(taken)
+        row(f"{2 * count} jobs of two models, {what}", f"{median:.2f} s, {median / best:.2f} of the best order")
+
+
+def row(what: str, figure: str) -> None:
+    print(f"| {what} | {figure} |", flush=True)
+
+
+def main() -> None:
+    parts = {"jobs": jobs, "quotes": quotes, "queue": queue, "polls": polls, "models": models}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default=str(ROOT / "target" / "release" / "berth"), help="the program to run")
+    parser.add_argument("--runs", type=int, default=50, help="how often something short is measured")
+    parser.add_argument("--only", default=",".join(parts), help="which parts, by name")
+    arguments = parser.parse_args()
+    print("| what | figure |\n|---|---|")
+    for name in arguments.only.split(","):
+        parts[name](arguments.program, arguments.runs)
+
+
+if __name__ == "__main__":
+    main()
