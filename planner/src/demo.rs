@@ -2,11 +2,14 @@
 //! cache.
 //!
 //! Written once, under a name made of its hash: a directory with that name is whole, because it is
-//! renamed into place, and right, because its content is hashed again before it is used.
+//! renamed into place, and right, because a process hashes its content before it first uses it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use etcetera::BaseStrategy;
 use protocol::{Bytes, ModelSource};
@@ -87,24 +90,57 @@ fn is_in(model: &ModelSource, cache: &Path) -> bool {
     is_there && model.parts.is_empty() && named.is_some_and(|name| name.starts_with(PREFIX))
 }
 
+/// The hash of the embedded files.
+static EMBEDDED: LazyLock<String> =
+    LazyLock::new(|| hash(|(_, bytes)| Some(bytes.to_vec())).expect("embedded files can be read"));
+
+/// The directories that were found right, with their files as they were then: a daemon asks for
+/// every job.
+static RIGHT: Mutex<BTreeMap<PathBuf, Vec<FileStamp>>> = Mutex::new(BTreeMap::new());
+
+/// A file's length and when it was written.
+type FileStamp = (u64, SystemTime);
+
 fn directory_in(cache: &Path) -> Result<PathBuf, DemoError> {
-    let embedded = hash(|(_, bytes)| Some(bytes.to_vec())).expect("embedded files can be read");
-    let path = cache.join(format!("{PREFIX}{}", &embedded[..16]));
+    let path = cache.join(format!("{PREFIX}{}", &EMBEDDED[..16]));
+    let stamps = stamps(&path);
+    let right = || RIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    if stamps.is_some() && right().get(&path) == stamps.as_ref() {
+        return Ok(path);
+    }
     temporary::sweep(cache);
+    make_right(cache, &path)?;
+    if let Some(stamps) = stamps {
+        right().insert(path.clone(), stamps);
+    }
+    Ok(path)
+}
+
+/// How all files of a directory are; `None` where one is missing.
+fn stamps(directory: &Path) -> Option<Vec<FileStamp>> {
+    let stamp = |(name, _): &(&str, &[u8])| {
+        let metadata = fs::metadata(directory.join(name)).ok()?;
+        Some((metadata.len(), metadata.modified().ok()?))
+    };
+    FILES.iter().map(stamp).collect()
+}
+
+/// Writes the directory where it is not there or not right.
+fn make_right(cache: &Path, path: &Path) -> Result<(), DemoError> {
     let there = |(name, embedded): (&str, &[u8])| {
         read::bytes(&path.join(name), Bytes(embedded.len() as u64)).ok()
     };
-    let is_right = || hash(there).as_ref() == Some(&embedded);
+    let is_right = || hash(there).as_ref() == Some(&*EMBEDDED);
     if !is_right() {
-        let written = write(cache, &path);
+        let written = write(cache, path);
         // Another process may have been faster.
         if let Err(cause) = written
             && !is_right()
         {
-            return Err(DemoError::Write { path, cause });
+            return Err(DemoError::Write { path: path.to_owned(), cause });
         }
     }
-    Ok(path)
+    Ok(())
 }
 
 /// Hash of all names and contents; `None` where a file cannot be read.

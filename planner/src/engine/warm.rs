@@ -339,17 +339,47 @@ fn more(free: Bytes, held: Bytes, total: Bytes) -> Bytes {
     Bytes(free.0.saturating_add(held.0)).min(total)
 }
 
-/// Whether a plan's peaks, and what it holds between two jobs, are within a request's budgets.
+/// Whether a loaded plan's peaks, and what it holds between two jobs, are within a request's
+/// budgets; where no cap binds, also with half of the margin, which is kept for what others take
+/// and give back all the time: a plan is not made anew for that.
 fn fits_budgets(plan: &Plan, request: &Request) -> bool {
-    let Budgets { devices, host, idle, .. } = &request.budgets;
-    let places = request.inventory.places_of(plan);
+    let Request { budgets, inventory, .. } = request;
+    let Budgets { devices, ceilings, host, host_ceiling, idle, .. } = budgets;
+    let places = inventory.places_of(plan);
     let within = plan.devices.iter().zip(places).all(|(planned, place)| match place {
         None => planned.peak_bytes == Bytes::ZERO,
         Some(place) => {
-            let limit = idle.as_ref().map_or(devices[place], |idle| idle.devices[place]);
-            planned.peak_bytes <= devices[place] && planned.idle_bytes <= limit
+            let free = inventory.devices[place].free_bytes;
+            let limit = loaded_limit(devices[place], ceilings[place], free);
+            let idle_limit = idle.as_ref().map_or(limit, |idle| idle.devices[place]);
+            planned.peak_bytes <= limit && planned.idle_bytes <= idle_limit
         }
     });
-    let idle_host = idle.as_ref().map_or(*host, |idle| idle.host);
-    within && plan.host.peak_bytes <= *host && plan.host.idle_bytes <= idle_host
+    let limit = loaded_limit(*host, *host_ceiling, inventory.host.available_bytes);
+    let idle_limit = idle.as_ref().map_or(limit, |idle| idle.host);
+    within && plan.host.peak_bytes <= limit && plan.host.idle_bytes <= idle_limit
+}
+
+/// What a loaded plan may take of a memory with this budget, of which so much is free: the budget
+/// where a cap binds, which is below what the margin alone would leave.
+fn loaded_limit(budget: Bytes, ceiling: Bytes, free: Bytes) -> Bytes {
+    let margin = free.saturating_sub(ceiling);
+    if budget < ceiling { budget } else { budget.max(ceiling + Bytes(margin.0 / 2)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_may_take_half_of_the_margin_before_a_plan_is_made_anew() {
+        let gib = Bytes::gib;
+        // 10 free, 2 of them the margin.
+        assert_eq!(loaded_limit(gib(8), gib(8), gib(10)), gib(9));
+        // A cap of 6.
+        assert_eq!(loaded_limit(gib(6), gib(8), gib(10)), gib(6));
+        // All of it is the margin, or nothing is free.
+        assert_eq!(loaded_limit(gib(0), gib(0), gib(2)), gib(1));
+        assert_eq!(loaded_limit(gib(0), gib(0), gib(0)), gib(0));
+    }
 }
