@@ -9,5 +9,6 @@ pub mod files;
 pub mod host;
 pub mod reservations;
 pub mod session;
+pub mod settling;
 pub mod supervise;
 pub mod warm;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use super::desk::action::QuoteOrder;
 use super::desk::event::{DeskEvent, QueryId, Quoted};
-use super::desk::job::JobError;
+use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, of_plan, of_request, of_session, of_setup};
 use super::shared::{OpenedFiles, ServedHost};
 use crate::engine::session::{ExecutorListener, Interrupts, Session, SessionError};
@@ -158,10 +158,15 @@ impl SurveyBench {
         let begun = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| work(self)));
         tracing::debug!(ms = begun.elapsed().as_millis() as u64, "answered");
-        result.unwrap_or_else(|panic| {
+        let result = result.unwrap_or_else(|panic| {
             self.forget();
             Err(of_panic(&*panic))
-        })
+        });
+        // The executor knows damaged files as they were, and what it had open is not known.
+        if result.as_ref().is_err_and(|error| error.code == ErrorCode::BadModel) {
+            self.forget();
+        }
+        result
     }
 
     /// Looks into a model.
@@ -236,7 +241,8 @@ impl SurveyBench {
             let request =
                 host.request_on(asked, &resolved, &model.description, inventory.clone(), false);
             let request = request.map_err(|error| of_setup(&error))?;
-            let request = Request { explain: order.explain, ..request };
+            let failed = self.shared.failed_devices(&request.inventory);
+            let request = Request { explain: order.explain, failed, ..request };
             match self.plan(session, order, &request) {
                 Err(PlanError::Infeasible(_)) if resolved.shape.batch > 1 => {
                     resolved.shape.batch /= 2;

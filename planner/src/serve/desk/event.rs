@@ -89,6 +89,8 @@ pub enum DeskEvent {
     Models(Vec<ServedModel>),
     /// What is free where pictures are kept.
     DiskFree(Bytes),
+    /// The operator should know of something, until that is acknowledged: a sentence.
+    Warned(String),
     /// The time that was asked for by [`Wake`](super::action::Action::Wake) has come.
     Rang,
     /// The process was sent a signal.
@@ -176,6 +178,8 @@ pub enum Ask {
     },
     /// The checkpoint that A1111's routes use where a request names none; set where one is given.
     Checkpoint(Option<String>),
+    /// What the operator was warned of is known.
+    Acknowledge,
     /// Take no more jobs and end.
     Drain,
     /// Whether jobs can be taken.
@@ -243,6 +247,8 @@ pub enum Said {
     },
     /// The executor is gone, and its memory is free.
     Gone,
+    /// The executor ended by itself while nothing ran. What is ordered next starts another one.
+    Lost,
 }
 
 /// A picture on its way, small.

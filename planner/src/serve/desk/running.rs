@@ -224,6 +224,7 @@ impl Desk {
             Said::Cancelled => self.run_cancelled(id, job),
             Said::Failed { error, failures } => self.run_failed(id, job, *error, failures),
             Said::Gone => self.executor_gone(id, job),
+            Said::Lost => self.executor_lost(id),
         }
     }
 

@@ -60,6 +60,38 @@ fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
 }
 
 #[test]
+fn an_idle_executor_that_ends_leaves_a_cold_slot_and_no_failed_job() {
+    let mut script = Script::new(config());
+    script.running(1, order("one", "ann", 1), 1);
+    script.done(1, 1, &[7]);
+    script.filed(1, &[7], None);
+    script.stored(3);
+    script.text.clear();
+    script.said(1, 1, "lost", Said::Lost);
+    script.did("0 lost\n  tell one Cold");
+    // The next executor ends while the job is about to be begun on it.
+    script.running(2, order("one", "ann", 1), 4);
+    script.text.clear();
+    script.said(1, 2, "started", Said::Started { pid: 78 });
+    script.done(1, 2, &[7]);
+    script.filed(2, &[7], None);
+    script.stored(6);
+    script.submit(3, order("one", "ann", 1), false);
+    script.quoted(3, 500.0, 2000.0, 4);
+    script.stored(7);
+    script.text.clear();
+    script.said(1, 2, "lost", Said::Lost);
+    script.stored(8);
+    script.did(
+        "0 lost
+         0 stored
+           tell one Loading
+           run 3 of 1 on 1, epoch 3
+           tell 3 Loading",
+    );
+}
+
+#[test]
 fn another_model_waits_until_the_first_ones_memory_is_free() {
     let mut script = Script::new(config());
     script.running(1, order("one", "ann", 1), 1);

@@ -33,6 +33,8 @@ enum Coming {
     Event(DeskEvent),
     /// Somebody does something.
     Client,
+    /// A slot's executor ends by itself, if it is idle then.
+    Loss(SlotId, u64),
     /// The daemon is killed, and begins anew.
     Kill,
 }
@@ -149,6 +151,7 @@ impl World {
         match coming {
             Coming::Event(event) => self.step(event),
             Coming::Client => self.client(),
+            Coming::Loss(slot, epoch) => self.lose(slot, epoch),
             Coming::Kill => self.kill(),
         }
         true
