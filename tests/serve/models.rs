@@ -96,8 +96,22 @@ fn a_model_that_is_replaced_is_used_by_the_next_job() {
     let [one, two] = [&before, &waiting].map(|id| server.picture(id, 0));
     assert!(one != two, "the waiting job is made by the new file");
     let made = home.run(&[
-        "generate", "models/small", "-p", "a red circle", "--seed", "1", "--steps", "2",
-        "--width", "64", "--height", "64", "--host", "virtual-2x2g", "--output", "same.png",
+        "generate",
+        "models/small",
+        "-p",
+        "a red circle",
+        "--seed",
+        "1",
+        "--steps",
+        "2",
+        "--width",
+        "64",
+        "--height",
+        "64",
+        "--host",
+        "virtual-2x2g",
+        "--output",
+        "same.png",
     ]);
     assert_eq!(made.code, Some(0), "{}", made.stderr);
     let same = fs::read(home.path("same.png")).expect("it was written");

@@ -145,11 +145,8 @@ fn a_full_disk_costs_the_files_and_not_the_answer() {
         "prompt": "a red circle", "seed": 3, "num_inference_steps": 150, "size": "256x256",
     });
     let (answer, filler) = std::thread::scope(|scope| {
-        let asked =
-            scope.spawn(|| server.ask("POST", "/v1/images/generations", Some(&slow)));
-        server.until_answer("/v1/queue", |answer| {
-            answer.json()["jobs"][0]["state"] == "running"
-        });
+        let asked = scope.spawn(|| server.ask("POST", "/v1/images/generations", Some(&slow)));
+        server.until_answer("/v1/queue", |answer| answer.json()["jobs"][0]["state"] == "running");
         let filler = fill(&disk, 0);
         (asked.join().expect("it is answered"), filler)
     });

@@ -7,6 +7,7 @@
 //!          ▼                                                        │ Retrying
 //!        Failed: the executor is ended, the next order starts one   ▼
 //!        Cancelled: it stays, with what it has loaded             Done: it stays, warm
+//!        Damaged before Failed: by the model's files, as they still are
 //! end ──► Gone, whatever was there
 //! its process ends, nothing runs ──► Lost
 //! ```
@@ -24,8 +25,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::desk::action::RunOrder;

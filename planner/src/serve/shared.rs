@@ -198,7 +198,8 @@ impl ServedHost {
 
     /// A job was done by a plan: the devices that it used are sound.
     pub fn devices_worked(&self, inventory: &Inventory, plan: &Plan) {
-        let used = inventory.devices.iter().filter(|device| plan.uses(&DeviceId(device.id.clone())));
+        let used =
+            inventory.devices.iter().filter(|device| plan.uses(&DeviceId(device.id.clone())));
         for device in used {
             lock(&self.outages).worked(&device.lasting_name());
         }

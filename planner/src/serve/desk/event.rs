@@ -238,6 +238,11 @@ pub enum Said {
     Done(Box<FinishedWork>),
     /// It was ended because it was to end.
     Cancelled,
+    /// The model's files, as they still are, are damaged: jobs of it fail until they are others.
+    Damaged {
+        /// What is wrong with them, as a sentence.
+        because: String,
+    },
     /// It could not be done. The executor is gone, and its memory is free.
     Failed {
         /// Why.

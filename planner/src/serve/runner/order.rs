@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::desk::action::RunOrder;
 use super::super::desk::event::{FinishedWork, MadePicture, PreviewImage, Said, SlotId};
-use super::super::desk::job::JobError;
+use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
 use super::super::shared::{DescribeError, OpenedFiles, ServedHost};
 use super::SlotBell;
@@ -110,6 +110,13 @@ impl SlotExecutor {
             Err(_) if self.switch.is_cancelled() => EndedRun::Cancelled,
             Err(ended) => ended,
         };
+        // Those that were changed while it ran are not the ones that it found fault with.
+        if let EndedRun::Failed(error) = &ended
+            && error.code == ErrorCode::BadModel
+            && !self.opened.have_changed()
+        {
+            self.teller.tell(Said::Damaged { because: error.message.clone() });
+        }
         self.end_lost();
         ended
     }

@@ -1,12 +1,12 @@
 //! The desk by hand: what happens, and word for word what it has others do.
 
 use super::super::config::DeskConfig;
-use super::super::event::{Ask, DeskEvent, OperatorSignal, QueryId, Said, Ticket};
+use super::super::event::{Ask, DeskEvent, OperatorSignal, QueryId, Said, ServedModel, Ticket};
 use super::super::job::{
     Class, ErrorCode, IdempotencyKey, JobError, JobOrder, JobRecord, KeepAlive,
 };
 use super::script::{Script, empty_record};
-use super::{config, job_id, order};
+use super::{config, job_id, order, served};
 
 #[test]
 fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
@@ -57,6 +57,36 @@ fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
          602020 gone
            tell one Cold",
     );
+}
+
+#[test]
+fn jobs_of_a_damaged_model_are_refused_until_its_files_are_others() {
+    let failed = || Said::Failed {
+        error: Box::new(JobError::new(ErrorCode::BadModel, "it is cut")),
+        failures: Vec::new(),
+    };
+    let mut script = Script::new(config());
+    // Files that were changed while a job ran say nothing of those that are there now.
+    script.running(1, order("one", "ann", 1), 1);
+    script.said(1, 1, "failed", failed());
+    script.stored(3);
+    script.text.clear();
+    script.submit(2, order("one", "ann", 1), false);
+    script.did("0 asked 2\n  survey 2 busy false");
+    script.quoted(2, 0.0, 1000.0, 1);
+    script.stored(4);
+    script.stored(5);
+    let because = "it is cut".to_owned();
+    script.said(1, 2, "damaged", Said::Damaged { because });
+    script.said(1, 2, "failed", failed());
+    script.stored(6);
+    script.text.clear();
+    script.submit(3, order("one", "ann", 1), false);
+    script.did("0 asked 3\n  answer 3 BadModel: it is cut");
+    let mended = ServedModel { modified_ms: 2, ..served("one") };
+    script.event("models", DeskEvent::Models(vec![mended, served("two")]));
+    script.submit(4, order("one", "ann", 1), false);
+    script.did("0 asked 4\n  survey 3 busy false");
 }
 
 #[test]
