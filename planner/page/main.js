@@ -3,9 +3,9 @@
 // A view has an address of its own behind `#/`, so a reload and the browser's history keep it.
 
 import { html, render, useEffect, useRef, useState } from './vendor/htm-preact.js';
-import { useStore } from './lib/dom.js';
+import { Action, Failure, Notices, useStore } from './lib/dom.js';
 import { plural } from './lib/format.js';
-import { start, store } from './lib/store.js';
+import { acknowledge, start, store } from './lib/store.js';
 import { Login } from './views/login.js';
 import { Make } from './views/make.js';
 import { Plan } from './views/plan.js';
@@ -73,6 +73,7 @@ function Page() {
       </nav>
     </header>
     <${Connection} />
+    <${Warnings} />
     <main id="main" tabindex="-1" ref=${main} aria-label=${name}>
       ${locked ? html`<${Login} />` : html`<${View} query=${shown.query} />`}
     </main>
@@ -86,6 +87,20 @@ function Connection() {
   return html`<p class="notice warning" data-connection="lost">
     The connection to the server is lost. What is shown may be out of date; the page tries again by
     itself.</p>`;
+}
+
+// What the operator should know: of the start, and of what was lost before it.
+function Warnings() {
+  const { warnings, locked } = useStore(store);
+  const [error, setError] = useState(null);
+  if (warnings.length === 0 || locked) return null;
+  return html`<section aria-label="Warnings" data-warnings>
+    <${Notices} list=${warnings} />
+    <${Failure} error=${error} />
+    <p class="actions">
+      <${Action} failed=${setError} work=${acknowledge}>Do not show this again</${Action}>
+    </p>
+  </section>`;
 }
 
 // The one place that screen readers listen to: changes of state, not each step.

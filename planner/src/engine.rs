@@ -10,5 +10,6 @@ pub mod host;
 pub mod reservations;
 pub mod room;
 pub mod session;
+pub mod settling;
 pub mod supervise;
 pub mod warm;

@@ -27,5 +27,6 @@ pub mod surveyor;
 pub mod watch;
 
 mod failures;
+mod outages;
 #[cfg(test)]
 mod testing;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -37,9 +37,19 @@ impl Answer {
 impl Server {
     /// Starts it on virtual devices, at any port, with these arguments more.
     pub fn start(home: &Home, more: &[&str]) -> Server {
-        let arguments = ["serve", "--listen", "127.0.0.1:0", "--host", "virtual-2x2g"];
-        let mut command = home.berth(&[&arguments, more].concat());
-        command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        Server::start_on(home, "virtual-2x2g", more)
+    }
+
+    /// The same on the devices of this profile.
+    pub fn start_on(home: &Home, profile: &str, more: &[&str]) -> Server {
+        let mut command = home.berth(&[&["serve", "--host", profile], more].concat());
+        command.stderr(Stdio::inherit());
+        Server::run(command)
+    }
+
+    /// Runs a command that becomes it, at any port.
+    pub fn run(mut command: Command) -> Server {
+        command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
         let mut child = command.spawn().expect("berth starts");
         let process = Process::open(child.id());
         let mut line = String::new();
@@ -144,6 +154,26 @@ impl Server {
             fields.next() != Some("Z") && fields.next() == Some(&own.to_string())
         };
         pids.filter(is_child).filter_map(Process::open_running).collect()
+    }
+
+    /// Waits until a question's answer is such.
+    pub fn until_answer(&self, path: &str, is_it: impl Fn(&Answer) -> bool) -> Answer {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.ask("GET", path, None);
+            if is_it(&answer) {
+                return answer;
+            }
+            let text = String::from_utf8_lossy(&answer.body);
+            assert!(Instant::now() < deadline, "{path}: {} {text}", answer.status);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits until a model's slot is in this state.
+    pub fn until_model(&self, name: &str, state: &str) {
+        let path = format!("/v1/models/{name}");
+        self.until_answer(&path, |answer| answer.json()["berth"]["state"] == state);
     }
 
     /// Kills it as the system does, and waits until it is gone.

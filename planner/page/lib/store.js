@@ -25,6 +25,7 @@ export const store = watched({
   models: null, // null until they are known
   reading: null, // the newest of the devices
   problems: [], // why no jobs are taken
+  warnings: [], // what the operator should know, until it is acknowledged
   previews: {}, // by job, a picture's address
   told: '', // for screen readers
   failure: null, // why the server's state is not known
@@ -82,7 +83,7 @@ export async function refresh() {
 async function readiness() {
   // Where no jobs are taken it answers 503, with its reasons.
   const answer = await ask('GET', '/readyz').catch((error) => error.answer);
-  store.set({ problems: answer?.reasons || [] });
+  store.set({ problems: answer?.reasons || [], warnings: answer?.warnings || [] });
 }
 
 function order({ jobs, paused }) {
@@ -211,6 +212,11 @@ export async function setPaused(paused, unload = false) {
   await ask('POST', paused ? '/v1/queue/pause' : '/v1/queue/resume', paused ? { unload } : undefined);
   store.set({ paused });
   tell(paused ? 'The queue is paused.' : 'The queue goes on.');
+}
+
+export async function acknowledge() {
+  await ask('POST', '/v1/warnings/acknowledge');
+  store.set({ warnings: [] });
 }
 
 export async function loadModel(id, load) {

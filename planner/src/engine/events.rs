@@ -51,6 +51,7 @@ impl Listener for Events<'_, '_> {
     }
 
     fn retrying(&mut self, error: &SessionError) {
-        self.tell(JobEvent::Retrying { because: error.to_string() });
+        let device = error.failed_device().cloned();
+        self.tell(JobEvent::Retrying { because: error.to_string(), device });
     }
 }

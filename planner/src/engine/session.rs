@@ -33,7 +33,7 @@ use protocol::message::Progress;
 use protocol::{BackendKind, Command, Event, FailureKind, Handshake, PROTOCOL_VERSION};
 
 pub use error::SessionError;
-pub use executors::ExecutorListener;
+pub use executors::{EndBell, ExecutorListener};
 pub use interrupts::{InterruptReceipt, Interrupts};
 pub use spawn::EXECUTOR_SUBCOMMAND;
 
@@ -126,7 +126,8 @@ impl Session {
             executors.listener.starting(Interrupts::new(sender.clone(), process.clone()));
             let program = &executors.program;
             let silence = Silence::new(program.patience);
-            let (process, commands) = match spawn::spawn(program, process, sender, &queue) {
+            let bell = executors.listener.bell();
+            let (process, commands) = match spawn::spawn(program, process, sender, &queue, bell) {
                 Ok(spawned) => spawned,
                 Err(error) => {
                     executors.follow(error)?;

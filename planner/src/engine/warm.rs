@@ -19,6 +19,7 @@ use protocol::{Bytes, Command, Event, Plan};
 use super::files::changed_files;
 use super::reservations::{Reservation, Turns};
 use super::session::{Session, SessionError};
+use super::settling::settle;
 use crate::inventory::Inventory;
 use crate::inventory::parts::share;
 use crate::planning::{PlanError, Request, plan, plan_keeping};
@@ -34,6 +35,8 @@ pub struct Warm {
     generation: u64,
     reservation: Option<Reservation>,
     turns: Turns,
+    /// Whether this executor was given a plan that has GPUs, whose memory outlives it for a moment.
+    has_gpus: bool,
 }
 
 /// What an executor has loaded: plain data, which others may look at while it runs.
@@ -81,7 +84,7 @@ impl Warm {
     /// An executor that holds nothing yet.
     pub fn new(session: Session) -> Warm {
         let turns = Turns::None;
-        Warm { session, loaded: None, generation: 0, reservation: None, turns }
+        Warm { session, loaded: None, generation: 0, reservation: None, turns, has_gpus: false }
     }
 
     /// One that never runs while another executor of this process does.
@@ -191,6 +194,8 @@ impl Warm {
     /// Speaks for the memory of a plan that is about to be loaded, and takes its number.
     pub fn reserve(&mut self, plan: &Plan) {
         self.generation = self.generation.max(plan.generation);
+        let mut backends = plan.devices.iter().map(|device| &device.backend);
+        self.has_gpus |= backends.any(|backend| matches!(backend, DeviceBackend::Cuda { .. }));
         self.reservation = Some(Reservation::hold(plan, self.turns));
     }
 
@@ -209,7 +214,9 @@ impl Warm {
     /// It does not start.
     pub fn renew(&mut self) -> Result<(), SessionError> {
         self.loaded = None;
+        let pid = self.session.pid();
         self.session.renew()?;
+        self.settle(pid);
         self.speak_for_loaded();
         Ok(())
     }
@@ -217,7 +224,17 @@ impl Warm {
     /// Goes on with another executor after a death, by which everything that was held is free.
     pub fn restart(&mut self, error: SessionError) -> Result<(), SessionError> {
         self.loaded = None;
-        self.session.restart(error)
+        let pid = self.session.pid();
+        self.session.restart(error)?;
+        self.settle(pid);
+        Ok(())
+    }
+
+    /// Waits until the GPUs are rid of an executor that has ended.
+    fn settle(&mut self, pid: u32) {
+        if std::mem::take(&mut self.has_gpus) {
+            settle(pid);
+        }
     }
 
     /// The deaths since the last call that were followed by another executor; with each, what was
@@ -256,6 +273,15 @@ impl Warm {
         self.session.end();
     }
 
+    /// The same, and waits until the GPUs are rid of it: what is free then is free for others.
+    pub fn end_settled(self) {
+        let pid = self.session.pid();
+        self.session.end();
+        if self.has_gpus {
+            settle(pid);
+        }
+    }
+
     /// Where files of the loaded plan were changed, begins with another executor: this one knows
     /// them as they were.
     fn forget_changed(&mut self) -> Result<(), SessionError> {
@@ -269,7 +295,10 @@ impl Warm {
             "files were changed since they were loaded: they are opened again"
         );
         self.loaded = None;
-        self.session.renew()
+        let pid = self.session.pid();
+        self.session.renew()?;
+        self.settle(pid);
+        Ok(())
     }
 }
 

@@ -61,19 +61,7 @@ pub fn detect(library: &Path, visible: Option<&str>, host: &HostFacts) -> Detect
 
 /// The devices, at least one, or the reason why there is none.
 fn devices(library: &Path, visible: Option<&str>, host: &HostFacts) -> Result<Vec<Device>, String> {
-    let nvml = Nvml::builder()
-        .lib_path(library.as_os_str())
-        .init()
-        .map_err(|error| why_not_started(library, &error))?;
-    if nvml.lib().nvmlShutdown.is_err() {
-        // The wrapper's destructor would panic on the missing function: such a library stays
-        // loaded.
-        std::mem::forget(nvml);
-        return Err(format!(
-            "{} is not a complete NVML: it has no nvmlShutdown",
-            library.display()
-        ));
-    }
+    let nvml = open(library)?;
     let mut left_out = Vec::new();
     let gpus = gpus_by_bus(&nvml, &mut left_out)?;
     let names: Vec<GpuNames> = gpus.iter().map(|gpu| gpu.names.clone()).collect();
@@ -106,6 +94,40 @@ fn devices(library: &Path, visible: Option<&str>, host: &HostFacts) -> Result<Ve
         (true, true) => Err("every GPU is in MIG mode, without an instance".to_owned()),
         (true, false) => Err(format!("no GPU is usable: {}", left_out.join("; "))),
     }
+}
+
+/// Loads the library; why not, as a sentence.
+fn open(library: &Path) -> Result<Nvml, String> {
+    let nvml = Nvml::builder()
+        .lib_path(library.as_os_str())
+        .init()
+        .map_err(|error| why_not_started(library, &error))?;
+    if nvml.lib().nvmlShutdown.is_err() {
+        // The wrapper's destructor would panic on the missing function: such a library stays
+        // loaded.
+        std::mem::forget(nvml);
+        return Err(format!(
+            "{} is not a complete NVML: it has no nvmlShutdown",
+            library.display()
+        ));
+    }
+    Ok(nvml)
+}
+
+/// Whether any GPU has memory of a process, which may have ended; `None` where NVML does not say
+/// who is on one. In a container NVML knows processes by other numbers, and lists none of ours.
+pub fn lists(library: &Path, pid: u32) -> Option<bool> {
+    let nvml = open(library).ok()?;
+    let gpus = gpus_by_bus(&nvml, &mut Vec::new()).ok()?;
+    let mut found = Some(false);
+    for handle in gpus.iter().flat_map(Gpu::places) {
+        match handle.running_compute_processes() {
+            Ok(listed) if listed.iter().any(|process| process.pid == pid) => return Some(true),
+            Ok(_) => {}
+            Err(_) => found = None,
+        }
+    }
+    found
 }
 
 /// One GPU that NVML could open.
@@ -158,6 +180,12 @@ impl<'nvml> Gpu<'nvml> {
             handle,
             instances,
         })
+    }
+
+    /// What processes run on: the GPU, or its instances.
+    fn places(&self) -> impl Iterator<Item = &nvml_wrapper::Device<'nvml>> {
+        let whole = (!self.names.mig).then_some(&self.handle);
+        whole.into_iter().chain(&self.instances)
     }
 
     /// The facts of the whole GPU or of one of its instances; the error is a reason to leave it

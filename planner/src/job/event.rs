@@ -62,6 +62,8 @@ pub enum JobEvent {
     Retrying {
         /// How it failed, as a sentence.
         because: String,
+        /// The device that failed, by its name in the plan; the job goes on without it.
+        device: Option<DeviceId>,
     },
     /// A picture is done. Its pixels are in the job's outcome.
     Output {

@@ -138,7 +138,9 @@ fn tell_beside(shown: &Mutex<ProgressDisplay>, event: &JobEvent, verbose: bool) 
         }
         JobEvent::ExecutorAnswers => "the executor answers again".to_owned(),
         JobEvent::Noticed { notice } => sentence(notice),
-        JobEvent::Retrying { because } => format!("{because}\nberth: trying again with a new plan"),
+        JobEvent::Retrying { because, .. } => {
+            format!("{because}\nberth: trying again with a new plan")
+        }
         JobEvent::NotLearned { because } => {
             format!("nothing is learned from this run: {because}")
         }

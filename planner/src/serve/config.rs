@@ -49,6 +49,10 @@ pub const KEEP_JOBS: usize = 1000;
 /// Most bytes of pictures that are kept: some thousand of a megapixel in PNG.
 pub const KEEP_BYTES: Bytes = Bytes::gib(10);
 
+/// Where less is free for pictures, no job is accepted: a hundred large pictures, and the store's
+/// next growth.
+pub const MIN_FREE: Bytes = Bytes::mib(512);
+
 /// The largest configuration that is read: names of thousands of models.
 const FILE_BYTES_MAX: Bytes = Bytes::mib(1);
 
@@ -85,6 +89,8 @@ pub struct ServeConfig {
     pub keep_jobs: usize,
     /// Most bytes of pictures that are kept.
     pub keep_bytes: Bytes,
+    /// Where less is free for pictures, no job is accepted.
+    pub min_free: Bytes,
     /// What one client may have.
     pub quota: ClientQuota,
     /// What may be used of the machine, over the host profile's.
@@ -191,6 +197,9 @@ pub struct ConfigLayer {
     /// A size with its unit.
     #[serde(deserialize_with = "values::some_bytes")]
     pub keep_bytes: Option<Bytes>,
+    /// A size with its unit.
+    #[serde(deserialize_with = "values::some_bytes")]
+    pub min_free: Option<Bytes>,
     /// A section.
     pub quota: Option<ClientQuota>,
     /// A section; its keys are laid over those below one by one.
@@ -285,6 +294,7 @@ impl ConfigLayer {
             drain_ms: self.drain_ms.or(below.drain_ms),
             keep_jobs: self.keep_jobs.or(below.keep_jobs),
             keep_bytes: self.keep_bytes.or(below.keep_bytes),
+            min_free: self.min_free.or(below.min_free),
             quota: self.quota.or(below.quota),
             policy: self.policy.over(&below.policy),
             aliases,
@@ -330,6 +340,7 @@ impl ConfigLayer {
             drain_ms: self.drain_ms.unwrap_or(DRAIN_MS),
             keep_jobs: self.keep_jobs.unwrap_or(KEEP_JOBS),
             keep_bytes: self.keep_bytes.unwrap_or(KEEP_BYTES),
+            min_free: self.min_free.unwrap_or(MIN_FREE),
             quota: self.quota.unwrap_or_default(),
             policy: self.policy,
             aliases: self.aliases,

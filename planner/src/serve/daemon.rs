@@ -108,7 +108,10 @@ impl Daemon {
         let (sender, events) = queue;
         let started = Instant::now();
         let (store, restored) = store::open(&state, sender.clone())?;
-        tell_restored(&restored);
+        for told in restored.damaged.iter().chain(&restored.unread) {
+            eprintln!("berth: {told}");
+            let _ = sender.send(DeskEvent::Warned(told.clone()));
+        }
         let files = PictureFiles::open(&state, sender.clone())
             .with_context(|| format!("cannot make the folders in {}", state.display()))?;
         sweep(&files, &restored);
@@ -293,13 +296,6 @@ impl Daemon {
         if !store.close(WRITES_GRACE) {
             eprintln!("berth: not all of the job store was written in time");
         }
-    }
-}
-
-/// Tells on standard error of what was lost, or is kept aside.
-fn tell_restored(restored: &Restored) {
-    for told in restored.damaged.iter().chain(&restored.unread) {
-        eprintln!("berth: {told}");
     }
 }
 

@@ -105,6 +105,8 @@ pub struct Desk {
     retry_store_at: Option<u64>,
     /// What was free last where pictures are kept.
     disk_free: Option<Bytes>,
+    /// What the operator should know, and has not acknowledged.
+    warnings: Vec<String>,
     stop: Option<stopping::Stop>,
     /// When the timer rings.
     wake_at: Option<u64>,
@@ -144,6 +146,7 @@ impl Desk {
             store_fault: None,
             retry_store_at: None,
             disk_free: None,
+            warnings: Vec::new(),
             stop: None,
             wake_at: None,
             fronts: 0,
@@ -169,6 +172,7 @@ impl Desk {
             DeskEvent::Filed { job, pictures, error } => self.filed(&job, pictures, error),
             DeskEvent::Models(models) => self.set_models(models),
             DeskEvent::DiskFree(bytes) => self.disk_free = Some(bytes),
+            DeskEvent::Warned(warning) => self.warnings.push(warning),
             DeskEvent::Rang => self.wake_at = None,
             DeskEvent::Signal(OperatorSignal::Stop) => self.stop_signal(),
             DeskEvent::Signal(OperatorSignal::Reload) => {}
@@ -205,6 +209,7 @@ impl Desk {
             Ask::LoadModel { model, keep_alive } => self.load_model(ticket, model, keep_alive),
             Ask::UnloadModel { model } => self.unload_model(ticket, &model),
             Ask::Checkpoint(model) => self.checkpoint(ticket, model),
+            Ask::Acknowledge => self.acknowledge(ticket),
             Ask::Drain => self.drain(ticket),
             Ask::Ready => self.ready(ticket),
         }

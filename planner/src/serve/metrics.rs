@@ -170,6 +170,9 @@ impl Metrics {
             }
             Said::Done(work) => observe_work(figures, &model, work),
             Said::Failed { failures, .. } => runs::observe_failures(figures, failures),
+            Said::Lost => {
+                figures.executor_exits.with(&[("how", "died")]).inc();
+            }
             Said::Gone => {
                 let how = if run.is_to_end { "asked" } else { "died" };
                 figures.executor_exits.with(&[("how", how)]).inc();

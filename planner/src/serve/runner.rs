@@ -7,7 +7,9 @@
 //!          ▼                                                        │ Retrying
 //!        Failed: the executor is ended, the next order starts one   ▼
 //!        Cancelled: it stays, with what it has loaded             Done: it stays, warm
+//!        Damaged before Failed: by the model's files, as they still are
 //! end ──► Gone, whatever was there
+//! its process ends, nothing runs ──► Lost
 //! ```
 //! Not here: which job runs when ([`super::desk`]), and how one runs ([`crate::engine`]).
 //!
@@ -23,8 +25,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::desk::action::RunOrder;
@@ -36,11 +38,14 @@ use switch::RunSwitch;
 use told::RunTeller;
 
 /// What a slot's thread is told.
+#[derive(Debug)]
 enum SlotOrder {
     /// Do this.
     Run { epoch: u64, order: Box<RunOrder> },
     /// Nothing more is done here for now: the executor's memory is wanted.
     End,
+    /// A process of this slot has ended: look whether it was the idle executor.
+    Look,
 }
 
 /// The threads of all slots.
@@ -54,7 +59,8 @@ pub struct Runners {
 
 /// The way to a slot's thread.
 struct SlotHandle {
-    orders: Sender<SlotOrder>,
+    /// Shared with the bells of executors, which do not keep the slot's thread alive.
+    orders: Arc<Sender<SlotOrder>>,
     switch: Arc<RunSwitch>,
 }
 
@@ -122,11 +128,13 @@ impl Runners {
             let switch = Arc::<RunSwitch>::default();
             let teller = RunTeller::new(slot, self.events.clone());
             let (orders, received) = channel();
+            let orders = Arc::new(orders);
+            let bell = SlotBell(Arc::downgrade(&orders));
             let (shared, end) = (Arc::clone(&self.shared), self.ends.0.clone());
             let ends_run = Arc::clone(&switch);
             let work = move || {
                 let _end = end;
-                serve(SlotExecutor::new(slot, shared, ends_run, teller), &received);
+                serve(SlotExecutor::new(slot, shared, ends_run, teller, bell), &received);
             };
             std::thread::Builder::new().name(format!("runner-{}", slot.0)).spawn(work)?;
             self.slots.insert(slot, SlotHandle { orders, switch });
@@ -150,6 +158,12 @@ fn serve(mut executor: SlotExecutor, orders: &Receiver<SlotOrder>) {
                 executor.shared.end(executor.slot, None);
                 executor.teller.tell(Said::Gone);
             }
+            SlotOrder::Look => {
+                if executor.end_lost() {
+                    executor.shared.lost(executor.slot);
+                    executor.teller.tell(Said::Lost);
+                }
+            }
         }
     }
     executor.end();
@@ -170,6 +184,19 @@ fn tell_end(executor: &mut SlotExecutor, ended: EndedRun) {
         }
     };
     executor.teller.tell(said);
+}
+
+/// Has a slot looked at when its executor's process has ended.
+#[derive(Debug, Clone)]
+pub struct SlotBell(Weak<Sender<SlotOrder>>);
+
+impl SlotBell {
+    /// Rings it; nothing where the slot's thread is about to end.
+    pub fn ring(&self) {
+        if let Some(orders) = self.0.upgrade() {
+            let _ = orders.send(SlotOrder::Look);
+        }
+    }
 }
 
 impl EndedRun {

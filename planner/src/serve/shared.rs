@@ -7,21 +7,24 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use protocol::notice::FileState;
-use protocol::{ModelDescription, ModelSource};
+use protocol::{DeviceId, ModelDescription, ModelSource, Plan};
 
 use super::desk::event::SlotId;
 use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, no_model, of_request, of_session};
+use super::outages::Outages;
 use crate::engine::files::{changed_files, states_of};
 use crate::engine::host::Host;
 use crate::engine::session::{ExecutorProgram, Session, SessionError};
 use crate::engine::warm::Loaded;
 use crate::fingerprint;
+use crate::inventory::{Device, Inventory};
 use crate::job::model::ModelName;
 use crate::job::{JobRequest, PreparedJob};
-use crate::planning;
+use crate::planning::{self, FailedDevice};
 use crate::policy::{Objective, PolicyText};
 
 /// Most models that are remembered: a daemon serves tens.
@@ -41,6 +44,7 @@ pub struct ServedHost {
     /// How often a description has changed.
     descriptions: AtomicU64,
     held: Mutex<HeldPlans>,
+    outages: Mutex<Outages>,
 }
 
 /// What executors hold, as far as others must know.
@@ -77,6 +81,7 @@ impl ServedHost {
             described: Mutex::default(),
             descriptions: AtomicU64::new(0),
             held: Mutex::default(),
+            outages: Mutex::default(),
         }
     }
 
@@ -187,6 +192,42 @@ impl ServedHost {
         rest.map(|(_, loaded)| Arc::clone(loaded)).collect()
     }
 
+    /// A slot's idle executor has ended by itself.
+    pub fn lost(&self, slot: SlotId) {
+        lock(&self.held).loaded.remove(&slot);
+    }
+
+    /// A device of a plan has failed: jobs do without it for a while.
+    pub fn device_failed(&self, inventory: &Inventory, device: &DeviceId, because: &str) {
+        let Some(found) = inventory.device(&device.0) else { return };
+        lock(&self.outages).failed(&found.lasting_name(), because, Instant::now());
+    }
+
+    /// A job was done by a plan: the devices that it used are sound.
+    pub fn devices_worked(&self, inventory: &Inventory, plan: &Plan) {
+        let used =
+            inventory.devices.iter().filter(|device| plan.uses(&DeviceId(device.id.clone())));
+        for device in used {
+            lock(&self.outages).worked(&device.lasting_name());
+        }
+    }
+
+    /// The devices that jobs do without now.
+    pub fn failed_devices(&self, inventory: &Inventory) -> Vec<FailedDevice> {
+        let failed = |device: &Device| {
+            let (_, message) = self.outage(device)?;
+            Some(FailedDevice { device: DeviceId(device.id.clone()), message })
+        };
+        inventory.devices.iter().filter_map(failed).collect()
+    }
+
+    /// For how long jobs do without a device, and why; `None` where they do not.
+    pub fn outage(&self, device: &Device) -> Option<(Duration, String)> {
+        let outages = lock(&self.outages);
+        let (left, because) = outages.left(&device.lasting_name(), Instant::now())?;
+        Some((left, because.to_owned()))
+    }
+
     /// Whether anything runs.
     pub fn is_running(&self) -> bool {
         lock(&self.held).running > 0
@@ -236,16 +277,19 @@ impl DescribedModel {
         DescribedModel { description, files, fingerprint: Mutex::default() }
     }
 
-    /// Whether its files are as they were.
+    /// Whether its files are as they were. Which files a damaged model is made of is not known.
     fn is_current(&self) -> bool {
-        self.files.as_ref().is_some_and(|files| changed_files(files).is_empty())
+        self.faults().is_empty()
+            && self.files.as_ref().is_some_and(|files| changed_files(files).is_empty())
+    }
+
+    fn faults(&self) -> Vec<&str> {
+        let description = &self.description;
+        description.problems.iter().chain(&description.lacks).map(String::as_str).collect()
     }
 
     fn sound(self: Arc<Self>) -> Result<Arc<DescribedModel>, DescribeError> {
-        let description = &self.description;
-        let faults: Vec<&str> =
-            description.problems.iter().chain(&description.lacks).map(String::as_str).collect();
-        match faults.as_slice() {
+        match self.faults().as_slice() {
             [] => Ok(self),
             faults => Err(DescribeError::Unsound(faults.join("\n"))),
         }

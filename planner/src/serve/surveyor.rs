@@ -171,10 +171,15 @@ impl SurveyBench {
         let begun = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| work(self)));
         tracing::debug!(ms = begun.elapsed().as_millis() as u64, "answered");
-        result.unwrap_or_else(|panic| {
+        let result = result.unwrap_or_else(|panic| {
             self.forget();
             Err(of_panic(&*panic))
-        })
+        });
+        // The executor knows damaged files as they were, and what it had open is not known.
+        if result.as_ref().is_err_and(|error| error.code == ErrorCode::BadModel) {
+            self.forget();
+        }
+        result
     }
 
     /// Looks into a model.
@@ -318,6 +323,7 @@ impl SurveyBench {
             let request = host.request_on(asked, &resolved, &model.description, inventory, false);
             let mut request = request.map_err(|error| of_setup(&error))?;
             host.take_others(&mut request, &others);
+            request.failed = self.shared.failed_devices(&request.inventory);
             request.explain = explain;
             match self.plan_on_slot(session, *slot, &request) {
                 Err(PlanError::Infeasible(_)) if resolved.shape.batch > 1 => {

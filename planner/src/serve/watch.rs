@@ -73,7 +73,19 @@ fn read(shared: &ServedHost) -> Option<Value> {
     let inventory = host.profile.profile.inventory();
     let inventory = inventory.inspect_err(|error| tracing::warn!(%error, "no reading")).ok()?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Some(reading(&inventory, &idle_bytes(shared), since_1970.as_millis() as u64))
+    let mut reading = reading(&inventory, &idle_bytes(shared), since_1970.as_millis() as u64);
+    for (index, device) in inventory.devices.iter().enumerate() {
+        reading["devices"][index]["left_out"] = left_out(shared.outage(device));
+    }
+    Some(reading)
+}
+
+/// For how long a device that failed is left out, and why.
+fn left_out(outage: Option<(Duration, String)>) -> Value {
+    match outage {
+        Some((left, because)) => json!({"seconds": left.as_secs_f64().ceil(), "because": because}),
+        None => Value::Null,
+    }
 }
 
 /// By device, what is held between jobs.

@@ -1,6 +1,6 @@
 //! How a session's commands fail, with the words for people.
 
-use protocol::{Failure, FailureKind};
+use protocol::{DeviceId, Failure, FailureKind};
 
 use super::death::Cause;
 
@@ -70,6 +70,16 @@ impl SessionError {
             SessionError::Cancelled => true,
             SessionError::Failed(failure) => failure.kind == FailureKind::Cancelled,
             _ => false,
+        }
+    }
+
+    /// The device that failed, where one did.
+    pub fn failed_device(&self) -> Option<&DeviceId> {
+        match self {
+            SessionError::Failed(Failure {
+                kind: FailureKind::DeviceFailed { device }, ..
+            }) => Some(device),
+            _ => None,
         }
     }
 

@@ -11,10 +11,18 @@ use super::{ExecutorProgram, Interrupts, SessionError};
 /// How often a job goes on with another executor.
 const RESTARTS_MAX: u32 = 1;
 
+/// Told of an executor's end.
+pub type EndBell = Box<dyn FnOnce() + Send>;
+
 /// Hears of a session's executors.
 pub trait ExecutorListener {
     /// One is about to start; by this handle even that can be interrupted.
     fn starting(&mut self, interrupts: Interrupts);
+    /// What is called, on a thread of its own, once the process of the one that is about to start
+    /// has ended: so that whoever listens to nothing then looks at the session again.
+    fn bell(&self) -> Option<EndBell> {
+        None
+    }
     /// One runs, and has this process id.
     fn started(&mut self, pid: u32);
     /// One died, and another one is about to start.

@@ -14,7 +14,9 @@ use super::death::{Cause, Death, KernelCounts};
 use super::interrupts::Process;
 use super::patience::{Patience, Silence};
 use super::tail::Tail;
-use super::{DEATH_GRACE, ExecutorProgram, SessionError, SessionEvent, descriptors, folder};
+use super::{
+    DEATH_GRACE, EndBell, ExecutorProgram, SessionError, SessionEvent, descriptors, folder,
+};
 
 /// The hidden subcommand by which `berth` runs itself as the executor.
 pub const EXECUTOR_SUBCOMMAND: &str = "executor";
@@ -61,12 +63,13 @@ impl Spawned {
 }
 
 /// Starts the program and shakes hands. What it hears of meanwhile, an interruption too, comes by
-/// `events`, whose other end `queue` is.
+/// `events`, whose other end `queue` is. The process's end comes there too, and then rings `bell`.
 pub fn spawn(
     program: &ExecutorProgram,
     process: Process,
     queue: Sender<SessionEvent>,
     events: &Receiver<SessionEvent>,
+    bell: Option<EndBell>,
 ) -> Result<(Spawned, Sender<Command>), SessionError> {
     let name = match &program.path {
         Some(path) => path.display().to_string(),
@@ -105,6 +108,9 @@ pub fn spawn(
     let exited = queue.clone();
     let wait = move || {
         let _ = exited.send(SessionEvent::Exited(wait(child)));
+        if let Some(ring) = bell {
+            ring();
+        }
     };
     thread("executor-wait", wait).map_err(io_failed)?;
 

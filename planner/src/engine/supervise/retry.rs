@@ -168,7 +168,10 @@ impl RetryPolicy {
         let mut request = request.clone();
         for device in &inventory.devices {
             let name = lasting_name(inventory, &device.id);
-            if let Some((_, message)) = self.failed.iter().find(|(known, _)| *known == name) {
+            let is_out = request.failed.iter().any(|failed| failed.device.0 == device.id);
+            if !is_out
+                && let Some((_, message)) = self.failed.iter().find(|(known, _)| *known == name)
+            {
                 let (device, message) = (DeviceId(device.id.clone()), message.clone());
                 request.failed.push(FailedDevice { device, message });
             }

@@ -22,6 +22,7 @@ room_wait = "30s"
 drain = "1m"
 keep_jobs = 10
 keep_bytes = "1GiB"
+min_free = "64MiB"
 
 [quota]
 queued = 4
@@ -74,6 +75,7 @@ fn every_key_is_read() {
         drain_ms: 60_000,
         keep_jobs: 10,
         keep_bytes: Bytes::gib(1),
+        min_free: Bytes::mib(64),
         quota: ClientQuota { queued: 4, queued_seconds: 60 },
         policy: PolicyText {
             max_vram: Some("8GiB".to_owned()),
@@ -95,6 +97,7 @@ fn nothing_said_is_the_defaults() {
     let numbers = (config.queue_max, config.room_wait_ms, config.drain_ms, config.keep_jobs);
     assert_eq!(numbers, (64, 60_000, 120_000, 1000));
     assert_eq!((config.keep_alive, config.keep_bytes), (KEEP_ALIVE, Bytes::gib(10)));
+    assert_eq!(config.min_free, Bytes::mib(512));
     let quota = ClientQuota { queued: 16, queued_seconds: 600 };
     assert_eq!(config.quota, quota);
     let none = "default_model = \"\"\npublic_url = \"\"\ntoken_file = \"\"\nallowed_hosts = []\n";

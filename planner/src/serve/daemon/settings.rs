@@ -32,6 +32,7 @@ pub fn desk_config(config: &ServeConfig) -> DeskConfig {
         client_queued_s_max: f64::from(config.quota.queued_seconds),
         keep_jobs: config.keep_jobs,
         keep_bytes: config.keep_bytes.0,
+        min_free: config.min_free,
     }
 }
 

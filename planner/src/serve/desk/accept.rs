@@ -1,7 +1,7 @@
 //! From a question to a job in the queue: what is refused, what is surveyed, what is kept.
 
 use super::action::{Action, Change, QuoteOrder, Reply, RoomOrder};
-use super::config::{DISK_FREE_MIN, KEY_MS, RETRY_AFTER_S};
+use super::config::{KEY_MS, RETRY_AFTER_S};
 use super::entry::Entry;
 use super::event::{Asker, QueryId, Quoted, RoomTimes, SlotId, Ticket};
 use super::job::{
@@ -171,9 +171,10 @@ impl Desk {
             let message = format!("jobs cannot be kept: {because}");
             return Err((refused(ErrorCode::Store, message), Some(RETRY_AFTER_S[1])));
         }
-        if let Some(free) = self.disk_free.filter(|free| *free < DISK_FREE_MIN) {
+        let min_free = self.config.min_free;
+        if let Some(free) = self.disk_free.filter(|free| *free < min_free) {
             let message = format!(
-                "{free} are free where pictures are kept, less than {DISK_FREE_MIN}; hint: free some, or remove old jobs"
+                "{free} are free where pictures are kept, less than {min_free}; hint: free some, or remove old jobs"
             );
             return Err((refused(ErrorCode::Store, message), Some(RETRY_AFTER_S[1])));
         }

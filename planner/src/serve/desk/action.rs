@@ -151,8 +151,13 @@ pub enum Reply {
     Models(Vec<ModelView>),
     /// The checkpoint of A1111's routes.
     Checkpoint(Option<String>),
-    /// Whether jobs can be taken; else why not, a sentence each.
-    Ready(Vec<String>),
+    /// Whether jobs can be taken.
+    Ready {
+        /// Why not, a sentence each; empty where they can be.
+        reasons: Vec<String>,
+        /// What the operator should know, a sentence each, until it is acknowledged.
+        warnings: Vec<String>,
+    },
     /// It is done, or will be.
     Accepted,
 }

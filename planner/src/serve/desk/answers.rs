@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::action::{Action, Change, JobView, ModelView, Note, Reply, SlotState};
-use super::config::DISK_FREE_MIN;
 use super::event::{Asker, JobFilter, Ticket};
 use super::job::{Class, ErrorCode, JobError, JobId, KeepAlive};
 use super::{Desk, Then};
@@ -232,6 +231,11 @@ impl Desk {
         self.out.push(Action::Answer(ticket, reply));
     }
 
+    pub(super) fn acknowledge(&mut self, ticket: Ticket) {
+        self.warnings.clear();
+        self.out.push(Action::Answer(ticket, Reply::Accepted));
+    }
+
     pub(super) fn ready(&mut self, ticket: Ticket) {
         let mut reasons = Vec::new();
         if self.stop.is_some() {
@@ -240,12 +244,13 @@ impl Desk {
         if let Some(because) = &self.store_fault {
             reasons.push(format!("jobs cannot be kept: {because}"));
         }
-        if let Some(free) = self.disk_free.filter(|free| *free < DISK_FREE_MIN) {
+        if let Some(free) = self.disk_free.filter(|free| *free < self.config.min_free) {
             reasons.push(format!("only {free} are free where pictures are kept"));
         }
         if self.models.keys().all(|model| self.broken.contains_key(model)) {
             reasons.push("no model can be used".to_owned());
         }
-        self.out.push(Action::Answer(ticket, Reply::Ready(reasons)));
+        let warnings = self.warnings.clone();
+        self.out.push(Action::Answer(ticket, Reply::Ready { reasons, warnings }));
     }
 }

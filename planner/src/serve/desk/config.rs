@@ -49,10 +49,6 @@ pub const DAEMON_DEATHS_MAX: u32 = 2;
 /// Bounds of `Retry-After`, in seconds.
 pub const RETRY_AFTER_S: [u64; 2] = [1, 120];
 
-/// Where less is free for pictures, no job is accepted: a hundred large pictures, and the store's
-/// next growth (`min_free` of serve.md, section 14).
-pub const DISK_FREE_MIN: Bytes = Bytes::mib(512);
-
 /// What the operator sets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeskConfig {
@@ -74,4 +70,6 @@ pub struct DeskConfig {
     pub keep_jobs: usize,
     /// Most bytes of pictures that are kept.
     pub keep_bytes: u64,
+    /// Where less is free for pictures, no job is accepted.
+    pub min_free: Bytes,
 }

@@ -98,6 +98,8 @@ pub enum DeskEvent {
     Models(Vec<ServedModel>),
     /// What is free where pictures are kept.
     DiskFree(Bytes),
+    /// The operator should know of something, until that is acknowledged: a sentence.
+    Warned(String),
     /// The time that was asked for by [`Wake`](super::action::Action::Wake) has come.
     Rang,
     /// The process was sent a signal.
@@ -185,6 +187,8 @@ pub enum Ask {
     },
     /// The checkpoint that A1111's routes use where a request names none; set where one is given.
     Checkpoint(Option<String>),
+    /// What the operator was warned of is known.
+    Acknowledge,
     /// Take no more jobs and end.
     Drain,
     /// Whether jobs can be taken.
@@ -252,6 +256,11 @@ pub enum Said {
     Done(Box<FinishedWork>),
     /// It was ended because it was to end.
     Cancelled,
+    /// The model's files, as they still are, are damaged: jobs of it fail until they are others.
+    Damaged {
+        /// What is wrong with them, as a sentence.
+        because: String,
+    },
     /// It could not be done. The executor is gone, and its memory is free.
     Failed {
         /// Why.
@@ -261,6 +270,8 @@ pub enum Said {
     },
     /// The executor is gone, and its memory is free.
     Gone,
+    /// The executor ended by itself while nothing ran. What is ordered next starts another one.
+    Lost,
 }
 
 /// A picture on its way, small.

@@ -218,9 +218,11 @@ impl Desk {
                 }
             }
             Said::Done(work) => self.run_done(id, job, *work),
+            Said::Damaged { because } => self.damaged(id, because),
             Said::Cancelled => self.run_cancelled(id, job),
             Said::Failed { error, failures } => self.run_failed(id, job, *error, failures),
             Said::Gone => self.executor_gone(id, job),
+            Said::Lost => self.executor_lost(id),
         }
     }
 
@@ -319,12 +321,6 @@ impl Desk {
         error: JobError,
         failures: Vec<FailedAttempt>,
     ) {
-        let model = self.slots[&slot].model.clone();
-        if error.code == ErrorCode::BadModel
-            && let Some(served) = self.models.get(&model)
-        {
-            self.broken.insert(model, (served.modified_ms, error.message.clone()));
-        }
         if self.slots[&slot].pid.is_none() {
             self.back_off(slot);
         }
@@ -338,6 +334,14 @@ impl Desk {
             Some(reason) => self.ended_early(&id, reason),
             None if self.may_wait_for_room(&id, &error) => self.wait_for_room(&id, &error),
             None => self.end_job(&id, JobState::Failed, Some(error)),
+        }
+    }
+
+    /// A slot's model cannot be used as long as its files stay as they are.
+    fn damaged(&mut self, slot: SlotId, because: String) {
+        let model = self.slots[&slot].model.clone();
+        if let Some(served) = self.models.get(&model) {
+            self.broken.insert(model, (served.modified_ms, because));
         }
     }
 

@@ -146,6 +146,17 @@ impl Desk {
         }
     }
 
+    /// An executor ended by itself while nothing ran. A slot that is kept for a job stays so: the
+    /// job starts another one.
+    pub(super) fn executor_lost(&mut self, id: SlotId) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        slot.pid = None;
+        slot.idle_bytes.clear();
+        if slot.state == SlotState::Warm {
+            self.slot_gone(id);
+        }
+    }
+
     /// Its executor did not start: the next try waits longer.
     pub(super) fn back_off(&mut self, id: SlotId) {
         let now_ms = self.now.ms;

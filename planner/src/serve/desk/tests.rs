@@ -28,6 +28,7 @@ fn config() -> DeskConfig {
         client_queued_s_max: 600.0,
         keep_jobs: 1000,
         keep_bytes: 10 << 30,
+        min_free: Bytes::mib(512),
     }
 }
 

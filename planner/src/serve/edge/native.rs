@@ -95,6 +95,10 @@ fn host(table: RouteTable) -> RouteTable {
         .add(get_("/v1/queue", "The order in which jobs run"), get(queue::queue))
         .add(post_("/v1/queue/pause", "Start no more jobs").body("Pause"), post(queue::pause))
         .add(post_("/v1/queue/resume", "Go on"), post(queue::resume))
+        .add(
+            post_("/v1/warnings/acknowledge", "Show what /readyz warns of no more"),
+            post(queue::acknowledge),
+        )
         .add(post_("/v1/drain", "Take no more jobs and end").status(202), post(queue::drain))
         .add(get_("/healthz", "Whether the server lives"), get(health::live))
         .add(get_("/readyz", "Whether jobs can be taken"), get(health::ready))

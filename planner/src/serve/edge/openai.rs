@@ -137,7 +137,7 @@ async fn make(
         Some(bytes) => Some(submit::keep(&edge, "image", bytes).await?),
         None => None,
     };
-    let ImagesRequest { job, model, seed, policy, user, delivery, notices } = read;
+    let ImagesRequest { job, model, seed, policy, user, delivery, mut notices } = read;
     let asker = caller.named(user.as_deref());
     let submission = Submission {
         job,
@@ -157,7 +157,12 @@ async fn make(
     }
     let ask = Ask::Submit { id, order: Box::new(order), wait: true };
     match edge.ask(asker, ask).await {
-        Reply::Ended(view, made) if view.state == JobState::Done => {
+        // Without a file there is no address of a picture.
+        Reply::Ended(view, made)
+            if view.state == JobState::Done
+                || !delivery.as_url && submit::is_made(&view, &made) =>
+        {
+            notices.extend(view.record.error.iter().map(|error| error.message.clone()));
             let pictures = submit::pictures(&edge, &view, made).await?;
             let base = base_url(&settings, came.host.as_deref());
             let pictures = answered(&view, pictures, delivery.clone(), base).await?;

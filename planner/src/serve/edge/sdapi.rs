@@ -189,7 +189,9 @@ async fn make(
     let ask = Ask::Submit { id: edge.new_job_id(), order, wait: true };
     match edge.ask(asker, ask).await {
         // An interrupted job is answered with what it made.
-        Reply::Ended(view, made) if matches!(view.state, JobState::Done | JobState::Cancelled) => {
+        Reply::Ended(view, made)
+            if view.state == JobState::Cancelled || submit::is_made(&view, &made) =>
+        {
             answered(&edge, &view, made, &read, parameters).await
         }
         Reply::Ended(view, _) => Err(submit::unmade(&view)),

@@ -16,7 +16,9 @@ use crate::media::picture::FILE_BYTES_MAX;
 use crate::read;
 use crate::serve::desk::action::JobView;
 use crate::serve::desk::event::FiledPicture;
-use crate::serve::desk::job::{Api, Class, IdempotencyKey, JobOrder, PictureRecord};
+use crate::serve::desk::job::{
+    Api, Class, ErrorCode, IdempotencyKey, JobOrder, JobState, PictureRecord,
+};
 
 /// A job of another program's request: all but what only a handler knows.
 pub struct Submission {
@@ -127,6 +129,14 @@ fn from_file((record, path): (PictureRecord, Option<PathBuf>)) -> Result<FiledPi
             Err(EdgeError::new(StatusCode::GONE, "expired", message))
         }
     }
+}
+
+/// Whether all pictures of a job are there for who waited for it: it is done, or nothing was wrong
+/// but that the disk had no room for their files.
+pub fn is_made(view: &JobView, made: &[FiledPicture]) -> bool {
+    let error = view.record.error.as_ref();
+    let lacks_disk = error.is_some_and(|error| error.code == ErrorCode::Disk);
+    view.state == JobState::Done || lacks_disk && made.len() >= view.record.wanted() as usize
 }
 
 /// What a client is told that waited for a job without pictures to show.

@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::super::desk::action::RunOrder;
 use super::super::desk::event::{FinishedWork, MadePicture, PreviewImage, Said, SlotId};
-use super::super::desk::job::JobError;
+use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
 use super::super::shared::{DescribeError, OpenedFiles, ServedHost};
+use super::SlotBell;
 use super::switch::RunSwitch;
 use super::told::{RunTeller, SlotListener};
 use crate::engine::session::{Session, SessionError};
@@ -57,6 +58,7 @@ pub struct SlotExecutor {
     pub switch: Arc<RunSwitch>,
     /// Whom it tells.
     pub teller: RunTeller,
+    bell: SlotBell,
     warm: Option<Warm>,
     /// The files that the executor has open.
     opened: OpenedFiles,
@@ -71,9 +73,10 @@ impl SlotExecutor {
         shared: Arc<ServedHost>,
         switch: Arc<RunSwitch>,
         teller: RunTeller,
+        bell: SlotBell,
     ) -> SlotExecutor {
         let opened = OpenedFiles::default();
-        SlotExecutor { slot, shared, switch, teller, warm: None, opened, document: None }
+        SlotExecutor { slot, shared, switch, teller, bell, warm: None, opened, document: None }
     }
 
     /// What it has loaded.
@@ -81,12 +84,22 @@ impl SlotExecutor {
         self.warm.as_ref().and_then(Warm::held)
     }
 
-    /// Ends the executor, if there is one: a word, 5 s, and then by force.
+    /// Ends the executor, if there is one: a word, 5 s, and then by force. What it had of devices is
+    /// free then.
     pub fn end(&mut self) {
         self.document = None;
         if let Some(warm) = self.warm.take() {
-            warm.end();
+            warm.end_settled();
         }
+    }
+
+    /// Whether the idle executor has ended by itself; what is left of it is ended then.
+    pub fn end_lost(&mut self) -> bool {
+        let is_lost = self.warm.as_mut().is_some_and(|warm| warm.session.is_gone());
+        if is_lost {
+            self.end();
+        }
+        is_lost
     }
 
     /// Carries out an order.
@@ -97,9 +110,14 @@ impl SlotExecutor {
             Err(_) if self.switch.is_cancelled() => EndedRun::Cancelled,
             Err(ended) => ended,
         };
-        if self.warm.as_mut().is_some_and(|warm| warm.session.is_gone()) {
-            self.end();
+        // Those that were changed while it ran are not the ones that it found fault with.
+        if let EndedRun::Failed(error) = &ended
+            && error.code == ErrorCode::BadModel
+            && !self.opened.have_changed()
+        {
+            self.teller.tell(Said::Damaged { because: error.message.clone() });
         }
+        self.end_lost();
         ended
     }
 
@@ -117,23 +135,18 @@ impl SlotExecutor {
 
     /// The executor that is there and knows the files as they are, or a new one.
     fn executor(&mut self) -> Result<Warm, EndedRun> {
-        let there = self.warm.take().and_then(|mut warm| match warm.session.is_gone() {
-            true => {
-                tracing::info!(slot = self.slot.0, "the idle executor is gone: another one starts");
-                None
-            }
-            false => Some(warm),
-        });
-        if let Some(warm) = there {
-            if !self.opened.have_changed() {
-                return Ok(warm);
-            }
-            warm.end();
+        if self.end_lost() {
+            tracing::info!(slot = self.slot.0, "the idle executor is gone: another one starts");
         }
-        self.document = None;
+        if !self.opened.have_changed()
+            && let Some(warm) = self.warm.take()
+        {
+            return Ok(warm);
+        }
+        self.end();
         self.opened = OpenedFiles::default();
-        let listener =
-            SlotListener { teller: self.teller.clone(), switch: Arc::clone(&self.switch) };
+        let (teller, switch) = (self.teller.clone(), Arc::clone(&self.switch));
+        let listener = SlotListener { teller, switch, bell: self.bell.clone() };
         let session = Session::start(&self.shared.program, listener);
         Ok(Warm::taking_turns(session.map_err(|error| ended(&error))?))
     }
@@ -164,7 +177,8 @@ impl SlotExecutor {
         let others: Vec<&Plan> = others.iter().map(|loaded| &loaded.plan).collect();
         let request = |holding: Holding<'_>| {
             let request = host.request_beside(asked, &resolved, description, holding.plan, &others);
-            let request = request.map_err(|error| PlanError::Inventory(error.into()))?;
+            let mut request = request.map_err(|error| PlanError::Inventory(error.into()))?;
+            request.failed = self.shared.failed_devices(&request.inventory);
             *inventory.borrow_mut() = Some(request.inventory.clone());
             Ok(request)
         };
@@ -173,11 +187,17 @@ impl SlotExecutor {
         let result = host.run(warm, &request, &work, None, &mut hear);
         let HeardRun { document, load_began, ended_at, .. } = run;
         self.document = document;
+        if let Err(PlanError::Session(error)) = &result
+            && let (Some(device), Some(inventory)) = (error.failed_device(), &*inventory.borrow())
+        {
+            self.shared.device_failed(inventory, device, &error.to_string());
+        }
         let outcome = result.map_err(|error| match &error {
             PlanError::Session(error) => ended(error),
             error => of_plan(error, &asked.model).into(),
         })?;
         if order.job.is_some() {
+            self.shared.devices_worked(&outcome.inventory, &outcome.plan);
             self.shared.learn_anew();
         }
         let files = hashing.map(FileHashes::files).unwrap_or_default();
@@ -205,6 +225,7 @@ impl SlotExecutor {
 struct HeardRun<'a> {
     teller: &'a RunTeller,
     switch: &'a RunSwitch,
+    shared: &'a ServedHost,
     /// Of the plan that is loaded, or about to be.
     document: Option<Arc<Value>>,
     /// Whether the desk knows of the plan.
@@ -216,9 +237,9 @@ struct HeardRun<'a> {
 
 impl<'a> HeardRun<'a> {
     fn new(executor: &'a SlotExecutor) -> HeardRun<'a> {
-        let SlotExecutor { teller, switch, document, .. } = executor;
+        let SlotExecutor { teller, switch, shared, document, .. } = executor;
         let document = document.clone();
-        HeardRun { teller, switch, document, told: false, load_began: None, ended_at: None }
+        HeardRun { teller, switch, shared, document, told: false, load_began: None, ended_at: None }
     }
 
     fn hear(&mut self, event: JobEvent, inventory: Option<&Inventory>) -> ControlFlow<()> {
@@ -241,8 +262,11 @@ impl<'a> HeardRun<'a> {
                 let preview = Arc::new(PreviewImage { width, height, pixels });
                 self.teller.tell(Said::Preview(preview));
             }
-            JobEvent::Retrying { because } => {
+            JobEvent::Retrying { because, device } => {
                 self.document = None;
+                if let (Some(device), Some(inventory)) = (device, inventory) {
+                    self.shared.device_failed(inventory, &device, &because);
+                }
                 self.teller.retrying(because);
             }
             JobEvent::NotLearned { because } => {

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use protocol::Phase;
 
 use super::super::desk::event::{DeskEvent, Said, SlotId};
+use super::SlotBell;
 use super::switch::RunSwitch;
-use crate::engine::session::{ExecutorListener, Interrupts, SessionError};
+use crate::engine::session::{EndBell, ExecutorListener, Interrupts, SessionError};
 use crate::job::FailedAttempt;
 
 /// Tells of one slot; clones tell of the same.
@@ -91,11 +92,18 @@ pub struct SlotListener {
     pub teller: RunTeller,
     /// What ends a run.
     pub switch: Arc<RunSwitch>,
+    /// Rung when a process has ended.
+    pub bell: SlotBell,
 }
 
 impl ExecutorListener for SlotListener {
     fn starting(&mut self, interrupts: Interrupts) {
         self.switch.watch(interrupts);
+    }
+
+    fn bell(&self) -> Option<EndBell> {
+        let bell = self.bell.clone();
+        Some(Box::new(move || bell.ring()))
     }
 
     fn started(&mut self, pid: u32) {

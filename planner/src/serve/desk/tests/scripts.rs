@@ -1,12 +1,12 @@
 //! The desk by hand: what happens, and word for word what it has others do.
 
 use super::super::config::DeskConfig;
-use super::super::event::{Ask, DeskEvent, OperatorSignal, QueryId, Said, Ticket};
+use super::super::event::{Ask, DeskEvent, OperatorSignal, QueryId, Said, ServedModel, Ticket};
 use super::super::job::{
     Class, ErrorCode, IdempotencyKey, JobError, JobOrder, JobRecord, KeepAlive,
 };
 use super::script::{Script, empty_record};
-use super::{config, job_id, order};
+use super::{config, job_id, order, served};
 
 #[test]
 fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
@@ -56,6 +56,68 @@ fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
            end 1
          602020 gone
            tell one Cold",
+    );
+}
+
+#[test]
+fn jobs_of_a_damaged_model_are_refused_until_its_files_are_others() {
+    let failed = || Said::Failed {
+        error: Box::new(JobError::new(ErrorCode::BadModel, "it is cut")),
+        failures: Vec::new(),
+    };
+    let mut script = Script::new(config());
+    // Files that were changed while a job ran say nothing of those that are there now.
+    script.running(1, order("one", "ann", 1), 1);
+    script.said(1, 1, "failed", failed());
+    script.stored(3);
+    script.text.clear();
+    script.submit(2, order("one", "ann", 1), false);
+    script.did("0 asked 2\n  survey 2 busy false");
+    script.quoted(2, 0.0, 1000.0, 1);
+    script.stored(4);
+    script.stored(5);
+    let because = "it is cut".to_owned();
+    script.said(1, 2, "damaged", Said::Damaged { because });
+    script.said(1, 2, "failed", failed());
+    script.stored(6);
+    script.text.clear();
+    script.submit(3, order("one", "ann", 1), false);
+    script.did("0 asked 3\n  answer 3 BadModel: it is cut");
+    let mended = ServedModel { modified_ms: 2, ..served("one") };
+    script.event("models", DeskEvent::Models(vec![mended, served("two")]));
+    script.submit(4, order("one", "ann", 1), false);
+    script.did("0 asked 4\n  survey 3 busy false");
+}
+
+#[test]
+fn an_idle_executor_that_ends_leaves_a_cold_slot_and_no_failed_job() {
+    let mut script = Script::new(config());
+    script.running(1, order("one", "ann", 1), 1);
+    script.done(1, 1, &[7]);
+    script.filed(1, &[7], None);
+    script.stored(3);
+    script.text.clear();
+    script.said(1, 1, "lost", Said::Lost);
+    script.did("0 lost\n  tell one Cold");
+    // The next executor ends while the job is about to be begun on it.
+    script.running(2, order("one", "ann", 1), 4);
+    script.text.clear();
+    script.said(1, 2, "started", Said::Started { pid: 78 });
+    script.done(1, 2, &[7]);
+    script.filed(2, &[7], None);
+    script.stored(6);
+    script.submit(3, order("one", "ann", 1), false);
+    script.quoted(3, 500.0, 2000.0, 4);
+    script.stored(7);
+    script.text.clear();
+    script.said(1, 2, "lost", Said::Lost);
+    script.stored(8);
+    script.did(
+        "0 lost
+         0 stored
+           tell one Loading
+           run 3 of 1 on 1, epoch 3
+           tell 3 Loading",
     );
 }
 

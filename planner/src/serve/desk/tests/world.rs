@@ -35,6 +35,8 @@ enum Coming {
     Event(DeskEvent),
     /// Somebody does something.
     Client,
+    /// A slot's executor ends by itself, if it is idle then.
+    Loss(SlotId, u64),
     /// The daemon is killed, and begins anew.
     Kill,
 }
@@ -151,6 +153,7 @@ impl World {
         match coming {
             Coming::Event(event) => self.step(event),
             Coming::Client => self.client(),
+            Coming::Loss(slot, epoch) => self.lose(slot, epoch),
             Coming::Kill => self.kill(),
         }
         true

@@ -27,15 +27,14 @@ pub async fn live(State(edge): State<Edge>) -> Result<Response, EdgeError> {
     Ok(json::answer(StatusCode::OK, &json!({"live": true})))
 }
 
-/// `GET /readyz`: whether jobs can be taken, and why not.
+/// `GET /readyz`: whether jobs can be taken, and why not. A warning alone is no reason against it.
 pub async fn ready(State(edge): State<Edge>) -> Result<Response, EdgeError> {
     match reply(&edge).await? {
-        Reply::Ready(reasons) if reasons.is_empty() => {
-            Ok(json::answer(StatusCode::OK, &json!({"ready": true})))
-        }
-        Reply::Ready(reasons) => {
-            let document = json!({"ready": false, "reasons": reasons});
-            Ok(json::answer(StatusCode::SERVICE_UNAVAILABLE, &document))
+        Reply::Ready { reasons, warnings } => {
+            let is_ready = reasons.is_empty();
+            let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            let document = json!({"ready": is_ready, "reasons": reasons, "warnings": warnings});
+            Ok(json::answer(status, &document))
         }
         reply => Err(EdgeError::refused(reply)),
     }

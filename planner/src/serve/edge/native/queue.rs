@@ -79,6 +79,12 @@ pub async fn resume(State(edge): State<Edge>, caller: Caller) -> Result<Response
     Ok(json::answer(StatusCode::OK, &json!({"paused": false})))
 }
 
+/// `POST /v1/warnings/acknowledge`.
+pub async fn acknowledge(State(edge): State<Edge>, caller: Caller) -> Result<Response, EdgeError> {
+    accepted(&edge, admin(caller)?, Ask::Acknowledge).await?;
+    Ok(json::answer(StatusCode::OK, &json!({"warnings": []})))
+}
+
 /// Answers `POST /v1/drain` as soon as no more jobs are taken.
 pub async fn drain(State(edge): State<Edge>, caller: Caller) -> Result<Response, EdgeError> {
     accepted(&edge, admin(caller)?, Ask::Drain).await?;

@@ -181,7 +181,7 @@ impl Teller {
 
     async fn tell_reply(&mut self, reply: Reply) -> Result<(), StreamEnded> {
         match reply {
-            Reply::Ended(view, made) if view.state == JobState::Done => {
+            Reply::Ended(view, made) if submit::is_made(&view, &made) => {
                 match submit::pictures(&self.edge, &view, made).await {
                     Ok(pictures) => self.tell_pictures(&view, pictures).await,
                     Err(error) => self.tell_error(error).await,

@@ -104,7 +104,10 @@ impl FakeDesk {
                 Reply::Queue { jobs, paused: false }
             }
             Ask::Models => Reply::Models(vec![model("demo"), model("large")]),
-            Ask::Ready => Reply::Ready(self.not_ready.lock().unwrap().clone()),
+            Ask::Ready => {
+                let reasons = self.not_ready.lock().unwrap().clone();
+                Reply::Ready { reasons, warnings: vec!["mind the gap".to_owned()] }
+            }
             _ => Reply::Accepted,
         })
     }

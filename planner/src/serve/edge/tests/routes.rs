@@ -34,6 +34,7 @@ fn each_native_route_answers() {
         ("POST", "/v1/queue/pause".to_owned(), json!({"unload": true}), 200),
         ("POST", "/v1/queue/resume".to_owned(), nothing.clone(), 200),
         ("POST", "/v1/drain".to_owned(), nothing.clone(), 202),
+        ("POST", "/v1/warnings/acknowledge".to_owned(), nothing.clone(), 200),
         ("GET", "/healthz".to_owned(), Value::Null, 200),
         ("GET", "/readyz".to_owned(), Value::Null, 200),
         ("GET", "/metrics".to_owned(), Value::Null, 200),
@@ -189,6 +190,7 @@ fn readiness_tells_what_is_missing() {
     server.desk.not_ready.lock().unwrap().push("the store is closed".to_owned());
     let answer = server.get("/readyz");
     assert_eq!((answer.status, &answer.json()["reasons"][0]), (503, &json!("the store is closed")));
+    assert_eq!(answer.json()["warnings"], json!(["mind the gap"]));
     assert_eq!(server.get("/healthz").status, 200);
 }
 

@@ -74,7 +74,13 @@ fn a_token_says_who_asks_and_what_may_be_done() {
     assert_eq!(ask("GET", "/v1/queue", BOB).status, 200);
     let asker = server.desk.askers.lock().unwrap().last().unwrap().clone();
     assert_eq!((asker.client.as_str(), asker.admin), ("bob", false));
-    for path in ["/v1/queue/pause", "/v1/drain", "/v1/models/demo/unload", "/v1/models/rescan"] {
+    for path in [
+        "/v1/queue/pause",
+        "/v1/drain",
+        "/v1/warnings/acknowledge",
+        "/v1/models/demo/unload",
+        "/v1/models/rescan",
+    ] {
         assert_eq!(ask("POST", path, BOB).code(), (403, "not_admin".to_owned()), "{path}");
         assert!(ask("POST", path, ANN).status < 300, "{path}");
     }

@@ -87,6 +87,22 @@ impl World {
             notices: Vec::new(),
         };
         say(self, 100, Said::Done(Box::new(work)));
+        if self.random.of_thousand(self.faults.deaths) {
+            let in_ms = at + self.random.below(2000);
+            self.at(in_ms, Coming::Loss(slot, epoch));
+        }
+    }
+
+    /// An idle executor is gone. The desk hears of it later, when it may have ordered the next run,
+    /// which starts another one.
+    pub(super) fn lose(&mut self, slot: SlotId, epoch: u64) {
+        let Some(executor) = self.executors.get_mut(&slot) else { return };
+        if executor.running.is_some() || !executor.alive || executor.epoch != epoch {
+            return;
+        }
+        executor.alive = false;
+        let in_ms = self.random.below(30);
+        self.event(in_ms, DeskEvent::Runner { slot, epoch, said: Said::Lost });
     }
 
     /// The run ends soon: what it would have said is not said any more.
