@@ -37,7 +37,12 @@ impl Answer {
 impl Server {
     /// Starts it on virtual devices, at any port, with these arguments more.
     pub fn start(home: &Home, more: &[&str]) -> Server {
-        let arguments = ["serve", "--listen", "127.0.0.1:0", "--host", "virtual-2x2g"];
+        Server::start_on(home, "virtual-2x2g", more)
+    }
+
+    /// The same on another host profile.
+    pub fn start_on(home: &Home, host: &str, more: &[&str]) -> Server {
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--host", host];
         let mut command = home.berth(&[&arguments, more].concat());
         command.stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().expect("berth starts");
@@ -122,6 +127,19 @@ impl Server {
         let job = self.until(id, &["done", "failed", "cancelled"]);
         assert_eq!(job["state"], "done", "{job}");
         job
+    }
+
+    /// Waits until a model is in this state.
+    pub fn until_model(&self, model: &str, state: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let shown = self.get(&format!("/v1/models/{model}"));
+            if shown["berth"]["state"] == state {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{model} is not {state}: {shown}");
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// A job's picture, as its file is.

@@ -8,6 +8,7 @@ mod bench;
 mod browser;
 mod client;
 mod daemon;
+mod generate;
 mod page;
 mod runners;
 mod surveyor;
