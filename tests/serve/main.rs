@@ -4,11 +4,14 @@
 #[path = "../support/lib.rs"]
 mod support;
 
+mod api;
 mod bench;
 mod browser;
 mod client;
 mod daemon;
 mod generate;
+mod metrics;
+mod open_metrics;
 mod page;
 mod runners;
 mod surveyor;

@@ -6,7 +6,7 @@ use protocol::Phase;
 use protocol::message::Progress;
 use serde_json::Value;
 
-use super::action::{Action, Change, FileOrder, Note, RunOrder, SlotState};
+use super::action::{Action, Change, EvictReason, FileOrder, Note, RunOrder, SlotState};
 use super::config::ROOM_RETRY_MS;
 use super::entry::{EndReason, RunState, Want};
 use super::event::{FinishedWork, PreviewImage, Said, SlotId};
@@ -90,7 +90,7 @@ impl Desk {
         let others: Vec<SlotId> =
             self.idle_slots().into_iter().filter(|other| *other != slot).collect();
         for other in &others {
-            self.evict(*other);
+            self.evict(*other, EvictReason::Room);
         }
         others.is_empty()
     }
