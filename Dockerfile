@@ -1,5 +1,8 @@
 # Berth in a container: docker build -t berth . && docker run --rm --gpus all -v "$PWD:/pictures" berth generate --prompt "…"
 #
+# The daemon: docker run --rm --gpus all -p 8642:8642 -v berth:/var/lib/berth -v "$PWD/tokens:/tokens:ro" berth serve
+# --listen 0.0.0.0:8642 --token-file /tokens; docs/serve.md has more.
+#
 # No CUDA is in it: the driver comes from the host by `--gpus all` (NVIDIA's container toolkit). Without a GPU Berth
 # computes on the processor.
 
@@ -20,5 +23,7 @@ USER berth
 # Pictures go to the working directory; mount one that user 1000 can write to. The demo model and what is measured of the
 # machine lie under the home, which a volume keeps: -v berth:/var/lib/berth
 WORKDIR /pictures
+# Of `berth serve`.
+EXPOSE 8642
 ENTRYPOINT ["berth"]
 CMD ["--help"]

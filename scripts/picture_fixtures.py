@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["numpy", "pillow"]
 # ///
-"""Makes tests/fixtures/pictures: one pattern of 24x16 pixels in every kind of PNG and JPEG that is read,
+"""Makes tests/fixtures/pictures: one pattern of 24x16 pixels in every kind of PNG, JPEG and WebP that is read,
 and two sizes of it by Pillow's LANCZOS.
 
     python3 scripts/picture_fixtures.py
@@ -37,6 +37,13 @@ exif = Image.Exif()
 exif[0x0112] = 6  # to be turned clockwise
 rgb.transpose(Image.Transpose.ROTATE_90).save(FOLDER / "turned.jpg", quality=95, exif=exif)
 rgb.transpose(Image.Transpose.ROTATE_90).save(FOLDER / "turned.png", exif=exif)
+
+rgb.save(FOLDER / "lossless.webp", lossless=True)
+rgb.transpose(Image.Transpose.ROTATE_90).save(FOLDER / "turned.webp", lossless=True, exif=exif)
+rgb.save(FOLDER / "lossy.webp", quality=100)
+Image.merge("RGBA", (*rgb.split(), alpha)).save(FOLDER / "rgba.webp", lossless=True)
+Image.merge("RGBA", (*rgb.split(), alpha)).save(FOLDER / "lossy_rgba.webp", quality=100)
+rgb.save(FOLDER / "moving.webp", save_all=True, append_images=[gray.convert("RGB")], lossless=True)
 
 rgb.resize((37, 29), Image.Resampling.LANCZOS).save(FOLDER / "grown.png")
 rgb.resize((7, 5), Image.Resampling.LANCZOS).save(FOLDER / "shrunk.png")

@@ -2,14 +2,10 @@
 //! devices and without, and what would make a long job shorter. Each figure is that of a plan which
 //! its arguments really give.
 
-use crate::support::sparse;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::process::{Command, ExitStatus, Stdio};
-
 use crate::support::Home;
 use crate::support::golden;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use crate::support::sparse;
+use crate::support::terminal::on_a_terminal;
 use serde_json::Value;
 
 /// A board whose host and whose integrated GPU compute at comparable speeds.
@@ -199,34 +195,6 @@ fn on_a_terminal_a_long_job_is_asked_for() {
     let home = home();
     let (status, said) = on_a_terminal(home.berth(&[&GENERATE[..], &["--yes"]].concat()), "", "");
     assert!(status.success() && !said.contains("go on?"), "{said}");
-}
-
-/// Runs a program on a terminal of its own, and answers once it asks; how it ended, and what it
-/// wrote there.
-fn on_a_terminal(mut program: Command, question: &str, answer: &str) -> (ExitStatus, String) {
-    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    grantpt(&controller).expect("a terminal");
-    unlockpt(&controller).expect("a terminal");
-    let name = ptsname(&controller, Vec::new()).expect("a name").into_string().expect("a path");
-    let mut controller = File::from(controller);
-    let open = || File::options().read(true).write(true).open(&name).expect("the other end");
-    let mut child =
-        program.stdin(open()).stdout(Stdio::null()).stderr(open()).spawn().expect("it starts");
-    // What holds the other end open.
-    drop(program);
-    let (mut said, mut buffer, mut is_answered) = (String::new(), [0; 4096], false);
-    // Reading fails when the last process has closed the other end.
-    while let Ok(count) = controller.read(&mut buffer) {
-        if count == 0 {
-            break;
-        }
-        said.push_str(&String::from_utf8_lossy(&buffer[..count]));
-        if !is_answered && !question.is_empty() && said.contains(question) {
-            controller.write_all(answer.as_bytes()).expect("an answer");
-            is_answered = true;
-        }
-    }
-    (child.wait().expect("it ends"), said)
 }
 
 /// FLUX.1-dev is not at hand as files of its size, and its plan is: its LoRAs for few steps are

@@ -4,13 +4,17 @@
 #[path = "../support/lib.rs"]
 mod support;
 
+mod api;
 mod bench;
 mod browser;
 mod client;
 mod daemon;
 mod devices;
+mod generate;
 mod kills;
+mod metrics;
 mod models;
+mod open_metrics;
 mod page;
 mod room;
 mod runners;

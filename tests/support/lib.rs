@@ -11,6 +11,7 @@ pub mod place;
 pub mod plans;
 pub mod simulator;
 pub mod sparse;
+pub mod terminal;
 pub mod watched;
 pub mod wide;
 

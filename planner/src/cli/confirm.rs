@@ -28,8 +28,21 @@ impl Confirm {
         if self.told || plan.predicted_ms.total <= LONG_MS {
             return ControlFlow::Continue(());
         }
-        self.told = true;
         advice::tell(plan, advice);
+        self.decide()
+    }
+
+    /// The same of a job of which the time alone is known, in milliseconds.
+    pub fn ask_for(&mut self, total_ms: f64) -> ControlFlow<()> {
+        if self.told || total_ms <= LONG_MS {
+            return ControlFlow::Continue(());
+        }
+        eprintln!("{}", advice::long_warning(total_ms));
+        self.decide()
+    }
+
+    fn decide(&mut self) -> ControlFlow<()> {
+        self.told = true;
         let somebody_is_there = io::stdin().is_terminal() && io::stderr().is_terminal();
         match self.yes || !somebody_is_there || is_agreed() {
             true => ControlFlow::Continue(()),

@@ -24,7 +24,7 @@ use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Warm};
 use crate::job::infotext;
 use crate::job::record::{FileHashes, Files, FinishedRun};
-use crate::job::recorded::{Recorded, RecordedParts};
+use crate::job::recorded::{Recorded, RecordedOnDaemon, RecordedParts};
 use crate::job::request::Prompts;
 use crate::job::seed::Seed;
 use crate::job::{JobRequest, PreparedJob};
@@ -213,30 +213,46 @@ impl Generate {
 
     /// Has a daemon make the pictures, and writes them.
     fn run_on(&self, daemon: &DaemonClient) -> Result<()> {
-        if self.plan.is_some() || self.settings.is_some() || self.policy.host.is_some() {
+        if self.plan.is_some() || self.policy.host.is_some() {
             bail!(
-                "--plan, --settings and --host are for a run on this machine; hint: leave out --server, or unset BERTH_SERVER"
+                "--plan and --host are for a run on this machine; hint: leave out --server, or unset BERTH_SERVER"
             );
         }
+        let recorded = self.settings.as_deref().map(Recorded::read).transpose()?;
         let mut request = self.request()?;
+        let filled = match &recorded {
+            Some(recorded) => recorded.fill_for_daemon(&mut request, &server::models(daemon)?)?,
+            None => RecordedOnDaemon::default(),
+        };
+        render::tell(&filled.notices);
         request.check()?;
         server::check_request(&request)?;
         let seed = request.seed.unwrap_or_default().draw()?;
         request.seed = Some(Seed::Given(seed));
-        let count = request.shape.batch.unwrap_or(1);
+        let (first, count) = match filled.position {
+            // Of a batch, one picture is wanted alone.
+            Some(position) => (seed.wrapping_add(position.into()), 1),
+            None => (seed, request.shape.batch.unwrap_or(1)),
+        };
+        let quality = recorded.as_ref().and_then(Recorded::quality);
         let named = request.model.typed();
-        let (mut outputs, formats) = self.pictures.outputs(&named, seed, count, None, None)?;
+        let (mut outputs, formats) = self.pictures.outputs(&named, first, count, None, quality)?;
         if self.json && outputs.take_stdout() {
             bail!("--json prints to standard output, where an output goes; hint: name a file");
         }
         if let Some(image) = &request.start.image {
             outputs.reads.add("the picture to start from", image);
         }
+        if let Some(picture) = &self.settings {
+            outputs.reads.add("the picture whose settings are taken", picture);
+        }
         outputs.ready()?;
         let mut terminal = Terminal::new(self.executor.verbose);
         terminal.tell_time();
         let body = job::body(&request)?;
-        let writing = Writing { formats: &formats, outputs, json: self.json };
+        server::confirm(daemon, &body, self.yes)?;
+        let position = filled.position;
+        let writing = Writing { formats: &formats, outputs, position, json: self.json };
         server::generate(daemon, &body, terminal, request.preview_every.is_some(), writing)
     }
 

@@ -1,11 +1,13 @@
 //! The daemon that a command asks, and `berth generate` on it.
 
+use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 
 use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::Value;
 
+use super::confirm::Confirm;
 use super::interrupt;
 use super::listen::Terminal;
 use super::outputs::PictureFormats;
@@ -62,12 +64,37 @@ pub fn check_request(request: &JobRequest) -> Result<()> {
     Ok(())
 }
 
+/// The names of a daemon's models.
+pub fn models(daemon: &DaemonClient) -> Result<Vec<String>> {
+    let document = daemon.get("/v1/models")?;
+    let models = document["data"].as_array().into_iter().flatten();
+    Ok(models.filter_map(|model| model["id"].as_str().map(str::to_owned)).collect())
+}
+
+/// Warns of a job that the daemon will take long for, and asks where somebody is there, as before
+/// one that runs here.
+///
+/// # Errors
+/// It is not to run.
+pub fn confirm(daemon: &DaemonClient, body: &Value, yes: bool) -> Result<()> {
+    // What is wrong with a request is told when it is made.
+    let Ok(document) = daemon.post("/v1/plan", body) else { return Ok(()) };
+    let quote = &document["quote"];
+    let ms = |name: &str| quote[name].as_f64().unwrap_or_default();
+    match (Confirm { yes, told: false }).ask_for(ms("load_ms") + ms("run_ms")) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(ClientError::Cancelled.into()),
+    }
+}
+
 /// Where a job's pictures go, and how it is told.
 pub struct Writing<'a> {
     /// How they are written.
     pub formats: &'a PictureFormats,
     /// Where they go: checked, and pipes are open.
     pub outputs: Outputs,
+    /// The only one of the job that is wanted, from 0; `None` for all.
+    pub position: Option<u32>,
     /// Whether a document is printed.
     pub json: bool,
 }
@@ -81,7 +108,7 @@ pub fn generate(
     previews: bool,
     writing: Writing<'_>,
 ) -> Result<()> {
-    let Writing { formats, outputs, json } = writing;
+    let Writing { formats, outputs, position, json } = writing;
     if previews {
         // Their size is known when the job is planned; whether they can be written, now.
         drop(PreviewFile::new(&outputs, [1, 1])?);
@@ -104,10 +131,12 @@ pub fn generate(
     };
     let result = job::run(daemon, body, &mut hear, &sender, &events);
     interrupt::release();
-    let RemoteJob { document, images, settings } = result?;
+    let RemoteJob { document, mut images, settings } = result?;
     let to_stderr = outputs.take_stdout();
+    let indices: Vec<u32> = images.iter().map(|image| image.index).collect();
+    images.retain(|image| position.is_none_or(|position| image.index == position));
     let pictures = formats.encode(&images, |image, quality| {
-        let of_image = settings.iter().zip(&images).find(|(_, other)| other.index == image.index);
+        let of_image = settings.iter().zip(&indices).find(|(_, index)| **index == image.index);
         let settings = of_image.map(|(settings, _)| settings.clone()).unwrap_or_default();
         infotext::write(&infotext::Settings { quality, ..settings })
     })?;

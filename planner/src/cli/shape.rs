@@ -50,7 +50,7 @@ pub struct ShapeArguments {
     /// pipelines with cfg_normalization do
     #[arg(long)]
     cfg_normalization: bool,
-    /// A picture to start from, PNG or JPEG. It is stretched to the width and height; without
+    /// A picture to start from, PNG, JPEG or WebP. It is stretched to the width and height; without
     /// these, its own size is taken, to what the model can do. Where it is transparent it is white
     #[arg(long, value_name = "FILE")]
     init_image: Option<PathBuf>,

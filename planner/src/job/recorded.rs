@@ -1,6 +1,10 @@
 //! A picture's settings in place of what a request does not say: the way back from
 //! [`super::record`].
 
+mod daemon;
+
+pub use daemon::RecordedOnDaemon;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -57,6 +61,18 @@ impl Recorded {
     /// # Errors
     /// A file that is needed is gone or was changed.
     pub fn fill(&self, request: &mut JobRequest) -> Result<RecordedParts> {
+        let position = self.fill_picture(request)?;
+        let mut kept = RecordedParts { position, ..RecordedParts::default() };
+        if self.settings.are_ours() {
+            self.fill_model(request, &mut kept)?;
+            self.fill_policy(request, &mut kept)?;
+        }
+        Ok(kept)
+    }
+
+    /// What the picture is to be, whatever makes it; its place in a batch of which it alone is
+    /// wanted.
+    fn fill_picture(&self, request: &mut JobRequest) -> Result<Option<u32>> {
         let settings = &self.settings;
         let prompts = &mut request.prompts;
         // A second prompt belongs to the first.
@@ -72,13 +88,7 @@ impl Recorded {
         shape.max_sequence_length = shape.max_sequence_length.or(settings.max_sequence_length);
         self.fill_guidance(request);
         self.fill_start(request)?;
-        let position = self.fill_batch(request);
-        let mut kept = RecordedParts { position, ..RecordedParts::default() };
-        if settings.are_ours() {
-            self.fill_model(request, &mut kept)?;
-            self.fill_policy(request, &mut kept)?;
-        }
-        Ok(kept)
+        Ok(self.fill_batch(request))
     }
 
     /// What of guidance nobody said. A negative prompt that was recorded has no effect without

@@ -1,4 +1,4 @@
-//! A picture that is read, as one to start from: PNG or JPEG, as 8-bit RGB of any size.
+//! A picture that is read, as one to start from: PNG, JPEG or WebP, as 8-bit RGB of any size.
 //!
 //! It is turned as its file says, laid over white where it is transparent, and its colours are
 //! taken for sRGB: profiles are not read. Whatever cannot be read whole is refused, and sizes are
@@ -28,7 +28,7 @@ pub const PIXELS_MAX: u64 = 1 << 26;
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
     /// The file could not be read.
-    #[error("cannot read the picture {}: {cause}; hint: --init-image names a PNG or JPEG file", path.display())]
+    #[error("cannot read the picture {}: {cause}; hint: --init-image names a PNG, JPEG or WebP file", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum PictureError {
         path: PathBuf,
     },
     /// The file begins as no picture that can be read.
-    #[error("{} is no picture in PNG or JPEG; hint: convert it to one of these", path.display())]
+    #[error("{} is no picture in PNG, JPEG or WebP; hint: convert it to one of these", path.display())]
     Unknown {
         /// The file.
         path: PathBuf,

@@ -26,7 +26,7 @@ pub fn lines(plan: &Plan, advice: &Advice) -> String {
 pub fn hints(plan: &Plan, advice: &Advice) -> Vec<String> {
     let total_ms = plan.predicted_ms.total;
     if total_ms > LONG_MS {
-        let warning = format!("berth: this job is predicted to take {}", shown_ms(total_ms));
+        let warning = long_warning(total_ms);
         let faster = advice.faster.iter();
         let hints = faster.map(|f| format!("hint: {} would take {}", f.what, shown_ms(f.total_ms)));
         return [warning].into_iter().chain(hints).collect();
@@ -39,6 +39,11 @@ pub fn hints(plan: &Plan, advice: &Advice) -> Vec<String> {
         })
     };
     advice.integrated.iter().filter_map(hint).collect()
+}
+
+/// The warning of a job that takes long.
+pub fn long_warning(total_ms: f64) -> String {
+    format!("berth: this job is predicted to take {}", shown_ms(total_ms))
 }
 
 /// Tells the hints on standard error.

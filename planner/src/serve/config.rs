@@ -93,6 +93,8 @@ pub struct ServeConfig {
     pub min_free: Bytes,
     /// What one client may have.
     pub quota: ClientQuota,
+    /// What OpenAI's clients get where they say nothing.
+    pub openai: OpenAiConfig,
     /// What may be used of the machine, over the host profile's.
     pub policy: PolicyText,
     /// Other names of models.
@@ -118,6 +120,25 @@ impl Default for ClientQuota {
     fn default() -> ClientQuota {
         ClientQuota { queued: 16, queued_seconds: 600 }
     }
+}
+
+/// What OpenAI's clients get where they say nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OpenAiConfig {
+    /// How pictures come.
+    pub response_format: ResponseFormat,
+}
+
+/// How pictures come where a request has no `response_format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResponseFormat {
+    /// In the answer, as OpenAI's newer models send them.
+    #[default]
+    B64Json,
+    /// As addresses, which clients of its older models read.
+    Url,
 }
 
 /// The section of one model.
@@ -202,6 +223,8 @@ pub struct ConfigLayer {
     pub min_free: Option<Bytes>,
     /// A section.
     pub quota: Option<ClientQuota>,
+    /// A section.
+    pub openai: Option<OpenAiConfig>,
     /// A section; its keys are laid over those below one by one.
     #[serde(deserialize_with = "values::policy")]
     pub policy: PolicyText,
@@ -296,6 +319,7 @@ impl ConfigLayer {
             keep_bytes: self.keep_bytes.or(below.keep_bytes),
             min_free: self.min_free.or(below.min_free),
             quota: self.quota.or(below.quota),
+            openai: self.openai.or(below.openai),
             policy: self.policy.over(&below.policy),
             aliases,
             model,
@@ -342,6 +366,7 @@ impl ConfigLayer {
             keep_bytes: self.keep_bytes.unwrap_or(KEEP_BYTES),
             min_free: self.min_free.unwrap_or(MIN_FREE),
             quota: self.quota.unwrap_or_default(),
+            openai: self.openai.unwrap_or_default(),
             policy: self.policy,
             aliases: self.aliases,
             model: self.model,

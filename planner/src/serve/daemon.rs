@@ -201,6 +201,7 @@ impl Daemon {
         let mut code = None;
         for reading in self.watch.readings().collect::<Vec<_>>() {
             self.metrics.devices(&reading::memory(&reading));
+            self.metrics.host(&reading::host(&reading));
             self.edge.set_reading(reading);
             if let Ok(free) = self.files.free_bytes() {
                 code = code.or(self.happened(DeskEvent::DiskFree(free)));
@@ -221,6 +222,9 @@ impl Daemon {
             }
             DeskEvent::Signal(OperatorSignal::Stop) => notify(&[NotifyState::Stopping]),
             DeskEvent::Models(_) => self.show_models(),
+            DeskEvent::Asked { ticket, .. } => {
+                self.edge.waited(*ticket).into_iter().for_each(|lag| self.metrics.event_lag(lag));
+            }
             _ => {}
         }
         self.metrics.observe_event(&event);
@@ -243,7 +247,7 @@ impl Daemon {
             Action::Weigh(query, order) => self.surveyor.weigh(query, order),
             Action::Run(slot, epoch, order) => self.runners.run(slot, epoch, order),
             Action::Cancel(slot) => self.runners.cancel(slot),
-            Action::End(slot) => self.runners.end(slot),
+            Action::End(slot, _) => self.runners.end(slot),
             Action::Store(write, change) => self.store.change(write, change),
             Action::File(order) => self.files.file(order),
             Action::Erase(record) => self.files.erase(record),

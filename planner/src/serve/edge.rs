@@ -135,6 +135,11 @@ impl EdgeHandle {
         self.edge.answer(ticket, reply);
     }
 
+    /// How long ago a question was asked; `None` where nobody waits for its answer any more.
+    pub fn waited(&self, ticket: Ticket) -> Option<Duration> {
+        self.edge.waited(ticket)
+    }
+
     /// Lets all streams of events hear of something.
     pub fn tell(&self, note: Note) {
         self.edge.tell(note);

@@ -11,6 +11,9 @@ use crate::job::RequestError;
 use crate::planning::{DoesNotFit, PlanError};
 use crate::render::document::InfeasibleDocument;
 
+/// Fields of a shape, as the words of errors about them.
+const SHAPE_FIELDS: [&str; 5] = ["width", "height", "steps", "batch", "max_sequence_length"];
+
 /// What is wrong with a request, and with which of its fields.
 pub fn of_request(error: &RequestError) -> JobError {
     let (code, param) = match error {
@@ -33,7 +36,7 @@ pub fn of_request(error: &RequestError) -> JobError {
             (ErrorCode::BadValue, field("strength"))
         }
         RequestError::TwoStarts | RequestError::Picture(_) => (ErrorCode::BadValue, field("image")),
-        RequestError::Shape(_) => (ErrorCode::BadValue, field("size")),
+        RequestError::Shape(found) => (ErrorCode::BadValue, of_sentence(found)),
         RequestError::NegativeWithoutGuidance => (ErrorCode::BadValue, field("negative-prompt")),
         RequestError::TwoGuidances { .. } => (ErrorCode::BadValue, field("guidance-scale")),
         RequestError::PreviewEveryZero | RequestError::PreviewEveryTooMany { .. } => {
@@ -77,6 +80,12 @@ pub fn of_plan(error: &PlanError, model: &ModelSource) -> JobError {
 
 /// How an executor failed.
 pub fn of_session(error: &SessionError) -> JobError {
+    let param = match error {
+        SessionError::Failed(failure) if matches!(failure.kind, FailureKind::BadRequest) => {
+            of_sentence(&failure.message)
+        }
+        _ => None,
+    };
     let code = match error {
         SessionError::Died { .. } | SessionError::Silent { .. } => ErrorCode::ExecutorDied,
         SessionError::TooLong(too_long) => {
@@ -94,7 +103,13 @@ pub fn of_session(error: &SessionError) -> JobError {
             ErrorCode::Internal
         }
     };
-    JobError::new(code, error.to_string())
+    JobError { param, ..JobError::new(code, error.to_string()) }
+}
+
+/// The field of a shape that a sentence begins with, as `width 65 is no multiple of 16`.
+fn of_sentence(sentence: &str) -> Option<String> {
+    let word = sentence.split(' ').next().unwrap_or_default();
+    SHAPE_FIELDS.contains(&word).then(|| field(word)).flatten()
 }
 
 /// A fault that no request and no file is to blame for.
@@ -153,6 +168,21 @@ mod tests {
     fn failure(kind: FailureKind) -> PlanError {
         let message = "it failed".to_owned();
         PlanError::Session(SessionError::Failed(Failure { kind, message }))
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_shape_is_told_with_its_field() {
+        let refused = |message: &str| {
+            let (kind, message) = (FailureKind::BadRequest, message.to_owned());
+            of_session(&SessionError::Failed(Failure { kind, message })).param
+        };
+        let width = "width 65 is no multiple of 16; hint: use 64 or 80";
+        assert_eq!(refused(width).as_deref(), Some("width"));
+        assert_eq!(refused("the prompt has no end"), None);
+        let shape = JobShape { batch: 0, ..crate::render::testing::plan().job };
+        let found = protocol::check::check_job(&shape).unwrap_err();
+        let told = of_request(&RequestError::Shape(found.sentences()));
+        assert_eq!(told.param.as_deref(), Some("n"), "{}", told.message);
     }
 
     #[test]

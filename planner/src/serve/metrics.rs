@@ -4,6 +4,7 @@
 //! Invariant: labels are bounded. Models are the configured ones, everything else a closed set.
 
 mod ledger;
+mod plans;
 mod registry;
 mod runs;
 
@@ -18,8 +19,9 @@ use protocol::Bytes;
 use super::desk::action::{Action, Change, Note};
 use super::desk::event::{DeskEvent, Said, SlotId, WriteId};
 use ledger::{JobLedger, Moved};
+use plans::DeviceNames;
 use registry::{Figures, Labelled};
-use runs::{SlotRuns, observe_work};
+use runs::{SlotRuns, observe_said};
 
 /// Writes whose answer is awaited at a time; more are not timed.
 const WRITES_MAX: usize = 4096;
@@ -31,8 +33,7 @@ pub struct DeviceMemory {
     pub device: String,
     /// A GPU's own name, which stays the same over restarts; empty for others.
     pub uuid: String,
-    /// By kind: `total`, `free`, `budget`, `margin`, `idle`, `planned_peak`, `measured_peak`,
-    /// `ours`, `others`.
+    /// By kind: `total`, `free`, `idle`. What plans say and runs measure is added to them.
     pub bytes: Vec<(&'static str, Bytes)>,
 }
 
@@ -50,6 +51,7 @@ struct Followed {
     slots: HashMap<SlotId, SlotRuns>,
     writes: HashMap<WriteId, (&'static str, Instant)>,
     models: HashMap<String, &'static str>,
+    devices: DeviceNames,
 }
 
 impl Metrics {
@@ -64,10 +66,15 @@ impl Metrics {
         let mut state = self.lock();
         match event {
             DeskEvent::Runner { slot, said, .. } => {
+                let state = &mut *state;
                 let run = state.slots.entry(*slot).or_default();
-                self.said(run, said);
+                observe_said(&self.figures, &state.devices, run, said);
                 if matches!(said, Said::Gone) {
                     state.slots.remove(slot);
+                }
+                if matches!(said, Said::Planned { .. } | Said::Failed { .. } | Said::Gone) {
+                    let plans = state.slots.values().filter_map(|run| run.plan.as_deref());
+                    plans::show(&self.figures, &state.devices, plans);
                 }
             }
             DeskEvent::Stored { write, .. } => {
@@ -85,9 +92,11 @@ impl Metrics {
         let mut state = self.lock();
         match action {
             Action::Run(slot, _, order) => {
-                state.slots.entry(*slot).or_default().begins(&order.model);
+                state.slots.entry(*slot).or_default().begins(&order.model, order.job.is_some());
             }
-            Action::End(slot) => state.slots.entry(*slot).or_default().is_to_end = true,
+            Action::End(slot, reason) => {
+                state.slots.entry(*slot).or_default().is_to_end = Some(*reason);
+            }
             Action::Store(write, change) if state.writes.len() < WRITES_MAX => {
                 let op = match change {
                     Change::Put(_) => "put",
@@ -121,27 +130,28 @@ impl Metrics {
         self.figures.http_requests.with(&by).inc();
     }
 
-    /// Measures how long an event waited for the main loop.
+    /// Measures how long a client's question waited for the main loop; all events wait in the same
+    /// queue.
     pub fn event_lag(&self, waited: Duration) {
         self.figures.event_lag_seconds.observe(waited.as_secs_f64());
     }
 
     /// Shows what devices hold; those that are not named any more keep their last figures.
     pub fn devices(&self, devices: &[DeviceMemory]) {
+        let mut state = self.lock();
         for device in devices {
+            state.devices.insert(device.device.clone(), device.uuid.clone());
             for (what, bytes) in &device.bytes {
-                let by = [("device", &*device.device), ("uuid", &*device.uuid), ("what", what)];
-                self.figures.device_memory_bytes.with(&by).set(gauge(*bytes));
+                plans::set_device(&self.figures, &state.devices, &device.device, what, *bytes);
             }
         }
     }
 
-    /// Shows what the host's RAM holds, by kind, and how much of it is page-locked.
-    pub fn host(&self, bytes: &[(&'static str, Bytes)], pinned: Bytes) {
+    /// Shows what the host's RAM has, by kind: `total`, `free`.
+    pub fn host(&self, bytes: &[(&'static str, Bytes)]) {
         for (what, bytes) in bytes {
-            self.figures.host_memory_bytes.with(&[("what", what)]).set(gauge(*bytes));
+            plans::set_host(&self.figures, what, *bytes);
         }
-        self.figures.pinned_bytes.set(gauge(pinned));
     }
 
     /// All of it, as OpenMetrics text.
@@ -150,38 +160,6 @@ impl Metrics {
         // A text takes all that is written to it.
         let _ = encode(&mut text, &self.registry);
         text
-    }
-
-    fn said(&self, run: &mut SlotRuns, said: &Said) {
-        let figures = &self.figures;
-        let model = run.model.clone();
-        match said {
-            Said::Planned { loads: true, .. } => {
-                run.loads = Some(Instant::now());
-                figures.model_loads.with(&[("model", &model)]).inc();
-            }
-            Said::Progress(_) => {
-                if run.computes(said)
-                    && let Some(began) = run.loads.take()
-                {
-                    let seconds = began.elapsed().as_secs_f64();
-                    figures.model_load_seconds.with(&[("model", &model)]).observe(seconds);
-                }
-            }
-            Said::Done(work) => observe_work(figures, &model, work),
-            Said::Failed { failures, .. } => runs::observe_failures(figures, failures),
-            Said::Lost => {
-                figures.executor_exits.with(&[("how", "died")]).inc();
-            }
-            Said::Gone => {
-                let how = if run.is_to_end { "asked" } else { "died" };
-                figures.executor_exits.with(&[("how", how)]).inc();
-                if run.is_to_end && !model.is_empty() {
-                    figures.model_evictions.with(&[("model", &model)]).inc();
-                }
-            }
-            _ => {}
-        }
     }
 
     fn moved(&self, moved: &Moved) {
@@ -209,11 +187,6 @@ impl Metrics {
     fn lock(&self) -> MutexGuard<'_, Followed> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Bytes as a gauge holds them: no memory has 2⁶³.
-fn gauge(bytes: Bytes) -> i64 {
-    i64::try_from(bytes.0).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -29,12 +29,12 @@ fn a_file_that_is_no_whole_picture_is_refused() {
         (
             "a text",
             |model| fs::write(beside(model), "not a picture").unwrap(),
-            &["picture.png is no picture in PNG or JPEG; hint: convert it"],
+            &["picture.png is no picture in PNG, JPEG or WebP; hint: convert it"],
         ),
         (
             "a directory",
             |model| fs::create_dir(beside(model)).unwrap(),
-            &["picture.png is no picture in PNG or JPEG"],
+            &["picture.png is no picture in PNG, JPEG or WebP"],
         ),
         (
             "a PNG cut short",

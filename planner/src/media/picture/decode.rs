@@ -1,7 +1,8 @@
-//! The two formats: what their headers say, and their pixels as 8-bit RGB.
+//! The three formats: what their headers say, and their pixels as 8-bit RGB.
 
 use std::io::Cursor;
 
+use image_webp::WebPDecoder;
 use png::{ColorType, Transformations};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -9,6 +10,7 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::{PIXELS_MAX, Rgb};
+use crate::media::webp;
 
 /// First bytes of a PNG file (PNG specification, section 5.2).
 const PNG_SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
@@ -23,6 +25,8 @@ pub enum Format {
     Png,
     /// Baseline and progressive JPEG.
     Jpeg,
+    /// WebP, lossy or without loss, that does not move.
+    WebP,
 }
 
 /// What stands before the pixels.
@@ -38,6 +42,9 @@ impl Format {
     pub fn of(bytes: &[u8]) -> Option<Format> {
         if bytes.starts_with(&PNG_SIGNATURE) {
             return Some(Format::Png);
+        }
+        if webp::is_webp(bytes) {
+            return Some(Format::WebP);
         }
         bytes.starts_with(&JPEG_SIGNATURE).then_some(Format::Jpeg)
     }
@@ -58,6 +65,12 @@ impl Format {
                 let size = [usize::from(info.width), usize::from(info.height)];
                 Ok(Header { size, exif: decoder.exif().cloned() })
             }
+            Format::WebP => {
+                let (width, height) = webp_decoder(bytes)?.dimensions();
+                let exif = webp::exif(bytes).map_err(|_| "a chunk ends behind it")?;
+                let size = [width as usize, height as usize];
+                Ok(Header { size, exif: exif.map(<[u8]>::to_vec) })
+            }
         }
     }
 
@@ -66,6 +79,7 @@ impl Format {
         match self {
             Format::Png => decode_png(bytes),
             Format::Jpeg => decode_jpeg(bytes),
+            Format::WebP => decode_webp(bytes),
         }
     }
 }
@@ -91,15 +105,16 @@ fn decode_png(bytes: &[u8]) -> Result<Rgb, String> {
         ColorType::GrayscaleAlpha => {
             decoded.as_chunks().0.iter().flat_map(|&[gray, a]| over_white([gray; 3], a)).collect()
         }
-        ColorType::Rgba => decoded
-            .as_chunks()
-            .0
-            .iter()
-            .flat_map(|&[r, g, b, a]| over_white([r, g, b], a))
-            .collect(),
+        ColorType::Rgba => all_over_white(&decoded),
         ColorType::Indexed => return Err("its palette was not applied".to_owned()),
     };
     Ok(Rgb { width: frame.width as usize, height: frame.height as usize, pixels })
+}
+
+/// Pixels of 4 bytes RGBA on a white ground.
+fn all_over_white(pixels: &[u8]) -> Vec<u8> {
+    let pixels = pixels.as_chunks().0.iter();
+    pixels.flat_map(|&[r, g, b, a]| over_white([r, g, b], a)).collect()
 }
 
 /// A colour of some opacity on a white ground.
@@ -152,6 +167,30 @@ fn jpeg_is_whole(bytes: &[u8]) -> bool {
         };
     }
     false
+}
+
+/// A decoder of a file that is whole, and that shows one picture.
+fn webp_decoder(bytes: &[u8]) -> Result<WebPDecoder<Cursor<&[u8]>>, String> {
+    // The decoder makes up what is missing of the last rows (RFC 9649, section 2.4).
+    let size = bytes.get(4..8).and_then(|size| size.first_chunk());
+    let size = size.map_or(0, |size| u32::from_le_bytes(*size) as usize);
+    if bytes.len() - 8 < size {
+        return Err("it ends early".to_owned());
+    }
+    let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(|error| error.to_string())?;
+    match decoder.is_animated() {
+        true => Err("it moves".to_owned()),
+        false => Ok(decoder),
+    }
+}
+
+fn decode_webp(bytes: &[u8]) -> Result<Rgb, String> {
+    let mut decoder = webp_decoder(bytes)?;
+    let (width, height) = decoder.dimensions();
+    let mut decoded = vec![0; decoder.output_buffer_size().ok_or("its size overflows")?];
+    decoder.read_image(&mut decoded).map_err(|error| error.to_string())?;
+    let pixels = if decoder.has_alpha() { all_over_white(&decoded) } else { decoded };
+    Ok(Rgb { width: width as usize, height: height as usize, pixels })
 }
 
 #[cfg(test)]

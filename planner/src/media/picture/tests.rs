@@ -69,6 +69,19 @@ fn every_kind_of_jpeg_is_read() {
 }
 
 #[test]
+fn every_kind_of_webp_is_read() {
+    assert_shows("lossless.webp", colours, EXACT);
+    assert_shows("turned.webp", colours, EXACT);
+    assert_shows("lossy.webp", colours, LOSSY);
+    let half = |x, colour: [u8; 3]| match x {
+        0..12 => colour,
+        _ => colour.map(|level| ((u32::from(level) + 4 * 255 + 2) / 5) as u8),
+    };
+    assert_shows("rgba.webp", |x, y| half(x, colours(x, y)), EXACT);
+    assert_shows("lossy_rgba.webp", |x, y| half(x, colours(x, y)), LOSSY);
+}
+
+#[test]
 fn sizes_are_changed_as_pillow_does_it() {
     let source = Picture::open(&fixture("rgb.png")).unwrap();
     for name in ["grown.png", "shrunk.png"] {
@@ -100,7 +113,16 @@ fn error_of(name: &str, bytes: &[u8]) -> Option<String> {
 
 #[test]
 fn a_file_cut_short_anywhere_is_refused() {
-    for name in ["rgb.png", "palette.png", "baseline.jpg", "progressive.jpg", "cmyk.jpg"] {
+    for name in [
+        "rgb.png",
+        "palette.png",
+        "baseline.jpg",
+        "progressive.jpg",
+        "cmyk.jpg",
+        "lossless.webp",
+        "lossy_rgba.webp",
+        "turned.webp",
+    ] {
         let whole = std::fs::read(fixture(name)).unwrap();
         assert_eq!(error_of(name, &whole), None);
         for length in 0..whole.len() {
@@ -123,6 +145,21 @@ fn a_header_that_says_too_much_is_refused_before_anything_is_made_from_it() {
     jpeg[frame + 5..frame + 9].fill(0xff);
     let error = error_of("large.jpg", &jpeg).unwrap();
     assert!(error.contains("65535x65535 pixels"), "{error}");
+
+    // 24 bits of each side, less one.
+    let mut webp = std::fs::read(fixture("lossy_rgba.webp")).unwrap();
+    webp[24..30].copy_from_slice(&[0xff, 0x3f, 0, 0xff, 0x3f, 0]);
+    let error = error_of("large.webp", &webp).unwrap();
+    assert!(error.contains("16384x16384 pixels"), "{error}");
+    // What is within the limit, and is not there, is refused too.
+    webp[24..30].copy_from_slice(&[0xff, 0xf, 0, 0xff, 0xf, 0]);
+    assert!(error_of("other.webp", &webp).unwrap().contains("damaged"));
+}
+
+#[test]
+fn a_picture_that_moves_is_refused() {
+    let error = error_of("moving.webp", &std::fs::read(fixture("moving.webp")).unwrap()).unwrap();
+    assert!(error.contains("it moves"), "{error}");
 }
 
 #[test]
@@ -155,7 +192,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 fn what_is_no_picture_is_told_apart() {
     let message = |path: &Path| Picture::open(path).unwrap_err().to_string();
     assert!(message(&fixture("missing.png")).starts_with("cannot read the picture "));
-    assert!(message(&fixture("")).contains("is no picture in PNG or JPEG; hint: "));
+    assert!(message(&fixture("")).contains("is no picture in PNG, JPEG or WebP; hint: "));
     assert!(error_of("text.png", b"P6 24 16 255").unwrap().contains("is no picture"));
     assert!(error_of("empty.png", b"").unwrap().contains("is no picture"));
 
@@ -169,7 +206,10 @@ proptest! {
     /// Whatever is wrong is an error, never a panic.
     #[test]
     fn a_damaged_file_is_refused_or_read(
-        name in prop::sample::select(vec!["rgb.png", "turned.png", "baseline.jpg", "progressive.jpg", "turned.jpg"]),
+        name in prop::sample::select(vec![
+            "rgb.png", "turned.png", "baseline.jpg", "progressive.jpg", "turned.jpg",
+            "lossless.webp", "lossy.webp", "lossy_rgba.webp", "turned.webp", "moving.webp",
+        ]),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut bytes = std::fs::read(fixture(name)).unwrap();

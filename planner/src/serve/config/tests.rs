@@ -28,6 +28,9 @@ min_free = "64MiB"
 queued = 4
 queued_seconds = 60
 
+[openai]
+response_format = "url"
+
 [policy]
 max_vram = "8GiB"
 margin = "1"
@@ -77,6 +80,7 @@ fn every_key_is_read() {
         keep_bytes: Bytes::gib(1),
         min_free: Bytes::mib(64),
         quota: ClientQuota { queued: 4, queued_seconds: 60 },
+        openai: OpenAiConfig { response_format: ResponseFormat::Url },
         policy: PolicyText {
             max_vram: Some("8GiB".to_owned()),
             margin: Some("1".to_owned()),
@@ -110,6 +114,10 @@ fn an_unknown_key_is_told_with_the_one_that_may_be_meant() {
         (
             "keepalive = \"1m\"",
             "serve.toml:1: `keepalive`: there is no key `keepalive`; hint: is keep_alive meant?",
+        ),
+        (
+            "[openai]\nresponse_format = \"b64\"",
+            "serve.toml:2: `response_format`: there is no value `b64`; hint: is b64_json meant?",
         ),
         (
             "\n[quota]\nqeued = 3",

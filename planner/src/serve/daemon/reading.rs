@@ -1,4 +1,4 @@
-//! From a reading of the watch to the gauges of devices.
+//! From a reading of the watch to the gauges of memory.
 
 use protocol::Bytes;
 use serde_json::Value;
@@ -22,4 +22,10 @@ pub fn memory(reading: &Value) -> Vec<DeviceMemory> {
         }
     };
     devices.iter().map(memory).collect()
+}
+
+/// What the host's RAM has.
+pub fn host(reading: &Value) -> [(&'static str, Bytes); 2] {
+    let bytes = |key: &str| Bytes(reading["host"][key].as_u64().unwrap_or_default());
+    [("total", bytes("total_bytes")), ("free", bytes("available_bytes"))]
 }

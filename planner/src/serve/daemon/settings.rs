@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::catalog::Catalog;
-use super::super::config::{ListenAddress, SdapiCfg, ServeConfig};
+use super::super::config::{ListenAddress, ResponseFormat, SdapiCfg, ServeConfig};
 use super::super::desk::config::DeskConfig;
 use super::super::desk::job::KeepAlive;
 use super::super::edge::config::{EdgeAddress, EdgeConfig};
@@ -88,6 +88,7 @@ pub fn edge_settings(
         models: served.collect(),
         loras: models.loras().clone(),
         public_url: config.public_url.clone(),
+        openai_as_url: config.openai.response_format == ResponseFormat::Url,
         ..EdgeSettings::default()
     }
 }

@@ -28,7 +28,7 @@ pub enum Action {
     /// Ends the slot's run soon; the executor stays.
     Cancel(SlotId),
     /// Ends the slot's executor.
-    End(SlotId),
+    End(SlotId, EvictReason),
     /// Keeps a record, to the disk.
     Store(WriteId, Change),
     /// Encodes and writes a run's pictures.
@@ -39,6 +39,17 @@ pub enum Action {
     Wake(u64),
     /// Ends the daemon with this exit code.
     Exit(u8),
+}
+
+/// Why a model that is loaded has to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvictReason {
+    /// Nobody asked for it for as long as it is kept.
+    Idle,
+    /// Another model wants its memory.
+    Room,
+    /// Somebody said so, or the daemon is about to end.
+    Asked,
 }
 
 /// A question to the surveyor.

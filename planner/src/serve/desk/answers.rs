@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::action::{Action, Change, JobView, ModelView, Note, Reply, SlotState};
+use super::action::{Action, Change, EvictReason, JobView, ModelView, Note, Reply, SlotState};
 use super::event::{Asker, JobFilter, Ticket};
 use super::job::{Class, ErrorCode, JobError, JobId, KeepAlive};
 use super::{Desk, Then};
@@ -203,7 +203,7 @@ impl Desk {
         let slot = self.find_slot(model);
         let state = slot.map(|slot| self.slots[&slot].state);
         match (slot, state) {
-            (Some(slot), Some(SlotState::Warm)) => self.evict(slot),
+            (Some(slot), Some(SlotState::Warm)) => self.evict(slot, EvictReason::Asked),
             (_, Some(SlotState::Kept | SlotState::Loading | SlotState::Running)) => {
                 let message = format!("a job of {model} runs; hint: cancel it first");
                 let error = JobError::new(ErrorCode::BadValue, message);

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::Desk;
-use super::action::{Action, RoomOrder, SlotState};
+use super::action::{Action, EvictReason, RoomOrder, SlotState};
 use super::config::{DEMAND_HALF_LIFE_MS, DEMAND_HORIZON_MS, WEIGH_MS_MAX, WEIGHED_EACH_MAX};
 use super::event::{QueryId, RoomTimes, SlotId};
 use super::job::{JobError, JobId};
@@ -98,7 +98,7 @@ impl Desk {
             RoomFor::Load(_) => false,
         };
         if needs_all || !self.config.several_loaded {
-            others.iter().for_each(|other| self.evict(*other));
+            others.iter().for_each(|other| self.evict(*other, EvictReason::Room));
             return false;
         }
         let query = self.ids.query();
@@ -209,7 +209,7 @@ impl Desk {
         self.room_made = Some(room_for);
         for slot in unloaded {
             if self.slots.get(slot).is_some_and(|slot| slot.state == SlotState::Warm) {
-                self.evict(*slot);
+                self.evict(*slot, EvictReason::Room);
             }
         }
     }

@@ -3,7 +3,7 @@
 use protocol::Bytes;
 
 use super::Desk;
-use super::action::{Action, Note, SlotState};
+use super::action::{Action, EvictReason, Note, SlotState};
 use super::config::BACKOFF_MS;
 use super::event::SlotId;
 use super::job::{JobId, KeepAlive};
@@ -123,10 +123,10 @@ impl Desk {
     }
 
     /// Ends an idle slot's executor.
-    pub(super) fn evict(&mut self, id: SlotId) {
+    pub(super) fn evict(&mut self, id: SlotId, reason: EvictReason) {
         debug_assert!(!self.slots[&id].is_busy(), "a slot with a job is not ended for another");
         self.set_slot(id, SlotState::Evicting);
-        self.out.push(Action::End(id));
+        self.out.push(Action::End(id, reason));
     }
 
     /// Slots that are loaded, and whose jobs are done.

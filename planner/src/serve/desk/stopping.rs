@@ -1,6 +1,6 @@
 //! What time does, and how the daemon pauses and ends; and how it takes up what it left.
 
-use super::action::{Action, Change, Reply};
+use super::action::{Action, Change, EvictReason, Reply};
 use super::config::DAEMON_DEATHS_MAX;
 use super::entry::{EndReason, Entry};
 use super::event::Ticket;
@@ -74,7 +74,7 @@ impl Desk {
         let idle = self.idle_slots().into_iter();
         let expired = idle.filter(|id| self.slots[id].expires_at.is_some_and(|at| now_ms >= at));
         for id in expired.collect::<Vec<_>>() {
-            self.evict(id);
+            self.evict(id, EvictReason::Idle);
         }
     }
 
@@ -107,7 +107,7 @@ impl Desk {
         self.set_paused(true);
         if unload {
             for id in self.idle_slots() {
-                self.evict(id);
+                self.evict(id, EvictReason::Asked);
             }
         }
         self.out.push(Action::Answer(ticket, Reply::Accepted));
@@ -159,7 +159,7 @@ impl Desk {
             }
         }
         for id in self.idle_slots() {
-            self.evict(id);
+            self.evict(id, EvictReason::Asked);
         }
         let slots_gone = self.slots.values().all(|slot| !slot.has_executor());
         let filed = self.jobs.values().all(|entry| entry.filing == 0);

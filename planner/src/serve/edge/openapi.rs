@@ -139,7 +139,7 @@ fn schemas() -> Value {
         "seed": {"type": "integer", "minimum": -1, "description": "-1: drawn"},
         "guidance_scale": number(), "true_cfg_scale": number(), "sampler": text(),
         "max_sequence_length": whole(), "strength": {"type": "number", "minimum": 0, "maximum": 1},
-        "image": {"type": "string", "description": "PNG or JPEG in base64, or a data URL of it"},
+        "image": {"type": "string", "description": "PNG, JPEG or WebP in base64, or a data URL of it"},
         "lora": {"type": "array", "items": lora},
     });
     let policy = json!({

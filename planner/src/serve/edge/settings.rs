@@ -29,6 +29,8 @@ pub struct EdgeSettings {
     /// How clients reach this server, as `https://pictures.example`; from the request's `Host`
     /// where it is `None`.
     pub public_url: Option<String>,
+    /// Whether OpenAI's routes answer with addresses where a request has no `response_format`.
+    pub openai_as_url: bool,
     /// Steps by OpenAI's `quality`, as a factor of the model's own; over serve.md's where present.
     pub quality: BTreeMap<String, f64>,
 }

@@ -1,5 +1,6 @@
 //! A picture's size as it is asked for, and the nearest that a model makes.
 
+use protocol::ModelDescription;
 use protocol::limits::SIDE_PIXELS_MAX;
 
 use super::errors::EdgeError;
@@ -47,6 +48,20 @@ pub fn check(param: &str, size: [u32; 2], multiple: u32) -> Result<(), EdgeError
     let nearest = serde_json::json!({ "sizes": [name(smaller), name(larger)] });
     error.nearest = Some(Box::new(nearest));
     Err(error)
+}
+
+/// Checks the sides that are given, each by its own name; one that is not is the model's own.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_sides(
+    sides: [Option<u32>; 2],
+    description: &ModelDescription,
+) -> Result<(), EdgeError> {
+    let (multiple, defaults) = (description.side_multiple_pixels.max(1), &description.defaults);
+    let (width, height) = (sides[0].unwrap_or(defaults.width), sides[1].unwrap_or(defaults.height));
+    let wrong = if width % multiple == 0 { "height" } else { "width" };
+    check(wrong, [width, height], multiple)
 }
 
 /// The next smaller and the next larger size, each side by itself.

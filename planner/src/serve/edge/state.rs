@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use serde_json::Value;
@@ -57,7 +57,7 @@ pub struct EdgeParts {
 struct Shared {
     parts: EdgeParts,
     settings: RwLock<Arc<EdgeSettings>>,
-    open: Mutex<HashMap<Ticket, oneshot::Sender<Reply>>>,
+    open: Mutex<HashMap<Ticket, OpenQuestion>>,
     next: AtomicU64,
     ids: Mutex<Generator>,
     notes: broadcast::Sender<Arc<Note>>,
@@ -97,7 +97,8 @@ impl Edge {
     pub async fn ask(&self, asker: Asker, ask: Ask) -> Reply {
         let (sender, answer) = oneshot::channel();
         let ticket = Ticket(self.0.next.fetch_add(1, Ordering::Relaxed));
-        lock(&self.0.open).insert(ticket, sender);
+        let open = OpenQuestion { asked_at: Instant::now(), sender };
+        lock(&self.0.open).insert(ticket, open);
         let question = Question { edge: self, ticket };
         if self.0.parts.events.send(DeskEvent::Asked { ticket, asker, ask }).is_err() {
             return ending();
@@ -109,9 +110,14 @@ impl Edge {
 
     /// Gives a question its answer; nothing where who asked has left.
     pub fn answer(&self, ticket: Ticket, reply: Reply) {
-        if let Some(sender) = lock(&self.0.open).remove(&ticket) {
-            let _ = sender.send(reply);
+        if let Some(open) = lock(&self.0.open).remove(&ticket) {
+            let _ = open.sender.send(reply);
         }
+    }
+
+    /// How long ago a question was asked; `None` where nobody waits for its answer any more.
+    pub fn waited(&self, ticket: Ticket) -> Option<Duration> {
+        lock(&self.0.open).get(&ticket).map(|open| open.asked_at.elapsed())
     }
 
     /// A name for a new job: a ULID, greater than those before it.
@@ -226,6 +232,12 @@ impl Edge {
 
 /// In what sizes room for bodies is given.
 const BODY_UNIT_BYTES: usize = 1 << 10;
+
+/// A question that has no answer yet.
+struct OpenQuestion {
+    asked_at: Instant,
+    sender: oneshot::Sender<Reply>,
+}
 
 /// A question on its way.
 struct Question<'a> {

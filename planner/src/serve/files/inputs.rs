@@ -121,7 +121,8 @@ fn refused(error: &PictureError) -> JobError {
             format!("the picture is damaged: {message}; hint: save or send it again")
         }
         PictureError::Unknown { .. } | PictureError::Read { .. } => {
-            "the picture is neither PNG nor JPEG; hint: convert it to one of these".to_owned()
+            "the picture is neither PNG nor JPEG nor WebP; hint: convert it to one of these"
+                .to_owned()
         }
     };
     JobError::new(ErrorCode::BadValue, message)

@@ -282,9 +282,9 @@ fn only_pictures_within_the_limits_are_kept() {
         PictureFormat::WebP.encode(rows, None, QUALITY).unwrap().bytes
     };
     for (bytes, told) in [
-        (Vec::new(), "neither PNG nor JPEG"),
-        (b"GIF89a".to_vec(), "neither PNG nor JPEG"),
-        (webp, "neither PNG nor JPEG"),
+        (Vec::new(), "neither PNG nor JPEG nor WebP"),
+        (b"GIF89a".to_vec(), "neither PNG nor JPEG nor WebP"),
+        (webp[..webp.len() - 2].to_vec(), "the picture is damaged"),
         (whole[..40].to_vec(), "the picture is damaged"),
         (whole[..whole.len() - 4].to_vec(), "the picture is damaged"),
         (wide, "the picture "),

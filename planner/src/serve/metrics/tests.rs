@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use protocol::{Phase, UsageReport};
+use serde_json::json;
 
 use super::*;
 use crate::job::FailedAttempt;
 use crate::job::infotext::Settings;
-use crate::serve::desk::action::{RunOrder, SlotState};
+use crate::serve::desk::action::{EvictReason, RunOrder, SlotState};
 use crate::serve::desk::event::{FinishedWork, MadePicture};
-use crate::serve::desk::job::{ErrorCode, JobError, JobState};
+use crate::serve::desk::job::{ErrorCode, JobError, JobId, JobState};
 use crate::serve::edge::testing::view;
 
 fn state(id: &str, state: JobState) -> Action {
@@ -90,31 +91,103 @@ fn a_job_is_counted_where_it_is_and_once_where_it_ends() {
     has(&metrics, "berth_queue_wait_seconds_count{priority=\"batch\"} 2");
 }
 
+fn planned(loads: bool, width: u32) -> DeskEvent {
+    let plan = json!({
+        "job": {"width": width},
+        "predicted_ms": {"load": 5.0, "denoise_step": 50.0, "decode": 1.0},
+        "host": {"idle_bytes": 7, "peak_bytes": 9, "budget_bytes": 20, "pinned_bytes": 2},
+        "devices": [{"id": "cuda0", "budget_bytes": 30, "peak_bytes": 25}],
+    });
+    runner(Said::Planned { plan: Arc::new(plan), loads })
+}
+
+fn order(job: Option<&str>) -> Action {
+    let job = job.map(|id| JobId(id.to_owned()));
+    let order = RunOrder { job, request: Default::default(), model: "demo".to_owned() };
+    Action::Run(SlotId(0), 1, Box::new(order))
+}
+
+fn cuda0() -> DeviceMemory {
+    let bytes = vec![("free", Bytes(5)), ("total", Bytes(9))];
+    DeviceMemory { device: "cuda0".to_owned(), uuid: "GPU-1".to_owned(), bytes }
+}
+
 #[test]
 fn a_run_is_counted_for_its_model() {
     let metrics = Metrics::new(9);
-    let order = RunOrder { job: None, request: Default::default(), model: "demo".to_owned() };
-    metrics.observe_action(&Action::Run(SlotId(0), 1, Box::new(order)));
-    metrics.observe_event(&runner(Said::Planned { plan: Arc::default(), loads: true }));
+    metrics.observe_action(&order(Some("a")));
+    metrics.observe_event(&runner(Said::Started { pid: 1 }));
+    metrics.observe_event(&planned(true, 64));
     metrics.observe_event(&runner(Said::Done(Box::new(work()))));
     for line in [
-        "berth_model_loads_total{model=\"demo\"} 1",
+        "berth_model_loads_total{model=\"demo\",source=\"job\"} 1",
         "berth_images_total{model=\"demo\"} 2",
         "berth_steps_total{model=\"demo\"} 2",
         "berth_denoise_step_seconds_sum{model=\"demo\"} 0.1",
         "berth_job_seconds_sum{model=\"demo\",phase=\"denoise\"} 0.2",
         "berth_job_seconds_sum{model=\"demo\",phase=\"total\"} 1.0",
         "berth_prediction_ratio_sum{of=\"total\"} 1.25",
+        "berth_prediction_ratio_sum{of=\"denoise_step\"} 2.0",
         "berth_replans_total{reason=\"death\"} 1",
         "berth_batch_size_sum{model=\"demo\"} 2.0",
     ] {
         has(&metrics, line);
     }
+    // What was measured of no load is no measure of loads.
+    assert!(!metrics.text().contains("prediction_ratio_sum{of=\"load\"}"));
+}
+
+#[test]
+fn executors_and_models_go_for_a_reason() {
+    let metrics = Metrics::new(9);
+    let gone = "berth_model_evictions_total{model=\"demo\",reason=";
+    let exits = "berth_executor_exits_total{how=";
+    for (count, (reason, word)) in
+        [(EvictReason::Idle, "idle"), (EvictReason::Room, "room"), (EvictReason::Asked, "asked")]
+            .into_iter()
+            .enumerate()
+    {
+        metrics.observe_action(&order(None));
+        metrics.observe_event(&runner(Said::Started { pid: 1 }));
+        metrics.observe_event(&planned(true, 64));
+        metrics.observe_action(&Action::End(SlotId(0), reason));
+        metrics.observe_event(&runner(Said::Gone));
+        has(&metrics, &format!("{gone}\"{word}\"}} 1"));
+        has(&metrics, &format!("{exits}\"asked\"}} {}", count + 1));
+    }
+    has(&metrics, "berth_model_loads_total{model=\"demo\",source=\"ahead\"} 3");
+    metrics.observe_action(&order(Some("a")));
+    for pid in [1, 2] {
+        metrics.observe_event(&runner(Said::Started { pid }));
+    }
+    has(&metrics, &format!("{exits}\"replaced\"}} 1"));
+    metrics.observe_event(&planned(true, 64));
+    metrics.observe_event(&planned(true, 128));
+    has(&metrics, "berth_replans_total{reason=\"shape\"} 1");
+    let error = Box::new(JobError::new(ErrorCode::ExecutorDied, "it died"));
+    metrics.observe_event(&runner(Said::Failed { error, failures: Vec::new() }));
+    has(&metrics, &format!("{gone}\"failed\"}} 1"));
+    has(&metrics, &format!("{exits}\"failed\"}} 1"));
     metrics.observe_event(&runner(Said::Gone));
-    has(&metrics, "berth_executor_exits_total{how=\"died\"} 1");
-    metrics.observe_action(&Action::End(SlotId(0)));
+    has(&metrics, &format!("{exits}\"asked\"}} 3"));
+}
+
+#[test]
+fn memory_is_what_plans_say_while_they_are_loaded() {
+    let metrics = Metrics::new(9);
+    metrics.devices(&[cuda0()]);
+    metrics.observe_action(&order(None));
+    metrics.observe_event(&planned(true, 64));
+    let of = |what: &str| {
+        format!("berth_device_memory_bytes{{device=\"cuda0\",uuid=\"GPU-1\",what=\"{what}\"}}")
+    };
+    has(&metrics, &format!("{} 30", of("budget")));
+    has(&metrics, &format!("{} 25", of("planned_peak")));
+    has(&metrics, "berth_host_memory_bytes{what=\"idle\"} 7");
+    has(&metrics, "berth_pinned_bytes 2");
     metrics.observe_event(&runner(Said::Gone));
-    has(&metrics, "berth_executor_exits_total{how=\"asked\"} 1");
+    has(&metrics, &format!("{} 0", of("planned_peak")));
+    has(&metrics, "berth_pinned_bytes 0");
 }
 
 #[test]
@@ -126,10 +199,8 @@ fn writes_models_requests_and_memory_are_shown() {
         metrics.observe_action(&Action::Tell(Note::Model("demo".to_owned(), state)));
     }
     metrics.request("/v1/jobs/{id}", "GET", 404, Duration::from_millis(3));
-    let bytes = vec![("free", Bytes(5)), ("total", Bytes(9))];
-    let device = DeviceMemory { device: "cuda0".to_owned(), uuid: "GPU-1".to_owned(), bytes };
-    metrics.devices(&[device]);
-    metrics.host(&[("free", Bytes(3))], Bytes(1));
+    metrics.devices(&[cuda0()]);
+    metrics.host(&[("free", Bytes(3))]);
     metrics.event_lag(Duration::from_millis(1));
     for line in [
         "berth_store_seconds_count{op=\"settings\"} 1",
@@ -138,34 +209,8 @@ fn writes_models_requests_and_memory_are_shown() {
         "berth_http_requests_total{route=\"/v1/jobs/{id}\",method=\"GET\",code=\"404\"} 1",
         "berth_device_memory_bytes{device=\"cuda0\",uuid=\"GPU-1\",what=\"free\"} 5",
         "berth_host_memory_bytes{what=\"free\"} 3",
-        "berth_pinned_bytes 1",
         "berth_event_lag_seconds_count 1",
     ] {
         has(&metrics, line);
     }
-}
-
-/// As `promtool check metrics` would: each name is declared once, before its figures, and each
-/// figure belongs to the name before it.
-#[test]
-fn the_text_is_well_formed() {
-    let metrics = Metrics::new(9);
-    metrics.observe_action(&state("a", JobState::Done));
-    metrics.request("/", "GET", 200, Duration::ZERO);
-    let text = metrics.text();
-    assert!(text.ends_with("# EOF\n"));
-    let mut declared = std::collections::BTreeSet::new();
-    let mut current = String::new();
-    for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("# TYPE ") {
-            current = rest.split(' ').next().unwrap().to_owned();
-            assert!(current.starts_with("berth_"), "{line}");
-            assert!(declared.insert(current.clone()), "{current} is declared twice");
-        } else if !line.starts_with('#') {
-            assert!(line.starts_with(&current), "{line} stands under {current}");
-            let value = line.rsplit(' ').next().unwrap();
-            assert!(value.parse::<f64>().is_ok(), "{line}");
-        }
-    }
-    assert!(declared.contains("berth_jobs") && declared.contains("berth_build_info"));
 }

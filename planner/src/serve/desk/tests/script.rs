@@ -203,7 +203,7 @@ fn words(action: &Action) -> String {
             format!("run {job} of {count} on {slot}, epoch {epoch}")
         }
         Action::Cancel(SlotId(slot)) => format!("cancel {slot}"),
-        Action::End(SlotId(slot)) => format!("end {slot}"),
+        Action::End(SlotId(slot), _) => format!("end {slot}"),
         Action::Store(WriteId(write), change) => match change {
             Change::Put(record) => {
                 format!("store {write}: {} {:?}", short(&record.id), record.state)

@@ -239,7 +239,7 @@ impl World {
             Action::Weigh(query, order) => self.weigh(query, &order),
             Action::Run(slot, epoch, order) => self.run(slot, epoch, *order),
             Action::Cancel(slot) => self.cancel(slot),
-            Action::End(slot) => {
+            Action::End(slot, _) => {
                 let executor = self.executors.entry(slot).or_default();
                 assert!(executor.running.is_none(), "a slot that computes is ended");
                 let epoch = executor.epoch;

@@ -15,6 +15,7 @@ use crate::job::seed::Seed;
 use crate::serve::edge::errors::EdgeError;
 use crate::serve::edge::json::Members;
 use crate::serve::edge::settings::EdgeSettings;
+use crate::serve::edge::size;
 
 /// Largest guidance. Useful ones are below 30; a larger one is a mistake.
 pub const SCALE_MAX: f64 = 1000.0;
@@ -54,6 +55,10 @@ pub fn read(settings: &EdgeSettings, members: &mut Members) -> Result<ReadShape,
     };
     request.policy.lora = loras(settings, members)?;
     check(&request)?;
+    if let Some(description) = settings.model(&model).and_then(|model| model.description.as_ref()) {
+        let ShapeRequest { width, height, .. } = request.shape;
+        size::check_sides([width, height], description)?;
+    }
     Ok(ReadShape { request, model, image })
 }
 
@@ -220,6 +225,24 @@ mod tests {
             };
             assert!(seed < 1 << 32);
         }
+    }
+
+    #[test]
+    fn a_side_that_the_model_does_not_make_is_named() {
+        let settings = crate::serve::edge::openai::testing::settings();
+        for (param, body) in [
+            ("width", json!({"width": 65})),
+            ("height", json!({"width": 64, "height": 100})),
+            ("width", json!({"model": "guided", "width": 100, "height": 100})),
+        ] {
+            let Value::Object(object) = body else { panic!("an object") };
+            let error = super::read(&settings, &mut Members(object)).expect_err(param);
+            assert_eq!(error.param.as_deref(), Some(param), "{}", error.message);
+            assert!(error.nearest.is_some());
+        }
+        // Of a model that has not been looked into, nothing is known.
+        let Value::Object(object) = json!({"model": "unread", "width": 65}) else { unreachable!() };
+        assert!(super::read(&settings, &mut Members(object)).is_ok());
     }
 
     #[test]

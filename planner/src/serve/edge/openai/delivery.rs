@@ -45,7 +45,8 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Reads the fields that say it.
+    /// Reads the fields that say it; `url_by_default` is for requests that do not say how pictures
+    /// come.
     ///
     /// # Errors
     /// One of them is none that there is, or asks for what nothing here makes.
@@ -53,6 +54,7 @@ impl Delivery {
         fields: &mut Fields,
         route: ImagesRoute,
         quality: PictureQuality,
+        url_by_default: bool,
     ) -> Result<Delivery, EdgeError> {
         let format = format(fields)?;
         let compression = fields.count("output_compression", 0, 100)?;
@@ -61,7 +63,8 @@ impl Delivery {
                 "output_compression has an effect on jpeg alone: png and webp lose nothing",
             );
         }
-        let as_url = fields.word("response_format", &["b64_json", "url"])? == Some("url");
+        let come = fields.word("response_format", &["b64_json", "url"])?;
+        let as_url = come.map_or(url_by_default, |come| come == "url");
         let stream = fields.is_on("stream")?;
         let partials = fields.count("partial_images", 0, PARTIALS_MAX)?.unwrap_or(0);
         if partials > 0 && !stream {

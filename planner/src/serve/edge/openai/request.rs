@@ -61,7 +61,7 @@ pub fn read(
     let shape = shape(&mut fields, description)?;
     let named_quality = quality::read(&mut fields)?;
     let steps = steps(&mut fields, settings, named_quality, description)?;
-    let delivery = Delivery::read(&mut fields, route, named_quality)?;
+    let delivery = Delivery::read(&mut fields, route, named_quality, settings.openai_as_url)?;
     let strength = strength(&mut fields, route)?;
     let policy = fields.policy()?;
     if policy.preview_every.is_some() && delivery.partials == 0 {

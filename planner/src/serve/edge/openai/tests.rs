@@ -45,6 +45,20 @@ fn a_prompt_alone_is_a_picture_of_the_default_model() {
 }
 
 #[test]
+fn pictures_come_as_addresses_where_the_host_says_so_and_the_request_does_not() {
+    let settings = EdgeSettings { openai_as_url: true, ..settings() };
+    for (body, as_url) in [
+        (json!({"prompt": "x"}), true),
+        (json!({"prompt": "x", "response_format": "b64_json"}), false),
+        (json!({"prompt": "x", "response_format": "url"}), true),
+    ] {
+        let Value::Object(object) = body.clone() else { panic!("an object") };
+        let read = request::read(ImagesRoute::Generations, object, &settings).unwrap();
+        assert_eq!(read.delivery.as_url, as_url, "{body}");
+    }
+}
+
+#[test]
 fn every_field_has_its_place() {
     let read = generation(json!({
         "prompt": "a cat", "model": "dall-e-3", "n": 4, "size": "128x64", "quality": "high",

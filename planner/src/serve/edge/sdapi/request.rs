@@ -152,11 +152,7 @@ fn sides(
     let sides =
         [fields.count("width", 1, SIDE_PIXELS_MAX)?, fields.count("height", 1, SIDE_PIXELS_MAX)?];
     if let Some(description) = description {
-        // A side that is not given is one of the model's own.
-        let multiple = description.side_multiple_pixels;
-        let [width, height] = sides.map(|side| side.unwrap_or(multiple));
-        let wrong = if width % multiple.max(1) == 0 { "height" } else { "width" };
-        size::check(wrong, [width, height], multiple)?;
+        size::check_sides(sides, description)?;
     }
     Ok(sides)
 }
