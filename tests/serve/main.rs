@@ -7,6 +7,7 @@ mod support;
 mod bench;
 mod browser;
 mod client;
+mod conditioning;
 mod daemon;
 mod page;
 mod runners;

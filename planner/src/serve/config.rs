@@ -49,6 +49,10 @@ pub const KEEP_JOBS: usize = 1000;
 /// Most bytes of pictures that are kept: some thousand of a megapixel in PNG.
 pub const KEEP_BYTES: Bytes = Bytes::gib(10);
 
+/// RAM for what text encoders gave: of one that gives 4096 values for each of 512 tokens, the
+/// results of 32 prompts.
+pub const CONDITIONING_CACHE: Bytes = Bytes::mib(256);
+
 /// The largest configuration that is read: names of thousands of models.
 const FILE_BYTES_MAX: Bytes = Bytes::mib(1);
 
@@ -83,6 +87,8 @@ pub struct ServeConfig {
     pub keep_jobs: usize,
     /// Most bytes of pictures that are kept.
     pub keep_bytes: Bytes,
+    /// RAM in which text encoders' results are kept for later jobs; 0 for none.
+    pub conditioning_cache: Bytes,
     /// What one client may have.
     pub quota: ClientQuota,
     /// What may be used of the machine, over the host profile's.
@@ -187,6 +193,9 @@ pub struct ConfigLayer {
     /// A size with its unit.
     #[serde(deserialize_with = "values::some_bytes")]
     pub keep_bytes: Option<Bytes>,
+    /// A size with its unit, or 0.
+    #[serde(deserialize_with = "values::some_bytes_or_none")]
+    pub conditioning_cache: Option<Bytes>,
     /// A section.
     pub quota: Option<ClientQuota>,
     /// A section; its keys are laid over those below one by one.
@@ -280,6 +289,7 @@ impl ConfigLayer {
             drain_ms: self.drain_ms.or(below.drain_ms),
             keep_jobs: self.keep_jobs.or(below.keep_jobs),
             keep_bytes: self.keep_bytes.or(below.keep_bytes),
+            conditioning_cache: self.conditioning_cache.or(below.conditioning_cache),
             quota: self.quota.or(below.quota),
             policy: self.policy.over(&below.policy),
             aliases,
@@ -324,6 +334,7 @@ impl ConfigLayer {
             drain_ms: self.drain_ms.unwrap_or(DRAIN_MS),
             keep_jobs: self.keep_jobs.unwrap_or(KEEP_JOBS),
             keep_bytes: self.keep_bytes.unwrap_or(KEEP_BYTES),
+            conditioning_cache: self.conditioning_cache.unwrap_or(CONDITIONING_CACHE),
             quota: self.quota.unwrap_or_default(),
             policy: self.policy,
             aliases: self.aliases,

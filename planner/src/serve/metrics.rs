@@ -15,6 +15,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use protocol::Bytes;
 
+use super::conditioning::ConditioningFigures;
 use super::desk::action::{Action, Change, Note};
 use super::desk::event::{DeskEvent, Said, SlotId, WriteId};
 use ledger::{JobLedger, Moved};
@@ -142,6 +143,20 @@ impl Metrics {
             self.figures.host_memory_bytes.with(&[("what", what)]).set(gauge(*bytes));
         }
         self.figures.pinned_bytes.set(gauge(pinned));
+    }
+
+    /// Shows what is kept of text encoders' results, and how often it was of use.
+    pub fn conditioning(&self, now: ConditioningFigures) {
+        let ConditioningFigures { held, hits, misses, evictions } = now;
+        let figures = &self.figures;
+        figures.conditioning_cache_bytes.set(gauge(held));
+        for (counter, count) in [
+            (&figures.conditioning_hits, hits),
+            (&figures.conditioning_misses, misses),
+            (&figures.conditioning_evictions, evictions),
+        ] {
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
     }
 
     /// All of it, as OpenMetrics text.

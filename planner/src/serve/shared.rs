@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use protocol::notice::FileState;
 use protocol::{ModelDescription, ModelSource};
 
+use super::conditioning::ConditioningCache;
 use super::desk::event::SlotId;
 use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, no_model, of_request, of_session};
@@ -37,6 +38,8 @@ pub struct ServedHost {
     policy: PolicyText,
     /// How executors are started.
     pub program: ExecutorProgram,
+    /// What text encoders gave for the prompts of earlier jobs.
+    pub conditioning: ConditioningCache,
     described: Mutex<Vec<Arc<DescribedModel>>>,
     /// How often a description has changed.
     descriptions: AtomicU64,
@@ -70,6 +73,7 @@ impl ServedHost {
     /// A host with the daemon's policy, and no models yet.
     pub fn new(host: Host, policy: PolicyText, program: ExecutorProgram) -> ServedHost {
         ServedHost {
+            conditioning: ConditioningCache::new(host.conditioning_cache),
             host: RwLock::new(Arc::new(host)),
             models: RwLock::default(),
             policy,
@@ -229,8 +233,13 @@ impl DescribedModel {
         DescribedModel { description, files, fingerprint: Mutex::default() }
     }
 
+    /// Its files as they were; `None` where one could not be looked at.
+    pub fn states(&self) -> Option<&[FileState]> {
+        self.files.as_deref()
+    }
+
     /// Whether its files are as they were.
-    fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         self.files.as_ref().is_some_and(|files| changed_files(files).is_empty())
     }
 

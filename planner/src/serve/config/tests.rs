@@ -21,6 +21,7 @@ room_wait = "30s"
 drain = "1m"
 keep_jobs = 10
 keep_bytes = "1GiB"
+conditioning_cache = "0B"
 
 [quota]
 queued = 4
@@ -72,6 +73,7 @@ fn every_key_is_read() {
         drain_ms: 60_000,
         keep_jobs: 10,
         keep_bytes: Bytes::gib(1),
+        conditioning_cache: Bytes::ZERO,
         quota: ClientQuota { queued: 4, queued_seconds: 60 },
         policy: PolicyText {
             max_vram: Some("8GiB".to_owned()),
@@ -93,6 +95,7 @@ fn nothing_said_is_the_defaults() {
     let numbers = (config.queue_max, config.room_wait_ms, config.drain_ms, config.keep_jobs);
     assert_eq!(numbers, (64, 60_000, 120_000, 1000));
     assert_eq!((config.keep_alive, config.keep_bytes), (KEEP_ALIVE, Bytes::gib(10)));
+    assert_eq!(config.conditioning_cache, Bytes::mib(256));
     let quota = ClientQuota { queued: 16, queued_seconds: 600 };
     assert_eq!(config.quota, quota);
     let none = "default_model = \"\"\npublic_url = \"\"\ntoken_file = \"\"\nallowed_hosts = []\n";
@@ -114,7 +117,6 @@ fn an_unknown_key_is_told_with_the_one_that_may_be_meant() {
         ("[policy]\nmax_vrm = \"8\"", "there is no key `max_vrm`; hint: is max_vram meant?"),
         ("[model.a]\npriority = \"back\"", "there is no value `back`; hint: is background meant?"),
         ("[fleet]\nurl = \"x\"", "there is no key `fleet`; hint: "),
-        ("conditioning_cache = \"1MiB\"", "there is no key `conditioning_cache`; hint: "),
         ("no_token = true", "there is no key `no_token`; hint: "),
         ("[models.dev]\nsource = \"/m\"", "hint: a section for one model is called [model.NAME]"),
     ] {
@@ -134,6 +136,7 @@ fn a_wrong_value_is_told_with_its_line() {
         ("keep_alive = \"-2\"", "`-2` is not a time; hint: "),
         ("keep_bytes = \"0B\"", "a size of zero; hint: "),
         ("keep_bytes = \"5\"", "`5` is no size; hint: "),
+        ("conditioning_cache = \"much\"", "`much` is no size; hint: "),
         ("models = [\"models\"]", "`models` does not begin at the root; hint: "),
         ("token_file = \"tokens\"", "`tokens` does not begin at the root; hint: "),
         ("public_url = \"here\"", "`here` is not a URL; hint: "),

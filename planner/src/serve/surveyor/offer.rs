@@ -7,7 +7,7 @@ use protocol::{Bytes, DeviceId, Plan};
 use super::super::desk::event::Quoted;
 use super::super::desk::job::{Confidence, JobError, Offer};
 use super::super::failures::internal;
-use crate::engine::warm::Loaded;
+use crate::engine::warm::{Loaded, next_ms};
 use crate::inventory::{Inventory, Speeds};
 use crate::planning::Request;
 use crate::render::document::PlanDocument;
@@ -48,6 +48,10 @@ pub fn quoted(
     let ms = &plan.predicted_ms;
     let batch = plan.job.batch.max(1);
     let runs = pictures.div_ceil(batch);
+    let run_ms = match planned {
+        ChosenPlan::Loaded(loaded) => loaded.next_ms(request),
+        ChosenPlan::Kept(_) | ChosenPlan::Own(_) => next_ms(plan, &request.job),
+    };
     let load_ms = match planned {
         ChosenPlan::Loaded(_) => 0.0,
         // Whatever part of a first run the next one does not have again.
@@ -59,7 +63,7 @@ pub fn quoted(
     let offer = Offer {
         warm: !matches!(planned, ChosenPlan::Own(_)),
         load_ms,
-        run_ms: ms.next_total * f64::from(runs),
+        run_ms: run_ms * f64::from(runs),
         batch,
         peak_bytes: peak_bytes(plan),
         confidence: confidence(plan, inventory),
