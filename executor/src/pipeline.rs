@@ -3,12 +3,14 @@
 //! ```text
 //! generate  plan and job compared, buffers allocated
 //!   ├ start         the family's: prompts to token ids, buffers taken
+//!   ├ conditioning  embeddings that the job brings, where the text encoders' results would be
 //!   └ each phase    entered, run by the family, left; its time recorded
 //! ```
 //! This is the driver, and what families share of the work between components: all of it is host
 //! work on small buffers. What a family does in a phase is its own [`JobPhases`]. Computation goes
 //! through the runtime.
 
+mod conditioning;
 mod running;
 
 pub mod latents;
@@ -27,7 +29,7 @@ use std::time::Instant;
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::Progress;
 use protocol::notice::Notice;
-use protocol::{Failure, Job, Phase, UsageReport};
+use protocol::{Embeddings, Failure, Job, Phase, UsageReport};
 
 use crate::backend::{CancelFlag, Turn};
 use crate::failure::bad_request;
@@ -49,6 +51,8 @@ pub trait Observer {
     fn preview(&mut self, size: [u32; 2], pixels: IpcSharedMemory);
     /// A picture is finished.
     fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure>;
+    /// What the text encoders gave for one of the prompts, in their order, where the job wants it.
+    fn conditioned(&mut self, embeddings: Embeddings);
     /// The intermediate tensors, where the job asked for them, as the bytes of a safetensors file.
     fn tensors(&mut self, bytes: &[u8]) -> Result<(), Failure>;
 }
@@ -58,6 +62,10 @@ pub trait JobPhases {
     /// Runs a phase whose components have their weights and arenas: writes their inputs, runs them,
     /// reads their outputs. Nothing that grows with the job is allocated.
     fn run(&mut self, phase: Phase, job: &mut RunningJob<'_>) -> Result<(), Failure>;
+
+    /// What the text encoders give, where it lies: for each prompt its parts, in one order for all
+    /// jobs of the family. Read once they have run, and written where a job brings it.
+    fn embeddings(&mut self) -> Vec<Vec<&mut [f32]>>;
 }
 
 /// How a family starts a job: what must be known before its first phase, so that what is wrong is
@@ -88,11 +96,18 @@ fn run_phases(
 ) -> Result<UsageReport, Failure> {
     let begun = Instant::now();
     check_job(runtime, job)?;
-    let timeline = runtime.plan.job.timeline();
+    let phases_run = phases_run(runtime, job);
     let mut running = RunningJob::new(runtime, job, cancel, observer)?;
     let mut phases = start(&mut running)?;
-    for &phase in timeline {
-        running.timed(phase, phases.as_mut())?;
+    if !job.conditioning.is_empty() {
+        conditioning::take(&job.conditioning, &mut phases.embeddings())?;
+    }
+    for &phase in &phases_run {
+        let next = running.shape().phase_after(phase).filter(|next| phases_run.contains(next));
+        running.timed(phase, next, phases.as_mut())?;
+        if phase == Phase::Condition && job.keep_conditioning {
+            conditioning::tell(&mut phases.embeddings(), running.observer)?;
+        }
     }
     running.finish()?;
     drop(phases);
@@ -101,11 +116,21 @@ fn run_phases(
     Ok(runtime.report(total_ms))
 }
 
+/// The phases that a job goes through: one that brings its embeddings leaves out theirs, if the
+/// plan has it.
+fn phases_run(runtime: &Runtime, job: &Job) -> Vec<Phase> {
+    let runs = |phase: &&Phase| **phase != Phase::Condition || job.conditioning.is_empty();
+    runtime.plan.job.timeline().iter().filter(runs).copied().collect()
+}
+
 /// Whether a job is one that the plan was made for.
 fn check_job(runtime: &Runtime, job: &Job) -> Result<(), Failure> {
     let shape = &runtime.plan.job;
     if shape.init_image != job.init_image.is_some() {
         return Err(bad_request("the plan and the job disagree on a picture to start from"));
+    }
+    if shape.conditioned && job.conditioning.is_empty() {
+        return Err(bad_request("the plan has no text encoders, and the job no embeddings"));
     }
     if shape.init_image && job.init_latents.is_some() {
         return Err(bad_request("a job starts from a picture or from latents, not from both"));

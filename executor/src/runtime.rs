@@ -162,9 +162,14 @@ impl Runtime {
         usage
     }
 
-    /// Waits for the phase's weights, allocates its arenas and rings, and sends the next phase's
-    /// weights on their way where the plan says so.
-    pub fn enter(&mut self, phase: Phase, cancel: &CancelFlag) -> Result<(), Failure> {
+    /// Waits for the phase's weights, allocates its arenas and rings, and sends those of the next
+    /// one, if that is run, on their way where the plan says so.
+    pub fn enter(
+        &mut self,
+        phase: Phase,
+        next: Option<Phase>,
+        cancel: &CancelFlag,
+    ) -> Result<(), Failure> {
         assert!(self.arenas.is_empty(), "a phase was entered before the last one was left");
         self.model.check_unchanged()?;
         self.watched.look();
@@ -195,7 +200,7 @@ impl Runtime {
             component.enter(devices, arenas, cancel)?;
         }
         for component in later {
-            if component.prefetch && phase.next() == Some(component.phase) {
+            if component.prefetch && next == Some(component.phase) {
                 component.load_lazy(&self.devices)?;
             }
         }
@@ -250,7 +255,7 @@ impl Runtime {
         let buffers = self.model.buffers(&self.plan.job, &self.plan.options)?;
         let _buffers = JobBuffers::allocate(&buffers, self.host_memory())?;
         for &phase in self.plan.job.timeline() {
-            self.enter(phase, cancel)?;
+            self.enter(phase, self.plan.job.phase_after(phase), cancel)?;
             self.leave(phase);
         }
         Ok(())

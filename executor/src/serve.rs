@@ -25,8 +25,8 @@ use protocol::check;
 use protocol::message::{Image, Output, Preview, Progress};
 use protocol::notice::Notice;
 use protocol::{
-    Command, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape, ModelProfile,
-    ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
+    Command, Embeddings, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape,
+    ModelProfile, ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
 };
 
 use crate::backend::cuda::cublas_told;
@@ -355,6 +355,10 @@ impl Observer for EventSender<'_> {
         let pixels = handed_over::shared("a picture's copy for the planner", pixels)?;
         let image = Image { index, seed, width, height, pixels };
         self.events.send(Event::Output(Output::Picture(image))).map_err(internal)
+    }
+
+    fn conditioned(&mut self, embeddings: Embeddings) {
+        self.tell(Event::Conditioned(embeddings));
     }
 
     fn tensors(&mut self, bytes: &[u8]) -> Result<(), Failure> {

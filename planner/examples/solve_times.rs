@@ -82,6 +82,7 @@ fn main() -> ExitCode {
         true_cfg: false,
         init_image: true,
         first_step: 0,
+        conditioned: false,
     };
     let options = GraphOptions::default();
     let measured =

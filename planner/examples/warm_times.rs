@@ -48,6 +48,7 @@ fn request(model: &str, side: u32, holding: Holding<'_>) -> Request {
         true_cfg: false,
         init_image: false,
         first_step: 0,
+        conditioned: false,
     };
     let budgets = policy.budgets(&inventory).expect("no caps");
     let request = Request::new(ModelSource::of(model), 16, job, inventory, budgets, &policy);
@@ -67,6 +68,8 @@ fn job(prompt: &str) -> Job {
         init_image: None,
         init_latents: None,
         dump_tensors: false,
+        conditioning: Vec::new(),
+        keep_conditioning: false,
     }
 }
 

@@ -12,6 +12,7 @@
 //! `edge/` only.
 
 pub mod catalog;
+pub mod conditioning;
 pub mod config;
 pub mod daemon;
 pub mod desk;

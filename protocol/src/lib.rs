@@ -24,7 +24,9 @@ pub mod usage;
 
 pub use division::{Division, Placement};
 pub use faults::Faults;
-pub use message::{Command, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION};
+pub use message::{
+    Command, Embeddings, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION,
+};
 pub use model::{ModelSource, PartFlag};
 pub use phase::Phase;
 pub use plan::{DeviceId, GraphOptions, JobShape, MappingPolicy, Plan, Residency};

@@ -7,8 +7,8 @@
 //!   Hello{version}    ──►            ◄──   Event::Hello, or Failed(WrongVersion)
 //!   Inspect, Measure, Size, Verify ──► ◄── Inspected, Measured, Sized, Verified
 //!   Load{plan}        ──►            ◄──   Files, Progress*, Loaded
-//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Preview*, Output*, Tensors?,
-//!                                          Usage, Done
+//!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Conditioned*, Preview*, Output*,
+//!                                          Tensors?, Usage, Done
 //!   PreviewTaken      ──►  (once for each Preview: until then no other one comes)
 //!   Cancel            ──►  (any time; a running command ends with Failed(Cancelled))
 //!   Unload            ──►            ◄──   Unloaded
@@ -34,7 +34,7 @@ use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -158,6 +158,20 @@ pub struct Job {
     pub init_latents: Option<String>,
     /// Whether the intermediate tensors are wanted.
     pub dump_tensors: bool,
+    /// What the text encoders give for the prompt, and with true classifier-free guidance for the
+    /// negative one, if that is known; else none. No text encoder runs then, whether the plan has
+    /// some or not.
+    pub conditioning: Vec<Embeddings>,
+    /// Whether what the text encoders give is wanted, where they run.
+    pub keep_conditioning: bool,
+}
+
+/// What the text encoders of a model give for one prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Embeddings {
+    /// Values of 4 bytes each, as the executor's processor has them in memory: what is in which
+    /// place is the family's own.
+    pub values: IpcSharedMemory,
 }
 
 /// What the executor says.
@@ -193,6 +207,9 @@ pub enum Event {
     Notice(Notice),
     /// Where the running command is.
     Progress(Progress),
+    /// What the text encoders gave for a prompt: one for each prompt, in the order of
+    /// [`Job::conditioning`]. The memory is the planner's, and in no plan.
+    Conditioned(Embeddings),
     /// What the first picture of the batch will be like.
     Preview(Preview),
     /// Something that the job made is finished.

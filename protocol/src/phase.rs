@@ -25,17 +25,6 @@ impl Phase {
     pub const ALL: [Phase; 5] =
         [Phase::Load, Phase::Encode, Phase::Condition, Phase::Denoise, Phase::Decode];
 
-    /// The phase that follows in a job; `None` after the last.
-    pub const fn next(self) -> Option<Phase> {
-        match self {
-            Phase::Load => None,
-            Phase::Encode => Some(Phase::Condition),
-            Phase::Condition => Some(Phase::Denoise),
-            Phase::Denoise => Some(Phase::Decode),
-            Phase::Decode => None,
-        }
-    }
-
     /// The phase's name as in the plan's document.
     pub const fn name(self) -> &'static str {
         match self {

@@ -118,6 +118,8 @@ pub struct ComponentDescription {
     pub name: String,
     /// The class that the model index names, or the one that the file's names are of.
     pub class: String,
+    /// The phase of a job in which it computes.
+    pub phase: Phase,
     /// The files that hold its weights.
     pub files: Vec<String>,
     /// The tensors that it uses.

@@ -24,6 +24,7 @@ const JOB: JobShape = JobShape {
     true_cfg: false,
     init_image: false,
     first_step: 0,
+    conditioned: false,
 };
 
 fn hardware(devices: usize) -> Hardware {

@@ -5,6 +5,7 @@
 #[path = "../support/lib.rs"]
 mod support;
 
+mod conditioned;
 mod faults;
 mod formats;
 mod golden_plans;

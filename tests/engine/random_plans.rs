@@ -23,6 +23,7 @@ fn job(true_cfg: bool, batch: u32) -> JobShape {
         true_cfg,
         init_image: false,
         first_step: 0,
+        conditioned: false,
     }
 }
 

@@ -438,6 +438,7 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
             true_cfg: false,
             init_image: false,
             first_step: 0,
+            conditioned: false,
         };
         let profile = executor::measure::profile(
             &*opened,

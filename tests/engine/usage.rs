@@ -19,6 +19,7 @@ const JOB: JobShape = JobShape {
     true_cfg: true,
     init_image: false,
     first_step: 0,
+    conditioned: false,
 };
 
 /// CLIP lazy, T5 resident, the DiT streamed over two devices, the decoder lazy and prefetched.

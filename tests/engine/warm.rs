@@ -22,6 +22,7 @@ use protocol::{Bytes, Job, JobShape, ModelSource, Residency};
 
 use crate::support::{Home, fixture};
 
+mod conditioned;
 mod series;
 mod together;
 
@@ -71,6 +72,7 @@ fn shape([width, height]: [u32; 2], batch: u32) -> JobShape {
         true_cfg: false,
         init_image: false,
         first_step: 0,
+        conditioned: false,
     }
 }
 
@@ -87,6 +89,8 @@ fn job(prompt: &str) -> Job {
         init_image: None,
         init_latents: None,
         dump_tensors: false,
+        conditioning: Vec::new(),
+        keep_conditioning: false,
     }
 }
 
@@ -129,8 +133,12 @@ impl Bench {
 
     /// Runs a job.
     fn run(&self, warm: &mut Warm, shape: &JobShape, prompt: &str) -> Result<Outcome, PlanError> {
+        self.run_job(warm, shape, job(prompt))
+    }
+
+    fn run_job(&self, warm: &mut Warm, shape: &JobShape, job: Job) -> Result<Outcome, PlanError> {
         let inventorize = |holding: Holding<'_>| Ok(self.request(shape, holding));
-        let work = Work::Generate(Box::new(job(prompt)));
+        let work = Work::Generate(Box::new(job));
         supervise(warm, &inventorize, &work, None, &mut Nobody)
     }
 

@@ -32,6 +32,7 @@ const JOB: JobShape = JobShape {
     true_cfg: false,
     init_image: false,
     first_step: 0,
+    conditioned: false,
 };
 
 /// The test that runs on the GPUs of the environment.

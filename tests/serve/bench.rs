@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -17,6 +17,7 @@ use planner::job::seed::Seed;
 use planner::policy::PolicyText;
 use planner::profile::Profile;
 use planner::profile::layers::Layered;
+use planner::serve::config::CONDITIONING_CACHE;
 use planner::serve::desk::action::{QuoteOrder, RunOrder};
 use planner::serve::desk::event::{DeskEvent, FinishedWork, QueryId, Quoted, Said, SlotId};
 use planner::serve::desk::job::{JobError, JobId};
@@ -69,6 +70,11 @@ pub fn request() -> JobRequest {
 
 impl Bench {
     pub fn new(profile: &str) -> Bench {
+        Bench::with_model(profile, &fixture("flux_schnell"))
+    }
+
+    /// With another model than the usual one.
+    pub fn with_model(profile: &str, model: &Path) -> Bench {
         let home = Home::new();
         let profile = Profile::parse(profile, "the test").expect("a profile");
         let store = Some(Store::under(&home.path("state")));
@@ -77,10 +83,11 @@ impl Bench {
             profile: Layered { profile, files: Vec::new(), host: None, names_devices: true },
             calibration: Calibration::read(machine, store).0,
             ignored: None,
+            conditioning_cache: CONDITIONING_CACHE,
         };
         let program = ExecutorProgram { path: Some(executor(&home)), ..ExecutorProgram::default() };
         let shared = Arc::new(ServedHost::new(host, PolicyText::default(), program));
-        let model = ModelSource::of(fixture("flux_schnell").display().to_string());
+        let model = ModelSource::of(model.display().to_string());
         shared.set_models(BTreeMap::from([("small".to_owned(), model)]));
         let (sender, events) = channel();
         let runners = Runners::new(Arc::clone(&shared), sender.clone());

@@ -8,6 +8,7 @@ mod api;
 mod bench;
 mod browser;
 mod client;
+mod conditioning;
 mod daemon;
 mod devices;
 mod generate;

@@ -21,8 +21,8 @@ use protocol::plan::{
     STAGING_BYTES, SegmentPlan,
 };
 use protocol::{
-    Bytes, DeviceId, Division, Failure, Faults, GraphOptions, Job, JobShape, ModelSource, Phase,
-    Plan, PredictedMs, Residency, UsageReport,
+    Bytes, DeviceId, Division, Embeddings, Failure, Faults, GraphOptions, Job, JobShape,
+    ModelSource, Phase, Plan, PredictedMs, Residency, UsageReport,
 };
 
 /// How many random plans a test tries: `some`, or `many` where `BERTH_PLANS_MANY` is set.
@@ -270,7 +270,7 @@ fn phases(plan: &Plan, device: &DeviceId, fixed: [Bytes; 3]) -> Vec<PhaseBytes> 
         };
         for component in &plan.components {
             let now = component.phase == phase;
-            let soon = component.prefetch && phase.next() == Some(component.phase);
+            let soon = component.prefetch && plan.job.phase_after(phase) == Some(component.phase);
             for part in component.parts.iter().filter(|part| part.device == *device) {
                 entry.weights_bytes += part.resident_bytes;
                 entry.weights_bytes += if now || soon { part.lazy_bytes } else { Bytes::ZERO };
@@ -294,9 +294,15 @@ pub struct Result {
     pub pixels: Vec<u8>,
     /// What it used.
     pub usage: UsageReport,
+    /// What the text encoders gave, where that was wanted.
+    pub conditioning: Vec<Embeddings>,
 }
 
-struct Collector(Vec<u8>);
+#[derive(Default)]
+struct Collector {
+    pixels: Vec<u8>,
+    conditioning: Vec<Embeddings>,
+}
 
 impl Observer for Collector {
     fn progress(&mut self, _progress: Progress) {}
@@ -306,11 +312,15 @@ impl Observer for Collector {
     fn preview(&mut self, _: [u32; 2], _: IpcSharedMemory) {}
 
     fn picture(&mut self, picture: Picture<'_>) -> std::result::Result<(), Failure> {
-        self.0.extend_from_slice(picture.pixels);
+        self.pixels.extend_from_slice(picture.pixels);
         Ok(())
     }
 
     fn notice(&mut self, _: protocol::notice::Notice) {}
+
+    fn conditioned(&mut self, embeddings: Embeddings) {
+        self.conditioning.push(embeddings);
+    }
 
     fn tensors(&mut self, _bytes: &[u8]) -> std::result::Result<(), Failure> {
         Ok(())
@@ -323,24 +333,37 @@ pub fn load(plan: &Plan, model: &Arc<dyn Model>) -> std::result::Result<Runtime,
     Runtime::load(plan.clone(), Arc::clone(model), &CancelFlag::default())
 }
 
-/// Makes the pictures of a loaded plan.
-pub fn paint(runtime: &mut Runtime) -> std::result::Result<Result, Failure> {
-    let job = Job {
+/// The job whose pictures are made of a plan.
+pub fn job(shape: &JobShape) -> Job {
+    Job {
         prompt: "a small green circle on a black background".to_owned(),
         prompt_2: None,
         negative_prompt: String::new(),
         guidance_scale: 3.5,
-        true_cfg_scale: if runtime.plan.job.true_cfg { 3.0 } else { 1.0 },
+        true_cfg_scale: if shape.true_cfg { 3.0 } else { 1.0 },
         cfg_normalization: false,
         seed: 7,
         rng: Rng::Cpu,
         init_image: None,
         init_latents: None,
         dump_tensors: false,
-    };
-    let mut collector = Collector(Vec::new());
-    let usage = families::generate(runtime, &job, &CancelFlag::default(), &mut collector)?;
-    Ok(Result { pixels: collector.0, usage })
+        conditioning: Vec::new(),
+        keep_conditioning: false,
+    }
+}
+
+/// Makes the pictures of a loaded plan.
+pub fn paint(runtime: &mut Runtime) -> std::result::Result<Result, Failure> {
+    let job = job(&runtime.plan.job);
+    paint_job(runtime, &job)
+}
+
+/// Makes a job's pictures by a loaded plan.
+pub fn paint_job(runtime: &mut Runtime, job: &Job) -> std::result::Result<Result, Failure> {
+    let mut collector = Collector::default();
+    let usage = families::generate(runtime, job, &CancelFlag::default(), &mut collector)?;
+    let Collector { pixels, conditioning } = collector;
+    Ok(Result { pixels, usage, conditioning })
 }
 
 /// Loads a plan and makes its pictures, in this process.

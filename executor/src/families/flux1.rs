@@ -198,10 +198,12 @@ impl Model for Flux1 {
         }
         let (batch, prompts) = (job.batch as usize, Flux1::prompts(job));
         let text_tokens = job.max_sequence_length as usize;
-        let clip = self.clip.config.graph(&self.clip.files)?;
-        graphs.push(ComponentGraph::one("clip", Phase::Condition, prompts, clip));
-        let t5 = self.t5.config.graph(&self.t5.files, text_tokens)?;
-        graphs.push(ComponentGraph::one("t5", Phase::Condition, prompts, t5));
+        if !job.conditioned {
+            let clip = self.clip.config.graph(&self.clip.files)?;
+            graphs.push(ComponentGraph::one("clip", Phase::Condition, prompts, clip));
+            let t5 = self.t5.config.graph(&self.t5.files, text_tokens)?;
+            graphs.push(ComponentGraph::one("t5", Phase::Condition, prompts, t5));
+        }
         let image_tokens = self.image_tokens(job);
         let dit = self.dit.config.graph(&self.dit.files, batch, text_tokens, image_tokens)?;
         let calls = prompts * job.steps_run();
@@ -218,7 +220,9 @@ impl Model for Flux1 {
         let text_tokens = job.max_sequence_length as usize;
         let image_tokens = self.image_tokens(job);
         let latents = [job.batch as usize, image_tokens, dit.in_channels];
-        let clip_hidden = [clip.max_position_embeddings, clip.hidden_size];
+        // Of embeddings that a job brings, the pooled state is there alone.
+        let clip_tokens = if job.conditioned { 1 } else { clip.max_position_embeddings };
+        let clip_hidden = [clip_tokens, clip.hidden_size];
         let rope = [text_tokens + image_tokens, dit.attention_head_dim / 2, 2];
         let mut buffers = vec![
             BufferSpec::floats(CLIP_HIDDEN, &clip_hidden).copies(prompts),

@@ -224,14 +224,16 @@ impl Model for ZImage {
         if job.init_image {
             graphs.push(vae.config.encoder_component(&vae.files, &tiles)?);
         }
-        let llm = ZImage::caption_lengths(job).map(|tokens| self.llm_graph(tokens));
-        graphs.push(ComponentGraph {
-            name: "llm",
-            phase: Phase::Condition,
-            calls: ZImage::prompts(job),
-            variants: llm.collect::<Result<_, _>>()?,
-            nested: true,
-        });
+        if !job.conditioned {
+            let llm = ZImage::caption_lengths(job).map(|tokens| self.llm_graph(tokens));
+            graphs.push(ComponentGraph {
+                name: "llm",
+                phase: Phase::Condition,
+                calls: ZImage::prompts(job),
+                variants: llm.collect::<Result<_, _>>()?,
+                nested: true,
+            });
+        }
         let (batch, image_tokens) = (job.batch as usize, self.image_tokens(job));
         let (config, files) = (&self.dit.config, &self.dit.files);
         let dit = ZImage::caption_lengths(job)
@@ -255,11 +257,12 @@ impl Model for ZImage {
         let text_tokens = caption_tokens(job.max_sequence_length as usize);
         let latents = [job.batch as usize, self.image_tokens(job), dit.token_features()];
         let tokens = self.image_tokens_filled(job) + text_tokens;
+        let llm_runs = usize::from(!job.conditioned);
         let mut buffers = vec![
             BufferSpec::floats(TEXT_HIDDEN, &[text_tokens, llm.hidden_size]).copies(prompts),
             BufferSpec::floats(PREDICTION, &latents).copies(prompts),
             BufferSpec::floats(LATENTS, &latents),
-            BufferSpec::floats(LLM_ROPE, &[text_tokens, llm.head_dim()]),
+            BufferSpec::floats(LLM_ROPE, &[text_tokens, llm.head_dim()]).copies(llm_runs),
             BufferSpec::floats(ROPE, &[tokens, dit.head_dim()]).copies(prompts),
         ];
         buffers.extend(vae.buffers(job, &tiles));

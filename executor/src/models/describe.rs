@@ -7,7 +7,7 @@ use std::sync::Arc;
 use protocol::profile::{
     ComponentDescription, FileDescription, GuidanceScale, JobDefaults, StorageBytes, TypeBytes,
 };
-use protocol::{Bytes, ModelDescription, PartFlag, StorageType};
+use protocol::{Bytes, ModelDescription, PartFlag, Phase, StorageType};
 
 use super::ModelError;
 use super::source::{ModelPart, OpenedSource, PartSpec};
@@ -130,6 +130,7 @@ impl From<&ModelError> for Defect {
 /// The part could not be read, or lacks what its graph asks for.
 pub fn component<C>(
     name: &str,
+    phase: Phase,
     part: &Result<ModelPart<C>, ModelError>,
     graph: impl Fn(&ModelPart<C>) -> Result<Graph, WeightsError>,
 ) -> Result<ComponentDescription, Defect> {
@@ -151,6 +152,7 @@ pub fn component<C>(
     Ok(ComponentDescription {
         name: name.to_owned(),
         class: part.class.clone(),
+        phase,
         files: part.files.paths().map(|path| path.to_string_lossy().into_owned()).collect(),
         tensors: graph.weights.len() as u32,
         parameters: tensors().map(|t| t.shape().iter().product::<usize>() as u64).sum(),

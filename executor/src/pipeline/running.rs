@@ -46,14 +46,16 @@ impl<'a> RunningJob<'a> {
         Ok(RunningJob { runtime, job, buffers, dump, cancel, preview, observer })
     }
 
-    /// Enters a phase, runs it, leaves it, and records how long it computed.
+    /// Enters a phase, runs it, leaves it, and records how long it computed. `next` is the phase
+    /// whose weights may be on their way meanwhile.
     pub(super) fn timed(
         &mut self,
         phase: Phase,
+        next: Option<Phase>,
         phases: &mut dyn JobPhases,
     ) -> Result<(), Failure> {
         self.progress(phase, 0, 1);
-        self.runtime.enter(phase, self.cancel)?;
+        self.runtime.enter(phase, next, self.cancel)?;
         let start = Instant::now();
         phases.run(phase, self)?;
         self.runtime.record_ms(phase, start.elapsed().as_secs_f64() * 1e3);

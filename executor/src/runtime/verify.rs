@@ -41,7 +41,7 @@ fn bytes_in_phase(plan: &Plan, parts: &[Vec<PartPlan>], device: &DeviceId, phase
     let mut arena = Bytes::ZERO;
     for (component, parts) in plan.components.iter().zip(parts) {
         let now = component.phase == phase;
-        let soon = component.prefetch && phase.next() == Some(component.phase);
+        let soon = component.prefetch && plan.job.phase_after(phase) == Some(component.phase);
         for part in parts.iter().filter(|part| part.device == *device) {
             held += part.resident_bytes;
             if now || soon {

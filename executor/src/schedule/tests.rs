@@ -134,6 +134,7 @@ fn real_graphs() -> Vec<Graph> {
         true_cfg,
         init_image: false,
         first_step: 0,
+        conditioned: false,
     };
     let jobs = [job(64, 64, 1, false), job(96, 48, 3, true)];
     let mut graphs = Vec::new();

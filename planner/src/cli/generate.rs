@@ -202,6 +202,7 @@ impl Generate {
             plan: &outcome.plan,
             description: &description,
             files: &files,
+            encoders_on_gpu: None,
         };
         let summary = Summary { json: self.json, to_stderr: outputs.take_stdout() };
         let names = write(&outcome, &formats, &made, outputs)?;

@@ -4,7 +4,7 @@
 //! nothing of one but what its run taught: every run by a plan of our own teaches, once, by the
 //! inventory that this plan was made for ([`Host::run`]); nobody else learns.
 
-use protocol::{ModelDescription, ModelSource, Plan};
+use protocol::{Bytes, ModelDescription, ModelSource, Plan};
 
 use super::events::{EventHandler, Events};
 use super::reservations::OtherReservations;
@@ -30,6 +30,8 @@ pub struct Host {
     pub calibration: Calibration,
     /// Why the kept measurements are not used, where they are not.
     pub ignored: Option<StoreError>,
+    /// RAM in which this process keeps what text encoders gave: no plan has it.
+    pub conditioning_cache: Bytes,
 }
 
 /// Why a host cannot be planned for.
@@ -77,7 +79,7 @@ impl Host {
         let (calibration, ignored) = Calibration::read(Machine::this()?, Store::of_user());
         let Layered { files, host, .. } = &profile;
         tracing::debug!(?files, ?host, calibration = ?calibration.path(), "read profiles");
-        Ok(Host { profile, calibration, ignored })
+        Ok(Host { profile, calibration, ignored, conditioning_cache: Bytes::ZERO })
     }
 
     /// What is, now, with what was measured of it; for a model also with its corrections.
@@ -135,6 +137,8 @@ impl Host {
             give_back(plan, &mut inventory, is_here);
         }
         others.take_from(&mut inventory, is_here);
+        let host = &mut inventory.host;
+        host.available_bytes = host.available_bytes.saturating_sub(self.conditioning_cache);
         let free = inventory.devices.iter().map(|device| (&device.id, device.free_bytes));
         let free: Vec<String> = free.map(|(id, bytes)| format!("{id} {bytes}")).collect();
         tracing::debug!(host = %inventory.host.available_bytes, devices = ?free, "free now");
@@ -145,7 +149,7 @@ impl Host {
     pub fn measured_now(&self) -> Host {
         let profile = self.profile.clone();
         let (calibration, ignored) = self.calibration.read_again();
-        Host { profile, calibration, ignored }
+        Host { profile, calibration, ignored, conditioning_cache: self.conditioning_cache }
     }
 
     /// What may be used of an inventory.

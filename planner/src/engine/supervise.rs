@@ -18,10 +18,10 @@
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Output, Preview, Progress};
 use protocol::notice::Notice;
-use protocol::{Command, Event, Failure, FailureKind, Job, Plan, UsageReport};
+use protocol::{Command, Embeddings, Event, Failure, FailureKind, Job, Plan, UsageReport};
 
 use crate::engine::session::{Session, SessionError};
-use crate::engine::warm::{Decision, Holding, Loaded, Planned, Warm};
+use crate::engine::warm::{Decision, Holding, Loaded, Planned, Warm, next_ms};
 use crate::inventory::Inventory;
 use crate::job::FailedAttempt;
 use crate::planning::{PlanError, Request, verify};
@@ -56,12 +56,17 @@ pub struct Outcome {
     pub report: PlanReport,
     /// What it was made for, or what was there when it was given.
     pub inventory: Inventory,
+    /// What the next such job was predicted to take, in milliseconds: less than the plan says where
+    /// the job brings its embeddings and the plan has text encoders.
+    pub next_ms: f64,
     /// What it used.
     pub usage: UsageReport,
     /// The pictures in order.
     pub images: Vec<Image>,
     /// The intermediate tensors, where they were asked for.
     pub tensors: Option<IpcSharedMemory>,
+    /// What the text encoders gave for each prompt, where they ran and it was wanted.
+    pub conditioning: Vec<Embeddings>,
     /// Plans that were tried.
     pub attempts: u64,
     /// What became of all of them but the last, in order.
@@ -77,9 +82,11 @@ impl Outcome {
             plan: plan.clone(),
             report: report.clone(),
             inventory: inventory.clone(),
+            next_ms: plan.predicted_ms.next_total,
             usage: UsageReport::default(),
             images: Vec::new(),
             tensors: None,
+            conditioning: Vec::new(),
             attempts: 1,
             failures: Vec::new(),
             notices: Vec::new(),
@@ -211,8 +218,10 @@ fn attempts(
         let attempted = decided.and_then(|next| {
             let mut outcome = match next {
                 Decision::Reuse => {
-                    let Loaded { plan, report, inventory, .. } = warm.loaded();
-                    Outcome::of(plan, report, inventory)
+                    let loaded = warm.loaded();
+                    let Loaded { plan, report, inventory, .. } = loaded;
+                    let next_ms = loaded.next_ms(&request);
+                    Outcome { next_ms, ..Outcome::of(plan, report, inventory) }
                 }
                 Decision::Load(mut solution) => {
                     solution.plan.generation = history.generation();
@@ -222,7 +231,9 @@ fn attempts(
                     free::check(&solution.plan, &now).map_err(SessionError::from)?;
                     listener.planned(&solution)?;
                     let planned = Planned { request: &request, given: given.is_some() };
-                    load(warm, &solution, planned, work, listener, &mut heard)?
+                    let next_ms = next_ms(&solution.plan, &request.job);
+                    let outcome = load(warm, &solution, planned, work, listener, &mut heard)?;
+                    Outcome { next_ms, ..outcome }
                 }
             };
             tried = Some(outcome.plan.clone());
@@ -360,6 +371,7 @@ fn listen(
                 listener.preview(&preview);
                 session.tell(Command::PreviewTaken);
             }
+            Event::Conditioned(embeddings) => outcome.conditioning.push(embeddings),
             Event::Output(Output::Picture(image)) => outcome.images.push(image),
             Event::Tensors(tensors) => outcome.tensors = Some(tensors),
             Event::Usage(usage) => outcome.usage = *usage,

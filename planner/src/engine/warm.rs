@@ -11,6 +11,8 @@
 //! the next plan of this executor, and as taken for everybody else, other executors of this process
 //! too.
 
+mod staying;
+
 use protocol::message::Progress;
 use protocol::notice::FileState;
 use protocol::plan::DeviceBackend;
@@ -25,6 +27,8 @@ use crate::inventory::parts::share;
 use crate::planning::{PlanError, Request, plan, plan_keeping};
 use crate::policy::Budgets;
 use crate::solve::{PlanReport, Solution};
+use staying::Staying;
+pub use staying::next_ms;
 
 /// An executor that takes one job after the other.
 pub struct Warm {
@@ -52,6 +56,8 @@ pub struct Loaded {
     request: Option<Request>,
     /// The files that it reads, as they were when they were opened.
     files: Vec<FileState>,
+    /// What jobs lose by it that bring their embeddings, of the last such job's kind.
+    staying: Option<Staying>,
 }
 
 /// What a plan was made for.
@@ -125,16 +131,30 @@ impl Warm {
     /// plan that keeps the loaded weights and one that does not.
     pub fn decide(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
         self.forget_changed()?;
+        if let Some(decision) = self.decide_conditioned(request, generation)? {
+            return Ok(decision);
+        }
         let Some(loaded) = &self.loaded else {
             return Ok(Decision::load(plan(&mut self.session, request, generation)?));
         };
         if loaded.does(request) {
             return Ok(Decision::Reuse);
         }
+        match loaded.with_encoders(request) {
+            None => self.decide_anew(request, generation),
+            Some(whole) => match self.decide_anew(&whole, generation) {
+                Err(PlanError::Infeasible(_)) => self.decide_anew(request, generation),
+                decided => decided,
+            },
+        }
+    }
+
+    /// The sooner done of a plan that keeps the loaded weights and one that does not.
+    fn decide_anew(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
         let executor = self.session.pid();
-        let kept = match loaded.may_keep(request) {
-            true => plan_keeping(&mut self.session, request, &loaded.plan, generation)?,
-            false => None,
+        let kept = match self.loaded.as_ref().filter(|loaded| loaded.may_keep(request)) {
+            Some(loaded) => plan_keeping(&mut self.session, request, &loaded.plan, generation)?,
+            None => None,
         };
         let own = plan(&mut self.session, request, generation);
         if self.session.pid() != executor {
@@ -181,12 +201,15 @@ impl Warm {
             files = before.map(|before| before.files).unwrap_or_default();
         }
         let Planned { request, given } = planned;
+        // It may have text encoders though this job brings its embeddings.
+        let request = Request { job: plan.job.clone(), ..request.clone() };
         self.loaded = Some(Loaded {
             plan: plan.clone(),
             report: report.clone(),
             inventory: request.inventory.clone(),
-            request: (!given).then(|| request.clone()),
+            request: (!given).then_some(request),
             files,
+            staying: None,
         });
         Ok(())
     }
@@ -303,11 +326,12 @@ impl Warm {
 }
 
 impl Loaded {
-    /// Whether it does for another question as it is: it was made for the same one, and fits the
-    /// budgets.
+    /// Whether it does for another question as it is: it was made for the same one, or the same but
+    /// for embeddings that the job brings, and fits the budgets.
     pub fn does(&self, request: &Request) -> bool {
         let asked = self.request.as_ref();
-        asked.is_some_and(|asked| asked.asks_the_same(request)) && fits_budgets(&self.plan, request)
+        let is_asked = asked.is_some_and(|asked| asked.asks_the_same(request));
+        (is_asked && fits_budgets(&self.plan, request)) || self.stays(request)
     }
 
     /// Whether a plan for another question may leave its weights where they lie.

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 
 use protocol::message::Image;
 use protocol::plan::{DeviceBackend, Lora, VaeTile};
-use protocol::profile::GuidanceScale;
-use protocol::{DeviceId, Job, ModelDescription, Plan};
+use protocol::profile::{ComponentDescription, GuidanceScale};
+use protocol::{DeviceId, Job, ModelDescription, Phase, Plan};
 
 use super::infotext::{FileRecord, LoraRecord, Settings};
 use super::resolve::PreparedJob;
@@ -47,6 +47,8 @@ pub struct FinishedRun<'a> {
     pub description: &'a ModelDescription,
     /// The files that it depends on.
     pub files: &'a Files,
+    /// Where the job brought its embeddings: the text encoders that GPUs computed for them.
+    pub encoders_on_gpu: Option<&'a [String]>,
 }
 
 /// The files of a run that is on its way: hashed beside it, as large LoRA take seconds.
@@ -123,9 +125,9 @@ fn file_record(path: &Path) -> FileRecord {
 impl FinishedRun<'_> {
     /// How one of its pictures was made; `quality` is that of a format that has one.
     pub fn settings(&self, image: &Image, quality: Option<u8>) -> Settings {
-        let FinishedRun { asked, job, plan, description, files } = self;
+        let FinishedRun { asked, job, plan, description, files, .. } = self;
         let shape = &plan.job;
-        let on_gpu = on_gpu(plan);
+        let on_gpu = self.on_gpu();
         let second = job.prompt_2.as_ref().filter(|second| **second != job.prompt);
         let embedded = description.guidance == GuidanceScale::Embedded;
         let has_negative = shape.true_cfg && !job.negative_prompt.is_empty();
@@ -169,6 +171,19 @@ impl FinishedRun<'_> {
         }
     }
 
+    /// The components that GPUs computed.
+    fn on_gpu(&self) -> Vec<String> {
+        let of_plan = on_gpu(self.plan);
+        let Some(encoders) = self.encoders_on_gpu else { return of_plan };
+        let is_encoder = |name: &String| {
+            let mut described = self.description.components.iter();
+            described
+                .any(|component| component.phase == Phase::Condition && component.name == *name)
+        };
+        let others = of_plan.into_iter().filter(|name| !is_encoder(name));
+        encoders.iter().cloned().chain(others).collect()
+    }
+
     /// The LoRA files as they were typed, without those of weight 0: these change nothing.
     fn loras(&self) -> Vec<LoraRecord> {
         let hashes = self.files.loras.iter().cloned().chain(std::iter::repeat(None));
@@ -189,7 +204,7 @@ impl FinishedRun<'_> {
     }
 }
 
-/// The components that GPUs compute on.
+/// The components that GPUs compute.
 pub fn on_gpu(plan: &Plan) -> Vec<String> {
     let is_gpu = |id: &DeviceId| {
         let device = plan.devices.iter().find(|device| device.id == *id);
@@ -204,10 +219,14 @@ fn cuts(tile: &VaeTile, image: &Image) -> bool {
     tile.width < image.width || tile.height < image.height
 }
 
-/// The type that most of the weights of each component that ran are stored in.
+/// The type that most of the weights of each component that ran are stored in; text encoders ran in
+/// an earlier job where this one brought what they give.
 fn weights(description: &ModelDescription, plan: &Plan) -> String {
-    let ran = |name: &String| plan.components.iter().any(|component| component.name == *name);
-    let ran = description.components.iter().filter(|component| ran(&component.name));
+    let planned = |name: &String| plan.components.iter().any(|component| component.name == *name);
+    let ran = |component: &&ComponentDescription| {
+        component.phase == Phase::Condition || planned(&component.name)
+    };
+    let ran = description.components.iter().filter(ran);
     let types = ran.filter_map(|component| {
         let most = component.storage.iter().max_by_key(|entry| entry.bytes)?;
         Some(format!("{} {}", component.name, most.storage.name()))

@@ -147,6 +147,7 @@ impl PreparedJob {
             true_cfg: guidance.true_cfg > 1.0,
             init_image: false,
             first_step: 0,
+            conditioned: false,
         };
         if let Some(picture) = &self.picture {
             let multiple = description.side_multiple_pixels;
@@ -203,6 +204,8 @@ impl PreparedJob {
             init_image: self.picture.as_ref().map(|picture| shared(picture, shape)).transpose()?,
             init_latents: latents.map(|path| absolute("path", path)).transpose()?,
             dump_tensors: request.dump_tensors,
+            conditioning: Vec::new(),
+            keep_conditioning: false,
         })
     }
 }

@@ -57,7 +57,12 @@ impl MeasuredModel {
         let mut first = measure(session, request, job, &options)?;
         let broken = broken(session, request);
         let inventory = &request.inventory;
-        let pins = request.pins.resolve(&first.components, inventory, &broken)?;
+        let pins = match job.conditioned {
+            // What is said of text encoders has no effect on a job that brings their results.
+            true => request.pins.of_components(&first.components),
+            false => request.pins.clone(),
+        };
+        let pins = pins.resolve(&first.components, inventory, &broken)?;
         check_failed(request, &first, &pins)?;
         let fixed = first.components.iter().zip(&pins);
         let fixed =
@@ -150,7 +155,10 @@ impl MeasuredModel {
                             kept_places(&problem, &wanted[at], &bytes[at], loaded)
                         })
                     }
-                    _ => places(&problem, index, &wanted, &bytes),
+                    Some(loaded) => {
+                        on_open_devices(&problem, loaded, &places(&problem, index, &wanted, &bytes))
+                    }
+                    None => places(&problem, index, &wanted, &bytes),
                 })
             };
             shared.into_iter().enumerate().map(own).collect()
@@ -192,6 +200,18 @@ fn wanted_beside(problem: &Problem<'_>, loaded: &Plan) -> Vec<LayoutQuery> {
     let others = wanted(problem).into_iter();
     all.extend(others.filter(|wanted| !is_of(loaded, problem, wanted.component)));
     all
+}
+
+/// Of a component that a loaded plan does not have, the places on the devices that it uses, and on
+/// the host: what is open stays as it is.
+fn on_open_devices(problem: &Problem<'_>, loaded: &Plan, places: &[Place]) -> Arc<[Place]> {
+    let at = problem.inventory.places_of(loaded);
+    let devices = loaded.devices.iter().zip(at);
+    let open: Vec<usize> =
+        devices.filter(|(device, _)| loaded.uses(&device.id)).filter_map(|(_, at)| at).collect();
+    let is_open =
+        |place: &&Place| place.spread.devices.iter().flatten().all(|device| open.contains(device));
+    places.iter().filter(is_open).cloned().collect()
 }
 
 /// Whether a plan has one of a problem's components.

@@ -105,6 +105,7 @@ pub(crate) fn plan() -> Plan {
             true_cfg: false,
             init_image: false,
             first_step: 0,
+            conditioned: false,
         },
         options: GraphOptions::default(),
         mapping_policy: MappingPolicy::Keep,

@@ -52,6 +52,9 @@ pub const KEEP_BYTES: Bytes = Bytes::gib(10);
 /// Where less is free for pictures, no job is accepted: a hundred large pictures, and the store's
 /// next growth.
 pub const MIN_FREE: Bytes = Bytes::mib(512);
+/// RAM for what text encoders gave: of one that gives 4096 values for each of 512 tokens, the
+/// results of 32 prompts.
+pub const CONDITIONING_CACHE: Bytes = Bytes::mib(256);
 
 /// The largest configuration that is read: names of thousands of models.
 const FILE_BYTES_MAX: Bytes = Bytes::mib(1);
@@ -91,6 +94,8 @@ pub struct ServeConfig {
     pub keep_bytes: Bytes,
     /// Where less is free for pictures, no job is accepted.
     pub min_free: Bytes,
+    /// RAM in which text encoders' results are kept for later jobs; 0 for none.
+    pub conditioning_cache: Bytes,
     /// What one client may have.
     pub quota: ClientQuota,
     /// What OpenAI's clients get where they say nothing.
@@ -221,6 +226,9 @@ pub struct ConfigLayer {
     /// A size with its unit.
     #[serde(deserialize_with = "values::some_bytes")]
     pub min_free: Option<Bytes>,
+    /// A size with its unit, or 0.
+    #[serde(deserialize_with = "values::some_bytes_or_none")]
+    pub conditioning_cache: Option<Bytes>,
     /// A section.
     pub quota: Option<ClientQuota>,
     /// A section.
@@ -318,6 +326,7 @@ impl ConfigLayer {
             keep_jobs: self.keep_jobs.or(below.keep_jobs),
             keep_bytes: self.keep_bytes.or(below.keep_bytes),
             min_free: self.min_free.or(below.min_free),
+            conditioning_cache: self.conditioning_cache.or(below.conditioning_cache),
             quota: self.quota.or(below.quota),
             openai: self.openai.or(below.openai),
             policy: self.policy.over(&below.policy),
@@ -365,6 +374,7 @@ impl ConfigLayer {
             keep_jobs: self.keep_jobs.unwrap_or(KEEP_JOBS),
             keep_bytes: self.keep_bytes.unwrap_or(KEEP_BYTES),
             min_free: self.min_free.unwrap_or(MIN_FREE),
+            conditioning_cache: self.conditioning_cache.unwrap_or(CONDITIONING_CACHE),
             quota: self.quota.unwrap_or_default(),
             openai: self.openai.unwrap_or_default(),
             policy: self.policy,

@@ -104,7 +104,8 @@ struct Daemon {
 
 impl Daemon {
     fn open(start: ServeStart) -> Result<(Daemon, Receiver<DeskEvent>)> {
-        let ServeStart { config, no_token, reload, host, program, state, queue } = start;
+        let ServeStart { config, no_token, reload, mut host, program, state, queue } = start;
+        host.conditioning_cache = config.conditioning_cache;
         let (sender, events) = queue;
         let started = Instant::now();
         let (store, restored) = store::open(&state, sender.clone())?;
@@ -228,6 +229,7 @@ impl Daemon {
             _ => {}
         }
         self.metrics.observe_event(&event);
+        self.metrics.conditioning(self.shared.conditioning.figures());
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let now = Now { ms, unix_ms: unix_ms() };
         let mut code = None;

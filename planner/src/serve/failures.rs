@@ -237,6 +237,7 @@ mod tests {
             true_cfg: false,
             init_image: false,
             first_step: 0,
+            conditioned: false,
         };
         let error = DoesNotFit { job, infeasible, largest: Some([32, 48]) };
         let told = of_plan(&PlanError::Infeasible(Box::new(error)), &ModelSource::default());

@@ -16,10 +16,11 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use protocol::Bytes;
 
+use super::conditioning::ConditioningFigures;
 use super::desk::action::{Action, Change, Note};
 use super::desk::event::{DeskEvent, Said, SlotId, WriteId};
 use ledger::{JobLedger, Moved};
-use plans::DeviceNames;
+use plans::{DeviceNames, gauge};
 use registry::{Figures, Labelled};
 use runs::{SlotRuns, observe_said};
 
@@ -151,6 +152,20 @@ impl Metrics {
     pub fn host(&self, bytes: &[(&'static str, Bytes)]) {
         for (what, bytes) in bytes {
             plans::set_host(&self.figures, what, *bytes);
+        }
+    }
+
+    /// Shows what is kept of text encoders' results, and how often it was of use.
+    pub fn conditioning(&self, now: ConditioningFigures) {
+        let ConditioningFigures { held, hits, misses, evictions } = now;
+        let figures = &self.figures;
+        figures.conditioning_cache_bytes.set(gauge(held));
+        for (counter, count) in [
+            (&figures.conditioning_hits, hits),
+            (&figures.conditioning_misses, misses),
+            (&figures.conditioning_evictions, evictions),
+        ] {
+            counter.inc_by(count.saturating_sub(counter.get()));
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use protocol::notice::FileState;
 use protocol::{DeviceId, ModelDescription, ModelSource, Plan};
 
+use super::conditioning::ConditioningCache;
 use super::desk::event::SlotId;
 use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, no_model, of_request, of_session};
@@ -40,6 +41,8 @@ pub struct ServedHost {
     policy: PolicyText,
     /// How executors are started.
     pub program: ExecutorProgram,
+    /// What text encoders gave for the prompts of earlier jobs.
+    pub conditioning: ConditioningCache,
     described: Mutex<Vec<Arc<DescribedModel>>>,
     /// How often a description has changed.
     descriptions: AtomicU64,
@@ -74,6 +77,7 @@ impl ServedHost {
     /// A host with the daemon's policy, and no models yet.
     pub fn new(host: Host, policy: PolicyText, program: ExecutorProgram) -> ServedHost {
         ServedHost {
+            conditioning: ConditioningCache::new(host.conditioning_cache),
             host: RwLock::new(Arc::new(host)),
             models: RwLock::default(),
             policy,
@@ -277,8 +281,13 @@ impl DescribedModel {
         DescribedModel { description, files, fingerprint: Mutex::default() }
     }
 
+    /// Its files as they were; `None` where one could not be looked at.
+    pub fn states(&self) -> Option<&[FileState]> {
+        self.files.as_deref()
+    }
+
     /// Whether its files are as they were. Which files a damaged model is made of is not known.
-    fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         self.faults().is_empty()
             && self.files.as_ref().is_some_and(|files| changed_files(files).is_empty())
     }

@@ -23,12 +23,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use super::conditioning::PromptKeys;
 use super::desk::action::{QuoteOrder, RoomOrder};
 use super::desk::event::{DeskEvent, QueryId, Quoted, RoomTimes, SlotId};
 use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, of_plan, of_request, of_session, of_setup};
 use super::shared::{DescribedModel, OpenedFiles, ServedHost};
 use crate::engine::session::{ExecutorListener, Interrupts, Session, SessionError};
+use crate::engine::warm::Loaded;
 use crate::inventory::Inventory;
 use crate::job::{JobRequest, PreparedJob, ResolvedJob};
 use crate::planning::{PlanError, Request};
@@ -236,8 +238,9 @@ impl SurveyBench {
         unloaded: &[SlotId],
     ) -> Result<Option<RoomTimes>, JobError> {
         match self.plan(session, question, unloaded, false) {
-            Ok((planned, _)) => {
-                let PlannedMs { load_ms, run_ms } = planned.ms(question.resolved.shape.batch);
+            Ok((planned, request)) => {
+                let PlannedMs { load_ms, run_ms } =
+                    planned.ms(&request, question.resolved.shape.batch);
                 Ok(Some(RoomTimes { job_ms: load_ms + run_ms, next_ms: run_ms }))
             }
             Err(error) if error.code == ErrorCode::DoesNotFit => Ok(None),
@@ -276,9 +279,12 @@ impl SurveyBench {
     ) -> Result<JobQuestion, JobError> {
         let model = self.shared.describe(session, &asked.model)?;
         self.opened.insert(asked.model.to_string(), model.opened_for(&asked)?);
-        let resolved = asked.resolve(&model.description).map_err(|e| of_request(&e))?;
+        let mut resolved = asked.resolve(&model.description).map_err(|e| of_request(&e))?;
         // What would be sent is looked at too: an error belongs to this answer, not to the run's.
-        asked.job(&resolved).map_err(|error| of_request(&error))?;
+        let job = asked.job(&resolved).map_err(|error| of_request(&error))?;
+        let keys = PromptKeys::of_job(&asked, &resolved, &model, &job);
+        let conditioning = &self.shared.conditioning;
+        resolved.shape.conditioned = keys.is_some_and(|keys| conditioning.has(&keys));
         Ok(JobQuestion { asked, resolved, model, inventory, slot })
     }
 
@@ -337,8 +343,9 @@ impl SurveyBench {
         }
     }
 
-    /// The plan that a job would run by on its slot: the loaded one where that does, else the
-    /// sooner done of one that keeps the loaded weights and one that does not.
+    /// The plan that a job would run by on its slot, as [`Warm::decide`] has it.
+    ///
+    /// [`Warm::decide`]: crate::engine::warm::Warm::decide
     fn plan_on_slot(
         &mut self,
         session: &mut Session,
@@ -350,6 +357,27 @@ impl SurveyBench {
         if let Some(loaded) = loaded.as_ref().filter(|loaded| loaded.does(request)) {
             return Ok(ChosenPlan::Loaded(Arc::clone(loaded)));
         }
+        if loaded.as_ref().is_some_and(|loaded| loaded.covers(request)) {
+            let own = self.surveys.own(session, request)?;
+            return Ok(ChosenPlan::Own(Box::new(own)));
+        }
+        let loaded = loaded.as_deref();
+        match loaded.and_then(|loaded| loaded.with_encoders(request)) {
+            None => self.plan_anew(session, request, loaded),
+            Some(whole) => match self.plan_anew(session, &whole, loaded) {
+                Err(PlanError::Infeasible(_)) => self.plan_anew(session, request, loaded),
+                planned => planned,
+            },
+        }
+    }
+
+    /// The sooner done of a plan that keeps the loaded weights and one that does not.
+    fn plan_anew(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        loaded: Option<&Loaded>,
+    ) -> Result<ChosenPlan, PlanError> {
         let kept = match loaded.filter(|loaded| loaded.may_keep(request)) {
             Some(loaded) => self.surveys.keeping(session, request, &loaded.plan)?,
             None => None,

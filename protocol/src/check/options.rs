@@ -69,7 +69,9 @@ pub(super) fn find(options: &GraphOptions, found: &mut Violations) {
 pub(super) fn check_lora(plan: &Plan, found: &mut Violations) {
     let mut names = BTreeSet::new();
     for name in &plan.options.lora_runtime {
-        let known = plan.components.iter().any(|component| component.name == *name);
+        // Of a job that brings its embeddings, text encoders may be meant.
+        let known =
+            plan.job.conditioned || plan.components.iter().any(|component| component.name == *name);
         found.ensure(known, || OptionsRule::LoraUnknown { component: name.clone() });
         let first = names.insert(name);
         found.ensure(first, || OptionsRule::LoraTwice { component: name.clone() });

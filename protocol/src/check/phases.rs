@@ -122,7 +122,7 @@ fn sums(plan: &Plan, device: &DeviceId, phase: Phase, fixed: [u64; 3]) -> [u64; 
     let mut compute = 0;
     for component in &plan.components {
         let now = component.phase == phase;
-        let soon = component.prefetch && phase.next() == Some(component.phase);
+        let soon = component.prefetch && plan.job.phase_after(phase) == Some(component.phase);
         for part in component.parts.iter().filter(|part| part.device == *device) {
             weights = weights.saturating_add(part.resident_bytes.0);
             if now || soon {

@@ -34,6 +34,7 @@ impl Event {
             Event::Calibrated(_) => "Calibrated",
             Event::Loaded(_) => "Loaded",
             Event::Progress(_) => "Progress",
+            Event::Conditioned(_) => "Conditioned",
             Event::Preview(_) => "Preview",
             Event::Output(_) => "Output",
             Event::Tensors(_) => "Tensors",

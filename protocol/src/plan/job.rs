@@ -25,6 +25,10 @@ pub struct JobShape {
     /// Steps of the sampler's table that are left out at its start: above 0 for a job that starts
     /// from a picture at less than full strength.
     pub first_step: u32,
+    /// Whether the job brings what the text encoders give for its prompts: none of them runs, and
+    /// there is no phase for them.
+    #[serde(default)]
+    pub conditioned: bool,
 }
 
 impl JobShape {
@@ -32,11 +36,57 @@ impl JobShape {
     /// first one's.
     pub const fn timeline(&self) -> &'static [Phase] {
         const WHOLE: [Phase; 4] = [Phase::Encode, Phase::Condition, Phase::Denoise, Phase::Decode];
-        if self.init_image { &WHOLE } else { WHOLE.split_at(1).1 }
+        const CONDITIONED: [Phase; 3] = [Phase::Encode, Phase::Denoise, Phase::Decode];
+        match (self.init_image, self.conditioned) {
+            (true, false) => &WHOLE,
+            (false, false) => WHOLE.split_at(1).1,
+            (true, true) => &CONDITIONED,
+            (false, true) => CONDITIONED.split_at(1).1,
+        }
+    }
+
+    /// The phase of this job that follows one of its phases; `None` after the last.
+    pub fn phase_after(&self, phase: Phase) -> Option<Phase> {
+        let timeline = self.timeline();
+        let at = timeline.iter().position(|known| *known == phase)?;
+        timeline.get(at + 1).copied()
     }
 
     /// Steps that run.
     pub const fn steps_run(&self) -> u32 {
         self.steps.saturating_sub(self.first_step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_has_the_phases_that_it_needs_one_after_the_other() {
+        use Phase::{Condition, Decode, Denoise, Encode};
+        for (init_image, conditioned, phases) in [
+            (false, false, &[Condition, Denoise, Decode][..]),
+            (true, false, &[Encode, Condition, Denoise, Decode]),
+            (false, true, &[Denoise, Decode]),
+            (true, true, &[Encode, Denoise, Decode]),
+        ] {
+            let job = JobShape {
+                width: 64,
+                height: 64,
+                steps: 2,
+                batch: 1,
+                max_sequence_length: 32,
+                true_cfg: false,
+                init_image,
+                first_step: 0,
+                conditioned,
+            };
+            assert_eq!(job.timeline(), phases);
+            for (index, phase) in phases.iter().enumerate() {
+                assert_eq!(job.phase_after(*phase), phases.get(index + 1).copied());
+            }
+            assert_eq!(job.phase_after(Phase::Load), None);
+        }
     }
 }

@@ -28,6 +28,7 @@ fn survive(model: &Path) -> Result<(), String> {
             true_cfg: true,
             init_image: false,
             first_step: 0,
+            conditioned: false,
         };
         // A refusal is as good as a profile here.
         drop(executor::measure::profile(

@@ -161,6 +161,8 @@ fn generate(generation: u64, prompt: &str) -> Command {
         init_image: None,
         init_latents: None,
         dump_tensors: false,
+        conditioning: Vec::new(),
+        keep_conditioning: false,
     };
     Command::Generate { generation, job: Box::new(job) }
 }

@@ -20,12 +20,13 @@ pub fn settle(plan: &mut Plan) {
         part.slot_bytes = with(Residency::Streamed).max().unwrap_or_default();
         part.slots = component.lookahead.min(with(Residency::Streamed).count() as u32);
     }
-    let components = plan.components.clone();
+    let (components, job) = (plan.components.clone(), plan.job.clone());
+    let after = |phase| job.phase_after(phase);
     let settle_phases = |id: &DeviceId, phases: &mut [PhaseBytes], staging: Bytes, fixed: Bytes| {
         for entry in phases.iter_mut() {
             let here = components.iter().filter(|c| c.devices.contains(id));
             let now = here.clone().filter(|c| c.phase == entry.phase);
-            let next = here.clone().filter(|c| c.prefetch && entry.phase.next() == Some(c.phase));
+            let next = here.clone().filter(|c| c.prefetch && after(entry.phase) == Some(c.phase));
             let lazy: Bytes = now.clone().chain(next).map(|c| c.parts[0].lazy_bytes).sum();
             let ring: Bytes = now.clone().map(|c| c.parts[0].staging_bytes()).sum();
             entry.weights_bytes = here.map(|c| c.parts[0].resident_bytes).sum::<Bytes>() + lazy;

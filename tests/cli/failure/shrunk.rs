@@ -61,6 +61,7 @@ fn request(free: Bytes) -> Request {
         true_cfg: false,
         init_image: false,
         first_step: 0,
+        conditioned: false,
     };
     let model = ModelSource::of(fixture("flux_schnell").display().to_string());
     let budgets = policy.budgets(&inventory).expect("no caps");

@@ -152,6 +152,7 @@ fn the_encoder_matches_from_pictures_in_tiles() {
             true_cfg: false,
             init_image: true,
             first_step: 0,
+            conditioned: false,
         };
         let tile = case.settings["tile"].as_u64().map(|side| side as u32);
         let vae_tile = tile.map(|side| VaeTile { width: side, height: side, overlap: 0.25 });

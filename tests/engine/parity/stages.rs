@@ -197,6 +197,7 @@ impl Opened {
             true_cfg: case.true_cfg_scale.is_some(),
             init_image: false,
             first_step: 0,
+            conditioned: false,
         };
         let graphs = self.model.graphs(&job, &GraphOptions::default()).expect("possible jobs");
         let graph = graphs.into_iter().find(|part| part.name == component).expect("a component");

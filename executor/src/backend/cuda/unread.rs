@@ -35,6 +35,7 @@ mod tests {
             true_cfg: false,
             init_image: false,
             first_step: 0,
+            conditioned: false,
         };
         let model = crate::families::open(&fixture).expect("a model");
         let graphs = model.graphs(&job, &GraphOptions::default()).expect("its graphs");

@@ -1,7 +1,7 @@
 //! What is in a FLUX.1 model's files, and all that is wrong with them at once.
 
-use protocol::ModelDescription;
 use protocol::profile::{FewSteps, GuidanceScale};
+use protocol::{ModelDescription, Phase};
 
 use super::dit::DitConfig;
 use super::parts::{PARTS, Parts};
@@ -29,13 +29,18 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
     }
     let described = [
         // The smallest graphs: which weights a component uses does not depend on the job.
-        component("clip", &parts.clip, |part| part.config.graph(&part.files)),
-        component("t5", &parts.t5, |part| part.config.graph(&part.files, 1)),
-        component("dit", &parts.dit, |part| part.config.graph(&part.files, 1, 1, 1)),
-        component("vae", &parts.vae, |part| part.config.decoder(&part.files, PATCH, PATCH)),
+        component("clip", Phase::Condition, &parts.clip, |part| part.config.graph(&part.files)),
+        component("t5", Phase::Condition, &parts.t5, |part| part.config.graph(&part.files, 1)),
+        component("dit", Phase::Denoise, &parts.dit, |part| {
+            part.config.graph(&part.files, 1, 1, 1)
+        }),
+        component("vae", Phase::Decode, &parts.vae, |part| {
+            part.config.decoder(&part.files, PATCH, PATCH)
+        }),
     ];
-    let encoder =
-        component("vae_encoder", &parts.vae, |part| part.config.encoder(&part.files, PATCH, PATCH));
+    let encoder = component("vae_encoder", Phase::Encode, &parts.vae, |part| {
+        part.config.encoder(&part.files, PATCH, PATCH)
+    });
     // A VAE may come without its encoder: that is nothing wrong.
     let mut components: Vec<_> = encoder.ok().into_iter().collect();
     for result in described {

@@ -56,6 +56,12 @@ impl JobPhases for Flux1Job {
             Phase::Decode => self.pictures.decode(job, &self.latents),
         }
     }
+
+    fn embeddings(&mut self) -> Vec<Vec<&mut [f32]>> {
+        let pooled = self.model.clip.config.hidden_size;
+        let prompts = self.clip_hidden.iter_mut().zip(&mut self.text_hidden);
+        prompts.map(|(clip, text)| vec![&mut clip[..pooled], &mut text[..]]).collect()
+    }
 }
 
 impl Flux1Job {

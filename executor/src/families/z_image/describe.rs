@@ -1,7 +1,7 @@
 //! What is in a Z-Image model's files, and all that is wrong with them at once.
 
-use protocol::ModelDescription;
 use protocol::profile::GuidanceScale;
+use protocol::{ModelDescription, Phase};
 
 use super::dit::TOKENS_MULTIPLE;
 use super::parts::{PARTS, ZImageParts};
@@ -23,16 +23,19 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
     }
     let described = [
         // The smallest graphs: which weights a component uses does not depend on the job.
-        component("llm", &parts.llm, |part| {
+        component("llm", Phase::Condition, &parts.llm, |part| {
             part.config.graph(&part.files, 1, llm_layers(&part.config))
         }),
-        component("dit", &parts.dit, |part| {
+        component("dit", Phase::Denoise, &parts.dit, |part| {
             part.config.graph(&part.files, 1, TOKENS_MULTIPLE, TOKENS_MULTIPLE)
         }),
-        component("vae", &parts.vae, |part| part.config.decoder(&part.files, PATCH, PATCH)),
+        component("vae", Phase::Decode, &parts.vae, |part| {
+            part.config.decoder(&part.files, PATCH, PATCH)
+        }),
     ];
-    let encoder =
-        component("vae_encoder", &parts.vae, |part| part.config.encoder(&part.files, PATCH, PATCH));
+    let encoder = component("vae_encoder", Phase::Encode, &parts.vae, |part| {
+        part.config.encoder(&part.files, PATCH, PATCH)
+    });
     // A VAE may come without its encoder: that is nothing wrong.
     let mut components: Vec<_> = encoder.ok().into_iter().collect();
     for result in described {

@@ -55,6 +55,12 @@ impl JobPhases for ZImageJob {
             Phase::Decode => self.pictures.decode(job, &self.latents),
         }
     }
+
+    fn embeddings(&mut self) -> Vec<Vec<&mut [f32]>> {
+        let features = self.model.llm.config.hidden_size;
+        let prompts = self.captions.iter().zip(&mut self.text_hidden);
+        prompts.map(|(caption, hidden)| vec![&mut hidden[..caption.tokens() * features]]).collect()
+    }
 }
 
 impl ZImageJob {

@@ -63,6 +63,7 @@ fn plan(component: ComponentPlan) -> Plan {
             true_cfg: false,
             init_image: false,
             first_step: 0,
+            conditioned: false,
         },
         options: GraphOptions::default(),
         mapping_policy: MappingPolicy::Keep,

@@ -97,6 +97,7 @@ fn plan(devices: &[(DeviceBackend, bool, u64)], used: usize) -> Plan {
             true_cfg: false,
             init_image: false,
             first_step: 0,
+            conditioned: false,
         },
         options: GraphOptions::default(),
         mapping_policy: MappingPolicy::Keep,

@@ -1,7 +1,10 @@
 //! Pins that are changed for another plan beside the one that was asked for.
 
+use protocol::profile::ComponentProfile;
+
 use super::resolve::indices;
-use super::{ALL, BACKEND, PinError, Pins, devices, entries};
+use super::subject::reach;
+use super::{ALL, BACKEND, Entry, PinError, Pins, devices, entries};
 use crate::inventory::{Inventory, names};
 
 impl Pins {
@@ -17,6 +20,18 @@ impl Pins {
         let rest = format!("{ALL}={device}");
         let entries = others.iter().map(|entry| entry.text.as_str());
         Some(entries.chain([rest.as_str()]).collect::<Vec<_>>().join(","))
+    }
+
+    /// These pins without entries that mean none of the components.
+    pub fn of_components(&self, components: &[ComponentProfile]) -> Pins {
+        Pins {
+            backend: meant(&self.backend, components),
+            params: meant(&self.params, components),
+            split: meant(&self.split, components),
+            lookahead: meant(&self.lookahead, components),
+            allow: meant(&self.allow, components),
+            forbid: meant(&self.forbid, components),
+        }
     }
 
     /// These pins with another value of `--backend`.
@@ -41,6 +56,14 @@ impl Pins {
         }
         Ok(pins)
     }
+}
+
+/// The entries that mean any of the components.
+fn meant<T: Clone>(entries: &[Entry<T>], components: &[ComponentProfile]) -> Vec<Entry<T>> {
+    let means = |entry: &&Entry<T>| {
+        (0..components.len()).any(|at| reach(&entry.subject, components, at).is_some())
+    };
+    entries.iter().filter(means).cloned().collect()
 }
 
 #[cfg(test)]

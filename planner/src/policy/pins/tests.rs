@@ -110,6 +110,17 @@ fn names_and_aliases_mean_their_components() {
 }
 
 #[test]
+fn what_is_said_of_components_that_are_not_there_can_be_left_out() {
+    let all = [Some("vae=cpu,t5=cpu,te=cpu"), Some("clip=disk"), None, Some("dit=3,cond=2")];
+    let pins = Pins::parse(all[0], all[1], all[2], all[3]).expect("readable");
+    let left: Vec<_> = model().into_iter().filter(|c| c.phase != Phase::Condition).collect();
+    assert!(pins.resolve(&left, &machine(&[]), &[]).is_err());
+    let expected = Pins::parse(Some("vae=cpu"), None, None, Some("dit=3")).expect("readable");
+    assert_eq!(pins.of_components(&left), expected);
+    assert_eq!(pins.of_components(&model()), pins);
+}
+
+#[test]
 fn the_narrower_entry_wins_wherever_it_stands() {
     let expected = vec![("clip", vec![Some(1)]), ("t5", vec![Some(2)])];
     for backend in ["cond=virtual0,t5=virtual1", "t5=virtual1,cond=virtual0"] {

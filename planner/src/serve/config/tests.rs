@@ -23,6 +23,7 @@ drain = "1m"
 keep_jobs = 10
 keep_bytes = "1GiB"
 min_free = "64MiB"
+conditioning_cache = "0B"
 
 [quota]
 queued = 4
@@ -79,6 +80,7 @@ fn every_key_is_read() {
         keep_jobs: 10,
         keep_bytes: Bytes::gib(1),
         min_free: Bytes::mib(64),
+        conditioning_cache: Bytes::ZERO,
         quota: ClientQuota { queued: 4, queued_seconds: 60 },
         openai: OpenAiConfig { response_format: ResponseFormat::Url },
         policy: PolicyText {
@@ -102,6 +104,7 @@ fn nothing_said_is_the_defaults() {
     assert_eq!(numbers, (64, 60_000, 120_000, 1000));
     assert_eq!((config.keep_alive, config.keep_bytes), (KEEP_ALIVE, Bytes::gib(10)));
     assert_eq!(config.min_free, Bytes::mib(512));
+    assert_eq!(config.conditioning_cache, Bytes::mib(256));
     let quota = ClientQuota { queued: 16, queued_seconds: 600 };
     assert_eq!(config.quota, quota);
     let none = "default_model = \"\"\npublic_url = \"\"\ntoken_file = \"\"\nallowed_hosts = []\n";
@@ -127,7 +130,6 @@ fn an_unknown_key_is_told_with_the_one_that_may_be_meant() {
         ("[policy]\nmax_vrm = \"8\"", "there is no key `max_vrm`; hint: is max_vram meant?"),
         ("[model.a]\npriority = \"back\"", "there is no value `back`; hint: is background meant?"),
         ("[fleet]\nurl = \"x\"", "there is no key `fleet`; hint: "),
-        ("conditioning_cache = \"1MiB\"", "there is no key `conditioning_cache`; hint: "),
         ("no_token = true", "there is no key `no_token`; hint: "),
         ("[models.dev]\nsource = \"/m\"", "hint: a section for one model is called [model.NAME]"),
     ] {
@@ -147,6 +149,7 @@ fn a_wrong_value_is_told_with_its_line() {
         ("keep_alive = \"-2\"", "`-2` is not a time; hint: "),
         ("keep_bytes = \"0B\"", "a size of zero; hint: "),
         ("keep_bytes = \"5\"", "`5` is no size; hint: "),
+        ("conditioning_cache = \"much\"", "`much` is no size; hint: "),
         ("models = [\"models\"]", "`models` does not begin at the root; hint: "),
         ("token_file = \"tokens\"", "`tokens` does not begin at the root; hint: "),
         ("public_url = \"here\"", "`here` is not a URL; hint: "),

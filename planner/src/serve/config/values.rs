@@ -13,7 +13,7 @@ use serde::de::{Deserializer, Error};
 
 use super::ModelConfig;
 use crate::policy::{Policy, PolicyText};
-use crate::profile::values::PositiveSize;
+use crate::profile::values::{PositiveSize, Size};
 use crate::serve::desk::job::KeepAlive;
 
 /// The longest time that is meant: beyond it lies an overflow or a slip of the pen.
@@ -224,6 +224,13 @@ pub(super) fn some_ms<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D:
 
 pub(super) fn some_bytes<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Bytes>, D::Error> {
     PositiveSize::deserialize(d).map(|size| Some(size.0))
+}
+
+pub(super) fn some_bytes_or_none<'de, D>(deserializer: D) -> Result<Option<Bytes>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    Size::deserialize(deserializer).map(|size| Some(size.0))
 }
 
 pub(super) fn some_keep_alive<'de, D>(deserializer: D) -> Result<Option<KeepAlive>, D::Error>

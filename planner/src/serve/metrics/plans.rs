@@ -73,6 +73,6 @@ fn bytes(object: &Value, key: &str) -> Bytes {
 }
 
 /// Bytes as a gauge holds them: no memory has 2⁶³.
-fn gauge(bytes: Bytes) -> i64 {
+pub fn gauge(bytes: Bytes) -> i64 {
     i64::try_from(bytes.0).unwrap_or(i64::MAX)
 }

@@ -65,6 +65,10 @@ pub struct Figures {
     pub replans: Counters,
     pub executor_exits: Counters,
     pub batch_size: Histograms,
+    pub conditioning_cache_bytes: Gauge,
+    pub conditioning_hits: Counter,
+    pub conditioning_misses: Counter,
+    pub conditioning_evictions: Counter,
 }
 
 /// What all names begin with.
@@ -145,6 +149,26 @@ pub fn figures(protocol: u32) -> (Registry, Figures) {
         replans: to.name("replans", "Attempts that were planned anew", Counters::default()),
         executor_exits: to.name("executor_exits", "Executors that have ended", Counters::default()),
         batch_size: to.name("batch_size", "Pictures of a run", histograms(sizes)),
+        conditioning_cache_bytes: to.name(
+            "conditioning_cache_bytes",
+            "What text encoders gave, kept for later jobs",
+            Gauge::default(),
+        ),
+        conditioning_hits: to.name(
+            "conditioning_hits",
+            "Prompts of runs that needed no text encoder",
+            Counter::default(),
+        ),
+        conditioning_misses: to.name(
+            "conditioning_misses",
+            "Prompts of runs that needed text encoders",
+            Counter::default(),
+        ),
+        conditioning_evictions: to.name(
+            "conditioning_evictions",
+            "Prompts that are kept no longer, for want of room",
+            Counter::default(),
+        ),
     };
     let build: Gauges = to.name("build_info", "What this is", Gauges::default());
     let version = env!("CARGO_PKG_VERSION");

@@ -4,14 +4,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::{Bytes, DeviceId, Plan};
+use protocol::{Bytes, DeviceId, Job, Phase, Plan};
 use serde_json::Value;
 
+use super::super::conditioning::PromptKeys;
 use super::super::desk::action::RunOrder;
 use super::super::desk::event::{FinishedWork, MadePicture, PreviewImage, Said, SlotId};
 use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
-use super::super::shared::{DescribeError, OpenedFiles, ServedHost};
+use super::super::shared::{DescribeError, DescribedModel, OpenedFiles, ServedHost};
 use super::SlotBell;
 use super::switch::RunSwitch;
 use super::told::{RunTeller, SlotListener};
@@ -19,8 +20,8 @@ use crate::engine::session::{Session, SessionError};
 use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Loaded, Warm};
 use crate::inventory::Inventory;
-use crate::job::record::{FileHashes, FinishedRun};
-use crate::job::{JobEvent, PreparedJob};
+use crate::job::record::{FileHashes, FinishedRun, on_gpu};
+use crate::job::{JobEvent, PreparedJob, ResolvedJob};
 use crate::planning::PlanError;
 use crate::render::document::PlanDocument;
 use crate::render::notices::sentence;
@@ -161,8 +162,13 @@ impl SlotExecutor {
         let model = self.shared.describe(&mut warm.session, &asked.model)?;
         self.opened = model.opened_for(asked)?;
         let description = &model.description;
-        let resolved = asked.resolve(description).map_err(|error| of_request(&error))?;
-        let job = asked.job(&resolved).map_err(|error| of_request(&error))?;
+        let mut resolved = asked.resolve(description).map_err(|error| of_request(&error))?;
+        let mut job = asked.job(&resolved).map_err(|error| of_request(&error))?;
+        let keys = order.job.as_ref().and_then(|_| self.keys(asked, &resolved, &model, &job));
+        let found = keys.as_ref().and_then(|keys| self.shared.conditioning.find(keys));
+        resolved.shape.conditioned = found.is_some();
+        job.keep_conditioning = keys.is_some() && found.is_none();
+        job.conditioning = found.as_ref().map(|found| found.embeddings.clone()).unwrap_or_default();
         let begin = |_| FileHashes::begin(asked, description, model.fingerprint(), &asked.loras);
         let hashing = order.job.as_ref().map(begin).transpose();
         let hashing = hashing.map_err(|error| internal(error.to_string()))?;
@@ -192,7 +198,7 @@ impl SlotExecutor {
         {
             self.shared.device_failed(inventory, device, &error.to_string());
         }
-        let outcome = result.map_err(|error| match &error {
+        let mut outcome = result.map_err(|error| match &error {
             PlanError::Session(error) => ended(error),
             error => of_plan(error, &asked.model).into(),
         })?;
@@ -200,16 +206,42 @@ impl SlotExecutor {
             self.shared.devices_worked(&outcome.inventory, &outcome.plan);
             self.shared.learn_anew();
         }
+        // What was read of other files is what nobody knows.
+        if let Some(keys) = keys.filter(|_| model.is_current())
+            && self.keys(asked, &resolved, &model, &job).as_ref() == Some(&keys)
+        {
+            let conditioning = std::mem::take(&mut outcome.conditioning);
+            let on_gpu = encoders_on_gpu(&outcome.plan);
+            self.shared.conditioning.keep(&keys, &on_gpu, conditioning);
+        }
         let files = hashing.map(FileHashes::files).unwrap_or_default();
         model.keep_fingerprint(files.fingerprint.as_ref());
-        let made =
-            FinishedRun { asked, job: &job, plan: &outcome.plan, description, files: &files };
+        let made = FinishedRun {
+            asked,
+            job: &job,
+            plan: &outcome.plan,
+            description,
+            files: &files,
+            encoders_on_gpu: found.as_ref().map(|found| &*found.on_gpu),
+        };
         let pictures = pictures(&outcome, &made);
         let load_ms = load_began.map(|began| {
             let ended_at = ended_at.unwrap_or_else(Instant::now);
             ended_at.duration_since(began).as_secs_f64() * 1e3
         });
         Ok(finished(outcome, pictures, load_ms, &work, resolved.notices))
+    }
+
+    /// What the job's prompts are known by, where what text encoders give is kept.
+    fn keys(
+        &self,
+        asked: &PreparedJob,
+        resolved: &ResolvedJob,
+        model: &DescribedModel,
+        job: &Job,
+    ) -> Option<PromptKeys> {
+        let is_on = self.shared.conditioning.is_on();
+        is_on.then(|| PromptKeys::of_job(asked, resolved, model, job)).flatten()
     }
 
     /// Goes on, unless the order is to end.
@@ -331,12 +363,13 @@ fn finished(
     work: &Work,
     resolved_notices: Vec<String>,
 ) -> FinishedWork {
-    let Outcome { plan, report, usage, failures, .. } = outcome;
+    let Outcome { plan, report, usage, failures, next_ms, .. } = outcome;
     let ms = &plan.predicted_ms;
+    let load_ms = (ms.total - ms.next_total).max(0.0);
     let (predicted_ms, measured_ms) = match (work, from_load_ms) {
-        (Work::Generate(_), Some(measured_ms)) => (ms.total, measured_ms),
-        (Work::Generate(_), None) => (ms.next_total, usage.measured_ms.total),
-        (_, Some(measured_ms)) => ((ms.total - ms.next_total).max(0.0), measured_ms),
+        (Work::Generate(_), Some(measured_ms)) => (load_ms + next_ms, measured_ms),
+        (Work::Generate(_), None) => (next_ms, usage.measured_ms.total),
+        (_, Some(measured_ms)) => (load_ms, measured_ms),
         (_, None) => (0.0, 0.0),
     };
     let mut notices = resolved_notices;
@@ -344,6 +377,15 @@ fn finished(
     notices.extend(outcome.notices.iter().map(sentence));
     let idle_bytes = idle_bytes(&plan);
     FinishedWork { pictures, usage, predicted_ms, measured_ms, idle_bytes, failures, notices }
+}
+
+/// The text encoders of a plan that GPUs compute.
+fn encoders_on_gpu(plan: &Plan) -> Vec<String> {
+    let is_encoder = |name: &String| {
+        let mut encoders = plan.components.iter().filter(|c| c.phase == Phase::Condition);
+        encoders.any(|encoder| encoder.name == *name)
+    };
+    on_gpu(plan).into_iter().filter(is_encoder).collect()
 }
 
 /// What a plan keeps between two jobs, of each device where that is anything.

@@ -7,7 +7,7 @@ use protocol::{Bytes, DeviceId, Plan};
 use super::super::desk::event::Quoted;
 use super::super::desk::job::{Confidence, JobError, Offer};
 use super::super::failures::internal;
-use crate::engine::warm::Loaded;
+use crate::engine::warm::{Loaded, next_ms};
 use crate::inventory::{Inventory, Speeds};
 use crate::planning::Request;
 use crate::render::document::PlanDocument;
@@ -33,7 +33,7 @@ pub struct PlannedMs {
 
 impl ChosenPlan {
     /// What so many pictures take, in as many runs as it needs.
-    pub fn ms(&self, pictures: u32) -> PlannedMs {
+    pub fn ms(&self, request: &Request, pictures: u32) -> PlannedMs {
         let plan = match self {
             ChosenPlan::Loaded(loaded) => &loaded.plan,
             ChosenPlan::Kept(solution) | ChosenPlan::Own(solution) => &solution.plan,
@@ -45,7 +45,11 @@ impl ChosenPlan {
             // Whatever part of a first run the next one does not have again.
             ChosenPlan::Kept(_) | ChosenPlan::Own(_) => (ms.total - ms.next_total).max(0.0),
         };
-        PlannedMs { load_ms, run_ms: ms.next_total * f64::from(runs) }
+        let run_ms = match self {
+            ChosenPlan::Loaded(loaded) => loaded.next_ms(request),
+            ChosenPlan::Kept(_) | ChosenPlan::Own(_) => next_ms(plan, &request.job),
+        };
+        PlannedMs { load_ms, run_ms: run_ms * f64::from(runs) }
     }
 
     fn parts<'a>(&'a self, request: &'a Request) -> (&'a Plan, &'a PlanReport, &'a Inventory) {
@@ -69,7 +73,7 @@ pub fn quoted(
     notices: &[String],
 ) -> Result<Quoted, JobError> {
     let (plan, report, inventory) = planned.parts(request);
-    let PlannedMs { load_ms, run_ms } = planned.ms(pictures);
+    let PlannedMs { load_ms, run_ms } = planned.ms(request, pictures);
     let document = serde_json::to_value(PlanDocument::new(plan, report, inventory));
     let document = document.map_err(|error| internal(error.to_string()))?;
     let notices = notices.iter().chain(&report.notices).cloned().collect();

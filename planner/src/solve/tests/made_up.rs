@@ -139,6 +139,7 @@ impl Case {
                 true_cfg: false,
                 init_image: false,
                 first_step: 0,
+                conditioned: false,
             },
             options: GraphOptions::default(),
             pins: vec![Pin::FREE; count],

@@ -154,6 +154,7 @@ pub fn text() -> Plan {
         true_cfg: true,
         init_image: false,
         first_step: 0,
+        conditioned: false,
     };
     let clip = component(
         ("clip", Phase::Condition),
@@ -274,6 +275,7 @@ pub fn picture() -> Plan {
         true_cfg: false,
         init_image: true,
         first_step: 5,
+        conditioned: false,
     };
     let encoder = component(
         ("vae_encoder", Phase::Encode),

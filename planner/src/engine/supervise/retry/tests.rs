@@ -25,6 +25,7 @@ fn job() -> JobShape {
         true_cfg: false,
         init_image: false,
         first_step: 0,
+        conditioned: false,
     }
 }
 
