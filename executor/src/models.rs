@@ -46,6 +46,9 @@ pub trait Model: Any + Send + Sync {
     /// The names of all components that a job may run, in the order in which they run.
     fn components(&self) -> &'static [&'static str];
 
+    /// The names of those that a job does without which brings its embeddings.
+    fn text_encoders(&self) -> &'static [&'static str];
+
     /// The weight files of a component.
     fn files(&self, component: &str) -> &Arc<WeightFiles>;
 

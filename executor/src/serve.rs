@@ -169,13 +169,13 @@ impl Executor {
                 check_threads(threads)?;
                 check::check_options(&options).map_err(bad_request)?;
                 check::check_layouts(&layouts).map_err(bad_request)?;
-                let model = self.models.sized(&model, &options)?;
+                let model = self.models.sized(&model, &job, &options)?;
                 let sizes = measure::sizes(&*model, &job, &options, threads as usize, &layouts)?;
                 Ok(Event::Sized(sizes))
             }
             Command::Verify { plan } => {
                 check::check(&plan).map_err(refused)?;
-                let model = self.models.sized(&plan.model, &plan.options)?;
+                let model = self.models.sized(&plan.model, &plan.job, &plan.options)?;
                 Ok(Event::Verified(verify(&plan, &*model)?))
             }
             Command::Calibrate { devices, threads, directory } => {
@@ -232,7 +232,7 @@ impl Executor {
         check::check_options(options).map_err(bad_request)?;
         let notices = self.models.notices(model, options)?;
         let cached = self.cached.of(model, &options.loras);
-        let model = self.models.sized(model, options)?;
+        let model = self.models.sized(model, job, options)?;
         let profile = measure::profile(&*model, job, options, threads as usize, cached)?;
         let profile = ModelProfile { notices, ..profile };
         Ok(Event::Measured(Box::new(profile)))

@@ -22,6 +22,13 @@ struct Studio {
 }
 
 impl Studio {
+    /// As [`Studio::new`], from a picture.
+    fn from_picture(name: &str) -> Studio {
+        let studio = Studio::new(name, false);
+        let shape = JobShape { init_image: true, first_step: 1, batch: 1, ..studio.shape };
+        Studio { shape, ..studio }
+    }
+
     fn new(name: &str, true_cfg: bool) -> Studio {
         let dir = fixture(name);
         let model = families::open(&dir).expect("a whole model");
@@ -52,7 +59,10 @@ impl Studio {
 
     fn job(&self) -> Job {
         let negative_prompt = "blurry".to_owned();
-        Job { negative_prompt, keep_conditioning: true, ..plans::job(&self.shape) }
+        let JobShape { width, height, init_image, .. } = self.shape;
+        let grey = || IpcSharedMemory::from_byte(128, (3 * width * height) as usize);
+        let init_image = init_image.then(grey);
+        Job { negative_prompt, init_image, keep_conditioning: true, ..plans::job(&self.shape) }
     }
 }
 
@@ -91,31 +101,34 @@ fn assert_same(studio: &Studio, choice: fn(&str, usize) -> Choice) -> Vec<Embedd
     let whole = studio.plan(false, choice);
     let mut runtime = plans::load(&whole, &studio.model).expect("a plan that fits");
     let expected = plans::paint_job(&mut runtime, &studio.job()).expect("a run");
-    let all = [Phase::Condition, Phase::Denoise, Phase::Decode];
-    assert_exact(&expected.usage, &all);
+    let all = [Phase::Encode, Phase::Condition, Phase::Denoise, Phase::Decode];
+    let all = if studio.shape.init_image { &all[..] } else { &all[1..] };
+    let rest: Vec<Phase> = all.iter().copied().filter(|p| *p != Phase::Condition).collect();
+    assert_exact(&expected.usage, all);
     let prompts = if studio.shape.true_cfg { 2 } else { 1 };
     assert_eq!(expected.conditioning.len(), prompts, "one for each prompt");
 
     let job = Job { conditioning: expected.conditioning.clone(), ..studio.job() };
     let beside = plans::paint_job(&mut runtime, &job).expect("text encoders may be there");
-    assert_exact(&beside.usage, &all[1..]);
+    assert_exact(&beside.usage, &rest);
     assert!(beside.pixels == expected.pixels, "another picture beside text encoders");
     assert!(beside.conditioning.is_empty(), "no text encoder ran");
     // A new prompt after it runs them again.
     let again = plans::paint_job(&mut runtime, &studio.job()).expect("a run");
-    assert_exact(&again.usage, &all);
+    assert_exact(&again.usage, all);
     assert!(again.pixels == expected.pixels && again.conditioning == expected.conditioning);
     drop(runtime);
 
     let alone = studio.plan(true, choice);
     let names: Vec<&str> = alone.components.iter().map(|c| c.name.as_str()).collect();
-    assert_eq!(names, ["dit", "vae"]);
+    let encoder = if studio.shape.init_image { &["vae_encoder"][..] } else { &[] };
+    assert_eq!(names, [encoder, &["dit", "vae"]].concat());
     let mut runtime = plans::load(&alone, &studio.model).expect("a plan that fits");
     let without = plans::paint_job(&mut runtime, &job).expect("a run");
-    assert_exact(&without.usage, &all[1..]);
+    assert_exact(&without.usage, &rest);
     assert!(without.pixels == expected.pixels, "another picture without text encoders");
     let ran: Vec<&str> = without.usage.components.iter().map(|c| c.name.as_str()).collect();
-    assert_eq!(ran, ["dit", "vae"]);
+    assert_eq!(ran, names);
     expected.conditioning
 }
 
@@ -131,6 +144,26 @@ fn a_brought_conditioning_gives_the_picture_of_its_prompts() {
         let by_host = assert_same(&studio, on_host);
         // What host kernels give is the same wherever they run.
         assert!(by_host == assert_same(&studio, on_devices), "{model}: other bits on devices");
+    }
+}
+
+/// On one device, all lazy, the DiT and the VAE ahead of their phases: the DiT while a picture is
+/// encoded, where nothing comes between.
+fn ahead(name: &str, segments: usize) -> Choice {
+    let prefetch = matches!(name, "dit" | "vae");
+    Choice { prefetch, ..Choice::one(0, segments, Residency::Lazy) }
+}
+
+#[test]
+fn a_picture_to_start_from_is_encoded_right_before_the_steps() {
+    for model in ["flux_schnell", "zimage_turbo"] {
+        let studio = Studio::from_picture(model);
+        assert_same(&studio, ahead);
+        assert_same(&studio, on_host);
+        let plan = studio.plan(true, ahead);
+        let [encode, denoise] = [0, 1].map(|phase| plan.devices[0].phases[phase].weights_bytes);
+        let dit = &plan.components[1];
+        assert!(encode > dit.weights_bytes && denoise > dit.weights_bytes, "{plan:?}");
     }
 }
 

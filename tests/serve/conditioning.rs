@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use crate::bench::{Bench, loads, one_device, request, started};
 use crate::client::Server;
+use crate::support::lora::write_lora;
+use crate::support::wide::Wide;
 use crate::support::{Home, fixture};
 
 fn with_prompt(prompt: &str) -> JobRequest {
@@ -100,6 +102,45 @@ fn who_says_where_text_encoders_compute_is_answered_by_what_they_give_there() {
     let (_, again) = bench.done(pinned);
     assert_eq!(ran(&again), (vec!["dit", "vae"], false));
     assert!(again.pictures[0].pixels == first.pictures[0].pixels);
+}
+
+#[test]
+fn a_lora_is_part_of_what_a_prompt_is_known_by() {
+    let home = Home::new();
+    Wide::bf16().write(&home.path("model")).expect("a file system with room");
+    let style = home.path("style.safetensors");
+    write_lora(&style, 1);
+    let mut bench = Bench::with_model(&one_device(64, "1GiB/s"), &home.path("model"));
+    let with_lora = |weight: &str| {
+        let mut request = request();
+        request.policy.lora = Some(vec![format!("{}:{weight}", style.display())]);
+        request
+    };
+    let new = (ALL.to_vec(), true);
+    let known = (vec!["dit", "vae"], false);
+    assert_eq!(ran(&bench.done(request()).1), new);
+    let (_, first) = bench.done(with_lora("0.8"));
+    assert_eq!(ran(&first), new);
+    let (_, second) = bench.done(with_lora("0.8"));
+    assert_eq!(ran(&second), known);
+    assert!(second.pictures[0].pixels == first.pictures[0].pixels);
+    assert_eq!(ran(&bench.done(with_lora("0.5")).1), new);
+    // A plan without text encoders changes none of their weights.
+    bench.end();
+    let (_, third) = bench.done(with_lora("0.8"));
+    assert_eq!(ran(&third), known);
+    assert!(third.pictures[0].pixels == first.pictures[0].pixels);
+    assert_eq!(third.pictures[0].settings, first.pictures[0].settings);
+    let held = |work: &FinishedWork| {
+        let host = work.usage.devices.iter().find(|device| device.id.is_host());
+        let idle = host.and_then(|host| host.idle).expect("what stays is looked at");
+        assert_eq!(idle.predicted_bytes, idle.measured_bytes);
+        idle.measured_bytes
+    };
+    assert!(held(&third) < held(&first), "changed text encoders stay in RAM");
+    write_lora(&style, 2);
+    assert_eq!(ran(&bench.done(with_lora("0.8")).1), new);
+    assert_eq!(ran(&bench.done(request()).1), known);
 }
 
 #[test]

@@ -43,6 +43,9 @@ const FAMILY: &str = "flux";
 /// from a picture.
 const COMPONENTS: [&str; 5] = ["vae_encoder", "clip", "t5", "dit", "vae"];
 
+/// Those of them that take prompts.
+const TEXT_ENCODERS: [&str; 2] = ["clip", "t5"];
+
 /// Cells of latents along a side of a token (`FluxPipeline._pack_latents`).
 const PATCH: usize = 2;
 
@@ -172,6 +175,10 @@ impl Model for Flux1 {
 
     fn components(&self) -> &'static [&'static str] {
         &COMPONENTS
+    }
+
+    fn text_encoders(&self) -> &'static [&'static str] {
+        &TEXT_ENCODERS
     }
 
     fn files(&self, component: &str) -> &Arc<WeightFiles> {

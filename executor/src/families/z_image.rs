@@ -47,6 +47,9 @@ const FAMILY: &str = "z-image";
 /// from a picture.
 const COMPONENTS: [&str; 4] = ["vae_encoder", "llm", "dit", "vae"];
 
+/// Those of them that take prompts.
+const TEXT_ENCODERS: [&str; 1] = ["llm"];
+
 /// Cells of latents along a side of a token (`all_patch_size`).
 const PATCH: usize = 2;
 
@@ -201,6 +204,10 @@ impl Model for ZImage {
 
     fn components(&self) -> &'static [&'static str] {
         &COMPONENTS
+    }
+
+    fn text_encoders(&self) -> &'static [&'static str] {
+        &TEXT_ENCODERS
     }
 
     fn files(&self, component: &str) -> &Arc<WeightFiles> {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use protocol::plan::Lora;
-use protocol::{Failure, GraphOptions, ModelSource, Plan};
+use protocol::{Failure, GraphOptions, JobShape, ModelSource, Plan};
 
 use crate::backend::CancelFlag;
 use crate::failure::internal;
@@ -32,17 +32,20 @@ struct AdaptedModel {
 }
 
 impl OpenModels {
-    /// A model for questions about its sizes.
+    /// A model for questions about its sizes for a job.
     pub fn sized(
         &mut self,
         source: &ModelSource,
+        job: &JobShape,
         options: &GraphOptions,
     ) -> Result<Arc<dyn Model>, Failure> {
         let base = self.base(source)?;
         if options.loras.is_empty() {
             return Ok(base);
         }
-        let mode = |component: &str| is_runtime(options, component).then_some(LoraMode::Runtime);
+        let mode = |component: &str| {
+            is_runtime(&*base, job, options, component).then_some(LoraMode::Runtime)
+        };
         let loras = self.loras(source, &*base, options)?;
         Ok(base.with_loras(loras, &mode, &|| false)?)
     }
@@ -55,7 +58,7 @@ impl OpenModels {
             return Ok(base);
         }
         let mode = |component: &str| {
-            let runtime = is_runtime(options, component);
+            let runtime = is_runtime(&*base, &plan.job, options, component);
             Some(if runtime { LoraMode::Runtime } else { LoraMode::Immediately })
         };
         let loras = self.loras(&plan.model, &*base, options)?;
@@ -121,8 +124,11 @@ impl OpenModels {
     }
 }
 
-fn is_runtime(options: &GraphOptions, component: &str) -> bool {
-    options.lora_runtime.iter().any(|name| name == component)
+/// Whether a component's weights stay as they are: its products are added while it runs, or it does
+/// not run.
+fn is_runtime(model: &dyn Model, job: &JobShape, options: &GraphOptions, component: &str) -> bool {
+    let is_left_out = job.conditioned && model.text_encoders().contains(&component);
+    is_left_out || options.lora_runtime.iter().any(|name| name == component)
 }
 
 /// A sentence for each file whose keys were not all applied.

@@ -36,7 +36,7 @@ pub fn check_keeps(plan: &Plan, loaded: &Plan) -> Result<(), Violations> {
     found.ensure(is_loaded, || KeptRule::Generation { generation, loaded: loaded.generation });
     found.ensure(plan.model == loaded.model, || KeptRule::Model);
     found.ensure(plan.family == loaded.family, || KeptRule::Family);
-    let same_options = of_weights(&plan.options) == of_weights(&loaded.options);
+    let same_options = of_weights(plan, loaded) == of_weights(loaded, plan);
     found.ensure(same_options, || KeptRule::Options);
     let same_host = plan.mapping_policy == loaded.mapping_policy
         && plan.host.threads == loaded.host.threads
@@ -53,10 +53,14 @@ pub fn check_keeps(plan: &Plan, loaded: &Plan) -> Result<(), Violations> {
     found.result()
 }
 
-/// What of a plan's options weights depend on.
-fn of_weights(options: &GraphOptions) -> GraphOptions {
+/// What of a plan's options weights depend on that another plan has too.
+fn of_weights(plan: &Plan, other: &Plan) -> GraphOptions {
     let GraphOptions { attention_chunk, preview_every, .. } = GraphOptions::default();
-    GraphOptions { vae_tile: None, attention_chunk, preview_every, ..options.clone() }
+    let has = |plan: &Plan, name: &String| plan.components.iter().any(|c| c.name == *name);
+    let options = &plan.options;
+    let in_both = |name: &&String| has(plan, name) && has(other, name);
+    let lora_runtime = options.lora_runtime.iter().filter(in_both).cloned().collect();
+    GraphOptions { vae_tile: None, attention_chunk, preview_every, lora_runtime, ..options.clone() }
 }
 
 /// What must stay of the devices that hold weights, or only a context: they stay open as they are.
