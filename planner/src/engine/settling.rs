@@ -1,9 +1,9 @@
 //! After an executor's end: until the driver has freed what it had of GPUs.
 //!
 //! A process is gone before its GPU memory is. What is free is known once NVML lists the process
-//! on no device; where NVML does not say who is on a device, some seconds after the end. There is no
-//! wait for free memory to *rise*: after a crash it may be there already. Virtual devices are memory
-//! of the process itself, which the kernel has freed by its end.
+//! on no device; where NVML does not say who is on a device, some seconds after the end. There is
+//! no wait for free memory to *rise*: after a crash it may be there already. Virtual devices are
+//! memory of the process itself, which the kernel has freed by its end.
 
 use std::path::Path;
 use std::thread;
