@@ -121,7 +121,8 @@ struct PolicyArguments {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    heap::begin_with_one();
+    let is_daemon = std::env::args_os().nth(1).is_some_and(|word| word == "serve");
+    heap::begin_with_one(is_daemon);
     let result = run();
     folder::remove();
     match result {

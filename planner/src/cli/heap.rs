@@ -1,6 +1,7 @@
 //! One heap for all threads, where the address space is limited: glibc reserves 64 MiB of it for
-//! the heap of each thread, which would be most of a small one. It reads how many heaps there may
-//! be once, when a program begins.
+//! the heap of each thread, which would be most of a small one. Also for the daemon, which lives
+//! for weeks: each of its threads would keep what it freed for itself. glibc reads how many heaps
+//! there may be once, when a program begins.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -13,8 +14,9 @@ const HEAPS_MAX: &str = "MALLOC_ARENA_MAX";
 
 /// Begins this program anew with one heap where that matters and nothing was said of heaps: as the
 /// same process, with the same arguments.
-pub fn begin_with_one() {
-    if getrlimit(Resource::As).current.is_none() || env::var_os(HEAPS_MAX).is_some() {
+pub fn begin_with_one(lives_long: bool) {
+    let matters = lives_long || getrlimit(Resource::As).current.is_some();
+    if !matters || env::var_os(HEAPS_MAX).is_some() {
         return;
     }
     // That it could not begin anew is no reason not to go on.

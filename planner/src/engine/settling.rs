@@ -1,9 +1,9 @@
 //! After an executor's end: until the driver has freed what it had of GPUs.
 //!
-//! A process is gone before its GPU memory is. What is free is known once NVML lists the process on
-//! no device; where NVML does not say who is on a device, some seconds after the end. There is no
-//! wait for free memory to *rise*: after a crash it may be there already. Virtual devices are memory
-//! of the process itself, which the kernel has freed by its end.
+//! A process is gone before its GPU memory is. What is free is known once NVML lists the process
+//! on no device; where NVML does not say who is on a device, some seconds after the end. There is
+//! no wait for free memory to *rise*: after a crash it may be there already. Virtual devices are
+//! memory of the process itself, which the kernel has freed by its end.
 
 use std::path::Path;
 use std::thread;
@@ -23,8 +23,8 @@ pub fn settle(pid: u32) {
     tracing::debug!(pid, ms = waited.as_millis() as u64, "the executor's memory is free");
 }
 
-/// Looks whether the process is still listed (`None`: nobody says) until it is not, with pauses; how
-/// long that took.
+/// Looks whether the process is still listed (`None`: nobody says) until it is not, with pauses;
+/// how long that took.
 fn wait(mut look: impl FnMut() -> Option<bool>, mut pause: impl FnMut(Duration)) -> Duration {
     let mut waited = Duration::ZERO;
     while waited < SETTLING_MAX && look() != Some(false) {

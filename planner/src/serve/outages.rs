@@ -1,11 +1,11 @@
-//! Devices that failed, and for how long jobs do without each: longer each time, and never for ever.
+//! Devices that failed, and for how long jobs do without each: longer each time, never for ever.
 //!
 //! ```text
 //! sound ─failed─► out for 60 s ─► tried ─failed─► out for 5 min ─► tried ─failed─► 30 min ─► …
 //!   ▲                               └─────────────worked──────────────┴──────────────┘
 //! ```
-//! Pure: it is told the time. Devices are known by their lasting names. A failure that is told while
-//! a device is out already, by a job that began before, is none more.
+//! Pure: it is told the time. Devices are known by their lasting names. A failure that is told
+//! while a device is out already, by a job that began before, is none more.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

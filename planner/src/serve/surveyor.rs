@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use super::conditioning::PromptKeys;
@@ -36,7 +36,7 @@ use crate::job::{JobRequest, PreparedJob, ResolvedJob};
 use crate::planning::{PlanError, Request};
 use inventory::IdleInventory;
 use offer::{ChosenPlan, PlannedMs, quoted};
-use surveys::Surveys;
+use surveys::{AGE_MAX, Surveys};
 
 /// What the surveyor is told.
 enum SurveyorOrder {
@@ -103,7 +103,7 @@ fn answer(shared: Arc<ServedHost>, orders: &Receiver<SurveyorOrder>, events: &Se
     let mut undescribed = VecDeque::new();
     loop {
         let order = match undescribed.is_empty() {
-            true => orders.recv().map_err(|_| TryRecvError::Disconnected),
+            true => bench.wait(orders),
             false => orders.try_recv(),
         };
         match order {
@@ -156,6 +156,18 @@ impl SurveyBench {
         }
         let (opened, surveys) = (BTreeMap::new(), Surveys::default());
         SurveyBench { shared, session: None, opened, surveys, idle }
+    }
+
+    /// Waits for an order. Surveys that are too old for any question are not kept meanwhile.
+    fn wait(&mut self, orders: &Receiver<SurveyorOrder>) -> Result<SurveyorOrder, TryRecvError> {
+        if !self.surveys.is_empty() {
+            match orders.recv_timeout(AGE_MAX) {
+                Ok(order) => return Ok(order),
+                Err(RecvTimeoutError::Timeout) => self.surveys.clear(),
+                Err(RecvTimeoutError::Disconnected) => return Err(TryRecvError::Disconnected),
+            }
+        }
+        orders.recv().map_err(|_| TryRecvError::Disconnected)
     }
 
     /// Ends the executor in order.

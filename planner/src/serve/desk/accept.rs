@@ -5,7 +5,8 @@ use super::config::{KEY_MS, RETRY_AFTER_S};
 use super::entry::Entry;
 use super::event::{Asker, QueryId, Quoted, RoomTimes, SlotId, Ticket};
 use super::job::{
-    ErrorCode, JobError, JobId, JobOrder, JobRecord, JobState, OnDisconnect, RECORD_VERSION,
+    ErrorCode, JobError, JobId, JobOrder, JobRecord, JobState, KeptPlan, OnDisconnect,
+    RECORD_VERSION,
 };
 use super::{Desk, Then};
 use crate::job::JobRequest;
@@ -288,7 +289,7 @@ impl Desk {
             daemon_deaths: 0,
             failures: Vec::new(),
             pictures: Vec::new(),
-            plan: Some((*quoted.plan).clone()),
+            plan: Some(KeptPlan::of(&quoted.plan)),
             usage: None,
             notices: offer.notices.clone(),
             error: None,

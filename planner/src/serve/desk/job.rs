@@ -1,9 +1,10 @@
 //! A job of the daemon as data: what was asked for, and what became of it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use protocol::{Bytes, UsageReport};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::job::{FailedAttempt, JobRequest};
@@ -285,13 +286,42 @@ pub struct JobRecord {
     /// What is made so far.
     pub pictures: Vec<PictureRecord>,
     /// The last run's plan, as `plan --json` has it.
-    pub plan: Option<Value>,
+    pub plan: Option<KeptPlan>,
     /// What the last run took.
     pub usage: Option<UsageReport>,
     /// What the user should know of it, a sentence each.
     pub notices: Vec<String>,
     /// Why it failed.
     pub error: Option<JobError>,
+}
+
+/// A plan's document, as JSON on one line: a daemon holds a thousand of them, and a tree of values
+/// takes ten times as much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptPlan(Arc<str>);
+
+impl KeptPlan {
+    /// Of a document.
+    pub fn of(document: &Value) -> KeptPlan {
+        KeptPlan(document.to_string().into())
+    }
+
+    /// The document.
+    pub fn document(&self) -> Value {
+        serde_json::from_str(&self.0).expect("it was written from a document")
+    }
+}
+
+impl Serialize for KeptPlan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.document().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeptPlan {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeptPlan, D::Error> {
+        Value::deserialize(deserializer).map(|document| KeptPlan::of(&document))
+    }
 }
 
 impl JobRecord {

@@ -10,7 +10,7 @@ use super::action::{Action, Change, FileOrder, Note, RunOrder, SlotState};
 use super::config::ROOM_RETRY_MS;
 use super::entry::{EndReason, RunState, Want};
 use super::event::{FinishedWork, PreviewImage, Said, SlotId};
-use super::job::{ErrorCode, JobError, JobId, JobState, KeepAlive};
+use super::job::{ErrorCode, JobError, JobId, JobState, KeepAlive, KeptPlan};
 use super::queue::{Waiter, choose, sort};
 use super::room::RoomFor;
 use super::{Desk, Then};
@@ -230,7 +230,7 @@ impl Desk {
         self.set_slot(slot, if loads { SlotState::Loading } else { SlotState::Running });
         let Some(id) = job else { return };
         let Some(entry) = self.jobs.get_mut(id) else { return };
-        entry.record_mut().plan = Some((**plan).clone());
+        entry.record_mut().plan = Some(KeptPlan::of(plan));
         let state = if loads { JobState::Loading } else { JobState::Running };
         self.out.push(Action::Tell(Note::Plan(id.clone(), Arc::clone(plan))));
         self.set_state(id, state);

@@ -85,8 +85,8 @@ impl SlotExecutor {
         self.warm.as_ref().and_then(Warm::held)
     }
 
-    /// Ends the executor, if there is one: a word, 5 s, and then by force. What it had of devices is
-    /// free then.
+    /// Ends the executor, if there is one: a word, 5 s, and then by force. What it had of devices
+    /// is free then.
     pub fn end(&mut self) {
         self.document = None;
         if let Some(warm) = self.warm.take() {

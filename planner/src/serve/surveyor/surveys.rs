@@ -14,7 +14,7 @@ use crate::solve::Solution;
 const SURVEYS_MAX: usize = 16;
 
 /// How long one is good for: what of the files is in the page cache changes without a word.
-const AGE_MAX: Duration = Duration::from_secs(60);
+pub const AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The number of a plan that nobody loads.
 const GENERATION: u64 = 1;
@@ -32,6 +32,11 @@ struct KeptSurvey {
 }
 
 impl Surveys {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Forgets all of them.
     pub fn clear(&mut self) {
         self.0.clear();
