@@ -50,8 +50,10 @@ impl Browser {
             "--disable-dev-shm-usage".to_owned(),
             format!("--window-size={width},{height}"),
         ];
+        let patience_ms = u64::try_from(PATIENCE.as_millis()).expect("a short time");
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "goog:loggingPrefs": {"browser": "ALL"},
+            "timeouts": {"script": patience_ms, "pageLoad": patience_ms},
             "goog:chromeOptions": {"args": arguments},
         }}});
         let session = driver.ask("POST", "/session", Some(&wanted));
@@ -163,6 +165,18 @@ impl Browser {
         (of("computedrole"), of("computedlabel"))
     }
 
+    /// What is to be seen, as a PNG: all of the page, beyond the window too.
+    pub fn screenshot(&self) -> Vec<u8> {
+        let height = "return document.documentElement.scrollHeight";
+        let height = self.run(height).as_u64().expect("a height");
+        let width = "return window.innerWidth";
+        let width = self.run(width).as_u64().expect("a width");
+        let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
+        let wanted = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        let answer = self.devtools("Page.captureScreenshot", wanted);
+        base64::decode(answer["data"].as_str().expect("a picture")).expect("base64")
+    }
+
     /// What the browser complained of since the last call.
     pub fn console(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", Some(&json!({"type": "browser"})));
@@ -170,9 +184,9 @@ impl Browser {
         entries.map(|entry| entry["message"].to_string()).collect()
     }
 
-    fn devtools(&self, command: &str, parameters: Value) {
+    fn devtools(&self, command: &str, parameters: Value) -> Value {
         let body = json!({"cmd": command, "params": parameters});
-        self.ask("POST", "/goog/cdp/execute", Some(&body));
+        self.ask("POST", "/goog/cdp/execute", Some(&body))
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Value {

@@ -15,3 +15,4 @@ mod open_metrics;
 mod page;
 mod runners;
 mod surveyor;
+mod wires;
