@@ -10,6 +10,7 @@ mod browser;
 mod client;
 mod daemon;
 mod generate;
+mod hostile;
 mod metrics;
 mod open_metrics;
 mod page;
