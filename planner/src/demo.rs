@@ -46,6 +46,9 @@ static FILES: [(&str, &[u8]); 15] = embedded![
 /// What people are told that it is.
 pub const NAME: &str = "the built-in demo model";
 
+/// What a daemon calls it.
+pub const SERVED_NAME: &str = "demo";
+
 /// Its directory's name begins so, and ends with a part of its hash.
 const PREFIX: &str = "demo-";
 

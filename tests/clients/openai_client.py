@@ -182,7 +182,7 @@ def errors(base_url, size):
         (openai.BadRequestError, "background", "unsupported_value", {"background": "transparent"}),
         (openai.BadRequestError, "output_format", "unsupported_value", {"output_format": "svg"}),
         (openai.NotFoundError, "model", "no_model", {"model": "there-is-none"}),
-        (openai.UnprocessableEntityError, None, "deadline", {"size": size, "extra_body": {"deadline_ms": 1}}),
+        (openai.UnprocessableEntityError, "deadline_ms", "deadline", {"size": size, "extra_body": {"deadline_ms": 1}}),
     ]
     for kind, param, code, request in cases:
         error = counted.refused(kind, prompt="x", **request)

@@ -12,6 +12,9 @@ use crate::support::watched::PATIENCE;
 /// Set where a browser is there; elsewhere its tests are passed over.
 const WANTED: &str = "BERTH_BROWSER";
 
+/// How often the driver is started until it has a port.
+const STARTS_MAX: u32 = 8;
+
 /// Between two looks at the page.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -50,8 +53,10 @@ impl Browser {
             "--disable-dev-shm-usage".to_owned(),
             format!("--window-size={width},{height}"),
         ];
+        let patience_ms = u64::try_from(PATIENCE.as_millis()).expect("a short time");
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "goog:loggingPrefs": {"browser": "ALL"},
+            "timeouts": {"script": patience_ms, "pageLoad": patience_ms},
             "goog:chromeOptions": {"args": arguments},
         }}});
         let session = driver.ask("POST", "/session", Some(&wanted));
@@ -163,6 +168,18 @@ impl Browser {
         (of("computedrole"), of("computedlabel"))
     }
 
+    /// What is to be seen, as a PNG: all of the page, beyond the window too.
+    pub fn screenshot(&self) -> Vec<u8> {
+        let height = "return document.documentElement.scrollHeight";
+        let height = self.run(height).as_u64().expect("a height");
+        let width = "return window.innerWidth";
+        let width = self.run(width).as_u64().expect("a width");
+        let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
+        let wanted = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        let answer = self.devtools("Page.captureScreenshot", wanted);
+        base64::decode(answer["data"].as_str().expect("a picture")).expect("base64")
+    }
+
     /// What the browser complained of since the last call.
     pub fn console(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", Some(&json!({"type": "browser"})));
@@ -170,9 +187,9 @@ impl Browser {
         entries.map(|entry| entry["message"].to_string()).collect()
     }
 
-    fn devtools(&self, command: &str, parameters: Value) {
+    fn devtools(&self, command: &str, parameters: Value) -> Value {
         let body = json!({"cmd": command, "params": parameters});
-        self.ask("POST", "/goog/cdp/execute", Some(&body));
+        self.ask("POST", "/goog/cdp/execute", Some(&body))
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
@@ -195,19 +212,31 @@ impl Element {
 
 impl Driver {
     fn start() -> Option<Driver> {
-        let mut command = Command::new("chromedriver");
-        command.args(["--port=0"]).stdout(Stdio::piped()).stderr(Stdio::null());
         if std::env::var_os(WANTED).is_none() {
             eprintln!("passed over: {WANTED}=1 asks for a browser");
             return None;
         }
+        let driver = (0..STARTS_MAX).find_map(|_| Driver::try_start());
+        Some(driver.expect("chromedriver says its port"))
+    }
+
+    /// It ends where the port that it was given of one family is taken in the other.
+    fn try_start() -> Option<Driver> {
+        let mut command = Command::new("chromedriver");
+        command.args(["--port=0"]).stdout(Stdio::piped()).stderr(Stdio::null());
         let spawned = command.spawn();
         let mut child = spawned.unwrap_or_else(|e| panic!("chromedriver does not start: {e}"));
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let port = stdout.lines().map_while(Result::ok).find_map(|line| {
             line.split_once("successfully on port ")?.1.trim_end_matches('.').parse().ok()
         });
-        Some(Driver { child, port: port.expect("chromedriver says its port") })
+        match port {
+            Some(port) => Some(Driver { child, port }),
+            None => {
+                child.wait().expect("it has ended");
+                None
+            }
+        }
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Value {

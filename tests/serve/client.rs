@@ -196,6 +196,17 @@ impl Drop for Server {
     }
 }
 
+/// A new token, and the file with it that a daemon takes.
+pub fn token(home: &Home) -> (String, String) {
+    let made = home.run(&["serve", "--new-token", "ann"]);
+    let token = made.stdout.trim().rsplit_once(':').expect("name and token").1.to_owned();
+    let file = home.path("tokens");
+    std::fs::write(&file, made.stdout).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, mode).expect("changed");
+    (token, file.to_str().expect("text").to_owned())
+}
+
 /// A body out of its chunks.
 fn unchunked(mut chunks: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();

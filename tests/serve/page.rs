@@ -2,16 +2,17 @@
 //! machine's time, on which the waits of these tests depend.
 //!
 //! `BERTH_AXE=FILE` names a copy of axe-core (`axe.min.js` of the npm package), which then looks at
-//! each view too.
+//! each view too. `BERTH_SCREENSHOTS=DIR` has a picture of each view written there.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, ENTER};
-use crate::client::Server;
+use crate::client::{Server, token};
 use crate::support::Home;
 
 const VIEWS: [&str; 4] = ["make", "plan", "queue", "gallery"];
@@ -148,13 +149,8 @@ fn a_lost_connection_is_told_and_what_was_missed_comes() {
 fn a_token_is_asked_for() {
     let Some(browser) = Browser::open(1200, 900, false) else { return };
     let home = Home::new();
-    let made = home.run(&["serve", "--new-token", "ann"]);
-    let token = made.stdout.trim().rsplit_once(':').expect("name and token").1.to_owned();
-    let file = home.path("tokens");
-    std::fs::write(&file, made.stdout).expect("written");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(&file, mode).expect("changed");
-    let server = Server::start(&home, &["--token-file", file.to_str().expect("text")]);
+    let (token, file) = token(&home);
+    let server = Server::start(&home, &["--token-file", &file]);
     browser.go(&view(server.address, "make"));
     browser.fill("#token", "wrong");
     browser.click("button.main");
@@ -174,7 +170,9 @@ fn every_view_is_for_everybody() {
     let id = server.submit(&job);
     server.done(&id);
     let axe = std::env::var_os("BERTH_AXE").map(|path| std::fs::read_to_string(path).expect("axe"));
-    for (width, dark) in [(1200, false), (320, true), (320, false)] {
+    let screenshots = std::env::var_os("BERTH_SCREENSHOTS").map(PathBuf::from);
+    screenshots.iter().for_each(|folder| std::fs::create_dir_all(folder).expect("a folder"));
+    for (width, dark) in [(1200, false), (1200, true), (320, true), (320, false)] {
         let Some(browser) = Browser::open(width, 900, dark) else { return };
         let planned = format!("plan?job={id}");
         for name in VIEWS.iter().copied().chain([planned.as_str()]) {
@@ -186,6 +184,12 @@ fn every_view_is_for_everybody() {
                 return scrollWidth - clientWidth";
             assert_eq!(browser.run(beyond), json!(0), "{name} is as wide as its window");
             everything_has_a_name(&browser, name);
+            if let Some(folder) = &screenshots {
+                let (view, scheme) = (name.split('?').next(), if dark { "dark" } else { "light" });
+                let view = if name.contains('?') { "job" } else { view.unwrap_or(name) };
+                let file = folder.join(format!("{view}-{width}-{scheme}.png"));
+                std::fs::write(file, browser.screenshot()).expect("a screenshot");
+            }
             if let Some(axe) = &axe {
                 let found = violations(&browser, axe);
                 assert_eq!(found, json!([]), "{name}, {width} pixels, dark: {dark}");

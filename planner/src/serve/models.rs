@@ -28,7 +28,7 @@ use crate::demo;
 use size::FilesSize;
 
 /// The name of the demo model.
-pub const DEMO: &str = "demo";
+pub const DEMO: &str = demo::SERVED_NAME;
 
 /// The models and LoRA files of this host, by name.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ use super::super::JobRequest;
 use super::super::infotext::printable;
 use super::super::model::ModelName;
 use super::Recorded;
+use crate::demo;
 
 /// What of a job on a daemon comes of a picture's settings.
 #[derive(Debug, Default)]
@@ -57,9 +58,11 @@ impl Recorded {
             return None;
         }
         let recorded = self.settings.model.as_deref()?;
-        // Its name in the settings may be a file's, the daemon's is that without its ending.
+        // Its name in the settings may be a file's, the daemon's is that without its ending; what
+        // was at no path is built in.
         let stem = Path::new(recorded).file_stem().and_then(|stem| stem.to_str());
-        let mut names = [Some(recorded), stem].into_iter().flatten();
+        let built_in = self.settings.paths.is_empty().then_some(demo::SERVED_NAME);
+        let mut names = [built_in, Some(recorded), stem].into_iter().flatten();
         match names.find(|name| models.iter().any(|model| model == name)) {
             Some(name) => {
                 request.model = ModelName::Name(name.to_owned());
@@ -99,6 +102,8 @@ impl Recorded {
 
 #[cfg(test)]
 mod tests {
+    use protocol::ModelSource;
+
     use super::super::super::infotext::{FileRecord, LoraRecord, Settings};
     use super::super::super::request::Prompts;
     use super::super::super::seed::Seed;
@@ -118,6 +123,7 @@ mod tests {
         let file = FileRecord { path: "/there/style.safetensors".to_owned(), sha256: None };
         let recorded = recorded(Settings {
             model: Some("dev.gguf".to_owned()),
+            paths: ModelSource::of("/m/dev.gguf"),
             loras: vec![LoraRecord { file, weight: 0.5 }],
             seed: Some(7),
             negative_prompt: Some("a square".to_owned()),
@@ -141,6 +147,16 @@ mod tests {
         let mut request = JobRequest { model: asked.clone(), ..JobRequest::default() };
         assert!(recorded.fill_for_daemon(&mut request, &models).unwrap().notices.is_empty());
         assert_eq!(request.model, asked);
+    }
+
+    #[test]
+    fn the_built_in_model_is_the_daemons() {
+        let recorded =
+            recorded(Settings { model: Some("demo-0123456789".to_owned()), ..Settings::default() });
+        let mut request = JobRequest::default();
+        let filled = recorded.fill_for_daemon(&mut request, &["demo".to_owned()]).unwrap();
+        assert_eq!(filled.notices, Vec::<String>::new());
+        assert_eq!(request.model, ModelName::Name("demo".to_owned()));
     }
 
     #[test]

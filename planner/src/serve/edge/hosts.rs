@@ -73,8 +73,10 @@ impl HostRules {
         let header = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
         let host = uri.authority().map(|host| host.as_str()).or(header).unwrap_or_default();
         let host = host.to_ascii_lowercase();
+        // With two names, whoever stands before this server may have gone by the other.
+        let is_one = headers.get_all(HOST).iter().count() <= 1;
         // No page of a browser reaches a socket in the file system.
-        if peer.address.is_none() || self.knows(name_of(&host), peer) {
+        if is_one && (peer.address.is_none() || self.knows(name_of(&host), peer)) {
             return Ok(host);
         }
         let message = format!(
@@ -202,6 +204,8 @@ mod tests {
             assert_eq!(got, Err("bad_host"), "{host}");
         }
         assert_eq!(check(&rules(&[]), Method::GET, &[]), Err("bad_host"));
+        let two = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(check(&rules(&[]), Method::GET, &two), Err("bad_host"));
     }
 
     #[test]

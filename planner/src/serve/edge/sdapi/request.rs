@@ -20,6 +20,12 @@ use crate::serve::edge::{sampler, size};
 /// How far a picture is changed where nobody says (A1111's default).
 const STRENGTH: f64 = 0.75;
 
+/// Pictures on the way to one of few steps.
+const PREVIEWS: u32 = 4;
+
+/// Most steps between two of them (A1111's `show_progress_every_n_steps`).
+const PREVIEW_EVERY_MAX: u32 = 10;
+
 /// The two routes that make pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SdapiRoute {
@@ -85,12 +91,15 @@ pub fn read(
         batch: Some(pictures),
         max_sequence_length: None,
     };
+    let strength = strength(&mut fields, route)?;
+    let steps = shape.steps.or(description.map(|description| description.defaults.steps));
     let job = JobRequest {
         model: ModelName::Name(model.clone()),
         prompts,
         shape,
         guidance: guidance(&mut fields, &known)?,
-        start: StartRequest { strength: strength(&mut fields, route)?, ..StartRequest::default() },
+        start: StartRequest { strength, ..StartRequest::default() },
+        preview_every: steps.map(|steps| preview_every(steps, strength)),
         sampler: Some(choice.sampler),
         policy: PolicyText {
             lora: lora_files(&mut fields, loras, settings)?,
@@ -161,6 +170,13 @@ fn strength(fields: &mut Fields, route: SdapiRoute) -> Result<Option<f64>, EdgeE
     // Without a picture it is that of a second pass, which is refused.
     let asked = fields.number("denoising_strength", 0.0, 1.0)?;
     Ok((route == SdapiRoute::Img2Img).then(|| asked.unwrap_or(STRENGTH)))
+}
+
+/// Steps between the pictures that `progress` shows: a few for each job, without a request's word.
+fn preview_every(steps: u32, strength: Option<f64>) -> u32 {
+    // A start from a picture leaves the first steps out.
+    let run = (f64::from(steps) * strength.unwrap_or(1.0)) as u32;
+    (run / PREVIEWS).clamp(1, PREVIEW_EVERY_MAX)
 }
 
 /// `cfg_scale` is what all clients send: it counts where the model guides so by itself, or where

@@ -46,6 +46,7 @@ fn what_clients_send_is_a_job() {
             max_sequence_length: None,
         },
         sampler: Some(Sampler::Euler),
+        preview_every: Some(5),
         ..JobRequest::default()
     };
     assert_eq!(read.job, expected);
@@ -53,6 +54,24 @@ fn what_clients_send_is_a_job() {
     assert_eq!(read.substituted, ["sampler: Euler a -> Euler", "scheduler: Karras -> Automatic"]);
     assert!(read.send_images && !read.include_init_images);
     assert_eq!(read.notices.len(), 1, "only of cfg_scale: {:?}", read.notices);
+}
+
+#[test]
+fn progress_has_a_few_pictures_of_each_job() {
+    let every = |body: Value| txt2img(body).unwrap().job.preview_every;
+    // The model's own steps are 4.
+    for (body, expected) in [
+        (json!({}), Some(1)),
+        (json!({"steps": 1}), Some(1)),
+        (json!({"steps": 12}), Some(3)),
+        (json!({"steps": 150}), Some(10)),
+        (json!({"override_settings": {"sd_model_checkpoint": "unread"}}), None),
+    ] {
+        assert_eq!(every(body.clone()), expected, "{body}");
+    }
+    let started = json!({"steps": 8, "denoising_strength": 0.5, "init_images": ["aGk="]});
+    let started = request::read(SdapiRoute::Img2Img, object(started), &settings(), None).unwrap();
+    assert_eq!(started.job.preview_every, Some(1));
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl WorkingDesk {
                 self.orders.lock().unwrap().push((*order).clone());
                 match mood {
                     Mood::Full => refused(ErrorCode::QueueFull),
-                    _ if order.deadline_ms == Some(1) => refused(ErrorCode::Deadline),
+                    _ if order.deadline_ms == Some(1) => late(),
                     Mood::Broken => {
                         let mut view = view_of(&id.0, *order, JobState::Failed);
                         let error = JobError::new(ErrorCode::OutOfMemory, "memory was short");
@@ -128,6 +128,12 @@ impl WorkingDesk {
             _ => Reply::Accepted,
         })
     }
+}
+
+fn late() -> Reply {
+    let error = JobError::new(ErrorCode::Deadline, "it takes longer; hint: ask for less");
+    let error = JobError { param: Some("deadline_ms".to_owned()), ..error };
+    Reply::Refused { error: Box::new(error), retry_after_s: None }
 }
 
 fn refused(code: ErrorCode) -> Reply {
