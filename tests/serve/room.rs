@@ -14,11 +14,13 @@ const MODELS: [&str; 2] = ["flux_schnell", "zimage_turbo"];
 /// Of each device, in MiB.
 const CAP_MIB: u64 = 4;
 
-/// A daemon with the models of the fixtures.
+/// A daemon with the models of the fixtures, which encodes every prompt anew.
 fn server(home: &Home, several_loaded: bool) -> Server {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
     let models = models.canonicalize().expect("the fixtures");
-    let config = format!("models = [{models:?}]\nseveral_loaded = {several_loaded}\n");
+    let config = format!(
+        "models = [{models:?}]\nseveral_loaded = {several_loaded}\nconditioning_cache = \"0B\"\n"
+    );
     std::fs::write(home.path("serve.toml"), config).expect("a scratch file");
     let cap = format!("{CAP_MIB}MiB");
     Server::start(home, &["--config", "serve.toml", "--max-vram", &cap])

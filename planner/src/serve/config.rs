@@ -128,12 +128,18 @@ impl Default for ClientQuota {
 }
 
 /// What OpenAI's clients get where they say nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenAiConfig {
     /// How pictures come.
     pub response_format: ResponseFormat,
+    /// A model's own steps are taken times this, by `quality`; see [`QUALITIES`].
+    #[serde(deserialize_with = "values::quality")]
+    pub quality: BTreeMap<String, f64>,
 }
+
+/// What `quality` can be: its other words mean one of these.
+pub const QUALITIES: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 
 /// How pictures come where a request has no `response_format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

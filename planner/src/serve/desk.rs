@@ -26,6 +26,7 @@ mod accept;
 mod answers;
 mod ending;
 mod entry;
+mod forecast;
 mod ids;
 mod queue;
 mod retention;
@@ -38,7 +39,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use accept::OpenQuestion;
+use accept::SurveyQuestion;
 use action::{Action, DeskSettings};
 use config::DeskConfig;
 use entry::Entry;
@@ -97,7 +98,7 @@ pub struct Desk {
     weighing: Option<Weighing>,
     /// Whom room was made for: it begins without being weighed again.
     room_made: Option<RoomFor>,
-    questions: BTreeMap<QueryId, OpenQuestion>,
+    questions: BTreeMap<QueryId, SurveyQuestion>,
     writes: BTreeMap<WriteId, PendingWrite>,
     /// Writes that failed, to be done again, and since when nothing could be written.
     failed_writes: Vec<PendingWrite>,

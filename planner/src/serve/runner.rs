@@ -17,6 +17,8 @@
 //! `Gone`, and nothing else says these; by then nothing computes any more, and what the slot holds
 //! is known to the surveyor. A panic is a failed run.
 
+mod finished;
+mod heard;
 mod order;
 mod switch;
 mod told;

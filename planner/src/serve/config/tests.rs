@@ -31,6 +31,7 @@ queued_seconds = 60
 
 [openai]
 response_format = "url"
+quality = { high = 2, low = 0.25 }
 
 [policy]
 max_vram = "8GiB"
@@ -82,7 +83,10 @@ fn every_key_is_read() {
         min_free: Bytes::mib(64),
         conditioning_cache: Bytes::ZERO,
         quota: ClientQuota { queued: 4, queued_seconds: 60 },
-        openai: OpenAiConfig { response_format: ResponseFormat::Url },
+        openai: OpenAiConfig {
+            response_format: ResponseFormat::Url,
+            quality: BTreeMap::from([("high".to_owned(), 2.0), ("low".to_owned(), 0.25)]),
+        },
         policy: PolicyText {
             max_vram: Some("8GiB".to_owned()),
             margin: Some("1".to_owned()),
@@ -122,6 +126,11 @@ fn an_unknown_key_is_told_with_the_one_that_may_be_meant() {
             "[openai]\nresponse_format = \"b64\"",
             "serve.toml:2: `response_format`: there is no value `b64`; hint: is b64_json meant?",
         ),
+        (
+            "[openai]\nquality = { hihg = 2 }",
+            "no quality `hihg`; hint: there are low, medium, high, xhigh, max",
+        ),
+        ("[openai.quality]\nlow = 0.0", "low = 0 is not above 0, up to 100"),
         (
             "\n[quota]\nqeued = 3",
             "serve.toml:3: `qeued`: there is no key `qeued`; hint: is queued meant?",

@@ -11,7 +11,7 @@ use protocol::{Bytes, ModelSource};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
-use super::ModelConfig;
+use super::{ModelConfig, QUALITIES};
 use crate::policy::{Policy, PolicyText};
 use crate::profile::values::{PositiveSize, Size};
 use crate::serve::desk::job::KeepAlive;
@@ -244,6 +244,21 @@ pub(super) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D
     let number = i64::deserialize(deserializer)?;
     let within = u32::try_from(number).ok().filter(|number| (1..=COUNT_MAX).contains(number));
     within.ok_or_else(|| D::Error::custom(format!("{number} is not within 1 to {COUNT_MAX}")))
+}
+
+/// Factors of steps, above 0 and at most 100: more steps than a job may have are cut.
+pub(super) fn quality<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let factors = BTreeMap::<String, f64>::deserialize(d)?;
+    for (name, factor) in &factors {
+        if !QUALITIES.contains(&name.as_str()) {
+            let known = QUALITIES.join(", ");
+            return Err(D::Error::custom(format!("no quality `{name}`; hint: there are {known}")));
+        }
+        if !(*factor > 0.0 && *factor <= 100.0) {
+            return Err(D::Error::custom(format!("{name} = {factor} is not above 0, up to 100")));
+        }
+    }
+    Ok(factors)
 }
 
 pub(super) fn some_count<'de, D: Deserializer<'de>>(d: D) -> Result<Option<usize>, D::Error> {

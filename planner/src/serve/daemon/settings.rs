@@ -89,6 +89,6 @@ pub fn edge_settings(
         loras: models.loras().clone(),
         public_url: config.public_url.clone(),
         openai_as_url: config.openai.response_format == ResponseFormat::Url,
-        ..EdgeSettings::default()
+        quality: config.openai.quality.clone(),
     }
 }

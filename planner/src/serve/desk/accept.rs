@@ -42,7 +42,7 @@ impl Question {
 
 /// A question to the surveyor that is not answered yet.
 #[derive(Debug)]
-pub struct OpenQuestion {
+pub struct SurveyQuestion {
     /// Whose it is.
     pub question: Question,
     /// What is asked of the surveyor; its models that are unloaded are chosen first.
@@ -98,7 +98,7 @@ impl Desk {
             let room = RoomOrder { request, slot, choices, busy };
             self.out.push(Action::Weigh(query, Box::new(room)));
         }
-        let open = OpenQuestion { question, order, model: model.to_owned(), choices };
+        let open = SurveyQuestion { question, order, model: model.to_owned(), choices };
         self.questions.insert(query, open);
     }
 
@@ -184,7 +184,7 @@ impl Desk {
             return Err((refused(ErrorCode::Paused, message.into()), Some(RETRY_AFTER_S[1])));
         }
         self.check_model(&order.model).map_err(|error| (error, None))?;
-        let is_job = |open: &&OpenQuestion| matches!(open.question, Question::Submit { .. });
+        let is_job = |open: &&SurveyQuestion| matches!(open.question, Question::Submit { .. });
         let coming = self.questions.values().filter(is_job).count();
         let queued = self.jobs.values().filter(|entry| entry.coming || entry.is_queued()).count();
         if queued + coming >= self.config.queue_max {
@@ -241,7 +241,7 @@ impl Desk {
 
     pub(super) fn quoted(&mut self, query: QueryId, result: Result<Box<Quoted>, JobError>) {
         let Some(open) = self.questions.remove(&query) else { return };
-        let OpenQuestion { question, order: QuoteOrder { unloaded, .. }, .. } = open;
+        let SurveyQuestion { question, order: QuoteOrder { unloaded, .. }, .. } = open;
         let quoted = match result {
             Ok(quoted) => quoted,
             Err(error) => return self.refuse(question.ticket(), error, None),

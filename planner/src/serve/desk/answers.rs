@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::action::{Action, Change, EvictReason, JobView, ModelView, Note, Reply, SlotState};
 use super::event::{Asker, JobFilter, Ticket};
+use super::forecast::Turn;
 use super::job::{Class, ErrorCode, JobError, JobId, KeepAlive};
 use super::{Desk, Then};
 
@@ -43,11 +44,11 @@ impl Desk {
         self.view_among(id, &turns)
     }
 
-    fn view_among(&self, id: &JobId, turns: &BTreeMap<JobId, (usize, f64)>) -> JobView {
+    fn view_among(&self, id: &JobId, turns: &BTreeMap<JobId, Turn>) -> JobView {
         let entry = &self.jobs[id];
         let turn = turns.get(id).copied();
-        let position = entry.run.as_ref().map(|_| 0).or(turn.map(|(place, _)| place));
-        let starts_in_ms = turn.map(|(_, start_ms)| start_ms);
+        let position = entry.run.as_ref().map(|_| 0).or(turn.map(|turn| turn.place));
+        let starts_in_ms = turn.map(|turn| turn.start_ms);
         let left_ms = entry.run.as_ref().map(|run| run.left_ms(self.now.ms));
         let run_ms = entry.record.offer.run_ms;
         let load_ms = self.load_ms.get(entry.model()).copied().unwrap_or(0.0);
@@ -62,36 +63,6 @@ impl Desk {
             ends_in_ms: left_ms.or(starts_in_ms.map(|start_ms| start_ms + load_ms + run_ms)),
             preview: entry.run.as_ref().and_then(|run| run.preview.clone()),
         }
-    }
-
-    /// The place of each job that waits, from 1, and the predicted milliseconds until its turn.
-    fn turns(&self) -> BTreeMap<JobId, (usize, f64)> {
-        let waiters = self.waiters();
-        let mut start_ms = self.busy_left_ms();
-        let mut last = self.busy_slot().map(|slot| self.slots[&slot].model.as_str());
-        let mut turns = BTreeMap::new();
-        for (place, waiter) in waiters.iter().enumerate() {
-            turns.insert(waiter.id.clone(), (place + 1, start_ms));
-            let model = self.jobs[&waiter.id].model();
-            let is_loaded = last.map_or(waiter.warm, |last| last == model);
-            start_ms += waiter.run_ms + if is_loaded { 0.0 } else { waiter.load_ms };
-            last = Some(model);
-        }
-        turns
-    }
-
-    /// Predicted milliseconds until what runs is done.
-    pub(super) fn busy_left_ms(&self) -> f64 {
-        let runs = self.jobs.values().filter_map(|entry| entry.run.as_ref());
-        runs.map(|run| run.left_ms(self.now.ms)).sum()
-    }
-
-    /// Predicted milliseconds until a job that came now would begin.
-    pub(super) fn wait_ms_of_new(&self) -> f64 {
-        let last = self.turns().into_iter().max_by_key(|(_, (place, _))| *place);
-        last.map_or(self.busy_left_ms(), |(id, (_, start_ms))| {
-            start_ms + self.jobs[&id].record.offer.run_ms
-        })
     }
 
     pub(super) fn show(&mut self, ticket: Ticket, asker: &Asker, id: &JobId) {
@@ -120,10 +91,13 @@ impl Desk {
     pub(super) fn show_queue(&mut self, ticket: Ticket, asker: &Asker) {
         let running = self.jobs.iter().filter(|(_, entry)| entry.run.is_some());
         let running = running.map(|(id, _)| id.clone());
-        let waiting = self.waiters().into_iter().map(|waiter| waiter.id);
+        let turns = self.turns();
+        let mut waiting: Vec<(usize, JobId)> =
+            turns.iter().map(|(id, turn)| (turn.place, id.clone())).collect();
+        waiting.sort();
+        let waiting = waiting.into_iter().map(|(_, id)| id);
         let is_seen = |id: &JobId| asker.admin || self.jobs[id].record.order.client == asker.client;
         let ids = running.chain(waiting).filter(is_seen);
-        let turns = self.turns();
         let jobs = ids.map(|id| self.view_among(&id, &turns)).collect();
         let reply = Reply::Queue { jobs, paused: self.settings.paused };
         self.out.push(Action::Answer(ticket, reply));

@@ -1,6 +1,7 @@
 //! The desk by hand and in a made-up world.
 
 mod chance;
+mod room_scripts;
 mod script;
 mod scripts;
 mod simulation;

@@ -1,0 +1,356 @@
+//! What the surveyor works with: an executor of its own, surveys that were made before, and what
+//! would be free if nothing were loaded.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::conditioning::PromptKeys;
+use super::super::desk::action::{QuoteOrder, RoomOrder};
+use super::super::desk::event::{Quoted, RoomTimes, SlotId};
+use super::super::desk::job::{ErrorCode, JobError};
+use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
+use super::super::shared::{DescribedModel, OpenedFiles, ServedHost};
+use super::inventory::IdleInventory;
+use super::offer::{ChosenPlan, PlannedMs, quoted};
+use super::surveys::Surveys;
+use crate::engine::session::{ExecutorListener, Interrupts, Session, SessionError};
+use crate::engine::warm::Loaded;
+use crate::inventory::Inventory;
+use crate::job::{JobRequest, PreparedJob, ResolvedJob};
+use crate::planning::{PlanError, Request};
+
+/// What the surveyor works with.
+pub struct SurveyBench {
+    shared: Arc<ServedHost>,
+    session: Option<Session>,
+    /// By model, the files that the executor has had open.
+    opened: BTreeMap<String, OpenedFiles>,
+    surveys: Surveys,
+    idle: IdleInventory,
+}
+
+impl SurveyBench {
+    /// With no executor yet.
+    pub fn new(shared: Arc<ServedHost>) -> SurveyBench {
+        // Now nothing of this daemon runs.
+        let mut idle = IdleInventory::default();
+        if let Err(error) = idle.now(&shared, false) {
+            tracing::warn!(%error, "what is free cannot be read yet");
+        }
+        let (opened, surveys) = (BTreeMap::new(), Surveys::default());
+        SurveyBench { shared, session: None, opened, surveys, idle }
+    }
+
+    /// Whether surveys are kept.
+    pub fn has_surveys(&self) -> bool {
+        !self.surveys.is_empty()
+    }
+
+    /// Forgets surveys that are too old for any question.
+    pub fn forget_surveys(&mut self) {
+        self.surveys.clear();
+    }
+
+    /// The models that nobody has looked into yet, by name.
+    pub fn undescribed(&self) -> Vec<String> {
+        self.shared.undescribed()
+    }
+
+    /// Ends the executor in order.
+    pub fn end(mut self) {
+        if let Some(session) = self.session.take() {
+            session.end();
+        }
+    }
+
+    /// Does something, of which a panic is an error as others are.
+    pub fn caught<T>(
+        &mut self,
+        work: impl FnOnce(&mut SurveyBench) -> Result<T, JobError>,
+    ) -> Result<T, JobError> {
+        let begun = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| work(self)));
+        tracing::debug!(ms = begun.elapsed().as_millis() as u64, "answered");
+        let result = result.unwrap_or_else(|panic| {
+            self.forget();
+            Err(of_panic(&*panic))
+        });
+        // The executor knows damaged files as they were, and what it had open is not known.
+        if result.as_ref().is_err_and(|error| error.code == ErrorCode::BadModel) {
+            self.forget();
+        }
+        result
+    }
+
+    /// Looks into a model.
+    pub fn describe(&mut self, name: &str) -> Result<(), JobError> {
+        let Some(source) = self.shared.source_of(name) else { return Ok(()) };
+        let mut session = self.session()?;
+        let described = self.shared.describe(&mut session, &source);
+        if let Ok(model) = &described {
+            self.opened.insert(source.to_string(), model.opened_alone());
+        }
+        self.session = (!session.is_gone()).then_some(session);
+        described.map(drop).map_err(JobError::from)
+    }
+
+    /// The next question begins with another executor.
+    fn forget(&mut self) {
+        self.session = None;
+        self.opened.clear();
+        self.surveys.clear();
+    }
+
+    /// What a job takes, and by which plan.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn quote(&mut self, order: &QuoteOrder) -> Result<Quoted, JobError> {
+        let QuoteOrder { request, explain, slot, unloaded, busy } = order;
+        self.about(request, *slot, *busy, |bench, session, question| {
+            let (planned, request) = bench.plan(session, question, unloaded, *explain)?;
+            let notices = &question.resolved.notices;
+            quoted(&planned, &request, question.resolved.shape.batch, notices)
+        })
+    }
+
+    /// What a job takes with each choice of models that are unloaded, the first of which has all of
+    /// them. A choice that has another one in it, by which the job is as soon done as by the first,
+    /// is not looked at.
+    pub fn weigh(&mut self, order: &RoomOrder) -> Result<Vec<Option<RoomTimes>>, JobError> {
+        let RoomOrder { request, slot, choices, busy } = order;
+        self.about(request, *slot, *busy, |bench, session, question| {
+            let mut weighed = Vec::with_capacity(choices.len());
+            for choice in choices {
+                let times = match has_better(choice, choices, &weighed) {
+                    true => Ok(None),
+                    false => bench.times(session, question, choice),
+                };
+                weighed.push(times?);
+            }
+            Ok(weighed)
+        })
+    }
+
+    /// What a job takes with a choice; `None` where it does not fit.
+    fn times(
+        &mut self,
+        session: &mut Session,
+        question: &JobQuestion,
+        unloaded: &[SlotId],
+    ) -> Result<Option<RoomTimes>, JobError> {
+        match self.plan(session, question, unloaded, false) {
+            Ok((planned, request)) => {
+                let PlannedMs { load_ms, run_ms } =
+                    planned.ms(&request, question.resolved.shape.batch);
+                Ok(Some(RoomTimes { job_ms: load_ms + run_ms, next_ms: run_ms }))
+            }
+            Err(error) if error.code == ErrorCode::DoesNotFit => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks at a job and answers a question about it.
+    fn about<T>(
+        &mut self,
+        request: &JobRequest,
+        slot: Option<SlotId>,
+        busy: bool,
+        answer: impl FnOnce(&mut SurveyBench, &mut Session, &JobQuestion) -> Result<T, JobError>,
+    ) -> Result<T, JobError> {
+        let host = self.shared.host();
+        let asked = self.shared.prepare(request, &host)?;
+        let inventory = self.idle.now(&self.shared, busy).map_err(|e| of_setup(&e))?;
+        self.renew_if_changed(&asked);
+        let mut session = self.session()?;
+        let question = self.look_at(&mut session, asked, inventory, slot);
+        let answered = question.and_then(|question| answer(self, &mut session, &question));
+        match session.is_gone() {
+            true => self.forget(),
+            false => self.session = Some(session),
+        }
+        answered
+    }
+
+    fn look_at(
+        &mut self,
+        session: &mut Session,
+        asked: PreparedJob,
+        inventory: Inventory,
+        slot: Option<SlotId>,
+    ) -> Result<JobQuestion, JobError> {
+        let model = self.shared.describe(session, &asked.model)?;
+        self.opened.insert(asked.model.to_string(), model.opened_for(&asked)?);
+        let mut resolved = asked.resolve(&model.description).map_err(|e| of_request(&e))?;
+        // What would be sent is looked at too: an error belongs to this answer, not to the run's.
+        let job = asked.job(&resolved).map_err(|error| of_request(&error))?;
+        let keys = PromptKeys::of_job(&asked, &resolved, &model, &job);
+        let conditioning = &self.shared.conditioning;
+        resolved.shape.conditioned = keys.is_some_and(|keys| conditioning.has(&keys));
+        Ok(JobQuestion { asked, resolved, model, inventory, slot })
+    }
+
+    /// An executor knows files as they were when it opened them.
+    fn renew_if_changed(&mut self, asked: &PreparedJob) {
+        let opened = self.opened.get(&asked.model.to_string());
+        if opened.is_some_and(OpenedFiles::have_changed) {
+            self.forget();
+        }
+    }
+
+    /// The executor, started where there is none; lost in a panic.
+    fn session(&mut self) -> Result<Session, JobError> {
+        if let Some(mut session) = self.session.take()
+            && !session.is_gone()
+        {
+            session.begin_job();
+            return Ok(session);
+        }
+        self.forget();
+        let session = Session::start(&self.shared.program, SurveyListener);
+        session.map_err(|error| of_session(&error))
+    }
+
+    /// The plan that a job would run by once some models are unloaded; of fewer pictures at a time
+    /// where all do not fit together.
+    fn plan(
+        &mut self,
+        session: &mut Session,
+        question: &JobQuestion,
+        unloaded: &[SlotId],
+        explain: bool,
+    ) -> Result<(ChosenPlan, Request), JobError> {
+        let JobQuestion { asked, resolved, model, inventory, slot } = question;
+        let host = self.shared.host();
+        let mut resolved = resolved.clone();
+        let left_out: Vec<SlotId> = unloaded.iter().chain(slot).copied().collect();
+        let others = self.shared.loaded_without(&left_out);
+        let others: Vec<&protocol::Plan> = others.iter().map(|loaded| &loaded.plan).collect();
+        loop {
+            let inventory = inventory.clone();
+            let request = host.request_on(asked, &resolved, &model.description, inventory, false);
+            let mut request = request.map_err(|error| of_setup(&error))?;
+            host.take_others(&mut request, &others);
+            request.failed = self.shared.failed_devices(&request.inventory);
+            request.explain = explain;
+            match self.plan_on_slot(session, *slot, &request) {
+                Err(PlanError::Infeasible(_)) if resolved.shape.batch > 1 => {
+                    resolved.shape.batch /= 2;
+                }
+                planned => {
+                    let planned = planned.map_err(|error| of_plan(&error, &asked.model))?;
+                    return Ok((planned, request));
+                }
+            }
+        }
+    }
+
+    /// The plan that a job would run by on its slot, as [`Warm::decide`] has it.
+    ///
+    /// [`Warm::decide`]: crate::engine::warm::Warm::decide
+    fn plan_on_slot(
+        &mut self,
+        session: &mut Session,
+        slot: Option<SlotId>,
+        request: &Request,
+    ) -> Result<ChosenPlan, PlanError> {
+        let loaded = slot.and_then(|slot| self.shared.loaded(slot));
+        let loaded = loaded.filter(|loaded| loaded.changed_files().is_empty());
+        if let Some(loaded) = loaded.as_ref().filter(|loaded| loaded.does(request)) {
+            return Ok(ChosenPlan::Loaded(Arc::clone(loaded)));
+        }
+        if loaded.as_ref().is_some_and(|loaded| loaded.covers(request)) {
+            let own = self.surveys.own(session, request)?;
+            return Ok(ChosenPlan::Own(Box::new(own)));
+        }
+        let loaded = loaded.as_deref();
+        match loaded.and_then(|loaded| loaded.with_encoders(request)) {
+            None => self.plan_anew(session, request, loaded),
+            Some(whole) => match self.plan_anew(session, &whole, loaded) {
+                Err(PlanError::Infeasible(_)) => self.plan_anew(session, request, loaded),
+                planned => planned,
+            },
+        }
+    }
+
+    /// The sooner done of a plan that keeps the loaded weights and one that does not.
+    fn plan_anew(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        loaded: Option<&Loaded>,
+    ) -> Result<ChosenPlan, PlanError> {
+        let kept = match loaded.filter(|loaded| loaded.may_keep(request)) {
+            Some(loaded) => self.surveys.keeping(session, request, &loaded.plan)?,
+            None => None,
+        };
+        let own = self.surveys.own(session, request);
+        let is_sooner = |kept: &crate::solve::Solution| match &own {
+            Ok(own) => kept.plan.predicted_ms.total <= own.plan.predicted_ms.total,
+            Err(_) => true,
+        };
+        match kept.filter(is_sooner) {
+            Some(kept) => Ok(ChosenPlan::Kept(Box::new(kept))),
+            None => own.map(|own| ChosenPlan::Own(Box::new(own))),
+        }
+    }
+}
+
+/// A job that is asked about, as it was looked at.
+struct JobQuestion {
+    asked: PreparedJob,
+    resolved: ResolvedJob,
+    model: Arc<DescribedModel>,
+    /// With all that is loaded counted as free.
+    inventory: Inventory,
+    /// Of its model.
+    slot: Option<SlotId>,
+}
+
+/// Times that differ by less than this part are the same.
+const SAME_MS: f64 = 0.001;
+
+/// Whether a choice that was weighed before has no model that this one has not, and is as good as
+/// to unload all.
+fn has_better(choice: &[SlotId], choices: &[Vec<SlotId>], weighed: &[Option<RoomTimes>]) -> bool {
+    let Some(Some(best)) = weighed.first() else { return false };
+    let is_as_good = |times: &RoomTimes| {
+        times.job_ms <= best.job_ms * (1.0 + SAME_MS)
+            && times.next_ms <= best.next_ms * (1.0 + SAME_MS)
+    };
+    let before = choices.iter().zip(weighed).skip(1);
+    before
+        .filter(|(_, times)| times.as_ref().is_some_and(is_as_good))
+        .any(|(other, _)| other.iter().all(|slot| choice.contains(slot)))
+}
+
+fn of_panic(panic: &(dyn Any + Send)) -> JobError {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!(%text, "the surveyor panicked");
+    internal(format!("no quote: {text}; this is a fault of Berth, please report it"))
+}
+
+/// Hears of the surveyor's executors: the log alone is told.
+struct SurveyListener;
+
+impl ExecutorListener for SurveyListener {
+    fn starting(&mut self, _: Interrupts) {}
+
+    fn started(&mut self, pid: u32) {
+        tracing::debug!(pid, "the surveyor's executor runs");
+    }
+
+    fn died(&mut self, error: &SessionError) {
+        tracing::warn!(%error, "the surveyor's executor died");
+    }
+
+    fn silent(&mut self, seconds: u64) {
+        tracing::warn!(seconds, "the surveyor's executor is silent");
+    }
+
+    fn answers(&mut self) {}
+}
