@@ -164,20 +164,20 @@ def lag_under(before: dict[float, int], after: dict[float, int], part: float) ->
 
 def polls(program: str, runs: int) -> None:
     """Steps of a job that is watched."""
-    long = {"width": 512, "height": 512, "steps": 12}
+    long = {"width": 512, "height": 512, "steps": 150}
     with Daemon(program) as daemon:
         daemon.ended(daemon.submit(seed=0, **long))
         alone, watched, computed = [], [], []
         for seed in range(max(3, runs // 10)):
             record = daemon.ended(daemon.submit(seed=seed, **long), 0.2)
-            alone.append(record["usage"]["measured_ms"]["denoise"])
+            alone.append(record["usage"]["measured_ms"]["denoise_step"])
             job = daemon.submit(seed=seed, **long)
             with Polls(daemon.address, f"/v1/jobs/{job}", clients=200, every_s=1.0) as polled:
                 begun, cpu = time.perf_counter(), daemon.cpu_s()
                 record = daemon.ended(job, 0.2)
                 took = time.perf_counter() - begun
                 computed.append((daemon.cpu_s() - cpu) / took / (os.cpu_count() or 1))
-            watched.append(record["usage"]["measured_ms"]["denoise"])
+            watched.append(record["usage"]["measured_ms"]["denoise_step"])
         ratio = statistics.median(watched) / statistics.median(alone)
         row("steps with 200 clients who ask each second, to those without", f"{ratio:.3f} ({polled.answers} answers, asked on the same cores)")
         row("what the daemon computes meanwhile, of all cores", f"{statistics.median(computed) * 100:.1f} %")
@@ -188,7 +188,8 @@ class Polls:
 
     def __init__(self, address: tuple[str, int], path: str, clients: int, every_s: float) -> None:
         self.request = f"GET {path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n\r\n".encode()
-        self.sockets = [socket.create_connection(address) for _ in range(clients)]
+        # A client may have some connections only: each has an address of its own.
+        self.sockets = [socket.create_connection(address, source_address=(f"127.0.1.{n + 1}", 0)) for n in range(clients)]
         self.every_s = every_s
         self.answers = 0
         self.ends = False

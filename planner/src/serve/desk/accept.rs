@@ -2,7 +2,7 @@
 
 use super::action::{Action, Change, QuoteOrder, Reply, RoomOrder};
 use super::config::{KEY_MS, RETRY_AFTER_S};
-use super::entry::Entry;
+use super::entry::{Entry, WeighedRoom};
 use super::event::{Asker, QueryId, Quoted, RoomTimes, SlotId, Ticket};
 use super::job::{
     ErrorCode, JobError, JobId, JobOrder, JobRecord, JobState, KeptPlan, OnDisconnect,
@@ -241,7 +241,7 @@ impl Desk {
 
     pub(super) fn quoted(&mut self, query: QueryId, result: Result<Box<Quoted>, JobError>) {
         let Some(open) = self.questions.remove(&query) else { return };
-        let SurveyQuestion { question, order: QuoteOrder { unloaded, .. }, .. } = open;
+        let SurveyQuestion { question, order: QuoteOrder { unloaded, .. }, choices, .. } = open;
         let quoted = match result {
             Ok(quoted) => quoted,
             Err(error) => return self.refuse(question.ticket(), error, None),
@@ -255,7 +255,13 @@ impl Desk {
                 self.out.push(Action::Answer(ticket, reply));
             }
             Question::Submit { ticket, id, order, wait } => {
+                let (at_ms, admitted) = (self.now.ms, id.clone());
+                let weighed = choices.into_iter().next();
+                let weighed = weighed.map(|others| WeighedRoom { at_ms, others, unloaded });
                 self.admit(ticket, id, *order, wait, *quoted);
+                if let Some(entry) = self.jobs.get_mut(&admitted) {
+                    entry.weighed = weighed;
+                }
             }
         }
     }

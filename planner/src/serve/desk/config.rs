@@ -33,6 +33,10 @@ pub const DEMAND_HORIZON_MS: f64 = 600_000.0;
 /// Of so many models every set is weighed when room is made.
 pub const WEIGHED_EACH_MAX: usize = 6;
 
+/// For how long what was weighed for a quote stands, where the same models are loaded: less than a
+/// load takes, so that a job which begins at once is not weighed twice.
+pub const WEIGHED_MS_MAX: u64 = 5_000;
+
 /// How long the desk waits for the surveyor to weigh: a survey of a model that nobody has measured
 /// takes a second.
 pub const WEIGH_MS_MAX: u64 = 10_000;

@@ -37,6 +37,8 @@ pub struct Entry {
     pub want: Option<Want>,
     /// Since when memory has been short for it.
     pub short_since: Option<u64>,
+    /// Which models were to give way when it was quoted, where that was weighed.
+    pub weighed: Option<WeighedRoom>,
     /// Whether it did not fit beside other models: they are unloaded for it.
     pub needs_all: bool,
     /// Why some of its pictures are not on the disk.
@@ -49,6 +51,17 @@ pub struct Entry {
     pub made: u32,
     /// Runs whose pictures are being written.
     pub filing: u32,
+}
+
+/// Which models give way to a job, as it was weighed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeighedRoom {
+    /// When.
+    pub at_ms: u64,
+    /// The models of others that were loaded then.
+    pub others: Vec<SlotId>,
+    /// Those of them that give way.
+    pub unloaded: Vec<SlotId>,
 }
 
 /// What a job waits for.
@@ -105,6 +118,7 @@ impl Entry {
             passed_since: None,
             want: None,
             short_since: None,
+            weighed: None,
             needs_all: false,
             disk_error: None,
             run: None,

@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 
 use super::Desk;
 use super::action::{Action, EvictReason, RoomOrder, SlotState};
-use super::config::{DEMAND_HALF_LIFE_MS, DEMAND_HORIZON_MS, WEIGH_MS_MAX, WEIGHED_EACH_MAX};
+use super::config::{
+    DEMAND_HALF_LIFE_MS, DEMAND_HORIZON_MS, WEIGH_MS_MAX, WEIGHED_EACH_MAX, WEIGHED_MS_MAX,
+};
 use super::event::{QueryId, RoomTimes, SlotId};
 use super::job::{JobError, JobId};
 use crate::job::JobRequest;
@@ -101,6 +103,11 @@ impl Desk {
             others.iter().for_each(|other| self.evict(*other, EvictReason::Room));
             return false;
         }
+        if let Some(unloaded) = self.weighed_before(&room_for, &others) {
+            self.unload_for(room_for, &unloaded);
+            // Where none gives way, it begins.
+            return unloaded.is_empty() && self.room_made.take().is_some();
+        }
         let query = self.ids.query();
         let choices = self.room_choices(&others);
         let order = RoomOrder {
@@ -114,6 +121,15 @@ impl Desk {
         let until_ms = self.now.ms + WEIGH_MS_MAX;
         self.weighing = Some(Weighing { query, room_for, model, choices, until_ms });
         false
+    }
+
+    /// The models that give way to a job, where that was weighed for its quote a moment ago, with
+    /// the same ones loaded.
+    fn weighed_before(&self, room_for: &RoomFor, others: &[SlotId]) -> Option<Vec<SlotId>> {
+        let RoomFor::Job(id) = room_for else { return None };
+        let weighed = self.jobs.get(id)?.weighed.as_ref()?;
+        let is_fresh = self.now.ms.saturating_sub(weighed.at_ms) <= WEIGHED_MS_MAX;
+        (is_fresh && weighed.others == others).then(|| weighed.unloaded.clone())
     }
 
     /// The choices among models that may be unloaded: every set of a few; of many the cheapest one,

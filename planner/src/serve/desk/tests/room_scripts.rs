@@ -65,12 +65,12 @@ fn a_model_stays_loaded_where_that_costs_less() {
            tell two Warm
            tell 2 Filing",
     );
-    // The first one's next job loads nothing, and nobody gives way to it.
+    // The first one's next job loads nothing, and nobody gives way to it: it begins at once, by
+    // what was weighed for its quote.
     script.submit(3, order("one", "ann", 1), false);
     script.weighed(4, &[Some((2000.0, 2000.0)), Some((2000.0, 2000.0))]);
     script.quoted(4, 0.0, 2000.0, 1);
     script.stored(5);
-    script.weighed(5, &[Some((2000.0, 2000.0)), Some((2000.0, 2000.0))]);
     script.stored(6);
     script.did(
         "0 asked 3
@@ -82,12 +82,8 @@ fn a_model_stays_loaded_where_that_costs_less() {
          0 stored
            answer 3 job Queued
            tell 3 Queued
-           weigh 5 without [[2], []]
-           wake in 10000
-         0 weighed
            tell one Kept
            store 6: 3 Running
-           wake in 600000
          0 stored
            tell one Loading
            run 3 of 1 on 1, epoch 1
