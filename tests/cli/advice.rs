@@ -2,10 +2,10 @@
 //! devices and without, and what would make a long job shorter. Each figure is that of a plan which
 //! its arguments really give.
 
-use crate::support::Home;
 use crate::support::golden;
 use crate::support::sparse;
 use crate::support::terminal::on_a_terminal;
+use crate::support::{Home, SLOW_HOST};
 use serde_json::Value;
 
 /// A board whose host and whose integrated GPU compute at comparable speeds.
@@ -43,19 +43,6 @@ memory_bandwidth = "400GB/s"
 link = "16GB/s"
 "#;
 
-/// A host that is said to be so slow that any job takes long.
-const SLOW: &str = r#"
-name = "slow"
-[host]
-memory = "8GiB"
-available = "6GiB"
-cores = 2
-cpu = "made up"
-flops = "1MFLOP/s"
-memory_bandwidth = "10GB/s"
-storage_bandwidth = "1GB/s"
-"#;
-
 const GENERATE: [&str; 5] = ["generate", "--host", "./slow.toml", "--prompt", "a house"];
 
 fn home() -> Home {
@@ -63,7 +50,7 @@ fn home() -> Home {
     let write = |name: &str, text: &str| std::fs::write(home.path(name), text).unwrap();
     write("board.toml", BOARD);
     write("card.toml", &format!("{BOARD}{CARD}"));
-    write("slow.toml", SLOW);
+    write("slow.toml", SLOW_HOST);
     home
 }
 

@@ -2,20 +2,7 @@
 
 use crate::client::Server;
 use crate::support::terminal::on_a_terminal;
-use crate::support::{Home, pixels};
-
-/// A host that is said to be so slow that any job takes long.
-const SLOW: &str = r#"
-name = "slow"
-[host]
-memory = "8GiB"
-available = "6GiB"
-cores = 2
-cpu = "made up"
-flops = "1MFLOP/s"
-memory_bandwidth = "10GB/s"
-storage_bandwidth = "1GB/s"
-"#;
+use crate::support::{Home, SLOW_HOST, pixels};
 
 fn url(server: &Server) -> String {
     format!("http://{}", server.address)
@@ -67,7 +54,7 @@ fn a_picture_to_start_from_goes_along_with_its_settings() {
 #[test]
 fn a_long_job_of_a_daemon_is_asked_for_too() {
     let home = Home::new();
-    std::fs::write(home.path("slow.toml"), SLOW).expect("written");
+    std::fs::write(home.path("slow.toml"), SLOW_HOST).expect("written");
     let server = Server::start_on(&home, "./slow.toml", &[]);
     let url = url(&server);
     let arguments = ["generate", "--server", &url, "-p", "a", "--steps", "8"];

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::client::Server;
 use crate::support::Home;
+use crate::support::kills::{many, moment};
 use crate::support::watched::Process;
 
 /// Kills of a daemon in a quick run; of executors there are twice as many.
@@ -22,19 +23,6 @@ const JOBS: u64 = 8;
 
 /// A job during which the daemon ended so often is failed: `DAEMON_DEATHS_MAX` of the desk.
 const DAEMON_DEATHS_MAX: u64 = 2;
-
-fn many() -> usize {
-    let many = std::env::var("BERTH_KILLS_MANY");
-    many.map_or(SOME, |many| many.parse().expect("BERTH_KILLS_MANY is a number"))
-}
-
-/// The `index`-th of numbers spread evenly over 0 to 1, in no order of theirs: any few of them are
-/// spread, too.
-fn moment(index: usize) -> f64 {
-    /// The golden ratio's inverse.
-    const STEP: f64 = 0.618_033_988_749_894_9;
-    ((index + 1) as f64 * STEP).fract()
-}
 
 /// Jobs of several sizes and numbers of pictures, about a tenth of a second each.
 fn job(number: u64) -> Value {
@@ -93,7 +81,7 @@ fn a_daemon_that_is_killed_at_any_moment_loses_no_job_and_does_none_twice() {
     let (expected, took) = undisturbed();
     let home = Home::new();
     Server::start(&home, &[]).kill();
-    for index in 0..many() {
+    for index in 0..many(SOME) {
         let server = Server::start(&home, &[]);
         let ids = submit_all(&server);
         // From the first job's load to the last one's pictures, and a bit beyond.
@@ -178,7 +166,7 @@ fn executors_that_are_killed_in_each_phase_lose_no_job() {
         })
         .collect();
     let mut deaths = 0;
-    for index in 0..2 * many() {
+    for index in 0..2 * many(SOME) {
         let ids: Vec<String> = (0..3).map(|number| server.submit(&kept(number))).collect();
         let victim = &ids[index / PHASES.len() % 3];
         // Weights are loaded again after a kill only.

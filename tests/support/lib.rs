@@ -5,6 +5,7 @@
 pub mod bfl;
 pub mod gguf;
 pub mod golden;
+pub mod kills;
 pub mod lora;
 #[allow(clippy::duplicate_mod, reason = "examples use models that find their own place")]
 pub mod place;
@@ -23,6 +24,19 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub use place::root;
+
+/// A host that is said to be so slow that any job takes long.
+pub const SLOW_HOST: &str = r#"
+name = "slow"
+[host]
+memory = "8GiB"
+available = "6GiB"
+cores = 2
+cpu = "made up"
+flops = "1MFLOP/s"
+memory_bandwidth = "10GB/s"
+storage_bandwidth = "1GB/s"
+"#;
 
 /// The program under test: `BERTH_TEST_PROGRAM`, where this test program was built elsewhere, or
 /// the one built with it.

@@ -32,7 +32,7 @@ impl Confirm {
         self.decide()
     }
 
-    /// The same of a job of which the time alone is known, in milliseconds.
+    /// The same for a job that takes so many milliseconds, of which no plan is known here.
     pub fn ask_for(&mut self, total_ms: f64) -> ControlFlow<()> {
         if self.told || total_ms <= LONG_MS {
             return ControlFlow::Continue(());

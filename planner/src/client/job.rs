@@ -102,9 +102,9 @@ fn model(name: &ModelName) -> anyhow::Result<Value> {
     }
 }
 
-/// Has a job done. `hear` hears of it as of one that runs here. The job is followed by `events`,
-/// of which `sender` is the other end; it also tells [`ClientEvent::Interrupted`] where the user
-/// asks for the end.
+/// Has a job done. `hear` hears of it as of one that runs here. What happens to the job comes by
+/// `events`, and so does [`ClientEvent::Interrupted`] where the user asks for the end; `sender` is
+/// its other end.
 ///
 /// # Errors
 /// The daemon refuses it, it fails, or the daemon is lost.

@@ -28,7 +28,7 @@ use crate::planning::{PlanError, Request, plan, plan_keeping};
 use crate::policy::Budgets;
 use crate::solve::{PlanReport, Solution};
 use staying::Staying;
-pub use staying::next_ms;
+pub use staying::{next_ms, whole_first};
 
 /// An executor that takes one job after the other.
 pub struct Warm {
@@ -140,13 +140,8 @@ impl Warm {
         if loaded.does(request) {
             return Ok(Decision::Reuse);
         }
-        match loaded.with_encoders(request) {
-            None => self.decide_anew(request, generation),
-            Some(whole) => match self.decide_anew(&whole, generation) {
-                Err(PlanError::Infeasible(_)) => self.decide_anew(request, generation),
-                decided => decided,
-            },
-        }
+        let whole = loaded.with_encoders(request);
+        whole_first(whole, request, |request| self.decide_anew(request, generation))
     }
 
     /// The sooner done of a plan that keeps the loaded weights and one that does not.
@@ -162,14 +157,7 @@ impl Warm {
             self.loaded = None;
             return Ok(Decision::load(own?));
         }
-        let is_sooner = |kept: &Solution| match &own {
-            Ok(own) => kept.plan.predicted_ms.total <= own.plan.predicted_ms.total,
-            Err(_) => true,
-        };
-        match kept.filter(is_sooner) {
-            Some(kept) => Ok(Decision::load(kept)),
-            None => Ok(Decision::load(own?)),
-        }
+        sooner(kept, own).map(Decision::load)
     }
 
     /// Whether a plan that was given is the loaded one.
@@ -236,11 +224,16 @@ impl Warm {
     /// # Errors
     /// It does not start.
     pub fn renew(&mut self) -> Result<(), SessionError> {
+        self.renew_session()?;
+        self.speak_for_loaded();
+        Ok(())
+    }
+
+    fn renew_session(&mut self) -> Result<(), SessionError> {
         self.loaded = None;
         let pid = self.session.pid();
         self.session.renew()?;
         self.settle(pid);
-        self.speak_for_loaded();
         Ok(())
     }
 
@@ -317,11 +310,7 @@ impl Warm {
             ?changed,
             "files were changed since they were loaded: they are opened again"
         );
-        self.loaded = None;
-        let pid = self.session.pid();
-        self.session.renew()?;
-        self.settle(pid);
-        Ok(())
+        self.renew_session()
     }
 }
 
@@ -342,6 +331,25 @@ impl Loaded {
     /// Paths of the files that it reads and that are not as they were when they were opened.
     pub fn changed_files(&self) -> Vec<String> {
         changed_files(&self.files)
+    }
+}
+
+/// The sooner done of a plan that keeps the loaded weights, where there is one, and one that does
+/// not.
+///
+/// # Errors
+/// There is neither: why there is none that does not.
+pub fn sooner(
+    kept: Option<Solution>,
+    own: Result<Solution, PlanError>,
+) -> Result<Solution, PlanError> {
+    let is_sooner = |kept: &Solution| match &own {
+        Ok(own) => kept.plan.predicted_ms.total <= own.plan.predicted_ms.total,
+        Err(_) => true,
+    };
+    match kept.filter(is_sooner) {
+        Some(kept) => Ok(kept),
+        None => own,
     }
 }
 
@@ -413,8 +421,8 @@ fn fits_budgets(plan: &Plan, request: &Request) -> bool {
     within && plan.host.peak_bytes <= limit && plan.host.idle_bytes <= idle_limit
 }
 
-/// What a loaded plan may take of a memory with this budget, of which so much is free: the budget
-/// where a cap binds, which is below what the margin alone would leave.
+/// What a loaded plan may take of a memory that has so much free. Where a cap binds, that is the
+/// budget: it is below what the margin alone would leave, the ceiling.
 fn loaded_limit(budget: Bytes, ceiling: Bytes, free: Bytes) -> Bytes {
     let margin = free.saturating_sub(ceiling);
     if budget < ceiling { budget } else { budget.max(ceiling + Bytes(margin.0 / 2)) }

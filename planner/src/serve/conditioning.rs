@@ -1,9 +1,9 @@
 //! What text encoders gave for the prompts of earlier jobs, kept in RAM for later ones with the
 //! same prompts: these run no text encoder.
 //!
-//! What was used least recently goes first. Each value lies in shared memory of its own, of which
-//! an executor is given a handle: a job that brings its embeddings takes no memory for them. What
-//! the cache may hold is in no plan ([`Host::conditioning_cache`](crate::engine::host::Host)).
+//! What was used least recently goes first. Each value lies in shared memory of its own. Executors
+//! get a handle of it: a job that brings its embeddings takes no memory for them. What the cache
+//! may hold is in no plan ([`Host::conditioning_cache`](crate::engine::host::Host)).
 //!
 //! Invariants: nothing of it is ever written to a disk, nor are prompts kept; what it holds is
 //! within its limit.

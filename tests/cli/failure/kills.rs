@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use super::{SOON, assert_nothing_left, generate, pictures, profile, script};
 use crate::support::golden::said;
+use crate::support::kills::{many, moment};
 use crate::support::watched::{PATIENCE, Process, Watched};
 use crate::support::{Ended, Home};
 
@@ -19,19 +20,6 @@ const SIDE_BY_SIDE: usize = 2;
 
 /// What a killed executor's words may add where the kernel does not tell whether it did it.
 const UNSURE: (&str, &str) = ("; hint: the system may do this when memory runs out", "");
-
-fn many() -> usize {
-    let many = std::env::var("BERTH_KILLS_MANY");
-    many.map_or(SOME, |many| many.parse().expect("BERTH_KILLS_MANY is a number"))
-}
-
-/// The `index`-th of numbers spread evenly over 0 to 1, in no order of theirs: any few of them are
-/// spread, too.
-fn moment(index: usize) -> f64 {
-    /// The golden ratio's inverse.
-    const STEP: f64 = 0.618_033_988_749_894_9;
-    ((index + 1) as f64 * STEP).fract()
-}
 
 /// A job of about half a second whose weights and values cross a slow link, by an executor that
 /// tells its id before it begins.
@@ -79,7 +67,7 @@ fn side_by_side(count: usize, test: impl Fn(usize) + Sync) {
 #[test]
 fn an_executor_killed_at_any_moment_is_followed_by_another_and_one_killed_twice_is_told_twice() {
     let (expected, whole) = undisturbed();
-    side_by_side(many(), |index| {
+    side_by_side(many(SOME), |index| {
         let home = Home::new();
         let mut berth = Watched::start(job(&home));
         let kills = 1 + index % 2;
@@ -137,7 +125,7 @@ fn of_planners_killed_at_any_moment_nothing_is_left_after_the_next_run() {
     let (expected, whole) = undisturbed();
     let clean = Home::new();
     let killed = Home::new();
-    for index in 0..many() / 2 {
+    for index in 0..many(SOME) / 2 {
         let berth = Watched::start(job(&killed));
         if !berth.process.ends_within(whole.mul_f64(1.1 * moment(index))) {
             berth.process.send(Signal::KILL);

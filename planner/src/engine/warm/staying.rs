@@ -149,6 +149,22 @@ impl Staying {
     }
 }
 
+/// Plans a job with the text encoders that may stay (`whole`), where there are some and that fits,
+/// else as it was asked.
+///
+/// # Errors
+/// As `plan`.
+pub fn whole_first<T>(
+    whole: Option<Request>,
+    request: &Request,
+    mut plan: impl FnMut(&Request) -> Result<T, PlanError>,
+) -> Result<T, PlanError> {
+    match whole.map(|whole| plan(&whole)) {
+        None | Some(Err(PlanError::Infeasible(_))) => plan(request),
+        Some(planned) => planned,
+    }
+}
+
 /// What a job takes by a plan that is loaded, in milliseconds: without the phase of the text
 /// encoders where it brings its embeddings.
 pub fn next_ms(plan: &Plan, job: &JobShape) -> f64 {

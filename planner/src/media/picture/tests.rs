@@ -42,6 +42,14 @@ fn assert_shows(name: &str, pattern: impl Fn(usize, usize) -> [u8; 3], tolerance
     assert!(off <= tolerance, "{name} is {off} levels off");
 }
 
+/// A colour of a picture whose right half is transparent: a fifth of it on four fifths of white.
+fn half(x: usize, colour: [u8; 3]) -> [u8; 3] {
+    match x {
+        0..12 => colour,
+        _ => colour.map(|level| ((u32::from(level) + 4 * 255 + 2) / 5) as u8),
+    }
+}
+
 #[test]
 fn every_kind_of_png_is_read() {
     assert_shows("rgb.png", colours, EXACT);
@@ -50,11 +58,6 @@ fn every_kind_of_png_is_read() {
     assert_shows("turned.png", colours, EXACT);
     // The palette has fewer colours than the picture.
     assert_shows("palette.png", colours, LOSSY);
-    let half = |x, colour: [u8; 3]| match x {
-        0..12 => colour,
-        // A fifth of the colour on four fifths of white.
-        _ => colour.map(|level| ((u32::from(level) + 4 * 255 + 2) / 5) as u8),
-    };
     assert_shows("rgba.png", |x, y| half(x, colours(x, y)), EXACT);
     assert_shows("gray_alpha.png", |x, y| half(x, grays(x, y)), EXACT);
 }
@@ -73,10 +76,6 @@ fn every_kind_of_webp_is_read() {
     assert_shows("lossless.webp", colours, EXACT);
     assert_shows("turned.webp", colours, EXACT);
     assert_shows("lossy.webp", colours, LOSSY);
-    let half = |x, colour: [u8; 3]| match x {
-        0..12 => colour,
-        _ => colour.map(|level| ((u32::from(level) + 4 * 255 + 2) / 5) as u8),
-    };
     assert_shows("rgba.webp", |x, y| half(x, colours(x, y)), EXACT);
     assert_shows("lossy_rgba.webp", |x, y| half(x, colours(x, y)), LOSSY);
 }

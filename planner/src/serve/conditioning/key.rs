@@ -5,6 +5,7 @@ use protocol::{Job, Phase};
 use sha2::{Digest as _, Sha256};
 
 use super::super::shared::DescribedModel;
+use super::ConditioningCache;
 use crate::engine::files::states_of;
 use crate::job::{PreparedJob, ResolvedJob};
 
@@ -18,6 +19,20 @@ pub struct PromptKeys {
     encoders: Digest,
     /// Of each prompt's texts, in the order of [`Job::conditioning`].
     texts: Vec<Digest>,
+}
+
+impl ConditioningCache {
+    /// What a job's prompts are known by; `None` where nothing is kept, or where they cannot be
+    /// known.
+    pub fn keys(
+        &self,
+        asked: &PreparedJob,
+        resolved: &ResolvedJob,
+        model: &DescribedModel,
+        job: &Job,
+    ) -> Option<PromptKeys> {
+        self.is_on().then(|| PromptKeys::of_job(asked, resolved, model, job)).flatten()
+    }
 }
 
 impl PromptKeys {

@@ -30,7 +30,7 @@ pub const DEMAND_HALF_LIFE_MS: f64 = 600_000.0;
 /// For how long ahead models are kept loaded or not: serve.md, section 4.
 pub const DEMAND_HORIZON_MS: f64 = 600_000.0;
 
-/// Of so many models every set is weighed when room is made.
+/// Every set of models is weighed where there are no more than this.
 pub const WEIGHED_EACH_MAX: usize = 6;
 
 /// For how long what was weighed for a quote stands, where the same models are loaded: less than a

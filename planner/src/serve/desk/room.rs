@@ -24,7 +24,7 @@ use crate::job::JobRequest;
 #[derive(Debug, Clone, Default)]
 pub struct Demand(BTreeMap<String, Arrivals>);
 
-/// Jobs of a model, of which each counts half as much after each half-life.
+/// A model's jobs. Each counts half as much after each half-life.
 #[derive(Debug, Clone, Copy)]
 struct Arrivals {
     weight: f64,
@@ -104,9 +104,12 @@ impl Desk {
             return false;
         }
         if let Some(unloaded) = self.weighed_before(&room_for, &others) {
+            if unloaded.is_empty() {
+                self.room_made = None;
+                return true;
+            }
             self.unload_for(room_for, &unloaded);
-            // Where none gives way, it begins.
-            return unloaded.is_empty() && self.room_made.take().is_some();
+            return false;
         }
         let query = self.ids.query();
         let choices = self.room_choices(&others);

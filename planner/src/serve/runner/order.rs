@@ -208,7 +208,10 @@ impl SlotExecutor {
         self.opened = model.opened_for(asked)?;
         let mut resolved = asked.resolve(&model.description).map_err(|error| of_request(&error))?;
         let mut job = asked.job(&resolved).map_err(|error| of_request(&error))?;
-        let keys = order.job.as_ref().and_then(|_| self.keys(asked, &resolved, &model, &job));
+        let keys = order
+            .job
+            .as_ref()
+            .and_then(|_| self.shared.conditioning.keys(asked, &resolved, &model, &job));
         let found = keys.as_ref().and_then(|keys| self.shared.conditioning.find(keys));
         resolved.shape.conditioned = found.is_some();
         job.keep_conditioning = keys.is_some() && found.is_none();
@@ -261,23 +264,11 @@ impl SlotExecutor {
     fn keep_conditioning(&self, asked: &PreparedJob, ordered: &OrderedJob, outcome: &mut Outcome) {
         let OrderedJob { model, resolved, job, keys, .. } = ordered;
         let Some(keys) = keys.as_ref().filter(|_| model.is_current()) else { return };
-        if self.keys(asked, resolved, model, job).as_ref() == Some(keys) {
+        if self.shared.conditioning.keys(asked, resolved, model, job).as_ref() == Some(keys) {
             let conditioning = std::mem::take(&mut outcome.conditioning);
             let on_gpu = encoders_on_gpu(&outcome.plan);
             self.shared.conditioning.keep(keys, &on_gpu, conditioning);
         }
-    }
-
-    /// What the job's prompts are known by, where what text encoders give is kept.
-    fn keys(
-        &self,
-        asked: &PreparedJob,
-        resolved: &ResolvedJob,
-        model: &DescribedModel,
-        job: &Job,
-    ) -> Option<PromptKeys> {
-        let is_on = self.shared.conditioning.is_on();
-        is_on.then(|| PromptKeys::of_job(asked, resolved, model, job)).flatten()
     }
 
     /// Goes on, unless the order is to end.

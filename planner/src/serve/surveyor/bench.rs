@@ -7,7 +7,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::conditioning::PromptKeys;
 use super::super::desk::action::{QuoteOrder, RoomOrder};
 use super::super::desk::event::{Quoted, RoomTimes, SlotId};
 use super::super::desk::job::{ErrorCode, JobError};
@@ -17,7 +16,7 @@ use super::inventory::IdleInventory;
 use super::offer::{ChosenPlan, PlannedMs, quoted};
 use super::surveys::Surveys;
 use crate::engine::session::{ExecutorListener, Interrupts, Session, SessionError};
-use crate::engine::warm::Loaded;
+use crate::engine::warm::{Loaded, sooner, whole_first};
 use crate::inventory::Inventory;
 use crate::job::{JobRequest, PreparedJob, ResolvedJob};
 use crate::planning::{PlanError, Request};
@@ -187,8 +186,8 @@ impl SurveyBench {
         let mut resolved = asked.resolve(&model.description).map_err(|e| of_request(&e))?;
         // What would be sent is looked at too: an error belongs to this answer, not to the run's.
         let job = asked.job(&resolved).map_err(|error| of_request(&error))?;
-        let keys = PromptKeys::of_job(&asked, &resolved, &model, &job);
         let conditioning = &self.shared.conditioning;
+        let keys = conditioning.keys(&asked, &resolved, &model, &job);
         resolved.shape.conditioned = keys.is_some_and(|keys| conditioning.has(&keys));
         Ok(JobQuestion { asked, resolved, model, inventory, slot })
     }
@@ -264,16 +263,11 @@ impl SurveyBench {
         }
         if loaded.as_ref().is_some_and(|loaded| loaded.covers(request)) {
             let own = self.surveys.own(session, request)?;
-            return Ok(ChosenPlan::Own(Box::new(own)));
+            return Ok(ChosenPlan::New(Box::new(own)));
         }
         let loaded = loaded.as_deref();
-        match loaded.and_then(|loaded| loaded.with_encoders(request)) {
-            None => self.plan_anew(session, request, loaded),
-            Some(whole) => match self.plan_anew(session, &whole, loaded) {
-                Err(PlanError::Infeasible(_)) => self.plan_anew(session, request, loaded),
-                planned => planned,
-            },
-        }
+        let whole = loaded.and_then(|loaded| loaded.with_encoders(request));
+        whole_first(whole, request, |request| self.plan_anew(session, request, loaded))
     }
 
     /// The sooner done of a plan that keeps the loaded weights and one that does not.
@@ -288,14 +282,7 @@ impl SurveyBench {
             None => None,
         };
         let own = self.surveys.own(session, request);
-        let is_sooner = |kept: &crate::solve::Solution| match &own {
-            Ok(own) => kept.plan.predicted_ms.total <= own.plan.predicted_ms.total,
-            Err(_) => true,
-        };
-        match kept.filter(is_sooner) {
-            Some(kept) => Ok(ChosenPlan::Kept(Box::new(kept))),
-            None => own.map(|own| ChosenPlan::Own(Box::new(own))),
-        }
+        sooner(kept, own).map(|solution| ChosenPlan::New(Box::new(solution)))
     }
 }
 

@@ -17,10 +17,8 @@ use crate::solve::{PlanReport, Solution};
 pub enum ChosenPlan {
     /// The one that is loaded.
     Loaded(Arc<Loaded>),
-    /// One that leaves its weights where they lie.
-    Kept(Box<Solution>),
-    /// One of its own.
-    Own(Box<Solution>),
+    /// Another one, which may leave its weights where they lie.
+    New(Box<Solution>),
 }
 
 /// What some pictures take by a plan, in milliseconds.
@@ -36,18 +34,18 @@ impl ChosenPlan {
     pub fn ms(&self, request: &Request, pictures: u32) -> PlannedMs {
         let plan = match self {
             ChosenPlan::Loaded(loaded) => &loaded.plan,
-            ChosenPlan::Kept(solution) | ChosenPlan::Own(solution) => &solution.plan,
+            ChosenPlan::New(solution) => &solution.plan,
         };
         let ms = &plan.predicted_ms;
         let runs = pictures.div_ceil(plan.job.batch.max(1));
         let load_ms = match self {
             ChosenPlan::Loaded(_) => 0.0,
             // Whatever part of a first run the next one does not have again.
-            ChosenPlan::Kept(_) | ChosenPlan::Own(_) => (ms.total - ms.next_total).max(0.0),
+            ChosenPlan::New(_) => (ms.total - ms.next_total).max(0.0),
         };
         let run_ms = match self {
             ChosenPlan::Loaded(loaded) => loaded.next_ms(request),
-            ChosenPlan::Kept(_) | ChosenPlan::Own(_) => next_ms(plan, &request.job),
+            ChosenPlan::New(_) => next_ms(plan, &request.job),
         };
         PlannedMs { load_ms, run_ms: run_ms * f64::from(runs) }
     }
@@ -55,9 +53,7 @@ impl ChosenPlan {
     fn parts<'a>(&'a self, request: &'a Request) -> (&'a Plan, &'a PlanReport, &'a Inventory) {
         match self {
             ChosenPlan::Loaded(loaded) => (&loaded.plan, &loaded.report, &loaded.inventory),
-            ChosenPlan::Kept(solution) | ChosenPlan::Own(solution) => {
-                (&solution.plan, &solution.report, &request.inventory)
-            }
+            ChosenPlan::New(solution) => (&solution.plan, &solution.report, &request.inventory),
         }
     }
 }
@@ -78,7 +74,7 @@ pub fn quoted(
     let document = document.map_err(|error| internal(error.to_string()))?;
     let notices = notices.iter().chain(&report.notices).cloned().collect();
     let offer = Offer {
-        warm: !matches!(planned, ChosenPlan::Own(_)),
+        warm: matches!(planned, ChosenPlan::Loaded(_)) || plan.keeps_weights_of.is_some(),
         load_ms,
         run_ms,
         batch: plan.job.batch.max(1),
