@@ -220,6 +220,15 @@ impl Device {
         }
     }
 
+    /// Whether the same work takes the same time here as on another device, and the same bytes.
+    pub fn is_like(&self, other: &Device) -> bool {
+        self.kind == other.kind
+            && self.unsupported == other.unsupported
+            && self.speeds == other.speeds
+            && self.link_bytes_per_s == other.link_bytes_per_s
+            && self.link_back_bytes_per_s == other.link_back_bytes_per_s
+    }
+
     /// How the executor reaches it, without what a profile lets fail or go for tests.
     pub fn undisturbed_backend(&self) -> DeviceBackend {
         let quiet = Device { faults: Faults::default(), ..self.clone() };

@@ -45,7 +45,7 @@ pub use time::SHORT_ATTENTION_CHUNK;
 use crate::inventory::Inventory;
 use crate::policy::pins::Pin;
 use crate::policy::{Budgets, Objective};
-use search::{Choices, Limits};
+use search::{Choices, KnownChoices, Limits};
 
 /// Everything that a plan depends on.
 #[derive(Debug, Clone)]
@@ -184,8 +184,9 @@ pub fn fits(problems: &[Problem<'_>]) -> bool {
 pub fn solve(problems: &[Problem<'_>], generation: u64) -> Result<Solution, Infeasible> {
     let mut limits = Limits::of(problems);
     let mut best = None;
+    let mut known = KnownChoices::default();
     for (index, problem) in problems.iter().enumerate() {
-        let Some(choices) = Choices::by_time(problem) else { continue };
+        let Some(choices) = Choices::by_time(problem, &mut known) else { continue };
         if let Some(found) = search::best(problem, &choices, limits) {
             limits.beat = Some(found.score);
             best = Some((index, found));

@@ -10,7 +10,10 @@
 
 mod lists;
 mod residencies;
+mod rings;
 
+use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::profile::{ComponentProfile, Lane, LayoutBytes};
@@ -22,7 +25,8 @@ use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::policy::pins::{Pin, Split};
 use lists::{DeviceList, lists};
-use residencies::{Quota, ways_to_hold};
+use residencies::{Quota, ResidencyChoice, ways_to_hold};
+use rings::{Ring, rings};
 
 /// Layer splits of one component over all lists of devices.
 const LAYERS_MAX: usize = 240;
@@ -55,8 +59,7 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
         let times =
             SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
         let lists = lists(problem, component, pin);
-        let layers = lists.iter().filter(|list| list.split == Some(Split::Layer)).count();
-        let most = (LAYERS_MAX / layers.max(1)).min(CUTS_MAX);
+        let most = (LAYERS_MAX / lane_lists(problem, &lists).max(1)).min(CUTS_MAX);
         for (at, list) in lists.into_iter().enumerate() {
             let lanes: Vec<Lane> = list.devices.iter().map(|d| lane(problem, *d)).collect();
             let mut want = |division| {
@@ -84,6 +87,14 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
     wanted
 }
 
+/// How many layer splits there are whose cuts have bytes of their own: lists of other kinds of
+/// lanes.
+fn lane_lists(problem: &Problem<'_>, lists: &[DeviceList]) -> usize {
+    let in_layers = lists.iter().filter(|list| list.split == Some(Split::Layer));
+    let lanes = in_layers.map(|list| list.devices.iter().map(|d| lane(problem, *d)).collect());
+    lanes.collect::<BTreeSet<Vec<Lane>>>().len()
+}
+
 /// Every place of a component, in the order in which ties are broken. `bytes` answer `wanted`, in
 /// its order, which has the layouts of this component at least.
 pub fn places(
@@ -96,6 +107,8 @@ pub fn places(
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let lists = lists(problem, component, pin);
+    let kinds = layer_kinds(problem, &lists);
+    let mut known = KnownRings::default();
     let mut places: Vec<Place> = Vec::new();
     for (at, list) in lists.iter().enumerate() {
         let asked = wanted.iter().zip(bytes);
@@ -108,50 +121,91 @@ pub fn places(
         // Where the host only feeds devices, it does nothing in their place.
         let host = problem.inventory.host.compute;
         spreads.retain(|spread| host || spread.parts.len() == spread.devices.len());
-        let quota = Quota::of(&lists, list, spreads.len());
-        for (number, spread) in spreads.into_iter().enumerate() {
-            let streams = quota.has(number);
-            places.extend(places_of(problem, component, pin, &times, spread, streams));
+        let spreads: Vec<Arc<ComponentLayout>> = spreads.into_iter().map(Arc::new).collect();
+        let timings: Vec<Timing<'_>> =
+            spreads.iter().map(|spread| Timing::new(&times, spread)).collect();
+        let quota = Quota::of(&lists, list, kinds, spreads.len());
+        let rings = known.of(problem, &list.devices, &spreads, || {
+            let layouts = timings.iter().enumerate();
+            let layouts = layouts.filter_map(|(number, timing)| {
+                quota.has(number).map(|steps| (number, timing, steps))
+            });
+            rings(problem, component, pin, layouts)
+        });
+        let mut rings = rings.iter().peekable();
+        for (number, timing) in timings.iter().enumerate() {
+            let own = std::iter::from_fn(|| rings.next_if(|ring| ring.layout == number));
+            let ways = ways_to_hold(problem, component, pin, timing, own);
+            places.extend(places_of(problem, &spreads[number], ways));
         }
     }
     places.into()
 }
 
-/// The places of a spread component.
+/// How many layer splits there are that have times of their own: lists of devices that are not
+/// alike, one by one.
+fn layer_kinds(problem: &Problem<'_>, lists: &[DeviceList]) -> usize {
+    let in_layers = lists.iter().filter(|list| list.split == Some(Split::Layer));
+    let kinds = in_layers.map(|list| kinds_of(problem, &list.devices));
+    kinds.collect::<BTreeSet<_>>().len()
+}
+
+/// For each of some devices the first one of the inventory that is like it.
+fn kinds_of(problem: &Problem<'_>, devices: &[Option<usize>]) -> Vec<Option<usize>> {
+    let all = &problem.inventory.devices;
+    let first = |device: usize| all.iter().position(|other| other.is_like(&all[device]));
+    devices.iter().map(|device| device.and_then(first)).collect()
+}
+
+/// The rings of lists whose devices are alike, one by one, are the same.
+#[derive(Default)]
+struct KnownRings(Vec<KnownRing>);
+
+struct KnownRing {
+    devices: Vec<Option<usize>>,
+    divisions: Vec<Division>,
+    rings: Rc<[Ring]>,
+}
+
+impl KnownRings {
+    fn of(
+        &mut self,
+        problem: &Problem<'_>,
+        devices: &[Option<usize>],
+        spreads: &[Arc<ComponentLayout>],
+        make: impl FnOnce() -> Vec<Ring>,
+    ) -> Rc<[Ring]> {
+        let devices = kinds_of(problem, devices);
+        let same = |known: &&KnownRing| {
+            known.devices == devices
+                && known.divisions.iter().eq(spreads.iter().map(|spread| &spread.division))
+        };
+        if let Some(known) = self.0.iter().find(same) {
+            return Rc::clone(&known.rings);
+        }
+        let divisions = spreads.iter().map(|spread| spread.division.clone()).collect();
+        let rings: Rc<[Ring]> = make().into();
+        self.0.push(KnownRing { devices, divisions, rings: Rc::clone(&rings) });
+        rings
+    }
+}
+
+/// The places of a component in one layout.
 fn places_of(
     problem: &Problem<'_>,
-    component: &ComponentProfile,
-    pin: &Pin,
-    times: &SegmentTimes<'_>,
-    spread: ComponentLayout,
-    streams: Option<residencies::Steps>,
+    spread: &Arc<ComponentLayout>,
+    ways: Vec<ResidencyChoice>,
 ) -> Vec<Place> {
-    let spread = Arc::new(spread);
-    let timing = Timing::new(times, &spread);
-    let fullness = fullness(problem, &spread);
-    let ways = ways_to_hold(problem, component, pin, &spread, streams);
-    let mut places: Vec<Place> = Vec::new();
-    let mut last_ms = None;
-    for way in ways {
-        // When what stays is there makes no difference to times.
-        let ms = match (way.as_before, last_ms) {
-            (true, Some(ms)) => ms,
-            _ => timing.ms(&way.held),
-        };
-        last_ms = Some(ms);
-        let place = Place {
-            parts: parts(&spread, &way.held, way.early),
-            ms,
-            fullness,
-            spread: Arc::clone(&spread),
-            held: way.held,
-            early: way.early,
-        };
-        if has_room(problem, &place) {
-            places.push(place);
-        }
-    }
-    places
+    let fullness = fullness(problem, spread);
+    let places = ways.into_iter().map(|way| Place {
+        parts: parts(spread, &way.held, way.early),
+        ms: way.ms,
+        fullness,
+        spread: Arc::clone(spread),
+        held: way.held,
+        early: way.early,
+    });
+    places.filter(|place| has_room(problem, place)).collect()
 }
 
 /// Whether each device could take the place if all of its memory were free.

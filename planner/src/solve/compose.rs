@@ -14,7 +14,7 @@ pub use headroom::Headroom;
 
 /// Bytes by device and phase. Grows with each component that is added, which lets the search cut
 /// what is over a budget already.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Composition {
     timeline: &'static [Phase],
     /// The devices in the inventory's order, then the host.
@@ -45,7 +45,7 @@ pub struct OverBudget {
 }
 
 /// One device's bytes, or the host's.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct MemoryBytes {
     used: bool,
     /// Taken in every phase beside weights, arenas and slots.

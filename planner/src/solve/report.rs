@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::advice::Advice;
 use super::compose::Composition;
 use super::place::Place;
-use super::search::{self, Choices, Found, Limits};
+use super::search::{self, Choices, Found, KnownChoices, Limits};
 use super::{Problem, Solution, timeline};
 use crate::inventory::Device;
 use crate::policy::Objective;
@@ -94,7 +94,8 @@ pub fn reasons(problem: &Problem<'_>, chosen: &[&Place]) -> PlanReport {
 /// around it, and each other problem; and what more of each memory would have saved.
 pub fn explain(problems: &[Problem<'_>], solution: &mut Solution) {
     let problem = &problems[solution.problem];
-    let Some(choices) = Choices::by_time(problem) else { return };
+    let mut known = KnownChoices::default();
+    let Some(choices) = Choices::by_time(problem, &mut known) else { return };
     let limits = Limits { branches_max: Some(EXPLAIN_BRANCHES_MAX), ..Limits::of(problems) };
     let Some(best) = found(problem, &choices, &solution.places) else { return };
     for component in 0..problem.places.len() {
@@ -109,7 +110,8 @@ pub fn explain(problems: &[Problem<'_>], solution: &mut Solution) {
     }
     for (index, other) in problems.iter().enumerate() {
         if index != solution.problem {
-            let rejected = other_options(other, &best, limits);
+            let choices = Choices::by_time(other, &mut known);
+            let rejected = other_options(other, choices, &best, limits);
             solution.report.rejected.push(rejected);
         }
     }
@@ -161,9 +163,13 @@ fn rejected(
 }
 
 /// Why other options lost.
-fn other_options(problem: &Problem<'_>, best: &Found, limits: Limits) -> Rejected {
+fn other_options(
+    problem: &Problem<'_>,
+    choices: Option<Choices>,
+    best: &Found,
+    limits: Limits,
+) -> Rejected {
     let placement = options(problem.options);
-    let choices = Choices::by_time(problem);
     match choices.and_then(|choices| search::best(problem, &choices, limits)) {
         Some(other) => Rejected {
             placement,
@@ -211,7 +217,8 @@ fn bounds(problem: &Problem<'_>, best: &Found, limits: Limits) -> Vec<String> {
             None => (more.budgets.host, more.budgets.host_ceiling) = (all, all),
         }
         let beat = Limits { beat: Some(best.score), ..limits };
-        let found = Choices::by_time(&more).and_then(|c| search::best(&more, &c, beat));
+        let found = Choices::no_longer_than(&more, best.score.ticks)
+            .and_then(|choices| search::best(&more, &choices, beat));
         let saved_ms = found.map_or(0.0, |found| -more_ms(best, &found));
         if saved_ms > 0.0 {
             bounds.push(format!(

@@ -5,14 +5,27 @@
 //! that had the slot has been computed. A segment is computed when the one before it is, and when
 //! all of its own copies are there. After the last segment the ring goes on with the first one of
 //! the next call.
+//!
+//! What is read from the storage passes through it in turns: it is one, however many devices wait.
 
 /// What the segments of one call take.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stages {
-    /// Computing each.
-    pub compute_s: Vec<f64>,
-    /// Copies that segments wait for, in the order of the segments.
-    pub copies: Vec<Copy>,
+    /// The segments that wait for copies, in order.
+    waiting: Vec<Waiting>,
+    copies: Vec<Copy>,
+    /// Computing the segments after the last of these.
+    rest_s: f64,
+}
+
+/// A segment that waits for copies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Waiting {
+    /// Computing the segments before it that do not wait.
+    before_s: f64,
+    compute_s: f64,
+    /// How many copies it waits for.
+    copies: usize,
 }
 
 /// A copy that a segment waits for.
@@ -22,8 +35,40 @@ pub struct Copy {
     pub segment: usize,
     /// The index of the device.
     pub lane: usize,
-    /// Its time.
-    pub copy_s: f64,
+    /// Its time over the device's link.
+    pub link_s: f64,
+    /// Its time of the storage; 0 where it comes from RAM.
+    pub storage_s: f64,
+}
+
+impl Stages {
+    /// Segments that take so long to compute each, with their copies in the order of the segments.
+    pub fn new(compute_s: &[f64], copies: Vec<Copy>) -> Stages {
+        let mut stages = Stages::default();
+        let mut left = copies.as_slice();
+        for (segment, &compute_s) in compute_s.iter().enumerate() {
+            let count = left.iter().take_while(|copy| copy.segment == segment).count();
+            left = &left[count..];
+            if count == 0 {
+                stages.rest_s += compute_s;
+            } else {
+                let before_s = std::mem::take(&mut stages.rest_s);
+                stages.waiting.push(Waiting { before_s, compute_s, copies: count });
+            }
+        }
+        stages.copies = copies;
+        stages
+    }
+
+    /// The most copies that any device makes in a call.
+    pub fn copies_max(&self) -> usize {
+        let on = |lane: usize| self.copies.iter().filter(|copy| copy.lane == lane).count();
+        self.copies
+            .iter()
+            .map(|copy| copy.lane)
+            .max()
+            .map_or(0, |last| (0..=last).map(on).max().unwrap_or_default())
+    }
 }
 
 /// Times of calls one after the other.
@@ -42,27 +87,24 @@ const SIMULATED: u32 = 3;
 /// Simulates calls over `lanes` devices with a ring of at most `lookahead` slots each. Times in
 /// milliseconds.
 pub fn calls_ms(stages: &Stages, lanes: usize, lookahead: u32, calls: u32) -> CallsMs {
-    let slots = |lane: usize| {
-        let copies = stages.copies.iter().filter(|copy| copy.lane == lane);
-        copies.count().min(lookahead as usize)
-    };
-    let mut engines: Vec<Engine> = (0..lanes).map(|lane| Engine::new(slots(lane))).collect();
+    let mut engines = Engines::new(stages, lanes, lookahead);
     let (mut now_s, mut first_s, mut last_s) = (0.0_f64, 0.0, 0.0);
     for call in 0..calls.min(SIMULATED) {
         let began_s = now_s;
         let mut copies = stages.copies.as_slice();
-        for (segment, compute_s) in stages.compute_s.iter().enumerate() {
-            let here = copies.iter().take_while(|copy| copy.segment == segment).count();
-            let (own, rest) = copies.split_at(here);
+        for waiting in &stages.waiting {
+            let (own, rest) = copies.split_at(waiting.copies);
+            now_s += waiting.before_s;
             for copy in own {
-                now_s = now_s.max(engines[copy.lane].copy(copy.copy_s));
+                now_s = now_s.max(engines.copy(copy));
             }
-            now_s += compute_s;
+            now_s += waiting.compute_s;
             for copy in own {
-                engines[copy.lane].used(now_s);
+                engines.used(copy.lane, now_s);
             }
             copies = rest;
         }
+        now_s += stages.rest_s;
         last_s = now_s - began_s;
         if call == 0 {
             first_s = last_s;
@@ -72,29 +114,57 @@ pub fn calls_ms(stages: &Stages, lanes: usize, lookahead: u32, calls: u32) -> Ca
     CallsMs { first: 1e3 * first_s, total: 1e3 * (now_s + rest * last_s) }
 }
 
-/// The copy engine of one device, with its slots.
-struct Engine {
-    /// When each slot is free again, the oldest copy's at `next`.
+/// The copy engines of all devices, with their slots, and the storage.
+struct Engines {
+    of: Vec<Engine>,
+    /// When each slot is free again: `slots` of each device, one device after the other.
     slots_free_s: Vec<f64>,
+    storage_free_s: f64,
+}
+
+/// The copy engine of one device.
+#[derive(Clone, Copy, Default)]
+struct Engine {
+    /// Its first slot.
+    first: usize,
+    slots: usize,
+    /// The slot of the oldest copy, counted from its first.
     next: usize,
     free_s: f64,
 }
 
-impl Engine {
-    fn new(slots: usize) -> Engine {
-        Engine { slots_free_s: vec![0.0; slots], next: 0, free_s: 0.0 }
+impl Engines {
+    fn new(stages: &Stages, lanes: usize, lookahead: u32) -> Engines {
+        let mut of = vec![Engine::default(); lanes];
+        for copy in &stages.copies {
+            let engine: &mut Engine = &mut of[copy.lane];
+            engine.slots = (engine.slots + 1).min(lookahead as usize);
+        }
+        let mut slots = 0;
+        for engine in &mut of {
+            engine.first = slots;
+            slots += engine.slots;
+        }
+        Engines { of, slots_free_s: vec![0.0; slots], storage_free_s: 0.0 }
     }
 
-    /// When the next copy is there.
-    fn copy(&mut self, copy_s: f64) -> f64 {
-        self.free_s = self.free_s.max(self.slots_free_s[self.next]) + copy_s;
-        self.free_s
+    /// When the next copy of a device is there.
+    fn copy(&mut self, copy: &Copy) -> f64 {
+        let engine = &mut self.of[copy.lane];
+        let begins_s = engine.free_s.max(self.slots_free_s[engine.first + engine.next]);
+        engine.free_s = begins_s + copy.link_s;
+        if copy.storage_s > 0.0 {
+            self.storage_free_s = self.storage_free_s.max(begins_s) + copy.storage_s;
+            engine.free_s = engine.free_s.max(self.storage_free_s);
+        }
+        engine.free_s
     }
 
-    /// The segment of the copy made last has been computed: its slot is free.
-    fn used(&mut self, now_s: f64) {
-        self.slots_free_s[self.next] = now_s;
-        self.next = (self.next + 1) % self.slots_free_s.len();
+    /// The segment of a device's oldest copy has been computed: its slot is free.
+    fn used(&mut self, lane: usize, now_s: f64) {
+        let engine = &mut self.of[lane];
+        self.slots_free_s[engine.first + engine.next] = now_s;
+        engine.next = if engine.next + 1 == engine.slots { 0 } else { engine.next + 1 };
     }
 }
 
@@ -102,13 +172,16 @@ impl Engine {
 mod tests {
     use super::*;
 
+    fn from_ram(segment: usize, lane: usize, link_s: f64) -> Copy {
+        Copy { segment, lane, link_s, storage_s: 0.0 }
+    }
+
     /// Segments by their times to compute, and to be copied to the first device where that is above
     /// 0.
     fn stages(times: &[(f64, f64)]) -> Stages {
         let copies = times.iter().enumerate().filter(|(_, (_, copy_s))| *copy_s > 0.0);
-        let copies =
-            copies.map(|(segment, &(_, copy_s))| Copy { segment, lane: 0, copy_s }).collect();
-        Stages { compute_s: times.iter().map(|(compute_s, _)| *compute_s).collect(), copies }
+        let copies = copies.map(|(segment, &(_, copy_s))| from_ram(segment, 0, copy_s)).collect();
+        Stages::new(&times.iter().map(|(compute_s, _)| *compute_s).collect::<Vec<_>>(), copies)
     }
 
     /// The first call, and each after the ring has wrapped around.
@@ -121,7 +194,7 @@ mod tests {
     fn nothing_streamed_is_the_sum_of_computing() {
         let calls = calls_ms(&stages(&[(1.0, 0.0), (2.0, 0.0)]), 1, 2, 5);
         assert_eq!((calls.first, calls.total), (3e3, 15e3));
-        assert_eq!(calls_ms(&Stages::default(), 1, 2, 0).total, 0.0);
+        assert_eq!(calls_ms(&stages(&[]), 1, 2, 0).total, 0.0);
     }
 
     #[test]
@@ -155,15 +228,28 @@ mod tests {
     #[test]
     fn devices_copy_beside_each_other() {
         let both = |lanes: [usize; 2]| {
-            let copy = |(segment, lane)| Copy { segment, lane, copy_s: 3.0 };
+            let copy = |(segment, lane)| from_ram(segment, lane, 3.0);
             let copies = lanes.into_iter().enumerate().map(copy).collect();
-            first_and_steady(&Stages { compute_s: vec![1.0; 2], copies }, 2, 1).1
+            first_and_steady(&Stages::new(&[1.0; 2], copies), 2, 1).1
         };
         // Each device has the time of the other's segment for its copy.
         assert_eq!((both([0, 1]), both([0, 0])), (4e3, 8e3));
         // A row split waits for the slowest of its copies.
-        let copy = |(lane, copy_s)| Copy { segment: 0, lane, copy_s };
+        let copy = |(lane, copy_s)| from_ram(0, lane, copy_s);
         let copies = [1.0, 3.0].into_iter().enumerate().map(copy).collect();
-        assert_eq!(first_and_steady(&Stages { compute_s: vec![1.0], copies }, 2, 1).1, 4e3);
+        assert_eq!(first_and_steady(&Stages::new(&[1.0], copies), 2, 1).1, 4e3);
+    }
+
+    #[test]
+    fn devices_take_turns_at_the_storage() {
+        let both = |storage_s| {
+            let copy = |lane| Copy { segment: 0, lane, link_s: 1.0, storage_s };
+            let copies = [0, 1].map(copy).to_vec();
+            first_and_steady(&Stages::new(&[1.0], copies), 2, 1)
+        };
+        // Over their links at the same time; from the storage one after the other.
+        assert_eq!(both(0.0), (2e3, 2e3));
+        assert_eq!(both(0.25), (2e3, 2e3));
+        assert_eq!(both(2.0), (5e3, 5e3));
     }
 }

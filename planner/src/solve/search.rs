@@ -19,7 +19,7 @@ use super::timeline::{self, LoadInterval, PhaseSums, position};
 use crate::policy::Objective;
 use choices::{Choice, ComponentChoices, ORDERS, TieBreak};
 
-pub use choices::Choices;
+pub use choices::{Choices, KnownChoices};
 
 /// Up to so many devices the search is exact.
 pub const DEVICES_EXACT: usize = 4;

@@ -19,27 +19,47 @@ pub struct Streamable {
 
 /// For each number of streamed segments, from one to all that have weights, which segments stay.
 /// `None` stands for a segment that is never streamed, as the host's; it stays. The segment that
-/// goes next is of the lane that is filled furthest, held weights and slots against its budget;
-/// each lane's held blocks are spread evenly among its streamed ones.
-pub fn held_sets(
+/// goes next is of the lane that holds most; each lane's held blocks are spread evenly among its
+/// streamed ones.
+pub fn level_sets(segments: &[Option<Streamable>], lanes: usize) -> Vec<Vec<bool>> {
+    growing_sets(segments, lanes, |lane, held| std::cmp::Reverse(lane.held_bytes(held)))
+}
+
+/// The same, where the segment that goes next is of the lane whose streamed ones take the least
+/// time at its rate, in bytes per second.
+pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<bool>> {
+    // Nanoseconds as whole numbers have an order.
+    let nanoseconds = |lane: &Lane, held| {
+        let streamed = lane.all_bytes() - lane.held_bytes(held);
+        (1e9 * streamed as f64 / rates[lane.index].max(1.0)) as u64
+    };
+    growing_sets(segments, rates.len(), nanoseconds)
+}
+
+/// Sets with one more streamed segment each: of the lane with the least of `key`, of those that
+/// hold any; the first among equals. The key is of a lane with so many held segments.
+fn growing_sets<K: Ord>(
     segments: &[Option<Streamable>],
-    budgets: &[u64],
-    lookahead: u32,
+    lanes: usize,
+    key: impl Fn(&Lane, usize) -> K,
 ) -> Vec<Vec<bool>> {
-    let lanes: Vec<Lane> = (0..budgets.len()).map(|lane| Lane::of(segments, lane)).collect();
+    let lanes: Vec<Lane> = (0..lanes).map(|lane| Lane::of(segments, lane)).collect();
     let mut held: Vec<usize> = lanes.iter().map(Lane::count).collect();
     let mut sets = Vec::new();
-    while let Some(fullest) = fullest(&lanes, &held, budgets, lookahead) {
-        held[fullest] -= 1;
+    loop {
+        let holding = lanes.iter().filter(|lane| held[lane.index] > 0);
+        let Some(next) = holding.min_by_key(|lane| key(lane, held[lane.index])) else {
+            return sets;
+        };
+        held[next.index] -= 1;
         let mut stays = vec![true; segments.len()];
-        for (lane, held) in lanes.iter().zip(&held) {
-            for (index, _) in lane.streamed(*held) {
+        for lane in &lanes {
+            for (index, _) in lane.streamed(held[lane.index]) {
                 stays[index] = false;
             }
         }
         sets.push(stays);
     }
-    sets
 }
 
 /// Which segments stay when so many of one lane's are streamed, and all of the other lanes' stay;
@@ -58,26 +78,9 @@ pub fn held_in_lane(
     Some(stays)
 }
 
-/// The lane with held segments whose weights fill most of its budget; the first among equals.
-fn fullest(lanes: &[Lane], held: &[usize], budgets: &[u64], lookahead: u32) -> Option<usize> {
-    let filled = |lane: usize| lanes[lane].bytes(held[lane], lookahead);
-    let mut best: Option<usize> = None;
-    for lane in (0..lanes.len()).filter(|lane| held[*lane] > 0) {
-        let fuller = |other: usize| {
-            // a / x > b / y without division; an empty budget is filled by anything.
-            let [a, b] = [lane, other].map(|lane| u128::from(filled(lane)));
-            let [x, y] = [lane, other].map(|lane| u128::from(budgets[lane].max(1)));
-            a * y > b * x
-        };
-        if best.is_none_or(fuller) {
-            best = Some(lane);
-        }
-    }
-    best
-}
-
 /// The segments of one device that may be streamed, each with its index and weights.
 struct Lane {
+    index: usize,
     blocks: Vec<(usize, u64)>,
     others: Vec<(usize, u64)>,
 }
@@ -90,6 +93,7 @@ impl Lane {
         let (blocks, others): (Vec<_>, Vec<_>) = here.partition(|(_, segment)| segment.block);
         let sized = |(index, segment): (usize, Streamable)| (index, segment.bytes);
         Lane {
+            index: lane,
             blocks: blocks.into_iter().map(sized).collect(),
             others: others.into_iter().map(sized).collect(),
         }
@@ -106,14 +110,14 @@ impl Lane {
         blocks.chain(without(&self.others, held - of_blocks)).copied().collect()
     }
 
-    /// Weights that stay, and slots for the others.
-    fn bytes(&self, held: usize, lookahead: u32) -> u64 {
-        let all = || self.blocks.iter().chain(&self.others).map(|(_, bytes)| *bytes);
-        let streamed = self.streamed(held);
-        let streamed_bytes = || streamed.iter().map(|(_, bytes)| *bytes);
-        let slots = u64::from(lookahead).min(streamed.len() as u64);
-        let ring = slots * streamed_bytes().max().unwrap_or(0);
-        all().sum::<u64>() - streamed_bytes().sum::<u64>() + ring
+    fn all_bytes(&self) -> u64 {
+        self.blocks.iter().chain(&self.others).map(|(_, bytes)| *bytes).sum()
+    }
+
+    /// Weights that stay when `held` segments do.
+    fn held_bytes(&self, held: usize) -> u64 {
+        let streamed: u64 = self.streamed(held).iter().map(|(_, bytes)| *bytes).sum();
+        self.all_bytes() - streamed
     }
 }
 

@@ -17,7 +17,7 @@ use protocol::Residency;
 use protocol::profile::{ComponentProfile, WorkKind};
 
 use super::component_ms::ComponentMs;
-use super::place::{ComponentLayout, WeightResidency, residency_of};
+use super::place::{ComponentLayout, WeightResidency};
 use super::ring::{Copy, Stages, calls_ms};
 use crate::inventory::{DeviceKind, Inventory};
 
@@ -100,8 +100,8 @@ impl<'a> SegmentTimes<'a> {
 pub struct Timing<'a> {
     times: &'a SegmentTimes<'a>,
     spread: &'a ComponentLayout,
+    /// One call of each segment; the last one also has what crosses between devices.
     segments_s: Vec<f64>,
-    crossing_s: f64,
     /// Weights of each segment on all devices.
     segment_bytes: Vec<u64>,
 }
@@ -111,28 +111,36 @@ impl<'a> Timing<'a> {
     pub fn new(times: &'a SegmentTimes<'a>, spread: &'a ComponentLayout) -> Timing<'a> {
         let segments = 0..spread.segments();
         let segment_bytes = segments.map(|segment| spread.segment_bytes(segment).0).collect();
-        let mut timing =
-            Timing { times, spread, segments_s: Vec::new(), crossing_s: 0.0, segment_bytes };
+        let mut timing = Timing { times, spread, segments_s: Vec::new(), segment_bytes };
         timing.segments_s = (0..spread.segments()).map(|i| timing.segment_s(i)).collect();
-        timing.crossing_s = timing.crossing_s();
+        let crossing_s = timing.crossing_s();
+        if let Some(last_s) = timing.segments_s.last_mut() {
+            *last_s += crossing_s;
+        }
         timing
+    }
+
+    /// Where it is.
+    pub fn spread(&self) -> &'a ComponentLayout {
+        self.spread
     }
 
     /// The job's times with weights held so.
     pub fn ms(&self, held: &WeightResidency) -> ComponentMs {
         match held {
-            WeightResidency::All(_) => self.all(held),
-            WeightResidency::Some { lookahead, .. } => self.streamed(held, *lookahead),
+            WeightResidency::All(residency) => self.all(*residency),
+            WeightResidency::Some { stays, lookahead, .. } => self.streamed(stays).ms(*lookahead),
         }
     }
 
     /// Times with all weights there before the first call.
-    fn all(&self, held: &WeightResidency) -> ComponentMs {
+    fn all(&self, residency: Residency) -> ComponentMs {
         let calls = f64::from(self.times.component.calls);
         let once: f64 = self.segments_s.iter().sum();
-        let reread_s = self.reread_s(held);
-        let load_s = self.load_s(|segment| !(reread_s > 0.0 && self.is_mapped(held, segment)));
-        let compute = 1e3 * calls * (once + self.crossing_s + reread_s);
+        let is_mapped = |segment| residency == Residency::Mapped || self.spread.is_mapped(segment);
+        let reread_s = self.reread_s(is_mapped);
+        let load_s = self.load_s(|segment| !(reread_s > 0.0 && is_mapped(segment)));
+        let compute = 1e3 * calls * (once + reread_s);
         let storage = 1e3 * calls * reread_s;
         ComponentMs {
             load: 1e3 * load_s,
@@ -143,64 +151,29 @@ impl<'a> Timing<'a> {
         }
     }
 
-    /// Times with a ring. Its first call reads the files; the others find them in RAM, where that
-    /// has room for them.
-    fn streamed(&self, held: &WeightResidency, lookahead: u32) -> ComponentMs {
-        let host = &self.times.inventory.host;
-        let component = self.times.component;
-        let cold_rate = self.source_bytes_per_s();
-        let cached = component.tensor_bytes <= host.available_bytes;
-        let warm_rate =
-            if cached { host.page_cache_bytes_per_s.value } else { host.storage_bytes_per_s.value };
-        let lanes = self.spread.devices.len();
-        let warm = calls_ms(&self.stages(held, warm_rate), lanes, lookahead, component.calls);
-        let cold = match cold_rate < warm_rate {
-            true => calls_ms(&self.stages(held, cold_rate), lanes, lookahead, 1).first,
-            false => warm.first,
-        };
-        let first_read = RING_TIME * (cold - warm.first);
-        let reread_s = self.reread_s(held);
-        let loads = |segment| match residency_of(self.spread, held, segment) {
-            Residency::Streamed => false,
-            Residency::Mapped => reread_s == 0.0,
-            Residency::Resident | Residency::Lazy => true,
-        };
-        let reread = 1e3 * f64::from(component.calls) * reread_s;
-        let streamed = 1e3 * self.tensors(|s| self.is(held, s, Residency::Streamed));
-        let again = match cached {
-            true => 0.0,
-            false => streamed / host.storage_bytes_per_s.value,
-        };
-        let calls = f64::from(component.calls);
-        ComponentMs {
-            load: 1e3 * self.load_s(loads),
-            first_read,
-            compute: RING_TIME * warm.total + reread,
-            storage: streamed / cold_rate + (calls - 1.0) * again + reread,
-            storage_again: calls * again + reread,
-        }
+    /// With a ring, and these segments held.
+    pub fn streamed(&self, stays: &[bool]) -> StreamedTiming<'_> {
+        StreamedTiming::new(self, stays)
     }
 
-    /// The segments of one call, with what is copied for each at no more than this rate; the last
-    /// one also has what crosses between devices.
-    fn stages(&self, held: &WeightResidency, rate_max: f64) -> Stages {
-        let mut stages = Stages { compute_s: self.segments_s.clone(), copies: Vec::new() };
-        for segment in 0..self.spread.segments() {
-            if residency_of(self.spread, held, segment) != Residency::Streamed {
-                continue;
-            }
+    /// What is copied in one call, from RAM or from storage at this rate.
+    fn copies(&self, streams: &[bool], source: ReadRate) -> Vec<Copy> {
+        let mut copies = Vec::new();
+        for segment in (0..streams.len()).filter(|segment| streams[*segment]) {
             for (lane, device) in self.spread.devices.iter().enumerate() {
                 let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
                 if let Some(device) = device.filter(|_| bytes > 0.0) {
-                    let copy_s = bytes / self.link(device).min(rate_max);
-                    stages.copies.push(Copy { segment, lane, copy_s });
+                    let page_cache = self.times.inventory.host.page_cache_bytes_per_s.value;
+                    let link_s = bytes / self.link(device).min(page_cache);
+                    let storage_s = match source {
+                        ReadRate::Ram => 0.0,
+                        ReadRate::Storage(rate) => bytes / rate,
+                    };
+                    copies.push(Copy { segment, lane, link_s, storage_s });
                 }
             }
         }
-        if let Some(last_s) = stages.compute_s.last_mut() {
-            *last_s += self.crossing_s;
-        }
-        stages
+        copies
     }
 
     /// One call of a segment, on all devices that have a part of it.
@@ -278,13 +251,9 @@ impl<'a> Timing<'a> {
 
     /// What is read from storage anew in each call: weights mapped by the host that are more than
     /// its RAM has room for.
-    fn reread_s(&self, held: &WeightResidency) -> f64 {
+    fn reread_s(&self, is_mapped: impl Fn(usize) -> bool) -> f64 {
         let host = &self.times.inventory.host;
-        if *held != WeightResidency::All(Residency::Mapped) && !self.spread.devices.contains(&None)
-        {
-            return 0.0;
-        }
-        let bytes = self.tensors(|segment| self.is_mapped(held, segment));
+        let bytes = self.tensors(is_mapped);
         let cached = bytes <= host.available_bytes.0 as f64;
         if cached { 0.0 } else { bytes / host.storage_bytes_per_s.value }
     }
@@ -299,15 +268,79 @@ impl<'a> Timing<'a> {
         if weights == 0.0 { 0.0 } else { all * (here as f64 / weights) }
     }
 
-    fn is(&self, held: &WeightResidency, segment: usize, residency: Residency) -> bool {
-        residency_of(self.spread, held, segment) == residency
-    }
-
-    fn is_mapped(&self, held: &WeightResidency, segment: usize) -> bool {
-        self.is(held, segment, Residency::Mapped)
-    }
-
     fn link(&self, device: usize) -> f64 {
         self.times.inventory.devices[device].link_bytes_per_s.value
+    }
+}
+
+/// Where streamed weights are read.
+#[derive(Debug, Clone, Copy)]
+enum ReadRate {
+    /// From RAM, at the page cache's rate for each device.
+    Ram,
+    /// From the storage that all devices share, at so many bytes a second.
+    Storage(f64),
+}
+
+/// A component with a ring: what its calls take with any number of slots. The first call reads the
+/// files; the others find what is streamed in RAM, where that has room for it.
+pub struct StreamedTiming<'t> {
+    timing: &'t Timing<'t>,
+    warm: Stages,
+    cold: Option<Stages>,
+    load: f64,
+    reread: f64,
+    storage: f64,
+    storage_again: f64,
+}
+
+impl<'t> StreamedTiming<'t> {
+    fn new(timing: &'t Timing<'t>, stays: &[bool]) -> StreamedTiming<'t> {
+        let SegmentTimes { inventory, component, .. } = timing.times;
+        let host = &inventory.host;
+        let is_mapped = |segment| timing.spread.is_mapped(segment);
+        let streams: Vec<bool> =
+            (0..stays.len()).map(|segment| !stays[segment] && !is_mapped(segment)).collect();
+        let streamed = timing.tensors(|segment| streams[segment]);
+        let cached = streamed <= host.available_bytes.0 as f64;
+        let storage_rate = host.storage_bytes_per_s.value;
+        let (cold_rate, page_cache) =
+            (timing.source_bytes_per_s(), host.page_cache_bytes_per_s.value);
+        let warm = if cached { ReadRate::Ram } else { ReadRate::Storage(storage_rate) };
+        let warm_rate = if cached { page_cache } else { storage_rate };
+        let stages = |source| Stages::new(&timing.segments_s, timing.copies(&streams, source));
+        let reread_s = timing.reread_s(is_mapped);
+        let loads = |segment: usize| !streams[segment] && (!is_mapped(segment) || reread_s == 0.0);
+        let calls = f64::from(component.calls);
+        let reread = 1e3 * calls * reread_s;
+        let again = if cached { 0.0 } else { 1e3 * streamed / storage_rate };
+        StreamedTiming {
+            timing,
+            warm: stages(warm),
+            cold: (cold_rate < warm_rate).then(|| stages(ReadRate::Storage(cold_rate))),
+            load: 1e3 * timing.load_s(loads),
+            reread,
+            storage: 1e3 * streamed / cold_rate + (calls - 1.0) * again + reread,
+            storage_again: calls * again + reread,
+        }
+    }
+
+    /// The most slots that any device has segments for.
+    pub fn slots_max(&self) -> u32 {
+        self.warm.copies_max() as u32
+    }
+
+    /// The job's times with so many slots on each device.
+    pub fn ms(&self, lookahead: u32) -> ComponentMs {
+        let (lanes, calls) = (self.timing.spread.devices.len(), self.timing.times.component.calls);
+        let warm = calls_ms(&self.warm, lanes, lookahead, calls);
+        let cold = self.cold.as_ref().map(|cold| calls_ms(cold, lanes, lookahead, 1).first);
+        ComponentMs {
+            load: self.load,
+            first_read: RING_TIME * (cold.unwrap_or(warm.first) - warm.first),
+            compute: RING_TIME * warm.total + self.reread,
+            storage: self.storage,
+            storage_again: self.storage_again,
+        }
     }
 }

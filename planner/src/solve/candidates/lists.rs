@@ -55,13 +55,62 @@ fn free(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<D
     let subsets = subsets(problem, &devices);
     for split in [Split::Layer, Split::Row] {
         for subset in &subsets {
-            if may_split(problem, component, subset, split) {
-                let devices = subset.iter().map(|device| Some(*device)).collect();
+            if !may_split(problem, component, subset, split) {
+                continue;
+            }
+            for order in orders(&problem.inventory.devices, subset, split) {
+                let devices = order.into_iter().map(Some).collect();
                 lists.push(DeviceList { devices, split: Some(split), pinned: false });
             }
         }
     }
     lists
+}
+
+/// The orders of a set of devices that make a difference, the inventory's first: of layers, which
+/// segments are neighbours on which device; of rows, which device does what is not split. Devices
+/// that are alike change places without any. Of more than three devices some orders are tried: the
+/// inventory's and by speed, and both turned round.
+fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
+    let kinds: Vec<usize> = subset.iter().map(|device| kind_of(all, subset, *device)).collect();
+    let by_speed = || {
+        let mut order = subset.to_vec();
+        order.sort_by(|a, b| leads(all, *a, *b));
+        order
+    };
+    let turned = |mut order: Vec<usize>| {
+        order.reverse();
+        order
+    };
+    let orders: Vec<Vec<usize>> = match (split, subset.len()) {
+        (Split::Row, _) => {
+            let first = |at: usize| [&subset[at..], &subset[..at]].concat();
+            let firsts = (0..subset.len()).filter(|at| kinds[*at] == subset[*at]);
+            firsts.map(first).collect()
+        }
+        (Split::Layer, 2) => vec![subset.to_vec(), turned(subset.to_vec())],
+        (Split::Layer, 3) => {
+            let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+            orders.map(|order| order.map(|at| subset[at]).to_vec()).to_vec()
+        }
+        (Split::Layer, _) => {
+            vec![subset.to_vec(), by_speed(), turned(subset.to_vec()), turned(by_speed())]
+        }
+    };
+    let mut seen = Vec::new();
+    let differs = |order: &Vec<usize>| {
+        let order: Vec<usize> = order.iter().map(|device| kind_of(all, subset, *device)).collect();
+        let new = !seen.contains(&order);
+        seen.push(order);
+        new
+    };
+    orders.into_iter().filter(differs).collect()
+}
+
+/// The first device of a set that is like this one.
+fn kind_of(all: &[Device], subset: &[usize], device: usize) -> usize {
+    let like = |other: &&usize| all[**other].is_like(&all[device]);
+    *subset.iter().find(like).expect("a device is like itself")
 }
 
 /// The devices that may be chosen for a component: none that is unusable or forbidden.

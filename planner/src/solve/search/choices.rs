@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use protocol::Bytes;
 
@@ -68,6 +69,37 @@ pub struct Choices {
     pub order: Vec<usize>,
 }
 
+/// The choices of components in problems that have some places in common.
+#[derive(Default)]
+pub struct KnownChoices(Vec<KnownChoice>);
+
+struct KnownChoice {
+    places: Arc<[Place]>,
+    /// What any component has beside it.
+    empty: Composition,
+    choices: Option<Rc<ComponentChoices>>,
+}
+
+impl KnownChoices {
+    fn of(
+        &mut self,
+        problem: &Problem<'_>,
+        component: usize,
+        make: impl FnOnce() -> Option<Rc<ComponentChoices>>,
+    ) -> Option<Rc<ComponentChoices>> {
+        let places = &problem.places[component];
+        let empty = Composition::new(problem);
+        let same =
+            |known: &&KnownChoice| Arc::ptr_eq(&known.places, places) && known.empty == empty;
+        if let Some(known) = self.0.iter().find(same) {
+            return known.choices.clone();
+        }
+        let choices = make();
+        self.0.push(KnownChoice { places: Arc::clone(places), empty, choices: choices.clone() });
+        choices
+    }
+}
+
 /// The choices of one component.
 #[derive(Debug)]
 pub struct ComponentChoices {
@@ -117,13 +149,23 @@ impl ComponentChoices {
 }
 
 impl Choices {
-    /// Sorted by time; `None` where a component has no place that fits even alone.
-    pub fn by_time(problem: &Problem<'_>) -> Option<Choices> {
+    /// Sorted by time; `None` where a component has no place that fits even alone. `known` has
+    /// those of other problems with the same budgets, and gets these.
+    pub fn by_time(problem: &Problem<'_>, known: &mut KnownChoices) -> Option<Choices> {
         let of = problem.places.iter().enumerate().map(|(component, places)| {
-            ComponentChoices::by_time(undominated(
-                some(problem, component, 0..places.len()),
-                places,
-            ))
+            known.of(problem, component, || {
+                let all = some(problem, component, 0..places.len(), u64::MAX);
+                ComponentChoices::by_time(undominated(all, places))
+            })
+        });
+        Some(Choices::new(of.collect::<Option<_>>()?))
+    }
+
+    /// The same without places that take longer than this by themselves.
+    pub fn no_longer_than(problem: &Problem<'_>, ticks: u64) -> Option<Choices> {
+        let of = problem.places.iter().enumerate().map(|(component, places)| {
+            let all = some(problem, component, 0..places.len(), ticks);
+            ComponentChoices::by_time(undominated(all, places))
         });
         Some(Choices::new(of.collect::<Option<_>>()?))
     }
@@ -132,7 +174,7 @@ impl Choices {
     /// other: for questions in which time is of no account.
     pub fn by_bytes(problem: &Problem<'_>) -> Option<Choices> {
         let of = problem.places.iter().enumerate().map(|(component, places)| {
-            let mut all = some(problem, component, 0..places.len());
+            let mut all = some(problem, component, 0..places.len(), u64::MAX);
             all.sort_by_key(|choice| (choice.alone, choice.index));
             let mut kept: Vec<Choice> = Vec::new();
             for choice in all {
@@ -161,7 +203,7 @@ impl Choices {
     ) -> Option<Choices> {
         let mut of = self.of.clone();
         of[component] =
-            ComponentChoices::by_time(some(problem, component, indices.iter().copied()))?;
+            ComponentChoices::by_time(some(problem, component, indices.iter().copied(), u64::MAX))?;
         Some(Choices::new(of))
     }
 
@@ -180,11 +222,13 @@ impl Choices {
     }
 }
 
-/// The choices among some of a component's places, the fastest first.
+/// The choices among some of a component's places that take no longer than `ticks_max` by
+/// themselves, the fastest first.
 fn some(
     problem: &Problem<'_>,
     component: usize,
     indices: impl Iterator<Item = usize>,
+    ticks_max: u64,
 ) -> Vec<Choice> {
     let places = &problem.places[component];
     let phase = problem.profile.components[component].phase;
@@ -194,13 +238,17 @@ fn some(
     let mut choices: Vec<Choice> = Vec::new();
     for index in indices {
         let place = &places[index];
+        let interval = LoadInterval::counted(problem.objective, place, at);
+        if interval.both() > ticks_max {
+            continue;
+        }
         bytes.copy_from(&empty);
         bytes.add(problem, phase, place);
         // What is over a budget alone is so in any company.
         if bytes.fits(problem) {
             choices.push(Choice {
                 index,
-                interval: LoadInterval::counted(problem.objective, place, at),
+                interval,
                 tie_break: TieBreak {
                     reloads: u64::from(place.reloads()),
                     copies: u64::from(place.copies()),

@@ -14,8 +14,9 @@ fn segments() -> impl Strategy<Value = Vec<Option<Streamable>>> {
     vec(segment, 1..40)
 }
 
-fn budgets() -> impl Strategy<Value = Vec<u64>> {
-    vec(0..20_000u64, 3)
+/// Bytes per second of three lanes.
+fn rates() -> impl Strategy<Value = Vec<f64>> {
+    vec((1..200u32).prop_map(f64::from), 3)
 }
 
 /// Indices of the segments of a lane that may be streamed.
@@ -24,19 +25,13 @@ fn of_lane(segments: &[Option<Streamable>], lane: usize) -> Vec<usize> {
     (0..segments.len()).filter(|index| here(&segments[*index])).collect()
 }
 
-/// What a lane takes: held weights, and a ring of the largest of the others.
-fn taken(segments: &[Option<Streamable>], lane: usize, stays: &[bool], lookahead: u64) -> u64 {
-    let (mut held, mut slot, mut streamed) = (0, 0, 0);
-    for index in of_lane(segments, lane) {
-        let bytes = segments[index].map_or(0, |s| s.bytes);
-        if stays[index] {
-            held += bytes;
-        } else {
-            slot = bytes.max(slot);
-            streamed += 1;
-        }
-    }
-    held + slot * lookahead.min(streamed)
+/// Bytes of a lane's segments that stay, and of those that do not.
+fn held_and_streamed(segments: &[Option<Streamable>], lane: usize, stays: &[bool]) -> (u64, u64) {
+    let bytes = |stay: bool| {
+        let of_lane = of_lane(segments, lane).into_iter().filter(|index| stays[*index] == stay);
+        of_lane.map(|index| segments[index].map_or(0, |s| s.bytes)).sum()
+    };
+    (bytes(true), bytes(false))
 }
 
 /// Lengths of the runs of streamed ones between held ones, around the end.
@@ -55,8 +50,8 @@ fn runs(stays: &[bool]) -> Vec<usize> {
 
 proptest! {
     #[test]
-    fn each_number_of_streamed_segments_has_its_set(segments in segments(), budgets in budgets(), lookahead in 1..5u32) {
-        let sets = held_sets(&segments, &budgets, lookahead);
+    fn each_number_of_streamed_segments_has_its_set(segments in segments(), rates in rates(), paced in any::<bool>()) {
+        let sets = sets(&segments, &rates, paced);
         let streamable = (0..3).map(|lane| of_lane(&segments, lane).len()).sum::<usize>();
         prop_assert_eq!(sets.len(), streamable);
         for (index, stays) in sets.iter().enumerate() {
@@ -69,8 +64,8 @@ proptest! {
     }
 
     #[test]
-    fn blocks_are_spread_evenly_and_others_stay_longest(segments in segments(), budgets in budgets(), lookahead in 1..5u32) {
-        for stays in held_sets(&segments, &budgets, lookahead) {
+    fn blocks_are_spread_evenly_and_others_stay_longest(segments in segments(), rates in rates(), paced in any::<bool>()) {
+        for stays in sets(&segments, &rates, paced) {
             for lane in 0..3 {
                 let is_block = |index: &usize| segments[*index].is_some_and(|s| s.block);
                 let (blocks, others): (Vec<usize>, Vec<usize>) =
@@ -88,22 +83,31 @@ proptest! {
     }
 
     #[test]
-    fn the_fullest_lane_gives_up_a_segment(segments in segments(), budgets in budgets(), lookahead in 1..5u32) {
+    fn the_lane_that_holds_most_or_streams_least_gives_up_a_segment(segments in segments(), rates in rates(), paced in any::<bool>()) {
         let mut before = vec![true; segments.len()];
-        for stays in held_sets(&segments, &budgets, lookahead) {
+        for stays in sets(&segments, &rates, paced) {
             let held = |stays: &[bool], lane| of_lane(&segments, lane).iter().filter(|i| stays[**i]).count();
             let gave: Vec<usize> = (0..3).filter(|lane| held(&stays, *lane) < held(&before, *lane)).collect();
             prop_assert_eq!(gave.len(), 1);
-            let filled = |lane: usize| {
-                let bytes = taken(&segments, lane, &before, u64::from(lookahead));
-                bytes as f64 / budgets[lane].max(1) as f64
-            };
             for lane in (0..3).filter(|lane| held(&before, *lane) > 0) {
-                prop_assert!(filled(gave[0]) >= filled(lane), "lane {lane}");
+                let ([(most, _), (held, _)], [(_, least), (_, streamed)]) = (
+                    [gave[0], lane].map(|lane| held_and_streamed(&segments, lane, &before)),
+                    [gave[0], lane].map(|lane| held_and_streamed(&segments, lane, &before)),
+                );
+                let seconds = |bytes: u64, lane: usize| bytes as f64 / rates[lane];
+                match paced {
+                    true => prop_assert!(seconds(least, gave[0]) <= seconds(streamed, lane) + 1e-8),
+                    false => prop_assert!(most >= held),
+                }
             }
             before = stays;
         }
     }
+}
+
+/// The sets by rates, or by what is held.
+fn sets(segments: &[Option<Streamable>], rates: &[f64], paced: bool) -> Vec<Vec<bool>> {
+    if paced { paced_sets(segments, rates) } else { level_sets(segments, rates.len()) }
 }
 
 #[test]
@@ -111,10 +115,10 @@ fn a_flux_like_component_streams_its_blocks_first() {
     let segment = |block, bytes| Some(Streamable { lane: 0, block, bytes });
     let segments =
         [vec![segment(false, 10)], vec![segment(true, 100); 4], vec![segment(false, 10)]];
-    let sets = held_sets(&segments.concat(), &[1000], 2);
+    let sets = level_sets(&segments.concat(), 1);
     let shown =
         |stays: &Vec<bool>| stays.iter().map(|s| if *s { '#' } else { '.' }).collect::<String>();
     let shown: Vec<String> = sets.iter().map(shown).collect();
     assert_eq!(shown, ["#.####", "#.#.##", "#...##", "#....#", ".....#", "......"]);
-    assert!(held_sets(&[None, segment(true, 0)], &[1000], 2).is_empty());
+    assert!(level_sets(&[None, segment(true, 0)], 1).is_empty());
 }

@@ -1,0 +1,225 @@
+//! Rings: which segments of a component in a layout are streamed, and through how many slots.
+//!
+//! Of all that are made, those stay that no other one covers: one that takes no more memory
+//! anywhere and no more time.
+
+use std::sync::Arc;
+
+use protocol::profile::ComponentProfile;
+use protocol::{Bytes, Division, Residency};
+
+use super::super::Problem;
+use super::super::component_ms::ComponentMs;
+use super::super::place::{ComponentLayout, WeightResidency, parts, residency_of};
+use super::super::streamable::{Streamable, held_in_lane, level_sets, paced_sets};
+use super::super::time::{StreamedTiming, Timing};
+use super::lists::DEVICES_EXACT;
+use crate::policy::pins::{Params, Pin};
+
+/// The most stream slots on each device that are tried where nobody says how many.
+const LOOKAHEAD_MAX: u32 = 16;
+
+/// More slots must save so much of a component's time, else fewer are as good: a part of it.
+const SLOT_GAIN: f64 = 5e-4;
+
+/// Up to so many segments every number of streamed ones is tried.
+const STEPS_ALL: usize = 64;
+
+/// Which numbers of streamed segments are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steps {
+    /// Every number; of very many segments, the fine steps.
+    All,
+    /// Every number up to 16, then steps of about an eighth.
+    Fine,
+    /// Powers of two.
+    Coarse,
+}
+
+impl Steps {
+    /// The numbers from 1 to `most`, which is among them.
+    fn numbers(self, most: usize) -> Vec<usize> {
+        let next = |number: usize| match self {
+            Steps::All if most <= STEPS_ALL => number + 1,
+            Steps::All | Steps::Fine => number + (number / 8).max(1),
+            Steps::Coarse => 2 * number,
+        };
+        let mut numbers: Vec<usize> = std::iter::successors(Some(1), |number| Some(next(*number)))
+            .take_while(|number| *number < most)
+            .collect();
+        if most > 0 {
+            numbers.push(most);
+        }
+        numbers
+    }
+}
+
+/// Segments that stay, slots for the others, and what that takes.
+#[derive(Debug)]
+pub struct Ring {
+    /// The number of its layout in its list.
+    pub layout: usize,
+    stays: Arc<[bool]>,
+    slots: u32,
+    /// What the component takes so.
+    pub ms: ComponentMs,
+    /// Whether any weights stay.
+    pub holds: bool,
+    /// On each device held weights and slots, and these with the arena.
+    bytes: Vec<Bytes>,
+}
+
+impl Ring {
+    /// When its weights are there, with those that stay resident or lazy.
+    pub fn with(&self, residency: Residency) -> WeightResidency {
+        let stays = Arc::clone(&self.stays);
+        WeightResidency::Some { residency, stays, lookahead: self.slots }
+    }
+
+    /// Its calls, the first one cold.
+    fn calls_ms(&self) -> f64 {
+        self.ms.first_read + self.ms.compute
+    }
+}
+
+/// The rings of a component in the layouts of one list, each with its number and its steps.
+pub fn rings<'l>(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    pin: &Pin,
+    layouts: impl Iterator<Item = (usize, &'l Timing<'l>, Steps)>,
+) -> Vec<Ring> {
+    if matches!(pin.params, Some(Params::Device | Params::Disk)) {
+        return Vec::new();
+    }
+    let mut rings: Vec<Ring> = Vec::new();
+    for (layout, timing, steps) in layouts {
+        let spread = timing.spread();
+        if spread.is_on_host() && pin.params.is_none() {
+            continue;
+        }
+        let segments = streamable(component, spread);
+        let mut own: Vec<Ring> = Vec::new();
+        for stays in sets(problem, spread, &segments, pin, steps) {
+            let held = segments.iter().zip(&stays);
+            let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
+            let holds = held.count() > 0;
+            let slots = slots(&timing.streamed(&stays), pin.lookahead);
+            let stays: Arc<[bool]> = stays.into();
+            own.extend(slots.into_iter().map(|(slots, ms)| {
+                let stays = Arc::clone(&stays);
+                let ring = Ring { layout, stays, slots, ms, holds, bytes: Vec::new() };
+                let parts = parts(spread, &ring.with(Residency::Lazy), false).into_iter();
+                let bytes = parts.flat_map(|part| {
+                    let held = part.lazy_bytes + part.staging_bytes();
+                    [held, held + part.compute_bytes]
+                });
+                Ring { bytes: bytes.collect(), ..ring }
+            }));
+        }
+        rings.extend(undominated(own));
+    }
+    undominated(rings)
+}
+
+/// The rings that no other one covers, in their order. One covers another over the same devices
+/// that takes no more of any of them, and no longer, though it may load more before its calls.
+fn undominated(rings: Vec<Ring>) -> Vec<Ring> {
+    let parts = rings.first().map_or(0, |ring| ring.bytes.len());
+    let bytes: Vec<Bytes> = rings.iter().flat_map(|ring| ring.bytes.iter().copied()).collect();
+    let of = |index: usize| &bytes[index * parts..(index + 1) * parts];
+    let covers = |a: usize, b: usize| {
+        let loads_ms = (rings[a].ms.load - rings[b].ms.load).max(0.0);
+        of(a).iter().zip(of(b)).all(|(a, b)| a <= b)
+            && rings[a].calls_ms() + loads_ms <= rings[b].calls_ms()
+    };
+    let mut fastest: Vec<usize> = (0..rings.len()).collect();
+    fastest.sort_by(|a, b| rings[*a].calls_ms().total_cmp(&rings[*b].calls_ms()));
+    let mut kept: Vec<usize> = Vec::new();
+    for index in fastest {
+        match kept.iter().position(|other| covers(*other, index)) {
+            // It is asked sooner the next time, as it may cover others that take about as long.
+            Some(at) => kept.swap(at, at / 2),
+            None => kept.push(index),
+        }
+    }
+    kept.sort_unstable();
+    let mut kept = kept.into_iter().peekable();
+    let rings = rings.into_iter().enumerate();
+    rings.filter(|(index, _)| kept.next_if_eq(index).is_some()).map(|(_, ring)| ring).collect()
+}
+
+/// Numbers of slots, each with the component's time: those that save time beside fewer, up to the
+/// one that saves as much as the most.
+fn slots(timing: &StreamedTiming<'_>, pinned: Option<u32>) -> Vec<(u32, ComponentMs)> {
+    if let Some(slots) = pinned {
+        return vec![(slots, timing.ms(slots))];
+    }
+    let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
+    let total = |ms: &ComponentMs| ms.first_read + ms.compute;
+    let enough = total(&timing.ms(most)) * (1.0 + SLOT_GAIN);
+    let mut chosen: Vec<(u32, ComponentMs)> = Vec::new();
+    for slots in 1..=most {
+        let ms = timing.ms(slots);
+        let saves = |(_, fewer): &(u32, ComponentMs)| total(&ms) < total(fewer) * (1.0 - SLOT_GAIN);
+        let is_enough = total(&ms) <= enough;
+        if chosen.last().is_none_or(saves) {
+            chosen.push((slots, ms));
+        }
+        if is_enough {
+            break;
+        }
+    }
+    chosen
+}
+
+/// Which segments may be streamed: none that the host computes, or that has no weights.
+fn streamable(component: &ComponentProfile, spread: &ComponentLayout) -> Vec<Option<Streamable>> {
+    let segments = component.segments.iter().enumerate().map(|(index, segment)| {
+        // Rows of a segment are streamed on all devices, or on none.
+        let lane = spread.lane(index);
+        let bytes = spread.parts[..spread.devices.len()].iter();
+        let bytes = bytes.map(|part| part.segment_bytes[index].0).sum();
+        let mapped = residency_of(spread, &WeightResidency::All(Residency::Lazy), index)
+            == Residency::Mapped;
+        (!mapped).then_some(Streamable { lane, block: segment.block, bytes })
+    });
+    segments.collect()
+}
+
+/// Which segments stay. Of layers, one device streams and the others hold all of theirs; or all of
+/// them stream, each for about as long, or so much that each holds as much.
+fn sets(
+    problem: &Problem<'_>,
+    spread: &ComponentLayout,
+    segments: &[Option<Streamable>],
+    pin: &Pin,
+    steps: Steps,
+) -> Vec<Vec<bool>> {
+    let in_layers = matches!(spread.division, Division::Layer { .. });
+    let lanes = if in_layers { spread.devices.len() } else { 1 };
+    let mut sets: Vec<Vec<bool>> = Vec::new();
+    let alone = if lanes > 2 && pin.devices.is_empty() { Steps::Coarse } else { steps };
+    for lane in 0..lanes {
+        let here = segments.iter().flatten().filter(|s| s.lane == lane && s.bytes > 0).count();
+        let numbers = alone.numbers(here).into_iter();
+        sets.extend(numbers.filter_map(|streamed| held_in_lane(segments, lane, streamed)));
+    }
+    if lanes > 1 {
+        let rates = spread.devices.iter().map(|device| match device {
+            Some(index) => problem.inventory.devices[*index].link_bytes_per_s.value,
+            None => f64::INFINITY,
+        });
+        let rates: Vec<f64> = rates.collect();
+        let paced =
+            (paced_sets(segments, &rates), if lanes > DEVICES_EXACT { steps } else { Steps::All });
+        let level = (level_sets(segments, lanes), steps);
+        for (growing, steps) in [paced, level] {
+            let numbers = steps.numbers(growing.len()).into_iter();
+            let chosen = numbers.map(|number| &growing[number - 1]);
+            let new: Vec<_> = chosen.filter(|set| !sets.contains(set)).cloned().collect();
+            sets.extend(new);
+        }
+    }
+    sets
+}

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Whether any placement by hand beats the one that Berth chooses: `python3 scripts/challenge_plans.py [--pins 5000]`.
+
+Draws pins at random, for every shipped host profile and budgets from 3 to 24 GiB: lists of devices with and without shares, both ways
+to split, residencies, stream slots from 1 to 16, tiles. Each is planned by `berth plan --dry-run`, for FLUX.1-dev at 1024x1024 as sparse
+files of its true sizes, and compared with the plan that is made without it. A pin that fits nowhere is drawn anew. Prints how many pins
+are accepted, those that are predicted faster, and by how much; the exit code is 1 where one is faster by more than 0.2 percent.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import functools
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHAPE = ["--width", "1024", "--height", "1024", "--steps", "28"]
+
+# How much less a pin may be predicted to take: plans are compared by their times to 0.2 percent.
+FASTER_MAX = 0.002
+
+# What is drawn for each host: the budget of each device in GiB, `None` for what is free.
+BUDGETS_GIB = [None, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24]
+
+
+class Planner:
+    """Asks for plans of one model on one host profile at a time."""
+
+    def __init__(self, berth: pathlib.Path, model: str, home: pathlib.Path):
+        self.berth, self.model = berth, model
+        self.env = {**os.environ, "XDG_CACHE_HOME": str(home), "XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(home)}
+        self.chosen = functools.lru_cache(maxsize=None)(self.plan)
+
+    def plan(self, *arguments: str) -> dict | None:
+        """The plan with these arguments; `None` where there is none."""
+        command = [str(self.berth), "plan", self.model, "--dry-run", "--json", *SHAPE, *arguments]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True)
+        if done.returncode not in (0, 1, 2, 3):
+            raise SystemExit(f"{' '.join(command)}: {done.returncode}\n{done.stderr}")
+        if "this is a fault of Berth" in done.stderr:
+            raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def devices(planner: Planner, host: str) -> list[str]:
+    plan = planner.chosen("--host", host)
+    if plan is None:
+        plan = planner.chosen("--host", host, "--max-vram", "100%")
+    return [device["id"] for device in plan["devices"]] if plan else []
+
+
+def drawn(random_: random.Random, names: list[str]) -> list[str]:
+    """The arguments of one random set of pins."""
+    backend, params, split, lookahead = [], [], [], []
+    subjects = ["dit"] + [name for name in ("t5", "clip", "vae") if random_.random() < 0.3]
+    for subject in subjects:
+        count = 1 if subject in ("clip", "vae") else random_.choice([1, 2, 2, 2, 3, 4])
+        chosen = random_.sample(names, min(count, len(names)))
+        mode = random_.choice(["layer", "layer", "row"])
+        if random_.random() < 0.1:
+            chosen = ["cpu"] if len(chosen) < 2 or mode == "row" else [*chosen[1:], "cpu"]
+        if len(chosen) > 1 and random_.random() < 0.6:
+            chosen = [f"{name}:{random_.randint(1, 12)}" for name in chosen]
+        if subject != "dit" or random_.random() < 0.9:
+            backend.append(f"{subject}={'&'.join(chosen)}")
+            if len(chosen) > 1:
+                split.append(f"{subject}={mode}")
+        if random_.random() < 0.5:
+            params.append(f"{subject}={random_.choice(['cpu', 'cpu', 'disk', 'device'])}")
+        if subject in ("dit", "t5") and random_.random() < 0.6:
+            lookahead.append(f"{subject}={random_.randint(1, 16)}")
+    flags = [("--backend", backend), ("--params-backend", params), ("--split-mode", split), ("--lookahead", lookahead)]
+    arguments = [word for flag, values in flags if values for word in (flag, ",".join(values))]
+    if random_.random() < 0.2:
+        arguments += ["--vae-tile", random_.choice(["off", "1024", "768", "512", "256"])]
+    return arguments
+
+
+def compared(planner: Planner, host: str, budget: list[str], pins: list[str]) -> tuple[float, float, dict] | None:
+    """The seconds of the pinned plan, and of the chosen one; `None` where one of them does not exist."""
+    where = ["--host", host, *budget]
+    pinned = planner.plan(*where, *pins)
+    if pinned is None:
+        return None
+    chosen = planner.chosen(*where)
+    if chosen is None:
+        raise SystemExit(f"{' '.join(where)}: nothing fits by itself, but {' '.join(pins)} does")
+    return pinned["predicted_ms"]["total"] / 1e3, chosen["predicted_ms"]["total"] / 1e3, pinned
+
+
+def placed(plan: dict) -> str:
+    def one(component: dict) -> str:
+        return f"{component['name']} {component['residency']} on {'&'.join(component['devices'])}"
+
+    return ", ".join(one(component) for component in plan["components"])
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--pins", type=int, default=5000, help="accepted pins in all")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--hosts", nargs="*", help="names or files of profiles; all that are shipped")
+    options.add_argument("--model", help="a model's directory in place of the sparse FLUX.1-dev")
+    options.add_argument("--berth", type=pathlib.Path, default=ROOT / "target/release/berth")
+    options.add_argument("--workers", type=int, default=os.cpu_count())
+    given = options.parse_args()
+    hosts = given.hosts or sorted(path.stem for path in (ROOT / "profiles").glob("*.toml"))
+    with tempfile.TemporaryDirectory() as folder:
+        home = pathlib.Path(folder)
+        model = given.model
+        if model is None:
+            model = str(home / "flux-dev")
+            cargo = ["cargo", "run", "--quiet", "--release", "--locked", "--example", "sparse_flux_dev", "--", model]
+            subprocess.run(cargo, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        return challenge(Planner(given.berth, model, home), hosts, given)
+
+
+def challenge(planner: Planner, hosts: list[str], given: argparse.Namespace) -> int:
+    random_ = random.Random(given.seed)
+    names = {host: devices(planner, host) for host in hosts}
+    hosts = [host for host in hosts if names[host]]
+    accepted, tried, worst, beaten = collections.Counter(), 0, 1.0, 0
+    with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
+        while accepted.total() < given.pins:
+            cases = []
+            for _ in range(8 * given.workers):
+                host = hosts[(tried + len(cases)) % len(hosts)]
+                size = random_.choice(BUDGETS_GIB)
+                budget = [] if size is None else ["--max-vram", str(size)]
+                cases.append((host, budget, drawn(random_, names[host])))
+            tried += len(cases)
+            for case, result in zip(cases, pool.map(lambda case: compared(planner, *case), cases)):
+                if result is None or accepted.total() >= given.pins:
+                    continue
+                host, budget, pins = case
+                accepted[host] += 1
+                pinned_s, chosen_s, plan = result
+                worst = min(worst, pinned_s / chosen_s)
+                if pinned_s < chosen_s * (1 - FASTER_MAX):
+                    beaten += 1
+                    words = " ".join([*budget, *pins])
+                    print(f"{host} {words}: {pinned_s:.2f} s, chosen {chosen_s:.2f} s ({pinned_s / chosen_s:.3f}): {placed(plan)}", flush=True)
+    print(f"{accepted.total()} accepted of {tried} drawn: {beaten} faster than what is chosen by more than {FASTER_MAX:.1%}, the best {worst:.4f} of it")
+    print(", ".join(f"{host} {count}" for host, count in sorted(accepted.items())))
+    return 1 if beaten else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
