@@ -19,12 +19,8 @@ const JOB: JobShape = JobShape {
     width: 64,
     height: 48,
     steps: 2,
-    batch: 1,
     max_sequence_length: 32,
-    true_cfg: false,
-    init_image: false,
-    first_step: 0,
-    conditioned: false,
+    ..JobShape::small()
 };
 
 fn hardware(devices: usize) -> Hardware {

@@ -433,12 +433,8 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
             width,
             height,
             steps: 28,
-            batch: 1,
             max_sequence_length: 512,
-            true_cfg: false,
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         };
         let profile = executor::measure::profile(
             &*opened,

@@ -18,7 +18,7 @@ use planner::solve::Solution;
 use protocol::message::{Preview, Progress, Rng};
 use protocol::notice::Notice;
 use protocol::usage::IdleUsage;
-use protocol::{Bytes, Job, JobShape, ModelSource, Residency};
+use protocol::{Bytes, Job, JobItem, JobShape, ModelSource, Residency};
 
 use crate::support::{Home, fixture};
 
@@ -69,22 +69,21 @@ fn shape([width, height]: [u32; 2], batch: u32) -> JobShape {
         steps: 2,
         batch,
         max_sequence_length: 32,
-        true_cfg: false,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     }
 }
 
 fn job(prompt: &str) -> Job {
     Job {
-        prompt: prompt.to_owned(),
-        prompt_2: None,
-        negative_prompt: String::new(),
+        items: vec![JobItem {
+            prompt: prompt.to_owned(),
+            prompt_2: None,
+            negative_prompt: String::new(),
+            seed: 7,
+        }],
         guidance_scale: 3.5,
         true_cfg_scale: 1.0,
         cfg_normalization: false,
-        seed: 7,
         rng: Rng::Cpu,
         init_image: None,
         init_latents: None,

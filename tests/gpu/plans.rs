@@ -27,12 +27,8 @@ const JOB: JobShape = JobShape {
     width: 32,
     height: 16,
     steps: 2,
-    batch: 1,
     max_sequence_length: 16,
-    true_cfg: false,
-    init_image: false,
-    first_step: 0,
-    conditioned: false,
+    ..JobShape::small()
 };
 
 /// The test that runs on the GPUs of the environment.

@@ -128,14 +128,15 @@ impl FinishedRun<'_> {
         let FinishedRun { asked, job, plan, description, files, .. } = self;
         let shape = &plan.job;
         let on_gpu = self.on_gpu();
-        let second = job.prompt_2.as_ref().filter(|second| **second != job.prompt);
+        let item = &job.items[image.index as usize];
+        let second = item.prompt_2.as_ref().filter(|second| **second != item.prompt);
         let embedded = description.guidance == GuidanceScale::Embedded;
-        let has_negative = shape.true_cfg && !job.negative_prompt.is_empty();
+        let has_negative = shape.true_cfg && !item.negative_prompt.is_empty();
         let loras = self.loras();
         Settings {
-            prompt: job.prompt.clone(),
+            prompt: item.prompt.clone(),
             prompt_2: second.cloned(),
-            negative_prompt: has_negative.then(|| job.negative_prompt.clone()),
+            negative_prompt: has_negative.then(|| item.negative_prompt.clone()),
             steps: Some(shape.steps),
             sampler: Some(SAMPLER.to_owned()),
             // Readers of other programs look for it: 1 is none.

@@ -12,11 +12,11 @@ use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::Rng;
 use protocol::plan::Lora;
 use protocol::profile::{GuidanceScale, JobDefaults};
-use protocol::{GraphOptions, Job, JobShape, ModelDescription, ModelSource};
+use protocol::{GraphOptions, Job, JobItem, JobShape, ModelDescription, ModelSource};
 
 use super::model::absolute;
 use super::request::{GuidanceRequest, ShapeRequest};
-use super::seed::Seed;
+use super::seed::{Seed, picture_seed};
 use super::{JobRequest, RequestError};
 use crate::media::picture::Picture;
 use crate::policy::lora::LoraRequest;
@@ -148,6 +148,7 @@ impl PreparedJob {
             init_image: false,
             first_step: 0,
             conditioned: false,
+            more_prompts: 0,
         };
         if let Some(picture) = &self.picture {
             let multiple = description.side_multiple_pixels;
@@ -192,14 +193,17 @@ impl PreparedJob {
             return Err(RequestError::NegativeWithoutGuidance);
         }
         let latents = request.start.latents.as_deref();
-        Ok(Job {
+        let item = |index| JobItem {
             prompt: prompts.prompt.clone().unwrap_or_default(),
             prompt_2: prompts.prompt_2.clone(),
             negative_prompt: negative.filter(|_| has_negative).cloned().unwrap_or_default(),
+            seed: picture_seed(self.seed, index),
+        };
+        Ok(Job {
+            items: (0..shape.batch).map(item).collect(),
             guidance_scale: guidance.scale,
             true_cfg_scale: guidance.true_cfg,
             cfg_normalization: request.guidance.cfg_normalization && has_negative,
-            seed: self.seed,
             rng: request.rng.unwrap_or(Rng::Cpu),
             init_image: self.picture.as_ref().map(|picture| shared(picture, shape)).transpose()?,
             init_latents: latents.map(|path| absolute("path", path)).transpose()?,

@@ -56,12 +56,8 @@ fn request(free: Bytes) -> Request {
         width: 64,
         height: 64,
         steps: 2,
-        batch: 1,
         max_sequence_length: 32,
-        true_cfg: false,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     };
     let model = ModelSource::of(fixture("flux_schnell").display().to_string());
     let budgets = policy.budgets(&inventory).expect("no caps");

@@ -20,12 +20,8 @@ fn job() -> JobShape {
         width: 16,
         height: 16,
         steps: 1,
-        batch: 1,
         max_sequence_length: 1,
-        true_cfg: false,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     }
 }
 
