@@ -63,24 +63,19 @@ fn one_device(mib: u64) -> String {
 
 /// A job of this size and batch.
 fn shape([width, height]: [u32; 2], batch: u32) -> JobShape {
-    JobShape {
-        width,
-        height,
-        steps: 2,
-        batch,
-        max_sequence_length: 32,
-        ..JobShape::small()
-    }
+    JobShape { width, height, steps: 2, batch, max_sequence_length: 32, ..JobShape::small() }
 }
 
-fn job(prompt: &str) -> Job {
+/// Pictures of one prompt.
+fn job(prompt: &str, shape: &JobShape) -> Job {
+    let item = |index| JobItem {
+        prompt: prompt.to_owned(),
+        prompt_2: None,
+        negative_prompt: String::new(),
+        seed: 7 + u64::from(index),
+    };
     Job {
-        items: vec![JobItem {
-            prompt: prompt.to_owned(),
-            prompt_2: None,
-            negative_prompt: String::new(),
-            seed: 7,
-        }],
+        items: (0..shape.batch).map(item).collect(),
         guidance_scale: 3.5,
         true_cfg_scale: 1.0,
         cfg_normalization: false,
@@ -132,7 +127,7 @@ impl Bench {
 
     /// Runs a job.
     fn run(&self, warm: &mut Warm, shape: &JobShape, prompt: &str) -> Result<Outcome, PlanError> {
-        self.run_job(warm, shape, job(prompt))
+        self.run_job(warm, shape, job(prompt, shape))
     }
 
     fn run_job(&self, warm: &mut Warm, shape: &JobShape, job: Job) -> Result<Outcome, PlanError> {

@@ -10,8 +10,8 @@ use protocol::limits::PROMPT_BYTES_MAX;
 use protocol::message::Rng;
 use protocol::plan::DeviceBackend;
 use protocol::{
-    Bytes, Command, DeviceId, Event, Failure, FailureKind, Handshake, Job, JobItem, PROTOCOL_VERSION, Phase,
-    Placement, Plan, Residency,
+    Bytes, Command, DeviceId, Event, Failure, FailureKind, Handshake, Job, JobItem,
+    PROTOCOL_VERSION, Phase, Placement, Plan, Residency,
 };
 
 use crate::failure::settled::settle;

@@ -16,13 +16,7 @@ use crate::policy::{Budgets, Objective};
 const GIB: Bytes = Bytes::gib(1);
 
 fn job() -> JobShape {
-    JobShape {
-        width: 16,
-        height: 16,
-        steps: 1,
-        max_sequence_length: 1,
-        ..JobShape::small()
-    }
+    JobShape { width: 16, height: 16, steps: 1, max_sequence_length: 1, ..JobShape::small() }
 }
 
 /// Five devices of 1 GiB.
