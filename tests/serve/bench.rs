@@ -97,14 +97,19 @@ impl Bench {
 
     /// Orders a job.
     pub fn order(&mut self, request: JobRequest) {
+        self.order_joined(request, Vec::new());
+    }
+
+    /// Orders a job with others in one run.
+    pub fn order_joined(&mut self, request: JobRequest, company: Vec<JobRequest>) {
         let job = Some(JobId("01J".to_owned()));
-        let order = RunOrder { job, request, model: "small".to_owned() };
+        let order = RunOrder { job, request, company, model: "small".to_owned() };
         self.runners.run(SLOT, self.epoch, Box::new(order));
     }
 
     /// Orders a load.
     pub fn order_load(&mut self, request: JobRequest) {
-        let order = RunOrder { job: None, request, model: "small".to_owned() };
+        let order = RunOrder { job: None, request, company: Vec::new(), model: "small".to_owned() };
         self.runners.run(SLOT, self.epoch, Box::new(order));
     }
 

@@ -186,21 +186,10 @@ impl PreparedJob {
     pub fn job(&self, resolved: &ResolvedJob) -> Result<Job, RequestError> {
         let ResolvedJob { shape, guidance, .. } = resolved;
         let request = &self.request;
-        let prompts = &request.prompts;
         let has_negative = guidance.true_cfg > 1.0;
-        let negative = prompts.negative_prompt.as_ref();
-        if negative.is_some() && !has_negative && !prompts.negative_may_be_unused {
-            return Err(RequestError::NegativeWithoutGuidance);
-        }
         let latents = request.start.latents.as_deref();
-        let item = |index| JobItem {
-            prompt: prompts.prompt.clone().unwrap_or_default(),
-            prompt_2: prompts.prompt_2.clone(),
-            negative_prompt: negative.filter(|_| has_negative).cloned().unwrap_or_default(),
-            seed: picture_seed(self.seed, index),
-        };
         Ok(Job {
-            items: (0..shape.batch).map(item).collect(),
+            items: self.items(resolved)?,
             guidance_scale: guidance.scale,
             true_cfg_scale: guidance.true_cfg,
             cfg_normalization: request.guidance.cfg_normalization && has_negative,
@@ -211,6 +200,28 @@ impl PreparedJob {
             conditioning: Vec::new(),
             keep_conditioning: false,
         })
+    }
+}
+
+impl PreparedJob {
+    /// What is asked of each of its pictures.
+    ///
+    /// # Errors
+    /// The negative prompt has no effect and was not to be left out.
+    pub fn items(&self, resolved: &ResolvedJob) -> Result<Vec<JobItem>, RequestError> {
+        let prompts = &self.request.prompts;
+        let has_negative = resolved.guidance.true_cfg > 1.0;
+        let negative = prompts.negative_prompt.as_ref();
+        if negative.is_some() && !has_negative && !prompts.negative_may_be_unused {
+            return Err(RequestError::NegativeWithoutGuidance);
+        }
+        let item = |index| JobItem {
+            prompt: prompts.prompt.clone().unwrap_or_default(),
+            prompt_2: prompts.prompt_2.clone(),
+            negative_prompt: negative.filter(|_| has_negative).cloned().unwrap_or_default(),
+            seed: picture_seed(self.seed, index),
+        };
+        Ok((0..resolved.shape.batch).map(item).collect())
     }
 }
 

@@ -197,10 +197,17 @@ fn words(action: &Action) -> String {
                 .collect();
             format!("weigh {query} without {choices:?}")
         }
+        Action::Join(QueryId(query), order) => {
+            format!("join {query}: {} busy {}", order.requests.len(), order.busy)
+        }
         Action::Run(SlotId(slot), epoch, order) => {
             let job = order.job.as_ref().map_or("none".to_owned(), short);
             let count = order.request.shape.batch.unwrap_or(0);
-            format!("run {job} of {count} on {slot}, epoch {epoch}")
+            let company = match order.company.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("run {job} of {count}{company} on {slot}, epoch {epoch}")
         }
         Action::Cancel(SlotId(slot)) => format!("cancel {slot}"),
         Action::End(SlotId(slot), _) => format!("end {slot}"),

@@ -58,6 +58,7 @@ fn without_faults_every_accepted_job_is_done_once() {
             }
         }
         assert!(done > 20, "seed {seed}: {done} jobs were done");
+        assert!(world.joined > 0, "seed {seed}: no jobs ran together");
     }
 }
 
