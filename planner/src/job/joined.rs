@@ -109,9 +109,8 @@ impl JoinedJob {
             let mut counts = members.iter().map(|member| member.resolved.shape.batch);
             counts.all(|alone| same_bits(&shape, alone, description))
         };
-        let joins = batch <= BATCH_MAX
-            && (more_prompts == 0 || description.own_prompts)
-            && has_same_bits();
+        let joins =
+            batch <= BATCH_MAX && (more_prompts == 0 || description.own_prompts) && has_same_bits();
         Ok((others.is_empty() || joins).then_some(JoinedJob { shape, job, pictures }))
     }
 }

@@ -37,9 +37,9 @@ mod room;
 mod running;
 mod slots;
 mod stopping;
-mod told;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -49,8 +49,7 @@ use company::Company;
 use config::DeskConfig;
 use entry::Entry;
 use event::{
-    Ask, Asker, DeskEvent, Now, OperatorSignal, QueryId, Said, ServedModel, SlotId, Ticket,
-    WriteId,
+    Ask, Asker, DeskEvent, Now, OperatorSignal, QueryId, Said, ServedModel, SlotId, Ticket, WriteId,
 };
 use ids::Ids;
 use job::{JobError, JobId, JobRecord, KeepAlive};
@@ -173,10 +172,8 @@ impl Desk {
     pub fn step(&mut self, now: Now, event: DeskEvent) -> Vec<Action> {
         self.now = Now { ms: now.ms.max(self.now.ms), unix_ms: now.unix_ms };
         // What a run tells on its way changes nothing of the queue.
-        let is_under_way = matches!(
-            event,
-            DeskEvent::Runner { said: Said::Progress(_) | Said::Preview(_), .. }
-        );
+        let is_under_way =
+            matches!(event, DeskEvent::Runner { said: Said::Progress(_) | Said::Preview(_), .. });
         match event {
             DeskEvent::Asked { ticket, asker, ask } => self.asked(ticket, &asker, ask),
             DeskEvent::Left { ticket } => self.left(ticket),

@@ -84,7 +84,8 @@ impl Desk {
         }
         let query = self.ids.query();
         let slot = self.find_slot(self.jobs[&id].model());
-        let others = self.slots.iter().filter(|(id, other)| Some(**id) != slot && other.is_loaded());
+        let others =
+            self.slots.iter().filter(|(id, other)| Some(**id) != slot && other.is_loaded());
         // Which of several would stay is known when it is weighed: here all do.
         let unloaded = match self.config.several_loaded {
             true => Vec::new(),
@@ -98,11 +99,7 @@ impl Desk {
     }
 
     /// The surveyor has looked at them.
-    pub(super) fn joined(
-        &mut self,
-        query: QueryId,
-        result: Result<Option<JoinTimes>, JobError>,
-    ) {
+    pub(super) fn joined(&mut self, query: QueryId, result: Result<Option<JoinTimes>, JobError>) {
         let Some((_, asked)) = self.company.asked.take_if(|(asked, _)| *asked == query) else {
             return;
         };
@@ -138,9 +135,8 @@ impl Desk {
             chosen.push(known.jobs.get(*at).filter(|other| jobs.contains(other))?.clone());
         }
         let end_ms = self.now.ms as f64 + times.load_ms + times.run_ms;
-        let in_time = |id: &JobId| {
-            self.jobs[id].deadline_at.is_none_or(|deadline| end_ms <= deadline as f64)
-        };
+        let in_time =
+            |id: &JobId| self.jobs[id].deadline_at.is_none_or(|deadline| end_ms <= deadline as f64);
         let is_first = chosen.first() == Some(id);
         if !is_first || chosen.len() < 2 || !chosen.iter().all(in_time) {
             return None;
@@ -173,7 +169,8 @@ impl Desk {
 
     /// Those that a job's company passes.
     pub(super) fn passed_by(&self, id: &JobId, company: &ChosenCompany) -> Vec<JobId> {
-        let mut ids: Vec<JobId> = self.may_begin_now().into_iter().map(|waiter| waiter.id).collect();
+        let mut ids: Vec<JobId> =
+            self.may_begin_now().into_iter().map(|waiter| waiter.id).collect();
         let last = ids.iter().rposition(|id| company.jobs.contains(id)).unwrap_or(0);
         ids.truncate(last);
         ids.retain(|other| other != id && !company.jobs.contains(other));

@@ -8,8 +8,8 @@ use super::queue::{Waiter, choose, sort};
 use super::room::RoomFor;
 use super::slots::RunMember;
 use super::{Desk, Then};
-use crate::job::seed::Seed;
 use crate::job::JobRequest;
+use crate::job::seed::Seed;
 
 impl Desk {
     /// Lets the next job begin, if one may.
@@ -142,8 +142,7 @@ impl Desk {
             self.loads.push_front((model.to_owned(), keep_alive));
             return;
         }
-        let order =
-            RunOrder { job: None, request, company: Vec::new(), model: model.to_owned() };
+        let order = RunOrder { job: None, request, company: Vec::new(), model: model.to_owned() };
         self.start(slot, order);
         if let Some(slot) = self.slots.get_mut(&slot) {
             slot.load_keep_alive = keep_alive;

@@ -157,7 +157,8 @@ impl Desk {
                 self.cancel_job(&id, EndReason::Stop);
             }
             // A model that is loaded ahead has no job.
-            let loads = self.slots.iter().filter(|(_, slot)| slot.is_busy() && slot.jobs.is_empty());
+            let loads =
+                self.slots.iter().filter(|(_, slot)| slot.is_busy() && slot.jobs.is_empty());
             for id in loads.map(|(id, _)| *id).collect::<Vec<_>>() {
                 self.out.push(Action::Cancel(id));
             }

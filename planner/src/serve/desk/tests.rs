@@ -1,5 +1,6 @@
 //! The desk by hand and in a made-up world.
 
+mod batch_scripts;
 mod chance;
 mod room_scripts;
 mod script;

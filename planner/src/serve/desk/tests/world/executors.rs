@@ -7,7 +7,9 @@ use protocol::{Bytes, Phase, UsageReport};
 use serde_json::Value;
 
 use super::super::super::action::{JoinOrder, RunOrder};
-use super::super::super::event::{DeskEvent, FinishedWork, JoinTimes, MadePicture, QueryId, Said, SlotId};
+use super::super::super::event::{
+    DeskEvent, FinishedWork, JoinTimes, MadePicture, QueryId, Said, SlotId,
+};
 use super::super::super::job::{ErrorCode, JobError};
 use super::{Coming, Executor, World};
 use crate::job::infotext::Settings;
