@@ -18,8 +18,10 @@ use planner::policy::PolicyText;
 use planner::profile::Profile;
 use planner::profile::layers::Layered;
 use planner::serve::config::CONDITIONING_CACHE;
-use planner::serve::desk::action::{QuoteOrder, RunOrder};
-use planner::serve::desk::event::{DeskEvent, FinishedWork, QueryId, Quoted, Said, SlotId};
+use planner::serve::desk::action::{JoinOrder, QuoteOrder, RunOrder};
+use planner::serve::desk::event::{
+    DeskEvent, FinishedWork, JoinTimes, QueryId, Quoted, Said, SlotId,
+};
 use planner::serve::desk::job::{JobError, JobId};
 use planner::serve::runner::Runners;
 use planner::serve::shared::ServedHost;
@@ -179,6 +181,20 @@ impl Bench {
             DeskEvent::Quoted { query, result } => {
                 assert_eq!(query, QueryId(self.queries));
                 result.map(|quoted| *quoted)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Which jobs gain by running together.
+    pub fn joined(&mut self, requests: Vec<JobRequest>) -> Result<Option<JoinTimes>, JobError> {
+        self.queries += 1;
+        let order = JoinOrder { requests, slot: Some(SLOT), unloaded: Vec::new(), busy: false };
+        self.surveyor.join(QueryId(self.queries), Box::new(order));
+        match self.events.recv_timeout(PATIENCE).expect("an answer") {
+            DeskEvent::Joined { query, result } => {
+                assert_eq!(query, QueryId(self.queries));
+                result
             }
             other => panic!("{other:?}"),
         }

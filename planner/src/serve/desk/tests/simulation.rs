@@ -61,7 +61,7 @@ fn without_faults_every_accepted_job_is_done_once() {
         assert!(done > 20, "seed {seed}: {done} jobs were done");
         joined += world.joined;
     }
-    assert!(joined > 100, "{joined} jobs ran with another one");
+    assert!(joined > 20, "{joined} jobs ran with another one");
 }
 
 #[test]
