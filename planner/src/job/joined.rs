@@ -93,7 +93,8 @@ impl JoinedJob {
     ) -> Result<Option<JoinedJob>, RequestError> {
         let [first, others @ ..] = members else { return Ok(None) };
         let mut job = first.asked.job(&first.resolved)?;
-        let mut pictures = vec![0..job.items.len() as u32];
+        let mut pictures = Vec::with_capacity(members.len());
+        pictures.push(0..job.items.len() as u32);
         for other in others {
             if !runs_with(first, other) {
                 return Ok(None);
