@@ -18,7 +18,7 @@ pub struct RunningJob<'a> {
     pub runtime: &'a mut Runtime,
     /// What is asked.
     pub job: &'a Job,
-    /// Its texts.
+    /// What its text encoders take, and which of that each picture has.
     pub texts: JobTexts<'a>,
     /// Its buffers, for the family to take when it starts.
     pub buffers: JobBuffers,

@@ -15,7 +15,7 @@ use super::{JobRequest, PreparedJob, RequestError, ResolvedJob};
 
 /// A job that may run with others.
 pub struct JoiningJob<'a> {
-    /// What is asked.
+    /// The request, as it is known without an executor.
     pub asked: &'a PreparedJob,
     /// The same on its model.
     pub resolved: ResolvedJob,

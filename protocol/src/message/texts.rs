@@ -15,14 +15,14 @@ pub struct JobTexts<'a> {
 /// A text that is encoded.
 #[derive(Debug, Clone, Copy)]
 pub enum PromptText<'a> {
-    /// A prompt.
+    /// What some pictures should show.
     Prompt {
-        /// What the picture should show.
+        /// As its user wrote it.
         text: &'a str,
         /// The long text encoder's own, where there is one.
         second: Option<&'a str>,
     },
-    /// A negative prompt.
+    /// What some pictures are not to show.
     Negative(&'a str),
 }
 
