@@ -1,4 +1,4 @@
-//! Jobs that run together: which may, and the one job that is sent for them.
+//! Jobs that run together: which may, and what is sent for them.
 //!
 //! Each picture is the one that its job makes alone, to the bit, where host and virtual devices
 //! compute. So jobs join only where everything but prompts and seeds is the same, where the
@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use protocol::limits::{BATCH_MAX, FEW_ROWS};
-use protocol::{Job, JobShape, ModelDescription};
+use protocol::message::JobTexts;
+use protocol::{JobItem, JobShape, ModelDescription};
 
 use super::request::{Prompts, ShapeRequest};
 use super::{JobRequest, PreparedJob, RequestError, ResolvedJob};
@@ -26,8 +27,8 @@ pub struct JoiningJob<'a> {
 pub struct JoinedJob {
     /// Sizes and counts of all of them together.
     pub shape: JobShape,
-    /// What is sent.
-    pub job: Job,
+    /// What is asked of each picture: the rest of what is sent is the same for all of them.
+    pub items: Vec<JobItem>,
     /// For each of them, the places of its pictures in the batch.
     pub pictures: Vec<Range<u32>>,
 }
@@ -92,19 +93,17 @@ impl JoinedJob {
         description: &ModelDescription,
     ) -> Result<Option<JoinedJob>, RequestError> {
         let [first, others @ ..] = members else { return Ok(None) };
-        let mut job = first.asked.job(&first.resolved)?;
-        let mut pictures = Vec::with_capacity(members.len());
-        pictures.push(0..job.items.len() as u32);
-        for other in others {
-            if !runs_with(first, other) {
-                return Ok(None);
-            }
-            let start = job.items.len() as u32;
-            job.items.extend(other.asked.items(&other.resolved)?);
-            pictures.push(start..job.items.len() as u32);
+        if !others.iter().all(|other| runs_with(first, other)) {
+            return Ok(None);
         }
-        let batch = job.items.len() as u32;
-        let more_prompts = job.texts(first.resolved.shape.true_cfg).more();
+        let (mut items, mut pictures) = (Vec::new(), Vec::new());
+        for member in members {
+            let start = items.len() as u32;
+            items.extend(member.asked.items(&member.resolved)?);
+            pictures.push(start..items.len() as u32);
+        }
+        let batch = items.len() as u32;
+        let more_prompts = JobTexts::of(&items, first.resolved.shape.true_cfg).more();
         let shape = JobShape { batch, more_prompts, ..first.resolved.shape.clone() };
         let has_same_bits = || {
             let mut counts = members.iter().map(|member| member.resolved.shape.batch);
@@ -112,7 +111,7 @@ impl JoinedJob {
         };
         let joins =
             batch <= BATCH_MAX && (more_prompts == 0 || description.own_prompts) && has_same_bits();
-        Ok((others.is_empty() || joins).then_some(JoinedJob { shape, job, pictures }))
+        Ok((others.is_empty() || joins).then_some(JoinedJob { shape, items, pictures }))
     }
 }
 
@@ -199,7 +198,7 @@ mod tests {
         let joined = joined(|_, _| {}).expect("they join");
         assert_eq!((joined.shape.batch, joined.shape.more_prompts), (3, 1));
         assert_eq!(joined.pictures, [0..1, 1..3]);
-        let items = joined.job.items.iter().map(|item| (item.prompt.as_str(), item.seed));
+        let items = joined.items.iter().map(|item| (item.prompt.as_str(), item.seed));
         assert_eq!(items.collect::<Vec<_>>(), [("a", 9), ("b", 9), ("b", 10)]);
     }
 

@@ -54,12 +54,7 @@ impl Job {
     /// The texts of its pictures, as they are encoded and as embeddings of them are told and
     /// brought. Negative ones count with true classifier-free guidance alone.
     pub fn texts(&self, true_cfg: bool) -> JobTexts<'_> {
-        let mut texts = JobTexts { all: Vec::new(), rows: Vec::new() };
-        texts.add(self.items.iter().map(JobItem::text));
-        if true_cfg {
-            texts.add(self.items.iter().map(JobItem::negative));
-        }
-        texts
+        JobTexts::of(&self.items, true_cfg)
     }
 }
 
@@ -74,6 +69,16 @@ impl JobItem {
 }
 
 impl<'a> JobTexts<'a> {
+    /// The texts of some pictures; see [`Job::texts`].
+    pub fn of(items: &'a [JobItem], true_cfg: bool) -> JobTexts<'a> {
+        let mut texts = JobTexts { all: Vec::new(), rows: Vec::new() };
+        texts.add(items.iter().map(JobItem::text));
+        if true_cfg {
+            texts.add(items.iter().map(JobItem::negative));
+        }
+        texts
+    }
+
     fn add(&mut self, texts: impl Iterator<Item = PromptText<'a>>) {
         let place = |text: PromptText<'a>| {
             self.all.iter().position(|known| *known == text).unwrap_or_else(|| {

@@ -228,7 +228,8 @@ impl SlotExecutor {
         });
         let notices = notices.collect();
         let mut resolved = ResolvedJob { shape: joined.shape, ..members[0].resolved.clone() };
-        let mut job = joined.job;
+        let job = asked.job(&resolved).map_err(|error| of_request(&error))?;
+        let mut job = Job { items: joined.items, ..job };
         let keys = order
             .job
             .as_ref()

@@ -1,6 +1,6 @@
 //! Which jobs gain by running together: by the plan of all of them, and the plans of each.
 
-use protocol::JobShape;
+use protocol::{Job, JobShape};
 
 use super::super::desk::action::JoinOrder;
 use super::super::desk::event::{JoinTimes, SlotId};
@@ -34,7 +34,9 @@ impl SurveyBench {
             let all = [&question.asked].into_iter().chain(&others);
             let all = all.map(|asked| JoiningJob::new(asked, description));
             let all = all.collect::<Result<Vec<_>, _>>().map_err(|error| of_request(&error))?;
-            let mut asks = JoinQuestion { bench, session, question, unloaded, found: Vec::new() };
+            let job = question.asked.job(&all[0].resolved).map_err(|error| of_request(&error))?;
+            let mut asks =
+                JoinQuestion { bench, session, question, job, unloaded, found: Vec::new() };
             let mut jobs = asks.with_first(&all)?;
             while jobs.len() > 1 {
                 if let Some(times) = asks.gain(&all, &jobs)? {
@@ -52,6 +54,8 @@ struct JoinQuestion<'a> {
     bench: &'a mut SurveyBench,
     session: &'a mut Session,
     question: &'a JobQuestion,
+    /// The first job.
+    job: Job,
     unloaded: &'a [SlotId],
     /// What was found so far, by shape: most jobs alone have the same.
     found: Vec<(JobShape, Option<PlannedMs>)>,
@@ -108,7 +112,8 @@ impl JoinQuestion<'_> {
         let JobQuestion { asked, model, slot, .. } = self.question;
         let mut resolved = ResolvedJob { shape: joined.shape, ..all[jobs[0]].resolved.clone() };
         let conditioning = &self.bench.shared.conditioning;
-        let keys = conditioning.keys(asked, &resolved, model, &joined.job);
+        let job = Job { items: joined.items, ..self.job.clone() };
+        let keys = conditioning.keys(asked, &resolved, model, &job);
         resolved.shape.conditioned = keys.is_some_and(|keys| conditioning.has(&keys));
         if let Some((_, known)) = self.found.iter().find(|(shape, _)| *shape == resolved.shape) {
             return Ok(*known);
