@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the daemon costs: `python3 scripts/bench_serve.py [--program target/release/berth] [--only jobs,quotes,queue,polls,models]`.
+"""What the daemon costs: `python3 scripts/bench_serve.py [--program target/release/berth] [--only jobs,quotes,queue,polls,models,batches]`.
 
 Each part starts `berth serve` on virtual devices in a directory of its own and asks it over HTTP:
 
@@ -9,6 +9,7 @@ Each part starts `berth serve` on virtual devices in a directory of its own and 
 - polls: a job's steps with 200 clients who ask for it once a second, and without, by turns; and what the daemon itself computes.
 - models: two models in turns within a budget in which one and a half of them fit, several loaded or one at a time, and in the
   best order, one model after the other.
+- batches: four jobs of a model whose weights are streamed, as one batch and one after another.
 
 Prints a Markdown table; figures of one run. Python's standard library alone.
 """
@@ -245,12 +246,54 @@ def models(program: str, runs: int) -> None:
         row(f"{2 * count} jobs of two models, {what}", f"{median:.2f} s, {median / best:.2f} of the best order")
 
 
+STREAMED = """
+name = "streamed"
+[host]
+compute = false
+storage_bandwidth = "9GB/s"
+[[device]]
+kind = "virtual"
+total = "2MiB"
+overhead = "0MiB"
+link = "16MiB/s"
+"""
+
+
+def batches(program: str, runs: int) -> None:
+    """Four jobs of a model whose weights are streamed: as one batch, and one after another."""
+    prompts = ["a red circle", "a blue square", "a green triangle", "a white circle"]
+    times: dict[bool, list[float]] = {True: [], False: []}
+    sizes: dict[bool, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        profile = pathlib.Path(folder) / "streamed.toml"
+        profile.write_text(STREAMED)
+        for joined in [True, False] * max(1, runs // 10):
+            config = f'models = ["{ROOT / "tests" / "fixtures"}"]\njoin_jobs = {str(joined).lower()}\n'
+            with Daemon(program, config, str(profile)) as daemon:
+                shape = {"model": "flux_schnell", "steps": 8, "max_sequence_length": 32}
+                daemon.ended(daemon.submit(prompt="to load it", **shape))
+                daemon.ask("/v1/queue/pause", {})
+                names = [daemon.submit(prompt=prompt, seed=seed, **shape) for seed, prompt in enumerate(prompts)]
+                # The surveyor takes one question after the other: that about the batch is answered.
+                daemon.ask("/v1/plan", {**SMALL, **shape})
+                begun = time.perf_counter()
+                daemon.ask("/v1/queue/resume", {})
+                records = [daemon.ended(name) for name in names]
+                times[joined].append(time.perf_counter() - begun)
+                sizes[joined] = records[0]["plan"]["job"]["batch"]
+    together, apart = (statistics.median(times[joined]) for joined in [True, False])
+    row(
+        f"4 jobs whose weights are streamed, in batches of {sizes[True]} and of {sizes[False]}",
+        f"{together:.2f} s and {apart:.2f} s, {together / apart:.2f}",
+    )
+
+
 def row(what: str, figure: str) -> None:
     print(f"| {what} | {figure} |", flush=True)
 
 
 def main() -> None:
-    parts = {"jobs": jobs, "quotes": quotes, "queue": queue, "polls": polls, "models": models}
+    parts = {"jobs": jobs, "quotes": quotes, "queue": queue, "polls": polls, "models": models, "batches": batches}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "target" / "release" / "berth"), help="the program to run")
     parser.add_argument("--runs", type=int, default=50, help="how often something short is measured")

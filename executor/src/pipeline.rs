@@ -129,6 +129,16 @@ fn check_job(runtime: &Runtime, job: &Job) -> Result<(), Failure> {
     if shape.init_image != job.init_image.is_some() {
         return Err(bad_request("the plan and the job disagree on a picture to start from"));
     }
+    let pictures = job.items.len();
+    if pictures != shape.batch as usize {
+        let batch = shape.batch;
+        return Err(bad_request(format!("{pictures} pictures for a plan of {batch}")));
+    }
+    let texts = job.texts(shape.true_cfg).all.len();
+    if texts != shape.prompts() as usize {
+        let planned = shape.prompts();
+        return Err(bad_request(format!("{texts} different prompts for a plan of {planned}")));
+    }
     if shape.conditioned && job.conditioning.is_empty() {
         return Err(bad_request("the plan has no text encoders, and the job no embeddings"));
     }

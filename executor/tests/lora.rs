@@ -40,10 +40,7 @@ fn job() -> JobShape {
         steps: 1,
         batch: 2,
         max_sequence_length: 24,
-        true_cfg: false,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     }
 }
 

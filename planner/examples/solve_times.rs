@@ -77,12 +77,9 @@ fn main() -> ExitCode {
         width: 1024,
         height: 1024,
         steps: 28,
-        batch: 1,
         max_sequence_length: 512,
-        true_cfg: false,
         init_image: true,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     };
     let options = GraphOptions::default();
     let measured =

@@ -20,7 +20,7 @@ use planner::profile::Profile;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress, Rng};
 use protocol::notice::Notice;
-use protocol::{Job, JobShape, ModelSource};
+use protocol::{Job, JobItem, JobShape, ModelSource};
 
 struct Nobody;
 
@@ -43,12 +43,8 @@ fn request(model: &str, side: u32, holding: Holding<'_>) -> Request {
         width: side,
         height: side,
         steps: 12,
-        batch: 1,
         max_sequence_length: 32,
-        true_cfg: false,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     };
     let budgets = policy.budgets(&inventory).expect("no caps");
     let request = Request::new(ModelSource::of(model), 16, job, inventory, budgets, &policy);
@@ -57,13 +53,15 @@ fn request(model: &str, side: u32, holding: Holding<'_>) -> Request {
 
 fn job(prompt: &str) -> Job {
     Job {
-        prompt: prompt.to_owned(),
-        prompt_2: None,
-        negative_prompt: String::new(),
+        items: vec![JobItem {
+            prompt: prompt.to_owned(),
+            prompt_2: None,
+            negative_prompt: String::new(),
+            seed: 7,
+        }],
         guidance_scale: 3.5,
         true_cfg_scale: 1.0,
         cfg_normalization: false,
-        seed: 7,
         rng: Rng::Cpu,
         init_image: None,
         init_latents: None,

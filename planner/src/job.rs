@@ -16,6 +16,7 @@
 pub mod error;
 pub mod event;
 pub mod infotext;
+pub mod joined;
 pub mod model;
 pub mod quote;
 pub mod record;

@@ -25,7 +25,7 @@ pub mod usage;
 pub use division::{Division, Placement};
 pub use faults::Faults;
 pub use message::{
-    Command, Embeddings, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION,
+    Command, Embeddings, Event, Failure, FailureKind, Handshake, Job, JobItem, PROTOCOL_VERSION,
 };
 pub use model::{ModelSource, PartFlag};
 pub use phase::Phase;

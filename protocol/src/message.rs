@@ -19,6 +19,7 @@
 //! waits for the next command.
 
 mod names;
+mod texts;
 
 use ipc_channel::ipc::{IpcReceiver, IpcSender, IpcSharedMemory};
 use serde::{Deserialize, Serialize};
@@ -33,8 +34,10 @@ use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelPr
 use crate::units::Bytes;
 use crate::usage::UsageReport;
 
+pub use texts::{JobTexts, PromptText};
+
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -134,12 +137,8 @@ pub enum Rng {
 /// The part of a job that sizes do not depend on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// What the picture should show.
-    pub prompt: String,
-    /// The prompt of the long text encoder, where it differs.
-    pub prompt_2: Option<String>,
-    /// The negative prompt, used with true classifier-free guidance.
-    pub negative_prompt: String,
+    /// Its pictures, as many as its plan's batch has.
+    pub items: Vec<JobItem>,
     /// What the model's pipeline takes as `guidance_scale`: see [`crate::profile::GuidanceScale`].
     pub guidance_scale: f32,
     /// Classifier-free guidance with a second run; 1 is none.
@@ -147,8 +146,6 @@ pub struct Job {
     /// Whether what guidance makes is kept as long as what the prompt alone gives, where the
     /// family's pipeline can (`cfg_normalization`).
     pub cfg_normalization: bool,
-    /// Seed of the first picture; picture i has `seed + i`.
-    pub seed: u64,
     /// Where initial noise comes from.
     pub rng: Rng,
     /// A picture to start from, as 8-bit RGB of the job's width and height.
@@ -158,12 +155,25 @@ pub struct Job {
     pub init_latents: Option<String>,
     /// Whether the intermediate tensors are wanted.
     pub dump_tensors: bool,
-    /// What the text encoders give for the prompt, and with true classifier-free guidance for the
-    /// negative one, if that is known; else none. No text encoder runs then, whether the plan has
-    /// some or not.
+    /// What the text encoders give for each of the job's texts, in the order of [`Job::texts`], if
+    /// that is known of all; else none. No text encoder runs then, whether the plan has some or
+    /// not.
     pub conditioning: Vec<Embeddings>,
     /// Whether what the text encoders give is wanted, where they run.
     pub keep_conditioning: bool,
+}
+
+/// What is asked of one picture of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobItem {
+    /// What the picture should show.
+    pub prompt: String,
+    /// The prompt of the long text encoder, where it differs.
+    pub prompt_2: Option<String>,
+    /// The negative prompt, used with true classifier-free guidance.
+    pub negative_prompt: String,
+    /// The seed of its noise.
+    pub seed: u64,
 }
 
 /// What the text encoders of a model give for one prompt.
@@ -207,8 +217,8 @@ pub enum Event {
     Notice(Notice),
     /// Where the running command is.
     Progress(Progress),
-    /// What the text encoders gave for a prompt: one for each prompt, in the order of
-    /// [`Job::conditioning`]. The memory is the planner's, and in no plan.
+    /// What the text encoders gave for a prompt: one for each text, in the order of
+    /// [`Job::texts`]. The memory is the planner's, and in no plan.
     Conditioned(Embeddings),
     /// What the first picture of the batch will be like.
     Preview(Preview),
@@ -343,6 +353,14 @@ fn at_most(what: &'static str, text: &str, limit: usize) -> Result<(), TooLong> 
     if text.len() <= limit { Ok(()) } else { Err(TooLong { what, got: text.len(), limit }) }
 }
 
+impl JobItem {
+    fn check_limits(&self) -> Result<(), TooLong> {
+        at_most("prompt", &self.prompt, PROMPT_BYTES_MAX)?;
+        at_most("second prompt", self.prompt_2.as_deref().unwrap_or(""), PROMPT_BYTES_MAX)?;
+        at_most("negative prompt", &self.negative_prompt, PROMPT_BYTES_MAX)
+    }
+}
+
 impl Command {
     /// Checks every free string against its limit. Plans have a checker of their own.
     pub fn check_limits(&self) -> Result<(), TooLong> {
@@ -356,9 +374,7 @@ impl Command {
                 at_most("directory", directory, STRING_BYTES_MAX)
             }
             Command::Generate { job, .. } => {
-                at_most("prompt", &job.prompt, PROMPT_BYTES_MAX)?;
-                at_most("second prompt", job.prompt_2.as_deref().unwrap_or(""), PROMPT_BYTES_MAX)?;
-                at_most("negative prompt", &job.negative_prompt, PROMPT_BYTES_MAX)?;
+                job.items.iter().try_for_each(JobItem::check_limits)?;
                 let latents = job.init_latents.as_deref().unwrap_or("");
                 at_most("path of the initial latents", latents, STRING_BYTES_MAX)
             }

@@ -21,6 +21,8 @@ pub enum Notice {
         prompt: PromptRole,
         /// The end of the prompt, which has no effect.
         left_out: String,
+        /// The places in the batch of the pictures that have this prompt.
+        pictures: Vec<u32>,
     },
     /// A file was changed while the job used it.
     FileChanged {

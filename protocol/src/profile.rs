@@ -76,6 +76,8 @@ pub struct ModelDescription {
     pub side_multiple_pixels: u32,
     /// Most text tokens of the long encoder that the model was made for.
     pub sequence_tokens_max: u32,
+    /// Whether pictures of one batch may have prompts of their own.
+    pub own_prompts: bool,
     /// What `guidance_scale` is to the model's pipeline.
     pub guidance: GuidanceScale,
     /// A way to good pictures in fewer steps, where the model has one that people know.

@@ -39,9 +39,7 @@ impl Studio {
             batch: 2,
             max_sequence_length: 64,
             true_cfg,
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         };
         Studio { dir, model, shape }
     }
@@ -58,11 +56,14 @@ impl Studio {
     }
 
     fn job(&self) -> Job {
-        let negative_prompt = "blurry".to_owned();
         let JobShape { width, height, init_image, .. } = self.shape;
         let grey = || IpcSharedMemory::from_byte(128, (3 * width * height) as usize);
         let init_image = init_image.then(grey);
-        Job { negative_prompt, init_image, keep_conditioning: true, ..plans::job(&self.shape) }
+        let mut job = plans::job(&self.shape);
+        for item in &mut job.items {
+            item.negative_prompt = "blurry".to_owned();
+        }
+        Job { init_image, keep_conditioning: true, ..job }
     }
 }
 

@@ -15,17 +15,8 @@ use protocol::{
     Bytes, DeviceId, Division, Failure, FailureKind, GraphOptions, JobShape, Phase, Plan, Residency,
 };
 
-const JOB: JobShape = JobShape {
-    width: 64,
-    height: 48,
-    steps: 2,
-    batch: 1,
-    max_sequence_length: 32,
-    true_cfg: false,
-    init_image: false,
-    first_step: 0,
-    conditioned: false,
-};
+const JOB: JobShape =
+    JobShape { width: 64, height: 48, steps: 2, max_sequence_length: 32, ..JobShape::small() };
 
 fn hardware(devices: usize) -> Hardware {
     Hardware { devices, link_bytes_per_s: 1e10, ..Hardware::none() }

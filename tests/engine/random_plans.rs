@@ -21,9 +21,7 @@ fn job(true_cfg: bool, batch: u32) -> JobShape {
         batch,
         max_sequence_length: 32,
         true_cfg,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     }
 }
 

@@ -429,17 +429,8 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
     let opened = families::open(&place.model.dir).expect("the model is whole");
     let description = families::describe(&place.model.dir).expect("its family is known");
     for [width, height] in SIZES {
-        let job = JobShape {
-            width,
-            height,
-            steps: 28,
-            batch: 1,
-            max_sequence_length: 512,
-            true_cfg: false,
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
-        };
+        let job =
+            JobShape { width, height, steps: 28, max_sequence_length: 512, ..JobShape::small() };
         let profile = executor::measure::profile(
             &*opened,
             &job,

@@ -17,9 +17,7 @@ const JOB: JobShape = JobShape {
     batch: 2,
     max_sequence_length: 32,
     true_cfg: true,
-    init_image: false,
-    first_step: 0,
-    conditioned: false,
+    ..JobShape::small()
 };
 
 /// CLIP lazy, T5 resident, the DiT streamed over two devices, the decoder lazy and prefetched.

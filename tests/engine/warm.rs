@@ -18,7 +18,7 @@ use planner::solve::Solution;
 use protocol::message::{Preview, Progress, Rng};
 use protocol::notice::Notice;
 use protocol::usage::IdleUsage;
-use protocol::{Bytes, Job, JobShape, ModelSource, Residency};
+use protocol::{Bytes, Job, JobItem, JobShape, ModelSource, Residency};
 
 use crate::support::{Home, fixture};
 
@@ -63,28 +63,22 @@ fn one_device(mib: u64) -> String {
 
 /// A job of this size and batch.
 fn shape([width, height]: [u32; 2], batch: u32) -> JobShape {
-    JobShape {
-        width,
-        height,
-        steps: 2,
-        batch,
-        max_sequence_length: 32,
-        true_cfg: false,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
-    }
+    JobShape { width, height, steps: 2, batch, max_sequence_length: 32, ..JobShape::small() }
 }
 
-fn job(prompt: &str) -> Job {
-    Job {
+/// Pictures of one prompt.
+fn job(prompt: &str, shape: &JobShape) -> Job {
+    let item = |index| JobItem {
         prompt: prompt.to_owned(),
         prompt_2: None,
         negative_prompt: String::new(),
+        seed: 7 + u64::from(index),
+    };
+    Job {
+        items: (0..shape.batch).map(item).collect(),
         guidance_scale: 3.5,
         true_cfg_scale: 1.0,
         cfg_normalization: false,
-        seed: 7,
         rng: Rng::Cpu,
         init_image: None,
         init_latents: None,
@@ -133,7 +127,7 @@ impl Bench {
 
     /// Runs a job.
     fn run(&self, warm: &mut Warm, shape: &JobShape, prompt: &str) -> Result<Outcome, PlanError> {
-        self.run_job(warm, shape, job(prompt))
+        self.run_job(warm, shape, job(prompt, shape))
     }
 
     fn run_job(&self, warm: &mut Warm, shape: &JobShape, job: Job) -> Result<Outcome, PlanError> {

@@ -71,9 +71,7 @@ fn brought_embeddings_use_what_is_planned_in_every_size() {
                 batch,
                 max_sequence_length: 48,
                 true_cfg,
-                init_image: false,
-                first_step: 0,
-                conditioned: false,
+                ..JobShape::small()
             };
             let conditioned = JobShape { conditioned: true, ..whole.clone() };
             let mut runtime = plans::load(&plan(name, &*model, &whole, turn), &model).expect(&what);

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 mod conditioned;
 mod heap;
+mod items;
 mod steps;
 #[path = "../support/lib.rs"]
 mod support;

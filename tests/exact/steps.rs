@@ -9,7 +9,7 @@ use executor::pipeline::{Observer, Picture};
 use executor::runtime::Runtime;
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Progress, Rng};
-use protocol::{Failure, Job, Phase, Plan};
+use protocol::{Failure, Job, JobItem, Phase, Plan};
 
 use crate::support::Ended;
 use crate::{Bench, heap};
@@ -98,14 +98,17 @@ fn assert_heap_as_planned(path: &Path) {
     let planned = planned.into_iter().max().unwrap();
     // Finished pictures of a batch wait in shared memory, which this observer does not make.
     let shared = (3 * plan.job.width * plan.job.height * plan.job.batch) as usize;
-    let job = Job {
+    let item = |seed| JobItem {
         prompt: "a red circle on a white background".to_owned(),
         prompt_2: None,
         negative_prompt: "a blue square".to_owned(),
+        seed,
+    };
+    let job = Job {
+        items: (1..=u64::from(plan.job.batch)).map(item).collect(),
         guidance_scale: 2.0,
         true_cfg_scale: 3.0,
         cfg_normalization: false,
-        seed: 1,
         rng: Rng::Cpu,
         init_image: None,
         init_latents: None,

@@ -23,17 +23,8 @@ use executor::models::Model;
 use executor::race::Edge;
 use protocol::{GraphOptions, JobShape, Plan, Residency};
 
-const JOB: JobShape = JobShape {
-    width: 32,
-    height: 16,
-    steps: 2,
-    batch: 1,
-    max_sequence_length: 16,
-    true_cfg: false,
-    init_image: false,
-    first_step: 0,
-    conditioned: false,
-};
+const JOB: JobShape =
+    JobShape { width: 32, height: 16, steps: 2, max_sequence_length: 16, ..JobShape::small() };
 
 /// The test that runs on the GPUs of the environment.
 const HERE: &str = "plans::on_the_gpus_that_are_here";

@@ -18,8 +18,10 @@ use planner::policy::PolicyText;
 use planner::profile::Profile;
 use planner::profile::layers::Layered;
 use planner::serve::config::CONDITIONING_CACHE;
-use planner::serve::desk::action::{QuoteOrder, RunOrder};
-use planner::serve::desk::event::{DeskEvent, FinishedWork, QueryId, Quoted, Said, SlotId};
+use planner::serve::desk::action::{JoinOrder, QuoteOrder, RunOrder};
+use planner::serve::desk::event::{
+    DeskEvent, FinishedWork, JoinTimes, QueryId, Quoted, Said, SlotId,
+};
 use planner::serve::desk::job::{JobError, JobId};
 use planner::serve::runner::Runners;
 use planner::serve::shared::ServedHost;
@@ -97,14 +99,19 @@ impl Bench {
 
     /// Orders a job.
     pub fn order(&mut self, request: JobRequest) {
+        self.order_joined(request, Vec::new());
+    }
+
+    /// Orders a job with others in one run.
+    pub fn order_joined(&mut self, request: JobRequest, company: Vec<JobRequest>) {
         let job = Some(JobId("01J".to_owned()));
-        let order = RunOrder { job, request, model: "small".to_owned() };
+        let order = RunOrder { job, request, company, model: "small".to_owned() };
         self.runners.run(SLOT, self.epoch, Box::new(order));
     }
 
     /// Orders a load.
     pub fn order_load(&mut self, request: JobRequest) {
-        let order = RunOrder { job: None, request, model: "small".to_owned() };
+        let order = RunOrder { job: None, request, company: Vec::new(), model: "small".to_owned() };
         self.runners.run(SLOT, self.epoch, Box::new(order));
     }
 
@@ -174,6 +181,20 @@ impl Bench {
             DeskEvent::Quoted { query, result } => {
                 assert_eq!(query, QueryId(self.queries));
                 result.map(|quoted| *quoted)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Which jobs gain by running together.
+    pub fn joined(&mut self, requests: Vec<JobRequest>) -> Result<Option<JoinTimes>, JobError> {
+        self.queries += 1;
+        let order = JoinOrder { requests, slot: Some(SLOT), unloaded: Vec::new(), busy: false };
+        self.surveyor.join(QueryId(self.queries), Box::new(order));
+        match self.events.recv_timeout(PATIENCE).expect("an answer") {
+            DeskEvent::Joined { query, result } => {
+                assert_eq!(query, QueryId(self.queries));
+                result
             }
             other => panic!("{other:?}"),
         }

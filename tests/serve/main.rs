@@ -5,6 +5,7 @@
 mod support;
 
 mod api;
+mod batch;
 mod bench;
 mod browser;
 mod client;

@@ -21,7 +21,7 @@ use protocol::plan::{
     STAGING_BYTES, SegmentPlan,
 };
 use protocol::{
-    Bytes, DeviceId, Division, Embeddings, Failure, Faults, GraphOptions, Job, JobShape,
+    Bytes, DeviceId, Division, Embeddings, Failure, Faults, GraphOptions, Job, JobItem, JobShape,
     ModelSource, Phase, Plan, PredictedMs, Residency, UsageReport,
 };
 
@@ -335,14 +335,17 @@ pub fn load(plan: &Plan, model: &Arc<dyn Model>) -> std::result::Result<Runtime,
 
 /// The job whose pictures are made of a plan.
 pub fn job(shape: &JobShape) -> Job {
-    Job {
+    let item = |index| JobItem {
         prompt: "a small green circle on a black background".to_owned(),
         prompt_2: None,
         negative_prompt: String::new(),
+        seed: 7 + u64::from(index),
+    };
+    Job {
+        items: (0..shape.batch).map(item).collect(),
         guidance_scale: 3.5,
         true_cfg_scale: if shape.true_cfg { 3.0 } else { 1.0 },
         cfg_normalization: false,
-        seed: 7,
         rng: Rng::Cpu,
         init_image: None,
         init_latents: None,

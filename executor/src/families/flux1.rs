@@ -57,7 +57,7 @@ const CLIP_HIDDEN: &str = "clip_hidden";
 /// T5's hidden states, a copy for each prompt: `[text tokens, features]`.
 const TEXT_HIDDEN: &str = "text_hidden";
 
-/// The DiT's result, a copy for each prompt: `[batch, image tokens, channels]`.
+/// The DiT's result, a copy for each of its passes in a step: `[batch, image tokens, channels]`.
 const VELOCITY: &str = "velocity";
 
 /// Packed latents: `[batch, image tokens, channels]`.
@@ -160,12 +160,6 @@ impl Flux1 {
         let [height, width] = self.vae.config.latent_size(job);
         (height / PATCH) * (width / PATCH)
     }
-
-    /// How often each text encoder runs: with true classifier-free guidance for the negative prompt
-    /// too.
-    fn prompts(job: &JobShape) -> u32 {
-        if job.true_cfg { 2 } else { 1 }
-    }
 }
 
 impl Model for Flux1 {
@@ -203,7 +197,7 @@ impl Model for Flux1 {
         if job.init_image {
             graphs.push(vae.config.encoder_component(&vae.files, &tiles)?);
         }
-        let (batch, prompts) = (job.batch as usize, Flux1::prompts(job));
+        let (batch, prompts) = (job.batch as usize, job.prompts());
         let text_tokens = job.max_sequence_length as usize;
         if !job.conditioned {
             let clip = self.clip.config.graph(&self.clip.files)?;
@@ -213,7 +207,7 @@ impl Model for Flux1 {
         }
         let image_tokens = self.image_tokens(job);
         let dit = self.dit.config.graph(&self.dit.files, batch, text_tokens, image_tokens)?;
-        let calls = prompts * job.steps_run();
+        let calls = job.passes() * job.steps_run();
         graphs.push(ComponentGraph::one("dit", Phase::Denoise, calls, dit));
         graphs.push(vae.config.decoder_component(&vae.files, &tiles, job.batch)?);
         Ok(graphs)
@@ -222,7 +216,7 @@ impl Model for Flux1 {
     fn buffers(&self, job: &JobShape, options: &GraphOptions) -> Result<BufferPlan, ModelError> {
         let vae = &self.vae.config;
         let tiles = vae.tiles(job, options)?;
-        let prompts = Flux1::prompts(job) as usize;
+        let [prompts, passes] = [job.prompts(), job.passes()].map(|count| count as usize);
         let (clip, t5, dit) = (&self.clip.config, &self.t5.config, &self.dit.config);
         let text_tokens = job.max_sequence_length as usize;
         let image_tokens = self.image_tokens(job);
@@ -234,7 +228,7 @@ impl Model for Flux1 {
         let mut buffers = vec![
             BufferSpec::floats(CLIP_HIDDEN, &clip_hidden).copies(prompts),
             BufferSpec::floats(TEXT_HIDDEN, &[text_tokens, t5.d_model]).copies(prompts),
-            BufferSpec::floats(VELOCITY, &latents).copies(prompts),
+            BufferSpec::floats(VELOCITY, &latents).copies(passes),
             BufferSpec::floats(LATENTS, &latents),
             BufferSpec::floats(ROPE, &rope),
         ];

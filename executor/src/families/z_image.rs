@@ -169,9 +169,15 @@ impl ZImage {
         self.image_tokens(job).next_multiple_of(TOKENS_MULTIPLE)
     }
 
-    /// How often the text encoder runs: with guidance for the negative prompt too.
-    fn prompts(job: &JobShape) -> u32 {
-        if job.true_cfg { 2 } else { 1 }
+    /// Checks that the pictures of a batch have one prompt, and one negative one: a graph takes
+    /// captions of one length.
+    fn check_prompts(job: &JobShape) -> Result<(), ModelError> {
+        match job.more_prompts {
+            0 => Ok(()),
+            _ => Err(ModelError::Job(
+                "pictures of one batch have the same prompt on Z-Image".to_owned(),
+            )),
+        }
     }
 
     /// The lengths that a job's captions may have, filled up, the longest first.
@@ -225,6 +231,7 @@ impl Model for ZImage {
         options: &GraphOptions,
     ) -> Result<Vec<ComponentGraph>, ModelError> {
         job::check(job, self.side_multiple(), SEQUENCE_TOKENS_MAX)?;
+        ZImage::check_prompts(job)?;
         let vae = &self.vae;
         let tiles = vae.config.tiles(job, options)?;
         let mut graphs = Vec::new();
@@ -236,7 +243,7 @@ impl Model for ZImage {
             graphs.push(ComponentGraph {
                 name: "llm",
                 phase: Phase::Condition,
-                calls: ZImage::prompts(job),
+                calls: job.prompts(),
                 variants: llm.collect::<Result<_, _>>()?,
                 nested: true,
             });
@@ -248,7 +255,7 @@ impl Model for ZImage {
         graphs.push(ComponentGraph {
             name: "dit",
             phase: Phase::Denoise,
-            calls: ZImage::prompts(job) * job.steps_run(),
+            calls: job.passes() * job.steps_run(),
             variants: dit.collect::<Result<_, _>>()?,
             nested: true,
         });
@@ -259,7 +266,7 @@ impl Model for ZImage {
     fn buffers(&self, job: &JobShape, options: &GraphOptions) -> Result<BufferPlan, ModelError> {
         let vae = &self.vae.config;
         let tiles = vae.tiles(job, options)?;
-        let prompts = ZImage::prompts(job) as usize;
+        let prompts = job.prompts() as usize;
         let (llm, dit) = (&self.llm.config, &self.dit.config);
         let text_tokens = caption_tokens(job.max_sequence_length as usize);
         let latents = [job.batch as usize, self.image_tokens(job), dit.token_features()];

@@ -7,17 +7,8 @@ use protocol::{Division, FailureKind};
 
 use super::*;
 
-const JOB: JobShape = JobShape {
-    width: 64,
-    height: 48,
-    steps: 2,
-    batch: 1,
-    max_sequence_length: 32,
-    true_cfg: false,
-    init_image: false,
-    first_step: 0,
-    conditioned: false,
-};
+const JOB: JobShape =
+    JobShape { width: 64, height: 48, steps: 2, max_sequence_length: 32, ..JobShape::small() };
 
 fn model() -> Arc<dyn Model> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");

@@ -73,6 +73,7 @@ pub fn unknown(opened: &OpenedSource, problem: &ModelError) -> ModelDescription 
         },
         side_multiple_pixels: 0,
         sequence_tokens_max: 0,
+        own_prompts: false,
         guidance: GuidanceScale::None,
         few_steps: None,
         lacks: Vec::new(),

@@ -59,12 +59,6 @@ impl CpuGenerator {
     }
 }
 
-/// The seed of the image at `index` of a batch: each image has its own generator, so that it is the
-/// same picture as the one made alone with that seed.
-pub fn image_seed(seed: u64, index: usize) -> u64 {
-    seed.wrapping_add(index as u64)
-}
-
 /// Turns 16 uniforms into 16 normals: the radius of pair `i` comes from `i`, its angle from `i +
 /// 8`.
 fn box_muller(block: &mut [f32; BLOCKED_LENGTH_MIN]) {
@@ -203,11 +197,5 @@ mod tests {
         let mut twister = MersenneTwister::new(5489);
         let last = (0..10_000).map(|_| twister.next_u32()).last();
         assert_eq!(last, Some(4_123_659_995));
-    }
-
-    #[test]
-    fn seeds_of_a_batch_count_up_and_wrap() {
-        assert_eq!(image_seed(10, 3), 13);
-        assert_eq!(image_seed(u64::MAX, 2), 1);
     }
 }

@@ -10,7 +10,7 @@ use super::image::{Picture, normalize, quantize};
 use super::latents::{
     LatentShape, Packing, VaeRange, draw, noise_tokens, pack, read_initial, unpack_for_vae,
 };
-use super::noise::{CpuGenerator, image_seed};
+use super::noise::CpuGenerator;
 use super::tiles::{Seams, TileScale};
 use crate::components::vae::kl::VaeConfig;
 use crate::components::vae::kl::job::{
@@ -152,7 +152,7 @@ impl PictureCodec {
             // The decoder's buffer has this size, and is not in use before the last phase.
             let noise = &mut self.vae_latents;
             for (index, latents) in latents.chunks_exact_mut(item).enumerate() {
-                let mut generator = CpuGenerator::new(image_seed(job.seed, index));
+                let mut generator = CpuGenerator::new(job.items[index].seed);
                 if from_picture {
                     generator.standard_normal(noise);
                     draw(shape, &self.moments, noise, range, latents);
@@ -199,7 +199,7 @@ impl PictureCodec {
             running.dump.append_pixels("image_u8", &self.picture(), &self.pixels);
             running.picture(Picture {
                 index: index as u32,
-                seed: image_seed(running.job.seed, index),
+                seed: running.job.items[index].seed,
                 width: width as u32,
                 height: height as u32,
                 pixels: &self.pixels,

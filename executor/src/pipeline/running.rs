@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use protocol::message::Progress;
+use protocol::message::{JobTexts, Progress};
 use protocol::notice::Notice;
 use protocol::{Failure, Job, JobShape, Phase};
 
@@ -18,6 +18,8 @@ pub struct RunningJob<'a> {
     pub runtime: &'a mut Runtime,
     /// What is asked.
     pub job: &'a Job,
+    /// What its text encoders take, and which of that each picture has.
+    pub texts: JobTexts<'a>,
     /// Its buffers, for the family to take when it starts.
     pub buffers: JobBuffers,
     /// Intermediate tensors, where they are wanted.
@@ -43,7 +45,8 @@ impl<'a> RunningJob<'a> {
             observer.previews(preview.turn());
         }
         let dump = Dump::new(job.dump_tensors);
-        Ok(RunningJob { runtime, job, buffers, dump, cancel, preview, observer })
+        let texts = job.texts(runtime.plan.job.true_cfg);
+        Ok(RunningJob { runtime, job, texts, buffers, dump, cancel, preview, observer })
     }
 
     /// Enters a phase, runs it, leaves it, and records how long it computed. `next` is the phase
@@ -89,6 +92,17 @@ impl<'a> RunningJob<'a> {
     /// Hands over a finished picture.
     pub fn picture(&mut self, picture: Picture<'_>) -> Result<(), Failure> {
         self.observer.picture(picture)
+    }
+
+    /// What a text is called in dumped tensors: as diffusers' two prompts, conditional and
+    /// unconditional, and those after the first of each by a number.
+    pub fn dumped_text(&self, place: usize) -> String {
+        let prompts = self.texts.all.iter().filter(|text| !text.is_negative()).count();
+        let (called, number) = match place.checked_sub(prompts) {
+            Some(number) => ("u", number),
+            None => ("c", place),
+        };
+        if number == 0 { called.to_owned() } else { format!("{called}{number}") }
     }
 
     /// Runs a text encoder on a prompt's token ids, reads its last hidden state `[tokens,

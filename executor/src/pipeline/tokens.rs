@@ -31,15 +31,33 @@ pub struct TokenIds {
     pub length: usize,
 }
 
+/// A text that is read.
+#[derive(Clone, Copy)]
+pub struct ReadText<'a> {
+    /// Its place among the job's texts.
+    pub place: usize,
+    /// Which of a picture's prompts it is.
+    pub role: PromptRole,
+    /// As the user wrote it.
+    pub text: &'a str,
+}
+
 impl RunningJob<'_> {
+    /// The places in the batch of the pictures that have a text.
+    fn pictures_of(&self, place: usize) -> Vec<u32> {
+        let rows = self.texts.rows.iter();
+        let of = rows.flat_map(|row| row.iter().enumerate().filter(|(_, text)| **text == place));
+        of.map(|(picture, _)| picture as u32).collect()
+    }
+
     /// The ids of a prompt within its template, padded; tells if it is cut.
     pub fn token_ids(
         &mut self,
         reader: PromptReader<'_>,
-        role: PromptRole,
-        text: &str,
+        of: ReadText<'_>,
     ) -> Result<TokenIds, Failure> {
         let PromptReader { called, tokenizer, tokens, vocabulary, template } = reader;
+        let ReadText { place, role, text } = of;
         let [before, behind] = template;
         let text = format!("{before}{text}{behind}");
         let encoding = tokenizer.encode(&text, tokens).map_err(bad_request)?;
@@ -56,6 +74,7 @@ impl RunningJob<'_> {
                 tokens: tokens as u32,
                 prompt: role,
                 left_out,
+                pictures: self.pictures_of(place),
             });
         }
         Ok(TokenIds { ids, length: encoding.length_before_padding })

@@ -132,9 +132,7 @@ fn real_graphs() -> Vec<Graph> {
         batch,
         max_sequence_length: 48,
         true_cfg,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     };
     let jobs = [job(64, 64, 1, false), job(96, 48, 3, true)];
     let mut graphs = Vec::new();

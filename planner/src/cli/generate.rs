@@ -199,6 +199,7 @@ impl Generate {
         let made = FinishedRun {
             asked: &asked,
             job: &job,
+            pictures: 0..outcome.plan.job.batch,
             plan: &outcome.plan,
             description: &description,
             files: &files,

@@ -3,6 +3,7 @@
 //! [`super::recorded`] is the way back.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::thread::JoinHandle;
 
@@ -39,8 +40,10 @@ pub struct Files {
 pub struct FinishedRun<'a> {
     /// What was asked, in the words of whoever asked.
     pub asked: &'a PreparedJob,
-    /// What was sent.
+    /// What was sent, of others too where jobs ran together.
     pub job: &'a Job,
+    /// The places in the batch of what it made of this job.
+    pub pictures: Range<u32>,
     /// How it was done.
     pub plan: &'a Plan,
     /// What it was done with.
@@ -125,17 +128,18 @@ fn file_record(path: &Path) -> FileRecord {
 impl FinishedRun<'_> {
     /// How one of its pictures was made; `quality` is that of a format that has one.
     pub fn settings(&self, image: &Image, quality: Option<u8>) -> Settings {
-        let FinishedRun { asked, job, plan, description, files, .. } = self;
+        let FinishedRun { asked, job, pictures, plan, description, files, .. } = self;
         let shape = &plan.job;
         let on_gpu = self.on_gpu();
-        let second = job.prompt_2.as_ref().filter(|second| **second != job.prompt);
+        let item = &job.items[image.index as usize];
+        let second = item.prompt_2.as_ref().filter(|second| **second != item.prompt);
         let embedded = description.guidance == GuidanceScale::Embedded;
-        let has_negative = shape.true_cfg && !job.negative_prompt.is_empty();
+        let has_negative = shape.true_cfg && !item.negative_prompt.is_empty();
         let loras = self.loras();
         Settings {
-            prompt: job.prompt.clone(),
+            prompt: item.prompt.clone(),
             prompt_2: second.cloned(),
-            negative_prompt: has_negative.then(|| job.negative_prompt.clone()),
+            negative_prompt: has_negative.then(|| item.negative_prompt.clone()),
             steps: Some(shape.steps),
             sampler: Some(SAMPLER.to_owned()),
             // Readers of other programs look for it: 1 is none.
@@ -145,8 +149,9 @@ impl FinishedRun<'_> {
             seed: Some(image.seed),
             rng: job.init_latents.is_none().then(|| RNG.to_owned()),
             size: Some([image.width, image.height]),
-            batch_size: (shape.batch > 1).then_some(shape.batch),
-            batch_position: (shape.batch > 1).then_some(image.index),
+            // As it would be alone: others in the batch change no picture.
+            batch_size: (pictures.len() > 1).then_some(pictures.len() as u32),
+            batch_position: (pictures.len() > 1).then_some(image.index - pictures.start),
             max_sequence_length: Some(shape.max_sequence_length),
             init_image: files.init_image.clone(),
             strength: shape.init_image.then(|| asked.request.strength()),

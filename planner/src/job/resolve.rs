@@ -12,11 +12,11 @@ use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::Rng;
 use protocol::plan::Lora;
 use protocol::profile::{GuidanceScale, JobDefaults};
-use protocol::{GraphOptions, Job, JobShape, ModelDescription, ModelSource};
+use protocol::{GraphOptions, Job, JobItem, JobShape, ModelDescription, ModelSource};
 
 use super::model::absolute;
 use super::request::{GuidanceRequest, ShapeRequest};
-use super::seed::Seed;
+use super::seed::{Seed, picture_seed};
 use super::{JobRequest, RequestError};
 use crate::media::picture::Picture;
 use crate::policy::lora::LoraRequest;
@@ -148,6 +148,7 @@ impl PreparedJob {
             init_image: false,
             first_step: 0,
             conditioned: false,
+            more_prompts: 0,
         };
         if let Some(picture) = &self.picture {
             let multiple = description.side_multiple_pixels;
@@ -185,21 +186,13 @@ impl PreparedJob {
     pub fn job(&self, resolved: &ResolvedJob) -> Result<Job, RequestError> {
         let ResolvedJob { shape, guidance, .. } = resolved;
         let request = &self.request;
-        let prompts = &request.prompts;
         let has_negative = guidance.true_cfg > 1.0;
-        let negative = prompts.negative_prompt.as_ref();
-        if negative.is_some() && !has_negative && !prompts.negative_may_be_unused {
-            return Err(RequestError::NegativeWithoutGuidance);
-        }
         let latents = request.start.latents.as_deref();
         Ok(Job {
-            prompt: prompts.prompt.clone().unwrap_or_default(),
-            prompt_2: prompts.prompt_2.clone(),
-            negative_prompt: negative.filter(|_| has_negative).cloned().unwrap_or_default(),
+            items: self.items(resolved)?,
             guidance_scale: guidance.scale,
             true_cfg_scale: guidance.true_cfg,
             cfg_normalization: request.guidance.cfg_normalization && has_negative,
-            seed: self.seed,
             rng: request.rng.unwrap_or(Rng::Cpu),
             init_image: self.picture.as_ref().map(|picture| shared(picture, shape)).transpose()?,
             init_latents: latents.map(|path| absolute("path", path)).transpose()?,
@@ -207,6 +200,28 @@ impl PreparedJob {
             conditioning: Vec::new(),
             keep_conditioning: false,
         })
+    }
+}
+
+impl PreparedJob {
+    /// What is asked of each of its pictures.
+    ///
+    /// # Errors
+    /// The negative prompt has no effect and was not to be left out.
+    pub fn items(&self, resolved: &ResolvedJob) -> Result<Vec<JobItem>, RequestError> {
+        let prompts = &self.request.prompts;
+        let has_negative = resolved.guidance.true_cfg > 1.0;
+        let negative = prompts.negative_prompt.as_ref();
+        if negative.is_some() && !has_negative && !prompts.negative_may_be_unused {
+            return Err(RequestError::NegativeWithoutGuidance);
+        }
+        let item = |index| JobItem {
+            prompt: prompts.prompt.clone().unwrap_or_default(),
+            prompt_2: prompts.prompt_2.clone(),
+            negative_prompt: negative.filter(|_| has_negative).cloned().unwrap_or_default(),
+            seed: picture_seed(self.seed, index),
+        };
+        Ok((0..resolved.shape.batch).map(item).collect())
     }
 }
 

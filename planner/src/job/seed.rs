@@ -40,6 +40,12 @@ impl Seed {
     }
 }
 
+/// The seed of the picture at `index` of a job: each has noise of its own, so that it is the same
+/// picture as the one made alone with that seed.
+pub fn picture_seed(seed: u64, index: u32) -> u64 {
+    seed.wrapping_add(u64::from(index))
+}
+
 impl Serialize for Seed {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -76,6 +82,12 @@ impl<'de> Deserialize<'de> for Seed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seeds_of_a_job_count_up_and_wrap() {
+        assert_eq!(picture_seed(10, 3), 13);
+        assert_eq!(picture_seed(u64::MAX, 2), 1);
+    }
 
     #[test]
     fn a_seed_is_a_number_or_random_in_documents_too() {

@@ -11,7 +11,7 @@ const MIDDLE: &str = " … ";
 /// A sentence without its end's full stop, on one line whatever the prompt holds.
 pub fn sentence(notice: &Notice) -> String {
     match notice {
-        Notice::PromptCut { encoder, tokens, prompt, left_out } => {
+        Notice::PromptCut { encoder, tokens, prompt, left_out, .. } => {
             // Quoted as Rust does it, which escapes quotes, control characters and what turns a
             // line round.
             let shown = shortened(left_out);
@@ -45,7 +45,8 @@ mod tests {
 
     fn cut(left_out: &str) -> String {
         let (encoder, prompt) = ("CLIP".to_owned(), PromptRole::Prompt);
-        sentence(&Notice::PromptCut { encoder, tokens: 77, prompt, left_out: left_out.to_owned() })
+        let left_out = left_out.to_owned();
+        sentence(&Notice::PromptCut { encoder, tokens: 77, prompt, left_out, pictures: vec![0] })
     }
 
     #[test]

@@ -100,12 +100,8 @@ pub(crate) fn plan() -> Plan {
             width: 1024,
             height: 768,
             steps: 28,
-            batch: 1,
             max_sequence_length: 512,
-            true_cfg: false,
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         },
         options: GraphOptions::default(),
         mapping_policy: MappingPolicy::Keep,

@@ -82,6 +82,8 @@ pub struct ServeConfig {
     pub keep_alive: KeepAlive,
     /// Whether several models stay loaded where that is the cheapest; else one at a time.
     pub several_loaded: bool,
+    /// Whether jobs that are alike run together where that is faster.
+    pub join_jobs: bool,
     /// Most jobs that wait.
     pub queue_max: usize,
     /// Milliseconds that a job waits for memory that others use.
@@ -214,6 +216,8 @@ pub struct ConfigLayer {
     pub keep_alive: Option<KeepAlive>,
     /// `true` or `false`.
     pub several_loaded: Option<bool>,
+    /// `true` or `false`.
+    pub join_jobs: Option<bool>,
     /// At least 1.
     #[serde(deserialize_with = "values::some_count")]
     pub queue_max: Option<usize>,
@@ -326,6 +330,7 @@ impl ConfigLayer {
             token_file: self.token_file.or(below.token_file),
             keep_alive: self.keep_alive.or(below.keep_alive),
             several_loaded: self.several_loaded.or(below.several_loaded),
+            join_jobs: self.join_jobs.or(below.join_jobs),
             queue_max: self.queue_max.or(below.queue_max),
             room_wait_ms: self.room_wait_ms.or(below.room_wait_ms),
             drain_ms: self.drain_ms.or(below.drain_ms),
@@ -374,6 +379,7 @@ impl ConfigLayer {
             token_file: self.token_file,
             keep_alive: self.keep_alive.unwrap_or(KEEP_ALIVE),
             several_loaded: self.several_loaded.unwrap_or(true),
+            join_jobs: self.join_jobs.unwrap_or(true),
             queue_max: self.queue_max.unwrap_or(QUEUE_MAX),
             room_wait_ms: self.room_wait_ms.unwrap_or(ROOM_WAIT_MS),
             drain_ms: self.drain_ms.unwrap_or(DRAIN_MS),

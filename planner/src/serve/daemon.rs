@@ -247,6 +247,7 @@ impl Daemon {
             Action::Tell(note) => self.edge.tell(note),
             Action::Survey(query, order) => self.surveyor.quote(query, order),
             Action::Weigh(query, order) => self.surveyor.weigh(query, order),
+            Action::Join(query, order) => self.surveyor.join(query, order),
             Action::Run(slot, epoch, order) => self.runners.run(slot, epoch, order),
             Action::Cancel(slot) => self.runners.cancel(slot),
             Action::End(slot, _) => self.runners.end(slot),

@@ -6,6 +6,8 @@
 //!          ─► File ─► Filed
 //!          ─► Store ─► Stored ─► done, and answered
 //! ```
+//! Jobs that are alike run together where the surveyor says that this is faster (`company`).
+//!
 //! It is told of everything that happens as a [`DeskEvent`] and answers with [`Action`]s; the same
 //! events give the same actions. One job computes at a time. Models stay loaded beside each other
 //! where that is expected to cost less than to load them again (`room`).
@@ -24,6 +26,7 @@ pub mod job;
 
 mod accept;
 mod answers;
+mod company;
 mod ending;
 mod entry;
 mod forecast;
@@ -36,15 +39,17 @@ mod slots;
 mod stopping;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use accept::SurveyQuestion;
 use action::{Action, DeskSettings};
+use company::Company;
 use config::DeskConfig;
 use entry::Entry;
 use event::{
-    Ask, Asker, DeskEvent, Now, OperatorSignal, QueryId, ServedModel, SlotId, Ticket, WriteId,
+    Ask, Asker, DeskEvent, Now, OperatorSignal, QueryId, Said, ServedModel, SlotId, Ticket, WriteId,
 };
 use ids::Ids;
 use job::{JobError, JobId, JobRecord, KeepAlive};
@@ -98,6 +103,8 @@ pub struct Desk {
     weighing: Option<Weighing>,
     /// Whom room was made for: it begins without being weighed again.
     room_made: Option<RoomFor>,
+    /// Who runs with the job whose turn it is.
+    company: Company,
     questions: BTreeMap<QueryId, SurveyQuestion>,
     writes: BTreeMap<WriteId, PendingWrite>,
     /// Writes that failed, to be done again, and since when nothing could be written.
@@ -141,6 +148,7 @@ impl Desk {
             demand: Demand::default(),
             weighing: None,
             room_made: None,
+            company: Company::default(),
             questions: BTreeMap::new(),
             writes: BTreeMap::new(),
             failed_writes: Vec::new(),
@@ -163,11 +171,15 @@ impl Desk {
     /// One step: what happened, and what is to be done.
     pub fn step(&mut self, now: Now, event: DeskEvent) -> Vec<Action> {
         self.now = Now { ms: now.ms.max(self.now.ms), unix_ms: now.unix_ms };
+        // What a run tells on its way changes nothing of the queue.
+        let is_under_way =
+            matches!(event, DeskEvent::Runner { said: Said::Progress(_) | Said::Preview(_), .. });
         match event {
             DeskEvent::Asked { ticket, asker, ask } => self.asked(ticket, &asker, ask),
             DeskEvent::Left { ticket } => self.left(ticket),
             DeskEvent::Quoted { query, result } => self.quoted(query, result),
             DeskEvent::Weighed { query, result } => self.weighed(query, result),
+            DeskEvent::Joined { query, result } => self.joined(query, result),
             DeskEvent::Runner { slot, epoch, said } => self.said(slot, epoch, said),
             DeskEvent::Stored { write, result } => self.stored(write, result),
             DeskEvent::Filed { job, pictures, error } => self.filed(&job, pictures, error),
@@ -178,7 +190,12 @@ impl Desk {
             DeskEvent::Signal(OperatorSignal::Stop) => self.stop_signal(),
             DeskEvent::Signal(OperatorSignal::Reload) => {}
         }
-        self.finish_step()
+        let mut actions = self.finish_step();
+        if !is_under_way {
+            self.ask_company();
+            actions.append(&mut self.out);
+        }
+        actions
     }
 
     /// What follows from time and from what happened: whoever may start does.

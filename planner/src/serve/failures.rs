@@ -232,12 +232,8 @@ mod tests {
             width: 64,
             height: 64,
             steps: 1,
-            batch: 1,
             max_sequence_length: 8,
-            true_cfg: false,
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         };
         let error = DoesNotFit { job, infeasible, largest: Some([32, 48]) };
         let told = of_plan(&PlanError::Infeasible(Box::new(error)), &ModelSource::default());

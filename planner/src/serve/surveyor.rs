@@ -13,6 +13,7 @@
 
 mod bench;
 mod inventory;
+mod joining;
 mod offer;
 mod surveys;
 
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::Duration;
 
-use super::desk::action::{QuoteOrder, RoomOrder};
+use super::desk::action::{JoinOrder, QuoteOrder, RoomOrder};
 use super::desk::event::{DeskEvent, QueryId};
 use super::shared::ServedHost;
 use bench::SurveyBench;
@@ -34,6 +35,8 @@ enum SurveyorOrder {
     Quote(QueryId, Box<QuoteOrder>),
     /// Say what it takes with each choice of models that are unloaded.
     Weigh(QueryId, Box<RoomOrder>),
+    /// Say which of these jobs gain by running together.
+    Join(QueryId, Box<JoinOrder>),
     /// Look into the models that nobody has looked into.
     Describe,
 }
@@ -73,6 +76,12 @@ impl Surveyor {
         debug_assert!(sent.is_ok(), "the thread ends with its questions");
     }
 
+    /// Asks which jobs gain by running together.
+    pub fn join(&self, query: QueryId, order: Box<JoinOrder>) {
+        let sent = self.questions.send(SurveyorOrder::Join(query, order));
+        debug_assert!(sent.is_ok(), "the thread ends with its questions");
+    }
+
     /// Has it look into models that nobody has looked into, whenever nothing is asked. The desk's
     /// queue is rung each time that one is described.
     pub fn describe(&self) {
@@ -104,6 +113,10 @@ fn answer(shared: Arc<ServedHost>, orders: &Receiver<SurveyorOrder>, events: &Se
             Ok(SurveyorOrder::Weigh(query, order)) => {
                 let result = bench.caught(|bench| bench.weigh(&order));
                 let _ = events.send(DeskEvent::Weighed { query, result });
+            }
+            Ok(SurveyorOrder::Join(query, order)) => {
+                let result = bench.caught(|bench| bench.join(&order));
+                let _ = events.send(DeskEvent::Joined { query, result });
             }
             Ok(SurveyorOrder::Describe) => undescribed = bench.undescribed().into(),
             Err(TryRecvError::Empty) => {

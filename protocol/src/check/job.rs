@@ -11,6 +11,8 @@ rules! {
             "{what} {value} is not within 1 to {max}",
         NoStep { first_step: u32 } = "first_step {first_step} leaves no step",
         StepsWithoutPicture = "steps are left out without a picture",
+        TooManyPrompts { prompts: u32, batch: u32 } =
+            "{prompts} prompts are more than {batch} pictures can have",
     }
 }
 
@@ -38,4 +40,8 @@ pub(super) fn find(job: &JobShape, found: &mut Violations) {
     let first_step = job.first_step;
     found.ensure(first_step < job.steps, || JobRule::NoStep { first_step });
     found.ensure(job.init_image || first_step == 0, || JobRule::StepsWithoutPicture);
+    let (prompts, batch) = (job.prompts(), job.batch);
+    let most = batch.saturating_mul(job.passes());
+    let within = job.more_prompts == 0 || prompts <= most;
+    found.ensure(within, || JobRule::TooManyPrompts { prompts, batch });
 }

@@ -29,9 +29,41 @@ pub struct JobShape {
     /// there is no phase for them.
     #[serde(default)]
     pub conditioned: bool,
+    /// How many texts more than those of one picture the text encoders take, as pictures of the
+    /// batch have prompts of their own: each text counts once.
+    #[serde(default)]
+    pub more_prompts: u32,
 }
 
 impl JobShape {
+    /// The smallest of jobs, to be changed where one asks for more.
+    pub const fn small() -> JobShape {
+        JobShape {
+            width: 64,
+            height: 64,
+            steps: 1,
+            batch: 1,
+            max_sequence_length: 32,
+            true_cfg: false,
+            init_image: false,
+            first_step: 0,
+            conditioned: false,
+            more_prompts: 0,
+        }
+    }
+
+    /// How often the DiT runs in each step: with true classifier-free guidance on the negative
+    /// prompt too.
+    pub const fn passes(&self) -> u32 {
+        if self.true_cfg { 2 } else { 1 }
+    }
+
+    /// The texts that the text encoders take, each of which is encoded once: the prompts, and with
+    /// true classifier-free guidance the negative ones.
+    pub const fn prompts(&self) -> u32 {
+        self.passes().saturating_add(self.more_prompts)
+    }
+
     /// The phases that a plan for this job states bytes for, in order. `Load` holds a subset of the
     /// first one's.
     pub const fn timeline(&self) -> &'static [Phase] {
@@ -71,17 +103,7 @@ mod tests {
             (false, true, &[Denoise, Decode]),
             (true, true, &[Encode, Denoise, Decode]),
         ] {
-            let job = JobShape {
-                width: 64,
-                height: 64,
-                steps: 2,
-                batch: 1,
-                max_sequence_length: 32,
-                true_cfg: false,
-                init_image,
-                first_step: 0,
-                conditioned,
-            };
+            let job = JobShape { init_image, conditioned, ..JobShape::small() };
             assert_eq!(job.timeline(), phases);
             for (index, phase) in phases.iter().enumerate() {
                 assert_eq!(job.phase_after(*phase), phases.get(index + 1).copied());

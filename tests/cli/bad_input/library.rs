@@ -26,9 +26,7 @@ fn survive(model: &Path) -> Result<(), String> {
             batch: 2,
             max_sequence_length: 8,
             true_cfg: true,
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         };
         // A refusal is as good as a profile here.
         drop(executor::measure::profile(

@@ -10,8 +10,8 @@ use protocol::limits::PROMPT_BYTES_MAX;
 use protocol::message::Rng;
 use protocol::plan::DeviceBackend;
 use protocol::{
-    Bytes, Command, DeviceId, Event, Failure, FailureKind, Handshake, Job, PROTOCOL_VERSION, Phase,
-    Placement, Plan, Residency,
+    Bytes, Command, DeviceId, Event, Failure, FailureKind, Handshake, Job, JobItem,
+    PROTOCOL_VERSION, Phase, Placement, Plan, Residency,
 };
 
 use crate::failure::settled::settle;
@@ -150,13 +150,15 @@ fn load(plan: &Plan) -> Command {
 
 fn generate(generation: u64, prompt: &str) -> Command {
     let job = Job {
-        prompt: prompt.to_owned(),
-        prompt_2: None,
-        negative_prompt: String::new(),
+        items: vec![JobItem {
+            prompt: prompt.to_owned(),
+            prompt_2: None,
+            negative_prompt: String::new(),
+            seed: 7,
+        }],
         guidance_scale: 3.5,
         true_cfg_scale: 1.0,
         cfg_normalization: false,
-        seed: 7,
         rng: Rng::Cpu,
         init_image: None,
         init_latents: None,

@@ -52,17 +52,8 @@ fn request(free: Bytes) -> Request {
     let profile = Profile::parse(&profile, "the test").expect("a profile");
     let inventory = profile.inventory().expect("this machine's memory");
     let policy = Policy::of(&PolicyText::default()).expect("no wishes");
-    let job = JobShape {
-        width: 64,
-        height: 64,
-        steps: 2,
-        batch: 1,
-        max_sequence_length: 32,
-        true_cfg: false,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
-    };
+    let job =
+        JobShape { width: 64, height: 64, steps: 2, max_sequence_length: 32, ..JobShape::small() };
     let model = ModelSource::of(fixture("flux_schnell").display().to_string());
     let budgets = policy.budgets(&inventory).expect("no caps");
     Request::new(model, 16, job, inventory, budgets, &policy)

@@ -147,12 +147,9 @@ fn the_encoder_matches_from_pictures_in_tiles() {
             width: case.number("width"),
             height: case.number("height"),
             steps: case.number("steps"),
-            batch: 1,
             max_sequence_length: 16,
-            true_cfg: false,
             init_image: true,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         };
         let tile = case.settings["tile"].as_u64().map(|side| side as u32);
         let vae_tile = tile.map(|side| VaeTile { width: side, height: side, overlap: 0.25 });

@@ -192,12 +192,9 @@ impl Opened {
             width: case.width,
             height: case.height,
             steps: case.steps,
-            batch: 1,
             max_sequence_length: case.max_sequence_length,
             true_cfg: case.true_cfg_scale.is_some(),
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         };
         let graphs = self.model.graphs(&job, &GraphOptions::default()).expect("possible jobs");
         let graph = graphs.into_iter().find(|part| part.name == component).expect("a component");

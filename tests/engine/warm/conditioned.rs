@@ -15,7 +15,7 @@ struct Known {
 impl Bench {
     /// Runs a job with a new prompt, and keeps what its text encoders gave.
     fn run_new(&self, warm: &mut Warm, shape: &JobShape, prompt: &'static str) -> (Outcome, Known) {
-        let job = Job { keep_conditioning: true, ..job(prompt) };
+        let job = Job { keep_conditioning: true, ..job(prompt, shape) };
         let outcome = self.run_job(warm, shape, job).expect("it fits");
         assert_exact(&outcome);
         assert_eq!(outcome.usage.devices[0].phases[0].phase, Phase::Condition);
@@ -26,7 +26,7 @@ impl Bench {
 
     /// Runs a job that brings what is known of its prompt.
     fn run_known(&self, warm: &mut Warm, shape: &JobShape, known: &Known) -> Outcome {
-        let job = Job { conditioning: known.conditioning.clone(), ..job(known.prompt) };
+        let job = Job { conditioning: known.conditioning.clone(), ..job(known.prompt, shape) };
         let shape = JobShape { conditioned: true, ..shape.clone() };
         let outcome = self.run_job(warm, &shape, job).expect("it fits");
         assert_exact(&outcome);

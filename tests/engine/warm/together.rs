@@ -18,7 +18,7 @@ fn two_warm_executors_see_each_others_bytes() {
         looked.borrow_mut().push(host.total_bytes - host.available_bytes);
         Ok(request)
     };
-    let work = Work::Generate(Box::new(job("a red circle")));
+    let work = Work::Generate(Box::new(job("a red circle", &shape([64, 64], 1))));
     let (mut first, mut second) = (bench.executor(), bench.executor());
     let one = supervise(&mut first, &inventorize, &work, None, &mut Nobody).expect("it fits");
     let before = looked.borrow()[0];

@@ -30,12 +30,8 @@ mod tests {
             width: 32,
             height: 32,
             steps: 1,
-            batch: 1,
             max_sequence_length: 16,
-            true_cfg: false,
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         };
         let model = crate::families::open(&fixture).expect("a model");
         let graphs = model.graphs(&job, &GraphOptions::default()).expect("its graphs");

@@ -27,7 +27,7 @@ const PANEL_COLUMNS: usize = 384;
 
 /// Up to so many activation rows the weights are read no faster than memory gives them, and packing
 /// them would take longer: products are then formed of rows as they lie.
-pub(super) const FEW_ROWS: usize = 8;
+pub(super) const FEW_ROWS: usize = protocol::limits::FEW_ROWS as usize;
 
 /// Weight rows that are read at a time for few activation rows: 24 KiB where they are widened.
 const FEW_ROWS_COLUMNS: usize = 6;

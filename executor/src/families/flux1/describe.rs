@@ -72,6 +72,7 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
         defaults,
         side_multiple_pixels: multiple as u32,
         sequence_tokens_max: SEQUENCE_TOKENS_MAX,
+        own_prompts: true,
         guidance: match guidance_embeds {
             true => GuidanceScale::Embedded,
             false => GuidanceScale::None,

@@ -1,11 +1,12 @@
 //! From prompts to the token ids of both text encoders.
 
 use protocol::Failure;
+use protocol::message::PromptText;
 use protocol::notice::PromptRole;
 
 use super::Flux1;
 use crate::pipeline::RunningJob;
-use crate::pipeline::tokens::PromptReader;
+use crate::pipeline::tokens::{PromptReader, ReadText};
 
 /// Token ids of one prompt.
 pub struct PromptIds {
@@ -16,24 +17,21 @@ pub struct PromptIds {
 }
 
 impl Flux1 {
-    /// The ids of all prompts: the conditional one, and with true classifier-free guidance the
-    /// unconditional one.
+    /// The ids of all texts of a job.
     pub(super) fn tokenize(&self, running: &mut RunningJob<'_>) -> Result<Vec<PromptIds>, Failure> {
-        let job = running.job;
-        let prompt = (PromptRole::Prompt, job.prompt.as_str());
-        let second = match job.prompt_2.as_deref() {
-            Some(second) => (PromptRole::Second, second),
-            None => prompt,
-        };
-        let negative = (PromptRole::Negative, job.negative_prompt.as_str());
-        let texts = [[prompt, second], [negative; 2]];
         let [clip, t5] = self.readers(running.shape().max_sequence_length as usize);
-        let prompts = Flux1::prompts(running.shape()) as usize;
         let mut ids = Vec::new();
-        for [(clip_role, clip_text), (t5_role, t5_text)] in &texts[..prompts] {
+        for (place, text) in running.texts.all.clone().into_iter().enumerate() {
+            let roles = match text {
+                PromptText::Prompt { second: None, .. } => [PromptRole::Prompt; 2],
+                PromptText::Prompt { .. } => [PromptRole::Prompt, PromptRole::Second],
+                PromptText::Negative(_) => [PromptRole::Negative; 2],
+            };
+            let [short, long] = text.read();
+            let of = |role, text| ReadText { place, role, text };
             ids.push(PromptIds {
-                clip: running.token_ids(clip, *clip_role, clip_text)?.ids,
-                t5: running.token_ids(t5, *t5_role, t5_text)?.ids,
+                clip: running.token_ids(clip, of(roles[0], short))?.ids,
+                t5: running.token_ids(t5, of(roles[1], long))?.ids,
             });
         }
         Ok(ids)

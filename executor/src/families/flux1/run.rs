@@ -25,19 +25,16 @@ const ROPE_THETA: f64 = 10_000.0;
 /// How `FluxPipeline._pack_latents` makes tokens.
 const PACKING: Packing = Packing { patch: PATCH, order: FeatureOrder::ChannelsFirst };
 
-/// Names of the two prompts in dumped tensors: conditional, unconditional.
-const PROMPT_NAMES: [&str; 2] = ["c", "u"];
-
 /// What a job has beside what all families' jobs have.
 pub struct Flux1Job {
     model: Arc<Flux1>,
-    /// Token ids of each prompt.
+    /// Token ids of each text.
     ids: Vec<PromptIds>,
-    /// For each prompt `[tokens, features]`; once it is encoded, the pooled state stands in front.
+    /// For each text `[tokens, features]`; once it is encoded, the pooled state stands in front.
     clip_hidden: Vec<Vec<f32>>,
-    /// For each prompt `[text tokens, features]`.
+    /// For each text `[text tokens, features]`.
     text_hidden: Vec<Vec<f32>>,
-    /// For each prompt the DiT's result, as latents.
+    /// For each pass of the DiT in a step its result, as latents.
     velocity: Vec<Vec<f32>>,
     /// `[batch, image tokens, channels]`.
     latents: Vec<f32>,
@@ -83,10 +80,11 @@ impl Flux1Job {
     fn condition(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
         let of = 2 * self.ids.len() as u32;
         let ids = std::mem::take(&mut self.ids);
-        for (prompt, (ids, called)) in ids.iter().zip(PROMPT_NAMES).enumerate() {
-            self.encode_pooled(job, prompt, called, &ids.clip)?;
+        for (prompt, ids) in ids.iter().enumerate() {
+            let called = job.dumped_text(prompt);
+            self.encode_pooled(job, prompt, &called, &ids.clip)?;
             job.progress(Phase::Condition, 2 * prompt as u32 + 1, of);
-            self.encode_sequence(job, prompt, called, &ids.t5)?;
+            self.encode_sequence(job, prompt, &called, &ids.t5)?;
             job.progress(Phase::Condition, 2 * prompt as u32 + 2, of);
         }
         Ok(())
@@ -141,9 +139,9 @@ impl Flux1Job {
                 component.write("guidance", item, &[job.job.guidance_scale * GUIDANCE_SCALE])?;
             }
         }
-        let prompts = self.velocity.len();
-        if prompts == 1 {
-            self.write_prompt(job, 0)?;
+        let passes = self.velocity.len();
+        if passes == 1 {
+            self.write_prompts(job, 0)?;
         }
         let dumped = shape.packed_batch(batch);
         for step in 0..(steps - first_step) as usize {
@@ -154,16 +152,16 @@ impl Flux1Job {
             for item in 0..batch {
                 component.write("timestep", item, &[timestep])?;
             }
-            for prompt in 0..prompts {
-                if prompts > 1 {
-                    self.write_prompt(job, prompt)?;
+            for pass in 0..passes {
+                if passes > 1 {
+                    self.write_prompts(job, pass)?;
                 }
                 let component = job.runtime.component("dit");
                 component.run(job.cancel)?;
-                component.read("velocity", &mut self.velocity[prompt])?;
-                job.check_finite("dit", &self.velocity[prompt], Some(step))?;
-                let name = format!("transformer.call{}.out", step * prompts + prompt);
-                job.dump.floats(&name, &dumped, &self.velocity[prompt]);
+                component.read("velocity", &mut self.velocity[pass])?;
+                job.check_finite("dit", &self.velocity[pass], Some(step))?;
+                let name = format!("transformer.call{}.out", step * passes + pass);
+                job.dump.floats(&name, &dumped, &self.velocity[pass]);
             }
             if let [conditional, unconditional] = self.velocity.as_mut_slice() {
                 guide(conditional, unconditional, job.job.true_cfg_scale);
@@ -179,13 +177,13 @@ impl Flux1Job {
         Ok(())
     }
 
-    /// Gives the DiT one prompt's embeddings, for each picture of the batch.
-    fn write_prompt(&self, job: &RunningJob<'_>, prompt: usize) -> Result<(), Failure> {
+    /// Gives the DiT the embeddings of a pass, of each picture its own.
+    fn write_prompts(&self, job: &RunningJob<'_>, pass: usize) -> Result<(), Failure> {
         let component = job.runtime.component("dit");
-        let pooled = &self.clip_hidden[prompt][..self.model.clip.config.hidden_size];
-        for item in 0..job.shape().batch as usize {
-            component.write("encoder_hidden_states", item, &self.text_hidden[prompt])?;
-            component.write("pooled", item, pooled)?;
+        let features = self.model.clip.config.hidden_size;
+        for (item, &text) in job.texts.rows[pass].iter().enumerate() {
+            component.write("encoder_hidden_states", item, &self.text_hidden[text])?;
+            component.write("pooled", item, &self.clip_hidden[text][..features])?;
         }
         Ok(())
     }

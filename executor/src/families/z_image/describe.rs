@@ -64,6 +64,7 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
         defaults,
         side_multiple_pixels: multiple as u32,
         sequence_tokens_max: SEQUENCE_TOKENS_MAX,
+        own_prompts: false,
         guidance: GuidanceScale::BeyondPrompt,
         few_steps: None,
         lacks,

@@ -1,13 +1,14 @@
 //! From prompts to the token ids of the text encoder.
 
 use protocol::Failure;
+use protocol::message::PromptText;
 use protocol::notice::PromptRole;
 
 use super::ZImage;
 use super::dit::TOKENS_MULTIPLE;
 use crate::failure::bad_request;
 use crate::pipeline::RunningJob;
-use crate::pipeline::tokens::{PromptReader, TokenIds};
+use crate::pipeline::tokens::{PromptReader, ReadText, TokenIds};
 
 /// What Qwen3's chat template makes of one message of a user that an answer is to follow, with
 /// thinking allowed (`ZImagePipeline._encode_prompt`).
@@ -34,10 +35,9 @@ pub fn caption_tokens(length: usize) -> usize {
 }
 
 impl ZImage {
-    /// The ids of all prompts: the conditional one, and with guidance the unconditional one.
+    /// The ids of all texts of a job: the prompt, and with guidance the negative one.
     pub(super) fn tokenize(&self, running: &mut RunningJob<'_>) -> Result<Vec<Caption>, Failure> {
-        let job = running.job;
-        if job.prompt_2.is_some() {
+        if running.job.items.iter().any(|item| item.prompt_2.is_some()) {
             return Err(bad_request(
                 "Z-Image has one text encoder, and the job a prompt for a second one; hint: leave out --prompt-2",
             ));
@@ -50,14 +50,14 @@ impl ZImage {
             vocabulary: self.llm.config.vocab_size,
             template: TEMPLATE,
         };
-        let texts = [
-            (PromptRole::Prompt, job.prompt.as_str()),
-            (PromptRole::Negative, job.negative_prompt.as_str()),
-        ];
-        let prompts = ZImage::prompts(running.shape()) as usize;
         let mut captions = Vec::new();
-        for &(role, text) in &texts[..prompts] {
-            let TokenIds { mut ids, length } = running.token_ids(reader, role, text)?;
+        for (place, text) in running.texts.all.clone().into_iter().enumerate() {
+            let (role, text) = match text {
+                PromptText::Prompt { text, .. } => (PromptRole::Prompt, text),
+                PromptText::Negative(text) => (PromptRole::Negative, text),
+            };
+            let of = ReadText { place, role, text };
+            let TokenIds { mut ids, length } = running.token_ids(reader, of)?;
             // No sequence has none: a caption is at least what its template begins with.
             ids.resize(caption_tokens(tokens), self.tokenizer.pad_id() as i32);
             captions.push(Caption { ids, length });

@@ -58,12 +58,8 @@ fn plan(component: ComponentPlan) -> Plan {
             width: 16,
             height: 16,
             steps: 1,
-            batch: 1,
             max_sequence_length: 1,
-            true_cfg: false,
-            init_image: false,
-            first_step: 0,
-            conditioned: false,
+            ..JobShape::small()
         },
         options: GraphOptions::default(),
         mapping_policy: MappingPolicy::Keep,

@@ -17,7 +17,7 @@ pub type Digest = [u8; 32];
 pub struct PromptKeys {
     /// Of all that is the same for any prompt.
     encoders: Digest,
-    /// Of each prompt's texts, in the order of [`Job::conditioning`].
+    /// Of each text, in the order of [`Job::texts`].
     texts: Vec<Digest>,
 }
 
@@ -65,12 +65,8 @@ impl PromptKeys {
             // Whoever says where text encoders compute gets what they give there.
             asked.request.policy.backend.as_deref().unwrap_or_default(),
         ]);
-        let second = job.prompt_2.as_deref().unwrap_or(&job.prompt);
-        let mut prompts = vec![[job.prompt.as_str(), second]];
-        if resolved.shape.true_cfg {
-            prompts.push([job.negative_prompt.as_str(); 2]);
-        }
-        let texts = prompts.into_iter().map(|texts| Hasher::default().with(texts).digest());
+        let texts = job.texts(resolved.shape.true_cfg).all;
+        let texts = texts.iter().map(|text| Hasher::default().with(text.read()).digest());
         Some(PromptKeys { encoders: hasher.digest(), texts: texts.collect() })
     }
 

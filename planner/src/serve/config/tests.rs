@@ -17,6 +17,7 @@ allowed_origins = ["https://app.example.org"]
 token_file = "/etc/berth/tokens"
 keep_alive = "5m"
 several_loaded = false
+join_jobs = false
 queue_max = 8
 room_wait = "30s"
 drain = "1m"
@@ -75,6 +76,7 @@ fn every_key_is_read() {
         token_file: Some("/etc/berth/tokens".into()),
         keep_alive: KeepAlive::Ms(300_000),
         several_loaded: false,
+        join_jobs: false,
         queue_max: 8,
         room_wait_ms: 30_000,
         drain_ms: 60_000,

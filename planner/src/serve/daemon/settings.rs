@@ -22,6 +22,7 @@ pub fn desk_config(config: &ServeConfig) -> DeskConfig {
     DeskConfig {
         queue_max: config.queue_max,
         several_loaded: config.several_loaded,
+        join_jobs: config.join_jobs,
         keep_alive_ms: match config.keep_alive {
             KeepAlive::Ms(ms) => Some(ms),
             KeepAlive::Always => None,

@@ -23,6 +23,8 @@ pub enum Action {
     Survey(QueryId, Box<QuoteOrder>),
     /// Asks the surveyor what a job takes with each choice of models that are unloaded for it.
     Weigh(QueryId, Box<RoomOrder>),
+    /// Asks the surveyor which jobs gain by running together.
+    Join(QueryId, Box<JoinOrder>),
     /// Runs a job on a slot's executor, which is started where there is none.
     Run(SlotId, u64, Box<RunOrder>),
     /// Ends the slot's run soon; the executor stays.
@@ -81,6 +83,19 @@ pub struct RoomOrder {
     pub busy: bool,
 }
 
+/// A question to the surveyor: which of these jobs gain by running together?
+#[derive(Debug, Clone, PartialEq)]
+pub struct JoinOrder {
+    /// What would be made, of the job whose turn it is first.
+    pub requests: Vec<JobRequest>,
+    /// The slot of their model.
+    pub slot: Option<SlotId>,
+    /// Models that are unloaded for them; all others stay.
+    pub unloaded: Vec<SlotId>,
+    /// Whether an executor computes now.
+    pub busy: bool,
+}
+
 /// What a runner is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOrder {
@@ -88,6 +103,8 @@ pub struct RunOrder {
     pub job: Option<JobId>,
     /// What is made: all of the job, or one run of it.
     pub request: JobRequest,
+    /// What is made of other jobs in the same run, in the order of their pictures behind these.
+    pub company: Vec<JobRequest>,
     /// By the name that the daemon gives it.
     pub model: String,
 }

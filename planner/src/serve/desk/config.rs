@@ -53,6 +53,15 @@ pub const DAEMON_DEATHS_MAX: u32 = 2;
 /// Bounds of `Retry-After`, in seconds.
 pub const RETRY_AFTER_S: [u64; 2] = [1, 120];
 
+/// Most jobs of one run.
+pub const JOINED_JOBS_MAX: usize = 8;
+
+/// How long a job that could begin waits for company at most: serve.md, section 5.
+pub const COMPANY_MS_MAX: u64 = 20;
+
+/// For how long what the surveyor says of jobs that run together stands.
+pub const COMPANY_ASKED_MS_MAX: u64 = 60_000;
+
 /// What the operator sets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeskConfig {
@@ -62,6 +71,8 @@ pub struct DeskConfig {
     pub keep_alive_ms: Option<u64>,
     /// Whether several models stay loaded where that is the cheapest; else one at a time.
     pub several_loaded: bool,
+    /// Whether jobs that are alike run together where that is faster.
+    pub join_jobs: bool,
     /// How long a job waits for memory that others use.
     pub room_wait_ms: u64,
     /// How long the running job may take once the daemon is to end.

@@ -3,7 +3,7 @@
 use super::action::{Action, Change, Note, Reply};
 use super::config::REMOVED_MS;
 use super::entry::EndReason;
-use super::event::{Asker, FiledPicture, Ticket};
+use super::event::{Asker, FiledPicture, SlotId, Ticket};
 use super::job::{ErrorCode, JobError, JobId, JobState};
 use super::retention::surplus;
 use super::{Desk, Then};
@@ -124,10 +124,23 @@ impl Desk {
             entry.ending = Some(reason);
         }
         if before.is_none()
-            && let Some(run) = &entry.run
+            && let Some(slot) = entry.run.as_ref().map(|run| run.slot)
         {
-            self.out.push(Action::Cancel(run.slot));
+            self.cancel_run(slot, id, reason);
         }
+    }
+
+    /// Ends a job's run. Where it runs with others, these go on, and it has ended.
+    fn cancel_run(&mut self, slot: SlotId, id: &JobId, reason: EndReason) {
+        let Some(runs) = self.slots.get_mut(&slot) else { return };
+        if runs.members().iter().all(|other| other == id) {
+            return self.out.push(Action::Cancel(slot));
+        }
+        for member in runs.jobs.iter_mut().filter(|member| member.id == *id) {
+            member.gone = true;
+        }
+        self.end_run(id);
+        self.ended_early(id, reason);
     }
 
     pub(super) fn cancel_asked(&mut self, ticket: Ticket, asker: &Asker, id: &JobId) {

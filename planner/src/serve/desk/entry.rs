@@ -7,6 +7,8 @@ use protocol::message::Progress;
 use super::action::ProgressView;
 use super::event::{FiledPicture, PreviewImage, SlotId, Ticket};
 use super::job::{JobError, JobRecord, JobState};
+use crate::job::JobRequest;
+use crate::job::seed::{Seed, picture_seed};
 
 /// A job.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub struct Entry {
     pub weighed: Option<WeighedRoom>,
     /// Whether it did not fit beside other models: they are unloaded for it.
     pub needs_all: bool,
+    /// Whether it runs with no other job: one that it ran with failed, or may have.
+    pub runs_alone: bool,
     /// Why some of its pictures are not on the disk.
     pub disk_error: Option<JobError>,
     /// The run that is under way.
@@ -120,6 +124,7 @@ impl Entry {
             short_since: None,
             weighed: None,
             needs_all: false,
+            runs_alone: false,
             disk_error: None,
             run: None,
             ending: None,
@@ -140,6 +145,22 @@ impl Entry {
     /// The daemon's name of what makes its pictures.
     pub fn model(&self) -> &str {
         &self.record.order.model
+    }
+
+    /// What its next run makes.
+    pub fn next_request(&self) -> JobRequest {
+        let order = &self.record.order;
+        let mut request = order.request.clone();
+        request.shape.batch = Some(self.left().min(self.record.offer.batch).max(1));
+        if let Some(Seed::Given(seed)) = request.seed {
+            request.seed = Some(Seed::Given(picture_seed(seed, self.made)));
+        }
+        request
+    }
+
+    /// Pictures that are not made yet.
+    pub fn left(&self) -> u32 {
+        self.record.wanted().saturating_sub(self.made)
     }
 
     /// How far it is, for whoever watches.

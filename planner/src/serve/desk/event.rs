@@ -69,6 +69,13 @@ pub enum DeskEvent {
         /// smaller choice gives the same.
         result: Result<Vec<Option<RoomTimes>>, JobError>,
     },
+    /// The surveyor has looked at jobs that may run together.
+    Joined {
+        /// The question.
+        query: QueryId,
+        /// Those that gain by it; `None` where none do.
+        result: Result<Option<JoinTimes>, JobError>,
+    },
     /// A slot's executor tells.
     Runner {
         /// Which.
@@ -228,6 +235,17 @@ pub struct RoomTimes {
     pub next_ms: f64,
 }
 
+/// Jobs that run together, and what that takes, in milliseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JoinTimes {
+    /// Their places in the question; the first job is always one of them.
+    pub jobs: Vec<usize>,
+    /// Until their model's weights are in their places.
+    pub load_ms: f64,
+    /// From then to the last picture.
+    pub run_ms: f64,
+}
+
 /// What a slot's executor tells.
 #[derive(Debug)]
 pub enum Said {
@@ -288,7 +306,7 @@ pub struct PreviewImage {
 /// What a run made, and what it took.
 #[derive(Debug)]
 pub struct FinishedWork {
-    /// Its pictures, in order.
+    /// Its pictures, in order; those of jobs that ran together one job after the other.
     pub pictures: Vec<MadePicture>,
     /// What it took.
     pub usage: UsageReport,
@@ -300,14 +318,14 @@ pub struct FinishedWork {
     pub idle_bytes: Vec<(String, Bytes)>,
     /// What became of attempts before the last.
     pub failures: Vec<FailedAttempt>,
-    /// What the user should know, a sentence each.
-    pub notices: Vec<String>,
+    /// What the user of each of its jobs should know, a sentence each.
+    pub notices: Vec<Vec<String>>,
 }
 
 /// A picture as the executor made it.
 #[derive(Debug, Clone)]
 pub struct MadePicture {
-    /// Its place in its run, from 0.
+    /// Its place among those that the run made of its job, from 0.
     pub index: u32,
     /// The seed of its noise.
     pub seed: u64,

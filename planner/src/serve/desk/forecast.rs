@@ -1,4 +1,5 @@
-//! When jobs that wait will begin: the desk's own choices, made on a copy of the queue.
+//! When jobs that wait will begin: the desk's own choices, made on a copy of the queue. Each is
+//! taken to run alone: jobs that run together are done sooner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,10 +43,10 @@ impl Desk {
         forecast
     }
 
-    /// Predicted milliseconds until what runs is done.
+    /// Predicted milliseconds until what runs is done: one job, or some in one run.
     pub(super) fn busy_left_ms(&self) -> f64 {
         let runs = self.jobs.values().filter_map(|entry| entry.run.as_ref());
-        runs.map(|run| run.left_ms(self.now.ms)).sum()
+        runs.map(|run| run.left_ms(self.now.ms)).fold(0.0, f64::max)
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Waiter {
 
 impl Waiter {
     /// Its class by now.
-    fn class_now(&self, now_ms: u64) -> u64 {
+    pub fn class_now(&self, now_ms: u64) -> u64 {
         let classes_up = now_ms.saturating_sub(self.since_ms) / CLASS_UP_MS;
         (self.class as u64).saturating_sub(classes_up)
     }
@@ -46,6 +46,15 @@ impl Waiter {
         let in_time = self.passed_since.is_none_or(|first| now_ms < first + PASSED_MS_MAX);
         let worth = self.load_ms > PASS_SHARE * (self.run_ms + self.load_ms);
         !self.warm && worth && in_time && self.passed < PASSED_MAX && self.deadline_at.is_none()
+    }
+}
+
+impl Waiter {
+    /// Whether one behind it may run before it, with another job: as often and as long as it may
+    /// be passed at all.
+    pub fn may_be_passed_by_company(&self, now_ms: u64) -> bool {
+        let in_time = self.passed_since.is_none_or(|first| now_ms < first + PASSED_MS_MAX);
+        in_time && self.passed < PASSED_MAX && self.deadline_at.is_none()
     }
 }
 

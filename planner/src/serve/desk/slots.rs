@@ -8,6 +8,26 @@ use super::config::BACKOFF_MS;
 use super::event::SlotId;
 use super::job::{JobId, KeepAlive};
 
+/// A job of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunMember {
+    /// Which.
+    pub id: JobId,
+    /// Whether its record says that it is begun, on the disk.
+    pub kept: bool,
+    /// How many pictures the run makes of it.
+    pub pictures: u32,
+    /// Whether it has ended: what the run makes of it is dropped.
+    pub gone: bool,
+}
+
+impl RunMember {
+    /// A job that is about to be begun.
+    pub fn new(id: JobId) -> RunMember {
+        RunMember { id, kept: false, pictures: 0, gone: false }
+    }
+}
+
 /// A model's place for an executor.
 #[derive(Debug)]
 pub struct Slot {
@@ -15,8 +35,10 @@ pub struct Slot {
     pub model: String,
     /// Where it is.
     pub state: SlotState,
-    /// The job that it is kept for, or that runs.
-    pub job: Option<JobId>,
+    /// The jobs that it is kept for, or that run, in the order of their pictures.
+    pub jobs: Vec<RunMember>,
+    /// What several jobs were predicted to take together, without a load.
+    pub joined_ms: Option<f64>,
     /// The start of its executor that is heard; 0 before the first.
     pub epoch: u64,
     /// The executor's process id.
@@ -41,6 +63,12 @@ impl Slot {
         self.state != SlotState::Cold
     }
 
+    /// Its jobs that have not ended.
+    pub fn members(&self) -> Vec<JobId> {
+        let there = self.jobs.iter().filter(|member| !member.gone);
+        there.map(|member| member.id.clone()).collect()
+    }
+
     /// Whether its weights are in their places.
     pub fn is_loaded(&self) -> bool {
         matches!(self.state, SlotState::Running | SlotState::Warm)
@@ -62,7 +90,8 @@ impl Desk {
         let slot = Slot {
             model: model.to_owned(),
             state: SlotState::Cold,
-            job: None,
+            jobs: Vec::new(),
+            joined_ms: None,
             epoch: 0,
             pid: None,
             started_ms: None,
@@ -117,7 +146,7 @@ impl Desk {
         };
         self.set_slot(id, SlotState::Warm);
         if let Some(slot) = self.slots.get_mut(&id) {
-            slot.job = None;
+            slot.jobs.clear();
             slot.expires_at = keep_ms.map(|ms| self.now.ms.saturating_add(ms));
         }
     }
@@ -139,7 +168,7 @@ impl Desk {
     pub(super) fn slot_gone(&mut self, id: SlotId) {
         self.set_slot(id, SlotState::Cold);
         if let Some(slot) = self.slots.get_mut(&id) {
-            slot.job = None;
+            slot.jobs.clear();
             slot.pid = None;
             slot.started_ms = None;
             slot.idle_bytes.clear();

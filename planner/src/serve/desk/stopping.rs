@@ -41,6 +41,8 @@ impl Desk {
         if ran {
             self.fronts += 1;
             entry.front = self.fronts;
+            // Whichever of several ended the daemon, it ends no other with it again.
+            entry.runs_alone = true;
         }
         self.jobs.insert(id.clone(), entry);
         if killer {
@@ -93,7 +95,9 @@ impl Desk {
         let slots = slots.flat_map(|slot| [slot.expires_at, Some(slot.not_before)]);
         let stop = self.stop.filter(|stop| !stop.cancelled).map(|stop| stop.at_ms);
         let weighed = self.weighing.as_ref().map(|weighing| weighing.until_ms());
-        let times = jobs.chain(slots).chain([stop, self.retry_store_at, weighed]).flatten();
+        let company = self.company.wait_until();
+        let times =
+            jobs.chain(slots).chain([stop, self.retry_store_at, weighed, company]).flatten();
         let next = times.filter(|at| *at > now_ms).min();
         if next != self.wake_at
             && let Some(at) = next
@@ -153,7 +157,8 @@ impl Desk {
                 self.cancel_job(&id, EndReason::Stop);
             }
             // A model that is loaded ahead has no job.
-            let loads = self.slots.iter().filter(|(_, slot)| slot.is_busy() && slot.job.is_none());
+            let loads =
+                self.slots.iter().filter(|(_, slot)| slot.is_busy() && slot.jobs.is_empty());
             for id in loads.map(|(id, _)| *id).collect::<Vec<_>>() {
                 self.out.push(Action::Cancel(id));
             }

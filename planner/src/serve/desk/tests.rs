@@ -1,5 +1,6 @@
 //! The desk by hand and in a made-up world.
 
+mod batch_scripts;
 mod chance;
 mod room_scripts;
 mod script;
@@ -23,6 +24,7 @@ fn config() -> DeskConfig {
         queue_max: 64,
         keep_alive_ms: Some(600_000),
         several_loaded: true,
+        join_jobs: false,
         room_wait_ms: 60_000,
         drain_ms: 120_000,
         client_queued_max: 16,

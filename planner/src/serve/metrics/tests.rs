@@ -103,7 +103,12 @@ fn planned(loads: bool, width: u32) -> DeskEvent {
 
 fn order(job: Option<&str>) -> Action {
     let job = job.map(|id| JobId(id.to_owned()));
-    let order = RunOrder { job, request: Default::default(), model: "demo".to_owned() };
+    let order = RunOrder {
+        job,
+        request: Default::default(),
+        company: Vec::new(),
+        model: "demo".to_owned(),
+    };
     Action::Run(SlotId(0), 1, Box::new(order))
 }
 

@@ -13,13 +13,14 @@ use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
 use super::super::shared::{DescribeError, DescribedModel, OpenedFiles, ServedHost};
 use super::SlotBell;
-use super::finished::{encoders_on_gpu, finished, pictures};
+use super::finished::{JobNotices, encoders_on_gpu, finished, pictures};
 use super::heard::HeardRun;
 use super::switch::RunSwitch;
 use super::told::{RunTeller, SlotListener};
 use crate::engine::session::{Session, SessionError};
 use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Loaded, Warm};
+use crate::job::joined::{JoinedJob, JoiningJob};
 use crate::job::record::{FileHashes, FinishedRun};
 use crate::job::{PreparedJob, ResolvedJob};
 use crate::planning::PlanError;
@@ -46,11 +47,14 @@ impl From<DescribeError> for EndedRun {
     }
 }
 
-/// A job as it is sent.
+/// An order's jobs as they are sent.
 struct OrderedJob {
     model: Arc<DescribedModel>,
+    /// With the shape of all of them together.
     resolved: ResolvedJob,
     job: Job,
+    /// Of each of them.
+    notices: Vec<JobNotices>,
     /// What its prompts are known by, where what text encoders give is kept.
     keys: Option<PromptKeys>,
     /// What text encoders gave for them before.
@@ -132,8 +136,10 @@ impl SlotExecutor {
 
     fn try_run(&mut self, order: &RunOrder) -> Result<FinishedWork, EndedRun> {
         let host = self.shared.host();
-        let asked = self.shared.prepare(&order.request, &host)?;
-        host.check(&asked.policy).map_err(|error| of_setup(&error))?;
+        let requests = [&order.request].into_iter().chain(&order.company);
+        let asked = requests.map(|request| self.shared.prepare(request, &host));
+        let asked = asked.collect::<Result<Vec<PreparedJob>, JobError>>()?;
+        host.check(&asked[0].policy).map_err(|error| of_setup(&error))?;
         self.go_on()?;
         // Lost in a panic, by which its process ends.
         let mut warm = self.executor()?;
@@ -164,10 +170,11 @@ impl SlotExecutor {
         &mut self,
         warm: &mut Warm,
         order: &RunOrder,
-        asked: &PreparedJob,
+        all: &[PreparedJob],
     ) -> Result<FinishedWork, EndedRun> {
-        let ordered = self.look_at(warm, order, asked)?;
-        let OrderedJob { model, resolved, job, found, .. } = &ordered;
+        let ordered = self.look_at(warm, order, all)?;
+        let asked = &all[0];
+        let OrderedJob { model, job, notices, found, .. } = &ordered;
         let description = &model.description;
         let begin = |_| FileHashes::begin(asked, description, model.fingerprint(), &asked.loras);
         let hashing = order.job.as_ref().map(begin).transpose();
@@ -185,29 +192,44 @@ impl SlotExecutor {
         self.keep_conditioning(asked, &ordered, &mut outcome);
         let files = hashing.map(FileHashes::files).unwrap_or_default();
         model.keep_fingerprint(files.fingerprint.as_ref());
-        let made = FinishedRun {
+        let made = |(asked, of): (_, &JobNotices)| FinishedRun {
             asked,
             job,
+            pictures: of.pictures.clone(),
             plan: &outcome.plan,
             description,
             files: &files,
             encoders_on_gpu: found.as_ref().map(|found| &*found.on_gpu),
         };
-        let pictures = pictures(&outcome, &made);
-        Ok(finished(outcome, pictures, since_load_ms, &work, resolved.notices.clone()))
+        let made = all.iter().zip(notices).map(made);
+        let pictures = made.flat_map(|made| pictures(&outcome, &made)).collect();
+        Ok(finished(outcome, pictures, since_load_ms, &work, notices))
     }
 
-    /// Looks at a job by its model's files as they are, and at what is known of its prompts.
+    /// Looks at jobs by their model's files as they are, and at what is known of their prompts.
     fn look_at(
         &mut self,
         warm: &mut Warm,
         order: &RunOrder,
-        asked: &PreparedJob,
+        all: &[PreparedJob],
     ) -> Result<OrderedJob, EndedRun> {
+        let asked = &all[0];
         let model = self.shared.describe(&mut warm.session, &asked.model)?;
         self.opened = model.opened_for(asked)?;
-        let mut resolved = asked.resolve(&model.description).map_err(|error| of_request(&error))?;
-        let mut job = asked.job(&resolved).map_err(|error| of_request(&error))?;
+        let joining = |asked| JoiningJob::new(asked, &model.description);
+        let members = all.iter().map(joining).collect::<Result<Vec<_>, _>>();
+        let members = members.map_err(|error| of_request(&error))?;
+        let joined = JoinedJob::of(&members.iter().collect::<Vec<_>>(), &model.description);
+        let joined = joined.map_err(|error| of_request(&error))?;
+        let joined = joined.ok_or_else(|| internal("jobs run together that differ"))?;
+        let notices = members.iter().zip(joined.pictures).map(|(member, pictures)| JobNotices {
+            pictures,
+            resolved: member.resolved.notices.clone(),
+        });
+        let notices = notices.collect();
+        let mut resolved = ResolvedJob { shape: joined.shape, ..members[0].resolved.clone() };
+        let job = asked.job(&resolved).map_err(|error| of_request(&error))?;
+        let mut job = Job { items: joined.items, ..job };
         let keys = order
             .job
             .as_ref()
@@ -216,7 +238,7 @@ impl SlotExecutor {
         resolved.shape.conditioned = found.is_some();
         job.keep_conditioning = keys.is_some() && found.is_none();
         job.conditioning = found.as_ref().map(|found| found.embeddings.clone()).unwrap_or_default();
-        Ok(OrderedJob { model, resolved, job, keys, found })
+        Ok(OrderedJob { model, resolved, job, notices, keys, found })
     }
 
     /// Has the executor do the work, and tells of it; with the milliseconds from a load to the end.

@@ -23,7 +23,7 @@ use crate::planning::{PlanError, Request};
 
 /// What the surveyor works with.
 pub struct SurveyBench {
-    shared: Arc<ServedHost>,
+    pub(super) shared: Arc<ServedHost>,
     session: Option<Session>,
     /// By model, the files that the executor has had open.
     opened: BTreeMap<String, OpenedFiles>,
@@ -153,7 +153,7 @@ impl SurveyBench {
     }
 
     /// Looks at a job and answers a question about it.
-    fn about<T>(
+    pub(super) fn about<T>(
         &mut self,
         request: &JobRequest,
         slot: Option<SlotId>,
@@ -222,35 +222,47 @@ impl SurveyBench {
         unloaded: &[SlotId],
         explain: bool,
     ) -> Result<(ChosenPlan, Request), JobError> {
-        let JobQuestion { asked, resolved, model, inventory, slot } = question;
-        let host = self.shared.host();
-        let mut resolved = resolved.clone();
-        let left_out: Vec<SlotId> = unloaded.iter().chain(slot).copied().collect();
-        let others = self.shared.loaded_without(&left_out);
-        let others: Vec<&protocol::Plan> = others.iter().map(|loaded| &loaded.plan).collect();
+        let mut resolved = question.resolved.clone();
         loop {
-            let inventory = inventory.clone();
-            let request = host.request_on(asked, &resolved, &model.description, inventory, false);
-            let mut request = request.map_err(|error| of_setup(&error))?;
-            host.take_others(&mut request, &others);
-            request.failed = self.shared.failed_devices(&request.inventory);
-            request.explain = explain;
-            match self.plan_on_slot(session, *slot, &request) {
+            let request = self.request(question, &resolved, unloaded, explain)?;
+            match self.plan_on_slot(session, question.slot, &request) {
                 Err(PlanError::Infeasible(_)) if resolved.shape.batch > 1 => {
                     resolved.shape.batch /= 2;
                 }
                 planned => {
-                    let planned = planned.map_err(|error| of_plan(&error, &asked.model))?;
-                    return Ok((planned, request));
+                    let planned = planned.map_err(|error| of_plan(&error, &question.asked.model));
+                    return Ok((planned?, request));
                 }
             }
         }
     }
 
+    /// The request of a job's plan once some models are unloaded.
+    pub(super) fn request(
+        &self,
+        question: &JobQuestion,
+        resolved: &ResolvedJob,
+        unloaded: &[SlotId],
+        explain: bool,
+    ) -> Result<Request, JobError> {
+        let JobQuestion { asked, model, inventory, slot, .. } = question;
+        let host = self.shared.host();
+        let left_out: Vec<SlotId> = unloaded.iter().chain(slot).copied().collect();
+        let others = self.shared.loaded_without(&left_out);
+        let others: Vec<&protocol::Plan> = others.iter().map(|loaded| &loaded.plan).collect();
+        let inventory = inventory.clone();
+        let request = host.request_on(asked, resolved, &model.description, inventory, false);
+        let mut request = request.map_err(|error| of_setup(&error))?;
+        host.take_others(&mut request, &others);
+        request.failed = self.shared.failed_devices(&request.inventory);
+        request.explain = explain;
+        Ok(request)
+    }
+
     /// The plan that a job would run by on its slot, as [`Warm::decide`] has it.
     ///
     /// [`Warm::decide`]: crate::engine::warm::Warm::decide
-    fn plan_on_slot(
+    pub(super) fn plan_on_slot(
         &mut self,
         session: &mut Session,
         slot: Option<SlotId>,
@@ -287,14 +299,14 @@ impl SurveyBench {
 }
 
 /// A job that is asked about, as it was looked at.
-struct JobQuestion {
-    asked: PreparedJob,
+pub(super) struct JobQuestion {
+    pub asked: PreparedJob,
     resolved: ResolvedJob,
-    model: Arc<DescribedModel>,
+    pub model: Arc<DescribedModel>,
     /// With all that is loaded counted as free.
     inventory: Inventory,
     /// Of its model.
-    slot: Option<SlotId>,
+    pub slot: Option<SlotId>,
 }
 
 /// Times that differ by less than this part are the same.

@@ -22,6 +22,7 @@ pub enum ChosenPlan {
 }
 
 /// What some pictures take by a plan, in milliseconds.
+#[derive(Debug, Clone, Copy)]
 pub struct PlannedMs {
     /// Until the model's weights are in their places.
     pub load_ms: f64,

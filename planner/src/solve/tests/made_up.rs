@@ -134,12 +134,8 @@ impl Case {
                 width: 64,
                 height: 64,
                 steps: 4,
-                batch: 1,
                 max_sequence_length: 32,
-                true_cfg: false,
-                init_image: false,
-                first_step: 0,
-                conditioned: false,
+                ..JobShape::small()
             },
             options: GraphOptions::default(),
             pins: vec![Pin::FREE; count],

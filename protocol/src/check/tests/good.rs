@@ -152,9 +152,7 @@ pub fn text() -> Plan {
         batch: 2,
         max_sequence_length: 512,
         true_cfg: true,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
+        ..JobShape::small()
     };
     let clip = component(
         ("clip", Phase::Condition),
@@ -270,12 +268,10 @@ pub fn picture() -> Plan {
         width: 96,
         height: 64,
         steps: 6,
-        batch: 1,
         max_sequence_length: 256,
-        true_cfg: false,
         init_image: true,
         first_step: 5,
-        conditioned: false,
+        ..JobShape::small()
     };
     let encoder = component(
         ("vae_encoder", Phase::Encode),

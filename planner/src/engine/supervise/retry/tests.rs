@@ -16,17 +16,7 @@ use crate::policy::{Budgets, Objective};
 const GIB: Bytes = Bytes::gib(1);
 
 fn job() -> JobShape {
-    JobShape {
-        width: 16,
-        height: 16,
-        steps: 1,
-        batch: 1,
-        max_sequence_length: 1,
-        true_cfg: false,
-        init_image: false,
-        first_step: 0,
-        conditioned: false,
-    }
+    JobShape { width: 16, height: 16, steps: 1, max_sequence_length: 1, ..JobShape::small() }
 }
 
 /// Five devices of 1 GiB.

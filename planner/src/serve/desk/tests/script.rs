@@ -11,8 +11,8 @@ use super::super::Desk;
 use super::super::action::{Action, Change, DeskSettings, Note, Reply};
 use super::super::config::DeskConfig;
 use super::super::event::{
-    Ask, DeskEvent, FiledPicture, FinishedWork, MadePicture, Now, QueryId, Quoted, RoomTimes, Said,
-    SlotId, Ticket, WriteId,
+    Ask, DeskEvent, FiledPicture, FinishedWork, JoinTimes, MadePicture, Now, QueryId, Quoted,
+    RoomTimes, Said, SlotId, Ticket, WriteId,
 };
 use super::super::job::{JobOrder, JobRecord, PictureRecord};
 use super::{asker, job_id, offer, order, served};
@@ -25,6 +25,8 @@ pub struct Script {
     pub text: String,
     /// The last record that was to be kept.
     pub last: JobRecord,
+    /// The last question to the surveyor.
+    pub query: u64,
 }
 
 impl Script {
@@ -36,7 +38,7 @@ impl Script {
         let settings = DeskSettings::default();
         let (desk, actions) = Desk::new(config, settings, records, BTreeMap::new(), Now::default());
         let last = empty_record();
-        let mut script = Script { desk, now_ms: 0, text: String::new(), last };
+        let mut script = Script { desk, now_ms: 0, text: String::new(), last, query: 0 };
         script.note("start", &actions);
         script.event("models", DeskEvent::Models(["one", "two"].map(served).to_vec()));
         script
@@ -52,6 +54,9 @@ impl Script {
         for action in actions {
             if let Action::Store(_, Change::Put(record)) = action {
                 self.last = (**record).clone();
+            }
+            if let Action::Survey(query, _) | Action::Join(query, _) = action {
+                self.query = query.0;
             }
         }
         if actions.is_empty() && what == "start" || what == "models" && actions.is_empty() {
@@ -93,6 +98,13 @@ impl Script {
         });
         let result = Ok(times.collect());
         self.event("weighed", DeskEvent::Weighed { query: QueryId(query), result });
+    }
+
+    /// These of the jobs that were asked about gain by running together.
+    pub fn joined(&mut self, query: u64, jobs: &[usize], run_ms: f64) {
+        let times = JoinTimes { jobs: jobs.to_vec(), load_ms: 0.0, run_ms };
+        let result = Ok((!jobs.is_empty()).then_some(times));
+        self.event("joined", DeskEvent::Joined { query: QueryId(query), result });
     }
 
     pub fn stored(&mut self, write: u64) {
@@ -197,10 +209,17 @@ fn words(action: &Action) -> String {
                 .collect();
             format!("weigh {query} without {choices:?}")
         }
+        Action::Join(QueryId(query), order) => {
+            format!("join {query}: {} busy {}", order.requests.len(), order.busy)
+        }
         Action::Run(SlotId(slot), epoch, order) => {
             let job = order.job.as_ref().map_or("none".to_owned(), short);
             let count = order.request.shape.batch.unwrap_or(0);
-            format!("run {job} of {count} on {slot}, epoch {epoch}")
+            let company = match order.company.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("run {job} of {count}{company} on {slot}, epoch {epoch}")
         }
         Action::Cancel(SlotId(slot)) => format!("cancel {slot}"),
         Action::End(SlotId(slot), _) => format!("end {slot}"),

@@ -45,6 +45,7 @@ fn every_job_ends_and_nothing_is_answered_twice() {
 
 #[test]
 fn without_faults_every_accepted_job_is_done_once() {
+    let mut joined = 0;
     for seed in 0..20 {
         let world = day(seed, Faults::NONE, 60);
         let mut done = 0;
@@ -58,7 +59,9 @@ fn without_faults_every_accepted_job_is_done_once() {
             }
         }
         assert!(done > 20, "seed {seed}: {done} jobs were done");
+        joined += world.joined;
     }
+    assert!(joined > 20, "{joined} jobs ran with another one");
 }
 
 #[test]

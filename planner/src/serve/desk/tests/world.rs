@@ -75,6 +75,8 @@ pub struct World {
     /// Pictures by job, as they were filed: place to times.
     pub made: BTreeMap<JobId, BTreeMap<u32, u32>>,
     pub exited: bool,
+    /// How many jobs ran with another one.
+    pub joined: u64,
     /// How often the daemon was killed.
     pub kills: u64,
     pub steps: u64,
@@ -87,7 +89,8 @@ pub const MODELS: [&str; 3] = ["one", "two", "three"];
 
 impl World {
     pub fn new(seed: u64, faults: Faults, clients: u64) -> World {
-        let config = DeskConfig { queue_max: 40, room_wait_ms: 20_000, ..config() };
+        let config =
+            DeskConfig { queue_max: 40, room_wait_ms: 20_000, join_jobs: true, ..config() };
         let (desk, actions) = Desk::new(
             config.clone(),
             DeskSettings::default(),
@@ -115,6 +118,7 @@ impl World {
             told: BTreeMap::new(),
             made: BTreeMap::new(),
             exited: false,
+            joined: 0,
             kills: 0,
             steps: 0,
             wake: None,
@@ -237,6 +241,7 @@ impl World {
                 self.survey(query);
             }
             Action::Weigh(query, order) => self.weigh(query, &order),
+            Action::Join(query, order) => self.join(query, &order),
             Action::Run(slot, epoch, order) => self.run(slot, epoch, *order),
             Action::Cancel(slot) => self.cancel(slot),
             Action::End(slot, _) => {

@@ -38,6 +38,7 @@ pub fn description(guidance: GuidanceScale, true_cfg_scale: f32) -> ModelDescrip
         },
         side_multiple_pixels: 16,
         sequence_tokens_max: 64,
+        own_prompts: true,
         guidance,
         few_steps: None,
         lacks: Vec::new(),

@@ -6,8 +6,10 @@ use protocol::message::Progress;
 use protocol::{Bytes, Phase, UsageReport};
 use serde_json::Value;
 
-use super::super::super::action::RunOrder;
-use super::super::super::event::{DeskEvent, FinishedWork, MadePicture, Said, SlotId};
+use super::super::super::action::{JoinOrder, RunOrder};
+use super::super::super::event::{
+    DeskEvent, FinishedWork, JoinTimes, MadePicture, QueryId, Said, SlotId,
+};
 use super::super::super::job::{ErrorCode, JobError};
 use super::{Coming, Executor, World};
 use crate::job::infotext::Settings;
@@ -15,8 +17,15 @@ use crate::job::seed::Seed;
 
 impl World {
     pub(super) fn run(&mut self, slot: SlotId, epoch: u64, order: RunOrder) {
-        let count = order.request.shape.batch.unwrap_or(1);
-        let seed = order.request.seed;
+        let requests = [&order.request].into_iter().chain(&order.company);
+        let jobs: Vec<(u32, u64)> = requests
+            .map(|request| match request.seed {
+                Some(Seed::Given(seed)) => (request.shape.batch.unwrap_or(1), seed),
+                _ => panic!("a run has a seed"),
+            })
+            .collect();
+        assert!(order.company.iter().all(|other| order.request.runs_with(other)), "{order:?}");
+        self.joined += order.company.len() as u64;
         let executor = self.executors.entry(slot).or_default();
         assert!(executor.running.is_none(), "a run within a run");
         let was_alive = executor.alive && executor.epoch == epoch;
@@ -65,18 +74,17 @@ impl World {
             }
             return;
         }
-        let first = match seed {
-            Some(Seed::Given(seed)) => seed,
-            _ => panic!("a run has a seed"),
-        };
-        let pictures = (0..count).map(|index| MadePicture {
+        let picture = |first: u64, index: u32| MadePicture {
             index,
             seed: first + u64::from(index),
             width: 8,
             height: 8,
             pixels: Arc::default(),
             settings: Settings::default(),
-        });
+        };
+        let pictures = jobs
+            .iter()
+            .flat_map(|(count, first)| (0..*count).map(move |index| picture(*first, index)));
         let work = FinishedWork {
             pictures: pictures.collect(),
             usage: UsageReport::default(),
@@ -91,6 +99,24 @@ impl World {
             let in_ms = at + self.random.below(2000);
             self.at(in_ms, Coming::Loss(slot, epoch));
         }
+    }
+
+    /// Some of the jobs gain by running together, as random numbers have it.
+    pub(super) fn join(&mut self, query: QueryId, order: &JoinOrder) {
+        let result = match self.random.of_thousand(self.faults.deaths) {
+            true => Err(JobError::new(ErrorCode::ExecutorDied, "it died of the question")),
+            false => {
+                let mut jobs: Vec<usize> = (1..order.requests.len()).collect();
+                jobs.retain(|_| self.random.below(4) > 0);
+                jobs.insert(0, 0);
+                let run_ms = 500.0 + self.random.below(4000) as f64;
+                let gains = jobs.len() > 1 && self.random.below(4) > 0;
+                Ok(gains.then_some(JoinTimes { jobs, load_ms: 0.0, run_ms }))
+            }
+        };
+        // Some answers come when nobody waits for them any more.
+        let in_ms = 2 + self.random.below(60);
+        self.event(in_ms, DeskEvent::Joined { query, result });
     }
 
     /// An idle executor is gone. The desk hears of it later, when it may have ordered the next run,
