@@ -82,6 +82,33 @@ fn a_job_on_an_executor_that_hangs_ends_in_time_and_the_next_one_runs() {
 }
 
 #[test]
+fn a_surveyor_that_hangs_or_dies_costs_an_answer_and_no_job() {
+    let home = Home::new();
+    let server = Server::start(&home, &["--patience", "8"]);
+    server.done(&server.submit(&job(1, 2)));
+    server.until_model("demo", "warm");
+    // The slot's executor is the younger one.
+    let surveyor = server.executors().into_iter().min_by_key(|process| process.pid);
+    let surveyor = surveyor.expect("executors run");
+    surveyor.send(Signal::STOP);
+    let (asked, mut larger) = (Instant::now(), job(2, 2));
+    larger["width"] = json!(128);
+    let refused = server.ask("POST", "/v1/jobs", Some(&larger));
+    let took = asked.elapsed();
+    assert_eq!(
+        (refused.status, refused.json()["error"]["code"].as_str()),
+        (503, Some("queue_full"))
+    );
+    assert!((Duration::from_secs(5)..Duration::from_secs(8)).contains(&took), "{took:?}");
+    surveyor.send(Signal::CONT);
+    server.done(&server.submit(&larger));
+    // Between questions, and in the middle of one: another executor is asked.
+    surveyor.send(Signal::KILL);
+    larger["height"] = json!(96);
+    server.done(&server.submit(&larger));
+}
+
+#[test]
 fn a_device_that_failed_is_left_out_by_the_jobs_that_follow() {
     let home = Home::new();
     let fast = "total = \"64MiB\"\nlink = \"8GiB/s\"\nflops = \"1TFLOP/s\"\n\
