@@ -55,18 +55,34 @@ pub const FOLDER_MODE: u32 = 0o700;
 /// second, and the first of them does not wait for the last for longer.
 const CHANGES_MAX: usize = 256;
 
+/// How long a record is waited for; writes that were asked for before come first.
+pub const READ_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// The store of a directory, open.
 #[derive(Debug)]
 pub struct JobStore {
-    changes: Sender<(WriteId, Change)>,
+    orders: Sender<StoreOrder>,
     /// Ends when the thread does; nothing is sent.
     ended: Receiver<()>,
+}
+
+/// Reads single records of an open store; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RecordReader(Sender<StoreOrder>);
+
+/// What the thread is to do.
+#[derive(Debug)]
+enum StoreOrder {
+    Change(WriteId, Change),
+    Read(JobId, Sender<Result<Option<JobRecord>, String>>),
+    Close,
 }
 
 /// What the store had when it was opened.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// All jobs, the oldest first, as they were when they were last written.
+    /// All jobs, the oldest first, as they were when they were last written; of those that have
+    /// ended [`JobRecord::brief`].
     pub records: Vec<JobRecord>,
     /// What the desk keeps beside them.
     pub settings: DeskSettings,
@@ -125,7 +141,7 @@ pub fn open(
         TablesError::Damaged(cause) => unusable(&path, &cause),
         TablesError::System(cause) => unusable(&path, &cause),
     })?;
-    let (changes, orders) = mpsc::channel();
+    let (sender, orders) = mpsc::channel();
     let (alive, ended) = mpsc::channel();
     let mut writer = StoreWriter { path: path.clone(), tables: Some(tables) };
     let run = move || {
@@ -136,22 +152,47 @@ pub fn open(
     };
     let thread = thread::Builder::new().name("store".to_owned()).spawn(run);
     thread.map_err(|cause| unusable(&path, &cause))?;
-    Ok((JobStore { changes, ended }, restored))
+    Ok((JobStore { orders: sender, ended }, restored))
 }
 
 impl JobStore {
     /// Has a change written; [`DeskEvent::Stored`] tells when it is on the disk.
     pub fn change(&self, write: WriteId, change: Change) {
         // The thread ends only with this.
-        let _ = self.changes.send((write, change));
+        let _ = self.orders.send(StoreOrder::Change(write, change));
+    }
+
+    /// What reads its records, as long as it is open.
+    pub fn reader(&self) -> RecordReader {
+        RecordReader(self.orders.clone())
     }
 
     /// Writes what is still to be written and frees the directory; false where that takes longer
     /// than `grace`.
     pub fn close(self, grace: Duration) -> bool {
-        let JobStore { changes, ended } = self;
-        drop(changes);
+        let JobStore { orders, ended } = self;
+        // Those who read may still hold the queue.
+        let _ = orders.send(StoreOrder::Close);
         ended.recv_timeout(grace) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+impl RecordReader {
+    /// All of a job, as it was last written; `None` where there is none of that name. It waits for
+    /// the disk, at most for [`READ_TIME_MAX`].
+    ///
+    /// # Errors
+    /// It cannot be read: a sentence.
+    pub fn read(&self, id: &JobId) -> Result<Option<JobRecord>, String> {
+        let (answer, answered) = mpsc::channel();
+        let _ = self.0.send(StoreOrder::Read(id.clone(), answer));
+        answered.recv_timeout(READ_TIME_MAX).unwrap_or_else(|error| {
+            let because = match error {
+                RecvTimeoutError::Timeout => "its disk takes too long",
+                RecvTimeoutError::Disconnected => "it is closed",
+            };
+            Err(format!("the job store cannot be read: {because}; hint: ask again soon"))
+        })
     }
 }
 
@@ -212,15 +253,29 @@ fn aside(path: &Path) -> PathBuf {
     free.next().expect("a directory does not hold all numbers")
 }
 
-/// Writes changes until nobody can ask for more.
-fn run(writer: &mut StoreWriter, orders: &Receiver<(WriteId, Change)>, events: &Sender<DeskEvent>) {
-    while let Ok(first) = orders.recv() {
-        let waiting = orders.try_iter().take(CHANGES_MAX - 1);
-        let (writes, changes): (VecDeque<WriteId>, Vec<Change>) =
-            std::iter::once(first).chain(waiting).unzip();
+/// Writes changes, and then reads what was asked for meanwhile, until it is closed or nobody can ask
+/// for more.
+fn run(writer: &mut StoreWriter, orders: &Receiver<StoreOrder>, events: &Sender<DeskEvent>) {
+    let mut open = true;
+    while open && let Ok(first) = orders.recv() {
+        let (mut writes, mut changes, mut reads) = (VecDeque::new(), Vec::new(), Vec::new());
+        for order in std::iter::once(first).chain(orders.try_iter().take(CHANGES_MAX - 1)) {
+            match order {
+                StoreOrder::Change(write, change) => {
+                    writes.push_back(write);
+                    changes.push(change);
+                }
+                StoreOrder::Read(id, answer) => reads.push((id, answer)),
+                StoreOrder::Close => open = false,
+            }
+        }
         for (write, result) in writes.into_iter().zip(writer.write(changes)) {
             // Without a desk there is nobody to tell; what is asked for is written all the same.
             let _ = events.send(DeskEvent::Stored { write, result });
+        }
+        for (id, answer) in reads {
+            // Who asked may have given up.
+            let _ = answer.send(writer.read(&id));
         }
     }
 }
@@ -236,6 +291,9 @@ struct StoreWriter {
 impl StoreWriter {
     /// Writes changes in one transaction; an answer for each, in their order.
     fn write(&mut self, changes: Vec<Change>) -> Vec<Result<(), String>> {
+        if changes.is_empty() {
+            return Vec::new();
+        }
         let encoded: Vec<_> = changes.iter().map(EncodedChange::of).collect();
         let written = self.commit(encoded.iter().flatten());
         let answer = |encoded: Result<EncodedChange, String>| {
@@ -249,14 +307,30 @@ impl StoreWriter {
         &mut self,
         changes: impl Iterator<Item = &'a EncodedChange>,
     ) -> Result<(), TablesError> {
-        // Never renamed here: what cannot be opened now may be whole, on a disk that is full.
-        let tables = match self.tables.take() {
-            Some(tables) => tables,
-            None => JobTables::open(&self.path)?,
-        };
+        let tables = self.take_tables()?;
         tables.write(changes, unix_ms())?;
         self.tables = Some(tables);
         Ok(())
+    }
+
+    /// The database, to be put back where it did not fail.
+    fn take_tables(&mut self) -> Result<JobTables, TablesError> {
+        // Never renamed here: what cannot be opened now may be whole, on a disk that is full.
+        match self.tables.take() {
+            Some(tables) => Ok(tables),
+            None => JobTables::open(&self.path),
+        }
+    }
+
+    fn read(&mut self, id: &JobId) -> Result<Option<JobRecord>, String> {
+        let path = self.path.display().to_string();
+        let failed = |cause: &dyn std::fmt::Display| {
+            format!("cannot read job {id} in the job store {path}: {cause}")
+        };
+        let tables = self.take_tables().map_err(|error| failed(&error))?;
+        let read = tables.record(id).map_err(|error| failed(&error))?;
+        self.tables = Some(tables);
+        read.transpose().map_err(|cause| failed(&cause))
     }
 
     fn failed(&self, cause: &str) -> String {
