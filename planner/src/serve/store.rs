@@ -18,6 +18,7 @@
 //!   again for the next.
 //! - One process at a time: the directory is locked until the store is closed, over any opening
 //!   again too.
+//! - Single records are read beside the thread: who asks for one does not wait for a write.
 //! - Nothing that cannot be read is destroyed: a damaged file is renamed, a record that this
 //!   version does not understand moves to another table.
 
@@ -29,6 +30,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -55,28 +57,21 @@ pub const FOLDER_MODE: u32 = 0o700;
 /// second, and the first of them does not wait for the last for longer.
 const CHANGES_MAX: usize = 256;
 
-/// How long a record is waited for; writes that were asked for before come first.
-pub const READ_TIME_MAX: Duration = Duration::from_secs(5);
-
 /// The store of a directory, open.
 #[derive(Debug)]
 pub struct JobStore {
-    orders: Sender<StoreOrder>,
+    changes: Sender<(WriteId, Change)>,
+    reader: RecordReader,
     /// Ends when the thread does; nothing is sent.
     ended: Receiver<()>,
 }
 
 /// Reads single records of an open store; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct RecordReader(Sender<StoreOrder>);
+pub struct RecordReader(OpenTables);
 
-/// What the thread is to do.
-#[derive(Debug)]
-enum StoreOrder {
-    Change(WriteId, Change),
-    Read(JobId, Sender<Result<Option<JobRecord>, String>>),
-    Close,
-}
+/// The database, while it is open and did not fail.
+type OpenTables = Arc<Mutex<Option<Arc<JobTables>>>>;
 
 /// What the store had when it was opened.
 #[derive(Debug, Default)]
@@ -141,58 +136,56 @@ pub fn open(
         TablesError::Damaged(cause) => unusable(&path, &cause),
         TablesError::System(cause) => unusable(&path, &cause),
     })?;
-    let (sender, orders) = mpsc::channel();
+    let (changes, orders) = mpsc::channel();
     let (alive, ended) = mpsc::channel();
-    let mut writer = StoreWriter { path: path.clone(), tables: Some(tables) };
+    let open = Arc::new(Mutex::new(Some(Arc::new(tables))));
+    let reader = RecordReader(Arc::clone(&open));
+    let mut writer = StoreWriter { path: path.clone(), open };
     let run = move || {
         run(&mut writer, &orders, &events);
         // In this order: who waits for the end may open the store again.
+        writer.take();
         drop((writer, lock));
         drop::<Sender<()>>(alive);
     };
     let thread = thread::Builder::new().name("store".to_owned()).spawn(run);
     thread.map_err(|cause| unusable(&path, &cause))?;
-    Ok((JobStore { orders: sender, ended }, restored))
+    Ok((JobStore { changes, reader, ended }, restored))
 }
 
 impl JobStore {
     /// Has a change written; [`DeskEvent::Stored`] tells when it is on the disk.
     pub fn change(&self, write: WriteId, change: Change) {
         // The thread ends only with this.
-        let _ = self.orders.send(StoreOrder::Change(write, change));
+        let _ = self.changes.send((write, change));
     }
 
     /// What reads its records, as long as it is open.
     pub fn reader(&self) -> RecordReader {
-        RecordReader(self.orders.clone())
+        self.reader.clone()
     }
 
     /// Writes what is still to be written and frees the directory; false where that takes longer
     /// than `grace`.
     pub fn close(self, grace: Duration) -> bool {
-        let JobStore { orders, ended } = self;
-        // Those who read may still hold the queue.
-        let _ = orders.send(StoreOrder::Close);
+        let JobStore { changes, ended, .. } = self;
+        drop(changes);
         ended.recv_timeout(grace) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
 impl RecordReader {
-    /// All of a job, as it was last written; `None` where there is none of that name. It waits for
-    /// the disk, at most for [`READ_TIME_MAX`].
+    /// All of a job, as it was last written; `None` where there is none of that name. It reads the
+    /// disk.
     ///
     /// # Errors
-    /// It cannot be read: a sentence.
+    /// It cannot be read, or the store is closed: a sentence.
     pub fn read(&self, id: &JobId) -> Result<Option<JobRecord>, String> {
-        let (answer, answered) = mpsc::channel();
-        let _ = self.0.send(StoreOrder::Read(id.clone(), answer));
-        answered.recv_timeout(READ_TIME_MAX).unwrap_or_else(|error| {
-            let because = match error {
-                RecvTimeoutError::Timeout => "its disk takes too long",
-                RecvTimeoutError::Disconnected => "it is closed",
-            };
-            Err(format!("the job store cannot be read: {because}; hint: ask again soon"))
-        })
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tables = open.ok_or("the job store is not open; hint: ask again soon")?;
+        let failed = |cause| format!("job {id} cannot be read in the job store: {cause}");
+        let read = tables.record(id).map_err(|error| failed(error.to_string()))?;
+        read.transpose().map_err(failed)
     }
 }
 
@@ -253,29 +246,15 @@ fn aside(path: &Path) -> PathBuf {
     free.next().expect("a directory does not hold all numbers")
 }
 
-/// Writes changes, and then reads what was asked for meanwhile, until it is closed or nobody can ask
-/// for more.
-fn run(writer: &mut StoreWriter, orders: &Receiver<StoreOrder>, events: &Sender<DeskEvent>) {
-    let mut open = true;
-    while open && let Ok(first) = orders.recv() {
-        let (mut writes, mut changes, mut reads) = (VecDeque::new(), Vec::new(), Vec::new());
-        for order in std::iter::once(first).chain(orders.try_iter().take(CHANGES_MAX - 1)) {
-            match order {
-                StoreOrder::Change(write, change) => {
-                    writes.push_back(write);
-                    changes.push(change);
-                }
-                StoreOrder::Read(id, answer) => reads.push((id, answer)),
-                StoreOrder::Close => open = false,
-            }
-        }
+/// Writes changes until nobody can ask for more.
+fn run(writer: &mut StoreWriter, orders: &Receiver<(WriteId, Change)>, events: &Sender<DeskEvent>) {
+    while let Ok(first) = orders.recv() {
+        let waiting = orders.try_iter().take(CHANGES_MAX - 1);
+        let (writes, changes): (VecDeque<WriteId>, Vec<Change>) =
+            std::iter::once(first).chain(waiting).unzip();
         for (write, result) in writes.into_iter().zip(writer.write(changes)) {
             // Without a desk there is nobody to tell; what is asked for is written all the same.
             let _ = events.send(DeskEvent::Stored { write, result });
-        }
-        for (id, answer) in reads {
-            // Who asked may have given up.
-            let _ = answer.send(writer.read(&id));
         }
     }
 }
@@ -285,15 +264,12 @@ struct StoreWriter {
     path: PathBuf,
     /// `None` after a write that failed: the database refuses all others then, until it is opened
     /// again.
-    tables: Option<JobTables>,
+    open: OpenTables,
 }
 
 impl StoreWriter {
     /// Writes changes in one transaction; an answer for each, in their order.
     fn write(&mut self, changes: Vec<Change>) -> Vec<Result<(), String>> {
-        if changes.is_empty() {
-            return Vec::new();
-        }
         let encoded: Vec<_> = changes.iter().map(EncodedChange::of).collect();
         let written = self.commit(encoded.iter().flatten());
         let answer = |encoded: Result<EncodedChange, String>| {
@@ -307,30 +283,23 @@ impl StoreWriter {
         &mut self,
         changes: impl Iterator<Item = &'a EncodedChange>,
     ) -> Result<(), TablesError> {
-        let tables = self.take_tables()?;
-        tables.write(changes, unix_ms())?;
-        self.tables = Some(tables);
-        Ok(())
-    }
-
-    /// The database, to be put back where it did not fail.
-    fn take_tables(&mut self) -> Result<JobTables, TablesError> {
         // Never renamed here: what cannot be opened now may be whole, on a disk that is full.
-        match self.tables.take() {
-            Some(tables) => Ok(tables),
-            None => JobTables::open(&self.path),
-        }
+        let tables = match self.lock().clone() {
+            Some(tables) => tables,
+            None => Arc::new(JobTables::open(&self.path)?),
+        };
+        let written = tables.write(changes, unix_ms());
+        *self.lock() = written.is_ok().then_some(tables);
+        written
     }
 
-    fn read(&mut self, id: &JobId) -> Result<Option<JobRecord>, String> {
-        let path = self.path.display().to_string();
-        let failed = |cause: &dyn std::fmt::Display| {
-            format!("cannot read job {id} in the job store {path}: {cause}")
-        };
-        let tables = self.take_tables().map_err(|error| failed(&error))?;
-        let read = tables.record(id).map_err(|error| failed(&error))?;
-        self.tables = Some(tables);
-        read.transpose().map_err(|cause| failed(&cause))
+    /// Closes the database, as soon as nobody reads it.
+    fn take(&mut self) {
+        self.lock().take();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<JobTables>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failed(&self, cause: &str) -> String {

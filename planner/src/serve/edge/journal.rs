@@ -20,8 +20,8 @@ use crate::serve::desk::job::{JobId, JobState, PictureRecord};
 /// are told.
 const OWNERS_MAX: usize = 4096;
 
-/// Ended jobs of which all is held, for those who listen now; of an older one who comes back is told
-/// as it is then.
+/// Ended jobs of which all is held, for those who listen now; of an older one who comes back is
+/// told as it is then.
 const ENDED_KEPT: usize = 8;
 
 /// A note, or what the edge itself tells beside those.

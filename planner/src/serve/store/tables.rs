@@ -110,6 +110,7 @@ impl EncodedChange {
 }
 
 /// The database, open.
+#[derive(Debug)]
 pub struct JobTables {
     database: Database,
 }
