@@ -22,4 +22,5 @@ mod room;
 mod runners;
 mod storage;
 mod surveyor;
+mod taken;
 mod wires;
