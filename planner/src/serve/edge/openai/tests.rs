@@ -332,7 +332,7 @@ proptest! {
         match request::read(route, object(body), &settings()) {
             Ok(read) => {
                 prop_assert!(read.job.check().is_ok());
-                prop_assert_eq!(kept(&read.job), read.job);
+                prop_assert!(kept(&read.job).check().is_ok());
             }
             Err(error) => prop_assert!(error.param.is_some(), "{}", error.message),
         }
