@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What the daemon costs: `python3 scripts/bench_serve.py [--program target/release/berth] [--only jobs,quotes,queue,polls,models,batches]`.
+"""What the daemon costs: `python3 scripts/bench_serve.py [--program target/release/berth] [--only jobs,quotes,queue,memory,polls,models,batches]`.
 
 Each part starts `berth serve` on virtual devices in a directory of its own and asks it over HTTP:
 
 - jobs: warm jobs of the demo model, each from the request to its picture; what that takes beyond the executor's own time.
 - quotes: `POST /v1/plan` with a survey that was made before.
 - queue: answers and the loop's lag while 1,000 jobs wait.
+- memory: what the idle daemon holds after 1,500 jobs.
 - polls: a job's steps with 200 clients who ask for it once a second, and without, by turns; and what the daemon itself computes.
 - models: two models in turns within a budget in which one and a half of them fit, several loaded or one at a time, and in the
   best order, one model after the other.
@@ -148,6 +149,24 @@ def queue(program: str, runs: int) -> None:
         row("/readyz, answered by the loop, while 1,000 wait", f"99 in 100 under {percentile(times, 0.99) * 1e3:.1f} ms")
         if (lag := lag_under(before, lags(daemon), 0.99)) is not None:
             row("the loop's own lag meanwhile", f"99 in 100 within {lag * 1e3:g} ms")
+
+
+def memory(program: str, runs: int) -> None:
+    """What the daemon holds of jobs that have ended."""
+    with Daemon(program) as daemon:
+        daemon.ended(daemon.submit(seed=0))
+        row("an idle daemon with one ended job", held(daemon))
+        for count in range(30 * runs):
+            daemon.ask("/v1/images/generations", {**image_request(), "steps": 1, "seed": count})
+        time.sleep(2)
+        row(f"after {30 * runs:,} jobs, of which it keeps the last 1,000", held(daemon))
+
+
+def held(daemon: Daemon) -> str:
+    """Resident memory, and what of it is no file's."""
+    lines = pathlib.Path(f"/proc/{daemon.process.pid}/status").read_text().splitlines()
+    kib = {name: int(line.split()[1]) for line in lines for name in ["VmRSS", "RssAnon"] if line.startswith(name)}
+    return f"{kib['VmRSS'] * 1024 / 1e6:.1f} MB, {kib['RssAnon'] * 1024 / 1e6:.1f} MB of them its own"
 
 
 def lags(daemon: Daemon) -> dict[float, int]:
@@ -293,7 +312,7 @@ def row(what: str, figure: str) -> None:
 
 
 def main() -> None:
-    parts = {"jobs": jobs, "quotes": quotes, "queue": queue, "polls": polls, "models": models, "batches": batches}
+    parts = {"jobs": jobs, "quotes": quotes, "queue": queue, "memory": memory, "polls": polls, "models": models, "batches": batches}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "target" / "release" / "berth"), help="the program to run")
     parser.add_argument("--runs", type=int, default=50, help="how often something short is measured")

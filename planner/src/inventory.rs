@@ -12,6 +12,7 @@ pub mod host;
 pub mod names;
 pub mod nvml;
 pub mod parts;
+mod seen;
 pub mod speeds;
 
 use std::fmt;
@@ -284,11 +285,12 @@ pub(crate) fn device_id(kind: DeviceKind, index: usize) -> String {
     }
 }
 
-/// The GPUs of this machine that `CUDA_VISIBLE_DEVICES` shows, on such a host.
+/// The GPUs of this machine that `CUDA_VISIBLE_DEVICES` shows, on such a host; while NVML does not
+/// answer, as they were.
 pub(crate) fn detected(host: &HostFacts) -> Detected {
     let visible = std::env::var_os(CUDA_VISIBLE_DEVICES);
     let visible = visible.as_deref().map(|text| text.to_string_lossy());
-    nvml::detect(Path::new(nvml::LIBRARY), visible.as_deref(), host)
+    seen::or_last(nvml::detect(Path::new(nvml::LIBRARY), visible.as_deref(), host))
 }
 
 #[cfg(test)]

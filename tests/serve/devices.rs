@@ -31,7 +31,7 @@ fn profile(home: &Home, host: &str, devices: &[&str]) -> String {
 }
 
 /// The devices of a job's plan that hold anything.
-fn devices_of(job: &Value) -> Vec<String> {
+pub fn devices_of(job: &Value) -> Vec<String> {
     let components = job["plan"]["components"].as_array().expect("a plan has components");
     let names = components.iter().flat_map(|c| c["devices"].as_array().expect("devices"));
     names.map(|name| name.as_str().expect("a name").to_owned()).collect()
@@ -82,6 +82,33 @@ fn a_job_on_an_executor_that_hangs_ends_in_time_and_the_next_one_runs() {
 }
 
 #[test]
+fn a_surveyor_that_hangs_or_dies_costs_an_answer_and_no_job() {
+    let home = Home::new();
+    let server = Server::start(&home, &["--patience", "8"]);
+    server.done(&server.submit(&job(1, 2)));
+    server.until_model("demo", "warm");
+    // The slot's executor is the younger one.
+    let surveyor = server.executors().into_iter().min_by_key(|process| process.pid);
+    let surveyor = surveyor.expect("executors run");
+    surveyor.send(Signal::STOP);
+    let (asked, mut larger) = (Instant::now(), job(2, 2));
+    larger["width"] = json!(128);
+    let refused = server.ask("POST", "/v1/jobs", Some(&larger));
+    let took = asked.elapsed();
+    assert_eq!(
+        (refused.status, refused.json()["error"]["code"].as_str()),
+        (503, Some("queue_full"))
+    );
+    assert!((Duration::from_secs(5)..Duration::from_secs(8)).contains(&took), "{took:?}");
+    surveyor.send(Signal::CONT);
+    server.done(&server.submit(&larger));
+    // Between questions, and in the middle of one: another executor is asked.
+    surveyor.send(Signal::KILL);
+    larger["height"] = json!(96);
+    server.done(&server.submit(&larger));
+}
+
+#[test]
 fn a_device_that_failed_is_left_out_by_the_jobs_that_follow() {
     let home = Home::new();
     let fast = "total = \"64MiB\"\nlink = \"8GiB/s\"\nflops = \"1TFLOP/s\"\n\
@@ -113,26 +140,33 @@ fn a_device_that_failed_is_left_out_by_the_jobs_that_follow() {
 }
 
 /// Memory that another process of Berth has planned, as its file in the registry says.
-struct OtherProcess {
+pub struct OtherProcess {
     path: PathBuf,
     _file: File,
 }
 
 impl OtherProcess {
     fn hold(home: &Home, host_bytes: u64) -> OtherProcess {
+        OtherProcess::hold_of(home, host_bytes, &[])
+    }
+
+    /// Of the host, and of GPUs by their UUIDs.
+    pub fn hold_of(home: &Home, host_bytes: u64, gpus: &[(&str, u64)]) -> OtherProcess {
         let folder = home.beside("runtime").join("berth/plans");
         fs::create_dir_all(&folder).expect("the registry");
         let path = folder.join("1-other-0.toml");
         // Locked before it has its name, as they all are.
         let before = folder.join("1-other-0.before");
-        fs::write(&before, format!("pid = 1\nhost = {host_bytes}\n")).expect("it is written");
+        let mut text = format!("pid = 1\nhost = {host_bytes}\n[devices]\n");
+        gpus.iter().for_each(|(uuid, bytes)| text += &format!("{uuid} = {bytes}\n"));
+        fs::write(&before, text).expect("it is written");
         let file = File::open(&before).expect("it is there");
         flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has it");
         fs::rename(&before, &path).expect("it is there");
         OtherProcess { path, _file: file }
     }
 
-    fn end(self) {
+    pub fn end(self) {
         fs::remove_file(&self.path).expect("it is held");
     }
 }

@@ -23,4 +23,5 @@ mod room;
 mod runners;
 mod storage;
 mod surveyor;
+mod taken;
 mod wires;

@@ -12,9 +12,11 @@
 pub mod rates;
 pub mod visible;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use protocol::{Bytes, Faults};
 
@@ -128,6 +130,25 @@ pub fn lists(library: &Path, pid: u32) -> Option<bool> {
         }
     }
     found
+}
+
+/// What some processes hold of each GPU and instance, by UUID; without those of which NVML does not
+/// say who is on them.
+pub fn held_by(library: &Path, is_one: impl Fn(u32) -> bool) -> BTreeMap<String, Bytes> {
+    let Ok(nvml) = open(library) else { return BTreeMap::new() };
+    let gpus = gpus_by_bus(&nvml, &mut Vec::new()).unwrap_or_default();
+    let held = |handle: &nvml_wrapper::Device<'_>| {
+        let listed = handle.running_compute_processes().ok()?;
+        let bytes =
+            listed.iter().filter(|process| is_one(process.pid)).map(|process| {
+                match process.used_gpu_memory {
+                    UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+                    UsedGpuMemory::Unavailable => None,
+                }
+            });
+        Some((handle.uuid().ok()?, bytes.sum::<Option<Bytes>>()?))
+    };
+    gpus.iter().flat_map(Gpu::places).filter_map(held).collect()
 }
 
 /// One GPU that NVML could open.

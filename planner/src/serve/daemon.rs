@@ -123,7 +123,8 @@ impl Daemon {
             eprintln!("berth: {problem}");
         }
         let metrics = Arc::new(Metrics::new(PROTOCOL_VERSION));
-        let edge = settings::edge_config(&config, no_token, &files, &catalog, &metrics);
+        let records = store.reader();
+        let edge = settings::edge_config(&config, no_token, &files, records, &catalog, &metrics);
         let edge = edge::start(edge, sender.clone())?;
         let runners = Runners::new(Arc::clone(&shared), sender.clone());
         let surveyor = Surveyor::start(Arc::clone(&shared), sender)?;

@@ -302,9 +302,12 @@ impl Desk {
         for PendingWrite { change, then } in std::mem::take(&mut self.failed_writes) {
             // Newer records may have been kept meanwhile: none of them is undone.
             let change = match change {
+                // What has ended was kept, all of it, after this one failed.
                 action::Change::Put(old) => match self.jobs.get(&old.id) {
-                    Some(entry) => action::Change::Put(Box::new((*entry.record).clone())),
-                    None => continue,
+                    Some(entry) if entry.whole => {
+                        action::Change::Put(Box::new((*entry.record).clone()))
+                    }
+                    _ => continue,
                 },
                 action::Change::Settings(_) => action::Change::Settings(self.settings.clone()),
                 other => other,

@@ -111,6 +111,7 @@ pub fn start(config: EdgeConfig, events: Sender<DeskEvent>) -> io::Result<EdgeHa
         metrics: config.metrics,
         inputs: config.inputs,
         pictures: config.pictures,
+        records: config.records,
         rescan: config.rescan,
     });
     let served = edge.clone();

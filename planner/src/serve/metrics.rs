@@ -34,7 +34,8 @@ pub struct DeviceMemory {
     pub device: String,
     /// A GPU's own name, which stays the same over restarts; empty for others.
     pub uuid: String,
-    /// By kind: `total`, `free`, `idle`. What plans say and runs measure is added to them.
+    /// By kind: `total`, `free`, `idle`, `margin`, `ours`, `others`. What plans say and runs
+    /// measure is added to them.
     pub bytes: Vec<(&'static str, Bytes)>,
 }
 

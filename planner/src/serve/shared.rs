@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use protocol::notice::FileState;
-use protocol::{DeviceId, ModelDescription, ModelSource, Plan};
+use protocol::{Bytes, DeviceId, ModelDescription, ModelSource, Plan};
 
 use super::conditioning::ConditioningCache;
 use super::desk::event::SlotId;
 use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, no_model, of_request, of_session};
 use super::outages::Outages;
+use crate::budget::Margins;
 use crate::engine::files::{changed_files, states_of};
 use crate::engine::host::Host;
 use crate::engine::session::{ExecutorProgram, Session, SessionError};
@@ -101,6 +102,15 @@ impl ServedHost {
             tracing::warn!(%ignored, "what was measured cannot be read again");
         }
         *self.host.write().unwrap_or_else(PoisonError::into_inner) = host;
+    }
+
+    /// What plans leave free of each device, in their order; empty where the policy names other
+    /// devices than these.
+    pub fn margins(&self, devices: &[Device]) -> Vec<Bytes> {
+        let below = self.policy.clone().over(&self.host().profile.profile.policy);
+        let margins = below.margin.as_deref().map(Margins::parse);
+        let margins = margins.transpose().ok().map(Option::unwrap_or_default);
+        margins.and_then(|margins| margins.of(devices).ok()).unwrap_or_default()
     }
 
     /// From now on these are the models.

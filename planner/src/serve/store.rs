@@ -18,6 +18,7 @@
 //!   again for the next.
 //! - One process at a time: the directory is locked until the store is closed, over any opening
 //!   again too.
+//! - Single records are read beside the thread: who asks for one does not wait for a write.
 //! - Nothing that cannot be read is destroyed: a damaged file is renamed, a record that this
 //!   version does not understand moves to another table.
 
@@ -29,6 +30,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -59,14 +61,23 @@ const CHANGES_MAX: usize = 256;
 #[derive(Debug)]
 pub struct JobStore {
     changes: Sender<(WriteId, Change)>,
+    reader: RecordReader,
     /// Ends when the thread does; nothing is sent.
     ended: Receiver<()>,
 }
 
+/// Reads single records of an open store; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RecordReader(OpenTables);
+
+/// The database, while it is open and did not fail.
+type OpenTables = Arc<Mutex<Option<Arc<JobTables>>>>;
+
 /// What the store had when it was opened.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// All jobs, the oldest first, as they were when they were last written.
+    /// All jobs, the oldest first, as they were when they were last written; of those that have
+    /// ended [`JobRecord::brief`].
     pub records: Vec<JobRecord>,
     /// What the desk keeps beside them.
     pub settings: DeskSettings,
@@ -127,16 +138,19 @@ pub fn open(
     })?;
     let (changes, orders) = mpsc::channel();
     let (alive, ended) = mpsc::channel();
-    let mut writer = StoreWriter { path: path.clone(), tables: Some(tables) };
+    let open = Arc::new(Mutex::new(Some(Arc::new(tables))));
+    let reader = RecordReader(Arc::clone(&open));
+    let mut writer = StoreWriter { path: path.clone(), open };
     let run = move || {
         run(&mut writer, &orders, &events);
         // In this order: who waits for the end may open the store again.
+        writer.take();
         drop((writer, lock));
         drop::<Sender<()>>(alive);
     };
     let thread = thread::Builder::new().name("store".to_owned()).spawn(run);
     thread.map_err(|cause| unusable(&path, &cause))?;
-    Ok((JobStore { changes, ended }, restored))
+    Ok((JobStore { changes, reader, ended }, restored))
 }
 
 impl JobStore {
@@ -146,12 +160,32 @@ impl JobStore {
         let _ = self.changes.send((write, change));
     }
 
+    /// What reads its records, as long as it is open.
+    pub fn reader(&self) -> RecordReader {
+        self.reader.clone()
+    }
+
     /// Writes what is still to be written and frees the directory; false where that takes longer
     /// than `grace`.
     pub fn close(self, grace: Duration) -> bool {
-        let JobStore { changes, ended } = self;
+        let JobStore { changes, ended, .. } = self;
         drop(changes);
         ended.recv_timeout(grace) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+impl RecordReader {
+    /// All of a job, as it was last written; `None` where there is none of that name. It reads the
+    /// disk.
+    ///
+    /// # Errors
+    /// It cannot be read, or the store is closed: a sentence.
+    pub fn read(&self, id: &JobId) -> Result<Option<JobRecord>, String> {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tables = open.ok_or("the job store is not open; hint: ask again soon")?;
+        let failed = |cause| format!("job {id} cannot be read in the job store: {cause}");
+        let read = tables.record(id).map_err(|error| failed(error.to_string()))?;
+        read.transpose().map_err(failed)
     }
 }
 
@@ -230,7 +264,7 @@ struct StoreWriter {
     path: PathBuf,
     /// `None` after a write that failed: the database refuses all others then, until it is opened
     /// again.
-    tables: Option<JobTables>,
+    open: OpenTables,
 }
 
 impl StoreWriter {
@@ -250,13 +284,22 @@ impl StoreWriter {
         changes: impl Iterator<Item = &'a EncodedChange>,
     ) -> Result<(), TablesError> {
         // Never renamed here: what cannot be opened now may be whole, on a disk that is full.
-        let tables = match self.tables.take() {
+        let tables = match self.lock().clone() {
             Some(tables) => tables,
-            None => JobTables::open(&self.path)?,
+            None => Arc::new(JobTables::open(&self.path)?),
         };
-        tables.write(changes, unix_ms())?;
-        self.tables = Some(tables);
-        Ok(())
+        let written = tables.write(changes, unix_ms());
+        *self.lock() = written.is_ok().then_some(tables);
+        written
+    }
+
+    /// Closes the database, as soon as nobody reads it.
+    fn take(&mut self) {
+        self.lock().take();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<JobTables>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failed(&self, cause: &str) -> String {

@@ -62,6 +62,7 @@ pub fn view(record: JobRecord) -> JobView {
     JobView {
         state: record.state,
         record: Arc::new(record),
+        whole: true,
         position: None,
         progress: None,
         waiting: None,

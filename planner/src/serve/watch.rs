@@ -1,6 +1,8 @@
 //! The watch: a thread that reads what devices and host have free, and looks for models that came,
 //! went or changed.
 
+mod ours;
+
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::catalog::Catalog;
 use super::shared::ServedHost;
-use crate::inventory::Inventory;
+use crate::inventory::{Device, DeviceKind, Inventory};
+use ours::OurMemory;
 
 /// Between two readings while something runs.
 const EVERY_RUNNING: Duration = Duration::from_secs(1);
@@ -50,8 +53,9 @@ impl HostWatch {
 
 fn watch(shared: &ServedHost, catalog: &Catalog, readings: &Sender<Value>, end: &Receiver<()>) {
     let mut looked_at = Instant::now();
+    let mut ours = OurMemory::default();
     loop {
-        if let Some(reading) = read(shared)
+        if let Some(reading) = read(shared, &mut ours)
             && readings.send(reading).is_err()
         {
             return;
@@ -68,16 +72,39 @@ fn watch(shared: &ServedHost, catalog: &Catalog, readings: &Sender<Value>, end: 
 }
 
 /// What is there and free now, and what idle plans of this daemon hold of it.
-fn read(shared: &ServedHost) -> Option<Value> {
+fn read(shared: &ServedHost, ours: &mut OurMemory) -> Option<Value> {
     let host = shared.host();
     let inventory = host.profile.profile.inventory();
     let inventory = inventory.inspect_err(|error| tracing::warn!(%error, "no reading")).ok()?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut reading = reading(&inventory, &idle_bytes(shared), since_1970.as_millis() as u64);
+    let idle = idle_bytes(shared);
+    let mut reading = reading(&inventory, &idle, since_1970.as_millis() as u64);
+    ours.renew(&inventory.devices, shared.is_running());
+    let margins = shared.margins(&inventory.devices);
     for (index, device) in inventory.devices.iter().enumerate() {
-        reading["devices"][index]["left_out"] = left_out(shared.outage(device));
+        let shown = &mut reading["devices"][index];
+        shown["left_out"] = left_out(shared.outage(device));
+        shown["margin_bytes"] = json!(margins.get(index));
+        let held = ours.of(device, held(&idle, &device.id));
+        shown["ours_bytes"] = json!(held);
+        shown["others_bytes"] = json!(held.map(|held| of_others(device, held)));
     }
     Some(reading)
+}
+
+/// What is taken of a device by others than this daemon.
+fn of_others(device: &Device, ours: Bytes) -> Bytes {
+    match device.kind {
+        // What ours hold of it is not taken off what is free.
+        DeviceKind::Virtual => device.used_by_others_bytes,
+        DeviceKind::Cuda => {
+            device.total_bytes.saturating_sub(device.free_bytes).saturating_sub(ours)
+        }
+    }
+}
+
+fn held(idle: &[(String, Bytes)], id: &str) -> Bytes {
+    idle.iter().find(|(known, _)| known == id).map(|(_, bytes)| *bytes).unwrap_or_default()
 }
 
 /// For how long a device that failed is left out, and why.
@@ -105,7 +132,6 @@ fn idle_bytes(shared: &ServedHost) -> Vec<(String, Bytes)> {
 
 fn reading(inventory: &Inventory, idle: &[(String, Bytes)], unix_ms: u64) -> Value {
     let devices = inventory.devices.iter().map(|device| {
-        let held = idle.iter().find(|(id, _)| *id == device.id).map(|(_, bytes)| *bytes);
         json!({
             "id": device.id,
             "name": device.name,
@@ -113,7 +139,7 @@ fn reading(inventory: &Inventory, idle: &[(String, Bytes)], unix_ms: u64) -> Val
             "uuid": device.uuid,
             "total_bytes": device.total_bytes,
             "free_bytes": device.free_bytes,
-            "idle_bytes": held.unwrap_or_default(),
+            "idle_bytes": held(idle, &device.id),
         })
     });
     json!({

@@ -5,20 +5,21 @@ use serde_json::Value;
 
 use super::super::metrics::DeviceMemory;
 
+/// What readings tell of a device.
+const KINDS: [&str; 6] = ["total", "free", "idle", "margin", "ours", "others"];
+
 /// What each device of a reading holds.
 pub fn memory(reading: &Value) -> Vec<DeviceMemory> {
     let devices = reading["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let memory = |device: &Value| {
-        let bytes = |key: &str| Bytes(device[key].as_u64().unwrap_or_default());
+        // What is not known is not shown.
+        let known =
+            |what: &'static str| Some((what, Bytes(device[format!("{what}_bytes")].as_u64()?)));
         DeviceMemory {
             device: text(&device["id"]),
             uuid: text(&device["uuid"]),
-            bytes: vec![
-                ("total", bytes("total_bytes")),
-                ("free", bytes("free_bytes")),
-                ("idle", bytes("idle_bytes")),
-            ],
+            bytes: KINDS.into_iter().filter_map(known).collect(),
         }
     };
     devices.iter().map(memory).collect()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::catalog::Catalog;
 use super::super::config::{ListenAddress, ResponseFormat, SdapiCfg, ServeConfig};
 use super::super::desk::config::DeskConfig;
-use super::super::desk::job::KeepAlive;
+use super::super::desk::job::{ErrorCode, JobError, KeepAlive};
 use super::super::edge::config::{EdgeAddress, EdgeConfig};
 use super::super::edge::limits::EdgeLimits;
 use super::super::edge::settings::{EdgeModel, EdgeSettings};
@@ -13,6 +13,7 @@ use super::super::files::PictureFiles;
 use super::super::metrics::Metrics;
 use super::super::models::ModelDirectory;
 use super::super::shared::ServedHost;
+use super::super::store::RecordReader;
 
 /// The environment variable by which systemd says whom it hands sockets to: sd_listen_fds(3).
 const LISTEN_PID: &str = "LISTEN_PID";
@@ -42,6 +43,7 @@ pub fn edge_config(
     config: &ServeConfig,
     no_token: bool,
     files: &PictureFiles,
+    records: RecordReader,
     catalog: &Catalog,
     metrics: &Arc<Metrics>,
 ) -> EdgeConfig {
@@ -60,6 +62,9 @@ pub fn edge_config(
         allowed_origins: config.allowed_origins.clone(),
         inputs: Arc::new(move |bytes| inputs.keep_picture(bytes)),
         pictures: Arc::new(move |picture| files.path(picture)),
+        records: Arc::new(move |id| {
+            records.read(id).map_err(|because| JobError::new(ErrorCode::Store, because))
+        }),
         rescan: Arc::new(move || Ok(catalog.rescan())),
         metrics: Arc::clone(metrics),
         // Told with the models.

@@ -1,7 +1,7 @@
 //! From a question to a job in the queue: what is refused, what is surveyed, what is kept.
 
 use super::action::{Action, Change, QuoteOrder, Reply, RoomOrder};
-use super::config::{KEY_MS, RETRY_AFTER_S};
+use super::config::{KEY_MS, RETRY_AFTER_S, SURVEY_MS_MAX};
 use super::entry::{Entry, WeighedRoom};
 use super::event::{Asker, QueryId, Quoted, RoomTimes, SlotId, Ticket};
 use super::job::{
@@ -51,6 +51,8 @@ pub struct SurveyQuestion {
     pub model: String,
     /// The choices that are weighed.
     choices: Vec<Vec<SlotId>>,
+    /// When it is not waited for any more.
+    pub until_ms: u64,
 }
 
 impl Desk {
@@ -98,8 +100,21 @@ impl Desk {
             let room = RoomOrder { request, slot, choices, busy };
             self.out.push(Action::Weigh(query, Box::new(room)));
         }
-        let open = SurveyQuestion { question, order, model: model.to_owned(), choices };
+        let (model, until_ms) = (model.to_owned(), self.now.ms + SURVEY_MS_MAX);
+        let open = SurveyQuestion { question, order, model, choices, until_ms };
         self.questions.insert(query, open);
+    }
+
+    /// Refuses what the surveyor does not answer in time: it hangs, or others' questions take long.
+    pub(super) fn expire_questions(&mut self) {
+        let now_ms = self.now.ms;
+        let late = self.questions.iter().filter(|(_, open)| now_ms >= open.until_ms);
+        for query in late.map(|(query, _)| *query).collect::<Vec<_>>() {
+            let Some(open) = self.questions.remove(&query) else { continue };
+            let message = "what the job would take is not known in time; hint: ask again soon";
+            let error = JobError::new(ErrorCode::QueueFull, message);
+            self.refuse(open.question.ticket(), error, Some(SURVEY_MS_MAX / 1000));
+        }
     }
 
     /// It is weighed which models go for a question: now it is asked what the job takes then.

@@ -195,6 +195,8 @@ pub enum Reply {
 pub struct JobView {
     /// What the store has of it.
     pub record: Arc<JobRecord>,
+    /// Whether that is all of it, and not [`JobRecord::brief`].
+    pub whole: bool,
     /// Where it is now, which may be further than the record.
     pub state: JobState,
     /// Its place in the queue: 0 runs.

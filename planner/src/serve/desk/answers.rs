@@ -55,6 +55,7 @@ impl Desk {
         let load_ms = if self.is_warm(entry.model()) { 0.0 } else { load_ms };
         JobView {
             record: Arc::clone(&entry.record),
+            whole: entry.whole,
             state: entry.state,
             position,
             progress: entry.progress(self.now.ms),

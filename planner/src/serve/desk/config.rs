@@ -37,6 +37,9 @@ pub const WEIGHED_EACH_MAX: usize = 6;
 /// load takes, so that a job which begins at once is not weighed twice.
 pub const WEIGHED_MS_MAX: u64 = 5_000;
 
+/// How long a client's question waits for the surveyor: serve.md, section 14.
+pub const SURVEY_MS_MAX: u64 = 5_000;
+
 /// How long the desk waits for the surveyor to weigh: a survey of a model that nobody has measured
 /// takes a second.
 pub const WEIGH_MS_MAX: u64 = 10_000;

@@ -2,7 +2,7 @@
 
 use super::action::{Action, Change, Note, Reply};
 use super::config::REMOVED_MS;
-use super::entry::EndReason;
+use super::entry::{EndReason, Entry};
 use super::event::{Asker, FiledPicture, SlotId, Ticket};
 use super::job::{ErrorCode, JobError, JobId, JobState};
 use super::retention::surplus;
@@ -79,6 +79,7 @@ impl Desk {
         entry.state = entry.record.state;
         self.answer_waiters(id);
         self.tell_state(id);
+        self.jobs.get_mut(id).into_iter().for_each(Entry::shorten);
         self.remove_surplus();
     }
 

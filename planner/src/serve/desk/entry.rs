@@ -15,6 +15,9 @@ use crate::job::seed::{Seed, picture_seed};
 pub struct Entry {
     /// What will be, or is, in the store.
     pub record: Arc<JobRecord>,
+    /// Whether that is all of it. Of an ended job the desk keeps [`JobRecord::brief`] once the
+    /// store has the rest.
+    pub whole: bool,
     /// Where it is.
     pub state: JobState,
     /// Whether it is not accepted yet: its first record is on its way to the disk.
@@ -106,6 +109,8 @@ pub enum EndReason {
 impl Entry {
     /// A job that was accepted, or taken up, now.
     pub fn new(record: JobRecord, now_ms: u64) -> Entry {
+        let whole = !record.state.is_ended();
+        let record = if whole { record } else { record.brief() };
         let deadline_at = record.order.deadline_ms.map(|ms| now_ms.saturating_add(ms));
         Entry {
             state: record.state,
@@ -113,6 +118,7 @@ impl Entry {
             closing: false,
             made: record.pictures.len() as u32,
             record: Arc::new(record),
+            whole,
             waiters: Vec::new(),
             filed: Vec::new(),
             since_ms: now_ms,
@@ -135,6 +141,12 @@ impl Entry {
     /// The record, to be changed. Copies it where somebody still looks at it.
     pub fn record_mut(&mut self) -> &mut JobRecord {
         Arc::make_mut(&mut self.record)
+    }
+
+    /// Its end is in the store: what only that must know goes.
+    pub fn shorten(&mut self) {
+        self.record = Arc::new((*self.record).clone().brief());
+        self.whole = false;
     }
 
     /// Whether it waits for its turn.

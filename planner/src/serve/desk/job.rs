@@ -295,8 +295,8 @@ pub struct JobRecord {
     pub error: Option<JobError>,
 }
 
-/// A plan's document, as JSON on one line: a daemon holds a thousand of them, and a tree of values
-/// takes ten times as much.
+/// A plan's document, as JSON on one line: a daemon holds one for each job that has not ended, and
+/// a tree of values takes ten times as much.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptPlan(Arc<str>);
 
@@ -328,5 +328,14 @@ impl JobRecord {
     /// Pictures that were asked for.
     pub fn wanted(&self) -> u32 {
         self.order.request.shape.batch.unwrap_or(1)
+    }
+
+    /// What lists, limits and a retry need of an ended job: a plan alone takes ten times as much,
+    /// and a daemon holds a thousand ended jobs.
+    pub fn brief(mut self) -> JobRecord {
+        self.plan = None;
+        self.usage = None;
+        self.failures = Vec::new();
+        self
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::limits::EdgeLimits;
 use super::settings::EdgeSettings;
-use crate::serve::desk::job::{JobError, PictureRecord};
+use crate::serve::desk::job::{JobError, JobId, JobRecord, PictureRecord};
 use crate::serve::metrics::Metrics;
 
 /// Finds the file of a job's picture; `None` where there is none.
@@ -17,6 +17,9 @@ pub type FolderOfPictures = Arc<dyn Fn(&PictureRecord) -> Option<PathBuf> + Send
 
 /// Keeps a picture that a request starts from, and returns its file: blocking work.
 pub type KeepPicture = Arc<dyn Fn(Vec<u8>) -> Result<PathBuf, JobError> + Send + Sync>;
+
+/// Reads all of a job from the store; `None` where it is not there any more: blocking work.
+pub type ReadRecord = Arc<dyn Fn(&JobId) -> Result<Option<JobRecord>, JobError> + Send + Sync>;
 
 /// Looks for models anew, and says what it found, or why it cannot as a sentence.
 pub type Rescan = Arc<dyn Fn() -> Result<Value, String> + Send + Sync>;
@@ -48,6 +51,8 @@ pub struct EdgeConfig {
     pub inputs: KeepPicture,
     /// Where pictures of jobs are.
     pub pictures: FolderOfPictures,
+    /// Where all of an ended job is.
+    pub records: ReadRecord,
     /// Called when a client asks for it.
     pub rescan: Rescan,
     /// What is counted.

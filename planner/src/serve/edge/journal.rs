@@ -14,17 +14,23 @@ use tokio::sync::watch;
 use super::limits::NOTES_KEPT;
 use crate::serve::desk::action::Note;
 use crate::serve::desk::event::Asker;
-use crate::serve::desk::job::{JobId, PictureRecord};
+use crate::serve::desk::job::{JobId, JobState, PictureRecord};
 
 /// Jobs whose owners are known at a time: more than a queue holds. Of others only administrators
 /// are told.
 const OWNERS_MAX: usize = 4096;
+
+/// Ended jobs of which all is held, for those who listen now; of an older one who comes back is
+/// told as it is then.
+const ENDED_KEPT: usize = 8;
 
 /// A note, or what the edge itself tells beside those.
 #[derive(Debug, Clone)]
 pub enum Told {
     /// By the desk.
     Note(Arc<Note>),
+    /// A job has ended so, a while ago.
+    Ended(JobId, JobState),
     /// A job has one more picture.
     Picture(JobId, Box<PictureRecord>),
     /// What devices hold now.
@@ -68,6 +74,8 @@ struct KeptEntries {
     /// The largest number that age pushed out.
     pushed_out: u64,
     owners: HashMap<JobId, Owned>,
+    /// Numbers of ended jobs of which all is held.
+    ended: VecDeque<u64>,
 }
 
 struct Owned {
@@ -136,6 +144,7 @@ impl Default for Journal {
 
 impl KeptEntries {
     fn note(&mut self, note: Arc<Note>) {
+        let has_ended = matches!(&*note, Note::State(view) if view.state.is_ended());
         let audience = match &*note {
             Note::State(view) => {
                 let owned = Owned { client: view.record.order.client.clone(), pictures: 0 };
@@ -155,6 +164,25 @@ impl KeptEntries {
             Note::Model(..) => Audience::All,
         };
         self.push(Told::Note(note), audience);
+        if has_ended {
+            self.ended.push_back(self.last);
+        }
+        if self.ended.len() > ENDED_KEPT
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.shorten(oldest);
+        }
+    }
+
+    /// Keeps of a job's end only that it has come.
+    fn shorten(&mut self, number: u64) {
+        let place = self.entries.binary_search_by_key(&number, |entry| entry.number);
+        let Some(entry) = place.ok().and_then(|place| self.entries.get_mut(place)) else { return };
+        if let Told::Note(note) = &entry.told
+            && let Note::State(view) = &**note
+        {
+            entry.told = Told::Ended(view.record.id.clone(), view.state);
+        }
     }
 
     fn audience(&self, id: &JobId) -> Audience {
@@ -197,7 +225,7 @@ impl Told {
                 Note::Reordered(id, _) => Some(id),
                 Note::Model(..) => None,
             },
-            Told::Picture(id, _) => Some(id),
+            Told::Ended(id, _) | Told::Picture(id, _) => Some(id),
             Told::Reading(_) => None,
         }
     }
@@ -238,7 +266,6 @@ impl Audience {
 mod tests {
     use super::*;
     use crate::serve::desk::action::{ProgressView, SlotState};
-    use crate::serve::desk::job::JobState;
     use crate::serve::edge::testing::{picture, view};
 
     fn progress(id: &str, step: u32) -> Arc<Note> {
@@ -281,6 +308,26 @@ mod tests {
         journal.add(state(JobState::Done));
         let numbers: Vec<u64> = journal.after(0).0.iter().map(|entry| entry.number).collect();
         assert_eq!((numbers, journal.after(0).1), (vec![1, 4, 7], 0));
+    }
+
+    #[test]
+    fn of_few_ended_jobs_all_is_held() {
+        let journal = Journal::new();
+        for index in 0..ENDED_KEPT + 2 {
+            let view = view(&index.to_string(), "ann", JobState::Done);
+            journal.add(Arc::new(Note::State(Box::new(view))));
+        }
+        let (entries, _) = journal.after(0);
+        for (index, entry) in entries.iter().enumerate() {
+            let id = JobId(index.to_string());
+            assert_eq!(entry.audience, Audience::Owner("ann".to_owned()));
+            match &entry.told {
+                Told::Ended(ended, JobState::Done) => assert!(*ended == id && index < 2),
+                Told::Note(_) => assert!(entry.told.job() == Some(&id) && index >= 2),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(entries.len(), ENDED_KEPT + 2);
     }
 
     #[test]

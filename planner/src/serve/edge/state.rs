@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
 use ulid::Generator;
 
-use super::config::{FolderOfPictures, KeepPicture, Rescan};
+use super::config::{FolderOfPictures, KeepPicture, ReadRecord, Rescan};
 use super::hosts::HostRules;
 use super::journal::Journal;
 use super::keep;
@@ -25,7 +25,7 @@ use super::timeline::Timeline;
 use super::tokens::Guardian;
 use crate::serve::desk::action::{Note, Reply};
 use crate::serve::desk::event::{Ask, Asker, DeskEvent, Ticket};
-use crate::serve::desk::job::{ErrorCode, JobError, JobId, PictureRecord};
+use crate::serve::desk::job::{ErrorCode, JobError, JobId, JobRecord, PictureRecord};
 use crate::serve::metrics::Metrics;
 
 /// A handler's way to everything else; cheap to clone.
@@ -50,6 +50,8 @@ pub struct EdgeParts {
     pub inputs: KeepPicture,
     /// Where pictures of jobs are.
     pub pictures: FolderOfPictures,
+    /// Where all of an ended job is.
+    pub records: ReadRecord,
     /// Looks for models anew.
     pub rescan: Rescan,
 }
@@ -197,6 +199,14 @@ impl Edge {
     /// The file of a job's picture, where there is one.
     pub fn picture_path(&self, picture: &PictureRecord) -> Option<PathBuf> {
         (self.0.parts.pictures)(picture)
+    }
+
+    /// All of a job, from the store; `None` where it is not there any more: blocking work.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Store`].
+    pub fn record(&self, id: &JobId) -> Result<Option<JobRecord>, JobError> {
+        (self.0.parts.records)(id)
     }
 
     /// Looks for models anew, and returns what is known of them: blocking work.

@@ -17,7 +17,7 @@ use crate::read;
 use crate::serve::desk::action::JobView;
 use crate::serve::desk::event::FiledPicture;
 use crate::serve::desk::job::{
-    Api, Class, ErrorCode, IdempotencyKey, JobOrder, JobState, PictureRecord,
+    Api, Class, ErrorCode, IdempotencyKey, JobError, JobOrder, JobState, PictureRecord,
 };
 
 /// A job of another program's request: all but what only a handler knows.
@@ -93,6 +93,22 @@ pub async fn beside<T: Send + 'static>(
 ) -> Result<T, EdgeError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| Err(EdgeError::internal("a worker has panicked")))
+}
+
+/// A job with all that is kept of it, where the desk has only what lists show.
+///
+/// # Errors
+/// The store cannot be read, or the job was removed meanwhile.
+pub async fn whole(edge: &Edge, mut view: Box<JobView>) -> Result<Box<JobView>, EdgeError> {
+    if view.whole {
+        return Ok(view);
+    }
+    let (records, id) = (edge.clone(), view.record.id.clone());
+    let read = beside(move || Ok(records.record(&id)?)).await?;
+    let removed = || JobError::new(ErrorCode::Expired, "the job was removed");
+    view.record = Arc::new(read.ok_or_else(removed)?);
+    view.whole = true;
+    Ok(view)
 }
 
 /// All pictures of a job that has ended: those that were made just now, others from their files.

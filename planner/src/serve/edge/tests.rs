@@ -46,6 +46,7 @@ fn config(folder: &TempDir) -> EdgeConfig {
         allowed_origins: vec!["https://app.example".to_owned()],
         inputs: Arc::new(move |bytes| files.keep_picture(bytes)),
         pictures: Arc::new(move |record| record.file.as_ref().map(|_| picture.clone())),
+        records: Arc::new(|id| Ok((id.0 == fake_desk::DONE).then(fake_desk::whole_record))),
         rescan: Arc::new(|| Ok(json!({"found": 2}))),
         metrics: Arc::new(Metrics::new(9)),
         settings: testing::settings(),

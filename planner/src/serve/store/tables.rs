@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use redb::{Builder, Database, ReadableTable, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -35,8 +35,8 @@ const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
 const SETTINGS: &str = "settings";
 
 /// What redb may keep in memory. A store of 1000 jobs has some tens of megabytes and is read once;
-/// writes touch a few pages.
-const CACHE_BYTES: usize = 16 << 20;
+/// writes, and reads of single jobs, touch a few pages.
+const CACHE_BYTES: usize = 4 << 20;
 
 /// Why the database cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,6 +110,7 @@ impl EncodedChange {
 }
 
 /// The database, open.
+#[derive(Debug)]
 pub struct JobTables {
     database: Database,
 }
@@ -138,6 +139,9 @@ impl JobTables {
                 for entry in jobs.iter()? {
                     let (key, value) = entry?;
                     match record_of(key.value(), value.value()) {
+                        Ok(record) if record.state.is_ended() => {
+                            restored.records.push(record.brief());
+                        }
                         Ok(record) => restored.records.push(record),
                         Err(cause) => bad.push((key.value().to_owned(), cause)),
                     }
@@ -173,10 +177,18 @@ impl JobTables {
         })
     }
 
+    /// A job's record; within, what stands there in place of one, as the end of a sentence.
+    pub fn record(&self, id: &JobId) -> Result<Option<Result<JobRecord, String>>, TablesError> {
+        guarded(|| {
+            let table = self.database.begin_read()?.open_table(JOBS)?;
+            let text = table.get(id.0.as_str())?;
+            Ok(text.map(|text| record_of(&id.0, text.value())))
+        })
+    }
+
     /// What was put aside, by table and key.
     #[cfg(test)]
     pub fn unread(&self) -> Result<Vec<(String, Vec<u8>)>, TablesError> {
-        use redb::ReadableDatabase;
         guarded(|| {
             let table = self.database.begin_read()?.open_table(UNREAD)?;
             let entry = |entry: Result<(redb::AccessGuard<&str>, redb::AccessGuard<&[u8]>), _>| {

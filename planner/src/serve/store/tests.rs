@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::tables::EncodedChange;
 use super::*;
-use crate::serve::desk::job::{IdempotencyKey, JobState};
+use crate::serve::desk::job::{IdempotencyKey, JobState, KeptPlan};
 use crate::serve::testing::{CHILD, child, record};
 
 /// Far longer than any write takes: only what hangs gets there.
@@ -110,6 +110,26 @@ fn what_was_written_is_restored() {
         let permissions = fs::metadata(directory.join(path)).unwrap().permissions();
         assert_eq!(permissions.mode() & 0o777, mode, "{path}");
     }
+}
+
+#[test]
+fn single_records_are_read_whole_while_it_is_open() {
+    let home = tempfile::tempdir().unwrap();
+    let store = opened(home.path());
+    let mut job = record(&id(1));
+    job.state = JobState::Done;
+    job.plan = Some(KeptPlan::of(&serde_json::json!({"feasible": true})));
+    store.change(1, Change::Put(Box::new(job.clone()))).unwrap();
+    store.change(2, put(2)).unwrap();
+    let reader = store.store.reader();
+    assert_eq!(reader.read(&JobId(id(1))), Ok(Some(job.clone())));
+    assert_eq!(reader.read(&JobId(id(2))), Ok(Some(record(&id(2)))));
+    store.change(3, Change::Remove(JobId(id(2)))).unwrap();
+    assert_eq!(reader.read(&JobId(id(2))), Ok(None));
+    // Who reads does not keep it open.
+    store.close();
+    assert!(reader.read(&JobId(id(1))).is_err_and(|because| because.contains("not open")));
+    assert_eq!(opened(home.path()).restored.records, [job.brief()]);
 }
 
 #[test]

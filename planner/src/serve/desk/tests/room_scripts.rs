@@ -75,10 +75,12 @@ fn a_model_stays_loaded_where_that_costs_less() {
     script.did(
         "0 asked 3
            weigh 4 without [[2], []]
+           wake in 5000
          0 weighed
            survey 4 busy false
          0 quoted
            store 5: 3 Queued
+           wake in 600000
          0 stored
            answer 3 job Queued
            tell 3 Queued

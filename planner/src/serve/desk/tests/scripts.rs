@@ -24,6 +24,7 @@ fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
     script.did(
         "0 asked 1
            survey 1 busy false
+           wake in 5000
          20 quoted
            store 1: 1 Queued
          20 stored
@@ -56,6 +57,33 @@ fn a_job_on_a_cold_model_from_its_request_to_its_picture() {
            end 1
          602020 gone
            tell one Cold",
+    );
+}
+
+#[test]
+fn a_question_that_the_surveyor_does_not_answer_is_refused_in_time() {
+    let mut script = Script::new(config());
+    script.submit(1, order("one", "ann", 1), true);
+    script.later(3000);
+    script.submit(2, order("one", "ann", 1), false);
+    script.later(2000);
+    script.event("rang", DeskEvent::Rang);
+    // The answer comes too late, and makes no job.
+    script.later(1000);
+    script.quoted(1, 500.0, 2000.0, 1);
+    script.quoted(2, 500.0, 2000.0, 1);
+    script.did(
+        "0 asked 1
+           survey 1 busy false
+           wake in 5000
+         3000 asked 2
+           survey 2 busy false
+         5000 rang
+           answer 1 QueueFull: what the job would take is not known in time; hint: ask again soon again in 5 s
+           wake in 3000
+         6000 quoted
+         6000 quoted
+           store 1: 2 Queued",
     );
 }
 
@@ -211,6 +239,7 @@ fn what_is_refused_says_why() {
            answer 1 NoModel: no model `three`; hint: there are one, two
          0 asked 2
            survey 1 busy false
+           wake in 5000
          0 asked 3
            answer 3 QueueFull: 0 jobs wait, and no more may again in 1 s
          0 quoted
@@ -436,6 +465,7 @@ fn models_are_loaded_ahead_where_nobody_waits() {
          0 done
            tell two Warm
          0 asked 2
-           survey 1 busy false",
+           survey 1 busy false
+           wake in 5000",
     );
 }

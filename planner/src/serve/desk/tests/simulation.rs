@@ -1,6 +1,6 @@
 //! Random days: whatever executors, disks and clients do, the invariants hold after each step, and
-//! every job ends. `BERTH_DESK_EVENTS` says how many events; a coarse number is the default, and a
-//! million take some seconds.
+//! every job ends. `BERTH_DESK_EVENTS` says how many events; a coarse number is the default, and
+//! `scripts/check.sh`, which CI runs, has it do a million.
 
 use super::super::job::{ErrorCode, JobState};
 use super::chance::Faults;

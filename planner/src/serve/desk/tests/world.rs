@@ -81,9 +81,14 @@ pub struct World {
     pub kills: u64,
     pub steps: u64,
     wake: Option<u64>,
+    /// Jobs that were told of, or kept, since the last check.
+    touched: BTreeSet<JobId>,
     log: DefaultHasher,
     clients_left: u64,
 }
+
+/// All jobs are looked at each so many steps.
+const ALL_CHECKED_EVERY: u64 = 256;
 
 pub const MODELS: [&str; 3] = ["one", "two", "three"];
 
@@ -122,6 +127,7 @@ impl World {
             kills: 0,
             steps: 0,
             wake: None,
+            touched: BTreeSet::new(),
             log: DefaultHasher::new(),
             clients_left: clients,
         };
@@ -215,17 +221,29 @@ impl World {
         }
     }
 
-    /// What must hold after each step.
-    fn check(&self) {
+    /// What must hold after each step: of the jobs that it was about, and once in a while of all.
+    fn check(&mut self) {
         let busy: Vec<_> = self.executors.values().filter(|e| e.running.is_some()).collect();
         assert!(busy.len() <= 1, "two jobs compute at a time: {busy:?}");
-        for (id, state) in &self.told {
+        let mut touched = std::mem::take(&mut self.touched);
+        if self.steps.is_multiple_of(ALL_CHECKED_EVERY) {
+            touched.extend(self.told.keys().chain(self.desk.jobs.keys()).cloned());
+        }
+        touched.iter().for_each(|id| self.check_job(id));
+    }
+
+    fn check_job(&self, id: &JobId) {
+        if let Some(state) = self.told.get(id) {
             let Some(kept) = self.disk.get(id) else {
                 panic!("{id} is told of as {state:?}, and the store does not know it");
             };
-            if state.is_ended() {
-                assert_eq!(kept.state, *state, "{id}");
-            }
+            assert!(!state.is_ended() || kept.state == *state, "{id}");
+        }
+        // Of what has ended, the store alone has all.
+        if let Some(entry) = self.desk.jobs.get(id) {
+            let record = &entry.record;
+            assert_eq!(entry.whole, !entry.state.is_ended() || entry.closing, "{id}");
+            assert!(entry.whole || record.plan.is_none() && record.usage.is_none(), "{id}");
         }
     }
 
@@ -233,6 +251,7 @@ impl World {
         match action {
             Action::Answer(ticket, reply) => self.answered(ticket, reply),
             Action::Tell(Note::State(view)) => {
+                self.touched.insert(view.record.id.clone());
                 self.told.insert(view.record.id.clone(), view.state);
             }
             Action::Tell(_) | Action::Erase(_) => {}
@@ -290,7 +309,12 @@ impl World {
                 Ok(Box::new(Quoted { offer: offer(load_ms, run_ms, batch), plan }))
             }
         };
-        let in_ms = 10 + self.random.below(200);
+        // Some answers come when nobody waits for them any more, and some never.
+        let late = self.random.of_thousand(self.faults.deaths);
+        if late && self.random.below(2) == 0 {
+            return;
+        }
+        let in_ms = if late { 4_900 } else { 10 } + self.random.below(200);
         self.event(in_ms, DeskEvent::Quoted { query, result });
     }
 
@@ -319,6 +343,9 @@ impl World {
         if result.is_ok() {
             match change {
                 Change::Put(record) => {
+                    let before = self.disk.get(&record.id).and_then(|kept| kept.usage.as_ref());
+                    assert!(record.usage.is_some() || before.is_none(), "{} is cut", record.id);
+                    self.touched.insert(record.id.clone());
                     self.disk.insert(record.id.clone(), *record);
                 }
                 Change::Remove(id) => {

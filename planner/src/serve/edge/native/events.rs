@@ -20,6 +20,7 @@ use crate::serve::edge::errors::EdgeError;
 use crate::serve::edge::journal::{JournalEntry, Told};
 use crate::serve::edge::sse::{self, EventWriter, StreamEnded};
 use crate::serve::edge::state::Edge;
+use crate::serve::edge::submit::whole;
 
 /// The header by which a client says what it saw last.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -56,6 +57,7 @@ pub async fn of_job(
     {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
+    let view = whole(&edge, view).await?;
     let (writer, response) = sse::channel(&edge)?;
     let (asker, job) = (caller.asker, Some(id));
     let follower = Follower { edge, writer, asker, job, seen: seen.unwrap_or(now) };
@@ -155,8 +157,13 @@ impl Follower {
                 Note::Preview(id, image) => ("preview", preview(id, image).await),
                 Note::Plan(id, plan) => ("plan", json!({"job": id, "plan": **plan})),
                 Note::Model(name, state) => ("model", json!({"model": name, "state": state})),
-                Note::Reordered(id, class) => ("state", self.moved(id, json!(class)).await),
+                Note::Reordered(id, class) => {
+                    ("state", self.now(id, json!({"id": id, "priority": class})).await)
+                }
             },
+            Told::Ended(id, state) => {
+                ("state", self.now(id, json!({"id": id, "state": state})).await)
+            }
             Told::Picture(id, picture) => {
                 ("picture", json!({"job": id, "picture": show::picture(id, picture)}))
             }
@@ -164,11 +171,14 @@ impl Follower {
         }
     }
 
-    /// A job that got another place, as it is now; of one that has gone only what was told.
-    async fn moved(&self, id: &JobId, class: Value) -> Value {
+    /// A job as it is now; of one that has gone only what was told.
+    async fn now(&self, id: &JobId, told: Value) -> Value {
         match self.edge.ask(self.asker.clone(), Ask::Show(id.clone())).await {
-            Reply::Job(view) => show::job(&view),
-            _ => json!({"id": id, "priority": class}),
+            Reply::Job(view) => match whole(&self.edge, view).await {
+                Ok(view) => show::job(&view),
+                Err(_) => told,
+            },
+            _ => told,
         }
     }
 }
@@ -176,6 +186,7 @@ impl Follower {
 fn ends(told: &Told) -> bool {
     match told {
         Told::Note(note) => matches!(&**note, Note::State(view) if view.state.is_ended()),
+        Told::Ended(..) => true,
         _ => false,
     }
 }

@@ -17,6 +17,7 @@ use crate::serve::edge::errors::EdgeError;
 use crate::serve::edge::json::{self, Members};
 use crate::serve::edge::limits::{BODY_BYTES_MAX, PICTURE_BODY_BYTES_MAX};
 use crate::serve::edge::state::Edge;
+use crate::serve::edge::submit::whole;
 
 /// Jobs of a page where nobody says.
 const PAGE_JOBS: u64 = 50;
@@ -52,7 +53,8 @@ pub async fn submit(
     let id = edge.new_job_id();
     let ask = Ask::Submit { id, order: Box::new(order), wait: false };
     let view = job_of(edge.ask(asker, ask).await)?;
-    Ok(accepted(&view, notices))
+    // Asked for again by its key, it may have ended.
+    Ok(accepted(&*whole(&edge, view).await?, notices))
 }
 
 fn accepted(view: &JobView, notices: Vec<String>) -> Response {
@@ -108,6 +110,7 @@ pub async fn one(
     Path(id): Path<String>,
 ) -> Result<Response, EdgeError> {
     let view = job_of(edge.ask(caller.asker, Ask::Show(job_id(&id)?)).await)?;
+    let view = whole(&edge, view).await?;
     Ok(json::answer(StatusCode::OK, &show::job(&view)))
 }
 

@@ -45,7 +45,6 @@ pub async fn timeline(
     let seconds = whole_of_query(&query, "seconds", [1, READINGS_KEPT as u64])?;
     let age = Duration::from_secs(seconds.unwrap_or(TIMELINE_S));
     let readings = edge.timeline().of_the_last(age, Instant::now());
-    let readings: Vec<&Value> = readings.iter().map(|reading| &**reading).collect();
     Ok(json::answer(StatusCode::OK, &json!({"readings": readings})))
 }
 

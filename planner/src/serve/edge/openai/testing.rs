@@ -64,6 +64,12 @@ pub fn settings() -> EdgeSettings {
     settings
 }
 
+/// A job as it comes out of the store.
+pub fn kept(job: &JobRequest) -> JobRequest {
+    let text = serde_json::to_vec(job).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
 /// The members of an object.
 pub fn object(value: Value) -> Map<String, Value> {
     match value {

@@ -9,7 +9,7 @@ use super::answer::AnsweredPicture;
 use super::delivery::{Delivery, ImagesRoute};
 use super::quality::PictureQuality;
 use super::request::{self, ImagesRequest};
-use super::testing::{bodies, object, picture, settings, view};
+use super::testing::{bodies, kept, object, picture, settings, view};
 use super::*;
 use crate::job::JobRequest;
 use crate::job::request::{GuidanceRequest, Prompts, Sampler, ShapeRequest, StartRequest};
@@ -330,7 +330,10 @@ proptest! {
     fn any_body_is_read_or_refused_by_a_field(body in bodies(NAMES), edits: bool) {
         let route = if edits { ImagesRoute::Edits } else { ImagesRoute::Generations };
         match request::read(route, object(body), &settings()) {
-            Ok(read) => prop_assert!(read.job.check().is_ok()),
+            Ok(read) => {
+                prop_assert!(read.job.check().is_ok());
+                prop_assert!(kept(&read.job).check().is_ok());
+            }
             Err(error) => prop_assert!(error.param.is_some(), "{}", error.message),
         }
     }

@@ -14,7 +14,7 @@ use crate::job::request::{GuidanceRequest, Prompts, Sampler, ShapeRequest, Start
 use crate::serve::desk::action::{ModelView, ProgressView, SlotState};
 use crate::serve::desk::event::ServedModel;
 use crate::serve::desk::job::JobRecord;
-use crate::serve::edge::openai::testing::{bodies, object, picture, settings, view};
+use crate::serve::edge::openai::testing::{bodies, kept, object, picture, settings, view};
 
 fn txt2img(body: Value) -> Result<SdapiRequest, EdgeError> {
     request::read(SdapiRoute::Txt2Img, object(body), &settings(), None)
@@ -369,7 +369,10 @@ proptest! {
     fn any_body_is_read_or_refused_by_a_field(body in bodies(NAMES), img2img: bool) {
         let route = if img2img { SdapiRoute::Img2Img } else { SdapiRoute::Txt2Img };
         match request::read(route, object(body.clone()), &settings(), Some("guided")) {
-            Ok(read) => prop_assert!(read.job.check().is_ok()),
+            Ok(read) => {
+                prop_assert!(read.job.check().is_ok());
+                prop_assert!(kept(&read.job).check().is_ok());
+            }
             Err(error) => {
                 prop_assert!(error.param.is_some(), "{}", error.message);
                 prop_assert!(matches!(errors::status(&error).as_u16(), 404 | 422));

@@ -10,7 +10,7 @@ use super::super::state::Edge;
 use super::super::testing::{picture, view, view_of};
 use crate::serve::desk::action::{ModelView, Reply, SlotState};
 use crate::serve::desk::event::{Ask, Asker, DeskEvent, Quoted, ServedModel, Ticket};
-use crate::serve::desk::job::{ErrorCode, JobError, JobOrder, JobState};
+use crate::serve::desk::job::{ErrorCode, JobError, JobOrder, JobRecord, JobState, KeptPlan};
 use protocol::Bytes;
 
 /// A job that has ended, with one picture.
@@ -87,6 +87,7 @@ impl FakeDesk {
                 DONE => {
                     let mut view = view(DONE, "ann", JobState::Done);
                     Arc::make_mut(&mut view.record).pictures = vec![picture(0)];
+                    view.whole = false;
                     Reply::Job(Box::new(view))
                 }
                 RUNNING => Reply::Job(Box::new(view(RUNNING, "ann", JobState::Running))),
@@ -111,6 +112,14 @@ impl FakeDesk {
             _ => Reply::Accepted,
         })
     }
+}
+
+/// What the store has of the job that has ended.
+pub fn whole_record() -> JobRecord {
+    let mut record = (*view(DONE, "ann", JobState::Done).record).clone();
+    record.pictures = vec![picture(0)];
+    record.plan = Some(KeptPlan::of(&json!({"feasible": true})));
+    record
 }
 
 fn model(name: &str) -> ModelView {

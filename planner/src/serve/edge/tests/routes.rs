@@ -99,6 +99,16 @@ fn a_job_is_accepted_with_its_name_and_notices() {
 }
 
 #[test]
+fn of_an_ended_job_the_rest_comes_from_the_store() {
+    let server = Server::start();
+    let job = server.get(&format!("/v1/jobs/{DONE}")).json();
+    assert_eq!((&job["state"], &job["plan"]), (&json!("done"), &json!({"feasible": true})));
+    let events = server.get(&format!("/v1/jobs/{DONE}/events"));
+    let text = String::from_utf8(events.body).unwrap();
+    assert!(text.contains(r#""plan":{"feasible":true}"#), "{text}");
+}
+
+#[test]
 fn the_table_of_errors_is_answered() {
     let server = Server::start();
     let job = |prompt: &str| server.post("/v1/jobs", &json!({"prompt": prompt}));
