@@ -6,7 +6,7 @@
 //! all of its own copies are there. After the last segment the ring goes on with the first one of
 //! the next call.
 //!
-//! What is read from the storage passes through it in turns: it is one, however many devices wait.
+//! What is read passes in turns through what all devices share: the storage, or the host's memory.
 
 /// What the segments of one call take.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -37,8 +37,8 @@ pub struct Copy {
     pub lane: usize,
     /// Its time over the device's link.
     pub link_s: f64,
-    /// Its time of the storage; 0 where it comes from RAM.
-    pub storage_s: f64,
+    /// Its time of what all devices share: the storage, or the host's memory.
+    pub shared_s: f64,
 }
 
 impl Stages {
@@ -114,18 +114,18 @@ pub fn calls_ms(stages: &Stages, lanes: usize, lookahead: u32, calls: u32) -> Ca
     CallsMs { first: 1e3 * first_s, total: 1e3 * (now_s + rest * last_s) }
 }
 
-/// The copy engines of all devices, with their slots, and the storage.
+/// The copy engines of all devices, with their slots, and what they share.
 struct Engines {
     of: Vec<Engine>,
     /// When each slot is free again: `slots` of each device, one device after the other.
     slots_free_s: Vec<f64>,
-    storage_free_s: f64,
+    shared_free_s: f64,
 }
 
 /// The copy engine of one device.
 #[derive(Clone, Copy, Default)]
 struct Engine {
-    /// Its first slot.
+    /// The index of its first slot among all.
     first: usize,
     slots: usize,
     /// The slot of the oldest copy, counted from its first.
@@ -145,7 +145,7 @@ impl Engines {
             engine.first = slots;
             slots += engine.slots;
         }
-        Engines { of, slots_free_s: vec![0.0; slots], storage_free_s: 0.0 }
+        Engines { of, slots_free_s: vec![0.0; slots], shared_free_s: 0.0 }
     }
 
     /// When the next copy of a device is there.
@@ -153,10 +153,8 @@ impl Engines {
         let engine = &mut self.of[copy.lane];
         let begins_s = engine.free_s.max(self.slots_free_s[engine.first + engine.next]);
         engine.free_s = begins_s + copy.link_s;
-        if copy.storage_s > 0.0 {
-            self.storage_free_s = self.storage_free_s.max(begins_s) + copy.storage_s;
-            engine.free_s = engine.free_s.max(self.storage_free_s);
-        }
+        self.shared_free_s = self.shared_free_s.max(begins_s) + copy.shared_s;
+        engine.free_s = engine.free_s.max(self.shared_free_s);
         engine.free_s
     }
 
@@ -172,15 +170,15 @@ impl Engines {
 mod tests {
     use super::*;
 
-    fn from_ram(segment: usize, lane: usize, link_s: f64) -> Copy {
-        Copy { segment, lane, link_s, storage_s: 0.0 }
+    fn alone(segment: usize, lane: usize, link_s: f64) -> Copy {
+        Copy { segment, lane, link_s, shared_s: 0.0 }
     }
 
     /// Segments by their times to compute, and to be copied to the first device where that is above
     /// 0.
     fn stages(times: &[(f64, f64)]) -> Stages {
         let copies = times.iter().enumerate().filter(|(_, (_, copy_s))| *copy_s > 0.0);
-        let copies = copies.map(|(segment, &(_, copy_s))| from_ram(segment, 0, copy_s)).collect();
+        let copies = copies.map(|(segment, &(_, copy_s))| alone(segment, 0, copy_s)).collect();
         Stages::new(&times.iter().map(|(compute_s, _)| *compute_s).collect::<Vec<_>>(), copies)
     }
 
@@ -228,22 +226,22 @@ mod tests {
     #[test]
     fn devices_copy_beside_each_other() {
         let both = |lanes: [usize; 2]| {
-            let copy = |(segment, lane)| from_ram(segment, lane, 3.0);
+            let copy = |(segment, lane)| alone(segment, lane, 3.0);
             let copies = lanes.into_iter().enumerate().map(copy).collect();
             first_and_steady(&Stages::new(&[1.0; 2], copies), 2, 1).1
         };
         // Each device has the time of the other's segment for its copy.
         assert_eq!((both([0, 1]), both([0, 0])), (4e3, 8e3));
         // A row split waits for the slowest of its copies.
-        let copy = |(lane, copy_s)| from_ram(0, lane, copy_s);
+        let copy = |(lane, copy_s)| alone(0, lane, copy_s);
         let copies = [1.0, 3.0].into_iter().enumerate().map(copy).collect();
         assert_eq!(first_and_steady(&Stages::new(&[1.0], copies), 2, 1).1, 4e3);
     }
 
     #[test]
-    fn devices_take_turns_at_the_storage() {
-        let both = |storage_s| {
-            let copy = |lane| Copy { segment: 0, lane, link_s: 1.0, storage_s };
+    fn devices_take_turns_at_what_they_share() {
+        let both = |shared_s| {
+            let copy = |lane| Copy { segment: 0, lane, link_s: 1.0, shared_s };
             let copies = [0, 1].map(copy).to_vec();
             first_and_steady(&Stages::new(&[1.0], copies), 2, 1)
         };

@@ -10,8 +10,9 @@
 //! - what the host computes in place of a device takes its part of the segment's weights, after the
 //!   device's.
 //!
-//! Streamed weights are simulated by [`super::ring`]. Rates come from the inventory, which says of
-//! each whether it was measured, declared or assumed.
+//! Streamed weights are simulated by [`super::ring`]. The storage and the host's memory are shared:
+//! what several devices read goes through them in turns. Rates come from the inventory, which says
+//! of each whether it was measured, declared or assumed.
 
 use protocol::Residency;
 use protocol::profile::{ComponentProfile, WorkKind};
@@ -156,8 +157,8 @@ impl<'a> Timing<'a> {
         StreamedTiming::new(self, stays)
     }
 
-    /// What is copied in one call, from RAM or from storage at this rate.
-    fn copies(&self, streams: &[bool], source: ReadRate) -> Vec<Copy> {
+    /// What is copied in one call, with so many bytes per second of what all devices share.
+    fn copies(&self, streams: &[bool], shared_rate: f64) -> Vec<Copy> {
         let mut copies = Vec::new();
         for segment in (0..streams.len()).filter(|segment| streams[*segment]) {
             for (lane, device) in self.spread.devices.iter().enumerate() {
@@ -165,11 +166,7 @@ impl<'a> Timing<'a> {
                 if let Some(device) = device.filter(|_| bytes > 0.0) {
                     let page_cache = self.times.inventory.host.page_cache_bytes_per_s.value;
                     let link_s = bytes / self.link(device).min(page_cache);
-                    let storage_s = match source {
-                        ReadRate::Ram => 0.0,
-                        ReadRate::Storage(rate) => bytes / rate,
-                    };
-                    copies.push(Copy { segment, lane, link_s, storage_s });
+                    copies.push(Copy { segment, lane, link_s, shared_s: bytes / shared_rate });
                 }
             }
         }
@@ -235,6 +232,12 @@ impl<'a> Timing<'a> {
         slowest_link_s.max(total_bytes / self.source_bytes_per_s())
     }
 
+    /// Whether all of the component's files are known to be in the page cache.
+    fn is_in_page_cache(&self) -> bool {
+        let component = self.times.component;
+        self.times.inventory.host.page_cache && component.cached_bytes >= component.tensor_bytes
+    }
+
     /// How fast the component's files are read: in part from the page cache, where its state is
     /// known.
     fn source_bytes_per_s(&self) -> f64 {
@@ -273,14 +276,9 @@ impl<'a> Timing<'a> {
     }
 }
 
-/// Where streamed weights are read.
-#[derive(Debug, Clone, Copy)]
-enum ReadRate {
-    /// From RAM, at the page cache's rate for each device.
-    Ram,
-    /// From the storage that all devices share, at so many bytes a second.
-    Storage(f64),
-}
+/// Bytes of the host's memory that move for each byte that is copied from the page cache: it is
+/// read there and written to page-locked memory.
+const MOVED_PER_COPIED: f64 = 2.0;
 
 /// A component with a ring: what its calls take with any number of slots. The first call reads the
 /// files; the others find what is streamed in RAM, where that has room for it.
@@ -304,11 +302,9 @@ impl<'t> StreamedTiming<'t> {
         let streamed = timing.tensors(|segment| streams[segment]);
         let cached = streamed <= host.available_bytes.0 as f64;
         let storage_rate = host.storage_bytes_per_s.value;
-        let (cold_rate, page_cache) =
-            (timing.source_bytes_per_s(), host.page_cache_bytes_per_s.value);
-        let warm = if cached { ReadRate::Ram } else { ReadRate::Storage(storage_rate) };
-        let warm_rate = if cached { page_cache } else { storage_rate };
-        let stages = |source| Stages::new(&timing.segments_s, timing.copies(&streams, source));
+        let cold_rate = timing.source_bytes_per_s();
+        let memory_rate = host.speeds.memory_bytes_per_s.value / MOVED_PER_COPIED;
+        let stages = |rate| Stages::new(&timing.segments_s, timing.copies(&streams, rate));
         let reread_s = timing.reread_s(is_mapped);
         let loads = |segment: usize| !streams[segment] && (!is_mapped(segment) || reread_s == 0.0);
         let calls = f64::from(component.calls);
@@ -316,8 +312,8 @@ impl<'t> StreamedTiming<'t> {
         let again = if cached { 0.0 } else { 1e3 * streamed / storage_rate };
         StreamedTiming {
             timing,
-            warm: stages(warm),
-            cold: (cold_rate < warm_rate).then(|| stages(ReadRate::Storage(cold_rate))),
+            warm: stages(if cached { memory_rate } else { storage_rate }),
+            cold: (!timing.is_in_page_cache()).then(|| stages(cold_rate)),
             load: 1e3 * timing.load_s(loads),
             reread,
             storage: 1e3 * streamed / cold_rate + (calls - 1.0) * again + reread,

@@ -54,7 +54,7 @@ struct JoinQuestion<'a> {
     bench: &'a mut SurveyBench,
     session: &'a mut Session,
     question: &'a JobQuestion,
-    /// The first job.
+    /// The one whose turn it is: the others join it.
     job: Job,
     unloaded: &'a [SlotId],
     /// What was found so far, by shape: most jobs alone have the same.

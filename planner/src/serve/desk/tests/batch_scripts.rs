@@ -38,6 +38,7 @@ fn batch() {
          0 stored
          0 asked 1
            survey 1 busy false
+           wake in 5000
          0 quoted
            store 2: 1 Queued
          0 stored
