@@ -58,6 +58,12 @@ pub fn any(problem: &Problem<'_>) -> bool {
 /// The best combination that fits and beats another one's score, if there is one. With `memory` as
 /// the objective the least bytes are found first, then the least time with these.
 pub fn best(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> Option<Found> {
+    // What is open is bounded by what may still be chosen.
+    let within = match limits.total_max {
+        Some(total_max) => Some(choices.no_larger_than(total_max)?),
+        None => None,
+    };
+    let choices = within.as_ref().unwrap_or(choices);
     let mut best: Option<Found> = None;
     let beat = |best: &Option<Found>| best.as_ref().map(|found| found.score).or(limits.beat);
     let goal = Goal::Best { total_max: limits.total_max };

@@ -11,6 +11,7 @@ use protocol::{Phase, Plan, Residency};
 
 use super::*;
 use crate::inventory::DeviceKind;
+use crate::policy::pins::Pin;
 use made_up::{Case, Dice, component, segment};
 
 /// Problems of each objective that are solved by enumeration too.
@@ -61,6 +62,46 @@ fn the_plan_is_as_good_as_the_best_of_all_combinations() {
         }
     }
     assert!(solved > 2_000 && refused > 500, "{solved} solved, {refused} refused: one-sided cases");
+}
+
+/// How much less a pinned plan may take: of numbers of slots that save less than this only the
+/// least is tried.
+const PINNED_LESS: f64 = 0.001;
+
+#[test]
+fn no_pin_beats_the_plan_that_is_chosen() {
+    let mut compared = [0_u64; 2];
+    for seed in 0..CHECKED {
+        let mut case = Case::random(seed);
+        case.pins.fill(Pin::FREE);
+        let Ok(chosen) = case.solve(Objective::Latency) else { continue };
+        let dice = &mut Dice(!seed);
+        let component = dice.below(case.pins.len() as u64) as usize;
+        let pin = case.random_pin(dice, component);
+        let usable = pin
+            .devices
+            .iter()
+            .all(|device| device.is_some_and(|index| case.unusable[index].is_none()));
+        // Splits of small components and of the VAE are not tried.
+        let large = case.profile.components[component].weights_bytes.0 * 8
+            >= case.profile.components.iter().map(|c| c.weights_bytes.0).sum();
+        let split = pin.devices.len() > 1;
+        let vae = case.profile.components[component].phase == Phase::Decode;
+        if !usable || split && (vae || !large || !pin.shares.is_empty()) {
+            continue;
+        }
+        case.pins[component] = pin;
+        let Ok(pinned) = case.solve(Objective::Latency) else { continue };
+        let [chosen_ms, pinned_ms] = [&chosen, &pinned].map(|s| s.plan.predicted_ms.total);
+        let pin = &case.pins[component];
+        assert!(
+            pinned_ms >= chosen_ms * (1.0 - PINNED_LESS),
+            "seed {seed}: {pinned_ms} ms by {pin:?}, {chosen_ms} ms is chosen: {:?}",
+            chosen.plan.components
+        );
+        compared[usize::from(split)] += 1;
+    }
+    assert!(compared.iter().all(|count| *count > CHECKED / 100), "{compared:?} compared");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::super::component_ms::ComponentMs;
 use super::super::layouts::SEEDS;
 use super::super::place::WeightResidency;
 use super::super::time::Timing;
+use super::super::timeline::position;
 use super::lists::{DEVICES_EXACT, DeviceList};
 use super::rings::{Ring, Steps};
 use crate::policy::Objective;
@@ -89,8 +90,10 @@ pub fn ways_to_hold<'r>(
     let whole = whole.iter().map(|residency| WeightResidency::All(*residency));
     let mut ways: Vec<ResidencyChoice> =
         whole.flat_map(|held| timed(&held, timing.ms(&held), early)).collect();
-    // What a split holds for all jobs and what for one are the same to a job that starts cold.
-    let cold = problem.objective != Objective::Throughput && pin.devices.is_empty();
+    // What a split holds for all jobs and what for one are the same to a job that starts cold, but
+    // for what may come in more than the phase before.
+    let soon = position(problem.job.timeline(), component.phase) < 2;
+    let cold = problem.objective != Objective::Throughput && pin.devices.is_empty() && soon;
     let residencies: &[Residency] = match timing.spread().division {
         Division::Layer { .. } | Division::Row { .. } if cold => &[Residency::Lazy],
         _ => &[Residency::Resident, Residency::Lazy],

@@ -235,6 +235,11 @@ impl Case {
         case
     }
 
+    /// A pin that makes sense for one of the components.
+    pub(super) fn random_pin(&self, dice: &mut Dice, component: usize) -> Pin {
+        random_pin(dice, self, &self.profile.components[component])
+    }
+
     /// The problem of a case, its layouts sized by [`sized`].
     pub(super) fn problem(&self, objective: Objective) -> Problem<'_> {
         let mut problem = Problem {
