@@ -58,12 +58,6 @@ pub fn any(problem: &Problem<'_>) -> bool {
 /// The best combination that fits and beats another one's score, if there is one. With `memory` as
 /// the objective the least bytes are found first, then the least time with these.
 pub fn best(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> Option<Found> {
-    // What is open is bounded by what may still be chosen.
-    let within = match limits.total_max {
-        Some(total_max) => Some(choices.no_larger_than(total_max)?),
-        None => None,
-    };
-    let choices = within.as_ref().unwrap_or(choices);
     let mut best: Option<Found> = None;
     let beat = |best: &Option<Found>| best.as_ref().map(|found| found.score).or(limits.beat);
     let goal = Goal::Best { total_max: limits.total_max };
@@ -277,9 +271,19 @@ impl<'a> Search<'a> {
             let phase = self.problem.profile.components[component].phase;
             let ComponentChoices { all, orders, least, least_load, .. } = &*choices.of[component];
             let headroom = Headroom::beside(bytes, self.problem, phase);
+            let total_max = match self.goal {
+                Goal::Best { total_max } => total_max,
+                Goal::Any | Goal::LeastTotal => None,
+            };
             let mut fits = |number: &u32| {
                 let place = &self.problem.places[component][all[*number as usize].index];
-                headroom.takes(place, &mut self.scratch)
+                let scratch = &mut self.scratch;
+                let within = |scratch: &mut Composition, total_max| {
+                    scratch.copy_from(bytes);
+                    scratch.add(self.problem, phase, place);
+                    scratch.total() <= total_max
+                };
+                headroom.takes(place, scratch) && total_max.is_none_or(|most| within(scratch, most))
             };
             // The one that is decided now needs its own order only; bytes alone have no others.
             let timed = matches!(self.goal, Goal::Best { .. });

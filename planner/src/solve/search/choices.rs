@@ -207,16 +207,6 @@ impl Choices {
         Some(Choices::new(of))
     }
 
-    /// The same without places that take more by themselves; `None` where a component has no
-    /// others.
-    pub fn no_larger_than(&self, total_max: Bytes) -> Option<Choices> {
-        let of = self.of.iter().map(|choices| {
-            let all = choices.all.iter().filter(|choice| choice.alone <= total_max);
-            ComponentChoices::by_time(all.copied().collect())
-        });
-        Some(Choices::new(of.collect::<Option<_>>()?))
-    }
-
     /// The same with the places only that one device, or the host, has alone; `None` where a
     /// component has none.
     pub fn on_one(&self, problem: &Problem<'_>, device: usize) -> Option<Choices> {
