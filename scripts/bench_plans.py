@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ["--width", "1024", "--height", "1024"]
 
 # Limits: the solver by the number of devices, the whole program, and what it may hold.
-SOLVE_MS_MAX = [(4, 10.0), (16, 100.0)]
+SOLVE_MS_MAX = [(4, 50.0), (16, 100.0)]
 PLAN_MS_MAX = 1000.0
 RESIDENT_MB_MAX = 300.0
 
