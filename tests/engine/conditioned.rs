@@ -12,7 +12,7 @@ use protocol::{
 };
 
 use crate::support::fixture;
-use crate::support::plans::{self, Choice, Hardware};
+use crate::support::plans::{self, Choice, Hardware, on_devices, on_host};
 
 /// A model with one kind of job on it.
 struct Studio {
@@ -64,20 +64,6 @@ impl Studio {
             item.negative_prompt = "blurry".to_owned();
         }
         Job { init_image, keep_conditioning: true, ..job }
-    }
-}
-
-/// Everything on the host.
-fn on_host(_: &str, segments: usize) -> Choice {
-    Choice::host(segments)
-}
-
-/// On two devices, text encoders lazy, the DiT streamed.
-fn on_devices(name: &str, segments: usize) -> Choice {
-    match name {
-        "dit" => Choice::one(0, segments, Residency::Streamed),
-        "vae" => Choice::one(1, segments, Residency::Resident),
-        _ => Choice::one(1, segments, Residency::Lazy),
     }
 }
 

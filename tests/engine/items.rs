@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use executor::families;
 use executor::models::Model;
-use protocol::{FailureKind, GraphOptions, Job, JobItem, JobShape, Plan, Residency, UsageReport};
+use protocol::{FailureKind, GraphOptions, Job, JobItem, JobShape, Plan, UsageReport};
 
 use crate::support::fixture;
-use crate::support::plans::{self, Choice, Hardware};
+use crate::support::plans::{self, Choice, Hardware, on_devices, on_host};
 
 /// Prompts of four pictures: the third has the first one's, and the last one has one more.
 const PROMPTS: [(&str, Option<&str>, &str); 4] = [
@@ -33,19 +33,6 @@ fn shape(items: &[JobItem], true_cfg: bool, conditioned: bool) -> JobShape {
     let shape = JobShape { batch: items.len() as u32, max_sequence_length: 48, ..shape };
     let job = Job { items: items.to_vec(), ..plans::job(&shape) };
     JobShape { more_prompts: job.texts(true_cfg).more(), ..shape }
-}
-
-fn on_host(_: &str, segments: usize) -> Choice {
-    Choice::host(segments)
-}
-
-/// On two devices, text encoders lazy, the DiT streamed.
-fn on_devices(name: &str, segments: usize) -> Choice {
-    match name {
-        "dit" => Choice::one(0, segments, Residency::Streamed),
-        "vae" => Choice::one(1, segments, Residency::Resident),
-        _ => Choice::one(1, segments, Residency::Lazy),
-    }
 }
 
 fn plan(

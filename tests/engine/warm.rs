@@ -15,12 +15,12 @@ use planner::planning::{PlanError, Request};
 use planner::policy::{Objective, Policy, PolicyText};
 use planner::profile::Profile;
 use planner::solve::Solution;
-use protocol::message::{Preview, Progress, Rng};
+use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
 use protocol::usage::IdleUsage;
 use protocol::{Bytes, Job, JobItem, JobShape, ModelSource, Residency};
 
-use crate::support::{Home, fixture};
+use crate::support::{Home, fixture, plans};
 
 mod conditioned;
 mod series;
@@ -74,18 +74,7 @@ fn job(prompt: &str, shape: &JobShape) -> Job {
         negative_prompt: String::new(),
         seed: 7 + u64::from(index),
     };
-    Job {
-        items: (0..shape.batch).map(item).collect(),
-        guidance_scale: 3.5,
-        true_cfg_scale: 1.0,
-        cfg_normalization: false,
-        rng: Rng::Cpu,
-        init_image: None,
-        init_latents: None,
-        dump_tensors: false,
-        conditioning: Vec::new(),
-        keep_conditioning: false,
-    }
+    Job { items: (0..shape.batch).map(item).collect(), ..plans::job(shape) }
 }
 
 impl Bench {

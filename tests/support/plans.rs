@@ -333,6 +333,20 @@ pub fn load(plan: &Plan, model: &Arc<dyn Model>) -> std::result::Result<Runtime,
     Runtime::load(plan.clone(), Arc::clone(model), &CancelFlag::default())
 }
 
+/// Every component on the host.
+pub fn on_host(_: &str, segments: usize) -> Choice {
+    Choice::host(segments)
+}
+
+/// On two devices, text encoders lazy, the DiT streamed.
+pub fn on_devices(name: &str, segments: usize) -> Choice {
+    match name {
+        "dit" => Choice::one(0, segments, Residency::Streamed),
+        "vae" => Choice::one(1, segments, Residency::Resident),
+        _ => Choice::one(1, segments, Residency::Lazy),
+    }
+}
+
 /// The job whose pictures are made of a plan.
 pub fn job(shape: &JobShape) -> Job {
     let item = |index| JobItem {

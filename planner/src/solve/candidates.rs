@@ -24,7 +24,7 @@ use super::layouts::{CUTS_MAX, layers, layers_of_shares, rows};
 use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::policy::pins::{Pin, Split};
-use lists::{DeviceList, lists};
+use lists::{DeviceList, kind_of, lists};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 use rings::{Ring, rings};
 
@@ -152,9 +152,8 @@ fn layer_kinds(problem: &Problem<'_>, lists: &[DeviceList]) -> usize {
 
 /// For each of some devices the first one of the inventory that is like it.
 fn kinds_of(problem: &Problem<'_>, devices: &[Option<usize>]) -> Vec<Option<usize>> {
-    let all = &problem.inventory.devices;
-    let first = |device: usize| all.iter().position(|other| other.is_like(&all[device]));
-    devices.iter().map(|device| device.and_then(first)).collect()
+    let kind = |device| kind_of(&problem.inventory.devices, device);
+    devices.iter().map(|device| device.map(kind)).collect()
 }
 
 /// The rings of lists whose devices are alike, one by one, are the same.

@@ -277,13 +277,13 @@ impl<'a> Search<'a> {
             };
             let mut fits = |number: &u32| {
                 let place = &self.problem.places[component][all[*number as usize].index];
-                let scratch = &mut self.scratch;
-                let within = |scratch: &mut Composition, total_max| {
-                    scratch.copy_from(bytes);
-                    scratch.add(self.problem, phase, place);
-                    scratch.total() <= total_max
-                };
-                headroom.takes(place, scratch) && total_max.is_none_or(|most| within(scratch, most))
+                if !headroom.takes(place, &mut self.scratch) {
+                    return false;
+                }
+                let Some(total_max) = total_max else { return true };
+                self.scratch.copy_from(bytes);
+                self.scratch.add(self.problem, phase, place);
+                self.scratch.total() <= total_max
             };
             // The one that is decided now needs its own order only; bytes alone have no others.
             let timed = matches!(self.goal, Goal::Best { .. });

@@ -72,7 +72,9 @@ fn free(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<D
 /// that are alike change places without any. Of more than three devices some orders are tried: the
 /// inventory's and by speed, and both turned round.
 fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
-    let kinds: Vec<usize> = subset.iter().map(|device| kind_of(all, subset, *device)).collect();
+    let kinds = |order: &[usize]| -> Vec<usize> {
+        order.iter().map(|device| kind_of(all, *device)).collect()
+    };
     let by_speed = || {
         let mut order = subset.to_vec();
         order.sort_by(|a, b| leads(all, *a, *b));
@@ -85,8 +87,9 @@ fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
     let orders: Vec<Vec<usize>> = match (split, subset.len()) {
         (Split::Row, _) => {
             let first = |at: usize| [&subset[at..], &subset[..at]].concat();
-            let firsts = (0..subset.len()).filter(|at| kinds[*at] == subset[*at]);
-            firsts.map(first).collect()
+            let kinds = kinds(subset);
+            let new = |at: &usize| !kinds[..*at].contains(&kinds[*at]);
+            (0..subset.len()).filter(new).map(first).collect()
         }
         (Split::Layer, 2) => vec![subset.to_vec(), turned(subset.to_vec())],
         (Split::Layer, 3) => {
@@ -99,18 +102,18 @@ fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
     };
     let mut seen = Vec::new();
     let differs = |order: &Vec<usize>| {
-        let order: Vec<usize> = order.iter().map(|device| kind_of(all, subset, *device)).collect();
-        let new = !seen.contains(&order);
-        seen.push(order);
+        let kinds = kinds(order);
+        let new = !seen.contains(&kinds);
+        seen.push(kinds);
         new
     };
     orders.into_iter().filter(differs).collect()
 }
 
-/// The first device of a set that is like this one.
-fn kind_of(all: &[Device], subset: &[usize], device: usize) -> usize {
-    let like = |other: &&usize| all[**other].is_like(&all[device]);
-    *subset.iter().find(like).expect("a device is like itself")
+/// The first of all devices that is like this one.
+pub fn kind_of(all: &[Device], device: usize) -> usize {
+    let like = |other: &Device| other.is_like(&all[device]);
+    all.iter().position(like).expect("a device is like itself")
 }
 
 /// The devices that may be chosen for a component: none that is unusable or forbidden.
