@@ -19,7 +19,7 @@ use crate::graph::Graph;
 use crate::models::{ComponentGraph, Model, ModelError};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
-use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
+use crate::schedule::{Assignment, Footprint, Schedule, Variants, arena_bytes, variants};
 pub use cached::CachedWeights;
 
 /// Every kind of backend that a profile states sizes for.
@@ -35,21 +35,26 @@ pub fn profile(
     cached: &mut BTreeMap<String, Bytes>,
 ) -> Result<ModelProfile, ModelError> {
     let graphs = model.graphs(job, options)?;
-    let profiles = graphs.into_iter().map(|component| {
-        let weights = component.variants[0].weights.iter().map(|weight| &weight.tensor);
-        let cached_bytes = match options.weights_as {
-            // Files that are not there are nowhere.
-            Some(_) => Bytes::ZERO,
-            None => *cached
-                .entry(component.name.to_owned())
-                .or_insert_with(|| model.files(component.name).cached_weight_bytes(weights)),
-        };
+    let cached: Vec<Bytes> = graphs
+        .iter()
+        .map(|component| {
+            let weights = component.variants[0].weights.iter().map(|weight| &weight.tensor);
+            match options.weights_as {
+                // Files that are not there are nowhere.
+                Some(_) => Bytes::ZERO,
+                None => *cached
+                    .entry(component.name.to_owned())
+                    .or_insert_with(|| model.files(component.name).cached_weight_bytes(weights)),
+            }
+        })
+        .collect();
+    let components = graphs.into_par_iter().zip(cached).map(|(component, cached_bytes)| {
         let profile = component_profile(component, options, threads);
         ComponentProfile { cached_bytes: cached_bytes.min(profile.tensor_bytes), ..profile }
     });
     Ok(ModelProfile {
         family: model.family().to_owned(),
-        components: profiles.collect(),
+        components: components.collect(),
         job_bytes: model.buffers(job, options)?.bytes(),
         changed_bytes: model.changed_bytes(),
         notices: Vec::new(),
@@ -69,7 +74,7 @@ fn component_profile(
         let one = Assignment { attention_chunk, exact_matmul, ..one };
         variants(&graphs, false, &one, &OperationNeeds).expect("one device can have any graph")
     };
-    let kinds: Vec<Variants> = KINDS.into_iter().map(of_kind).collect();
+    let kinds: Vec<Variants> = KINDS.into_par_iter().map(of_kind).collect();
     let compute = KINDS.into_iter().zip(&kinds);
     let compute = compute
         .map(|(backend, variants)| BackendBytes { backend, bytes: arena_bytes(variants, 0) });
@@ -136,20 +141,27 @@ pub fn sizes(
             attention_chunk: options.attention_chunk as usize,
             exact_matmul: options.exact_matmul,
         };
-        let variants = variants(graphs, false, &assignment, &OperationNeeds);
-        let variants = variants.map_err(|why| bad_request(format!("{name}: {why}")))?;
-        Ok(layout_bytes(&variants))
+        let each = graphs.iter().map(|graph| Footprint::of(graph, &assignment, &OperationNeeds));
+        let each: Result<Vec<Footprint>, String> = each.collect();
+        let each = each.map_err(|why| bad_request(format!("{name}: {why}")))?;
+        Ok(layout_bytes(&each))
     });
     // The first failure of several is the answer, whichever was there first.
     sized.collect::<Vec<_>>().into_iter().collect()
 }
 
-fn layout_bytes(variants: &Variants) -> LayoutBytes {
-    let parts = variants[0].lanes.iter().enumerate().map(|(index, lane)| LayoutPart {
-        compute_bytes: arena_bytes(variants, index),
-        segment_bytes: lane.weights.segment_bytes.clone(),
+/// What does for every size of a component's inputs, of which the first is the largest. All lay
+/// weights out alike.
+fn layout_bytes(each: &[Footprint]) -> LayoutBytes {
+    let first = &each[0];
+    let parts = first.lanes.iter().enumerate().map(|(index, lane)| {
+        let arenas = each.iter().map(|other| other.lanes[index].arena_bytes);
+        LayoutPart {
+            compute_bytes: arenas.max().unwrap_or_default(),
+            segment_bytes: lane.segment_bytes.clone(),
+        }
     });
-    LayoutBytes { parts: parts.collect(), crossing_bytes: variants[0].crossing_bytes() }
+    LayoutBytes { parts: parts.collect(), crossing_bytes: first.crossing_bytes }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! planned for hosts with 1, 2, 4 and 16 unlike GPUs, from a picture at 1024x1024, with a second
 //! short text encoder: the 6 components of a model with two CLIPs, T5, DiT, and both halves of a
 //! VAE. Prints one JSON object a line: the median and the longest of some repetitions, in
-//! milliseconds, for making all places and for the solution among them.
+//! milliseconds, for making all places and for the solution among them; and the time of the layouts'
+//! sizes, once.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -123,8 +124,10 @@ fn run(
     };
     let wanted = wanted(&problem);
     let layouts: Vec<_> = wanted.iter().map(|wanted| wanted.layout.clone()).collect();
+    let start = Instant::now();
     let bytes: Vec<LayoutBytes> =
         measure::sizes(model, job, options, 16, &layouts).expect("sizes of layouts");
+    let sizes_ms = start.elapsed().as_secs_f64() * 1e3;
     let (mut places_ms, mut solve_ms, mut feasible) = (Vec::new(), Vec::new(), false);
     for _ in 0..REPETITIONS {
         let start = Instant::now();
@@ -140,11 +143,12 @@ fn run(
         (median(places_ms), median(solve_ms));
     println!(
         "{{\"devices\": {}, \"components\": {}, \"objective\": \"{}\", \"max_vram\": \"{}\", \"feasible\": {feasible}, \
-         \"places\": {count}, \"places_ms\": {places_ms:.2}, \"places_max_ms\": {places_max_ms:.2}, \"solve_ms\": {solve_ms:.2}, \
+         \"layouts\": {}, \"sizes_ms\": {sizes_ms:.2}, \"places\": {count}, \"places_ms\": {places_ms:.2}, \"places_max_ms\": {places_max_ms:.2}, \"solve_ms\": {solve_ms:.2}, \
          \"solve_max_ms\": {solve_max_ms:.2}}}",
         inventory.devices.len(),
         profile.components.len(),
         optimize.name(),
         if problem.budgets.devices == problem.budgets.ceilings { "all" } else { "capped" },
+        layouts.len(),
     );
 }

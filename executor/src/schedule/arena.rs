@@ -8,6 +8,11 @@ use protocol::Bytes;
 
 use super::ArenaBuffer;
 
+/// So many steps share a list of the buffers that are alive in any of them. Most buffers live for
+/// some steps only: lists much longer than a life hold what does not matter to it, shorter ones
+/// hold each buffer more often.
+const STEPS: usize = 32;
+
 /// A buffer with its place, close together in memory as all are looked at for each new one.
 #[derive(Clone, Copy)]
 struct PlacedBuffer {
@@ -29,26 +34,53 @@ impl PlacedBuffer {
     }
 }
 
+/// What is placed, by the steps in which it is alive, each list in the order of offsets.
+struct PlacedBySteps(Vec<Vec<PlacedBuffer>>);
+
+impl PlacedBySteps {
+    fn new(buffers: &[ArenaBuffer]) -> PlacedBySteps {
+        let end = buffers.iter().map(|buffer| buffer.last + 1).max().unwrap_or(0);
+        PlacedBySteps(vec![Vec::new(); end.div_ceil(STEPS)])
+    }
+
+    /// The lowest place of a buffer beside those that are alive with it.
+    fn lowest(&self, buffers: &[ArenaBuffer], index: usize) -> PlacedBuffer {
+        let mut new = PlacedBuffer::new(buffers, index, 0);
+        let lists = &self.0[new.first / STEPS..=new.last / STEPS];
+        loop {
+            let before = new.offset;
+            for other in lists.iter().flatten() {
+                let overlaps = other.end > new.offset && other.offset < new.end;
+                if overlaps && other.is_alive_with(&new) {
+                    new = PlacedBuffer::new(buffers, index, other.end);
+                }
+            }
+            // Above what one list has in the way, another one may have more.
+            if new.offset == before {
+                return new;
+            }
+        }
+    }
+
+    fn add(&mut self, new: PlacedBuffer) {
+        for placed in &mut self.0[new.first / STEPS..=new.last / STEPS] {
+            placed.insert(placed.partition_point(|other| other.offset <= new.offset), new);
+        }
+    }
+}
+
 /// Offsets of the buffers, in their order, and the size of the arena.
 pub fn place(buffers: &[ArenaBuffer]) -> (Vec<Bytes>, Bytes) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&index| (std::cmp::Reverse(buffers[index].bytes), index));
     let mut offsets = vec![Bytes::ZERO; buffers.len()];
-    let mut placed: Vec<PlacedBuffer> = Vec::with_capacity(buffers.len()); // by offset
+    let mut placed = PlacedBySteps::new(buffers);
     let mut arena_bytes = 0;
     for index in order {
-        let mut new = PlacedBuffer::new(buffers, index, 0);
-        for other in &placed {
-            if new.end <= other.offset {
-                break;
-            }
-            if other.end > new.offset && other.is_alive_with(&new) {
-                new = PlacedBuffer::new(buffers, index, other.end);
-            }
-        }
+        let new = placed.lowest(buffers, index);
         offsets[index] = Bytes(new.offset);
-        placed.insert(placed.partition_point(|other| other.offset <= new.offset), new);
         arena_bytes = new.end.max(arena_bytes);
+        placed.add(new);
     }
     (offsets, Bytes(arena_bytes))
 }

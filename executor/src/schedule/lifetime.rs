@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
 
-use super::program::{Piece, Program, Step};
+use super::program::{Piece, PieceCopy, Program, Step};
 use super::{Assignment, Elements, Needs};
 use crate::graph::{Graph, ValueId};
 
@@ -60,7 +60,7 @@ pub fn lifetimes(
         match step {
             Step::Run { lane, node, rows, output } => {
                 if !lanes[*lane].pieces.contains_key(output) {
-                    let last = uses.last[&(*lane, *output)];
+                    let last = uses.last.of(*lane, *output);
                     match uses.taken_over(graph, elements, assignment, needs, (*lane, *node), at) {
                         Some(input) => lanes[*lane].extend(input, *output, last),
                         None => {
@@ -87,7 +87,7 @@ pub fn lifetimes(
                 let piece = Piece::Value(value);
                 if !lanes[lane].pieces.contains_key(&piece) {
                     let bytes = bytes_of(graph, elements, value, graph.value(value).features());
-                    let last = uses.last[&(lane, piece)];
+                    let last = uses.last.of(lane, piece);
                     lanes[lane]
                         .add(piece, ArenaBuffer { bytes, first: at, last, workspace: false });
                 }
@@ -119,27 +119,54 @@ impl Lifetimes {
 
 /// Who uses what until when.
 struct Uses {
-    /// The last step that reads, writes, sends or receives a piece on a lane.
-    last: BTreeMap<(usize, Piece), usize>,
+    last: LastUses,
     /// Inputs and outputs of the graph, wherever they are.
     pinned: BTreeSet<(usize, ValueId)>,
 }
 
+/// The last step that reads, writes, sends or receives a piece on a lane.
+struct LastUses {
+    /// By lane, then by value.
+    values: Vec<Vec<usize>>,
+    /// By lane and part.
+    parts: BTreeMap<(usize, usize), usize>,
+}
+
+impl LastUses {
+    fn set(&mut self, lane: usize, piece: Piece, at: usize) {
+        match piece {
+            Piece::Value(value) => self.values[lane][value.0] = at,
+            Piece::Part(part) => {
+                self.parts.insert((lane, part), at);
+            }
+        }
+    }
+
+    /// Of a piece that is used there.
+    fn of(&self, lane: usize, piece: Piece) -> usize {
+        match piece {
+            Piece::Value(value) => self.values[lane][value.0],
+            Piece::Part(part) => self.parts[&(lane, part)],
+        }
+    }
+}
+
 impl Uses {
     fn of(graph: &Graph, program: &Program) -> Uses {
-        let mut last = BTreeMap::new();
+        let values = vec![vec![0; graph.values.len()]; program.lanes];
+        let mut last = LastUses { values, parts: BTreeMap::new() };
         for (at, step) in program.steps.iter().enumerate() {
             match step {
                 Step::Run { lane, node, output, .. } => {
-                    last.insert((*lane, *output), at);
+                    last.set(*lane, *output, at);
                     for &input in &graph.nodes[*node].inputs {
-                        last.insert((*lane, Piece::Value(input)), at);
+                        last.set(*lane, Piece::Value(input), at);
                     }
                 }
                 Step::Start(copy) | Step::Wait(copy) => {
-                    let copy = &program.copies[*copy];
-                    last.insert(copy.from, at);
-                    last.insert((copy.to.0, Piece::Value(copy.to.1)), at);
+                    let PieceCopy { from, to, .. } = &program.copies[*copy];
+                    last.set(from.0, from.1, at);
+                    last.set(to.0, Piece::Value(to.1), at);
                 }
                 Step::Acquire { .. } | Step::Release { .. } => {}
             }
@@ -167,7 +194,7 @@ impl Uses {
         let takes = needs.in_place(graph.view(node), held, assignment.backend(lane), assignment)
             && !pinned(input)
             && !pinned(node.output)
-            && self.last[&(lane, Piece::Value(input))] == at
+            && self.last.of(lane, Piece::Value(input)) == at
             // A second operand that is the same value would be overwritten while it is read.
             && !node.inputs[1..].contains(&input);
         takes.then_some(input)

@@ -139,8 +139,8 @@ struct ProgramBuilder<'a> {
     node_lanes: Vec<usize>,
     /// The rows of split nodes.
     rows: Vec<Option<Vec<Range<usize>>>>,
-    /// The lanes other than its own that read a value.
-    readers: Vec<BTreeSet<usize>>,
+    /// Values with the lanes that read them, each pair once, in order.
+    readers: Vec<(ValueId, usize)>,
     produced: Vec<bool>,
     home: Vec<usize>,
     lanes: usize,
@@ -166,16 +166,16 @@ impl<'a> ProgramBuilder<'a> {
             home[node.output.0] = lane;
             produced[node.output.0] = true;
         }
-        let mut readers = vec![BTreeSet::new(); graph.values.len()];
+        let mut readers = Vec::new();
         for ((node, &lane), rows) in graph.nodes.iter().zip(&node_lanes).zip(&rows) {
             let split = rows.iter().flatten().enumerate().filter(|(_, rows)| !rows.is_empty());
             let lanes = std::iter::once(lane).chain(split.map(|(lane, _)| lane));
             for lane in lanes {
-                for input in &node.inputs {
-                    readers[input.0].insert(lane);
-                }
+                readers.extend(node.inputs.iter().map(|&input| (input, lane)));
             }
         }
+        readers.sort_unstable();
+        readers.dedup();
         let most = node_lanes.iter().copied().max().unwrap_or(0);
         ProgramBuilder {
             graph,
@@ -217,8 +217,14 @@ impl<'a> ProgramBuilder<'a> {
         }
         if elsewhere.is_empty() {
             // A gathered value leaves when it is first read, or this would wait for it here.
-            let readers: Vec<usize> = self.readers[node.output.0].iter().copied().collect();
-            readers.into_iter().for_each(|reader| self.start(node.output, reader));
+            let first = self.readers.partition_point(|(value, _)| *value < node.output);
+            for at in first..self.readers.len() {
+                let (value, reader) = self.readers[at];
+                if value != node.output {
+                    break;
+                }
+                self.start(value, reader);
+            }
         }
     }
 
@@ -271,7 +277,13 @@ impl<'a> ProgramBuilder<'a> {
         let open: Vec<ValueId> = self.gathers.keys().copied().collect();
         open.into_iter().for_each(|value| self.gather(value));
         let inputs = self.graph.inputs.iter().map(|port| port.value);
-        let input_lanes = inputs.map(|value| (value, self.readers[value.0].clone())).collect();
+        let mut input_lanes: BTreeMap<ValueId, BTreeSet<usize>> =
+            inputs.map(|value| (value, BTreeSet::new())).collect();
+        for (value, lane) in &self.readers {
+            if let Some(lanes) = input_lanes.get_mut(value) {
+                lanes.insert(*lane);
+            }
+        }
         let steps = with_slots(self.graph, self.assignment, self.steps);
         let ProgramBuilder { copies, home, lanes, .. } = self;
         Program { steps, copies, input_lanes, home, lanes }

@@ -8,7 +8,7 @@ use protocol::Bytes;
 use super::lifetime::Lifetimes;
 use super::program::{Piece, PieceCopy, Step};
 use super::{Assignment, Elements, Instruction, LaneSchedule, LaneWeights, Run, Transfer, arena};
-use crate::graph::Graph;
+use crate::graph::{Graph, WeightId};
 
 /// A lane's buffers with their offsets.
 pub struct PlacedBuffers {
@@ -108,13 +108,10 @@ impl Resolver<'_> {
         weights: &mut LaneWeights,
     ) -> Run {
         let placed = &self.placed[lane];
-        let Graph { nodes, weights: all, .. } = &self.graph;
-        let of_node = &nodes[node];
+        let of_node = &self.graph.nodes[node];
         let features = self.graph.value(of_node.output).features();
         let slices = of_node.weights.iter().map(|&weight| {
-            let shape = all[weight.0].tensor.shape();
-            let whole = 0..shape.first().copied().unwrap_or(1);
-            let rows = rows.cloned().unwrap_or(whole);
+            let rows = rows_of(self.graph, weight, rows);
             weights.place(self.graph, self.assignment, lane, weight, rows)
         });
         let (output_features, columns) = match (output, rows) {
@@ -167,4 +164,18 @@ impl Resolver<'_> {
             row_bytes: bytes(columns.len()),
         }
     }
+}
+
+/// The rows of a weight that a step computes with: all, where it is not split.
+pub fn rows_of(graph: &Graph, weight: WeightId, rows: Option<&Range<usize>>) -> Range<usize> {
+    let shape = graph.weights[weight.0].tensor.shape();
+    rows.cloned().unwrap_or(0..shape.first().copied().unwrap_or(1))
+}
+
+/// Bytes that a copy carries.
+pub fn transfer_bytes(graph: &Graph, elements: &Elements, copy: &PieceCopy) -> Bytes {
+    let (_, value) = copy.to;
+    let Some(columns) = &copy.columns else { return elements.bytes(graph, value) };
+    let rows = graph.value(value).elements() / graph.value(value).features();
+    Bytes(elements.of(value).bytes() * (rows * columns.len()) as u64)
 }

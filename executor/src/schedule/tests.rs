@@ -239,6 +239,16 @@ fn assert_arena_is_bounded(schedule: &Schedule) {
     assert!(arena <= all, "{arena} is above {all}");
 }
 
+/// What is said of a layout without its instructions is what its schedule takes.
+fn assert_footprint_is_the_same(schedule: &Schedule) {
+    let footprint = Footprint::of(&schedule.graph, &schedule.assignment, &OperationNeeds).unwrap();
+    let lanes = schedule.lanes.iter();
+    let lanes: Vec<_> = lanes.map(|l| (l.arena_bytes, l.weights.segment_bytes.clone())).collect();
+    let stated = footprint.lanes.into_iter().map(|l| (l.arena_bytes, l.segment_bytes));
+    assert_eq!(stated.collect::<Vec<_>>(), lanes);
+    assert_eq!(footprint.crossing_bytes, schedule.crossing_bytes());
+}
+
 type LanePlaces = (Bytes, Vec<WeightSlice>);
 
 fn layout(schedule: &Schedule) -> (Vec<Instruction>, Vec<Transfer>, Vec<LanePlaces>) {
@@ -308,6 +318,7 @@ proptest! {
     ) {
         let schedule = cut(graph, &cuts, lanes, unable, host && lanes > 1);
         assert_values_last(&schedule);
+        assert_footprint_is_the_same(&schedule);
         prop_assert_eq!(runs(&schedule).len(), schedule.graph.nodes.len());
     }
 
@@ -340,6 +351,7 @@ fn values_of_the_models_in_layers_last_until_they_are_read() {
             let whole = on_one(graph.clone(), BackendKind::Virtual, 2);
             assert_eq!(split, whole.lanes[0].weights.resident_bytes.0, "each weight once");
             assert_values_last(&schedule);
+            assert_footprint_is_the_same(&schedule);
         }
     }
 }

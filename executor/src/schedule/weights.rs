@@ -1,6 +1,7 @@
 //! Where the weights of a schedule lie on each lane: in a region for all phases, in one for the
 //! component's phase, in a slot of the ring, or in the mapping of their files.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use protocol::plan::ALIGNMENT_BYTES;
@@ -54,6 +55,8 @@ pub struct LaneWeights {
     pub slot_bytes: Bytes,
     /// Bytes of each segment's weights, wherever they lie.
     pub segment_bytes: Vec<Bytes>,
+    /// The slice of a weight and of where its rows begin and end.
+    numbers: BTreeMap<(WeightId, usize, usize), usize>,
 }
 
 impl LaneWeights {
@@ -71,9 +74,10 @@ impl LaneWeights {
         weight: WeightId,
         rows: Range<usize>,
     ) -> usize {
-        let same = |slice: &WeightSlice| slice.weight == weight && slice.rows == rows;
-        if let Some(index) = self.slices.iter().position(same) {
-            return index;
+        let next = self.slices.len();
+        let number = *self.numbers.entry((weight, rows.start, rows.end)).or_insert(next);
+        if number < next {
+            return number;
         }
         let segment = graph.weights[weight.0].segment;
         let bytes = slice_bytes(graph, weight, &rows).align_up(ALIGNMENT_BYTES);
@@ -98,7 +102,7 @@ impl LaneWeights {
             }
         };
         self.slices.push(WeightSlice { weight, rows, place });
-        self.slices.len() - 1
+        number
     }
 
     /// Slots of the ring: never more than there are items.

@@ -1,0 +1,74 @@
+//! What a layout takes: the bytes of its schedule, without the instructions. A planner asks for
+//! hundreds of layouts, of which one is run.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use protocol::{BackendKind, Bytes};
+
+use super::program::{self, Step};
+use super::resolve::{rows_of, transfer_bytes};
+use super::{Assignment, Elements, LaneWeights, Needs, arena, crossing_bytes, lifetime};
+use crate::graph::{Graph, ValueId};
+
+/// The bytes of one graph under an assignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Footprint {
+    /// Each lane: those of the assignment, then the host's where it does what a device cannot.
+    pub lanes: Vec<LaneFootprint>,
+    /// Activations that cross between lanes, and between a device and the host's pipeline, in one
+    /// call.
+    pub crossing_bytes: Bytes,
+}
+
+/// The bytes of one lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneFootprint {
+    /// Size of its arena.
+    pub arena_bytes: Bytes,
+    /// Bytes of each segment's weights.
+    pub segment_bytes: Vec<Bytes>,
+}
+
+impl Footprint {
+    /// The same steps, lives and places as [`super::Schedule::new`] has.
+    ///
+    /// # Errors
+    /// Why the graph cannot be laid out so.
+    pub fn of(
+        graph: &Arc<Graph>,
+        assignment: &Assignment,
+        needs: &dyn Needs,
+    ) -> Result<Footprint, String> {
+        assignment.check(graph, needs.operations())?;
+        let program = program::program(graph, assignment);
+        let elements = Elements::new(graph, &program, assignment, needs);
+        let workspace =
+            |step: &Step| super::step_workspace(graph, &elements, assignment, needs, step);
+        let lifetimes =
+            lifetime::lifetimes(graph, &elements, assignment, needs, &program, workspace);
+        let mut weights = vec![LaneWeights::new(graph.segments.len()); lifetimes.len()];
+        for step in &program.steps {
+            let Step::Run { lane, node, rows, .. } = step else { continue };
+            for &weight in &graph.nodes[*node].weights {
+                let rows = rows_of(graph, weight, rows.as_ref());
+                weights[*lane].place(graph, assignment, *lane, weight, rows);
+            }
+        }
+        let lanes = lifetimes.iter().zip(weights).map(|(lifetimes, weights)| LaneFootprint {
+            arena_bytes: arena::place(&lifetimes.buffers).1,
+            segment_bytes: weights.segment_bytes,
+        });
+        let between = program.copies.iter().map(|copy| transfer_bytes(graph, &elements, copy));
+        let on_device = |lane| assignment.backend(lane) != BackendKind::Host;
+        let readers = |value: ValueId| {
+            let lanes = program.input_lanes.get(&value).into_iter().flat_map(BTreeSet::iter);
+            lanes.filter(|lane| on_device(**lane)).count()
+        };
+        let made = |value: ValueId| on_device(program.home[value.0]);
+        Ok(Footprint {
+            lanes: lanes.collect(),
+            crossing_bytes: crossing_bytes(graph, between.sum(), readers, made),
+        })
+    }
+}
