@@ -49,10 +49,14 @@ class Planner:
 
 
 def devices(planner: Planner, host: str) -> list[str]:
+    """The devices that a pin may name: `cpu` only where the profile lets the host compute."""
     plan = planner.chosen("--host", host)
     if plan is None:
         plan = planner.chosen("--host", host, "--max-vram", "100%")
-    return [device["id"] for device in plan["devices"]] if plan else []
+    if plan is None:
+        return []
+    feeds_only = any(lost["placement"] == "anything on host" for lost in plan["rejected"])
+    return [device["id"] for device in plan["devices"] if device["id"] != "host"] + ([] if feeds_only else ["cpu"])
 
 
 def drawn(random_: random.Random, names: list[str]) -> list[str]:
@@ -61,10 +65,11 @@ def drawn(random_: random.Random, names: list[str]) -> list[str]:
     subjects = ["dit"] + [name for name in ("t5", "clip", "vae") if random_.random() < 0.3]
     for subject in subjects:
         count = 1 if subject in ("clip", "vae") else random_.choice([1, 2, 2, 2, 3, 4])
-        chosen = random_.sample(names, min(count, len(names)))
+        devices = [name for name in names if name != "cpu"]
+        chosen = random_.sample(devices, min(count, len(devices)))
         mode = random_.choice(["layer", "layer", "row"])
-        if random_.random() < 0.1:
-            chosen = ["cpu"] if len(chosen) < 2 or mode == "row" else [*chosen[1:], "cpu"]
+        if "cpu" in names and (not chosen or random_.random() < 0.1):
+            chosen = ["cpu"] if len(chosen) < 2 or mode == "row" else random_.choice([[*chosen[1:], "cpu"], ["cpu", *chosen[1:]]])
         if len(chosen) > 1 and random_.random() < 0.6:
             chosen = [f"{name}:{random_.randint(1, 12)}" for name in chosen]
         if subject != "dit" or random_.random() < 0.9:
