@@ -20,6 +20,7 @@ pub mod program;
 pub mod weights;
 
 mod arena;
+mod footprint;
 mod lifetime;
 mod profile;
 mod resolve;
@@ -33,6 +34,7 @@ use protocol::{BackendKind, Bytes};
 
 pub use assignment::Assignment;
 pub use elements::Elements;
+pub use footprint::Footprint;
 pub use lifetime::ArenaBuffer;
 pub use needs::{Needs, Reading};
 pub use weights::{LaneWeights, WeightPlace, WeightSlice};
@@ -246,16 +248,25 @@ impl Schedule {
     /// in one call.
     pub fn crossing_bytes(&self) -> Bytes {
         let on_device = |lane: usize| self.lanes[lane].lane.backend != BackendKind::Host;
-        let bytes = |value: ValueId| self.graph.value(value).bytes();
-        let inputs = self.graph.inputs.iter().map(|port| {
-            let lanes = self.input_places(port.value).filter(|&(lane, _)| on_device(lane));
-            Bytes(bytes(port.value).0 * lanes.count() as u64)
-        });
-        let outputs = self.graph.outputs.iter();
-        let outputs = outputs.filter(|port| on_device(self.home[port.value.0]));
-        let between: Bytes = self.transfers.iter().map(Transfer::bytes).sum();
-        between + inputs.sum() + outputs.map(|port| bytes(port.value)).sum()
+        let readers = |value| self.input_places(value).filter(|&(lane, _)| on_device(lane)).count();
+        let between = self.transfers.iter().map(Transfer::bytes).sum();
+        crossing_bytes(&self.graph, between, readers, |value| on_device(self.home[value.0]))
     }
+}
+
+/// Activations that cross, of which so many do between lanes: with the inputs for as many devices
+/// as read each, and the outputs that a device makes.
+fn crossing_bytes(
+    graph: &Graph,
+    between: Bytes,
+    readers: impl Fn(ValueId) -> usize,
+    on_device: impl Fn(ValueId) -> bool,
+) -> Bytes {
+    let bytes = |value: ValueId| graph.value(value).bytes();
+    let inputs = graph.inputs.iter().map(|port| port.value);
+    let inputs = inputs.map(|value| Bytes(bytes(value).0 * readers(value) as u64));
+    let outputs = graph.outputs.iter().map(|port| port.value).filter(|value| on_device(*value));
+    between + inputs.sum() + outputs.map(bytes).sum()
 }
 
 /// The schedules of one component, one for each size of its inputs, the largest's first. All lay

@@ -13,11 +13,11 @@ mod residencies;
 mod rings;
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::profile::{ComponentProfile, Lane, LayoutBytes};
 use protocol::{Bytes, Division, Layout};
+use rayon::prelude::*;
 
 use super::Problem;
 use super::layouts::{CUTS_MAX, layers, layers_of_shares, rows};
@@ -26,7 +26,7 @@ use super::time::{SegmentTimes, Timing};
 use crate::policy::pins::{Pin, Split};
 use lists::{DeviceList, kind_of, lists};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
-use rings::{Ring, rings};
+use rings::{Ring, Steps, rings};
 
 /// Layer splits of one component over all lists of devices.
 const LAYERS_MAX: usize = 240;
@@ -58,7 +58,7 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
         let pin = &problem.pins[index];
         let times =
             SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
-        let lists = lists(problem, component, pin);
+        let lists = lists(problem, component, pin, &times);
         let most = (LAYERS_MAX / lane_lists(problem, &lists).max(1)).min(CUTS_MAX);
         for (at, list) in lists.into_iter().enumerate() {
             let lanes: Vec<Lane> = list.devices.iter().map(|d| lane(problem, *d)).collect();
@@ -106,40 +106,93 @@ pub fn places(
     assert_eq!(wanted.len(), bytes.len(), "each layout has its bytes");
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
-    let lists = lists(problem, component, pin);
+    let lists = lists(problem, component, pin, &times);
     let kinds = layer_kinds(problem, &lists);
-    let mut known = KnownRings::default();
+    let spreads: Vec<Vec<Arc<ComponentLayout>>> = lists
+        .iter()
+        .enumerate()
+        .map(|(at, list)| {
+            let asked = wanted.iter().zip(bytes);
+            let asked = asked.filter(|(wanted, _)| wanted.component == index && wanted.list == at);
+            layouts_of(problem, component, list, asked)
+        })
+        .collect();
+    let timed: Vec<ListTimings<'_>> = lists
+        .iter()
+        .zip(&spreads)
+        .map(|(list, spreads)| ListTimings {
+            kinds: kinds_of(problem, &list.devices),
+            timings: spreads.iter().map(|spread| Timing::new(&times, spread)).collect(),
+            quota: Quota::of(&lists, list, kinds, spreads.len()),
+        })
+        .collect();
+    // The rings of lists whose devices are alike, one by one, are the same.
+    let first: Vec<usize> = timed
+        .iter()
+        .map(|list| timed.iter().position(|other| other.has_rings_of(list)).expect("its own"))
+        .collect();
+    let rings: Vec<Vec<Ring>> = timed
+        .par_iter()
+        .enumerate()
+        .map(|(at, list)| match first[at] == at {
+            true => rings(problem, component, pin, list.streamed()),
+            false => Vec::new(),
+        })
+        .collect();
     let mut places: Vec<Place> = Vec::new();
-    for (at, list) in lists.iter().enumerate() {
-        let asked = wanted.iter().zip(bytes);
-        let asked = asked.filter(|(wanted, _)| wanted.component == index && wanted.list == at);
-        let mut spreads: Vec<ComponentLayout> = asked.map(|(w, bytes)| spread(w, bytes)).collect();
-        if let ([device], true) = (list.devices.as_slice(), spreads.is_empty()) {
-            let bytes = component.compute_bytes(problem.backend(*device));
-            spreads.extend(bytes.map(|bytes| ComponentLayout::whole(component, *device, bytes)));
-        }
-        // Where the host only feeds devices, it does nothing in their place.
-        let host = problem.inventory.host.compute;
-        spreads.retain(|spread| host || spread.parts.len() == spread.devices.len());
-        let spreads: Vec<Arc<ComponentLayout>> = spreads.into_iter().map(Arc::new).collect();
-        let timings: Vec<Timing<'_>> =
-            spreads.iter().map(|spread| Timing::new(&times, spread)).collect();
-        let quota = Quota::of(&lists, list, kinds, spreads.len());
-        let rings = known.of(problem, &list.devices, &spreads, || {
-            let layouts = timings.iter().enumerate();
-            let layouts = layouts.filter_map(|(number, timing)| {
-                quota.has(number).map(|steps| (number, timing, steps))
-            });
-            rings(problem, component, pin, layouts)
-        });
-        let mut rings = rings.iter().peekable();
-        for (number, timing) in timings.iter().enumerate() {
+    for (at, list) in timed.iter().enumerate() {
+        let mut rings = rings[first[at]].iter().peekable();
+        for (number, timing) in list.timings.iter().enumerate() {
             let own = std::iter::from_fn(|| rings.next_if(|ring| ring.layout == number));
             let ways = ways_to_hold(problem, component, pin, timing, own);
-            places.extend(places_of(problem, &spreads[number], ways));
+            places.extend(places_of(problem, &spreads[at][number], ways));
         }
     }
     places.into()
+}
+
+/// The layouts of one list, with their bytes.
+fn layouts_of<'w>(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    list: &DeviceList,
+    asked: impl Iterator<Item = (&'w LayoutQuery, &'w LayoutBytes)>,
+) -> Vec<Arc<ComponentLayout>> {
+    let mut spreads: Vec<ComponentLayout> = asked.map(|(w, bytes)| spread(w, bytes)).collect();
+    if let ([device], true) = (list.devices.as_slice(), spreads.is_empty()) {
+        let bytes = component.compute_bytes(problem.backend(*device));
+        spreads.extend(bytes.map(|bytes| ComponentLayout::whole(component, *device, bytes)));
+    }
+    // Where the host only feeds devices, it does nothing in their place.
+    let host = problem.inventory.host.compute;
+    spreads.retain(|spread| host || spread.parts.len() == spread.devices.len());
+    spreads.into_iter().map(Arc::new).collect()
+}
+
+/// The layouts of one list, with their times.
+struct ListTimings<'t> {
+    /// For each device the first one of the inventory that is like it.
+    kinds: Vec<Option<usize>>,
+    timings: Vec<Timing<'t>>,
+    quota: Quota,
+}
+
+impl<'t> ListTimings<'t> {
+    /// Whether both have the same layouts over devices that are alike.
+    fn has_rings_of(&self, other: &ListTimings<'_>) -> bool {
+        let divisions = self.timings.iter().map(|timing| &timing.spread().division);
+        let others = other.timings.iter().map(|timing| &timing.spread().division);
+        self.kinds == other.kinds && divisions.eq(others)
+    }
+
+    /// The layouts that also have rings, each with its number and its steps.
+    fn streamed(&self) -> Vec<(usize, &Timing<'t>, Steps)> {
+        let layouts = self.timings.iter().enumerate();
+        let layouts = layouts.filter_map(|(number, timing)| {
+            self.quota.has(number).map(|steps| (number, timing, steps))
+        });
+        layouts.collect()
+    }
 }
 
 /// How many layer splits there are that have times of their own: lists of devices that are not
@@ -154,39 +207,6 @@ fn layer_kinds(problem: &Problem<'_>, lists: &[DeviceList]) -> usize {
 fn kinds_of(problem: &Problem<'_>, devices: &[Option<usize>]) -> Vec<Option<usize>> {
     let kind = |device| kind_of(&problem.inventory.devices, device);
     devices.iter().map(|device| device.map(kind)).collect()
-}
-
-/// The rings of lists whose devices are alike, one by one, are the same.
-#[derive(Default)]
-struct KnownRings(Vec<KnownRing>);
-
-struct KnownRing {
-    devices: Vec<Option<usize>>,
-    divisions: Vec<Division>,
-    rings: Rc<[Ring]>,
-}
-
-impl KnownRings {
-    fn of(
-        &mut self,
-        problem: &Problem<'_>,
-        devices: &[Option<usize>],
-        spreads: &[Arc<ComponentLayout>],
-        make: impl FnOnce() -> Vec<Ring>,
-    ) -> Rc<[Ring]> {
-        let devices = kinds_of(problem, devices);
-        let same = |known: &&KnownRing| {
-            known.devices == devices
-                && known.divisions.iter().eq(spreads.iter().map(|spread| &spread.division))
-        };
-        if let Some(known) = self.0.iter().find(same) {
-            return Rc::clone(&known.rings);
-        }
-        let divisions = spreads.iter().map(|spread| spread.division.clone()).collect();
-        let rings: Rc<[Ring]> = make().into();
-        self.0.push(KnownRing { devices, divisions, rings: Rc::clone(&rings) });
-        rings
-    }
 }
 
 /// The places of a component in one layout.

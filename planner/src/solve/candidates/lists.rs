@@ -7,6 +7,7 @@ use protocol::Phase;
 use protocol::profile::ComponentProfile;
 
 use super::super::Problem;
+use super::super::time::SegmentTimes;
 use crate::inventory::Device;
 use crate::policy::pins::{Params, Pin, Split};
 
@@ -30,9 +31,14 @@ pub struct DeviceList {
 }
 
 /// The lists of a component, in the order in which ties are broken.
-pub fn lists(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<DeviceList> {
+pub fn lists(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    pin: &Pin,
+    times: &SegmentTimes<'_>,
+) -> Vec<DeviceList> {
     match pin.devices.as_slice() {
-        [] => free(problem, component, pin),
+        [] => free(problem, component, pin, times),
         [device] => vec![DeviceList { devices: vec![*device], split: None, pinned: true }],
         devices => {
             vec![DeviceList { devices: devices.to_vec(), split: Some(pin.split), pinned: true }]
@@ -40,13 +46,20 @@ pub fn lists(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> 
     }
 }
 
-fn free(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<DeviceList> {
+fn free(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    pin: &Pin,
+    times: &SegmentTimes<'_>,
+) -> Vec<DeviceList> {
     let devices = choosable(problem, pin);
     let one = |device| DeviceList { devices: vec![device], split: None, pinned: false };
     let mut lists: Vec<DeviceList> = devices.iter().map(|device| one(Some(*device))).collect();
     // Weights that are streamed, or resident on a device, need one.
-    let on_host = !matches!(pin.params, Some(Params::Cpu | Params::Device));
-    if on_host && problem.inventory.host.compute && !pin.forbidden.contains(&None) {
+    let on_host = !matches!(pin.params, Some(Params::Cpu | Params::Device))
+        && problem.inventory.host.compute
+        && !pin.forbidden.contains(&None);
+    if on_host {
         lists.push(one(None));
     }
     if !is_split(problem, component) {
@@ -64,7 +77,41 @@ fn free(problem: &Problem<'_>, component: &ComponentProfile, pin: &Pin) -> Vec<D
             }
         }
     }
+    if on_host {
+        let alone = devices.iter().map(|device| vec![*device]);
+        for beside in alone.chain(subsets) {
+            if host_may_help(problem, component, &beside, times) {
+                let devices: Vec<_> = beside.into_iter().map(Some).collect();
+                for devices in [[&devices[..], &[None]].concat(), [&[None], &devices[..]].concat()]
+                {
+                    lists.push(DeviceList { devices, split: Some(Split::Layer), pinned: false });
+                }
+            }
+        }
+    }
     lists
+}
+
+/// Whether the host may compute the first or the last layers of what some devices compute: only
+/// where that takes less than on one of them, with the weights' way there. On the host they are
+/// read in place.
+fn host_may_help(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    devices: &[usize],
+    times: &SegmentTimes<'_>,
+) -> bool {
+    let host = &problem.inventory.host;
+    let cached = component.tensor_bytes <= host.available_bytes;
+    let source = if cached { f64::INFINITY } else { host.storage_bytes_per_s.value };
+    let on_device_s = |device: &usize| {
+        let link = problem.inventory.devices[*device].link_bytes_per_s.value;
+        times.once_s(Some(*device)) + component.tensor_bytes.0 as f64 / link.min(source)
+    };
+    let slowest_s = devices.iter().map(on_device_s).fold(0.0, f64::max);
+    devices.len() < DEVICES_EXACT
+        && component.segments.len() > devices.len()
+        && times.once_s(None) < slowest_s
 }
 
 /// The orders of a set of devices that make a difference, the inventory's first: of layers, which

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use protocol::profile::ComponentProfile;
 use protocol::{Bytes, Division, Residency};
+use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::component_ms::ComponentMs;
@@ -83,47 +84,57 @@ impl Ring {
 }
 
 /// The rings of a component in the layouts of one list, each with its number and its steps.
-pub fn rings<'l>(
+pub fn rings(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     pin: &Pin,
-    layouts: impl Iterator<Item = (usize, &'l Timing<'l>, Steps)>,
+    layouts: Vec<(usize, &Timing<'_>, Steps)>,
 ) -> Vec<Ring> {
     if matches!(pin.params, Some(Params::Device | Params::Disk)) {
         return Vec::new();
     }
-    let mut rings: Vec<Ring> = Vec::new();
-    for (layout, timing, steps) in layouts {
-        let spread = timing.spread();
-        if spread.is_on_host() && pin.params.is_none() {
-            continue;
-        }
-        let segments = streamable(component, spread);
-        let mut own: Vec<Ring> = Vec::new();
-        for stays in sets(problem, spread, &segments, pin, steps) {
-            let held = segments.iter().zip(&stays);
-            let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
-            let holds = held.count() > 0;
-            let slots = slots(&timing.streamed(&stays), pin.lookahead);
-            let stays: Arc<[bool]> = stays.into();
-            own.extend(slots.into_iter().map(|(slots, ms)| {
-                let stays = Arc::clone(&stays);
-                let ring = Ring { layout, stays, slots, ms, holds, bytes: Vec::new() };
-                let parts = parts(spread, &ring.with(Residency::Lazy), false).into_iter();
-                let bytes = parts.flat_map(|part| {
-                    let held = part.lazy_bytes + part.staging_bytes();
-                    [held, held + part.compute_bytes]
-                });
-                Ring { bytes: bytes.collect(), ..ring }
-            }));
-        }
-        rings.extend(undominated(own));
+    let own = layouts.into_par_iter().flat_map_iter(|(layout, timing, steps)| {
+        undominated(rings_in(problem, component, pin, (layout, timing, steps)))
+    });
+    undominated(own.collect())
+}
+
+/// The rings in one layout.
+fn rings_in(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    pin: &Pin,
+    (layout, timing, steps): (usize, &Timing<'_>, Steps),
+) -> Vec<Ring> {
+    let spread = timing.spread();
+    if spread.is_on_host() && pin.params.is_none() {
+        return Vec::new();
     }
-    undominated(rings)
+    let segments = streamable(component, spread);
+    let mut rings: Vec<Ring> = Vec::new();
+    for stays in sets(problem, spread, &segments, pin, steps) {
+        let held = segments.iter().zip(&stays);
+        let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
+        let holds = held.count() > 0;
+        let slots = slots(&timing.streamed(&stays), pin.lookahead);
+        let stays: Arc<[bool]> = stays.into();
+        rings.extend(slots.into_iter().map(|(slots, ms)| {
+            let stays = Arc::clone(&stays);
+            let ring = Ring { layout, stays, slots, ms, holds, bytes: Vec::new() };
+            let parts = parts(spread, &ring.with(Residency::Lazy), false).into_iter();
+            let bytes = parts.flat_map(|part| {
+                let held = part.lazy_bytes + part.staging_bytes();
+                [held, held + part.compute_bytes]
+            });
+            Ring { bytes: bytes.collect(), ..ring }
+        }));
+    }
+    rings
 }
 
 /// The rings that no other one covers, in their order. One covers another over the same devices
-/// that takes no more of any of them, and no longer, though it may load more before its calls.
+/// that takes no more of any of them, and no longer, though it may load more before its calls;
+/// times less than 0.05 % apart are the same.
 fn undominated(rings: Vec<Ring>) -> Vec<Ring> {
     let parts = rings.first().map_or(0, |ring| ring.bytes.len());
     let bytes: Vec<Bytes> = rings.iter().flat_map(|ring| ring.bytes.iter().copied()).collect();
@@ -131,12 +142,14 @@ fn undominated(rings: Vec<Ring>) -> Vec<Ring> {
     let covers = |a: usize, b: usize| {
         let loads_ms = (rings[a].ms.load - rings[b].ms.load).max(0.0);
         of(a).iter().zip(of(b)).all(|(a, b)| a <= b)
-            && rings[a].calls_ms() + loads_ms <= rings[b].calls_ms()
+            && time_step(rings[a].calls_ms() + loads_ms) <= time_step(rings[b].calls_ms())
     };
-    let mut fastest: Vec<usize> = (0..rings.len()).collect();
-    fastest.sort_by(|a, b| rings[*a].calls_ms().total_cmp(&rings[*b].calls_ms()));
+    let mut order: Vec<usize> = (0..rings.len()).collect();
+    order.sort_by_cached_key(|index| {
+        (time_step(rings[*index].calls_ms()), of(*index).iter().copied().sum::<Bytes>())
+    });
     let mut kept: Vec<usize> = Vec::new();
-    for index in fastest {
+    for index in order {
         match kept.iter().position(|other| covers(*other, index)) {
             // It is asked sooner the next time, as it may cover others that take about as long.
             Some(at) => kept.swap(at, at / 2),
@@ -147,6 +160,12 @@ fn undominated(rings: Vec<Ring>) -> Vec<Ring> {
     let mut kept = kept.into_iter().peekable();
     let rings = rings.into_iter().enumerate();
     rings.filter(|(index, _)| kept.next_if_eq(index).is_some()).map(|(_, ring)| ring).collect()
+}
+
+/// The step of a scale that a time is on: steps are 2^-12 to 2^-11 of the time apart, by the upper
+/// bits of a float, which are in the order of its values.
+fn time_step(ms: f64) -> u64 {
+    ms.max(0.0).to_bits() >> (f64::MANTISSA_DIGITS - 1 - 11)
 }
 
 /// Numbers of slots, each with the component's time: those that save time beside fewer, up to the
