@@ -11,7 +11,7 @@ use protocol::{Phase, Plan, Residency};
 
 use super::*;
 use crate::inventory::DeviceKind;
-use crate::policy::pins::Pin;
+use crate::policy::pins::{Pin, Split};
 use made_up::{Case, Dice, component, segment};
 
 /// Problems of each objective that are solved by enumeration too.
@@ -78,10 +78,16 @@ fn no_pin_beats_the_plan_that_is_chosen() {
         let dice = &mut Dice(!seed);
         let component = dice.below(case.pins.len() as u64) as usize;
         let pin = case.random_pin(dice, component);
-        let usable = pin
-            .devices
-            .iter()
-            .all(|device| device.is_some_and(|index| case.unusable[index].is_none()));
+        // The host has layers at either end, beside up to three devices.
+        let ends = [0, pin.devices.len().saturating_sub(1)];
+        let may_be_on_host = |at: usize| {
+            let split = pin.devices.len() <= 4 && pin.split == Split::Layer;
+            case.inventory.host.compute && ends.contains(&at) && split
+        };
+        let usable = pin.devices.iter().enumerate().all(|(at, device)| match device {
+            Some(index) => case.unusable[*index].is_none(),
+            None => may_be_on_host(at),
+        });
         // Splits of small components and of the VAE are not tried.
         let large = case.profile.components[component].weights_bytes.0 * 8
             >= case.profile.components.iter().map(|c| c.weights_bytes.0).sum();
