@@ -100,7 +100,8 @@ pub struct Device {
     /// Where a profile divides a GPU, or uses a part of one: which part this is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
-    /// Why the GPU that a profile names is not here; `None` where it is, or was not looked for.
+    /// Why what a profile says of the device is not here, its GPU or its threads; `None` where it is,
+    /// or was not looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// All memory of the device.
@@ -140,6 +141,10 @@ pub struct Device {
     /// Virtual devices only: how fast it computes, as a part of the host kernels' speed; 1 for
     /// others.
     pub speed: f64,
+    /// Virtual devices only: compute threads of its own, beside the host's; `None` where it computes
+    /// with those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
     /// Operations that it cannot do, by name: the host does them.
     pub unsupported: Vec<String>,
 }
@@ -215,10 +220,16 @@ impl Device {
                 link_bytes_per_s: self.link_bytes_per_s.value,
                 faults: self.faults,
                 speed: self.speed,
+                threads: self.threads.map(|threads| threads as u32),
                 unsupported: self.unsupported.clone(),
             },
             DeviceKind::Cuda => DeviceBackend::Cuda { uuid: self.uuid.clone() },
         }
+    }
+
+    /// Whether it computes while the host and other devices do: a GPU, or threads of its own.
+    pub fn computes_apart(&self) -> bool {
+        self.kind == DeviceKind::Cuda || self.threads.is_some()
     }
 
     /// Whether the same work takes the same time here as on another device, and the same bytes.
@@ -226,6 +237,7 @@ impl Device {
         self.kind == other.kind
             && self.unsupported == other.unsupported
             && self.speeds == other.speeds
+            && self.threads == other.threads
             && self.link_bytes_per_s == other.link_bytes_per_s
             && self.link_back_bytes_per_s == other.link_back_bytes_per_s
     }

@@ -116,6 +116,8 @@ pub struct DeviceProfile {
     pub faults: Faults,
     /// How fast it computes, as a part of the host kernels' speed; virtual devices only.
     pub speed: f64,
+    /// Compute threads of its own; virtual devices only.
+    pub threads: Option<usize>,
     /// Operations that it cannot do, by name; virtual devices only.
     pub unsupported: Vec<String>,
 }

@@ -280,6 +280,7 @@ impl<'nvml> Gpu<'nvml> {
             pcie: whole.link.name(),
             faults: Faults::default(),
             speed: 1.0,
+            threads: None,
             unsupported: Vec::new(),
         })
     }

@@ -80,6 +80,13 @@ impl Speeds {
         self.corrections.get(component).copied().unwrap_or(1.0)
     }
 
+    /// With a part of its cores, and of its memory's rate. Operations start as fast as with all.
+    pub fn with_threads(&self, cores: f64, memory: f64) -> Speeds {
+        let of_cores = self.scaled(cores);
+        let memory_bytes_per_s = self.scaled(memory).memory_bytes_per_s;
+        Speeds { memory_bytes_per_s, starts_per_s: self.starts_per_s, ..of_cores }
+    }
+
     /// A share of a whole processor, as a paced virtual device or a part of a GPU has it.
     pub fn scaled(&self, part: f64) -> Speeds {
         let scaled = |rate: Rate| Rate { value: rate.value * part, source: Source::Assumed };

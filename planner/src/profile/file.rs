@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Range};
 
-use protocol::limits::{SPEED_MIN, UNSUPPORTED_MAX};
+use protocol::limits::{SPEED_MIN, THREADS_MAX, UNSUPPORTED_MAX};
 use protocol::{Bytes, Faults, Phase};
 use serde::Deserialize;
 use toml::Spanned;
@@ -76,6 +76,7 @@ struct DeviceSection {
     taken: Option<Spanned<Size>>,
     taken_in: Option<Spanned<Phase>>,
     speed: Option<Spanned<f64>>,
+    threads: Option<Spanned<usize>>,
     unsupported: Option<Spanned<Vec<String>>>,
 }
 
@@ -108,7 +109,7 @@ struct PolicySection {
 }
 
 /// The most logical CPUs of a profile: each has a thread.
-const CORES_MAX: usize = protocol::limits::THREADS_MAX as usize;
+const CORES_MAX: usize = THREADS_MAX as usize;
 
 /// The least page-locked memory of a device: four parts of 16 KiB, one of the larger pages of a
 /// kernel.
@@ -220,6 +221,9 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
     if let Some(speed) = &section.speed {
         check_speed(speed, kind)?;
     }
+    if let Some(threads) = &section.threads {
+        check_threads(threads, kind)?;
+    }
     check_gpu(&section, kind)?;
     let of_machine = section.uuid.is_some() || section.ordinal.is_some();
     if section.link.is_none() && (kind == DeviceKind::Virtual || !of_machine) {
@@ -268,6 +272,7 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
             taken_in: section.taken_in.map(Spanned::into_inner),
         },
         speed: section.speed.map_or(1.0, Spanned::into_inner),
+        threads: section.threads.map(Spanned::into_inner),
         unsupported: section.unsupported.map(Spanned::into_inner).unwrap_or_default(),
     })
 }
@@ -344,6 +349,17 @@ fn check_speed(speed: &Spanned<f64>, kind: DeviceKind) -> Result<(), TextError> 
     match (SPEED_MIN..=1.0).contains(speed.get_ref()) {
         true => Ok(()),
         false => fail(speed.span(), format!("not between {SPEED_MIN} and 1")),
+    }
+}
+
+/// How many threads of its own a device has.
+fn check_threads(threads: &Spanned<usize>, kind: DeviceKind) -> Result<(), TextError> {
+    if kind == DeviceKind::Cuda {
+        return fail(threads.span(), "only a virtual device computes with threads");
+    }
+    match (1..=THREADS_MAX as usize).contains(threads.get_ref()) {
+        true => Ok(()),
+        false => fail(threads.span(), format!("not between 1 and {THREADS_MAX}")),
     }
 }
 

@@ -84,6 +84,7 @@ impl Profile {
             })
             .collect();
         parts::divide(listed, &mut devices, &[]);
+        tell_missing_threads(&mut devices, host.cores.min(this_host.cores));
         let why_no_devices = match &self.devices {
             ProfileDevices::Detect => Some("the devices were not looked for".to_owned()),
             ProfileDevices::Listed(devices) if devices.is_empty() => {
@@ -176,6 +177,7 @@ impl DeviceProfile {
             pcie: None,
             faults: self.faults,
             speed: self.speed,
+            threads: self.threads,
             unsupported: self.unsupported.clone(),
         }
     }
@@ -209,7 +211,7 @@ impl DeviceProfile {
     /// What is declared over what the host's kernels do at this speed, or a modest GPU.
     fn speeds(&self, host: &HostFacts) -> Speeds {
         let own = match self.kind {
-            DeviceKind::Virtual => host.speeds.scaled(self.speed),
+            DeviceKind::Virtual => host.virtual_speeds(self.speed, self.threads),
             DeviceKind::Cuda => rates::modest_speeds(),
         };
         let declared = [self.f32_flops_per_s, self.half_flops_per_s, self.memory_bytes_per_s];
@@ -227,6 +229,23 @@ impl DeviceProfile {
             DeviceKind::Cuda => CUDA_STARTS_PER_S,
         };
         Speeds::new(f32_flops, half_flops, memory_bytes, starts_per_s)
+    }
+}
+
+/// Says of each device whose own threads the machine's cores are too few for, after those of the
+/// devices before it: they would take turns, and no time would be as predicted.
+fn tell_missing_threads(devices: &mut [Device], cores: usize) {
+    let mut taken = 0;
+    for device in devices {
+        let Some(threads) = device.threads else { continue };
+        let left = cores.saturating_sub(taken);
+        if threads > left {
+            let s = if threads == 1 { "" } else { "s" };
+            device.missing = Some(format!(
+                "it has {threads} thread{s} of its own, and the devices before it leave {left} of {cores} cores"
+            ));
+        }
+        taken += threads;
     }
 }
 

@@ -69,7 +69,7 @@ fn the_example_of_the_readme_is_a_profile() {
 }
 
 /// Each key of the format and its sections, for the README's test.
-const KEYS: [&str; 46] = [
+const KEYS: [&str; 47] = [
     "name",
     "description",
     "devices",
@@ -96,6 +96,7 @@ const KEYS: [&str; 46] = [
     "taken",
     "taken_in",
     "speed",
+    "threads",
     "unsupported",
     "max_vram",
     "max_ram",
@@ -208,6 +209,14 @@ fn a_slow_device_has_a_part_of_the_hosts_speeds_but_for_those_declared() {
     assert_eq!(device("").speeds, host.speeds.scaled(1.0));
     let slow = device("speed = 0.25");
     assert_eq!((slow.speed, slow.speeds), (0.25, host.speeds.scaled(0.25)));
+    let own = device("threads = 1");
+    assert_eq!(own.threads, Some(1));
+    assert_eq!(own.speeds, host.virtual_speeds(1.0, Some(1)));
+    let (cores, flops) = (host.cores as f64, host.speeds.f32_flops_per_s.value);
+    assert_eq!(own.speeds.f32_flops_per_s, Rate::assumed(flops / cores));
+    assert_eq!(own.speeds.starts_per_s, host.speeds.starts_per_s);
+    let half = device("threads = 1\nspeed = 0.5").speeds;
+    assert_eq!(half.f32_flops_per_s, Rate::assumed(flops / cores * 0.5));
     let declared = device("speed = 0.25\nflops = \"3GFLOP/s\"").speeds;
     assert_eq!(declared.f32_flops_per_s, Rate::declared(3e9));
     let memory = host.speeds.memory_bytes_per_s.value * 0.25;
@@ -309,6 +318,9 @@ fn what_is_wrong_is_named_with_line_and_key() {
         (with_key("virtual", "speed = 1.5"), 6, Some("speed"), "not between 0.001 and 1"),
         (with_key("virtual", "speed = nan"), 6, Some("speed"), "not between 0.001 and 1"),
         (with_key("cuda", "speed = 0.5"), 6, Some("speed"), "only a virtual"),
+        (with_key("virtual", "threads = 0"), 6, Some("threads"), "not between 1 and 1024"),
+        (with_key("virtual", "threads = 1025"), 6, Some("threads"), "not between 1 and 1024"),
+        (with_key("cuda", "threads = 1"), 6, Some("threads"), "only a virtual"),
         (with_key("cuda", "unsupported = []"), 6, Some("unsupported"), "only a virtual"),
         (with_key("virtual", "unsupported = \"Conv2d\""), 6, Some("unsupported"), "invalid type"),
         (
@@ -402,4 +414,27 @@ fn files_that_cannot_be_read_are_errors_that_name_them() {
         assert!(error.contains(expected), "{argument}: {error}");
     }
     assert_eq!(Profile::load(&path("good.toml")).expect("a good file").name, "good");
+}
+
+#[test]
+fn threads_that_the_machine_lacks_are_told_of_the_device_that_finds_none_left() {
+    let host = HostFacts { cores: 3, ..HostFacts::of_this_machine().expect("it has memory") };
+    let device = |threads: &str| {
+        format!("[[device]]\nkind = \"virtual\"\ntotal = \"1GiB\"\nlink = \"1GB/s\"\n{threads}\n")
+    };
+    let of = |cores: &str| {
+        let devices = ["threads = 2", "", "threads = 1", "threads = 1"].map(device).concat();
+        let text = format!("name = \"t\"\n[host]\n{cores}\n{devices}");
+        let devices =
+            Profile::parse(&text, "t").expect("a good profile").inventory_on(&host).devices;
+        devices.into_iter().map(|device| device.missing).collect::<Vec<_>>()
+    };
+    let why = |left| {
+        let why = "it has 1 thread of its own, and the devices before it leave";
+        Some(format!("{why} {left} cores"))
+    };
+    assert_eq!(of(""), [None, None, None, why("0 of 3")]);
+    // A machine of more cores, which is not this one.
+    assert_eq!(of("cores = 8"), [None, None, None, why("0 of 3")]);
+    assert_eq!(of("cores = 2"), [None, None, why("0 of 2"), why("0 of 2")]);
 }
