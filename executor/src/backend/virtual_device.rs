@@ -2,8 +2,9 @@
 //! through a copy engine that is paced to the declared link, and as much slower than they are as is
 //! declared. It stands in for a GPU wherever none is.
 //!
-//! It computes with the host's threads, in the thread that hands out nodes, and so in turns with the
-//! host and its like; or, where its profile gives it some, with threads of its own, beside them.
+//! It computes with the host's threads, in the thread that hands out nodes, and so in turns with
+//! the host and its like; or, where its profile gives it some, with threads of its own, beside
+//! them.
 
 mod compute_thread;
 mod copy_engine;

@@ -11,7 +11,7 @@ use super::layer::Layer;
 use super::values::{ByteRate, FlopRate, PositiveSize, Size};
 use super::{DEVICES_MAX, DeviceProfile, HostProfile, Profile, ProfileDevices, ProfileError};
 use crate::budget::{Cap, Margins, VramCaps, parse_limit, parse_margin};
-use crate::inventory::DeviceKind;
+use crate::inventory::{DeviceKind, Source};
 use crate::policy::lora::parse_loras;
 use crate::policy::pins::{PinError, Pins};
 use crate::policy::tile::parse_tile;
@@ -51,6 +51,22 @@ struct HostSection {
     flops: Option<FlopRate>,
     memory_bandwidth: Option<ByteRate>,
     storage_bandwidth: Option<ByteRate>,
+    page_cache_bandwidth: Option<ByteRate>,
+    rates: Option<HostRatesKey>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum HostRatesKey {
+    Declared,
+    Assumed,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum RatesKey {
+    Declared,
+    Datasheet,
 }
 
 #[derive(Deserialize)]
@@ -64,6 +80,7 @@ struct DeviceSection {
     flops: Option<FlopRate>,
     half_flops: Option<FlopRate>,
     memory_bandwidth: Option<ByteRate>,
+    rates: Option<Spanned<RatesKey>>,
     margin: Option<Spanned<String>>,
     #[serde(default)]
     integrated: bool,
@@ -196,6 +213,11 @@ fn host(section: HostSection) -> Result<HostProfile, TextError> {
         f32_flops_per_s: section.flops.map(|rate| rate.0),
         memory_bytes_per_s: section.memory_bandwidth.map(|rate| rate.0),
         storage_bytes_per_s: section.storage_bandwidth.map(|rate| rate.0),
+        page_cache_bytes_per_s: section.page_cache_bandwidth.map(|rate| rate.0),
+        rates: section.rates.map(|rates| match rates {
+            HostRatesKey::Declared => Source::Declared,
+            HostRatesKey::Assumed => Source::Assumed,
+        }),
     })
 }
 
@@ -223,6 +245,11 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
     }
     if let Some(threads) = &section.threads {
         check_threads(threads, kind)?;
+    }
+    if let Some(rates) = section.rates.as_ref().filter(|_| kind == DeviceKind::Virtual)
+        && *rates.get_ref() == RatesKey::Datasheet
+    {
+        return fail(rates.span(), "no virtual device has a datasheet");
     }
     check_gpu(&section, kind)?;
     let of_machine = section.uuid.is_some() || section.ordinal.is_some();
@@ -261,6 +288,10 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         f32_flops_per_s: section.flops.map(|rate| rate.0),
         half_flops_per_s: section.half_flops.map(|rate| rate.0),
         memory_bytes_per_s: section.memory_bandwidth.map(|rate| rate.0),
+        rates: match section.rates.map(Spanned::into_inner) {
+            Some(RatesKey::Datasheet) => Source::Datasheet,
+            Some(RatesKey::Declared) | None => Source::Declared,
+        },
         overhead_bytes: section.overhead.map(|size| size.into_inner().0),
         pinned_bytes: section.pinned.map(|size| size.into_inner().0),
         uuid: section.uuid.map(Spanned::into_inner),

@@ -108,8 +108,10 @@ impl HostProfile {
         // own.
         let imagined = self.memory_bytes.is_some() || self.available_bytes.is_some();
         let cores = self.cores.unwrap_or(this_host.cores);
-        let rate =
-            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
+        let source = self.rates.unwrap_or(Source::Declared);
+        let rate = |stated: Option<f64>, otherwise: Rate| {
+            stated.map_or(otherwise, |value| Rate::new(value, source))
+        };
         let (flops, memory) = match self.cores {
             Some(cores) => (host::assumed_flops(cores), host::assumed_memory_rate(cores)),
             None => (this_host.speeds.f32_flops_per_s, this_host.speeds.memory_bytes_per_s),
@@ -117,6 +119,10 @@ impl HostProfile {
         let declared = [self.f32_flops_per_s, self.memory_bytes_per_s];
         let as_here = self.cores.is_none() && declared == [None, None];
         let memory = rate(self.memory_bytes_per_s, memory);
+        let page_cache = match as_here {
+            true => this_host.page_cache_bytes_per_s,
+            false => host::assumed_page_cache_rate(memory),
+        };
         HostFacts {
             name: name.to_owned(),
             total_bytes,
@@ -130,10 +136,7 @@ impl HostProfile {
                 false => host::host_speeds(rate(self.f32_flops_per_s, flops), memory),
             },
             storage_bytes_per_s: rate(self.storage_bytes_per_s, this_host.storage_bytes_per_s),
-            page_cache_bytes_per_s: match as_here {
-                true => this_host.page_cache_bytes_per_s,
-                false => host::assumed_page_cache_rate(memory),
-            },
+            page_cache_bytes_per_s: rate(self.page_cache_bytes_per_s, page_cache),
             page_cache: self.storage_bytes_per_s.is_none() && this_host.page_cache,
         }
     }
@@ -147,7 +150,7 @@ impl DeviceProfile {
             DeviceKind::Cuda => "GPU of the profile",
             DeviceKind::Virtual => "virtual device",
         };
-        let link = self.link_bytes_per_s.map(Rate::declared);
+        let link = self.link_bytes_per_s.map(|value| self.stated(value));
         let link = link.unwrap_or(Rate::assumed(rates::Link::default().bytes_per_s()));
         let (overhead_bytes, overhead_source) = match (self.overhead_bytes, self.kind) {
             (Some(bytes), _) => (bytes, Source::Declared),
@@ -197,8 +200,9 @@ impl DeviceProfile {
             device.link_bytes_per_s = gpu.link_bytes_per_s;
             device.link_back_bytes_per_s = gpu.link_back_bytes_per_s;
         }
-        let rate =
-            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
+        let rate = |stated: Option<f64>, otherwise: Rate| {
+            stated.map_or(otherwise, |value| self.stated(value))
+        };
         let half = self.half_flops_per_s.or(self.f32_flops_per_s);
         device.speeds = Speeds::new(
             rate(self.f32_flops_per_s, gpu.speeds.f32_flops_per_s),
@@ -206,6 +210,11 @@ impl DeviceProfile {
             rate(self.memory_bytes_per_s, gpu.speeds.memory_bytes_per_s),
             CUDA_STARTS_PER_S,
         );
+    }
+
+    /// A rate that the profile states.
+    fn stated(&self, value: f64) -> Rate {
+        Rate::new(value, self.rates)
     }
 
     /// What is declared over what the host's kernels do at this speed, or a modest GPU.
@@ -219,10 +228,10 @@ impl DeviceProfile {
             return own;
         }
         let rate = |declared: Option<f64>, otherwise: Rate| {
-            declared.map_or(Rate::assumed(otherwise.value), Rate::declared)
+            declared.map_or(Rate::assumed(otherwise.value), |value| self.stated(value))
         };
         let f32_flops = rate(self.f32_flops_per_s, own.f32_flops_per_s);
-        let half_flops = self.half_flops_per_s.map_or(f32_flops, Rate::declared);
+        let half_flops = self.half_flops_per_s.map_or(f32_flops, |value| self.stated(value));
         let memory_bytes = rate(self.memory_bytes_per_s, own.memory_bytes_per_s);
         let starts_per_s = match self.kind {
             DeviceKind::Virtual => HOST_STARTS_PER_S * self.speed,

@@ -2,9 +2,11 @@
 
 use std::fs;
 
-use protocol::Phase;
+use protocol::profile::{Work, WorkKind};
+use protocol::{Phase, StorageType};
 
 use super::*;
+use crate::inventory::efficiency::{ATTENTION, BLOCK_PRODUCTS, CONVOLUTION, HALF_PRODUCTS};
 use crate::inventory::tests::host_of;
 use crate::inventory::{HostFacts, Rate};
 
@@ -69,7 +71,7 @@ fn the_example_of_the_readme_is_a_profile() {
 }
 
 /// Each key of the format and its sections, for the README's test.
-const KEYS: [&str; 47] = [
+const KEYS: [&str; 49] = [
     "name",
     "description",
     "devices",
@@ -97,6 +99,8 @@ const KEYS: [&str; 47] = [
     "taken_in",
     "speed",
     "threads",
+    "rates",
+    "page_cache_bandwidth",
     "unsupported",
     "max_vram",
     "max_ram",
@@ -320,6 +324,8 @@ fn what_is_wrong_is_named_with_line_and_key() {
         (with_key("cuda", "speed = 0.5"), 6, Some("speed"), "only a virtual"),
         (with_key("virtual", "threads = 0"), 6, Some("threads"), "not between 1 and 1024"),
         (with_key("virtual", "threads = 1025"), 6, Some("threads"), "not between 1 and 1024"),
+        (with_key("virtual", "rates = \"datasheet\""), 6, Some("rates"), "no virtual device"),
+        (with_key("cuda", "rates = \"guessed\""), 6, Some("rates"), "unknown variant `guessed`"),
         (with_key("cuda", "threads = 1"), 6, Some("threads"), "only a virtual"),
         (with_key("cuda", "unsupported = []"), 6, Some("unsupported"), "only a virtual"),
         (with_key("virtual", "unsupported = \"Conv2d\""), 6, Some("unsupported"), "invalid type"),
@@ -437,4 +443,47 @@ fn threads_that_the_machine_lacks_are_told_of_the_device_that_finds_none_left() 
     // A machine of more cores, which is not this one.
     assert_eq!(of("cores = 8"), [None, None, None, why("0 of 3")]);
     assert_eq!(of("cores = 2"), [None, None, why("0 of 2"), why("0 of 2")]);
+}
+
+#[test]
+fn a_datasheet_is_counted_with_in_part_and_a_declared_rate_whole() {
+    let host = HostFacts::of_this_machine().expect("this machine has memory");
+    let work = |kind| Work { kind, operations: 0, flops: 1e12, moved_bytes: Bytes::ZERO };
+    let seconds = |name: &str, rates: &str, kind| {
+        let text = shipped::text(name).expect("a shipped profile").replace("datasheet\"", rates);
+        let profile = Profile::parse(&text, name).expect("a good profile");
+        profile.inventory_on(&host).devices[0].speeds.seconds(&work(kind))
+    };
+    for (kind, part) in [
+        (WorkKind::Matmul(StorageType::BF16), HALF_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::Q4K), BLOCK_PRODUCTS.part),
+        (WorkKind::Attention, ATTENTION.part),
+        (WorkKind::Convolution, CONVOLUTION.part),
+    ] {
+        let of_sheet = seconds("rtx-4090-24g", "datasheet\"", kind);
+        let declared = seconds("rtx-4090-24g", "declared\"", kind);
+        assert!((declared / of_sheet - part).abs() < 1e-9, "{declared} s of {of_sheet} s");
+    }
+    for name in shipped::names() {
+        let inventory = Profile::load(name).expect("a good profile").inventory_on(&host);
+        let gpus = inventory.devices.iter().filter(|device| device.kind == DeviceKind::Cuda);
+        for device in gpus.filter(|_| name != "two-on-one-gpu") {
+            assert_eq!(device.speeds.half_flops_per_s.source, Source::Datasheet, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_streamed_from_ram_is_as_fast_as_the_page_cache_is_said_to_be() {
+    let host = HostFacts::of_this_machine().expect("this machine has memory");
+    let rate = |keys: &str| {
+        let text = format!("name = \"t\"\n[host]\n{keys}\n");
+        let inventory = Profile::parse(&text, "t").expect("a good profile").inventory_on(&host);
+        inventory.host.page_cache_bytes_per_s
+    };
+    assert_eq!(rate(""), host.page_cache_bytes_per_s);
+    assert_eq!(rate("memory_bandwidth = \"4GB/s\""), Rate::assumed(4e9));
+    assert_eq!(rate("memory_bandwidth = \"80GB/s\""), Rate::assumed(1e10));
+    let declared = "memory_bandwidth = \"80GB/s\"\npage_cache_bandwidth = \"21GB/s\"";
+    assert_eq!(rate(declared), Rate::declared(21e9));
 }

@@ -183,8 +183,8 @@ impl<'a> Timing<'a> {
         }
         let fraction = |part: usize| parts[part].segment_bytes[index].0 as f64 / weights;
         let pace = |part: usize| self.times.on(self.spread.part_device(part))[index];
-        // Handed out in turns, the segment's own device last; what computes in the thread that hands
-        // out keeps the rest waiting.
+        // Handed out in turns, the segment's own device last; what computes in the thread that
+        // hands out keeps the rest waiting.
         let own = self.spread.lane(index);
         let (mut handed_out_s, mut latest_s) = (0.0, 0.0_f64);
         for part in (0..devices.len()).filter(|part| *part != own).chain([own]) {

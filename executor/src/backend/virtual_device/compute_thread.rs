@@ -4,8 +4,8 @@
 //! ```text
 //! run, join, departure ──► queue ──► one after the other: compute, wait for a copy, end a ticket
 //! ```
-//! It is to a virtual device what a stream is to a GPU. After an error nothing more is computed, and
-//! what waits for that hears of the error, until [`ComputeThread::finish`] has told it.
+//! It is to a virtual device what a stream is to a GPU. After an error nothing more is computed,
+//! and what waits for that hears of the error, until [`ComputeThread::finish`] has told it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
