@@ -3,8 +3,8 @@
 //! A datasheet states what the arithmetic units and the memory could do at best. Until a device is
 //! measured, its figures are multiplied by these.
 //!
-//! They are fitted to published times of the steps and decodes in docs/planning.md, where the models
-//! and the programs are named. A step of the DiT of 12 billion parameters there is 59.5 TFLOP of
+//! They are fitted to published times of the steps and decodes in docs/planning.md, where models
+//! and programs are named. A step of the DiT of 12 billion parameters there is 59.5 TFLOP of
 //! products, 14.9 TFLOP of attention and some 64 GB of memory traffic. A whole step does not tell
 //! its parts apart: how it is divided among them is assumed where nothing else is said.
 
