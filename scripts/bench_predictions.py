@@ -2,7 +2,7 @@
 """Predicted against measured times, and the planner's choice against the best placement by hand:
 `python3 scripts/bench_predictions.py [--runs 3] [--write docs/predictions.md]`.
 
-Ten hosts of one to three virtual devices of different speed, link and memory, each written as a host profile. On each host: one
+Twelve hosts of one to three virtual devices of different speed, link and memory, each written as a host profile. On each host: one
 calibration and one job, from which Berth learns; then up to ten placements by hand and the planner's own choice, each of them run
 several times in turns, cold. What the first job taught is put back before each run, so that no placement profits from the one
 before. A job's time is that from a started executor to the picture: waiting for weights, and all phases. Ratios hold within one
@@ -48,6 +48,8 @@ class Device:
     link: float
     # Of the DiT's bytes; `None` for room for everything.
     memory: float | None = None
+    # Compute threads of its own; `None` for those of the host.
+    threads: int | None = None
 
 
 @dataclasses.dataclass
@@ -57,18 +59,22 @@ class Host:
     computes: bool = False
 
     def profile(self, dit_bytes: int, with_speed: bool) -> str:
-        text = f'name = "{self.name}"\n[host]\ncores = 1\ncompute = {str(self.computes).lower()}\n'
+        cores = max(1, sum(device.threads or 0 for device in self.devices))
+        text = f'name = "{self.name}"\n[host]\ncores = {cores}\ncompute = {str(self.computes).lower()}\n'
         for device in self.devices:
             total = WIDE if device.memory is None else int(device.memory * dit_bytes) + BESIDE
             text += f'[[device]]\nkind = "virtual"\ntotal = "{total}B"\nlink = "{device.link / 1e6:.0f}MB/s"\n'
             if with_speed:
                 text += f"speed = {device.speed}\n"
+            if device.threads:
+                text += f"threads = {device.threads}\n"
         return text
 
     def described(self) -> str:
         def one(device: Device) -> str:
             memory = "wide" if device.memory is None else f"{device.memory:g} DiT"
-            return f"{device.speed:g}×, {device.link / 1e6:.0f} MB/s, {memory}"
+            own = f", {device.threads} thread of its own" if device.threads else ""
+            return f"{device.speed:g}×, {device.link / 1e6:.0f} MB/s, {memory}{own}"
 
         host = ["host computes"] if self.computes else []
         return "; ".join([one(device) for device in self.devices] + host)
@@ -83,6 +89,8 @@ HOSTS = [
     Host("two-fast-tight-slow-wide", [Device(1, FAST, 0.5), Device(0.5, SLOW)]),
     Host("two-tight", [Device(0.5, FAST, 0.6), Device(0.25, FAST, 0.6)]),
     Host("two-links-beside-host", [Device(1, SLOW, 0.4), Device(0.5, FAST, 0.4)], computes=True),
+    Host("two-apart", [Device(1, FAST, threads=1), Device(1, FAST, threads=1)]),
+    Host("two-apart-unequal", [Device(1, FAST, threads=1), Device(0.5, FAST, threads=1)]),
     Host("three-unequal", [Device(1, FAST, 0.4), Device(0.5, FAST, 0.4), Device(0.25, SLOW, 0.4)]),
     Host("three-slow-links", [Device(0.5, SLOW), Device(0.5, SLOW, 0.5), Device(0.75, SLOW, 0.5)], computes=True),
 ]

@@ -27,7 +27,7 @@ use protocol::{BackendKind, Bytes};
 
 use crate::race::Edge;
 
-pub use call::{LaneMemory, NodeCall};
+pub use call::{HeldCall, LaneMemory, NodeCall};
 pub use cancel::{CancelFlag, Cancelled};
 pub use cuda::{CudaDevice, CudaOperands};
 pub use host::{HostBackend, HostOperands};
@@ -92,6 +92,18 @@ pub trait Backend: Send {
     /// Waits until all is computed that was handed out.
     fn finish(&self) -> Result<(), Stopped> {
         Ok(())
+    }
+
+    /// Ends a call of a component. A device that computes in threads of its own has computed all of
+    /// it then; a GPU goes on by itself.
+    fn end_call(&self) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    /// Ends when all is computed that was handed out by now, where threads of the device's own
+    /// compute it. Then copies wait for that, and nobody else does.
+    fn departure(&self) -> Option<Ticket> {
+        None
     }
 
     /// What is computed here from now on comes after a copy, for the sake of `edge`.

@@ -78,7 +78,7 @@ fn component_profile(
     let compute = KINDS.into_iter().zip(&kinds);
     let compute = compute
         .map(|(backend, variants)| BackendBytes { backend, bytes: arena_bytes(variants, 0) });
-    let firsts: Vec<&Schedule> = kinds.iter().map(|variants| &variants[0]).collect();
+    let firsts: Vec<&Schedule> = kinds.iter().map(|variants| &*variants[0]).collect();
     let (host, others) = firsts.split_first().expect("there are kinds");
     let mut segments = host.segments(others);
     if options.exact_matmul {

@@ -271,7 +271,7 @@ fn crossing_bytes(
 
 /// The schedules of one component, one for each size of its inputs, the largest's first. All lay
 /// weights out alike.
-pub type Variants = Vec<Schedule>;
+pub type Variants = Vec<Arc<Schedule>>;
 
 /// The schedules of graphs under one assignment. Of `nested` ones none has a larger value than the
 /// first, by whose places all go.
@@ -288,16 +288,16 @@ pub fn variants(
     for graph in graphs {
         assignment.check(graph, needs.operations())?;
         let graph = Arc::clone(graph);
-        variants.push(match variants.first().filter(|_| nested) {
+        variants.push(Arc::new(match variants.first().filter(|_| nested) {
             Some(first) => first.smaller(graph, needs),
             None => Schedule::new(graph, assignment.clone(), needs),
-        });
+        }));
     }
     Ok(variants)
 }
 
 /// The arena of a lane that does for every size of a component's inputs.
-pub fn arena_bytes(variants: &[Schedule], lane: usize) -> Bytes {
+pub fn arena_bytes(variants: &[Arc<Schedule>], lane: usize) -> Bytes {
     variants.iter().map(|variant| variant.lanes[lane].arena_bytes).max().unwrap_or_default()
 }
 

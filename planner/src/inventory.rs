@@ -8,6 +8,7 @@
 //! ascending id within a kind; `free_bytes` ≤ `total_bytes` for each device and `available_bytes` ≤
 //! `total_bytes` for the host; each rate is a positive finite number and says where it comes from.
 
+pub mod efficiency;
 pub mod host;
 pub mod names;
 pub mod nvml;
@@ -26,6 +27,7 @@ pub use host::HostError;
 pub use parts::Part;
 pub use speeds::Speeds;
 
+use efficiency::Reached;
 use nvml::Detected;
 
 /// The environment variable that restricts which GPUs a CUDA process sees. NVML ignores it, so the
@@ -100,7 +102,8 @@ pub struct Device {
     /// Where a profile divides a GPU, or uses a part of one: which part this is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
-    /// Why the GPU that a profile names is not here; `None` where it is, or was not looked for.
+    /// Why what a profile says of the device is not here, its GPU or its threads; `None` where it
+    /// is, or was not looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// All memory of the device.
@@ -140,6 +143,10 @@ pub struct Device {
     /// Virtual devices only: how fast it computes, as a part of the host kernels' speed; 1 for
     /// others.
     pub speed: f64,
+    /// Virtual devices only: compute threads of its own, beside the host's; `None` where it
+    /// computes with those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
     /// Operations that it cannot do, by name: the host does them.
     pub unsupported: Vec<String>,
 }
@@ -171,7 +178,10 @@ pub enum Source {
     Measured,
     /// Stated by a host profile.
     Declared,
-    /// Derived from a datasheet or a rule of thumb; the first measurement replaces it.
+    /// A maker's figure, of which programs reach a part ([`efficiency`]); the first measurement
+    /// replaces it.
+    Datasheet,
+    /// Derived from a rule of thumb; the first measurement replaces it.
     Assumed,
 }
 
@@ -180,6 +190,7 @@ impl fmt::Display for Source {
         f.pad(match self {
             Source::Measured => "measured",
             Source::Declared => "declared",
+            Source::Datasheet => "datasheet",
             Source::Assumed => "assumed",
         })
     }
@@ -215,10 +226,16 @@ impl Device {
                 link_bytes_per_s: self.link_bytes_per_s.value,
                 faults: self.faults,
                 speed: self.speed,
+                threads: self.threads.map(|threads| threads as u32),
                 unsupported: self.unsupported.clone(),
             },
             DeviceKind::Cuda => DeviceBackend::Cuda { uuid: self.uuid.clone() },
         }
+    }
+
+    /// Whether it computes while the host and other devices do: a GPU, or threads of its own.
+    pub fn computes_apart(&self) -> bool {
+        self.kind == DeviceKind::Cuda || self.threads.is_some()
     }
 
     /// Whether the same work takes the same time here as on another device, and the same bytes.
@@ -226,6 +243,7 @@ impl Device {
         self.kind == other.kind
             && self.unsupported == other.unsupported
             && self.speeds == other.speeds
+            && self.threads == other.threads
             && self.link_bytes_per_s == other.link_bytes_per_s
             && self.link_back_bytes_per_s == other.link_back_bytes_per_s
     }
@@ -266,12 +284,24 @@ impl Rate {
         Rate::new(value, Source::Declared)
     }
 
-    /// A rate derived from a datasheet or a rule of thumb.
+    /// A rate of a datasheet.
+    pub fn datasheet(value: f64) -> Rate {
+        Rate::new(value, Source::Datasheet)
+    }
+
+    /// A rate derived from a rule of thumb.
     pub fn assumed(value: f64) -> Rate {
         Rate::new(value, Source::Assumed)
     }
 
-    fn new(value: f64, source: Source) -> Rate {
+    /// What programs reach of it: of a datasheet's figure that part.
+    pub fn reaches(self, reached: Reached) -> f64 {
+        let part = if self.source == Source::Datasheet { reached.part } else { 1.0 };
+        self.value * part
+    }
+
+    /// A rate that is known so.
+    pub fn new(value: f64, source: Source) -> Rate {
         assert!(value.is_finite() && value > 0.0, "a rate of {value} per second");
         Rate { value, source }
     }

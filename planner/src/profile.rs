@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use protocol::{Bytes, Faults};
 
-use crate::inventory::DeviceKind;
+use crate::inventory::{DeviceKind, Source};
 use crate::policy::PolicyText;
 use crate::read::{self, ReadError};
 
@@ -77,6 +77,10 @@ pub struct HostProfile {
     pub memory_bytes_per_s: Option<f64>,
     /// Disk bytes per second.
     pub storage_bytes_per_s: Option<f64>,
+    /// Bytes per second from files in the page cache.
+    pub page_cache_bytes_per_s: Option<f64>,
+    /// How its rates are known: `Declared`, where it is not given, or `Assumed`.
+    pub rates: Option<Source>,
 }
 
 /// One device of a profile; `None` takes the default that the key's description states.
@@ -103,6 +107,8 @@ pub struct DeviceProfile {
     pub half_flops_per_s: Option<f64>,
     /// Memory bytes per second; a virtual device has the host's by default.
     pub memory_bytes_per_s: Option<f64>,
+    /// How its rates are known: `Declared`, or `Datasheet` of a GPU.
+    pub rates: Source,
     /// Context and libraries; by default none for a virtual device, and
     /// [`crate::inventory::ASSUMED_CONTEXT_BYTES`] for a GPU.
     pub overhead_bytes: Option<Bytes>,
@@ -116,6 +122,8 @@ pub struct DeviceProfile {
     pub faults: Faults,
     /// How fast it computes, as a part of the host kernels' speed; virtual devices only.
     pub speed: f64,
+    /// Compute threads of its own; virtual devices only.
+    pub threads: Option<usize>,
     /// Operations that it cannot do, by name; virtual devices only.
     pub unsupported: Vec<String>,
 }
@@ -203,6 +211,8 @@ impl HostProfile {
             f32_flops_per_s: self.f32_flops_per_s.or(below.f32_flops_per_s),
             memory_bytes_per_s: self.memory_bytes_per_s.or(below.memory_bytes_per_s),
             storage_bytes_per_s: self.storage_bytes_per_s.or(below.storage_bytes_per_s),
+            page_cache_bytes_per_s: self.page_cache_bytes_per_s.or(below.page_cache_bytes_per_s),
+            rates: self.rates.or(below.rates),
         }
     }
 }

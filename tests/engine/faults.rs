@@ -18,8 +18,9 @@ use protocol::{
 const JOB: JobShape =
     JobShape { width: 64, height: 48, steps: 2, max_sequence_length: 32, ..JobShape::small() };
 
+/// Devices, of which the second one computes with a thread of its own.
 fn hardware(devices: usize) -> Hardware {
-    Hardware { devices, link_bytes_per_s: 1e10, ..Hardware::none() }
+    Hardware { devices, apart: 0b10, link_bytes_per_s: 1e10, ..Hardware::none() }
 }
 
 /// CLIP lazy on one device, T5 in layers over two, the DiT streamed and in layers over three, the

@@ -36,6 +36,7 @@ fn random_plan(random: &mut Random, dir: &Path, model: &dyn Model, job: &JobShap
         link_bytes_per_s: [2e8, 1e9, 1e10][random.below(3)],
         unsupported: unable.into_iter().collect(),
         threads: 1 + random.below(2) as u32,
+        apart: random.below(256) as u32,
     };
     let alike = hardware.unsupported.is_empty();
     let first = graphs[0].phase;

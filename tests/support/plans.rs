@@ -91,13 +91,15 @@ pub struct Hardware {
     pub unsupported: Vec<String>,
     /// Worker threads.
     pub threads: u32,
+    /// Which virtual devices compute with a thread of their own, a bit each.
+    pub apart: u32,
 }
 
 impl Hardware {
     /// A host alone.
     pub fn none() -> Hardware {
         let (gpus, unsupported) = (Vec::new(), Vec::new());
-        Hardware { devices: 0, gpus, link_bytes_per_s: 1e9, unsupported, threads: 2 }
+        Hardware { devices: 0, gpus, link_bytes_per_s: 1e9, unsupported, threads: 2, apart: 0 }
     }
 
     /// The name of a device.
@@ -118,6 +120,7 @@ impl Hardware {
             link_bytes_per_s: self.link_bytes_per_s,
             faults: Faults::default(),
             speed: 1.0,
+            threads: (self.apart >> index & 1 == 1).then_some(1),
             unsupported: if index == 0 { self.unsupported.clone() } else { Vec::new() },
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use protocol::Bytes;
 
-use super::{Region, Ring};
+use super::Region;
 use crate::graph::{ElementType, Node, NodeView, Value};
 use crate::race::Span;
 use crate::schedule::weights::slice_bytes;
@@ -14,7 +14,7 @@ use crate::schedule::{Run, Schedule, WeightPlace, WeightSlice};
 use crate::weights::{TensorRef, WeightFiles};
 
 /// The memory of one lane of a component, in its phase.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct LaneMemory {
     /// The arena; at least as large as the schedule says.
     pub arena: Option<Arc<Region>>,
@@ -22,23 +22,49 @@ pub struct LaneMemory {
     pub resident: Option<Arc<Region>>,
     /// Weights that are held in this phase.
     pub lazy: Option<Arc<Region>>,
-    /// Weights that pass through.
-    pub ring: Option<Ring>,
+    /// Where the weights of the present segment begin, if they pass through.
+    pub slot: Option<(Arc<Region>, Bytes)>,
 }
 
 /// One computation of a schedule.
 pub struct NodeCall<'a> {
     /// What places its operands, for all lanes.
-    pub schedule: &'a Schedule,
+    pub schedule: &'a Arc<Schedule>,
     /// What of it to run.
     pub run: &'a Run,
     /// The memory of its lane.
     pub memory: &'a LaneMemory,
     /// From where its host weights are mapped.
-    pub files: &'a WeightFiles,
+    pub files: &'a Arc<WeightFiles>,
+}
+
+/// A computation that is carried out after its call has returned: it holds all that it touches.
+pub struct HeldCall {
+    schedule: Arc<Schedule>,
+    run: Run,
+    memory: LaneMemory,
+    files: Arc<WeightFiles>,
+}
+
+impl HeldCall {
+    /// The computation.
+    pub fn call(&self) -> NodeCall<'_> {
+        let HeldCall { schedule, run, memory, files } = self;
+        NodeCall { schedule, run, memory, files }
+    }
 }
 
 impl NodeCall<'_> {
+    /// The same, to be carried out later.
+    pub fn held(&self) -> HeldCall {
+        HeldCall {
+            schedule: Arc::clone(self.schedule),
+            run: self.run.clone(),
+            memory: self.memory.clone(),
+            files: Arc::clone(self.files),
+        }
+    }
+
     /// What is computed, as its graph has it.
     pub fn node(&self) -> &Node {
         &self.schedule.graph.nodes[self.run.node]
@@ -116,9 +142,8 @@ impl NodeCall<'_> {
             WeightPlace::Resident(offset) => (memory.resident.as_deref(), offset),
             WeightPlace::Lazy(offset) => (memory.lazy.as_deref(), offset),
             WeightPlace::Slot { offset, .. } => {
-                let ring = memory.ring.as_ref().expect("the ring was started");
-                let (region, slot) = ring.slot();
-                (Some(region), slot + offset)
+                let (region, slot) = memory.slot.as_ref().expect("an item was acquired");
+                (Some(&**region), *slot + offset)
             }
         };
         Some((region.expect("weights were loaded"), offset))

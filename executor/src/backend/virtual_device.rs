@@ -1,7 +1,12 @@
 //! The virtual backend: host kernels over a memory of its own with a hard capacity, reached only
 //! through a copy engine that is paced to the declared link, and as much slower than they are as is
 //! declared. It stands in for a GPU wherever none is.
+//!
+//! It computes with the host's threads, in the thread that hands out nodes, and so in turns with
+//! the host and its like; or, where its profile gives it some, with threads of its own, beside
+//! them.
 
+mod compute_thread;
 mod copy_engine;
 mod pace;
 
@@ -17,16 +22,26 @@ use super::{
     Backend, HostOperands, Link, Memory, NodeCall, Queue, Region, RegionCopy, Stopped, Ticket,
     WeightLoad,
 };
+use crate::race::Edge;
+use compute_thread::ComputeThread;
 use copy_engine::CopyEngine;
 use pace::Pace;
 
 /// A device that exists only in its host profile.
 pub struct VirtualDevice {
     memory: Arc<Memory>,
-    workers: Arc<Workers>,
+    // Before the copy engine, for which what it computes may wait.
+    computing: Computing,
     engine: CopyEngine,
-    pace: Pace,
     _context: Charge,
+}
+
+/// Who computes.
+enum Computing {
+    /// The thread that hands out nodes, with the host's workers.
+    Here { workers: Arc<Workers>, pace: Pace },
+    /// Threads of the device's own.
+    Apart(ComputeThread),
 }
 
 /// What a host profile says of a device.
@@ -40,6 +55,8 @@ pub struct VirtualProperties {
     pub faults: Faults,
     /// How fast it computes, as a part of the host kernels' speed.
     pub speed: f64,
+    /// How many threads of its own compute; `None` for the host's.
+    pub threads: Option<usize>,
 }
 
 /// Why a virtual device does not open.
@@ -50,10 +67,10 @@ pub enum VirtualOpenError {
     OutOfMemory(#[from] OutOfMemory),
     /// The system starts no more threads.
     #[error(
-        "{device} cannot start a thread for its copies: {cause}; hint: allow more threads (ulimit -u) or more address space (ulimit -v)"
+        "{device} cannot start a thread: {cause}; hint: allow more threads (ulimit -u) or more address space (ulimit -v)"
     )]
     Thread {
-        /// Whose copies it was to make.
+        /// Whose work it was to do.
         device: DeviceId,
         /// What the system said.
         cause: std::io::Error,
@@ -74,7 +91,17 @@ impl VirtualDevice {
         let engine = CopyEngine::start(device.clone(), link, properties.faults.fail_copy, staging);
         let engine = engine.map_err(|cause| VirtualOpenError::Thread { device, cause })?;
         let pace = Pace::new(properties.speed);
-        Ok(VirtualDevice { memory, workers, engine, pace, _context: context })
+        let device = memory.device().clone();
+        let computing = match properties.threads {
+            None => Computing::Here { workers, pace },
+            Some(threads) => {
+                let thread = ComputeThread::start(device.clone(), threads, pace);
+                Computing::Apart(
+                    thread.map_err(|cause| VirtualOpenError::Thread { device, cause })?,
+                )
+            }
+        };
+        Ok(VirtualDevice { memory, computing, engine, _context: context })
     }
 }
 
@@ -88,14 +115,18 @@ impl Backend for VirtualDevice {
     }
 
     fn load(&self, load: WeightLoad, queue: Queue) -> Ticket {
-        self.engine.load(load, queue)
+        // A slot is filled again only when its segment was computed.
+        let after = if queue == Queue::Slots { self.departure() } else { None };
+        self.engine.load(load, queue, after)
     }
 
     fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) -> Result<(), Stopped> {
+        self.finish()?;
         self.engine.write(region, offset, source)
     }
 
     fn read(&self, region: &Arc<Region>, offset: Bytes, target: &mut [u8]) -> Result<(), Stopped> {
+        self.finish()?;
         self.engine.read(region, offset, target)
     }
 
@@ -108,11 +139,46 @@ impl Backend for VirtualDevice {
     }
 
     fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
-        let start = Instant::now();
-        computed(&call.node().op).run_on_host(&HostOperands::new(call, &self.workers));
-        self.pace.computed(start.elapsed());
-        Ok(())
+        match &self.computing {
+            Computing::Here { workers, pace } => {
+                compute(call, workers, pace);
+                Ok(())
+            }
+            Computing::Apart(thread) => thread.run(call),
+        }
     }
+
+    fn finish(&self) -> Result<(), Stopped> {
+        match &self.computing {
+            Computing::Here { .. } => Ok(()),
+            Computing::Apart(thread) => thread.finish(),
+        }
+    }
+
+    fn end_call(&self) -> Result<(), Stopped> {
+        self.finish()
+    }
+
+    fn departure(&self) -> Option<Ticket> {
+        match &self.computing {
+            Computing::Here { .. } => None,
+            Computing::Apart(thread) => Some(thread.departure()),
+        }
+    }
+
+    fn join(&self, ticket: &Ticket, _edge: Edge) -> Result<(), Stopped> {
+        match &self.computing {
+            Computing::Here { .. } => ticket.wait(),
+            Computing::Apart(thread) => thread.join(ticket),
+        }
+    }
+}
+
+/// Computes a node, for as long as the device's pace says.
+fn compute(call: &NodeCall<'_>, workers: &Workers, pace: &Pace) {
+    let start = Instant::now();
+    computed(&call.node().op).run_on_host(&HostOperands::new(call, workers));
+    pace.computed(start.elapsed());
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::schedule::{Assignment, Instruction, Schedule, WeightPlace};
 /// A graph with its arena and its weights.
 pub struct Probe<'a> {
     target: &'a CalibrationTarget<'a>,
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
     memory: LaneMemory,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Probe<'a> {
         backend.load(load, Queue::Loads).wait_unless(cancel)?;
         let memory =
             LaneMemory { arena: Some(arena), resident: Some(resident), ..LaneMemory::default() };
-        Ok(Probe { target, schedule, memory })
+        Ok(Probe { target, schedule: Arc::new(schedule), memory })
     }
 
     /// Computes the graph once, as a component's run does; the answer is in seconds.

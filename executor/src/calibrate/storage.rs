@@ -98,6 +98,7 @@ impl RangeReader {
             link_bytes_per_s: f64::INFINITY,
             faults: Faults::default(),
             speed: 1.0,
+            threads: None,
         };
         // The weights go to the host's own memory.
         let memory = Memory::new(DeviceId::host(), host.free(), None);

@@ -16,6 +16,7 @@ fn device(id: &str, budget_bytes: Bytes) -> CalibrationDevice {
         link_bytes_per_s: 64e6,
         faults: Faults::default(),
         speed: 1.0,
+        threads: None,
         unsupported: Vec::new(),
     };
     CalibrationDevice {

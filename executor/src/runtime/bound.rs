@@ -88,6 +88,9 @@ impl<'a> Bound<'a> {
         let mut copies = vec![None; self.schedule().transfers.len()];
         let start = Instant::now();
         let done = self.steps(cancel, &mut copies);
+        // Also after an error, and all of them: arenas must not go before what is computed there.
+        let ended = self.component.devices.iter().map(|id| self.devices.backend(id).end_call());
+        let done = ended.collect::<Vec<_>>().into_iter().fold(done, Result::and);
         self.component.times.count_call(start);
         if done.is_err() {
             // Arenas must not go before the copies that touch them.
@@ -102,10 +105,10 @@ impl<'a> Bound<'a> {
             match instruction {
                 Instruction::Run(run) => {
                     cancel.check()?;
-                    let memory = &self.component.memory[run.lane];
+                    let memory = self.component.memory_now(run.lane);
                     let files = &self.component.files;
                     let backend = self.devices.backend(&self.component.devices[run.lane]);
-                    let call = NodeCall { schedule, run, memory, files };
+                    let call = NodeCall { schedule, run, memory: &memory, files };
                     if let Some(tracer) = self.devices.tracer() {
                         let [reads, writes] = call.spans();
                         let name = schedule.graph.nodes[run.node].op.name();
@@ -149,7 +152,7 @@ impl<'a> Bound<'a> {
         [transfer.from_lane, transfer.to_lane].map(|lane| &self.component.devices[lane])
     }
 
-    fn schedule(&self) -> &'a Schedule {
+    fn schedule(&self) -> &'a Arc<Schedule> {
         &self.component.variants[self.variant]
     }
 
@@ -158,6 +161,6 @@ impl<'a> Bound<'a> {
     }
 
     fn ring(&self, lane: usize) -> &crate::backend::Ring {
-        self.component.memory[lane].ring.as_ref().expect("the component's phase was entered")
+        self.component.rings[lane].as_ref().expect("the component's phase was entered")
     }
 }

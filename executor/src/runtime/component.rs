@@ -5,6 +5,7 @@
 //! load_lazy     ─►      "      ─►   "                                        └ lazy weights freed
 //! ```
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub struct Component {
     pub devices: Vec<DeviceId>,
     /// The memory of each lane.
     pub memory: Vec<LaneMemory>,
+    /// The ring of each lane that has one, in the component's phase.
+    pub rings: Vec<Option<Ring>>,
     /// From where its weights are mapped.
     pub files: Arc<WeightFiles>,
     /// What its times were since they were last taken.
@@ -120,6 +123,7 @@ impl Component {
             prefetch: plan.prefetch,
             devices: plan.parts.iter().map(|part| part.device.clone()).collect(),
             memory: first.lanes.iter().map(|_| LaneMemory::default()).collect(),
+            rings: first.lanes.iter().map(|_| None).collect(),
             variants,
             files,
             times: Times::default(),
@@ -284,9 +288,18 @@ impl Component {
                 calls: self.calls,
             };
             let ring = Ring::start(backend, plan, cancel, devices.tracer().cloned());
-            self.memory[lane].ring = Some(ring);
+            self.rings[lane] = Some(ring);
         }
         self.prepare(devices)
+    }
+
+    /// The memory of a lane, with the slot of its present segment where it has a ring.
+    pub fn memory_now(&self, lane: usize) -> Cow<'_, LaneMemory> {
+        let memory = &self.memory[lane];
+        match &self.rings[lane] {
+            None => Cow::Borrowed(memory),
+            Some(ring) => Cow::Owned(LaneMemory { slot: ring.slot(), ..memory.clone() }),
+        }
     }
 
     /// Lets devices load what its nodes take beside memory.
@@ -294,7 +307,7 @@ impl Component {
         for schedule in &self.variants {
             for instruction in &schedule.program {
                 if let Instruction::Run(run) = instruction {
-                    let (memory, files) = (&self.memory[run.lane], &self.files);
+                    let (memory, files) = (&*self.memory_now(run.lane), &self.files);
                     let call = NodeCall { schedule, run, memory, files };
                     devices.backend(&self.devices[run.lane]).prepare(&call)?;
                 }
@@ -305,8 +318,9 @@ impl Component {
 
     /// Frees what it has for its phase.
     pub fn leave(&mut self, devices: &Devices) {
-        for (memory, device) in self.memory.iter_mut().zip(&self.devices) {
-            let slots = memory.ring.take().map(|ring| {
+        let lanes = self.memory.iter_mut().zip(&mut self.rings).zip(&self.devices);
+        for ((memory, ring), device) in lanes {
+            let slots = ring.take().map(|ring| {
                 self.times.count_sent(ring.sent_bytes());
                 ring.region().span()
             });

@@ -12,7 +12,7 @@ use crate::backend::virtual_device::VirtualProperties;
 use crate::backend::{
     Backend, CudaDevice, HostBackend, Memory, Region, RegionCopy, Stopped, Ticket, VirtualDevice,
 };
-use crate::failure::internal;
+use crate::failure::{internal, refused};
 use crate::race::{Edge, GpuTrace, Span, Trace, Tracer};
 use crate::schedule::Transfer;
 
@@ -114,7 +114,18 @@ impl Devices {
         };
         let ends = [from, to];
         let [from, to] = regions.map(Arc::clone);
-        let copy = RegionCopy { from, to, transfer, other_link: other.link().cloned(), after };
+        let computed: Vec<Ticket> =
+            [source, target].into_iter().filter_map(Backend::departure).collect();
+        if carrier.as_cuda().is_some() {
+            // Its streams know events only.
+            for ticket in &computed {
+                if let Err(stopped) = ticket.wait() {
+                    return Ticket::ended(Err(stopped));
+                }
+            }
+        }
+        let other_link = other.link().cloned();
+        let copy = RegionCopy { from, to, transfer, other_link, after, computed };
         let event = self.tracer().and_then(|tracer| {
             let [reads, writes] = copy.spans();
             tracer.copy(carrier.memory().device(), ends, &reads, &writes)
@@ -188,7 +199,15 @@ pub fn open_device(
     trace: Option<GpuTrace>,
 ) -> Result<Box<dyn Backend>, Failure> {
     match backend {
-        DeviceBackend::Virtual { link_bytes_per_s, faults, speed, .. } => {
+        DeviceBackend::Virtual { link_bytes_per_s, faults, speed, threads, .. } => {
+            let own_threads = threads.unwrap_or(0) as usize;
+            if own_threads > workers.count() {
+                // Workspaces are made for as many threads as the host's.
+                let host_threads = workers.count();
+                return Err(refused(format!(
+                    "{id} has {own_threads} threads of its own, more than the host's {host_threads}"
+                )));
+            }
             let memory = Memory::new(id.clone(), capacity, faults.fail_allocation);
             let staging = Region::allocate(host, &format!("staging of {id}"), pinned)?;
             let properties = VirtualProperties {
@@ -196,6 +215,7 @@ pub fn open_device(
                 link_bytes_per_s: *link_bytes_per_s,
                 faults: *faults,
                 speed: *speed,
+                threads: threads.map(|threads| threads as usize),
             };
             let (staging, workers) = (Arc::new(staging), Arc::clone(workers));
             Ok(Box::new(VirtualDevice::open(memory, properties, &staging, workers)?))

@@ -152,7 +152,7 @@ fn lane(plan: &Plan, id: &DeviceId) -> Result<Lane, Failure> {
 }
 
 /// What a component takes on each of its devices, by its own schedules.
-pub fn parts(component: &ComponentPlan, variants: &[Schedule]) -> Vec<PartPlan> {
+pub fn parts(component: &ComponentPlan, variants: &[Arc<Schedule>]) -> Vec<PartPlan> {
     let first = &variants[0];
     let host = DeviceId::host();
     let part = |index: usize| {

@@ -16,7 +16,7 @@ use crate::changes::random;
 pub fn run(graph: &Graph, files: &Arc<WeightFiles>) -> Vec<f32> {
     let mut assignment = Assignment::on_one(graph, BackendKind::Host, 2);
     assignment.residencies.fill(Residency::Mapped);
-    let schedule = Schedule::new(Arc::new(graph.clone()), assignment, &OperationNeeds);
+    let schedule = Arc::new(Schedule::new(Arc::new(graph.clone()), assignment, &OperationNeeds));
     let arena_bytes = schedule.lanes[0].arena_bytes;
     let memory = Memory::new(DeviceId::host(), arena_bytes, None);
     let backend = HostBackend::new(memory, Arc::new(Workers::new(2).unwrap()));

@@ -26,7 +26,7 @@ impl Calibration {
         }
         for (device, key) in devices.iter_mut().zip(keys) {
             if this_machine && is_assumed(device) {
-                device.speeds = host.speeds.scaled(device.speed);
+                device.speeds = host.virtual_speeds(device.speed, device.threads);
             }
             if let Some(section) = key.and_then(|key| self.content.of(&key)) {
                 apply_to_device(section, device, model);

@@ -78,6 +78,9 @@ pub enum DeviceKey {
         speed: f64,
         /// Worker threads of the host's kernels.
         threads: usize,
+        /// Threads of its own that compute in their place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        own_threads: Option<usize>,
         /// Operations that it cannot do.
         unsupported: Vec<String>,
     },
@@ -97,6 +100,7 @@ impl DeviceKey {
                 link_bytes_per_s: device.link_bytes_per_s.value,
                 speed: device.speed,
                 threads: inventory.host.cores,
+                own_threads: device.threads,
                 unsupported: device.unsupported.clone(),
             },
         };

@@ -204,6 +204,7 @@ mod tests {
             link_bytes_per_s: 1e9,
             faults: Faults::default(),
             speed: 1.0,
+            threads: None,
             unsupported: Vec::new(),
         };
         let of = |id: &str| DevicePlan { backend: backend.clone(), ..device(id, [4, 4, 4]) };

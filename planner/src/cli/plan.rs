@@ -152,6 +152,9 @@ impl Plan {
             }
             (false, _) => {
                 print(&tables::plan(plan, report, outcome.map(|outcome| &outcome.usage)))?;
+                if let Some(range) = rates::range_text(inventory, plan) {
+                    print(&range)?;
+                }
                 print(&rates::text(inventory, Some(plan)))?;
                 if self.explain {
                     print(&format!("\n{}", tables::explanation(plan, report, objective)))?;

@@ -150,6 +150,7 @@ mod tests {
             link_bytes_per_s: 1e9,
             faults: Faults::default(),
             speed: 1.0,
+            threads: None,
             unsupported: Vec::new(),
         };
         let before = here.budgets.clone();

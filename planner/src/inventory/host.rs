@@ -61,6 +61,15 @@ pub enum HostError {
 }
 
 impl HostFacts {
+    /// What a virtual device does at this part of the host kernels' speed, with all cores or with
+    /// this many threads of its own: these have their part of the cores, and of the memory's rate
+    /// as much as they fill.
+    pub fn virtual_speeds(&self, speed: f64, threads: Option<usize>) -> Speeds {
+        let Some(threads) = threads else { return self.speeds.scaled(speed) };
+        let part = |most: usize| threads.min(most) as f64 / self.cores.min(most) as f64;
+        self.speeds.with_threads(part(usize::MAX), part(MEMORY_CORES_MAX)).scaled(speed)
+    }
+
     /// Reads this machine.
     ///
     /// # Errors

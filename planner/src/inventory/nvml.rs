@@ -246,11 +246,11 @@ impl<'nvml> Gpu<'nvml> {
             (Some(_), Ok(whole)) if whole.total > total.0 => total.0 as f64 / whole.total as f64,
             _ => 1.0,
         };
-        let memory_bytes_per_s = Rate::assumed(whole.memory_bytes_per_s * share);
+        let memory_bytes_per_s = Rate::datasheet(whole.memory_bytes_per_s * share);
         // An integrated GPU reads the host's memory itself.
         let link = match integrated {
             true => memory_bytes_per_s,
-            false => Rate::assumed(whole.link.bytes_per_s()),
+            false => Rate::datasheet(whole.link.bytes_per_s()),
         };
         Ok(Device {
             id,
@@ -268,8 +268,8 @@ impl<'nvml> Gpu<'nvml> {
             link_bytes_per_s: link,
             link_back_bytes_per_s: link,
             speeds: Speeds::new(
-                Rate::assumed(whole.f32_flops_per_s * share),
-                Rate::assumed(whole.half_flops_per_s * share),
+                Rate::datasheet(whole.f32_flops_per_s * share),
+                Rate::datasheet(whole.half_flops_per_s * share),
                 memory_bytes_per_s,
                 CUDA_STARTS_PER_S,
             ),
@@ -280,6 +280,7 @@ impl<'nvml> Gpu<'nvml> {
             pcie: whole.link.name(),
             faults: Faults::default(),
             speed: 1.0,
+            threads: None,
             unsupported: Vec::new(),
         })
     }

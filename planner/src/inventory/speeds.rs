@@ -6,6 +6,7 @@ use protocol::StorageType;
 use protocol::profile::{Work, WorkKind};
 use serde::Serialize;
 
+use super::efficiency::{HALF_PRODUCTS, MEMORY, reached};
 use super::{Rate, Source};
 
 /// Operations per second that a host thread is assumed to start: it wakes its workers for each,
@@ -43,9 +44,12 @@ pub struct Speeds {
 
 impl Speeds {
     /// Speeds of a processor of which these are known; attention and convolutions are taken to run
-    /// at `half`.
+    /// at `half`: of a datasheet too, of which they reach parts of their own.
     pub fn new(f32_flops: Rate, half_flops: Rate, memory_bytes: Rate, starts_per_s: f64) -> Speeds {
-        let assumed = Rate::assumed(half_flops.value);
+        let assumed = match half_flops.source {
+            Source::Datasheet => half_flops,
+            _ => Rate::assumed(half_flops.value),
+        };
         Speeds {
             f32_flops_per_s: f32_flops,
             half_flops_per_s: half_flops,
@@ -70,9 +74,14 @@ impl Speeds {
             WorkKind::Attention => self.attention_flops_per_s,
             WorkKind::Convolution => self.convolution_flops_per_s,
         };
-        let moving = work.moved_bytes.0 as f64 / self.memory_bytes_per_s.value;
+        let moving = work.moved_bytes.0 as f64 / self.memory_bytes_per_s.reaches(MEMORY);
         let starting = f64::from(work.operations) / self.starts_per_s.value;
-        starting + (work.flops / rate.value).max(moving)
+        starting + (work.flops / rate.reaches(reached(work.kind))).max(moving)
+    }
+
+    /// Operations per second of products with 16-bit weights, as far as they are reached.
+    pub fn half_products_per_s(&self) -> f64 {
+        self.half_flops_per_s.reaches(HALF_PRODUCTS)
     }
 
     /// How many times longer a component's calls take here than these speeds say.
@@ -80,9 +89,19 @@ impl Speeds {
         self.corrections.get(component).copied().unwrap_or(1.0)
     }
 
+    /// With a part of its cores, and of its memory's rate. Operations start as fast as with all.
+    pub fn with_threads(&self, cores: f64, memory: f64) -> Speeds {
+        let of_cores = self.scaled(cores);
+        let memory_bytes_per_s = self.scaled(memory).memory_bytes_per_s;
+        Speeds { memory_bytes_per_s, starts_per_s: self.starts_per_s, ..of_cores }
+    }
+
     /// A share of a whole processor, as a paced virtual device or a part of a GPU has it.
     pub fn scaled(&self, part: f64) -> Speeds {
-        let scaled = |rate: Rate| Rate { value: rate.value * part, source: Source::Assumed };
+        let scaled = |rate: Rate| match rate.source {
+            Source::Datasheet => Rate::datasheet(rate.value * part),
+            _ => Rate::assumed(rate.value * part),
+        };
         Speeds {
             f32_flops_per_s: scaled(self.f32_flops_per_s),
             half_flops_per_s: scaled(self.half_flops_per_s),

@@ -50,6 +50,7 @@ pub(crate) fn device_of(id: &str, total_bytes: Bytes, free_bytes: Bytes) -> Devi
         pcie: None,
         faults: Faults::default(),
         speed: 1.0,
+        threads: None,
         unsupported: Vec::new(),
     }
 }

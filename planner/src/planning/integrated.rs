@@ -13,11 +13,11 @@ const COMPARABLE_PART: f64 = 10.0;
 /// compute together. Only devices that `works` holds for count.
 pub fn is_alone(inventory: &Inventory, device: usize, works: impl Fn(usize) -> bool) -> bool {
     let rate = |index: usize| match works(index) {
-        true => inventory.devices[index].speeds.half_flops_per_s.value,
+        true => inventory.devices[index].speeds.half_products_per_s(),
         false => 0.0,
     };
     let host = match inventory.host.compute {
-        true => inventory.host.speeds.half_flops_per_s.value,
+        true => inventory.host.speeds.half_products_per_s(),
         false => 0.0,
     };
     let rates: Vec<f64> = (0..inventory.devices.len()).map(rate).chain([host]).collect();

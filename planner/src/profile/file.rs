@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Range};
 
-use protocol::limits::{SPEED_MIN, UNSUPPORTED_MAX};
+use protocol::limits::{SPEED_MIN, THREADS_MAX, UNSUPPORTED_MAX};
 use protocol::{Bytes, Faults, Phase};
 use serde::Deserialize;
 use toml::Spanned;
@@ -11,7 +11,7 @@ use super::layer::Layer;
 use super::values::{ByteRate, FlopRate, PositiveSize, Size};
 use super::{DEVICES_MAX, DeviceProfile, HostProfile, Profile, ProfileDevices, ProfileError};
 use crate::budget::{Cap, Margins, VramCaps, parse_limit, parse_margin};
-use crate::inventory::DeviceKind;
+use crate::inventory::{DeviceKind, Source};
 use crate::policy::lora::parse_loras;
 use crate::policy::pins::{PinError, Pins};
 use crate::policy::tile::parse_tile;
@@ -51,6 +51,22 @@ struct HostSection {
     flops: Option<FlopRate>,
     memory_bandwidth: Option<ByteRate>,
     storage_bandwidth: Option<ByteRate>,
+    page_cache_bandwidth: Option<ByteRate>,
+    rates: Option<HostRatesKey>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum HostRatesKey {
+    Declared,
+    Assumed,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum RatesKey {
+    Declared,
+    Datasheet,
 }
 
 #[derive(Deserialize)]
@@ -64,6 +80,7 @@ struct DeviceSection {
     flops: Option<FlopRate>,
     half_flops: Option<FlopRate>,
     memory_bandwidth: Option<ByteRate>,
+    rates: Option<Spanned<RatesKey>>,
     margin: Option<Spanned<String>>,
     #[serde(default)]
     integrated: bool,
@@ -76,6 +93,7 @@ struct DeviceSection {
     taken: Option<Spanned<Size>>,
     taken_in: Option<Spanned<Phase>>,
     speed: Option<Spanned<f64>>,
+    threads: Option<Spanned<usize>>,
     unsupported: Option<Spanned<Vec<String>>>,
 }
 
@@ -108,7 +126,7 @@ struct PolicySection {
 }
 
 /// The most logical CPUs of a profile: each has a thread.
-const CORES_MAX: usize = protocol::limits::THREADS_MAX as usize;
+const CORES_MAX: usize = THREADS_MAX as usize;
 
 /// The least page-locked memory of a device: four parts of 16 KiB, one of the larger pages of a
 /// kernel.
@@ -195,6 +213,11 @@ fn host(section: HostSection) -> Result<HostProfile, TextError> {
         f32_flops_per_s: section.flops.map(|rate| rate.0),
         memory_bytes_per_s: section.memory_bandwidth.map(|rate| rate.0),
         storage_bytes_per_s: section.storage_bandwidth.map(|rate| rate.0),
+        page_cache_bytes_per_s: section.page_cache_bandwidth.map(|rate| rate.0),
+        rates: section.rates.map(|rates| match rates {
+            HostRatesKey::Declared => Source::Declared,
+            HostRatesKey::Assumed => Source::Assumed,
+        }),
     })
 }
 
@@ -219,6 +242,14 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
     check_failures(&section, kind)?;
     if let Some(speed) = &section.speed {
         check_speed(speed, kind)?;
+    }
+    if let Some(threads) = &section.threads {
+        check_threads(threads, kind)?;
+    }
+    if let Some(rates) = section.rates.as_ref().filter(|_| kind == DeviceKind::Virtual)
+        && *rates.get_ref() == RatesKey::Datasheet
+    {
+        return fail(rates.span(), "no virtual device has a datasheet");
     }
     check_gpu(&section, kind)?;
     let of_machine = section.uuid.is_some() || section.ordinal.is_some();
@@ -257,6 +288,10 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         f32_flops_per_s: section.flops.map(|rate| rate.0),
         half_flops_per_s: section.half_flops.map(|rate| rate.0),
         memory_bytes_per_s: section.memory_bandwidth.map(|rate| rate.0),
+        rates: match section.rates.map(Spanned::into_inner) {
+            Some(RatesKey::Datasheet) => Source::Datasheet,
+            Some(RatesKey::Declared) | None => Source::Declared,
+        },
         overhead_bytes: section.overhead.map(|size| size.into_inner().0),
         pinned_bytes: section.pinned.map(|size| size.into_inner().0),
         uuid: section.uuid.map(Spanned::into_inner),
@@ -268,6 +303,7 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
             taken_in: section.taken_in.map(Spanned::into_inner),
         },
         speed: section.speed.map_or(1.0, Spanned::into_inner),
+        threads: section.threads.map(Spanned::into_inner),
         unsupported: section.unsupported.map(Spanned::into_inner).unwrap_or_default(),
     })
 }
@@ -344,6 +380,17 @@ fn check_speed(speed: &Spanned<f64>, kind: DeviceKind) -> Result<(), TextError> 
     match (SPEED_MIN..=1.0).contains(speed.get_ref()) {
         true => Ok(()),
         false => fail(speed.span(), format!("not between {SPEED_MIN} and 1")),
+    }
+}
+
+/// How many threads of its own a device has.
+fn check_threads(threads: &Spanned<usize>, kind: DeviceKind) -> Result<(), TextError> {
+    if kind == DeviceKind::Cuda {
+        return fail(threads.span(), "only a virtual device computes with threads");
+    }
+    match (1..=THREADS_MAX as usize).contains(threads.get_ref()) {
+        true => Ok(()),
+        false => fail(threads.span(), format!("not between 1 and {THREADS_MAX}")),
     }
 }
 

@@ -84,6 +84,7 @@ impl Profile {
             })
             .collect();
         parts::divide(listed, &mut devices, &[]);
+        tell_missing_threads(&mut devices, host.cores.min(this_host.cores));
         let why_no_devices = match &self.devices {
             ProfileDevices::Detect => Some("the devices were not looked for".to_owned()),
             ProfileDevices::Listed(devices) if devices.is_empty() => {
@@ -107,8 +108,10 @@ impl HostProfile {
         // own.
         let imagined = self.memory_bytes.is_some() || self.available_bytes.is_some();
         let cores = self.cores.unwrap_or(this_host.cores);
-        let rate =
-            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
+        let source = self.rates.unwrap_or(Source::Declared);
+        let rate = |stated: Option<f64>, otherwise: Rate| {
+            stated.map_or(otherwise, |value| Rate::new(value, source))
+        };
         let (flops, memory) = match self.cores {
             Some(cores) => (host::assumed_flops(cores), host::assumed_memory_rate(cores)),
             None => (this_host.speeds.f32_flops_per_s, this_host.speeds.memory_bytes_per_s),
@@ -116,6 +119,10 @@ impl HostProfile {
         let declared = [self.f32_flops_per_s, self.memory_bytes_per_s];
         let as_here = self.cores.is_none() && declared == [None, None];
         let memory = rate(self.memory_bytes_per_s, memory);
+        let page_cache = match as_here {
+            true => this_host.page_cache_bytes_per_s,
+            false => host::assumed_page_cache_rate(memory),
+        };
         HostFacts {
             name: name.to_owned(),
             total_bytes,
@@ -129,10 +136,7 @@ impl HostProfile {
                 false => host::host_speeds(rate(self.f32_flops_per_s, flops), memory),
             },
             storage_bytes_per_s: rate(self.storage_bytes_per_s, this_host.storage_bytes_per_s),
-            page_cache_bytes_per_s: match as_here {
-                true => this_host.page_cache_bytes_per_s,
-                false => host::assumed_page_cache_rate(memory),
-            },
+            page_cache_bytes_per_s: rate(self.page_cache_bytes_per_s, page_cache),
             page_cache: self.storage_bytes_per_s.is_none() && this_host.page_cache,
         }
     }
@@ -146,7 +150,7 @@ impl DeviceProfile {
             DeviceKind::Cuda => "GPU of the profile",
             DeviceKind::Virtual => "virtual device",
         };
-        let link = self.link_bytes_per_s.map(Rate::declared);
+        let link = self.link_bytes_per_s.map(|value| self.stated(value));
         let link = link.unwrap_or(Rate::assumed(rates::Link::default().bytes_per_s()));
         let (overhead_bytes, overhead_source) = match (self.overhead_bytes, self.kind) {
             (Some(bytes), _) => (bytes, Source::Declared),
@@ -176,6 +180,7 @@ impl DeviceProfile {
             pcie: None,
             faults: self.faults,
             speed: self.speed,
+            threads: self.threads,
             unsupported: self.unsupported.clone(),
         }
     }
@@ -195,8 +200,9 @@ impl DeviceProfile {
             device.link_bytes_per_s = gpu.link_bytes_per_s;
             device.link_back_bytes_per_s = gpu.link_back_bytes_per_s;
         }
-        let rate =
-            |declared: Option<f64>, otherwise: Rate| declared.map_or(otherwise, Rate::declared);
+        let rate = |stated: Option<f64>, otherwise: Rate| {
+            stated.map_or(otherwise, |value| self.stated(value))
+        };
         let half = self.half_flops_per_s.or(self.f32_flops_per_s);
         device.speeds = Speeds::new(
             rate(self.f32_flops_per_s, gpu.speeds.f32_flops_per_s),
@@ -206,10 +212,15 @@ impl DeviceProfile {
         );
     }
 
+    /// A rate that the profile states.
+    fn stated(&self, value: f64) -> Rate {
+        Rate::new(value, self.rates)
+    }
+
     /// What is declared over what the host's kernels do at this speed, or a modest GPU.
     fn speeds(&self, host: &HostFacts) -> Speeds {
         let own = match self.kind {
-            DeviceKind::Virtual => host.speeds.scaled(self.speed),
+            DeviceKind::Virtual => host.virtual_speeds(self.speed, self.threads),
             DeviceKind::Cuda => rates::modest_speeds(),
         };
         let declared = [self.f32_flops_per_s, self.half_flops_per_s, self.memory_bytes_per_s];
@@ -217,16 +228,33 @@ impl DeviceProfile {
             return own;
         }
         let rate = |declared: Option<f64>, otherwise: Rate| {
-            declared.map_or(Rate::assumed(otherwise.value), Rate::declared)
+            declared.map_or(Rate::assumed(otherwise.value), |value| self.stated(value))
         };
         let f32_flops = rate(self.f32_flops_per_s, own.f32_flops_per_s);
-        let half_flops = self.half_flops_per_s.map_or(f32_flops, Rate::declared);
+        let half_flops = self.half_flops_per_s.map_or(f32_flops, |value| self.stated(value));
         let memory_bytes = rate(self.memory_bytes_per_s, own.memory_bytes_per_s);
         let starts_per_s = match self.kind {
             DeviceKind::Virtual => HOST_STARTS_PER_S * self.speed,
             DeviceKind::Cuda => CUDA_STARTS_PER_S,
         };
         Speeds::new(f32_flops, half_flops, memory_bytes, starts_per_s)
+    }
+}
+
+/// Says of each device whose own threads the machine's cores are too few for, after those of the
+/// devices before it: they would take turns, and no time would be as predicted.
+fn tell_missing_threads(devices: &mut [Device], cores: usize) {
+    let mut taken = 0;
+    for device in devices {
+        let Some(threads) = device.threads else { continue };
+        let left = cores.saturating_sub(taken);
+        if threads > left {
+            let s = if threads == 1 { "" } else { "s" };
+            device.missing = Some(format!(
+                "it has {threads} thread{s} of its own, and the devices before it leave {left} of {cores} cores"
+            ));
+        }
+        taken += threads;
     }
 }
 

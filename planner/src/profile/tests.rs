@@ -2,9 +2,11 @@
 
 use std::fs;
 
-use protocol::Phase;
+use protocol::profile::{Work, WorkKind};
+use protocol::{Phase, StorageType};
 
 use super::*;
+use crate::inventory::efficiency::{ATTENTION, BLOCK_PRODUCTS, CONVOLUTION, HALF_PRODUCTS};
 use crate::inventory::tests::host_of;
 use crate::inventory::{HostFacts, Rate};
 
@@ -69,7 +71,7 @@ fn the_example_of_the_readme_is_a_profile() {
 }
 
 /// Each key of the format and its sections, for the README's test.
-const KEYS: [&str; 46] = [
+const KEYS: [&str; 49] = [
     "name",
     "description",
     "devices",
@@ -96,6 +98,9 @@ const KEYS: [&str; 46] = [
     "taken",
     "taken_in",
     "speed",
+    "threads",
+    "rates",
+    "page_cache_bandwidth",
     "unsupported",
     "max_vram",
     "max_ram",
@@ -208,6 +213,14 @@ fn a_slow_device_has_a_part_of_the_hosts_speeds_but_for_those_declared() {
     assert_eq!(device("").speeds, host.speeds.scaled(1.0));
     let slow = device("speed = 0.25");
     assert_eq!((slow.speed, slow.speeds), (0.25, host.speeds.scaled(0.25)));
+    let own = device("threads = 1");
+    assert_eq!(own.threads, Some(1));
+    assert_eq!(own.speeds, host.virtual_speeds(1.0, Some(1)));
+    let (cores, flops) = (host.cores as f64, host.speeds.f32_flops_per_s.value);
+    assert_eq!(own.speeds.f32_flops_per_s, Rate::assumed(flops / cores));
+    assert_eq!(own.speeds.starts_per_s, host.speeds.starts_per_s);
+    let half = device("threads = 1\nspeed = 0.5").speeds;
+    assert_eq!(half.f32_flops_per_s, Rate::assumed(flops / cores * 0.5));
     let declared = device("speed = 0.25\nflops = \"3GFLOP/s\"").speeds;
     assert_eq!(declared.f32_flops_per_s, Rate::declared(3e9));
     let memory = host.speeds.memory_bytes_per_s.value * 0.25;
@@ -309,6 +322,11 @@ fn what_is_wrong_is_named_with_line_and_key() {
         (with_key("virtual", "speed = 1.5"), 6, Some("speed"), "not between 0.001 and 1"),
         (with_key("virtual", "speed = nan"), 6, Some("speed"), "not between 0.001 and 1"),
         (with_key("cuda", "speed = 0.5"), 6, Some("speed"), "only a virtual"),
+        (with_key("virtual", "threads = 0"), 6, Some("threads"), "not between 1 and 1024"),
+        (with_key("virtual", "threads = 1025"), 6, Some("threads"), "not between 1 and 1024"),
+        (with_key("virtual", "rates = \"datasheet\""), 6, Some("rates"), "no virtual device"),
+        (with_key("cuda", "rates = \"guessed\""), 6, Some("rates"), "unknown variant `guessed`"),
+        (with_key("cuda", "threads = 1"), 6, Some("threads"), "only a virtual"),
         (with_key("cuda", "unsupported = []"), 6, Some("unsupported"), "only a virtual"),
         (with_key("virtual", "unsupported = \"Conv2d\""), 6, Some("unsupported"), "invalid type"),
         (
@@ -402,4 +420,70 @@ fn files_that_cannot_be_read_are_errors_that_name_them() {
         assert!(error.contains(expected), "{argument}: {error}");
     }
     assert_eq!(Profile::load(&path("good.toml")).expect("a good file").name, "good");
+}
+
+#[test]
+fn threads_that_the_machine_lacks_are_told_of_the_device_that_finds_none_left() {
+    let host = HostFacts { cores: 3, ..HostFacts::of_this_machine().expect("it has memory") };
+    let device = |threads: &str| {
+        format!("[[device]]\nkind = \"virtual\"\ntotal = \"1GiB\"\nlink = \"1GB/s\"\n{threads}\n")
+    };
+    let of = |cores: &str| {
+        let devices = ["threads = 2", "", "threads = 1", "threads = 1"].map(device).concat();
+        let text = format!("name = \"t\"\n[host]\n{cores}\n{devices}");
+        let devices =
+            Profile::parse(&text, "t").expect("a good profile").inventory_on(&host).devices;
+        devices.into_iter().map(|device| device.missing).collect::<Vec<_>>()
+    };
+    let why = |left| {
+        let why = "it has 1 thread of its own, and the devices before it leave";
+        Some(format!("{why} {left} cores"))
+    };
+    assert_eq!(of(""), [None, None, None, why("0 of 3")]);
+    // A machine of more cores, which is not this one.
+    assert_eq!(of("cores = 8"), [None, None, None, why("0 of 3")]);
+    assert_eq!(of("cores = 2"), [None, None, why("0 of 2"), why("0 of 2")]);
+}
+
+#[test]
+fn a_datasheet_is_counted_with_in_part_and_a_declared_rate_whole() {
+    let host = HostFacts::of_this_machine().expect("this machine has memory");
+    let work = |kind| Work { kind, operations: 0, flops: 1e12, moved_bytes: Bytes::ZERO };
+    let seconds = |name: &str, rates: &str, kind| {
+        let text = shipped::text(name).expect("a shipped profile").replace("datasheet\"", rates);
+        let profile = Profile::parse(&text, name).expect("a good profile");
+        profile.inventory_on(&host).devices[0].speeds.seconds(&work(kind))
+    };
+    for (kind, part) in [
+        (WorkKind::Matmul(StorageType::BF16), HALF_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::Q4K), BLOCK_PRODUCTS.part),
+        (WorkKind::Attention, ATTENTION.part),
+        (WorkKind::Convolution, CONVOLUTION.part),
+    ] {
+        let of_sheet = seconds("rtx-4090-24g", "datasheet\"", kind);
+        let declared = seconds("rtx-4090-24g", "declared\"", kind);
+        assert!((declared / of_sheet - part).abs() < 1e-9, "{declared} s of {of_sheet} s");
+    }
+    for name in shipped::names() {
+        let inventory = Profile::load(name).expect("a good profile").inventory_on(&host);
+        let gpus = inventory.devices.iter().filter(|device| device.kind == DeviceKind::Cuda);
+        for device in gpus.filter(|_| name != "two-on-one-gpu") {
+            assert_eq!(device.speeds.half_flops_per_s.source, Source::Datasheet, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_streamed_from_ram_is_as_fast_as_the_page_cache_is_said_to_be() {
+    let host = HostFacts::of_this_machine().expect("this machine has memory");
+    let rate = |keys: &str| {
+        let text = format!("name = \"t\"\n[host]\n{keys}\n");
+        let inventory = Profile::parse(&text, "t").expect("a good profile").inventory_on(&host);
+        inventory.host.page_cache_bytes_per_s
+    };
+    assert_eq!(rate(""), host.page_cache_bytes_per_s);
+    assert_eq!(rate("memory_bandwidth = \"4GB/s\""), Rate::assumed(4e9));
+    assert_eq!(rate("memory_bandwidth = \"80GB/s\""), Rate::assumed(1e10));
+    let declared = "memory_bandwidth = \"80GB/s\"\npage_cache_bandwidth = \"21GB/s\"";
+    assert_eq!(rate(declared), Rate::declared(21e9));
 }

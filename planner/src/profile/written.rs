@@ -56,7 +56,8 @@ fn head(text: &mut String, inventory: &Inventory) -> std::fmt::Result {
     let speeds = &host.speeds;
     of_host(text, "flops", speeds.f32_flops_per_s, flops)?;
     of_host(text, "memory_bandwidth", speeds.memory_bytes_per_s, bytes_per_s)?;
-    of_host(text, "storage_bandwidth", host.storage_bytes_per_s, bytes_per_s)
+    of_host(text, "storage_bandwidth", host.storage_bytes_per_s, bytes_per_s)?;
+    of_host(text, "page_cache_bandwidth", host.page_cache_bytes_per_s, bytes_per_s)
 }
 
 /// A rate of the host: a key of its own unless it is assumed.
@@ -92,6 +93,9 @@ fn of_device(text: &mut String, device: &Device) -> std::fmt::Result {
     }
     let link = device.pcie.as_deref().map(|pcie| format!(", {pcie}")).unwrap_or_default();
     let from_device = device.link_bytes_per_s;
+    if speeds.half_flops_per_s.source == Source::Datasheet {
+        writeln!(text, "rates = \"datasheet\"  # programs reach a part of them")?;
+    }
     writeln!(text, "link = {}  # {}{link}", bytes_per_s(from_device.value), from_device.source)?;
     for (key, rate) in [("flops", speeds.f32_flops_per_s), ("half_flops", speeds.half_flops_per_s)]
     {

@@ -8,7 +8,7 @@ use protocol::plan::VaeTile;
 use protocol::{Bytes, JobShape, ModelSource, Plan, UsageReport};
 use serde::Serialize;
 
-use super::rates::{self, Rates};
+use super::rates::{self, RangeMs, Rates};
 use crate::inventory::Inventory;
 use crate::job::FailedAttempt;
 use crate::job::infotext::{Reading, Settings};
@@ -30,6 +30,9 @@ pub struct PlanDocument<'a> {
     bounds: &'a [String],
     /// How the figures are known that the predictions rest on: the host's, then each device's.
     rates: Vec<Rates>,
+    /// Between which times the total should be, where rates are a datasheet's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_range_ms: Option<RangeMs>,
     /// What the user should know of the files, a sentence each.
     notices: &'a [String],
     /// What each integrated device changes: what the plan would take without it, or with it.
@@ -52,6 +55,7 @@ impl<'a> PlanDocument<'a> {
             rejected,
             bounds,
             rates,
+            predicted_range_ms: rates::range_ms(inventory, plan),
             notices,
             integrated,
             faster,

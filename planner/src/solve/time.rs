@@ -4,9 +4,9 @@
 //! several devices:
 //! - layers run one after the other, and what crosses between devices goes over the slowest of
 //!   their links;
-//! - rows run beside each other on GPUs: products with weights take as long as the slowest device
-//!   with its part of them, and everything else is done by the first device. Virtual devices share
-//!   the host's threads and take turns;
+//! - rows run beside each other on GPUs, and on virtual devices with threads of their own: products
+//!   with weights take as long as the slowest device with its part of them, and everything else is
+//!   done by the first device. Other virtual devices share the host's threads and take turns;
 //! - what the host computes in place of a device takes its part of the segment's weights, after the
 //!   device's.
 //!
@@ -183,18 +183,23 @@ impl<'a> Timing<'a> {
         }
         let fraction = |part: usize| parts[part].segment_bytes[index].0 as f64 / weights;
         let pace = |part: usize| self.times.on(self.spread.part_device(part))[index];
-        let (mut turns_s, mut beside_s) = (0.0, 0.0_f64);
-        for part in 0..devices.len() {
+        // Handed out in turns, the segment's own device last; what computes in the thread that
+        // hands out keeps the rest waiting.
+        let own = self.spread.lane(index);
+        let (mut handed_out_s, mut latest_s) = (0.0, 0.0_f64);
+        for part in (0..devices.len()).filter(|part| *part != own).chain([own]) {
             let products_s = fraction(part) * pace(part).products_s;
-            match self.spread.part_device(part).map(|d| self.times.inventory.devices[d].kind) {
-                Some(DeviceKind::Cuda) => beside_s = beside_s.max(products_s),
-                Some(DeviceKind::Virtual) | None => turns_s += products_s,
+            match self.spread.part_device(part).map(|d| &self.times.inventory.devices[d]) {
+                Some(device) if device.computes_apart() => {
+                    latest_s = latest_s.max(handed_out_s + products_s);
+                }
+                Some(_) | None => handed_out_s += products_s,
             }
         }
         let in_place_of_devices = devices.len()..parts.len();
         let host: f64 = in_place_of_devices.map(|part| fraction(part) * pace(part).all_s()).sum();
         let others: f64 = (0..devices.len()).map(fraction).sum::<f64>() * main.others_s;
-        beside_s.max(turns_s) + others + host
+        latest_s.max(handed_out_s) + others + host
     }
 
     /// What crosses between devices in one call.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::{ListRule, Violation, Violations};
 use crate::faults::Faults;
-use crate::limits::{DEVICES_MAX, SPEED_MIN, STRING_BYTES_MAX, UNSUPPORTED_MAX};
+use crate::limits::{DEVICES_MAX, SPEED_MIN, STRING_BYTES_MAX, THREADS_MAX, UNSUPPORTED_MAX};
 use crate::phase::Phase;
 use crate::plan::{DeviceBackend, DeviceId, Plan};
 use crate::units::Bytes;
@@ -18,6 +18,7 @@ rules! {
         Free = ": more free than total",
         Budget = ": budget above free",
         Speed { speed: f64 } = ": a speed of {speed}",
+        Threads { threads: u32 } = ": {threads} threads of its own",
         Link { link: f64 } = ": a link of {link} B/s",
         Fault { what: &'static str } = ": {what} 0 is to fail, they count from 1",
         TakenInLoad = ": memory is taken in no phase of a job",
@@ -85,9 +86,12 @@ fn check_backend(id: &DeviceId, backend: &DeviceBackend, found: &mut Violations)
         found.ensure(holds, || Violation::Device { device: id.clone(), rule });
     };
     match backend {
-        DeviceBackend::Virtual { link_bytes_per_s, faults, speed, unsupported: names } => {
+        DeviceBackend::Virtual { link_bytes_per_s, faults, speed, threads, unsupported: names } => {
             let (link, speed) = (*link_bytes_per_s, *speed);
             ensure((SPEED_MIN..=1.0).contains(&speed), DeviceRule::Speed { speed });
+            if let Some(threads) = *threads {
+                ensure((1..=THREADS_MAX).contains(&threads), DeviceRule::Threads { threads });
+            }
             ensure(link.is_finite() && link > 0.0, DeviceRule::Link { link });
             let Faults { fail_allocation, fail_copy, taken_bytes, taken_in } = *faults;
             for (what, number) in [("allocation", fail_allocation), ("copy", fail_copy)] {

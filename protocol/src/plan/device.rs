@@ -61,6 +61,8 @@ pub enum DeviceBackend {
         /// How fast it computes, as a part of the host kernels' speed: at least
         /// [`SPEED_MIN`](crate::limits::SPEED_MIN), at most 1.
         speed: f64,
+        /// Compute threads of its own, beside the host's; `None` where it computes with those.
+        threads: Option<u32>,
         /// Operations that it cannot do, by name; the host does them.
         unsupported: Vec<String>,
     },

@@ -77,7 +77,7 @@ fn compute_at(
     let mut assignment = Assignment::on_one(graph, place.kind, place.threads);
     assignment.residencies.fill(residency);
     assignment.exact_matmul = exact;
-    let schedule = Schedule::new(Arc::new(graph.clone()), assignment, &OperationNeeds);
+    let schedule = Arc::new(Schedule::new(Arc::new(graph.clone()), assignment, &OperationNeeds));
     let lane = &schedule.lanes[0];
     let backend = open(place, lane.arena_bytes + lane.weights.resident_bytes);
     let allocate = |name, bytes| {
@@ -149,6 +149,7 @@ fn open(place: &Place, capacity: Bytes) -> Box<dyn Backend> {
                 link_bytes_per_s: 1e10,
                 faults: Faults::default(),
                 speed: 1.0,
+                threads: None,
             };
             let opened = VirtualDevice::open(memory, properties, &Arc::new(staging), workers);
             Box::new(opened.expect("a device without overhead"))

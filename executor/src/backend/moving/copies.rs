@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use protocol::Bytes;
 
+use super::ticket::Ticket;
 use crate::backend::cancel::CancelFlag;
 use crate::backend::cuda::stream::Event;
 use crate::backend::memory::{Link, Region};
@@ -70,6 +71,8 @@ pub struct RegionCopy {
     pub other_link: Option<Arc<Link>>,
     /// What its ends had to compute before, where they are GPUs.
     pub after: Vec<Event>,
+    /// The same, where they compute in threads of their own.
+    pub computed: Vec<Ticket>,
 }
 
 impl WeightLoad {

@@ -130,10 +130,10 @@ impl Ring {
         self.submit(backend);
     }
 
-    /// Where the present item begins.
-    pub fn slot(&self) -> (&Region, Bytes) {
+    /// Where the present item begins; `None` behind the last one.
+    pub fn slot(&self) -> Option<(Arc<Region>, Bytes)> {
         let state = self.state.borrow();
-        (&self.plan.region, state.live.front().expect("an item was acquired").start)
+        state.live.front().map(|item| (Arc::clone(&self.plan.region), item.start))
     }
 
     fn assert_next(&self, state: &RingState, item: usize) {

@@ -39,6 +39,8 @@ struct Copy {
     /// Taken, and let go, before the ticket ends: whoever waited may then free what the copy held.
     work: Option<CopyWork>,
     submitted: Instant,
+    /// What must be computed before.
+    after: Vec<Ticket>,
     ticket: Ticket,
     device: DeviceId,
 }
@@ -107,21 +109,22 @@ impl CopyEngine {
         &self.shared.link
     }
 
-    /// Starts to copy weights into a region.
-    pub fn load(&self, load: WeightLoad, queue: Queue) -> Ticket {
-        self.submit(CopyWork::Load(load), queue)
+    /// Starts to copy weights into a region, once something has ended, if anything is named.
+    pub fn load(&self, load: WeightLoad, queue: Queue, after: Option<Ticket>) -> Ticket {
+        self.submit(CopyWork::Load(load), queue, after.into_iter().collect())
     }
 
     /// Starts to copy between two regions.
     pub fn copy(&self, copy: RegionCopy) -> Ticket {
-        self.submit(CopyWork::Copy(copy), Queue::Activations)
+        let after = copy.computed.clone();
+        self.submit(CopyWork::Copy(copy), Queue::Activations, after)
     }
 
     /// Copies a slice into a region.
     pub fn write(&self, region: &Arc<Region>, offset: Bytes, source: &[u8]) -> Result<(), Stopped> {
         let source = HostBytes { start: source.as_ptr().cast_mut(), bytes: source.len() };
         let work = CopyWork::Write { region: Arc::clone(region), offset, source };
-        self.submit(work, Queue::Activations).wait()
+        self.submit(work, Queue::Activations, Vec::new()).wait()
     }
 
     /// Copies from a region into a slice.
@@ -133,13 +136,13 @@ impl CopyEngine {
     ) -> Result<(), Stopped> {
         let target = HostBytes { start: target.as_mut_ptr(), bytes: target.len() };
         let work = CopyWork::Read { region: Arc::clone(region), offset, target };
-        self.submit(work, Queue::Activations).wait()
+        self.submit(work, Queue::Activations, Vec::new()).wait()
     }
 
-    fn submit(&self, work: CopyWork, queue: Queue) -> Ticket {
+    fn submit(&self, work: CopyWork, queue: Queue, after: Vec<Ticket>) -> Ticket {
         let ticket = Ticket::default();
         let (submitted, device) = (Instant::now(), self.shared.device.clone());
-        let copy = Copy { work: Some(work), submitted, ticket: ticket.clone(), device };
+        let copy = Copy { work: Some(work), submitted, after, ticket: ticket.clone(), device };
         // A copy that nobody takes any more tells its ticket when it is dropped.
         drop(self.queues[queue as usize].send(copy));
         ticket
@@ -182,11 +185,17 @@ fn serve(copies: &Receiver<Copy>, shared: &EngineState, staging: &Staging) {
         let result = if shared.fail_copy == Some(number) {
             Err(Stopped::copy_failed(&shared.device))
         } else {
-            perform(&work, &shared.link, copy.submitted, staging)
+            begin(&copy).and_then(|since| perform(&work, &shared.link, since, staging))
         };
         drop(work);
         copy.ticket.end(result);
     }
+}
+
+/// Waits for what must be computed before a copy; tells since when the copy could be on the link.
+fn begin(copy: &Copy) -> Result<Instant, Stopped> {
+    copy.after.iter().try_for_each(Ticket::wait)?;
+    Ok(if copy.after.is_empty() { copy.submitted } else { Instant::now() })
 }
 
 fn perform(work: &CopyWork, link: &Link, since: Instant, staging: &Staging) -> Result<(), Stopped> {

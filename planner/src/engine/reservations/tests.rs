@@ -137,6 +137,7 @@ fn a_plan_speaks_for_the_memory_in_which_its_devices_are() {
         link_bytes_per_s: 1e9,
         faults: Faults::default(),
         speed: 1.0,
+        threads: None,
         unsupported: Vec::new(),
     };
     let devices = [

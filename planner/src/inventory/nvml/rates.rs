@@ -1,7 +1,7 @@
 //! How fast a GPU should be, by the facts that NVML tells: cores, clocks, bus width, link.
 //!
-//! These are upper ends of what kernels reach, for plans made before anything was measured; each
-//! becomes an `assumed` rate. A fact that NVML does not tell is replaced by that of a modest GPU.
+//! These are what a datasheet states, for plans made before anything was measured; each becomes a
+//! `datasheet` rate. A fact that NVML does not tell is replaced by that of a modest GPU.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::Clock;

@@ -74,7 +74,7 @@ fn ids_follow_the_bus_and_each_device_says_what_it_is() {
         (large.link_bytes_per_s, 26.5e9),
     ] {
         assert!((rate.value / expected - 1.0).abs() < 2e-3, "{rate:?} instead of {expected:e}");
-        assert_eq!(rate.source, Source::Assumed);
+        assert_eq!(rate.source, Source::Datasheet);
     }
     assert_eq!(
         (large.overhead_bytes, large.overhead_source),

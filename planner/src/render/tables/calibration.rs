@@ -12,6 +12,7 @@ pub fn calibration(figures: &[Figure]) -> String {
     for figure in figures {
         let stays = match figure.before_source {
             Source::Declared => "declared, stays",
+            Source::Datasheet => "datasheet",
             Source::Assumed => "assumed",
             Source::Measured => "measured",
         };

@@ -105,7 +105,21 @@ fn rows_wait_for_the_slowest_device() {
     };
     // Virtual devices take turns: of 4 s and 2 s a segment each does a half.
     assert!((rows(&inventory, 500) - 2e3 * (4.0 * 3.0 + 3.0)).abs() < 1e-6);
-    inventory.devices.iter_mut().for_each(|device| device.kind = DeviceKind::Cuda);
+    // With threads of its own, the second one computes its half beside the first: 4 s or 2 s.
+    inventory.devices[1].threads = Some(1);
+    assert!((rows(&inventory, 500) - 2e3 * (4.0 * 2.0 + 3.0)).abs() < 1e-6);
+    // The first one is given its half last, when the second has computed in turns.
+    inventory.devices.swap(0, 1);
+    let turned = rows(&inventory, 500);
+    inventory.devices.swap(0, 1);
+    inventory.devices.iter_mut().for_each(|device| device.threads = Some(1));
+    let beside = rows(&inventory, 500);
+    assert!(turned > beside + 1.0, "{turned} ms in turns, {beside} ms beside each other");
+    assert!((beside - 2e3 * (4.0 * 2.0 + 3.0)).abs() < 1e-6);
+    inventory.devices.iter_mut().for_each(|device| {
+        (device.kind, device.threads) = (DeviceKind::Cuda, None);
+    });
+    assert_eq!(rows(&inventory, 500), beside);
     let rows = |first| rows(&inventory, first);
     // Of 4 s or 2 s a segment each has a half; in proportion to their speed both take a third of 4
     // s.

@@ -19,7 +19,13 @@ fn pace(plan: &mut Plan, part: f64) {
     }
 }
 
-const NAMES: [Change; 20] = [
+fn own_threads(plan: &mut Plan, count: u32) {
+    if let DeviceBackend::Virtual { threads, .. } = &mut plan.devices[0].backend {
+        *threads = Some(count);
+    }
+}
+
+const NAMES: [Change; 22] = [
     (|p| p.devices[2].id = DeviceId::host(), "the host stands among the devices"),
     (|p| p.devices[2].id = DeviceId(long()), "a device id of 16385 bytes"),
     (|p| p.devices[2].id = device("virtual0"), "device virtual0 stands twice"),
@@ -31,6 +37,8 @@ const NAMES: [Change; 20] = [
     (|p| pace(p, 0.0), "virtual0: a speed of 0"),
     (|p| pace(p, 1.01), "virtual0: a speed of 1.01"),
     (|p| pace(p, f64::NAN), "virtual0: a speed of NaN"),
+    (|p| own_threads(p, 0), "virtual0: 0 threads of its own"),
+    (|p| own_threads(p, THREADS_MAX + 1), "virtual0: 1025 threads of its own"),
     (|p| p.devices[0].overhead_source = long(), "virtual0: a text of 16385 bytes"),
     (|p| *declared(p).0 = 0.0, "virtual0: a link of 0 B/s"),
     (|p| *declared(p).0 = -1.0, "virtual0: a link of -1 B/s"),

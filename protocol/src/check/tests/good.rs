@@ -88,6 +88,7 @@ fn planned(
             taken_in: Some(Phase::Denoise),
         },
         speed: 0.5,
+        threads: Some(1),
         unsupported: vec!["attention".to_owned()],
     };
     let cuda_backend = DeviceBackend::Cuda { uuid: Some("GPU-0".to_owned()) };

@@ -130,6 +130,7 @@ fn faults_need_not_be_planned() {
         link_bytes_per_s: f64::MIN_POSITIVE,
         faults: Faults::default(),
         speed: 1.0,
+        threads: None,
         unsupported: Vec::new(),
     };
     plan.devices[2].backend = DeviceBackend::Cuda { uuid: None };

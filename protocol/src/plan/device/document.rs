@@ -18,6 +18,7 @@ pub(super) enum BackendDocument {
         taken_bytes: Bytes,
         taken_in: Option<Phase>,
         speed: f64,
+        threads: Option<u32>,
         unsupported: Vec<String>,
     },
     Cuda {
@@ -28,7 +29,7 @@ pub(super) enum BackendDocument {
 impl From<DeviceBackend> for BackendDocument {
     fn from(backend: DeviceBackend) -> BackendDocument {
         match backend {
-            DeviceBackend::Virtual { link_bytes_per_s, faults, speed, unsupported } => {
+            DeviceBackend::Virtual { link_bytes_per_s, faults, speed, threads, unsupported } => {
                 let Faults { fail_allocation, fail_copy, taken_bytes, taken_in } = faults;
                 BackendDocument::Virtual {
                     link_bytes_per_s,
@@ -37,6 +38,7 @@ impl From<DeviceBackend> for BackendDocument {
                     taken_bytes,
                     taken_in,
                     speed,
+                    threads,
                     unsupported,
                 }
             }
@@ -55,10 +57,11 @@ impl From<BackendDocument> for DeviceBackend {
                 taken_bytes,
                 taken_in,
                 speed,
+                threads,
                 unsupported,
             } => {
                 let faults = Faults { fail_allocation, fail_copy, taken_bytes, taken_in };
-                DeviceBackend::Virtual { link_bytes_per_s, faults, speed, unsupported }
+                DeviceBackend::Virtual { link_bytes_per_s, faults, speed, threads, unsupported }
             }
             BackendDocument::Cuda { uuid } => DeviceBackend::Cuda { uuid },
         }
