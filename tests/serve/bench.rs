@@ -105,13 +105,19 @@ impl Bench {
     /// Orders a job with others in one run.
     pub fn order_joined(&mut self, request: JobRequest, company: Vec<JobRequest>) {
         let job = Some(JobId("01J".to_owned()));
-        let order = RunOrder { job, request, company, model: "small".to_owned() };
+        let order = RunOrder { job, request, company, model: "small".to_owned(), anew: false };
         self.runners.run(SLOT, self.epoch, Box::new(order));
     }
 
     /// Orders a load.
     pub fn order_load(&mut self, request: JobRequest) {
-        let order = RunOrder { job: None, request, company: Vec::new(), model: "small".to_owned() };
+        let order = RunOrder {
+            job: None,
+            request,
+            company: Vec::new(),
+            model: "small".to_owned(),
+            anew: false,
+        };
         self.runners.run(SLOT, self.epoch, Box::new(order));
     }
 

@@ -41,6 +41,8 @@ pub struct Warm {
     turns: Turns,
     /// Whether this executor was given a plan that has GPUs, whose memory outlives it for a moment.
     has_gpus: bool,
+    /// Whether the next decision looks for a better plan though the loaded one does.
+    looks_for_better: bool,
 }
 
 /// What an executor has loaded: plain data, which others may look at while it runs.
@@ -89,8 +91,15 @@ pub enum Decision {
 impl Warm {
     /// An executor that holds nothing yet.
     pub fn new(session: Session) -> Warm {
-        let turns = Turns::None;
-        Warm { session, loaded: None, generation: 0, reservation: None, turns, has_gpus: false }
+        Warm {
+            session,
+            loaded: None,
+            generation: 0,
+            reservation: None,
+            turns: Turns::None,
+            has_gpus: false,
+            looks_for_better: false,
+        }
     }
 
     /// One that never runs while another executor of this process does.
@@ -138,10 +147,38 @@ impl Warm {
             return Ok(Decision::load(plan(&mut self.session, request, generation)?));
         };
         if loaded.does(request) {
-            return Ok(Decision::Reuse);
+            return match std::mem::take(&mut self.looks_for_better) {
+                true => self.decide_better(request, generation),
+                false => Ok(Decision::Reuse),
+            };
         }
         let whole = loaded.with_encoders(request);
         whole_first(whole, request, |request| self.decide_anew(request, generation))
+    }
+
+    /// From now on more is free: the next job is planned anew, and begins with the new plan where
+    /// the ones after it are sooner done by it.
+    pub fn look_for_better(&mut self) {
+        self.looks_for_better = true;
+    }
+
+    /// A plan by which jobs are sooner done once it is loaded than by the loaded one, which does
+    /// too.
+    fn decide_better(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
+        let executor = self.session.pid();
+        let own = plan(&mut self.session, request, generation);
+        if self.session.pid() != executor {
+            // It died of the questions: what it held is gone.
+            self.loaded = None;
+            return Ok(Decision::load(own?));
+        }
+        match own {
+            Ok(own) if own.plan.predicted_ms.next_total < self.loaded().next_ms(request) => {
+                Ok(Decision::load(own))
+            }
+            Ok(_) | Err(PlanError::Infeasible(_)) => Ok(Decision::Reuse),
+            Err(error) => Err(error),
+        }
     }
 
     /// The sooner done of a plan that keeps the loaded weights and one that does not.
@@ -321,6 +358,13 @@ impl Loaded {
         let asked = self.request.as_ref();
         let is_asked = asked.is_some_and(|asked| asked.asks_the_same(request));
         (is_asked && fits_budgets(&self.plan, request)) || self.stays(request)
+    }
+
+    /// Whether it was made for the same question, and takes more than there is by now.
+    pub fn is_too_large(&self, request: &Request) -> bool {
+        let asked = self.request.as_ref();
+        asked.is_some_and(|asked| asked.asks_the_same(request))
+            && !fits_budgets(&self.plan, request)
     }
 
     /// Whether a plan for another question may leave its weights where they lie.

@@ -13,7 +13,7 @@ use protocol::notice::FileState;
 use protocol::{Bytes, DeviceId, ModelDescription, ModelSource, Plan};
 
 use super::conditioning::ConditioningCache;
-use super::desk::event::SlotId;
+use super::desk::event::{FreeMemory, SlotFree, SlotId};
 use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, no_model, of_request, of_session};
 use super::outages::Outages;
@@ -206,6 +206,19 @@ impl ServedHost {
         rest.map(|(_, loaded)| Arc::clone(loaded)).collect()
     }
 
+    /// What each loaded model could have of an inventory that was read while nothing ran.
+    pub fn free_for_slots(&self, inventory: &Inventory) -> Vec<SlotFree> {
+        let loaded = lock(&self.held).loaded.clone();
+        let host = self.host();
+        let slots = loaded.iter().map(|(slot, own)| {
+            let others = loaded.iter().filter(|(other, _)| *other != slot);
+            let others: Vec<&Plan> = others.map(|(_, loaded)| &loaded.plan).collect();
+            let now = host.free_for(inventory, &own.plan, &others);
+            SlotFree { slot: *slot, memories: memories(&own.inventory, &now) }
+        });
+        slots.collect()
+    }
+
     /// A slot's idle executor has ended by itself.
     pub fn lost(&self, slot: SlotId) {
         lock(&self.held).loaded.remove(&slot);
@@ -355,6 +368,16 @@ impl std::fmt::Debug for HeldPlans {
         let slots: Vec<&SlotId> = loaded.keys().collect();
         f.debug_struct("HeldPlans").field("loaded", &slots).field("running", running).finish()
     }
+}
+
+/// What was free of each memory that is still here, and what is.
+fn memories(planned: &Inventory, now: &Inventory) -> Vec<FreeMemory> {
+    let devices = now.devices.iter().filter_map(|device| {
+        let planned = planned.device(&device.id)?.free_bytes;
+        Some(FreeMemory { planned, now: device.free_bytes })
+    });
+    let host = FreeMemory { planned: planned.host.available_bytes, now: now.host.available_bytes };
+    devices.chain([host]).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -14,7 +14,7 @@ use super::super::failures::{internal, of_plan, of_request, of_session, of_setup
 use super::super::shared::{DescribeError, DescribedModel, OpenedFiles, ServedHost};
 use super::SlotBell;
 use super::finished::{JobNotices, encoders_on_gpu, finished, pictures};
-use super::heard::HeardRun;
+use super::heard::{BeforeRun, HeardRun};
 use super::switch::RunSwitch;
 use super::told::{RunTeller, SlotListener};
 use crate::engine::session::{Session, SessionError};
@@ -23,7 +23,7 @@ use crate::engine::warm::{Holding, Loaded, Warm};
 use crate::job::joined::{JoinedJob, JoiningJob};
 use crate::job::record::{FileHashes, FinishedRun};
 use crate::job::{PreparedJob, ResolvedJob};
-use crate::planning::PlanError;
+use crate::planning::{PlanError, Request};
 
 /// What became of an order.
 pub enum EndedRun {
@@ -184,7 +184,8 @@ impl SlotExecutor {
             None => Work::Load,
         };
         self.go_on()?;
-        let (mut outcome, since_load_ms) = self.carry_out(warm, asked, &ordered, &work)?;
+        let (mut outcome, since_load_ms) =
+            self.carry_out(warm, asked, &ordered, &work, order.anew)?;
         if order.job.is_some() {
             self.shared.devices_worked(&outcome.inventory, &outcome.plan);
             self.shared.learn_anew();
@@ -241,17 +242,19 @@ impl SlotExecutor {
         Ok(OrderedJob { model, resolved, job, notices, keys, found })
     }
 
-    /// Has the executor do the work, and tells of it; with the milliseconds from a load to the end.
+    /// Has the executor do the work, `anew` by a better plan than the loaded one where there is one,
+    /// and tells of it; with the milliseconds from a load to the end.
     fn carry_out(
         &mut self,
         warm: &mut Warm,
         asked: &PreparedJob,
         ordered: &OrderedJob,
         work: &Work,
+        anew: bool,
     ) -> Result<(Outcome, Option<f64>), EndedRun> {
         let host = self.shared.host();
-        // The inventory of the last request: the one that a plan is made for.
-        let inventory = RefCell::new(None);
+        // The last request: the one that a plan is made for.
+        let asked_for: RefCell<Option<Request>> = RefCell::new(None);
         let others = self.shared.loaded_without(&[self.slot]);
         let others: Vec<&Plan> = others.iter().map(|loaded| &loaded.plan).collect();
         let description = &ordered.model.description;
@@ -260,19 +263,22 @@ impl SlotExecutor {
                 host.request_beside(asked, &ordered.resolved, description, holding.plan, &others);
             let mut request = request.map_err(|error| PlanError::Inventory(error.into()))?;
             request.failed = self.shared.failed_devices(&request.inventory);
-            *inventory.borrow_mut() = Some(request.inventory.clone());
+            *asked_for.borrow_mut() = Some(request.clone());
             Ok(request)
         };
-        let document = self.document.clone();
-        let mut run = HeardRun::new(&self.teller, &self.switch, &self.shared, document);
-        let mut hear = |event| run.hear(event, inventory.borrow().as_ref());
+        let before = BeforeRun { document: self.document.clone(), loaded: warm.held(), anew };
+        if anew {
+            warm.look_for_better();
+        }
+        let mut run = HeardRun::new(&self.teller, &self.switch, &self.shared, before);
+        let mut hear = |event| run.hear(event, asked_for.borrow().as_ref());
         let result = host.run(warm, &request, work, None, &mut hear);
         let since_load_ms = run.since_load_ms();
         self.document = run.document;
         if let Err(PlanError::Session(error)) = &result
-            && let (Some(device), Some(inventory)) = (error.failed_device(), &*inventory.borrow())
+            && let (Some(device), Some(request)) = (error.failed_device(), &*asked_for.borrow())
         {
-            self.shared.device_failed(inventory, device, &error.to_string());
+            self.shared.device_failed(&request.inventory, device, &error.to_string());
         }
         let outcome = result.map_err(|error| match &error {
             PlanError::Session(error) => ended(error),

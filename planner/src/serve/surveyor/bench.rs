@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::desk::action::{QuoteOrder, RoomOrder};
-use super::super::desk::event::{Quoted, RoomTimes, SlotId};
+use super::super::desk::action::{GainOrder, QuoteOrder, RoomOrder};
+use super::super::desk::event::{GainTimes, Quoted, RoomTimes, SlotId};
 use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
 use super::super::shared::{DescribedModel, OpenedFiles, ServedHost};
@@ -131,6 +131,29 @@ impl SurveyBench {
                 weighed.push(times?);
             }
             Ok(weighed)
+        })
+    }
+
+    /// What a loaded model's next jobs would gain by a plan for what is free now; `None` where the
+    /// loaded plan is for others, or there is no other.
+    pub fn regain(&mut self, order: &GainOrder) -> Result<Option<GainTimes>, JobError> {
+        let GainOrder { request, slot } = order;
+        self.about(request, Some(*slot), false, |bench, session, question| {
+            let mut resolved = question.resolved.clone();
+            // A model is loaded with its text encoders: a new prompt may follow.
+            resolved.shape.conditioned = false;
+            let request = bench.request(question, &resolved, &[], false)?;
+            let loaded = bench.shared.loaded(*slot).filter(|loaded| loaded.does(&request));
+            let Some(loaded) = loaded else { return Ok(None) };
+            let own = match bench.surveys.own(session, &request) {
+                Ok(own) => own.plan.predicted_ms,
+                Err(PlanError::Infeasible(_)) => return Ok(None),
+                Err(error) => return Err(of_plan(&error, &question.asked.model)),
+            };
+            Ok(Some(GainTimes {
+                load_ms: (own.total - own.next_total).max(0.0),
+                saved_ms: loaded.next_ms(&request) - own.next_total,
+            }))
         })
     }
 
