@@ -90,7 +90,7 @@ impl Bench {
         let program = ExecutorProgram { path: Some(executor(&home)), ..ExecutorProgram::default() };
         let shared = Arc::new(ServedHost::new(host, PolicyText::default(), program));
         let model = ModelSource::of(model.display().to_string());
-        shared.set_models(BTreeMap::from([("small".to_owned(), model)]));
+        shared.set_models(BTreeMap::from([("small".to_owned(), model)]), BTreeMap::new());
         let (sender, events) = channel();
         let runners = Runners::new(Arc::clone(&shared), sender.clone());
         let surveyor = Surveyor::start(shared, sender.clone()).expect("a thread");

@@ -43,6 +43,8 @@ pub struct Warm {
     has_gpus: bool,
     /// Whether the next decision looks for a better plan though the loaded one does.
     looks_for_better: bool,
+    /// Whether weights stay where they are as long as that is possible.
+    stays_placed: bool,
 }
 
 /// What an executor has loaded: plain data, which others may look at while it runs.
@@ -99,6 +101,7 @@ impl Warm {
             turns: Turns::None,
             has_gpus: false,
             looks_for_better: false,
+            stays_placed: false,
         }
     }
 
@@ -156,14 +159,18 @@ impl Warm {
         whole_first(whole, request, |request| self.decide_anew(request, generation))
     }
 
-    /// From now on more is free: the next job is planned anew, and begins with the new plan where
-    /// the ones after it are sooner done by it.
+    /// The next job is planned anew, and begins with that plan where later ones are sooner done.
     pub fn look_for_better(&mut self) {
         self.looks_for_better = true;
     }
 
-    /// A plan by which jobs are sooner done once it is loaded than by the loaded one, which does
-    /// too.
+    /// Whether jobs from now on leave weights where they are, as long as they can, also where one
+    /// would be sooner done otherwise.
+    pub fn set_stays_placed(&mut self, stays: bool) {
+        self.stays_placed = stays;
+    }
+
+    /// A plan by which jobs are sooner done than by the loaded one, which does too.
     fn decide_better(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
         let executor = self.session.pid();
         let own = plan(&mut self.session, request, generation);
@@ -184,10 +191,13 @@ impl Warm {
     /// The sooner done of a plan that keeps the loaded weights and one that does not.
     fn decide_anew(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
         let executor = self.session.pid();
-        let kept = match self.loaded.as_ref().filter(|loaded| loaded.may_keep(request)) {
+        let mut kept = match self.loaded.as_ref().filter(|loaded| loaded.may_keep(request)) {
             Some(loaded) => plan_keeping(&mut self.session, request, &loaded.plan, generation)?,
             None => None,
         };
+        if let Some(kept) = kept.take_if(|_| self.stays_placed && self.session.pid() == executor) {
+            return Ok(Decision::load(kept));
+        }
         let own = plan(&mut self.session, request, generation);
         if self.session.pid() != executor {
             // It died of the questions: what it held is gone.

@@ -90,7 +90,7 @@ pub struct RoomOrder {
 pub struct GainOrder {
     /// What was made last.
     pub request: JobRequest,
-    /// By which slot.
+    /// Where its model is loaded.
     pub slot: SlotId,
 }
 

@@ -247,7 +247,7 @@ pub struct RoomTimes {
 /// What a loaded model could have of each memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotFree {
-    /// Which.
+    /// Where the model is loaded.
     pub slot: SlotId,
     /// Of devices and the host.
     pub memories: Vec<FreeMemory>,
@@ -256,16 +256,16 @@ pub struct SlotFree {
 /// What is free of a memory for one model, with what that holds of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeMemory {
-    /// When its plan was made.
+    /// What there was when its plan was made.
     pub planned: Bytes,
-    /// Now.
+    /// What there is by the last reading.
     pub now: Bytes,
 }
 
 /// A plan for what is free now beside the loaded one, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GainTimes {
-    /// To load it.
+    /// Until its weights are in their places.
     pub load_ms: f64,
     /// What each job would take less.
     pub saved_ms: f64,

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use protocol::{Job, Plan};
+use protocol::{Job, JobShape, ModelDescription, Plan};
 use serde_json::Value;
 
 use super::super::conditioning::{Found, PromptKeys};
@@ -184,8 +184,9 @@ impl SlotExecutor {
             None => Work::Load,
         };
         self.go_on()?;
+        self.load_for_size(warm, order, asked, &ordered)?;
         let (mut outcome, since_load_ms) =
-            self.carry_out(warm, asked, &ordered, &work, order.anew)?;
+            self.carry_out(warm, asked, (description, &ordered.resolved), &work, order.anew)?;
         if order.job.is_some() {
             self.shared.devices_worked(&outcome.inventory, &outcome.plan);
             self.shared.learn_anew();
@@ -242,13 +243,34 @@ impl SlotExecutor {
         Ok(OrderedJob { model, resolved, job, notices, keys, found })
     }
 
-    /// Has the executor do the work, `anew` by a better plan than the loaded one where there is one,
-    /// and tells of it; with the milliseconds from a load to the end.
+    /// Loads a cold model for the size that it is placed for: the job then leaves weights where
+    /// they are. Where that does not fit, the job has a plan of its own.
+    fn load_for_size(
+        &mut self,
+        warm: &mut Warm,
+        order: &RunOrder,
+        asked: &PreparedJob,
+        ordered: &OrderedJob,
+    ) -> Result<(), EndedRun> {
+        let OrderedJob { model, resolved, .. } = ordered;
+        let wide = self.shared.placed_for(&order.model, &resolved.shape);
+        warm.set_stays_placed(wide.is_some());
+        let is_first = |wide: &JobShape| warm.plan().is_none() && *wide != resolved.shape;
+        let Some(shape) = wide.filter(is_first) else { return Ok(()) };
+        let wide = ResolvedJob { shape, ..resolved.clone() };
+        match self.carry_out(warm, asked, (&model.description, &wide), &Work::Load, false) {
+            Err(EndedRun::Failed(error)) if is_short(&error) => Ok(()),
+            loaded => loaded.map(drop),
+        }
+    }
+
+    /// Has the executor do the work, `anew` by a better plan than the loaded one if there is one;
+    /// with the milliseconds from a load to the end.
     fn carry_out(
         &mut self,
         warm: &mut Warm,
         asked: &PreparedJob,
-        ordered: &OrderedJob,
+        (description, resolved): (&ModelDescription, &ResolvedJob),
         work: &Work,
         anew: bool,
     ) -> Result<(Outcome, Option<f64>), EndedRun> {
@@ -257,10 +279,8 @@ impl SlotExecutor {
         let asked_for: RefCell<Option<Request>> = RefCell::new(None);
         let others = self.shared.loaded_without(&[self.slot]);
         let others: Vec<&Plan> = others.iter().map(|loaded| &loaded.plan).collect();
-        let description = &ordered.model.description;
         let request = |holding: Holding<'_>| {
-            let request =
-                host.request_beside(asked, &ordered.resolved, description, holding.plan, &others);
+            let request = host.request_beside(asked, resolved, description, holding.plan, &others);
             let mut request = request.map_err(|error| PlanError::Inventory(error.into()))?;
             request.failed = self.shared.failed_devices(&request.inventory);
             *asked_for.borrow_mut() = Some(request.clone());
@@ -306,6 +326,11 @@ impl SlotExecutor {
             false => Ok(()),
         }
     }
+}
+
+/// Whether there is too little memory.
+fn is_short(error: &JobError) -> bool {
+    matches!(error.code, ErrorCode::DoesNotFit | ErrorCode::OutOfMemory)
 }
 
 /// How a run ended that its session ended.
