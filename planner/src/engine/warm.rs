@@ -370,13 +370,6 @@ impl Loaded {
         (is_asked && fits_budgets(&self.plan, request)) || self.stays(request)
     }
 
-    /// Whether it was made for the same question, and takes more than there is by now.
-    pub fn is_too_large(&self, request: &Request) -> bool {
-        let asked = self.request.as_ref();
-        asked.is_some_and(|asked| asked.asks_the_same(request))
-            && !fits_budgets(&self.plan, request)
-    }
-
     /// Whether a plan for another question may leave its weights where they lie.
     pub fn may_keep(&self, request: &Request) -> bool {
         self.request.as_ref().is_some_and(|asked| asked.places_the_same(request))
