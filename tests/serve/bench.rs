@@ -18,9 +18,9 @@ use planner::policy::PolicyText;
 use planner::profile::Profile;
 use planner::profile::layers::Layered;
 use planner::serve::config::CONDITIONING_CACHE;
-use planner::serve::desk::action::{JoinOrder, QuoteOrder, RunOrder};
+use planner::serve::desk::action::{GainOrder, JoinOrder, QuoteOrder, RunOrder};
 use planner::serve::desk::event::{
-    DeskEvent, FinishedWork, JoinTimes, QueryId, Quoted, Said, SlotId,
+    DeskEvent, FinishedWork, GainTimes, JoinTimes, QueryId, Quoted, Said, SlotId,
 };
 use planner::serve::desk::job::{JobError, JobId};
 use planner::serve::runner::Runners;
@@ -90,7 +90,7 @@ impl Bench {
         let program = ExecutorProgram { path: Some(executor(&home)), ..ExecutorProgram::default() };
         let shared = Arc::new(ServedHost::new(host, PolicyText::default(), program));
         let model = ModelSource::of(model.display().to_string());
-        shared.set_models(BTreeMap::from([("small".to_owned(), model)]));
+        shared.set_models(BTreeMap::from([("small".to_owned(), model)]), BTreeMap::new());
         let (sender, events) = channel();
         let runners = Runners::new(Arc::clone(&shared), sender.clone());
         let surveyor = Surveyor::start(shared, sender.clone()).expect("a thread");
@@ -105,13 +105,14 @@ impl Bench {
     /// Orders a job with others in one run.
     pub fn order_joined(&mut self, request: JobRequest, company: Vec<JobRequest>) {
         let job = Some(JobId("01J".to_owned()));
-        let order = RunOrder { job, request, company, model: "small".to_owned() };
+        let order = RunOrder { job, request, company, model: "small".to_owned(), anew: false };
         self.runners.run(SLOT, self.epoch, Box::new(order));
     }
 
-    /// Orders a load.
-    pub fn order_load(&mut self, request: JobRequest) {
-        let order = RunOrder { job: None, request, company: Vec::new(), model: "small".to_owned() };
+    /// Orders a load; `anew` by a better plan than the loaded one.
+    pub fn order_load(&mut self, request: JobRequest, anew: bool) {
+        let (company, model) = (Vec::new(), "small".to_owned());
+        let order = RunOrder { job: None, request, company, model, anew };
         self.runners.run(SLOT, self.epoch, Box::new(order));
     }
 
@@ -181,6 +182,20 @@ impl Bench {
             DeskEvent::Quoted { query, result } => {
                 assert_eq!(query, QueryId(self.queries));
                 result.map(|quoted| *quoted)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What the slot's next jobs would gain by a plan for what is free now.
+    pub fn regained(&mut self, request: JobRequest) -> Result<Option<GainTimes>, JobError> {
+        self.queries += 1;
+        let order = GainOrder { request, slot: SLOT };
+        self.surveyor.regain(QueryId(self.queries), Box::new(order));
+        match self.events.recv_timeout(PATIENCE).expect("an answer") {
+            DeskEvent::Regained { query, result } => {
+                assert_eq!(query, QueryId(self.queries));
+                result
             }
             other => panic!("{other:?}"),
         }

@@ -10,6 +10,7 @@ mod bench;
 mod browser;
 mod client;
 mod conditioning;
+mod corpus;
 mod daemon;
 mod devices;
 mod generate;

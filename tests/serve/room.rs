@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::bench::one_device;
 use crate::client::Server;
 use crate::support::Home;
 
@@ -82,6 +83,44 @@ fn one_at_a_time_each_is_loaded_anew() {
     let server = server(&home, false);
     let jobs = in_turns(&server, 2);
     assert_eq!(sent_bytes(&jobs[..2]), sent_bytes(&jobs[2..]));
+}
+
+/// Loads of the only model, for jobs.
+fn loads(server: &Server) -> f64 {
+    let text = String::from_utf8(server.ask("GET", "/metrics", None).body).expect("text");
+    let line = text.lines().find(|line| line.starts_with("berth_model_loads_total{"));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no loads in {text}"))
+}
+
+/// The loads of the demo model for jobs of two sizes in turns, where the larger one leaves no room
+/// for all weights; and what their quotes said of the load.
+fn loads_of_two_sizes(model: &str) -> (f64, Vec<bool>) {
+    let home = Home::new();
+    std::fs::write(home.path("one.toml"), one_device(64, "1GiB/s")).expect("a scratch file");
+    let config = format!("conditioning_cache = \"0B\"\n{model}");
+    std::fs::write(home.path("serve.toml"), config).expect("a scratch file");
+    let more = ["--config", "serve.toml", "--max-vram", "15MiB"];
+    let server = Server::start_on(&home, "one.toml", &more);
+    let mut warm = Vec::new();
+    for width in [64, 256, 64, 256] {
+        let job = json!({
+            "prompt": "a red circle", "seed": 1, "steps": 2, "width": width, "height": width,
+        });
+        let planned = server.ask("POST", "/v1/plan", Some(&job)).json();
+        warm.push(planned["quote"]["warm"] == true);
+        server.done(&server.submit(&job));
+    }
+    (loads(&server), warm)
+}
+
+#[test]
+fn a_model_that_is_placed_for_the_larger_size_is_loaded_once() {
+    // Measured times decide whether the smaller size moves them back.
+    let (loads, warm) = loads_of_two_sizes("");
+    assert!(loads > 1.0 && warm[..2] == [false; 2], "{loads} loads, {warm:?}");
+    let (loads, warm) = loads_of_two_sizes("[model.demo]\nplan_for = [\"256x256\"]\n");
+    assert_eq!((loads, warm), (1.0, vec![false, true, true, true]));
 }
 
 #[test]

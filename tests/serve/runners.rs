@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use planner::job::JobRequest;
+use planner::job::request::Prompts;
 use planner::policy::PolicyText;
-use planner::serve::desk::event::Said;
+use planner::serve::desk::event::{FreeChange, Said};
 use planner::serve::desk::job::ErrorCode;
 use protocol::Phase;
 use rustix::process::Signal;
@@ -50,13 +51,50 @@ fn the_next_job_of_a_slot_loads_nothing_and_makes_the_same() {
 #[test]
 fn a_model_is_loaded_ahead_of_its_first_job() {
     let mut bench = Bench::new(&one_device(64, "1GiB/s"));
-    bench.order_load(request());
+    bench.order_load(request(), false);
     let heard = bench.heard();
     assert_eq!(loads(&heard), [true]);
     let Some(Said::Done(work)) = heard.last() else { panic!("{heard:?}") };
     assert!(work.pictures.is_empty() && !work.idle_bytes.is_empty());
     let (heard, work) = bench.done(request());
     assert_eq!((loads(&heard), work.pictures.len()), (vec![false], 1));
+}
+
+/// Why plans that were told of were made anew.
+fn because(heard: &[Said]) -> Vec<Option<FreeChange>> {
+    let planned = heard.iter().filter_map(|said| match said {
+        Said::Planned { because, .. } => Some(*because),
+        _ => None,
+    });
+    planned.collect()
+}
+
+#[test]
+fn a_plan_is_made_anew_for_less_memory_and_by_order_for_more() {
+    let mut bench = Bench::new(&one_device(64, "64MiB/s"));
+    let quoted = bench.quote(request()).expect("it fits");
+    let peak =
+        quoted.offer.peak_bytes.iter().find(|(id, _)| id == "virtual0").expect("it computes").1;
+    let less = format!("{}B", peak.0 - peak.0 / 3);
+    let within = |max_vram: &str, prompt: &str| JobRequest {
+        policy: PolicyText { max_vram: Some(max_vram.to_owned()), ..PolicyText::default() },
+        prompts: Prompts { prompt: Some(prompt.to_owned()), ..Prompts::default() },
+        ..request()
+    };
+    let (_, whole) = bench.done(within("32MiB", "a"));
+    let (heard, _) = bench.done(within(&less, "b"));
+    assert_eq!((because(&heard), loads(&heard)), (vec![Some(FreeChange::Less)], vec![true]));
+    // More memory alone changes nothing.
+    let (heard, _) = bench.done(within("32MiB", "c"));
+    assert_eq!((because(&heard), loads(&heard)), (vec![None], vec![false]));
+    let gain = bench.regained(within("32MiB", "c")).expect("an answer").expect("another plan");
+    assert!(gain.saved_ms > 0.0 && gain.load_ms > 0.0, "{gain:?}");
+    bench.order_load(within("32MiB", "c"), true);
+    let heard = bench.heard();
+    assert_eq!((because(&heard), loads(&heard)), (vec![Some(FreeChange::More)], vec![true]));
+    let (heard, again) = bench.done(within("32MiB", "a"));
+    assert_eq!(loads(&heard), [false]);
+    assert!(again.pictures[0].pixels == whole.pictures[0].pixels);
 }
 
 #[test]

@@ -132,17 +132,31 @@ impl Host {
     ) -> Result<Inventory, SetupError> {
         let profile = &self.profile.profile;
         let mut inventory = profile.inventory()?;
-        let is_here = profile.memory_is_here();
-        for plan in held {
-            give_back(plan, &mut inventory, is_here);
-        }
-        others.take_from(&mut inventory, is_here);
-        let host = &mut inventory.host;
-        host.available_bytes = host.available_bytes.saturating_sub(self.conditioning_cache);
+        self.count_free(&mut inventory, held, others);
         let free = inventory.devices.iter().map(|device| (&device.id, device.free_bytes));
         let free: Vec<String> = free.map(|(id, bytes)| format!("{id} {bytes}")).collect();
         tracing::debug!(host = %inventory.host.available_bytes, devices = ?free, "free now");
         Ok(inventory)
+    }
+
+    /// An inventory that was read while nothing ran, as it is for a loaded plan: what that holds
+    /// is free, what `others` of this process hold is not.
+    pub fn free_for(&self, inventory: &Inventory, own: &Plan, others: &[&Plan]) -> Inventory {
+        let mut inventory = inventory.clone();
+        let held: Vec<&Plan> = [own].into_iter().chain(others.iter().copied()).collect();
+        self.count_free(&mut inventory, &held, &OtherReservations::of_other_processes());
+        room::leave_to_others(&mut inventory, others, self.profile.profile.memory_is_here());
+        inventory
+    }
+
+    fn count_free(&self, inventory: &mut Inventory, held: &[&Plan], others: &OtherReservations) {
+        let is_here = self.profile.profile.memory_is_here();
+        for plan in held {
+            give_back(plan, inventory, is_here);
+        }
+        others.take_from(inventory, is_here);
+        let host = &mut inventory.host;
+        host.available_bytes = host.available_bytes.saturating_sub(self.conditioning_cache);
     }
 
     /// The same host with what was measured by now.

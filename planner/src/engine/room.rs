@@ -36,6 +36,13 @@ pub fn take_others(request: &mut Request, others: &[&Plan], host_is_here: bool) 
     take_from_inventory(&mut request.inventory, &held);
 }
 
+/// Takes what other loaded plans hold between jobs off an inventory that counts it as free.
+pub fn leave_to_others(inventory: &mut Inventory, others: &[&Plan], host_is_here: bool) {
+    let held = others.iter().map(|plan| held(plan, inventory, host_is_here));
+    let held: Vec<Vec<Held>> = held.collect();
+    take_from_inventory(inventory, &held);
+}
+
 /// What a plan takes of each device, and last of the host with all that shares its memory.
 fn held(plan: &Plan, inventory: &Inventory, host_is_here: bool) -> Vec<Held> {
     let mut held = vec![Held::default(); inventory.devices.len() + 1];

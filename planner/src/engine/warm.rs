@@ -41,6 +41,10 @@ pub struct Warm {
     turns: Turns,
     /// Whether this executor was given a plan that has GPUs, whose memory outlives it for a moment.
     has_gpus: bool,
+    /// Whether the next decision looks for a better plan though the loaded one does.
+    looks_for_better: bool,
+    /// Whether weights stay where they are as long as that is possible.
+    stays_placed: bool,
 }
 
 /// What an executor has loaded: plain data, which others may look at while it runs.
@@ -89,8 +93,16 @@ pub enum Decision {
 impl Warm {
     /// An executor that holds nothing yet.
     pub fn new(session: Session) -> Warm {
-        let turns = Turns::None;
-        Warm { session, loaded: None, generation: 0, reservation: None, turns, has_gpus: false }
+        Warm {
+            session,
+            loaded: None,
+            generation: 0,
+            reservation: None,
+            turns: Turns::None,
+            has_gpus: false,
+            looks_for_better: false,
+            stays_placed: false,
+        }
     }
 
     /// One that never runs while another executor of this process does.
@@ -138,19 +150,54 @@ impl Warm {
             return Ok(Decision::load(plan(&mut self.session, request, generation)?));
         };
         if loaded.does(request) {
-            return Ok(Decision::Reuse);
+            return match std::mem::take(&mut self.looks_for_better) {
+                true => self.decide_better(request, generation),
+                false => Ok(Decision::Reuse),
+            };
         }
         let whole = loaded.with_encoders(request);
         whole_first(whole, request, |request| self.decide_anew(request, generation))
     }
 
+    /// The next job is planned anew, and begins with that plan where later ones are sooner done.
+    pub fn look_for_better(&mut self) {
+        self.looks_for_better = true;
+    }
+
+    /// Whether jobs from now on leave weights where they are, as long as they can, also where one
+    /// would be sooner done otherwise.
+    pub fn set_stays_placed(&mut self, stays: bool) {
+        self.stays_placed = stays;
+    }
+
+    /// A plan by which jobs are sooner done than by the loaded one, which does too.
+    fn decide_better(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
+        let executor = self.session.pid();
+        let own = plan(&mut self.session, request, generation);
+        if self.session.pid() != executor {
+            // It died of the questions: what it held is gone.
+            self.loaded = None;
+            return Ok(Decision::load(own?));
+        }
+        match own {
+            Ok(own) if own.plan.predicted_ms.next_total < self.loaded().next_ms(request) => {
+                Ok(Decision::load(own))
+            }
+            Ok(_) | Err(PlanError::Infeasible(_)) => Ok(Decision::Reuse),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The sooner done of a plan that keeps the loaded weights and one that does not.
     fn decide_anew(&mut self, request: &Request, generation: u64) -> Result<Decision, PlanError> {
         let executor = self.session.pid();
-        let kept = match self.loaded.as_ref().filter(|loaded| loaded.may_keep(request)) {
+        let mut kept = match self.loaded.as_ref().filter(|loaded| loaded.may_keep(request)) {
             Some(loaded) => plan_keeping(&mut self.session, request, &loaded.plan, generation)?,
             None => None,
         };
+        if let Some(kept) = kept.take_if(|_| self.stays_placed && self.session.pid() == executor) {
+            return Ok(Decision::load(kept));
+        }
         let own = plan(&mut self.session, request, generation);
         if self.session.pid() != executor {
             // It died of the questions: what it held is gone.

@@ -79,7 +79,7 @@ impl Catalog {
         for problem in directory.problems() {
             tracing::warn!("{problem}");
         }
-        self.shared.set_models(directory.sources().clone());
+        self.shared.set_models(directory.sources().clone(), directory.plan_for());
         let _ = self.events.send(DeskEvent::Models(directory.served()));
     }
 

@@ -164,6 +164,9 @@ pub struct ModelConfig {
     /// How long it stays loaded, in place of the daemon's.
     #[serde(deserialize_with = "values::some_keep_alive")]
     pub keep_alive: Option<KeepAlive>,
+    /// Sizes that it is placed for, in pixels: the largest counts.
+    #[serde(deserialize_with = "values::sizes")]
+    pub plan_for: Vec<[u32; 2]>,
     /// Whether it is loaded at the start.
     pub preload: bool,
     /// Its jobs' class where a request says none.

@@ -34,7 +34,7 @@ use super::runner::Runners;
 use super::shared::ServedHost;
 use super::store::{self, JobStore, Restored};
 use super::surveyor::Surveyor;
-use super::watch::HostWatch;
+use super::watch::{HostReading, HostWatch};
 use crate::engine::host::Host;
 use crate::engine::session::ExecutorProgram;
 
@@ -201,10 +201,13 @@ impl Daemon {
             notify(&[NotifyState::Watchdog]);
         }
         let mut code = None;
-        for reading in self.watch.readings().collect::<Vec<_>>() {
-            self.metrics.devices(&reading::memory(&reading));
-            self.metrics.host(&reading::host(&reading));
-            self.edge.set_reading(reading);
+        for HostReading { shown, free } in self.watch.readings().collect::<Vec<_>>() {
+            self.metrics.devices(&reading::memory(&shown));
+            self.metrics.host(&reading::host(&shown));
+            self.edge.set_reading(shown);
+            if let Some(free) = free.filter(|free| !free.is_empty()) {
+                code = code.or(self.happened(DeskEvent::Free(free)));
+            }
             if let Ok(free) = self.files.free_bytes() {
                 code = code.or(self.happened(DeskEvent::DiskFree(free)));
             }
@@ -248,6 +251,7 @@ impl Daemon {
             Action::Tell(note) => self.edge.tell(note),
             Action::Survey(query, order) => self.surveyor.quote(query, order),
             Action::Weigh(query, order) => self.surveyor.weigh(query, order),
+            Action::Regain(query, order) => self.surveyor.regain(query, order),
             Action::Join(query, order) => self.surveyor.join(query, order),
             Action::Run(slot, epoch, order) => self.runners.run(slot, epoch, order),
             Action::Cancel(slot) => self.runners.cancel(slot),

@@ -32,6 +32,7 @@ mod entry;
 mod forecast;
 mod ids;
 mod queue;
+mod regain;
 mod retention;
 mod room;
 mod running;
@@ -54,6 +55,7 @@ use event::{
 use ids::Ids;
 use job::{JobError, JobId, JobRecord, KeepAlive};
 use protocol::Bytes;
+use regain::GainQuestion;
 use room::{Demand, RoomFor, Weighing};
 use slots::Slot;
 
@@ -101,6 +103,8 @@ pub struct Desk {
     demand: Demand,
     /// What is weighed before room is made; meanwhile nothing begins.
     weighing: Option<Weighing>,
+    /// What more free memory is worth, asked of the surveyor.
+    gain: Option<GainQuestion>,
     /// Whom room was made for: it begins without being weighed again.
     room_made: Option<RoomFor>,
     /// Who runs with the job whose turn it is.
@@ -147,6 +151,7 @@ impl Desk {
             load_ms: BTreeMap::new(),
             demand: Demand::default(),
             weighing: None,
+            gain: None,
             room_made: None,
             company: Company::default(),
             questions: BTreeMap::new(),
@@ -179,12 +184,14 @@ impl Desk {
             DeskEvent::Left { ticket } => self.left(ticket),
             DeskEvent::Quoted { query, result } => self.quoted(query, result),
             DeskEvent::Weighed { query, result } => self.weighed(query, result),
+            DeskEvent::Regained { query, result } => self.regained(query, result),
             DeskEvent::Joined { query, result } => self.joined(query, result),
             DeskEvent::Runner { slot, epoch, said } => self.said(slot, epoch, said),
             DeskEvent::Stored { write, result } => self.stored(write, result),
             DeskEvent::Filed { job, pictures, error } => self.filed(&job, pictures, error),
             DeskEvent::Models(models) => self.set_models(models),
             DeskEvent::DiskFree(bytes) => self.disk_free = Some(bytes),
+            DeskEvent::Free(slots) => self.free_seen(&slots),
             DeskEvent::Warned(warning) => self.warnings.push(warning),
             DeskEvent::Rang => self.wake_at = None,
             DeskEvent::Signal(OperatorSignal::Stop) => self.stop_signal(),

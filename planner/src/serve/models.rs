@@ -113,6 +113,17 @@ impl ModelDirectory {
         self.found.sources.keys().map(served).collect()
     }
 
+    /// The largest size that each model is placed for, in pixels; of models that are configured so.
+    pub fn plan_for(&self) -> BTreeMap<String, [u32; 2]> {
+        let pixels = |size: &&[u32; 2]| u64::from(size[0]) * u64::from(size[1]);
+        let names = self.found.sources.keys();
+        let largest = names.filter_map(|name| {
+            let size = self.section(name).plan_for.iter().max_by_key(pixels).copied()?;
+            Some((name.clone(), size))
+        });
+        largest.collect()
+    }
+
     /// Where each model is, for [`JobRequest::prepare`](crate::job::JobRequest::prepare).
     pub fn sources(&self) -> &BTreeMap<String, ModelSource> {
         &self.found.sources

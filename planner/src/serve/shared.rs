@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use protocol::notice::FileState;
-use protocol::{Bytes, DeviceId, ModelDescription, ModelSource, Plan};
+use protocol::{Bytes, DeviceId, JobShape, ModelDescription, ModelSource, Plan};
 
 use super::conditioning::ConditioningCache;
-use super::desk::event::SlotId;
+use super::desk::event::{FreeMemory, SlotFree, SlotId};
 use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, no_model, of_request, of_session};
 use super::outages::Outages;
@@ -38,6 +38,8 @@ pub struct ServedHost {
     host: RwLock<Arc<Host>>,
     /// The models that can be asked for, by name.
     models: RwLock<Arc<BTreeMap<String, ModelSource>>>,
+    /// The sizes that some of them are placed for, in pixels.
+    plan_for: RwLock<BTreeMap<String, [u32; 2]>>,
     /// The daemon's policy, under a request's and over the host profile's.
     policy: PolicyText,
     /// How executors are started.
@@ -81,6 +83,7 @@ impl ServedHost {
             conditioning: ConditioningCache::new(host.conditioning_cache),
             host: RwLock::new(Arc::new(host)),
             models: RwLock::default(),
+            plan_for: RwLock::default(),
             policy,
             program,
             described: Mutex::default(),
@@ -113,9 +116,25 @@ impl ServedHost {
         margins.and_then(|margins| margins.of(devices).ok()).unwrap_or_default()
     }
 
-    /// From now on these are the models.
-    pub fn set_models(&self, models: BTreeMap<String, ModelSource>) {
+    /// From now on these are the models, and the sizes that some of them are placed for.
+    pub fn set_models(
+        &self,
+        models: BTreeMap<String, ModelSource>,
+        plan_for: BTreeMap<String, [u32; 2]>,
+    ) {
+        *self.plan_for.write().unwrap_or_else(PoisonError::into_inner) = plan_for;
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(models);
+    }
+
+    /// The job for which a model is placed before it is loaded for this one: as this one, of the
+    /// size that the model's configuration names. `None` where it names none, or this job is
+    /// larger.
+    pub fn placed_for(&self, name: &str, job: &JobShape) -> Option<JobShape> {
+        let sizes = self.plan_for.read().unwrap_or_else(PoisonError::into_inner);
+        let [width, height] = *sizes.get(name)?;
+        let pixels = |width: u32, height: u32| u64::from(width) * u64::from(height);
+        let is_within = job.batch == 1 && pixels(job.width, job.height) <= pixels(width, height);
+        is_within.then(|| JobShape { width, height, ..job.clone() })
     }
 
     /// A request looked at, its model by its files.
@@ -204,6 +223,19 @@ impl ServedHost {
         let held = lock(&self.held);
         let rest = held.loaded.iter().filter(|(slot, _)| !left_out.contains(slot));
         rest.map(|(_, loaded)| Arc::clone(loaded)).collect()
+    }
+
+    /// What each loaded model could have of an inventory that was read while nothing ran.
+    pub fn free_for_slots(&self, inventory: &Inventory) -> Vec<SlotFree> {
+        let loaded = lock(&self.held).loaded.clone();
+        let host = self.host();
+        let slots = loaded.iter().map(|(slot, own)| {
+            let others = loaded.iter().filter(|(other, _)| *other != slot);
+            let others: Vec<&Plan> = others.map(|(_, loaded)| &loaded.plan).collect();
+            let now = host.free_for(inventory, &own.plan, &others);
+            SlotFree { slot: *slot, memories: memories(&own.inventory, &now) }
+        });
+        slots.collect()
     }
 
     /// A slot's idle executor has ended by itself.
@@ -355,6 +387,16 @@ impl std::fmt::Debug for HeldPlans {
         let slots: Vec<&SlotId> = loaded.keys().collect();
         f.debug_struct("HeldPlans").field("loaded", &slots).field("running", running).finish()
     }
+}
+
+/// What was free of each memory that is still here, and what is.
+fn memories(planned: &Inventory, now: &Inventory) -> Vec<FreeMemory> {
+    let devices = now.devices.iter().filter_map(|device| {
+        let planned = planned.device(&device.id)?.free_bytes;
+        Some(FreeMemory { planned, now: device.free_bytes })
+    });
+    let host = FreeMemory { planned: planned.host.available_bytes, now: now.host.available_bytes };
+    devices.chain([host]).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

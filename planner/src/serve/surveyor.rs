@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use super::desk::action::{JoinOrder, QuoteOrder, RoomOrder};
+use super::desk::action::{GainOrder, JoinOrder, QuoteOrder, RoomOrder};
 use super::desk::config::SURVEY_MS_MAX;
 use super::desk::event::{DeskEvent, QueryId};
 use super::desk::job::{ErrorCode, JobError};
@@ -37,6 +37,8 @@ enum SurveyorOrder {
     Quote(QueryId, Box<QuoteOrder>),
     /// Say what it takes with each choice of models that are unloaded.
     Weigh(QueryId, Box<RoomOrder>),
+    /// Say what would be gained by a plan for what is free now.
+    Regain(QueryId, Box<GainOrder>),
     /// Say which of these jobs gain by running together.
     Join(QueryId, Box<JoinOrder>),
     /// Look into the models that nobody has looked into.
@@ -78,6 +80,12 @@ impl Surveyor {
         debug_assert!(sent.is_ok(), "the thread ends with its questions");
     }
 
+    /// Asks what a loaded model's jobs would gain by a plan for what is free now.
+    pub fn regain(&self, query: QueryId, order: Box<GainOrder>) {
+        let sent = self.questions.send(SurveyorOrder::Regain(query, order));
+        debug_assert!(sent.is_ok(), "the thread ends with its questions");
+    }
+
     /// Asks which jobs gain by running together.
     pub fn join(&self, query: QueryId, order: Box<JoinOrder>) {
         let sent = self.questions.send(SurveyorOrder::Join(query, order));
@@ -115,6 +123,10 @@ fn answer(shared: Arc<ServedHost>, orders: &Receiver<SurveyorOrder>, events: &Se
             Ok(SurveyorOrder::Weigh(query, order)) => {
                 let result = asked(&mut bench, |bench| bench.weigh(&order));
                 let _ = events.send(DeskEvent::Weighed { query, result });
+            }
+            Ok(SurveyorOrder::Regain(query, order)) => {
+                let result = bench.caught(|bench| bench.regain(&order));
+                let _ = events.send(DeskEvent::Regained { query, result });
             }
             Ok(SurveyorOrder::Join(query, order)) => {
                 let result = bench.caught(|bench| bench.join(&order));

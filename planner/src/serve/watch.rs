@@ -12,6 +12,7 @@ use protocol::Bytes;
 use serde_json::{Value, json};
 
 use super::catalog::Catalog;
+use super::desk::event::SlotFree;
 use super::shared::ServedHost;
 use crate::inventory::{Device, DeviceKind, Inventory};
 use ours::OurMemory;
@@ -26,9 +27,17 @@ const EVERY_IDLE: Duration = Duration::from_secs(5);
 /// Between two looks at the directories of models.
 const MODELS_EVERY: Duration = Duration::from_secs(10);
 
+/// What was read at one time.
+pub struct HostReading {
+    /// What there is and what is free of it, for people.
+    pub shown: Value,
+    /// What loaded models could have of it; `None` where something runs.
+    pub free: Option<Vec<SlotFree>>,
+}
+
 /// The watch's thread; it ends with this.
 pub struct HostWatch {
-    readings: Receiver<Value>,
+    readings: Receiver<HostReading>,
     _end: Sender<()>,
 }
 
@@ -46,12 +55,17 @@ impl HostWatch {
     }
 
     /// The readings since the last call.
-    pub fn readings(&self) -> impl Iterator<Item = Value> {
+    pub fn readings(&self) -> impl Iterator<Item = HostReading> {
         self.readings.try_iter()
     }
 }
 
-fn watch(shared: &ServedHost, catalog: &Catalog, readings: &Sender<Value>, end: &Receiver<()>) {
+fn watch(
+    shared: &ServedHost,
+    catalog: &Catalog,
+    readings: &Sender<HostReading>,
+    end: &Receiver<()>,
+) {
     let mut looked_at = Instant::now();
     let mut ours = OurMemory::default();
     loop {
@@ -72,8 +86,9 @@ fn watch(shared: &ServedHost, catalog: &Catalog, readings: &Sender<Value>, end: 
 }
 
 /// What is there and free now, and what idle plans of this daemon hold of it.
-fn read(shared: &ServedHost, ours: &mut OurMemory) -> Option<Value> {
+fn read(shared: &ServedHost, ours: &mut OurMemory) -> Option<HostReading> {
     let host = shared.host();
+    let ran = shared.is_running();
     let inventory = host.profile.profile.inventory();
     let inventory = inventory.inspect_err(|error| tracing::warn!(%error, "no reading")).ok()?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -89,7 +104,10 @@ fn read(shared: &ServedHost, ours: &mut OurMemory) -> Option<Value> {
         shown["ours_bytes"] = json!(held);
         shown["others_bytes"] = json!(held.map(|held| of_others(device, held)));
     }
-    Some(reading)
+    let free = (!ran).then(|| shared.free_for_slots(&inventory));
+    // What began meanwhile took some of it.
+    let free = free.filter(|_| !shared.is_running());
+    Some(HostReading { shown: reading, free })
 }
 
 /// What is taken of a device by others than this daemon.

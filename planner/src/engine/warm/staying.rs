@@ -86,6 +86,16 @@ impl Loaded {
         self.covers(request) && self.staying_of(request).is_none_or(|staying| !staying.is_over())
     }
 
+    /// Whether it was made for the same question, but for embeddings that the job brings, and takes
+    /// more than there is by now.
+    pub fn is_too_large(&self, request: &Request) -> bool {
+        let is_asked = self
+            .request
+            .as_ref()
+            .is_some_and(|asked| asked.asks_the_same(&conditioned(request, asked.job.conditioned)));
+        is_asked && !fits_budgets(&self.plan, request)
+    }
+
     /// The question for a job that brings its embeddings as if it did not, where text encoders are
     /// loaded that may stay: a new prompt may follow.
     pub fn with_encoders(&self, request: &Request) -> Option<Request> {

@@ -44,6 +44,7 @@ margin = "1"
 [model.dev]
 source = "/m/dev --vae /m/ae.safetensors"
 keep_alive = "-1"
+plan_for = ["1024x1024", "1344x768"]
 preload = true
 priority = "background"
 sdapi_cfg = "true"
@@ -61,6 +62,7 @@ fn every_key_is_read() {
     let model = ModelConfig {
         source: Some(source),
         keep_alive: Some(KeepAlive::Always),
+        plan_for: vec![[1024, 1024], [1344, 768]],
         preload: true,
         priority: Some(Class::Background),
         sdapi_cfg: SdapiCfg::True,

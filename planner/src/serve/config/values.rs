@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use protocol::limits::SIDE_PIXELS_MAX;
 use protocol::{Bytes, ModelSource};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -116,6 +117,24 @@ pub fn read_origin(text: &str) -> Result<String, String> {
     }
 }
 
+/// Reads a picture's size, as `1024x768`, in pixels.
+///
+/// # Errors
+/// It is none.
+pub fn read_size(text: &str) -> Result<[u32; 2], String> {
+    let sides = text.split_once('x').and_then(|(width, height)| {
+        let side = |text: &str| text.trim().parse::<u32>().ok();
+        Some([side(width)?, side(height)?])
+    });
+    let in_range = |sides: &[u32; 2]| sides.iter().all(|side| (1..=SIDE_PIXELS_MAX).contains(side));
+    sides.filter(in_range).ok_or_else(|| {
+        format!(
+            "`{}` is not a picture's size; hint: write it as 1024x768, sides up to {SIDE_PIXELS_MAX}",
+            start(text)
+        )
+    })
+}
+
 /// Reads the name of a model or an alias.
 ///
 /// # Errors
@@ -192,6 +211,10 @@ fn rooted(text: &str) -> Result<PathBuf, String> {
             Err(format!("`{}` does not begin at the root; hint: write the whole path", start(text)))
         }
     }
+}
+
+pub(super) fn sizes<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<[u32; 2]>, D::Error> {
+    list(d, read_size).map(Option::unwrap_or_default)
 }
 
 pub(super) fn paths<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<PathBuf>>, D::Error> {
@@ -357,6 +380,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn sizes_have_two_sides_of_a_picture() {
+        assert_eq!(read_size("1024x768"), Ok([1024, 768]));
+        for text in ["", "1024", "1024x", "0x64", "64x-1", "99999999x64", "64x64x64"] {
+            assert!(read_size(text).is_err(), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "\\PC{0,20}") {
@@ -366,6 +397,7 @@ mod tests {
                 read_public_url(&text).err(),
                 read_host(&text).err(),
                 read_origin(&text).err(),
+                read_size(&text).err(),
             ].into_iter().flatten() {
                 prop_assert!(error.contains("; hint: "), "{}", error);
             }

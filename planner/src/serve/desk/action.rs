@@ -23,6 +23,8 @@ pub enum Action {
     Survey(QueryId, Box<QuoteOrder>),
     /// Asks the surveyor what a job takes with each choice of models that are unloaded for it.
     Weigh(QueryId, Box<RoomOrder>),
+    /// Asks the surveyor what a loaded model's jobs would gain by a plan for what is free now.
+    Regain(QueryId, Box<GainOrder>),
     /// Asks the surveyor which jobs gain by running together.
     Join(QueryId, Box<JoinOrder>),
     /// Runs a job on a slot's executor, which is started where there is none.
@@ -83,6 +85,15 @@ pub struct RoomOrder {
     pub busy: bool,
 }
 
+/// A question to the surveyor: what would be gained by a plan for what is free now?
+#[derive(Debug, Clone, PartialEq)]
+pub struct GainOrder {
+    /// What was made last.
+    pub request: JobRequest,
+    /// Where its model is loaded.
+    pub slot: SlotId,
+}
+
 /// A question to the surveyor: which of these jobs gain by running together?
 #[derive(Debug, Clone, PartialEq)]
 pub struct JoinOrder {
@@ -107,6 +118,8 @@ pub struct RunOrder {
     pub company: Vec<JobRequest>,
     /// By the name that the daemon gives it.
     pub model: String,
+    /// Whether the model is loaded by a plan for what is free now, though the loaded one does.
+    pub anew: bool,
 }
 
 /// What is to be filed.

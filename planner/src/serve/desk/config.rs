@@ -44,6 +44,19 @@ pub const SURVEY_MS_MAX: u64 = 5_000;
 /// takes a second.
 pub const WEIGH_MS_MAX: u64 = 10_000;
 
+/// For how long more must be free before a plan is made for it: serve.md, section 4.
+pub const MORE_FREE_MS: u64 = 30_000;
+
+/// How much more: the larger of this and [`MORE_FREE_SHARE`]: serve.md, section 4.
+pub const MORE_FREE_MIN: Bytes = Bytes::mib(512);
+
+/// Of what was free when the plan was made: one part of so many.
+pub const MORE_FREE_SHARE: u64 = 20;
+
+/// When what more free memory is worth is asked again, where it was not worth a load: models are
+/// asked for more often or less by then.
+pub const MORE_FREE_AGAIN_MS: u64 = 300_000;
+
 /// How long a removed job is remembered.
 pub const REMOVED_MS: u64 = 24 * 3_600_000;
 

@@ -69,6 +69,13 @@ pub enum DeskEvent {
         /// smaller choice gives the same.
         result: Result<Vec<Option<RoomTimes>>, JobError>,
     },
+    /// What a loaded model's jobs would gain by a plan for what is free now.
+    Regained {
+        /// The question.
+        query: QueryId,
+        /// What that is; `None` where the loaded plan is for other jobs, or nothing else fits.
+        result: Result<Option<GainTimes>, JobError>,
+    },
     /// The surveyor has looked at jobs that may run together.
     Joined {
         /// The question.
@@ -105,6 +112,8 @@ pub enum DeskEvent {
     Models(Vec<ServedModel>),
     /// What is free where pictures are kept.
     DiskFree(Bytes),
+    /// What loaded models could have of memories now, while nothing runs.
+    Free(Vec<SlotFree>),
     /// The operator should know of something, until that is acknowledged: a sentence.
     Warned(String),
     /// The time that was asked for by [`Wake`](super::action::Action::Wake) has come.
@@ -235,6 +244,33 @@ pub struct RoomTimes {
     pub next_ms: f64,
 }
 
+/// What a loaded model could have of each memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotFree {
+    /// Where the model is loaded.
+    pub slot: SlotId,
+    /// Of devices and the host.
+    pub memories: Vec<FreeMemory>,
+}
+
+/// What is free of a memory for one model, with what that holds of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FreeMemory {
+    /// What there was when its plan was made.
+    pub planned: Bytes,
+    /// What there is by the last reading.
+    pub now: Bytes,
+}
+
+/// A plan for what is free now beside the loaded one, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GainTimes {
+    /// Until its weights are in their places.
+    pub load_ms: f64,
+    /// What each job would take less.
+    pub saved_ms: f64,
+}
+
 /// Jobs that run together, and what that takes, in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JoinTimes {
@@ -260,6 +296,8 @@ pub enum Said {
         plan: Arc<Value>,
         /// Whether weights are to be loaded.
         loads: bool,
+        /// Why a loaded plan for the same question did not do.
+        because: Option<FreeChange>,
     },
     /// The run got further.
     Progress(Progress),
@@ -290,6 +328,15 @@ pub enum Said {
     Gone,
     /// The executor ended by itself while nothing ran. What is ordered next starts another one.
     Lost,
+}
+
+/// How free memory has changed, so that a plan is made anew for the same question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FreeChange {
+    /// The loaded plan takes more than there is.
+    Less,
+    /// There is so much more that another plan is worth its load.
+    More,
 }
 
 /// A picture on its way, small.

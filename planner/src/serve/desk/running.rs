@@ -29,8 +29,9 @@ impl Desk {
         if self.jobs.values().all(|entry| !entry.is_queued())
             && let Some((model, keep_alive)) = self.loads.pop_front()
         {
-            self.begin_load(&model, keep_alive);
+            return self.begin_load(&model, keep_alive);
         }
+        self.ask_gain();
     }
 
     /// Jobs that wait, in the order of their turns.
@@ -142,7 +143,13 @@ impl Desk {
             self.loads.push_front((model.to_owned(), keep_alive));
             return;
         }
-        let order = RunOrder { job: None, request, company: Vec::new(), model: model.to_owned() };
+        let order = RunOrder {
+            job: None,
+            request,
+            company: Vec::new(),
+            model: model.to_owned(),
+            anew: false,
+        };
         self.start(slot, order);
         if let Some(slot) = self.slots.get_mut(&slot) {
             slot.load_keep_alive = keep_alive;
@@ -156,6 +163,7 @@ impl Desk {
         let now_ms = self.now.ms;
         if let Some(slot) = self.slots.get_mut(&slot) {
             slot.epoch = epoch;
+            slot.last_request = Some(order.request.clone());
             slot.started_ms = was_cold.then_some(now_ms);
         }
         self.set_slot(slot, SlotState::Loading);
@@ -235,6 +243,7 @@ impl Desk {
         }
         let (job, model) = (kept.jobs.first()?.id.clone(), kept.model.clone());
         let company = requests.split_off(1);
-        Some(RunOrder { job: Some(job), request: requests.pop()?, company, model })
+        let request = requests.pop()?;
+        Some(RunOrder { job: Some(job), request, company, model, anew: false })
     }
 }

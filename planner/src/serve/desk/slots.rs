@@ -7,6 +7,8 @@ use super::action::{Action, EvictReason, Note, SlotState};
 use super::config::BACKOFF_MS;
 use super::event::SlotId;
 use super::job::{JobId, KeepAlive};
+use super::regain::MoreFree;
+use crate::job::JobRequest;
 
 /// A job of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +53,10 @@ pub struct Slot {
     pub expires_at: Option<u64>,
     /// How long the model that is loaded ahead stays.
     pub load_keep_alive: Option<KeepAlive>,
+    /// What it made last, or was loaded for.
+    pub last_request: Option<JobRequest>,
+    /// What is known of more free memory than its plan was made for.
+    pub more_free: MoreFree,
     /// How often its executor did not start, one after the other.
     pub failed_starts: u32,
     /// When it may be started again.
@@ -98,6 +104,8 @@ impl Desk {
             idle_bytes: Vec::new(),
             expires_at: None,
             load_keep_alive: None,
+            last_request: None,
+            more_free: MoreFree::default(),
             failed_starts: 0,
             not_before: 0,
         };
@@ -172,6 +180,7 @@ impl Desk {
             slot.pid = None;
             slot.started_ms = None;
             slot.idle_bytes.clear();
+            slot.more_free = MoreFree::default();
         }
     }
 

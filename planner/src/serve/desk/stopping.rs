@@ -65,6 +65,7 @@ impl Desk {
         let now_ms = self.now.ms;
         self.retry_writes();
         self.expire_weighing();
+        self.expire_gain();
         self.expire_questions();
         let late = self.jobs.iter().filter(|(_, entry)| {
             !entry.state.is_ended()
@@ -97,8 +98,9 @@ impl Desk {
         let stop = self.stop.filter(|stop| !stop.cancelled).map(|stop| stop.at_ms);
         let weighed = self.weighing.as_ref().map(|weighing| weighing.until_ms());
         let questions = self.questions.values().map(|open| Some(open.until_ms));
+        let gain = [self.gain.as_ref().map(|gain| gain.until_ms()), self.gain_due()];
         let rest = [stop, self.retry_store_at, weighed, self.company.wait_until()];
-        let times = jobs.chain(slots).chain(questions).chain(rest).flatten();
+        let times = jobs.chain(slots).chain(questions).chain(rest).chain(gain).flatten();
         let next = times.filter(|at| *at > now_ms).min();
         if next != self.wake_at
             && let Some(at) = next

@@ -2,6 +2,7 @@
 
 mod batch_scripts;
 mod chance;
+mod regain_scripts;
 mod room_scripts;
 mod script;
 mod scripts;

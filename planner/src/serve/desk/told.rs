@@ -30,7 +30,7 @@ impl Desk {
                     slot.failed_starts = 0;
                 }
             }
-            Said::Planned { plan, loads } => self.planned(id, &jobs, &plan, loads),
+            Said::Planned { plan, loads, .. } => self.planned(id, &jobs, &plan, loads),
             Said::Progress(progress) => self.progressed(id, &jobs, progress),
             Said::Preview(preview) => self.previewed(&jobs, &preview),
             Said::Retrying { because } => {
@@ -105,8 +105,7 @@ impl Desk {
         let members = ran.jobs.clone();
         let first = jobs.first().and_then(|id| self.jobs.get(id));
         let Some(first) = first else {
-            let keep_alive = self.slots.get(&slot).and_then(|slot| slot.load_keep_alive);
-            return self.set_idle(slot, keep_alive);
+            return self.load_done(slot);
         };
         let keep_alive = first.record.order.keep_alive;
         let mut pictures = std::mem::take(&mut work.pictures).into_iter();
@@ -134,6 +133,17 @@ impl Desk {
         for id in jobs {
             self.end_run(id);
             self.set_state(id, JobState::Filing);
+        }
+    }
+
+    /// A model is loaded, and no job runs: it stays for as long as it was to stay before, or as it
+    /// is loaded ahead.
+    fn load_done(&mut self, id: SlotId) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let (keep_alive, before) = (slot.load_keep_alive, slot.more_free.take_expiry());
+        self.set_idle(id, keep_alive);
+        if let (Some(slot), Some(expires_at)) = (self.slots.get_mut(&id), before) {
+            slot.expires_at = expires_at;
         }
     }
 

@@ -148,7 +148,15 @@ pub async fn form(edge: &Edge, request: Request, bytes_max: usize) -> Result<For
     let (parts, body) = request.into_parts();
     let ReadBody { bytes, _room } = read(edge, body, bytes_max).await?;
     let idempotency = idempotency(&parts.headers, &bytes)?;
-    let whole = Request::from_parts(parts, Body::from(bytes));
+    let fields = form_fields(Request::from_parts(parts, Body::from(bytes))).await?;
+    Ok(FormBody { fields, idempotency, _room })
+}
+
+/// The parts of a form that came whole.
+///
+/// # Errors
+/// It is no form (415), a damaged one (400), or has too many parts (413).
+pub async fn form_fields(whole: Request) -> Result<Vec<FormField>, EdgeError> {
     let not_form = |_| EdgeError::bad_media("the body must be multipart/form-data with a boundary");
     let mut form = Multipart::from_request(whole, &()).await.map_err(not_form)?;
     let damaged = |_| EdgeError::bad_value("body", "the form is damaged or ends early");
@@ -162,7 +170,7 @@ pub async fn form(edge: &Edge, request: Request, bytes_max: usize) -> Result<For
         let file_name = field.file_name().map(str::to_owned);
         fields.push(FormField { name, file_name, bytes: field.bytes().await.map_err(damaged)? });
     }
-    Ok(FormBody { fields, idempotency, _room })
+    Ok(fields)
 }
 
 /// Whether a request is a form with files.

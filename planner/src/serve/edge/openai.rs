@@ -107,14 +107,23 @@ async fn json_with_pictures(edge: &Edge, request: Request) -> Result<CameWhole, 
     let body = body::json(edge, request, PICTURE_BODY_BYTES_MAX).await?;
     let JsonBody { mut object, idempotency, .. } = body;
     let (fields, pictures) = beside(move || {
-        let mut pictures = Vec::new();
-        for name in PICTURE_FIELDS {
-            pictures.extend(embedded::take(&mut object, name)?.into_iter().map(Bytes::from));
-        }
+        let pictures = take_pictures(&mut object)?;
         Ok((object, pictures))
     })
     .await?;
     Ok(CameWhole { fields, pictures, idempotency, host })
+}
+
+/// Takes the pictures out of a JSON body of edits.
+///
+/// # Errors
+/// One of them is none, or there are too many.
+pub fn take_pictures(object: &mut Map<String, Value>) -> Result<Vec<Bytes>, EdgeError> {
+    let mut pictures = Vec::new();
+    for name in PICTURE_FIELDS {
+        pictures.extend(embedded::take(object, name)?.into_iter().map(Bytes::from));
+    }
+    Ok(pictures)
 }
 
 async fn variations() -> EdgeError {

@@ -28,6 +28,7 @@ use tower_service::Service;
 use super::asker::Peer;
 use super::limits::{HEADER_BYTES_MAX, WORKERS_MAX};
 use super::listen::Socket;
+use super::rest::SharedBody;
 use super::routes;
 use super::stall::StallGuard;
 use super::state::Edge;
@@ -172,7 +173,11 @@ async fn answer(
     peer: Peer,
 ) -> Result<Response, Infallible> {
     request.extensions_mut().insert(peer);
-    router.call(request).await
+    let (parts, body) = request.into_parts();
+    let body = SharedBody::new(body);
+    let answer = router.call(Request::from_parts(parts, Body::new(body.clone()))).await;
+    body.read_rest().await;
+    answer
 }
 
 /// How many connections there are.

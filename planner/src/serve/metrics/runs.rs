@@ -10,7 +10,7 @@ use super::plans::{self, DeviceNames};
 use super::registry::{Figures, Labelled};
 use crate::job::FailedAttempt;
 use crate::serve::desk::action::EvictReason;
-use crate::serve::desk::event::{FinishedWork, Said};
+use crate::serve::desk::event::{FinishedWork, FreeChange, Said};
 
 /// What a slot's executor does.
 #[derive(Default)]
@@ -46,7 +46,7 @@ pub fn observe_said(figures: &Figures, names: &DeviceNames, run: &mut SlotRuns, 
     let by_model = [("model", &*model)];
     match said {
         Said::Started { .. } => started(figures, run),
-        Said::Planned { plan, loads } => {
+        Said::Planned { plan, loads, because } => {
             if *loads {
                 run.loads = Some(Instant::now());
                 run.loaded = true;
@@ -54,8 +54,14 @@ pub fn observe_said(figures: &Figures, names: &DeviceNames, run: &mut SlotRuns, 
                 let by = [("model", &*model), ("source", source)];
                 figures.model_loads.with(&by).inc();
             }
-            if run.plan.as_ref().is_some_and(|old| old["job"] != plan["job"]) {
-                figures.replans.with(&[("reason", "shape")]).inc();
+            let is_other = run.plan.as_ref().is_some_and(|old| old["job"] != plan["job"]);
+            let reason = match because {
+                Some(FreeChange::Less) => Some("less_free"),
+                Some(FreeChange::More) => Some("more_free"),
+                None => is_other.then_some("shape"),
+            };
+            if let Some(reason) = reason {
+                figures.replans.with(&[("reason", reason)]).inc();
             }
             run.plan = Some(plan.clone());
         }

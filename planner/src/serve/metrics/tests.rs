@@ -9,7 +9,7 @@ use super::*;
 use crate::job::FailedAttempt;
 use crate::job::infotext::Settings;
 use crate::serve::desk::action::{EvictReason, RunOrder, SlotState};
-use crate::serve::desk::event::{FinishedWork, MadePicture};
+use crate::serve::desk::event::{FinishedWork, FreeChange, MadePicture};
 use crate::serve::desk::job::{ErrorCode, JobError, JobId, JobState};
 use crate::serve::edge::testing::view;
 
@@ -98,7 +98,7 @@ fn planned(loads: bool, width: u32) -> DeskEvent {
         "host": {"idle_bytes": 7, "peak_bytes": 9, "budget_bytes": 20, "pinned_bytes": 2},
         "devices": [{"id": "cuda0", "budget_bytes": 30, "peak_bytes": 25}],
     });
-    runner(Said::Planned { plan: Arc::new(plan), loads })
+    runner(Said::Planned { plan: Arc::new(plan), loads, because: None })
 }
 
 fn order(job: Option<&str>) -> Action {
@@ -108,6 +108,7 @@ fn order(job: Option<&str>) -> Action {
         request: Default::default(),
         company: Vec::new(),
         model: "demo".to_owned(),
+        anew: false,
     };
     Action::Run(SlotId(0), 1, Box::new(order))
 }
@@ -115,6 +116,23 @@ fn order(job: Option<&str>) -> Action {
 fn cuda0() -> DeviceMemory {
     let bytes = vec![("free", Bytes(5)), ("total", Bytes(9))];
     DeviceMemory { device: "cuda0".to_owned(), uuid: "GPU-1".to_owned(), bytes }
+}
+
+#[test]
+fn a_plan_that_is_made_anew_is_counted_by_why() {
+    let metrics = Metrics::new(9);
+    metrics.observe_action(&order(Some("a")));
+    metrics.observe_event(&planned(true, 64));
+    metrics.observe_event(&planned(false, 64));
+    metrics.observe_event(&planned(false, 128));
+    has(&metrics, "berth_replans_total{reason=\"shape\"} 1");
+    for (because, reason) in [(FreeChange::Less, "less_free"), (FreeChange::More, "more_free")] {
+        let plan = Arc::new(json!({"job": {"width": 128}, "host": {}, "devices": []}));
+        let said = Said::Planned { plan, loads: true, because: Some(because) };
+        metrics.observe_event(&runner(said));
+        has(&metrics, &format!("berth_replans_total{{reason=\"{reason}\"}} 1"));
+    }
+    has(&metrics, "berth_replans_total{reason=\"shape\"} 1");
 }
 
 #[test]

@@ -7,14 +7,25 @@ use std::time::Instant;
 use protocol::Plan;
 use serde_json::Value;
 
-use super::super::desk::event::{PreviewImage, Said};
+use super::super::desk::event::{FreeChange, PreviewImage, Said};
 use super::super::shared::ServedHost;
 use super::switch::RunSwitch;
 use super::told::RunTeller;
-use crate::inventory::Inventory;
+use crate::engine::warm::Loaded;
 use crate::job::JobEvent;
+use crate::planning::Request;
 use crate::render::document::PlanDocument;
 use crate::solve::PlanReport;
+
+/// What there is before a run.
+pub struct BeforeRun {
+    /// Of the plan that is loaded.
+    pub document: Option<Arc<Value>>,
+    /// What is loaded.
+    pub loaded: Option<Loaded>,
+    /// Whether a better plan than that is looked for.
+    pub anew: bool,
+}
 
 /// Hears what a run tells.
 pub struct HeardRun<'a> {
@@ -25,36 +36,50 @@ pub struct HeardRun<'a> {
     pub document: Option<Arc<Value>>,
     /// Whether the desk knows of the plan.
     told: bool,
+    /// What was loaded before, until another plan takes its place.
+    loaded: Option<Loaded>,
+    anew: bool,
     /// When the last plan was about to be loaded, if any was.
     load_began: Option<Instant>,
     ended_at: Option<Instant>,
 }
 
 impl<'a> HeardRun<'a> {
-    /// One that has heard nothing yet; `document` is of the plan that is loaded.
+    /// One that has heard nothing yet.
     pub fn new(
         teller: &'a RunTeller,
         switch: &'a RunSwitch,
         shared: &'a ServedHost,
-        document: Option<Arc<Value>>,
+        before: BeforeRun,
     ) -> HeardRun<'a> {
-        HeardRun { teller, switch, shared, document, told: false, load_began: None, ended_at: None }
+        let BeforeRun { document, loaded, anew } = before;
+        HeardRun {
+            teller,
+            switch,
+            shared,
+            document,
+            told: false,
+            loaded,
+            anew,
+            load_began: None,
+            ended_at: None,
+        }
     }
 
-    /// Takes up what the run tells; it is to end where the order was cancelled. `inventory` is what
+    /// Takes up what the run tells; it is to end where the order was cancelled. `request` is what
     /// its last plan was made for.
-    pub fn hear(&mut self, event: JobEvent, inventory: Option<&Inventory>) -> ControlFlow<()> {
+    pub fn hear(&mut self, event: JobEvent, request: Option<&Request>) -> ControlFlow<()> {
         match event {
             JobEvent::Planned { plan, report } => {
                 if self.switch.is_cancelled() {
                     return ControlFlow::Break(());
                 }
-                self.planned(&plan, &report, inventory);
+                self.planned(&plan, &report, request);
             }
             JobEvent::Progress(progress) => {
                 if let (false, Some(plan)) = (self.told, self.document.clone()) {
                     self.told = true;
-                    self.teller.tell(Said::Planned { plan, loads: false });
+                    self.teller.tell(Said::Planned { plan, loads: false, because: None });
                 }
                 self.teller.in_phase(progress.phase);
                 self.teller.tell(Said::Progress(progress));
@@ -65,8 +90,8 @@ impl<'a> HeardRun<'a> {
             }
             JobEvent::Retrying { because, device } => {
                 self.document = None;
-                if let (Some(device), Some(inventory)) = (device, inventory) {
-                    self.shared.device_failed(inventory, &device, &because);
+                if let (Some(device), Some(request)) = (device, request) {
+                    self.shared.device_failed(&request.inventory, &device, &because);
                 }
                 self.teller.retrying(because);
             }
@@ -92,18 +117,28 @@ impl<'a> HeardRun<'a> {
         self.load_began.map(|began| ended_at.duration_since(began).as_secs_f64() * 1e3)
     }
 
-    fn planned(&mut self, plan: &Plan, report: &PlanReport, inventory: Option<&Inventory>) {
+    fn planned(&mut self, plan: &Plan, report: &PlanReport, request: Option<&Request>) {
         self.teller.planned(plan.generation);
         self.load_began = Some(Instant::now());
         self.ended_at = None;
-        let document = inventory.and_then(|inventory| {
-            serde_json::to_value(PlanDocument::new(plan, report, inventory)).ok()
+        let because = self.because(request);
+        let document = request.and_then(|request| {
+            serde_json::to_value(PlanDocument::new(plan, report, &request.inventory)).ok()
         });
         self.document = document.map(Arc::new);
         if let Some(plan_document) = self.document.clone() {
             self.told = true;
             let loads = plan.keeps_weights_of.is_none();
-            self.teller.tell(Said::Planned { plan: plan_document, loads });
+            self.teller.tell(Said::Planned { plan: plan_document, loads, because });
+        }
+    }
+
+    /// Whether the loaded plan gives way to one for the same question, and why.
+    fn because(&mut self, request: Option<&Request>) -> Option<FreeChange> {
+        let loaded = self.loaded.take()?;
+        match request? {
+            _ if self.anew => Some(FreeChange::More),
+            request => loaded.is_too_large(request).then_some(FreeChange::Less),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use protocol::{Job, Plan};
+use protocol::{Job, JobShape, ModelDescription, Plan};
 use serde_json::Value;
 
 use super::super::conditioning::{Found, PromptKeys};
@@ -14,7 +14,7 @@ use super::super::failures::{internal, of_plan, of_request, of_session, of_setup
 use super::super::shared::{DescribeError, DescribedModel, OpenedFiles, ServedHost};
 use super::SlotBell;
 use super::finished::{JobNotices, encoders_on_gpu, finished, pictures};
-use super::heard::HeardRun;
+use super::heard::{BeforeRun, HeardRun};
 use super::switch::RunSwitch;
 use super::told::{RunTeller, SlotListener};
 use crate::engine::session::{Session, SessionError};
@@ -23,7 +23,7 @@ use crate::engine::warm::{Holding, Loaded, Warm};
 use crate::job::joined::{JoinedJob, JoiningJob};
 use crate::job::record::{FileHashes, FinishedRun};
 use crate::job::{PreparedJob, ResolvedJob};
-use crate::planning::PlanError;
+use crate::planning::{PlanError, Request};
 
 /// What became of an order.
 pub enum EndedRun {
@@ -184,7 +184,9 @@ impl SlotExecutor {
             None => Work::Load,
         };
         self.go_on()?;
-        let (mut outcome, since_load_ms) = self.carry_out(warm, asked, &ordered, &work)?;
+        self.load_for_size(warm, order, asked, &ordered)?;
+        let (mut outcome, since_load_ms) =
+            self.carry_out(warm, asked, (description, &ordered.resolved), &work, order.anew)?;
         if order.job.is_some() {
             self.shared.devices_worked(&outcome.inventory, &outcome.plan);
             self.shared.learn_anew();
@@ -241,38 +243,62 @@ impl SlotExecutor {
         Ok(OrderedJob { model, resolved, job, notices, keys, found })
     }
 
-    /// Has the executor do the work, and tells of it; with the milliseconds from a load to the end.
+    /// Loads a cold model for the size that it is placed for: the job then leaves weights where
+    /// they are. Where that does not fit, the job has a plan of its own.
+    fn load_for_size(
+        &mut self,
+        warm: &mut Warm,
+        order: &RunOrder,
+        asked: &PreparedJob,
+        ordered: &OrderedJob,
+    ) -> Result<(), EndedRun> {
+        let OrderedJob { model, resolved, .. } = ordered;
+        let wide = self.shared.placed_for(&order.model, &resolved.shape);
+        warm.set_stays_placed(wide.is_some());
+        let is_first = |wide: &JobShape| warm.plan().is_none() && *wide != resolved.shape;
+        let Some(shape) = wide.filter(is_first) else { return Ok(()) };
+        let wide = ResolvedJob { shape, ..resolved.clone() };
+        match self.carry_out(warm, asked, (&model.description, &wide), &Work::Load, false) {
+            Err(EndedRun::Failed(error)) if is_short(&error) => Ok(()),
+            loaded => loaded.map(drop),
+        }
+    }
+
+    /// Has the executor do the work, `anew` by a better plan than the loaded one if there is one;
+    /// with the milliseconds from a load to the end.
     fn carry_out(
         &mut self,
         warm: &mut Warm,
         asked: &PreparedJob,
-        ordered: &OrderedJob,
+        (description, resolved): (&ModelDescription, &ResolvedJob),
         work: &Work,
+        anew: bool,
     ) -> Result<(Outcome, Option<f64>), EndedRun> {
         let host = self.shared.host();
-        // The inventory of the last request: the one that a plan is made for.
-        let inventory = RefCell::new(None);
+        // The last request: the one that a plan is made for.
+        let asked_for: RefCell<Option<Request>> = RefCell::new(None);
         let others = self.shared.loaded_without(&[self.slot]);
         let others: Vec<&Plan> = others.iter().map(|loaded| &loaded.plan).collect();
-        let description = &ordered.model.description;
         let request = |holding: Holding<'_>| {
-            let request =
-                host.request_beside(asked, &ordered.resolved, description, holding.plan, &others);
+            let request = host.request_beside(asked, resolved, description, holding.plan, &others);
             let mut request = request.map_err(|error| PlanError::Inventory(error.into()))?;
             request.failed = self.shared.failed_devices(&request.inventory);
-            *inventory.borrow_mut() = Some(request.inventory.clone());
+            *asked_for.borrow_mut() = Some(request.clone());
             Ok(request)
         };
-        let document = self.document.clone();
-        let mut run = HeardRun::new(&self.teller, &self.switch, &self.shared, document);
-        let mut hear = |event| run.hear(event, inventory.borrow().as_ref());
+        let before = BeforeRun { document: self.document.clone(), loaded: warm.held(), anew };
+        if anew {
+            warm.look_for_better();
+        }
+        let mut run = HeardRun::new(&self.teller, &self.switch, &self.shared, before);
+        let mut hear = |event| run.hear(event, asked_for.borrow().as_ref());
         let result = host.run(warm, &request, work, None, &mut hear);
         let since_load_ms = run.since_load_ms();
         self.document = run.document;
         if let Err(PlanError::Session(error)) = &result
-            && let (Some(device), Some(inventory)) = (error.failed_device(), &*inventory.borrow())
+            && let (Some(device), Some(request)) = (error.failed_device(), &*asked_for.borrow())
         {
-            self.shared.device_failed(inventory, device, &error.to_string());
+            self.shared.device_failed(&request.inventory, device, &error.to_string());
         }
         let outcome = result.map_err(|error| match &error {
             PlanError::Session(error) => ended(error),
@@ -300,6 +326,11 @@ impl SlotExecutor {
             false => Ok(()),
         }
     }
+}
+
+/// Whether there is too little memory.
+fn is_short(error: &JobError) -> bool {
+    matches!(error.code, ErrorCode::DoesNotFit | ErrorCode::OutOfMemory)
 }
 
 /// How a run ended that its session ended.

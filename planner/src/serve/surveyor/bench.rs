@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::desk::action::{QuoteOrder, RoomOrder};
-use super::super::desk::event::{Quoted, RoomTimes, SlotId};
+use protocol::{JobShape, Phase};
+
+use super::super::desk::action::{GainOrder, QuoteOrder, RoomOrder};
+use super::super::desk::event::{GainTimes, Quoted, RoomTimes, SlotId};
 use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
 use super::super::shared::{DescribedModel, OpenedFiles, ServedHost};
@@ -18,8 +20,10 @@ use super::surveys::Surveys;
 use crate::engine::session::{ExecutorListener, Interrupts, Session, SessionError};
 use crate::engine::warm::{Loaded, sooner, whole_first};
 use crate::inventory::Inventory;
+use crate::job::model::ModelName;
 use crate::job::{JobRequest, PreparedJob, ResolvedJob};
 use crate::planning::{PlanError, Request};
+use crate::solve::Solution;
 
 /// What the surveyor works with.
 pub struct SurveyBench {
@@ -134,6 +138,32 @@ impl SurveyBench {
         })
     }
 
+    /// What a loaded model's next jobs would gain by a plan for what is free now; `None` where the
+    /// loaded plan is for others, or there is no other.
+    pub fn regain(&mut self, order: &GainOrder) -> Result<Option<GainTimes>, JobError> {
+        let GainOrder { request, slot } = order;
+        self.about(request, Some(*slot), false, |bench, session, question| {
+            let mut resolved = question.resolved.clone();
+            // A model is loaded with its text encoders: a new prompt may follow.
+            resolved.shape.conditioned = false;
+            let request = bench.request(question, &resolved, &[], false)?;
+            if bench.shared.placed_for(&question.name, &request.job).is_some() {
+                return Ok(None);
+            }
+            let loaded = bench.shared.loaded(*slot).filter(|loaded| loaded.does(&request));
+            let Some(loaded) = loaded else { return Ok(None) };
+            let own = match bench.surveys.own(session, &request) {
+                Ok(own) => own.plan.predicted_ms,
+                Err(PlanError::Infeasible(_)) => return Ok(None),
+                Err(error) => return Err(of_plan(&error, &question.asked.model)),
+            };
+            Ok(Some(GainTimes {
+                load_ms: (own.total - own.next_total).max(0.0),
+                saved_ms: loaded.next_ms(&request) - own.next_total,
+            }))
+        })
+    }
+
     /// What a job takes with a choice; `None` where it does not fit.
     fn times(
         &mut self,
@@ -165,7 +195,7 @@ impl SurveyBench {
         let inventory = self.idle.now(&self.shared, busy).map_err(|e| of_setup(&e))?;
         self.renew_if_changed(&asked);
         let mut session = self.session()?;
-        let question = self.look_at(&mut session, asked, inventory, slot);
+        let question = self.look_at(&mut session, (request, asked), inventory, slot);
         let answered = question.and_then(|question| answer(self, &mut session, &question));
         match session.is_gone() {
             true => self.forget(),
@@ -177,10 +207,14 @@ impl SurveyBench {
     fn look_at(
         &mut self,
         session: &mut Session,
-        asked: PreparedJob,
+        (request, asked): (&JobRequest, PreparedJob),
         inventory: Inventory,
         slot: Option<SlotId>,
     ) -> Result<JobQuestion, JobError> {
+        let name = match &request.model {
+            ModelName::Name(name) => name.clone(),
+            ModelName::Files(source) => source.to_string(),
+        };
         let model = self.shared.describe(session, &asked.model)?;
         self.opened.insert(asked.model.to_string(), model.opened_for(&asked)?);
         let mut resolved = asked.resolve(&model.description).map_err(|e| of_request(&e))?;
@@ -189,7 +223,7 @@ impl SurveyBench {
         let conditioning = &self.shared.conditioning;
         let keys = conditioning.keys(&asked, &resolved, &model, &job);
         resolved.shape.conditioned = keys.is_some_and(|keys| conditioning.has(&keys));
-        Ok(JobQuestion { asked, resolved, model, inventory, slot })
+        Ok(JobQuestion { asked, name, resolved, model, inventory, slot })
     }
 
     /// An executor knows files as they were when it opened them.
@@ -225,7 +259,7 @@ impl SurveyBench {
         let mut resolved = question.resolved.clone();
         loop {
             let request = self.request(question, &resolved, unloaded, explain)?;
-            match self.plan_on_slot(session, question.slot, &request) {
+            match self.plan_on_slot(session, question, &request) {
                 Err(PlanError::Infeasible(_)) if resolved.shape.batch > 1 => {
                     resolved.shape.batch /= 2;
                 }
@@ -265,10 +299,10 @@ impl SurveyBench {
     pub(super) fn plan_on_slot(
         &mut self,
         session: &mut Session,
-        slot: Option<SlotId>,
+        question: &JobQuestion,
         request: &Request,
     ) -> Result<ChosenPlan, PlanError> {
-        let loaded = slot.and_then(|slot| self.shared.loaded(slot));
+        let loaded = question.slot.and_then(|slot| self.shared.loaded(slot));
         let loaded = loaded.filter(|loaded| loaded.changed_files().is_empty());
         if let Some(loaded) = loaded.as_ref().filter(|loaded| loaded.does(request)) {
             return Ok(ChosenPlan::Loaded(Arc::clone(loaded)));
@@ -278,21 +312,59 @@ impl SurveyBench {
             return Ok(ChosenPlan::New(Box::new(own)));
         }
         let loaded = loaded.as_deref();
+        let placed_for = self.shared.placed_for(&question.name, &request.job);
+        let stays_placed = placed_for.is_some();
+        if let Some(shape) = placed_for.filter(|shape| loaded.is_none() && *shape != request.job)
+            && let Some(solution) = self.plan_for_size(session, request, shape)?
+        {
+            return Ok(ChosenPlan::New(Box::new(solution)));
+        }
         let whole = loaded.and_then(|loaded| loaded.with_encoders(request));
-        whole_first(whole, request, |request| self.plan_anew(session, request, loaded))
+        whole_first(whole, request, |request| {
+            self.plan_anew(session, request, loaded, stays_placed)
+        })
     }
 
-    /// The sooner done of a plan that keeps the loaded weights and one that does not.
+    /// The plan of a job that leaves weights where those of a larger one are, which is loaded
+    /// first; `None` where either does not fit.
+    fn plan_for_size(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        larger: JobShape,
+    ) -> Result<Option<Solution>, PlanError> {
+        let larger = Request { job: larger, explain: false, ..request.clone() };
+        let placed = match self.surveys.own(session, &larger) {
+            Ok(placed) => placed.plan,
+            Err(PlanError::Infeasible(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut kept = self.surveys.keeping(session, request, &placed)?;
+        if let Some(Solution { plan, .. }) = &mut kept {
+            let load_ms = placed.predicted_ms.total - placed.predicted_ms.next_total;
+            plan.keeps_weights_of = None;
+            plan.predicted_ms.total = plan.predicted_ms.next_total + load_ms;
+            plan.predicted_ms.phases[Phase::Load] = placed.predicted_ms.phases[Phase::Load];
+        }
+        Ok(kept)
+    }
+
+    /// The sooner done of a plan that keeps the loaded weights and one that does not; the first one
+    /// where weights stay placed.
     fn plan_anew(
         &mut self,
         session: &mut Session,
         request: &Request,
         loaded: Option<&Loaded>,
+        stays_placed: bool,
     ) -> Result<ChosenPlan, PlanError> {
-        let kept = match loaded.filter(|loaded| loaded.may_keep(request)) {
+        let mut kept = match loaded.filter(|loaded| loaded.may_keep(request)) {
             Some(loaded) => self.surveys.keeping(session, request, &loaded.plan)?,
             None => None,
         };
+        if let Some(kept) = kept.take_if(|_| stays_placed) {
+            return Ok(ChosenPlan::New(Box::new(kept)));
+        }
         let own = self.surveys.own(session, request);
         sooner(kept, own).map(|solution| ChosenPlan::New(Box::new(solution)))
     }
@@ -301,6 +373,8 @@ impl SurveyBench {
 /// A job that is asked about, as it was looked at.
 pub(super) struct JobQuestion {
     pub asked: PreparedJob,
+    /// Of its model.
+    name: String,
     resolved: ResolvedJob,
     pub model: Arc<DescribedModel>,
     /// With all that is loaded counted as free.

@@ -109,7 +109,7 @@ impl JoinQuestion<'_> {
         jobs: &[usize],
     ) -> Result<Option<PlannedMs>, JobError> {
         let Some(joined) = self.joined(all, jobs)? else { return Ok(None) };
-        let JobQuestion { asked, model, slot, .. } = self.question;
+        let JobQuestion { asked, model, .. } = self.question;
         let mut resolved = ResolvedJob { shape: joined.shape, ..all[jobs[0]].resolved.clone() };
         let conditioning = &self.bench.shared.conditioning;
         let job = Job { items: joined.items, ..self.job.clone() };
@@ -119,7 +119,7 @@ impl JoinQuestion<'_> {
             return Ok(*known);
         }
         let request = self.bench.request(self.question, &resolved, self.unloaded, false)?;
-        let times = match self.bench.plan_on_slot(self.session, *slot, &request) {
+        let times = match self.bench.plan_on_slot(self.session, self.question, &request) {
             Ok(planned) => Some(planned.ms(&request, resolved.shape.batch)),
             Err(PlanError::Infeasible(_)) => None,
             Err(error) => return Err(of_plan(&error, &asked.model)),

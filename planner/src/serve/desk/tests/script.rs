@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use protocol::UsageReport;
+use protocol::{Bytes, UsageReport};
 use serde_json::Value;
 
 use super::super::Desk;
 use super::super::action::{Action, Change, DeskSettings, Note, Reply};
 use super::super::config::DeskConfig;
 use super::super::event::{
-    Ask, DeskEvent, FiledPicture, FinishedWork, JoinTimes, MadePicture, Now, QueryId, Quoted,
-    RoomTimes, Said, SlotId, Ticket, WriteId,
+    Ask, DeskEvent, FiledPicture, FinishedWork, FreeMemory, GainTimes, JoinTimes, MadePicture, Now,
+    QueryId, Quoted, RoomTimes, Said, SlotFree, SlotId, Ticket, WriteId,
 };
 use super::super::job::{JobOrder, JobRecord, PictureRecord};
 use super::{asker, job_id, offer, order, served};
@@ -98,6 +98,19 @@ impl Script {
         });
         let result = Ok(times.collect());
         self.event("weighed", DeskEvent::Weighed { query: QueryId(query), result });
+    }
+
+    /// What was free for a slot's model when its plan was made, and is now, in MiB.
+    pub fn free(&mut self, slot: u32, planned: u64, now: u64) {
+        let memory = FreeMemory { planned: Bytes::mib(planned), now: Bytes::mib(now) };
+        let free = SlotFree { slot: SlotId(slot), memories: vec![memory] };
+        self.event("free", DeskEvent::Free(vec![free]));
+    }
+
+    /// What the surveyor says of a plan for what is free now.
+    pub fn regained(&mut self, query: u64, times: Option<(f64, f64)>) {
+        let times = times.map(|(load_ms, saved_ms)| GainTimes { load_ms, saved_ms });
+        self.event("regained", DeskEvent::Regained { query: QueryId(query), result: Ok(times) });
     }
 
     /// These of the jobs that were asked about gain by running together.
@@ -209,6 +222,7 @@ fn words(action: &Action) -> String {
                 .collect();
             format!("weigh {query} without {choices:?}")
         }
+        Action::Regain(QueryId(query), order) => format!("regain {query} on {}", order.slot.0),
         Action::Join(QueryId(query), order) => {
             format!("join {query}: {} busy {}", order.requests.len(), order.busy)
         }
@@ -219,7 +233,8 @@ fn words(action: &Action) -> String {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            format!("run {job} of {count}{company} on {slot}, epoch {epoch}")
+            let anew = if order.anew { ", anew" } else { "" };
+            format!("run {job} of {count}{company} on {slot}, epoch {epoch}{anew}")
         }
         Action::Cancel(SlotId(slot)) => format!("cancel {slot}"),
         Action::End(SlotId(slot), _) => format!("end {slot}"),

@@ -45,7 +45,7 @@ fn every_job_ends_and_nothing_is_answered_twice() {
 
 #[test]
 fn without_faults_every_accepted_job_is_done_once() {
-    let mut joined = 0;
+    let (mut joined, mut regained) = (0, 0);
     for seed in 0..20 {
         let world = day(seed, Faults::NONE, 60);
         let mut done = 0;
@@ -60,8 +60,10 @@ fn without_faults_every_accepted_job_is_done_once() {
         }
         assert!(done > 20, "seed {seed}: {done} jobs were done");
         joined += world.joined;
+        regained += world.regained;
     }
     assert!(joined > 20, "{joined} jobs ran with another one");
+    assert!(regained > 0, "no model was loaded anew for more memory");
 }
 
 #[test]

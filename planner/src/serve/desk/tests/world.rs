@@ -37,6 +37,8 @@ enum Coming {
     Client,
     /// A slot's executor ends by itself, if it is idle then.
     Loss(SlotId, u64),
+    /// The watch reads what is free.
+    Reading,
     /// The daemon is killed, and begins anew.
     Kill,
 }
@@ -77,6 +79,8 @@ pub struct World {
     pub exited: bool,
     /// How many jobs ran with another one.
     pub joined: u64,
+    /// How often a model was loaded anew for more free memory.
+    pub regained: u64,
     /// How often the daemon was killed.
     pub kills: u64,
     pub steps: u64,
@@ -124,6 +128,7 @@ impl World {
             made: BTreeMap::new(),
             exited: false,
             joined: 0,
+            regained: 0,
             kills: 0,
             steps: 0,
             wake: None,
@@ -133,6 +138,7 @@ impl World {
         };
         world.at(0, Coming::Event(DeskEvent::Models(MODELS.map(served).to_vec())));
         world.at(1, Coming::Client);
+        world.at(2, Coming::Reading);
         world
     }
 
@@ -164,6 +170,7 @@ impl World {
             Coming::Event(event) => self.step(event),
             Coming::Client => self.client(),
             Coming::Loss(slot, epoch) => self.lose(slot, epoch),
+            Coming::Reading => self.reading(),
             Coming::Kill => self.kill(),
         }
         true
@@ -261,6 +268,7 @@ impl World {
             }
             Action::Weigh(query, order) => self.weigh(query, &order),
             Action::Join(query, order) => self.join(query, &order),
+            Action::Regain(query, order) => self.regain(query, &order),
             Action::Run(slot, epoch, order) => self.run(slot, epoch, *order),
             Action::Cancel(slot) => self.cancel(slot),
             Action::End(slot, _) => {
@@ -445,7 +453,8 @@ impl World {
     /// The daemon ends at once: what the disk has is all that is left.
     fn kill(&mut self) {
         self.kills += 1;
-        self.coming.retain(|_, coming| matches!(coming, Coming::Client | Coming::Kill));
+        self.coming
+            .retain(|_, coming| matches!(coming, Coming::Client | Coming::Kill | Coming::Reading));
         self.executors.clear();
         self.tickets.clear();
         self.wake = None;

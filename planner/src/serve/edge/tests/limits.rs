@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::client::request;
+use super::client::{read_until, request};
 use super::fake_desk::{DONE, NEVER};
 use super::*;
 use crate::serve::edge::limits::{BODY_BYTES_MAX, HEADER_BYTES_MAX};
@@ -53,6 +53,42 @@ fn a_body_that_is_announced_too_long_is_refused_unread() {
     let mut piece = [0; 4096];
     let count = stream.read(&mut piece).unwrap();
     assert_eq!(Answer::of(&piece[..count]).unwrap().status, 413);
+}
+
+/// Sends a request's head, then its body once the server has read the head, and then another
+/// request on the same connection, whose answer ends it.
+fn two_on_one_connection(head: &str, body: &[u8]) -> String {
+    let server = Server::start();
+    let mut stream = server.client().connect();
+    stream.write_all(head.as_bytes()).unwrap();
+    // One thread serves everybody: once it has answered this, it has read what came before.
+    assert_eq!(server.get("/healthz").status, 200);
+    stream.write_all(body).unwrap();
+    read_until(&mut stream, "\r\n\r\n");
+    stream.write_all(&request("GET", "/healthz", &[], b"")).unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    String::from_utf8_lossy(&rest).into_owned()
+}
+
+#[test]
+fn a_connection_outlives_a_body_that_nobody_wanted() {
+    for path in ["/v1/queue/resume", "/none"] {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n");
+        let rest = two_on_one_connection(&head, b"{}");
+        assert!(rest.contains("HTTP/1.1 200 OK"), "{path}: {rest:?}");
+    }
+}
+
+#[test]
+fn a_long_body_that_nobody_wanted_is_not_read() {
+    let server = Server::start();
+    let mut stream = server.client().connect();
+    let head = "POST /none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(Answer::of(&answer).unwrap().status, 404);
 }
 
 #[test]

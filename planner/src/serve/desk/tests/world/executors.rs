@@ -6,9 +6,10 @@ use protocol::message::Progress;
 use protocol::{Bytes, Phase, UsageReport};
 use serde_json::Value;
 
-use super::super::super::action::{JoinOrder, RunOrder};
+use super::super::super::action::{GainOrder, JoinOrder, RunOrder};
 use super::super::super::event::{
-    DeskEvent, FinishedWork, JoinTimes, MadePicture, QueryId, Said, SlotId,
+    DeskEvent, FinishedWork, FreeMemory, GainTimes, JoinTimes, MadePicture, QueryId, Said,
+    SlotFree, SlotId,
 };
 use super::super::super::job::{ErrorCode, JobError};
 use super::{Coming, Executor, World};
@@ -26,6 +27,7 @@ impl World {
             .collect();
         assert!(order.company.iter().all(|other| order.request.runs_with(other)), "{order:?}");
         self.joined += order.company.len() as u64;
+        self.regained += u64::from(order.anew);
         let executor = self.executors.entry(slot).or_default();
         assert!(executor.running.is_none(), "a run within a run");
         let was_alive = executor.alive && executor.epoch == epoch;
@@ -49,7 +51,8 @@ impl World {
         if !was_alive {
             say(self, 50, Said::Started { pid: epoch as u32 });
         }
-        let planned = Said::Planned { plan: Arc::new(Value::Null), loads: !was_alive };
+        let planned =
+            Said::Planned { plan: Arc::new(Value::Null), loads: !was_alive, because: None };
         say(self, 20, planned);
         let short = self.random.of_thousand(self.faults.short);
         let dies = self.random.of_thousand(self.faults.deaths);
@@ -117,6 +120,41 @@ impl World {
         // Some answers come when nobody waits for them any more.
         let in_ms = 2 + self.random.below(60);
         self.event(in_ms, DeskEvent::Joined { query, result });
+    }
+
+    /// What loaded models could have, where nothing runs: most of the time more than before.
+    pub(super) fn reading(&mut self) {
+        let idle = self.executors.values().all(|executor| executor.running.is_none());
+        if idle {
+            let loaded = self.executors.iter().filter(|(_, executor)| executor.alive);
+            let slots: Vec<SlotId> = loaded.map(|(slot, _)| *slot).collect();
+            let more = |world: &mut World| Bytes::gib(4 + u64::from(world.random.below(9) > 0));
+            let free = slots.into_iter().map(|slot| SlotFree {
+                slot,
+                memories: vec![FreeMemory { planned: Bytes::gib(4), now: more(self) }],
+            });
+            let free = free.collect();
+            self.step(DeskEvent::Free(free));
+        }
+        if self.clients_left > 0 {
+            self.at(5_000, Coming::Reading);
+        }
+    }
+
+    /// Some plans are worth their load, as random numbers have it.
+    pub(super) fn regain(&mut self, query: QueryId, order: &GainOrder) {
+        assert!(self.executors.values().all(|executor| executor.running.is_none()), "{order:?}");
+        let result = match self.random.of_thousand(self.faults.deaths) {
+            true => Err(JobError::new(ErrorCode::ExecutorDied, "it died of the question")),
+            false => {
+                let saved_ms = self.random.below(4000) as f64;
+                Ok((saved_ms > 500.0).then_some(GainTimes { load_ms: 2000.0, saved_ms }))
+            }
+        };
+        // Some answers come when nobody waits for them any more.
+        let late = if self.random.of_thousand(self.faults.deaths) { 15_000 } else { 10 };
+        let in_ms = late + self.random.below(200);
+        self.event(in_ms, DeskEvent::Regained { query, result });
     }
 
     /// An idle executor is gone. The desk hears of it later, when it may have ordered the next run,

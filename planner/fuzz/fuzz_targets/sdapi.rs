@@ -1,0 +1,12 @@
+//! Any bytes as a body of A1111's routes that make pictures: refused as the client's fault, or read
+//! into a job.
+
+#![no_main]
+
+mod wires;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    wires::sdapi(data);
+});
