@@ -9,7 +9,7 @@ use protocol::{Bytes, DeviceId, Phase, Plan, PredictedMs, Residency};
 use super::component_ms::ComponentMs;
 use super::compose::Composition;
 use super::place::{Place, PlacePart};
-use super::timeline::{LoadInterval, position};
+use super::timeline::{LoadInterval, TimeStep, position};
 use super::{PlanReport, Problem, timeline};
 use crate::inventory::Device;
 
@@ -143,9 +143,10 @@ fn predicted(problem: &Problem<'_>, places: &[&Place]) -> PredictedMs {
     }
     let phases = problem.profile.components.iter().zip(places);
     let phases = phases.map(|(c, place)| (*place, position(problem.job.timeline(), c.phase)));
-    let total = |interval: fn(&Place, usize) -> LoadInterval| {
+    let step = TimeStep::of(problem);
+    let total = |interval: fn(&Place, usize, TimeStep) -> LoadInterval| {
         let intervals: Vec<LoadInterval> =
-            phases.clone().map(|(place, phase)| interval(place, phase)).collect();
+            phases.clone().map(|(place, phase)| interval(place, phase, step)).collect();
         timeline::ms(timeline::total(&intervals))
     };
     times.total = total(LoadInterval::cold);

@@ -195,6 +195,13 @@ impl Place {
             || self.held == WeightResidency::All(Residency::Lazy)
     }
 
+    /// How much more there is to it than one device that holds its weights: the devices beside the
+    /// first, and one where weights are streamed.
+    pub fn parts_more(&self) -> u64 {
+        let devices = self.spread.devices.len() as u64 - 1;
+        devices + u64::from(self.residency() == Residency::Streamed)
+    }
+
     /// Whether it is a copy in RAM of what could be computed from the mapping.
     pub fn copies(&self) -> bool {
         self.spread.is_on_host() && self.residency() != Residency::Mapped

@@ -15,7 +15,7 @@ use protocol::Bytes;
 
 use super::Problem;
 use super::compose::{Composition, Headroom};
-use super::timeline::{self, LoadInterval, PhaseSums, position};
+use super::timeline::{self, LoadInterval, PHASES_MAX, PhaseSums, position};
 use crate::policy::Objective;
 use choices::{Choice, ComponentChoices, ORDERS, TieBreak};
 
@@ -178,17 +178,18 @@ impl<'a> Search<'a> {
         if !self.is_timed() {
             return 0;
         }
-        let chain = |phase| {
-            self.phase_sums
-                .iter()
-                .map(|phase_sums| phase_sums.at(phase))
-                .fold(0, u64::saturating_add)
-        };
-        let longest = (0..self.problem.job.timeline().len()).map(chain).max().unwrap_or(0);
+        let longest = (0..PHASES_MAX).map(|phase| self.chain(phase, None)).max().unwrap_or(0);
         if self.beat.is_some_and(|score| longest > score.ticks) {
             return longest;
         }
         longest.max(timeline::total(&self.intervals))
+    }
+
+    /// What all components, or all but one, add to the sum that belongs to a phase.
+    fn chain(&self, phase: usize, without: Option<usize>) -> u64 {
+        let sums = self.phase_sums.iter().enumerate();
+        let others = sums.filter(|(component, _)| Some(*component) != without);
+        others.map(|(_, sums)| sums.at(phase)).fold(0, u64::saturating_add)
     }
 
     fn is_timed(&self) -> bool {
@@ -215,20 +216,27 @@ impl<'a> Search<'a> {
         let phase = self.problem.profile.components[component].phase;
         let mut bytes_with = bytes.clone();
         let headroom = Headroom::beside(bytes, self.problem, phase);
-        for number in &choices.of[component].orders[0][first[component][0]..] {
+        let others: [u64; PHASES_MAX] =
+            std::array::from_fn(|phase| self.chain(phase, Some(component)));
+        let order = self.shortest(component, &first[component], &others);
+        for number in &choices.of[component].orders[order][first[component][order]..] {
             if self.best.is_some() && self.branches_left == 0 {
                 break;
             }
             let choice = &choices.of[component].all[*number as usize];
-            (self.intervals[component], self.phase_sums[component]) =
-                (choice.interval, choice.interval.phase_sums());
+            if self.ends(choice, order, &others) {
+                break;
+            }
+            let sums = choice.phase_sums;
+            let chains = others.iter().enumerate();
+            let longest = chains.map(|(phase, others)| others.saturating_add(sums.at(phase))).max();
+            if self.is_timed() && self.beat.is_some_and(|score| longest > Some(score.ticks)) {
+                continue;
+            }
+            (self.intervals[component], self.phase_sums[component]) = (choice.interval, sums);
             let sum = tie_break.plus(choice.tie_break);
-            let ticks = self.bound_ticks();
-            let bound = Score { ticks, tie_break: sum.plus(open) };
+            let bound = Score { ticks: self.bound_ticks(), tie_break: sum.plus(open) };
             if self.is_beaten(bound, bytes) {
-                if self.ends(choice) {
-                    break;
-                }
                 continue;
             }
             let place = &self.problem.places[component][choice.index];
@@ -246,17 +254,36 @@ impl<'a> Search<'a> {
         (self.intervals, self.phase_sums) = before;
     }
 
-    /// Whether a choice that is beaten stands for all that follow it: they have no less of what
-    /// they are sorted by, which is the sum of what they load and compute, or their bytes.
-    fn ends(&self, choice: &Choice) -> bool {
+    /// The order in which the fewest of a component's choices are left before one ends it; the first
+    /// where time is of no account.
+    fn shortest(
+        &self,
+        component: usize,
+        first: &[usize; ORDERS],
+        others: &[u64; PHASES_MAX],
+    ) -> usize {
+        let ComponentChoices { all, orders, .. } = &*self.choices.of[component];
+        let left = |order: &usize| {
+            let numbers = &orders[*order][first[*order]..];
+            numbers.partition_point(|number| !self.ends(&all[*number as usize], *order, others))
+        };
+        if self.is_timed() { (0..ORDERS).min_by_key(left).unwrap_or(0) } else { 0 }
+    }
+
+    /// Whether a choice and all that follow it in an order are beaten: they have no less of what the
+    /// order is by. `others` is what the other components add to the sum of each phase.
+    fn ends(&self, choice: &Choice, order: usize, others: &[u64; PHASES_MAX]) -> bool {
         match self.goal {
-            Goal::Any => true,
+            Goal::Any => self.best.is_some(),
             Goal::LeastTotal => self.best.as_ref().is_some_and(|found| choice.alone >= found.total),
             Goal::Best { .. } => {
-                let chain =
-                    self.phase_sums.iter().map(|phase_sums| phase_sums.at(choice.interval.phase));
-                let ticks = chain.fold(0, u64::saturating_add);
-                self.beat.is_some_and(|score| ticks > score.ticks)
+                let LoadInterval { phase, .. } = choice.interval;
+                let of_phases = [&others[phase..=phase], &others[phase + 1..], &others[..phase]];
+                let chain = of_phases[order].iter().max();
+                let key = choices::KEYS[order](&choice.interval);
+                chain.is_some_and(|others| {
+                    self.beat.is_some_and(|score| others.saturating_add(key) > score.ticks)
+                })
             }
         }
     }

@@ -53,7 +53,8 @@ fn the_plan_is_as_good_as_the_best_of_all_combinations() {
             match (solve(std::slice::from_ref(&problem), 1), best) {
                 (Ok(solution), Some(best)) => {
                     solved += 1;
-                    let value = brute::value(&case, objective, &chosen(&problem, &solution));
+                    let value =
+                        brute::value(&case, &problem, objective, &chosen(&problem, &solution));
                     assert_eq!(value, best, "seed {seed}, {objective:?}: {:?}", solution.plan);
                 }
                 (Err(_), None) => refused += 1,
@@ -144,7 +145,7 @@ fn no_plan_breaks_a_constraint() {
         for (stated, warm) in
             [(plan.predicted_ms.total, false), (plan.predicted_ms.next_total, true)]
         {
-            let ticks = brute::ticks(&case, &places, warm);
+            let ticks = brute::ticks(&case, &problem, &places, warm);
             assert_eq!(stated, timeline::ms(ticks), "seed {seed}");
         }
     }
@@ -284,7 +285,9 @@ fn with_many_devices_a_plan_is_no_worse_than_on_any_one_of_them() {
                 }
             }
             if let Some(alone) = total_ms(&one) {
-                assert!(all.is_some_and(|all| all <= alone), "seed {seed}: {all:?}, alone {alone}");
+                // Where less may be chosen, the step of times is another one.
+                let most = alone * (1.0 + PINNED_LESS);
+                assert!(all.is_some_and(|all| all <= most), "seed {seed}: {all:?}, alone {alone}");
             }
         }
     }

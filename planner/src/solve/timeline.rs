@@ -6,19 +6,48 @@
 //! needed, and its phase waits for the rest. While streamed weights are read from the storage,
 //! nothing else is.
 //!
-//! Times are whole ticks, so that sums are the same in any order and ties are ties.
+//! Times are whole ticks, so that sums are the same in any order and ties are ties. What is added up
+//! is a multiple of the job's [`TimeStep`]: plans whose times differ by less are equal.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use protocol::Phase;
 use protocol::limits::COMPONENTS_MAX;
 
+use super::Problem;
 use super::component_ms::ComponentMs;
 use super::place::Place;
 use crate::policy::Objective;
 
 /// A tick is 2^-20 ms, about a nanosecond.
 const TICKS_PER_MS: f64 = (1 << 20) as f64;
+
+/// A job that computes for the least that any of its places allows has at least so many steps, and
+/// less than twice as many: one step is less than a hundredth of a percent of it.
+const STEPS_LEAST: f64 = (1 << 14) as f64;
+
+/// The finest difference between times that counts, in ticks: a power of two. Places that differ by
+/// less are chosen between by what is compared after time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeStep(u64);
+
+impl TimeStep {
+    /// The step of a problem's jobs. Like its places it depends on no budget.
+    pub fn of(problem: &Problem<'_>) -> TimeStep {
+        let least = |places: &Arc<[Place]>| {
+            places.iter().map(|place| place.ms.compute).fold(f64::INFINITY, f64::min)
+        };
+        let least_ms: f64 = problem.places.iter().map(least).filter(|ms| ms.is_finite()).sum();
+        let step = (least_ms * TICKS_PER_MS / STEPS_LEAST) as u64;
+        TimeStep(1 << step.max(1).ilog2())
+    }
+
+    /// The nearest whole steps of a time, in ticks.
+    pub fn ticks(self, ms: f64) -> u64 {
+        ((ms * TICKS_PER_MS / self.0 as f64).round() as u64).saturating_mul(self.0)
+    }
+}
 
 /// Phases of the longest timeline.
 pub const PHASES_MAX: usize = 4;
@@ -51,21 +80,20 @@ pub struct LoadInterval {
 
 impl LoadInterval {
     /// A place's spell in a job that starts cold.
-    pub fn cold(place: &Place, phase: usize) -> LoadInterval {
-        let ComponentMs { load, first_read, compute, storage, .. } = place.ms;
-        LoadInterval::new(phase, load, first_read + compute, storage, early(place))
+    pub fn cold(place: &Place, phase: usize, step: TimeStep) -> LoadInterval {
+        LoadInterval::new(place, phase, step, place.ms)
     }
 
     /// The same on a warm executor: what is resident is there, and files are in the page cache.
-    pub fn warm(place: &Place, phase: usize) -> LoadInterval {
-        let ComponentMs { load, first_read, compute, storage, .. } =
-            place.ms.again(place.reloads());
-        LoadInterval::new(phase, load, first_read + compute, storage, early(place))
+    pub fn warm(place: &Place, phase: usize, step: TimeStep) -> LoadInterval {
+        LoadInterval::new(place, phase, step, place.ms.again(place.reloads()))
     }
 
-    fn new(phase: usize, load: f64, compute: f64, storage: f64, early: Prefetch) -> LoadInterval {
-        let (compute, hides) = (ticks(compute), ticks((compute - storage).max(0.0)));
-        LoadInterval { phase, load: ticks(load), compute, hides: hides.min(compute), early }
+    fn new(place: &Place, phase: usize, step: TimeStep, ms: ComponentMs) -> LoadInterval {
+        let computes = ms.first_read + ms.compute;
+        let compute = step.ticks(computes);
+        let hides = step.ticks((computes - ms.storage).max(0.0)).min(compute);
+        LoadInterval { phase, load: step.ticks(ms.load), compute, hides, early: early(place) }
     }
 
     /// The least of a component that loads and computes no less than this.
@@ -74,10 +102,15 @@ impl LoadInterval {
     }
 
     /// The one of these that an objective counts.
-    pub fn counted(objective: Objective, place: &Place, phase: usize) -> LoadInterval {
+    pub fn counted(
+        objective: Objective,
+        place: &Place,
+        phase: usize,
+        step: TimeStep,
+    ) -> LoadInterval {
         match objective {
-            Objective::Throughput => LoadInterval::warm(place, phase),
-            Objective::Latency | Objective::Memory => LoadInterval::cold(place, phase),
+            Objective::Throughput => LoadInterval::warm(place, phase, step),
+            Objective::Latency | Objective::Memory => LoadInterval::cold(place, phase, step),
         }
     }
 
@@ -169,11 +202,6 @@ pub fn total(intervals: &[LoadInterval]) -> u64 {
         }
     }
     total
-}
-
-/// A time in ticks.
-fn ticks(ms: f64) -> u64 {
-    (ms * TICKS_PER_MS).round() as u64
 }
 
 /// Ticks as a time.

@@ -10,10 +10,15 @@ use protocol::Bytes;
 use super::super::Problem;
 use super::super::compose::Composition;
 use super::super::place::{Place, PlacePart};
-use super::super::timeline::{LoadInterval, Prefetch, position};
+use super::super::timeline::{LoadInterval, PhaseSums, Prefetch, TimeStep, position};
 
 /// Orders in which choices are looked at.
 pub const ORDERS: usize = 3;
+
+/// What each order is by: the sum of what a choice adds to its own phase, and the least that it adds
+/// to the sums of the phases after it, and before it.
+pub const KEYS: [fn(&LoadInterval) -> u64; ORDERS] =
+    [LoadInterval::both, LoadInterval::stored, |interval| interval.compute];
 
 /// A place with what it adds to a score.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +27,8 @@ pub struct Choice {
     pub index: usize,
     /// What it adds to the timeline.
     pub interval: LoadInterval,
+    /// The same in the timeline's sums.
+    pub phase_sums: PhaseSums,
     /// What is compared after its time.
     pub tie_break: TieBreak,
     /// Peaks of all devices and the host with nothing else.
@@ -35,6 +42,8 @@ pub struct TieBreak {
     pub reloads: u64,
     /// Whether it is a copy in RAM of what could be mapped.
     pub copies: u64,
+    /// Devices beside the first, and one where weights are streamed: what is simpler is as good.
+    pub parts: u64,
     /// How far it fills the fullest device.
     pub fullness: u64,
 }
@@ -45,6 +54,7 @@ impl TieBreak {
         TieBreak {
             reloads: self.reloads + other.reloads,
             copies: self.copies + other.copies,
+            parts: self.parts + other.parts,
             fullness: self.fullness.saturating_add(other.fullness),
         }
     }
@@ -54,6 +64,7 @@ impl TieBreak {
         TieBreak {
             reloads: self.reloads.min(other.reloads),
             copies: self.copies.min(other.copies),
+            parts: self.parts.min(other.parts),
             fullness: self.fullness.min(other.fullness),
         }
     }
@@ -121,9 +132,7 @@ impl ComponentChoices {
     fn by_time(all: Vec<Choice>) -> Option<Rc<ComponentChoices>> {
         let ticks = || all.iter().map(|choice| choice.interval.both());
         let weight = ticks().max()? - ticks().min()?;
-        let keys: [fn(&LoadInterval) -> u64; ORDERS] =
-            [LoadInterval::both, LoadInterval::stored, |interval| interval.compute];
-        let orders = keys.map(|key| {
+        let orders = KEYS.map(|key| {
             let mut numbers: Vec<u32> = (0..all.len() as u32).collect();
             numbers.sort_by_key(|number| key(&all[*number as usize].interval));
             numbers
@@ -233,12 +242,13 @@ fn some(
     let places = &problem.places[component];
     let phase = problem.profile.components[component].phase;
     let at = position(problem.job.timeline(), phase);
+    let step = TimeStep::of(problem);
     let empty = Composition::new(problem);
     let mut bytes = empty.clone();
     let mut choices: Vec<Choice> = Vec::new();
     for index in indices {
         let place = &places[index];
-        let interval = LoadInterval::counted(problem.objective, place, at);
+        let interval = LoadInterval::counted(problem.objective, place, at, step);
         if interval.both() > ticks_max {
             continue;
         }
@@ -249,9 +259,11 @@ fn some(
             choices.push(Choice {
                 index,
                 interval,
+                phase_sums: interval.phase_sums(),
                 tie_break: TieBreak {
                     reloads: u64::from(place.reloads()),
                     copies: u64::from(place.copies()),
+                    parts: place.parts_more(),
                     fullness: place.fullness,
                 },
                 alone: bytes.total(),
@@ -259,7 +271,7 @@ fn some(
         }
     }
     choices.sort_by_key(|choice| {
-        let Choice { interval, tie_break, alone, index } = *choice;
+        let Choice { interval, tie_break, alone, index, .. } = *choice;
         (interval.both(), interval.compute, tie_break, alone, index)
     });
     choices
