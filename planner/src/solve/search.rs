@@ -28,9 +28,9 @@ pub const DEVICES_EXACT: usize = 4;
 const BRANCHES_MAX: u64 = 20_000;
 
 /// What is compared, in this order: smaller is better. Times are equal for weights that are loaded
-/// once at the start or once for their phase: then what stays for the next job is better; of splits
-/// the one that fills the fullest device least. Of equals the first one that is found stays;
-/// candidates that take less come first.
+/// once at the start or once for their phase: then what takes the next job less time is better; then
+/// what is simpler; of splits the one that fills the fullest device least. Of equals the first one
+/// that is found stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
     /// The job's time.

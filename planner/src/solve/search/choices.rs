@@ -38,8 +38,8 @@ pub struct Choice {
 /// What is compared after time, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct TieBreak {
-    /// Whether weights are loaded anew for each job.
-    pub reloads: u64,
+    /// What it loads and computes in the next job, one after the other, in ticks.
+    pub again: u64,
     /// Whether it is a copy in RAM of what could be mapped.
     pub copies: u64,
     /// Devices beside the first, and one where weights are streamed: what is simpler is as good.
@@ -52,7 +52,7 @@ impl TieBreak {
     /// Both together.
     pub fn plus(self, other: TieBreak) -> TieBreak {
         TieBreak {
-            reloads: self.reloads + other.reloads,
+            again: self.again.saturating_add(other.again),
             copies: self.copies + other.copies,
             parts: self.parts + other.parts,
             fullness: self.fullness.saturating_add(other.fullness),
@@ -62,7 +62,7 @@ impl TieBreak {
     /// The least of both in every respect.
     fn least(self, other: TieBreak) -> TieBreak {
         TieBreak {
-            reloads: self.reloads.min(other.reloads),
+            again: self.again.min(other.again),
             copies: self.copies.min(other.copies),
             parts: self.parts.min(other.parts),
             fullness: self.fullness.min(other.fullness),
@@ -121,7 +121,7 @@ pub struct ComponentChoices {
     pub orders: [Vec<u32>; ORDERS],
     /// The least that any loads.
     pub least_load: u64,
-    /// The least that any loads anew, copies and fills.
+    /// The least of each that any has.
     pub least: TieBreak,
     /// How much is to be won between them.
     weight: u64,
@@ -261,7 +261,7 @@ fn some(
                 interval,
                 phase_sums: interval.phase_sums(),
                 tie_break: TieBreak {
-                    reloads: u64::from(place.reloads()),
+                    again: LoadInterval::warm(place, at, step).both(),
                     copies: u64::from(place.copies()),
                     parts: place.parts_more(),
                     fullness: place.fullness,

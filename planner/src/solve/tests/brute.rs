@@ -8,9 +8,9 @@ use super::made_up::{Case, TIMELINE};
 use crate::policy::IdleBudgets;
 use crate::solve::component_ms::ComponentMs;
 
-/// What is compared, in this order: time, what is loaded anew, copies in RAM,
+/// What is compared, in this order: time, what the next job takes without overlap, copies in RAM,
 /// how many parts there are, how full splits are.
-pub(super) type Value = (u64, usize, usize, usize, u64);
+pub(super) type Value = (u64, u64, usize, usize, u64);
 
 /// Peaks by device, the host last, and by phase.
 pub(super) fn peaks(case: &Case, places: &[&Place]) -> Vec<[u64; 3]> {
@@ -107,8 +107,7 @@ fn idles_within(case: &Case, places: &[&Place], limits: &IdleBudgets) -> bool {
 /// Ticks of 2^-20 ms, in whole steps: a single storage works through the loads in the order in which they are
 /// needed, each from when it may begin, while phases compute one after the other.
 pub(super) fn ticks(case: &Case, problem: &Problem<'_>, places: &[&Place], warm: bool) -> u64 {
-    let step = step(problem);
-    let ticks = |ms: f64| (ms * f64::from(1 << 20) / step as f64).round() as u64 * step;
+    let ticks = whole_steps(problem);
     let components = &case.profile.components;
     let mut loads: Vec<(Phase, Phase, u64)> = Vec::new();
     let (mut computes, mut idles) = ([0_u64; 3], [0_u64; 3]);
@@ -149,16 +148,17 @@ pub(super) fn ticks(case: &Case, problem: &Problem<'_>, places: &[&Place], warm:
     total
 }
 
-/// The finest difference that counts: the largest power of two that the least time to compute has
-/// 2^14 times, else a tick.
-fn step(problem: &Problem<'_>) -> u64 {
+/// Milliseconds as ticks, in multiples of the finest difference that counts: the largest power of
+/// two that the least time to compute has 2^14 times, else a tick.
+fn whole_steps(problem: &Problem<'_>) -> impl Fn(f64) -> u64 {
     let mut least_ms = 0.0;
     for places in &problem.places {
         let times = places.iter().map(|place| place.ms.compute);
         least_ms += times.min_by(f64::total_cmp).unwrap_or(0.0);
     }
     let steps = |step: &u64| least_ms * f64::from(1 << 20) >= (*step << 14) as f64;
-    (0..48).map(|bits| 1 << bits).take_while(steps).last().unwrap_or(1)
+    let step = (0..48).map(|bits| 1 << bits).take_while(steps).last().unwrap_or(1);
+    move |ms| (ms * f64::from(1 << 20) / step as f64).round() as u64 * step
 }
 
 /// What a combination takes at its peaks, of all devices and the host, with what the host reads in
@@ -188,7 +188,10 @@ pub(super) fn value(
     places: &[&Place],
 ) -> (u64, Value) {
     let total = if objective == Objective::Memory { total(case, places) } else { 0 };
-    let reloads = places.iter().filter(|p| p.reloads()).count();
+    let whole = whole_steps(problem);
+    let load = |place: &Place| if place.reloads() { place.ms.load } else { 0.0 };
+    let again = |place: &&Place| whole(load(place)) + whole(place.ms.compute);
+    let again = places.iter().map(again).sum();
     let on_host = |p: &&&Place| p.spread.is_on_host();
     let copied = |p: &&&Place| p.held != WeightResidency::All(Residency::Mapped);
     let copies = places.iter().filter(on_host).filter(copied).count();
@@ -197,7 +200,7 @@ pub(super) fn value(
     let devices: usize = places.iter().map(|place| place.spread.devices.len() - 1).sum();
     let parts = devices + places.iter().filter(streams).count();
     let warm = objective == Objective::Throughput;
-    (total, (ticks(case, problem, places, warm), reloads, copies, parts, fullness))
+    (total, (ticks(case, problem, places, warm), again, copies, parts, fullness))
 }
 
 /// The least value of all combinations that fit.
