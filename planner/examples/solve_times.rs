@@ -6,8 +6,8 @@
 //! planned for hosts with 1, 2, 4 and 16 unlike GPUs, from a picture at 1024x1024, with a second
 //! short text encoder: the 6 components of a model with two CLIPs, T5, DiT, and both halves of a
 //! VAE. Prints one JSON object a line: the median and the longest of some repetitions, in
-//! milliseconds, for making all places and for the solution among them; and the time of the layouts'
-//! sizes, once.
+//! milliseconds, for making all places and for the solution among them; and what the sizes of all
+//! layouts took, once.
 
 use std::path::Path;
 use std::process::ExitCode;

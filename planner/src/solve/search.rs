@@ -28,9 +28,9 @@ pub const DEVICES_EXACT: usize = 4;
 const BRANCHES_MAX: u64 = 20_000;
 
 /// What is compared, in this order: smaller is better. Times are equal for weights that are loaded
-/// once at the start or once for their phase: then what takes the next job less time is better; then
-/// what is simpler; of splits the one that fills the fullest device least. Of equals the first one
-/// that is found stays.
+/// once at the start or once for their phase: then what takes the next job less time is better,
+/// then what is simpler, then the split that fills the fullest device least. Of equals the first
+/// one that is found stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
     /// The job's time.
@@ -254,8 +254,8 @@ impl<'a> Search<'a> {
         (self.intervals, self.phase_sums) = before;
     }
 
-    /// The order in which the fewest of a component's choices are left before one ends it; the first
-    /// where time is of no account.
+    /// The order in which the fewest of a component's choices are left before one ends it; the
+    /// first where time is of no account.
     fn shortest(
         &self,
         component: usize,
@@ -270,8 +270,8 @@ impl<'a> Search<'a> {
         if self.is_timed() { (0..ORDERS).min_by_key(left).unwrap_or(0) } else { 0 }
     }
 
-    /// Whether a choice and all that follow it in an order are beaten: they have no less of what the
-    /// order is by. `others` is what the other components add to the sum of each phase.
+    /// Whether a choice and all that follow it in an order are beaten: they have no less of what
+    /// the order is by. `others` is what the other components add to the sum of each phase.
     fn ends(&self, choice: &Choice, order: usize, others: &[u64; PHASES_MAX]) -> bool {
         match self.goal {
             Goal::Any => self.best.is_some(),

@@ -6,8 +6,8 @@
 //! needed, and its phase waits for the rest. While streamed weights are read from the storage,
 //! nothing else is.
 //!
-//! Times are whole ticks, so that sums are the same in any order and ties are ties. What is added up
-//! is a multiple of the job's [`TimeStep`]: plans whose times differ by less are equal.
+//! Times are whole ticks, so that sums are the same in any order and ties are ties. What is added
+//! up is a multiple of the job's [`TimeStep`]: plans whose times differ by less are equal.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -15,8 +15,8 @@ use super::super::timeline::{LoadInterval, PhaseSums, Prefetch, TimeStep, positi
 /// Orders in which choices are looked at.
 pub const ORDERS: usize = 3;
 
-/// What each order is by: the sum of what a choice adds to its own phase, and the least that it adds
-/// to the sums of the phases after it, and before it.
+/// What each order is by: the sum of what a choice adds to its own phase, and the least that it
+/// adds to the sums of the phases after it, and before it.
 pub const KEYS: [fn(&LoadInterval) -> u64; ORDERS] =
     [LoadInterval::both, LoadInterval::stored, |interval| interval.compute];
 

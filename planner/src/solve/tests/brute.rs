@@ -104,8 +104,8 @@ fn idles_within(case: &Case, places: &[&Place], limits: &IdleBudgets) -> bool {
         && host + shared <= limits.host.0
 }
 
-/// Ticks of 2^-20 ms, in whole steps: a single storage works through the loads in the order in which they are
-/// needed, each from when it may begin, while phases compute one after the other.
+/// Ticks of 2^-20 ms, in whole steps: a single storage works through the loads in the order in
+/// which they are needed, each from when it may begin, while phases compute one after the other.
 pub(super) fn ticks(case: &Case, problem: &Problem<'_>, places: &[&Place], warm: bool) -> u64 {
     let ticks = whole_steps(problem);
     let components = &case.profile.components;
