@@ -150,7 +150,7 @@ pub fn sizes(
     sized.collect::<Vec<_>>().into_iter().collect()
 }
 
-/// What does for every size of a component's inputs, of which the first is the largest. All lay
+/// The bytes that suffice for every size of a component's inputs. The first is the largest; all lay
 /// weights out alike.
 fn layout_bytes(each: &[Footprint]) -> LayoutBytes {
     let first = &each[0];

@@ -180,11 +180,7 @@ impl Schedule {
         if let Err(why) = assignment.check(&graph, needs.operations()) {
             panic!("an assignment that was not checked: {why}");
         }
-        let program = program::program(&graph, &assignment);
-        let elements = Elements::new(&graph, &program, &assignment, needs);
-        let workspace = |step: &Step| step_workspace(&graph, &elements, &assignment, needs, step);
-        let lifetimes =
-            lifetime::lifetimes(&graph, &elements, &assignment, needs, &program, workspace);
+        let Outline { program, elements, lifetimes } = Outline::of(&graph, &assignment, needs);
         let lanes = lifetimes.into_iter().enumerate();
         let placed: Vec<PlacedBuffers> =
             lanes.map(|(lane, lifetimes)| place(lane, lifetimes)).collect();
@@ -254,8 +250,27 @@ impl Schedule {
     }
 }
 
-/// Activations that cross, of which so many do between lanes: with the inputs for as many devices
-/// as read each, and the outputs that a device makes.
+/// What a schedule is made of, before anything has a place.
+struct Outline {
+    program: Program,
+    elements: Elements,
+    /// By lane.
+    lifetimes: Vec<Lifetimes>,
+}
+
+impl Outline {
+    fn of(graph: &Graph, assignment: &Assignment, needs: &dyn Needs) -> Outline {
+        let program = program::program(graph, assignment);
+        let elements = Elements::new(graph, &program, assignment, needs);
+        let workspace = |step: &Step| step_workspace(graph, &elements, assignment, needs, step);
+        let lifetimes =
+            lifetime::lifetimes(graph, &elements, assignment, needs, &program, workspace);
+        Outline { program, elements, lifetimes }
+    }
+}
+
+/// Activations that cross: those `between` lanes, each input once for each device that reads it,
+/// and the outputs that a device makes.
 fn crossing_bytes(
     graph: &Graph,
     between: Bytes,

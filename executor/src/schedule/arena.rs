@@ -8,12 +8,12 @@ use protocol::Bytes;
 
 use super::ArenaBuffer;
 
-/// So many steps share a list of the buffers that are alive in any of them. Most buffers live for
-/// some steps only: lists much longer than a life hold what does not matter to it, shorter ones
-/// hold each buffer more often.
+/// How many steps share a list of the buffers that are alive in any of them. Most buffers live for
+/// some steps only. Where more steps share a list, it holds more that a buffer does not meet; where
+/// fewer do, each buffer is in more lists.
 const STEPS: usize = 32;
 
-/// A buffer with its place, close together in memory as all are looked at for each new one.
+/// A buffer with its place, close together in memory as many are looked at for each new one.
 #[derive(Clone, Copy)]
 struct PlacedBuffer {
     offset: u64,

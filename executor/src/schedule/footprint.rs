@@ -1,14 +1,14 @@
 //! What a layout takes: the bytes of its schedule, without the instructions. A planner asks for
-//! hundreds of layouts, of which one is run.
+//! hundreds of layouts and runs one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::{BackendKind, Bytes};
 
-use super::program::{self, Step};
+use super::program::Step;
 use super::resolve::{rows_of, transfer_bytes};
-use super::{Assignment, Elements, LaneWeights, Needs, arena, crossing_bytes, lifetime};
+use super::{Assignment, LaneWeights, Needs, Outline, arena, crossing_bytes};
 use crate::graph::{Graph, ValueId};
 
 /// The bytes of one graph under an assignment.
@@ -41,12 +41,7 @@ impl Footprint {
         needs: &dyn Needs,
     ) -> Result<Footprint, String> {
         assignment.check(graph, needs.operations())?;
-        let program = program::program(graph, assignment);
-        let elements = Elements::new(graph, &program, assignment, needs);
-        let workspace =
-            |step: &Step| super::step_workspace(graph, &elements, assignment, needs, step);
-        let lifetimes =
-            lifetime::lifetimes(graph, &elements, assignment, needs, &program, workspace);
+        let Outline { program, elements, lifetimes } = Outline::of(graph, assignment, needs);
         let mut weights = vec![LaneWeights::new(graph.segments.len()); lifetimes.len()];
         for step in &program.steps {
             let Step::Run { lane, node, rows, .. } = step else { continue };
