@@ -173,12 +173,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The least time of a job with the present spells, or enough of it to be beaten.
-    fn bound_ticks(&self) -> u64 {
+    /// The least time of a job with the present intervals, of whose chains this is the longest; or
+    /// enough of it to be beaten.
+    fn bound_ticks(&self, longest: u64) -> u64 {
         if !self.is_timed() {
             return 0;
         }
-        let longest = (0..PHASES_MAX).map(|phase| self.chain(phase, None)).max().unwrap_or(0);
         if self.beat.is_some_and(|score| longest > score.ticks) {
             return longest;
         }
@@ -229,13 +229,14 @@ impl<'a> Search<'a> {
             }
             let sums = choice.phase_sums;
             let chains = others.iter().enumerate();
-            let longest = chains.map(|(phase, others)| others.saturating_add(sums.at(phase))).max();
-            if self.is_timed() && self.beat.is_some_and(|score| longest > Some(score.ticks)) {
+            let chains = chains.map(|(phase, others)| others.saturating_add(sums.at(phase)));
+            let longest = chains.fold(0, u64::max);
+            if self.is_timed() && self.beat.is_some_and(|score| longest > score.ticks) {
                 continue;
             }
             (self.intervals[component], self.phase_sums[component]) = (choice.interval, sums);
             let sum = tie_break.plus(choice.tie_break);
-            let bound = Score { ticks: self.bound_ticks(), tie_break: sum.plus(open) };
+            let bound = Score { ticks: self.bound_ticks(longest), tie_break: sum.plus(open) };
             if self.is_beaten(bound, bytes) {
                 continue;
             }
@@ -332,7 +333,9 @@ impl<'a> Search<'a> {
                     own: both.both(),
                     after: stored.stored(),
                 };
-                if self.beat.is_some_and(|score| self.bound_ticks() > score.ticks) {
+                let longest =
+                    (0..PHASES_MAX).map(|phase| self.chain(phase, None)).fold(0, u64::max);
+                if self.beat.is_some_and(|score| self.bound_ticks(longest) > score.ticks) {
                     return None;
                 }
             }

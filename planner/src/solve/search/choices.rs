@@ -161,9 +161,10 @@ impl Choices {
     /// Sorted by time; `None` where a component has no place that fits even alone. `known` has
     /// those of other problems with the same budgets, and gets these.
     pub fn by_time(problem: &Problem<'_>, known: &mut KnownChoices) -> Option<Choices> {
+        let step = TimeStep::of(problem);
         let of = problem.places.iter().enumerate().map(|(component, places)| {
             known.of(problem, component, || {
-                let all = some(problem, component, 0..places.len(), u64::MAX);
+                let all = some(problem, step, component, 0..places.len(), u64::MAX);
                 ComponentChoices::by_time(undominated(all, places))
             })
         });
@@ -172,8 +173,9 @@ impl Choices {
 
     /// The same without places that take longer than this by themselves.
     pub fn no_longer_than(problem: &Problem<'_>, ticks: u64) -> Option<Choices> {
+        let step = TimeStep::of(problem);
         let of = problem.places.iter().enumerate().map(|(component, places)| {
-            let all = some(problem, component, 0..places.len(), ticks);
+            let all = some(problem, step, component, 0..places.len(), ticks);
             ComponentChoices::by_time(undominated(all, places))
         });
         Some(Choices::new(of.collect::<Option<_>>()?))
@@ -182,8 +184,9 @@ impl Choices {
     /// Sorted by bytes, and of places of which one takes no less than another one anywhere only the
     /// other: for questions in which time is of no account.
     pub fn by_bytes(problem: &Problem<'_>) -> Option<Choices> {
+        let step = TimeStep::of(problem);
         let of = problem.places.iter().enumerate().map(|(component, places)| {
-            let mut all = some(problem, component, 0..places.len(), u64::MAX);
+            let mut all = some(problem, step, component, 0..places.len(), u64::MAX);
             all.sort_by_key(|choice| (choice.alone, choice.index));
             let mut kept: Vec<Choice> = Vec::new();
             for choice in all {
@@ -210,9 +213,10 @@ impl Choices {
         component: usize,
         indices: &[usize],
     ) -> Option<Choices> {
+        let (step, indices) = (TimeStep::of(problem), indices.iter().copied());
         let mut of = self.of.clone();
         of[component] =
-            ComponentChoices::by_time(some(problem, component, indices.iter().copied(), u64::MAX))?;
+            ComponentChoices::by_time(some(problem, step, component, indices, u64::MAX))?;
         Some(Choices::new(of))
     }
 
@@ -235,6 +239,7 @@ impl Choices {
 /// themselves, the fastest first.
 fn some(
     problem: &Problem<'_>,
+    step: TimeStep,
     component: usize,
     indices: impl Iterator<Item = usize>,
     ticks_max: u64,
@@ -242,7 +247,6 @@ fn some(
     let places = &problem.places[component];
     let phase = problem.profile.components[component].phase;
     let at = position(problem.job.timeline(), phase);
-    let step = TimeStep::of(problem);
     let empty = Composition::new(problem);
     let mut bytes = empty.clone();
     let mut choices: Vec<Choice> = Vec::new();
