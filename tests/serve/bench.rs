@@ -174,45 +174,47 @@ impl Bench {
 
     /// What a job would take.
     pub fn quote(&mut self, request: JobRequest) -> Result<Quoted, JobError> {
-        self.queries += 1;
         let (explain, slot, busy) = (false, Some(SLOT), false);
         let order = QuoteOrder { request, explain, slot, unloaded: Vec::new(), busy };
-        self.surveyor.quote(QueryId(self.queries), Box::new(order));
-        match self.events.recv_timeout(PATIENCE).expect("an answer") {
-            DeskEvent::Quoted { query, result } => {
-                assert_eq!(query, QueryId(self.queries));
-                result.map(|quoted| *quoted)
-            }
+        let query = self.query();
+        self.surveyor.quote(query, Box::new(order));
+        self.answer(query, |event| match event {
+            DeskEvent::Quoted { query, result } => (query, result.map(|quoted| *quoted)),
             other => panic!("{other:?}"),
-        }
+        })
     }
 
     /// What the slot's next jobs would gain by a plan for what is free now.
     pub fn regained(&mut self, request: JobRequest) -> Result<Option<GainTimes>, JobError> {
-        self.queries += 1;
-        let order = GainOrder { request, slot: SLOT };
-        self.surveyor.regain(QueryId(self.queries), Box::new(order));
-        match self.events.recv_timeout(PATIENCE).expect("an answer") {
-            DeskEvent::Regained { query, result } => {
-                assert_eq!(query, QueryId(self.queries));
-                result
-            }
+        let query = self.query();
+        self.surveyor.regain(query, Box::new(GainOrder { request, slot: SLOT }));
+        self.answer(query, |event| match event {
+            DeskEvent::Regained { query, result } => (query, result),
             other => panic!("{other:?}"),
-        }
+        })
     }
 
     /// Which jobs gain by running together.
     pub fn joined(&mut self, requests: Vec<JobRequest>) -> Result<Option<JoinTimes>, JobError> {
-        self.queries += 1;
         let order = JoinOrder { requests, slot: Some(SLOT), unloaded: Vec::new(), busy: false };
-        self.surveyor.join(QueryId(self.queries), Box::new(order));
-        match self.events.recv_timeout(PATIENCE).expect("an answer") {
-            DeskEvent::Joined { query, result } => {
-                assert_eq!(query, QueryId(self.queries));
-                result
-            }
+        let query = self.query();
+        self.surveyor.join(query, Box::new(order));
+        self.answer(query, |event| match event {
+            DeskEvent::Joined { query, result } => (query, result),
             other => panic!("{other:?}"),
-        }
+        })
+    }
+
+    fn query(&mut self) -> QueryId {
+        self.queries += 1;
+        QueryId(self.queries)
+    }
+
+    /// The surveyor's answer to a question, which is the next that it says.
+    fn answer<T>(&self, asked: QueryId, of: impl FnOnce(DeskEvent) -> (QueryId, T)) -> T {
+        let (query, result) = of(self.events.recv_timeout(PATIENCE).expect("an answer"));
+        assert_eq!(query, asked);
+        result
     }
 
     /// The executors that were started, in order.
