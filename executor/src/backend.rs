@@ -33,7 +33,8 @@ pub use cuda::{CudaDevice, CudaOperands};
 pub use host::{HostBackend, HostOperands};
 pub use memory::{Link, Memory, OutOfMemory, Region, SharedBytes, Turn, limits};
 pub use moving::{
-    Queue, RegionCopy, Ring, RingItem, RingPlan, Stopped, Ticket, WeightLoad, WeightMove,
+    LockedCopy, Queue, RegionCopy, Ring, RingItem, RingPlan, Stopped, Ticket, WeightLoad,
+    WeightMove,
 };
 pub use operation::{CudaOperation, HostOperation};
 pub use virtual_device::VirtualDevice;
@@ -78,6 +79,16 @@ pub trait Backend: Send {
     /// Allocates a region of its memory, named `name` in messages.
     fn allocate(&self, name: &str, bytes: Bytes) -> Result<Arc<Region>, OutOfMemory> {
         Region::allocate(self.memory(), name, bytes).map(Arc::new)
+    }
+
+    /// Allocates memory of the host that is page-locked for its copies.
+    fn allocate_locked(
+        &self,
+        host: &Arc<Memory>,
+        name: &str,
+        bytes: Bytes,
+    ) -> Result<Arc<Region>, OutOfMemory> {
+        Region::allocate(host, name, bytes).map(Arc::new)
     }
 
     /// Loads what computing a node takes beside memory, so that nothing is when it runs.

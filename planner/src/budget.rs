@@ -30,6 +30,11 @@ pub const HOST_MARGIN_MIN: Bytes = Bytes::mib(512);
 /// One part of this many of the host's memory is its margin, where that is more.
 pub const HOST_MARGIN_PART: u64 = 20;
 
+/// One part of this many of the host's memory may be page-locked: what Windows shares with GPUs
+/// ("Calculating Graphics Memory", Microsoft's driver documentation). The rest is for everything
+/// else that runs.
+pub const PINNED_PART: u64 = 2;
+
 /// The caps of `--max-vram`: one for each device, some by name, or both.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct VramCaps(DeviceValues<Cap>);
@@ -127,6 +132,12 @@ pub fn host_budget(host: &HostFacts, max_ram: Option<Cap>, margins: &Margins) ->
 /// How much of the host's `budget` may be page-locked under a limit.
 pub fn pinned_budget(host: &HostFacts, max_pinned: Cap, budget: Bytes) -> Bytes {
     within(Some(max_pinned), host_total(host), budget, Bytes::ZERO)
+}
+
+/// How much of the host's memory may be page-locked where nobody says otherwise, beside what its
+/// budget allows: a [`PINNED_PART`]th of what the process could have.
+pub fn default_pinned_budget(host: &HostFacts) -> Bytes {
+    Bytes(host_total(host).0 / PINNED_PART)
 }
 
 /// All memory that a process of the host could have.

@@ -13,7 +13,8 @@ use protocol::plan::MappingPolicy;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::{
-    Cap, CapError, Margins, VramCaps, budgets, host_budget, parse_limit, pinned_budget,
+    Cap, CapError, Margins, VramCaps, budgets, default_pinned_budget, host_budget, parse_limit,
+    pinned_budget,
 };
 use crate::inventory::Inventory;
 use lora::{LoraError, LoraRequest, parse_loras};
@@ -225,7 +226,10 @@ impl Policy {
             devices: capped,
             host: budget,
             host_ceiling: ceiling,
-            pinned: self.max_pinned.map(|limit| pinned_budget(host, limit, budget)),
+            pinned: Some(match self.max_pinned {
+                Some(limit) => pinned_budget(host, limit, budget),
+                None => default_pinned_budget(host),
+            }),
             idle: None,
         })
     }

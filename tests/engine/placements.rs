@@ -90,7 +90,7 @@ type Case<'a> = (&'a [&'a str], &'a str, [&'a str; 2], usize);
 const ALL0: &str = "all=virtual0";
 
 #[rustfmt::skip]
-const CASES: [Case; 32] = [
+const CASES: [Case; 35] = [
     (&["--backend", "all=cpu"], "dit", ["host", "mapped"], 1),
     (&["--backend", ALL0, "--params-backend", "all=device"], "dit", ["one", "resident"], 1),
     (&["--backend", ALL0, "--params-backend", "all=disk"], "dit", ["one", "lazy"], 1),
@@ -122,6 +122,9 @@ const CASES: [Case; 32] = [
     (&["--backend", ALL0, "--params-backend", "all=cpu", "--no-prefetch"], "vae", ["one", "streamed"], 1),
     (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--params-backend", "dit=cpu"], "dit", ["layer", "streamed"], 2),
     (&["--backend", "all=virtual0,dit=virtual0&virtual1&virtual2,t5=virtual3&virtual4", "--params-backend", "dit=cpu,t5=cpu"], "t5", ["layer", "streamed"], 2),
+    (&["--backend", ALL0, "--params-backend", "dit=locked"], "dit", ["one", "streamed"], 1),
+    (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--params-backend", "dit=locked"], "dit", ["layer", "streamed"], 2),
+    (&["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row", "--params-backend", "dit=locked"], "dit", ["row", "streamed"], 2),
     (&["--clip-on-cpu", "--vae-on-cpu", "--backend", "dit=virtual0"], "vae", ["host", "mapped"], 1),
 ];
 

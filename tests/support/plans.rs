@@ -68,11 +68,10 @@ impl Choice {
     }
 
     fn residency(&self) -> Residency {
-        let has = |residency| self.residencies.contains(&residency);
         match self.devices.as_slice() {
             [None] => self.residencies[0],
-            _ if has(Residency::Streamed) => Residency::Streamed,
-            _ if has(Residency::Lazy) => Residency::Lazy,
+            _ if self.residencies.iter().any(|r| r.is_streamed()) => Residency::Streamed,
+            _ if self.residencies.contains(&Residency::Lazy) => Residency::Lazy,
             _ => Residency::Resident,
         }
     }
@@ -218,6 +217,7 @@ fn host(threads: u32) -> HostPlan {
         peak_bytes: Bytes::ZERO,
         idle_bytes: Bytes::ZERO,
         pinned_bytes: Bytes::ZERO,
+        locked_bytes: Bytes::ZERO,
         changed_bytes: Bytes::ZERO,
         mapped_bytes: Bytes::ZERO,
         threads,
@@ -236,7 +236,15 @@ fn set_budgets(plan: &mut Plan) {
         .filter(|(_, used)| **used)
         .map(|(d, _)| d.pinned_bytes)
         .sum();
-    let on_host = [plan.host.changed_bytes, plan.host.pinned_bytes, plan.host.job_bytes];
+    let locked = plan.components.iter().flat_map(|component| {
+        let parts = component.parts.iter().enumerate();
+        let parts = parts.filter(|(_, part)| !part.device.is_host());
+        parts.map(|(part, _)| component.locked_bytes(part))
+    });
+    plan.host.locked_bytes = locked.sum();
+    let held = plan.host.changed_bytes + plan.host.locked_bytes;
+    let on_host = [held, plan.host.pinned_bytes, plan.host.job_bytes];
+    plan.host.pinned_bytes += plan.host.locked_bytes;
     let host = phases(plan, &DeviceId::host(), on_host);
     let devices: Vec<Vec<PhaseBytes>> =
         plan.devices.iter().map(|device| phases(plan, &device.id, [Bytes::ZERO; 3])).collect();

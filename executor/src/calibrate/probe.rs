@@ -56,6 +56,7 @@ impl<'a> Probe<'a> {
             base: Bytes::ZERO,
             stop: (*cancel).clone(),
             once: false,
+            locked: None,
         };
         backend.load(load, Queue::Loads).wait_unless(cancel)?;
         let memory =

@@ -130,6 +130,7 @@ impl RangeReader {
                 base: read.bytes,
                 stop: cancel.clone(),
                 once: false,
+                locked: None,
             };
             self.device.load(load, Queue::Loads).wait_unless(cancel)?;
             read = Read { bytes: read.bytes + tensor_bytes, seconds: seconds_since(start) };

@@ -58,6 +58,7 @@ impl CalibrationTarget<'_> {
             base: Bytes::ZERO,
             stop: self.cancel.clone(),
             once: false,
+            locked: None,
         };
         let start = Instant::now();
         self.backend.load(load, Queue::Slots).wait_unless(self.cancel)?;

@@ -13,13 +13,13 @@ use std::time::Instant;
 
 use protocol::plan::ComponentPlan;
 use protocol::usage::ComponentUsage;
-use protocol::{Bytes, DeviceId, Failure, Phase};
+use protocol::{Bytes, DeviceId, Failure, Phase, Residency};
 
 use super::devices::Devices;
 use super::verify::Scheduled;
 use crate::backend::{
-    CancelFlag, LaneMemory, NodeCall, Queue, Region, Ring, RingItem, RingPlan, Stopped, Ticket,
-    WeightLoad, WeightMove,
+    CancelFlag, LaneMemory, LockedCopy, NodeCall, Queue, Region, Ring, RingItem, RingPlan, Stopped,
+    Ticket, WeightLoad, WeightMove,
 };
 use crate::schedule::weights::{LaneWeights, slice_bytes};
 use crate::schedule::{Instruction, Schedule, Variants, WeightPlace, WeightSlice, arena_bytes};
@@ -41,6 +41,10 @@ pub struct Component {
     pub memory: Vec<LaneMemory>,
     /// The ring of each lane that has one, in the component's phase.
     pub rings: Vec<Option<Ring>>,
+    /// Of each lane the page-locked copies of its streamed weights, by segment.
+    locked: Vec<Option<Vec<Option<LockedCopy>>>>,
+    /// Which segments are streamed from such a copy.
+    is_locked: Vec<bool>,
     /// From where its weights are mapped.
     pub files: Arc<WeightFiles>,
     /// What its times were since they were last taken.
@@ -124,6 +128,8 @@ impl Component {
             devices: plan.parts.iter().map(|part| part.device.clone()).collect(),
             memory: first.lanes.iter().map(|_| LaneMemory::default()).collect(),
             rings: first.lanes.iter().map(|_| None).collect(),
+            locked: first.lanes.iter().map(|_| None).collect(),
+            is_locked: plan.segments.iter().map(|s| s.residency == Residency::Locked).collect(),
             variants,
             files,
             times: Times::default(),
@@ -156,13 +162,40 @@ impl Component {
         for (memory, held) in self.memory.iter_mut().zip(&mut before.memory) {
             memory.resident = held.resident.take();
         }
+        self.locked = std::mem::take(&mut before.locked);
         self.loads = std::mem::take(&mut before.loads);
         self.stop = before.stop.clone();
     }
 
     /// Allocates for the weights that are held in all phases, and starts to load them.
     pub fn load_resident(&mut self, devices: &Devices) -> Result<(), Failure> {
+        self.allocate_locked(devices)?;
         self.load(devices, HeldWeights::Resident)
+    }
+
+    /// Allocates for the page-locked copies of streamed weights; once.
+    fn allocate_locked(&mut self, devices: &Devices) -> Result<(), Failure> {
+        for lane in 0..self.memory.len() {
+            let weights = &self.variants[0].lanes[lane].weights;
+            let items = weights.items.iter().copied().filter(|segment| self.is_locked[*segment]);
+            let bytes: Bytes = items.clone().map(|segment| weights.segment_bytes[segment]).sum();
+            if bytes == Bytes::ZERO || self.locked[lane].is_some() {
+                continue;
+            }
+            let backend = devices.backend(&self.devices[lane]);
+            let host = devices.backend(&DeviceId::host()).memory();
+            let name = format!("page-locked weights of {}", self.name);
+            let region = backend.allocate_locked(host, &name, bytes)?;
+            let mut copies = vec![None; self.is_locked.len()];
+            let mut end = Bytes::ZERO;
+            for segment in items {
+                let (region, filled) = (Arc::clone(&region), Arc::default());
+                copies[segment] = Some(LockedCopy { region, start: end, filled });
+                end += weights.segment_bytes[segment];
+            }
+            self.locked[lane] = Some(copies);
+        }
+        Ok(())
     }
 
     /// Allocates for the weights that are held in the component's phase, and starts to load them;
@@ -203,6 +236,7 @@ impl Component {
                 base: Bytes::ZERO,
                 stop: self.stop.clone(),
                 once: true,
+                locked: None,
             };
             let event = devices
                 .tracer()
@@ -280,6 +314,7 @@ impl Component {
                     _ => None,
                 }),
                 bytes: weights.segment_bytes[segment],
+                locked: self.locked[lane].as_ref().and_then(|copies| copies[segment].clone()),
             });
             let plan = RingPlan {
                 region,

@@ -23,7 +23,7 @@ pub fn verify(plan: &Plan, model: &dyn Model) -> Result<Vec<VerifiedBytes>, Fail
     let pinned = plan.devices.iter().filter(|device| plan.uses(&device.id));
     let pinned: Bytes = pinned.map(|device| device.pinned_bytes).sum();
     let job_bytes = model.buffers(&plan.job, &plan.options)?.bytes();
-    let on_host = job_bytes + pinned + model.changed_bytes();
+    let on_host = job_bytes + pinned + plan.host.locked_bytes + model.changed_bytes();
     let mut verified = Vec::new();
     let devices = plan.devices.iter().map(|device| device.id.clone()).chain([DeviceId::host()]);
     for device in devices {

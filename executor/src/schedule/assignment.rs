@@ -78,7 +78,7 @@ impl Assignment {
         for node in &graph.nodes {
             for weight in &node.weights {
                 let owner = graph.weights[weight.0].segment;
-                let streams = |segment: usize| self.residencies[segment] == Residency::Streamed;
+                let streams = |segment: usize| self.residencies[segment].is_streamed();
                 if owner != node.segment && (streams(owner) || streams(node.segment)) {
                     return Err(format!(
                         "segment {} cannot be streamed: others use its weights",

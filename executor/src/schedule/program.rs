@@ -14,7 +14,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use protocol::Residency;
 use protocol::profile::BackendKind;
 
 use super::Assignment;
@@ -298,7 +297,7 @@ fn with_slots(graph: &Graph, assignment: &Assignment, steps: Vec<Step>) -> Vec<S
             let segment = graph.nodes[*node].segment;
             let device = assignment.lanes.get(*lane);
             let device = device.is_some_and(|lane| lane.backend != BackendKind::Host);
-            let streamed = assignment.residencies[segment] == Residency::Streamed;
+            let streamed = assignment.residencies[segment].is_streamed();
             (device && streamed).then_some((*lane, segment))
         }
         _ => None,

@@ -92,7 +92,7 @@ impl LaneWeights {
             Residency::Resident => WeightPlace::Resident(take(&mut self.resident_bytes, bytes)),
             Residency::Lazy => WeightPlace::Lazy(take(&mut self.lazy_bytes, bytes)),
             Residency::Mapped => WeightPlace::Mapped,
-            Residency::Streamed => {
+            Residency::Streamed | Residency::Locked => {
                 if self.items.last() != Some(&segment) {
                     self.items.push(segment);
                 }

@@ -46,10 +46,19 @@ pub struct PinError {
 pub enum Params {
     /// In RAM: streamed to where it computes.
     Cpu,
+    /// The same from page-locked copies, all that is streamed.
+    Locked,
     /// On disk: loaded for its phase only.
     Disk,
     /// On the devices where it computes, in all phases.
     Device,
+}
+
+impl Params {
+    /// Whether weights pass through a ring of slots.
+    pub const fn is_streamed(self) -> bool {
+        matches!(self, Params::Cpu | Params::Locked)
+    }
 }
 
 /// How a component is split over several devices.
@@ -130,7 +139,7 @@ const BACKEND: Flag =
     Flag { name: "--backend", example: "write devices, as dit=cuda0&cuda1,vae=cuda1,cond=cpu" };
 const PARAMS: Flag = Flag {
     name: "--params-backend",
-    example: "write cpu (streamed), disk (loaded for its phase only) or device (resident), as dit=cpu,vae=disk",
+    example: "write cpu (streamed), locked (streamed from page-locked copies), disk (loaded for its phase only) or device (resident), as dit=cpu,vae=disk",
 };
 const SPLIT: Flag = Flag { name: "--split-mode", example: "write layer or row, as dit=row" };
 const LOOKAHEAD: Flag = Flag {
@@ -218,6 +227,7 @@ fn devices(text: &str) -> Result<NamedDevices, String> {
 fn params_of(text: &str) -> Result<Params, String> {
     match text.to_lowercase().as_str() {
         "cpu" | "host" => Ok(Params::Cpu),
+        "locked" => Ok(Params::Locked),
         "disk" => Ok(Params::Disk),
         "device" => Ok(Params::Device),
         _ => Err(format!("`{}` is not a place for weights", shown(text))),

@@ -45,14 +45,15 @@ fn an_integrated_device_has_no_more_than_the_host() {
         (text("-1"), text("-1"), [gib(11), gib(7), gib(11)], [gib(11), gib(8), gib(11)]),
     ] {
         let text = PolicyText { max_vram, max_ram, margin: margin(), ..PolicyText::default() };
-        assert_eq!(budgets(text.clone()), (of_devices, ceilings, None), "{text:?}");
+        assert_eq!(budgets(text.clone()), (of_devices, ceilings, Some(gib(8))), "{text:?}");
     }
 }
 
 #[test]
 fn page_locked_memory_has_a_limit_within_the_hosts_budget() {
     for (max_pinned, max_ram, expected) in [
-        (None, None, None),
+        (None, None, Some(Bytes::gib(8))),
+        (None, text("1"), Some(Bytes::gib(8))),
         (text("2"), None, Some(Bytes::gib(2))),
         (text("25%"), None, Some(Bytes::gib(4))),
         (text("2"), text("1"), Some(Bytes::gib(1))),

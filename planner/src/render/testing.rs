@@ -117,6 +117,7 @@ pub(crate) fn plan() -> Plan {
             peak_bytes: Bytes::kib(612),
             idle_bytes: Bytes::kib(512),
             pinned_bytes: Bytes::kib(512),
+            locked_bytes: Bytes::ZERO,
             changed_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,
             threads: 8,

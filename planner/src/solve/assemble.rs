@@ -45,7 +45,9 @@ pub fn plan(
             pool_bytes: problem.budgets.host,
             peak_bytes: peak(&host),
             idle_bytes: bytes.idle(None),
-            pinned_bytes: devices.iter().map(|device| device.pinned_bytes).sum(),
+            pinned_bytes: devices.iter().map(|device| device.pinned_bytes).sum::<Bytes>()
+                + bytes.locked_bytes(),
+            locked_bytes: bytes.locked_bytes(),
             changed_bytes: problem.profile.changed_bytes,
             mapped_bytes: mapped.map(|(component, place)| mapped_bytes(component, place)).sum(),
             threads: problem.inventory.host.cores as u32,

@@ -27,8 +27,11 @@ pub struct Composition {
     /// `memory` as the objective, for which a placement is no smaller because its weights are page
     /// cache.
     counts_mapped: bool,
-    /// Page-locked memory of the host, through which the weights of all used devices pass.
+    /// Page-locked memory of the host: through which the weights of all used devices pass, and
+    /// copies of streamed weights.
     pinned_bytes: Bytes,
+    /// These copies.
+    locked_bytes: Bytes,
 }
 
 /// A memory of which more is needed than may be used.
@@ -79,8 +82,16 @@ impl Composition {
         let pooled = devices.iter().any(|device| device.integrated);
         let parted = devices.iter().any(|device| device.part.is_some());
         let counts_mapped = problem.objective == Objective::Memory;
-        let pinned_bytes = Bytes::ZERO;
-        Composition { timeline, memories, pooled, parted, counts_mapped, pinned_bytes }
+        let [pinned_bytes, locked_bytes] = [Bytes::ZERO; 2];
+        Composition {
+            timeline,
+            memories,
+            pooled,
+            parted,
+            counts_mapped,
+            pinned_bytes,
+            locked_bytes,
+        }
     }
 
     /// The first components in these places; the rest count as nowhere.
@@ -97,6 +108,13 @@ impl Composition {
         let now = position(self.timeline, phase);
         let host = self.memories.len() - 1;
         for part in &place.parts {
+            if part.locked_bytes > Bytes::ZERO {
+                self.locked_bytes += part.locked_bytes;
+                self.pinned_bytes += part.locked_bytes;
+                for weights in &mut self.memories[host].weights {
+                    *weights += part.locked_bytes;
+                }
+            }
             let memory = &mut self.memories[part.device.unwrap_or(host)];
             memory.resident += part.resident_bytes;
             for weights in &mut memory.weights {
@@ -128,6 +146,7 @@ impl Composition {
     pub fn copy_from(&mut self, other: &Composition) {
         self.memories.clone_from(&other.memories);
         self.pinned_bytes = other.pinned_bytes;
+        self.locked_bytes = other.locked_bytes;
     }
 
     /// The phases of a device, or of the host for `None`.
@@ -156,6 +175,11 @@ impl Composition {
     /// them is used.
     pub fn overhead_bytes(&self, device: usize) -> Bytes {
         self.memories[device].fixed_bytes
+    }
+
+    /// Page-locked copies of streamed weights.
+    pub fn locked_bytes(&self) -> Bytes {
+        self.locked_bytes
     }
 
     /// Whether any component computes on a device.

@@ -96,7 +96,10 @@ fn ways(before: &ComponentPlan) -> Vec<WeightResidency> {
         return vec![WeightResidency::All(before.residency)];
     }
     let stays: Arc<[bool]> =
-        before.segments.iter().map(|segment| segment.residency != Residency::Streamed).collect();
+        before.segments.iter().map(|segment| !segment.residency.is_streamed()).collect();
+    let locked: Arc<[bool]> =
+        before.segments.iter().map(|segment| segment.residency == Residency::Locked).collect();
+    let locked = locked.contains(&true).then_some(locked);
     let mut held = before.segments.iter().map(|segment| segment.residency);
     let is_kind =
         |residency: &Residency| matches!(residency, Residency::Resident | Residency::Lazy);
@@ -106,7 +109,10 @@ fn ways(before: &ComponentPlan) -> Vec<WeightResidency> {
     }
     let mut slots = vec![before.lookahead];
     slots.extend([LOOKAHEAD, 1].into_iter().filter(|fewer| *fewer < before.lookahead));
-    let way = |lookahead| WeightResidency::Some { residency, stays: Arc::clone(&stays), lookahead };
+    let way = |lookahead| {
+        let (stays, locked) = (Arc::clone(&stays), locked.clone());
+        WeightResidency::Some { residency, stays, locked, lookahead }
+    };
     slots.into_iter().map(way).collect()
 }
 

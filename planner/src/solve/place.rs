@@ -100,6 +100,8 @@ pub enum WeightResidency {
         residency: Residency,
         /// For each segment, whether its weights stay.
         stays: Arc<[bool]>,
+        /// For each segment, whether it is streamed from a page-locked copy; `None` where none is.
+        locked: Option<Arc<[bool]>>,
         /// Slots of the ring on each device.
         lookahead: u32,
     },
@@ -139,6 +141,8 @@ pub struct PlacePart {
     pub slot_bytes: Bytes,
     /// How many segments are there or on their way at once.
     pub slots: u32,
+    /// Page-locked copies of streamed weights, in the host's memory in all phases.
+    pub locked_bytes: Bytes,
     /// Weights that the host reads in place from their files in the component's phase: page cache,
     /// in no budget.
     pub mapped_bytes: Bytes,
@@ -156,6 +160,7 @@ impl PlacePart {
             early_bytes: Bytes::ZERO,
             slot_bytes: Bytes::ZERO,
             slots: 0,
+            locked_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,
             compute_bytes: Bytes::ZERO,
         }
@@ -213,13 +218,9 @@ pub fn residency_of(spread: &ComponentLayout, held: &WeightResidency, segment: u
     match held {
         _ if spread.is_mapped(segment) => Residency::Mapped,
         WeightResidency::All(residency) => *residency,
-        WeightResidency::Some { residency, stays, .. } => {
-            if stays[segment] {
-                *residency
-            } else {
-                Residency::Streamed
-            }
-        }
+        WeightResidency::Some { residency, stays, .. } if stays[segment] => *residency,
+        WeightResidency::Some { locked: Some(locked), .. } if locked[segment] => Residency::Locked,
+        WeightResidency::Some { .. } => Residency::Streamed,
     }
 }
 
@@ -239,7 +240,10 @@ pub fn parts(spread: &ComponentLayout, held: &WeightResidency, early: bool) -> V
             match residency_of(spread, held, segment) {
                 Residency::Resident => taken.resident_bytes += *bytes,
                 Residency::Lazy => taken.lazy_bytes += *bytes,
-                Residency::Streamed => {
+                residency @ (Residency::Streamed | Residency::Locked) => {
+                    if residency == Residency::Locked {
+                        taken.locked_bytes += *bytes;
+                    }
                     taken.slot_bytes = taken.slot_bytes.max(*bytes);
                     streamed += u32::from(*bytes > Bytes::ZERO);
                 }

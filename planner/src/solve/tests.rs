@@ -150,7 +150,7 @@ fn no_plan_breaks_a_constraint() {
         }
     }
     // One, layer, row, host; streamed; early.
-    assert!(kinds.iter().all(|count| *count > CHECKED / 100), "{kinds:?}: one-sided cases");
+    assert!(kinds.iter().all(|count| *count > CHECKED / 200), "{kinds:?}: one-sided cases");
 }
 
 #[test]

@@ -130,7 +130,9 @@ impl<'a> Timing<'a> {
     pub fn ms(&self, held: &WeightResidency) -> ComponentMs {
         match held {
             WeightResidency::All(residency) => self.all(*residency),
-            WeightResidency::Some { stays, lookahead, .. } => self.streamed(stays).ms(*lookahead),
+            WeightResidency::Some { stays, locked, lookahead, .. } => {
+                self.streamed(stays, locked.as_deref()).ms(*lookahead)
+            }
         }
     }
 
@@ -152,21 +154,21 @@ impl<'a> Timing<'a> {
         }
     }
 
-    /// With a ring, and these segments held.
-    pub fn streamed(&self, stays: &[bool]) -> StreamedTiming<'_> {
-        StreamedTiming::new(self, stays)
+    /// With a ring, these segments held, and these of the others page-locked.
+    pub fn streamed(&self, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'_> {
+        StreamedTiming::new(self, stays, locked)
     }
 
-    /// What is copied in one call, with so many bytes per second of what all devices share.
-    fn copies(&self, streams: &[bool], shared_rate: f64) -> Vec<Copy> {
+    /// What is copied in one call, each segment from its source.
+    fn copies(&self, source: impl Fn(usize) -> Option<Source>) -> Vec<Copy> {
         let mut copies = Vec::new();
-        for segment in (0..streams.len()).filter(|segment| streams[*segment]) {
+        for segment in 0..self.segment_bytes.len() {
+            let Some(source) = source(segment) else { continue };
             for (lane, device) in self.spread.devices.iter().enumerate() {
                 let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
                 if let Some(device) = device.filter(|_| bytes > 0.0) {
-                    let page_cache = self.times.inventory.host.page_cache_bytes_per_s.value;
-                    let link_s = bytes / self.link(device).min(page_cache);
-                    copies.push(Copy { segment, lane, link_s, shared_s: bytes / shared_rate });
+                    let link_s = bytes / self.link(device).min(source.each);
+                    copies.push(Copy { segment, lane, link_s, shared_s: bytes / source.shared });
                 }
             }
         }
@@ -285,6 +287,15 @@ impl<'a> Timing<'a> {
 /// read there and written to page-locked memory.
 const MOVED_PER_COPIED: f64 = 2.0;
 
+/// Where streamed weights come from, in bytes per second.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    /// For each device.
+    each: f64,
+    /// For all devices together.
+    shared: f64,
+}
+
 /// A component with a ring: what its calls take with any number of slots. The first call reads the
 /// files; the others find what is streamed in RAM, where that has room for it.
 pub struct StreamedTiming<'t> {
@@ -298,32 +309,50 @@ pub struct StreamedTiming<'t> {
 }
 
 impl<'t> StreamedTiming<'t> {
-    fn new(timing: &'t Timing<'t>, stays: &[bool]) -> StreamedTiming<'t> {
+    fn new(timing: &'t Timing<'t>, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'t> {
         let SegmentTimes { inventory, component, .. } = timing.times;
         let host = &inventory.host;
         let is_mapped = |segment| timing.spread.is_mapped(segment);
-        let streams: Vec<bool> =
-            (0..stays.len()).map(|segment| !stays[segment] && !is_mapped(segment)).collect();
-        let streamed = timing.tensors(|segment| streams[segment]);
-        let cached = streamed <= host.available_bytes.0 as f64;
-        let storage_rate = host.storage_bytes_per_s.value;
+        let streams = |segment: usize| !stays[segment] && !is_mapped(segment);
+        let is_locked = |segment: usize| locked.is_some_and(|locked| locked[segment]);
+        let from_file = timing.tensors(|segment| streams(segment) && !is_locked(segment));
+        let from_copy = timing.tensors(|segment| streams(segment) && is_locked(segment));
+        let cached = from_file + from_copy <= host.available_bytes.0 as f64;
+        let (page_cache, storage) =
+            (host.page_cache_bytes_per_s.value, host.storage_bytes_per_s.value);
         let cold_rate = timing.source_bytes_per_s();
-        let memory_rate = host.speeds.memory_bytes_per_s.value / MOVED_PER_COPIED;
-        let stages = |rate| Stages::new(&timing.segments_s, timing.copies(&streams, rate));
+        let memory_rate = host.speeds.memory_bytes_per_s.value;
+        let file_rate = if cached { memory_rate / MOVED_PER_COPIED } else { storage };
+        let copy = Source { each: f64::INFINITY, shared: memory_rate };
+        let file = Source { each: page_cache, shared: file_rate };
+        let first = Source { each: page_cache, shared: cold_rate };
+        let stages = |source: &dyn Fn(usize) -> Source| {
+            let of = |segment| streams(segment).then(|| source(segment));
+            Stages::new(&timing.segments_s, timing.copies(of))
+        };
         let reread_s = timing.reread_s(is_mapped);
-        let loads = |segment: usize| !streams[segment] && (!is_mapped(segment) || reread_s == 0.0);
+        let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
         let calls = f64::from(component.calls);
         let reread = 1e3 * calls * reread_s;
-        let again = if cached { 0.0 } else { 1e3 * streamed / storage_rate };
+        let again = if cached { 0.0 } else { 1e3 * from_file / storage };
+        let is_read_first = locked.is_some() || !timing.is_in_page_cache();
         StreamedTiming {
             timing,
-            warm: stages(if cached { memory_rate } else { storage_rate }),
-            cold: (!timing.is_in_page_cache()).then(|| stages(cold_rate)),
+            warm: stages(&|segment| if is_locked(segment) { copy } else { file }),
+            cold: is_read_first.then(|| stages(&|_| first)),
             load: 1e3 * timing.load_s(loads),
             reread,
-            storage: 1e3 * streamed / cold_rate + (calls - 1.0) * again + reread,
+            storage: 1e3 * (from_file + from_copy) / cold_rate + (calls - 1.0) * again + reread,
             storage_again: calls * again + reread,
         }
+    }
+
+    /// Whether the calls take no longer than computing does, with so many slots on each device: a
+    /// part of it more is as good.
+    pub fn is_hidden(&self, lookahead: u32, part: f64) -> bool {
+        let calls = f64::from(self.timing.times.component.calls);
+        let computes: f64 = 1e3 * calls * self.timing.segments_s.iter().sum::<f64>();
+        self.ms(lookahead).compute <= RING_TIME * computes * (1.0 + part) + self.reread
     }
 
     /// The most slots that any device has segments for.

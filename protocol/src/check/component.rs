@@ -110,18 +110,21 @@ fn check_residency(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_
         let of_host = component.segment_device(index).is_some_and(DeviceId::is_host);
         let allowed: &[Residency] = match residency {
             _ if of_host && !on_host => &[Residency::Mapped],
-            Residency::Streamed => &[Residency::Streamed, Residency::Resident, Residency::Lazy],
+            Residency::Streamed => {
+                use Residency::{Lazy, Locked, Resident, Streamed};
+                &[Streamed, Locked, Resident, Lazy]
+            }
             Residency::Resident => &[Residency::Resident],
             Residency::Lazy => &[Residency::Lazy],
             Residency::Mapped => &[Residency::Mapped],
+            Residency::Locked => &[],
         };
         let agrees = allowed.contains(&segment.residency);
         let segment = || segment.name.clone();
         found.ensure(agrees, || ComponentRule::SegmentResidency { segment: segment() });
     }
     let weighs = |s: &SegmentPlan| s.weights_bytes > Bytes::ZERO;
-    let streams =
-        component.segments.iter().any(|s| s.residency == Residency::Streamed && weighs(s));
+    let streams = component.segments.iter().any(|s| s.residency.is_streamed() && weighs(s));
     found.ensure(streams == streamed, || ComponentRule::NotStreamed);
     let first = component.phase == plan.job.timeline()[0];
     let early = !component.prefetch

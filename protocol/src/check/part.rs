@@ -20,16 +20,16 @@ fn bytes_in(segment: &SegmentPlan, part: usize) -> u64 {
 pub(super) fn check_part(component: &ComponentPlan, index: usize, found: &mut Finder<'_>) {
     let part = &component.parts[index];
     let mapped = is_mapped(component, part);
-    let of = |residency| {
-        let held = component.segments.iter().filter(move |s| s.residency == residency && !mapped);
+    let of = |is_it: fn(Residency) -> bool| {
+        let held = component.segments.iter().filter(move |s| is_it(s.residency) && !mapped);
         held.map(|segment| bytes_in(segment, index))
     };
-    let sum = |residency| of(residency).fold(0u64, u64::saturating_add);
-    let streamed = || of(Residency::Streamed).filter(|&bytes| bytes > 0);
+    let sum = |is_it| of(is_it).fold(0u64, u64::saturating_add);
+    let streamed = || of(Residency::is_streamed).filter(|&bytes| bytes > 0);
     let slots = streamed().count().min(component.lookahead as usize) as u64;
     for (what, stated, expected) in [
-        ("resident", part.resident_bytes.0, sum(Residency::Resident)),
-        ("lazy", part.lazy_bytes.0, sum(Residency::Lazy)),
+        ("resident", part.resident_bytes.0, sum(|residency| residency == Residency::Resident)),
+        ("lazy", part.lazy_bytes.0, sum(|residency| residency == Residency::Lazy)),
         ("a slot", part.slot_bytes.0, streamed().max().unwrap_or(0)),
         ("slots", u64::from(part.slots), slots),
     ] {

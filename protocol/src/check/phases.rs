@@ -4,7 +4,7 @@
 use super::{Violation, Violations};
 use crate::limits::DEVICES_MAX;
 use crate::phase::Phase;
-use crate::plan::{DeviceId, PhaseBytes, Plan};
+use crate::plan::{ComponentPlan, DeviceId, PhaseBytes, Plan};
 use crate::units::Bytes;
 
 rules! {
@@ -19,6 +19,8 @@ rules! {
         Idle { stated: u64, expected: u64 } =
             ": {stated} B stay between jobs, its components leave {expected} B there",
         Pinned { stated: u64, expected: u64 } = ": {stated} B are pinned, not {expected}",
+        Locked { stated: u64, expected: u64 } =
+            ": {stated} B of weights are page-locked, the components' are {expected} B",
     }
 }
 
@@ -59,22 +61,34 @@ pub(super) fn check_phases(plan: &Plan, found: &mut Violations) {
         check_memory(plan, &stated, found);
     }
     let host = &plan.host;
+    let locked = locked_bytes(plan);
     let stated = Stated {
         device: DeviceId::host(),
         phases: &host.phases,
         peak: host.peak_bytes,
         budget: host.budget_bytes,
         idle: host.idle_bytes,
-        fixed: [host.changed_bytes.0, pinned, host.job_bytes.0],
+        fixed: [host.changed_bytes.0.saturating_add(locked), pinned, host.job_bytes.0],
         fixed_idle: host.changed_bytes.0.saturating_add(host.pinned_bytes.0),
     };
     check_memory(plan, &stated, found);
-    let stated = host.pinned_bytes.0;
-    found.ensure(stated == pinned, || Violation::Memory {
-        device: DeviceId::host(),
-        phase: None,
-        rule: MemoryRule::Pinned { stated, expected: pinned },
-    });
+    let mut ensure = |holds, rule| {
+        let device = DeviceId::host();
+        found.ensure(holds, || Violation::Memory { device, phase: None, rule });
+    };
+    let (stated, expected) = (host.locked_bytes.0, locked);
+    ensure(stated == expected, MemoryRule::Locked { stated, expected });
+    let (stated, expected) = (host.pinned_bytes.0, pinned.saturating_add(locked));
+    ensure(stated == expected, MemoryRule::Pinned { stated, expected });
+}
+
+/// Page-locked copies of weights for all devices.
+fn locked_bytes(plan: &Plan) -> u64 {
+    let of = |component: &ComponentPlan| -> u64 {
+        let parts = component.parts.iter().enumerate().filter(|(_, part)| !part.device.is_host());
+        parts.fold(0, |sum, (part, _)| sum.saturating_add(component.locked_bytes(part).0))
+    };
+    plan.components.iter().map(of).fold(0, u64::saturating_add)
 }
 
 fn check_memory(plan: &Plan, stated: &Stated<'_>, found: &mut Violations) {

@@ -63,6 +63,13 @@ impl ComponentPlan {
     pub fn segment_device(&self, segment: usize) -> Option<&DeviceId> {
         self.devices.get(self.division.lane(segment)?)
     }
+
+    /// Page-locked copies that are held for the device of a part, in bytes.
+    pub fn locked_bytes(&self, part: usize) -> Bytes {
+        let locked = self.segments.iter().filter(|s| s.residency == Residency::Locked);
+        let bytes = locked.filter_map(|segment| segment.part_bytes.get(part));
+        Bytes(bytes.fold(0, |sum, bytes| sum.saturating_add(bytes.0)))
+    }
 }
 
 /// What a component takes on one device.
@@ -114,8 +121,19 @@ pub enum Residency {
     /// Copied for each call, into a ring of slots, while earlier segments compute. A component is
     /// streamed if any of its segments is; the others of its segments stay.
     Streamed,
+    /// A segment that is streamed, from a page-locked copy in RAM: its first way to the device
+    /// leaves one there, which is held in all phases and kept for the next job. A device copies
+    /// from it at the rate of its link, without staging.
+    Locked,
     /// Computed in place from the file mapping; host only, no allocation.
     Mapped,
+}
+
+impl Residency {
+    /// Whether weights pass through a ring of slots, wherever they come from.
+    pub const fn is_streamed(self) -> bool {
+        matches!(self, Residency::Streamed | Residency::Locked)
+    }
 }
 
 impl fmt::Display for Residency {
@@ -124,6 +142,7 @@ impl fmt::Display for Residency {
             Residency::Resident => "resident",
             Residency::Lazy => "lazy",
             Residency::Streamed => "streamed",
+            Residency::Locked => "locked",
             Residency::Mapped => "mapped",
         })
     }

@@ -18,8 +18,12 @@ pub struct HostPlan {
     /// What stays between two jobs: resident weights, those that LoRA changed, and page-locked
     /// memory.
     pub idle_bytes: Bytes,
-    /// Page-locked memory, part of the peak: what all used devices' weights pass through.
+    /// Page-locked memory, part of the peak: what all used devices' weights pass through, and
+    /// `locked_bytes`.
     pub pinned_bytes: Bytes,
+    /// Page-locked copies of streamed weights, held from the load on: part of each phase's weights.
+    #[serde(default)]
+    pub locked_bytes: Bytes,
     /// Weights of mapped files that LoRA changed, as private pages: part of each phase's weights.
     pub changed_bytes: Bytes,
     /// Weights computed in place from the file mapping: page cache, not part of the peak.

@@ -98,6 +98,7 @@ fn compute_at(
         region: Arc::clone(&region),
         base: Bytes::ZERO,
         stop: CancelFlag::default(),
+        locked: None,
         once: true,
     };
     backend.load(load, Queue::Loads).wait().expect("weights load");

@@ -28,12 +28,16 @@ fn residencies(random: &mut Random, segments: usize) -> Vec<Residency> {
         0 => vec![Residency::Resident; segments],
         1 => vec![Residency::Lazy; segments],
         _ => {
-            let streamed = random.below(100);
+            let (streamed, locked) = (random.below(100), [0, 50, 100][random.below(3)]);
+            let ring = |random: &mut Random| match random.chance(locked) {
+                true => Residency::Locked,
+                false => Residency::Streamed,
+            };
             let held = if random.chance(50) { Residency::Lazy } else { Residency::Resident };
             let mut all: Vec<Residency> = (0..segments)
-                .map(|_| if random.chance(streamed) { Residency::Streamed } else { held })
+                .map(|_| if random.chance(streamed) { ring(random) } else { held })
                 .collect();
-            all[random.below(segments)] = Residency::Streamed;
+            all[random.below(segments)] = ring(random);
             all
         }
     }
@@ -78,12 +82,12 @@ pub fn choice(
             }
         }
     }
-    let has = |residency| choice.residencies.contains(&residency);
-    if has(Residency::Streamed) {
+    let streams = choice.residencies.iter().any(|residency| residency.is_streamed());
+    if streams {
         choice.lookahead = 1 + random.below(4) as u32;
     }
     // Nothing but weights that wait for their phase can be prefetched in the first.
-    let early = has(Residency::Lazy) || has(Residency::Streamed);
+    let early = streams || choice.residencies.contains(&Residency::Lazy);
     choice.prefetch = random.chance(50) && !(first && early);
     choice
 }

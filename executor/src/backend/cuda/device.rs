@@ -284,6 +284,15 @@ impl Backend for CudaDevice {
         Region::allocate_on(&self.gpu, &self.memory, name, bytes).map(Arc::new)
     }
 
+    fn allocate_locked(
+        &self,
+        host: &Arc<Memory>,
+        name: &str,
+        bytes: Bytes,
+    ) -> Result<Arc<Region>, OutOfMemory> {
+        Region::allocate_pinned(&self.gpu, host, name, bytes).map(Arc::new)
+    }
+
     fn load(&self, load: WeightLoad, queue: Queue) -> Ticket {
         // What computes from a slot was handed out before its bytes are filled again.
         match self.departure() {

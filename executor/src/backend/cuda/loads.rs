@@ -147,11 +147,18 @@ impl Stager {
             let mut offset = load.base + entry.offset;
             for piece in entry.source(&load.files).chunks(self.half_bytes) {
                 load.stop.check()?;
-                self.checked(|own| own.send(piece, &load.region, offset))?;
+                self.checked(|own| match &load.locked {
+                    None => own.stage(piece, &load.region, offset),
+                    Some(locked) => {
+                        let at = locked.hold(piece, offset - load.base);
+                        own.send((&locked.region, at), piece.len(), &load.region, offset)
+                    }
+                })?;
                 offset += Bytes(piece.len() as u64);
             }
             load.copied(entry);
         }
+        load.ended();
         Ok(())
     }
 
@@ -163,7 +170,7 @@ impl Stager {
     }
 
     /// Stages a piece, and hands out its copy.
-    fn send(&mut self, piece: &[u8], region: &Region, offset: Bytes) -> Result<(), DriverError> {
+    fn stage(&mut self, piece: &[u8], region: &Region, offset: Bytes) -> Result<(), DriverError> {
         let half = self.next;
         self.next = (half + 1) % HALVES;
         if let Some(reading) = self.reading[half].take() {
@@ -173,18 +180,30 @@ impl Stager {
         // SAFETY: this part of the staging memory is the thread's own, and the copy that read it
         // has ended.
         unsafe { self.staging.bytes_mut(at, piece.len()) }.copy_from_slice(piece);
-        let Place::Host(staged) = self.staging.place(at, piece.len()) else {
-            unreachable!("staging memory is the host's");
-        };
-        let to = region.address(offset, piece.len());
-        self.stream.trace("load", || {
-            [Vec::new(), vec![Span::new(region.id(), offset.0, piece.len() as u64)]]
-        });
-        // SAFETY: the staged bytes stay until the event below has passed; nothing computes from the
-        // target before the load has ended, and this is its only writer.
-        unsafe { self.stream.copy_to_device(to, staged, piece.len())? };
+        let staging = Arc::clone(&self.staging);
+        self.send((&staging, at), piece.len(), region, offset)?;
         self.reading[half] = Some(self.stream.recorded()?);
         Ok(())
+    }
+
+    /// Hands out the copy of bytes that are page-locked, and stay until it has ended: staged ones
+    /// until their half's event, a locked copy until its ring has ended.
+    fn send(
+        &self,
+        (from, at): (&Region, Bytes),
+        bytes: usize,
+        region: &Region,
+        offset: Bytes,
+    ) -> Result<(), DriverError> {
+        let Place::Host(source) = from.place(at, bytes) else {
+            unreachable!("what is page-locked is the host's");
+        };
+        let to = region.address(offset, bytes);
+        self.stream
+            .trace("load", || [Vec::new(), vec![Span::new(region.id(), offset.0, bytes as u64)]]);
+        // SAFETY: the source stays; nothing computes from the target before the load has ended, and
+        // this is its only writer.
+        unsafe { self.stream.copy_to_device(to, source, bytes) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use protocol::Bytes;
 
@@ -42,6 +43,45 @@ impl WeightMove {
     }
 }
 
+/// A page-locked copy of a ring's item in RAM: the first way to the device leaves it there, later
+/// ones begin there.
+#[derive(Clone)]
+pub struct LockedCopy {
+    /// The memory that has it.
+    pub region: Arc<Region>,
+    /// Where it begins there. Its weights lie from there on as they do in a slot.
+    pub start: Bytes,
+    /// Whether it is there as a whole.
+    pub filled: Arc<AtomicBool>,
+}
+
+impl LockedCopy {
+    fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
+    /// Where a piece of a weight is page-locked, that lies so far from its item's start: the answer
+    /// is the offset in the region. `piece` is the same as in the weight's file; it is copied
+    /// unless it is there.
+    pub fn hold(&self, piece: &[u8], offset: Bytes) -> Bytes {
+        let at = self.start + offset;
+        if !self.is_filled() {
+            // SAFETY: the thread of the ring's copies is the only one that touches an item's copy,
+            // and before it is filled a device reads of it only what this thread has handed out,
+            // which is written once: a load that was stopped is waited for before the next begins.
+            unsafe { self.region.bytes_mut(at, piece.len()) }.copy_from_slice(piece);
+        }
+        at
+    }
+
+    /// The same, as the bytes that are there then.
+    pub fn bytes(&self, piece: &[u8], offset: Bytes) -> &[u8] {
+        let at = self.hold(piece, offset);
+        // SAFETY: as above; nothing writes them while this thread reads.
+        unsafe { self.region.bytes(at, piece.len()) }
+    }
+}
+
 /// Weights on their way into a region.
 #[derive(Clone)]
 pub struct WeightLoad {
@@ -57,6 +97,8 @@ pub struct WeightLoad {
     pub stop: CancelFlag,
     /// Whether the weights are read no more once they are copied, so that their pages may go.
     pub once: bool,
+    /// The copy in RAM from which they come, where one is kept.
+    pub locked: Option<LockedCopy>,
 }
 
 /// Activations on their way from one region to another.
@@ -78,8 +120,15 @@ pub struct RegionCopy {
 impl WeightLoad {
     /// Says that a weight was copied.
     pub fn copied(&self, entry: &WeightMove) {
-        if self.once {
+        if self.once || self.locked.as_ref().is_some_and(|locked| !locked.is_filled()) {
             self.files.release([&entry.tensor]);
+        }
+    }
+
+    /// Says that all weights were copied.
+    pub fn ended(&self) {
+        if let Some(locked) = &self.locked {
+            locked.filled.store(true, Ordering::Release);
         }
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use protocol::Bytes;
 
-use super::copies::{Queue, WeightLoad, WeightMove};
+use super::copies::{LockedCopy, Queue, WeightLoad, WeightMove};
 use super::ticket::{Stopped, Ticket};
 use crate::backend::Backend;
 use crate::backend::cancel::CancelFlag;
@@ -31,6 +31,8 @@ pub struct RingItem {
     pub moves: Arc<[WeightMove]>,
     /// Bytes that they take.
     pub bytes: Bytes,
+    /// The copy in RAM from which they come, where one is kept.
+    pub locked: Option<LockedCopy>,
 }
 
 /// What a ring copies, and how often.
@@ -153,6 +155,7 @@ impl Ring {
                 base: start,
                 stop: self.stop.clone(),
                 once: false,
+                locked: item.locked.clone(),
             };
             let tracer = self.tracer.as_ref();
             let event =

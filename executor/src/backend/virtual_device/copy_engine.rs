@@ -236,7 +236,10 @@ fn load(load: &WeightLoad, link: &Link, since: Instant, staging: &Staging) -> Re
         let mut offset = load.base + entry.offset;
         for piece in entry.source(&load.files).chunks(piece_bytes) {
             load.stop.check()?;
-            let staged = staging.stage(piece, number);
+            let staged = match &load.locked {
+                Some(locked) => locked.bytes(piece, offset - load.base),
+                None => staging.stage(piece, number),
+            };
             wait_until(end);
             end = link.carry(piece.len(), ready);
             // SAFETY: nothing computes from these bytes before the load has ended, and it is their
@@ -249,6 +252,7 @@ fn load(load: &WeightLoad, link: &Link, since: Instant, staging: &Staging) -> Re
         }
         load.copied(entry);
     }
+    load.ended();
     wait_until(end);
     Ok(())
 }

@@ -71,6 +71,7 @@ fn plan(component: ComponentPlan) -> Plan {
             peak_bytes: Bytes::ZERO,
             idle_bytes: Bytes::ZERO,
             pinned_bytes: Bytes::ZERO,
+            locked_bytes: Bytes::ZERO,
             changed_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,
             threads: 8,

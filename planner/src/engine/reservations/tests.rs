@@ -120,6 +120,7 @@ fn plan(devices: &[(DeviceBackend, bool, u64)], used: usize) -> Plan {
             peak_bytes: Bytes::gib(1),
             idle_bytes: Bytes::ZERO,
             pinned_bytes: Bytes::ZERO,
+            locked_bytes: Bytes::ZERO,
             changed_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,
             threads: 1,

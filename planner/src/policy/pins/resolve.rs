@@ -53,14 +53,14 @@ impl Pin {
     /// Whether weights cannot be changed when they are loaded: they are streamed, or split by rows.
     pub fn forbids_changes(&self) -> bool {
         let rows = self.split == Split::Row && self.devices.len() > 1;
-        rows || self.params == Some(Params::Cpu)
+        rows || self.params.is_some_and(Params::is_streamed)
     }
 
     /// Whether weights may pass through a ring of slots: they must, where RAM is their place; they
     /// may where nobody says where that is.
     pub fn may_stream(&self) -> bool {
         match self.params {
-            Some(params) => params == Params::Cpu,
+            Some(params) => params.is_streamed(),
             None => !self.on_host(),
         }
     }
@@ -125,7 +125,9 @@ impl Pins {
             check_split(entry.expect("it has a list"), &components[index], pin, inventory)?;
         }
         apply(PARAMS, &self.params, components, &mut pins, |pin, params| match params {
-            Params::Cpu if pin.on_host() => Err("computes on the host, where nothing is streamed"),
+            _ if params.is_streamed() && pin.on_host() => {
+                Err("computes on the host, where nothing is streamed")
+            }
             Params::Device if pin.on_host() => Err("computes on the host, not on a device"),
             _ => {
                 pin.params = Some(params);

@@ -3,6 +3,7 @@
 use protocol::plan::ComponentPlan;
 use protocol::{Bytes, Division, JobShape, Phase, Plan, Residency};
 
+use super::plan::locked;
 use super::{table, text_of};
 use crate::demo::shown_name;
 use crate::policy::Objective;
@@ -158,11 +159,12 @@ fn how(component: &ComponentPlan) -> String {
     let residency = match component.residency {
         Residency::Mapped => String::new(),
         Residency::Resident | Residency::Lazy => format!(" {}", component.residency),
-        Residency::Streamed => {
+        Residency::Streamed | Residency::Locked => {
             let segments = &component.segments;
-            let streamed = segments.iter().filter(|s| s.residency == Residency::Streamed).count();
+            let streamed = segments.iter().filter(|s| s.residency.is_streamed()).count();
             let slots = slots(component.lookahead);
-            format!(" streamed {streamed}/{} through {slots}", segments.len())
+            let locked = if locked(component) > 0 { ", locked" } else { "" };
+            format!(" streamed {streamed}/{} through {slots}{locked}", segments.len())
         }
     };
     format!("{split}{residency}")

@@ -94,9 +94,13 @@ fn residency(component: &ComponentPlan) -> String {
     };
     text.push_str(&component.residency.to_string());
     if component.residency == Residency::Streamed {
-        let streamed = component.segments.iter().filter(|s| s.residency == Residency::Streamed);
+        let streamed = component.segments.iter().filter(|s| s.residency.is_streamed());
         let (streamed, all) = (streamed.count(), component.segments.len());
         text.push_str(&format!(" {streamed} of {all}, {}", slots(component.lookahead)));
+        match locked(component) {
+            0 => {}
+            count => text.push_str(&format!(", {count} locked")),
+        }
         let lazy = component.segments.iter().any(|s| s.residency == Residency::Lazy);
         text.push_str(if lazy { ", others lazy" } else { "" });
     }
@@ -104,6 +108,11 @@ fn residency(component: &ComponentPlan) -> String {
         text.push_str(", loaded early");
     }
     text
+}
+
+/// How many of its segments are streamed from page-locked copies.
+pub fn locked(component: &ComponentPlan) -> usize {
+    component.segments.iter().filter(|s| s.residency == Residency::Locked).count()
 }
 
 /// What of a component is on one of its devices.

@@ -56,7 +56,7 @@ fn free(
     let one = |device| DeviceList { devices: vec![device], split: None, pinned: false };
     let mut lists: Vec<DeviceList> = devices.iter().map(|device| one(Some(*device))).collect();
     // Weights that are streamed, or resident on a device, need one.
-    let on_host = !matches!(pin.params, Some(Params::Cpu | Params::Device))
+    let on_host = !matches!(pin.params, Some(Params::Cpu | Params::Locked | Params::Device))
         && problem.inventory.host.compute
         && !pin.forbidden.contains(&None);
     if on_host {

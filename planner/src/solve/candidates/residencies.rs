@@ -81,7 +81,7 @@ pub fn ways_to_hold<'r>(
     let on_host = timing.spread().is_on_host();
     let early = problem.prefetch && !on_host && component.phase != problem.job.timeline()[0];
     let whole: &[Residency] = match pin.params {
-        Some(Params::Cpu) => &[],
+        Some(Params::Cpu | Params::Locked) => &[],
         Some(Params::Device) => &[Residency::Resident],
         Some(Params::Disk) => &[Residency::Lazy],
         None if on_host => &[Residency::Mapped, Residency::Resident, Residency::Lazy],

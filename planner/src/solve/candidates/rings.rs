@@ -23,6 +23,13 @@ const LOOKAHEAD_MAX: u32 = 16;
 /// More slots must save so much of a component's time, else fewer are as good: a part of it.
 const SLOT_GAIN: f64 = 5e-4;
 
+/// Of streamed segments of which some are page-locked: so many parts are tried.
+const LOCKED_PARTS: usize = 4;
+
+/// Of sets whose page-locked weights are not waited for, one of so many is tried: they differ in
+/// what they take of RAM.
+const LOCKED_STRIDE: usize = 4;
+
 /// Up to so many segments every number of streamed ones is tried.
 const STEPS_ALL: usize = 64;
 
@@ -61,20 +68,21 @@ pub struct Ring {
     /// The number of its layout in its list.
     pub layout: usize,
     stays: Arc<[bool]>,
+    locked: Option<Arc<[bool]>>,
     slots: u32,
     /// What the component takes so.
     pub ms: ComponentMs,
     /// Whether any weights stay.
     pub holds: bool,
-    /// On each device held weights and slots, and these with the arena.
+    /// On each device held weights and slots, and these with the arena; then what is page-locked.
     bytes: Vec<Bytes>,
 }
 
 impl Ring {
     /// When its weights are there, with those that stay resident or lazy.
     pub fn with(&self, residency: Residency) -> WeightResidency {
-        let stays = Arc::clone(&self.stays);
-        WeightResidency::Some { residency, stays, lookahead: self.slots }
+        let (stays, locked) = (Arc::clone(&self.stays), self.locked.clone());
+        WeightResidency::Some { residency, stays, locked, lookahead: self.slots }
     }
 
     /// Its calls, the first one cold.
@@ -112,24 +120,81 @@ fn rings_in(
     }
     let segments = streamable(component, spread);
     let mut rings: Vec<Ring> = Vec::new();
-    for stays in sets(problem, spread, &segments, pin, steps) {
-        let held = segments.iter().zip(&stays);
-        let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
-        let holds = held.count() > 0;
-        let slots = slots(&timing.streamed(&stays), pin.lookahead);
-        let stays: Arc<[bool]> = stays.into();
-        rings.extend(slots.into_iter().map(|(slots, ms)| {
-            let stays = Arc::clone(&stays);
-            let ring = Ring { layout, stays, slots, ms, holds, bytes: Vec::new() };
-            let parts = parts(spread, &ring.with(Residency::Lazy), false).into_iter();
-            let bytes = parts.flat_map(|part| {
-                let held = part.lazy_bytes + part.staging_bytes();
-                [held, held + part.compute_bytes]
-            });
-            Ring { bytes: bytes.collect(), ..ring }
-        }));
+    for growing in sets(problem, spread, &segments, pin, steps) {
+        for (stays, locked) in waits(timing, &growing, pin, steps) {
+            let held = segments.iter().zip(&stays[..]);
+            let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
+            let holds = held.count() > 0;
+            let slots = slots(&timing.streamed(&stays, locked.as_deref()), pin.lookahead);
+            rings.extend(slots.into_iter().map(|(slots, ms)| {
+                let (stays, locked) = (Arc::clone(&stays), locked.clone());
+                let ring = Ring { layout, stays, locked, slots, ms, holds, bytes: Vec::new() };
+                let parts = parts(spread, &ring.with(Residency::Lazy), false);
+                let bytes = parts.iter().flat_map(|part| {
+                    let held = part.lazy_bytes + part.staging_bytes();
+                    [held, held + part.compute_bytes]
+                });
+                let locked = parts.iter().map(|part| part.locked_bytes).sum();
+                Ring { bytes: bytes.chain([locked]).collect(), ..ring }
+            }));
+        }
     }
     rings
+}
+
+/// Which segments stay, and which of the others are page-locked, if any.
+type Held = (Arc<[bool]>, Option<Arc<[bool]>>);
+
+/// Of sets of which each one streams more than the one before it, those that may be worth it, with
+/// what is page-locked: nothing, and where streamed weights are waited for, parts of them up to
+/// all; over several devices it is all or none.
+///
+/// A set for which nothing is waited for takes no longer than one that streams less, and less
+/// memory unless it has more slots.
+fn waits(timing: &Timing<'_>, growing: &[Vec<bool>], pin: &Pin, steps: Steps) -> Vec<Held> {
+    let spread = timing.spread();
+    let streams = |stays: &[bool], segment: usize| !stays[segment] && !spread.is_mapped(segment);
+    let locked = |stays: &[bool], parts: usize| -> Arc<[bool]> {
+        let mut number = 0;
+        let locked = (0..stays.len()).map(|segment| {
+            let before = number * parts / LOCKED_PARTS;
+            number += usize::from(streams(stays, segment));
+            number * parts / LOCKED_PARTS > before
+        });
+        locked.collect()
+    };
+    let is_hidden = |timing: &StreamedTiming<'_>| {
+        let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
+        timing.is_hidden(pin.lookahead.unwrap_or(most), SLOT_GAIN)
+    };
+    let all = |stays: &[bool]| timing.streamed(stays, Some(&locked(stays, LOCKED_PARTS)));
+    let is_locked = pin.params == Some(Params::Locked);
+    let from_files = match is_locked {
+        true => 0,
+        false => growing.partition_point(|stays| is_hidden(&timing.streamed(stays, None))),
+    };
+    let from_copies =
+        from_files + growing[from_files..].partition_point(|stays| is_hidden(&all(stays)));
+    let near = |index: usize, hidden: usize| index + LOOKAHEAD_MAX as usize >= hidden;
+    let mut held: Vec<Held> = Vec::new();
+    for (index, stays) in growing.iter().enumerate() {
+        let stays: Arc<[bool]> = stays.as_slice().into();
+        if !is_locked && near(index, from_files) {
+            held.push((Arc::clone(&stays), None));
+        }
+        if index < from_files || !(near(index, from_copies) || index % LOCKED_STRIDE == 0) {
+            continue;
+        }
+        let count = (0..stays.len()).filter(|segment| streams(&stays, *segment)).count();
+        let parts = match steps {
+            Steps::All if !is_locked && spread.devices.len() == 1 && count >= LOCKED_PARTS => 1,
+            _ => LOCKED_PARTS,
+        };
+        held.extend(
+            (parts..=LOCKED_PARTS).map(|parts| (Arc::clone(&stays), Some(locked(&stays, parts)))),
+        );
+    }
+    held
 }
 
 /// The rings that no other one covers, in their order. One covers another over the same devices
@@ -206,24 +271,25 @@ fn streamable(component: &ComponentProfile, spread: &ComponentLayout) -> Vec<Opt
     segments.collect()
 }
 
-/// Which segments stay. Of layers, one device streams and the others hold all of theirs; or all of
-/// them stream, each for about as long, or so much that each holds as much.
+/// Which segments stay, in runs of sets of which each one streams more than the one before it. Of
+/// layers, one device streams and the others hold all of theirs; or all of them stream, each for
+/// about as long, or so much that each holds as much.
 fn sets(
     problem: &Problem<'_>,
     spread: &ComponentLayout,
     segments: &[Option<Streamable>],
     pin: &Pin,
     steps: Steps,
-) -> Vec<Vec<bool>> {
+) -> Vec<Vec<Vec<bool>>> {
     let in_layers = matches!(spread.division, Division::Layer { .. });
     let lanes = if in_layers { spread.devices.len() } else { 1 };
-    let mut sets: Vec<Vec<bool>> = Vec::new();
     let alone = if lanes > 2 && pin.devices.is_empty() { Steps::Coarse } else { steps };
-    for lane in 0..lanes {
+    let in_lane = |lane: usize| -> Vec<Vec<bool>> {
         let here = segments.iter().flatten().filter(|s| s.lane == lane && s.bytes > 0).count();
         let numbers = alone.numbers(here).into_iter();
-        sets.extend(numbers.filter_map(|streamed| held_in_lane(segments, lane, streamed)));
-    }
+        numbers.filter_map(|streamed| held_in_lane(segments, lane, streamed)).collect()
+    };
+    let mut runs: Vec<Vec<Vec<bool>>> = (0..lanes).map(in_lane).collect();
     if lanes > 1 {
         let rates = spread.devices.iter().map(|device| match device {
             Some(index) => problem.inventory.devices[*index].link_bytes_per_s.value,
@@ -236,9 +302,10 @@ fn sets(
         for (growing, steps) in [paced, level] {
             let numbers = steps.numbers(growing.len()).into_iter();
             let chosen = numbers.map(|number| &growing[number - 1]);
-            let new: Vec<_> = chosen.filter(|set| !sets.contains(set)).cloned().collect();
-            sets.extend(new);
+            let is_new = |set: &&Vec<bool>| !runs.iter().any(|run| run.contains(set));
+            let new: Vec<Vec<bool>> = chosen.filter(is_new).cloned().collect();
+            runs.push(new);
         }
     }
-    sets
+    runs
 }

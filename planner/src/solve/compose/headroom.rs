@@ -20,6 +20,8 @@ pub struct Headroom<'a> {
     memories: Vec<MemoryHeadroom>,
     /// What is left of the host in the phase in which least is.
     host_least: u64,
+    /// What more of it may be page-locked.
+    pinned: u64,
 }
 
 /// What is left of one memory, in bytes; below zero where its overhead, not yet counted, does not
@@ -66,7 +68,11 @@ impl<'a> Headroom<'a> {
         let host = &composition.memories[composition.memories.len() - 1];
         let peak = (0..phases).map(|at| host.peak_bytes(at)).max().unwrap_or_default();
         let host_least = problem.budgets.host.saturating_sub(peak).0;
-        Headroom { composition, problem, phase, memories, host_least }
+        let pinned = problem
+            .budgets
+            .pinned
+            .map_or(u64::MAX, |limit| limit.saturating_sub(composition.pinned_bytes).0);
+        Headroom { composition, problem, phase, memories, host_least, pinned }
     }
 
     /// Whether every budget holds with the component in a place. `scratch` is a composition of the
@@ -74,25 +80,24 @@ impl<'a> Headroom<'a> {
     pub fn takes(&self, place: &Place, scratch: &mut Composition) -> bool {
         let hosts = place.parts.iter().filter(|part| part.device.is_none()).count();
         let Composition { pooled, parted, .. } = self.composition;
-        let limits = &self.problem.budgets;
-        let sums = limits.pinned.is_some() || limits.idle.is_some();
-        if hosts > 1 || *pooled || *parted || sums {
+        if hosts > 1 || *pooled || *parted || self.problem.budgets.idle.is_some() {
             scratch.copy_from(self.composition);
             scratch.add(self.problem, self.phase, place);
             return scratch.fits(self.problem);
         }
         let host = self.memories.len() - 1;
         let newly = |part: &PlacePart| part.device.filter(|d| self.memories[*d].unused);
-        // The weights of each device pass through memory of the host.
+        // The weights of each device pass through memory of the host, or come from copies there.
         let devices = &self.problem.inventory.devices;
         let staging = place.parts.iter().filter_map(newly).map(|d| devices[d].pinned_bytes.0);
-        let staging: u64 = staging.sum();
-        if hosts == 0 && staging > self.host_least {
+        let locked = place.parts.iter().map(|part| part.locked_bytes.0);
+        let pinned: u64 = staging.chain(locked).sum();
+        if pinned > self.pinned || (hosts == 0 && pinned > self.host_least) {
             return false;
         }
         place.parts.iter().all(|part| {
             let left = &self.memories[part.device.unwrap_or(host)];
-            let beside = if part.device.is_none() { staging } else { 0 };
+            let beside = if part.device.is_none() { pinned } else { 0 };
             let resident = (part.resident_bytes.0 + beside) as i64;
             let here = part.lazy_bytes + part.staging_bytes();
             let compute = part.compute_bytes.max(Bytes(left.compute));

@@ -18,7 +18,7 @@ pub fn name(problem: &Problem<'_>, place: &Place) -> String {
         Residency::Mapped => "computed in place from the file mapping",
         Residency::Resident => "resident",
         Residency::Lazy => "lazy",
-        Residency::Streamed => "streamed",
+        Residency::Streamed | Residency::Locked => "streamed",
     };
     format!("on {devices}{split}, {residency}")
 }
@@ -44,8 +44,12 @@ pub fn details(place: &Place) -> String {
     if let WeightResidency::Some { residency, lookahead, .. } = &place.held {
         let segments = 0..spread.segments();
         let all = segments.len();
-        let streamed = segments.filter(|s| place.segment_residency(*s) == Residency::Streamed);
-        let slots = slots(*lookahead);
+        let streamed = segments.clone().filter(|s| place.segment_residency(*s).is_streamed());
+        let locked = segments.filter(|s| place.segment_residency(*s) == Residency::Locked).count();
+        let slots = match locked {
+            0 => slots(*lookahead),
+            count => format!("{}, {count} of them from page-locked RAM", slots(*lookahead)),
+        };
         details.push_str(&match streamed.count() {
             count if count == all => format!(" (all {all} segments through {slots})"),
             count => {

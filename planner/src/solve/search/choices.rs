@@ -329,7 +329,7 @@ fn takes_no_more(a: &Place, b: &Place) -> bool {
     })
 }
 
-/// The same of one device: in every phase, in the one before its own, in its own without and with
+/// The same of one device, and of what is page-locked for it: in every phase, in the one before its own, in its own without and with
 /// what is mapped, and of activations.
 fn part_takes_no_more(a: &PlacePart, b: &PlacePart) -> bool {
     a.resident_bytes <= b.resident_bytes
@@ -337,6 +337,7 @@ fn part_takes_no_more(a: &PlacePart, b: &PlacePart) -> bool {
         && held_bytes(a) <= held_bytes(b)
         && held_bytes(a) + a.mapped_bytes <= held_bytes(b) + b.mapped_bytes
         && a.compute_bytes <= b.compute_bytes
+        && a.locked_bytes <= b.locked_bytes
 }
 
 /// Weights and slots in the component's own phase.

@@ -48,6 +48,11 @@ fn sums(case: &Case, places: &[&Place]) -> Vec<([u64; 3], u64)> {
                         }
                     }
                     Residency::Streamed => streamed.push(bytes.0),
+                    Residency::Locked => {
+                        streamed.push(bytes.0);
+                        weights[host].iter_mut().for_each(|w| *w += bytes.0);
+                        stays[host] += bytes.0;
+                    }
                 }
             }
             streamed.retain(|bytes| *bytes > 0);
@@ -87,11 +92,25 @@ pub(super) fn fits(case: &Case, places: &[&Place]) -> bool {
     };
     let all = case.inventory.devices.iter().enumerate();
     let pinned: u64 = all.filter(|(at, _)| used(*at)).map(|(_, d)| d.pinned_bytes.0).sum();
+    let locked = |place: &&&Place| place.residency() == Residency::Streamed;
+    let locked: u64 = places.iter().filter(locked).map(|place| locked_bytes(place)).sum();
+    let pinned = pinned + locked;
     devices.iter().zip(&budgets.devices).all(|(peaks, b)| peaks.iter().all(|p| *p <= b.0))
         && host.iter().all(|peak| *peak <= budgets.host.0)
         && (0..3).all(|p| pool(p) == 0 || pool(p) + host[p] <= budgets.host.0)
         && budgets.pinned.is_none_or(|limit| pinned <= limit.0)
         && budgets.idle.as_ref().is_none_or(|limits| idles_within(case, places, limits))
+}
+
+/// Page-locked copies of a streamed component's weights.
+fn locked_bytes(place: &Place) -> u64 {
+    let devices = place.spread.devices.len();
+    let of = |segment: usize| {
+        place.spread.parts[..devices].iter().map(move |part| part.segment_bytes[segment].0)
+    };
+    let segments = 0..place.spread.segments();
+    let locked = segments.filter(|s| place.segment_residency(*s) == Residency::Locked);
+    locked.flat_map(of).sum()
 }
 
 /// Whether what stays between two jobs is within its limits.

@@ -197,6 +197,9 @@ impl Case {
         host.speeds.f32_flops_per_s = dice.rate();
         host.speeds.memory_bytes_per_s = dice.rate();
         host.storage_bytes_per_s = dice.rate();
+        if dice.one_in(2) {
+            host.page_cache_bytes_per_s = dice.rate();
+        }
         // Some hosts have no room for the pinned memory of all their devices.
         let spared = usize::from(dice.one_in(6));
         let pinned = case.inventory.devices.iter().skip(spared).map(|d| d.pinned_bytes.0);
@@ -214,7 +217,7 @@ impl Case {
         };
         case.budgets.host = case.budgets.host_ceiling - Bytes(less);
         if dice.one_in(10) {
-            case.budgets.pinned = Some(Bytes(STAGING_BYTES.0 * dice.below(3)));
+            case.budgets.pinned = Some(Bytes(STAGING_BYTES.0 * dice.below(3) + dice.below(3000)));
         }
         case.prefetch = !dice.one_in(3);
         if dice.one_in(2) {
@@ -340,8 +343,9 @@ fn random_pin(dice: &mut Dice, case: &Case, component: &ComponentProfile) -> Pin
     }
     let shared = devices.len() > 1 && dice.below(3) == 0;
     let shares = devices.iter().filter(|_| shared).map(|_| 1 + dice.below(4) as u32).collect();
-    let any = [None, Some(Params::Cpu), Some(Params::Disk), Some(Params::Device)];
-    let params = if devices == [None] { None } else { any[dice.below(4) as usize] };
+    let any =
+        [None, Some(Params::Cpu), Some(Params::Disk), Some(Params::Device), Some(Params::Locked)];
+    let params = if devices == [None] { None } else { any[dice.below(5) as usize] };
     let lookahead = dice.one_in(2).then(|| 1 + dice.below(3) as u32);
     let forbidden = if devices.is_empty() && dice.one_in(3) { vec![Some(0)] } else { Vec::new() };
     Pin { devices, shares, split, params, lookahead, forbidden }

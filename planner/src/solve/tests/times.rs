@@ -143,6 +143,7 @@ fn a_ring_reads_files_once_and_ram_then() {
     let held = |stays: [bool; 4]| WeightResidency::Some {
         residency: Residency::Lazy,
         stays: stays.to_vec().into(),
+        locked: None,
         lookahead: 2,
     };
     // Two copies of 10 s a call, hidden by nothing but 4 s a segment and 3 s of crossing; from

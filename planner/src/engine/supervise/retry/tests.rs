@@ -123,6 +123,7 @@ pub fn plan(residency: Residency) -> Plan {
             peak_bytes: Bytes(1000),
             idle_bytes: Bytes::ZERO,
             pinned_bytes: Bytes::ZERO,
+            locked_bytes: Bytes::ZERO,
             changed_bytes: Bytes::ZERO,
             mapped_bytes: Bytes::ZERO,
             threads: 1,
