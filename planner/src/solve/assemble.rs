@@ -149,7 +149,7 @@ fn predicted(problem: &Problem<'_>, places: &[&Place]) -> PredictedMs {
     let total = |interval: fn(&Place, usize, TimeStep) -> LoadInterval| {
         let intervals: Vec<LoadInterval> =
             phases.clone().map(|(place, phase)| interval(place, phase, step)).collect();
-        timeline::ms(timeline::total(&intervals))
+        timeline::ms(step.compared(timeline::total(&intervals)))
     };
     times.total = total(LoadInterval::cold);
     times.next_total = total(LoadInterval::warm);

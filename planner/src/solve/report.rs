@@ -14,7 +14,8 @@ use super::advice::Advice;
 use super::compose::Composition;
 use super::place::Place;
 use super::search::{self, Choices, Found, KnownChoices, Limits};
-use super::{Problem, Solution, timeline};
+use super::timeline::{self, TimeStep};
+use super::{Problem, Solution};
 use crate::inventory::Device;
 use crate::policy::Objective;
 use words::{details, name};
@@ -23,6 +24,9 @@ pub use words::{shown_ms, slots};
 /// Branches of the search for the best plan with a place that lost: what it costs is told as far as
 /// it was found by then.
 const EXPLAIN_BRANCHES_MAX: u64 = 100;
+
+/// A memory bounds a job where all of it would save more than this part of the job's time.
+const SAVED_PART_MIN: f64 = 0.005;
 
 /// Why a plan is as it is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -217,10 +221,10 @@ fn bounds(problem: &Problem<'_>, best: &Found, limits: Limits) -> Vec<String> {
             None => (more.budgets.host, more.budgets.host_ceiling) = (all, all),
         }
         let beat = Limits { beat: Some(best.score), ..limits };
-        let found = Choices::no_longer_than(&more, best.score.ticks)
+        let found = Choices::no_longer_than(&more, best.score.ticks_max(TimeStep::of(&more)))
             .and_then(|choices| search::best(&more, &choices, beat));
         let saved_ms = found.map_or(0.0, |found| -more_ms(best, &found));
-        if saved_ms > 0.0 {
+        if saved_ms > SAVED_PART_MIN * timeline::ms(best.score.ticks) {
             bounds.push(format!(
                 "the budget of {} is {budget}: with all of its {all} the job would take {} less",
                 problem.device_id(device),

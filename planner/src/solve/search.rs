@@ -15,9 +15,9 @@ use protocol::Bytes;
 
 use super::Problem;
 use super::compose::{Composition, Headroom};
-use super::timeline::{self, LoadInterval, PHASES_MAX, PhaseSums, position};
+use super::timeline::{self, LoadInterval, PHASES_MAX, PhaseSums, TimeStep, position};
 use crate::policy::Objective;
-use choices::{Choice, ComponentChoices, ORDERS, TieBreak};
+use choices::{Choice, ComponentChoices, ORDERS, Simplicity, TieBreak};
 
 pub use choices::{Choices, KnownChoices};
 
@@ -33,9 +33,26 @@ const BRANCHES_MAX: u64 = 20_000;
 /// one that is found stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
-    /// The job's time.
+    /// The job's time, [as it is compared](timeline::TimeStep::compared).
+    time: u64,
+    /// The next job's, likewise.
+    again: u64,
+    simplicity: Simplicity,
+    /// The job's time in ticks.
     pub ticks: u64,
-    tie_break: TieBreak,
+}
+
+impl Score {
+    fn new(step: TimeStep, ticks: u64, tie_break: TieBreak) -> Score {
+        let TieBreak { again, simplicity } = tie_break;
+        let (time, again) = (step.compared(ticks), step.compared(again));
+        Score { time, again, simplicity, ticks }
+    }
+
+    /// The most ticks of a job that may be better.
+    pub fn ticks_max(&self, step: TimeStep) -> u64 {
+        step.most(self.time)
+    }
 }
 
 /// A combination of places: an index for each component.
@@ -179,10 +196,15 @@ impl<'a> Search<'a> {
         if !self.is_timed() {
             return 0;
         }
-        if self.beat.is_some_and(|score| longest > score.ticks) {
+        if self.is_too_long(longest) {
             return longest;
         }
         longest.max(timeline::total(&self.intervals))
+    }
+
+    /// Whether a job of at least so many ticks is beaten.
+    fn is_too_long(&self, ticks: u64) -> bool {
+        self.beat.is_some_and(|score| ticks > score.ticks_max(self.choices.step))
     }
 
     /// What all components, or all but one, add to the sum that belongs to a phase.
@@ -231,12 +253,12 @@ impl<'a> Search<'a> {
             let chains = others.iter().enumerate();
             let chains = chains.map(|(phase, others)| others.saturating_add(sums.at(phase)));
             let longest = chains.fold(0, u64::max);
-            if self.is_timed() && self.beat.is_some_and(|score| longest > score.ticks) {
+            if self.is_timed() && self.is_too_long(longest) {
                 continue;
             }
             (self.intervals[component], self.phase_sums[component]) = (choice.interval, sums);
             let sum = tie_break.plus(choice.tie_break);
-            let bound = Score { ticks: self.bound_ticks(longest), tie_break: sum.plus(open) };
+            let bound = Score::new(self.choices.step, self.bound_ticks(longest), sum.plus(open));
             if self.is_beaten(bound, bytes) {
                 continue;
             }
@@ -282,9 +304,7 @@ impl<'a> Search<'a> {
                 let of_phases = [&others[phase..=phase], &others[phase + 1..], &others[..phase]];
                 let chain = of_phases[order].iter().max();
                 let key = choices::KEYS[order](&choice.interval);
-                chain.is_some_and(|others| {
-                    self.beat.is_some_and(|score| others.saturating_add(key) > score.ticks)
-                })
+                chain.is_some_and(|others| self.is_too_long(others.saturating_add(key)))
             }
         }
     }
@@ -335,7 +355,7 @@ impl<'a> Search<'a> {
                 };
                 let longest =
                     (0..PHASES_MAX).map(|phase| self.chain(phase, None)).fold(0, u64::max);
-                if self.beat.is_some_and(|score| self.bound_ticks(longest) > score.ticks) {
+                if self.is_too_long(self.bound_ticks(longest)) {
                     return None;
                 }
             }
@@ -346,7 +366,7 @@ impl<'a> Search<'a> {
     /// A combination that fits.
     fn offer(&mut self, tie_break: TieBreak, bytes: &Composition) {
         let ticks = if self.is_timed() { timeline::total(&self.intervals) } else { 0 };
-        let score = Score { ticks, tie_break };
+        let score = Score::new(self.choices.step, ticks, tie_break);
         if !self.is_beaten(score, bytes) {
             self.beat = Some(score);
             self.best = Some(Found { score, total: bytes.total(), places: self.chosen.clone() });

@@ -146,7 +146,7 @@ fn no_plan_breaks_a_constraint() {
             [(plan.predicted_ms.total, false), (plan.predicted_ms.next_total, true)]
         {
             let ticks = brute::ticks(&case, &problem, &places, warm);
-            assert_eq!(stated, timeline::ms(ticks), "seed {seed}");
+            assert_eq!(stated, timeline::ms(brute::compared(&problem, ticks)), "seed {seed}");
         }
     }
     // One, layer, row, host; streamed; early.
@@ -285,9 +285,7 @@ fn with_many_devices_a_plan_is_no_worse_than_on_any_one_of_them() {
                 }
             }
             if let Some(alone) = total_ms(&one) {
-                // Where less may be chosen, the step of times is another one.
-                let most = alone * (1.0 + PINNED_LESS);
-                assert!(all.is_some_and(|all| all <= most), "seed {seed}: {all:?}, alone {alone}");
+                assert!(all.is_some_and(|all| all <= alone), "seed {seed}: {all:?}, alone {alone}");
             }
         }
     }

@@ -7,45 +7,74 @@
 //! nothing else is.
 //!
 //! Times are whole ticks, so that sums are the same in any order and ties are ties. What is added
-//! up is a multiple of the job's [`TimeStep`]: plans whose times differ by less are equal.
+//! up is a multiple of the job's [`TimeStep`]; what is compared are [larger ones](TimeStep::compared)
+//! still, so that no plan is preferred for a difference that nobody can predict.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 
 use protocol::Phase;
 use protocol::limits::COMPONENTS_MAX;
+use protocol::plan::ATTENTION_CHUNK;
+use protocol::profile::ComponentProfile;
 
 use super::Problem;
 use super::component_ms::ComponentMs;
 use super::place::Place;
+use super::time::SegmentTimes;
 use crate::policy::Objective;
 
 /// A tick is 2^-20 ms, about a nanosecond.
 const TICKS_PER_MS: f64 = (1 << 20) as f64;
 
-/// A job that computes for the least that any of its places allows has at least so many steps, and
-/// less than twice as many: one step is less than a hundredth of a percent of it.
+/// A job whose denoise phase takes the least that any device allows has at least so many steps
+/// there, and less than twice as many: one step is less than a hundredth of a percent of it.
 const STEPS_LEAST: f64 = (1 << 14) as f64;
 
-/// The finest difference between times that counts, in ticks: a power of two. Places that differ by
-/// less are chosen between by what is compared after time.
+/// Jobs are compared by whole multiples of so many steps, each less than a tenth of a percent of
+/// the job: of two that are that near the simpler one is better.
+const STEPS_COMPARED: u64 = 16;
+
+/// The finest difference between times that is added up, in ticks: a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeStep(u64);
 
 impl TimeStep {
-    /// The step of a problem's jobs. Like its places it depends on no budget.
+    /// The step of a problem's jobs. It depends on no budget, on no pin, and on no device's being
+    /// usable.
     pub fn of(problem: &Problem<'_>) -> TimeStep {
-        let least = |places: &Arc<[Place]>| {
-            places.iter().map(|place| place.ms.compute).fold(f64::INFINITY, f64::min)
-        };
-        let least_ms: f64 = problem.places.iter().map(least).filter(|ms| ms.is_finite()).sum();
-        let step = (least_ms * TICKS_PER_MS / STEPS_LEAST) as u64;
+        let Problem { inventory, profile, .. } = problem;
+        let denoises = |component: &&ComponentProfile| component.phase == Phase::Denoise;
+        let any = profile.components.iter().any(|component| denoises(&component));
+        let counted = profile.components.iter().filter(|component| !any || denoises(component));
+        let least_s = counted.map(|component| {
+            let times = SegmentTimes::new(inventory, component, ATTENTION_CHUNK);
+            let devices = (0..inventory.devices.len()).map(Some).chain([None]);
+            let once_s = devices.map(|device| times.once_s(device)).fold(f64::INFINITY, f64::min);
+            f64::from(component.calls) * once_s
+        });
+        let least_s: f64 = least_s.filter(|seconds| seconds.is_finite()).sum();
+        let step = (1e3 * least_s * TICKS_PER_MS / STEPS_LEAST) as u64;
         TimeStep(1 << step.max(1).ilog2())
     }
 
     /// The nearest whole steps of a time, in ticks.
     pub fn ticks(self, ms: f64) -> u64 {
         ((ms * TICKS_PER_MS / self.0 as f64).round() as u64).saturating_mul(self.0)
+    }
+
+    /// What a job of so many ticks is compared by, and is predicted to take, in ticks: no more than
+    /// it has.
+    pub fn compared(self, ticks: u64) -> u64 {
+        ticks - ticks % self.compared_steps()
+    }
+
+    /// The most ticks of jobs that are as good as one that is compared by these.
+    pub fn most(self, compared: u64) -> u64 {
+        compared.saturating_add(self.compared_steps() - 1)
+    }
+
+    fn compared_steps(self) -> u64 {
+        self.0.saturating_mul(STEPS_COMPARED)
     }
 }
 

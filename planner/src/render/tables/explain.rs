@@ -12,8 +12,8 @@ use super::{table, text_of};
 use crate::policy::Objective;
 use crate::solve::{PlanReport, Rejected, Shortfall, options, shown_ms};
 
-/// The least time that is not shown as none, in milliseconds.
-const SHOWN_MS_MIN: f64 = 0.005;
+/// The least part of the job's time that a place must cost to be told.
+const TOLD_PART_MIN: f64 = 0.005;
 
 /// Places that are told for each component; the JSON document has all.
 const SHOWN_MAX: usize = 5;
@@ -21,6 +21,7 @@ const SHOWN_MAX: usize = 5;
 /// Each component's reason with its runners-up, best first by the objective, then what bounds the
 /// job.
 pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> String {
+    let costs = Told::of(plan, objective);
     let mut text = String::from("why");
     let mut told = vec![false; report.rejected.len()];
     for component in &plan.components {
@@ -33,7 +34,7 @@ pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> St
                 *told = true;
             }
         }
-        text.push_str(&rejections(others, objective));
+        text.push_str(&rejections(others, costs));
     }
     let rest = report.rejected.iter().zip(&told).filter(|(_, told)| !**told);
     let (others, rest): (Vec<_>, Vec<_>) =
@@ -41,7 +42,7 @@ pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> St
     if !others.is_empty() {
         text.push_str(&format!("\n  options: {}", options(&plan.options)));
         let others = others.into_iter().map(|rejected| (rejected.placement.clone(), rejected));
-        text.push_str(&rejections(others.collect(), objective));
+        text.push_str(&rejections(others.collect(), costs));
     }
     for (index, rejected) in rest.into_iter().enumerate() {
         text.push_str(if index == 0 { "\n\nleft out\n" } else { "\n" });
@@ -56,11 +57,39 @@ pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> St
     text
 }
 
-/// The places that a component did not get: those that are as good in a line, and a handful of the
-/// others.
-fn rejections(others: Vec<(String, &Rejected)>, objective: Objective) -> String {
+/// What is told of the places that a job's components did not get.
+#[derive(Clone, Copy)]
+struct Told {
+    objective: Objective,
+    /// The least cost that is told, in milliseconds.
+    least_ms: f64,
+}
+
+impl Told {
+    fn of(plan: &Plan, objective: Objective) -> Told {
+        let job_ms = match objective {
+            Objective::Throughput => plan.predicted_ms.next_total,
+            Objective::Latency | Objective::Memory => plan.predicted_ms.total,
+        };
+        Told { objective, least_ms: TOLD_PART_MIN * job_ms }
+    }
+
+    /// Whether a place costs next to nothing of what the objective counts.
+    fn is_as_good(self, rejected: &Rejected) -> bool {
+        let no_ms = rejected.more_ms.is_some_and(|ms| ms < self.least_ms);
+        let no_bytes = rejected.more_bytes == Some(0);
+        match self.objective {
+            Objective::Memory => no_bytes && no_ms,
+            Objective::Latency | Objective::Throughput => no_ms,
+        }
+    }
+}
+
+/// The places that a component did not get: how many are as good, and a handful of the others.
+fn rejections(others: Vec<(String, &Rejected)>, told: Told) -> String {
+    let Told { objective, .. } = told;
     let (as_good, mut others): (Vec<_>, Vec<_>) =
-        others.into_iter().partition(|(_, rejected)| is_as_good(rejected, objective));
+        others.into_iter().partition(|(_, rejected)| told.is_as_good(rejected));
     // Stable: those that cost the same stay in the report's order.
     others.sort_by(|(_, a), (_, b)| order(a, b, objective));
     let others_shown = &others[..others.len().min(SHOWN_MAX)];
@@ -80,10 +109,11 @@ fn rejections(others: Vec<(String, &Rejected)>, objective: Objective) -> String 
         rows.add_row(row);
     }
     let mut text = String::new();
-    if !as_good.is_empty() {
-        let places: Vec<&str> = as_good.iter().map(|(place, _)| place.as_str()).collect();
-        let measure = if objective == Objective::Memory { "smaller" } else { "faster" };
-        text.push_str(&format!("\n    no {measure}: {}", places.join("; ")));
+    if let count @ 1.. = as_good.len() {
+        let places =
+            if count == 1 { "1 other place is" } else { &format!("{count} other places are") };
+        let like = if objective == Objective::Memory { "as small and as fast" } else { "as fast" };
+        text.push_str(&format!("\n    {places} {like}, or nearly so (--json has all)"));
     }
     // The first line is the header, which has no names here.
     for line in text_of(&rows).lines().skip(1) {
@@ -100,16 +130,6 @@ fn rejections(others: Vec<(String, &Rejected)>, objective: Objective) -> String 
         text.push_str(&format!("\n    and {} more{which} (--json has all)", hidden.len()));
     }
     text
-}
-
-/// Whether a place costs nothing of what the objective counts, as far as it is shown.
-fn is_as_good(rejected: &Rejected, objective: Objective) -> bool {
-    let no_ms = rejected.more_ms.is_some_and(|ms| ms.abs() < SHOWN_MS_MIN);
-    let no_bytes = rejected.more_bytes == Some(0);
-    match objective {
-        Objective::Memory => no_bytes && no_ms,
-        Objective::Latency | Objective::Throughput => no_ms,
-    }
 }
 
 /// What costs least first; then what is not known; then what does not fit, the least short first.
@@ -145,9 +165,7 @@ fn because(rejected: &Rejected, objective: Objective) -> String {
     }
     let costs = match objective {
         Objective::Memory => rejected.more_bytes.is_some_and(|bytes| bytes > 0),
-        Objective::Latency | Objective::Throughput => {
-            rejected.more_ms.is_some_and(|ms| ms >= SHOWN_MS_MIN)
-        }
+        Objective::Latency | Objective::Throughput => rejected.more_ms.is_some_and(|ms| ms > 0.0),
     };
     if costs { String::new() } else { rejected.because.clone() }
 }
@@ -205,7 +223,7 @@ mod tests {
             "    not on cuda0, resident",
             "does not fit: cuda0 is 14.0 GiB short in the denoise phase, 24.0 GiB of 10.0 GiB",
             "  vae: on cuda0, as it is made up",
-            "    no faster: on host, mapped\n",
+            "    1 other place is as fast, or nearly so (--json has all)\n",
             "left out\n  anything on cuda9: anything on cuda9 lost",
             "what bounds it\n  cuda0 is full: 1 GiB more would save 2 s",
         ];
@@ -216,8 +234,8 @@ mod tests {
     fn the_objective_decides_what_is_best() {
         let report = PlanReport {
             rejected: vec![
-                rejected("dit on a", Some(1.0), Some(500)),
-                rejected("dit on b", Some(2.0), Some(100)),
+                rejected("dit on a", Some(1e3), Some(500)),
+                rejected("dit on b", Some(2e3), Some(100)),
             ],
             ..PlanReport::default()
         };

@@ -35,14 +35,23 @@ pub struct Choice {
     pub alone: Bytes,
 }
 
-/// What is compared after time, in this order.
+/// What is compared after time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct TieBreak {
     /// What it loads and computes in the next job, one after the other, in ticks.
     pub again: u64,
+    /// What is compared after that.
+    pub simplicity: Simplicity,
+}
+
+/// What is simpler, in this order: smaller is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Simplicity {
     /// Whether it is a copy in RAM of what could be mapped.
     pub copies: u64,
-    /// Devices beside the first, and one where weights are streamed: what is simpler is as good.
+    /// Page-locked copies of weights, in bytes.
+    pub locked: u64,
+    /// Devices beside the first, and one where weights are streamed.
     pub parts: u64,
     /// How far it fills the fullest device.
     pub fullness: u64,
@@ -51,21 +60,24 @@ pub struct TieBreak {
 impl TieBreak {
     /// Both together.
     pub fn plus(self, other: TieBreak) -> TieBreak {
-        TieBreak {
-            again: self.again.saturating_add(other.again),
-            copies: self.copies + other.copies,
-            parts: self.parts + other.parts,
-            fullness: self.fullness.saturating_add(other.fullness),
-        }
+        self.with(other, u64::saturating_add)
     }
 
     /// The least of both in every respect.
     fn least(self, other: TieBreak) -> TieBreak {
+        self.with(other, u64::min)
+    }
+
+    fn with(self, other: TieBreak, both: fn(u64, u64) -> u64) -> TieBreak {
+        let (a, b) = (self.simplicity, other.simplicity);
         TieBreak {
-            again: self.again.min(other.again),
-            copies: self.copies.min(other.copies),
-            parts: self.parts.min(other.parts),
-            fullness: self.fullness.min(other.fullness),
+            again: both(self.again, other.again),
+            simplicity: Simplicity {
+                copies: both(a.copies, b.copies),
+                locked: both(a.locked, b.locked),
+                parts: both(a.parts, b.parts),
+                fullness: both(a.fullness, b.fullness),
+            },
         }
     }
 }
@@ -78,6 +90,8 @@ pub struct Choices {
     /// Components in the order in which to decide them: those between whose places most is to be
     /// won first.
     pub order: Vec<usize>,
+    /// The step of the problem's times.
+    pub step: TimeStep,
 }
 
 /// The choices of components in problems that have some places in common.
@@ -168,7 +182,7 @@ impl Choices {
                 ComponentChoices::by_time(undominated(all, places))
             })
         });
-        Some(Choices::new(of.collect::<Option<_>>()?))
+        Some(Choices::new(step, of.collect::<Option<_>>()?))
     }
 
     /// The same without places that take longer than this by themselves.
@@ -178,7 +192,7 @@ impl Choices {
             let all = some(problem, step, component, 0..places.len(), ticks);
             ComponentChoices::by_time(undominated(all, places))
         });
-        Some(Choices::new(of.collect::<Option<_>>()?))
+        Some(Choices::new(step, of.collect::<Option<_>>()?))
     }
 
     /// Sorted by bytes, and of places of which one takes no less than another one anywhere only the
@@ -197,13 +211,13 @@ impl Choices {
             }
             ComponentChoices::as_they_are(kept)
         });
-        Some(Choices::new(of.collect::<Option<_>>()?))
+        Some(Choices::new(step, of.collect::<Option<_>>()?))
     }
 
-    fn new(of: Vec<Rc<ComponentChoices>>) -> Choices {
+    fn new(step: TimeStep, of: Vec<Rc<ComponentChoices>>) -> Choices {
         let mut order: Vec<usize> = (0..of.len()).collect();
         order.sort_by_key(|component| std::cmp::Reverse(of[*component].weight));
-        Choices { of, order }
+        Choices { of, order, step }
     }
 
     /// The same with some places only of one component; `None` where none of them fits alone.
@@ -213,11 +227,11 @@ impl Choices {
         component: usize,
         indices: &[usize],
     ) -> Option<Choices> {
-        let (step, indices) = (TimeStep::of(problem), indices.iter().copied());
+        let (step, indices) = (self.step, indices.iter().copied());
         let mut of = self.of.clone();
         of[component] =
             ComponentChoices::by_time(some(problem, step, component, indices, u64::MAX))?;
-        Some(Choices::new(of))
+        Some(Choices::new(step, of))
     }
 
     /// The same with the places only that one device, or the host, has alone; `None` where a
@@ -231,7 +245,7 @@ impl Choices {
             let all = sorted.all.iter().filter(|choice| there(component, choice));
             ComponentChoices::by_time(all.copied().collect())
         });
-        Some(Choices::new(of.collect::<Option<_>>()?))
+        Some(Choices::new(self.step, of.collect::<Option<_>>()?))
     }
 }
 
@@ -266,9 +280,12 @@ fn some(
                 phase_sums: interval.phase_sums(),
                 tie_break: TieBreak {
                     again: LoadInterval::warm(place, at, step).both(),
-                    copies: u64::from(place.copies()),
-                    parts: place.parts_more(),
-                    fullness: place.fullness,
+                    simplicity: Simplicity {
+                        copies: u64::from(place.copies()),
+                        locked: place.parts.iter().map(|part| part.locked_bytes.0).sum(),
+                        parts: place.parts_more(),
+                        fullness: place.fullness,
+                    },
                 },
                 alone: bytes.total(),
             });

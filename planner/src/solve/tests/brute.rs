@@ -7,10 +7,11 @@ use super::super::*;
 use super::made_up::{Case, TIMELINE};
 use crate::policy::IdleBudgets;
 use crate::solve::component_ms::ComponentMs;
+use crate::solve::time::SegmentTimes;
 
 /// What is compared, in this order: time, what the next job takes without overlap, copies in RAM,
 /// how many parts there are, how full splits are.
-pub(super) type Value = (u64, u64, usize, usize, u64);
+pub(super) type Value = (u64, u64, usize, u64, usize, u64, u64);
 
 /// Peaks by device, the host last, and by phase.
 pub(super) fn peaks(case: &Case, places: &[&Place]) -> Vec<[u64; 3]> {
@@ -167,17 +168,34 @@ pub(super) fn ticks(case: &Case, problem: &Problem<'_>, places: &[&Place], warm:
     total
 }
 
-/// Milliseconds as ticks, in multiples of the finest difference that counts: the largest power of
-/// two that the least time to compute has 2^14 times, else a tick.
+/// Milliseconds as ticks, in multiples of the finest difference that is added up: the largest power
+/// of two that the least time of the denoise phase on any device has 2^14 times, else a tick.
 fn whole_steps(problem: &Problem<'_>) -> impl Fn(f64) -> u64 {
+    let step = step(problem);
+    move |ms| (ms * f64::from(1 << 20) / step as f64).round() as u64 * step
+}
+
+fn step(problem: &Problem<'_>) -> u64 {
+    let components = &problem.profile.components;
+    let mut counted: Vec<_> = components.iter().collect();
+    if components.iter().any(|component| component.phase == Phase::Denoise) {
+        counted.retain(|component| component.phase == Phase::Denoise);
+    }
     let mut least_ms = 0.0;
-    for places in &problem.places {
-        let times = places.iter().map(|place| place.ms.compute);
-        least_ms += times.min_by(f64::total_cmp).unwrap_or(0.0);
+    for component in counted {
+        let times = SegmentTimes::new(problem.inventory, component, 256);
+        let devices = (0..problem.inventory.devices.len()).map(Some).chain([None]);
+        let once_s = devices.map(|device| times.once_s(device)).min_by(f64::total_cmp).unwrap();
+        least_ms += 1e3 * f64::from(component.calls) * once_s;
     }
     let steps = |step: &u64| least_ms * f64::from(1 << 20) >= (*step << 14) as f64;
-    let step = (0..48).map(|bits| 1 << bits).take_while(steps).last().unwrap_or(1);
-    move |ms| (ms * f64::from(1 << 20) / step as f64).round() as u64 * step
+    (0..48).map(|bits| 1 << bits).take_while(steps).last().unwrap_or(1)
+}
+
+/// Ticks as they are compared, and told: in multiples of 16 steps.
+pub(super) fn compared(problem: &Problem<'_>, ticks: u64) -> u64 {
+    let steps = 16 * step(problem);
+    ticks / steps * steps
 }
 
 /// What a combination takes at its peaks, of all devices and the host, with what the host reads in
@@ -218,8 +236,10 @@ pub(super) fn value(
     let streams = |place: &&&Place| place.residency() == Residency::Streamed;
     let devices: usize = places.iter().map(|place| place.spread.devices.len() - 1).sum();
     let parts = devices + places.iter().filter(streams).count();
-    let warm = objective == Objective::Throughput;
-    (total, (ticks(case, problem, places, warm), again, copies, parts, fullness))
+    let locked = places.iter().filter(streams).map(|place| locked_bytes(place)).sum();
+    let ticks = ticks(case, problem, places, objective == Objective::Throughput);
+    let (time, again) = (compared(problem, ticks), compared(problem, again));
+    (total, (time, again, copies, locked, parts, fullness, ticks))
 }
 
 /// The least value of all combinations that fit.
