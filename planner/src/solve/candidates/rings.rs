@@ -3,6 +3,7 @@
 //! Of all that are made, those stay that no other one covers: one that takes no more memory
 //! anywhere and no more time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::profile::ComponentProfile;
@@ -29,6 +30,9 @@ const LOCKED_PARTS: usize = 4;
 /// Of sets whose page-locked weights are not waited for, one of so many is tried: they differ in
 /// what they take of RAM.
 const LOCKED_STRIDE: usize = 4;
+
+/// Rings in a block, of some thousands in all.
+const BLOCK_RINGS: usize = 16;
 
 /// Up to so many segments every number of streamed ones is tried.
 const STEPS_ALL: usize = 64;
@@ -204,27 +208,58 @@ fn undominated(rings: Vec<Ring>) -> Vec<Ring> {
     let parts = rings.first().map_or(0, |ring| ring.bytes.len());
     let bytes: Vec<Bytes> = rings.iter().flat_map(|ring| ring.bytes.iter().copied()).collect();
     let of = |index: usize| &bytes[index * parts..(index + 1) * parts];
+    let takes_no_more = |a: &[Bytes], b: &[Bytes]| a.iter().zip(b).all(|(a, b)| a <= b);
     let covers = |a: usize, b: usize| {
         let loads_ms = (rings[a].ms.load - rings[b].ms.load).max(0.0);
-        of(a).iter().zip(of(b)).all(|(a, b)| a <= b)
+        takes_no_more(of(a), of(b))
             && time_step(rings[a].calls_ms() + loads_ms) <= time_step(rings[b].calls_ms())
     };
     let mut order: Vec<usize> = (0..rings.len()).collect();
     order.sort_by_cached_key(|index| {
         (time_step(rings[*index].calls_ms()), of(*index).iter().copied().sum::<Bytes>())
     });
-    let mut kept: Vec<usize> = Vec::new();
+    let mut blocks: Vec<Block> = Vec::new();
+    // The block of each layout that is not full yet.
+    let mut open: BTreeMap<usize, usize> = BTreeMap::new();
     for index in order {
-        match kept.iter().position(|other| covers(*other, index)) {
-            // It is asked sooner the next time, as it may cover others that take about as long.
-            Some(at) => kept.swap(at, at / 2),
-            None => kept.push(index),
+        let covered = blocks.iter().any(|block| {
+            takes_no_more(&block.least, of(index))
+                && block.rings.iter().any(|other| covers(*other, index))
+        });
+        if covered {
+            continue;
+        }
+        let at = *open.entry(rings[index].layout).or_insert_with(|| {
+            blocks.push(Block { rings: Vec::new(), least: of(index).to_vec() });
+            blocks.len() - 1
+        });
+        blocks[at].add(index, of(index));
+        if blocks[at].rings.len() == BLOCK_RINGS {
+            open.remove(&rings[index].layout);
         }
     }
+    let mut kept: Vec<usize> = blocks.into_iter().flat_map(|block| block.rings).collect();
     kept.sort_unstable();
     let mut kept = kept.into_iter().peekable();
     let rings = rings.into_iter().enumerate();
     rings.filter(|(index, _)| kept.next_if_eq(index).is_some()).map(|(_, ring)| ring).collect()
+}
+
+/// Rings of one layout that are about as fast, by their numbers. What takes less of any device than
+/// all of them is covered by none: one look in place of many.
+struct Block {
+    rings: Vec<usize>,
+    /// The least that any takes of each device.
+    least: Vec<Bytes>,
+}
+
+impl Block {
+    fn add(&mut self, ring: usize, bytes: &[Bytes]) {
+        self.rings.push(ring);
+        for (least, bytes) in self.least.iter_mut().zip(bytes) {
+            *least = (*least).min(*bytes);
+        }
+    }
 }
 
 /// The step of a scale that a time is on: steps are 2^-12 to 2^-11 of the time apart, by the upper
