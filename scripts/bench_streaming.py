@@ -2,7 +2,7 @@
 """Streaming against its bound: `python3 scripts/bench_streaming.py [--target-dir target]`.
 
 Runs the real program, built for release, on virtual devices whose links make the DiT bound by computing, by
-neither, and by the link; streamed with 1, 2 and 4 slots, and compares each step with max(compute, bytes / link).
+neither, and by the link; streamed with 1, 2 and 4 slots, and from page-locked copies with 4, and compares each step with max(compute, bytes / link).
 Then a cold start with and without loads ahead of their phases. Prints Markdown tables; ratios hold within one
 run, times do not. Each figure is the least of some runs, taken in turns. Devices compute with one thread, so that on a
 machine of two cores the copy engine's thread, which stands for a DMA engine, has one of its own.
@@ -16,6 +16,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ["--width", "256", "--height", "256", "--steps", "6", "--max-sequence-length", "32"]
+PASSING = ("streamed", "locked")
 PROMPT = ["--prompt", "a red circle", "--seed", "1", "--output", "picture.png", "--json"]
 
 
@@ -83,22 +84,23 @@ def streamed(bench: Bench, runs: int) -> None:
     variants = {"resident": on_device}
     for n, size in budgets.items():
         variants[str(n)] = [*in_ram, "--lookahead", str(n), "--max-vram", size]
+    variants["locked"] = [*on_device, "--params-backend", "dit=locked", *variants["4"][4:]]
     plan = bench.run("plan", ["--dry-run", "--json", *variants["2"]])
     segments = component(plan, "dit")["segments"]
-    moved = sum(s["weights_bytes"] for s in segments if s["residency"] == "streamed")
-    held = sum(s["weights_bytes"] for s in segments if s["residency"] != "streamed")
+    moved = sum(s["weights_bytes"] for s in segments if s["residency"] in PASSING)
+    held = sum(s["weights_bytes"] for s in segments if s["residency"] not in PASSING)
     compute_ms = least(runs, {"resident": on_device}, bench, "denoise_step")["resident"]
     balanced = moved / (compute_ms / 1e3)
     print(f"DiT of {(moved + held) / 1e6:.0f} MB, {moved / 1e6:.0f} MB streamed each step\n")
-    print("| link | compute alone | bytes / link | 1 slot | 2 slots | 4 slots |")
-    print("|---|---|---|---|---|---|")
+    print("| link | compute alone | bytes / link | 1 slot | 2 slots | 4 slots | 4 slots, page-locked |")
+    print("|---|---|---|---|---|---|---|")
     for name, factor in [("fast: bound by computing", 4.0), ("balanced", 1.0), ("slow: bound by the link", 0.4)]:
         bench.link(balanced * factor)
         times = least(runs, variants, bench, "denoise_step")
         compute_ms = times["resident"]
         link_ms = 1e3 * moved / (balanced * factor)
         bound = max(compute_ms, link_ms)
-        row = [f"{times[str(n)]:.0f} ms ({times[str(n)] / bound:.2f})" for n in (1, 2, 4)]
+        row = [f"{times[str(n)]:.0f} ms ({times[str(n)] / bound:.2f})" for n in (1, 2, 4, "locked")]
         print(f"| {name}, {balanced * factor / 1e6:.0f} MB/s | {compute_ms:.0f} ms | {link_ms:.0f} ms | {' | '.join(row)} |")
     print("\nIn brackets: the step over max(compute alone, bytes / link).")
 

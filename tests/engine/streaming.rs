@@ -98,15 +98,10 @@ fn executor_of(planner: u32) -> Option<u32> {
     children.ok()?.split_whitespace().next()?.parse().ok()
 }
 
-#[test]
-fn streaming_takes_no_more_of_the_hosts_memory_than_planned() {
-    // More than twice the allowance, so that a copy of it could not hide there.
-    let sizes = Wide { heads: 8, double_blocks: 6, single_blocks: 24, ..Wide::bf16() };
-    let (small, written) = Small::new(sizes);
-    assert!(written.dit_bytes > 2 * PROCESS_BYTES, "{} B", written.dit_bytes);
-    let arguments = small.arguments("generate", &["-v"]);
+/// The most anonymous memory that the executor had during a run, in bytes, and the run's document.
+fn most_seen(small: &Small, arguments: &[&str]) -> (u64, Value) {
     let mut child =
-        small.home.berth(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        small.home.berth(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let planner = child.id();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut most = 0;
@@ -118,13 +113,48 @@ fn streaming_takes_no_more_of_the_hosts_memory_than_planned() {
     }
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    (most, serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// A DiT of more than twice the allowance, so that a copy of it could not hide there.
+fn large() -> Wide {
+    Wide { heads: 8, double_blocks: 6, single_blocks: 24, ..Wide::bf16() }
+}
+
+#[test]
+fn streaming_takes_no_more_of_the_hosts_memory_than_planned() {
+    let (small, written) = Small::new(large());
+    assert!(written.dit_bytes > 2 * PROCESS_BYTES, "{} B", written.dit_bytes);
+    let (most, document) = most_seen(&small, &small.arguments("generate", &["-v"]));
     assert_eq!(component(&document["plan"], "dit")["residency"], "streamed");
+    assert_eq!(document["plan"]["host"]["locked_bytes"], 0);
     // A virtual device's memory is the process's too.
     let host = document["plan"]["host"]["peak_bytes"].as_u64().unwrap();
     let device = document["plan"]["devices"][0]["peak_bytes"].as_u64().unwrap();
     assert!(most > device / 4, "the executor was looked at: {most} B");
     assert!(most <= host + device + PROCESS_BYTES, "{most} B, planned {host} + {device} B");
+}
+
+#[test]
+fn page_locked_weights_are_in_the_hosts_memory_as_planned() {
+    let (small, written) = Small::new(large());
+    let mut arguments = small.arguments("generate", &["-v"]);
+    let places = arguments.iter_mut().find(|argument| **argument == "all=cpu").unwrap();
+    *places = "all=cpu,dit=locked";
+    let (most, document) = most_seen(&small, &arguments);
+    let bytes = |of: &Value| of.as_u64().unwrap();
+    let host = &document["plan"]["host"];
+    let (locked, peak) = (bytes(&host["locked_bytes"]), bytes(&host["peak_bytes"]));
+    assert!(locked >= written.dit_bytes, "{locked} B of {} B", written.dit_bytes);
+    assert!(bytes(&host["idle_bytes"]) >= locked, "they are kept for the next job");
+    let device = bytes(&document["plan"]["devices"][0]["peak_bytes"]);
+    assert!(most >= locked, "{most} B, planned {locked} B");
+    assert!(most <= peak + device + PROCESS_BYTES, "{most} B, planned {peak} + {device} B");
+    for device in document["usage"]["devices"].as_array().unwrap() {
+        for phase in device["phases"].as_array().unwrap() {
+            assert_eq!(phase["predicted_peak_bytes"], phase["measured_peak_bytes"]);
+        }
+    }
 }
 
 /// File systems whose files are on a disk and in the page cache besides, as statfs(2) numbers them:
