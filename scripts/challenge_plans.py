@@ -77,7 +77,7 @@ def drawn(random_: random.Random, names: list[str]) -> list[str]:
             if len(chosen) > 1:
                 split.append(f"{subject}={mode}")
         if random_.random() < 0.5:
-            params.append(f"{subject}={random_.choice(['cpu', 'cpu', 'disk', 'device'])}")
+            params.append(f"{subject}={random_.choice(['cpu', 'cpu', 'locked', 'disk', 'device'])}")
         if subject in ("dit", "t5") and random_.random() < 0.6:
             lookahead.append(f"{subject}={random_.randint(1, 16)}")
     flags = [("--backend", backend), ("--params-backend", params), ("--split-mode", split), ("--lookahead", lookahead)]

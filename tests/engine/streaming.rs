@@ -145,7 +145,9 @@ fn page_locked_weights_are_in_the_hosts_memory_as_planned() {
     let bytes = |of: &Value| of.as_u64().unwrap();
     let host = &document["plan"]["host"];
     let (locked, peak) = (bytes(&host["locked_bytes"]), bytes(&host["peak_bytes"]));
-    assert!(locked >= written.dit_bytes, "{locked} B of {} B", written.dit_bytes);
+    // What the device has room for is held there.
+    assert!(2 * locked > written.dit_bytes, "{locked} B of {} B", written.dit_bytes);
+    assert!(locked > 2 * PROCESS_BYTES, "{locked} B");
     assert!(bytes(&host["idle_bytes"]) >= locked, "they are kept for the next job");
     let device = bytes(&document["plan"]["devices"][0]["peak_bytes"]);
     assert!(most >= locked, "{most} B, planned {locked} B");
