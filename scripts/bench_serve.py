@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the daemon costs: `python3 scripts/bench_serve.py [--program target/release/berth] [--only jobs,quotes,queue,memory,polls,models,batches]`.
+"""What the daemon costs: `python3 scripts/bench_serve.py [--program target/release/berth] [--only jobs,quotes,queue,memory,polls,models,batches,lanes]`.
 
 Each part starts `berth serve` on virtual devices in a directory of its own and asks it over HTTP:
 
@@ -11,6 +11,7 @@ Each part starts `berth serve` on virtual devices in a directory of its own and 
 - models: two models in turns within a budget in which one and a half of them fit, several loaded or one at a time, and in the
   best order, one model after the other.
 - batches: four jobs of a model whose weights are streamed, as one batch and one after another.
+- lanes: jobs of two models on two devices with a thread each, two at once and one after another.
 
 Prints a Markdown table; figures of one run. Python's standard library alone.
 """
@@ -307,12 +308,51 @@ def batches(program: str, runs: int) -> None:
     )
 
 
+LANE = """
+[[device]]
+kind = "virtual"
+total = "64MiB"
+overhead = "0MiB"
+link = "1GiB/s"
+threads = 1
+"""
+LANES = f'name = "lanes"\n[host]\ncompute = false\nstorage_bandwidth = "9GB/s"\n{LANE}{LANE}'
+
+
+def lanes(program: str, runs: int) -> None:
+    """Jobs of two models that compute for seconds: on both devices at once, and one after another."""
+    times: dict[int, list[float]] = {1: [], 2: []}
+    names = ["flux_schnell", "zimage_turbo"]
+    with tempfile.TemporaryDirectory() as folder:
+        profile = pathlib.Path(folder) / "lanes.toml"
+        profile.write_text(LANES)
+        for running in [2, 1] * max(1, runs // 10):
+            config = f'models = ["{ROOT / "tests" / "fixtures"}"]\njoin_jobs = false\n[quota]\nrunning = {running}\n'
+            with Daemon(program, config, str(profile)) as daemon:
+                shape = {"width": 256, "height": 256, "steps": 60, "prompt": "a red circle"}
+                # Both are loaded first, each on a device.
+                for name in [daemon.submit(model=name, **shape) for name in names]:
+                    daemon.ended(name)
+                daemon.ask("/v1/queue/pause", {})
+                jobs = [daemon.submit(model=names[seed % 2], seed=seed, **shape) for seed in range(8)]
+                begun = time.perf_counter()
+                daemon.ask("/v1/queue/resume", {})
+                for name in jobs:
+                    daemon.ended(name)
+                times[running].append(time.perf_counter() - begun)
+    at_once, apart = (statistics.median(times[running]) for running in [2, 1])
+    row(
+        "8 jobs of two models on two devices with a thread each, two at once, to one after another",
+        f"{at_once:.2f} s and {apart:.2f} s, {at_once / apart:.2f}",
+    )
+
+
 def row(what: str, figure: str) -> None:
     print(f"| {what} | {figure} |", flush=True)
 
 
 def main() -> None:
-    parts = {"jobs": jobs, "quotes": quotes, "queue": queue, "memory": memory, "polls": polls, "models": models, "batches": batches}
+    parts = {"jobs": jobs, "quotes": quotes, "queue": queue, "memory": memory, "polls": polls, "models": models, "batches": batches, "lanes": lanes}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "target" / "release" / "berth"), help="the program to run")
     parser.add_argument("--runs", type=int, default=50, help="how often something short is measured")

@@ -28,6 +28,9 @@ impl Listener for Nobody {
     fn planned(&mut self, _: &Solution) -> Result<(), SessionError> {
         Ok(())
     }
+    fn reused(&mut self) -> Result<(), SessionError> {
+        Ok(())
+    }
     fn progress(&mut self, _: Progress) {}
     fn notice(&mut self, _: &Notice) {}
     fn preview(&mut self, _: &Preview) {}

@@ -7,6 +7,8 @@
 pub mod events;
 pub mod files;
 pub mod host;
+pub mod idle;
+pub mod lanes;
 pub mod reservations;
 pub mod room;
 pub mod session;

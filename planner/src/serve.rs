@@ -28,6 +28,7 @@ pub mod surveyor;
 pub mod watch;
 
 mod failures;
+mod held;
 mod outages;
 #[cfg(test)]
 mod testing;

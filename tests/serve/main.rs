@@ -16,6 +16,7 @@ mod devices;
 mod generate;
 mod hostile;
 mod kills;
+mod lanes;
 mod metrics;
 mod models;
 mod open_metrics;

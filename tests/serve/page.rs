@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::browser::{Browser, ENTER};
 use crate::client::{Server, token};
+use crate::lanes;
 use crate::support::Home;
 
 const VIEWS: [&str; 4] = ["make", "plan", "queue", "gallery"];
@@ -106,6 +107,39 @@ fn a_job_is_cancelled_by_keyboard_and_the_focus_stays() {
     browser.until("document.activeElement.id === 'main' && document.title.startsWith('Queue')");
     browser.tab_to("[data-state=cancelled] button");
     assert_eq!(browser.console(), Vec::<String>::new());
+}
+
+#[test]
+fn jobs_that_run_at_once_are_both_shown() {
+    let Some(browser) = Browser::open(1200, 900, false) else { return };
+    let home = lanes::home();
+    let server = lanes::server(&home, "");
+    lanes::both(&server);
+    let waits = server.submit(&lanes::long(lanes::MODELS[0], 8));
+    browser.go(&view(server.address, "queue"));
+    let states = "[...document.querySelectorAll('[data-job]')].map((job) => job.dataset.state)";
+    browser.until(&format!("{states}.join() === 'running,running,queued'"));
+    // The first of those that wait is the first, and needs not be put there.
+    let place = browser.text(&format!("[data-job='{waits}'] .facts"));
+    assert!(place.contains("Place1"), "{place}");
+    assert_eq!(browser.all(&format!("[data-job='{waits}'] .actions button")).len(), 1);
+    keep_picture(&browser, "queue-at-once");
+    browser.go(&view(server.address, "plan"));
+    let of_models = "[...document.querySelectorAll('[data-model]')].map((one) => one.innerText)";
+    browser.until(&format!(
+        "{of_models}.filter((text) => text.includes('running a job')).length === 2"
+    ));
+    keep_picture(&browser, "plan-at-once");
+    assert_eq!(browser.console(), Vec::<String>::new());
+}
+
+/// Writes what is shown where `BERTH_SCREENSHOTS` says.
+fn keep_picture(browser: &Browser, name: &str) {
+    if let Some(folder) = std::env::var_os("BERTH_SCREENSHOTS").map(PathBuf::from) {
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join(format!("{name}.png"));
+        std::fs::write(file, browser.screenshot()).expect("a file");
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ export function Queue() {
   const list = useFocusKept();
   const byId = new Map(jobs.map((job) => [job.id, job]));
   const open = queue.map((id) => byId.get(id)).filter((job) => job && !isEnded(job.state));
+  const running = open.filter((job) => !waitsForTurn(job)).length;
   const ended = jobs.filter((job) => isEnded(job.state)).slice(0, ENDED);
 
   const waits = open.length > 0 && connection !== 'lost';
@@ -36,7 +37,7 @@ export function Queue() {
       <h2 id="open-title">Running and waiting</h2>
       ${open.length === 0 && html`<p>No job runs or waits.</p>`}
       <ol class="jobs">
-        ${open.map((job, place) => html`<${OpenJob} key=${job.id} job=${job} place=${place}
+        ${open.map((job, at) => html`<${OpenJob} key=${job.id} job=${job} place=${at - running}
           failed=${setError} />`)}
       </ol>
     </section>
@@ -68,10 +69,15 @@ function details(job) {
   return `${job.model}, ${job.n} ${plural(job.n, 'picture')}, for ${job.client}`;
 }
 
+function waitsForTurn({ state }) {
+  return state === 'queued' || state === 'waiting';
+}
+
+// `place` counts those that wait before it.
 function OpenJob({ job, place, failed }) {
   const { progress } = job;
   const of = progress && `${phaseName(progress.phase)}, ${progress.step} of ${progress.of}`;
-  const waits = job.state === 'queued' || job.state === 'waiting';
+  const waits = waitsForTurn(job);
   const change = async (event) => {
     try {
       failed(null);

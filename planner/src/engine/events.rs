@@ -21,6 +21,14 @@ impl Events<'_, '_> {
     fn tell(&mut self, event: JobEvent) {
         let _ = (self.0)(event);
     }
+
+    /// Tells of what may be answered by the job's end.
+    fn ask(&mut self, event: JobEvent) -> Result<(), SessionError> {
+        match (self.0)(event) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(SessionError::Cancelled),
+        }
+    }
 }
 
 impl Listener for Events<'_, '_> {
@@ -29,10 +37,11 @@ impl Listener for Events<'_, '_> {
             plan: Box::new(solution.plan.clone()),
             report: Box::new(solution.report.clone()),
         };
-        match (self.0)(event) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(SessionError::Cancelled),
-        }
+        self.ask(event)
+    }
+
+    fn reused(&mut self) -> Result<(), SessionError> {
+        self.ask(JobEvent::Reused)
     }
 
     fn progress(&mut self, progress: Progress) {

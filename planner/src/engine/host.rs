@@ -4,11 +4,12 @@
 //! nothing of one but what its run taught: every run by a plan of our own teaches, once, by the
 //! inventory that this plan was made for ([`Host::run`]); nobody else learns.
 
-use protocol::{Bytes, ModelDescription, ModelSource, Plan};
+use protocol::{Bytes, DeviceId, ModelDescription, ModelSource, Plan};
 
 use super::events::{EventHandler, Events};
+use super::lanes::Lanes;
 use super::reservations::OtherReservations;
-use super::room;
+use super::room::{self, OtherPlan};
 use super::supervise::{Inventorize, Outcome, Work, supervise};
 use super::warm::{Holding, Warm, give_back};
 use crate::budget::CapError;
@@ -211,8 +212,8 @@ impl Host {
         self.request_on(asked, job, description, inventory, dry_run)
     }
 
-    /// The request of a job's plan beside `others` that stay loaded in other executors of this
-    /// process; `own` is what this executor holds, which is free for it.
+    /// The request of a job's plan beside `others` of this process, on an inventory as if none of
+    /// them held anything.
     ///
     /// # Errors
     /// As [`Host::request`].
@@ -221,22 +222,16 @@ impl Host {
         asked: &PreparedJob,
         job: &ResolvedJob,
         description: &ModelDescription,
-        own: Option<&Plan>,
-        others: &[&Plan],
+        inventory: Inventory,
+        others: &[OtherPlan<'_>],
     ) -> Result<Request, SetupError> {
-        let held: Vec<&Plan> = own.into_iter().chain(others.iter().copied()).collect();
-        let inventory = self.inventory_without(&held)?;
         let mut request = self.request_on(asked, job, description, inventory, false)?;
-        self.take_others(&mut request, others);
+        request.left_out = left_out(&request.inventory, others);
+        room::take_others(&mut request, others, self.profile.profile.memory_is_here());
         Ok(request)
     }
 
-    /// Takes what others that stay loaded hold off a request that counts it as free.
-    pub fn take_others(&self, request: &mut Request, others: &[&Plan]) {
-        room::take_others(request, others, self.profile.profile.memory_is_here());
-    }
-
-    /// The same on an inventory that was read before, or that is as if something were otherwise;
+    /// The request on an inventory that was read before, or that is as if something were otherwise;
     /// what was measured is put into it here.
     ///
     /// # Errors
@@ -312,4 +307,15 @@ impl Host {
         let Outcome { inventory, plan, usage, .. } = outcome;
         self.calibration.learn(inventory, plan, usage).map(drop)
     }
+}
+
+/// Devices that plans which go on running compute on.
+fn left_out(inventory: &Inventory, others: &[OtherPlan<'_>]) -> Vec<DeviceId> {
+    let mut taken = Lanes::default();
+    for other in others.iter().filter(|other| other.runs) {
+        taken.join(&Lanes::of(other.plan));
+    }
+    let devices = inventory.devices.iter();
+    let devices = devices.filter(|device| Lanes::of_device(device).shares(&taken));
+    devices.map(|device| DeviceId(device.id.clone())).collect()
 }

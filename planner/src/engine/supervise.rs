@@ -31,7 +31,7 @@ use retry::{Attempt, Next, RetryPolicy};
 
 mod free;
 mod notices;
-pub(super) mod retry;
+pub(crate) mod retry;
 
 /// How many plans of one job are tried.
 pub const ATTEMPTS_MAX: u64 = 3;
@@ -131,6 +131,11 @@ pub trait Listener {
     /// # Errors
     /// It is not to be: the job ends.
     fn planned(&mut self, solution: &Solution) -> Result<(), SessionError>;
+    /// The plan that is loaded is about to be used as it is.
+    ///
+    /// # Errors
+    /// It is not to be: the job ends.
+    fn reused(&mut self) -> Result<(), SessionError>;
     /// The job got further.
     fn progress(&mut self, progress: Progress);
     /// A preview came; its pixels may change once this returns.
@@ -218,6 +223,7 @@ fn attempts(
         let attempted = decided.and_then(|next| {
             let mut outcome = match next {
                 Decision::Reuse => {
+                    listener.reused()?;
                     let loaded = warm.loaded();
                     let Loaded { plan, report, inventory, .. } = loaded;
                     let next_ms = loaded.next_ms(&request);

@@ -11,6 +11,7 @@
 //! the next plan of this executor, and as taken for everybody else, other executors of this process
 //! too.
 
+mod places;
 mod staying;
 
 use protocol::message::Progress;
@@ -105,9 +106,19 @@ impl Warm {
         }
     }
 
-    /// One that never runs while another executor of this process does.
+    /// One that runs by turns with other executors of this process, unless
+    /// [`Warm::set_beside`] says otherwise.
     pub fn taking_turns(session: Session) -> Warm {
         Warm { turns: Turns::Taken, ..Warm::new(session) }
+    }
+
+    /// Whether its next run is beside one of another executor of this process: then others see all
+    /// that it takes, and not only the largest of what those take that run by turns.
+    pub fn set_beside(&mut self, beside: bool) {
+        let turns = if beside { Turns::None } else { Turns::Taken };
+        if std::mem::replace(&mut self.turns, turns) != turns {
+            self.speak_for_loaded();
+        }
     }
 
     /// The plan that is loaded.
@@ -366,13 +377,9 @@ impl Loaded {
     /// for embeddings that the job brings, and fits the budgets.
     pub fn does(&self, request: &Request) -> bool {
         let asked = self.request.as_ref();
-        let is_asked = asked.is_some_and(|asked| asked.asks_the_same(request));
+        let is_asked =
+            asked.is_some_and(|asked| asked.asks_the_same(&self.where_it_is(asked, request)));
         (is_asked && fits_budgets(&self.plan, request)) || self.stays(request)
-    }
-
-    /// Whether a plan for another question may leave its weights where they lie.
-    pub fn may_keep(&self, request: &Request) -> bool {
-        self.request.as_ref().is_some_and(|asked| asked.places_the_same(request))
     }
 
     /// Paths of the files that it reads and that are not as they were when they were opened.

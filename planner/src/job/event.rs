@@ -10,7 +10,7 @@ use crate::solve::PlanReport;
 /// One thing that happened to a job or to the executor that it runs on.
 ///
 /// ```text
-/// ExecutorStarted ─► (Planned ─► (Progress | Preview | Noticed)* ─► Retrying?)*
+/// ExecutorStarted ─► ((Planned | Reused) ─► (Progress | Preview | Noticed)* ─► Retrying?)*
 ///                 ─► Output* ─► NotLearned? ─► Ended
 /// at any time: ExecutorSilent, ExecutorAnswers, ExecutorDied ─► ExecutorStarted
 /// ```
@@ -41,6 +41,8 @@ pub enum JobEvent {
         /// Why it is so, and what the user should know of it.
         report: Box<PlanReport>,
     },
+    /// The plan that is loaded is about to be used as it is.
+    Reused,
     /// The job got further.
     Progress(Progress),
     /// What the first picture will be like.

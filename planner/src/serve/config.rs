@@ -117,15 +117,18 @@ pub struct ClientQuota {
     /// Most jobs that wait.
     #[serde(deserialize_with = "values::count")]
     pub queued: u32,
+    /// Most runs at a time.
+    #[serde(deserialize_with = "values::count")]
+    pub running: u32,
     /// Most predicted seconds of jobs that wait.
     #[serde(deserialize_with = "values::count")]
     pub queued_seconds: u32,
 }
 
 impl Default for ClientQuota {
-    /// A quarter of the queue; ten minutes.
+    /// A quarter of the queue; two; ten minutes.
     fn default() -> ClientQuota {
-        ClientQuota { queued: 16, queued_seconds: 600 }
+        ClientQuota { queued: 16, running: 2, queued_seconds: 600 }
     }
 }
 

@@ -36,6 +36,7 @@ use super::store::{self, JobStore, Restored};
 use super::surveyor::Surveyor;
 use super::watch::{HostReading, HostWatch};
 use crate::engine::host::Host;
+use crate::engine::lanes::Lanes;
 use crate::engine::session::ExecutorProgram;
 
 /// The longest sleep of the loop: the watch's readings are taken up as often.
@@ -100,6 +101,8 @@ struct Daemon {
     /// How often descriptions had changed when the edge was last told of them.
     descriptions: u64,
     watchdog: Option<Duration>,
+    /// What the desk was last told of lanes.
+    lanes: Lanes,
 }
 
 impl Daemon {
@@ -151,6 +154,7 @@ impl Daemon {
             wake_at: None,
             descriptions: u64::MAX,
             watchdog: sd_notify::watchdog_enabled(),
+            lanes: Lanes::default(),
         };
         daemon.show_models();
         for action in actions {
@@ -201,10 +205,14 @@ impl Daemon {
             notify(&[NotifyState::Watchdog]);
         }
         let mut code = None;
-        for HostReading { shown, free } in self.watch.readings().collect::<Vec<_>>() {
+        for HostReading { shown, free, lanes } in self.watch.readings().collect::<Vec<_>>() {
             self.metrics.devices(&reading::memory(&shown));
             self.metrics.host(&reading::host(&shown));
             self.edge.set_reading(shown);
+            if self.lanes != lanes {
+                self.lanes = lanes.clone();
+                code = code.or(self.happened(DeskEvent::Lanes(lanes)));
+            }
             if let Some(free) = free.filter(|free| !free.is_empty()) {
                 code = code.or(self.happened(DeskEvent::Free(free)));
             }

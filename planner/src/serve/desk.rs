@@ -9,8 +9,9 @@
 //! Jobs that are alike run together where the surveyor says that this is faster (`company`).
 //!
 //! It is told of everything that happens as a [`DeskEvent`] and answers with [`Action`]s; the same
-//! events give the same actions. One job computes at a time. Models stay loaded beside each other
-//! where that is expected to cost less than to load them again (`room`).
+//! events give the same actions. Jobs of different models compute at once where their plans share
+//! no lane (`beside`). Models stay loaded beside each other where that is expected to cost less
+//! than to load them again (`room`).
 //!
 //! Invariants, checked after each step of its simulation (`tests/simulation.rs`):
 //! - A job is in one state, and that state is in the store before anybody is told of it.
@@ -26,6 +27,7 @@ pub mod job;
 
 mod accept;
 mod answers;
+mod beside;
 mod company;
 mod ending;
 mod entry;
@@ -44,6 +46,7 @@ mod told;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::engine::lanes::Lanes;
 use accept::SurveyQuestion;
 use action::{Action, DeskSettings};
 use company::Company;
@@ -107,6 +110,12 @@ pub struct Desk {
     gain: Option<GainQuestion>,
     /// Whom room was made for: it begins without being weighed again.
     room_made: Option<RoomFor>,
+    /// What computes one thing at a time, as far as it is known.
+    lanes: Lanes,
+    /// Counts changes of what runs and what is loaded.
+    standing: u64,
+    /// How many jobs were asked about beside what runs, since the last of them.
+    beside_asked: usize,
     /// Who runs with the job whose turn it is.
     company: Company,
     questions: BTreeMap<QueryId, SurveyQuestion>,
@@ -153,6 +162,9 @@ impl Desk {
             weighing: None,
             gain: None,
             room_made: None,
+            lanes: Lanes::default(),
+            standing: 0,
+            beside_asked: 0,
             company: Company::default(),
             questions: BTreeMap::new(),
             writes: BTreeMap::new(),
@@ -169,7 +181,7 @@ impl Desk {
         for record in records.into_iter().rev() {
             desk.restore(record);
         }
-        let actions = desk.finish_step();
+        let actions = desk.finish_step(true);
         (desk, actions)
     }
 
@@ -192,12 +204,14 @@ impl Desk {
             DeskEvent::Models(models) => self.set_models(models),
             DeskEvent::DiskFree(bytes) => self.disk_free = Some(bytes),
             DeskEvent::Free(slots) => self.free_seen(&slots),
+            DeskEvent::Lanes(lanes) => self.lanes = lanes,
             DeskEvent::Warned(warning) => self.warnings.push(warning),
             DeskEvent::Rang => self.wake_at = None,
             DeskEvent::Signal(OperatorSignal::Stop) => self.stop_signal(),
             DeskEvent::Signal(OperatorSignal::Reload) => {}
         }
-        let mut actions = self.finish_step();
+        // Nothing begins for it either.
+        let mut actions = self.finish_step(!is_under_way || !self.is_busy());
         if !is_under_way {
             self.ask_company();
             actions.append(&mut self.out);
@@ -206,9 +220,11 @@ impl Desk {
     }
 
     /// What follows from time and from what happened: whoever may start does.
-    fn finish_step(&mut self) -> Vec<Action> {
+    fn finish_step(&mut self, may_begin: bool) -> Vec<Action> {
         self.expire();
-        self.dispatch();
+        if may_begin {
+            self.dispatch();
+        }
         self.go_on_stopping();
         self.set_timer();
         std::mem::take(&mut self.out)

@@ -7,15 +7,16 @@
 //!          ▼                                                        │ Retrying
 //!        Failed: the executor is ended, the next order starts one   ▼
 //!        Cancelled: it stays, with what it has loaded             Done: it stays, warm
+//!        InTheWay: so it does; its plan shares a lane with another run
 //!        Damaged before Failed: by the model's files, as they still are
 //! end ──► Gone, whatever was there
 //! its process ends, nothing runs ──► Lost
 //! ```
 //! Not here: which job runs when ([`super::desk`]), and how one runs ([`crate::engine`]).
 //!
-//! Invariants: each `run` is answered by one of `Done`, `Cancelled` and `Failed`, each `end` by
-//! `Gone`, and nothing else says these; by then nothing computes any more, and what the slot holds
-//! is known to the surveyor. A panic is a failed run.
+//! Invariants: each `run` is answered by one of `Done`, `Cancelled`, `InTheWay` and `Failed`, each
+//! `end` by `Gone`, and nothing else says these; by then nothing computes any more, and what the
+//! slot holds is known to the surveyor. A panic is a failed run.
 
 mod finished;
 mod heard;
@@ -86,7 +87,7 @@ impl Runners {
         };
         // Before the order is sent: a cancel that comes next must find it on.
         handle.switch.set_on();
-        shared.begin();
+        shared.begin(slot);
         let sent = handle.orders.send(SlotOrder::Run { epoch, order });
         debug_assert!(sent.is_ok(), "a slot's thread ends with its orders");
     }
@@ -102,7 +103,7 @@ impl Runners {
     pub fn end(&mut self, slot: SlotId) {
         match self.slots.get(&slot) {
             Some(handle) => {
-                self.shared.begin();
+                self.shared.begin(slot);
                 let _ = handle.orders.send(SlotOrder::End);
             }
             // Nothing was ever started: of the first epoch, as no other was ever told of.
@@ -181,6 +182,7 @@ fn tell_end(executor: &mut SlotExecutor, ended: EndedRun) {
     let said = match ended {
         EndedRun::Done(work) => Said::Done(work),
         EndedRun::Cancelled => Said::Cancelled,
+        EndedRun::InTheWay => Said::InTheWay,
         EndedRun::Failed(error) => {
             Said::Failed { error, failures: executor.teller.take_failures() }
         }

@@ -16,10 +16,12 @@ use super::conditioning::ConditioningCache;
 use super::desk::event::{FreeMemory, SlotFree, SlotId};
 use super::desk::job::{ErrorCode, JobError};
 use super::failures::{internal, no_model, of_request, of_session};
+use super::held::{HeldPlans, OtherPlans};
 use super::outages::Outages;
 use crate::budget::Margins;
 use crate::engine::files::{changed_files, states_of};
-use crate::engine::host::Host;
+use crate::engine::host::{Host, SetupError};
+use crate::engine::idle::IdleInventory;
 use crate::engine::session::{ExecutorProgram, Session, SessionError};
 use crate::engine::warm::Loaded;
 use crate::fingerprint;
@@ -50,15 +52,8 @@ pub struct ServedHost {
     /// How often a description has changed.
     descriptions: AtomicU64,
     held: Mutex<HeldPlans>,
+    idle: Mutex<IdleInventory>,
     outages: Mutex<Outages>,
-}
-
-/// What executors hold, as far as others must know.
-#[derive(Default)]
-struct HeldPlans {
-    loaded: BTreeMap<SlotId, Arc<Loaded>>,
-    /// Slots in which something runs.
-    running: usize,
 }
 
 /// A model as an executor described it.
@@ -89,6 +84,7 @@ impl ServedHost {
             described: Mutex::default(),
             descriptions: AtomicU64::new(0),
             held: Mutex::default(),
+            idle: Mutex::default(),
             outages: Mutex::default(),
         }
     }
@@ -218,11 +214,39 @@ impl ServedHost {
         lock(&self.held).loaded.values().cloned().collect()
     }
 
-    /// What all slots but some have loaded.
-    pub fn loaded_without(&self, left_out: &[SlotId]) -> Vec<Arc<Loaded>> {
-        let held = lock(&self.held);
-        let rest = held.loaded.iter().filter(|(slot, _)| !left_out.contains(slot));
-        rest.map(|(_, loaded)| Arc::clone(loaded)).collect()
+    /// What all slots but some hold, and whether they run.
+    pub fn others(&self, left_out: &[SlotId]) -> OtherPlans {
+        lock(&self.held).others(left_out)
+    }
+
+    /// What would be free if no executor of this daemon held anything. `own` is the slot that asks,
+    /// where that is about to run, with what it holds.
+    ///
+    /// # Errors
+    /// The host's memory cannot be read.
+    pub fn inventory_if_idle(
+        &self,
+        own: Option<(SlotId, Option<&Plan>)>,
+    ) -> Result<Inventory, SetupError> {
+        let slot = own.map(|(slot, _)| slot);
+        let look = || {
+            let held = lock(&self.held);
+            let others = held.others(slot.as_slice());
+            (held.runs_beside(slot), others)
+        };
+        let (ran, before) = look();
+        let mut idle = before.that(false);
+        idle.extend(own.and_then(|(_, plan)| plan));
+        let now = self.host().inventory_without(&idle)?;
+        let (runs, after) = look();
+        let changed = before.claims != after.claims || ran != runs;
+        let is_here = self.host().profile.profile.memory_is_here();
+        Ok(lock(&self.idle).seen(now, &before.that(true), ran || changed, is_here))
+    }
+
+    /// The last of these that was read while nothing ran, if any was.
+    pub fn last_idle_inventory(&self) -> Option<Inventory> {
+        lock(&self.idle).last()
     }
 
     /// What each loaded model could have of an inventory that was read while nothing ran.
@@ -276,22 +300,22 @@ impl ServedHost {
 
     /// Whether anything runs.
     pub fn is_running(&self) -> bool {
-        lock(&self.held).running > 0
+        lock(&self.held).runs()
     }
 
     /// Something begins to run, or to be ended.
-    pub fn begin(&self) {
-        lock(&self.held).running += 1;
+    pub fn begin(&self, slot: SlotId) {
+        lock(&self.held).begin(slot);
+    }
+
+    /// A slot is about to run by a plan; false where that is in another run's way.
+    pub fn claim(&self, slot: SlotId, plan: &Plan, claims: u64) -> bool {
+        lock(&self.held).claim(slot, plan, claims)
     }
 
     /// It has ended, and this is what the slot has loaded from then on.
     pub fn end(&self, slot: SlotId, loaded: Option<Loaded>) {
-        let mut held = lock(&self.held);
-        held.running = held.running.saturating_sub(1);
-        match loaded {
-            Some(loaded) => held.loaded.insert(slot, Arc::new(loaded)),
-            None => held.loaded.remove(&slot),
-        };
+        lock(&self.held).end(slot, loaded);
     }
 }
 
@@ -378,14 +402,6 @@ impl OpenedFiles {
     /// Whether any of them is another one by now.
     pub fn have_changed(&self) -> bool {
         !changed_files(&self.0).is_empty()
-    }
-}
-
-impl std::fmt::Debug for HeldPlans {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let HeldPlans { loaded, running } = self;
-        let slots: Vec<&SlotId> = loaded.keys().collect();
-        f.debug_struct("HeldPlans").field("loaded", &slots).field("running", running).finish()
     }
 }
 

@@ -12,7 +12,6 @@
 //! executor, once, where the desk still waits for it.
 
 mod bench;
-mod inventory;
 mod joining;
 mod offer;
 mod surveys;

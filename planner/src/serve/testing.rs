@@ -11,6 +11,7 @@ use super::desk::job::{
     Api, Class, Confidence, JobId, JobOrder, JobRecord, JobState, Offer, OnDisconnect,
     PictureRecord, RECORD_VERSION,
 };
+use crate::engine::lanes::Lanes;
 use crate::job::JobRequest;
 
 /// A queued job.
@@ -42,6 +43,7 @@ pub fn record(id: &str) -> JobRecord {
             run_ms: 300.25,
             batch: 1,
             peak_bytes: vec![("host".to_owned(), Bytes::mib(64))],
+            lanes: Lanes::default(),
             confidence: Confidence::Predicted,
             notices: Vec::new(),
         },

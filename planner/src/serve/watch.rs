@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::catalog::Catalog;
 use super::desk::event::SlotFree;
 use super::shared::ServedHost;
+use crate::engine::lanes::Lanes;
 use crate::inventory::{Device, DeviceKind, Inventory};
 use ours::OurMemory;
 
@@ -33,6 +34,8 @@ pub struct HostReading {
     pub shown: Value,
     /// What loaded models could have of it; `None` where something runs.
     pub free: Option<Vec<SlotFree>>,
+    /// What computes one thing at a time.
+    pub lanes: Lanes,
 }
 
 /// The watch's thread; it ends with this.
@@ -107,7 +110,9 @@ fn read(shared: &ServedHost, ours: &mut OurMemory) -> Option<HostReading> {
     let free = (!ran).then(|| shared.free_for_slots(&inventory));
     // What began meanwhile took some of it.
     let free = free.filter(|_| !shared.is_running());
-    Some(HostReading { shown: reading, free })
+    let mut lanes = Lanes::named(inventory.host.compute.then_some("host"));
+    inventory.devices.iter().for_each(|device| lanes.join(&Lanes::of_device(device)));
+    Some(HostReading { shown: reading, free, lanes })
 }
 
 /// What is taken of a device by others than this daemon.

@@ -31,6 +31,10 @@ impl Listener for Heard {
         self.planned.push(solution.plan.generation);
         Ok(())
     }
+    fn reused(&mut self) -> Result<(), SessionError> {
+        Ok(())
+    }
+
     fn progress(&mut self, _: Progress) {}
     fn notice(&mut self, _: &Notice) {}
     fn preview(&mut self, _: &Preview) {}

@@ -274,4 +274,4 @@ fn lower(request: &mut Request, name: &str, limit: Bytes) {
 }
 
 #[cfg(test)]
-pub(in crate::engine) mod tests;
+pub(crate) mod tests;

@@ -76,7 +76,7 @@ impl Loaded {
         let of_encoders = |phase| phase == Phase::Condition;
         let comes_early = self.plan.job.init_image
             && self.plan.components.iter().any(|c| of_encoders(c.phase) && c.prefetch);
-        asked.is_some_and(|asked| asked.asks_the_same(request))
+        asked.is_some_and(|asked| asked.asks_the_same(&self.where_it_is(&asked, request)))
             && !comes_early
             && fits_budgets(&self.plan, request)
     }
@@ -92,7 +92,10 @@ impl Loaded {
         let is_asked = self
             .request
             .as_ref()
-            .is_some_and(|asked| asked.asks_the_same(&conditioned(request, asked.job.conditioned)));
+            .map(|asked| (asked, conditioned(request, asked.job.conditioned)))
+            .is_some_and(|(asked, request)| {
+                asked.asks_the_same(&self.where_it_is(asked, &request))
+            });
         is_asked && !fits_budgets(&self.plan, request)
     }
 

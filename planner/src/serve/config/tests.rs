@@ -28,6 +28,7 @@ conditioning_cache = "0B"
 
 [quota]
 queued = 4
+running = 3
 queued_seconds = 60
 
 [openai]
@@ -86,7 +87,7 @@ fn every_key_is_read() {
         keep_bytes: Bytes::gib(1),
         min_free: Bytes::mib(64),
         conditioning_cache: Bytes::ZERO,
-        quota: ClientQuota { queued: 4, queued_seconds: 60 },
+        quota: ClientQuota { queued: 4, running: 3, queued_seconds: 60 },
         openai: OpenAiConfig {
             response_format: ResponseFormat::Url,
             quality: BTreeMap::from([("high".to_owned(), 2.0), ("low".to_owned(), 0.25)]),
@@ -113,7 +114,7 @@ fn nothing_said_is_the_defaults() {
     assert_eq!((config.keep_alive, config.keep_bytes), (KEEP_ALIVE, Bytes::gib(10)));
     assert_eq!(config.min_free, Bytes::mib(512));
     assert_eq!(config.conditioning_cache, Bytes::mib(256));
-    let quota = ClientQuota { queued: 16, queued_seconds: 600 };
+    let quota = ClientQuota { queued: 16, running: 2, queued_seconds: 600 };
     assert_eq!(config.quota, quota);
     let none = "default_model = \"\"\npublic_url = \"\"\ntoken_file = \"\"\nallowed_hosts = []\n";
     assert_eq!(ConfigLayer::parse(none, "x").unwrap().finish().unwrap(), config);

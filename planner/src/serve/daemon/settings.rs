@@ -31,6 +31,7 @@ pub fn desk_config(config: &ServeConfig) -> DeskConfig {
         room_wait_ms: config.room_wait_ms,
         drain_ms: config.drain_ms,
         client_queued_max: config.quota.queued as usize,
+        client_running_max: config.quota.running as usize,
         client_queued_s_max: f64::from(config.quota.queued_seconds),
         keep_jobs: config.keep_jobs,
         keep_bytes: config.keep_bytes.0,

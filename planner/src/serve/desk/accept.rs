@@ -85,7 +85,7 @@ impl Desk {
     /// Asks what a job takes; where other models are loaded, which of them go is weighed first.
     fn survey(&mut self, request: JobRequest, model: &str, explain: bool, question: Question) {
         let query = self.ids.query();
-        let busy = self.busy_slot().is_some();
+        let busy = self.is_busy();
         let slot = self.find_slot(model);
         let loaded =
             self.slots.iter().filter(|(id, other)| Some(**id) != slot && other.is_loaded());
@@ -97,7 +97,7 @@ impl Desk {
         } else {
             choices = self.room_choices(&std::mem::take(&mut order.unloaded));
             let (request, choices) = (order.request.clone(), choices.clone());
-            let room = RoomOrder { request, slot, choices, busy };
+            let room = RoomOrder { request, slot, choices, running: Vec::new(), busy };
             self.out.push(Action::Weigh(query, Box::new(room)));
         }
         let (model, until_ms) = (model.to_owned(), self.now.ms + SURVEY_MS_MAX);
@@ -250,20 +250,21 @@ impl Desk {
     /// Predicted seconds until a job more may wait.
     pub(super) fn retry_after_s(&self) -> u64 {
         let [least, most] = RETRY_AFTER_S;
-        let first_start = self.busy_left_ms();
+        let first_start = self.first_left_ms();
         ((first_start / 1e3).ceil() as u64).clamp(least, most)
     }
 
     pub(super) fn quoted(&mut self, query: QueryId, result: Result<Box<Quoted>, JobError>) {
         let Some(open) = self.questions.remove(&query) else { return };
-        let SurveyQuestion { question, order: QuoteOrder { unloaded, .. }, choices, .. } = open;
+        let SurveyQuestion { question, order, model, choices, .. } = open;
+        let unloaded = order.unloaded;
         let quoted = match result {
             Ok(quoted) => quoted,
             Err(error) => return self.refuse(question.ticket(), error, None),
         };
         match question {
             Question::Plan { ticket } => {
-                let wait_ms = self.wait_ms_of_new();
+                let wait_ms = self.wait_ms_of_new(&model, &quoted.offer.lanes);
                 let known = unloaded.iter().filter_map(|slot| self.slots.get(slot));
                 let evicts = known.map(|slot| slot.model.clone()).collect();
                 let reply = Reply::Quote { quoted, wait_ms, evicts };
@@ -283,7 +284,7 @@ impl Desk {
 
     fn admit(&mut self, ticket: Ticket, id: JobId, order: JobOrder, wait: bool, quoted: Quoted) {
         let offer = quoted.offer;
-        let wait_ms = self.wait_ms_of_new();
+        let wait_ms = self.wait_ms_of_new(&order.model, &offer.lanes);
         let end_ms = wait_ms + offer.load_ms + offer.run_ms;
         if order.deadline_ms.is_some_and(|deadline| end_ms > deadline as f64) {
             let message = format!(

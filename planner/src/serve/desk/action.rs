@@ -81,6 +81,8 @@ pub struct RoomOrder {
     /// Models that would be unloaded: all that may be first, and then other choices, the smaller
     /// ones before those that have them in them.
     pub choices: Vec<Vec<SlotId>>,
+    /// Slots that run on while it runs; where there are none, it begins when nothing runs.
+    pub running: Vec<SlotId>,
     /// Whether an executor computes now.
     pub busy: bool,
 }

@@ -15,7 +15,6 @@ use super::config::{COMPANY_ASKED_MS_MAX, COMPANY_MS_MAX, JOINED_JOBS_MAX};
 use super::entry::Entry;
 use super::event::{JoinTimes, QueryId};
 use super::job::{JobError, JobId, JobOrder};
-use super::queue::Waiter;
 
 /// What is known of the company of the job whose turn it is.
 #[derive(Debug, Default)]
@@ -68,7 +67,7 @@ impl Desk {
         if !self.config.join_jobs || self.stop.is_some() {
             return;
         }
-        let Some((id, _)) = self.next_job() else { return };
+        let Some(id) = self.next_in_turn() else { return };
         let jobs = self.candidates(&id);
         let now_ms = self.now.ms;
         let is_known = |known: &Candidates| {
@@ -92,7 +91,7 @@ impl Desk {
             false => others.map(|(id, _)| *id).collect(),
         };
         let requests = jobs.iter().map(|id| self.jobs[id].next_request()).collect();
-        let busy = self.busy_slot().is_some();
+        let busy = self.is_busy();
         let order = JoinOrder { requests, slot, unloaded, busy };
         self.out.push(Action::Join(query, Box::new(order)));
         self.company.asked = Some((query, Candidates { jobs, asked_ms: now_ms, times: None }));
@@ -150,7 +149,7 @@ impl Desk {
         let Some(first) = self.jobs.get(id).filter(|first| may_join(first)) else { return jobs };
         let now_ms = self.now.ms;
         let (mut class, mut is_free) = (None, true);
-        for waiter in self.may_begin_now() {
+        for waiter in self.ready_jobs() {
             if jobs.len() == JOINED_JOBS_MAX || waiter.id == *id {
                 continue;
             }
@@ -169,19 +168,11 @@ impl Desk {
 
     /// Those that a job's company passes.
     pub(super) fn passed_by(&self, id: &JobId, company: &ChosenCompany) -> Vec<JobId> {
-        let mut ids: Vec<JobId> =
-            self.may_begin_now().into_iter().map(|waiter| waiter.id).collect();
+        let mut ids: Vec<JobId> = self.ready_jobs().into_iter().map(|waiter| waiter.id).collect();
         let last = ids.iter().rposition(|id| company.jobs.contains(id)).unwrap_or(0);
         ids.truncate(last);
         ids.retain(|other| other != id && !company.jobs.contains(other));
         ids
-    }
-
-    /// Jobs that nothing holds back but their turn.
-    fn may_begin_now(&self) -> Vec<Waiter> {
-        let mut ready = self.waiters();
-        ready.retain(|waiter| self.may_begin(&waiter.id));
-        ready
     }
 
     /// Whether a job that may run with this one is about to be accepted.

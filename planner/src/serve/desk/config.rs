@@ -37,6 +37,9 @@ pub const WEIGHED_EACH_MAX: usize = 6;
 /// load takes, so that a job which begins at once is not weighed twice.
 pub const WEIGHED_MS_MAX: u64 = 5_000;
 
+/// How many jobs are asked about beside what runs, until something else runs or is loaded.
+pub const BESIDE_ASKED_MAX: usize = 8;
+
 /// How long a client's question waits for the surveyor: serve.md, section 14.
 pub const SURVEY_MS_MAX: u64 = 5_000;
 
@@ -95,6 +98,8 @@ pub struct DeskConfig {
     pub drain_ms: u64,
     /// Most jobs of one client that wait.
     pub client_queued_max: usize,
+    /// Most runs of one client at a time.
+    pub client_running_max: usize,
     /// Most predicted seconds of one client's waiting jobs.
     pub client_queued_s_max: f64,
     /// Most ended jobs that are kept.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::message::Progress;
 
 use super::action::ProgressView;
-use super::event::{FiledPicture, PreviewImage, SlotId, Ticket};
+use super::event::{FiledPicture, PreviewImage, RoomTimes, SlotId, Ticket};
 use super::job::{JobError, JobRecord, JobState};
 use crate::job::JobRequest;
 use crate::job::seed::{Seed, picture_seed};
@@ -46,6 +46,10 @@ pub struct Entry {
     pub weighed: Option<WeighedRoom>,
     /// Whether it did not fit beside other models: they are unloaded for it.
     pub needs_all: bool,
+    /// What the surveyor said of it beside what runs, where it was asked.
+    pub beside: Option<BesideTimes>,
+    /// How often its plan came into the way of another run.
+    pub conflicts: u32,
     /// Whether it runs with no other job: one that it ran with failed, or may have.
     pub runs_alone: bool,
     /// Why some of its pictures are not on the disk.
@@ -69,6 +73,16 @@ pub struct WeighedRoom {
     pub others: Vec<SlotId>,
     /// Those of them that give way.
     pub unloaded: Vec<SlotId>,
+}
+
+/// What the surveyor said of a job beside what ran then.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BesideTimes {
+    /// The desk's count of what runs and is loaded, by which it was asked.
+    pub standing: u64,
+    /// What it takes and which models are unloaded for it; `None` where it does not fit beside
+    /// them, or only in their way.
+    pub times: Option<(RoomTimes, Vec<SlotId>)>,
 }
 
 /// What a job waits for.
@@ -130,6 +144,8 @@ impl Entry {
             short_since: None,
             weighed: None,
             needs_all: false,
+            beside: None,
+            conflicts: 0,
             runs_alone: false,
             disk_error: None,
             run: None,
@@ -152,6 +168,16 @@ impl Entry {
     /// Whether it waits for its turn.
     pub fn is_queued(&self) -> bool {
         matches!(self.state, JobState::Queued | JobState::Waiting) && !self.coming && !self.closing
+    }
+
+    /// Whether it begins only when nothing runs: memory was short for it, or it was in others' way.
+    pub fn needs_quiet(&self) -> bool {
+        self.needs_all || self.needs_machine() || self.short_since.is_some()
+    }
+
+    /// Whether nothing begins beside it either: its plans come into others' way.
+    pub fn needs_machine(&self) -> bool {
+        self.conflicts > 1
     }
 
     /// The daemon's name of what makes its pictures.

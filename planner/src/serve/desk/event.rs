@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::job::{Class, JobError, JobId, JobOrder, JobState, KeepAlive, Offer, PictureRecord};
+use crate::engine::lanes::Lanes;
 use crate::job::infotext::Settings;
 use crate::job::{FailedAttempt, JobRequest};
 
@@ -114,6 +115,8 @@ pub enum DeskEvent {
     DiskFree(Bytes),
     /// What loaded models could have of memories now, while nothing runs.
     Free(Vec<SlotFree>),
+    /// What computes one thing at a time, anew.
+    Lanes(Lanes),
     /// The operator should know of something, until that is acknowledged: a sentence.
     Warned(String),
     /// The time that was asked for by [`Wake`](super::action::Action::Wake) has come.
@@ -236,12 +239,14 @@ pub struct Quoted {
 }
 
 /// What a job takes beside models that stay loaded, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RoomTimes {
     /// With the load of its model.
     pub job_ms: f64,
     /// The same job once more.
     pub next_ms: f64,
+    /// What it computes on.
+    pub lanes: Lanes,
 }
 
 /// What a loaded model could have of each memory.
@@ -294,6 +299,8 @@ pub enum Said {
     Planned {
         /// As `plan --json` has it.
         plan: Arc<Value>,
+        /// What it computes on.
+        lanes: Lanes,
         /// Whether weights are to be loaded.
         loads: bool,
         /// Why a loaded plan for the same question did not do.
@@ -312,6 +319,8 @@ pub enum Said {
     Done(Box<FinishedWork>),
     /// It was ended because it was to end.
     Cancelled,
+    /// Its plan is in the way of another run: it was ended before anything was loaded by it.
+    InTheWay,
     /// The model's files, as they still are, are damaged: jobs of it fail until they are others.
     Damaged {
         /// What is wrong with them, as a sentence.

@@ -1,20 +1,23 @@
 //! When jobs that wait will begin: the desk's own choices, made on a copy of the queue. Each is
-//! taken to run alone: jobs that run together are done sooner.
+//! taken to run alone, as jobs that run together are done sooner; and by its quote's plan, once the
+//! lanes of that are free of all that go before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Desk;
+use super::event::SlotId;
 use super::job::JobId;
 use super::queue::{Waiter, choose};
+use crate::engine::lanes::Lanes;
 
 /// The first jobs of a queue, whose turns are chosen one by one; those behind them follow in their
 /// order (serve.md, section 5).
 const CHOSEN_MAX: usize = 64;
 
-/// A job's turn.
+/// When a job begins, and how many do before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Turn {
-    /// Its place among all that wait, from 1.
+    /// Its place among all that wait, from 1: by when they begin.
     pub place: usize,
     /// Predicted milliseconds from now to its start.
     pub start_ms: f64,
@@ -23,12 +26,16 @@ pub struct Turn {
 impl Desk {
     /// The turns of all jobs that wait.
     pub(super) fn turns(&self) -> BTreeMap<JobId, Turn> {
-        self.forecast().turns
+        let mut starts = self.forecast().starts;
+        starts.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+        let turn = |(at, (id, start_ms))| (id, Turn { place: at + 1, start_ms });
+        starts.into_iter().enumerate().map(turn).collect()
     }
 
-    /// Predicted milliseconds until a job that came now would begin.
-    pub(super) fn wait_ms_of_new(&self) -> f64 {
-        self.forecast().start_ms
+    /// Predicted milliseconds until a job that came now would begin, of a model and by a plan on
+    /// these lanes.
+    pub(super) fn wait_ms_of_new(&self, model: &str, lanes: &Lanes) -> f64 {
+        self.forecast().start_of(model, lanes)
     }
 
     fn forecast(&self) -> Forecast<'_> {
@@ -43,9 +50,16 @@ impl Desk {
         forecast
     }
 
-    /// Predicted milliseconds until what runs is done: one job, or some in one run.
-    pub(super) fn busy_left_ms(&self) -> f64 {
-        let runs = self.jobs.values().filter_map(|entry| entry.run.as_ref());
+    /// Predicted milliseconds until the first of what runs is done.
+    pub(super) fn first_left_ms(&self) -> f64 {
+        let left = self.busy_slots().map(|(id, _)| self.left_ms(id));
+        left.min_by(f64::total_cmp).unwrap_or_default()
+    }
+
+    /// Predicted milliseconds until a slot's run is done: of one job, or of some together.
+    pub(super) fn left_ms(&self, id: SlotId) -> f64 {
+        let runs = self.slots[&id].jobs.iter().filter_map(|member| self.jobs.get(&member.id));
+        let runs = runs.filter_map(|entry| entry.run.as_ref());
         runs.map(|run| run.left_ms(self.now.ms)).fold(0.0, f64::max)
     }
 }
@@ -53,51 +67,93 @@ impl Desk {
 /// What is known of the turns so far.
 struct Forecast<'a> {
     desk: &'a Desk,
-    turns: BTreeMap<JobId, Turn>,
+    /// When each begins, in milliseconds from now, in the order in which they were chosen.
+    starts: Vec<(JobId, f64)>,
     /// Models whose weights are taken to be loaded then.
     loaded: BTreeSet<&'a str>,
-    /// When the next job begins, in milliseconds from now.
-    start_ms: f64,
+    /// What ends when, of which model and on which lanes.
+    ends: Vec<RunEnd<'a>>,
+}
+
+/// The end of a run; of runs on the same lanes and of the same model only the last one counts.
+struct RunEnd<'a> {
+    model: &'a str,
+    /// None where they are not known: it is in everybody's way.
+    lanes: Lanes,
+    end_ms: f64,
 }
 
 impl<'a> Forecast<'a> {
     fn new(desk: &'a Desk) -> Forecast<'a> {
         let slots = desk.slots.values().filter(|slot| slot.has_executor());
+        let ends = desk.busy_slots().map(|(id, slot)| RunEnd {
+            model: &slot.model,
+            lanes: slot.lanes.clone().unwrap_or_default(),
+            end_ms: desk.left_ms(id),
+        });
         Forecast {
             desk,
-            turns: BTreeMap::new(),
+            starts: Vec::new(),
             loaded: slots.map(|slot| slot.model.as_str()).collect(),
-            start_ms: desk.busy_left_ms(),
+            ends: ends.collect(),
         }
+    }
+
+    /// When a job begins, in milliseconds from now.
+    fn start_of(&self, model: &str, lanes: &Lanes) -> f64 {
+        let in_its_way = self.ends.iter().filter(|run| {
+            !self.desk.config.several_loaded
+                || run.model == model
+                || lanes.is_empty()
+                || run.lanes.is_empty()
+                || run.lanes.shares(lanes)
+        });
+        in_its_way.map(|run| run.end_ms).fold(0.0, f64::max)
+    }
+
+    fn lanes_of(&self, waiter: &Waiter) -> &'a Lanes {
+        &self.desk.jobs[&waiter.id].record.offer.lanes
     }
 
     /// The job of some whose turn it is; it is taken out of them.
     fn choose(&self, waiters: &mut Vec<Waiter>) -> Waiter {
-        let now_ms = self.desk.now.ms + self.start_ms as u64;
+        let first = &self.desk.jobs[&waiters[0].id];
+        let lanes = &first.record.offer.lanes;
+        let start_ms = self.start_of(first.model(), lanes);
+        let now_ms = self.desk.now.ms + start_ms as u64;
         for waiter in waiters.iter_mut() {
             waiter.warm = self.loaded.contains(self.desk.jobs[&waiter.id].model());
         }
-        let place = choose(waiters, now_ms).unwrap_or(0);
-        for passed in &mut waiters[..place] {
-            passed.passed += 1;
-            passed.passed_since.get_or_insert(now_ms);
+        // Only who wants the same lanes passes it.
+        let rivals: Vec<usize> =
+            (0..waiters.len()).filter(|at| self.lanes_of(&waiters[*at]) == lanes).collect();
+        let of_rivals: Vec<Waiter> = rivals.iter().map(|at| waiters[*at].clone()).collect();
+        let place = choose(&of_rivals, now_ms).unwrap_or(0);
+        for at in &rivals[..place] {
+            waiters[*at].passed += 1;
+            waiters[*at].passed_since.get_or_insert(now_ms);
         }
-        waiters.remove(place)
+        waiters.remove(rivals[place])
     }
 
     /// A job has its turn.
     fn take(&mut self, waiter: &Waiter) {
-        let model = self.desk.jobs[&waiter.id].model();
-        let turn = Turn { place: self.turns.len() + 1, start_ms: self.start_ms };
-        self.turns.insert(waiter.id.clone(), turn);
+        let (model, lanes) = (self.desk.jobs[&waiter.id].model(), self.lanes_of(waiter));
+        let start_ms = self.start_of(model, lanes);
+        self.starts.push((waiter.id.clone(), start_ms));
+        let mut end_ms = start_ms + waiter.run_ms;
         if !self.loaded.contains(model) {
-            self.start_ms += waiter.load_ms;
+            end_ms += waiter.load_ms;
             // Which of several would stay is known when it is weighed: here all do.
             if !self.desk.config.several_loaded {
                 self.loaded.clear();
             }
             self.loaded.insert(model);
         }
-        self.start_ms += waiter.run_ms;
+        let same = |run: &&mut RunEnd<'_>| run.model == model && run.lanes == *lanes;
+        match self.ends.iter_mut().find(same) {
+            Some(run) => run.end_ms = end_ms,
+            None => self.ends.push(RunEnd { model, lanes: lanes.clone(), end_ms }),
+        }
     }
 }

@@ -7,6 +7,7 @@ use protocol::{Bytes, UsageReport};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::engine::lanes::Lanes;
 use crate::job::{FailedAttempt, JobRequest};
 
 /// The version of [`JobRecord`] in the store.
@@ -218,6 +219,9 @@ pub struct Offer {
     pub batch: u32,
     /// Predicted peaks by device, `host` among them.
     pub peak_bytes: Vec<(String, Bytes)>,
+    /// What it computes on; empty where that is not known.
+    #[serde(default)]
+    pub lanes: Lanes,
     /// What beside times of this very machine they were predicted from: `measured` where runs on it
     /// have corrected them.
     pub confidence: Confidence,

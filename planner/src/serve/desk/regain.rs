@@ -95,7 +95,7 @@ impl Desk {
     /// Whether no job waits, runs or is about to come.
     fn is_at_leisure(&self) -> bool {
         let open = self.jobs.values().any(|entry| entry.is_queued() || entry.coming);
-        !open && self.questions.is_empty() && self.busy_slot().is_none()
+        !open && self.questions.is_empty() && !self.is_busy()
     }
 
     /// The surveyor has looked: where the next jobs gain more than the load takes, it is done.

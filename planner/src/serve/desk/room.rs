@@ -65,19 +65,17 @@ pub enum RoomFor {
 /// A question of the desk's own that the surveyor weighs.
 #[derive(Debug)]
 pub struct Weighing {
-    query: QueryId,
-    room_for: RoomFor,
-    model: String,
-    choices: Vec<Vec<SlotId>>,
+    pub query: QueryId,
+    /// Who begins once it is answered.
+    pub room_for: RoomFor,
+    /// The model of that.
+    pub model: String,
+    /// Models that would be unloaded.
+    pub choices: Vec<Vec<SlotId>>,
+    /// What ran and was loaded, where the job is to begin beside it.
+    pub beside: Option<u64>,
     /// When it is not waited for any more.
-    until_ms: u64,
-}
-
-impl Weighing {
-    /// When it is not waited for any more.
-    pub fn until_ms(&self) -> u64 {
-        self.until_ms
-    }
+    pub until_ms: u64,
 }
 
 impl Desk {
@@ -117,12 +115,14 @@ impl Desk {
             request: request.clone(),
             slot: Some(slot),
             choices: choices.clone(),
+            running: Vec::new(),
             busy: false,
         };
         self.out.push(Action::Weigh(query, Box::new(order)));
         let model = self.slots[&slot].model.clone();
         let until_ms = self.now.ms + WEIGH_MS_MAX;
-        self.weighing = Some(Weighing { query, room_for, model, choices, until_ms });
+        let beside = None;
+        self.weighing = Some(Weighing { query, room_for, model, choices, beside, until_ms });
         false
     }
 
@@ -177,20 +177,32 @@ impl Desk {
         choices: &[Vec<SlotId>],
         times: &[Option<RoomTimes>],
     ) -> Vec<SlotId> {
+        let all = choices.first().cloned().unwrap_or_default();
+        self.cheapest_of(model, choices, times).map_or(all, |(_, choice)| choice)
+    }
+
+    /// The same with what the job takes then; `None` where none was weighed.
+    fn cheapest_of(
+        &self,
+        model: &str,
+        choices: &[Vec<SlotId>],
+        times: &[Option<RoomTimes>],
+    ) -> Option<(RoomTimes, Vec<SlotId>)> {
         let more = self.demand.expected(model, self.now.ms);
-        let cost = |choice: &[SlotId], times: RoomTimes| {
+        let cost = |choice: &[SlotId], times: &RoomTimes| {
             let known = choice.iter().filter(|slot| self.slots.contains_key(slot));
             let loads: f64 = known.map(|slot| self.loss_ms(*slot)).sum();
             times.job_ms + more * times.next_ms + loads
         };
-        let weighed =
-            choices.iter().zip(times).filter_map(|(choice, times)| times.zip(Some(choice)));
-        let costs = weighed.map(|(times, choice)| (cost(choice, times), choice));
-        let cheapest = costs.min_by(|(cost, choice), (other_cost, other)| {
+        let weighed = choices
+            .iter()
+            .zip(times)
+            .filter_map(|(choice, times)| times.as_ref().zip(Some(choice)));
+        let costs = weighed.map(|(times, choice)| (cost(choice, times), choice, times));
+        let cheapest = costs.min_by(|(cost, choice, _), (other_cost, other, _)| {
             cost.total_cmp(other_cost).then(choice.len().cmp(&other.len())).then(choice.cmp(other))
         });
-        let all = choices.first().cloned().unwrap_or_default();
-        cheapest.map_or(all, |(_, choice)| choice.clone())
+        cheapest.map(|(_, choice, times)| (times.clone(), choice.clone()))
     }
 
     /// The surveyor has weighed: what is to go goes.
@@ -205,20 +217,30 @@ impl Desk {
         let Some(weighing) = self.weighing.take_if(|weighing| weighing.query == query) else {
             return;
         };
-        let Weighing { room_for, model, choices, .. } = weighing;
+        let Weighing { room_for, model, choices, beside, .. } = weighing;
+        if let (Some(standing), RoomFor::Job(id)) = (beside, &room_for) {
+            let times = self.cheapest_of(&model, &choices, &result.unwrap_or_default());
+            return self.weighed_beside(id, standing, times);
+        }
         let unloaded = self.cheapest(&model, &choices, &result.unwrap_or_default());
         self.unload_for(room_for, &unloaded);
     }
 
-    /// What takes too long to be weighed is not waited for: everything goes.
+    /// What takes too long to be weighed is not waited for: everything goes, or the job waits for
+    /// what runs.
     pub(super) fn expire_weighing(&mut self) {
         let now_ms = self.now.ms;
-        if let Some(late) = self.weighing.take_if(|weighing| now_ms >= weighing.until_ms) {
+        let Some(late) = self.weighing.take_if(|weighing| now_ms >= weighing.until_ms) else {
+            return;
+        };
+        if let (Some(standing), RoomFor::Job(id)) = (late.beside, &late.room_for) {
+            self.weighed_beside(id, standing, None);
+        } else {
             self.unload_for(late.room_for, &late.choices[0]);
         }
     }
 
-    fn unload_for(&mut self, room_for: RoomFor, unloaded: &[SlotId]) {
+    pub(super) fn unload_for(&mut self, room_for: RoomFor, unloaded: &[SlotId]) {
         // Meanwhile it may not be wanted any more.
         if let RoomFor::Job(id) = &room_for
             && !self.jobs.get(id).is_some_and(|entry| entry.is_queued())

@@ -1,10 +1,11 @@
 //! Runs: which jobs begin where.
 
 use super::action::{Action, Change, RunOrder, SlotState};
+use super::beside::NextTurn;
 use super::entry::RunState;
 use super::event::SlotId;
 use super::job::{JobId, JobState, KeepAlive};
-use super::queue::{Waiter, choose, sort};
+use super::queue::{Waiter, sort};
 use super::room::RoomFor;
 use super::slots::RunMember;
 use super::{Desk, Then};
@@ -12,19 +13,22 @@ use crate::job::JobRequest;
 use crate::job::seed::Seed;
 
 impl Desk {
-    /// Lets the next job begin, if one may.
+    /// Lets the next job begin, if one may: beside what runs where that is free for it.
     pub(super) fn dispatch(&mut self) {
         let evicting = self.slots.values().any(|slot| slot.state == SlotState::Evicting);
         let may_start = self.stop.is_none() && !self.settings.paused && self.store_fault.is_none();
         // What there is, is known soon after the start.
-        let waits = evicting || self.weighing.is_some() || self.busy_slot().is_some();
+        let waits = evicting || self.weighing.is_some();
         if waits || !may_start || self.models.is_empty() {
             return;
         }
-        if let Some((id, passed)) = self.next_job() {
+        if let Some(NextTurn { id, passed }) = self.next_start() {
             return self.begin(&id, &passed);
         }
         self.company.end_wait();
+        if self.is_busy() {
+            return;
+        }
         // Models are loaded ahead only where nobody waits.
         if self.jobs.values().all(|entry| !entry.is_queued())
             && let Some((model, keep_alive)) = self.loads.pop_front()
@@ -55,16 +59,6 @@ impl Desk {
         waiters
     }
 
-    /// The job whose turn it is, and those that it passes.
-    pub(super) fn next_job(&self) -> Option<(JobId, Vec<JobId>)> {
-        let mut ready = self.waiters();
-        ready.retain(|waiter| self.may_begin(&waiter.id));
-        let place = choose(&ready, self.now.ms)?;
-        let mut ids = ready.into_iter().map(|waiter| waiter.id);
-        let passed: Vec<JobId> = ids.by_ref().take(place).collect();
-        ids.next().map(|id| (id, passed))
-    }
-
     fn count_pass(&mut self, passed: &[JobId]) {
         let now_ms = self.now.ms;
         for id in passed {
@@ -93,18 +87,26 @@ impl Desk {
         }
         let Some(company) = self.company_now(id) else { return };
         let slot = self.slot_of(&model);
-        let request = self.jobs[id].record.order.request.clone();
-        if !self.make_room(slot, RoomFor::Job(id.clone()), &request) {
+        let has_room = match self.is_busy() {
+            true => self.make_room_beside(slot, id),
+            false => {
+                let request = self.jobs[id].record.order.request.clone();
+                self.make_room(slot, RoomFor::Job(id.clone()), &request)
+            }
+        };
+        if !has_room {
             return;
         }
         let passed_by_company = self.passed_by(id, &company);
         let more = passed_by_company.iter().filter(|other| !passed.contains(other));
         self.count_pass(&passed.iter().chain(more).cloned().collect::<Vec<_>>());
         self.set_slot(slot, SlotState::Kept);
+        let runs_alone = self.jobs[id].needs_machine();
         let jobs: Vec<JobId> = [id.clone()].into_iter().chain(company.jobs).collect();
         if let Some(kept) = self.slots.get_mut(&slot) {
             kept.jobs = jobs.iter().cloned().map(RunMember::new).collect();
             kept.joined_ms = company.run_ms;
+            kept.runs_alone = runs_alone;
         }
         jobs.iter().for_each(|id| self.keep_begin(id, slot));
     }
@@ -165,6 +167,7 @@ impl Desk {
             slot.epoch = epoch;
             slot.last_request = Some(order.request.clone());
             slot.started_ms = was_cold.then_some(now_ms);
+            slot.lanes = None;
         }
         self.set_slot(slot, SlotState::Loading);
         self.out.push(Action::Run(slot, epoch, Box::new(order)));

@@ -8,6 +8,7 @@ use super::config::BACKOFF_MS;
 use super::event::SlotId;
 use super::job::{JobId, KeepAlive};
 use super::regain::MoreFree;
+use crate::engine::lanes::Lanes;
 use crate::job::JobRequest;
 
 /// A job of a run.
@@ -39,6 +40,10 @@ pub struct Slot {
     pub state: SlotState,
     /// The jobs that it is kept for, or that run, in the order of their pictures.
     pub jobs: Vec<RunMember>,
+    /// What its run computes on, once that is known.
+    pub lanes: Option<Lanes>,
+    /// Whether nothing begins beside its run.
+    pub runs_alone: bool,
     /// What several jobs were predicted to take together, without a load.
     pub joined_ms: Option<f64>,
     /// The start of its executor that is heard; 0 before the first.
@@ -97,6 +102,8 @@ impl Desk {
             model: model.to_owned(),
             state: SlotState::Cold,
             jobs: Vec::new(),
+            lanes: None,
+            runs_alone: false,
             joined_ms: None,
             epoch: 0,
             pid: None,
@@ -125,9 +132,14 @@ impl Desk {
         })
     }
 
-    /// The slot whose job computes, or is about to.
-    pub(super) fn busy_slot(&self) -> Option<SlotId> {
-        self.slots.iter().find(|(_, slot)| slot.is_busy()).map(|(id, _)| *id)
+    /// The slots whose jobs compute, or are about to.
+    pub(super) fn busy_slots(&self) -> impl Iterator<Item = (SlotId, &Slot)> {
+        self.slots.iter().filter(|(_, slot)| slot.is_busy()).map(|(id, slot)| (*id, slot))
+    }
+
+    /// Whether any job computes, or is about to.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy_slots().next().is_some()
     }
 
     /// Moves a slot to another state, and tells of it.
@@ -136,11 +148,23 @@ impl Desk {
         if slot.state == state {
             return;
         }
+        let (was, is) = (
+            slot.is_busy(),
+            matches!(state, SlotState::Kept | SlotState::Loading | SlotState::Running),
+        );
         slot.state = state;
         if state != SlotState::Warm {
             slot.expires_at = None;
         }
-        self.out.push(Action::Tell(Note::Model(slot.model.clone(), state)));
+        if !is {
+            slot.lanes = None;
+            slot.runs_alone = false;
+        }
+        let model = slot.model.clone();
+        if !was || !is {
+            self.standing_changed();
+        }
+        self.out.push(Action::Tell(Note::Model(model, state)));
     }
 
     /// A slot whose run is over: idle from now on.

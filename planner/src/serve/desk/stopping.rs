@@ -96,7 +96,7 @@ impl Desk {
         let slots = self.slots.values();
         let slots = slots.flat_map(|slot| [slot.expires_at, Some(slot.not_before)]);
         let stop = self.stop.filter(|stop| !stop.cancelled).map(|stop| stop.at_ms);
-        let weighed = self.weighing.as_ref().map(|weighing| weighing.until_ms());
+        let weighed = self.weighing.as_ref().map(|weighing| weighing.until_ms);
         let questions = self.questions.values().map(|open| Some(open.until_ms));
         let gain = [self.gain.as_ref().map(|gain| gain.until_ms()), self.gain_due()];
         let rest = [stop, self.retry_store_at, weighed, self.company.wait_until()];

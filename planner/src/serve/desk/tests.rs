@@ -2,6 +2,7 @@
 
 mod batch_scripts;
 mod chance;
+mod lane_scripts;
 mod regain_scripts;
 mod room_scripts;
 mod script;
@@ -14,6 +15,7 @@ use protocol::Bytes;
 use super::config::DeskConfig;
 use super::event::{Asker, ServedModel};
 use super::job::{Api, Class, Confidence, JobId, JobOrder, Offer, OnDisconnect};
+use crate::engine::lanes::Lanes;
 use crate::job::JobRequest;
 use crate::job::model::ModelName;
 use crate::job::request::ShapeRequest;
@@ -29,6 +31,7 @@ fn config() -> DeskConfig {
         room_wait_ms: 60_000,
         drain_ms: 120_000,
         client_queued_max: 16,
+        client_running_max: 2,
         client_queued_s_max: 600.0,
         keep_jobs: 1000,
         keep_bytes: 10 << 30,
@@ -71,6 +74,7 @@ fn offer(load_ms: f64, run_ms: f64, batch: u32) -> Offer {
         run_ms,
         batch,
         peak_bytes: vec![("virtual0".to_owned(), Bytes(1 << 20))],
+        lanes: Lanes::named(["host"]),
         confidence: Confidence::Predicted,
         notices: Vec::new(),
     }

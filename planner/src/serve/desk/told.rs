@@ -30,7 +30,10 @@ impl Desk {
                     slot.failed_starts = 0;
                 }
             }
-            Said::Planned { plan, loads, .. } => self.planned(id, &jobs, &plan, loads),
+            Said::Planned { plan, lanes, loads, .. } => {
+                self.planned(id, &jobs, &plan, loads);
+                self.set_lanes(id, lanes);
+            }
             Said::Progress(progress) => self.progressed(id, &jobs, progress),
             Said::Preview(preview) => self.previewed(&jobs, &preview),
             Said::Retrying { because } => {
@@ -43,6 +46,7 @@ impl Desk {
             Said::Done(work) => self.run_done(id, &jobs, *work),
             Said::Damaged { because } => self.damaged(id, because),
             Said::Cancelled => self.run_cancelled(id, &jobs),
+            Said::InTheWay => self.run_in_the_way(id, &jobs),
             Said::Failed { error, failures } => self.run_failed(id, &jobs, &error, &failures),
             Said::Gone => self.executor_gone(id, &jobs),
             Said::Lost => self.executor_lost(id),
@@ -240,8 +244,8 @@ impl Desk {
 
     fn wait_for_room(&mut self, id: &JobId, error: &JobError) {
         let now_ms = self.now.ms;
-        // What other models hold is had at once.
-        let may_have_more = !self.idle_slots().is_empty();
+        // What other models hold is had at once, or when those that run are done.
+        let may_have_more = !self.idle_slots().is_empty() || self.is_busy();
         let Some(entry) = self.jobs.get_mut(id) else { return };
         let because = error.message.lines().next().unwrap_or_default().to_owned();
         let mut until_ms = now_ms + ROOM_RETRY_MS;

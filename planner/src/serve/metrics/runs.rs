@@ -46,7 +46,7 @@ pub fn observe_said(figures: &Figures, names: &DeviceNames, run: &mut SlotRuns, 
     let by_model = [("model", &*model)];
     match said {
         Said::Started { .. } => started(figures, run),
-        Said::Planned { plan, loads, because } => {
+        Said::Planned { plan, loads, because, .. } => {
             if *loads {
                 run.loads = Some(Instant::now());
                 run.loaded = true;

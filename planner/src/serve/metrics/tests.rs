@@ -6,6 +6,7 @@ use protocol::{Phase, UsageReport};
 use serde_json::json;
 
 use super::*;
+use crate::engine::lanes::Lanes;
 use crate::job::FailedAttempt;
 use crate::job::infotext::Settings;
 use crate::serve::desk::action::{EvictReason, RunOrder, SlotState};
@@ -98,7 +99,7 @@ fn planned(loads: bool, width: u32) -> DeskEvent {
         "host": {"idle_bytes": 7, "peak_bytes": 9, "budget_bytes": 20, "pinned_bytes": 2},
         "devices": [{"id": "cuda0", "budget_bytes": 30, "peak_bytes": 25}],
     });
-    runner(Said::Planned { plan: Arc::new(plan), loads, because: None })
+    runner(Said::Planned { plan: Arc::new(plan), lanes: Lanes::default(), loads, because: None })
 }
 
 fn order(job: Option<&str>) -> Action {
@@ -128,7 +129,8 @@ fn a_plan_that_is_made_anew_is_counted_by_why() {
     has(&metrics, "berth_replans_total{reason=\"shape\"} 1");
     for (because, reason) in [(FreeChange::Less, "less_free"), (FreeChange::More, "more_free")] {
         let plan = Arc::new(json!({"job": {"width": 128}, "host": {}, "devices": []}));
-        let said = Said::Planned { plan, loads: true, because: Some(because) };
+        let said =
+            Said::Planned { plan, lanes: Lanes::default(), loads: true, because: Some(because) };
         metrics.observe_event(&runner(said));
         has(&metrics, &format!("berth_replans_total{{reason=\"{reason}\"}} 1"));
     }

@@ -7,18 +7,29 @@ use std::time::Instant;
 use protocol::Plan;
 use serde_json::Value;
 
-use super::super::desk::event::{FreeChange, PreviewImage, Said};
+use super::super::desk::event::{FreeChange, PreviewImage, Said, SlotId};
 use super::super::shared::ServedHost;
 use super::switch::RunSwitch;
 use super::told::RunTeller;
+use crate::engine::lanes::Lanes;
 use crate::engine::warm::Loaded;
 use crate::job::JobEvent;
 use crate::planning::Request;
 use crate::render::document::PlanDocument;
 use crate::solve::PlanReport;
 
+/// What a plan is made for.
+pub struct AskedPlan {
+    /// The question.
+    pub request: Request,
+    /// How many plans had been claimed when others' were looked at.
+    pub claims: u64,
+}
+
 /// What there is before a run.
 pub struct BeforeRun {
+    /// Where it is.
+    pub slot: SlotId,
     /// Of the plan that is loaded.
     pub document: Option<Arc<Value>>,
     /// What is loaded.
@@ -32,10 +43,11 @@ pub struct HeardRun<'a> {
     teller: &'a RunTeller,
     switch: &'a RunSwitch,
     shared: &'a ServedHost,
+    slot: SlotId,
+    /// Whether it was ended because its plan is in another run's way.
+    pub is_in_the_way: bool,
     /// Of the plan that is loaded, or about to be.
     pub document: Option<Arc<Value>>,
-    /// Whether the desk knows of the plan.
-    told: bool,
     /// What was loaded before, until another plan takes its place.
     loaded: Option<Loaded>,
     anew: bool,
@@ -52,13 +64,14 @@ impl<'a> HeardRun<'a> {
         shared: &'a ServedHost,
         before: BeforeRun,
     ) -> HeardRun<'a> {
-        let BeforeRun { document, loaded, anew } = before;
+        let BeforeRun { slot, document, loaded, anew } = before;
         HeardRun {
             teller,
             switch,
             shared,
+            slot,
+            is_in_the_way: false,
             document,
-            told: false,
             loaded,
             anew,
             load_began: None,
@@ -66,21 +79,25 @@ impl<'a> HeardRun<'a> {
         }
     }
 
-    /// Takes up what the run tells; it is to end where the order was cancelled. `request` is what
-    /// its last plan was made for.
-    pub fn hear(&mut self, event: JobEvent, request: Option<&Request>) -> ControlFlow<()> {
+    /// Takes up what the run tells; it is to end where the order was cancelled, or its plan is in
+    /// another run's way. `asked` is what its last plan was made for.
+    pub fn hear(&mut self, event: JobEvent, asked: Option<&AskedPlan>) -> ControlFlow<()> {
+        let request = asked.map(|asked| &asked.request);
         match event {
             JobEvent::Planned { plan, report } => {
-                if self.switch.is_cancelled() {
+                if self.switch.is_cancelled() || !self.claims(&plan, asked) {
                     return ControlFlow::Break(());
                 }
                 self.planned(&plan, &report, request);
             }
-            JobEvent::Progress(progress) => {
-                if let (false, Some(plan)) = (self.told, self.document.clone()) {
-                    self.told = true;
-                    self.teller.tell(Said::Planned { plan, loads: false, because: None });
+            JobEvent::Reused => {
+                let Some(loaded) = self.loaded.take() else { return ControlFlow::Continue(()) };
+                if self.switch.is_cancelled() || !self.claims(&loaded.plan, asked) {
+                    return ControlFlow::Break(());
                 }
+                self.tell_plan(&loaded.plan, false, None);
+            }
+            JobEvent::Progress(progress) => {
                 self.teller.in_phase(progress.phase);
                 self.teller.tell(Said::Progress(progress));
             }
@@ -126,11 +143,21 @@ impl<'a> HeardRun<'a> {
             serde_json::to_value(PlanDocument::new(plan, report, &request.inventory)).ok()
         });
         self.document = document.map(Arc::new);
-        if let Some(plan_document) = self.document.clone() {
-            self.told = true;
-            let loads = plan.keeps_weights_of.is_none();
-            self.teller.tell(Said::Planned { plan: plan_document, loads, because });
+        self.tell_plan(plan, plan.keeps_weights_of.is_none(), because);
+    }
+
+    fn tell_plan(&self, plan: &Plan, loads: bool, because: Option<FreeChange>) {
+        if let Some(document) = self.document.clone() {
+            let lanes = Lanes::of(plan);
+            self.teller.tell(Said::Planned { plan: document, lanes, loads, because });
         }
+    }
+
+    /// Whether the run may go on by a plan.
+    fn claims(&mut self, plan: &Plan, asked: Option<&AskedPlan>) -> bool {
+        let claims = asked.map(|asked| asked.claims).unwrap_or_default();
+        self.is_in_the_way = !self.shared.claim(self.slot, plan, claims);
+        !self.is_in_the_way
     }
 
     /// Whether the loaded plan gives way to one for the same question, and why.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use protocol::{Job, JobShape, ModelDescription, Plan};
+use protocol::{Job, JobShape, ModelDescription};
 use serde_json::Value;
 
 use super::super::conditioning::{Found, PromptKeys};
@@ -14,16 +14,17 @@ use super::super::failures::{internal, of_plan, of_request, of_session, of_setup
 use super::super::shared::{DescribeError, DescribedModel, OpenedFiles, ServedHost};
 use super::SlotBell;
 use super::finished::{JobNotices, encoders_on_gpu, finished, pictures};
-use super::heard::{BeforeRun, HeardRun};
+use super::heard::{AskedPlan, BeforeRun, HeardRun};
 use super::switch::RunSwitch;
 use super::told::{RunTeller, SlotListener};
+use crate::engine::host::SetupError;
 use crate::engine::session::{Session, SessionError};
 use crate::engine::supervise::{Outcome, Work};
 use crate::engine::warm::{Holding, Loaded, Warm};
 use crate::job::joined::{JoinedJob, JoiningJob};
 use crate::job::record::{FileHashes, FinishedRun};
 use crate::job::{PreparedJob, ResolvedJob};
-use crate::planning::{PlanError, Request};
+use crate::planning::PlanError;
 
 /// What became of an order.
 pub enum EndedRun {
@@ -31,6 +32,8 @@ pub enum EndedRun {
     Done(Box<FinishedWork>),
     /// It was to end.
     Cancelled,
+    /// Its plan is in another run's way: nothing was loaded by it.
+    InTheWay,
     /// It could not be done.
     Failed(Box<JobError>),
 }
@@ -121,6 +124,7 @@ impl SlotExecutor {
             Ok(work) => return EndedRun::Done(Box::new(work)),
             // Whatever went wrong meanwhile: it was not wanted any more.
             Err(_) if self.switch.is_cancelled() => EndedRun::Cancelled,
+            Err(EndedRun::InTheWay) => return EndedRun::InTheWay,
             Err(ended) => ended,
         };
         // Those that were changed while it ran are not the ones that it found fault with.
@@ -276,29 +280,43 @@ impl SlotExecutor {
     ) -> Result<(Outcome, Option<f64>), EndedRun> {
         let host = self.shared.host();
         // The last request: the one that a plan is made for.
-        let asked_for: RefCell<Option<Request>> = RefCell::new(None);
-        let others = self.shared.loaded_without(&[self.slot]);
-        let others: Vec<&Plan> = others.iter().map(|loaded| &loaded.plan).collect();
+        let asked_for: RefCell<Option<AskedPlan>> = RefCell::new(None);
         let request = |holding: Holding<'_>| {
-            let request = host.request_beside(asked, resolved, description, holding.plan, &others);
-            let mut request = request.map_err(|error| PlanError::Inventory(error.into()))?;
+            let setup = |error: SetupError| PlanError::Inventory(error.into());
+            let others = self.shared.others(&[self.slot]);
+            let inventory = self.shared.inventory_if_idle(Some((self.slot, holding.plan)));
+            let inventory = inventory.map_err(setup)?;
+            let request =
+                host.request_beside(asked, resolved, description, inventory, &others.each());
+            let mut request = request.map_err(setup)?;
             request.failed = self.shared.failed_devices(&request.inventory);
-            *asked_for.borrow_mut() = Some(request.clone());
+            let claims = others.claims;
+            *asked_for.borrow_mut() = Some(AskedPlan { request: request.clone(), claims });
             Ok(request)
         };
-        let before = BeforeRun { document: self.document.clone(), loaded: warm.held(), anew };
+        warm.set_beside(self.shared.others(&[self.slot]).run());
+        let before = BeforeRun {
+            slot: self.slot,
+            document: self.document.clone(),
+            loaded: warm.held(),
+            anew,
+        };
         if anew {
             warm.look_for_better();
         }
         let mut run = HeardRun::new(&self.teller, &self.switch, &self.shared, before);
         let mut hear = |event| run.hear(event, asked_for.borrow().as_ref());
         let result = host.run(warm, &request, work, None, &mut hear);
-        let since_load_ms = run.since_load_ms();
+        warm.set_beside(false);
+        let (since_load_ms, is_in_the_way) = (run.since_load_ms(), run.is_in_the_way);
         self.document = run.document;
         if let Err(PlanError::Session(error)) = &result
-            && let (Some(device), Some(request)) = (error.failed_device(), &*asked_for.borrow())
+            && let (Some(device), Some(asked)) = (error.failed_device(), &*asked_for.borrow())
         {
-            self.shared.device_failed(&request.inventory, device, &error.to_string());
+            self.shared.device_failed(&asked.request.inventory, device, &error.to_string());
+        }
+        if result.is_err() && is_in_the_way {
+            return Err(EndedRun::InTheWay);
         }
         let outcome = result.map_err(|error| match &error {
             PlanError::Session(error) => ended(error),

@@ -14,9 +14,10 @@ use super::super::desk::event::{GainTimes, Quoted, RoomTimes, SlotId};
 use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
 use super::super::shared::{DescribedModel, OpenedFiles, ServedHost};
-use super::inventory::IdleInventory;
 use super::offer::{ChosenPlan, PlannedMs, quoted};
 use super::surveys::Surveys;
+use crate::engine::host::SetupError;
+use crate::engine::lanes::Lanes;
 use crate::engine::session::{ExecutorListener, Interrupts, Session, SessionError};
 use crate::engine::warm::{Loaded, sooner, whole_first};
 use crate::inventory::Inventory;
@@ -32,19 +33,17 @@ pub struct SurveyBench {
     /// By model, the files that the executor has had open.
     opened: BTreeMap<String, OpenedFiles>,
     surveys: Surveys,
-    idle: IdleInventory,
 }
 
 impl SurveyBench {
     /// With no executor yet.
     pub fn new(shared: Arc<ServedHost>) -> SurveyBench {
         // Now nothing of this daemon runs.
-        let mut idle = IdleInventory::default();
-        if let Err(error) = idle.now(&shared, false) {
+        if let Err(error) = shared.inventory_if_idle(None) {
             tracing::warn!(%error, "what is free cannot be read yet");
         }
         let (opened, surveys) = (BTreeMap::new(), Surveys::default());
-        SurveyBench { shared, session: None, opened, surveys, idle }
+        SurveyBench { shared, session: None, opened, surveys }
     }
 
     /// Whether surveys are kept.
@@ -114,23 +113,26 @@ impl SurveyBench {
     pub fn quote(&mut self, order: &QuoteOrder) -> Result<Quoted, JobError> {
         let QuoteOrder { request, explain, slot, unloaded, busy } = order;
         self.about(request, *slot, *busy, |bench, session, question| {
-            let (planned, request) = bench.plan(session, question, unloaded, *explain)?;
+            let away = Away { unloaded, running: &[] };
+            let (planned, request) = bench.plan(session, question, away, *explain)?;
             let notices = &question.resolved.notices;
             quoted(&planned, &request, question.resolved.shape.batch, notices)
         })
     }
 
     /// What a job takes with each choice of models that are unloaded, the first of which has all of
-    /// them. A choice that has another one in it, by which the job is as soon done as by the first,
-    /// is not looked at.
+    /// them, while some others run on. A choice that has another one in it, by which the job is as
+    /// soon done as by the first, is not looked at.
     pub fn weigh(&mut self, order: &RoomOrder) -> Result<Vec<Option<RoomTimes>>, JobError> {
-        let RoomOrder { request, slot, choices, busy } = order;
-        self.about(request, *slot, *busy, |bench, session, question| {
+        let RoomOrder { request, slot, choices, running, busy } = order;
+        // Beside others what is free now counts, not what was when they began.
+        let busy = *busy && running.is_empty();
+        self.about(request, *slot, busy, |bench, session, question| {
             let mut weighed = Vec::with_capacity(choices.len());
             for choice in choices {
                 let times = match has_better(choice, choices, &weighed) {
                     true => Ok(None),
-                    false => bench.times(session, question, choice),
+                    false => bench.times(session, question, Away { unloaded: choice, running }),
                 };
                 weighed.push(times?);
             }
@@ -146,7 +148,7 @@ impl SurveyBench {
             let mut resolved = question.resolved.clone();
             // A model is loaded with its text encoders: a new prompt may follow.
             resolved.shape.conditioned = false;
-            let request = bench.request(question, &resolved, &[], false)?;
+            let request = bench.request(question, &resolved, Away::NOBODY, false)?;
             if bench.shared.placed_for(&question.name, &request.job).is_some() {
                 return Ok(None);
             }
@@ -164,18 +166,23 @@ impl SurveyBench {
         })
     }
 
-    /// What a job takes with a choice; `None` where it does not fit.
+    /// What a job takes with a choice; `None` where it does not fit, or is in the way of what runs.
     fn times(
         &mut self,
         session: &mut Session,
         question: &JobQuestion,
-        unloaded: &[SlotId],
+        away: Away<'_>,
     ) -> Result<Option<RoomTimes>, JobError> {
-        match self.plan(session, question, unloaded, false) {
+        match self.plan(session, question, away, false) {
             Ok((planned, request)) => {
                 let PlannedMs { load_ms, run_ms } =
                     planned.ms(&request, question.resolved.shape.batch);
-                Ok(Some(RoomTimes { job_ms: load_ms + run_ms, next_ms: run_ms }))
+                let lanes = Lanes::of(planned.plan());
+                let others = self.shared.others(question.slot.as_slice());
+                let running = others.that(true).into_iter().filter(|_| away.is_beside());
+                let is_free = !running.map(Lanes::of).any(|taken| taken.shares(&lanes));
+                let times = RoomTimes { job_ms: load_ms + run_ms, next_ms: run_ms, lanes };
+                Ok(is_free.then_some(times))
             }
             Err(error) if error.code == ErrorCode::DoesNotFit => Ok(None),
             Err(error) => Err(error),
@@ -192,7 +199,7 @@ impl SurveyBench {
     ) -> Result<T, JobError> {
         let host = self.shared.host();
         let asked = self.shared.prepare(request, &host)?;
-        let inventory = self.idle.now(&self.shared, busy).map_err(|e| of_setup(&e))?;
+        let inventory = self.inventory(busy).map_err(|e| of_setup(&e))?;
         self.renew_if_changed(&asked);
         let mut session = self.session()?;
         let question = self.look_at(&mut session, (request, asked), inventory, slot);
@@ -202,6 +209,13 @@ impl SurveyBench {
             false => self.session = Some(session),
         }
         answered
+    }
+
+    /// What would be free if nothing were loaded; where something runs (or `busy` says so) as it
+    /// was before, if that is known.
+    fn inventory(&self, busy: bool) -> Result<Inventory, SetupError> {
+        let last = busy.then(|| self.shared.last_idle_inventory()).flatten();
+        last.map_or_else(|| self.shared.inventory_if_idle(None), Ok)
     }
 
     fn look_at(
@@ -253,12 +267,12 @@ impl SurveyBench {
         &mut self,
         session: &mut Session,
         question: &JobQuestion,
-        unloaded: &[SlotId],
+        away: Away<'_>,
         explain: bool,
     ) -> Result<(ChosenPlan, Request), JobError> {
         let mut resolved = question.resolved.clone();
         loop {
-            let request = self.request(question, &resolved, unloaded, explain)?;
+            let request = self.request(question, &resolved, away, explain)?;
             match self.plan_on_slot(session, question, &request) {
                 Err(PlanError::Infeasible(_)) if resolved.shape.batch > 1 => {
                     resolved.shape.batch /= 2;
@@ -276,18 +290,18 @@ impl SurveyBench {
         &self,
         question: &JobQuestion,
         resolved: &ResolvedJob,
-        unloaded: &[SlotId],
+        away: Away<'_>,
         explain: bool,
     ) -> Result<Request, JobError> {
         let JobQuestion { asked, model, inventory, slot, .. } = question;
         let host = self.shared.host();
-        let left_out: Vec<SlotId> = unloaded.iter().chain(slot).copied().collect();
-        let others = self.shared.loaded_without(&left_out);
-        let others: Vec<&protocol::Plan> = others.iter().map(|loaded| &loaded.plan).collect();
-        let inventory = inventory.clone();
-        let request = host.request_on(asked, resolved, &model.description, inventory, false);
+        let left_out: Vec<SlotId> = away.unloaded.iter().chain(slot).copied().collect();
+        let others = self.shared.others(&left_out);
+        // For a job that waits for what runs, that is idle when its turn comes.
+        let others = if away.is_beside() { others } else { others.idle() };
+        let (description, inventory) = (&model.description, inventory.clone());
+        let request = host.request_beside(asked, resolved, description, inventory, &others.each());
         let mut request = request.map_err(|error| of_setup(&error))?;
-        host.take_others(&mut request, &others);
         request.failed = self.shared.failed_devices(&request.inventory);
         request.explain = explain;
         Ok(request)
@@ -367,6 +381,24 @@ impl SurveyBench {
         }
         let own = self.surveys.own(session, request);
         sooner(kept, own).map(|solution| ChosenPlan::New(Box::new(solution)))
+    }
+}
+
+/// What of other slots is otherwise for a job than now.
+#[derive(Clone, Copy)]
+pub(super) struct Away<'a> {
+    /// Models that are unloaded for it.
+    pub unloaded: &'a [SlotId],
+    /// Slots that run while it does; where there are none, it begins when nothing runs.
+    pub running: &'a [SlotId],
+}
+
+impl Away<'_> {
+    /// Nobody.
+    pub const NOBODY: Away<'static> = Away { unloaded: &[], running: &[] };
+
+    fn is_beside(self) -> bool {
+        !self.running.is_empty()
     }
 }
 

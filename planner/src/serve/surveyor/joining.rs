@@ -6,7 +6,7 @@ use super::super::desk::action::JoinOrder;
 use super::super::desk::event::{JoinTimes, SlotId};
 use super::super::desk::job::JobError;
 use super::super::failures::{of_plan, of_request};
-use super::bench::{JobQuestion, SurveyBench};
+use super::bench::{Away, JobQuestion, SurveyBench};
 use super::offer::PlannedMs;
 use crate::engine::session::Session;
 use crate::job::joined::{JoinedJob, JoiningJob};
@@ -118,7 +118,8 @@ impl JoinQuestion<'_> {
         if let Some((_, known)) = self.found.iter().find(|(shape, _)| *shape == resolved.shape) {
             return Ok(*known);
         }
-        let request = self.bench.request(self.question, &resolved, self.unloaded, false)?;
+        let away = Away { unloaded: self.unloaded, running: &[] };
+        let request = self.bench.request(self.question, &resolved, away, false)?;
         let times = match self.bench.plan_on_slot(self.session, self.question, &request) {
             Ok(planned) => Some(planned.ms(&request, resolved.shape.batch)),
             Err(PlanError::Infeasible(_)) => None,

@@ -7,6 +7,7 @@ use protocol::{Bytes, DeviceId, Plan};
 use super::super::desk::event::Quoted;
 use super::super::desk::job::{Confidence, JobError, Offer};
 use super::super::failures::internal;
+use crate::engine::lanes::Lanes;
 use crate::engine::warm::{Loaded, next_ms};
 use crate::inventory::{Inventory, Speeds};
 use crate::planning::Request;
@@ -31,12 +32,17 @@ pub struct PlannedMs {
 }
 
 impl ChosenPlan {
-    /// What so many pictures take, in as many runs as it needs.
-    pub fn ms(&self, request: &Request, pictures: u32) -> PlannedMs {
-        let plan = match self {
+    /// It.
+    pub fn plan(&self) -> &Plan {
+        match self {
             ChosenPlan::Loaded(loaded) => &loaded.plan,
             ChosenPlan::New(solution) => &solution.plan,
-        };
+        }
+    }
+
+    /// What so many pictures take, in as many runs as it needs.
+    pub fn ms(&self, request: &Request, pictures: u32) -> PlannedMs {
+        let plan = self.plan();
         let ms = &plan.predicted_ms;
         let runs = pictures.div_ceil(plan.job.batch.max(1));
         let load_ms = match self {
@@ -80,6 +86,7 @@ pub fn quoted(
         run_ms,
         batch: plan.job.batch.max(1),
         peak_bytes: peak_bytes(plan),
+        lanes: Lanes::of(plan),
         confidence: confidence(plan, inventory),
         notices,
     };

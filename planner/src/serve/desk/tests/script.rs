@@ -14,9 +14,11 @@ use super::super::event::{
     Ask, DeskEvent, FiledPicture, FinishedWork, FreeMemory, GainTimes, JoinTimes, MadePicture, Now,
     QueryId, Quoted, RoomTimes, Said, SlotFree, SlotId, Ticket, WriteId,
 };
-use super::super::job::{JobOrder, JobRecord, PictureRecord};
+use super::super::job::{JobOrder, JobRecord, Offer, PictureRecord};
 use super::{asker, job_id, offer, order, served};
+use crate::engine::lanes::Lanes;
 use crate::job::infotext::Settings;
+use crate::job::model::ModelName;
 
 /// A desk, and what it did so far.
 pub struct Script {
@@ -27,6 +29,8 @@ pub struct Script {
     pub last: JobRecord,
     /// The last question to the surveyor.
     pub query: u64,
+    /// The last one about room beside what runs, and its model, until it is taken.
+    pub beside: Option<(u64, String)>,
 }
 
 impl Script {
@@ -38,7 +42,8 @@ impl Script {
         let settings = DeskSettings::default();
         let (desk, actions) = Desk::new(config, settings, records, BTreeMap::new(), Now::default());
         let last = empty_record();
-        let mut script = Script { desk, now_ms: 0, text: String::new(), last, query: 0 };
+        let mut script =
+            Script { desk, now_ms: 0, text: String::new(), last, query: 0, beside: None };
         script.note("start", &actions);
         script.event("models", DeskEvent::Models(["one", "two"].map(served).to_vec()));
         script
@@ -55,8 +60,16 @@ impl Script {
             if let Action::Store(_, Change::Put(record)) = action {
                 self.last = (**record).clone();
             }
-            if let Action::Survey(query, _) | Action::Join(query, _) = action {
+            if let Action::Survey(query, _) | Action::Join(query, _) | Action::Weigh(query, _) =
+                action
+            {
                 self.query = query.0;
+            }
+            if let Action::Weigh(query, order) = action
+                && let ModelName::Name(name) = &order.request.model
+                && !order.running.is_empty()
+            {
+                self.beside = Some((query.0, name.clone()));
             }
         }
         if actions.is_empty() && what == "start" || what == "models" && actions.is_empty() {
@@ -90,11 +103,42 @@ impl Script {
         self.event("quoted", DeskEvent::Quoted { query: QueryId(query), result });
     }
 
+    /// The same of a plan on these lanes, which one run makes.
+    pub fn quoted_on(&mut self, query: u64, lanes: &[&str], run_ms: f64) {
+        let lanes = Lanes::named(lanes.iter().copied());
+        let offer = Offer { lanes, ..offer(500.0, run_ms, 1) };
+        let quoted = Quoted { offer, plan: Arc::new(Value::Null) };
+        let result = Ok(Box::new(quoted));
+        self.event("quoted", DeskEvent::Quoted { query: QueryId(query), result });
+    }
+
+    /// What computes one thing at a time.
+    pub fn lanes(&mut self, lanes: &[&str]) {
+        self.event("lanes", DeskEvent::Lanes(Lanes::named(lanes.iter().copied())));
+    }
+
+    /// A run's plan is known.
+    pub fn planned_on(&mut self, slot: u32, epoch: u64, lanes: &[&str]) {
+        let lanes = Lanes::named(lanes.iter().copied());
+        let said = Said::Planned { plan: Arc::new(Value::Null), lanes, loads: true, because: None };
+        self.said(slot, epoch, "planned", said);
+    }
+
+    /// What a job takes beside what runs, on these lanes; `None` where it does not fit.
+    pub fn weighed_on(&mut self, query: u64, lanes: Option<(&[&str], f64)>) {
+        let times = lanes.map(|(lanes, job_ms)| {
+            let lanes = Lanes::named(lanes.iter().copied());
+            RoomTimes { job_ms, next_ms: job_ms, lanes }
+        });
+        let result = Ok(vec![times]);
+        self.event("weighed", DeskEvent::Weighed { query: QueryId(query), result });
+    }
+
     /// What a job takes by each choice: with its load, and once more.
     pub fn weighed(&mut self, query: u64, times: &[Option<(f64, f64)>]) {
         let times = times.iter().map(|times| {
             let (job_ms, next_ms) = (*times)?;
-            Some(RoomTimes { job_ms, next_ms })
+            Some(RoomTimes { job_ms, next_ms, lanes: Lanes::named(["host"]) })
         });
         let result = Ok(times.collect());
         self.event("weighed", DeskEvent::Weighed { query: QueryId(query), result });
@@ -220,7 +264,10 @@ fn words(action: &Action) -> String {
                 .iter()
                 .map(|choice| choice.iter().map(|SlotId(slot)| *slot).collect())
                 .collect();
-            format!("weigh {query} without {choices:?}")
+            let running: Vec<u32> = order.running.iter().map(|SlotId(slot)| *slot).collect();
+            let beside =
+                if running.is_empty() { String::new() } else { format!(" beside {running:?}") };
+            format!("weigh {query} without {choices:?}{beside}")
         }
         Action::Regain(QueryId(query), order) => format!("regain {query} on {}", order.slot.0),
         Action::Join(QueryId(query), order) => {

@@ -45,7 +45,7 @@ fn every_job_ends_and_nothing_is_answered_twice() {
 
 #[test]
 fn without_faults_every_accepted_job_is_done_once() {
-    let (mut joined, mut regained) = (0, 0);
+    let (mut joined, mut regained, mut beside) = (0, 0, 0);
     for seed in 0..20 {
         let world = day(seed, Faults::NONE, 60);
         let mut done = 0;
@@ -61,7 +61,10 @@ fn without_faults_every_accepted_job_is_done_once() {
         assert!(done > 20, "seed {seed}: {done} jobs were done");
         joined += world.joined;
         regained += world.regained;
+        beside += world.beside;
+        assert_eq!(world.in_the_way, 0, "seed {seed}: what is planned beside others fits there");
     }
+    assert!(beside > 100, "{beside} runs began beside others");
     assert!(joined > 20, "{joined} jobs ran with another one");
     assert!(regained > 0, "no model was loaded anew for more memory");
 }

@@ -5,6 +5,9 @@
 //! the same day.
 
 mod executors;
+mod leisure;
+mod memory;
+mod surveyor;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
@@ -12,22 +15,17 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::super::Desk;
-use super::super::action::{
-    Action, Change, DeskSettings, FileOrder, Note, Reply, RoomOrder, RunOrder,
-};
+use super::super::action::{Action, Change, DeskSettings, FileOrder, Note, Reply, RunOrder};
 use super::super::config::DeskConfig;
 use super::super::event::{
-    Ask, DeskEvent, FiledPicture, Now, OperatorSignal, QueryId, Quoted, RoomTimes, Said, SlotId,
-    Ticket, WriteId,
+    Ask, DeskEvent, FiledPicture, Now, OperatorSignal, Said, SlotId, Ticket, WriteId,
 };
-use super::super::job::{
-    ErrorCode, IdempotencyKey, JobError, JobId, JobRecord, JobState, OnDisconnect, PictureRecord,
-};
+use super::super::job::{IdempotencyKey, JobId, JobRecord, JobState, OnDisconnect, PictureRecord};
 use super::chance::{Faults, Random};
-use super::{asker, config, job_id, offer, order, served};
+use super::{asker, config, job_id, order, served};
+use crate::engine::lanes::Lanes;
+use memory::MadePlan;
 
 /// What will happen.
 #[derive(Debug)]
@@ -35,6 +33,10 @@ enum Coming {
     Event(DeskEvent),
     /// Somebody does something.
     Client,
+    /// A run's plan is made.
+    Planning(SlotId, u64),
+    /// A run's next attempt is planned.
+    Again(SlotId, u64),
     /// A slot's executor ends by itself, if it is idle then.
     Loss(SlotId, u64),
     /// The watch reads what is free.
@@ -51,6 +53,12 @@ struct Executor {
     /// The run under way: what the desk has not been told the end of.
     running: Option<RunOrder>,
     cancelled: bool,
+    /// Whether the run is the next one of the job that ran before.
+    follows: bool,
+    /// What is loaded, or about to be.
+    plan: Option<MadePlan>,
+    /// Whether the run computes by it.
+    claimed: bool,
 }
 
 pub struct World {
@@ -77,6 +85,10 @@ pub struct World {
     /// Pictures by job, as they were filed: place to times.
     pub made: BTreeMap<JobId, BTreeMap<u32, u32>>,
     pub exited: bool,
+    /// How many runs began while another one went on.
+    pub beside: u64,
+    /// How many of them were in the other's way.
+    pub in_the_way: u64,
     /// How many jobs ran with another one.
     pub joined: u64,
     /// How often a model was loaded anew for more free memory.
@@ -127,6 +139,8 @@ impl World {
             told: BTreeMap::new(),
             made: BTreeMap::new(),
             exited: false,
+            beside: 0,
+            in_the_way: 0,
             joined: 0,
             regained: 0,
             kills: 0,
@@ -137,6 +151,8 @@ impl World {
             clients_left: clients,
         };
         world.at(0, Coming::Event(DeskEvent::Models(MODELS.map(served).to_vec())));
+        let lanes = Lanes::named(memory::LANES);
+        world.at(0, Coming::Event(DeskEvent::Lanes(lanes)));
         world.at(1, Coming::Client);
         world.at(2, Coming::Reading);
         world
@@ -169,6 +185,8 @@ impl World {
         match coming {
             Coming::Event(event) => self.step(event),
             Coming::Client => self.client(),
+            Coming::Planning(slot, epoch) => self.plan(slot, epoch),
+            Coming::Again(slot, epoch) => self.again(slot, epoch),
             Coming::Loss(slot, epoch) => self.lose(slot, epoch),
             Coming::Reading => self.reading(),
             Coming::Kill => self.kill(),
@@ -219,9 +237,16 @@ impl World {
         let Some(executor) = self.executors.get_mut(&slot).filter(|e| e.epoch == epoch) else {
             return;
         };
-        if matches!(said, Said::Done(_) | Said::Cancelled | Said::Failed { .. } | Said::Gone) {
+        if matches!(
+            said,
+            Said::Done(_) | Said::Cancelled | Said::InTheWay | Said::Failed { .. } | Said::Gone
+        ) {
             executor.running = None;
             executor.cancelled = false;
+            executor.claimed = false;
+        }
+        if matches!(said, Said::Failed { .. } | Said::Gone) {
+            executor.plan = None;
         }
         if matches!(said, Said::Gone) {
             executor.alive = false;
@@ -230,8 +255,12 @@ impl World {
 
     /// What must hold after each step: of the jobs that it was about, and once in a while of all.
     fn check(&mut self) {
-        let busy: Vec<_> = self.executors.values().filter(|e| e.running.is_some()).collect();
-        assert!(busy.len() <= 1, "two jobs compute at a time: {busy:?}");
+        let unplanned = self.executors.values().filter(|e| e.running.is_some() && !e.claimed);
+        let unplanned =
+            unplanned.filter(|executor| !executor.cancelled && !executor.follows).count();
+        assert!(unplanned <= 1, "two runs are planned at a time: {:?}", self.executors);
+        self.check_room();
+        self.check_nothing_idles();
         let mut touched = std::mem::take(&mut self.touched);
         if self.steps.is_multiple_of(ALL_CHECKED_EVERY) {
             touched.extend(self.told.keys().chain(self.desk.jobs.keys()).cloned());
@@ -304,43 +333,6 @@ impl World {
             Reply::Refused { error, .. } => assert!(!error.message.is_empty()),
             _ => {}
         }
-    }
-
-    fn survey(&mut self, query: QueryId) {
-        let result = match self.random.below(20) {
-            0 => Err(JobError::new(ErrorCode::DoesNotFit, "too large")),
-            _ => {
-                let load_ms = [0.0, 900.0, 4000.0][self.random.below(3) as usize];
-                let run_ms = 500.0 + self.random.below(4000) as f64;
-                let batch = 1 + self.random.below(3) as u32;
-                let plan = Arc::new(Value::Null);
-                Ok(Box::new(Quoted { offer: offer(load_ms, run_ms, batch), plan }))
-            }
-        };
-        // Some answers come when nobody waits for them any more, and some never.
-        let late = self.random.of_thousand(self.faults.deaths);
-        if late && self.random.below(2) == 0 {
-            return;
-        }
-        let in_ms = if late { 4_900 } else { 10 } + self.random.below(200);
-        self.event(in_ms, DeskEvent::Quoted { query, result });
-    }
-
-    fn weigh(&mut self, query: QueryId, order: &RoomOrder) {
-        let fails = self.random.of_thousand(self.faults.deaths);
-        let mut times = || {
-            let next_ms = 500.0 + self.random.below(4000) as f64;
-            let job_ms = next_ms + self.random.below(4000) as f64;
-            (self.random.below(4) > 0).then_some(RoomTimes { job_ms, next_ms })
-        };
-        let result = match fails {
-            true => Err(JobError::new(ErrorCode::ExecutorDied, "it died of the question")),
-            false => Ok(order.choices.iter().map(|_| times()).collect()),
-        };
-        // Some answers come when nobody waits for them any more.
-        let late = if self.random.of_thousand(self.faults.deaths) { 15_000 } else { 10 };
-        let in_ms = late + self.random.below(200);
-        self.event(in_ms, DeskEvent::Weighed { query, result });
     }
 
     fn keep(&mut self, write: WriteId, change: Change) {
@@ -476,6 +468,7 @@ impl World {
             self.act(action);
         }
         self.event(0, DeskEvent::Models(MODELS.map(served).to_vec()));
+        self.event(0, DeskEvent::Lanes(Lanes::named(memory::LANES)));
     }
 
     /// Jobs of which somebody was told, that are not at their end on the disk.

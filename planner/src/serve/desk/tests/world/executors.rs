@@ -19,12 +19,7 @@ use crate::job::seed::Seed;
 impl World {
     pub(super) fn run(&mut self, slot: SlotId, epoch: u64, order: RunOrder) {
         let requests = [&order.request].into_iter().chain(&order.company);
-        let jobs: Vec<(u32, u64)> = requests
-            .map(|request| match request.seed {
-                Some(Seed::Given(seed)) => (request.shape.batch.unwrap_or(1), seed),
-                _ => panic!("a run has a seed"),
-            })
-            .collect();
+        requests.for_each(|request| assert!(request.seed.is_some(), "a run has a seed"));
         assert!(order.company.iter().all(|other| order.request.runs_with(other)), "{order:?}");
         self.joined += order.company.len() as u64;
         self.regained += u64::from(order.anew);
@@ -32,7 +27,11 @@ impl World {
         assert!(executor.running.is_none(), "a run within a run");
         let was_alive = executor.alive && executor.epoch == epoch;
         let old = executor.epoch;
-        *executor = Executor { epoch, alive: true, running: Some(order), cancelled: false };
+        let plan = executor.plan.take().filter(|_| was_alive);
+        let follows = self.desk.jobs.get(order.job.as_ref().unwrap_or(&super::super::job_id(0)));
+        let follows = follows.is_some_and(|entry| entry.made > 0 && was_alive);
+        let running = Some(order);
+        *executor = Executor { epoch, alive: true, running, follows, plan, ..Executor::default() };
         let mut at = 1;
         let mut say = |world: &mut World, after: u64, said: Said| {
             at += after;
@@ -51,9 +50,56 @@ impl World {
         if !was_alive {
             say(self, 50, Said::Started { pid: epoch as u32 });
         }
-        let planned =
-            Said::Planned { plan: Arc::new(Value::Null), loads: !was_alive, because: None };
-        say(self, 20, planned);
+        self.at(at + 20, Coming::Planning(slot, epoch));
+    }
+
+    /// The run's plan is made for what there is now: the one that is loaded where it still does.
+    pub(super) fn plan(&mut self, slot: SlotId, epoch: u64) {
+        let Some(executor) = self.executors.get(&slot) else { return };
+        let Some(order) = executor.running.clone().filter(|_| executor.epoch == epoch) else {
+            return;
+        };
+        let anew = order.anew || self.random.below(4) == 0;
+        let loaded = executor.plan.clone().filter(|plan| !anew && self.is_free_for(slot, plan));
+        let loads = loaded.is_none();
+        if loads && let Some(executor) = self.executors.get_mut(&slot) {
+            executor.plan = None;
+        }
+        let Some(plan) = loaded.or_else(|| self.made_plan(slot)) else {
+            let error = JobError::new(ErrorCode::DoesNotFit, "others took more");
+            let said = Said::Failed { error: Box::new(error), failures: Vec::new() };
+            return self.event(0, DeskEvent::Runner { slot, epoch, said });
+        };
+        let beside = self.executors.values().any(|executor| executor.claimed);
+        self.beside += u64::from(beside);
+        let lanes = plan.lanes();
+        if let Some(executor) = self.executors.get_mut(&slot) {
+            (executor.plan, executor.claimed) = (Some(plan), true);
+        }
+        self.check_room();
+        let said = Said::Planned { plan: Arc::new(Value::Null), lanes, loads, because: None };
+        self.event(0, DeskEvent::Runner { slot, epoch, said });
+        self.go_on_with(slot, epoch, &order);
+    }
+
+    /// What becomes of a run whose plan is made.
+    fn go_on_with(&mut self, slot: SlotId, epoch: u64, order: &RunOrder) {
+        let requests = [&order.request].into_iter().chain(&order.company);
+        let jobs = requests.map(|request| match request.seed {
+            Some(Seed::Given(seed)) => (request.shape.batch.unwrap_or(1), seed),
+            _ => panic!("a run has a seed"),
+        });
+        let jobs: Vec<(u32, u64)> = jobs.collect();
+        let mut at = 0;
+        let mut say = |world: &mut World, after: u64, said: Said| {
+            at += after;
+            world.event(at, DeskEvent::Runner { slot, epoch, said });
+        };
+        // An attempt fails, and the next one's plan is in another run's way.
+        if self.random.of_thousand(self.faults.short) {
+            let in_ms = 50 + self.random.below(1500);
+            return self.at(in_ms, Coming::Again(slot, epoch));
+        }
         let short = self.random.of_thousand(self.faults.short);
         let dies = self.random.of_thousand(self.faults.deaths);
         if short {
@@ -101,6 +147,34 @@ impl World {
         if self.random.of_thousand(self.faults.deaths) {
             let in_ms = at + self.random.below(2000);
             self.at(in_ms, Coming::Loss(slot, epoch));
+        }
+    }
+
+    /// A run's next attempt has another plan: on the lanes of others, too, where they are free.
+    pub(super) fn again(&mut self, slot: SlotId, epoch: u64) {
+        let Some(executor) = self.executors.get_mut(&slot) else { return };
+        let Some(order) = executor.running.clone().filter(|_| executor.epoch == epoch) else {
+            return;
+        };
+        (executor.plan, executor.claimed) = (None, false);
+        let plan = self.made_plan_anywhere(slot);
+        let said = match plan.filter(|plan| self.is_free_for(slot, plan)) {
+            None => {
+                self.in_the_way += 1;
+                Said::InTheWay
+            }
+            Some(plan) => {
+                let lanes = plan.lanes();
+                if let Some(executor) = self.executors.get_mut(&slot) {
+                    (executor.plan, executor.claimed) = (Some(plan), true);
+                }
+                Said::Planned { plan: Arc::new(Value::Null), lanes, loads: true, because: None }
+            }
+        };
+        let goes_on = matches!(said, Said::Planned { .. });
+        self.event(0, DeskEvent::Runner { slot, epoch, said });
+        if goes_on {
+            self.go_on_with(slot, epoch, &order);
         }
     }
 
@@ -165,6 +239,7 @@ impl World {
             return;
         }
         executor.alive = false;
+        executor.plan = None;
         let in_ms = self.random.below(30);
         self.event(in_ms, DeskEvent::Runner { slot, epoch, said: Said::Lost });
     }
@@ -182,6 +257,9 @@ impl World {
                 coming,
                 Coming::Event(DeskEvent::Runner { slot: other, epoch: of, said })
                     if *other == slot && *of == epoch && !matches!(said, Said::Started { .. })
+            ) || matches!(
+                coming,
+                Coming::Planning(other, _) | Coming::Again(other, _) if *other == slot
             );
             !of_slot
         });
