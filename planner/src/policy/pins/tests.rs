@@ -1,6 +1,6 @@
 //! Tables of pins: readable and not, and what they mean for a model on a machine.
 
-use protocol::profile::{ComponentProfile, SegmentProfile};
+use protocol::profile::{ComponentProfile, SegmentProfile, StepItems};
 use protocol::{Bytes, Phase};
 
 use super::*;
@@ -38,6 +38,7 @@ fn component(name: &str, phase: Phase, segments: usize, splits_rows: bool) -> Co
         compute: Vec::new(),
         boundary_bytes: Bytes::ZERO,
         splits_rows,
+        items: StepItems::ONE,
         segments: (0..segments).map(segment).collect(),
     }
 }

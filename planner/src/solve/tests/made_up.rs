@@ -2,7 +2,8 @@
 
 use protocol::plan::{Lora, STAGING_BYTES};
 use protocol::profile::{
-    BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StorageBytes, Work, WorkKind,
+    BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StepItems, StorageBytes, Work,
+    WorkKind,
 };
 use protocol::{Layout, LayoutBytes, ModelSource, Phase, StorageType};
 
@@ -96,6 +97,7 @@ pub(super) fn component(
         compute: kinds.map(|backend| BackendBytes { backend, bytes: Bytes(512) }).to_vec(),
         boundary_bytes: Bytes::ZERO,
         splits_rows: false,
+        items: StepItems::ONE,
         segments,
     }
 }
