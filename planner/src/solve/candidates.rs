@@ -23,7 +23,7 @@ use super::Problem;
 use super::layouts::{CUTS_MAX, layers, layers_of_shares, rows};
 use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
-use crate::policy::pins::{Pin, Split};
+use crate::policy::pins::{Pin, Split, item_counts, item_counts_of};
 use lists::{DeviceList, kind_of, lists};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 use rings::{Ring, Steps, rings};
@@ -80,6 +80,10 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
                 Some(Split::Row) => {
                     let shares = row_shares(problem, pin, &list, &times).into_iter();
                     shares.for_each(|shares| want(Division::Row { shares }));
+                }
+                Some(Split::Items) => {
+                    let counts = counts(problem, component, pin, &list, &times).into_iter();
+                    counts.for_each(|counts| want(Division::Items { counts }));
                 }
             }
         }
@@ -286,6 +290,23 @@ fn row_shares(
     match pin.shares.as_slice() {
         [] => rows(list.devices.len(), &preferred(problem, list, times)),
         shares => vec![shares.to_vec()],
+    }
+}
+
+/// The items of each device of an item split.
+fn counts(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    pin: &Pin,
+    list: &DeviceList,
+    times: &SegmentTimes<'_>,
+) -> Vec<Vec<u32>> {
+    match pin.shares.as_slice() {
+        [] => {
+            let preferred = preferred(problem, list, times);
+            item_counts(component.items, list.devices.len(), &preferred)
+        }
+        shares => item_counts_of(component.items, shares),
     }
 }
 

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use protocol::plan::{ComponentPlan, LOOKAHEAD};
 use protocol::profile::{ComponentProfile, LayoutBytes};
-use protocol::{Layout, Plan, Residency};
+use protocol::{Division, Layout, Plan, Residency};
 
 use super::Problem;
 use super::candidates::{LayoutQuery, lane};
 use super::place::{ComponentLayout, Place, WeightResidency, parts};
 use super::time::{SegmentTimes, Timing};
+use crate::policy::pins::item_counts_of;
 
 /// The layout of a component in a plan, whose bytes are to be asked for; `None` where the devices
 /// of that plan are not all here.
@@ -32,10 +33,18 @@ pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Layo
             }
         });
     }
+    let division = match component.division.item_counts() {
+        None => component.division.clone(),
+        // This job's items in the same proportions: the weights are the same.
+        Some(counts) => {
+            let counts = item_counts_of(problem.profile.components[index].items, counts).pop()?;
+            Division::Items { counts }
+        }
+    };
     let layout = Layout {
         component: name.clone(),
         lanes: devices.iter().map(|device| lane(problem, *device)).collect(),
-        division: component.division.clone(),
+        division,
     };
     Some(LayoutQuery::of(index, devices, layout))
 }
