@@ -82,7 +82,7 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
                     shares.for_each(|shares| want(Division::Row { shares }));
                 }
                 Some(Split::Items) => {
-                    let counts = counts(problem, component, pin, &list, &times).into_iter();
+                    let counts = counts(problem, component, pin, &list.devices, &times).into_iter();
                     counts.for_each(|counts| want(Division::Items { counts }));
                 }
             }
@@ -277,7 +277,7 @@ fn cuts(
         let shares: Vec<u64> = pin.shares.iter().map(|share| u64::from(*share)).collect();
         return vec![layers_of_shares(&weights, &shares)];
     }
-    layers(&weights, list.devices.len(), &preferred(problem, list, times), most)
+    layers(&weights, list.devices.len(), &preferred(problem, &list.devices, times), most)
 }
 
 /// The shares of a row split.
@@ -288,30 +288,34 @@ fn row_shares(
     times: &SegmentTimes<'_>,
 ) -> Vec<Vec<u32>> {
     match pin.shares.as_slice() {
-        [] => rows(list.devices.len(), &preferred(problem, list, times)),
+        [] => rows(list.devices.len(), &preferred(problem, &list.devices, times)),
         shares => vec![shares.to_vec()],
     }
 }
 
-/// The items of each device of an item split.
-fn counts(
+/// The items of each device of an item split, the ones by speed first.
+pub fn counts(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     pin: &Pin,
-    list: &DeviceList,
+    devices: &[Option<usize>],
     times: &SegmentTimes<'_>,
 ) -> Vec<Vec<u32>> {
     match pin.shares.as_slice() {
         [] => {
-            let preferred = preferred(problem, list, times);
-            item_counts(component.items, list.devices.len(), &preferred)
+            let preferred = preferred(problem, devices, times);
+            item_counts(component.items, devices.len(), &preferred)
         }
         shares => item_counts_of(component.items, shares),
     }
 }
 
 /// Proportions of a list's devices: by speed, by memory, and equal ones.
-fn preferred(problem: &Problem<'_>, list: &DeviceList, times: &SegmentTimes<'_>) -> Vec<Vec<u64>> {
+fn preferred(
+    problem: &Problem<'_>,
+    devices: &[Option<usize>],
+    times: &SegmentTimes<'_>,
+) -> Vec<Vec<u64>> {
     let speed = |device: &Option<usize>| {
         // Calls in 1000 s, as whole numbers, so that proportions of equal devices are equal; 2^53
         // is exact.
@@ -321,7 +325,6 @@ fn preferred(problem: &Problem<'_>, list: &DeviceList, times: &SegmentTimes<'_>)
         Some(index) => problem.inventory.devices[*index].free_bytes.0,
         None => problem.inventory.host.available_bytes.0,
     };
-    let devices = &list.devices;
     vec![
         devices.iter().map(speed).collect(),
         devices.iter().map(memory).collect(),

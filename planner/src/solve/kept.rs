@@ -12,10 +12,9 @@ use protocol::profile::{ComponentProfile, LayoutBytes};
 use protocol::{Division, Layout, Plan, Residency};
 
 use super::Problem;
-use super::candidates::{LayoutQuery, lane};
+use super::candidates::{LayoutQuery, counts, lane};
 use super::place::{ComponentLayout, Place, WeightResidency, parts};
 use super::time::{SegmentTimes, Timing};
-use crate::policy::pins::item_counts_of;
 
 /// The layout of a component in a plan, whose bytes are to be asked for; `None` where the devices
 /// of that plan are not all here.
@@ -35,9 +34,12 @@ pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Layo
     }
     let division = match component.division.item_counts() {
         None => component.division.clone(),
-        // This job's items in the same proportions: the weights are the same.
-        Some(counts) => {
-            let counts = item_counts_of(problem.profile.components[index].items, counts).pop()?;
+        // The weights are the same for this job's items, whoever has how many of them.
+        Some(_) => {
+            let (profile, pin) = (&problem.profile.components[index], &problem.pins[index]);
+            let chunk = problem.options.attention_chunk;
+            let times = SegmentTimes::new(problem.inventory, profile, chunk);
+            let counts = counts(problem, profile, pin, &devices, &times).into_iter().next()?;
             Division::Items { counts }
         }
     };

@@ -51,7 +51,10 @@ impl Quota {
                 Quota { stride: 1, layouts, steps }
             }
             _ if list.pinned => Quota { stride: 1, layouts, steps: Steps::All },
-            Some(Split::Row | Split::Items) => {
+            Some(Split::Row) => Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps },
+            Some(Split::Items) => {
+                // Each replica streams all weights: a segment more or less is much.
+                let steps = if splits <= 2 { Steps::All } else { Steps::Fine };
                 Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }
             }
             Some(Split::Layer) if list.devices.len() > DEVICES_EXACT => {
