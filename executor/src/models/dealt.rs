@@ -2,6 +2,7 @@
 //! that computes all passes of a step in a call.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use protocol::{GraphOptions, JobShape, item_runs};
 
@@ -37,9 +38,9 @@ impl BatchGraphs {
         let mut batches = BTreeMap::from([(job.batch, model.graphs(job, options)?)]);
         for run in counts.flat_map(|counts| item_runs(counts, job.batch as usize)) {
             let batch = run.items.len() as u32;
-            if !batches.contains_key(&batch) {
+            if let Entry::Vacant(free) = batches.entry(batch) {
                 let fewer = JobShape { batch, more_prompts: 0, ..job.clone() };
-                batches.insert(batch, model.graphs(&fewer, options)?);
+                free.insert(model.graphs(&fewer, options)?);
             }
         }
         Ok(BatchGraphs { job: job.clone(), batches })

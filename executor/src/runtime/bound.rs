@@ -49,10 +49,8 @@ impl<'a> Bound<'a> {
     /// The calls that make so many passes of a step: all in one, where its items are on several
     /// devices, else one after the other.
     pub fn calls(&self, passes: usize) -> Vec<Range<usize>> {
-        match self.is_joined() {
-            true => vec![0..passes],
-            false => (0..passes).map(|pass| pass..pass + 1).collect(),
-        }
+        let together = if self.is_joined() { passes.max(1) } else { 1 };
+        (0..passes).step_by(together).map(|first| first..first + together).collect()
     }
 
     /// Writes one batch item of a floating-point input, or the whole of one without items.

@@ -281,8 +281,8 @@ impl Case {
 }
 
 /// Bytes of a layout, as the protocol says they are: layers hold their segments' weights, rows a
-/// share of each in steps of 256 bytes, replicas all of them, the host what belongs to every third segment where a device
-/// lacks something.
+/// share of each in steps of 256 bytes, replicas all of them, the host what belongs to every third
+/// segment where a device lacks something.
 fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
     let lanes = layout.lanes.len();
     let lacks = layout.lanes.iter().any(|lane| !lane.unsupported.is_empty());
