@@ -100,7 +100,7 @@ def pinned(backend: str, weights: str, *more: str) -> list[str]:
     return ["--backend", backend, "--params-backend", weights, *more]
 
 
-def placements(host: Host) -> dict[str, list[str]]:
+def placements(host: Host, batch: int) -> dict[str, list[str]]:
     """Placements by hand, the most different first; what does not fit is left out later."""
     first, count = "virtual0", len(host.devices)
     names = [f"virtual{index}" for index in range(count)]
@@ -112,6 +112,10 @@ def placements(host: Host) -> dict[str, list[str]]:
         by_speed = "&".join(f"{name}:{speed}" for name, speed in zip(names, speeds))
         equal = "&".join(names)
         rest = f"all={first}"
+        if batch >= count:
+            items = ["--split-mode", "dit=items"]
+            found["DiT by items, equal shares"] = pinned(f"{rest},dit={equal}", "all=device", *items)
+            found["DiT by items, streamed"] = pinned(f"{rest},dit={equal}", "dit=cpu", *items)
         found["DiT by layers, equal shares"] = pinned(f"{rest},dit={equal}", "all=device")
         found["DiT by layers, shares by speed"] = pinned(f"{rest},dit={by_speed}", "all=device")
         found["DiT by rows, equal shares"] = pinned(f"{rest},dit={equal}", "all=device", "--split-mode", "dit=row")
@@ -140,8 +144,9 @@ def placements(host: Host) -> dict[str, list[str]]:
 class Bench:
     """Runs the program in a home of its own, with a state that is put back before each run."""
 
-    def __init__(self, berth: pathlib.Path, home: pathlib.Path):
-        self.berth, self.home = berth, home
+    def __init__(self, berth: pathlib.Path, home: pathlib.Path, batch: int):
+        self.berth, self.home, self.batch = berth, home, batch
+        self.shape = [*SHAPE, "--batch", str(batch)]
         self.learnt = home / "learnt"
 
     def call(self, arguments: list[str]) -> subprocess.CompletedProcess:
@@ -161,14 +166,14 @@ class Bench:
         return self.call(list(arguments)).returncode == 0
 
     def generate(self, more: list[str]) -> dict:
-        fixed = ["generate", "model", "--host", "./bench.toml", *SHAPE, *PROMPT]
+        fixed = ["generate", "model", "--host", "./bench.toml", *self.shape, *PROMPT]
         document = json.loads(self.checked([*fixed, *more]))
         if document["attempts"] != 1:
             raise SystemExit(f"{more}: a plan failed: {document.get('failures')}")
         return document
 
     def fits(self, more: list[str]) -> bool:
-        done = self.call(["plan", "model", "--host", "./bench.toml", *SHAPE, "--dry-run", "--json", *more])
+        done = self.call(["plan", "model", "--host", "./bench.toml", *self.shape, "--dry-run", "--json", *more])
         if done.returncode == 2:
             raise SystemExit(f"{more}: {done.stderr}")
         return done.returncode == 0
@@ -221,7 +226,7 @@ def measured(bench: Bench, host: Host, runs: int) -> dict[str, Times]:
     """All placements of a host, the planner's own among them, in turns."""
     bench.put_back()
     variants = {OWN: []}
-    for name, more in placements(host).items():
+    for name, more in placements(host, bench.batch).items():
         if len(variants) <= PLACEMENTS_MAX and bench.fits(more):
             variants[name] = more
     times: dict[str, Times] = {}
@@ -245,7 +250,7 @@ def percent(part: float) -> str:
 def placed(plan: dict) -> str:
     def one(component: dict) -> str:
         where = "&".join(component["devices"])
-        split = f" by {component['placement']}" if component["placement"] in ("layer", "row") else ""
+        split = f" by {component['placement']}" if component["placement"] in ("layer", "row", "items") else ""
         return f"{component['name']} {where}{split} {component['residency']}"
 
     return ", ".join(one(component) for component in plan["components"])
@@ -322,6 +327,7 @@ def main() -> None:
     parser.add_argument("--berth", help="a program that is built already, with its examples beside it")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--host", action="append", help="only these of the hosts")
+    parser.add_argument("--batch", type=int, default=1, help="pictures made together")
     parser.add_argument("--dit", nargs=3, default=DIT, metavar="COUNT", help="heads, double and single blocks")
     parser.add_argument("--write", type=pathlib.Path, help="also write a page with the tables")
     arguments = parser.parse_args()
@@ -330,7 +336,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = pathlib.Path(folder)
         berth, dit_bytes = prepared(arguments, home)
-        bench = Bench(berth, home)
+        bench = Bench(berth, home, arguments.batch)
         (home / "bench.toml").write_text(HOSTS[0].profile(dit_bytes, True))
         with_speed = bench.knows("devices", "--host", "./bench.toml", "--json")
         calibrates = bench.knows("calibrate", "--help")

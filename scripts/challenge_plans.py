@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether any placement by hand beats the one that Berth chooses: `python3 scripts/challenge_plans.py [--pins 5000]`.
 
-Draws pins at random, for every shipped host profile and budgets from 3 to 24 GiB: lists of devices with and without shares, both ways
+Draws pins at random, for every shipped host profile and budgets from 3 to 24 GiB: lists of devices with and without shares, all ways
 to split, residencies, stream slots from 1 to 16, tiles. Each is planned by `berth plan --dry-run`, for FLUX.1-dev at 1024x1024 as sparse
 files of its true sizes, and compared with the plan that is made without it. A pin that fits nowhere is drawn anew. Prints how many pins
 are accepted, those that are predicted faster, and by how much; the exit code is 1 where one is faster by more than 0.2 percent.
@@ -32,14 +32,15 @@ BUDGETS_GIB = [None, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24]
 class Planner:
     """Asks for plans of one model on one host profile at a time."""
 
-    def __init__(self, berth: pathlib.Path, model: str, home: pathlib.Path):
+    def __init__(self, berth: pathlib.Path, model: str, home: pathlib.Path, batch: int):
         self.berth, self.model = berth, model
+        self.shape = [*SHAPE, "--batch", str(batch)]
         self.env = {**os.environ, "XDG_CACHE_HOME": str(home), "XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(home)}
         self.chosen = functools.lru_cache(maxsize=None)(self.plan)
 
     def plan(self, *arguments: str) -> dict | None:
         """The plan with these arguments; `None` where there is none."""
-        command = [str(self.berth), "plan", self.model, "--dry-run", "--json", *SHAPE, *arguments]
+        command = [str(self.berth), "plan", self.model, "--dry-run", "--json", *self.shape, *arguments]
         done = subprocess.run(command, env=self.env, capture_output=True, text=True)
         if done.returncode not in (0, 1, 2, 3):
             raise SystemExit(f"{' '.join(command)}: {done.returncode}\n{done.stderr}")
@@ -59,17 +60,18 @@ def devices(planner: Planner, host: str) -> list[str]:
     return [device["id"] for device in plan["devices"] if device["id"] != "host"] + ([] if feeds_only else ["cpu"])
 
 
-def drawn(random_: random.Random, names: list[str]) -> list[str]:
-    """The arguments of one random set of pins."""
+def drawn(random_: random.Random, names: list[str], items: bool) -> list[str]:
+    """The arguments of one random set of pins; `items`: whether a step has several."""
     backend, params, split, lookahead = [], [], [], []
     subjects = ["dit"] + [name for name in ("t5", "clip", "vae") if random_.random() < 0.3]
     for subject in subjects:
         count = 1 if subject in ("clip", "vae") else random_.choice([1, 2, 2, 2, 3, 4])
         devices = [name for name in names if name != "cpu"]
         chosen = random_.sample(devices, min(count, len(devices)))
-        mode = random_.choice(["layer", "layer", "row"])
+        modes = ["layer", "layer", "row"] + (["items", "items"] if subject == "dit" and items else [])
+        mode = random_.choice(modes)
         if "cpu" in names and (not chosen or random_.random() < 0.1):
-            chosen = ["cpu"] if len(chosen) < 2 or mode == "row" else random_.choice([[*chosen[1:], "cpu"], ["cpu", *chosen[1:]]])
+            chosen = ["cpu"] if len(chosen) < 2 or mode != "layer" else random_.choice([[*chosen[1:], "cpu"], ["cpu", *chosen[1:]]])
         if len(chosen) > 1 and random_.random() < 0.6:
             chosen = [f"{name}:{random_.randint(1, 12)}" for name in chosen]
         if subject != "dit" or random_.random() < 0.9:
@@ -110,6 +112,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--pins", type=int, default=5000, help="accepted pins in all")
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--batch", type=int, default=1, help="pictures made together; with several, item splits are drawn too")
     options.add_argument("--hosts", nargs="*", help="names or files of profiles; all that are shipped")
     options.add_argument("--model", help="a model's directory in place of the sparse FLUX.1-dev")
     options.add_argument("--berth", type=pathlib.Path, default=ROOT / "target/release/berth")
@@ -123,7 +126,7 @@ def main() -> int:
             model = str(home / "flux-dev")
             cargo = ["cargo", "run", "--quiet", "--release", "--locked", "--example", "sparse_flux_dev", "--", model]
             subprocess.run(cargo, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        return challenge(Planner(given.berth, model, home), hosts, given)
+        return challenge(Planner(given.berth, model, home, given.batch), hosts, given)
 
 
 def challenge(planner: Planner, hosts: list[str], given: argparse.Namespace) -> int:
@@ -138,7 +141,7 @@ def challenge(planner: Planner, hosts: list[str], given: argparse.Namespace) -> 
                 host = hosts[(tried + len(cases)) % len(hosts)]
                 size = random_.choice(BUDGETS_GIB)
                 budget = [] if size is None else ["--max-vram", str(size)]
-                cases.append((host, budget, drawn(random_, names[host])))
+                cases.append((host, budget, drawn(random_, names[host], given.batch > 1)))
             tried += len(cases)
             for case, result in zip(cases, pool.map(lambda case: compared(planner, *case), cases)):
                 if result is None or accepted.total() >= given.pins:

@@ -12,6 +12,7 @@
 mod activation;
 mod builder;
 mod cost;
+mod joined;
 mod operation;
 
 pub use activation::Activation;
@@ -20,6 +21,7 @@ pub use operation::{AnyOperation, NodeOp, Operation};
 
 use std::collections::BTreeSet;
 
+use protocol::division::ItemRun;
 use protocol::{Bytes, StorageType};
 
 use crate::weights::TensorRef;
@@ -125,6 +127,8 @@ pub struct Node {
     pub output: ValueId,
     /// Index of its segment.
     pub segment: usize,
+    /// In a graph that is joined, for which of its runs of items; else 0.
+    pub item_run: usize,
 }
 
 /// A node with the graph around it: the shapes and the weights that its operation is asked about.
@@ -178,6 +182,10 @@ pub struct Port {
     pub name: &'static str,
     /// What stands there, by its index.
     pub value: ValueId,
+    /// In a graph that is joined, for which of its runs of items; else 0.
+    pub item_run: usize,
+    /// The element of all that is given or taken under this name with which it begins.
+    pub begin: usize,
 }
 
 /// A component's computation.
@@ -195,6 +203,8 @@ pub struct Graph {
     pub inputs: Vec<Port>,
     /// What is there after a run.
     pub outputs: Vec<Port>,
+    /// Of a graph that is joined of several, which items each of them is for; of another, none.
+    pub item_runs: Vec<ItemRun>,
 }
 
 impl Graph {
@@ -216,6 +226,17 @@ impl Graph {
     /// The output of this name. A wrong name is a bug of the caller.
     pub fn output(&self, name: &str) -> ValueId {
         port(&self.outputs, name)
+    }
+
+    /// The ports of a list with this name: several in a graph that is joined.
+    pub fn ports<'a>(ports: &'a [Port], name: &'a str) -> impl Iterator<Item = &'a Port> {
+        ports.iter().filter(move |port| port.name == name)
+    }
+
+    /// For which of its runs of items a value is, in a graph that is joined; else 0.
+    pub fn item_run_of(&self, value: ValueId) -> usize {
+        // Each of the graphs has as many values.
+        value.0 * self.item_runs.len() / self.values.len()
     }
 
     /// The weights that linear layers multiply with, in order of first use.

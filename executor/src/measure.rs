@@ -5,6 +5,7 @@
 
 mod cached;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use rayon::prelude::*;
 
 use crate::failure::bad_request;
 use crate::graph::Graph;
+use crate::models::dealt::BatchGraphs;
 use crate::models::{ComponentGraph, Model, ModelError};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
@@ -99,6 +101,7 @@ fn component_profile(
         compute: compute.collect(),
         boundary_bytes: host.graph.boundary_bytes(),
         splits_rows: splits_rows(&host.graph),
+        items: component.items,
         segments,
     }
 }
@@ -122,17 +125,25 @@ pub fn sizes(
     threads: usize,
     layouts: &[Layout],
 ) -> Result<Vec<LayoutBytes>, Failure> {
-    let graphs = model.graphs(job, options)?;
-    let graphs: BTreeMap<&str, Vec<Arc<Graph>>> = graphs
-        .into_iter()
-        .map(|graph| (graph.name, deciding(graph.variants, graph.nested)))
-        .collect();
+    let counts = layouts.iter().filter_map(|layout| layout.division.item_counts());
+    let batches = BatchGraphs::new(model, job, options, counts)?;
+    let whole = batches.components().iter();
+    let whole: BTreeMap<&str, Vec<Arc<Graph>>> =
+        whole.map(|graph| (graph.name, deciding(graph.variants.clone(), graph.nested))).collect();
     // On all cores: a candidate of several devices has a layout for each of its cuts.
     let sized = layouts.par_iter().map(|layout| {
         let name = layout.component.as_str();
-        let graphs = graphs
-            .get(name)
-            .ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
+        let known = batches.components().iter().find(|component| component.name == name);
+        let component =
+            known.ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
+        let graphs: Cow<'_, [Arc<Graph>]> = match layout.division.item_counts() {
+            None => Cow::Borrowed(&whole[name]),
+            Some(counts) => {
+                let joined = batches.dealt(component, counts, whole[name].len());
+                let joined = joined.map_err(|why| bad_request(format!("{name}: {why}")))?;
+                joined.into_iter().map(Arc::new).collect()
+            }
+        };
         let assignment = Assignment {
             lanes: layout.lanes.clone(),
             division: layout.division.clone(),

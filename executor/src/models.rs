@@ -12,6 +12,7 @@ pub mod buffers;
 pub mod source;
 
 pub mod config;
+pub mod dealt;
 pub mod defaults;
 pub mod describe;
 pub mod job;
@@ -24,6 +25,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use protocol::profile::StepItems;
 use protocol::{Bytes, GraphOptions, JobShape, Phase};
 
 use crate::graph::Graph;
@@ -97,12 +99,15 @@ pub struct ComponentGraph {
     /// Whether all graphs have the same nodes, and none a larger value than the first: then the
     /// first one's schedule has room for all.
     pub nested: bool,
+    /// The items that it computes in each step; they are divided only where all sizes are nested.
+    pub items: StepItems,
 }
 
 impl ComponentGraph {
     /// A component whose inputs have one size.
     pub fn one(name: &'static str, phase: Phase, calls: u32, graph: Graph) -> ComponentGraph {
-        ComponentGraph { name, phase, calls, variants: vec![graph], nested: true }
+        let (variants, items) = (vec![graph], StepItems::ONE);
+        ComponentGraph { name, phase, calls, variants, nested: true, items }
     }
 }
 

@@ -30,7 +30,7 @@ use protocol::usage::IdleUsage;
 use protocol::{Bytes, DeviceId, Failure, Phase, Plan, UsageReport};
 
 pub use accounts::Accounts;
-pub use bound::Bound;
+pub use bound::{Bound, PASSES_MAX};
 pub use buffers::JobBuffers;
 pub use component::Component;
 pub use devices::{Devices, Traced, open_device};

@@ -59,6 +59,8 @@ pub struct Schedule {
     pub elements: Elements,
     /// The copies of the program, by number.
     pub transfers: Vec<Transfer>,
+    /// For each copy, of a graph that is joined, for which of its runs of items it is; else 0.
+    pub transfer_runs: Vec<usize>,
     input_lanes: BTreeMap<ValueId, Vec<usize>>,
     home: Vec<usize>,
 }
@@ -196,6 +198,8 @@ impl Schedule {
         let instructions: Vec<Instruction> =
             steps.map(|(at, step)| resolver.instruction(at, step, &mut weights)).collect();
         let transfers = program.copies.iter().map(|copy| resolver.transfer(copy)).collect();
+        let copied = program.copies.iter().map(|copy| copy.to.1);
+        let transfer_runs = copied.map(|value| graph.item_run_of(value)).collect();
         let Program { input_lanes, home, .. } = program;
         let host = Lane { backend: BackendKind::Host, unsupported: Vec::new() };
         let lane =
@@ -218,6 +222,7 @@ impl Schedule {
             lanes,
             program: instructions,
             transfers,
+            transfer_runs,
             input_lanes,
             home,
         }

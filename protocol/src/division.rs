@@ -4,6 +4,7 @@
 //! beside it; a component on the host is an undivided one on that device.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,14 +23,50 @@ pub enum Division {
         /// Each device's share of the rows, in proportion.
         shares: Vec<u32>,
     },
+    /// The whole component on each of several devices, for some of the items of a step: its
+    /// pictures, once for each pass of classifier-free guidance. All devices compute beside each
+    /// other.
+    Items {
+        /// How many items each device has: first those of the first pass, in the batch's order.
+        counts: Vec<u32>,
+    },
+}
+
+/// Items that one device has of one pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemRun {
+    /// The index of the device.
+    pub device: usize,
+    /// The pass of the step: 0 for the prompt, 1 for the negative one.
+    pub pass: usize,
+    /// Which pictures of the batch.
+    pub items: Range<usize>,
+}
+
+/// The runs of items that devices have of a step: one after the other the passes, in each the
+/// pictures of the batch. What there are more of counts than items has no run.
+pub fn item_runs(counts: &[u32], batch: usize) -> Vec<ItemRun> {
+    let mut runs = Vec::new();
+    let mut at = 0;
+    for (device, &count) in counts.iter().enumerate() {
+        let end = at + count as usize;
+        while at < end && batch > 0 {
+            let (pass, first) = (at / batch, at % batch);
+            let last = batch.min(first + end - at);
+            runs.push(ItemRun { device, pass, items: first..last });
+            at += last - first;
+        }
+    }
+    runs
 }
 
 impl Division {
     /// The index of the device on which a segment computes: for a row split, the one of all that is
-    /// not split. `None` where nothing is said of this segment.
+    /// not split; for an item split, the first of those that have it. `None` where nothing is said
+    /// of this segment.
     pub fn lane(&self, segment: usize) -> Option<usize> {
         match self {
-            Division::One | Division::Row { .. } => Some(0),
+            Division::One | Division::Row { .. } | Division::Items { .. } => Some(0),
             Division::Layer { segments } => segments.get(segment).map(|&lane| lane as usize),
         }
     }
@@ -38,7 +75,30 @@ impl Division {
     pub fn row_shares(&self) -> Option<&[u32]> {
         match self {
             Division::Row { shares } => Some(shares),
-            Division::One | Division::Layer { .. } => None,
+            Division::One | Division::Layer { .. } | Division::Items { .. } => None,
+        }
+    }
+
+    /// How many items each device of an item split has; of no other division.
+    pub fn item_counts(&self) -> Option<&[u32]> {
+        match self {
+            Division::Items { counts } => Some(counts),
+            Division::One | Division::Layer { .. } | Division::Row { .. } => None,
+        }
+    }
+
+    /// Whether each of several devices has something of every segment.
+    pub const fn is_on_each(&self) -> bool {
+        matches!(self, Division::Row { .. } | Division::Items { .. })
+    }
+
+    /// Whether weights lie alike in both: how many items a device has makes no difference to them.
+    pub fn holds_as(&self, other: &Division) -> bool {
+        match (self, other) {
+            (Division::Items { counts }, Division::Items { counts: other }) => {
+                counts.len() == other.len()
+            }
+            _ => self == other,
         }
     }
 
@@ -49,6 +109,7 @@ impl Division {
             Division::One => Placement::One,
             Division::Layer { .. } => Placement::Layer,
             Division::Row { .. } => Placement::Row,
+            Division::Items { .. } => Placement::Items,
         }
     }
 }
@@ -63,6 +124,8 @@ pub enum Placement {
     Layer,
     /// [`Division::Row`].
     Row,
+    /// On several devices as a whole, on each for some of what a step computes.
+    Items,
     /// On the host's processor, in its RAM.
     Host,
 }
@@ -73,7 +136,25 @@ impl fmt::Display for Placement {
             Placement::One => "one",
             Placement::Layer => "layer",
             Placement::Row => "row",
+            Placement::Items => "items",
             Placement::Host => "host",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_dealt_in_order_pass_by_pass() {
+        let runs = |counts: &[u32], batch| -> Vec<(usize, usize, Range<usize>)> {
+            let runs = item_runs(counts, batch).into_iter();
+            runs.map(|run| (run.device, run.pass, run.items)).collect()
+        };
+        assert_eq!(runs(&[2, 1], 3), [(0, 0, 0..2), (1, 0, 2..3)]);
+        assert_eq!(runs(&[1, 1], 1), [(0, 0, 0..1), (1, 1, 0..1)]);
+        assert_eq!(runs(&[3, 1], 2), [(0, 0, 0..2), (0, 1, 0..1), (1, 1, 1..2)]);
+        assert_eq!(runs(&[1, 3], 2), [(0, 0, 0..1), (1, 0, 1..2), (1, 1, 0..2)]);
     }
 }

@@ -24,6 +24,9 @@ pub const STEPS_MAX: u32 = 1000;
 /// Most pictures of a job.
 pub const BATCH_MAX: u32 = 64;
 
+/// Most items of a denoising step: each picture of a batch in both passes of guidance.
+pub const STEP_ITEMS_MAX: u32 = 2 * BATCH_MAX;
+
 /// Up to so many rows the host's kernels multiply in an order of their own: what is computed of a
 /// row is the same bits for any number of rows up to this, and the same for any number above.
 pub const FEW_ROWS: u32 = 8;

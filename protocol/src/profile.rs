@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::division::Division;
+use crate::division::{Division, item_runs};
+use crate::limits::FEW_ROWS;
 use crate::model::ModelSource;
 use crate::phase::Phase;
+use crate::plan::JobShape;
 use crate::storage::StorageType;
 use crate::units::Bytes;
 
@@ -181,6 +183,8 @@ pub struct ComponentProfile {
     pub boundary_bytes: Bytes,
     /// Whether any of its weights can be split by rows.
     pub splits_rows: bool,
+    /// The items of a step that replicas on several devices may share.
+    pub items: StepItems,
     /// Its segments in order.
     pub segments: Vec<SegmentProfile>,
 }
@@ -194,6 +198,44 @@ impl ComponentProfile {
     /// Floating-point operations of one call.
     pub fn flops(&self) -> f64 {
         self.segments.iter().map(SegmentProfile::flops).sum()
+    }
+}
+
+/// The items that a component computes in each step: in `passes` calls a batch of pictures each.
+/// What takes one item after the other, or has no steps, has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepItems {
+    /// Calls of a step that do not wait for each other: those of classifier-free guidance.
+    pub passes: u32,
+    /// Pictures that a call computes together.
+    pub batch: u32,
+    /// The fewest of them that give the same bits as all together: products of few rows are summed
+    /// up in another order than those of more.
+    pub run_min: u32,
+}
+
+impl StepItems {
+    /// What cannot be shared.
+    pub const ONE: StepItems = StepItems { passes: 1, batch: 1, run_min: 1 };
+
+    /// All of them: the most devices that can have some.
+    pub const fn count(self) -> u32 {
+        self.passes.saturating_mul(self.batch)
+    }
+
+    /// The items of a job's steps, of which a call multiplies so many rows for each picture with
+    /// one matrix or another.
+    pub fn of(job: &JobShape, rows: &[usize]) -> StepItems {
+        let (batch, few) = (job.batch as usize, FEW_ROWS as usize);
+        let many = rows.iter().filter(|&&rows| rows > 0 && rows * batch > few);
+        let run_min = many.map(|rows| few / rows + 1).max().unwrap_or(1);
+        StepItems { passes: job.passes(), batch: job.batch, run_min: run_min as u32 }
+    }
+
+    /// Whether devices that have so many items each give the same bits as one that has all.
+    pub fn has_same_bits(self, counts: &[u32]) -> bool {
+        let runs = item_runs(counts, self.batch as usize);
+        runs.iter().all(|run| run.items.len() >= self.run_min as usize)
     }
 }
 

@@ -62,6 +62,22 @@ fn rows(dir: &Path, model: &dyn Model) -> Plan {
     plans::plan(dir, model, &JOB, &options, &hardware(3), &choices)
 }
 
+/// Three pictures on two devices, two and one of them, streamed; the rest on the host.
+fn items(dir: &Path, model: &dyn Model) -> Plan {
+    let options = GraphOptions::default();
+    let job = JobShape { batch: 3, ..JOB };
+    let graphs = model.graphs(&job, &options).expect("a possible job");
+    let segments: Vec<usize> = graphs.iter().map(|g| g.variants[0].segments.len()).collect();
+    let dit = Choice {
+        devices: vec![Some(1), Some(0)],
+        division: Division::Items { counts: vec![2, 1] },
+        ..Choice::one(0, segments[2], Residency::Streamed)
+    };
+    let host = Choice::host;
+    let choices = [host(segments[0]), host(segments[1]), dit, host(segments[3])];
+    plans::plan(dir, model, &job, &options, &hardware(2), &choices)
+}
+
 /// A way to make a device fail, at an occasion counted from 1.
 type Fault = fn(&mut DeviceBackend, u32);
 
@@ -162,6 +178,17 @@ fn every_allocation_and_copy_of_split_rows_may_fail() {
         assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
     }
     assert!(fail_at_each(&plan, &model, 1, at_copy) >= 50);
+}
+
+#[test]
+fn every_allocation_and_copy_of_split_items_may_fail() {
+    let dir = fixture("flux_schnell");
+    let model = families::open(&dir).expect("a whole model");
+    let plan = items(&dir, &*model);
+    for device in [0, 1] {
+        assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
+        assert!(fail_at_each(&plan, &model, device, at_copy) >= 6);
+    }
 }
 
 #[test]

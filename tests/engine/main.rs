@@ -9,6 +9,7 @@ mod conditioned;
 mod faults;
 mod formats;
 mod golden_plans;
+mod item_splits;
 mod items;
 mod lora;
 mod parity;

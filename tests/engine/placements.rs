@@ -145,6 +145,40 @@ fn every_placement_by_hand_gives_the_hosts_picture_in_the_planned_bytes() {
     }
 }
 
+#[rustfmt::skip]
+const ITEMS: [(&[&str], [u32; 2], &str); 4] = [
+    (&["--params-backend", "all=device"], [2, 1], "dit=virtual0&virtual1"),
+    (&["--params-backend", "dit=disk"], [2, 1], "dit=virtual1:2&virtual2:1"),
+    (&["--params-backend", "dit=cpu", "--lookahead", "dit=3"], [1, 2], "dit=virtual1:1&virtual0:2"),
+    (&["--params-backend", "dit=cpu"], [1, 1], "dit=virtual2&virtual1&virtual0"),
+];
+
+#[test]
+fn items_by_hand_give_the_hosts_pictures_in_the_planned_bytes() {
+    let studio = Studio::new(Wide::bf16());
+    let paint = |more: &[&str]| {
+        let batch = ["--batch", "3", "--vae-tile", "off"];
+        let document =
+            studio.home.json(&studio.arguments("generate", &[&batch[..], more].concat()));
+        let images = document["images"].as_array().expect("three pictures");
+        assert_eq!(images.len(), 3);
+        let image = |image: &Value| pixels(&studio.home.path(image.as_str().expect("a name")));
+        Painted { pixels: images.iter().flat_map(image).collect(), document }
+    };
+    let expected = paint(&["--backend", "all=cpu"]);
+    for (more, counts, backend) in ITEMS {
+        let backend = format!("all=virtual0,{backend}");
+        let arguments = [&["--backend", &backend, "--split-mode", "dit=items"], more].concat();
+        let painted = paint(&arguments);
+        let component = painted.component("dit");
+        assert_eq!(component["placement"], "items", "{arguments:?}");
+        let stated = &component["item_counts"].as_array().expect("counts")[..2];
+        assert_eq!(stated, counts, "{arguments:?}");
+        assert!(painted.pixels == expected.pixels, "{arguments:?}: other pictures");
+        painted.assert_exact(&arguments);
+    }
+}
+
 #[test]
 fn a_decoder_in_tiles_gives_one_picture_wherever_it_is() {
     let studio = Studio::new(Wide::f32());
@@ -172,7 +206,7 @@ fn a_decoder_in_tiles_gives_one_picture_wherever_it_is() {
 fn nonsense_is_refused_with_a_hint_and_no_picture() {
     let studio = Studio::new(Wide::f32());
     #[rustfmt::skip]
-    let nonsense: [(&[&str], &str); 13] = [
+    let nonsense: [(&[&str], &str); 14] = [
         (&["--backend", "dit=cuda0"], "cuda0"),
         (&["--backend", "dit=virtual"], "virtual"),
         (&["--backend", "flying=virtual0"], "flying"),
@@ -181,6 +215,7 @@ fn nonsense_is_refused_with_a_hint_and_no_picture() {
         (&["--split-mode", "dit=row", "--backend", "dit=virtual0"], "dit"),
         (&["--split-mode", "clip=row", "--backend", "clip=virtual0&virtual1"], "clip"),
         (&["--split-mode", "dit=row", "--backend", "dit=virtual0&cpu"], "dit"),
+        (&["--split-mode", "dit=items", "--backend", "dit=virtual0&virtual1"], "1 item"),
         (&["--split-mode", "sideways", "--backend", "dit=virtual0&virtual1"], "sideways"),
         (&["--params-backend", "dit=cpu", "--backend", "dit=cpu"], "dit"),
         (&["--lookahead", "0"], "lookahead"),

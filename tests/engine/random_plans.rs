@@ -45,7 +45,7 @@ fn random_plan(random: &mut Random, dir: &Path, model: &dyn Model, job: &JobShap
         .map(|graph| {
             let rows = alike && executor::schedule::assignment::splits_rows(&graph.variants[0]);
             let segments = graph.variants[0].segments.len();
-            choice(random, hardware.devices, segments, rows, graph.phase == first)
+            choice(random, hardware.devices, segments, rows, graph.items, graph.phase == first)
         })
         .collect();
     plans::plan(dir, model, job, &options, &hardware, &choices)

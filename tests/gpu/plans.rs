@@ -91,8 +91,9 @@ impl Bench<'_> {
             let segments = graph.variants[0].segments.len();
             // What the host computes differs in its last bits: everything is on GPUs here.
             let all_on_gpus = |choice: &Choice| choice.devices.iter().all(Option::is_some);
-            let mut tries =
-                (0..).map(|_| choice(random, devices, segments, rows, graph.phase == first));
+            let mut tries = (0..).map(|_| {
+                choice(random, devices, segments, rows, graph.items, graph.phase == first)
+            });
             tries.find(all_on_gpus).expect("most choices are")
         });
         let choices: Vec<Choice> = choices.collect();

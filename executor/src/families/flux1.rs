@@ -14,7 +14,7 @@ mod run;
 
 use std::sync::Arc;
 
-use protocol::profile::JobDefaults;
+use protocol::profile::{JobDefaults, StepItems};
 use protocol::{Bytes, Failure, GraphOptions, JobShape, ModelDescription, Phase};
 
 use super::Family;
@@ -208,7 +208,9 @@ impl Model for Flux1 {
         let image_tokens = self.image_tokens(job);
         let dit = self.dit.config.graph(&self.dit.files, batch, text_tokens, image_tokens)?;
         let calls = job.passes() * job.steps_run();
-        graphs.push(ComponentGraph::one("dit", Phase::Denoise, calls, dit));
+        let items = StepItems::of(job, &[1, text_tokens, image_tokens]);
+        let dit = ComponentGraph::one("dit", Phase::Denoise, calls, dit);
+        graphs.push(ComponentGraph { items, ..dit });
         graphs.push(vae.config.decoder_component(&vae.files, &tiles, job.batch)?);
         Ok(graphs)
     }

@@ -17,7 +17,7 @@ mod run;
 
 use std::sync::Arc;
 
-use protocol::profile::JobDefaults;
+use protocol::profile::{JobDefaults, StepItems};
 use protocol::{Bytes, Failure, GraphOptions, JobShape, ModelDescription, Phase};
 
 use super::Family;
@@ -246,10 +246,12 @@ impl Model for ZImage {
                 calls: job.prompts(),
                 variants: llm.collect::<Result<_, _>>()?,
                 nested: true,
+                items: StepItems::ONE,
             });
         }
         let (batch, image_tokens) = (job.batch as usize, self.image_tokens(job));
         let (config, files) = (&self.dit.config, &self.dit.files);
+        let rows = [1, TOKENS_MULTIPLE, image_tokens, self.image_tokens_filled(job)];
         let dit = ZImage::caption_lengths(job)
             .map(|tokens| config.graph(files, batch, tokens, image_tokens));
         graphs.push(ComponentGraph {
@@ -258,6 +260,7 @@ impl Model for ZImage {
             calls: job.passes() * job.steps_run(),
             variants: dit.collect::<Result<_, _>>()?,
             nested: true,
+            items: StepItems::of(job, &rows),
         });
         graphs.push(vae.config.decoder_component(&vae.files, &tiles, job.batch)?);
         Ok(graphs)

@@ -29,6 +29,7 @@ impl<'a> GraphBuilder<'a> {
             segments: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            item_runs: Vec::new(),
         };
         GraphBuilder {
             files,
@@ -52,13 +53,13 @@ impl<'a> GraphBuilder<'a> {
     /// Declares what is written before each call, by its name.
     pub fn input(&mut self, name: &'static str, shape: &[usize], element: ElementType) -> ValueId {
         let value = self.value(shape, element);
-        self.graph.inputs.push(Port { name, value });
+        self.graph.inputs.push(Port { name, value, item_run: 0, begin: 0 });
         value
     }
 
     /// Declares a value to be an output.
     pub fn output(&mut self, name: &'static str, value: ValueId) {
-        self.graph.outputs.push(Port { name, value });
+        self.graph.outputs.push(Port { name, value, item_run: 0, begin: 0 });
     }
 
     /// The graph, complete.
@@ -138,7 +139,8 @@ impl<'a> GraphBuilder<'a> {
     ) -> ValueId {
         let output = self.value(shape, ElementType::F32);
         let segment = self.present_segment();
-        self.graph.nodes.push(Node { op: op.into(), inputs, weights, output, segment });
+        let op = op.into();
+        self.graph.nodes.push(Node { op, inputs, weights, output, segment, item_run: 0 });
         output
     }
 

@@ -11,6 +11,7 @@ use crate::backend::cuda;
 use crate::failure::{bad_model, refused};
 use crate::graph::Graph;
 use crate::models::Model;
+use crate::models::dealt::BatchGraphs;
 use crate::ops::OperationNeeds;
 use crate::schedule::{Assignment, Schedule, Variants, arena_bytes, variants};
 
@@ -73,7 +74,9 @@ pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failu
             model.family()
         )));
     }
-    let graphs = model.graphs(&plan.job, &plan.options)?;
+    let counts = plan.components.iter().filter_map(|c| c.division.item_counts());
+    let batches = BatchGraphs::new(model, &plan.job, &plan.options, counts)?;
+    let graphs = batches.components();
     let names: Vec<&str> = graphs.iter().map(|graph| graph.name).collect();
     let planned: Vec<&str> = plan.components.iter().map(|c| c.name.as_str()).collect();
     if names != planned {
@@ -89,8 +92,16 @@ pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failu
             return Err(refused(format!("{} is planned for the wrong phase", component.name)));
         }
         let assignment = assignment(plan, component)?;
-        let (calls, nested) = (graph.calls, graph.nested);
-        let graphs: Vec<_> = graph.variants.into_iter().map(Arc::new).collect();
+        let (calls, graphs) = match component.division.item_counts() {
+            None => (graph.calls, graph.variants.clone()),
+            Some(counts) => {
+                let joined = batches.dealt(graph, counts, graph.variants.len());
+                let joined = joined.map_err(|why| refused(format!("{}: {why}", component.name)))?;
+                (graph.calls / graph.items.passes, joined)
+            }
+        };
+        let nested = graph.nested;
+        let graphs: Vec<_> = graphs.into_iter().map(Arc::new).collect();
         readable(component, &assignment, &graphs[0])?;
         let variants = variants(&graphs, nested, &assignment, &OperationNeeds)
             .map_err(|why| refused(format!("{}: {why}", component.name)))?;

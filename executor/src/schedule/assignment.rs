@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use protocol::division::ItemRun;
 use protocol::profile::{BackendKind, Lane};
 use protocol::{Division, Residency};
 
@@ -56,7 +57,7 @@ impl Assignment {
         let segments = graph.segments.len();
         let placed = match &self.division {
             Division::Layer { segments } => segments.len(),
-            Division::One | Division::Row { .. } => self.residencies.len(),
+            Division::One | Division::Row { .. } | Division::Items { .. } => self.residencies.len(),
         };
         for placed in [placed, self.residencies.len()] {
             if placed != segments {
@@ -74,6 +75,9 @@ impl Assignment {
         }
         if let Division::Row { shares } = &self.division {
             self.check_rows(graph, shares)?;
+        }
+        if let Division::Items { counts } = &self.division {
+            self.check_items(graph, counts)?;
         }
         for node in &graph.nodes {
             for weight in &node.weights {
@@ -104,6 +108,20 @@ impl Assignment {
         Ok(())
     }
 
+    fn check_items(&self, graph: &Graph, counts: &[u32]) -> Result<(), String> {
+        if counts.len() != self.lanes.len() {
+            return Err("an item split needs a count of each device".to_owned());
+        }
+        if self.lanes.iter().any(|lane| lane.backend == BackendKind::Host) {
+            return Err("items are split between devices only".to_owned());
+        }
+        let known = |run: &ItemRun| run.device < counts.len();
+        if graph.item_runs.is_empty() || !graph.item_runs.iter().all(known) {
+            return Err("it has no items that could be split so".to_owned());
+        }
+        Ok(())
+    }
+
     /// The rows of a node's matrix on each lane, where it is split; else `None`.
     pub fn rows(&self, graph: &Graph, node: &Node) -> Option<Vec<Range<usize>>> {
         let shares = self.division.row_shares()?;
@@ -114,6 +132,14 @@ impl Assignment {
     /// The lane of a segment of the graph.
     pub fn lane(&self, segment: usize) -> usize {
         self.division.lane(segment).expect("each segment of the graph has a lane")
+    }
+
+    /// The lane on which a node computes, if that can do it.
+    pub fn lane_of(&self, graph: &Graph, node: &Node) -> usize {
+        match graph.item_runs.get(node.item_run) {
+            Some(run) => run.device,
+            None => self.lane(node.segment),
+        }
     }
 
     /// Whether all segments are on this lane.

@@ -104,7 +104,7 @@ fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
     let mut home: Vec<Option<usize>> = vec![None; graph.values.len()];
     let mut node_lanes = Vec::new();
     for node in &graph.nodes {
-        let own = assignment.lane(node.segment);
+        let own = assignment.lane_of(graph, node);
         let lane = match lane_of_inputs(graph, assignment, node, &home) {
             _ if !assignment.can_do(own, &*node.op) => host,
             Some(lane) if node.weights.is_empty() => lane,

@@ -80,8 +80,9 @@ fn graph_of([heads, head_dim]: [usize; 2], recipes: &[Recipe]) -> Graph {
         segments: ["first", "second", "third", "fourth"]
             .map(|name| Segment { name: name.to_owned(), block: true })
             .into(),
-        inputs: vec![Port { name: "x", value: ValueId(0) }, Port { name: "y", value: ValueId(1) }],
+        inputs: vec![port("x", ValueId(0)), port("y", ValueId(1))],
         outputs: Vec::new(),
+        item_runs: Vec::new(),
     };
     let mut shorts = vec![ValueId(0), ValueId(1)];
     for (at, &(kind, choices, is_output)) in recipes.iter().enumerate() {
@@ -109,12 +110,18 @@ fn graph_of([heads, head_dim]: [usize; 2], recipes: &[Recipe]) -> Graph {
         }
         graph.values.push(result.clone());
         let segment = 4 * at / recipes.len();
-        graph.nodes.push(Node { op, inputs, weights: Vec::new(), output, segment });
+        let weights = Vec::new();
+        graph.nodes.push(Node { op, inputs, weights, output, segment, item_run: 0 });
         if is_output || at + 1 == recipes.len() {
-            graph.outputs.push(Port { name: "result", value: output });
+            graph.outputs.push(port("result", output));
         }
     }
     graph
+}
+
+/// A port of a graph that is not joined.
+fn port(name: &'static str, value: ValueId) -> Port {
+    Port { name, value, item_run: 0, begin: 0 }
 }
 
 /// A graph of activations, one after the other, that starts from the second of its two inputs.
@@ -431,7 +438,7 @@ fn an_input_is_never_taken_over_in_place() {
 fn an_output_is_never_taken_over_in_place() {
     let mut graph = chain(3);
     let early = graph.nodes[0].output;
-    graph.outputs.push(Port { name: "early", value: early });
+    graph.outputs.push(port("early", early));
     let schedule = on_one(graph, BackendKind::Host, 1);
     let next = runs(&schedule)[1];
     assert_ne!(next.inputs[0], next.output);

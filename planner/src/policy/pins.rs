@@ -11,6 +11,7 @@
 //! [`Pins::resolve`].
 
 mod changed;
+mod items;
 mod limits;
 mod resolve;
 mod subject;
@@ -19,6 +20,7 @@ use std::fmt;
 
 use protocol::limits::{LOOKAHEAD_MAX, ROW_SHARE_MAX};
 
+pub use items::{item_counts, item_counts_of};
 pub use resolve::Pin;
 
 use crate::inventory::names;
@@ -68,6 +70,8 @@ pub enum Split {
     Layer,
     /// The rows of each large matrix.
     Row,
+    /// The items of a step: pictures, and the passes of guidance.
+    Items,
 }
 
 /// Devices as written, each with its share where one was given.
@@ -141,7 +145,7 @@ const PARAMS: Flag = Flag {
     name: "--params-backend",
     example: "write cpu (streamed), locked (streamed from page-locked copies), disk (loaded for its phase only) or device (resident), as dit=cpu,vae=disk",
 };
-const SPLIT: Flag = Flag { name: "--split-mode", example: "write layer or row, as dit=row" };
+const SPLIT: Flag = Flag { name: "--split-mode", example: "write layer, row or items, as dit=row" };
 const LOOKAHEAD: Flag = Flag {
     name: "--lookahead",
     example: "write a number of stream slots from 1 to 64, as 2 or dit=4",
@@ -238,6 +242,7 @@ fn split_of(text: &str) -> Result<Split, String> {
     match text.to_lowercase().as_str() {
         "layer" => Ok(Split::Layer),
         "row" => Ok(Split::Row),
+        "items" => Ok(Split::Items),
         _ => Err(format!("`{}` is not a way to split", shown(text))),
     }
 }

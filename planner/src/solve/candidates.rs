@@ -23,7 +23,7 @@ use super::Problem;
 use super::layouts::{CUTS_MAX, layers, layers_of_shares, rows};
 use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
-use crate::policy::pins::{Pin, Split};
+use crate::policy::pins::{Pin, Split, item_counts, item_counts_of};
 use lists::{DeviceList, kind_of, lists};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 use rings::{Ring, Steps, rings};
@@ -80,6 +80,10 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
                 Some(Split::Row) => {
                     let shares = row_shares(problem, pin, &list, &times).into_iter();
                     shares.for_each(|shares| want(Division::Row { shares }));
+                }
+                Some(Split::Items) => {
+                    let counts = counts(problem, component, pin, &list.devices, &times).into_iter();
+                    counts.for_each(|counts| want(Division::Items { counts }));
                 }
             }
         }
@@ -273,7 +277,7 @@ fn cuts(
         let shares: Vec<u64> = pin.shares.iter().map(|share| u64::from(*share)).collect();
         return vec![layers_of_shares(&weights, &shares)];
     }
-    layers(&weights, list.devices.len(), &preferred(problem, list, times), most)
+    layers(&weights, list.devices.len(), &preferred(problem, &list.devices, times), most)
 }
 
 /// The shares of a row split.
@@ -284,13 +288,34 @@ fn row_shares(
     times: &SegmentTimes<'_>,
 ) -> Vec<Vec<u32>> {
     match pin.shares.as_slice() {
-        [] => rows(list.devices.len(), &preferred(problem, list, times)),
+        [] => rows(list.devices.len(), &preferred(problem, &list.devices, times)),
         shares => vec![shares.to_vec()],
     }
 }
 
+/// The items of each device of an item split, the ones by speed first.
+pub fn counts(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    pin: &Pin,
+    devices: &[Option<usize>],
+    times: &SegmentTimes<'_>,
+) -> Vec<Vec<u32>> {
+    match pin.shares.as_slice() {
+        [] => {
+            let preferred = preferred(problem, devices, times);
+            item_counts(component.items, devices.len(), &preferred)
+        }
+        shares => item_counts_of(component.items, shares),
+    }
+}
+
 /// Proportions of a list's devices: by speed, by memory, and equal ones.
-fn preferred(problem: &Problem<'_>, list: &DeviceList, times: &SegmentTimes<'_>) -> Vec<Vec<u64>> {
+fn preferred(
+    problem: &Problem<'_>,
+    devices: &[Option<usize>],
+    times: &SegmentTimes<'_>,
+) -> Vec<Vec<u64>> {
     let speed = |device: &Option<usize>| {
         // Calls in 1000 s, as whole numbers, so that proportions of equal devices are equal; 2^53
         // is exact.
@@ -300,7 +325,6 @@ fn preferred(problem: &Problem<'_>, list: &DeviceList, times: &SegmentTimes<'_>)
         Some(index) => problem.inventory.devices[*index].free_bytes.0,
         None => problem.inventory.host.available_bytes.0,
     };
-    let devices = &list.devices;
     vec![
         devices.iter().map(speed).collect(),
         devices.iter().map(memory).collect(),

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use protocol::plan::{ComponentPlan, LOOKAHEAD};
 use protocol::profile::{ComponentProfile, LayoutBytes};
-use protocol::{Layout, Plan, Residency};
+use protocol::{Division, Layout, Plan, Residency};
 
 use super::Problem;
-use super::candidates::{LayoutQuery, lane};
+use super::candidates::{LayoutQuery, counts, lane};
 use super::place::{ComponentLayout, Place, WeightResidency, parts};
 use super::time::{SegmentTimes, Timing};
 
@@ -32,10 +32,21 @@ pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Layo
             }
         });
     }
+    let division = match component.division.item_counts() {
+        None => component.division.clone(),
+        // The weights are the same for this job's items, whoever has how many of them.
+        Some(_) => {
+            let (profile, pin) = (&problem.profile.components[index], &problem.pins[index]);
+            let chunk = problem.options.attention_chunk;
+            let times = SegmentTimes::new(problem.inventory, profile, chunk);
+            let counts = counts(problem, profile, pin, &devices, &times).into_iter().next()?;
+            Division::Items { counts }
+        }
+    };
     let layout = Layout {
         component: name.clone(),
         lanes: devices.iter().map(|device| lane(problem, *device)).collect(),
-        division: component.division.clone(),
+        division,
     };
     Some(LayoutQuery::of(index, devices, layout))
 }

@@ -7,6 +7,8 @@
 //! - rows run beside each other on GPUs, and on virtual devices with threads of their own: products
 //!   with weights take as long as the slowest device with its part of them, and everything else is
 //!   done by the first device. Other virtual devices share the host's threads and take turns;
+//! - replicas with some of the items each run beside each other, and a call ends with the last of
+//!   them;
 //! - what the host computes in place of a device takes its part of the segment's weights, after the
 //!   device's.
 //!
@@ -14,12 +16,15 @@
 //! what several devices read goes through them in turns. Rates come from the inventory, which says
 //! of each whether it was measured, declared or assumed.
 
+mod items;
+
 use protocol::Residency;
-use protocol::profile::{ComponentProfile, WorkKind};
+use protocol::profile::{ComponentProfile, Work, WorkKind};
 
 use super::component_ms::ComponentMs;
 use super::place::{ComponentLayout, WeightResidency};
-use super::ring::{Copy, Stages, calls_ms};
+use super::ring::{CallsMs, Copy, Stages, calls_ms};
+use crate::inventory::speeds::Speeds;
 use crate::inventory::{DeviceKind, Inventory};
 
 /// The queries at a time that are tried beside the usual ones, where these take too much.
@@ -32,6 +37,10 @@ const SHORT_ATTENTION_TIME: f64 = 0.97 / 0.86;
 /// How much longer calls take than the ring's simulation says, which knows of no waiting between
 /// threads: measured at 1.00 to 1.07 with 2 slots (docs/streaming.md).
 const RING_TIME: f64 = 1.05;
+
+fn sum_s(times: &[f64]) -> f64 {
+    times.iter().sum()
+}
 
 /// What one segment takes on one processor, in one call.
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,10 +57,35 @@ impl SegmentTime {
     }
 }
 
+/// How fast a processor does a component's work.
+struct Processor<'a> {
+    speeds: &'a Speeds,
+    correction: f64,
+    /// How much longer attention takes, with so many queries at a time.
+    attention: f64,
+}
+
+impl Processor<'_> {
+    fn segment_time(&self, works: impl Iterator<Item = Work>) -> SegmentTime {
+        let mut time = SegmentTime::default();
+        for work in works {
+            let work_s = self.correction * self.speeds.seconds(&work);
+            match work.kind {
+                WorkKind::Matmul(_) => time.products_s += work_s,
+                WorkKind::Attention => time.others_s += self.attention * work_s,
+                _ => time.others_s += work_s,
+            }
+        }
+        time
+    }
+}
+
 /// A component on each processor of an inventory: what its places have in common.
 pub struct SegmentTimes<'a> {
     inventory: &'a Inventory,
     component: &'a ComponentProfile,
+    /// By device, the host last.
+    processors: Vec<Processor<'a>>,
     /// By device, the host last; then by segment.
     times: Vec<Vec<SegmentTime>>,
 }
@@ -66,25 +100,18 @@ impl<'a> SegmentTimes<'a> {
         let devices = inventory.devices.iter();
         let devices = devices.map(|device| (&device.speeds, device.kind == DeviceKind::Cuda));
         let processors = devices.chain([(&inventory.host.speeds, false)]);
-        let times = processors.map(|(speeds, cuda)| {
-            let correction = speeds.correction(&component.name);
+        let processors = processors.map(|(speeds, cuda)| {
             let short = attention_chunk == SHORT_ATTENTION_CHUNK && !cuda;
             let attention = if short { SHORT_ATTENTION_TIME } else { 1.0 };
-            let segments = component.segments.iter().map(|segment| {
-                let mut pace = SegmentTime::default();
-                for work in &segment.work {
-                    let work_s = correction * speeds.seconds(work);
-                    match work.kind {
-                        WorkKind::Matmul(_) => pace.products_s += work_s,
-                        WorkKind::Attention => pace.others_s += attention * work_s,
-                        _ => pace.others_s += work_s,
-                    }
-                }
-                pace
-            });
-            segments.collect()
+            Processor { speeds, correction: speeds.correction(&component.name), attention }
         });
-        SegmentTimes { inventory, component, times: times.collect() }
+        let processors: Vec<Processor<'_>> = processors.collect();
+        let times = processors.iter().map(|processor| {
+            let works = component.segments.iter().map(|segment| segment.work.iter().copied());
+            works.map(|works| processor.segment_time(works)).collect()
+        });
+        let times = times.collect();
+        SegmentTimes { inventory, component, processors, times }
     }
 
     /// One call on a device alone, or on the host for `None`.
@@ -103,8 +130,11 @@ pub struct Timing<'a> {
     spread: &'a ComponentLayout,
     /// One call of each segment; the last one also has what crosses between devices.
     segments_s: Vec<f64>,
+    /// Of an item split, one call of each segment on each device; of another, nothing.
+    replicas_s: Vec<Vec<f64>>,
     /// Weights of each segment on all devices.
     segment_bytes: Vec<u64>,
+    calls: u32,
 }
 
 impl<'a> Timing<'a> {
@@ -112,13 +142,31 @@ impl<'a> Timing<'a> {
     pub fn new(times: &'a SegmentTimes<'a>, spread: &'a ComponentLayout) -> Timing<'a> {
         let segments = 0..spread.segments();
         let segment_bytes = segments.map(|segment| spread.segment_bytes(segment).0).collect();
-        let mut timing = Timing { times, spread, segments_s: Vec::new(), segment_bytes };
-        timing.segments_s = (0..spread.segments()).map(|i| timing.segment_s(i)).collect();
+        let (segments_s, replicas_s) = (Vec::new(), Vec::new());
+        let calls = times.component.calls;
+        let mut timing = Timing { times, spread, segments_s, replicas_s, segment_bytes, calls };
+        timing.replicas_s = timing.replicas_s();
+        if timing.replicas_s.is_empty() {
+            timing.segments_s = (0..spread.segments()).map(|i| timing.segment_s(i)).collect();
+        } else {
+            // All passes of a step go in one call.
+            timing.calls /= times.component.items.passes.max(1);
+            let by_sum =
+                |a: &&Vec<f64>, b: &&Vec<f64>| sum_s(a).partial_cmp(&sum_s(b)).expect("a time");
+            timing.segments_s = timing.replicas_s.iter().max_by(by_sum).expect("devices").clone();
+        }
         let crossing_s = timing.crossing_s();
-        if let Some(last_s) = timing.segments_s.last_mut() {
-            *last_s += crossing_s;
+        for segments_s in timing.replicas_s.iter_mut().chain([&mut timing.segments_s]) {
+            if let Some(last_s) = segments_s.last_mut() {
+                *last_s += crossing_s;
+            }
         }
         timing
+    }
+
+    /// How many devices have all weights.
+    fn copies_of_all(&self) -> f64 {
+        self.replicas_s.len().max(1) as f64
     }
 
     /// Where it is.
@@ -138,7 +186,7 @@ impl<'a> Timing<'a> {
 
     /// Times with all weights there before the first call.
     fn all(&self, residency: Residency) -> ComponentMs {
-        let calls = f64::from(self.times.component.calls);
+        let calls = f64::from(self.calls);
         let once: f64 = self.segments_s.iter().sum();
         let is_mapped = |segment| residency == Residency::Mapped || self.spread.is_mapped(segment);
         let reread_s = self.reread_s(is_mapped);
@@ -157,6 +205,21 @@ impl<'a> Timing<'a> {
     /// With a ring, these segments held, and these of the others page-locked.
     pub fn streamed(&self, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'_> {
         StreamedTiming::new(self, stays, locked)
+    }
+
+    /// The stages of a call, each segment from its source: of each device of an item split its own,
+    /// of another split all together.
+    fn stages(&self, source: impl Fn(usize) -> Option<Source>) -> Vec<Stages> {
+        let copies = self.copies(source);
+        if self.replicas_s.is_empty() {
+            return vec![Stages::new(&self.segments_s, copies)];
+        }
+        let replicas = self.replicas_s.iter().enumerate();
+        let stages = replicas.map(|(lane, segments_s)| {
+            let own = copies.iter().filter(|copy| copy.lane == lane).copied().collect();
+            Stages::new(segments_s, own)
+        });
+        stages.collect()
     }
 
     /// What is copied in one call, each segment from its source.
@@ -220,7 +283,8 @@ impl<'a> Timing<'a> {
     /// The weights of some segments on their way, all devices beside each other, all from one
     /// storage.
     fn load_s(&self, loads: impl Fn(usize) -> bool) -> f64 {
-        let weights = self.segment_bytes.iter().sum::<u64>() as f64;
+        let copies = self.copies_of_all();
+        let weights = self.segment_bytes.iter().sum::<u64>() as f64 / copies;
         if weights == 0.0 {
             return 0.0;
         }
@@ -236,7 +300,10 @@ impl<'a> Timing<'a> {
                 slowest_link_s = slowest_link_s.max(tensor_bytes / self.link(device));
             }
         }
-        slowest_link_s.max(total_bytes / self.source_bytes_per_s())
+        // What several devices have is read once, and then found in the page cache.
+        let once = total_bytes / copies;
+        let page_cache = self.times.inventory.host.page_cache_bytes_per_s.value;
+        slowest_link_s.max(once / self.source_bytes_per_s() + (total_bytes - once) / page_cache)
     }
 
     /// Whether all of the component's files are known to be in the page cache.
@@ -300,8 +367,9 @@ struct Source {
 /// files; the others find what is streamed in RAM, where that has room for it.
 pub struct StreamedTiming<'t> {
     timing: &'t Timing<'t>,
-    warm: Stages,
-    cold: Option<Stages>,
+    /// Of each device of an item split its own, of another split all together.
+    warm: Vec<Stages>,
+    cold: Option<Vec<Stages>>,
     load: f64,
     reread: f64,
     storage: f64,
@@ -310,29 +378,31 @@ pub struct StreamedTiming<'t> {
 
 impl<'t> StreamedTiming<'t> {
     fn new(timing: &'t Timing<'t>, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'t> {
-        let SegmentTimes { inventory, component, .. } = timing.times;
+        let inventory = timing.times.inventory;
         let host = &inventory.host;
         let is_mapped = |segment| timing.spread.is_mapped(segment);
         let streams = |segment: usize| !stays[segment] && !is_mapped(segment);
         let is_locked = |segment: usize| locked.is_some_and(|locked| locked[segment]);
         let from_file = timing.tensors(|segment| streams(segment) && !is_locked(segment));
         let from_copy = timing.tensors(|segment| streams(segment) && is_locked(segment));
-        let cached = from_file + from_copy <= host.available_bytes.0 as f64;
+        // Each device has copies of its own.
+        let in_ram = from_file + from_copy * timing.copies_of_all();
+        let cached = in_ram <= host.available_bytes.0 as f64;
         let (page_cache, storage) =
             (host.page_cache_bytes_per_s.value, host.storage_bytes_per_s.value);
         let cold_rate = timing.source_bytes_per_s();
-        let memory_rate = host.speeds.memory_bytes_per_s.value;
+        // What several devices stream is read once from the storage, by each from memory.
+        let memory_rate = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
         let file_rate = if cached { memory_rate / MOVED_PER_COPIED } else { storage };
         let copy = Source { each: f64::INFINITY, shared: memory_rate };
         let file = Source { each: page_cache, shared: file_rate };
         let first = Source { each: page_cache, shared: cold_rate };
         let stages = |source: &dyn Fn(usize) -> Source| {
-            let of = |segment| streams(segment).then(|| source(segment));
-            Stages::new(&timing.segments_s, timing.copies(of))
+            timing.stages(|segment| streams(segment).then(|| source(segment)))
         };
         let reread_s = timing.reread_s(is_mapped);
         let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
-        let calls = f64::from(component.calls);
+        let calls = f64::from(timing.calls);
         let reread = 1e3 * calls * reread_s;
         let again = if cached { 0.0 } else { 1e3 * from_file / storage };
         let is_read_first = locked.is_some() || !timing.is_in_page_cache();
@@ -350,21 +420,29 @@ impl<'t> StreamedTiming<'t> {
     /// Whether the calls take no longer than computing does, with so many slots on each device: a
     /// part of it more is as good.
     pub fn is_hidden(&self, lookahead: u32, part: f64) -> bool {
-        let calls = f64::from(self.timing.times.component.calls);
+        let calls = f64::from(self.timing.calls);
         let computes: f64 = 1e3 * calls * self.timing.segments_s.iter().sum::<f64>();
         self.ms(lookahead).compute <= RING_TIME * computes * (1.0 + part) + self.reread
     }
 
     /// The most slots that any device has segments for.
     pub fn slots_max(&self) -> u32 {
-        self.warm.copies_max() as u32
+        self.warm.iter().map(Stages::copies_max).max().unwrap_or_default() as u32
     }
 
     /// The job's times with so many slots on each device.
     pub fn ms(&self, lookahead: u32) -> ComponentMs {
-        let (lanes, calls) = (self.timing.spread.devices.len(), self.timing.times.component.calls);
-        let warm = calls_ms(&self.warm, lanes, lookahead, calls);
-        let cold = self.cold.as_ref().map(|cold| calls_ms(cold, lanes, lookahead, 1).first);
+        let (lanes, calls) = (self.timing.spread.devices.len(), self.timing.calls);
+        let slowest = |stages: &[Stages], calls| {
+            let each = stages.iter().map(|stages| calls_ms(stages, lanes, lookahead, calls));
+            let zero = CallsMs { first: 0.0, total: 0.0 };
+            each.fold(zero, |a, b| CallsMs {
+                first: a.first.max(b.first),
+                total: a.total.max(b.total),
+            })
+        };
+        let warm = slowest(&self.warm, calls);
+        let cold = self.cold.as_ref().map(|cold| slowest(cold, 1).first);
         ComponentMs {
             load: self.load,
             first_read: RING_TIME * (cold.unwrap_or(warm.first) - warm.first),

@@ -42,6 +42,7 @@ fn check_component(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_
     check_devices(plan, component, found);
     check_parts(component, found);
     check_shares(component, found);
+    check_items(plan, component, found);
     check_residency(plan, component, found);
     let count = component.segments.len();
     let few = (1..=SEGMENTS_MAX).contains(&count);
@@ -57,7 +58,7 @@ fn check_devices(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_>)
     let (placement, count) = (component.placement(), component.devices.len());
     let counts = match placement {
         Placement::Host | Placement::One => 1..=1,
-        Placement::Row => 2..=DEVICES_MAX,
+        Placement::Row | Placement::Items => 2..=DEVICES_MAX,
         Placement::Layer => 2..=DEVICES_MAX + 1,
     };
     found.ensure(counts.contains(&count), || ComponentRule::Devices { count, placement });
@@ -94,6 +95,27 @@ fn check_shares(component: &ComponentPlan, found: &mut Finder<'_>) {
     found.ensure(shares == devices, || ComponentRule::Shares { shares, devices });
     let in_range = row_shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
     found.ensure(in_range, || ComponentRule::Share);
+}
+
+/// Each device has items, all of them together the job's; only what denoises has any.
+fn check_items(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_>) {
+    let Some(item_counts) = component.division.item_counts() else { return };
+    let (counts, devices) = (item_counts.len(), component.devices.len());
+    found.ensure(counts == devices, || ComponentRule::ItemCounts { counts, devices });
+    found.ensure(!item_counts.contains(&0), || ComponentRule::NoItems);
+    let dealt: u64 = item_counts.iter().map(|&count| u64::from(count)).sum();
+    let items = u64::from(plan.job.passes()) * u64::from(plan.job.batch);
+    let phase = component.phase;
+    found.ensure(phase == Phase::Denoise, || ComponentRule::ItemsIn { phase });
+    found.ensure(dealt == items, || ComponentRule::Items { dealt, items });
+    if component.parts.len() > component.devices.len() {
+        // The host has what some of the devices cannot compute with.
+        return;
+    }
+    for segment in component.segments.iter().take(SEGMENTS_MAX) {
+        let alike = segment.part_bytes.windows(2).all(|pair| pair[0] == pair[1]);
+        found.ensure(alike, || ComponentRule::Replicas { segment: segment.name.clone() });
+    }
 }
 
 fn check_residency(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_>) {

@@ -74,7 +74,8 @@ fn open_devices(plan: &Plan) -> Vec<(DeviceId, DeviceBackend, Bytes, Bytes)> {
 
 fn check_component(component: &ComponentPlan, before: &ComponentPlan, found: &mut Violations) {
     let name = || component.name.clone();
-    let placed = component.devices == before.devices && component.division == before.division;
+    let placed =
+        component.devices == before.devices && component.division.holds_as(&before.division);
     found.ensure(placed, || KeptRule::Placed { component: name() });
     let held = |segment: &SegmentPlan| {
         let SegmentPlan { name, residency, part_bytes, .. } = segment.clone();

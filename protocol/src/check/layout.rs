@@ -3,7 +3,9 @@
 use super::device::unsupported;
 use super::{ListRule, Violation, Violations, runs};
 use crate::division::Division;
-use crate::limits::{DEVICES_MAX, LAYOUTS_MAX, ROW_SHARE_MAX, SEGMENTS_MAX, STRING_BYTES_MAX};
+use crate::limits::{
+    DEVICES_MAX, LAYOUTS_MAX, ROW_SHARE_MAX, SEGMENTS_MAX, STEP_ITEMS_MAX, STRING_BYTES_MAX,
+};
 use crate::profile::{BackendKind, Layout};
 
 rules! {
@@ -21,6 +23,9 @@ rules! {
         Shares { shares: usize, lanes: usize } = ": {shares} shares of rows, {lanes} lanes",
         RowsOnHost = ": a row split with the host",
         Share = ": a share is not within 1 to {ROW_SHARE_MAX}",
+        Items { counts: usize, lanes: usize } = ": {counts} counts of items, {lanes} lanes",
+        ItemsOnHost = ": an item split with the host",
+        ItemCount = ": a count of items is not within 1 to {STEP_ITEMS_MAX}",
     }
 }
 
@@ -76,6 +81,13 @@ fn broken(layout: &Layout) -> Vec<LayoutRule> {
             ensure(hosts == 0, LayoutRule::RowsOnHost);
             let in_range = shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
             ensure(in_range, LayoutRule::Share);
+        }
+        Division::Items { counts } => {
+            let items = counts.len() == count && count >= 2;
+            ensure(items, LayoutRule::Items { counts: counts.len(), lanes: count });
+            ensure(hosts == 0, LayoutRule::ItemsOnHost);
+            let in_range = counts.iter().all(|count| (1..=STEP_ITEMS_MAX).contains(count));
+            ensure(in_range, LayoutRule::ItemCount);
         }
     }
     broken

@@ -23,6 +23,12 @@ rules! {
         PartsBeyond = " has parts beyond its devices",
         Shares { shares: usize, devices: usize } = " has {shares} shares for {devices} devices",
         Share = ": a share of rows is not within 1 to {ROW_SHARE_MAX}",
+        ItemCounts { counts: usize, devices: usize } =
+            " has {counts} counts of items for {devices} devices",
+        NoItems = " has a device without items",
+        ItemsIn { phase: Phase } = " is split by items in the {phase} phase, which has none",
+        Replicas { segment: String } = ": its devices have different weights of {segment}",
+        Items { dealt: u64, items: u64 } = " deals out {dealt} items, each step has {items}",
         Mapped = " is mapped, and not on the host",
         StreamedToHost = " is streamed to the host",
         Lookahead { residency: Residency, lookahead: u32 } =

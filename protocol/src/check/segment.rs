@@ -41,9 +41,10 @@ fn check_segment(component: &ComponentPlan, index: usize, found: &mut Finder<'_>
         let (device, bytes) = (&part.device, bytes.0);
         let aligned = bytes.is_multiple_of(ALIGNMENT_BYTES);
         found.ensure(aligned, || ComponentRule::SegmentAlignment { segment: name(), bytes });
-        // The host takes what a device cannot do; else only rows lie elsewhere than their segment.
-        let in_rows = component.division.row_shares().is_some();
-        let belongs = in_rows || Some(device) == on || device.is_host();
+        // The host takes what a device cannot do; else only rows and replicas lie elsewhere than
+        // their segment.
+        let on_each = component.division.is_on_each();
+        let belongs = on_each || Some(device) == on || device.is_host();
         found.ensure(belongs || bytes == 0, || ComponentRule::SegmentElsewhere {
             segment: name(),
             device: device.clone(),

@@ -9,6 +9,7 @@ mod devices;
 mod good;
 mod heads;
 mod host;
+mod items;
 mod keeps;
 mod parts;
 mod passes;
@@ -21,7 +22,7 @@ use crate::faults::Faults;
 use crate::limits::{
     ATTENTION_CHUNK_MAX, BATCH_MAX, COMPONENTS_MAX, DEVICES_MAX, LAYOUTS_MAX, LOOKAHEAD_MAX,
     LORA_WEIGHT_MAX, LORAS_MAX, MEMORY_BYTES_MAX, ROW_SHARE_MAX, SEGMENTS_MAX, SEQUENCE_TOKENS_MAX,
-    SIDE_PIXELS_MAX, STEPS_MAX, UNSUPPORTED_MAX,
+    SIDE_PIXELS_MAX, STEP_ITEMS_MAX, STEPS_MAX, UNSUPPORTED_MAX,
 };
 use crate::phase::Phase;
 use crate::plan::{

@@ -41,6 +41,36 @@ fn another_size_keeps_the_weights_where_they_lie() {
 }
 
 #[test]
+fn replicas_keep_their_weights_for_other_batches() {
+    let device =
+        "[[device]]\nkind = \"virtual\"\ntotal = \"64MiB\"\nlink = \"8GiB/s\"\nthreads = 1\n";
+    let host = "name = \"two\"\n[host]\ncompute = false\nstorage_bandwidth = \"9GB/s\"\n";
+    let bench = Bench::new(format!("{host}{device}{device}"));
+    let mut warm = bench.executor();
+    let counts = |outcome: &Outcome| {
+        let dit = outcome.plan.components.iter().find(|c| c.name == "dit").expect("a DiT");
+        dit.division.item_counts().map(<[u32]>::to_vec)
+    };
+    let size = [160, 128];
+    let first = bench.run(&mut warm, &shape(size, 2), "a red circle").expect("it fits");
+    assert_eq!(counts(&first), Some(vec![1, 1]), "{:?}", first.plan.components);
+    for (batch, expected) in [(3, vec![2, 1]), (4, vec![2, 2]), (2, vec![1, 1])] {
+        let shape = shape(size, batch);
+        let outcome = bench.run(&mut warm, &shape, "a red circle").expect("it fits");
+        assert_exact(&outcome);
+        assert!(outcome.plan.keeps_weights_of.is_some(), "{batch} pictures");
+        assert_eq!((sent(&outcome), counts(&outcome)), (0, Some(expected)), "{batch} pictures");
+        assert_eq!(pictures(&outcome), bench.alone(&shape, "a red circle"), "{batch} pictures");
+    }
+    // One picture is not shared by two devices.
+    let one = bench.run(&mut warm, &shape(size, 1), "a red circle").expect("it fits");
+    assert_exact(&one);
+    assert_eq!((counts(&one), one.plan.keeps_weights_of), (None, None));
+    assert_eq!(pictures(&one), bench.alone(&shape(size, 1), "a red circle"));
+    warm.end();
+}
+
+#[test]
 fn twenty_jobs_of_changing_sizes_batches_and_prompts() {
     let bench = Bench::new(one_device(64));
     let mut warm = bench.executor();

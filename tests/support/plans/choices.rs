@@ -1,5 +1,6 @@
 //! Choices at random: any placement, cut and residency of a component over any devices.
 
+use protocol::profile::StepItems;
 use protocol::{Division, Residency};
 
 use super::Choice;
@@ -43,13 +44,20 @@ fn residencies(random: &mut Random, segments: usize) -> Vec<Residency> {
     }
 }
 
-/// Any choice for a component of so many segments; `rows` if it can be split by rows, `first` if
-/// its phase is the first.
+/// Items of a step over so many devices, each of which has at least one.
+fn item_counts(random: &mut Random, items: usize, lanes: usize) -> Vec<u32> {
+    let cuts = cuts(random, items, lanes);
+    (0..lanes as u32).map(|lane| cuts.iter().filter(|at| **at == lane).count() as u32).collect()
+}
+
+/// Any choice for a component of so many segments; `rows` if it can be split by rows, `items` how
+/// many of a step can be dealt out, `first` if its phase is the first.
 pub fn choice(
     random: &mut Random,
     devices: usize,
     segments: usize,
     rows: bool,
+    items: StepItems,
     first: bool,
 ) -> Choice {
     let mut choice = Choice::host(segments);
@@ -60,7 +68,13 @@ pub fn choice(
         return choice;
     }
     let lanes_max = devices.min(segments);
-    if kind <= 3 || lanes_max < 2 {
+    let items = items.count() as usize;
+    let replicas_max = devices.min(items);
+    if replicas_max >= 2 && random.chance(30) {
+        let lanes = 2 + random.below(replicas_max - 1);
+        choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
+        choice.division = Division::Items { counts: item_counts(random, items, lanes) };
+    } else if kind <= 3 || lanes_max < 2 {
         choice.devices = vec![Some(random.below(devices))];
     } else if kind <= 6 && rows {
         let lanes = 2 + random.below(devices.min(4) - 1);

@@ -133,35 +133,50 @@ impl Flux1Job {
         self.rotary_table(job.shape().max_sequence_length as usize);
 
         let component = job.runtime.component("dit");
-        component.write("rope", 0, &self.rope)?;
-        if self.model.dit.config.guidance_embeds {
-            for item in 0..batch {
-                component.write("guidance", item, &[job.job.guidance_scale * GUIDANCE_SCALE])?;
-            }
-        }
         let passes = self.velocity.len();
-        if passes == 1 {
-            self.write_prompts(job, 0)?;
+        // The passes of one call have inputs of their own, the calls of a step the same ones.
+        let calls = component.calls(passes);
+        for pass in calls[0].clone() {
+            let component = component.pass(pass);
+            component.write("rope", 0, &self.rope)?;
+            if self.model.dit.config.guidance_embeds {
+                for item in 0..batch {
+                    component.write(
+                        "guidance",
+                        item,
+                        &[job.job.guidance_scale * GUIDANCE_SCALE],
+                    )?;
+                }
+            }
+            if calls.len() == 1 {
+                self.write_prompts(job, pass)?;
+            }
         }
         let dumped = shape.packed_batch(batch);
         for step in 0..(steps - first_step) as usize {
             let component = job.runtime.component("dit");
             let level = first_step as usize + step;
             let timestep = model_timestep(table.timesteps[level]);
-            component.write("latents", 0, &self.latents)?;
-            for item in 0..batch {
-                component.write("timestep", item, &[timestep])?;
+            for pass in calls[0].clone() {
+                component.pass(pass).write("latents", 0, &self.latents)?;
+                for item in 0..batch {
+                    component.pass(pass).write("timestep", item, &[timestep])?;
+                }
             }
-            for pass in 0..passes {
-                if passes > 1 {
-                    self.write_prompts(job, pass)?;
+            for call in &calls {
+                if calls.len() > 1 {
+                    self.write_prompts(job, call.start)?;
                 }
                 let component = job.runtime.component("dit");
                 component.run(job.cancel)?;
-                component.read("velocity", &mut self.velocity[pass])?;
-                job.check_finite("dit", &self.velocity[pass], Some(step))?;
-                let name = format!("transformer.call{}.out", step * passes + pass);
-                job.dump.floats(&name, &dumped, &self.velocity[pass]);
+                for pass in call.clone() {
+                    component.pass(pass).read("velocity", &mut self.velocity[pass])?;
+                }
+                for pass in call.clone() {
+                    job.check_finite("dit", &self.velocity[pass], Some(step))?;
+                    let name = format!("transformer.call{}.out", step * passes + pass);
+                    job.dump.floats(&name, &dumped, &self.velocity[pass]);
+                }
             }
             if let [conditional, unconditional] = self.velocity.as_mut_slice() {
                 guide(conditional, unconditional, job.job.true_cfg_scale);
@@ -179,7 +194,7 @@ impl Flux1Job {
 
     /// Gives the DiT the embeddings of a pass, of each picture its own.
     fn write_prompts(&self, job: &RunningJob<'_>, pass: usize) -> Result<(), Failure> {
-        let component = job.runtime.component("dit");
+        let component = job.runtime.component("dit").pass(pass);
         let features = self.model.clip.config.hidden_size;
         for (item, &text) in job.texts.rows[pass].iter().enumerate() {
             component.write("encoder_hidden_states", item, &self.text_hidden[text])?;

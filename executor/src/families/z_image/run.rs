@@ -6,6 +6,7 @@
 //! alone. With guidance the two prompts go through the DiT one after the other, each as long as it
 //! is.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use protocol::{Failure, JobShape, Phase};
@@ -15,6 +16,7 @@ use super::{LATENTS, LLM_ROPE, PATCH, PREDICTION, ROPE, TEXT_HIDDEN, ZImage};
 use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, VaeRange, unpack_for_vae};
 use crate::pipeline::pictures::PictureCodec;
 use crate::pipeline::{JobPhases, RunningJob};
+use crate::runtime::{Bound, PASSES_MAX};
 use crate::sampling::euler_step;
 
 /// How `ZImageTransformer2DModel.patchify_and_embed` makes tokens.
@@ -117,20 +119,24 @@ impl ZImageJob {
             let cells = [shape.height / PATCH, shape.width / PATCH];
             self.model.dit.config.rotary_table(rope, caption.tokens(), cells);
         }
-        // The graphs of two prompts may differ, and have their inputs in the same memory.
+        // The graphs of two prompts may differ. Those of one call have inputs of their own, the
+        // calls of a step have theirs in the same memory.
         let prompts = self.prediction.len();
-        if prompts == 1 {
-            self.write_prompt(job, 0)?;
+        let calls = self.dit(job).calls(prompts);
+        if let [call] = calls.as_slice() {
+            call.clone().try_for_each(|prompt| self.write_prompt(job, prompt))?;
         }
         for step in 0..(steps - first_step) as usize {
             let level = first_step as usize + step;
-            for prompt in 0..prompts {
-                if prompts > 1 {
-                    self.write_prompt(job, prompt)?;
+            for call in &calls {
+                if calls.len() > 1 {
+                    self.write_prompt(job, call.start)?;
                 }
-                self.predict(job, prompt, table.timesteps[level])?;
-                job.check_finite("dit", &self.prediction[prompt], Some(step))?;
-                self.dump_prediction(job, shape, step, prompt);
+                self.predict(job, call.clone(), table.timesteps[level])?;
+                for prompt in call.clone() {
+                    job.check_finite("dit", &self.prediction[prompt], Some(step))?;
+                    self.dump_prediction(job, shape, step, prompt);
+                }
             }
             self.guide(job);
             // The model predicts the way to the picture, and steps go by the way to noise.
@@ -148,7 +154,7 @@ impl ZImageJob {
 
     /// Gives the DiT one prompt's embeddings, for each picture of the batch, and its positions.
     fn write_prompt(&self, job: &RunningJob<'_>, prompt: usize) -> Result<(), Failure> {
-        let dit = job.runtime.variant("dit", self.variant(job, prompt));
+        let dit = self.dit(job).pass(prompt);
         let (caption, tokens) = (&self.captions[prompt], self.captions[prompt].tokens());
         dit.write_ids("caption_length", &[caption.length as i32])?;
         let hidden = &self.text_hidden[prompt][..tokens * self.model.llm.config.hidden_size];
@@ -160,21 +166,36 @@ impl ZImageJob {
         dit.write("rope", 0, &self.rope[prompt][..positions * head_dim])
     }
 
-    /// Runs the DiT on the latents and the prompt that it was given.
+    /// The DiT, for each prompt in its size.
+    fn dit<'j>(&self, job: &'j RunningJob<'_>) -> Bound<'j> {
+        let mut variants = [0; PASSES_MAX];
+        for (prompt, variant) in variants.iter_mut().enumerate().take(self.captions.len()) {
+            *variant = self.variant(job, prompt);
+        }
+        job.runtime.component("dit").variants(variants)
+    }
+
+    /// Runs the DiT on the latents and the prompts that it was given.
     fn predict(
         &mut self,
         job: &RunningJob<'_>,
-        prompt: usize,
+        prompts: Range<usize>,
         timestep: f32,
     ) -> Result<(), Failure> {
-        let dit = job.runtime.variant("dit", self.variant(job, prompt));
+        let dit = self.dit(job);
         let time = (TIMES - timestep) / TIMES * self.model.dit.config.t_scale;
-        dit.write("latents", 0, &self.latents)?;
-        for item in 0..job.shape().batch as usize {
-            dit.write("timestep", item, &[time])?;
+        for prompt in prompts.clone() {
+            let dit = dit.pass(prompt);
+            dit.write("latents", 0, &self.latents)?;
+            for item in 0..job.shape().batch as usize {
+                dit.write("timestep", item, &[time])?;
+            }
         }
-        dit.run(job.cancel)?;
-        dit.read("prediction", &mut self.prediction[prompt])
+        dit.pass(prompts.start).run(job.cancel)?;
+        for prompt in prompts {
+            dit.pass(prompt).read("prediction", &mut self.prediction[prompt])?;
+        }
+        Ok(())
     }
 
     /// Moves what the prompt gives away from what the negative one gives, picture by picture.

@@ -1,7 +1,9 @@
 //! Pins against a model and a machine: names become indices, and nonsense is refused.
 
-use protocol::profile::ComponentProfile;
+use protocol::Phase;
+use protocol::profile::{ComponentProfile, StepItems};
 
+use super::items::{item_counts, item_counts_of};
 use super::subject::{SubjectScope, known, reach};
 use super::{
     ALL, BACKEND, Entry, Flag, LOOKAHEAD, NamedDevices, PARAMS, Params, PinError, Pins, SPLIT,
@@ -272,6 +274,14 @@ fn check_broken(
     }
 }
 
+/// The items that its devices may have.
+fn counts(component: &ComponentProfile, pin: &Pin) -> Vec<Vec<u32>> {
+    match pin.shares.as_slice() {
+        [] => item_counts(component.items, pin.devices.len(), &[]),
+        shares => item_counts_of(component.items, shares),
+    }
+}
+
 /// Whether a component can be split over its devices.
 fn check_split(
     entry: &Entry<NamedDevices>,
@@ -299,7 +309,35 @@ fn check_split(
             let layer = format!("add --split-mode {name}=layer");
             (format!("{name} cannot be split by rows over devices of different kinds"), layer)
         }
-        Split::Layer | Split::Row => return Ok(()),
+        Split::Items if (component.items.count() as usize) < count => {
+            let items = match component.items.count() {
+                1 => "1 item".to_owned(),
+                items => format!("{items} items"),
+            };
+            let more = match component.phase {
+                Phase::Denoise => "make more pictures together, as with --batch, or ",
+                _ => "",
+            };
+            (
+                format!("{name} has {items} in each step, too few for {count} devices"),
+                format!("{more}{one}"),
+            )
+        }
+        Split::Items if pin.devices.contains(&None) => {
+            let layer = format!("leave out the host, or add --split-mode {name}=layer");
+            (format!("the host takes no items of {name}"), layer)
+        }
+        Split::Items if counts(component, pin).is_empty() => {
+            let StepItems { batch, run_min, .. } = component.items;
+            (
+                format!(
+                    "fewer than {run_min} pictures of {batch} apart would differ in the last bits from those of {name} as a whole"
+                ),
+                "make fewer pictures together, name fewer devices, or leave out their shares"
+                    .to_owned(),
+            )
+        }
+        Split::Layer | Split::Row | Split::Items => return Ok(()),
     };
     let (problem, mut hint) = problem;
     if entry.subject == ALL {

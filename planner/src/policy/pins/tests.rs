@@ -1,6 +1,6 @@
 //! Tables of pins: readable and not, and what they mean for a model on a machine.
 
-use protocol::profile::{ComponentProfile, SegmentProfile};
+use protocol::profile::{ComponentProfile, SegmentProfile, StepItems};
 use protocol::{Bytes, Phase};
 
 use super::*;
@@ -38,6 +38,7 @@ fn component(name: &str, phase: Phase, segments: usize, splits_rows: bool) -> Co
         compute: Vec::new(),
         boundary_bytes: Bytes::ZERO,
         splits_rows,
+        items: StepItems::ONE,
         segments: (0..segments).map(segment).collect(),
     }
 }
@@ -182,6 +183,37 @@ fn lists_have_shares_ways_to_split_and_slots() {
 /// Flags, and what their refusal says.
 type Refusal = ([Option<&'static str>; 4], &'static [&'static str]);
 
+/// The pins of a model whose DiT has such items in each step.
+fn resolve_items(items: StepItems, backend: &str, split: &str) -> Result<Vec<Pin>, PinError> {
+    let mut components = model();
+    components[3].items = items;
+    let pins = parse([Some(backend), None, Some(split), None])?;
+    pins.resolve(&components, &machine(&DEVICES), &[const { None }; 4])
+}
+
+#[test]
+fn items_are_shared_where_a_step_has_enough() {
+    let items = |passes, batch, run_min| StepItems { passes, batch, run_min };
+    let pins = resolve_items(items(1, 3, 1), "dit=cuda0:2&virtual0:1", "items").expect("a pin");
+    assert_eq!((pins[3].shares.as_slice(), pins[3].split), ([2, 1].as_slice(), Split::Items));
+    resolve_items(items(2, 1, 1), "dit=virtual0&virtual1", "dit=items").expect("two passes");
+    for (items, backend, says) in [
+        (items(1, 1, 1), "dit=virtual0&virtual1", &["1 item in each step", "--batch", "dit="][..]),
+        (items(1, 2, 1), "dit=virtual0&virtual1&cuda0", &["2 items in each step, too few for 3"]),
+        (items(1, 2, 1), "t5=virtual0&virtual1", &["t5 has 1 item in each step", "t5=virtual0"]),
+        (items(1, 2, 1), "dit=virtual0&cpu", &["the host takes no items of dit", "dit=layer"]),
+        (items(1, 10, 9), "dit=virtual0&virtual1", &["fewer than 9 pictures of 10", "last bits"]),
+        (items(1, 18, 9), "dit=virtual0:2&virtual1:1", &["leave out their shares"]),
+    ] {
+        let error = resolve_items(items, backend, "items").expect_err(backend).to_string();
+        for part in says {
+            assert!(error.contains(part), "no {part} in: {error}");
+        }
+        assert!(error.contains("hint:"), "{error}");
+    }
+    resolve_items(items(1, 18, 9), "dit=virtual0&virtual1", "items").expect("nine each");
+}
+
 #[test]
 fn text_that_is_no_pin_is_refused_with_a_hint() {
     const LONG: &str = "dit=cuda0&cuda1&cuda2&cuda3&cuda4&cuda5&cuda6&cuda7&cuda8&cuda9&cuda10&cuda11&cuda12&cuda13:x";
@@ -206,7 +238,7 @@ fn text_that_is_no_pin_is_refused_with_a_hint() {
         ([None, Some("dit=cuda0"), None, None], &["`cuda0` is not a place for weights"]),
         (
             [None, None, Some("column"), None],
-            &["--split-mode", "`column`", "hint: write layer or row"],
+            &["--split-mode", "`column`", "hint: write layer, row or items"],
         ),
         ([None, None, None, Some("0")], &["--lookahead", "`0` is not within 1 to 64"]),
         ([None, None, None, Some("dit=65")], &["`65` is not within"]),

@@ -66,7 +66,7 @@ fn free(
         return lists;
     }
     let subsets = subsets(problem, &devices);
-    for split in [Split::Layer, Split::Row] {
+    for split in [Split::Layer, Split::Row, Split::Items] {
         for subset in &subsets {
             if !may_split(problem, component, subset, split) {
                 continue;
@@ -115,9 +115,9 @@ fn host_may_help(
 }
 
 /// The orders of a set of devices that make a difference, the inventory's first: of layers, which
-/// segments are neighbours on which device; of rows, which device does what is not split. Devices
-/// that are alike change places without any. Of more than three devices some orders are tried: the
-/// inventory's and by speed, and both turned round.
+/// segments are neighbours on which device; of rows, which device does what is not split; of items
+/// none. Devices that are alike change places without any. Of more than three devices some orders
+/// are tried: the inventory's and by speed, and both turned round.
 fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
     let kinds = |order: &[usize]| -> Vec<usize> {
         order.iter().map(|device| kind_of(all, *device)).collect()
@@ -138,6 +138,7 @@ fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
             let new = |at: &usize| !kinds[..*at].contains(&kinds[*at]);
             (0..subset.len()).filter(new).map(first).collect()
         }
+        (Split::Items, _) => vec![subset.to_vec()],
         (Split::Layer, 2) => vec![subset.to_vec(), turned(subset.to_vec())],
         (Split::Layer, 3) => {
             let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -223,6 +224,10 @@ fn may_split(
             let kind = device(&devices[0]).kind;
             let whole = |index| device(index).kind == kind && device(index).unsupported.is_empty();
             component.splits_rows && devices.iter().all(whole)
+        }
+        Split::Items => {
+            let whole = |index| device(index).unsupported.is_empty();
+            component.items.count() as usize >= devices.len() && devices.iter().all(whole)
         }
     }
 }

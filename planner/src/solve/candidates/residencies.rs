@@ -15,8 +15,8 @@ use super::rings::{Ring, Steps};
 use crate::policy::Objective;
 use crate::policy::pins::{Params, Pin, Split};
 
-/// Row splits of one list that also have streamed segments: those by speed, by memory, and the
-/// equal one.
+/// Row splits, and item splits, of one list that also have streamed segments: those by speed, by
+/// memory, and the equal one.
 const STREAMED_ROWS: usize = 3;
 
 /// A way to hold a component's weights.
@@ -52,6 +52,11 @@ impl Quota {
             }
             _ if list.pinned => Quota { stride: 1, layouts, steps: Steps::All },
             Some(Split::Row) => Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps },
+            Some(Split::Items) => {
+                // Each replica streams all weights: a segment more or less is much.
+                let steps = if splits <= 2 { Steps::All } else { Steps::Fine };
+                Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }
+            }
             Some(Split::Layer) if list.devices.len() > DEVICES_EXACT => {
                 Quota { stride: 1, layouts: layouts.min(SEEDS), steps: Steps::Fine }
             }
@@ -95,7 +100,8 @@ pub fn ways_to_hold<'r>(
     let soon = position(problem.job.timeline(), component.phase) < 2;
     let cold = problem.objective != Objective::Throughput && pin.devices.is_empty() && soon;
     let residencies: &[Residency] = match timing.spread().division {
-        Division::Layer { .. } | Division::Row { .. } if cold => &[Residency::Lazy],
+        Division::One => &[Residency::Resident, Residency::Lazy],
+        _ if cold => &[Residency::Lazy],
         _ => &[Residency::Resident, Residency::Lazy],
     };
     for ring in rings {

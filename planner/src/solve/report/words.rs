@@ -13,6 +13,7 @@ pub fn name(problem: &Problem<'_>, place: &Place) -> String {
         Division::One => "",
         Division::Layer { .. } => " by layers",
         Division::Row { .. } => " by rows",
+        Division::Items { .. } => " by items",
     };
     let residency = match place.residency() {
         Residency::Mapped => "computed in place from the file mapping",
@@ -39,6 +40,9 @@ pub fn details(place: &Place) -> String {
         }
         Division::Row { shares } => {
             details.push_str(&format!(" ({} of the rows)", numbers(shares)))
+        }
+        Division::Items { counts } => {
+            details.push_str(&format!(" ({} of the items)", numbers(counts)))
         }
     }
     if let WeightResidency::Some { residency, lookahead, .. } = &place.held {

@@ -2,7 +2,8 @@
 
 use protocol::plan::{Lora, STAGING_BYTES};
 use protocol::profile::{
-    BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StorageBytes, Work, WorkKind,
+    BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StepItems, StorageBytes, Work,
+    WorkKind,
 };
 use protocol::{Layout, LayoutBytes, ModelSource, Phase, StorageType};
 
@@ -96,6 +97,7 @@ pub(super) fn component(
         compute: kinds.map(|backend| BackendBytes { backend, bytes: Bytes(512) }).to_vec(),
         boundary_bytes: Bytes::ZERO,
         splits_rows: false,
+        items: StepItems::ONE,
         segments,
     }
 }
@@ -220,6 +222,14 @@ impl Case {
             case.budgets.pinned = Some(Bytes(STAGING_BYTES.0 * dice.below(3) + dice.below(3000)));
         }
         case.prefetch = !dice.one_in(3);
+        if !dice.one_in(4) {
+            (case.job.true_cfg, case.job.batch) = (dice.one_in(2), 1 + dice.below(3) as u32);
+            let denoises = |c: &&mut ComponentProfile| c.phase == Phase::Denoise;
+            for component in case.profile.components.iter_mut().filter(denoises) {
+                component.items = StepItems::of(&case.job, &[]);
+                component.calls *= component.items.passes;
+            }
+        }
         if dice.one_in(2) {
             let pins = case.profile.components.iter().map(|c| random_pin(dice, &case, c));
             case.pins = pins.collect();
@@ -274,8 +284,8 @@ impl Case {
 }
 
 /// Bytes of a layout, as the protocol says they are: layers hold their segments' weights, rows a
-/// share of each in steps of 256 bytes, the host what belongs to every third segment where a device
-/// lacks something.
+/// share of each in steps of 256 bytes, replicas all of them, the host what belongs to every third
+/// segment where a device lacks something.
 fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
     let lanes = layout.lanes.len();
     let lacks = layout.lanes.iter().any(|lane| !lane.unsupported.is_empty());
@@ -287,11 +297,14 @@ fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
         })
         .collect();
     let row_shares = layout.division.row_shares().unwrap_or_default();
+    let replicas = layout.division.item_counts().is_some();
     let shares: u64 = row_shares.iter().map(|share| u64::from(*share)).sum();
     for (index, segment) in component.segments.iter().enumerate() {
         let weights = segment.weights_bytes;
         if on_host && index % 3 == 1 {
             parts[lanes].segment_bytes[index] = weights;
+        } else if replicas {
+            parts[..lanes].iter_mut().for_each(|part| part.segment_bytes[index] = weights);
         } else if shares > 0 && segment.block {
             for (part, share) in parts.iter_mut().zip(row_shares) {
                 let rows = weights.0 * u64::from(*share) / shares;
@@ -340,6 +353,10 @@ fn random_pin(dice: &mut Dice, case: &Case, component: &ComponentProfile) -> Pin
         devices.iter().all(|device| device.is_some() && kinds(device) == kinds(&devices[0]));
     if devices.len() > 1 && alike && component.splits_rows && dice.below(2) == 0 {
         split = Split::Row;
+    }
+    let replicas = (2..=component.items.count() as usize).contains(&devices.len());
+    if replicas && !devices.contains(&None) && dice.below(2) == 0 {
+        split = Split::Items;
     }
     let shared = devices.len() > 1 && dice.below(3) == 0;
     let shares = devices.iter().filter(|_| shared).map(|_| 1 + dice.below(4) as u32).collect();

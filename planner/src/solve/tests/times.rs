@@ -1,7 +1,7 @@
 //! The time model and early loads, by small sums made by hand.
 
 use protocol::plan::ATTENTION_CHUNK;
-use protocol::profile::{ComponentProfile, LayoutPart};
+use protocol::profile::{ComponentProfile, LayoutPart, StepItems};
 use protocol::{Division, Phase, Residency, StorageType};
 
 use super::made_up::{Case, component, segment};
@@ -89,6 +89,72 @@ fn layers_run_one_after_the_other_and_cross_the_slowest_link() {
     let mut small = inventory;
     small.host.available_bytes = Bytes(1999);
     assert_s(ms(&small, &hosted, &RESIDENT), 40.0, 0.0, 2.0 * (8.0 + 16.0 + 3.0 + 40.0));
+}
+
+#[test]
+fn replicas_compute_their_items_beside_each_other() {
+    let mut inventory = machine(2).inventory;
+    inventory.devices.iter_mut().for_each(|device| device.threads = Some(1));
+    // Two pictures in two passes, in a call each or all in one.
+    let items = StepItems { passes: 2, batch: 2, run_min: 1 };
+    let component = ComponentProfile { items, ..four() };
+    let ms = |inventory: &Inventory, counts: [u32; 2], held: &WeightResidency| {
+        let division = Division::Items { counts: counts.to_vec() };
+        let spread = spread(division, &[Some(0), Some(1)], &[[1000; 4]; 2]);
+        let times = SegmentTimes::new(inventory, &component, ATTENTION_CHUNK);
+        Timing::new(&times, &spread).ms(held)
+    };
+    let compute = |inventory: &Inventory, counts| ms(inventory, counts, &RESIDENT).compute;
+    // A segment takes 4 s or 2 s for two pictures. 300 B cross at 100 B/s.
+    for (counts, seconds) in [([2, 2], 4.0), ([1, 3], 3.0), ([3, 1], 6.0)] {
+        let found = compute(&inventory, counts);
+        assert!((found - 1e3 * (4.0 * seconds + 3.0)).abs() < 1e-6, "{counts:?}: {found} ms");
+    }
+    // Where they share the host's threads they take turns.
+    let mut shared = inventory.clone();
+    shared.devices.iter_mut().for_each(|device| device.threads = None);
+    assert!((compute(&shared, [2, 2]) - 1e3 * (4.0 * 6.0 + 3.0)).abs() < 1e-6);
+    // Both have all weights, which are read once from the storage, at 50 B/s.
+    let page_cache = inventory.host.page_cache_bytes_per_s.value;
+    let load = ms(&inventory, [2, 2], &RESIDENT).load;
+    assert!((load - 1e3 * (80.0 + 4000.0 / page_cache)).abs() < 1e-6, "{load} ms");
+}
+
+#[test]
+fn replicas_stream_over_their_own_links() {
+    let mut inventory = machine(2).inventory;
+    inventory.devices.iter_mut().for_each(|device| device.threads = Some(1));
+    inventory.host.storage_bytes_per_s = Rate::declared(1e12);
+    inventory.host.page_cache_bytes_per_s = Rate::declared(1e12);
+    inventory.host.speeds.memory_bytes_per_s = Rate::declared(1e12);
+    let items = StepItems { passes: 1, batch: 4, run_min: 1 };
+    let component = ComponentProfile { items, calls: 100, ..four() };
+    let held = WeightResidency::Some {
+        residency: Residency::Lazy,
+        stays: vec![false; 4].into(),
+        locked: None,
+        lookahead: 2,
+    };
+    let step = |links: [f64; 2]| {
+        let mut inventory = inventory.clone();
+        for (device, link) in inventory.devices.iter_mut().zip(links) {
+            device.link_bytes_per_s = Rate::declared(link);
+            device.link_back_bytes_per_s = Rate::declared(link);
+        }
+        let division = Division::Items { counts: vec![2, 2] };
+        let spread = ComponentLayout {
+            crossing_bytes: Bytes::ZERO,
+            ..spread(division, &[Some(0), Some(1)], &[[1000; 4]; 2])
+        };
+        let times = SegmentTimes::new(&inventory, &component, ATTENTION_CHUNK);
+        Timing::new(&times, &spread).ms(&held).compute / 100.0
+    };
+    // Of 2 s and 1 s a segment for two pictures of four: the first ends last, unless what the
+    // second one waits for takes longer.
+    let near = |found: f64, seconds: f64| (found / (1e3 * seconds) - 1.05).abs() < 0.01;
+    assert!(near(step([1e6, 1e6]), 8.0), "{} ms", step([1e6, 1e6]));
+    assert!(near(step([1e6, 1000.0 / 1.5]), 8.0), "{} ms", step([1e6, 1000.0 / 1.5]));
+    assert!(near(step([1e6, 250.0]), 16.0), "{} ms", step([1e6, 250.0]));
 }
 
 #[test]

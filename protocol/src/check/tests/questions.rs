@@ -7,7 +7,8 @@ fn lane(backend: BackendKind) -> Lane {
     Lane { backend, unsupported: vec!["attention".to_owned()] }
 }
 
-/// A layer split over a device and the host, a row split over two devices, and one device.
+/// A layer split over a device and the host, a row split over two devices, one device, and an item
+/// split over devices of two kinds.
 fn layouts() -> Vec<Layout> {
     use BackendKind::{Cuda, Host, Virtual};
     let layout = |component: &str, lanes: &[BackendKind], division| Layout {
@@ -19,6 +20,7 @@ fn layouts() -> Vec<Layout> {
         layout("t5", &[Cuda, Virtual, Host], Division::Layer { segments: vec![0, 1, 1, 2] }),
         layout("dit", &[Virtual, Virtual], Division::Row { shares: vec![3, 1] }),
         layout("vae", &[Host], Division::One),
+        layout("dit", &[Virtual, Cuda], Division::Items { counts: vec![2, 1] }),
     ]
 }
 
@@ -33,7 +35,11 @@ fn in_rows(layout: &mut Layout, shares: &[u32]) {
 
 type LayoutChange = (fn(&mut Vec<Layout>), &'static str);
 
-const LAYOUTS: [LayoutChange; 20] = [
+fn in_items(layout: &mut Layout, counts: &[u32]) {
+    layout.division = Division::Items { counts: counts.to_vec() };
+}
+
+const LAYOUTS: [LayoutChange; 25] = [
     (|l| *l = vec![l[0].clone(); LAYOUTS_MAX + 1], "1025 layouts"),
     (|l| l[0].component = long(), "a name of 16385 bytes"),
     (|l| l[0].lanes.clear(), "t5: 0 lanes"),
@@ -57,6 +63,11 @@ const LAYOUTS: [LayoutChange; 20] = [
     (|l| l[1].lanes[1].backend = BackendKind::Host, "dit: a row split with the host"),
     (|l| in_rows(&mut l[1], &[0, 1]), "dit: a share is not within 1 to 1048576"),
     (|l| in_rows(&mut l[1], &[3, ROW_SHARE_MAX + 1]), "dit: a share is not within 1 to 1048576"),
+    (|l| in_items(&mut l[3], &[3]), "dit: 1 counts of items, 2 lanes"),
+    (|l| in_items(&mut l[2], &[1]), "vae: 1 counts of items, 1 lanes"),
+    (|l| in_items(&mut l[3], &[0, 2]), "dit: a count of items is not within 1 to 128"),
+    (|l| in_items(&mut l[3], &[129, 2]), "dit: a count of items is not within 1 to 128"),
+    (|l| l[3].lanes[0].backend = BackendKind::Host, "dit: an item split with the host"),
 ];
 
 #[test]
@@ -72,6 +83,7 @@ fn limits_of_layouts_are_inclusive() {
     let most: Vec<u32> = (0..SEGMENTS_MAX as u32).map(|index| index.min(16)).collect();
     in_layers(&mut largest[0], &most);
     in_rows(&mut largest[1], &[ROW_SHARE_MAX, 1]);
+    in_items(&mut largest[3], &[STEP_ITEMS_MAX, 1]);
     largest[1].lanes[0].unsupported = vec!["x".repeat(STRING_BYTES_MAX); UNSUPPORTED_MAX];
     largest.resize(LAYOUTS_MAX, largest[2].clone());
     assert_eq!(check_layouts(&largest), Ok(()));

@@ -4,6 +4,7 @@ use ipc_channel::ipc;
 use proptest::prelude::*;
 
 use super::good::{picture, text};
+use super::items::replicas;
 use super::*;
 use crate::message::Command;
 
@@ -39,7 +40,7 @@ fn other_programs_find_the_names_that_they_read() {
 #[test]
 fn a_plan_survives_the_wire() {
     let (sender, receiver) = ipc::channel().unwrap();
-    for (sent, rehearse) in [(text(), false), (picture(), true)] {
+    for (sent, rehearse) in [(text(), false), (picture(), true), (replicas(), true)] {
         sender.send(Command::Load { plan: Box::new(sent.clone()), rehearse }).unwrap();
         match receiver.recv().unwrap() {
             Command::Load { plan, rehearse: got } => assert_eq!((*plan, got), (sent, rehearse)),

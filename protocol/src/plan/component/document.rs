@@ -1,10 +1,11 @@
 //! A component's assignment as it stands in documents and on the wire.
 //!
 //! A document names its division in a word and each segment's device by its id, for people and
-//! other programs; the shares of rows are there too, empty without a row split. Inside the program
-//! one [`Division`] says all of it. A document that contradicts itself is refused where it is read.
+//! other programs; the shares of rows are there too, empty without a row split, and the items of
+//! each device where there is an item split. Inside the program one [`Division`] says all of it. A
+//! document that contradicts itself is refused where it is read.
 
-use serde::ser::Error;
+use serde::ser::{Error, SerializeStruct};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{ComponentPlan, DeviceId, PartPlan, Phase, Residency, SegmentPlan};
@@ -12,13 +13,15 @@ use crate::division::{Division, Placement};
 use crate::units::Bytes;
 
 /// The keys of [`ComponentPlan`] in a document, in their order.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 pub(super) struct ComponentDocument {
     name: String,
     phase: Phase,
     placement: Placement,
     devices: Vec<DeviceId>,
     row_shares: Vec<u32>,
+    #[serde(default)]
+    item_counts: Vec<u32>,
     residency: Residency,
     lookahead: u32,
     prefetch: bool,
@@ -57,6 +60,7 @@ impl Serialize for ComponentPlan {
         let document = ComponentDocument {
             placement: self.placement(),
             row_shares: self.division.row_shares().unwrap_or_default().to_vec(),
+            item_counts: self.division.item_counts().unwrap_or_default().to_vec(),
             segments: segments.collect::<Result<_, _>>()?,
             name: plan.name,
             phase: plan.phase,
@@ -75,11 +79,42 @@ impl Serialize for ComponentPlan {
     }
 }
 
+/// Documents name `item_counts` where there are some; the wire, which has no names, always has all
+/// fields.
+impl Serialize for ComponentDocument {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let is_named = !self.item_counts.is_empty() || !serializer.is_human_readable();
+        let count = 15 + usize::from(is_named);
+        let mut fields = serializer.serialize_struct("ComponentDocument", count)?;
+        fields.serialize_field("name", &self.name)?;
+        fields.serialize_field("phase", &self.phase)?;
+        fields.serialize_field("placement", &self.placement)?;
+        fields.serialize_field("devices", &self.devices)?;
+        fields.serialize_field("row_shares", &self.row_shares)?;
+        if is_named {
+            fields.serialize_field("item_counts", &self.item_counts)?;
+        }
+        fields.serialize_field("residency", &self.residency)?;
+        fields.serialize_field("lookahead", &self.lookahead)?;
+        fields.serialize_field("prefetch", &self.prefetch)?;
+        fields.serialize_field("parts", &self.parts)?;
+        fields.serialize_field("segments", &self.segments)?;
+        fields.serialize_field("weights_bytes", &self.weights_bytes)?;
+        fields.serialize_field("tensor_bytes", &self.tensor_bytes)?;
+        fields.serialize_field("predicted_load_ms", &self.predicted_load_ms)?;
+        fields.serialize_field("predicted_compute_ms", &self.predicted_compute_ms)?;
+        fields.serialize_field("reason", &self.reason)?;
+        fields.end()
+    }
+}
+
 /// A component's document that says two things at once.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Contradiction {
     #[error("{name} has shares of rows without a row split")]
     Shares { name: String },
+    #[error("{name} has counts of items without an item split")]
+    Items { name: String },
     #[error("{name}: placement {placement} cannot be on {devices}")]
     Placement { name: String, placement: Placement, devices: String },
     #[error("{name}: segment {segment} is on {device}, and placement {placement} is on {devices}")]
@@ -123,10 +158,13 @@ impl TryFrom<ComponentDocument> for ComponentPlan {
 impl ComponentDocument {
     /// What its placement, shares and segments say together.
     fn division(&self) -> Result<Division, Contradiction> {
-        let ComponentDocument { name, placement, devices, row_shares, .. } = self;
+        let ComponentDocument { name, placement, devices, row_shares, item_counts, .. } = self;
         let (name, placement) = (name.clone(), *placement);
         if placement != Placement::Row && !row_shares.is_empty() {
             return Err(Contradiction::Shares { name });
+        }
+        if placement != Placement::Items && !item_counts.is_empty() {
+            return Err(Contradiction::Items { name });
         }
         let on_host = devices.first().is_some_and(DeviceId::is_host);
         let is_one = matches!(placement, Placement::One | Placement::Host);
@@ -155,6 +193,7 @@ impl ComponentDocument {
             Placement::One | Placement::Host => Division::One,
             Placement::Layer => Division::Layer { segments },
             Placement::Row => Division::Row { shares: row_shares.clone() },
+            Placement::Items => Division::Items { counts: item_counts.clone() },
         })
     }
 

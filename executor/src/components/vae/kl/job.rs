@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use protocol::profile::StepItems;
 use protocol::{GraphOptions, JobShape, Phase};
 
 use super::VaeConfig;
@@ -82,6 +83,7 @@ impl VaeConfig {
             calls: tiles.count() as u32,
             variants: tiles.sizes().into_iter().map(graph).collect::<Result<_, _>>()?,
             nested: false,
+            items: StepItems::ONE,
         })
     }
 
@@ -102,6 +104,7 @@ impl VaeConfig {
             calls: batch.saturating_mul(tiles.count() as u32),
             variants: tiles.sizes().into_iter().map(graph).collect::<Result<_, _>>()?,
             nested: false,
+            items: StepItems::ONE,
         })
     }
 

@@ -1,0 +1,80 @@
+//! What replicas take that have some of a component's items each: their own times, one beside the
+//! other.
+
+use protocol::profile::{SegmentProfile, Work, WorkKind};
+use protocol::{Bytes, item_runs};
+
+use super::{SegmentTimes, Timing};
+use crate::inventory::Device;
+
+impl Timing<'_> {
+    /// For each device of an item split one call of each segment, with its items of all passes;
+    /// nothing for other splits. Devices that share the host's threads take turns.
+    pub(super) fn replicas_s(&self) -> Vec<Vec<f64>> {
+        let Some(counts) = self.spread.division.item_counts() else { return Vec::new() };
+        let times = self.times;
+        let batch = times.component.items.batch;
+        let runs = item_runs(counts, batch as usize);
+        let mut replicas: Vec<Vec<f64>> = Vec::new();
+        for (at, device) in self.spread.devices.iter().enumerate() {
+            let own = runs.iter().filter(|run| run.device == at);
+            let parts: Vec<f64> =
+                own.map(|run| run.items.len() as f64 / f64::from(batch)).collect();
+            let segments = (0..self.spread.segments()).map(|segment| {
+                parts.iter().map(|part| self.of_items_s(*device, segment, *part)).sum()
+            });
+            replicas.push(segments.collect());
+        }
+        self.take_turns(&mut replicas);
+        replicas
+    }
+
+    /// A segment with a part of the batch; what a device cannot do, the host does.
+    fn of_items_s(&self, device: Option<usize>, segment: usize, part: f64) -> f64 {
+        let weights = self.segment_bytes[segment] as f64;
+        let parts = &self.spread.parts;
+        let host = parts[self.spread.devices.len()..].iter();
+        let host: f64 = host.map(|part| part.segment_bytes[segment].0 as f64).sum();
+        let on_host = if weights > 0.0 { host / weights } else { 0.0 };
+        let own_s = self.times.of_items_s(device, segment, part);
+        (1.0 - on_host) * own_s + on_host * self.times.of_items_s(None, segment, part)
+    }
+
+    fn take_turns(&self, replicas: &mut [Vec<f64>]) {
+        let devices = &self.times.inventory.devices;
+        let devices = self.spread.devices.iter().map(|device| device.map(|at| &devices[at]));
+        let apart: Vec<bool> =
+            devices.map(|device| device.is_some_and(Device::computes_apart)).collect();
+        let shared = replicas.iter().zip(&apart).filter(|(_, apart)| !**apart);
+        let shared: Vec<&Vec<f64>> = shared.map(|(replica, _)| replica).collect();
+        let sum = |segment: usize| shared.iter().map(|replica| replica[segment]).sum::<f64>();
+        let sums: Vec<f64> = (0..self.spread.segments()).map(sum).collect();
+        for (replica, apart) in replicas.iter_mut().zip(apart) {
+            if !apart {
+                replica.clone_from(&sums);
+            }
+        }
+    }
+}
+
+impl SegmentTimes<'_> {
+    /// One call of a segment on a processor, with a part of the batch.
+    fn of_items_s(&self, device: Option<usize>, segment: usize, part: f64) -> f64 {
+        let processor = &self.processors[device.unwrap_or(self.inventory.devices.len())];
+        let segment = &self.component.segments[segment];
+        let work = segment.work.iter().map(|work| of_items(segment, work, part));
+        processor.segment_time(work).all_s()
+    }
+}
+
+/// The work of a part of the items: with all weights, and with a part of everything else.
+fn of_items(segment: &SegmentProfile, work: &Work, part: f64) -> Work {
+    let weights = segment.storage.iter().filter(|weights| {
+        // Others than those of products are a small part of what is moved.
+        work.kind == WorkKind::Matmul(weights.storage)
+    });
+    let weights = weights.map(|weights| weights.bytes).sum::<Bytes>().min(work.moved_bytes);
+    let activations = (work.moved_bytes - weights).0 as f64;
+    let moved_bytes = weights + Bytes((activations * part) as u64);
+    Work { flops: work.flops * part, moved_bytes, ..*work }
+}
