@@ -209,7 +209,7 @@ impl<'a> Timing<'a> {
 
     /// The stages of a call, each segment from its source: of each device of an item split its own,
     /// of another split all together.
-    fn stages(&self, source: impl Fn(usize) -> Option<Source>) -> Vec<Stages> {
+    fn stages(&self, source: impl Fn(usize) -> Option<WeightSource>) -> Vec<Stages> {
         let copies = self.copies(source);
         if self.replicas_s.is_empty() {
             return vec![Stages::new(&self.segments_s, copies)];
@@ -223,7 +223,7 @@ impl<'a> Timing<'a> {
     }
 
     /// What is copied in one call, each segment from its source.
-    fn copies(&self, source: impl Fn(usize) -> Option<Source>) -> Vec<Copy> {
+    fn copies(&self, source: impl Fn(usize) -> Option<WeightSource>) -> Vec<Copy> {
         let mut copies = Vec::new();
         for segment in 0..self.segment_bytes.len() {
             let Some(source) = source(segment) else { continue };
@@ -356,7 +356,7 @@ const MOVED_PER_COPIED: f64 = 2.0;
 
 /// Where streamed weights come from, in bytes per second.
 #[derive(Debug, Clone, Copy)]
-struct Source {
+struct WeightSource {
     /// For each device.
     each: f64,
     /// For all devices together.
@@ -394,10 +394,10 @@ impl<'t> StreamedTiming<'t> {
         // What several devices stream is read once from the storage, by each from memory.
         let memory_rate = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
         let file_rate = if cached { memory_rate / MOVED_PER_COPIED } else { storage };
-        let copy = Source { each: f64::INFINITY, shared: memory_rate };
-        let file = Source { each: page_cache, shared: file_rate };
-        let first = Source { each: page_cache, shared: cold_rate };
-        let stages = |source: &dyn Fn(usize) -> Source| {
+        let copy = WeightSource { each: f64::INFINITY, shared: memory_rate };
+        let file = WeightSource { each: page_cache, shared: file_rate };
+        let first = WeightSource { each: page_cache, shared: cold_rate };
+        let stages = |source: &dyn Fn(usize) -> WeightSource| {
             timing.stages(|segment| streams(segment).then(|| source(segment)))
         };
         let reread_s = timing.reread_s(is_mapped);

@@ -7,8 +7,8 @@
 //! nothing else is.
 //!
 //! Times are whole ticks, so that sums are the same in any order and ties are ties. What is added
-//! up is a multiple of the job's [`TimeStep`]; what is compared are [larger ones](TimeStep::compared)
-//! still, so that no plan is preferred for a difference that nobody can predict.
+//! up is a multiple of the job's [`TimeStep`]; what is compared, of [16](TimeStep::compared), so
+//! that no plan is preferred for a difference that nobody can predict.
 
 use std::cmp::Ordering;
 

@@ -21,7 +21,7 @@ const SHOWN_MAX: usize = 5;
 /// Each component's reason with its runners-up, best first by the objective, then what bounds the
 /// job.
 pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> String {
-    let costs = Told::of(plan, objective);
+    let costs = Telling::of(plan, objective);
     let mut text = String::from("why");
     let mut told = vec![false; report.rejected.len()];
     for component in &plan.components {
@@ -59,19 +59,19 @@ pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> St
 
 /// What is told of the places that a job's components did not get.
 #[derive(Clone, Copy)]
-struct Told {
+struct Telling {
     objective: Objective,
     /// The least cost that is told, in milliseconds.
     least_ms: f64,
 }
 
-impl Told {
-    fn of(plan: &Plan, objective: Objective) -> Told {
+impl Telling {
+    fn of(plan: &Plan, objective: Objective) -> Telling {
         let job_ms = match objective {
             Objective::Throughput => plan.predicted_ms.next_total,
             Objective::Latency | Objective::Memory => plan.predicted_ms.total,
         };
-        Told { objective, least_ms: TOLD_PART_MIN * job_ms }
+        Telling { objective, least_ms: TOLD_PART_MIN * job_ms }
     }
 
     /// Whether a place costs next to nothing of what the objective counts.
@@ -86,8 +86,8 @@ impl Told {
 }
 
 /// The places that a component did not get: how many are as good, and a handful of the others.
-fn rejections(others: Vec<(String, &Rejected)>, told: Told) -> String {
-    let Told { objective, .. } = told;
+fn rejections(others: Vec<(String, &Rejected)>, told: Telling) -> String {
+    let Telling { objective, .. } = told;
     let (as_good, mut others): (Vec<_>, Vec<_>) =
         others.into_iter().partition(|(_, rejected)| told.is_as_good(rejected));
     // Stable: those that cost the same stay in the report's order.

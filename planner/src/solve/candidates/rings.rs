@@ -147,7 +147,7 @@ fn rings_in(
 }
 
 /// Which segments stay, and which of the others are page-locked, if any.
-type Held = (Arc<[bool]>, Option<Arc<[bool]>>);
+type StreamedSet = (Arc<[bool]>, Option<Arc<[bool]>>);
 
 /// Of sets of which each one streams more than the one before it, those that may be worth it, with
 /// what is page-locked: nothing, and where streamed weights are waited for, parts of them up to
@@ -155,7 +155,7 @@ type Held = (Arc<[bool]>, Option<Arc<[bool]>>);
 ///
 /// A set for which nothing is waited for takes no longer than one that streams less, and less
 /// memory unless it has more slots.
-fn waits(timing: &Timing<'_>, growing: &[Vec<bool>], pin: &Pin, steps: Steps) -> Vec<Held> {
+fn waits(timing: &Timing<'_>, growing: &[Vec<bool>], pin: &Pin, steps: Steps) -> Vec<StreamedSet> {
     let spread = timing.spread();
     let streams = |stays: &[bool], segment: usize| !stays[segment] && !spread.is_mapped(segment);
     let locked = |stays: &[bool], parts: usize| -> Arc<[bool]> {
@@ -180,7 +180,7 @@ fn waits(timing: &Timing<'_>, growing: &[Vec<bool>], pin: &Pin, steps: Steps) ->
     let from_copies =
         from_files + growing[from_files..].partition_point(|stays| is_hidden(&all(stays)));
     let near = |index: usize, hidden: usize| index + LOOKAHEAD_MAX as usize >= hidden;
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<StreamedSet> = Vec::new();
     for (index, stays) in growing.iter().enumerate() {
         let stays: Arc<[bool]> = stays.as_slice().into();
         if !is_locked && near(index, from_files) {

@@ -346,8 +346,8 @@ fn takes_no_more(a: &Place, b: &Place) -> bool {
     })
 }
 
-/// The same of one device, and of what is page-locked for it: in every phase, in the one before its own, in its own without and with
-/// what is mapped, and of activations.
+/// The same of one device, and of what is page-locked for it: in every phase, in the one before its
+/// own, in its own without and with what is mapped, and of activations.
 fn part_takes_no_more(a: &PlacePart, b: &PlacePart) -> bool {
     a.resident_bytes <= b.resident_bytes
         && a.resident_bytes + a.early_bytes <= b.resident_bytes + b.early_bytes
