@@ -46,6 +46,11 @@ pub fn take_others(request: &mut Request, others: &[OtherPlan<'_>], host_is_here
     let held: Vec<Vec<Held>> = held.collect();
     take_from_budgets(&mut request.budgets, &held);
     take_from_inventory(&mut request.inventory, &held);
+    // What is page-locked stays so between jobs.
+    let pinned: Bytes = others.iter().map(|other| other.plan.host.pinned_bytes).sum();
+    if let Some(limit) = &mut request.budgets.pinned {
+        *limit = limit.saturating_sub(pinned);
+    }
 }
 
 /// Takes what other loaded plans hold between jobs off an inventory that counts it as free.
@@ -150,11 +155,14 @@ mod tests {
 
     #[test]
     fn what_runs_meanwhile_keeps_its_arenas() {
-        let (mut request, one) = case(100, 150);
+        let (mut request, mut one) = case(100, 150);
         let (_, two) = case(40, 120);
+        request.budgets.pinned = Some(Bytes(20));
+        one.host.pinned_bytes = Bytes(5);
         let (before, free) = (request.budgets.clone(), request.inventory.clone());
         let running = OtherPlan { plan: &one, runs: true };
         take_others(&mut request, &[running, idle_plan(&two)], false);
+        assert_eq!(request.budgets.pinned, Some(Bytes(15)));
         assert_eq!(request.budgets.host, before.host - Bytes(30 + 10));
         assert_eq!(request.budgets.devices[0], before.devices[0] - Bytes(150 + 40));
         let left = free.host.available_bytes - Bytes(30 + 10);
