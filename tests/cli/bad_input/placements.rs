@@ -30,7 +30,10 @@ fn a_placement_that_makes_no_sense_is_refused() {
             "--split-mode row --backend dit=virtual0&virtual1",
             &["dit has no weights whose rows can be split; hint: name one device for it"],
         ),
-        ("--split-mode dit=column", &["`column` is not a way to split; hint: write layer, row or items"]),
+        (
+            "--split-mode dit=column",
+            &["`column` is not a way to split; hint: write layer, row or items"],
+        ),
         ("--params-backend dit=ram", &["`ram` is not a place for weights; hint: write cpu"]),
         ("--params-backend dit=cpu --backend dit=cpu", &["dit computes on the host", "hint: "]),
         ("--lookahead 0", &["--lookahead `0`: `0` is not within 1 to 64; hint: "]),
