@@ -198,12 +198,24 @@ fn check_parts(component: &Value) {
         for (residency, field) in [("resident", "resident_bytes"), ("lazy", "lazy_bytes")] {
             assert_eq!(bytes(&part[field]), of(residency).sum::<u64>(), "{name}: {part:#}");
         }
-        let largest = of("streamed").max().unwrap_or(0);
+        let passing = || of("streamed").chain(of("locked")).filter(|bytes| *bytes > 0);
+        let largest = passing().max().unwrap_or(0);
         assert_eq!(bytes(&part["slot_bytes"]), largest, "{name}: {part:#}");
-        let streamed = of("streamed").filter(|bytes| *bytes > 0).count() as u64;
+        let streamed = passing().count() as u64;
         let slots = streamed.min(bytes(&component["lookahead"]));
         assert_eq!(bytes(&part["slots"]), slots, "{name}: {part:#}");
     }
+}
+
+/// Page-locked copies of streamed weights, for all devices.
+fn locked_bytes(plan: &Value) -> u64 {
+    let of = |component: &Value| -> u64 {
+        let devices = list(&component["devices"]).len();
+        let segments = list(&component["segments"]).iter();
+        let locked = segments.filter(|segment| segment["residency"] == "locked");
+        locked.flat_map(|segment| list(&segment["part_bytes"])[..devices].iter().map(bytes)).sum()
+    };
+    list(&plan["components"]).iter().map(of).sum()
 }
 
 /// Recomputes each phase of a device, or of the host, from the components; `fixed` is held in all
@@ -223,12 +235,13 @@ fn check_phases(plan: &Value, id: &Value, place: &Value, fixed: u64) {
         false if parts().count() == 0 => (0, 0),
         false => (fixed, 0),
     };
+    let locked = if id == "host" { locked_bytes(plan) } else { 0 };
     for (index, phase) in phases.iter().enumerate() {
         let now = |component: &Value| component["phase"] == phase["phase"];
         let next =
             |component: &Value| names.get(index + 1).is_some_and(|n| component["phase"] == *n);
         let early = |component: &Value| component["prefetch"] == true && next(component);
-        let (mut weights, mut compute, mut staging) = (0, 0, feeding);
+        let (mut weights, mut compute, mut staging) = (locked, 0, feeding);
         for (component, part) in parts() {
             weights += bytes(&part["resident_bytes"]);
             if now(component) || early(component) {
