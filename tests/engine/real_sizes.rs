@@ -9,7 +9,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::support::sparse::{self, SparseModel};
-use crate::support::{Ended, Home};
+use crate::support::{Ended, Home, alone};
 use executor::families;
 use protocol::{GraphOptions, JobShape};
 use serde_json::Value;
@@ -410,6 +410,9 @@ fn more_memory_never_predicts_a_slower_job() {
 
 #[test]
 fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
+    if !alone("real_sizes::planning_takes_little_memory_in_the_planner_and_in_the_executor") {
+        return;
+    }
     // The kernel's limit on private memory (setrlimit(2), RLIMIT_DATA) holds for the planner and,
     // as it is inherited, for its executor: past it an allocation fails, and the program with it.
     let place = Place::new();
@@ -437,8 +440,8 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
         assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
     }
 
-    // What is mapped counts too, where it was read: the same work in this process, by its
-    // high-water mark.
+    // What is mapped counts too, where it was read: the same work in this process, which does
+    // nothing else, by its high-water mark.
     let opened = families::open(&place.model.dir).expect("the model is whole");
     let description = families::describe(&place.model.dir).expect("its family is known");
     for [width, height] in SIZES {

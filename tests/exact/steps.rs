@@ -1,7 +1,6 @@
 //! What a run allocates: what its plan states, and nothing in a denoising step.
 
 use std::path::Path;
-use std::process::Command;
 
 use executor::backend::{CancelFlag, Turn};
 use executor::families;
@@ -11,7 +10,7 @@ use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Progress, Rng};
 use protocol::{Failure, Job, JobItem, Phase, Plan};
 
-use crate::support::Ended;
+use crate::support::alone;
 use crate::{Bench, heap};
 
 /// What a denoising step may allocate at once: messages and queues, nothing that grows with a job.
@@ -55,20 +54,6 @@ impl Observer for Steps {
     fn tensors(&mut self, _: &[u8]) -> Result<(), Failure> {
         Ok(())
     }
-}
-
-/// Runs the named test again, alone in a process; the answer is whether this is that process.
-fn alone(name: &str) -> bool {
-    const ALONE: &str = "BERTH_TEST_ALONE";
-    if std::env::var_os(ALONE).is_some() {
-        return true;
-    }
-    let program = std::env::current_exe().unwrap();
-    let output = Command::new(program).args([name, "--exact"]).env(ALONE, "1").output();
-    let ended = Ended::of(output.unwrap());
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    assert!(ended.stdout.contains("1 passed"), "{name} is not a test: {}", ended.stdout);
-    false
 }
 
 #[test]

@@ -167,3 +167,18 @@ impl Ended {
             .unwrap_or_else(|error| panic!("{error} in {:?}; {}", self.stdout, self.stderr))
     }
 }
+
+/// Runs a test of this program again, alone in a process; the answer is whether this is that
+/// process.
+pub fn alone(name: &str) -> bool {
+    const ALONE: &str = "BERTH_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().expect("a running program has a path");
+    let again = Command::new(program).args([name, "--exact"]).env(ALONE, "1").output();
+    let ended = Ended::of(again.expect("the program starts again"));
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("1 passed"), "{name} is not a test: {}", ended.stdout);
+    false
+}
