@@ -5,9 +5,7 @@
 
 mod cached;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use protocol::profile::{
     BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile, WorkKind,
@@ -16,7 +14,6 @@ use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency, S
 use rayon::prelude::*;
 
 use crate::failure::bad_request;
-use crate::graph::Graph;
 use crate::models::dealt::BatchGraphs;
 use crate::models::{ComponentGraph, Model, ModelError};
 use crate::ops::OperationNeeds;
@@ -68,13 +65,14 @@ fn component_profile(
     options: &GraphOptions,
     threads: usize,
 ) -> ComponentProfile {
-    let graphs = deciding(component.variants, component.nested);
+    let component = component.shared();
+    let graphs = component.deciding();
     let of_kind = |kind| -> Variants {
         let attention_chunk = options.attention_chunk as usize;
         let exact_matmul = options.exact_matmul;
         let one = Assignment::on_one(&graphs[0], kind, threads);
         let one = Assignment { attention_chunk, exact_matmul, ..one };
-        variants(&graphs, false, &one, &OperationNeeds).expect("one device can have any graph")
+        variants(graphs, false, &one, &OperationNeeds).expect("one device can have any graph")
     };
     let kinds: Vec<Variants> = KINDS.into_par_iter().map(of_kind).collect();
     let compute = KINDS.into_iter().zip(&kinds);
@@ -106,14 +104,6 @@ fn component_profile(
     }
 }
 
-/// The graphs that decide a component's sizes: the first where it has room for the others.
-fn deciding(mut graphs: Vec<Graph>, nested: bool) -> Vec<Arc<Graph>> {
-    if nested {
-        graphs.truncate(1);
-    }
-    graphs.into_iter().map(Arc::new).collect()
-}
-
 /// The exact bytes of layouts.
 ///
 /// # Errors
@@ -125,25 +115,16 @@ pub fn sizes(
     threads: usize,
     layouts: &[Layout],
 ) -> Result<Vec<LayoutBytes>, Failure> {
-    let counts = layouts.iter().filter_map(|layout| layout.division.item_counts());
-    let batches = BatchGraphs::new(model, job, options, counts)?;
-    let whole = batches.components().iter();
-    let whole: BTreeMap<&str, Vec<Arc<Graph>>> =
-        whole.map(|graph| (graph.name, deciding(graph.variants.clone(), graph.nested))).collect();
+    let divisions = layouts.iter().map(|layout| &layout.division);
+    let batches = BatchGraphs::new(model, job, options, divisions)?;
     // On all cores: a candidate of several devices has a layout for each of its cuts.
     let sized = layouts.par_iter().map(|layout| {
         let name = layout.component.as_str();
-        let known = batches.components().iter().find(|component| component.name == name);
+        let component = batches.components().iter().find(|component| component.name == name);
         let component =
-            known.ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
-        let graphs: Cow<'_, [Arc<Graph>]> = match layout.division.item_counts() {
-            None => Cow::Borrowed(&whole[name]),
-            Some(counts) => {
-                let joined = batches.dealt(component, counts, whole[name].len());
-                let joined = joined.map_err(|why| bad_request(format!("{name}: {why}")))?;
-                joined.into_iter().map(Arc::new).collect()
-            }
-        };
+            component.ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
+        let graphs = batches.for_layout(component, component.deciding(), &layout.division);
+        let graphs = graphs.map_err(|why| bad_request(format!("{name}: {why}")))?;
         let assignment = Assignment {
             lanes: layout.lanes.clone(),
             division: layout.division.clone(),

@@ -84,8 +84,8 @@ pub trait Model: Any + Send + Sync {
     fn changed_bytes(&self) -> Bytes;
 }
 
-/// The graph of one component for one job shape.
-pub struct ComponentGraph {
+/// The graph of one component for one job shape; `G` where others have it too.
+pub struct ComponentGraph<G = Graph> {
     /// The component's name, as `dit`.
     pub name: &'static str,
     /// The phase in which it computes.
@@ -95,7 +95,7 @@ pub struct ComponentGraph {
     /// The graph for each size of its inputs that a job may meet, the largest first: one, but for
     /// a VAE in tiles, whose last rows and columns may be smaller, and for what takes a prompt
     /// just as long as it is. All have the same weights, in the same order.
-    pub variants: Vec<Graph>,
+    pub variants: Vec<G>,
     /// Whether all graphs have the same nodes, and none a larger value than the first: then the
     /// first one's schedule has room for all.
     pub nested: bool,
@@ -108,6 +108,20 @@ impl ComponentGraph {
     pub fn one(name: &'static str, phase: Phase, calls: u32, graph: Graph) -> ComponentGraph {
         let (variants, items) = (vec![graph], StepItems::ONE);
         ComponentGraph { name, phase, calls, variants, nested: true, items }
+    }
+
+    /// The same, to be had by several.
+    pub fn shared(self) -> ComponentGraph<Arc<Graph>> {
+        let ComponentGraph { name, phase, calls, variants, nested, items } = self;
+        let variants = variants.into_iter().map(Arc::new).collect();
+        ComponentGraph { name, phase, calls, variants, nested, items }
+    }
+}
+
+impl ComponentGraph<Arc<Graph>> {
+    /// The graphs that decide its sizes: the first where it has room for the others.
+    pub fn deciding(&self) -> &[Arc<Graph>] {
+        if self.nested { &self.variants[..1] } else { &self.variants }
     }
 }
 

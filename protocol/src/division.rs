@@ -44,7 +44,7 @@ pub struct ItemRun {
 }
 
 /// The runs of items that devices have of a step: one after the other the passes, in each the
-/// pictures of the batch. What there are more of counts than items has no run.
+/// pictures of the batch. Counts beyond the last item have no run.
 pub fn item_runs(counts: &[u32], batch: usize) -> Vec<ItemRun> {
     let mut runs = Vec::new();
     let mut at = 0;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::ModelSource;
 use crate::times::PredictedMs;
+use crate::units::Bytes;
 
 pub use component::{ComponentPlan, LOOKAHEAD, PartPlan, Residency, SegmentPlan};
 pub use device::{
@@ -63,5 +64,11 @@ impl Plan {
     /// Whether any component computes on the device.
     pub fn uses(&self, device: &DeviceId) -> bool {
         self.components.iter().any(|c| c.parts.iter().any(|part| part.device == *device))
+    }
+
+    /// Page-locked copies of streamed weights that its components need.
+    pub fn locked_bytes(&self) -> Bytes {
+        let each = self.components.iter().map(ComponentPlan::locked_bytes);
+        Bytes(each.fold(0, |sum, bytes| sum.saturating_add(bytes.0)))
     }
 }

@@ -1,7 +1,6 @@
 //! Jobs of different models that compute at once, each on a device with threads of its own.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -55,9 +54,8 @@ fn devices(job: &Value) -> Vec<String> {
 
 /// Waits until both jobs denoise in one answer about the queue.
 fn until_both_denoise(server: &Server, ids: &[String; 2]) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let queue = server.get("/v1/queue");
+    server.until_answer("/v1/queue", |answer| {
+        let queue = answer.json();
         let jobs = queue["jobs"].as_array().expect("a list");
         let denoises = |id: &String| {
             jobs.iter().any(|job| {
@@ -67,16 +65,13 @@ fn until_both_denoise(server: &Server, ids: &[String; 2]) {
                     && job["progress"]["phase"] == "denoise"
             })
         };
-        if ids.iter().all(denoises) {
-            return;
-        }
-        for id in ids {
+        let both = ids.iter().all(denoises);
+        for id in ids.iter().filter(|_| !both) {
             let job = server.job(id);
             assert!(job["ended_at"].is_null(), "it ended before both ran: {job}");
         }
-        assert!(Instant::now() < deadline, "they do not compute at once: {queue}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        both
+    });
 }
 
 /// Two jobs that compute at once.
@@ -153,19 +148,16 @@ fn one_at_a_time_where_the_operator_says_so() {
     let server = server(&home, "[quota]\nrunning = 1\n");
     let [first, second] = MODELS.map(|model| server.submit(&long(model, 7)));
     server.until_denoising(&first);
-    loop {
-        let queue = server.get("/v1/queue");
+    server.until_answer("/v1/queue", |answer| {
+        let queue = answer.json();
         let jobs = queue["jobs"].as_array().expect("a list");
         let runs = |id: &str| {
             let job = jobs.iter().find(|job| job["id"] == id);
             job.is_some_and(|job| job["state"] == "loading" || job["state"] == "running")
         };
         assert!(!(runs(&first) && runs(&second)), "{queue}");
-        if runs(&second) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        runs(&second)
+    });
     server.done(&first);
     server.done(&second);
 }

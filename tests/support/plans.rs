@@ -236,12 +236,7 @@ fn set_budgets(plan: &mut Plan) {
         .filter(|(_, used)| **used)
         .map(|(d, _)| d.pinned_bytes)
         .sum();
-    let locked = plan.components.iter().flat_map(|component| {
-        let parts = component.parts.iter().enumerate();
-        let parts = parts.filter(|(_, part)| !part.device.is_host());
-        parts.map(|(part, _)| component.locked_bytes(part))
-    });
-    plan.host.locked_bytes = locked.sum();
+    plan.host.locked_bytes = plan.locked_bytes();
     let held = plan.host.changed_bytes + plan.host.locked_bytes;
     let on_host = [held, plan.host.pinned_bytes, plan.host.job_bytes];
     plan.host.pinned_bytes += plan.host.locked_bytes;

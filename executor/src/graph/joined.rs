@@ -50,8 +50,8 @@ impl Graph {
     }
 }
 
-/// The element of a batch's value with which some of its items begin; what is no smaller than that
-/// has no items of its own, or all.
+/// Where a run's items begin in the value of a whole batch, in elements. A value that is as large
+/// for the run as for the batch has all items, or has none: it begins at 0.
 fn begin(value: &Value, all: &Value, run: &ItemRun) -> usize {
     match value.elements() == all.elements() {
         true => 0,

@@ -1,6 +1,7 @@
 //! Sizes of many layouts at once, and of weights as if they were stored in another type.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use protocol::profile::Lane;
 use protocol::{Division, FailureKind};

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
-use protocol::{GraphOptions, JobShape, item_runs};
+use protocol::{Division, GraphOptions, JobShape, item_runs};
 
 use super::{ComponentGraph, Model, ModelError};
 use crate::graph::Graph;
@@ -13,71 +14,69 @@ use crate::graph::Graph;
 pub struct BatchGraphs {
     job: JobShape,
     /// By pictures.
-    batches: BTreeMap<u32, Vec<ComponentGraph>>,
+    batches: BTreeMap<u32, Vec<SharedGraph>>,
 }
 
-/// Why items cannot be dealt out so.
-#[derive(Debug, thiserror::Error)]
-pub enum DealError {
-    /// The component, or the counts.
-    #[error("{0}")]
-    Refused(String),
-}
+/// A component's graphs, which schedules of several layouts have in common.
+type SharedGraph = ComponentGraph<Arc<Graph>>;
 
 impl BatchGraphs {
-    /// The graphs that devices need which have so many items each.
+    /// The graphs of a job, and of those parts of its batch that some layouts need.
     ///
     /// # Errors
     /// As [`Model::stored_graphs`].
-    pub fn new<'c>(
+    pub fn new<'d>(
         model: &dyn Model,
         job: &JobShape,
         options: &GraphOptions,
-        counts: impl Iterator<Item = &'c [u32]>,
+        divisions: impl Iterator<Item = &'d Division>,
     ) -> Result<BatchGraphs, ModelError> {
-        let mut batches = BTreeMap::from([(job.batch, model.graphs(job, options)?)]);
+        let graphs = |job: &JobShape| -> Result<Vec<SharedGraph>, ModelError> {
+            Ok(model.graphs(job, options)?.into_iter().map(ComponentGraph::shared).collect())
+        };
+        let mut batches = BTreeMap::from([(job.batch, graphs(job)?)]);
+        let counts = divisions.filter_map(Division::item_counts);
         for run in counts.flat_map(|counts| item_runs(counts, job.batch as usize)) {
             let batch = run.items.len() as u32;
             if let Entry::Vacant(free) = batches.entry(batch) {
-                let fewer = JobShape { batch, more_prompts: 0, ..job.clone() };
-                free.insert(model.graphs(&fewer, options)?);
+                free.insert(graphs(&JobShape { batch, more_prompts: 0, ..job.clone() })?);
             }
         }
         Ok(BatchGraphs { job: job.clone(), batches })
     }
 
     /// The components of the whole job, in the order in which they run.
-    pub fn components(&self) -> &[ComponentGraph] {
+    pub fn components(&self) -> &[SharedGraph] {
         &self.batches[&self.job.batch]
     }
 
-    /// The graphs of a component, for each size of its inputs, whose devices have so many items
-    /// each; of the sizes, the first `sizes`. All passes of a step go in one call.
+    /// Some of a component's graphs for a layout: themselves, or, where several devices have its
+    /// items, for each size of its inputs one of all passes of a step.
     ///
     /// # Errors
     /// The component has other items, or they would differ from those of a whole batch.
-    pub fn dealt(
+    pub fn for_layout(
         &self,
-        component: &ComponentGraph,
-        counts: &[u32],
-        sizes: usize,
-    ) -> Result<Vec<Graph>, DealError> {
+        component: &SharedGraph,
+        whole: &[Arc<Graph>],
+        division: &Division,
+    ) -> Result<Vec<Arc<Graph>>, String> {
+        let Some(counts) = division.item_counts() else { return Ok(whole.to_vec()) };
         let items = component.items.count();
         let dealt: u64 = counts.iter().map(|&count| u64::from(count)).sum();
         if items < 2 || dealt != u64::from(items) || counts.contains(&0) {
             let counts = counts.iter().map(u32::to_string).collect::<Vec<_>>().join(" and ");
-            let refused = format!("its {items} items cannot be dealt out as {counts}");
-            return Err(DealError::Refused(refused));
+            return Err(format!("its {items} items cannot be dealt out as {counts}"));
         }
         let runs = item_runs(counts, self.job.batch as usize);
-        let joined = component.variants.iter().take(sizes).enumerate().map(|(size, whole)| {
+        let joined = whole.iter().enumerate().map(|(size, whole)| {
             let graph = |batch: usize| {
-                let graphs = self.batches[&(batch as u32)].iter();
-                let own = graphs.clone().find(|graph| graph.name == component.name);
-                &own.expect("jobs of fewer pictures have the same components").variants[size]
+                let mut graphs = self.batches[&(batch as u32)].iter();
+                let own = graphs.find(|graph| graph.name == component.name);
+                &*own.expect("jobs of fewer pictures have the same components").variants[size]
             };
             let runs = runs.iter().map(|run| (run.clone(), graph(run.items.len()))).collect();
-            Graph::joined(whole, runs).map_err(DealError::Refused)
+            Graph::joined(whole, runs).map(Arc::new)
         });
         joined.collect()
     }

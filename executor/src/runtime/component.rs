@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use protocol::plan::ComponentPlan;
 use protocol::usage::ComponentUsage;
-use protocol::{Bytes, DeviceId, Failure, Phase, Residency};
+use protocol::{Bytes, DeviceId, Failure, Phase};
 
 use super::devices::Devices;
 use super::verify::Scheduled;
@@ -42,9 +42,7 @@ pub struct Component {
     /// The ring of each lane that has one, in the component's phase.
     pub rings: Vec<Option<Ring>>,
     /// Of each lane the page-locked copies of its streamed weights, by segment.
-    locked: Vec<Option<Vec<Option<LockedCopy>>>>,
-    /// Which segments are streamed from such a copy.
-    is_locked: Vec<bool>,
+    locked: Vec<BTreeMap<usize, LockedCopy>>,
     /// From where its weights are mapped.
     pub files: Arc<WeightFiles>,
     /// What its times were since they were last taken.
@@ -128,8 +126,7 @@ impl Component {
             devices: plan.parts.iter().map(|part| part.device.clone()).collect(),
             memory: first.lanes.iter().map(|_| LaneMemory::default()).collect(),
             rings: first.lanes.iter().map(|_| None).collect(),
-            locked: first.lanes.iter().map(|_| None).collect(),
-            is_locked: plan.segments.iter().map(|s| s.residency == Residency::Locked).collect(),
+            locked: vec![BTreeMap::new(); first.lanes.len()],
             variants,
             files,
             times: Times::default(),
@@ -175,25 +172,21 @@ impl Component {
 
     /// Allocates for the page-locked copies of streamed weights; once.
     fn allocate_locked(&mut self, devices: &Devices) -> Result<(), Failure> {
-        for lane in 0..self.memory.len() {
+        for (lane, copies) in self.locked.iter_mut().enumerate() {
             let weights = &self.variants[0].lanes[lane].weights;
-            let items = weights.items.iter().copied().filter(|segment| self.is_locked[*segment]);
-            let bytes: Bytes = items.clone().map(|segment| weights.segment_bytes[segment]).sum();
-            if bytes == Bytes::ZERO || self.locked[lane].is_some() {
+            if weights.locked.is_empty() || !copies.is_empty() {
                 continue;
             }
             let backend = devices.backend(&self.devices[lane]);
             let host = devices.backend(&DeviceId::host()).memory();
             let name = format!("page-locked weights of {}", self.name);
-            let region = backend.allocate_locked(host, &name, bytes)?;
-            let mut copies = vec![None; self.is_locked.len()];
-            let mut end = Bytes::ZERO;
-            for segment in items {
+            let region = backend.allocate_locked(host, &name, weights.locked_bytes())?;
+            let mut start = Bytes::ZERO;
+            for &segment in &weights.locked {
                 let (region, filled) = (Arc::clone(&region), Arc::default());
-                copies[segment] = Some(LockedCopy { region, start: end, filled });
-                end += weights.segment_bytes[segment];
+                copies.insert(segment, LockedCopy { region, start, filled });
+                start += weights.segment_bytes[segment];
             }
-            self.locked[lane] = Some(copies);
         }
         Ok(())
     }
@@ -314,7 +307,7 @@ impl Component {
                     _ => None,
                 }),
                 bytes: weights.segment_bytes[segment],
-                locked: self.locked[lane].as_ref().and_then(|copies| copies[segment].clone()),
+                locked: self.locked[lane].get(&segment).cloned(),
             });
             let plan = RingPlan {
                 region,

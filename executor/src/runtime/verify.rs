@@ -24,7 +24,9 @@ pub fn verify(plan: &Plan, model: &dyn Model) -> Result<Vec<VerifiedBytes>, Fail
     let pinned = plan.devices.iter().filter(|device| plan.uses(&device.id));
     let pinned: Bytes = pinned.map(|device| device.pinned_bytes).sum();
     let job_bytes = model.buffers(&plan.job, &plan.options)?.bytes();
-    let on_host = job_bytes + pinned + plan.host.locked_bytes + model.changed_bytes();
+    let lanes = schedules.iter().flat_map(|scheduled| &scheduled.variants[0].lanes);
+    let locked: Bytes = lanes.map(|lane| lane.weights.locked_bytes()).sum();
+    let on_host = job_bytes + pinned + locked + model.changed_bytes();
     let mut verified = Vec::new();
     let devices = plan.devices.iter().map(|device| device.id.clone()).chain([DeviceId::host()]);
     for device in devices {
@@ -74,8 +76,8 @@ pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failu
             model.family()
         )));
     }
-    let counts = plan.components.iter().filter_map(|c| c.division.item_counts());
-    let batches = BatchGraphs::new(model, &plan.job, &plan.options, counts)?;
+    let divisions = plan.components.iter().map(|component| &component.division);
+    let batches = BatchGraphs::new(model, &plan.job, &plan.options, divisions)?;
     let graphs = batches.components();
     let names: Vec<&str> = graphs.iter().map(|graph| graph.name).collect();
     let planned: Vec<&str> = plan.components.iter().map(|c| c.name.as_str()).collect();
@@ -92,16 +94,11 @@ pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failu
             return Err(refused(format!("{} is planned for the wrong phase", component.name)));
         }
         let assignment = assignment(plan, component)?;
-        let (calls, graphs) = match component.division.item_counts() {
-            None => (graph.calls, graph.variants.clone()),
-            Some(counts) => {
-                let joined = batches.dealt(graph, counts, graph.variants.len());
-                let joined = joined.map_err(|why| refused(format!("{}: {why}", component.name)))?;
-                (graph.calls / graph.items.passes, joined)
-            }
-        };
-        let nested = graph.nested;
-        let graphs: Vec<_> = graphs.into_iter().map(Arc::new).collect();
+        let graphs = batches.for_layout(graph, &graph.variants, &component.division);
+        let graphs = graphs.map_err(|why| refused(format!("{}: {why}", component.name)))?;
+        // A joined graph makes all passes of a step in a call.
+        let passes = component.division.item_counts().map_or(1, |_| graph.items.passes);
+        let (calls, nested) = (graph.calls / passes, graph.nested);
         readable(component, &assignment, &graphs[0])?;
         let variants = variants(&graphs, nested, &assignment, &OperationNeeds)
             .map_err(|why| refused(format!("{}: {why}", component.name)))?;

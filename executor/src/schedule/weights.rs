@@ -51,6 +51,8 @@ pub struct LaneWeights {
     pub lazy_bytes: Bytes,
     /// The segments that pass through the ring, in order: its items.
     pub items: Vec<usize>,
+    /// Those of them that come from page-locked copies.
+    pub locked: Vec<usize>,
     /// Size of a slot: that of the largest item.
     pub slot_bytes: Bytes,
     /// Bytes of each segment's weights, wherever they lie.
@@ -95,6 +97,7 @@ impl LaneWeights {
             Residency::Streamed | Residency::Locked => {
                 if self.items.last() != Some(&segment) {
                     self.items.push(segment);
+                    self.locked.extend((residency == Residency::Locked).then_some(segment));
                 }
                 self.slot_bytes = self.slot_bytes.max(self.segment_bytes[segment]);
                 let offset = self.segment_bytes[segment] - bytes;
@@ -103,6 +106,11 @@ impl LaneWeights {
         };
         self.slices.push(WeightSlice { weight, rows, place });
         number
+    }
+
+    /// Size of the page-locked copies.
+    pub fn locked_bytes(&self) -> Bytes {
+        self.locked.iter().map(|segment| self.segment_bytes[*segment]).sum()
     }
 
     /// Slots of the ring: never more than there are items.

@@ -5,9 +5,9 @@
 //! So of a memory that a running plan holds the last figure from before counts, or less: what is
 //! free now and all that the plan takes at its peak, where others took the rest meanwhile.
 
-use protocol::plan::DeviceBackend;
 use protocol::{Bytes, Plan};
 
+use super::room;
 use crate::inventory::Inventory;
 
 /// The last inventory that was read while nothing ran.
@@ -37,20 +37,13 @@ impl IdleInventory {
             return now;
         };
         let mut seen = now;
-        let mut on_host = Bytes::ZERO;
-        let mut peaks = vec![Bytes::ZERO; seen.devices.len()];
+        let mut peaks = vec![Bytes::ZERO; seen.devices.len() + 1];
         for plan in running {
-            on_host += plan.host.peak_bytes;
-            for (planned, place) in plan.devices.iter().zip(seen.places_of(plan)) {
-                let is_virtual = matches!(planned.backend, DeviceBackend::Virtual { .. });
-                if is_virtual || planned.integrated {
-                    on_host += planned.peak_bytes;
-                }
-                if let Some(place) = place {
-                    peaks[place] += planned.peak_bytes;
-                }
+            for (sum, peak) in peaks.iter_mut().zip(room::peaks(plan, &seen, host_is_here)) {
+                *sum += peak;
             }
         }
+        let on_host = peaks.pop().unwrap_or_default();
         for ((device, before), peak) in seen.devices.iter_mut().zip(&last.devices).zip(peaks) {
             if peak > Bytes::ZERO {
                 device.free_bytes = before.free_bytes.min(device.free_bytes + peak);

@@ -53,7 +53,7 @@ impl Lanes {
         !self.0.is_disjoint(&others.0)
     }
 
-    /// Whether there are any, all of which are among the others.
+    /// Whether all of these are among the others. False where there are none.
     pub fn is_within(&self, others: &Lanes) -> bool {
         !self.is_empty() && self.0.is_subset(&others.0)
     }

@@ -61,6 +61,13 @@ pub fn leave_to_others(inventory: &mut Inventory, others: &[&Plan], host_is_here
     take_from_inventory(inventory, &held);
 }
 
+/// What a plan takes at its peak of each device, and last of the host with all that shares its
+/// memory.
+pub(super) fn peaks(plan: &Plan, inventory: &Inventory, host_is_here: bool) -> Vec<Bytes> {
+    let held = held(OtherPlan { plan, runs: true }, inventory, host_is_here);
+    held.into_iter().map(Held::now).collect()
+}
+
 /// What a plan takes of each device, and last of the host with all that shares its memory.
 fn held(other: OtherPlan<'_>, inventory: &Inventory, host_is_here: bool) -> Vec<Held> {
     let OtherPlan { plan, runs } = other;

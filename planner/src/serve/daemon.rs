@@ -101,7 +101,7 @@ struct Daemon {
     /// How often descriptions had changed when the edge was last told of them.
     descriptions: u64,
     watchdog: Option<Duration>,
-    /// What the desk was last told of lanes.
+    /// The machine's lanes, as the desk last heard of them.
     lanes: Lanes,
 }
 

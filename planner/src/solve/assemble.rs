@@ -45,8 +45,7 @@ pub fn plan(
             pool_bytes: problem.budgets.host,
             peak_bytes: peak(&host),
             idle_bytes: bytes.idle(None),
-            pinned_bytes: devices.iter().map(|device| device.pinned_bytes).sum::<Bytes>()
-                + bytes.locked_bytes(),
+            pinned_bytes: bytes.pinned_bytes(),
             locked_bytes: bytes.locked_bytes(),
             changed_bytes: problem.profile.changed_bytes,
             mapped_bytes: mapped.map(|(component, place)| mapped_bytes(component, place)).sum(),

@@ -177,7 +177,12 @@ impl Composition {
         self.memories[device].fixed_bytes
     }
 
-    /// Page-locked copies of streamed weights.
+    /// Page-locked memory of the host.
+    pub fn pinned_bytes(&self) -> Bytes {
+        self.pinned_bytes
+    }
+
+    /// Page-locked copies of streamed weights, part of it.
     pub fn locked_bytes(&self) -> Bytes {
         self.locked_bytes
     }

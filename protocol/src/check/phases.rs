@@ -4,7 +4,7 @@
 use super::{Violation, Violations};
 use crate::limits::DEVICES_MAX;
 use crate::phase::Phase;
-use crate::plan::{ComponentPlan, DeviceId, PhaseBytes, Plan};
+use crate::plan::{DeviceId, PhaseBytes, Plan};
 use crate::units::Bytes;
 
 rules! {
@@ -61,7 +61,7 @@ pub(super) fn check_phases(plan: &Plan, found: &mut Violations) {
         check_memory(plan, &stated, found);
     }
     let host = &plan.host;
-    let locked = locked_bytes(plan);
+    let locked = plan.locked_bytes().0;
     let stated = Stated {
         device: DeviceId::host(),
         phases: &host.phases,
@@ -80,15 +80,6 @@ pub(super) fn check_phases(plan: &Plan, found: &mut Violations) {
     ensure(stated == expected, MemoryRule::Locked { stated, expected });
     let (stated, expected) = (host.pinned_bytes.0, pinned.saturating_add(locked));
     ensure(stated == expected, MemoryRule::Pinned { stated, expected });
-}
-
-/// Page-locked copies of weights for all devices.
-fn locked_bytes(plan: &Plan) -> u64 {
-    let of = |component: &ComponentPlan| -> u64 {
-        let parts = component.parts.iter().enumerate().filter(|(_, part)| !part.device.is_host());
-        parts.fold(0, |sum, (part, _)| sum.saturating_add(component.locked_bytes(part).0))
-    };
-    plan.components.iter().map(of).fold(0, u64::saturating_add)
 }
 
 fn check_memory(plan: &Plan, stated: &Stated<'_>, found: &mut Violations) {

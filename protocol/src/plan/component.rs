@@ -64,11 +64,12 @@ impl ComponentPlan {
         self.devices.get(self.division.lane(segment)?)
     }
 
-    /// Page-locked copies that are held for the device of a part, in bytes.
-    pub fn locked_bytes(&self, part: usize) -> Bytes {
+    /// Page-locked copies of its streamed weights, for all of its devices.
+    pub fn locked_bytes(&self) -> Bytes {
         let locked = self.segments.iter().filter(|s| s.residency == Residency::Locked);
-        let bytes = locked.filter_map(|segment| segment.part_bytes.get(part));
-        Bytes(bytes.fold(0, |sum, bytes| sum.saturating_add(bytes.0)))
+        let bytes = locked.flat_map(|segment| segment.part_bytes.iter().zip(&self.parts));
+        let on_devices = bytes.filter(|(_, part)| !part.device.is_host());
+        Bytes(on_devices.fold(0, |sum, (bytes, _)| sum.saturating_add(bytes.0)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use protocol::profile::StepItems;
 
-/// Up to so many items of a step two devices may have any number of them each.
+/// The most items of a step for which every way to deal them out to two devices is tried.
 const ALL_COUNTS_MAX: u32 = 16;
 
 /// The numbers of items that devices may have, each once, so that all give the same bits as one

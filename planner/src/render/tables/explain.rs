@@ -57,7 +57,7 @@ pub fn explanation(plan: &Plan, report: &PlanReport, objective: Objective) -> St
     text
 }
 
-/// What is told of the places that a job's components did not get.
+/// Which of the places that lost are told, and which are only counted.
 #[derive(Clone, Copy)]
 struct Telling {
     objective: Objective,

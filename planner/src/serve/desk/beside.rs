@@ -42,7 +42,7 @@ pub struct NextTurn {
 enum Chance {
     /// As soon as the surveyor has said so.
     Asks,
-    /// Now; it takes so many milliseconds and these lanes.
+    /// Now. Its milliseconds, and the lanes that it computes on.
     Begins(f64, Lanes),
     /// Not before one of the runs has ended.
     Waits,
@@ -171,7 +171,8 @@ impl Desk {
         times.job_ms <= wait_ms + load_ms + offer.run_ms || !offer.lanes.shares(taken)
     }
 
-    /// Those held back that a job of so many milliseconds passes; `None` where it may not.
+    /// The jobs held back that another one passes, which takes `ms` milliseconds on these lanes;
+    /// `None` where it may not pass one of them.
     fn passes(&self, held_back: &[&Waiter], ms: f64, lanes: &Lanes) -> Option<Vec<JobId>> {
         let mut passed = Vec::new();
         for waiter in held_back {

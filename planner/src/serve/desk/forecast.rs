@@ -71,7 +71,7 @@ struct Forecast<'a> {
     starts: Vec<(JobId, f64)>,
     /// Models whose weights are taken to be loaded then.
     loaded: BTreeSet<&'a str>,
-    /// What ends when, of which model and on which lanes.
+    /// The ends of all runs so far.
     ends: Vec<RunEnd<'a>>,
 }
 

@@ -216,8 +216,8 @@ fn a_client_has_no_more_runs_than_it_may() {
     );
 }
 
-/// How many short jobs for the second device begin before one that waits for both, where they come
-/// so many milliseconds one after the other and take `run_ms`.
+/// How many short jobs for the second device begin before one that waits for both. A new one comes
+/// every `every_ms` milliseconds, and each takes `run_ms`.
 fn passes(every_ms: u64, run_ms: f64) -> u32 {
     let mut script = one_runs(60_000.0);
     waits(&mut script, 2, order("three", "bob", 1), &["a", "b"], 3);
