@@ -6,6 +6,7 @@ use std::sync::Arc;
 use protocol::{Bytes, UsageReport};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::engine::lanes::Lanes;
 use crate::job::{FailedAttempt, JobRequest};
@@ -300,31 +301,32 @@ pub struct JobRecord {
 }
 
 /// A plan's document, as JSON on one line: a daemon holds one for each job that has not ended, and
-/// a tree of values takes ten times as much.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptPlan(Arc<str>);
+/// a tree of values takes ten times as much. Into records and answers it goes as it is.
+#[derive(Debug, Clone)]
+pub struct KeptPlan(Arc<RawValue>);
 
 impl KeptPlan {
     /// Of a document.
     pub fn of(document: &Value) -> KeptPlan {
-        KeptPlan(document.to_string().into())
-    }
-
-    /// The document.
-    pub fn document(&self) -> Value {
-        serde_json::from_str(&self.0).expect("it was written from a document")
+        KeptPlan(to_raw_value(document).expect("a document can be written").into())
     }
 }
 
 impl Serialize for KeptPlan {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.document().serialize(serializer)
+        self.0.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for KeptPlan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeptPlan, D::Error> {
-        Value::deserialize(deserializer).map(|document| KeptPlan::of(&document))
+        Box::<RawValue>::deserialize(deserializer).map(|text| KeptPlan(text.into()))
+    }
+}
+
+impl PartialEq for KeptPlan {
+    fn eq(&self, other: &KeptPlan) -> bool {
+        self.0.get() == other.0.get()
     }
 }
 

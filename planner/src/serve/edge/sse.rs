@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
-use serde_json::Value;
+use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
@@ -59,9 +59,10 @@ impl EventWriter {
         &self,
         name: Option<&str>,
         id: Option<&str>,
-        data: &Value,
+        data: &impl Serialize,
     ) -> Result<(), StreamEnded> {
-        self.text(name, id, &data.to_string()).await
+        let text = serde_json::to_string(data).expect("what is told has texts as its keys");
+        self.text(name, id, &text).await
     }
 
     /// Writes an event whose data is no JSON, as OpenAI's `[DONE]`.

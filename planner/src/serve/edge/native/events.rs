@@ -129,8 +129,7 @@ impl Follower {
             self.seen = entry.number;
             if self.concerns(&entry) {
                 let id = self.edge.journal().id(entry.number);
-                let (name, data) = self.shown(&entry.told).await;
-                self.writer.event(Some(name), Some(&id), &data).await?;
+                self.write(&id, &entry.told).await?;
                 if self.job.is_some() && ends(&entry.told) {
                     return Ok(true);
                 }
@@ -147,39 +146,44 @@ impl Follower {
         }
     }
 
-    async fn shown(&self, told: &Told) -> (&'static str, Value) {
+    async fn write(&self, id: &str, told: &Told) -> Result<(), StreamEnded> {
+        let event = |name, data| self.writer.event(Some(name), Some(id), data);
         match told {
             Told::Note(note) => match &**note {
-                Note::State(view) => ("state", show::job(view)),
-                Note::Progress(id, progress) => {
-                    ("progress", json!({"job": id, "progress": progress}))
+                Note::State(view) => {
+                    self.writer.event(Some("state"), Some(id), &show::job(view)).await
                 }
-                Note::Preview(id, image) => ("preview", preview(id, image).await),
-                Note::Plan(id, plan) => ("plan", json!({"job": id, "plan": **plan})),
-                Note::Model(name, state) => ("model", json!({"model": name, "state": state})),
-                Note::Reordered(id, class) => {
-                    ("state", self.now(id, json!({"id": id, "priority": class})).await)
+                Note::Progress(job, progress) => {
+                    event("progress", &json!({"job": job, "progress": progress})).await
+                }
+                Note::Preview(job, image) => event("preview", &preview(job, image).await).await,
+                Note::Plan(job, plan) => event("plan", &json!({"job": job, "plan": **plan})).await,
+                Note::Model(name, state) => {
+                    event("model", &json!({"model": name, "state": state})).await
+                }
+                Note::Reordered(job, class) => {
+                    self.write_now(id, job, &json!({"id": job, "priority": class})).await
                 }
             },
-            Told::Ended(id, state) => {
-                ("state", self.now(id, json!({"id": id, "state": state})).await)
+            Told::Ended(job, state) => {
+                self.write_now(id, job, &json!({"id": job, "state": state})).await
             }
-            Told::Picture(id, picture) => {
-                ("picture", json!({"job": id, "picture": show::picture(id, picture)}))
+            Told::Picture(job, picture) => {
+                let picture = show::picture(job, picture);
+                event("picture", &json!({"job": job, "picture": picture})).await
             }
-            Told::Reading(reading) => ("reading", (**reading).clone()),
+            Told::Reading(reading) => event("reading", reading).await,
         }
     }
 
-    /// A job as it is now; of one that has gone only what was told.
-    async fn now(&self, id: &JobId, told: Value) -> Value {
-        match self.edge.ask(self.asker.clone(), Ask::Show(id.clone())).await {
-            Reply::Job(view) => match whole(&self.edge, view).await {
-                Ok(view) => show::job(&view),
-                Err(_) => told,
-            },
-            _ => told,
+    /// Writes a job as it is now; of one that has gone only what was told.
+    async fn write_now(&self, id: &str, job: &JobId, told: &Value) -> Result<(), StreamEnded> {
+        if let Reply::Job(view) = self.edge.ask(self.asker.clone(), Ask::Show(job.clone())).await
+            && let Ok(view) = whole(&self.edge, view).await
+        {
+            return self.writer.event(Some("state"), Some(id), &show::job(&view)).await;
         }
+        self.writer.event(Some("state"), Some(id), told).await
     }
 }
 

@@ -54,14 +54,12 @@ pub async fn submit(
     let ask = Ask::Submit { id, order: Box::new(order), wait: false };
     let view = job_of(edge.ask(asker, ask).await)?;
     // Asked for again by its key, it may have ended.
-    Ok(accepted(&*whole(&edge, view).await?, notices))
+    Ok(accepted(&*whole(&edge, view).await?, &notices))
 }
 
-fn accepted(view: &JobView, notices: Vec<String>) -> Response {
+fn accepted(view: &JobView, notices: &[String]) -> Response {
     let mut shown = show::job(view);
-    if let Some(Value::Array(told)) = shown.get_mut("notices") {
-        told.extend(notices.into_iter().map(Value::String));
-    }
+    shown.notices.extend(notices.iter().map(String::as_str));
     let mut response = json::answer(StatusCode::ACCEPTED, &shown);
     let location = HeaderValue::from_str(&format!("/v1/jobs/{}", view.record.id));
     response.headers_mut().extend(location.ok().map(|location| (LOCATION, location)));
@@ -87,7 +85,7 @@ pub async fn list(
             let next = (jobs.len() as u64 == limit)
                 .then(|| jobs.last().map(|view| view.record.id.clone()))
                 .flatten();
-            let data: Vec<Value> = jobs.iter().map(show::summary).collect();
+            let data: Vec<_> = jobs.iter().map(show::summary).collect();
             let document = json!({"object": "list", "data": data, "before": next});
             Ok(json::answer(StatusCode::OK, &document))
         }
@@ -138,7 +136,7 @@ pub async fn retry(
 ) -> Result<Response, EdgeError> {
     let ask = Ask::Retry { id: job_id(&id)?, new: edge.new_job_id() };
     let view = job_of(edge.ask(caller.asker, ask).await)?;
-    Ok(accepted(&view, Vec::new()))
+    Ok(accepted(&view, &[]))
 }
 
 /// `PATCH /v1/jobs/{id}`.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::models::{accepted, admin};
 use super::{QueryPairs, show, whole_of_query};
@@ -52,7 +52,7 @@ pub async fn timeline(
 pub async fn queue(State(edge): State<Edge>, caller: Caller) -> Result<Response, EdgeError> {
     match edge.ask(caller.asker, Ask::Queue).await {
         Reply::Queue { jobs, paused } => {
-            let jobs: Vec<Value> = jobs.iter().map(show::summary).collect();
+            let jobs: Vec<_> = jobs.iter().map(show::summary).collect();
             Ok(json::answer(StatusCode::OK, &json!({"paused": paused, "jobs": jobs})))
         }
         reply => Err(EdgeError::refused(reply)),

@@ -1,57 +1,101 @@
 //! Jobs as JSON, as serve.md §9 says. Times are RFC 3339, in UTC.
 
 use jiff::Timestamp;
+use protocol::UsageReport;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::serve::desk::action::JobView;
-use crate::serve::desk::job::{JobError, JobId, JobRecord, Offer, PictureRecord};
+use crate::job::FailedAttempt;
+use crate::job::seed::Seed;
+use crate::serve::desk::action::{JobView, ProgressView};
+use crate::serve::desk::job::{
+    Api, Class, JobError, JobId, JobRecord, JobState, KeptPlan, Offer, OnDisconnect, PictureRecord,
+};
 
 /// All of a job.
-pub fn job(view: &JobView) -> Value {
-    let record = &*view.record;
-    let mut shown = summary(view);
-    let more = json!({
-        "request": record.order.body,
-        "attempts": record.attempts,
-        "failures": record.failures,
-        "plan": record.plan,
-        "usage": record.usage,
-        "notices": record.notices,
-        "on_disconnect": record.order.on_disconnect,
-        "deadline_ms": record.order.deadline_ms,
-    });
-    if let (Value::Object(shown), Value::Object(more)) = (&mut shown, more) {
-        shown.extend(more);
-    }
-    shown
+#[derive(Serialize)]
+pub struct ShownJob<'a> {
+    #[serde(flatten)]
+    summary: Summary<'a>,
+    request: &'a Value,
+    attempts: u32,
+    failures: &'a [FailedAttempt],
+    plan: &'a Option<KeptPlan>,
+    usage: &'a Option<UsageReport>,
+    /// What is told beside.
+    pub notices: Vec<&'a str>,
+    on_disconnect: OnDisconnect,
+    deadline_ms: Option<u64>,
 }
 
 /// What lists show of a job.
-pub fn summary(view: &JobView) -> Value {
+#[derive(Serialize)]
+pub struct Summary<'a> {
+    id: &'a JobId,
+    state: JobState,
+    position: Option<usize>,
+    waiting: &'a Option<String>,
+    created_at: Value,
+    started_at: Option<Value>,
+    ended_at: Option<Value>,
+    starts_at: Option<Value>,
+    ends_at: Option<Value>,
+    model: &'a str,
+    prompt: &'a Option<String>,
+    n: u32,
+    seed: Option<Seed>,
+    client: &'a str,
+    priority: Class,
+    api: Api,
+    label: &'a Option<String>,
+    quote: Value,
+    progress: &'a Option<ProgressView>,
+    pictures: Vec<Value>,
+    error: Option<Value>,
+}
+
+/// All of a job.
+pub fn job(view: &JobView) -> ShownJob<'_> {
     let record = &*view.record;
-    json!({
-        "id": record.id,
-        "state": view.state,
-        "position": view.position,
-        "waiting": view.waiting,
-        "created_at": time(record.created_at),
-        "started_at": record.started_at.map(time),
-        "ended_at": record.ended_at.map(time),
-        "starts_at": view.starts_in_ms.map(in_ms),
-        "ends_at": view.ends_in_ms.map(in_ms),
-        "model": record.order.model,
-        "prompt": record.order.request.prompts.prompt,
-        "n": record.wanted(),
-        "seed": record.order.request.seed,
-        "client": record.order.client,
-        "priority": record.order.class,
-        "api": record.order.api,
-        "label": record.order.label,
-        "quote": quote(record),
-        "progress": view.progress,
-        "pictures": pictures(record),
-        "error": record.error.as_ref().map(error),
-    })
+    ShownJob {
+        summary: summary(view),
+        request: &record.order.body,
+        attempts: record.attempts,
+        failures: &record.failures,
+        plan: &record.plan,
+        usage: &record.usage,
+        notices: record.notices.iter().map(String::as_str).collect(),
+        on_disconnect: record.order.on_disconnect,
+        deadline_ms: record.order.deadline_ms,
+    }
+}
+
+/// What lists show of a job.
+pub fn summary(view: &JobView) -> Summary<'_> {
+    let record = &*view.record;
+    Summary {
+        id: &record.id,
+        state: view.state,
+        position: view.position,
+        waiting: &view.waiting,
+        created_at: time(record.created_at),
+        started_at: record.started_at.map(time),
+        ended_at: record.ended_at.map(time),
+        starts_at: view.starts_in_ms.map(in_ms),
+        ends_at: view.ends_in_ms.map(in_ms),
+        model: &record.order.model,
+        prompt: &record.order.request.prompts.prompt,
+        n: record.wanted(),
+        seed: record.order.request.seed,
+        client: &record.order.client,
+        priority: record.order.class,
+        api: record.order.api,
+        label: &record.order.label,
+        quote: quote(record),
+        progress: &view.progress,
+        pictures: pictures(record),
+        error: record.error.as_ref().map(error),
+    }
 }
 
 /// What a job was predicted to take when it was accepted.
@@ -134,7 +178,7 @@ mod tests {
     fn a_job_is_shown_with_times_and_addresses() {
         let mut view = testing::view("01J", "ann", JobState::Done);
         std::sync::Arc::make_mut(&mut view.record).pictures = vec![testing::picture(0)];
-        let shown = job(&view);
+        let shown = json!(job(&view));
         assert_eq!(shown["created_at"], "2001-09-09T01:46:40Z");
         assert_eq!(shown["started_at"], Value::Null);
         assert_eq!(shown["state"], "done");
