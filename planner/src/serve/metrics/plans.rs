@@ -21,23 +21,50 @@ pub fn show<'a>(
 ) {
     let of_host = |key| plans.clone().map(move |plan| bytes(&plan["host"], key));
     set_host(figures, "idle", of_host("idle_bytes").sum());
-    set_host(figures, "planned_peak", of_host("peak_bytes").max().unwrap_or_default());
+    set_host(figures, "planned_peak", Held::all(plans.clone().map(|plan| &plan["host"])).peak());
     if let Some(budget) = of_host("budget_bytes").max() {
         set_host(figures, "budget", budget);
     }
     figures.pinned_bytes.set(gauge(of_host("pinned_bytes").sum()));
-    let mut peaks: BTreeMap<&str, Bytes> =
-        names.keys().map(|name| (name.as_str(), Bytes(0))).collect();
+    let mut held: BTreeMap<&str, Held> =
+        names.keys().map(|name| (name.as_str(), Held::default())).collect();
     for device in plans.flat_map(|plan| plan["devices"].as_array().into_iter().flatten()) {
         let Some(name) = device["id"].as_str().filter(|name| names.contains_key(*name)) else {
             continue;
         };
         set_device(figures, names, name, "budget", bytes(device, "budget_bytes"));
-        let peak = peaks.entry(name).or_default();
-        *peak = (*peak).max(bytes(device, "peak_bytes"));
+        held.entry(name).or_default().add(device);
     }
-    for (name, peak) in peaks {
-        set_device(figures, names, name, "planned_peak", peak);
+    for (name, held) in held {
+        set_device(figures, names, name, "planned_peak", held.peak());
+    }
+}
+
+/// What loaded plans hold of one device, or of the RAM, while one of them runs.
+#[derive(Default)]
+struct Held {
+    idle: Bytes,
+    /// What a run takes beside its own idle bytes.
+    active: Bytes,
+}
+
+impl Held {
+    fn all<'a>(places: impl Iterator<Item = &'a Value>) -> Held {
+        let mut held = Held::default();
+        for place in places {
+            held.add(place);
+        }
+        held
+    }
+
+    fn add(&mut self, place: &Value) {
+        let (idle, peak) = (bytes(place, "idle_bytes"), bytes(place, "peak_bytes"));
+        self.idle += idle;
+        self.active = self.active.max(peak.saturating_sub(idle));
+    }
+
+    fn peak(&self) -> Bytes {
+        self.idle + self.active
     }
 }
 

@@ -97,7 +97,7 @@ fn planned(loads: bool, width: u32) -> DeskEvent {
         "job": {"width": width},
         "predicted_ms": {"load": 5.0, "denoise_step": 50.0, "decode": 1.0},
         "host": {"idle_bytes": 7, "peak_bytes": 9, "budget_bytes": 20, "pinned_bytes": 2},
-        "devices": [{"id": "cuda0", "budget_bytes": 30, "peak_bytes": 25}],
+        "devices": [{"id": "cuda0", "budget_bytes": 30, "idle_bytes": 20, "peak_bytes": 25}],
     });
     runner(Said::Planned { plan: Arc::new(plan), lanes: Lanes::default(), loads, because: None })
 }
@@ -210,6 +210,18 @@ fn memory_is_what_plans_say_while_they_are_loaded() {
     has(&metrics, &format!("{} 25", of("planned_peak")));
     has(&metrics, "berth_host_memory_bytes{what=\"idle\"} 7");
     has(&metrics, "berth_pinned_bytes 2");
+
+    // Another one beside it is idle, or the first one is, while one of them runs.
+    if let Action::Run(_, epoch, beside) = order(None) {
+        metrics.observe_action(&Action::Run(SlotId(1), epoch, beside));
+    }
+    if let DeskEvent::Runner { epoch, said, .. } = planned(true, 64) {
+        metrics.observe_event(&DeskEvent::Runner { slot: SlotId(1), epoch, said });
+    }
+    has(&metrics, &format!("{} 45", of("planned_peak")));
+    has(&metrics, "berth_host_memory_bytes{what=\"planned_peak\"} 16");
+    let gone = DeskEvent::Runner { slot: SlotId(1), epoch: 1, said: Said::Gone };
+    metrics.observe_event(&gone);
     metrics.observe_event(&runner(Said::Gone));
     has(&metrics, &format!("{} 0", of("planned_peak")));
     has(&metrics, "berth_pinned_bytes 0");
