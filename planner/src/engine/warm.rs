@@ -304,6 +304,16 @@ impl Warm {
         Ok(())
     }
 
+    /// Goes on with another executor in place of one that ends by itself, by which everything that
+    /// was held is free.
+    pub fn replace_gone(&mut self) -> Result<(), SessionError> {
+        self.loaded = None;
+        let pid = self.session.pid();
+        self.session.replace_gone()?;
+        self.settle(pid);
+        Ok(())
+    }
+
     /// Waits until the GPUs are rid of an executor that has ended.
     fn settle(&mut self, pid: u32) {
         if std::mem::take(&mut self.has_gpus) {
@@ -324,7 +334,7 @@ impl Warm {
     /// After a job that failed: frees what is held, if there is still an executor that holds it.
     pub fn forget(&mut self, error: &SessionError) {
         self.loaded = None;
-        if matches!(error, SessionError::Failed(_)) {
+        if matches!(error, SessionError::Failed(_)) && error.lost_device().is_none() {
             // Whatever becomes of it, the next plan begins with a load of its own.
             let _ = self.unload();
         }
