@@ -5,6 +5,7 @@
 mod support;
 
 mod check;
+mod faults;
 mod jobs;
 mod ops;
 mod parts;
