@@ -6,6 +6,7 @@ mod support;
 
 mod check;
 mod faults;
+mod finite;
 mod jobs;
 mod ops;
 mod parts;

@@ -27,9 +27,9 @@ pub const DRIVER_VARIABLE: &str = "BERTH_CUDA_DRIVER";
 /// The driver's library, as the driver package installs it.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The oldest driver, as `cuDriverGetVersion` counts: 12.4 is what the shipped PTX was compiled
-/// with.
-const VERSION_MIN: c_int = 12_040;
+/// The oldest driver, as `cuDriverGetVersion` counts, of the branch R470: 11.4 has the last of the
+/// functions below, `cuDeviceGetUuid_v2`. The PTX that is shipped asks for less (`ptx`).
+const VERSION_MIN: c_int = 11_040;
 
 /// Why no GPU can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum Unavailable {
     },
     /// The library is not a whole driver.
     #[error(
-        "{library} has no function {function}; hint: update the driver to one for CUDA 12.4 or later"
+        "{library} has no function {function}; hint: update the driver to one for CUDA 11.4 (470) or later"
     )]
     NoFunction {
         /// The file's name, as it was asked for.
@@ -55,7 +55,7 @@ pub enum Unavailable {
         function: &'static str,
     },
     /// The driver is older than this program needs.
-    #[error("the driver is for CUDA {}.{}, older than 12.4; hint: update it", version / 1000, version % 1000 / 10)]
+    #[error("the driver is for CUDA {}.{}, older than 11.4; hint: update it to 470 or later", version / 1000, version % 1000 / 10)]
     Old {
         /// What `cuDriverGetVersion` says.
         version: c_int,
