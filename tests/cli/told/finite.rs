@@ -2,7 +2,6 @@
 //! step.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorView};

@@ -86,7 +86,7 @@ fn try_all(occasion: Occasion) {
         let codes = match many {
             true => CODES.to_vec(),
             // A shortage at one occasion, and another error at the other.
-            false if (index + occasion as usize) % 2 == 0 => vec![2],
+            false if (index + occasion as usize).is_multiple_of(2) => vec![2],
             false => vec![CODES[1 + index / 2 % 5]],
         };
         for code in codes {
