@@ -282,34 +282,28 @@ impl Warm {
     /// # Errors
     /// It does not start.
     pub fn renew(&mut self) -> Result<(), SessionError> {
-        self.renew_session()?;
+        self.go_on_by(Session::renew)?;
         self.speak_for_loaded();
-        Ok(())
-    }
-
-    fn renew_session(&mut self) -> Result<(), SessionError> {
-        self.loaded = None;
-        let pid = self.session.pid();
-        self.session.renew()?;
-        self.settle(pid);
         Ok(())
     }
 
     /// Goes on with another executor after a death, by which everything that was held is free.
     pub fn restart(&mut self, error: SessionError) -> Result<(), SessionError> {
-        self.loaded = None;
-        let pid = self.session.pid();
-        self.session.restart(error)?;
-        self.settle(pid);
-        Ok(())
+        self.go_on_by(|session| session.restart(error))
     }
 
-    /// Goes on with another executor in place of one that ends by itself, by which everything that
-    /// was held is free.
+    /// The same in place of one that ends by itself.
     pub fn replace_gone(&mut self) -> Result<(), SessionError> {
+        self.go_on_by(Session::replace_gone)
+    }
+
+    fn go_on_by(
+        &mut self,
+        another: impl FnOnce(&mut Session) -> Result<(), SessionError>,
+    ) -> Result<(), SessionError> {
         self.loaded = None;
         let pid = self.session.pid();
-        self.session.replace_gone()?;
+        another(&mut self.session)?;
         self.settle(pid);
         Ok(())
     }
@@ -378,7 +372,7 @@ impl Warm {
             ?changed,
             "files were changed since they were loaded: they are opened again"
         );
-        self.renew_session()
+        self.go_on_by(Session::renew)
     }
 }
 
