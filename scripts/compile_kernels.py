@@ -10,7 +10,8 @@
 
 No GPU, driver or CUDA toolkit is needed, only Python and NVRTC: the wheels in target/nvrtc or of the running Python, or
 what --nvrtc names. Two versions are used: an old one makes what is shipped, so that drivers of its age take it, and a
-newer one compiles for the architectures that came after. Without NVRTC it says so and succeeds, unless --require is given.
+newer one compiles for the architectures that came after. What is shipped is marked as an older version of PTX than the compiler
+writes, and an assembler of that age must take it. Without NVRTC it says so and succeeds, unless --require is given.
 compiled.txt has the digests of the sources that were compiled for all architectures, by those versions, without a warning.
 """
 
@@ -37,10 +38,16 @@ ARCHITECTURES = [75, 80, 86, 89, 90, 100, 120]
 ALL_ARCHITECTURES = ",".join(map(str, ARCHITECTURES))
 # What is shipped; a driver compiles it for every later architecture.
 SHIPPED = [75, 80]
-# The version that makes it: PTX 8.4, taken by drivers from 550 (February 2024) on.
+# The version that makes it. It writes PTX 8.4.
 SHIPPING_VERSION = (12, 4)
-WHEELS = ["nvidia-cuda-nvrtc-cu12==12.4.127", "nvidia-cuda-nvrtc==13.5.37"]
-VERSIONS = {tuple(map(int, re.search(r"==(\d+)\.(\d+)", wheel).groups())) for wheel in WHEELS}
+COMPILERS = ["nvidia-cuda-nvrtc-cu12==12.4.127", "nvidia-cuda-nvrtc==13.5.37"]
+VERSIONS = {tuple(map(int, re.search(r"==(\d+)\.(\d+)", wheel).groups())) for wheel in COMPILERS}
+# What it is shipped as, so that older drivers take it: versions that have all that the kernels use. PTX 7.1 is of CUDA 11.1, and 6.5
+# of 10.2 (PTX ISA, "Release Notes"); executor/src/backend/cuda/driver.rs says which driver is the oldest for other reasons.
+PTX_VERSIONS = {75: "6.5", 80: "7.1"}
+# The oldest assembler that there is as a wheel: it knows nothing of later versions.
+ASSEMBLER = "nvidia-cuda-nvcc-cu11==11.7.99"
+WHEELS = [*COMPILERS, ASSEMBLER]
 
 
 class Nvrtc:
@@ -98,6 +105,26 @@ def candidates(named):
         yield from sorted(place.glob("nvidia/*/lib/libnvrtc.so.*"))
 
 
+def lowered(ptx, architecture):
+    """PTX of the compiler as an older version of the same. What it says of bytes that no load uses is a hint (PTX ISA 8.3), and new."""
+    ptx = re.sub(r'^[ \t]*\.pragma "used_bytes_mask [^\n]*\n', "", ptx, flags=re.MULTILINE)
+    return re.sub(r"^\.version .*$", f".version {PTX_VERSIONS[architecture]}", ptx, count=1, flags=re.MULTILINE)
+
+
+def find_assembler():
+    """The old assembler, where it is: a program."""
+    places = [*VENV.glob("lib/python*/site-packages"), pathlib.Path(sysconfig.get_path("purelib"))]
+    paths = [place / "nvidia" / "cuda_nvcc" / "bin" / "ptxas" for place in places]
+    return next((path for path in paths if path.exists()), None)
+
+
+def refused(assembler, ptx, architecture):
+    """What the assembler has against PTX, if anything."""
+    command = [assembler, "--opt-level", "0", "--gpu-name", f"sm_{architecture}", "--output-file", os.devnull, "/dev/stdin"]
+    done = subprocess.run(command, input=ptx, capture_output=True, text=True)
+    return "" if done.returncode == 0 else f"{assembler.name} {done.stderr.strip()[:500]}"
+
+
 def is_library(path):
     return "builtins" not in path.name and ".alt." not in path.name
 
@@ -115,7 +142,7 @@ def install():
     """Puts the wheels into a virtual environment of their own."""
     if not (VENV / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-    # Not two versions in one folder: the wheels of 12 and 13 lie in different ones.
+    # Not two versions in one folder: the compilers' wheels lie in different ones.
     command = [VENV / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *WHEELS]
     subprocess.run(command, check=True)
 
@@ -133,14 +160,17 @@ LOADED = {}
 
 def work(task):
     """One compilation, in a process of its own: a library compiles one program at a time."""
-    source, version, path, architecture, options = task
+    source, version, path, architecture, options, assembler = task
     if path not in LOADED:
         LOADED[path] = Nvrtc(path)
     log, ptx = LOADED[path].compile(source, architecture, options)
+    if ptx and version == SHIPPING_VERSION and architecture in SHIPPED:
+        ptx = lowered(ptx, architecture)
+        log += refused(assembler, ptx, architecture) if assembler else ""
     return source, version, architecture, log, ptx
 
 
-def tasks(sources, architectures, libraries, options):
+def tasks(sources, architectures, libraries, options, assembler):
     """Every compilation, those that took longest before first, and the architectures that no library here can do."""
     pairs = [(architecture, choose(libraries, architecture)) for architecture in architectures]
     missing = [architecture for architecture, version in pairs if version is None]
@@ -149,7 +179,7 @@ def tasks(sources, architectures, libraries, options):
     if 75 in architectures and 75 in libraries[newest].architectures():
         pairs = dict.fromkeys([*pairs, (75, newest)])
     todo = [
-        (source, version, libraries[version].path, architecture, options)
+        (source, version, libraries[version].path, architecture, options, assembler)
         for source in sorted(sources, key=lambda source: -ptx_bytes(source))
         for architecture, version in pairs
         if version is not None
@@ -163,7 +193,7 @@ def tasks(sources, architectures, libraries, options):
 
 
 def digest(source):
-    """Of a source, of all that it includes, and of the compiler's version."""
+    """Of a source, of all that it includes, and of the versions of compiler and PTX."""
     seen, open_files = {}, [source]
     while open_files:
         path = open_files.pop()
@@ -171,7 +201,7 @@ def digest(source):
             seen[path.name] = path.read_bytes()
             named = re.findall(r'^#include "(\w+\.cuh)"', seen[path.name].decode(), re.MULTILINE)
             open_files += [KERNELS / name for name in named]
-    whole = hashlib.sha256(repr(SHIPPING_VERSION).encode())
+    whole = hashlib.sha256(repr((SHIPPING_VERSION, PTX_VERSIONS)).encode())
     for name in sorted(seen):
         whole.update(name.encode() + b"\n" + seen[name])
     return f"source={whole.hexdigest()[:16]}"
@@ -298,8 +328,12 @@ def main():
         version = "12.4 " if libraries else ""
         print(f"kernels: no NVRTC {version}is here; `scripts/compile_kernels.py --install` puts it into target/nvrtc")
         return 1 if given.require or given.write or failures else 0
+    assembler = find_assembler()
+    if assembler is None:
+        print("kernels: no old assembler is here, so whether older drivers take the PTX is not checked; --install fetches it")
+        failures += 1 if given.require or given.write else 0
     options = ["--ptxas-options=-v"] if given.resources else []
-    todo, missing = tasks(sources, [int(text) for text in given.arch.split(",")], libraries, options)
+    todo, missing = tasks(sources, [int(text) for text in given.arch.split(",")], libraries, options, assembler)
     # A forked process would share the parent's compiler.
     with multiprocessing.get_context("spawn").Pool(min(os.cpu_count() or 1, len(todo) or 1)) as pool:
         results = pool.map(work, todo, chunksize=1)

@@ -110,10 +110,22 @@ __device__ inline uint32_t bf16x2_of_f32(float low, float high) {
 // The largest finite binary16.
 constexpr float F16_MAX = 65504.0f;
 
-// Two numbers as binary16, the first in the lower half; what is too large becomes the largest, with its sign. What is no number
-// becomes the lowest.
+// What is too large for binary16 becomes the largest, with its sign; what is no number stays none.
+__device__ __forceinline__ float within_f16(float value) {
+    return fabsf(value) > F16_MAX ? copysignf(F16_MAX, value) : value;
+}
+
+// Two numbers as binary16 within its range, the first in the lower half.
 __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
-    return f16x2_of_f32(fminf(fmaxf(low, -F16_MAX), F16_MAX), fminf(fmaxf(high, -F16_MAX), F16_MAX));
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800
+    // What is infinite after rounding lies as far beyond as what was too large.
+    uint32_t pair = f16x2_of_f32(low, high);
+    asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0x7bff7bff));
+    asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0xfbfffbff));
+    return pair;
+#else
+    return f16x2_of_f32(within_f16(low), within_f16(high));
+#endif
 }
 
 // Eight bits with four of exponent, no infinities, all bits set is no number (OCP 8-bit floating point, E4M3).

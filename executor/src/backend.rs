@@ -20,6 +20,7 @@ pub mod kernels;
 pub mod virtual_device;
 
 mod cancel;
+mod stopped;
 
 use std::sync::Arc;
 
@@ -33,10 +34,10 @@ pub use cuda::{CudaDevice, CudaOperands};
 pub use host::{HostBackend, HostOperands};
 pub use memory::{Link, Memory, OutOfMemory, Region, SharedBytes, Turn, limits};
 pub use moving::{
-    LockedCopy, Queue, RegionCopy, Ring, RingItem, RingPlan, Stopped, Ticket, WeightLoad,
-    WeightMove,
+    LockedCopy, Queue, RegionCopy, Ring, RingItem, RingPlan, Ticket, WeightLoad, WeightMove,
 };
 pub use operation::{CudaOperation, HostOperation};
+pub use stopped::Stopped;
 pub use virtual_device::VirtualDevice;
 
 /// Kinds of backend that this executor can compute on: CUDA where its driver starts and shows a
@@ -77,8 +78,8 @@ pub trait Backend: Send {
     fn link(&self) -> Option<&Arc<Link>>;
 
     /// Allocates a region of its memory, named `name` in messages.
-    fn allocate(&self, name: &str, bytes: Bytes) -> Result<Arc<Region>, OutOfMemory> {
-        Region::allocate(self.memory(), name, bytes).map(Arc::new)
+    fn allocate(&self, name: &str, bytes: Bytes) -> Result<Arc<Region>, Stopped> {
+        Ok(Arc::new(Region::allocate(self.memory(), name, bytes)?))
     }
 
     /// Allocates memory of the host that is page-locked for its copies.
@@ -87,8 +88,8 @@ pub trait Backend: Send {
         host: &Arc<Memory>,
         name: &str,
         bytes: Bytes,
-    ) -> Result<Arc<Region>, OutOfMemory> {
-        Region::allocate(host, name, bytes).map(Arc::new)
+    ) -> Result<Arc<Region>, Stopped> {
+        Ok(Arc::new(Region::allocate(host, name, bytes)?))
     }
 
     /// Loads what computing a node takes beside memory, so that nothing is when it runs.

@@ -41,8 +41,12 @@ impl From<Stopped> for Failure {
         let message = stopped.to_string();
         match stopped {
             Stopped::Cancelled(cancelled) => cancelled.into(),
+            Stopped::OutOfMemory(error) => error.into(),
             Stopped::DeviceFailed { device, .. } => {
                 Failure { kind: FailureKind::DeviceFailed { device }, message }
+            }
+            Stopped::DeviceLost { device, .. } => {
+                Failure { kind: FailureKind::DeviceLost { device }, message }
             }
         }
     }
@@ -68,6 +72,7 @@ impl From<OutOfMemory> for Failure {
     fn from(error: OutOfMemory) -> Failure {
         let message = error.to_string();
         let OutOfMemory { device, region, requested_bytes, free_bytes, .. } = error;
+        let requested_bytes = requested_bytes.unwrap_or(OutOfMemory::DRIVER_BYTES);
         let kind = FailureKind::OutOfMemory { device, region, requested_bytes, free_bytes };
         Failure { kind, message }
     }

@@ -6,7 +6,7 @@
 //!                        └─ channel closed, or the planner's process ended: exit
 //! ```
 //! The executor holds no files of its own and no state worth saving, so the planner's death ends it
-//! at once, wherever it is.
+//! at once, wherever it is. So does a GPU whose context is broken, once the planner knows.
 
 mod handed_over;
 mod heartbeat;
@@ -42,6 +42,9 @@ use opened::OpenModels;
 
 /// The planner is gone: nobody is left to tell.
 const EXIT_ORPHANED: i32 = 3;
+
+/// A GPU does nothing more for this process; the planner was told.
+const EXIT_DEVICE_LOST: i32 = 4;
 
 /// Runs the executor until the planner says goodbye or ends. Arguments: the name of the planner's
 /// one-shot server, and its process id.
@@ -142,7 +145,12 @@ impl Executor {
             let answer = self.answer(command).unwrap_or_else(Event::Failed);
             let ms = begun.elapsed().as_millis() as u64;
             tracing::debug!(command = name, answer = answer.name(), ms, "done");
+            let ends = ends_process(&answer);
             self.send(answer);
+            if ends {
+                // Nothing is freed one by one: of a broken context a driver may wait for ever.
+                std::process::exit(EXIT_DEVICE_LOST);
+            }
         }
     }
 
@@ -292,6 +300,12 @@ impl Executor {
         self.runtime = Some(runtime);
         Ok(Event::Loaded(Box::new(usage)))
     }
+}
+
+/// Whether this process can do nothing more with a GPU after this answer.
+fn ends_process(answer: &Event) -> bool {
+    let Event::Failed(failure) = answer else { return false };
+    matches!(failure.kind, FailureKind::DeviceLost { .. })
 }
 
 fn check_threads(threads: u32) -> Result<(), Failure> {

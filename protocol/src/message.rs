@@ -37,7 +37,7 @@ use crate::usage::UsageReport;
 pub use texts::{JobTexts, PromptText};
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -323,6 +323,12 @@ pub enum FailureKind {
     },
     /// A device does not answer any more, or a copy to or from it failed.
     DeviceFailed {
+        /// Which one, by its name in the plan.
+        device: DeviceId,
+    },
+    /// A device does nothing more for this executor, which ends once it has said so: its context
+    /// is broken, and that of another process may not be.
+    DeviceLost {
         /// Which one, by its name in the plan.
         device: DeviceId,
     },

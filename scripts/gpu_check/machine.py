@@ -10,8 +10,8 @@ import sys
 import nvml
 from results import Failed, Figure
 
-# 12.4 and 7.5: what docs/cuda.md promises to run on.
-DRIVER_MIN, CAPABILITY_MIN = 12040, (7, 5)
+# 11.4 and 7.5: what docs/cuda.md promises to run on.
+DRIVER_MIN, CAPABILITY_MIN = 11040, (7, 5)
 
 # Starts of `berth devices` that are timed.
 STARTS = 5
@@ -34,9 +34,9 @@ def environment(stand):
     found = f"{name}, {capability}, CUDA {version.value // 1000}.{version.value % 1000 // 10}, driver {nvml.Nvml().driver()}"
     major, minor = capability.split(".")
     if version.value < DRIVER_MIN or (int(major), int(minor)) < CAPABILITY_MIN:
-        raise Failed(found, "CUDA 12.4, capability 7.5")
+        raise Failed(found, "CUDA 11.4, capability 7.5")
     text = f"{found}, cuBLASLt {'found' if lt else 'not found'}"
-    return Figure(text, "CUDA 12.4, capability 7.5", {"capability": capability, "cublaslt": lt})
+    return Figure(text, "CUDA 11.4, capability 7.5", {"capability": capability, "cublaslt": lt})
 
 
 def cublaslt():

@@ -5,23 +5,7 @@ mod changed;
 mod cut;
 mod finite;
 
-use std::fs;
-use std::path::Path;
-
 use crate::support::Ended;
-
-/// Copies a directory.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
-        }
-    }
-}
 
 /// A run as golden text takes it: what it measured is left out, and lines that are not asked for.
 fn without_figures(ended: &Ended, keep: &str) -> Ended {

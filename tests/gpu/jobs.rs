@@ -285,7 +285,7 @@ fn without_a_driver_that_starts_the_host_computes_and_the_reason_is_told() {
         (Machine::new(1).with("init", 999), "CUDA_ERROR_UNKNOWN"),
         (Machine::new(1).with("init", 803), "restart after an update"),
         (Machine::new(1).with("init", 34), "stubs"),
-        (Machine::new(1).with("driver", 12020), "older than 12.4"),
+        (Machine::new(1).with("driver", 11030), "older than 11.4"),
         (Machine::new(1).with("capability", "6.1"), "too old"),
     ] {
         let value = machine.value();

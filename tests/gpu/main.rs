@@ -5,6 +5,8 @@
 mod support;
 
 mod check;
+mod faults;
+mod finite;
 mod jobs;
 mod ops;
 mod parts;

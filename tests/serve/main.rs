@@ -7,6 +7,7 @@ mod support;
 mod api;
 mod batch;
 mod bench;
+mod broken;
 mod browser;
 mod client;
 mod conditioning;

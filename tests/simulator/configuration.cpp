@@ -103,6 +103,7 @@ static Configuration read() {
         {"order", [&](Text value) { lists.order = split(value, ','); }},
         {"peer", [&](Text value) { read.peer = number(value) != 0; }},
         {"driver", [&](Text value) { read.driver = int(number(value)); }},
+        {"ptx", [&](Text value) { read.ptx = int(number(value)); }},
         {"context", [&](Text value) { read.context_bytes = bytes(value); }},
         {"module", [&](Text value) { read.module_bytes = bytes(value); }},
         {"granularity", [&](Text value) { read.granularity_bytes = bytes(value); }},
@@ -110,6 +111,7 @@ static Configuration read() {
         {"delay", [&](Text value) { read.delay_us = unsigned(number(value)); }},
         {"init", [&](Text value) { read.init = unsigned(number(value)); }},
         {"nvml", [&](Text value) { read.nvml = unsigned(number(value)); }},
+        {"passing", [&](Text value) { read.passing = number(value) != 0; }},
         {"log", [&](Text value) { read.log = value; }},
         {"folder", [&](Text value) { read.folder = value; }},
         {"fail",
@@ -137,6 +139,7 @@ static Configuration read() {
     for (const unsigned position : read.order) {
         if (position >= count) wrong("order names a device that is not there");
     }
+    if (read.passing && read.folder.empty()) wrong("passing without a folder");
     return read;
 }
 

@@ -12,6 +12,7 @@
 //   order=1,0                 CUDA's ordinals, as positions in the order of PCI buses and of NVML (default 0,1,…)
 //   peer=1                    whether devices may reach each other's memory (default 0)
 //   driver=13000              what cuDriverGetVersion says (default 13010)
+//   ptx=63                    the newest PTX that the driver reads, ten times its version (default: as the driver's version says)
 //   context=64MiB             device memory that a process's context takes (default)
 //   module=2MiB               device memory that a loaded module takes (default)
 //   granularity=2MiB          device memory is taken in pieces of so much (default)
@@ -19,9 +20,12 @@
 //   delay=300                 an operation of a stream waits up to so many microseconds, by the seed (default 0)
 //   init=100                  what cuInit answers: 100 no device, 34 a stub, 803 a mismatch, 999 (default 0)
 //   nvml=9                    what nvmlInit answers (default 0)
-//   fail=cuMemAlloc_v2:3:2,…  the third call of the function fails with error 2 (default error 999); of cuBLASLt's too
+//   fail=cuMemAlloc_v2:3:2,…  the third call of the function fails with error 2 (default error 999); of cuBLASLt's too.
+//                             Of the errors that break a context, so does every later call on the device
 //   lost=1:40:719             device 1's 40th operation fails, and every call on the device after it, with
 //                             error 719 (default)
+//   passing=1                 what `fail` and `lost` say happens once, in the first process that comes so far, and not again
+//                             in others; needs `folder` (default 0: in each)
 //   log=/path                 the calls, a line each: see `log.h`
 //   folder=/path              what processes share: each one's device memory counts for all (default: each is alone)
 #pragma once
@@ -56,8 +60,8 @@ struct Configuration {
     std::vector<DeviceConfiguration> devices;
     // Positions in `devices`, by CUDA's ordinals.
     std::vector<unsigned> order;
-    bool peer = false;
-    int driver = 13010;
+    bool peer = false, passing = false;
+    int driver = 13010, ptx = 0;
     std::size_t context_bytes, module_bytes, granularity_bytes;
     unsigned long long seed = 0;
     unsigned delay_us = 0;

@@ -9,7 +9,7 @@
 
 namespace simulator {
 
-// The newest PTX that the driver reads: the release notes' table in the PTX ISA manual.
+// The newest PTX that a driver reads: the release notes' table in the PTX ISA manual.
 static int newest_ptx(int driver) {
     const int major = driver / 1000, minor = driver % 1000 / 10;
     if (major >= 13) return 90 + minor;
@@ -34,7 +34,8 @@ static void check_ptx(const Device& device, const std::string& ptx) {
         throw Failure{INVALID_PTX, "no .version"};
     if (architecture == nullptr || std::sscanf(architecture, " sm_%d%c", &target, &suffix) < 1)
         throw Failure{INVALID_PTX, "no .target"};
-    if (major * 10 + minor > newest_ptx(configuration().driver)) {
+    const int newest = configuration().ptx ? configuration().ptx : newest_ptx(configuration().driver);
+    if (major * 10 + minor > newest) {
         throw Failure{UNSUPPORTED_PTX_VERSION,
                       "PTX " + std::to_string(major) + "." + std::to_string(minor) + " is newer than the driver"};
     }
@@ -166,8 +167,27 @@ EXPORT cuModuleLoadData(void** module, const void* image) {
     return call("cuModuleLoadData", Needs::context, [&](Call& call) { return load(call, module, image); });
 }
 
-EXPORT cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
-    return call("cuModuleLoadDataEx", Needs::context, [&](Call& call) { return load(call, module, image); });
+// Writes the words of a failure where the options ask for a log of errors.
+static void write_log(const std::string& words, unsigned count, const int* options, void** values) {
+    enum : int { ERROR_LOG = 5, ERROR_LOG_BYTES = 6 };  // of CUjit_option
+    char* log = nullptr;
+    std::size_t bytes = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (options[i] == ERROR_LOG) log = static_cast<char*>(values[i]);
+        if (options[i] == ERROR_LOG_BYTES) bytes = reinterpret_cast<std::uintptr_t>(values[i]);
+    }
+    if (log != nullptr && bytes != 0) std::snprintf(log, bytes, "%s", words.c_str());
+}
+
+EXPORT cuModuleLoadDataEx(void** module, const void* image, unsigned count, int* options, void** values) {
+    return call("cuModuleLoadDataEx", Needs::context, [&](Call& call) {
+        try {
+            return load(call, module, image);
+        } catch (const Failure& failure) {
+            write_log("ptxas fatal   : " + failure.reason + "\n", count, options, values);
+            throw;
+        }
+    });
 }
 
 EXPORT cuModuleUnload(void* handle) {

@@ -33,7 +33,8 @@ static void log_task(const char* when, const Stream& stream, const Task& task, c
 static unsigned lost(Device& device) {
     device.operations++;
     for (const LostDevice& lost : configuration().lost) {
-        if (lost.device == device.position && lost.operation == device.operations) return lost.code;
+        if (lost.device != device.position || lost.operation != device.operations) continue;
+        if (happens("lost-" + std::to_string(lost.device))) return lost.code;
     }
     return SUCCESS;
 }

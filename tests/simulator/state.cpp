@@ -1,6 +1,7 @@
 // The state itself, the frame of each call, and the log.
 #include "state.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -49,11 +50,23 @@ Device& Call::device() {
     return *current;
 }
 
+bool happens(const std::string& fault) {
+    if (!configuration().passing) return true;
+    const int file = open((configuration().folder + "/fault-" + fault).c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0) return false;
+    close(file);
+    return true;
+}
+
+bool breaks_context(unsigned code) {
+    return code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719) || code == 721 || code == 999;
+}
+
 // The configured error of this call, or success.
 static unsigned injected(const char* name) {
     const unsigned long number = ++state().calls[name];
     for (const FailingCall& failing : configuration().failing) {
-        if (failing.function == name && failing.call == number) return failing.code;
+        if (failing.function == name && failing.call == number && happens(failing.function)) return failing.code;
     }
     return SUCCESS;
 }
@@ -73,6 +86,7 @@ unsigned call(const char* name, Needs needs, const std::function<unsigned(Call&)
             if (device.error != 0) throw Failure{device.error, ""};
         }
         result = injected(name);
+        if (breaks_context(result) && needs == Needs::context) call.device().error = result;
         if (result == SUCCESS) result = body(call);
     } catch (const Failure& failure) {
         result = failure.code;

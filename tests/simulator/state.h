@@ -172,6 +172,12 @@ enum class Needs { nothing, initialised, context };
 // where that is configured, logs it.
 unsigned call(const char* name, Needs needs, const std::function<unsigned(Call&)>& body);
 
+// Whether a configured fault happens now: each time, or, where faults pass, the first time on this machine.
+bool happens(const std::string& fault);
+
+// Whether an error leaves a context that answers all that follows with it (CUDA driver API reference, CUresult).
+bool breaks_context(unsigned code);
+
 // The stream of a handle; only real ones, ours never use the default stream.
 Stream& stream_of(void* handle);
 Event& event_of(void* handle);

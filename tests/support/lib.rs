@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its own part of this module")]
 
 pub mod bfl;
+pub mod damaged;
 pub mod gguf;
 pub mod golden;
 pub mod kills;

@@ -7,4 +7,4 @@ mod ticket;
 
 pub use copies::{LockedCopy, Queue, RegionCopy, WeightLoad, WeightMove};
 pub use ring::{Ring, RingItem, RingPlan};
-pub use ticket::{Stopped, Ticket};
+pub use ticket::Ticket;

@@ -58,7 +58,7 @@ fn copy(parts: &[&mut [f32]]) -> Result<IpcSharedMemory, OutOfMemory> {
         return Err(OutOfMemory {
             device: DeviceId::host(),
             region: "a copy of embeddings for the planner".to_owned(),
-            requested_bytes,
+            requested_bytes: Some(requested_bytes),
             free_bytes: Some(left),
             limited: true,
         });

@@ -137,7 +137,7 @@ impl Devices {
 /// What the planner hears of a GPU that does not open.
 fn open_failure(id: &DeviceId, error: OpenError) -> Failure {
     match error {
-        OpenError::OutOfMemory(error) => error.into(),
+        OpenError::Stopped(stopped) => stopped.into(),
         OpenError::NoGpu(why) => Stopped::DeviceFailed { device: id.clone(), why }.into(),
         OpenError::Driver(error) => Stopped::driver(id, &error).into(),
     }

@@ -22,7 +22,7 @@ pub fn shared(name: &str, bytes: &[u8]) -> Result<IpcSharedMemory, OutOfMemory> 
         Some(left) if left < requested_bytes => Err(OutOfMemory {
             device: DeviceId::host(),
             region: name.to_owned(),
-            requested_bytes,
+            requested_bytes: Some(requested_bytes),
             free_bytes: Some(left),
             limited: true,
         }),

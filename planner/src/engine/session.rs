@@ -183,6 +183,15 @@ impl Session {
     /// interruption.
     pub fn restart(&mut self, error: SessionError) -> Result<(), SessionError> {
         self.executors.follow(error)?;
+        self.replace_gone()
+    }
+
+    /// Goes on with another executor in place of one that is dead, or ends by itself. What was
+    /// loaded is lost.
+    ///
+    /// # Errors
+    /// What keeps another one from starting, or an interruption.
+    pub fn replace_gone(&mut self) -> Result<(), SessionError> {
         let fresh = Session::open(self.take_executors())?;
         let dead = std::mem::replace(self, fresh);
         // It may have come after the last look, and before the next executor could hear of it.

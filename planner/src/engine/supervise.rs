@@ -4,12 +4,15 @@
 //! inventory ──► plan ──► inventory ──► load ──► run ──► done
 //!     ▲                      │          │        │
 //!     │                      └──────────┼────────┼─ OutOfMemory: less of the device, same executor
-//!     │                                 ├────────┴─ DeviceFailed: without it, same executor
+//!     │                                 ├────────┼─ DeviceFailed: without it, same executor
+//!     │                                 ├────────┴─ DeviceLost: a new executor, once more with it
 //!     │                                 └────────── death: a new executor
 //!     └── next attempt, at most [`ATTEMPTS_MAX`] in all: what was learnt stays
 //! ```
 //! What is free is read again for each attempt, and once more just before a load: less than the
-//! plan takes is as `OutOfMemory`. How many deaths a job may have is the session's count.
+//! plan takes is as `OutOfMemory`. How many deaths a job may have is the session's count. An
+//! executor that lost a device ends; the first such attempt of each device is none of those that
+//! are counted, the second one has failed.
 //!
 //! Every attempt has a plan of its own with the next generation. What an attempt made is dropped
 //! with it. An executor that died before there was a plan to load, when the model was opened too,
@@ -113,12 +116,7 @@ impl FailedAttempt {
                 failed.requested_bytes = Some(*requested_bytes);
                 failed.free_bytes = *free_bytes;
             }
-            SessionError::Failed(Failure {
-                kind: FailureKind::DeviceFailed { device }, ..
-            }) => {
-                failed.device = Some(device.clone());
-            }
-            _ => {}
+            _ => failed.device = error.failed_device().or(error.lost_device()).cloned(),
         }
         failed
     }
@@ -268,13 +266,18 @@ fn attempts(
             return Err(PlanError::FilesChanged { files: files.join(" and "), error });
         }
         let progress = warm.progress();
+        let is_gone = error.lost_device().is_some();
+        let error = retries.judge(error, &request.inventory);
         let attempt = Attempt { request: &request, plan: tried.as_ref(), progress };
         match retries.learn(&error, &attempt) {
             Next::Stop => return Err(error.into()),
             Next::Replan => {
                 history.add(progress, &error);
                 listener.retrying(&error);
-                warm.unload()?;
+                match is_gone {
+                    true => warm.replace_gone()?,
+                    false => warm.unload()?,
+                }
             }
             Next::Restart => {
                 warm.restart(error)?;

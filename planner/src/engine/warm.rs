@@ -282,24 +282,28 @@ impl Warm {
     /// # Errors
     /// It does not start.
     pub fn renew(&mut self) -> Result<(), SessionError> {
-        self.renew_session()?;
+        self.go_on_by(Session::renew)?;
         self.speak_for_loaded();
-        Ok(())
-    }
-
-    fn renew_session(&mut self) -> Result<(), SessionError> {
-        self.loaded = None;
-        let pid = self.session.pid();
-        self.session.renew()?;
-        self.settle(pid);
         Ok(())
     }
 
     /// Goes on with another executor after a death, by which everything that was held is free.
     pub fn restart(&mut self, error: SessionError) -> Result<(), SessionError> {
+        self.go_on_by(|session| session.restart(error))
+    }
+
+    /// The same in place of one that ends by itself.
+    pub fn replace_gone(&mut self) -> Result<(), SessionError> {
+        self.go_on_by(Session::replace_gone)
+    }
+
+    fn go_on_by(
+        &mut self,
+        another: impl FnOnce(&mut Session) -> Result<(), SessionError>,
+    ) -> Result<(), SessionError> {
         self.loaded = None;
         let pid = self.session.pid();
-        self.session.restart(error)?;
+        another(&mut self.session)?;
         self.settle(pid);
         Ok(())
     }
@@ -324,7 +328,7 @@ impl Warm {
     /// After a job that failed: frees what is held, if there is still an executor that holds it.
     pub fn forget(&mut self, error: &SessionError) {
         self.loaded = None;
-        if matches!(error, SessionError::Failed(_)) {
+        if matches!(error, SessionError::Failed(_)) && error.lost_device().is_none() {
             // Whatever becomes of it, the next plan begins with a load of its own.
             let _ = self.unload();
         }
@@ -368,7 +372,7 @@ impl Warm {
             ?changed,
             "files were changed since they were loaded: they are opened again"
         );
-        self.renew_session()
+        self.go_on_by(Session::renew)
     }
 }
 

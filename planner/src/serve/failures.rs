@@ -94,7 +94,9 @@ pub fn of_session(error: &SessionError) -> JobError {
         }
         SessionError::Failed(failure) => match failure.kind {
             FailureKind::OutOfMemory { .. } => ErrorCode::OutOfMemory,
-            FailureKind::DeviceFailed { .. } => ErrorCode::DeviceFailed,
+            FailureKind::DeviceFailed { .. } | FailureKind::DeviceLost { .. } => {
+                ErrorCode::DeviceFailed
+            }
             FailureKind::BadModel => ErrorCode::BadModel,
             FailureKind::BadRequest => ErrorCode::BadValue,
             _ => ErrorCode::Internal,
@@ -204,6 +206,7 @@ mod tests {
         let missing = SetupError::Missing { device: "cuda1".to_owned(), why: "gone".to_owned() };
         for (error, code) in [
             (failure(out_of_memory), ErrorCode::OutOfMemory),
+            (failure(FailureKind::DeviceLost { device: device.clone() }), ErrorCode::DeviceFailed),
             (failure(FailureKind::DeviceFailed { device }), ErrorCode::DeviceFailed),
             (failure(FailureKind::BadModel), ErrorCode::BadModel),
             (failure(FailureKind::BadRequest), ErrorCode::BadValue),

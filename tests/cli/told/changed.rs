@@ -6,9 +6,10 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
+use crate::support::damaged::copy;
 use crate::support::watched::{PATIENCE, Process, Watched};
 use crate::support::{Ended, Home, golden, root};
-use crate::told::{copy, without_figures};
+use crate::told::without_figures;
 
 /// A job on a model of its own whose steps take about a second together, as each crosses a slow
 /// link. It is met while it denoises.

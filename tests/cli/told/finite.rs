@@ -2,14 +2,12 @@
 //! step.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
-use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
+use crate::support::damaged::{copy, poison};
 use crate::support::{Home, fixture, golden};
-use crate::told::copy;
 
 /// The smallest job with more than one step.
 const GENERATE: &str = "generate model --prompt a --width 64 --height 64 --steps 2";
@@ -24,19 +22,6 @@ fn home() -> Home {
     let home = Home::new();
     copy(&fixture("flux_schnell"), &home.path("model"));
     home
-}
-
-/// Writes a value over the first number of a tensor in f32.
-fn poison(file: &Path, tensor: &str, value: f32) {
-    let mut bytes = fs::read(file).unwrap();
-    let at = {
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let view = file.tensor(tensor).unwrap();
-        assert_eq!(view.dtype(), Dtype::F32, "{tensor}");
-        view.data().as_ptr() as usize - bytes.as_ptr() as usize
-    };
-    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    fs::write(file, bytes).unwrap();
 }
 
 /// A LoRA for one layer of the test model's DiT, whose change is finite and larger than any sum can

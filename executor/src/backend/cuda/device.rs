@@ -39,6 +39,9 @@ const STRETCH_NODES: usize = 64;
 /// Stretches that may be handed out and not computed. A cancelled command waits for them.
 const STRETCHES_AHEAD: usize = 2;
 
+/// What a process takes of a GPU before it allocates anything, in messages.
+const CONTEXT: &str = "context";
+
 /// A logical device on a GPU.
 pub struct CudaDevice {
     memory: Arc<Memory>,
@@ -66,9 +69,9 @@ pub enum OpenError {
     /// The machine has no such GPU, or none that can be used.
     #[error("{0}")]
     NoGpu(String),
-    /// Its context does not fit.
+    /// Its memory, or the host's, does not suffice, or refuses.
     #[error(transparent)]
-    OutOfMemory(#[from] OutOfMemory),
+    Stopped(#[from] Stopped),
     /// The driver answered with an error.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -86,8 +89,12 @@ impl CudaDevice {
         trace: Option<GpuTrace>,
     ) -> Result<CudaDevice, OpenError> {
         let driver = Driver::get().map_err(|why| OpenError::NoGpu(why.to_string()))?;
-        let context = memory.charge("context", overhead_bytes)?;
-        let gpu = Gpu::open(driver, &find(driver, uuid)?)?;
+        let context = memory.charge(CONTEXT, overhead_bytes).map_err(Stopped::from)?;
+        let gpu = Gpu::open(driver, &find(driver, uuid)?);
+        let gpu = gpu.map_err(|error| match error.is_out_of_memory() {
+            true => OpenError::Stopped(of_context(&memory, overhead_bytes, &error).into()),
+            false => error.into(),
+        })?;
         let kernels = Arc::clone(gpu.kernels());
         if let Some(taken) = gpu.taken() {
             let ProcessMemory { bytes, source } = taken;
@@ -97,7 +104,8 @@ impl CudaDevice {
             );
         }
         let name = format!("staging of {}", memory.device());
-        let staging = Arc::new(Region::allocate_pinned(&gpu, host, &name, pinned_bytes)?);
+        let staging = Region::allocate_pinned(&gpu, memory.device(), host, &name, pinned_bytes)?;
+        let staging = Arc::new(staging);
         let trace = trace.as_ref();
         let loads = Loads::start(memory.device(), &gpu, &staging, trace)?;
         let stream = |what: &str| Stream::new(&gpu, &format!("{} {what}", memory.device()), trace);
@@ -209,6 +217,11 @@ impl CudaDevice {
     }
 }
 
+/// A context that did not fit, though the account has room for it.
+fn of_context(memory: &Memory, overhead_bytes: Bytes, error: &DriverError) -> OutOfMemory {
+    memory.refused(CONTEXT, overhead_bytes, error.free_bytes().map(Bytes))
+}
+
 /// Starts the kernels of a node.
 fn run(call: &NodeCall<'_>, on: &Launcher<'_>) -> Result<(), DriverError> {
     computed(&call.node().op).run_on_cuda(&CudaOperands::new(call, on))
@@ -280,7 +293,7 @@ impl Backend for CudaDevice {
         &self.memory
     }
 
-    fn allocate(&self, name: &str, bytes: Bytes) -> Result<Arc<Region>, OutOfMemory> {
+    fn allocate(&self, name: &str, bytes: Bytes) -> Result<Arc<Region>, Stopped> {
         Region::allocate_on(&self.gpu, &self.memory, name, bytes).map(Arc::new)
     }
 
@@ -289,8 +302,8 @@ impl Backend for CudaDevice {
         host: &Arc<Memory>,
         name: &str,
         bytes: Bytes,
-    ) -> Result<Arc<Region>, OutOfMemory> {
-        Region::allocate_pinned(&self.gpu, host, name, bytes).map(Arc::new)
+    ) -> Result<Arc<Region>, Stopped> {
+        Region::allocate_pinned(&self.gpu, self.memory.device(), host, name, bytes).map(Arc::new)
     }
 
     fn load(&self, load: WeightLoad, queue: Queue) -> Ticket {

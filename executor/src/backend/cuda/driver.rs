@@ -5,6 +5,8 @@
 //! there is an [`Unavailable`], with what would help. The functions take and give raw numbers,
 //! since a driver newer than this program may answer with codes that it does not know.
 
+mod error;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -15,6 +17,9 @@ use cudarc::driver::sys::{
 };
 use libloading::Library;
 
+pub use self::error::DriverError;
+use self::error::{code, hint};
+
 /// The environment variable that names the driver's library, for tests: a path in place of the
 /// driver package's.
 pub const DRIVER_VARIABLE: &str = "BERTH_CUDA_DRIVER";
@@ -22,18 +27,9 @@ pub const DRIVER_VARIABLE: &str = "BERTH_CUDA_DRIVER";
 /// The driver's library, as the driver package installs it.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The oldest driver, as `cuDriverGetVersion` counts: 12.4 is what the shipped PTX was compiled
-/// with.
-const VERSION_MIN: c_int = 12_040;
-
-/// Codes of `CUresult` (CUDA driver API reference, "Data types used by CUDA driver").
-mod code {
-    pub const OUT_OF_MEMORY: u32 = 2;
-    pub const STUB_LIBRARY: u32 = 34;
-    pub const NO_DEVICE: u32 = 100;
-    pub const SYSTEM_DRIVER_MISMATCH: u32 = 803;
-    pub const NOT_READY: u32 = 600;
-}
+/// The oldest driver, as `cuDriverGetVersion` counts, of the branch R470: 11.4 has the last of the
+/// functions below, `cuDeviceGetUuid_v2`. The PTX that is shipped asks for less (`ptx`).
+const VERSION_MIN: c_int = 11_040;
 
 /// Why no GPU can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +46,7 @@ pub enum Unavailable {
     },
     /// The library is not a whole driver.
     #[error(
-        "{library} has no function {function}; hint: update the driver to one for CUDA 12.4 or later"
+        "{library} has no function {function}; hint: update the driver to one for CUDA 11.4 (470) or later"
     )]
     NoFunction {
         /// The file's name, as it was asked for.
@@ -59,7 +55,7 @@ pub enum Unavailable {
         function: &'static str,
     },
     /// The driver is older than this program needs.
-    #[error("the driver is for CUDA {}.{}, older than 12.4; hint: update it", version / 1000, version % 1000 / 10)]
+    #[error("the driver is for CUDA {}.{}, older than 11.4; hint: update it to 470 or later", version / 1000, version % 1000 / 10)]
     Old {
         /// What `cuDriverGetVersion` says.
         version: c_int,
@@ -67,27 +63,6 @@ pub enum Unavailable {
     /// The driver does not start.
     #[error("the CUDA driver does not start: {0}")]
     NotStarted(String),
-}
-
-/// A driver's function answered with an error.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call} failed: {name} ({code})")]
-pub struct DriverError {
-    call: &'static str,
-    code: u32,
-    name: String,
-}
-
-impl DriverError {
-    /// Whether memory ran out.
-    pub fn is_out_of_memory(&self) -> bool {
-        self.code == code::OUT_OF_MEMORY
-    }
-
-    /// An error of this program's own making, as a kernel that no module has.
-    pub(super) fn own(call: &'static str, name: String) -> DriverError {
-        DriverError { call, code: 0, name }
-    }
 }
 
 macro_rules! functions {
@@ -147,7 +122,9 @@ functions! {
     fn event_query = "cuEventQuery"(CUevent);
     fn event_synchronize = "cuEventSynchronize"(CUevent);
     fn event_elapsed_ms = "cuEventElapsedTime"(*mut f32, CUevent, CUevent);
-    fn module_load = "cuModuleLoadData"(*mut CUmodule, *const c_void);
+    fn module_load = "cuModuleLoadDataEx"(
+        *mut CUmodule, *const c_void, c_uint, *mut c_int, *mut *mut c_void,
+    );
     fn module_unload = "cuModuleUnload"(CUmodule);
     fn module_get_function = "cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
     fn launch_kernel = "cuLaunchKernel"(
@@ -199,19 +176,7 @@ impl Driver {
     }
 
     fn why_not_started(&self, failed: u32) -> String {
-        let what = match failed {
-            code::STUB_LIBRARY => {
-                "the library is the toolkit's stub; hint: take the stubs folder off LD_LIBRARY_PATH"
-            }
-            code::NO_DEVICE => {
-                "it finds no GPU; hint: look at CUDA_VISIBLE_DEVICES, and whether the container was given a GPU"
-            }
-            code::SYSTEM_DRIVER_MISMATCH => {
-                "its library and its kernel module differ; hint: restart after an update of the driver"
-            }
-            _ => return self.error_name(failed),
-        };
-        what.to_owned()
+        self.error_name(failed) + hint(failed)
     }
 
     /// The driver's name of a code.
@@ -232,7 +197,17 @@ impl Driver {
         if code == 0 {
             return Ok(());
         }
-        Err(DriverError { call, code, name: self.error_name(code) })
+        let error = DriverError::new(call, code, self.error_name(code));
+        Err(if error.is_out_of_memory() { error.with_free(self.free_bytes()) } else { error })
+    }
+
+    /// Bytes that are free on the GPU whose context is this thread's; `None` where the driver does
+    /// not tell.
+    fn free_bytes(&self) -> Option<u64> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are to numbers of their own.
+        let code = unsafe { (self.functions.memory_info)(&raw mut free, &raw mut total) };
+        (code == 0).then_some(free as u64)
     }
 
     /// Whether what a code is about has ended; an error where it is one.

@@ -16,6 +16,9 @@ use super::overhead::{Meter, ProcessMemory};
 /// Older GPUs have no tensor cores that take what the kernels give them.
 pub const CAPABILITY_MIN: (u32, u32) = (7, 5);
 
+/// Kernels that an error names at most, as those that may be to blame.
+const LAUNCHED_MAX: usize = 8;
+
 /// A GPU as the driver shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInfo {
@@ -103,6 +106,8 @@ pub struct Gpu {
     cublas: OnceLock<Option<Cublas>>,
     /// What NVML shows of it; none where it shows nothing.
     meter: Option<Meter>,
+    /// Kernels that were handed out, each once, the last one last.
+    launched: Mutex<Vec<&'static str>>,
 }
 
 impl Gpu {
@@ -119,7 +124,13 @@ impl Gpu {
         let meter = Meter::start(&info.uuid);
         let meter =
             meter.inspect_err(|why| tracing::warn!("what the context takes is not known: {why}"));
-        let context = Context::retain(driver, device)?;
+        // Without a context the driver does not tell what is free.
+        let free_bytes = || meter.as_ref().ok()?.free_bytes();
+        let context = Context::retain(driver, device);
+        let context = context.map_err(|error| match error.is_out_of_memory() {
+            true => error.with_free(free_bytes()),
+            false => error,
+        })?;
         let count = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors = attribute(driver, device, count)? as u32;
         let info = info.clone();
@@ -133,6 +144,7 @@ impl Gpu {
             kernels: Arc::new(kernels),
             cublas: OnceLock::new(),
             meter: meter.ok(),
+            launched: Mutex::default(),
         });
         open.push(Arc::downgrade(&gpu));
         Ok(gpu)
@@ -158,6 +170,39 @@ impl Gpu {
         self.context.enter()
     }
 
+    /// An error where a call's code says one, with the kernels that may be to blame.
+    pub(super) fn check(&self, call: &'static str, code: u32) -> Result<(), DriverError> {
+        self.driver.check(call, code).map_err(|error| self.explained(error))
+    }
+
+    /// As [`Driver::check_ready`].
+    pub(super) fn check_ready(&self, call: &'static str, code: u32) -> Result<bool, DriverError> {
+        self.driver.check_ready(call, code).map_err(|error| self.explained(error))
+    }
+
+    /// A kernel computes after the call that hands it out: its fault shows in some later call.
+    pub(super) fn note_launch(&self, kernel: &'static str) {
+        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        if launched.last() == Some(&kernel) {
+            return;
+        }
+        launched.retain(|known| *known != kernel);
+        if launched.len() == LAUNCHED_MAX {
+            launched.remove(0);
+        }
+        launched.push(kernel);
+    }
+
+    /// With the kernels that may have broken the context, where one did.
+    pub(super) fn explained(&self, error: DriverError) -> DriverError {
+        let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        if !error.ends_context() || launched.is_empty() {
+            return error;
+        }
+        let last_first: Vec<&str> = launched.iter().rev().copied().collect();
+        error.with(&format!("kernels handed out before, the last first: {}", last_first.join(", ")))
+    }
+
     /// What this process takes of it in all, as NVML shows it; `None` where that is not told.
     pub fn taken(&self) -> Option<ProcessMemory> {
         let taken = self.meter.as_ref()?.taken();
@@ -170,7 +215,7 @@ impl Gpu {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the pointers are to numbers of their own.
         let code = unsafe { (self.driver.functions.memory_info)(&raw mut free, &raw mut total) };
-        self.driver.check("cuMemGetInfo", code)?;
+        self.check("cuMemGetInfo", code)?;
         Ok(free as u64)
     }
 
@@ -187,7 +232,7 @@ impl Gpu {
         let code = unsafe {
             (self.driver.functions.device_can_access_peer)(&raw mut can, self.device, other.device)
         };
-        self.driver.check("cuDeviceCanAccessPeer", code)?;
+        self.check("cuDeviceCanAccessPeer", code)?;
         if can == 0 {
             return Ok(false);
         }
@@ -196,7 +241,7 @@ impl Gpu {
         let code =
             unsafe { (self.driver.functions.context_enable_peer_access)(other.context.raw, 0) };
         if code != ALREADY {
-            self.driver.check("cuCtxEnablePeerAccess", code)?;
+            self.check("cuCtxEnablePeerAccess", code)?;
         }
         Ok(true)
     }

@@ -3,13 +3,16 @@
 //! disk.
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::sys::{CUfunction, CUmodule};
+use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule};
 
 use super::driver::{Driver, DriverError};
 use super::ptx;
+
+/// What is kept of what the driver says of a module, in bytes.
+const LOG_BYTES_MAX: usize = 2048;
 
 /// Functions of the context that was current when they were loaded.
 pub struct Kernels {
@@ -29,7 +32,11 @@ unsafe impl Send for Loaded {}
 
 /// A kernel's handle.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Function(pub(super) CUfunction);
+pub(super) struct Function {
+    pub(super) raw: CUfunction,
+    /// Its entry point.
+    pub(super) name: &'static str,
+}
 
 impl Kernels {
     /// For a GPU of this compute capability; its context is current when kernels are asked for and
@@ -63,23 +70,70 @@ impl Kernels {
         }
     }
 
-    fn load(&self, name: &str) -> Result<Loaded, DriverError> {
-        let missing =
-            || DriverError::own("cuModuleLoadData", format!("no kernel is called {name}"));
-        let text = ptx::module(self.capability, name).ok_or_else(missing)?;
-        let [text, name] =
-            [text.as_str(), name].map(|text| CString::new(text).expect("PTX has no zero byte"));
-        let mut module: CUmodule = std::ptr::null_mut();
-        // SAFETY: a module's text ends with a zero byte and is copied.
-        let code =
-            unsafe { (self.driver.functions.module_load)(&raw mut module, text.as_ptr().cast()) };
-        self.driver.check("cuModuleLoadData", code)?;
-        let mut function: CUfunction = std::ptr::null_mut();
+    fn load(&self, name: &'static str) -> Result<Loaded, DriverError> {
+        let missing = || DriverError::own("cuModuleLoadDataEx", "it is in no module".to_owned());
+        let text = ptx::module(self.capability, name).ok_or_else(missing);
+        let module = text.and_then(|text| self.load_module(&text));
+        let module = module.map_err(|error| error.about(name))?;
+        let mut raw: CUfunction = std::ptr::null_mut();
+        let entry = CString::new(name).expect("a name has no zero byte");
         // SAFETY: the module is loaded, and the name ends with a zero byte.
         let code = unsafe {
-            (self.driver.functions.module_get_function)(&raw mut function, module, name.as_ptr())
+            (self.driver.functions.module_get_function)(&raw mut raw, module, entry.as_ptr())
         };
-        self.driver.check("cuModuleGetFunction", code)?;
-        Ok(Loaded { module, function: Function(function) })
+        match self.driver.check("cuModuleGetFunction", code) {
+            Ok(()) => Ok(Loaded { module, function: Function { raw, name } }),
+            Err(error) => {
+                // SAFETY: loaded above, and nothing of it is known.
+                unsafe { (self.driver.functions.module_unload)(module) };
+                Err(error.about(name))
+            }
+        }
+    }
+
+    /// Has the driver compile a module; what it says of errors in it is part of the error.
+    fn load_module(&self, text: &str) -> Result<CUmodule, DriverError> {
+        let text = CString::new(text).expect("PTX has no zero byte");
+        let mut log = [0u8; LOG_BYTES_MAX];
+        let mut options = [
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER as c_int,
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as c_int,
+        ];
+        // The second one is the size itself, and not its address.
+        let mut values: [*mut c_void; 2] =
+            [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG_BYTES_MAX)];
+        let mut module: CUmodule = std::ptr::null_mut();
+        // SAFETY: a module's text ends with a zero byte and is copied; the log is written during
+        // the call, within its size.
+        let code = unsafe {
+            (self.driver.functions.module_load)(
+                &raw mut module,
+                text.as_ptr().cast(),
+                options.len() as c_uint,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        let checked = self.driver.check("cuModuleLoadDataEx", code);
+        checked.map(|()| module).map_err(|error| error.with(&said(&log)))
+    }
+}
+
+/// A log of the driver, in one line.
+fn said(log: &[u8]) -> String {
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+    let text = String::from_utf8_lossy(&log[..end]);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_ends_with_its_zero_byte_and_has_one_line() {
+        assert_eq!(said(b"ptxas fatal   : a\n line 2\n\0junk"), "ptxas fatal : a line 2");
+        assert_eq!(said(b"\0\0"), "");
+        assert_eq!(said(b"cut off"), "cut off");
     }
 }

@@ -112,8 +112,9 @@ impl<'a> Launcher<'a> {
         shared_bytes: u32,
         argument: &A,
     ) -> Result<(), DriverError> {
-        self.stream.gpu().enter()?;
-        let function = self.kernels.function(kernel)?;
+        let gpu = self.stream.gpu();
+        gpu.enter()?;
+        let function = self.kernels.function(kernel).map_err(|error| gpu.explained(error))?;
         if !self.starts {
             return Ok(());
         }

@@ -24,7 +24,7 @@ impl DeviceMemory {
         let mut start: CUdeviceptr = 0;
         // SAFETY: the pointer is to a number of its own.
         let code = unsafe { (gpu.driver.functions.memory_allocate)(&raw mut start, bytes) };
-        gpu.driver.check("cuMemAlloc", code)?;
+        gpu.check("cuMemAlloc", code)?;
         Ok(DeviceMemory { gpu: Arc::clone(gpu), start: Address(start) })
     }
 
@@ -68,7 +68,7 @@ impl PinnedMemory {
         let mut start: *mut c_void = std::ptr::null_mut();
         // SAFETY: the pointer is to a pointer of its own.
         let code = unsafe { (gpu.driver.functions.host_allocate)(&raw mut start, bytes, PORTABLE) };
-        gpu.driver.check("cuMemHostAlloc", code)?;
+        gpu.check("cuMemHostAlloc", code)?;
         let start = NonNull::new(start.cast())
             .ok_or_else(|| DriverError::own("cuMemHostAlloc", "no address".to_owned()))?;
         Ok(PinnedMemory { gpu: Arc::clone(gpu), start })

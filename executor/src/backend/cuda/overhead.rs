@@ -61,6 +61,11 @@ impl Meter {
         Ok(self.nvml.device_by_uuid(self.uuid.as_str())?.memory_info()?.free)
     }
 
+    /// Bytes that are free on the GPU now; `None` where it does not answer.
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.free().ok()
+    }
+
     /// What the process takes now.
     ///
     /// # Errors

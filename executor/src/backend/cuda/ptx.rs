@@ -194,6 +194,23 @@ mod tests {
     }
 
     #[test]
+    fn no_version_of_ptx_is_newer_than_the_oldest_driver_reads() {
+        // PTX ISA, "Release Notes": CUDA 11.4 reads 7.4; less is asked for.
+        for packed in FILES {
+            for (capability, version) in [((7, 5), "6.5"), ((8, 0), "7.1")] {
+                if capability == (8, 0) && packed.ampere.is_empty() {
+                    continue;
+                }
+                let text = packed.text(capability);
+                let named: Vec<&str> =
+                    text.lines().filter_map(|line| line.strip_prefix(".version ")).collect();
+                assert_eq!(named, [version], "{}", packed.file);
+                assert!(!text.contains("used_bytes_mask"), "{}: of PTX 8.3", packed.file);
+            }
+        }
+    }
+
+    #[test]
     fn every_kernel_is_cut_out_whole() {
         let mut names = BTreeSet::new();
         for packed in FILES {

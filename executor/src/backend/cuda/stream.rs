@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUevent, CUmemorytype, CUstream};
 
-use super::driver::{Driver, DriverError};
+use super::driver::DriverError;
 use super::gpu::Gpu;
 use super::kernels::Function;
 use crate::race::{Edge, EventId, GpuTrace, Span, StreamId};
@@ -76,15 +76,15 @@ impl Event {
         let flags = if timed { 0 } else { UNTIMED };
         // SAFETY: the pointer is to a pointer of its own.
         let code = unsafe { (gpu.driver.functions.event_create)(&raw mut raw, flags) };
-        gpu.driver.check("cuEventCreate", code)?;
+        gpu.check("cuEventCreate", code)?;
         Ok(Event { gpu: Arc::clone(gpu), raw, traced: OnceLock::new() })
     }
 
     /// Whether all before it is done, asked by who does not go on by the answer.
     pub(super) fn is_past(&self) -> Result<bool, DriverError> {
         // SAFETY: the event is alive.
-        let code = unsafe { (self.driver().functions.event_query)(self.raw) };
-        self.driver().check_ready("cuEventQuery", code)
+        let code = unsafe { (self.gpu.driver.functions.event_query)(self.raw) };
+        self.gpu.check_ready("cuEventQuery", code)
     }
 
     /// Whether all before it is done. Asked by the thread that hands out work, of weights that it
@@ -111,22 +111,19 @@ impl Event {
     /// Waits on a thread of its own until all before it is done.
     pub(super) fn block(&self) -> Result<(), DriverError> {
         // SAFETY: the event is alive.
-        let code = unsafe { (self.driver().functions.event_synchronize)(self.raw) };
-        self.driver().check("cuEventSynchronize", code)
+        let code = unsafe { (self.gpu.driver.functions.event_synchronize)(self.raw) };
+        self.gpu.check("cuEventSynchronize", code)
     }
 
     /// Milliseconds from another event to this one. Both are timed, and have passed.
     pub fn ms_since(&self, start: &Event) -> Result<f32, DriverError> {
         let mut ms = 0.0;
         // SAFETY: both events are alive, and the pointer is to a number of its own.
-        let code =
-            unsafe { (self.driver().functions.event_elapsed_ms)(&raw mut ms, start.raw, self.raw) };
-        self.driver().check("cuEventElapsedTime", code)?;
+        let code = unsafe {
+            (self.gpu.driver.functions.event_elapsed_ms)(&raw mut ms, start.raw, self.raw)
+        };
+        self.gpu.check("cuEventElapsedTime", code)?;
         Ok(ms)
-    }
-
-    fn driver(&self) -> &'static Driver {
-        self.gpu.driver
     }
 }
 
@@ -162,7 +159,7 @@ impl Stream {
         let mut raw: CUstream = std::ptr::null_mut();
         // SAFETY: the pointer is to a pointer of its own.
         let code = unsafe { (gpu.driver.functions.stream_create)(&raw mut raw, NON_BLOCKING, 0) };
-        gpu.driver.check("cuStreamCreate", code)?;
+        gpu.check("cuStreamCreate", code)?;
         let traced = trace.map(|trace| (trace.clone(), trace.trace.stream(name)));
         Ok(Stream { gpu: Arc::clone(gpu), raw, traced })
     }
@@ -197,7 +194,7 @@ impl Stream {
     /// Starts a kernel with its packed argument, which is copied.
     pub(super) fn launch(
         &self,
-        Function(function): Function,
+        function: Function,
         grid: [u32; 3],
         block: [u32; 3],
         shared_bytes: u32,
@@ -220,7 +217,7 @@ impl Stream {
         // SAFETY: the function is of this context; the argument is read during the call only.
         let code = unsafe {
             (self.gpu.driver.functions.launch_kernel)(
-                function,
+                function.raw,
                 gx,
                 gy,
                 gz,
@@ -233,7 +230,9 @@ impl Stream {
                 extra.as_mut_ptr(),
             )
         };
-        self.gpu.driver.check("cuLaunchKernel", code)
+        self.gpu.check("cuLaunchKernel", code).map_err(|error| error.about(function.name))?;
+        self.gpu.note_launch(function.name);
+        Ok(())
     }
 
     /// Has a library hand out its work: `call` gets the stream, and the GPU's context is current.
@@ -258,7 +257,7 @@ impl Stream {
         let code = unsafe {
             (self.gpu.driver.functions.copy_to_device)(to.0, from.cast(), bytes, self.raw)
         };
-        self.gpu.driver.check("cuMemcpyHtoDAsync", code)
+        self.gpu.check("cuMemcpyHtoDAsync", code)
     }
 
     /// Copies to the host.
@@ -275,7 +274,7 @@ impl Stream {
         // SAFETY: the caller's promise.
         let code =
             unsafe { (self.gpu.driver.functions.copy_to_host)(to.cast(), from.0, bytes, self.raw) };
-        self.gpu.driver.check("cuMemcpyDtoHAsync", code)
+        self.gpu.check("cuMemcpyDtoHAsync", code)
     }
 
     /// Copies rows within the memory of this GPU, or between it and the host's.
@@ -313,7 +312,7 @@ impl Stream {
         };
         // SAFETY: the caller's promise; the description is read during the call only.
         let code = unsafe { (self.gpu.driver.functions.copy_2d)(&raw const copy, self.raw) };
-        self.gpu.driver.check("cuMemcpy2DAsync", code)
+        self.gpu.check("cuMemcpy2DAsync", code)
     }
 
     /// Copies rows from the memory of another GPU into this one's.
@@ -359,7 +358,7 @@ impl Stream {
         };
         // SAFETY: the caller's promise; the description is read during the call only.
         let code = unsafe { (self.gpu.driver.functions.copy_3d_peer)(&raw const copy, self.raw) };
-        self.gpu.driver.check("cuMemcpy3DPeerAsync", code)
+        self.gpu.check("cuMemcpy3DPeerAsync", code)
     }
 
     /// A new event, recorded after all work so far.
@@ -389,7 +388,7 @@ impl Stream {
         self.gpu.enter()?;
         // SAFETY: both are alive and of one context.
         let code = unsafe { (self.gpu.driver.functions.event_record)(event.raw, self.raw) };
-        self.gpu.driver.check("cuEventRecord", code)
+        self.gpu.check("cuEventRecord", code)
     }
 
     /// Lets all work from now on wait for an event that was recorded, on this GPU or another;
@@ -403,14 +402,14 @@ impl Stream {
         }
         // SAFETY: both are alive.
         let code = unsafe { (self.gpu.driver.functions.stream_wait_event)(self.raw, event.raw, 0) };
-        self.gpu.driver.check("cuStreamWaitEvent", code)
+        self.gpu.check("cuStreamWaitEvent", code)
     }
 
     /// Waits on this thread until all work is done.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: the stream is alive.
         let code = unsafe { (self.gpu.driver.functions.stream_synchronize)(self.raw) };
-        self.gpu.driver.check("cuStreamSynchronize", code)
+        self.gpu.check("cuStreamSynchronize", code)
     }
 }
 

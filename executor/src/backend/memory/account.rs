@@ -7,22 +7,32 @@ use protocol::{Bytes, DeviceId};
 /// An allocation that did not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{device} is out of memory: {region} needs {} B{}{}",
-    requested_bytes.0,
+    "{device} is out of memory: {region}{}{}{}",
+    requested_bytes.map_or(String::new(), |bytes| format!(" needs {} B", bytes.0)),
     free_bytes.map_or(String::new(), |free| format!(", {} B are free", free.0)),
     if *limited { " within the process's own limits (ulimit -v, ulimit -d)" } else { "" }
 )]
 pub struct OutOfMemory {
     /// The device, or `host`.
     pub device: DeviceId,
-    /// What was to be allocated.
+    /// What was to be allocated; or what a driver was to do, that took memory for it.
     pub region: String,
-    /// What one allocation asked for.
-    pub requested_bytes: Bytes,
+    /// What one allocation asked for; `None` where a driver does not tell what it takes.
+    pub requested_bytes: Option<Bytes>,
     /// Bytes that were free; `None` where nobody knows.
     pub free_bytes: Option<Bytes>,
     /// Whether that is by the process's own limits.
     pub limited: bool,
+}
+
+impl OutOfMemory {
+    /// What a driver takes of a GPU's memory at a time, at least: the pages by which it maps it.
+    pub const DRIVER_BYTES: Bytes = Bytes::mib(2);
+
+    /// A driver that needed memory for itself, for what `what` tells.
+    pub fn of_driver(device: DeviceId, what: String, free_bytes: Option<Bytes>) -> OutOfMemory {
+        OutOfMemory { device, region: what, requested_bytes: None, free_bytes, limited: false }
+    }
 }
 
 /// The account of one device.
@@ -63,7 +73,7 @@ impl Memory {
             return Err(OutOfMemory {
                 device: self.device.clone(),
                 region: region.to_owned(),
-                requested_bytes: bytes,
+                requested_bytes: Some(bytes),
                 // A device that someone else filled shows less than its account says.
                 free_bytes: Some(free.min(bytes.saturating_sub(Bytes(1)))),
                 limited: false,
@@ -83,7 +93,7 @@ impl Memory {
         OutOfMemory {
             device: self.device.clone(),
             region: region.to_owned(),
-            requested_bytes: bytes,
+            requested_bytes: Some(bytes),
             free_bytes: free.map(|free| free.min(bytes.saturating_sub(Bytes(1)))),
             limited: false,
         }
@@ -167,7 +177,10 @@ mod tests {
         let memory = Memory::new(DeviceId("virtual0".into()), Bytes(100), None);
         let held = memory.charge("weights", Bytes(60)).unwrap();
         let refused = memory.charge("arena", Bytes(41)).unwrap_err();
-        assert_eq!((refused.requested_bytes, refused.free_bytes), (Bytes(41), Some(Bytes(40))));
+        assert_eq!(
+            [refused.requested_bytes, refused.free_bytes],
+            [Some(Bytes(41)), Some(Bytes(40))]
+        );
         let second = memory.charge("arena", Bytes(40)).unwrap();
         assert_eq!((memory.used(), memory.peak()), (Bytes(100), Bytes(100)));
         drop(held);
@@ -184,7 +197,10 @@ mod tests {
         memory.shrink(Bytes(70));
         assert_eq!((memory.used(), memory.free()), (Bytes(60), Bytes(10)));
         let refused = memory.charge("arena", Bytes(11)).unwrap_err();
-        assert_eq!((refused.requested_bytes, refused.free_bytes), (Bytes(11), Some(Bytes(10))));
+        assert_eq!(
+            [refused.requested_bytes, refused.free_bytes],
+            [Some(Bytes(11)), Some(Bytes(10))]
+        );
         // More may be taken than this process left; nothing is given back to it.
         memory.shrink(Bytes(50));
         memory.shrink(Bytes(90));
@@ -192,6 +208,14 @@ mod tests {
         drop(held);
         assert!(memory.charge("arena", Bytes(51)).is_err());
         assert!(memory.charge("arena", Bytes(50)).is_ok());
+    }
+
+    #[test]
+    fn a_driver_that_needs_memory_tells_what_for_and_not_how_much() {
+        let what = "cuModuleLoadDataEx of add failed".to_owned();
+        let told = OutOfMemory::of_driver(DeviceId("cuda0".into()), what, Some(Bytes(7)));
+        let says = "cuda0 is out of memory: cuModuleLoadDataEx of add failed, 7 B are free";
+        assert_eq!(told.to_string(), says);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use protocol::Bytes;
 use protocol::plan::ALIGNMENT_BYTES;
+use protocol::{Bytes, DeviceId};
 
 use super::account::{Charge, Memory, OutOfMemory};
 use super::limits;
@@ -19,6 +19,7 @@ use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::gpu::Gpu;
 use crate::backend::cuda::memory::{DeviceMemory, PinnedMemory};
 use crate::backend::cuda::stream::{Address, Place};
+use crate::backend::stopped::Stopped;
 use crate::race::Span;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -59,16 +60,20 @@ impl Region {
         Ok(Region::new(bytes, RegionStorage::Heap { start, layout }, charge))
     }
 
-    /// Allocates page-locked memory of the host, for copies of a GPU.
+    /// Allocates page-locked memory of the host, for copies of a GPU, which `device` is on.
     pub fn allocate_pinned(
         gpu: &Arc<Gpu>,
+        device: &DeviceId,
         memory: &Arc<Memory>,
         name: &str,
         bytes: Bytes,
-    ) -> Result<Region, OutOfMemory> {
+    ) -> Result<Region, Stopped> {
         let charge = memory.charge(name, bytes)?;
         let pinned = PinnedMemory::allocate(gpu, size(bytes));
-        let pinned = pinned.map_err(|error| refusal(&error, memory, name, bytes, None))?;
+        let pinned = pinned.map_err(|error| match error.is_out_of_memory() {
+            true => memory.refused(name, bytes, None).into(),
+            false => Stopped::driver(device, &error),
+        })?;
         // SAFETY: just allocated, of this size; zeroed so that it is initialised.
         unsafe { pinned.start().as_ptr().write_bytes(0, size(bytes)) };
         Ok(Region::new(bytes, RegionStorage::Pinned(pinned), charge))
@@ -81,12 +86,12 @@ impl Region {
         memory: &Arc<Memory>,
         name: &str,
         bytes: Bytes,
-    ) -> Result<Region, OutOfMemory> {
+    ) -> Result<Region, Stopped> {
         let charge = memory.charge(name, bytes)?;
         let free = gpu.free_bytes().map(Bytes);
         let free = free.map_err(|error| refusal(&error, memory, name, bytes, None))?;
         if bytes > free {
-            return Err(memory.refused(name, bytes, Some(free)));
+            return Err(memory.refused(name, bytes, Some(free)).into());
         }
         let allocated = DeviceMemory::allocate(gpu, size(bytes));
         let allocated =
@@ -203,16 +208,16 @@ fn size(bytes: Bytes) -> usize {
     bytes.as_usize().max(1)
 }
 
-/// What the account says of a driver's refusal.
+/// What a GPU's refusal of an allocation means.
 fn refusal(
     error: &DriverError,
     memory: &Memory,
     name: &str,
     bytes: Bytes,
     free: Option<Bytes>,
-) -> OutOfMemory {
-    if !error.is_out_of_memory() {
-        tracing::error!("{}: {name}: {error}", memory.device());
+) -> Stopped {
+    match error.is_out_of_memory() {
+        true => memory.refused(name, bytes, free).into(),
+        false => Stopped::driver(memory.device(), error),
     }
-    memory.refused(name, bytes, free)
 }

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use protocol::Bytes;
 
 use super::copies::{LockedCopy, Queue, WeightLoad, WeightMove};
-use super::ticket::{Stopped, Ticket};
+use super::ticket::Ticket;
 use crate::backend::Backend;
 use crate::backend::cancel::CancelFlag;
 use crate::backend::memory::Region;
+use crate::backend::stopped::Stopped;
 use crate::race::{Edge, Tracer};
 use crate::weights::WeightFiles;
 

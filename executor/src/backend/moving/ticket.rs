@@ -9,41 +9,12 @@ use std::time::Duration;
 use protocol::DeviceId;
 
 use crate::backend::cancel::{CancelFlag, Cancelled};
-use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::stream::{Event, Stream};
+use crate::backend::stopped::Stopped;
 use crate::race::{Edge, EventId};
 
 /// How often a waiting thread looks whether its command was cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Why a copy, or a command with it, came to no end.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Stopped {
-    /// The command was cancelled.
-    #[error(transparent)]
-    Cancelled(#[from] Cancelled),
-    /// The device does not answer.
-    #[error("{device} has failed: {why}")]
-    DeviceFailed {
-        /// On which it was to be done.
-        device: DeviceId,
-        /// What of it failed.
-        why: String,
-    },
-}
-
-impl Stopped {
-    /// A copy to or from a device came to no end.
-    pub fn copy_failed(device: &DeviceId) -> Stopped {
-        let why = "a copy to or from it did not end".to_owned();
-        Stopped::DeviceFailed { device: device.clone(), why }
-    }
-
-    /// A device's driver answered with an error.
-    pub fn driver(device: &DeviceId, error: &DriverError) -> Stopped {
-        Stopped::DeviceFailed { device: device.clone(), why: error.to_string() }
-    }
-}
 
 /// How often a thread that waits for a GPU's event looks at it, while its command could be
 /// cancelled.

@@ -18,7 +18,8 @@ use protocol::DeviceId;
 use super::{Pace, compute};
 use crate::backend::call::{HeldCall, NodeCall};
 use crate::backend::kernels::Workers;
-use crate::backend::moving::{Stopped, Ticket};
+use crate::backend::moving::Ticket;
+use crate::backend::stopped::Stopped;
 
 /// How many nodes wait in the queue at most: enough that the thread never waits for the next one,
 /// few enough that a cancelled run ends soon.

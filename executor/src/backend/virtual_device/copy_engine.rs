@@ -18,7 +18,8 @@ use std::time::Instant;
 use protocol::{Bytes, DeviceId};
 
 use crate::backend::memory::{Link, PIECE_BYTES_MAX, Region, wait_until};
-use crate::backend::moving::{Queue, RegionCopy, Stopped, Ticket, WeightLoad};
+use crate::backend::moving::{Queue, RegionCopy, Ticket, WeightLoad};
+use crate::backend::stopped::Stopped;
 
 /// Threads with queues of copies.
 pub struct CopyEngine {

@@ -73,6 +73,16 @@ impl SessionError {
         }
     }
 
+    /// The device that the executor lost, and ended by.
+    pub fn lost_device(&self) -> Option<&DeviceId> {
+        match self {
+            SessionError::Failed(Failure { kind: FailureKind::DeviceLost { device }, .. }) => {
+                Some(device)
+            }
+            _ => None,
+        }
+    }
+
     /// The device that failed, where one did.
     pub fn failed_device(&self) -> Option<&DeviceId> {
         match self {

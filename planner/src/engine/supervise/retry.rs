@@ -4,7 +4,7 @@
 //! they were learnt with. Invariants: a device's limit never rises; every plan that is tried after
 //! a shortage takes less of that device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::message::Progress;
 use protocol::{Bytes, DeviceId, Failure, FailureKind, Phase, Placement, Plan, Residency};
@@ -27,7 +27,7 @@ const LIMIT_PARTS: u64 = 8;
 pub enum Next {
     /// It does not.
     Stop,
-    /// With a new plan on the same executor.
+    /// With a new plan on the same executor; on a new one, where that has lost a device.
     Replan,
     /// With a new plan on a new executor, if the session may have one.
     Restart,
@@ -52,6 +52,8 @@ pub struct RetryPolicy {
     attempts: u64,
     /// By lasting name.
     short: BTreeMap<String, Shortage>,
+    /// Lasting names of those that an executor lost.
+    lost: BTreeSet<String>,
     /// By lasting name, how each failed.
     failed: Vec<(String, String)>,
     /// What memory was short for.
@@ -84,13 +86,34 @@ impl RetryPolicy {
             plans,
             attempts: 0,
             short: BTreeMap::new(),
+            lost: BTreeSet::new(),
             failed: Vec::new(),
             tried: Vec::new(),
         }
     }
 
+    /// What an error is in the light of those before: a device that is lost by one executor after
+    /// the other has failed.
+    pub fn judge(&self, error: SessionError, inventory: &Inventory) -> SessionError {
+        match error {
+            SessionError::Failed(Failure { kind: FailureKind::DeviceLost { device }, message })
+                if self.lost.contains(&lasting_name(inventory, &device.0)) =>
+            {
+                let message = format!("{message}; and so it was to the process before");
+                Failure { kind: FailureKind::DeviceFailed { device }, message }.into()
+            }
+            other => other,
+        }
+    }
+
     /// Learns from a failed attempt, and says how the job goes on.
     pub fn learn(&mut self, error: &SessionError, attempt: &Attempt<'_>) -> Next {
+        if let Some(device) = error.lost_device() {
+            let inventory = &attempt.request.inventory;
+            let is_new = self.lost.insert(lasting_name(inventory, &device.0));
+            let is_here = inventory.device(&device.0).is_some();
+            return if is_new && is_here { Next::Replan } else { Next::Stop };
+        }
         self.attempts += 1;
         if self.attempts >= ATTEMPTS_MAX {
             return Next::Stop;

@@ -107,6 +107,9 @@ pub enum Missing {
     /// The user wants none.
     #[error("switched off by an empty {PATH_VARIABLE}")]
     SwitchedOff,
+    /// No version that this program knows runs on the driver.
+    #[error("the driver is older than CUDA 12; hint: update it to 525 or later")]
+    OldDriver,
     /// None was found in the folder that the user names.
     #[error(
         "{PATH_VARIABLE}={folder} has none of {names}; hint: name the folder with the library, or nothing to have it searched for"
@@ -141,6 +144,9 @@ impl Library {
     /// The first that can be used.
     fn find(search: &Search<'_>) -> Result<Library, Missing> {
         let candidates = search.candidates().ok_or(Missing::SwitchedOff)?;
+        if search.names().is_empty() {
+            return Err(Missing::OldDriver);
+        }
         if candidates.is_empty() {
             let folder = (search.variable)(PATH_VARIABLE).unwrap_or_default();
             let folder = folder.to_string_lossy().into_owned();
@@ -199,6 +205,7 @@ mod tests {
     fn why_there_is_none_is_told_with_a_hint() {
         assert_eq!(find(Path::new(""), 13_010), Missing::SwitchedOff);
         let folder = TempDir::new().expect("a temporary folder");
+        assert_eq!(find(folder.path(), 11_040), Missing::OldDriver);
         let said = find(folder.path(), 12_040).to_string();
         assert!(said.contains("has none of libcublasLt.so.12; hint: "), "{said}");
         fs::write(folder.path().join("libcublasLt.so.12"), "no library").expect("room");

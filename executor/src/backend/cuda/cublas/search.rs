@@ -49,11 +49,14 @@ impl Search<'_> {
     }
 
     /// Names of the library that the driver can serve, the newest first: one for CUDA 13 serves
-    /// what was made for 12 too, and 12 asks for no newer driver than [`super::super::driver`]
-    /// does.
+    /// what was made for 12 too; one for 11 serves neither.
     pub fn names(&self) -> &'static [&'static str] {
         const NAMES: [&str; 2] = ["libcublasLt.so.13", "libcublasLt.so.12"];
-        if self.driver_version >= 13_000 { &NAMES } else { &NAMES[1..] }
+        match self.driver_version {
+            13_000.. => &NAMES,
+            12_000.. => &NAMES[1..],
+            _ => &[],
+        }
     }
 
     /// The folders that toolkits, conda and wheels install to.
@@ -223,7 +226,8 @@ mod tests {
         let machine = Machine::new(&libraries).with(&[("CUDA_HOME", "cuda")]);
         let machine = machine.with(&[(PATH_VARIABLE, "mine")]);
         assert_eq!(machine.candidates(13_010).unwrap(), libraries[..2]);
-        assert_eq!(machine.candidates(12_040).unwrap(), libraries[..1]);
+        assert_eq!(machine.candidates(12_000).unwrap(), libraries[..1]);
+        assert!(machine.candidates(11_080).unwrap().is_empty());
         let machine = machine.with(&[(PATH_VARIABLE, "cuda/lib64")]);
         assert_eq!(machine.candidates(12_040).unwrap(), libraries[2..]);
         let machine = machine.with(&[(PATH_VARIABLE, "nowhere")]);

@@ -142,6 +142,10 @@ fn device_failed(id: &str) -> SessionError {
     failed(FailureKind::DeviceFailed { device: DeviceId(id.to_owned()) })
 }
 
+fn device_lost(id: &str) -> SessionError {
+    failed(FailureKind::DeviceLost { device: DeviceId(id.to_owned()) })
+}
+
 fn short(device: &str, requested: u64, free: u64) -> SessionError {
     failed(FailureKind::OutOfMemory {
         device: DeviceId(device.to_owned()),
@@ -327,6 +331,39 @@ fn a_device_that_failed_is_left_out_and_one_that_is_not_there_cannot_be() {
     // What is not used cannot fail again.
     assert_eq!(retries.learn(&device_failed("virtual1"), &attempt), Next::Stop);
     assert_eq!(RetryPolicy::new(true).learn(&device_failed("host"), &attempt), Next::Stop);
+}
+
+#[test]
+fn a_device_that_is_lost_is_tried_once_more_and_left_out_when_it_is_lost_again() {
+    let request = request();
+    let attempt = Attempt { request: &request, plan: None, progress: None };
+    let mut retries = RetryPolicy::new(true);
+    // Each device has its second try, which is none of a job's attempts.
+    for id in ["virtual0", "virtual1", "virtual2", "virtual3"] {
+        let lost = retries.judge(device_lost(id), &request.inventory);
+        assert!(lost.failed_device().is_none(), "{lost}");
+        assert_eq!(retries.learn(&lost, &attempt), Next::Replan);
+        assert_eq!(retries.requests(&request)[0].failed, []);
+    }
+    let failed = retries.judge(device_lost("virtual0"), &request.inventory);
+    assert_eq!(failed.failed_device().map(|device| device.0.as_str()), Some("virtual0"));
+    assert_eq!(retries.learn(&failed, &attempt), Next::Replan);
+    let [known] = &retries.requests(&request)[0].failed[..] else { panic!("one failed") };
+    assert_eq!(known.device.0, "virtual0");
+    assert!(known.message.starts_with("it hurts; and so"), "{}", known.message);
+    // What is not used cannot be lost, and what is not here cannot be tried.
+    assert_eq!(retries.learn(&device_failed("virtual0"), &attempt), Next::Stop);
+    assert_eq!(RetryPolicy::new(true).learn(&device_lost("virtual9"), &attempt), Next::Stop);
+}
+
+#[test]
+fn a_given_plan_is_tried_again_on_a_device_that_was_lost_and_not_changed() {
+    let request = request();
+    let attempt = Attempt { request: &request, plan: None, progress: None };
+    let mut retries = RetryPolicy::new(false);
+    assert_eq!(retries.learn(&device_lost("virtual0"), &attempt), Next::Replan);
+    let again = retries.judge(device_lost("virtual0"), &request.inventory);
+    assert_eq!(retries.learn(&again, &attempt), Next::Stop);
 }
 
 #[test]
