@@ -34,7 +34,7 @@ pub use host::{HostBackend, HostOperands};
 pub use memory::{Link, Memory, OutOfMemory, Region, SharedBytes, Turn, limits};
 pub use moving::{
     LockedCopy, Queue, RegionCopy, Ring, RingItem, RingPlan, Stopped, Ticket, WeightLoad,
-    WeightMove,
+    WeightMove, WeightPiece,
 };
 pub use operation::{CudaOperation, HostOperation};
 pub use virtual_device::VirtualDevice;

@@ -38,6 +38,7 @@ fn component(name: &str, phase: Phase, segments: usize, splits_rows: bool) -> Co
         compute: Vec::new(),
         boundary_bytes: Bytes::ZERO,
         splits_rows,
+        heads_max: if splits_rows { 4 } else { 1 },
         items: StepItems::ONE,
         segments: (0..segments).map(segment).collect(),
     }

@@ -97,6 +97,7 @@ pub(super) fn component(
         compute: kinds.map(|backend| BackendBytes { backend, bytes: Bytes(512) }).to_vec(),
         boundary_bytes: Bytes::ZERO,
         splits_rows: false,
+        heads_max: 1,
         items: StepItems::ONE,
         segments,
     }
