@@ -63,12 +63,9 @@ fn run(plan: &Plan, model: &Arc<dyn Model>, what: &str) -> Vec<u8> {
 /// Pictures of other sums: a few values are a level off.
 #[track_caller]
 fn assert_close(pixels: &[u8], expected: &[u8], what: &str) {
-    assert_eq!(pixels.len(), expected.len(), "{what}: number of values");
-    let apart = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b));
-    let (most, different) = apart
-        .fold((0, 0), |(most, count), apart| (apart.max(most), count + usize::from(apart > 0)));
+    let (most, part) = plans::apart(pixels, expected);
     assert!(most <= 1, "{what}: a value is {most} levels off");
-    assert!(50 * different < pixels.len(), "{what}: {different} of {} values", pixels.len());
+    assert!(part < 0.02, "{what}: {:.1} % of all values differ", 100.0 * part);
 }
 
 /// The shares give the pictures of one device, and the same bits in each residency.

@@ -36,3 +36,6 @@ pub fn cut(graph: &Graph, shares: &[u32]) -> Result<Graph, String> {
     }
     Ok(parts::cut(graph, &cuts, shares))
 }
+
+#[cfg(test)]
+mod tests;

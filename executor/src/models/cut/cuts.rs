@@ -145,10 +145,7 @@ impl<'a> Search<'a> {
         let (own, others) = groups.split_at(inputs.min(groups.len()));
         self.need_whole(others.iter().copied().flatten());
         let cut: Vec<usize> = own.iter().copied().flatten().collect();
-        if cut.len() < own.len() {
-            if !cut.is_empty() {
-                self.keep_lightest(node, &cut);
-            }
+        if cut.is_empty() || cut.len() < own.len() && !self.keep_lightest(node, &cut) {
             return;
         }
         let joined = cut[1..].iter().fold(cut[0], |first, other| self.join(first, *other));
@@ -156,15 +153,17 @@ impl<'a> Search<'a> {
         self.classes[node.output.0] = Some(joined);
     }
 
-    /// Of the classes that meet in a node with values that are whole, or behind the products that
-    /// make these, the lightest stays whole: so the rest is cut.
-    fn keep_lightest(&mut self, node: &Node, cut: &[usize]) {
+    /// Of the classes that meet in a node with values that are whole, or are behind the products
+    /// that make these, the lightest stays whole: so the rest is cut. Whether it is none of those
+    /// that meet: then, without it, all that meet are cut.
+    fn keep_lightest(&mut self, node: &Node, cut: &[usize]) -> bool {
         let makers = node.inputs.iter().filter_map(|input| self.makers[input.0]);
         let behind = makers.flat_map(|maker| &self.graph.nodes[maker].inputs);
         let behind = behind.filter_map(|input| self.group_of(*input));
         let all = cut.iter().copied().chain(behind);
         let lightest = all.min_by_key(|group| (self.groups[*group].weight_bytes, *group));
         self.need_whole(lightest.into_iter());
+        lightest.is_some_and(|lightest| !cut.contains(&lightest))
     }
 
     fn product(&mut self, index: usize, groups: &[Option<usize>], sums: bool) {

@@ -46,7 +46,7 @@ fn copied(graph: &Graph, cuts: &Cuts) -> Vec<bool> {
 
 /// Deals units out in proportion, one to each at least: each further one to whom it would bring
 /// least beyond its share, ties to the first. They lie one after the other.
-fn deal(units: usize, shares: &[u32]) -> Vec<Range<usize>> {
+pub(super) fn deal(units: usize, shares: &[u32]) -> Vec<Range<usize>> {
     let mut counts = vec![1; shares.len()];
     for _ in shares.len()..units {
         let with_one_more =
