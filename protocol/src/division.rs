@@ -69,9 +69,9 @@ pub fn item_runs(counts: &[u32], batch: usize) -> Vec<ItemRun> {
 }
 
 impl Division {
-    /// The index of the device on which a segment computes: for a row split, and a tensor split, the
-    /// one of all that is not split; for an item split, the first of those that have it. `None` where nothing is said
-    /// of this segment.
+    /// The index of the device on which a segment computes: for a row split, and a tensor split,
+    /// the one of all that is not split; for an item split, the first of those that have it. `None`
+    /// where nothing is said of this segment.
     pub fn lane(&self, segment: usize) -> Option<usize> {
         match self {
             Division::One
@@ -149,7 +149,7 @@ pub enum Placement {
     Layer,
     /// [`Division::Row`].
     Row,
-    /// [`Division::Tensor`].
+    /// Heads and features of each block on several devices.
     Tensor,
     /// On several devices as a whole, on each for some of what a step computes.
     Items,

@@ -2,9 +2,9 @@
 //! them computes its part of each block, beside the others.
 //!
 //! ```text
-//!        whole ──┬─► rows of q, k, v ─► heads ─► columns of the projection ─► summand 0 ─┬─► sum ─► whole
-//!  device 0      │                                                                 ╳ copies
-//!  device 1  whole ─► rows of q, k, v ─► heads ─► columns of the projection ─► summand 1 ─┴─► sum ─► whole
+//! device 0:  whole ─► rows of q, k, v ─► heads ─► columns of the next ─► summand 0 ─┬─► sum, whole
+//!                                                                                  ╳
+//! device 1:  whole ─► rows of q, k, v ─► heads ─► columns of the next ─► summand 1 ─┴─► sum, whole
 //! ```
 //! Which values are cut follows from the graph ([`cuts`]): what a product makes that another one
 //! sums up, if every operation between the two can compute on some of the features. All else is

@@ -58,9 +58,9 @@ fn item_counts(random: &mut Random, items: usize, lanes: usize) -> Vec<u32> {
 pub struct Divisible {
     /// Into how many layers.
     pub segments: usize,
-    /// Whether by rows.
+    /// Whether large matrices are, over devices.
     pub rows: bool,
-    /// For how many devices by heads.
+    /// The most devices that can share its attention.
     pub heads: usize,
     /// Which items of a step.
     pub items: StepItems,

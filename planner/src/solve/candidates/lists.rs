@@ -115,9 +115,9 @@ fn host_may_help(
 }
 
 /// The orders of a set of devices that make a difference, the inventory's first: of layers, which
-/// segments are neighbours on which device; of rows and heads, which device does what is not split; of items
-/// none. Devices that are alike change places without any. Of more than three devices some orders
-/// are tried: the inventory's and by speed, and both turned round.
+/// segments are neighbours on which device; of rows and heads, which device does what is not split;
+/// of items none. Devices that are alike change places without any. Of more than three devices some
+/// orders are tried: the inventory's and by speed, and both turned round.
 fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
     let kinds = |order: &[usize]| -> Vec<usize> {
         order.iter().map(|device| kind_of(all, *device)).collect()

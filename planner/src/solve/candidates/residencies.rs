@@ -15,8 +15,8 @@ use super::rings::{Ring, Steps};
 use crate::policy::Objective;
 use crate::policy::pins::{Params, Pin, Split};
 
-/// Row splits, tensor splits and item splits of one list that also have streamed segments: those by speed, by
-/// memory, and the equal one.
+/// Row splits, tensor splits and item splits of one list that also have streamed segments: those by
+/// speed, by memory, and the equal one.
 const STREAMED_ROWS: usize = 3;
 
 /// A way to hold a component's weights.
