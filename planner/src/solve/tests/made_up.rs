@@ -360,12 +360,7 @@ fn random_pin(dice: &mut Dice, case: &Case, component: &ComponentProfile) -> Pin
     let able = |device: &Option<usize>| {
         device.is_some_and(|index| case.inventory.devices[index].unsupported.is_empty())
     };
-    if split == Split::Layer
-        && shared
-        && alike
-        && devices.iter().all(able)
-        && component.calls % 2 == 0
-    {
+    if split == Split::Layer && shared && alike && devices.iter().all(able) && component.calls > 1 {
         split = Split::Tensor;
     }
     let replicas = (2..=component.items.count() as usize).contains(&devices.len());
