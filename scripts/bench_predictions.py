@@ -120,6 +120,8 @@ def placements(host: Host, batch: int) -> dict[str, list[str]]:
         found["DiT by layers, shares by speed"] = pinned(f"{rest},dit={by_speed}", "all=device")
         found["DiT by rows, equal shares"] = pinned(f"{rest},dit={equal}", "all=device", "--split-mode", "dit=row")
         found["DiT by rows, shares by speed"] = pinned(f"{rest},dit={by_speed}", "all=device", "--split-mode", "dit=row")
+        found["DiT by heads, equal shares"] = pinned(f"{rest},dit={equal}", "all=device", "--split-mode", "dit=tensor")
+        found["DiT by heads, streamed"] = pinned(f"{rest},dit={equal}", "dit=cpu", "--split-mode", "dit=tensor")
         found["DiT apart"] = pinned(f"{rest},dit={names[-1]}", "all=device")
     found[f"{first}, DiT streamed, 2 slots"] = pinned(f"all={first}", "dit=cpu")
     found[f"{first}, lazy"] = pinned(f"all={first}", "all=disk")
@@ -250,7 +252,7 @@ def percent(part: float) -> str:
 def placed(plan: dict) -> str:
     def one(component: dict) -> str:
         where = "&".join(component["devices"])
-        split = f" by {component['placement']}" if component["placement"] in ("layer", "row", "items") else ""
+        split = f" by {component['placement']}" if component["placement"] in ("layer", "row", "tensor", "items") else ""
         return f"{component['name']} {where}{split} {component['residency']}"
 
     return ", ".join(one(component) for component in plan["components"])

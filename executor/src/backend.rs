@@ -35,6 +35,7 @@ pub use host::{HostBackend, HostOperands};
 pub use memory::{Link, Memory, OutOfMemory, Region, SharedBytes, Turn, limits};
 pub use moving::{
     LockedCopy, Queue, RegionCopy, Ring, RingItem, RingPlan, Ticket, WeightLoad, WeightMove,
+    WeightPiece,
 };
 pub use operation::{CudaOperation, HostOperation};
 pub use stopped::Stopped;

@@ -17,7 +17,7 @@ mod operation;
 
 pub use activation::Activation;
 pub use builder::GraphBuilder;
-pub use operation::{AnyOperation, NodeOp, Operation};
+pub use operation::{AnyOperation, Cutting, NodeOp, Operation};
 
 use std::collections::BTreeSet;
 
@@ -127,6 +127,9 @@ pub struct Node {
     pub output: ValueId,
     /// Index of its segment.
     pub segment: usize,
+    /// Where it computes whatever its segment's place is: in a graph that is cut over devices, on
+    /// which of them. `None` for what is left whole.
+    pub lane: Option<usize>,
     /// In a graph that is joined, for which of its runs of items; else 0.
     pub item_run: usize,
 }
@@ -160,6 +163,11 @@ impl<'a> NodeView<'a> {
     pub fn storage(self, index: usize) -> Option<StorageType> {
         let weight = self.node.weights.get(index)?;
         Some(self.graph.weights[weight.0].tensor.storage())
+    }
+
+    /// The dimensions of one of its weights, outermost first.
+    pub fn weight_shape(self, index: usize) -> &'a [usize] {
+        self.graph.weights[self.node.weights[index].0].tensor.shape()
     }
 
     /// Bytes of all inputs, with elements as the graph has them.

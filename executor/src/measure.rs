@@ -14,6 +14,7 @@ use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency, S
 use rayon::prelude::*;
 
 use crate::failure::bad_request;
+use crate::models::cut::Cuts;
 use crate::models::dealt::BatchGraphs;
 use crate::models::{ComponentGraph, Model, ModelError};
 use crate::ops::OperationNeeds;
@@ -99,6 +100,7 @@ fn component_profile(
         compute: compute.collect(),
         boundary_bytes: host.graph.boundary_bytes(),
         splits_rows: splits_rows(&host.graph),
+        heads_max: Cuts::of(&host.graph).parts_max() as u32,
         items: component.items,
         segments,
     }

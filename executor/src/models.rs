@@ -12,6 +12,7 @@ pub mod buffers;
 pub mod source;
 
 pub mod config;
+pub mod cut;
 pub mod dealt;
 pub mod defaults;
 pub mod describe;

@@ -25,7 +25,7 @@ pub mod view;
 
 pub use dtype::{Dtype, GgmlType};
 pub use error::WeightsError;
-pub use files::{GgufKeys, Names, TensorInfo, TensorRef, WeightFiles};
+pub use files::{GgufKeys, Names, RUNS_MAX, TensorInfo, TensorRef, WeightFiles};
 pub use mapping::MappedFile;
 pub use view::WeightView;
 

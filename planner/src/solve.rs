@@ -103,8 +103,8 @@ impl Problem<'_> {
     }
 
     /// The same without places where weights cannot be changed when they are loaded, as they are
-    /// streamed or split by rows, but for components that are pinned there or whose LoRA products
-    /// are added while they run.
+    /// streamed or split by rows or heads, but for components that are pinned there or whose LoRA
+    /// products are added while they run.
     pub fn without_products(&self, runtime: &[String]) -> Self {
         let components = self.profile.components.iter().zip(&self.pins);
         let places = components.zip(&self.places).map(|((component, pin), places)| {
@@ -112,8 +112,7 @@ impl Problem<'_> {
                 return Arc::clone(places);
             }
             let changes = |place: &&Place| {
-                place.residency() != Residency::Streamed
-                    && place.spread.division.row_shares().is_none()
+                place.residency() != Residency::Streamed && place.spread.division.shares().is_none()
             };
             places.iter().filter(changes).cloned().collect()
         });

@@ -23,6 +23,14 @@ pub enum Division {
         /// Each device's share of the rows, in proportion.
         shares: Vec<u32>,
     },
+    /// The heads and the features of each block on several devices: of attention some heads each,
+    /// of the layers after it some features. Their results are summed up on all of them, in the
+    /// order of the devices, and what needs all features is done by each. Other large matrices
+    /// are split by rows; what is no block is on the first.
+    Tensor {
+        /// Each device's share of heads and features, in proportion.
+        shares: Vec<u32>,
+    },
     /// The whole component on each of several devices, for some of the items of a step: its
     /// pictures, once for each pass of classifier-free guidance. All devices compute beside each
     /// other.
@@ -61,35 +69,51 @@ pub fn item_runs(counts: &[u32], batch: usize) -> Vec<ItemRun> {
 }
 
 impl Division {
-    /// The index of the device on which a segment computes: for a row split, the one of all that is
-    /// not split; for an item split, the first of those that have it. `None` where nothing is said
-    /// of this segment.
+    /// The index of the device on which a segment computes: for a row split, and a tensor split,
+    /// the one of all that is not split; for an item split, the first of those that have it. `None`
+    /// where nothing is said of this segment.
     pub fn lane(&self, segment: usize) -> Option<usize> {
         match self {
-            Division::One | Division::Row { .. } | Division::Items { .. } => Some(0),
+            Division::One
+            | Division::Row { .. }
+            | Division::Tensor { .. }
+            | Division::Items { .. } => Some(0),
             Division::Layer { segments } => segments.get(segment).map(|&lane| lane as usize),
+        }
+    }
+
+    /// Shares of a row split or of a tensor split, by device; of no other division.
+    pub fn shares(&self) -> Option<&[u32]> {
+        match self {
+            Division::Row { shares } | Division::Tensor { shares } => Some(shares),
+            Division::One | Division::Layer { .. } | Division::Items { .. } => None,
         }
     }
 
     /// Shares of a row split, by device; of no other division.
     pub fn row_shares(&self) -> Option<&[u32]> {
-        match self {
-            Division::Row { shares } => Some(shares),
-            Division::One | Division::Layer { .. } | Division::Items { .. } => None,
-        }
+        self.shares().filter(|_| matches!(self, Division::Row { .. }))
+    }
+
+    /// Shares of a tensor split, by device; of no other division.
+    pub fn tensor_shares(&self) -> Option<&[u32]> {
+        self.shares().filter(|_| matches!(self, Division::Tensor { .. }))
     }
 
     /// How many items each device of an item split has; of no other division.
     pub fn item_counts(&self) -> Option<&[u32]> {
         match self {
             Division::Items { counts } => Some(counts),
-            Division::One | Division::Layer { .. } | Division::Row { .. } => None,
+            Division::One
+            | Division::Layer { .. }
+            | Division::Row { .. }
+            | Division::Tensor { .. } => None,
         }
     }
 
     /// Whether each of several devices has something of every segment.
     pub const fn is_on_each(&self) -> bool {
-        matches!(self, Division::Row { .. } | Division::Items { .. })
+        matches!(self, Division::Row { .. } | Division::Tensor { .. } | Division::Items { .. })
     }
 
     /// Whether weights lie alike in both: how many items a device has makes no difference to them.
@@ -109,6 +133,7 @@ impl Division {
             Division::One => Placement::One,
             Division::Layer { .. } => Placement::Layer,
             Division::Row { .. } => Placement::Row,
+            Division::Tensor { .. } => Placement::Tensor,
             Division::Items { .. } => Placement::Items,
         }
     }
@@ -124,6 +149,8 @@ pub enum Placement {
     Layer,
     /// [`Division::Row`].
     Row,
+    /// Heads and features of each block on several devices.
+    Tensor,
     /// On several devices as a whole, on each for some of what a step computes.
     Items,
     /// On the host's processor, in its RAM.
@@ -136,6 +163,7 @@ impl fmt::Display for Placement {
             Placement::One => "one",
             Placement::Layer => "layer",
             Placement::Row => "row",
+            Placement::Tensor => "tensor",
             Placement::Items => "items",
             Placement::Host => "host",
         })

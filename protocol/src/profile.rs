@@ -183,6 +183,9 @@ pub struct ComponentProfile {
     pub boundary_bytes: Bytes,
     /// Whether any of its weights can be split by rows.
     pub splits_rows: bool,
+    /// The most devices that can share the heads and features of its blocks in a tensor split; 1
+    /// where they cannot be split so.
+    pub heads_max: u32,
     /// The items of a step that replicas on several devices may share.
     pub items: StepItems,
     /// Its segments in order.

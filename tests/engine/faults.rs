@@ -62,6 +62,21 @@ fn rows(dir: &Path, model: &dyn Model) -> Plan {
     plans::plan(dir, model, &JOB, &options, &hardware(3), &choices)
 }
 
+/// The DiT's heads over three devices, streamed; the rest on the host.
+fn heads(dir: &Path, model: &dyn Model) -> Plan {
+    let options = GraphOptions::default();
+    let graphs = model.graphs(&JOB, &options).expect("a possible job");
+    let segments: Vec<usize> = graphs.iter().map(|g| g.variants[0].segments.len()).collect();
+    let dit = Choice {
+        devices: vec![Some(0), Some(1), Some(2)],
+        division: Division::Tensor { shares: vec![2, 1, 1] },
+        ..Choice::one(0, segments[2], Residency::Streamed)
+    };
+    let host = Choice::host;
+    let choices = [host(segments[0]), host(segments[1]), dit, host(segments[3])];
+    plans::plan(dir, model, &JOB, &options, &hardware(3), &choices)
+}
+
 /// Three pictures on two devices, two and one of them, streamed; the rest on the host.
 fn items(dir: &Path, model: &dyn Model) -> Plan {
     let options = GraphOptions::default();
@@ -178,6 +193,18 @@ fn every_allocation_and_copy_of_split_rows_may_fail() {
         assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
     }
     assert!(fail_at_each(&plan, &model, 1, at_copy) >= 50);
+}
+
+#[test]
+fn every_allocation_and_copy_of_split_heads_may_fail() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    Wide::bf16().write(dir.path()).expect("a file system with room");
+    let model = families::open(dir.path()).expect("a whole model");
+    let plan = heads(dir.path(), &*model);
+    for device in [0, 2] {
+        assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
+    }
+    assert!(fail_at_each(&plan, &model, 1, at_copy) >= 30);
 }
 
 #[test]

@@ -75,8 +75,12 @@ fn write(to: &Path, dtype: Theirs, tensors: &[(String, Vec<usize>, Vec<u8>)]) {
 
 /// A DiT as GGUF, its matrices in all the types by turns, the rest in f32, and its twin as f32.
 fn write_blocks(home: &Home) {
+    write_blocks_of(home, Wide::f32());
+}
+
+fn write_blocks_of(home: &Home, wide: Wide) {
     for model in ["stored", "expanded"] {
-        Wide::f32().write(&home.path(model)).expect("a file system with room");
+        wide.write(&home.path(model)).expect("a file system with room");
     }
     let files = WeightFiles::open_file(&home.path("stored").join(DIT)).unwrap();
     let mut random = SplitMix64::new(5);
@@ -140,6 +144,22 @@ fn blocks_paint_as_their_numbers_do_wherever_they_are_held() {
         &["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row"],
     ] {
         assert!(paint(&home, "stored", held) == expected, "{held:?}: another picture");
+    }
+}
+
+#[test]
+fn heads_in_whole_blocks_paint_as_their_numbers_do() {
+    let home = Home::new();
+    with_devices(&home);
+    // Two blocks of 256 to a row, of four heads each.
+    write_blocks_of(&home, Wide { heads: 8, ..Wide::f32() });
+    let split =
+        ["--backend", "all=virtual0,dit=virtual0:1&virtual1:1", "--split-mode", "dit=tensor"];
+    let expected = paint(&home, "expanded", &split);
+    assert!(expected.iter().any(|&level| level != expected[0]), "a picture of something");
+    for held in ["dit=device", "dit=cpu", "dit=locked"] {
+        let more = [&split[..], &["--params-backend", held]].concat();
+        assert!(paint(&home, "stored", &more) == expected, "{held}: another picture");
     }
 }
 

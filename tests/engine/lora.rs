@@ -1,5 +1,5 @@
 //! LoRA through the real program, on every kind of placement: changed weights where they are held,
-//! products beside them where they are streamed or split by rows.
+//! products beside them where they are streamed or split by rows or heads.
 
 use std::path::Path;
 
@@ -81,6 +81,7 @@ fn two_files_with_weights_give_one_picture_on_every_placement() {
     for beside in [
         &["--backend", "all=virtual0", "--params-backend", "dit=cpu,t5=cpu"][..],
         &["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "row"],
+        &["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "dit=tensor"],
         &["--backend", "all=virtual0,dit=virtual0&virtual1", "--params-backend", "dit=cpu"],
     ] {
         let painted = paint(beside);

@@ -18,6 +18,7 @@ mod random_plans;
 mod real_sizes;
 mod single_files;
 mod streaming;
+mod tensor_splits;
 mod tiles;
 mod usage;
 mod warm;

@@ -179,6 +179,44 @@ fn items_by_hand_give_the_hosts_pictures_in_the_planned_bytes() {
     }
 }
 
+#[rustfmt::skip]
+const HEADS: [(&[&str], &str, &str, &[u32]); 8] = [
+    (&["--params-backend", "all=device"], "dit=virtual0:1&virtual1:1", "resident", &[1, 1]),
+    (&["--params-backend", "dit=disk"], "dit=virtual1:1&virtual2:1", "lazy", &[1, 1]),
+    (&["--params-backend", "dit=cpu"], "dit=virtual2:1&virtual0:1", "streamed", &[1, 1]),
+    (&["--params-backend", "dit=cpu", "--lookahead", "dit=5"], "dit=virtual0:1&virtual1:1", "streamed", &[1, 1]),
+    (&["--params-backend", "dit=locked"], "dit=virtual0:1&virtual3:1", "streamed", &[1, 1]),
+    (&["--params-backend", "all=device"], "dit=virtual0:3&virtual1:1", "resident", &[3, 1]),
+    (&["--params-backend", "dit=cpu"], "dit=virtual1:3&virtual0:1", "streamed", &[3, 1]),
+    (&["--params-backend", "dit=disk"], "dit=virtual0:2&virtual1:1&virtual2:1", "lazy", &[2, 1, 1]),
+];
+
+#[test]
+fn heads_by_hand_give_the_picture_but_for_rounding_and_the_same_bits_for_the_same_shares() {
+    let studio = Studio::new(Wide::bf16());
+    let paint = |more: &[&str]| studio.paint(&[&["--vae-tile", "off"], more].concat());
+    let expected = paint(&["--backend", "all=cpu"]);
+    let mut by_shares: Vec<(&[u32], Vec<u8>)> = Vec::new();
+    for (more, backend, residency, shares) in HEADS {
+        let backend = format!("all=virtual0,{backend}");
+        let arguments = [&["--backend", &backend, "--split-mode", "dit=tensor"], more].concat();
+        let painted = paint(&arguments);
+        let component = painted.component("dit");
+        assert_eq!(component["placement"], "tensor", "{arguments:?}");
+        assert_eq!(component["residency"], residency, "{arguments:?}");
+        assert_eq!(component["tensor_shares"], serde_json::json!(shares), "{arguments:?}");
+        assert_eq!(component["row_shares"], serde_json::json!([]), "{arguments:?}");
+        painted.assert_exact(&arguments);
+        let apart = painted.pixels.iter().zip(&expected.pixels).map(|(a, b)| a.abs_diff(*b));
+        assert!(apart.max() <= Some(1), "{arguments:?}: another picture");
+        match by_shares.iter().find(|(known, _)| *known == shares) {
+            Some((_, pixels)) => assert!(painted.pixels == *pixels, "{arguments:?}: other bits"),
+            None => by_shares.push((shares, painted.pixels)),
+        }
+    }
+    assert_eq!(by_shares.len(), 3);
+}
+
 #[test]
 fn a_decoder_in_tiles_gives_one_picture_wherever_it_is() {
     let studio = Studio::new(Wide::f32());
@@ -206,7 +244,7 @@ fn a_decoder_in_tiles_gives_one_picture_wherever_it_is() {
 fn nonsense_is_refused_with_a_hint_and_no_picture() {
     let studio = Studio::new(Wide::f32());
     #[rustfmt::skip]
-    let nonsense: [(&[&str], &str); 14] = [
+    let nonsense: [(&[&str], &str); 17] = [
         (&["--backend", "dit=cuda0"], "cuda0"),
         (&["--backend", "dit=virtual"], "virtual"),
         (&["--backend", "flying=virtual0"], "flying"),
@@ -216,6 +254,9 @@ fn nonsense_is_refused_with_a_hint_and_no_picture() {
         (&["--split-mode", "clip=row", "--backend", "clip=virtual0&virtual1"], "clip"),
         (&["--split-mode", "dit=row", "--backend", "dit=virtual0&cpu"], "dit"),
         (&["--split-mode", "dit=items", "--backend", "dit=virtual0&virtual1"], "1 item"),
+        (&["--split-mode", "dit=tensor", "--backend", "dit=virtual0&virtual1&virtual2&virtual3&virtual4"], "4 devices, not by 5"),
+        (&["--split-mode", "dit=tensor", "--backend", "dit=virtual0&cpu"], "the host takes no heads"),
+        (&["--split-mode", "t5=tensor", "--backend", "t5=virtual0&virtual1"], "no heads"),
         (&["--split-mode", "sideways", "--backend", "dit=virtual0&virtual1"], "sideways"),
         (&["--params-backend", "dit=cpu", "--backend", "dit=cpu"], "dit"),
         (&["--lookahead", "0"], "lookahead"),

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use crate::support::fixture;
-use crate::support::plans::choices::choice;
+use crate::support::plans::choices::{Divisible, choice};
 use crate::support::plans::{self, Choice, Hardware, Result};
 use crate::support::wide::{SplitMix64 as Random, Wide};
 use executor::families;
@@ -43,9 +43,8 @@ fn random_plan(random: &mut Random, dir: &Path, model: &dyn Model, job: &JobShap
     let choices: Vec<Choice> = graphs
         .iter()
         .map(|graph| {
-            let rows = alike && executor::schedule::assignment::splits_rows(&graph.variants[0]);
-            let segments = graph.variants[0].segments.len();
-            choice(random, hardware.devices, segments, rows, graph.items, graph.phase == first)
+            let of = Divisible::of(graph, alike);
+            choice(random, hardware.devices, of, graph.phase == first)
         })
         .collect();
     plans::plan(dir, model, job, &options, &hardware, &choices)
@@ -81,7 +80,9 @@ fn run_random(dir: &Path, job: &JobShape, seeds: std::ops::Range<u64>) {
             Err(failure) => panic!("seed {seed}: {failure}\n{plan:#?}"),
         };
         assert!(races.is_empty(), "seed {seed}: {}\n{plan:#?}", races[0]);
-        assert!(result.pixels == expected.pixels, "seed {seed}: another picture\n{plan:#?}");
+        let (most, part) = plans::apart(&result.pixels, &expected.pixels);
+        let same = most == 0 || plans::sums_apart(&plan) && most == 1 && part < 0.02;
+        assert!(same, "seed {seed}: another picture, {most} levels off\n{plan:#?}");
         assert_exact(&result, seed);
         let used = plan.devices.iter().filter(|device| plan.uses(&device.id)).count();
         let reported = result.usage.devices.iter().filter(|d| d.id != DeviceId::host()).count();

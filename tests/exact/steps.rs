@@ -67,6 +67,10 @@ fn the_heap_holds_what_is_planned_and_steps_allocate_nothing() {
         bench.json("plan", [160, 160], 3, &more[..]);
         assert_heap_as_planned(&bench.home.path("plan.toml"));
     }
+    let split = ["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "dit=tensor"];
+    let more = ["--host", "virtual-2x2g", "--output", "plan.toml", "--dry-run", "--preview", "2"];
+    bench.json("plan", [160, 160], 3, &[&more[..], &split].concat());
+    assert_heap_as_planned(&bench.home.path("plan.toml"));
 }
 
 fn assert_heap_as_planned(path: &Path) {

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::Ended;
-use crate::support::plans::choices::choice;
+use crate::support::plans::choices::{Divisible, choice};
 use crate::support::plans::{self, Choice, Hardware};
 use crate::support::simulator::Machine;
 use crate::support::wide::{SplitMix64 as Random, Wide};
@@ -25,6 +25,10 @@ use protocol::{GraphOptions, JobShape, Plan, Residency};
 
 const JOB: JobShape =
     JobShape { width: 32, height: 16, steps: 2, max_sequence_length: 16, ..JobShape::small() };
+
+/// By how many levels a picture of summands of several GPUs may be off: what they are made of is
+/// rounded to bf16, and summed up in another order.
+const LEVELS_APART_MAX: u8 = 4;
 
 /// The test that runs on the GPUs of the environment.
 const HERE: &str = "plans::on_the_gpus_that_are_here";
@@ -87,13 +91,10 @@ impl Bench<'_> {
         let graphs = self.model.graphs(&JOB, &options).expect("a possible job");
         let first = graphs[0].phase;
         let choices = graphs.iter().map(|graph| {
-            let rows = executor::schedule::assignment::splits_rows(&graph.variants[0]);
-            let segments = graph.variants[0].segments.len();
+            let of = Divisible::of(graph, true);
             // What the host computes differs in its last bits: everything is on GPUs here.
             let all_on_gpus = |choice: &Choice| choice.devices.iter().all(Option::is_some);
-            let mut tries = (0..).map(|_| {
-                choice(random, devices, segments, rows, graph.items, graph.phase == first)
-            });
+            let mut tries = (0..).map(|_| choice(random, devices, of, graph.phase == first));
             tries.find(all_on_gpus).expect("most choices are")
         });
         let choices: Vec<Choice> = choices.collect();
@@ -114,7 +115,9 @@ impl Bench<'_> {
             let (result, races) = plans::run_traced(&plan, &self.model, None)
                 .unwrap_or_else(|failure| panic!("seed {seed}: {failure}\n{plan:#?}"));
             assert!(races.is_empty(), "seed {seed}: {}\n{plan:#?}", races[0]);
-            assert!(result.pixels == expected.pixels, "seed {seed}: another picture\n{plan:#?}");
+            let (most, part) = plans::apart(&result.pixels, &expected.pixels);
+            let same = most == 0 || plans::sums_apart(&plan) && most <= LEVELS_APART_MAX;
+            assert!(same, "seed {seed}: another picture, {most} levels, {part} of it\n{plan:#?}");
             for phase in result.usage.devices.iter().flat_map(|device| &device.phases) {
                 let [predicted, measured] = [phase.predicted_peak_bytes, phase.measured_peak_bytes];
                 assert_eq!(predicted, measured, "seed {seed}: {phase:?}\n{plan:#?}");

@@ -293,6 +293,21 @@ fn phases(plan: &Plan, device: &DeviceId, fixed: [Bytes; 3]) -> Vec<PhaseBytes> 
     plan.job.timeline().iter().map(phase).collect()
 }
 
+/// Whether pictures of a plan differ from those of one device in their last bits: it sums up in
+/// another order.
+pub fn sums_apart(plan: &Plan) -> bool {
+    plan.components.iter().any(|component| component.division.tensor_shares().is_some())
+}
+
+/// By how many levels pictures differ at most, and which part of their values does.
+pub fn apart(pixels: &[u8], expected: &[u8]) -> (u8, f64) {
+    assert_eq!(pixels.len(), expected.len(), "number of values");
+    let apart = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b));
+    let (most, count) = apart
+        .fold((0, 0), |(most, count), apart| (apart.max(most), count + usize::from(apart > 0)));
+    (most, count as f64 / pixels.len() as f64)
+}
+
 /// What a run gave.
 #[derive(Debug)]
 pub struct Result {

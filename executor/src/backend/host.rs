@@ -41,11 +41,10 @@ impl Backend for HostBackend {
             if let Err(cancelled) = load.stop.check() {
                 return Ticket::ended(Err(cancelled.into()));
             }
-            let source = entry.source(&load.files);
+            let (source, at) = (entry.whole(&load.files), load.base + entry.offset);
             // SAFETY: nothing computes from a region before it is loaded, and this is its only
             // writer.
-            unsafe { load.region.bytes_mut(load.base + entry.offset, source.len()) }
-                .copy_from_slice(source);
+            source.copy_to(unsafe { load.region.bytes_mut(at, source.bytes()) });
             load.copied(entry);
         }
         Ticket::ended(Ok(()))

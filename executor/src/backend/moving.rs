@@ -5,6 +5,6 @@ mod copies;
 mod ring;
 mod ticket;
 
-pub use copies::{LockedCopy, Queue, RegionCopy, WeightLoad, WeightMove};
+pub use copies::{LockedCopy, Queue, RegionCopy, WeightLoad, WeightMove, WeightPiece};
 pub use ring::{Ring, RingItem, RingPlan};
 pub use ticket::Ticket;

@@ -140,7 +140,8 @@ impl<'a> GraphBuilder<'a> {
         let output = self.value(shape, ElementType::F32);
         let segment = self.present_segment();
         let op = op.into();
-        self.graph.nodes.push(Node { op, inputs, weights, output, segment, item_run: 0 });
+        let (lane, item_run) = (None, 0);
+        self.graph.nodes.push(Node { op, inputs, weights, output, segment, lane, item_run });
         output
     }
 

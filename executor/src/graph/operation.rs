@@ -48,11 +48,43 @@ pub trait Operation: Any + Debug + Send + Sync {
         false
     }
 
+    /// How it deals with inputs that are cut along their features over several devices.
+    fn cutting(&self, _node: NodeView<'_>) -> Cutting {
+        Cutting::Whole
+    }
+
+    /// The operation on so many of all units into which inputs are cut; `None` where that is no
+    /// other one.
+    fn on_units(&self, _units: usize, _of: usize) -> Option<NodeOp> {
+        None
+    }
+
     /// How many of its weights, from the first, are matrices or tables. Those after them are
     /// vectors: biases, and the scales and shifts of norms.
     fn matrices(&self) -> usize {
         1
     }
+}
+
+/// How an operation deals with inputs of which several devices have some features each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cutting {
+    /// It needs all features of each input at once.
+    Whole,
+    /// So many inputs, the first ones, may be cut, all alike. Then the result is cut as they are;
+    /// other inputs, and weights, are whole everywhere.
+    Along {
+        /// How many.
+        inputs: usize,
+        /// The most parts into which their features can be cut: heads, or single features.
+        units: usize,
+    },
+    /// It multiplies with a matrix. From whole inputs each device makes some features of the
+    /// result, with some rows; from cut ones a summand of it, with some columns.
+    Product {
+        /// Whether the sum of such summands is the result: nothing is done to it after that.
+        sums: bool,
+    },
 }
 
 /// An operation together with what graphs do not know of it.

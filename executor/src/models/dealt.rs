@@ -1,5 +1,6 @@
-//! Components whose items several devices have: the graphs of each device's items, joined to one
-//! that computes all passes of a step in a call.
+//! The graphs by which a component computes as a layout says. Where several devices have its items:
+//! the graphs of each device's items, joined to one that computes all passes of a step in a call.
+//! Where they have its heads: the graph cut over them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 
 use protocol::{Division, GraphOptions, JobShape, item_runs};
 
+use super::cut::cut;
 use super::{ComponentGraph, Model, ModelError};
 use crate::graph::Graph;
 
@@ -51,16 +53,21 @@ impl BatchGraphs {
     }
 
     /// Some of a component's graphs for a layout: themselves, or, where several devices have its
-    /// items, for each size of its inputs one of all passes of a step.
+    /// heads, cut, or, where they have its items, for each size of its inputs one of all passes of
+    /// a step.
     ///
     /// # Errors
-    /// The component has other items, or they would differ from those of a whole batch.
+    /// The component has too few heads, or other items, or they would differ from those of a whole
+    /// batch.
     pub fn for_layout(
         &self,
         component: &SharedGraph,
         whole: &[Arc<Graph>],
         division: &Division,
     ) -> Result<Vec<Arc<Graph>>, String> {
+        if let Some(shares) = division.tensor_shares() {
+            return whole.iter().map(|graph| cut(graph, shares).map(Arc::new)).collect();
+        }
         let Some(counts) = division.item_counts() else { return Ok(whole.to_vec()) };
         let items = component.items.count();
         let dealt: u64 = counts.iter().map(|&count| u64::from(count)).sum();

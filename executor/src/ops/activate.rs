@@ -3,7 +3,7 @@
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::elementwise;
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation, kernels};
-use crate::graph::{Activation, GraphBuilder, Operation, ValueId};
+use crate::graph::{Activation, Cutting, GraphBuilder, NodeView, Operation, ValueId};
 
 /// Its name.
 pub const NAME: &str = "Activate";
@@ -26,6 +26,9 @@ impl Operation for ActivateOp {
 
     fn in_place(&self) -> bool {
         true
+    }
+    fn cutting(&self, node: NodeView<'_>) -> Cutting {
+        Cutting::Along { inputs: 1, units: node.output().features() }
     }
 }
 

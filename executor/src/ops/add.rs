@@ -3,7 +3,7 @@
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::elementwise;
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation, kernels};
-use crate::graph::{GraphBuilder, Operation, ValueId};
+use crate::graph::{Cutting, GraphBuilder, NodeView, Operation, ValueId};
 
 /// Its name.
 pub const NAME: &str = "Add";
@@ -26,6 +26,9 @@ impl Operation for AddOp {
 
     fn in_place(&self) -> bool {
         true
+    }
+    fn cutting(&self, node: NodeView<'_>) -> Cutting {
+        Cutting::Along { inputs: 2, units: node.output().features() }
     }
 }
 

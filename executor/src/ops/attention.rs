@@ -9,7 +9,9 @@ use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::{Products, attention, products};
 use crate::backend::kernels::{self, AttentionShape};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
-use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, Value, ValueId};
+use crate::graph::{
+    Cutting, ElementType, GraphBuilder, NodeOp, NodeView, Operation, Value, ValueId,
+};
 use crate::schedule::{Assignment, Elements, Reading};
 
 /// Its name.
@@ -53,6 +55,18 @@ impl Operation for AttentionOp {
     fn flops(&self, node: NodeView<'_>) -> f64 {
         let keys = node.input(1).shape[1] as f64;
         4.0 * node.output().elements() as f64 * keys
+    }
+    fn cutting(&self, node: NodeView<'_>) -> Cutting {
+        // Biases by distance are of each head, and no features.
+        match is_biased(node) {
+            true => Cutting::Whole,
+            false => Cutting::Along { inputs: 3, units: self.kv_heads },
+        }
+    }
+
+    fn on_units(&self, units: usize, of: usize) -> Option<NodeOp> {
+        let [heads, kv_heads] = [self.heads, self.kv_heads].map(|heads| heads * units / of);
+        Some(AttentionOp { heads, kv_heads, ..self.clone() }.into())
     }
 }
 

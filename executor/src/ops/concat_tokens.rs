@@ -5,7 +5,7 @@ use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::elementwise::TokenShape;
 use crate::backend::cuda::ops::tokens;
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation, kernels};
-use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, ValueId};
+use crate::graph::{Cutting, ElementType, GraphBuilder, NodeView, Operation, ValueId};
 use crate::schedule::{Assignment, Reading};
 
 /// Its name.
@@ -27,6 +27,9 @@ impl GraphBuilder<'_> {
 impl Operation for ConcatTokensOp {
     fn name(&self) -> &'static str {
         NAME
+    }
+    fn cutting(&self, node: NodeView<'_>) -> Cutting {
+        Cutting::Along { inputs: 2, units: node.output().features() }
     }
 }
 

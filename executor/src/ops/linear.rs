@@ -11,7 +11,9 @@ use crate::backend::cuda::ops::linear::{self, AfterSums, Linear};
 use crate::backend::cuda::ops::{Products, products};
 use crate::backend::kernels::{self, LinearShape};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
-use crate::graph::{Activation, ElementType, GraphBuilder, NodeView, Operation, ValueId, WeightId};
+use crate::graph::{
+    Activation, Cutting, ElementType, GraphBuilder, NodeView, Operation, ValueId, WeightId,
+};
 use crate::schedule::{Assignment, Elements, Reading};
 use crate::weights::WeightsError;
 use crate::weights::lora::LinearAdapter;
@@ -125,6 +127,9 @@ impl Operation for LinearOp {
 
     fn is_product(&self) -> bool {
         true
+    }
+    fn cutting(&self, _: NodeView<'_>) -> Cutting {
+        Cutting::Product { sums: self.0 == Activation::None }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::norm::{self, group};
 use crate::backend::kernels::{self, GroupNormShape};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
-use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, ValueId};
+use crate::graph::{Cutting, ElementType, GraphBuilder, NodeView, Operation, ValueId};
 use crate::schedule::{Assignment, Elements};
 use crate::weights::WeightsError;
 
@@ -88,6 +88,15 @@ impl Operation for NormOp {
 
     fn matrices(&self) -> usize {
         0
+    }
+    fn cutting(&self, node: NodeView<'_>) -> Cutting {
+        match self {
+            NormOp::Rms { .. } => {
+                let (all, normalised) = (node.output().features(), node.weight_shape(0)[0]);
+                Cutting::Along { inputs: 1, units: all / normalised }
+            }
+            NormOp::Layer { .. } | NormOp::Group { .. } => Cutting::Whole,
+        }
     }
 }
 

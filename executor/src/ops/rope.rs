@@ -4,7 +4,7 @@
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::elementwise::{self, TokenShape};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation, kernels};
-use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, ValueId};
+use crate::graph::{Cutting, ElementType, GraphBuilder, NodeOp, NodeView, Operation, ValueId};
 use crate::schedule::Assignment;
 
 /// Its name.
@@ -31,6 +31,13 @@ impl Operation for RopeOp {
 
     fn in_place(&self) -> bool {
         true
+    }
+    fn cutting(&self, _: NodeView<'_>) -> Cutting {
+        Cutting::Along { inputs: 1, units: self.heads }
+    }
+
+    fn on_units(&self, units: usize, of: usize) -> Option<NodeOp> {
+        Some(RopeOp { heads: self.heads * units / of }.into())
     }
 }
 

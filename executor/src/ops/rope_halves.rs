@@ -6,7 +6,7 @@ use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::elementwise::TokenShape;
 use crate::backend::cuda::ops::rope_halves;
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation, kernels};
-use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, ValueId};
+use crate::graph::{Cutting, ElementType, GraphBuilder, NodeOp, NodeView, Operation, ValueId};
 use crate::schedule::Assignment;
 
 /// Its name.
@@ -34,6 +34,13 @@ impl Operation for RopeHalvesOp {
 
     fn in_place(&self) -> bool {
         true
+    }
+    fn cutting(&self, _: NodeView<'_>) -> Cutting {
+        Cutting::Along { inputs: 1, units: self.heads }
+    }
+
+    fn on_units(&self, units: usize, of: usize) -> Option<NodeOp> {
+        Some(RopeHalvesOp { heads: self.heads * units / of }.into())
     }
 }
 

@@ -5,7 +5,7 @@ use protocol::Bytes;
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::elementwise::{self, ScaledPart};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation, kernels};
-use crate::graph::{GraphBuilder, NodeView, Operation, ValueId};
+use crate::graph::{Cutting, GraphBuilder, NodeView, Operation, ValueId};
 
 /// Its name.
 pub const NAME: &str = "ScaledAdd";
@@ -48,6 +48,13 @@ impl Operation for ScaledAddOp {
 
     fn in_place(&self) -> bool {
         true
+    }
+    fn cutting(&self, node: NodeView<'_>) -> Cutting {
+        // Features beside those that are added to would be cut otherwise.
+        match node.input(0).features() == node.input(1).features() {
+            true => Cutting::Along { inputs: 2, units: node.output().features() },
+            false => Cutting::Whole,
+        }
     }
 }
 

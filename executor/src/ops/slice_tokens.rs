@@ -4,7 +4,7 @@ use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::ops::elementwise::TokenShape;
 use crate::backend::cuda::ops::tokens;
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation, kernels};
-use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, ValueId};
+use crate::graph::{Cutting, ElementType, GraphBuilder, NodeView, Operation, ValueId};
 use crate::schedule::{Assignment, Reading};
 
 /// Its name.
@@ -30,6 +30,9 @@ impl GraphBuilder<'_> {
 impl Operation for SliceTokensOp {
     fn name(&self) -> &'static str {
         NAME
+    }
+    fn cutting(&self, node: NodeView<'_>) -> Cutting {
+        Cutting::Along { inputs: 1, units: node.output().features() }
     }
 }
 

@@ -57,7 +57,10 @@ impl Assignment {
         let segments = graph.segments.len();
         let placed = match &self.division {
             Division::Layer { segments } => segments.len(),
-            Division::One | Division::Row { .. } | Division::Items { .. } => self.residencies.len(),
+            Division::One
+            | Division::Row { .. }
+            | Division::Tensor { .. }
+            | Division::Items { .. } => self.residencies.len(),
         };
         for placed in [placed, self.residencies.len()] {
             if placed != segments {
@@ -75,6 +78,9 @@ impl Assignment {
         }
         if let Division::Row { shares } = &self.division {
             self.check_rows(graph, shares)?;
+        }
+        if let Division::Tensor { shares } = &self.division {
+            self.check_heads(graph, shares)?;
         }
         if let Division::Items { counts } = &self.division {
             self.check_items(graph, counts)?;
@@ -108,6 +114,24 @@ impl Assignment {
         Ok(())
     }
 
+    fn check_heads(&self, graph: &Graph, shares: &[u32]) -> Result<(), String> {
+        if shares.len() != self.lanes.len() {
+            return Err("a tensor split needs a share of each device".to_owned());
+        }
+        let first = &self.lanes[0];
+        if first.backend == BackendKind::Host || self.lanes.iter().any(|lane| lane != first) {
+            return Err("heads are split between devices of one kind only".to_owned());
+        }
+        if let Some(name) = first.unsupported.first() {
+            return Err(format!("heads are split between devices that do all, also {name}"));
+        }
+        let lanes = || graph.nodes.iter().filter_map(|node| node.lane);
+        if lanes().max() != Some(shares.len() - 1) {
+            return Err("it is not cut for so many devices".to_owned());
+        }
+        Ok(())
+    }
+
     fn check_items(&self, graph: &Graph, counts: &[u32]) -> Result<(), String> {
         if counts.len() != self.lanes.len() {
             return Err("an item split needs a count of each device".to_owned());
@@ -124,8 +148,8 @@ impl Assignment {
 
     /// The rows of a node's matrix on each lane, where it is split; else `None`.
     pub fn rows(&self, graph: &Graph, node: &Node) -> Option<Vec<Range<usize>>> {
-        let shares = self.division.row_shares()?;
-        let split = can_split(graph, node) && self.can_do(0, &*node.op);
+        let shares = self.division.shares()?;
+        let split = node.lane.is_none() && can_split(graph, node) && self.can_do(0, &*node.op);
         split.then(|| share_rows(graph.value(node.output).features(), shares))
     }
 
@@ -136,10 +160,8 @@ impl Assignment {
 
     /// The lane on which a node computes, if that can do it.
     pub fn lane_of(&self, graph: &Graph, node: &Node) -> usize {
-        match graph.item_runs.get(node.item_run) {
-            Some(run) => run.device,
-            None => self.lane(node.segment),
-        }
+        let run = graph.item_runs.get(node.item_run).map(|run| run.device);
+        node.lane.or(run).unwrap_or_else(|| self.lane(node.segment))
     }
 
     /// Whether all segments are on this lane.

@@ -95,8 +95,9 @@ pub fn program(graph: &Graph, assignment: &Assignment) -> Program {
     order.finish()
 }
 
-/// The lane of each node: its segment's; the host's where that cannot do it; or, without weights,
-/// the one where all its inputs are, if its result is smaller than they are.
+/// The lane of each node: its own, or its segment's; the host's where that cannot do it; or,
+/// without weights or a lane of its own, the one where all its inputs are, if its result is smaller
+/// than they are.
 fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
     let kinds = &assignment.lanes;
     let host = kinds.iter().position(|lane| lane.backend == BackendKind::Host);
@@ -107,7 +108,7 @@ fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
         let own = assignment.lane_of(graph, node);
         let lane = match lane_of_inputs(graph, assignment, node, &home) {
             _ if !assignment.can_do(own, &*node.op) => host,
-            Some(lane) if node.weights.is_empty() => lane,
+            Some(lane) if node.weights.is_empty() && node.lane.is_none() => lane,
             _ => own,
         };
         home[node.output.0] = Some(lane);

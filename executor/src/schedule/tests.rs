@@ -111,7 +111,8 @@ fn graph_of([heads, head_dim]: [usize; 2], recipes: &[Recipe]) -> Graph {
         graph.values.push(result.clone());
         let segment = 4 * at / recipes.len();
         let weights = Vec::new();
-        graph.nodes.push(Node { op, inputs, weights, output, segment, item_run: 0 });
+        let (lane, item_run) = (None, 0);
+        graph.nodes.push(Node { op, inputs, weights, output, segment, lane, item_run });
         if is_output || at + 1 == recipes.len() {
             graph.outputs.push(port("result", output));
         }

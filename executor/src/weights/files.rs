@@ -9,6 +9,7 @@ mod scales;
 mod adapted;
 mod keys;
 mod names;
+mod parts;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,6 +21,7 @@ use protocol::plan::MappingPolicy;
 use protocol::{Bytes, StorageType};
 
 pub use keys::GgufKeys;
+pub use parts::RUNS_MAX;
 
 use super::dimensions::Dimensions;
 use super::gguf::Keys;
@@ -29,6 +31,7 @@ use super::mapping::{MappedFile, join, open_regular};
 use super::{Dtype, WeightView, WeightsError};
 
 pub use names::Names;
+use parts::ColumnRuns;
 
 /// The mapped files of a component, where each tensor lies in them, and what is to be computed
 /// beside its linear layers. Clones share the mappings.
@@ -84,6 +87,8 @@ pub struct TensorRef {
     offset_bytes: usize,
     size_bytes: usize,
     scale: f32,
+    /// Of some columns of a matrix, where these lie; `None` where it lies in one piece.
+    columns: Option<ColumnRuns>,
 }
 
 impl WeightFiles {
@@ -209,7 +214,8 @@ impl WeightFiles {
             return Err(self.wrong_shape(name, found, expected_shape));
         }
         let &Location { shape, file_index, offset_bytes, size_bytes, scale, .. } = found;
-        Ok(TensorRef { storage, shape, file_index, offset_bytes, size_bytes, scale })
+        let columns = None;
+        Ok(TensorRef { storage, shape, file_index, offset_bytes, size_bytes, scale, columns })
     }
 
     /// What the files say about the tensor `name`, if they have it.
@@ -274,8 +280,7 @@ impl WeightFiles {
     /// If the weights are of other files.
     pub fn release<'a>(&self, weights: impl IntoIterator<Item = &'a TensorRef>) {
         for weight in weights {
-            let range = weight.offset_bytes..weight.offset_bytes + weight.size_bytes;
-            self.release_range(weight.file_index, range);
+            self.release_range(weight.file_index, weight.byte_range());
         }
     }
 
@@ -370,8 +375,9 @@ impl TensorRef {
     /// The weight itself, in the mapping.
     ///
     /// # Panics
-    /// If `files` are not those that gave this out.
+    /// If `files` are not those that gave this out, or it does not lie in one piece.
     pub fn view<'a>(&'a self, files: &'a WeightFiles) -> WeightView<'a> {
+        assert!(self.columns.is_none(), "some columns of a matrix");
         let bytes = files.slice(self.file_index, self.offset_bytes, self.size_bytes);
         self.view_of(self.shape.as_slice(), bytes)
     }
@@ -419,30 +425,9 @@ impl TensorRef {
         TensorRef { storage, size_bytes: storage.bytes(elements).as_usize(), ..*self }
     }
 
-    /// Some rows of a matrix, which lie in one piece.
-    ///
-    /// # Panics
-    /// If this is no matrix, has fewer rows, or rows that are no whole blocks.
-    pub(super) fn rows(&self, rows: Range<usize>) -> TensorRef {
-        let &[count, columns] = self.shape() else { panic!("no matrix: {:?}", self.shape) };
-        assert!(rows.start <= rows.end && rows.end <= count, "rows {rows:?} of {count}");
-        let row_bytes = self.storage.bytes(columns as u64).as_usize();
-        TensorRef {
-            shape: Dimensions::new(&[rows.len(), columns]).expect("two dimensions"),
-            offset_bytes: self.offset_bytes + rows.start * row_bytes,
-            size_bytes: rows.len() * row_bytes,
-            ..*self
-        }
-    }
-
     /// Which of [`WeightFiles::paths`] it is in.
     pub(super) fn file_index(&self) -> usize {
         self.file_index
-    }
-
-    /// Its bytes, from the start of that file.
-    pub(super) fn byte_range(&self) -> Range<usize> {
-        self.offset_bytes..self.offset_bytes + self.size_bytes
     }
 }
 

@@ -70,6 +70,8 @@ pub enum Split {
     Layer,
     /// The rows of each large matrix.
     Row,
+    /// The heads and features of each block.
+    Tensor,
     /// The items of a step: pictures, and the passes of guidance.
     Items,
 }
@@ -145,7 +147,8 @@ const PARAMS: Flag = Flag {
     name: "--params-backend",
     example: "write cpu (streamed), locked (streamed from page-locked copies), disk (loaded for its phase only) or device (resident), as dit=cpu,vae=disk",
 };
-const SPLIT: Flag = Flag { name: "--split-mode", example: "write layer, row or items, as dit=row" };
+const SPLIT: Flag =
+    Flag { name: "--split-mode", example: "write layer, row, tensor or items, as dit=row" };
 const LOOKAHEAD: Flag = Flag {
     name: "--lookahead",
     example: "write a number of stream slots from 1 to 64, as 2 or dit=4",
@@ -242,6 +245,7 @@ fn split_of(text: &str) -> Result<Split, String> {
     match text.to_lowercase().as_str() {
         "layer" => Ok(Split::Layer),
         "row" => Ok(Split::Row),
+        "tensor" => Ok(Split::Tensor),
         "items" => Ok(Split::Items),
         _ => Err(format!("`{}` is not a way to split", shown(text))),
     }

@@ -20,7 +20,7 @@ use protocol::{Bytes, Division, Layout};
 use rayon::prelude::*;
 
 use super::Problem;
-use super::layouts::{CUTS_MAX, layers, layers_of_shares, rows};
+use super::layouts::{CUTS_MAX, layers, layers_of_shares, rows, shares};
 use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::policy::pins::{Pin, Split, item_counts, item_counts_of};
@@ -80,6 +80,10 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
                 Some(Split::Row) => {
                     let shares = row_shares(problem, pin, &list, &times).into_iter();
                     shares.for_each(|shares| want(Division::Row { shares }));
+                }
+                Some(Split::Tensor) => {
+                    let shares = head_shares(problem, pin, &list, &times).into_iter();
+                    shares.for_each(|shares| want(Division::Tensor { shares }));
                 }
                 Some(Split::Items) => {
                     let counts = counts(problem, component, pin, &list.devices, &times).into_iter();
@@ -289,6 +293,19 @@ fn row_shares(
 ) -> Vec<Vec<u32>> {
     match pin.shares.as_slice() {
         [] => rows(list.devices.len(), &preferred(problem, &list.devices, times)),
+        shares => vec![shares.to_vec()],
+    }
+}
+
+/// The shares of a tensor split: by speed, by memory, and equal ones.
+fn head_shares(
+    problem: &Problem<'_>,
+    pin: &Pin,
+    list: &DeviceList,
+    times: &SegmentTimes<'_>,
+) -> Vec<Vec<u32>> {
+    match pin.shares.as_slice() {
+        [] => shares(&preferred(problem, &list.devices, times)),
         shares => vec![shares.to_vec()],
     }
 }

@@ -72,9 +72,14 @@ pub fn layers_of_shares(weights: &[u64], shares: &[u64]) -> Vec<u32> {
 /// Row shares, each once: the preferred proportions, and for two devices more.
 pub fn rows(devices: usize, preferred: &[Vec<u64>]) -> Vec<Vec<u32>> {
     let parts = if devices == 2 { 1..ROW_PARTS } else { 0..0 };
-    let parts = parts.map(|part| scaled(&[part, ROW_PARTS - part]));
+    let parts = parts.map(|part| vec![part, ROW_PARTS - part]);
+    shares(&preferred.iter().cloned().chain(parts).collect::<Vec<_>>())
+}
+
+/// Proportions as shares of devices, each once.
+pub fn shares(proportions: &[Vec<u64>]) -> Vec<Vec<u32>> {
     let mut seen = BTreeSet::new();
-    let all = preferred.iter().map(|shares| scaled(shares)).chain(parts);
+    let all = proportions.iter().map(|shares| scaled(shares));
     all.filter(|shares| seen.insert(shares.clone())).collect()
 }
 

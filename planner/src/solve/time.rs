@@ -7,6 +7,9 @@
 //! - rows run beside each other on GPUs, and on virtual devices with threads of their own: products
 //!   with weights take as long as the slowest device with its part of them, and everything else is
 //!   done by the first device. Other virtual devices share the host's threads and take turns;
+//! - heads run beside each other too: products and attention as long as the slowest device with its
+//!   part of the weights, everything else in about half of its time, as half of it is on heads and
+//!   half on each device; what crosses goes over all links at once;
 //! - replicas with some of the items each run beside each other, and a call ends with the last of
 //!   them;
 //! - what the host computes in place of a device takes its part of the segment's weights, after the
@@ -16,6 +19,7 @@
 //! what several devices read goes through them in turns. Rates come from the inventory, which says
 //! of each whether it was measured, declared or assumed.
 
+mod heads;
 mod items;
 
 use protocol::Residency;
@@ -49,6 +53,8 @@ struct SegmentTime {
     products_s: f64,
     /// Everything else.
     others_s: f64,
+    /// Of this, scaled dot products.
+    attention_s: f64,
 }
 
 impl SegmentTime {
@@ -72,7 +78,10 @@ impl Processor<'_> {
             let work_s = self.correction * self.speeds.seconds(&work);
             match work.kind {
                 WorkKind::Matmul(_) => time.products_s += work_s,
-                WorkKind::Attention => time.others_s += self.attention * work_s,
+                WorkKind::Attention => {
+                    time.attention_s += self.attention * work_s;
+                    time.others_s += self.attention * work_s;
+                }
                 _ => time.others_s += work_s,
             }
         }
@@ -242,6 +251,9 @@ impl<'a> Timing<'a> {
     fn segment_s(&self, index: usize) -> f64 {
         let ComponentLayout { devices, parts, .. } = self.spread;
         let main = self.times.on(devices[self.spread.lane(index)])[index];
+        if self.spread.division.tensor_shares().is_some() {
+            return self.heads_s(index);
+        }
         let weights = self.segment_bytes[index] as f64;
         if weights == 0.0 || parts.len() == 1 {
             return main.all_s();
@@ -277,7 +289,8 @@ impl<'a> Timing<'a> {
         if self.spread.is_on_host() {
             return 0.0;
         }
-        self.spread.crossing_bytes.0 as f64 / links.fold(f64::INFINITY, f64::min)
+        let link = links.fold(f64::INFINITY, f64::min);
+        self.spread.crossing_bytes.0 as f64 * self.part_of_crossing() / link
     }
 
     /// The weights of some segments on their way, all devices beside each other, all from one

@@ -58,7 +58,7 @@ fn check_devices(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_>)
     let (placement, count) = (component.placement(), component.devices.len());
     let counts = match placement {
         Placement::Host | Placement::One => 1..=1,
-        Placement::Row | Placement::Items => 2..=DEVICES_MAX,
+        Placement::Row | Placement::Tensor | Placement::Items => 2..=DEVICES_MAX,
         Placement::Layer => 2..=DEVICES_MAX + 1,
     };
     found.ensure(counts.contains(&count), || ComponentRule::Devices { count, placement });
@@ -90,10 +90,10 @@ fn check_parts(component: &ComponentPlan, found: &mut Finder<'_>) {
 }
 
 fn check_shares(component: &ComponentPlan, found: &mut Finder<'_>) {
-    let Some(row_shares) = component.division.row_shares() else { return };
-    let (shares, devices) = (row_shares.len(), component.devices.len());
+    let Some(dealt) = component.division.shares() else { return };
+    let (shares, devices) = (dealt.len(), component.devices.len());
     found.ensure(shares == devices, || ComponentRule::Shares { shares, devices });
-    let in_range = row_shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
+    let in_range = dealt.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
     found.ensure(in_range, || ComponentRule::Share);
 }
 

@@ -20,8 +20,9 @@ rules! {
         Segments { count: usize } = ": {count} segments",
         UnknownLane = ": a segment on an unknown lane",
         Order = ": its segments skip or mix lanes",
-        Shares { shares: usize, lanes: usize } = ": {shares} shares of rows, {lanes} lanes",
+        Shares { shares: usize, lanes: usize } = ": {shares} shares, {lanes} lanes",
         RowsOnHost = ": a row split with the host",
+        HeadsOnHost = ": a tensor split with the host",
         Share = ": a share is not within 1 to {ROW_SHARE_MAX}",
         Items { counts: usize, lanes: usize } = ": {counts} counts of items, {lanes} lanes",
         ItemsOnHost = ": an item split with the host",
@@ -79,6 +80,13 @@ fn broken(layout: &Layout) -> Vec<LayoutRule> {
             let rows = shares.len() == count && count >= 2;
             ensure(rows, LayoutRule::Shares { shares: shares.len(), lanes: count });
             ensure(hosts == 0, LayoutRule::RowsOnHost);
+            let in_range = shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
+            ensure(in_range, LayoutRule::Share);
+        }
+        Division::Tensor { shares } => {
+            let heads = shares.len() == count && count >= 2;
+            ensure(heads, LayoutRule::Shares { shares: shares.len(), lanes: count });
+            ensure(hosts == 0, LayoutRule::HeadsOnHost);
             let in_range = shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
             ensure(in_range, LayoutRule::Share);
         }

@@ -22,7 +22,7 @@ rules! {
         PartsElsewhere = ": its parts are on other devices",
         PartsBeyond = " has parts beyond its devices",
         Shares { shares: usize, devices: usize } = " has {shares} shares for {devices} devices",
-        Share = ": a share of rows is not within 1 to {ROW_SHARE_MAX}",
+        Share = ": a share is not within 1 to {ROW_SHARE_MAX}",
         ItemCounts { counts: usize, devices: usize } =
             " has {counts} counts of items for {devices} devices",
         NoItems = " has a device without items",

@@ -22,7 +22,8 @@ pub struct ComponentPlan {
     pub name: String,
     /// The phase in which it computes.
     pub phase: Phase,
-    /// The devices it computes on, in order. The first of a row split holds all that is not split.
+    /// The devices it computes on, in order. The first of a row split, and of a tensor split, holds
+    /// all that is not split.
     pub devices: Vec<DeviceId>,
     /// What of it computes on which of them.
     pub division: Division,
@@ -58,8 +59,8 @@ impl ComponentPlan {
         self.division.placement(self.devices.first().is_some_and(DeviceId::is_host))
     }
 
-    /// Where a segment computes; for a row split, the device of all that is not split. `None` where
-    /// the plan does not say.
+    /// Where a segment computes; for a row split or a tensor split, the device of all that is not
+    /// split. `None` where the plan does not say.
     pub fn segment_device(&self, segment: usize) -> Option<&DeviceId> {
         self.devices.get(self.division.lane(segment)?)
     }

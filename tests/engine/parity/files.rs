@@ -6,7 +6,9 @@ use protocol::{ModelSource, PartFlag};
 use crate::parity::compare::{TEXT, assert_close};
 use crate::parity::golden::{Golden, Tensor, tensors};
 use crate::parity::stages::Opened;
-use crate::parity::{HOST_ONLY, Noise, compare_all, generate, matches_everywhere};
+use crate::parity::{
+    HOST_ONLY, Noise, compare_all, generate, matches_by_heads, matches_everywhere,
+};
 use crate::support::bfl::{self, Tensors as Stored};
 use crate::support::{Home, fixture};
 
@@ -65,6 +67,16 @@ fn clip_t5_and_vae_of_their_own_files_match() {
 }
 
 #[test]
+fn stored_types_match_when_devices_share_the_heads() {
+    for (base, name, source) in [
+        ("flux_dev", "flux_dev.gguf-Q8_0", dev("gguf/flux_dev-Q8_0.gguf")),
+        ("flux_single", "flux_single.fp8", parts(FP8, T5)),
+    ] {
+        matches_by_heads(&variant(base, name, source));
+    }
+}
+
+#[test]
 fn every_quantised_dit_matches_in_every_tensor() {
     for (base, name, source) in [
         ("flux_dev", "flux_dev.gguf-F16", dev("gguf/flux_dev-F16.gguf")),
@@ -116,7 +128,7 @@ fn t5_from_gguf_matches_with_its_own_tokenizer() {
     let tokenizers = clip_alone.display().to_string();
     golden.source.parts.insert(PartFlag::TokenizerDir, tokenizers);
     for case in &golden.cases {
-        let dumped = generate(&home, &golden, case, None, Noise::Golden);
+        let dumped = generate(&home, &golden, case, None, Noise::Golden, &[]);
         let name = "text_encoder_2.c.input_ids";
         assert_eq!(dumped[name].ids(), case.tensors[name].ids(), "{}", case.name);
         let name = "text_encoder_2.c.last_hidden_state";
@@ -145,14 +157,14 @@ fn one_file_of_all_parts_gives_what_its_parts_give() {
     let golden = variant("flux_single", "flux_single.fp8", whole.clone());
     let profile = Some(("./host-only.toml", "host"));
     for case in &golden.cases {
-        let dumped = generate(&home, &golden, case, profile, Noise::Golden);
-        compare_all(&format!("all in one/{}", case.name), case, &dumped, Noise::Golden);
+        let dumped = generate(&home, &golden, case, profile, Noise::Golden, &[]);
+        compare_all(&format!("all in one/{}", case.name), case, &dumped, Noise::Golden, 1.0);
     }
     // A part in a file of its own replaces the one within.
     let other = whole.with(PartFlag::DiffusionModel, file("gguf/flux_single-Q4_K.gguf"));
     let golden = variant("flux_single", "flux_single.gguf-Q4_K", other);
     let case = &golden.cases[0];
-    let dumped = generate(&home, &golden, case, profile, Noise::Golden);
-    compare_all("all in one with another DiT", case, &dumped, Noise::Golden);
+    let dumped = generate(&home, &golden, case, profile, Noise::Golden, &[]);
+    compare_all("all in one with another DiT", case, &dumped, Noise::Golden, 1.0);
     assert!(matches!(dumped["image_u8"], Tensor::Levels(_)));
 }

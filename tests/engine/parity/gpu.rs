@@ -65,12 +65,13 @@ fn matches_exactly(golden: &Golden) {
     let home = home(&machine("8.6"));
     for case in cases(golden) {
         let profile = Some(("./gpu-only.toml", "cuda"));
-        let dumped = generate(&home, golden, case, profile, Noise::Golden);
+        let dumped = generate(&home, golden, case, profile, Noise::Golden, &[]);
         compare_all(
             &format!("{}/{} on a GPU", golden.name, case.name),
             case,
             &dumped,
             Noise::Golden,
+            1.0,
         );
     }
 }
@@ -85,7 +86,8 @@ fn is_near(golden: Golden, machine: &Machine, tolerances: &Tolerances) {
 }
 
 fn case_is_near(home: &Home, golden: &Golden, case: &Case, tolerances: &Tolerances) {
-    let dumped = generate(home, golden, case, Some(("./gpu-only.toml", "cuda")), Noise::Golden);
+    let dumped =
+        generate(home, golden, case, Some(("./gpu-only.toml", "cuda")), Noise::Golden, &[]);
     let mut wrong = Vec::new();
     for (name, expected) in case.tensors.iter().filter(|(name, _)| !name.contains(".in.")) {
         let Some(got) = dumped.get(name) else { continue };

@@ -100,7 +100,7 @@ impl Started {
         let mut compared = BTreeSet::new();
         for (name, golden) in self.tensors.iter().filter(|(name, _)| *name != "init_u8") {
             let Some(got) = dumped.get(name) else { panic!("{what}: {name} was not dumped") };
-            compare(&format!("{what}: {name}"), name, got, golden);
+            compare(&format!("{what}: {name}"), name, got, golden, 1.0);
             compared.insert(name);
         }
         assert_eq!(compared.len() as u32, 5 + self.number("steps_run"), "{what}: {compared:?}");

@@ -1,5 +1,8 @@
 //! Choices at random: any placement, cut and residency of a component over any devices.
 
+use executor::models::ComponentGraph;
+use executor::models::cut::Cuts;
+use executor::schedule::assignment::splits_rows;
 use protocol::profile::StepItems;
 use protocol::{Division, Residency};
 
@@ -50,16 +53,35 @@ fn item_counts(random: &mut Random, items: usize, lanes: usize) -> Vec<u32> {
     (0..lanes as u32).map(|lane| cuts.iter().filter(|at| **at == lane).count() as u32).collect()
 }
 
-/// Any choice for a component of so many segments; `rows` if it can be split by rows, `items` how
-/// many of a step can be dealt out, `first` if its phase is the first.
-pub fn choice(
-    random: &mut Random,
-    devices: usize,
-    segments: usize,
-    rows: bool,
-    items: StepItems,
-    first: bool,
-) -> Choice {
+/// What of a component can be divided.
+#[derive(Debug, Clone, Copy)]
+pub struct Divisible {
+    /// Into how many layers.
+    pub segments: usize,
+    /// Whether large matrices are, over devices.
+    pub rows: bool,
+    /// The most devices that can share its attention.
+    pub heads: usize,
+    /// Which items of a step.
+    pub items: StepItems,
+}
+
+impl Divisible {
+    /// Of a component, on devices that can do all, or lack operations.
+    pub fn of(graph: &ComponentGraph, able: bool) -> Divisible {
+        let first = &graph.variants[0];
+        Divisible {
+            segments: first.segments.len(),
+            rows: able && splits_rows(first),
+            heads: if able { Cuts::of(first).parts_max() } else { 1 },
+            items: graph.items,
+        }
+    }
+}
+
+/// Any choice for a component; `first` if its phase is the first.
+pub fn choice(random: &mut Random, devices: usize, of: Divisible, first: bool) -> Choice {
+    let Divisible { segments, rows, heads, items } = of;
     let mut choice = Choice::host(segments);
     let kind = random.below(10);
     if kind == 0 {
@@ -74,6 +96,11 @@ pub fn choice(
         let lanes = 2 + random.below(replicas_max - 1);
         choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
         choice.division = Division::Items { counts: item_counts(random, items, lanes) };
+    } else if devices.min(heads) >= 2 && random.chance(25) {
+        let lanes = 2 + random.below(devices.min(heads).min(4) - 1);
+        choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
+        let shares = (0..lanes).map(|_| 1 + random.below(5) as u32).collect();
+        choice.division = Division::Tensor { shares };
     } else if kind <= 3 || lanes_max < 2 {
         choice.devices = vec![Some(random.below(devices))];
     } else if kind <= 6 && rows {

@@ -17,7 +17,7 @@ use super::busy::Busy;
 use super::driver::DriverError;
 use super::gpu::Gpu;
 use super::stream::{Event, Place, Stream};
-use crate::backend::{Queue, Region, Stopped, Ticket, WeightLoad};
+use crate::backend::{Queue, Region, Stopped, Ticket, WeightLoad, WeightPiece};
 use crate::race::{Edge, GpuTrace, Span};
 
 /// Parts of a queue's staging memory.
@@ -145,16 +145,16 @@ impl Stager {
     fn copy(&mut self, load: &WeightLoad) -> Result<(), Stopped> {
         for entry in load.moves.iter() {
             let mut offset = load.base + entry.offset;
-            for piece in entry.source(&load.files).chunks(self.half_bytes) {
+            for piece in entry.pieces(&load.files, self.half_bytes) {
                 load.stop.check()?;
                 self.checked(|own| match &load.locked {
-                    None => own.stage(piece, &load.region, offset),
+                    None => own.stage(&piece, &load.region, offset),
                     Some(locked) => {
-                        let at = locked.hold(piece, offset - load.base);
-                        own.send((&locked.region, at), piece.len(), &load.region, offset)
+                        let at = locked.hold(&piece, offset - load.base);
+                        own.send((&locked.region, at), piece.bytes(), &load.region, offset)
                     }
                 })?;
-                offset += Bytes(piece.len() as u64);
+                offset += Bytes(piece.bytes() as u64);
             }
             load.copied(entry);
         }
@@ -170,7 +170,12 @@ impl Stager {
     }
 
     /// Stages a piece, and hands out its copy.
-    fn stage(&mut self, piece: &[u8], region: &Region, offset: Bytes) -> Result<(), DriverError> {
+    fn stage(
+        &mut self,
+        piece: &WeightPiece<'_>,
+        region: &Region,
+        offset: Bytes,
+    ) -> Result<(), DriverError> {
         let half = self.next;
         self.next = (half + 1) % HALVES;
         if let Some(reading) = self.reading[half].take() {
@@ -179,9 +184,9 @@ impl Stager {
         let at = Bytes((self.start + half * self.half_bytes) as u64);
         // SAFETY: this part of the staging memory is the thread's own, and the copy that read it
         // has ended.
-        unsafe { self.staging.bytes_mut(at, piece.len()) }.copy_from_slice(piece);
+        piece.copy_to(unsafe { self.staging.bytes_mut(at, piece.bytes()) });
         let staging = Arc::clone(&self.staging);
-        self.send((&staging, at), piece.len(), region, offset)?;
+        self.send((&staging, at), piece.bytes(), region, offset)?;
         self.reading[half] = Some(self.stream.recorded()?);
         Ok(())
     }

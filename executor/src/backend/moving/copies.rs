@@ -36,10 +36,48 @@ pub struct WeightMove {
     pub offset: Bytes,
 }
 
+/// Bytes of a weight that go together.
+#[derive(Debug, Clone)]
+pub struct WeightPiece<'a> {
+    files: &'a WeightFiles,
+    tensor: &'a TensorRef,
+    bytes: Range<usize>,
+}
+
 impl WeightMove {
-    /// The bytes, in the mapping of their file.
-    pub fn source<'a>(&'a self, files: &'a WeightFiles) -> &'a [u8] {
-        &self.tensor.view(files).bytes[self.bytes.clone()]
+    /// All of its bytes.
+    pub fn whole<'a>(&'a self, files: &'a WeightFiles) -> WeightPiece<'a> {
+        WeightPiece { files, tensor: &self.tensor, bytes: self.bytes.clone() }
+    }
+
+    /// The same in pieces of at most so many bytes, in order.
+    pub fn pieces<'a>(
+        &'a self,
+        files: &'a WeightFiles,
+        most: usize,
+    ) -> impl Iterator<Item = WeightPiece<'a>> {
+        let end = self.bytes.end;
+        self.bytes.clone().step_by(most).map(move |start| WeightPiece {
+            files,
+            tensor: &self.tensor,
+            bytes: start..end.min(start + most),
+        })
+    }
+}
+
+impl WeightPiece<'_> {
+    /// How many there are.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Copies them out of the mapping of their file.
+    ///
+    /// # Panics
+    /// If `target` has room for more, or fewer.
+    pub fn copy_to(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.bytes.len(), "room for a piece of a weight");
+        self.tensor.read(self.files, self.bytes.start, target);
     }
 }
 
@@ -63,22 +101,22 @@ impl LockedCopy {
     /// Where a piece of a weight is page-locked, that lies so far from its item's start: the answer
     /// is the offset in the region. `piece` is the same as in the weight's file; it is copied
     /// unless it is there.
-    pub fn hold(&self, piece: &[u8], offset: Bytes) -> Bytes {
+    pub fn hold(&self, piece: &WeightPiece<'_>, offset: Bytes) -> Bytes {
         let at = self.start + offset;
         if !self.is_filled() {
             // SAFETY: the thread of the ring's copies is the only one that touches an item's copy,
             // and before it is filled a device reads of it only what this thread has handed out,
             // which is written once: a load that was stopped is waited for before the next begins.
-            unsafe { self.region.bytes_mut(at, piece.len()) }.copy_from_slice(piece);
+            piece.copy_to(unsafe { self.region.bytes_mut(at, piece.bytes()) });
         }
         at
     }
 
     /// The same, as the bytes that are there then.
-    pub fn bytes(&self, piece: &[u8], offset: Bytes) -> &[u8] {
+    pub fn bytes(&self, piece: &WeightPiece<'_>, offset: Bytes) -> &[u8] {
         let at = self.hold(piece, offset);
         // SAFETY: as above; nothing writes them while this thread reads.
-        unsafe { self.region.bytes(at, piece.len()) }
+        unsafe { self.region.bytes(at, piece.bytes()) }
     }
 }
 

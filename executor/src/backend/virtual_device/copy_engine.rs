@@ -18,7 +18,7 @@ use std::time::Instant;
 use protocol::{Bytes, DeviceId};
 
 use crate::backend::memory::{Link, PIECE_BYTES_MAX, Region, wait_until};
-use crate::backend::moving::{Queue, RegionCopy, Ticket, WeightLoad};
+use crate::backend::moving::{Queue, RegionCopy, Ticket, WeightLoad, WeightPiece};
 use crate::backend::stopped::Stopped;
 
 /// Threads with queues of copies.
@@ -169,13 +169,13 @@ struct Staging {
 
 impl Staging {
     /// Reads a piece into the half of this number.
-    fn stage(&self, piece: &[u8], number: usize) -> &[u8] {
+    fn stage(&self, piece: &WeightPiece<'_>, number: usize) -> &[u8] {
         let offset = Bytes((self.at + number % 2 * (self.bytes / 2)) as u64);
         // SAFETY: this part of the staging memory is the thread's own, and the piece before the
         // last one, which was in this half, has been copied on.
-        unsafe { self.region.bytes_mut(offset, piece.len()) }.copy_from_slice(piece);
+        piece.copy_to(unsafe { self.region.bytes_mut(offset, piece.bytes()) });
         // SAFETY: as above; nothing writes it while the slice is used.
-        unsafe { self.region.bytes(offset, piece.len()) }
+        unsafe { self.region.bytes(offset, piece.bytes()) }
     }
 }
 
@@ -235,18 +235,18 @@ fn load(load: &WeightLoad, link: &Link, since: Instant, staging: &Staging) -> Re
     let (mut ready, mut end, mut number) = (since, since, 0);
     for entry in load.moves.iter() {
         let mut offset = load.base + entry.offset;
-        for piece in entry.source(&load.files).chunks(piece_bytes) {
+        for piece in entry.pieces(&load.files, piece_bytes) {
             load.stop.check()?;
             let staged = match &load.locked {
-                Some(locked) => locked.bytes(piece, offset - load.base),
-                None => staging.stage(piece, number),
+                Some(locked) => locked.bytes(&piece, offset - load.base),
+                None => staging.stage(&piece, number),
             };
             wait_until(end);
-            end = link.carry(piece.len(), ready);
+            end = link.carry(piece.bytes(), ready);
             // SAFETY: nothing computes from these bytes before the load has ended, and it is their
             // only writer.
-            unsafe { load.region.bytes_mut(offset, piece.len()) }.copy_from_slice(staged);
-            offset += Bytes(piece.len() as u64);
+            unsafe { load.region.bytes_mut(offset, piece.bytes()) }.copy_from_slice(staged);
+            offset += Bytes(piece.bytes() as u64);
             // From now on the link is never idle for want of this thread: it has been at it all
             // along.
             (ready, number) = (end, number + 1);

@@ -1,6 +1,7 @@
 //! Components on disk: found, refused, and read back against the `safetensors` library.
 
 mod formats;
+mod parts;
 
 use std::collections::HashMap;
 use std::fs;

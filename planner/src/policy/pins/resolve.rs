@@ -52,10 +52,11 @@ impl Pin {
         self.devices == [None]
     }
 
-    /// Whether weights cannot be changed when they are loaded: they are streamed, or split by rows.
+    /// Whether weights cannot be changed when they are loaded: they are streamed, or split by rows
+    /// or heads.
     pub fn forbids_changes(&self) -> bool {
-        let rows = self.split == Split::Row && self.devices.len() > 1;
-        rows || self.params.is_some_and(Params::is_streamed)
+        let in_parts = matches!(self.split, Split::Row | Split::Tensor) && self.devices.len() > 1;
+        in_parts || self.params.is_some_and(Params::is_streamed)
     }
 
     /// Whether weights may pass through a ring of slots: they must, where RAM is their place; they
@@ -293,6 +294,7 @@ fn check_split(
     let (segments, count) = (component.segments.len(), pin.devices.len());
     let kinds = || pin.devices.iter().map(|device| device.map(|i| inventory.devices[i].kind));
     let first = kinds().next().flatten();
+    let lacks = |index: &usize| !inventory.devices[*index].unsupported.is_empty();
     let one = format!("name one device for it, as {name}={}", entry.value[0].0);
     let problem = match pin.split {
         Split::Layer if segments < count => {
@@ -308,6 +310,31 @@ fn check_split(
         Split::Row if kinds().any(|kind| kind != first) => {
             let layer = format!("add --split-mode {name}=layer");
             (format!("{name} cannot be split by rows over devices of different kinds"), layer)
+        }
+        Split::Tensor if component.heads_max < 2 => (
+            format!("{name} has no heads and features that devices could share"),
+            format!("add --split-mode {name}=layer or {name}=row, or {one}"),
+        ),
+        Split::Tensor if (component.heads_max as usize) < count => {
+            let most = component.heads_max;
+            (
+                format!(
+                    "{name} can be shared by {most} devices, not by {count}, as its heads come in {most} parts of whole blocks of its weights"
+                ),
+                format!("name {most} devices at most, or add --split-mode {name}=row"),
+            )
+        }
+        Split::Tensor if pin.devices.contains(&None) => {
+            let layer = format!("leave out the host, or add --split-mode {name}=layer");
+            (format!("the host takes no heads of {name}"), layer)
+        }
+        Split::Tensor if kinds().any(|kind| kind != first) => {
+            let layer = format!("add --split-mode {name}=layer");
+            (format!("{name} cannot be split by heads over devices of different kinds"), layer)
+        }
+        Split::Tensor if pin.devices.iter().flatten().any(lacks) => {
+            let layer = format!("add --split-mode {name}=layer");
+            (format!("{name} cannot be split by heads over devices that lack operations"), layer)
         }
         Split::Items if (component.items.count() as usize) < count => {
             let items = match component.items.count() {
@@ -337,7 +364,7 @@ fn check_split(
                     .to_owned(),
             )
         }
-        Split::Layer | Split::Row | Split::Items => return Ok(()),
+        Split::Layer | Split::Row | Split::Tensor | Split::Items => return Ok(()),
     };
     let (problem, mut hint) = problem;
     if entry.subject == ALL {

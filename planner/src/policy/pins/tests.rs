@@ -38,6 +38,7 @@ fn component(name: &str, phase: Phase, segments: usize, splits_rows: bool) -> Co
         compute: Vec::new(),
         boundary_bytes: Bytes::ZERO,
         splits_rows,
+        heads_max: if splits_rows { 4 } else { 1 },
         items: StepItems::ONE,
         segments: (0..segments).map(segment).collect(),
     }
@@ -238,7 +239,7 @@ fn text_that_is_no_pin_is_refused_with_a_hint() {
         ([None, Some("dit=cuda0"), None, None], &["`cuda0` is not a place for weights"]),
         (
             [None, None, Some("column"), None],
-            &["--split-mode", "`column`", "hint: write layer, row or items"],
+            &["--split-mode", "`column`", "hint: write layer, row, tensor or items"],
         ),
         ([None, None, None, Some("0")], &["--lookahead", "`0` is not within 1 to 64"]),
         ([None, None, None, Some("dit=65")], &["`65` is not within"]),
@@ -256,7 +257,7 @@ fn text_that_is_no_pin_is_refused_with_a_hint() {
 
 #[test]
 fn nonsense_for_the_model_or_the_machine_is_refused_with_a_hint() {
-    let cases: [Refusal; 21] = [
+    let cases: [Refusal; 24] = [
         (
             [Some("foo=cpu"), None, None, None],
             &["no component `foo`", "clip, t5, dit, vae, all, cond"],
@@ -284,6 +285,18 @@ fn nonsense_for_the_model_or_the_machine_is_refused_with_a_hint() {
         (
             [Some("vae=virtual0&virtual1,vae_encoder=cpu"), None, Some("vae=row"), None],
             &["vae has no weights whose rows"],
+        ),
+        (
+            [Some("vae=virtual0&virtual1,vae_encoder=cpu"), None, Some("vae=tensor"), None],
+            &["vae has no heads", "--split-mode vae=layer"],
+        ),
+        (
+            [Some("dit=virtual0&cpu"), None, Some("tensor"), None],
+            &["the host takes no heads of dit"],
+        ),
+        (
+            [Some("dit=virtual0&cuda0"), None, Some("tensor"), None],
+            &["by heads over devices of different kinds"],
         ),
         ([Some("dit=virtual0&cpu"), None, Some("row"), None], &["the host takes no rows of dit"]),
         ([Some("dit=virtual0&cuda0"), None, Some("row"), None], &["devices of different kinds"]),

@@ -155,6 +155,7 @@ fn how(component: &ComponentPlan) -> String {
         Division::One => "",
         Division::Layer { .. } => " in layers",
         Division::Row { .. } => " in rows",
+        Division::Tensor { .. } => " by heads",
         Division::Items { .. } => " by items",
     };
     let residency = match component.residency {

@@ -91,6 +91,7 @@ fn residency(component: &ComponentPlan) -> String {
         Division::One => String::new(),
         Division::Layer { .. } => "layers, ".to_owned(),
         Division::Row { .. } => "rows, ".to_owned(),
+        Division::Tensor { .. } => "heads, ".to_owned(),
         Division::Items { .. } => "items, ".to_owned(),
     };
     text.push_str(&component.residency.to_string());
@@ -124,6 +125,10 @@ fn share(component: &ComponentPlan, index: usize, part: &PartPlan) -> String {
     if let Some(shares) = component.division.row_shares() {
         let all: u32 = shares.iter().sum();
         return format!("{} of {all} rows", shares[index]);
+    }
+    if let Some(shares) = component.division.tensor_shares() {
+        let all: u32 = shares.iter().sum();
+        return format!("share {} of {all}", shares[index]);
     }
     if let Some(counts) = component.division.item_counts() {
         let all: u32 = counts.iter().sum();

@@ -115,9 +115,9 @@ fn host_may_help(
 }
 
 /// The orders of a set of devices that make a difference, the inventory's first: of layers, which
-/// segments are neighbours on which device; of rows, which device does what is not split; of items
-/// none. Devices that are alike change places without any. Of more than three devices some orders
-/// are tried: the inventory's and by speed, and both turned round.
+/// segments are neighbours on which device; of rows and heads, which device does what is not split;
+/// of items none. Devices that are alike change places without any. Of more than three devices some
+/// orders are tried: the inventory's and by speed, and both turned round.
 fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
     let kinds = |order: &[usize]| -> Vec<usize> {
         order.iter().map(|device| kind_of(all, *device)).collect()
@@ -132,7 +132,7 @@ fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
         order
     };
     let orders: Vec<Vec<usize>> = match (split, subset.len()) {
-        (Split::Row, _) => {
+        (Split::Row | Split::Tensor, _) => {
             let first = |at: usize| [&subset[at..], &subset[..at]].concat();
             let kinds = kinds(subset);
             let new = |at: &usize| !kinds[..*at].contains(&kinds[*at]);
@@ -224,6 +224,11 @@ fn may_split(
             let kind = device(&devices[0]).kind;
             let whole = |index| device(index).kind == kind && device(index).unsupported.is_empty();
             component.splits_rows && devices.iter().all(whole)
+        }
+        Split::Tensor => {
+            let kind = device(&devices[0]).kind;
+            let whole = |index| device(index).kind == kind && device(index).unsupported.is_empty();
+            component.heads_max as usize >= devices.len() && devices.iter().all(whole)
         }
         Split::Items => {
             let whole = |index| device(index).unsupported.is_empty();

@@ -15,8 +15,8 @@ use super::rings::{Ring, Steps};
 use crate::policy::Objective;
 use crate::policy::pins::{Params, Pin, Split};
 
-/// Row splits, and item splits, of one list that also have streamed segments: those by speed, by
-/// memory, and the equal one.
+/// Row splits, tensor splits and item splits of one list that also have streamed segments: those by
+/// speed, by memory, and the equal one.
 const STREAMED_ROWS: usize = 3;
 
 /// A way to hold a component's weights.
@@ -51,7 +51,9 @@ impl Quota {
                 Quota { stride: 1, layouts, steps }
             }
             _ if list.pinned => Quota { stride: 1, layouts, steps: Steps::All },
-            Some(Split::Row) => Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps },
+            Some(Split::Row | Split::Tensor) => {
+                Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }
+            }
             Some(Split::Items) => {
                 // Each replica streams all weights: a segment more or less is much.
                 let steps = if splits <= 2 { Steps::All } else { Steps::Fine };

@@ -13,6 +13,7 @@ pub fn name(problem: &Problem<'_>, place: &Place) -> String {
         Division::One => "",
         Division::Layer { .. } => " by layers",
         Division::Row { .. } => " by rows",
+        Division::Tensor { .. } => " by heads",
         Division::Items { .. } => " by items",
     };
     let residency = match place.residency() {
@@ -40,6 +41,9 @@ pub fn details(place: &Place) -> String {
         }
         Division::Row { shares } => {
             details.push_str(&format!(" ({} of the rows)", numbers(shares)))
+        }
+        Division::Tensor { shares } => {
+            details.push_str(&format!(" ({} of the heads)", numbers(shares)))
         }
         Division::Items { counts } => {
             details.push_str(&format!(" ({} of the items)", numbers(counts)))

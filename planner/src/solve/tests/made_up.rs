@@ -97,6 +97,7 @@ pub(super) fn component(
         compute: kinds.map(|backend| BackendBytes { backend, bytes: Bytes(512) }).to_vec(),
         boundary_bytes: Bytes::ZERO,
         splits_rows: false,
+        heads_max: 1,
         items: StepItems::ONE,
         segments,
     }
@@ -296,9 +297,9 @@ fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
             segment_bytes: vec![Bytes::ZERO; component.segments.len()],
         })
         .collect();
-    let row_shares = layout.division.row_shares().unwrap_or_default();
+    let dealt = layout.division.shares().unwrap_or_default();
     let replicas = layout.division.item_counts().is_some();
-    let shares: u64 = row_shares.iter().map(|share| u64::from(*share)).sum();
+    let shares: u64 = dealt.iter().map(|share| u64::from(*share)).sum();
     for (index, segment) in component.segments.iter().enumerate() {
         let weights = segment.weights_bytes;
         if on_host && index % 3 == 1 {
@@ -306,7 +307,7 @@ fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
         } else if replicas {
             parts[..lanes].iter_mut().for_each(|part| part.segment_bytes[index] = weights);
         } else if shares > 0 && segment.block {
-            for (part, share) in parts.iter_mut().zip(row_shares) {
+            for (part, share) in parts.iter_mut().zip(dealt) {
                 let rows = weights.0 * u64::from(*share) / shares;
                 part.segment_bytes[index] = Bytes(rows).align_up(256);
             }
@@ -325,6 +326,7 @@ pub(super) fn random_component(dice: &mut Dice, name: &str, phase: Phase) -> Com
     let mut component = component(name, phase, segments);
     component.calls = 1 + dice.below(4) as u32;
     component.splits_rows = dice.one_in(2);
+    component.heads_max = 4;
     component.tensor_bytes = component.tensor_bytes - Bytes(dice.below(256));
     component.boundary_bytes = Bytes(dice.below(512));
     component.compute.iter_mut().for_each(|entry| entry.bytes = dice.aligned());
@@ -353,6 +355,13 @@ fn random_pin(dice: &mut Dice, case: &Case, component: &ComponentProfile) -> Pin
         devices.iter().all(|device| device.is_some() && kinds(device) == kinds(&devices[0]));
     if devices.len() > 1 && alike && component.splits_rows && dice.below(2) == 0 {
         split = Split::Row;
+    }
+    let shared = (2..=component.heads_max as usize).contains(&devices.len());
+    let able = |device: &Option<usize>| {
+        device.is_some_and(|index| case.inventory.devices[index].unsupported.is_empty())
+    };
+    if split == Split::Layer && shared && alike && devices.iter().all(able) && component.calls > 1 {
+        split = Split::Tensor;
     }
     let replicas = (2..=component.items.count() as usize).contains(&devices.len());
     if replicas && !devices.contains(&None) && dice.below(2) == 0 {

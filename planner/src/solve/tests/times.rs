@@ -195,6 +195,29 @@ fn rows_wait_for_the_slowest_device() {
 }
 
 #[test]
+fn heads_run_beside_each_other_and_cross_over_all_links() {
+    let mut inventory = machine(2).inventory;
+    let heads = |inventory: &Inventory, first| {
+        let shares = Division::Tensor { shares: vec![1, 1] };
+        let parts = [[first; 4], [1000 - first; 4]];
+        ms(inventory, &spread(shares, &[Some(0), Some(1)], &parts), &RESIDENT).compute
+    };
+    // Virtual devices take turns: of 4 s and 2 s a segment each does a half. Summands go both ways
+    // over each link, the slower one at 100 B/s.
+    assert!((heads(&inventory, 500) - 2e3 * (4.0 * 3.0 + 3.0)).abs() < 1e-6);
+    inventory.devices.iter_mut().for_each(|device| device.threads = Some(1));
+    assert!((heads(&inventory, 500) - 2e3 * (4.0 * 2.0 + 3.0)).abs() < 1e-6);
+    assert!((heads(&inventory, 250) - 2e3 * (4.0 * 1.5 + 3.0)).abs() < 1e-6);
+    // What is no block is on the first one.
+    assert!((heads(&inventory, 1000) - 2e3 * (4.0 * 4.0 + 3.0)).abs() < 1e-6);
+    // Links of GPUs carry both ways at once.
+    inventory.devices.iter_mut().for_each(|device| {
+        (device.kind, device.threads) = (DeviceKind::Cuda, None);
+    });
+    assert!((heads(&inventory, 500) - 2e3 * (4.0 * 2.0 + 1.5)).abs() < 1e-6);
+}
+
+#[test]
 fn what_the_host_does_for_a_device_comes_after_it() {
     let inventory = machine(1).inventory;
     let helped = spread(Division::One, &[Some(0)], &[[1000, 500, 1000, 1000], [0, 500, 0, 0]]);

@@ -83,13 +83,10 @@ const PLACEMENT: [Change; 23] = [
     ),
     (|p| p.components[DIT].division = rows(&[]), "dit has 0 shares for 2 devices"),
     (|p| p.components[DIT].division = rows(&[2, 1, 1]), "dit has 3 shares for 2 devices"),
-    (
-        |p| p.components[DIT].division = rows(&[2, 0]),
-        "dit: a share of rows is not within 1 to 1048576",
-    ),
+    (|p| p.components[DIT].division = rows(&[2, 0]), "dit: a share is not within 1 to 1048576"),
     (
         |p| p.components[DIT].division = rows(&[ROW_SHARE_MAX + 1, 1]),
-        "dit: a share of rows is not within 1 to 1048576",
+        "dit: a share is not within 1 to 1048576",
     ),
 ];
 

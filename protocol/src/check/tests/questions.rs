@@ -35,11 +35,15 @@ fn in_rows(layout: &mut Layout, shares: &[u32]) {
 
 type LayoutChange = (fn(&mut Vec<Layout>), &'static str);
 
+fn in_heads(layout: &mut Layout, shares: &[u32]) {
+    layout.division = Division::Tensor { shares: shares.to_vec() };
+}
+
 fn in_items(layout: &mut Layout, counts: &[u32]) {
     layout.division = Division::Items { counts: counts.to_vec() };
 }
 
-const LAYOUTS: [LayoutChange; 25] = [
+const LAYOUTS: [LayoutChange; 29] = [
     (|l| *l = vec![l[0].clone(); LAYOUTS_MAX + 1], "1025 layouts"),
     (|l| l[0].component = long(), "a name of 16385 bytes"),
     (|l| l[0].lanes.clear(), "t5: 0 lanes"),
@@ -57,12 +61,22 @@ const LAYOUTS: [LayoutChange; 25] = [
     (|l| in_layers(&mut l[0], &[1, 1, 1, 2]), "t5: its segments skip or mix lanes"),
     (|l| in_layers(&mut l[0], &[0, 1, 1, 0]), "t5: its segments skip or mix lanes"),
     (|l| l[0].division = Division::One, "t5: undivided over 3 lanes"),
-    (|l| in_rows(&mut l[1], &[3]), "dit: 1 shares of rows, 2 lanes"),
-    (|l| in_rows(&mut l[1], &[]), "dit: 0 shares of rows, 2 lanes"),
-    (|l| in_rows(&mut l[2], &[1]), "vae: 1 shares of rows, 1 lanes"),
+    (|l| in_rows(&mut l[1], &[3]), "dit: 1 shares, 2 lanes"),
+    (|l| in_rows(&mut l[1], &[]), "dit: 0 shares, 2 lanes"),
+    (|l| in_rows(&mut l[2], &[1]), "vae: 1 shares, 1 lanes"),
     (|l| l[1].lanes[1].backend = BackendKind::Host, "dit: a row split with the host"),
     (|l| in_rows(&mut l[1], &[0, 1]), "dit: a share is not within 1 to 1048576"),
     (|l| in_rows(&mut l[1], &[3, ROW_SHARE_MAX + 1]), "dit: a share is not within 1 to 1048576"),
+    (|l| in_heads(&mut l[1], &[3]), "dit: 1 shares, 2 lanes"),
+    (|l| in_heads(&mut l[2], &[1]), "vae: 1 shares, 1 lanes"),
+    (|l| in_heads(&mut l[1], &[0, 1]), "dit: a share is not within 1 to 1048576"),
+    (
+        |l| {
+            in_heads(&mut l[1], &[1, 1]);
+            l[1].lanes[1].backend = BackendKind::Host;
+        },
+        "dit: a tensor split with the host",
+    ),
     (|l| in_items(&mut l[3], &[3]), "dit: 1 counts of items, 2 lanes"),
     (|l| in_items(&mut l[2], &[1]), "vae: 1 counts of items, 1 lanes"),
     (|l| in_items(&mut l[3], &[0, 2]), "dit: a count of items is not within 1 to 128"),

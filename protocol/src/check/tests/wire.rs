@@ -8,9 +8,31 @@ use super::items::replicas;
 use super::*;
 use crate::message::Command;
 
+/// The plan of `text`, with the DiT's heads in place of its rows on both devices.
+fn heads() -> Plan {
+    let mut plan = text();
+    plan.components[2].division = Division::Tensor { shares: vec![2, 1] };
+    plan
+}
+
+#[test]
+fn shares_of_heads_stand_where_there_are_some() {
+    assert_eq!(check(&heads()), Ok(()));
+    let value = serde_json::to_value(heads()).unwrap();
+    assert_eq!(value["components"][2]["placement"], "tensor");
+    assert_eq!(value["components"][2]["tensor_shares"], serde_json::json!([2, 1]));
+    assert_eq!(value["components"][2]["row_shares"], serde_json::json!([]));
+    assert!(value["components"][0].get("tensor_shares").is_none(), "others have none");
+    for shares in [vec![], vec![1], vec![1, 0], vec![1, 1, 1]] {
+        let mut plan = heads();
+        plan.components[2].division = Division::Tensor { shares };
+        assert!(check(&plan).is_err());
+    }
+}
+
 #[test]
 fn a_plan_survives_json() {
-    for plan in [text(), picture()] {
+    for plan in [text(), picture(), heads()] {
         let document = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&document).unwrap(), plan);
     }
@@ -40,7 +62,9 @@ fn other_programs_find_the_names_that_they_read() {
 #[test]
 fn a_plan_survives_the_wire() {
     let (sender, receiver) = ipc::channel().unwrap();
-    for (sent, rehearse) in [(text(), false), (picture(), true), (replicas(), true)] {
+    for (sent, rehearse) in
+        [(text(), false), (picture(), true), (replicas(), true), (heads(), false)]
+    {
         sender.send(Command::Load { plan: Box::new(sent.clone()), rehearse }).unwrap();
         match receiver.recv().unwrap() {
             Command::Load { plan, rehearse: got } => assert_eq!((*plan, got), (sent, rehearse)),
@@ -52,9 +76,11 @@ fn a_plan_survives_the_wire() {
 type Edit = fn(&mut serde_json::Value);
 
 /// What a document says of its components' placement in several places, against each other.
-const CONTRADICTIONS: [(Edit, &str); 11] = [
+const CONTRADICTIONS: [(Edit, &str); 13] = [
     (|c| c[0]["row_shares"] = [1].into(), "clip has shares of rows without a row split"),
     (|c| c[1]["row_shares"] = [1, 1, 1].into(), "t5 has shares of rows without a row split"),
+    (|c| c[0]["tensor_shares"] = [1].into(), "clip has shares of heads without a tensor split"),
+    (|c| c[2]["placement"] = "tensor".into(), "dit has shares of rows without a row split"),
     (|c| c[2]["placement"] = "layer".into(), "dit has shares of rows without a row split"),
     (|c| c[0]["placement"] = "host".into(), "clip: placement host cannot be on virtual0"),
     (|c| c[3]["placement"] = "one".into(), "vae: placement one cannot be on host"),

@@ -1,9 +1,9 @@
 //! A component's assignment as it stands in documents and on the wire.
 //!
 //! A document names its division in a word and each segment's device by its id, for people and
-//! other programs; the shares of rows are there too, empty without a row split, and the items of
-//! each device where there is an item split. Inside the program one [`Division`] says all of it. A
-//! document that contradicts itself is refused where it is read.
+//! other programs; the shares of rows are there too, empty without a row split, and where there are
+//! such splits the shares of a tensor split and the items of each device. Inside the program one
+//! [`Division`] says all of it. A document that contradicts itself is refused where it is read.
 
 use serde::ser::{Error, SerializeStruct};
 use serde::{Deserialize, Serialize, Serializer};
@@ -20,6 +20,8 @@ pub(super) struct ComponentDocument {
     placement: Placement,
     devices: Vec<DeviceId>,
     row_shares: Vec<u32>,
+    #[serde(default)]
+    tensor_shares: Vec<u32>,
     #[serde(default)]
     item_counts: Vec<u32>,
     residency: Residency,
@@ -60,6 +62,7 @@ impl Serialize for ComponentPlan {
         let document = ComponentDocument {
             placement: self.placement(),
             row_shares: self.division.row_shares().unwrap_or_default().to_vec(),
+            tensor_shares: self.division.tensor_shares().unwrap_or_default().to_vec(),
             item_counts: self.division.item_counts().unwrap_or_default().to_vec(),
             segments: segments.collect::<Result<_, _>>()?,
             name: plan.name,
@@ -79,19 +82,24 @@ impl Serialize for ComponentPlan {
     }
 }
 
-/// Documents name `item_counts` where there are some; the wire, which has no names, always has all
-/// fields.
+/// Documents name `tensor_shares` and `item_counts` where there are some; the wire, which has no
+/// names, always has all fields.
 impl Serialize for ComponentDocument {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let is_named = !self.item_counts.is_empty() || !serializer.is_human_readable();
-        let count = 15 + usize::from(is_named);
+        let all = !serializer.is_human_readable();
+        let [has_shares, has_counts] =
+            [&self.tensor_shares, &self.item_counts].map(|numbers| all || !numbers.is_empty());
+        let count = 15 + usize::from(has_shares) + usize::from(has_counts);
         let mut fields = serializer.serialize_struct("ComponentDocument", count)?;
         fields.serialize_field("name", &self.name)?;
         fields.serialize_field("phase", &self.phase)?;
         fields.serialize_field("placement", &self.placement)?;
         fields.serialize_field("devices", &self.devices)?;
         fields.serialize_field("row_shares", &self.row_shares)?;
-        if is_named {
+        if has_shares {
+            fields.serialize_field("tensor_shares", &self.tensor_shares)?;
+        }
+        if has_counts {
             fields.serialize_field("item_counts", &self.item_counts)?;
         }
         fields.serialize_field("residency", &self.residency)?;
@@ -113,6 +121,8 @@ impl Serialize for ComponentDocument {
 pub(super) enum Contradiction {
     #[error("{name} has shares of rows without a row split")]
     Shares { name: String },
+    #[error("{name} has shares of heads without a tensor split")]
+    Heads { name: String },
     #[error("{name} has counts of items without an item split")]
     Items { name: String },
     #[error("{name}: placement {placement} cannot be on {devices}")]
@@ -158,10 +168,14 @@ impl TryFrom<ComponentDocument> for ComponentPlan {
 impl ComponentDocument {
     /// What its placement, shares and segments say together.
     fn division(&self) -> Result<Division, Contradiction> {
-        let ComponentDocument { name, placement, devices, row_shares, item_counts, .. } = self;
+        let ComponentDocument { name, placement, devices, .. } = self;
+        let ComponentDocument { row_shares, tensor_shares, item_counts, .. } = self;
         let (name, placement) = (name.clone(), *placement);
         if placement != Placement::Row && !row_shares.is_empty() {
             return Err(Contradiction::Shares { name });
+        }
+        if placement != Placement::Tensor && !tensor_shares.is_empty() {
+            return Err(Contradiction::Heads { name });
         }
         if placement != Placement::Items && !item_counts.is_empty() {
             return Err(Contradiction::Items { name });
@@ -193,6 +207,7 @@ impl ComponentDocument {
             Placement::One | Placement::Host => Division::One,
             Placement::Layer => Division::Layer { segments },
             Placement::Row => Division::Row { shares: row_shares.clone() },
+            Placement::Tensor => Division::Tensor { shares: tensor_shares.clone() },
             Placement::Items => Division::Items { counts: item_counts.clone() },
         })
     }

@@ -1,0 +1,41 @@
+//! A component's graph, cut over several devices by heads and features: the graph in which each of
+//! them computes its part of each block, beside the others.
+//!
+//! ```text
+//! device 0:  whole ─► rows of q, k, v ─► heads ─► columns of the next ─► summand 0 ─┬─► sum, whole
+//!                                                                                  ╳
+//! device 1:  whole ─► rows of q, k, v ─► heads ─► columns of the next ─► summand 1 ─┴─► sum, whole
+//! ```
+//! Which values are cut follows from the graph ([`cuts`]): what a product makes that another one
+//! sums up, if every operation between the two can compute on some of the features. All else is
+//! whole. What of it a device needs for its parts it computes by itself, norms and residual sums;
+//! other products within blocks are split by rows, and their results gathered.
+//!
+//! Summands are added in the order of the devices, in f32, and so on each device: all have the same
+//! bits. They are not those of one device, which sums up in another order.
+
+mod cuts;
+mod parts;
+
+pub use cuts::Cuts;
+
+use crate::graph::Graph;
+
+/// A component's graph on devices with such shares.
+///
+/// # Errors
+/// Why it cannot be cut so.
+pub fn cut(graph: &Graph, shares: &[u32]) -> Result<Graph, String> {
+    let cuts = Cuts::of(graph);
+    let most = cuts.parts_max();
+    if most < shares.len() {
+        return Err(match most {
+            1 => "it has no heads that devices can share".to_owned(),
+            most => format!("its heads can be shared by {most} devices, not by {}", shares.len()),
+        });
+    }
+    Ok(parts::cut(graph, &cuts, shares))
+}
+
+#[cfg(test)]
+mod tests;

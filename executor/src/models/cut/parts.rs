@@ -1,0 +1,224 @@
+//! The nodes of a cut graph: each device's parts, and what each computes whole.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::Cuts;
+use crate::graph::{Graph, Node, NodeOp, ValueId, Weight, WeightId};
+use crate::ops::add::AddOp;
+use crate::weights::TensorRef;
+
+/// A graph in which devices with such shares each have a part of every class.
+pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
+    let copied = copied(graph, cuts);
+    let mut parts = Parts {
+        graph,
+        cuts,
+        dealt: cuts.units().iter().map(|units| deal(*units, shares)).collect(),
+        lanes: shares.len(),
+        places: (0..graph.values.len()).map(|value| vec![ValueId(value); shares.len()]).collect(),
+        weights: BTreeMap::new(),
+        out: Graph { nodes: Vec::new(), weights: Vec::new(), ..graph.clone() },
+    };
+    for (node, copied) in graph.nodes.iter().zip(copied) {
+        parts.node(node, copied);
+    }
+    parts.out
+}
+
+/// For each node that makes a whole value, whether every device computes it by itself: what they
+/// need for their parts, and what follows from no product within the blocks.
+fn copied(graph: &Graph, cuts: &Cuts) -> Vec<bool> {
+    let mut needed = vec![false; graph.values.len()];
+    let mut copied = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        let is_cut = cuts.class(node.output).is_some() || cuts.sums(node);
+        copied[index] = needed[node.output.0]
+            && graph.segments[node.segment].block
+            && (!node.op.is_product() || cuts.sums(node));
+        if is_cut || copied[index] {
+            let whole = node.inputs.iter().filter(|input| cuts.class(**input).is_none());
+            whole.for_each(|input| needed[input.0] = true);
+        }
+    }
+    copied
+}
+
+/// Deals units out in proportion, one to each at least: each further one to whom it would bring
+/// least beyond its share, ties to the first. They lie one after the other.
+pub(super) fn deal(units: usize, shares: &[u32]) -> Vec<Range<usize>> {
+    let mut counts = vec![1; shares.len()];
+    for _ in shares.len()..units {
+        let with_one_more =
+            |at: usize| ((counts[at] as u128 + 1) << 64) / u128::from(shares[at].max(1));
+        let next = (0..shares.len()).min_by_key(|at| with_one_more(*at));
+        counts[next.expect("there are devices")] += 1;
+    }
+    let mut end = 0;
+    let range = |count| {
+        end += count;
+        end - count..end
+    };
+    counts.into_iter().map(range).collect()
+}
+
+/// A cut graph while it is made.
+struct Parts<'a> {
+    graph: &'a Graph,
+    cuts: &'a Cuts,
+    /// For each class and device, which units that has.
+    dealt: Vec<Vec<Range<usize>>>,
+    lanes: usize,
+    /// For each value of the graph and each device, what that has of it: its part, or all. What a
+    /// device has not computed it reads of the first.
+    places: Vec<Vec<ValueId>>,
+    /// The weights that are used whole.
+    weights: BTreeMap<WeightId, WeightId>,
+    out: Graph,
+}
+
+impl Parts<'_> {
+    fn node(&mut self, node: &Node, copied: bool) {
+        if self.cuts.class(node.output).is_some() {
+            // What the thread that hands out computes itself comes last.
+            for lane in (0..self.lanes).rev() {
+                self.part(node, lane);
+            }
+        } else if self.cuts.sums(node) {
+            self.sum(node, copied);
+        } else if copied {
+            for lane in (0..self.lanes).rev() {
+                let features = self.graph.value(node.output).features();
+                let output = match lane {
+                    0 => node.output,
+                    _ => self.new_value(node.output, features),
+                };
+                self.places[node.output.0][lane] = output;
+                let (inputs, weights) = (self.inputs(node, lane), self.whole(&node.weights));
+                self.add(node, lane, node.op.clone(), inputs, weights, output);
+            }
+        } else {
+            let weights = self.whole(&node.weights);
+            self.out.nodes.push(Node { weights, ..node.clone() });
+        }
+    }
+
+    /// What a device has of a node's inputs.
+    fn inputs(&self, node: &Node, lane: usize) -> Vec<ValueId> {
+        node.inputs.iter().map(|input| self.places[input.0][lane]).collect()
+    }
+
+    /// A device's part of a result that is cut.
+    fn part(&mut self, node: &Node, lane: usize) {
+        let (class, units) = self.cuts.class(node.output).expect("it is cut");
+        let (own, features) =
+            (self.dealt[class][lane].clone(), self.graph.value(node.output).features());
+        let op = node.op.on_units(own.len(), units).unwrap_or_else(|| node.op.clone());
+        let inputs = self.inputs(node, lane);
+        let columns = scaled(&own, features, units);
+        let weights = match node.op.is_product() {
+            true => {
+                let rows = |tensor: &TensorRef| tensor.rows(columns.clone());
+                node.weights.iter().map(|weight| self.weight(node, *weight, rows)).collect()
+            }
+            false => self.whole(&node.weights),
+        };
+        let output = self.new_value(node.output, columns.len());
+        self.places[node.output.0][lane] = output;
+        self.add(node, lane, op, inputs, weights, output);
+    }
+
+    /// The sum of what each device makes of its part of the inputs; on every device, or the first.
+    fn sum(&mut self, node: &Node, copied: bool) {
+        let features = self.graph.value(node.output).features();
+        let mut summands = vec![node.output; self.lanes];
+        for lane in (0..self.lanes).rev() {
+            let runs = self.runs(node, lane);
+            let matrix = self.weight(node, node.weights[0], |tensor| tensor.columns(&runs));
+            // Biases are in the first summand.
+            let vectors = if lane == 0 { self.whole(&node.weights[1..]) } else { Vec::new() };
+            let weights = [&[matrix], &vectors[..]].concat();
+            let inputs = self.inputs(node, lane);
+            summands[lane] = self.new_value(node.output, features);
+            self.add(node, lane, node.op.clone(), inputs, weights, summands[lane]);
+        }
+        let lanes = if copied { self.lanes } else { 1 };
+        for lane in (0..lanes).rev() {
+            let mut sum = summands[0];
+            for (at, summand) in summands.iter().enumerate().skip(1) {
+                let is_whole = at + 1 == self.lanes;
+                let output = match (is_whole, lane) {
+                    (true, 0) => node.output,
+                    _ => self.new_value(node.output, features),
+                };
+                self.add(node, lane, AddOp.into(), vec![sum, *summand], Vec::new(), output);
+                sum = output;
+            }
+            self.places[node.output.0][lane] = sum;
+        }
+    }
+
+    /// The columns of a node's matrix that a device multiplies its part of the inputs with.
+    fn runs(&self, node: &Node, lane: usize) -> Vec<Range<usize>> {
+        let mut begin = 0;
+        let run = |input: &ValueId| {
+            let (class, units) = self.cuts.class(*input).expect("all inputs are cut");
+            let features = self.graph.value(*input).features();
+            let own = scaled(&self.dealt[class][lane], features, units);
+            begin += features;
+            own.start + begin - features..own.end + begin - features
+        };
+        node.inputs.iter().map(run).collect()
+    }
+
+    /// Weights that are used whole.
+    fn whole(&mut self, weights: &[WeightId]) -> Vec<WeightId> {
+        let Parts { graph, weights: known, out, .. } = self;
+        let place = |weight: &WeightId| {
+            *known.entry(*weight).or_insert_with(|| {
+                out.weights.push(graph.weights[weight.0].clone());
+                WeightId(out.weights.len() - 1)
+            })
+        };
+        weights.iter().map(place).collect()
+    }
+
+    /// A part of a weight, in the segment of the node.
+    fn weight(
+        &mut self,
+        node: &Node,
+        weight: WeightId,
+        part: impl Fn(&TensorRef) -> TensorRef,
+    ) -> WeightId {
+        let whole = &self.graph.weights[weight.0];
+        let (name, tensor) = (whole.name.clone(), part(&whole.tensor));
+        self.out.weights.push(Weight { name, tensor, segment: node.segment });
+        WeightId(self.out.weights.len() - 1)
+    }
+
+    /// A value like another one, with so many features.
+    fn new_value(&mut self, like: ValueId, features: usize) -> ValueId {
+        let mut value = self.graph.value(like).clone();
+        *value.shape.last_mut().expect("values have dimensions") = features;
+        self.out.values.push(value);
+        ValueId(self.out.values.len() - 1)
+    }
+
+    fn add(
+        &mut self,
+        node: &Node,
+        lane: usize,
+        op: NodeOp,
+        inputs: Vec<ValueId>,
+        weights: Vec<WeightId>,
+        output: ValueId,
+    ) {
+        let lane = Some(lane);
+        self.out.nodes.push(Node { op, inputs, weights, output, lane, ..node.clone() });
+    }
+}
+
+/// Units as the features that they are.
+fn scaled(units: &Range<usize>, features: usize, of: usize) -> Range<usize> {
+    units.start * features / of..units.end * features / of
+}

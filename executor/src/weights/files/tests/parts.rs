@@ -1,0 +1,94 @@
+//! Parts of tensors hold the numbers of the whole, however they are read.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::weights::support::gguf::File;
+
+/// Rows and columns of the matrices.
+const SHAPE: [usize; 2] = [5, 256];
+
+/// A file with a matrix of blocks of 32 elements, one of f16 and a vector.
+fn file() -> (TempDir, WeightFiles) {
+    let elements = SHAPE.iter().product::<usize>();
+    let blocks: Vec<u8> = (0..elements / 32)
+        .flat_map(|block| {
+            [0, 0x30].into_iter().chain((0..32).map(move |at| (block * 7 + at) as u8))
+        })
+        .collect();
+    let halves: Vec<u8> =
+        (0..elements).flat_map(|at| [at as u8, 0x30 + (at / 256) as u8]).collect();
+    let vector: Vec<u8> = (0..8).flat_map(|at: u8| f32::from(at).to_le_bytes()).collect();
+    let dimensions = [SHAPE[1] as u64, SHAPE[0] as u64];
+    let content = File::new()
+        .with("blocks", &dimensions, 8, &blocks)
+        .with("halves", &dimensions, 1, &halves)
+        .with("vector", &[8], 0, &vector);
+    let dir = directory(&[("weights.gguf", content.bytes())]);
+    let files = WeightFiles::open_file(&dir.path().join("weights.gguf")).unwrap();
+    (dir, files)
+}
+
+/// The bytes of a part, read in pieces of so many.
+fn read(part: &TensorRef, files: &WeightFiles, piece: usize) -> Vec<u8> {
+    let mut bytes = vec![0; part.size().as_usize()];
+    for (at, target) in bytes.chunks_mut(piece).enumerate() {
+        part.read(files, at * piece, target);
+    }
+    bytes
+}
+
+fn numbers(part: &TensorRef, bytes: &[u8]) -> Vec<f32> {
+    part.view_of(part.shape(), bytes).to_f32()
+}
+
+proptest! {
+    #[test]
+    fn columns_are_those_of_the_whole(
+        starts in prop::collection::vec(0..8_usize, 4),
+        piece in 1..300_usize,
+        blocks in any::<bool>(),
+    ) {
+        let (_dir, files) = file();
+        let mut starts = starts;
+        starts.sort_unstable();
+        let runs = [starts[0] * 32..starts[1] * 32, starts[2] * 32..starts[3] * 32];
+        let name = if blocks { "blocks" } else { "halves" };
+        let whole = files.require(name, &SHAPE).unwrap();
+        let all = whole.view(&files).to_f32();
+        let expected: Vec<f32> = all
+            .chunks(SHAPE[1])
+            .flat_map(|row| runs.iter().flat_map(|run| &row[run.clone()]))
+            .copied()
+            .collect();
+        prop_assume!(!expected.is_empty());
+        let part = whole.columns(&runs);
+        prop_assert_eq!(part.shape(), [SHAPE[0], expected.len() / SHAPE[0]]);
+        prop_assert_eq!(numbers(&part, &read(&part, &files, piece)), expected);
+        let range = part.byte_range();
+        prop_assert!(whole.byte_range().start <= range.start);
+        prop_assert!(range.end <= whole.byte_range().end && range.len() >= part.size().as_usize());
+    }
+}
+
+#[test]
+fn rows_lie_in_one_piece() {
+    let (_dir, files) = file();
+    for name in ["blocks", "halves"] {
+        let whole = files.require(name, &SHAPE).unwrap();
+        let part = whole.rows(1..4);
+        let expected = &whole.view(&files).to_f32()[SHAPE[1]..4 * SHAPE[1]];
+        assert_eq!(part.view(&files).to_f32(), expected, "{name}");
+        assert_eq!(numbers(&part, &read(&part, &files, 37)), expected, "{name}");
+    }
+    let vector = files.require("vector", &[8]).unwrap();
+    assert!(vector.has_whole_rows());
+    assert_eq!(vector.rows(2..5).view(&files).to_f32(), [2.0, 3.0, 4.0]);
+}
+
+#[test]
+#[should_panic(expected = "16 is within a block")]
+fn columns_within_blocks_are_a_bug_of_the_caller() {
+    let (_dir, files) = file();
+    let _ = files.require("blocks", &SHAPE).unwrap().columns(&[16..64, 64..64]);
+}
