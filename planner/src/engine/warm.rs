@@ -282,9 +282,7 @@ impl Warm {
     /// # Errors
     /// It does not start.
     pub fn renew(&mut self) -> Result<(), SessionError> {
-        self.go_on_by(Session::renew)?;
-        self.speak_for_loaded();
-        Ok(())
+        self.go_on_by(Session::renew).map(|()| self.speak_for_loaded())
     }
 
     /// Goes on with another executor after a death, by which everything that was held is free.
@@ -303,9 +301,7 @@ impl Warm {
     ) -> Result<(), SessionError> {
         self.loaded = None;
         let pid = self.session.pid();
-        another(&mut self.session)?;
-        self.settle(pid);
-        Ok(())
+        another(&mut self.session).map(|()| self.settle(pid))
     }
 
     /// Waits until the GPUs are rid of an executor that has ended.
