@@ -32,7 +32,7 @@ impl Cuts {
     pub fn of(graph: &Graph) -> Cuts {
         let mut whole = BTreeSet::new();
         loop {
-            let mut search = Search::new(graph, &whole);
+            let mut search = ClassSearch::new(graph, &whole);
             (0..graph.nodes.len()).for_each(|node| search.node(node));
             let kept = search.kept_whole();
             if kept.is_empty() {
@@ -78,7 +78,7 @@ fn may_begin(node: NodeView<'_>) -> bool {
 }
 
 /// One attempt, from the first node to the last.
-struct Search<'a> {
+struct ClassSearch<'a> {
     graph: &'a Graph,
     /// Products that leave their results whole, by their nodes.
     whole: &'a BTreeSet<usize>,
@@ -106,14 +106,14 @@ struct Group {
     needed_whole: bool,
 }
 
-impl<'a> Search<'a> {
-    fn new(graph: &'a Graph, whole: &'a BTreeSet<usize>) -> Search<'a> {
+impl<'a> ClassSearch<'a> {
+    fn new(graph: &'a Graph, whole: &'a BTreeSet<usize>) -> ClassSearch<'a> {
         let mut makers = vec![None; graph.values.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
             makers[node.output.0] = Some(index);
         }
         let (classes, groups) = (vec![None; graph.values.len()], Vec::new());
-        Search { graph, whole, classes, makers, groups }
+        ClassSearch { graph, whole, classes, makers, groups }
     }
 
     fn node(&mut self, index: usize) {

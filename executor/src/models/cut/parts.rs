@@ -11,7 +11,7 @@ use crate::weights::TensorRef;
 /// A graph in which devices with such shares each have a part of every class.
 pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
     let copied = copied(graph, cuts);
-    let mut parts = Parts {
+    let mut parts = CutBuilder {
         graph,
         cuts,
         dealt: cuts.units().iter().map(|units| deal(*units, shares)).collect(),
@@ -63,7 +63,7 @@ pub(super) fn deal(units: usize, shares: &[u32]) -> Vec<Range<usize>> {
 }
 
 /// A cut graph while it is made.
-struct Parts<'a> {
+struct CutBuilder<'a> {
     graph: &'a Graph,
     cuts: &'a Cuts,
     /// For each class and device, which units that has.
@@ -77,7 +77,7 @@ struct Parts<'a> {
     out: Graph,
 }
 
-impl Parts<'_> {
+impl CutBuilder<'_> {
     fn node(&mut self, node: &Node, copied: bool) {
         if self.cuts.class(node.output).is_some() {
             // What the thread that hands out computes itself comes last.
@@ -173,7 +173,7 @@ impl Parts<'_> {
 
     /// Weights that are used whole.
     fn whole(&mut self, weights: &[WeightId]) -> Vec<WeightId> {
-        let Parts { graph, weights: known, out, .. } = self;
+        let CutBuilder { graph, weights: known, out, .. } = self;
         let place = |weight: &WeightId| {
             *known.entry(*weight).or_insert_with(|| {
                 out.weights.push(graph.weights[weight.0].clone());

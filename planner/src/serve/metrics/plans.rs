@@ -21,13 +21,17 @@ pub fn show<'a>(
 ) {
     let of_host = |key| plans.clone().map(move |plan| bytes(&plan["host"], key));
     set_host(figures, "idle", of_host("idle_bytes").sum());
-    set_host(figures, "planned_peak", Held::all(plans.clone().map(|plan| &plan["host"])).peak());
+    set_host(
+        figures,
+        "planned_peak",
+        LoadedBytes::all(plans.clone().map(|plan| &plan["host"])).peak(),
+    );
     if let Some(budget) = of_host("budget_bytes").max() {
         set_host(figures, "budget", budget);
     }
     figures.pinned_bytes.set(gauge(of_host("pinned_bytes").sum()));
-    let mut held: BTreeMap<&str, Held> =
-        names.keys().map(|name| (name.as_str(), Held::default())).collect();
+    let mut held: BTreeMap<&str, LoadedBytes> =
+        names.keys().map(|name| (name.as_str(), LoadedBytes::default())).collect();
     for device in plans.flat_map(|plan| plan["devices"].as_array().into_iter().flatten()) {
         let Some(name) = device["id"].as_str().filter(|name| names.contains_key(*name)) else {
             continue;
@@ -42,15 +46,15 @@ pub fn show<'a>(
 
 /// What loaded plans hold of one device, or of the RAM, while one of them runs.
 #[derive(Default)]
-struct Held {
+struct LoadedBytes {
     idle: Bytes,
     /// What a run takes beside its own idle bytes.
     active: Bytes,
 }
 
-impl Held {
-    fn all<'a>(places: impl Iterator<Item = &'a Value>) -> Held {
-        let mut held = Held::default();
+impl LoadedBytes {
+    fn all<'a>(places: impl Iterator<Item = &'a Value>) -> LoadedBytes {
+        let mut held = LoadedBytes::default();
         for place in places {
             held.add(place);
         }

@@ -16,7 +16,7 @@ use crate::serve::desk::job::{
 #[derive(Serialize)]
 pub struct ShownJob<'a> {
     #[serde(flatten)]
-    summary: Summary<'a>,
+    summary: ShownSummary<'a>,
     request: &'a Value,
     attempts: u32,
     failures: &'a [FailedAttempt],
@@ -30,7 +30,7 @@ pub struct ShownJob<'a> {
 
 /// What lists show of a job.
 #[derive(Serialize)]
-pub struct Summary<'a> {
+pub struct ShownSummary<'a> {
     id: &'a JobId,
     state: JobState,
     position: Option<usize>,
@@ -71,9 +71,9 @@ pub fn job(view: &JobView) -> ShownJob<'_> {
 }
 
 /// What lists show of a job.
-pub fn summary(view: &JobView) -> Summary<'_> {
+pub fn summary(view: &JobView) -> ShownSummary<'_> {
     let record = &*view.record;
-    Summary {
+    ShownSummary {
         id: &record.id,
         state: view.state,
         position: view.position,
