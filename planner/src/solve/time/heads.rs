@@ -20,13 +20,8 @@ impl Timing<'_> {
             let time = self.times.on(*device)[index];
             let own_s = match bytes / weights {
                 // What is no block is on the first device.
-                _ if weights == 0.0 => {
-                    if lane == 0 {
-                        time.all_s()
-                    } else {
-                        0.0
-                    }
-                }
+                _ if weights == 0.0 && lane > 0 => 0.0,
+                _ if weights == 0.0 => time.all_s(),
                 part if part == 0.0 || part == 1.0 => part * time.all_s(),
                 part => {
                     let others = ON_HEADS * part + (1.0 - ON_HEADS);
