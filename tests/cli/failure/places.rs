@@ -21,8 +21,10 @@ fn inspect(home: &Home) -> Command {
 fn socket(command: Command) -> PathBuf {
     let ended = Watched::start(command).end(PATIENCE);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let lines: Vec<&str> = ended.stderr.lines().collect();
-    let [socket, started] = lines.as_slice() else { panic!("more is said: {}", ended.stderr) };
+    // Two processes write, each when it comes to it.
+    let mut lines: Vec<&str> = ended.stderr.lines().collect();
+    lines.sort_unstable();
+    let [started, socket] = lines.as_slice() else { panic!("more is said: {}", ended.stderr) };
     assert!(started.starts_with("berth: executor "), "{started}");
     socket.strip_prefix("socket: ").expect("it tells its socket").into()
 }
