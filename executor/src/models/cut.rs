@@ -6,7 +6,7 @@
 //!                                                                                  ╳
 //! device 1:  whole ─► rows of q, k, v ─► heads ─► columns of the next ─► summand 1 ─┴─► sum, whole
 //! ```
-//! Which values are cut follows from the graph ([`cuts`]): what a product makes that another one
+//! Which values are cut follows from the graph ([`Cuts`]): what a product makes that another one
 //! sums up, if every operation between the two can compute on some of the features. All else is
 //! whole. What of it a device needs for its parts it computes by itself, norms and residual sums;
 //! other products within blocks are split by rows, and their results gathered.
