@@ -47,50 +47,15 @@ fn layers_and_rings(dir: &Path, model: &dyn Model) -> Plan {
     plans::plan(dir, model, &JOB, &options, &hardware(3), &choices)
 }
 
-/// The DiT by rows over three devices, streamed; the rest on the host.
-fn rows(dir: &Path, model: &dyn Model) -> Plan {
-    let options = GraphOptions::default();
-    let graphs = model.graphs(&JOB, &options).expect("a possible job");
-    let segments: Vec<usize> = graphs.iter().map(|g| g.variants[0].segments.len()).collect();
-    let dit = Choice {
-        devices: vec![Some(0), Some(1), Some(2)],
-        division: Division::Row { shares: vec![2, 1, 1] },
-        ..Choice::one(0, segments[2], Residency::Streamed)
+/// The DiT on the first devices, divided so and streamed; the rest on the host.
+fn divided(dir: &Path, model: &dyn Model, job: &JobShape, on: &[usize], by: Division) -> Plan {
+    let dit = |segments| Choice {
+        devices: on.iter().copied().map(Some).collect(),
+        division: by.clone(),
+        ..Choice::one(0, segments, Residency::Streamed)
     };
-    let host = Choice::host;
-    let choices = [host(segments[0]), host(segments[1]), dit, host(segments[3])];
-    plans::plan(dir, model, &JOB, &options, &hardware(3), &choices)
-}
-
-/// The DiT's heads over three devices, streamed; the rest on the host.
-fn heads(dir: &Path, model: &dyn Model) -> Plan {
-    let options = GraphOptions::default();
-    let graphs = model.graphs(&JOB, &options).expect("a possible job");
-    let segments: Vec<usize> = graphs.iter().map(|g| g.variants[0].segments.len()).collect();
-    let dit = Choice {
-        devices: vec![Some(0), Some(1), Some(2)],
-        division: Division::Tensor { shares: vec![2, 1, 1] },
-        ..Choice::one(0, segments[2], Residency::Streamed)
-    };
-    let host = Choice::host;
-    let choices = [host(segments[0]), host(segments[1]), dit, host(segments[3])];
-    plans::plan(dir, model, &JOB, &options, &hardware(3), &choices)
-}
-
-/// Three pictures on two devices, two and one of them, streamed; the rest on the host.
-fn items(dir: &Path, model: &dyn Model) -> Plan {
-    let options = GraphOptions::default();
-    let job = JobShape { batch: 3, ..JOB };
-    let graphs = model.graphs(&job, &options).expect("a possible job");
-    let segments: Vec<usize> = graphs.iter().map(|g| g.variants[0].segments.len()).collect();
-    let dit = Choice {
-        devices: vec![Some(1), Some(0)],
-        division: Division::Items { counts: vec![2, 1] },
-        ..Choice::one(0, segments[2], Residency::Streamed)
-    };
-    let host = Choice::host;
-    let choices = [host(segments[0]), host(segments[1]), dit, host(segments[3])];
-    plans::plan(dir, model, &job, &options, &hardware(2), &choices)
+    let choices = plans::with_dit(model, job, dit);
+    plans::plan(dir, model, job, &GraphOptions::default(), &hardware(on.len()), &choices)
 }
 
 /// A way to make a device fail, at an occasion counted from 1.
@@ -188,7 +153,8 @@ fn every_allocation_and_copy_of_split_rows_may_fail() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     Wide::bf16().write(dir.path()).expect("a file system with room");
     let model = families::open(dir.path()).expect("a whole model");
-    let plan = rows(dir.path(), &*model);
+    let rows = Division::Row { shares: vec![2, 1, 1] };
+    let plan = divided(dir.path(), &*model, &JOB, &[0, 1, 2], rows);
     for device in [0, 2] {
         assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
     }
@@ -200,7 +166,8 @@ fn every_allocation_and_copy_of_split_heads_may_fail() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     Wide::bf16().write(dir.path()).expect("a file system with room");
     let model = families::open(dir.path()).expect("a whole model");
-    let plan = heads(dir.path(), &*model);
+    let heads = Division::Tensor { shares: vec![2, 1, 1] };
+    let plan = divided(dir.path(), &*model, &JOB, &[0, 1, 2], heads);
     for device in [0, 2] {
         assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
     }
@@ -211,7 +178,8 @@ fn every_allocation_and_copy_of_split_heads_may_fail() {
 fn every_allocation_and_copy_of_split_items_may_fail() {
     let dir = fixture("flux_schnell");
     let model = families::open(&dir).expect("a whole model");
-    let plan = items(&dir, &*model);
+    let (job, items) = (JobShape { batch: 3, ..JOB }, Division::Items { counts: vec![2, 1] });
+    let plan = divided(&dir, &*model, &job, &[1, 0], items);
     for device in [0, 1] {
         assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
         assert!(fail_at_each(&plan, &model, device, at_copy) >= 6);

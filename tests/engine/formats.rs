@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use crate::support::damaged::copy;
 use crate::support::wide::{SplitMix64, Wide};
 use crate::support::{Home, fixture, pixels};
 use executor::weights::{Dtype, WeightFiles};
@@ -247,18 +248,5 @@ fn scaled_eight_bit_floats_paint_as_their_numbers_do() {
     for held in ["all=cpu", "all=virtual0"] {
         let painted = paint(&home, "stored", &["--backend", held]);
         assert!(painted == expected, "{held}: another picture");
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::write(target, std::fs::read(entry.path()).unwrap()).unwrap();
-        }
     }
 }

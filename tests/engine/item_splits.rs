@@ -16,15 +16,6 @@ use protocol::{Division, FailureKind, GraphOptions, Job, JobShape, Plan, Residen
 const JOB: JobShape =
     JobShape { width: 64, height: 48, steps: 2, max_sequence_length: 32, ..JobShape::small() };
 
-fn choices(model: &dyn Model, job: &JobShape, dit: impl Fn(usize) -> Choice) -> Vec<Choice> {
-    let graphs = model.graphs(job, &GraphOptions::default()).expect("a possible job");
-    let choice = |graph: &executor::models::ComponentGraph| {
-        let segments = graph.variants[0].segments.len();
-        if graph.name == "dit" { dit(segments) } else { Choice::host(segments) }
-    };
-    graphs.iter().map(choice).collect()
-}
-
 /// Replicas on the first devices, so many items each; every other one computes by itself.
 fn by_items(counts: &[u32], residency: Residency) -> impl Fn(usize) -> Choice {
     move |segments| {
@@ -54,7 +45,7 @@ fn plan(
         unsupported,
         ..Hardware::none()
     };
-    let choices = choices(model, job, dit);
+    let choices = plans::with_dit(model, job, dit);
     plans::plan(dir, model, job, &GraphOptions::default(), &hardware, &choices)
 }
 

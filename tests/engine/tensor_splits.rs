@@ -16,15 +16,6 @@ use protocol::{Division, GraphOptions, JobShape, Plan, Residency};
 const JOB: JobShape =
     JobShape { width: 64, height: 48, steps: 2, max_sequence_length: 32, ..JobShape::small() };
 
-fn choices(model: &dyn Model, job: &JobShape, dit: impl Fn(usize) -> Choice) -> Vec<Choice> {
-    let graphs = model.graphs(job, &GraphOptions::default()).expect("a possible job");
-    let choice = |graph: &executor::models::ComponentGraph| {
-        let segments = graph.variants[0].segments.len();
-        if graph.name == "dit" { dit(segments) } else { Choice::host(segments) }
-    };
-    graphs.iter().map(choice).collect()
-}
-
 /// The heads on the first devices, by shares; some of what is streamed stays.
 fn by_heads(shares: &[u32], residency: Residency) -> impl Fn(usize) -> Choice {
     move |segments| {
@@ -42,7 +33,7 @@ fn by_heads(shares: &[u32], residency: Residency) -> impl Fn(usize) -> Choice {
 fn plan(dir: &Path, model: &dyn Model, job: &JobShape, dit: impl Fn(usize) -> Choice) -> Plan {
     let hardware =
         Hardware { devices: 4, apart: 0b1010, link_bytes_per_s: 1e10, ..Hardware::none() };
-    let choices = choices(model, job, dit);
+    let choices = plans::with_dit(model, job, dit);
     plans::plan(dir, model, job, &GraphOptions::default(), &hardware, &choices)
 }
 

@@ -17,7 +17,7 @@ fn job(seed: u64) -> Value {
 /// What runs teach would have the host compute so small a model: it does not.
 const GPUS_ONLY: &str = "name = \"gpus\"\ndevices = \"detect\"\n[host]\ncompute = false\n";
 
-/// A daemon on two GPUs, the first of which breaks a context in the middle of a job.
+/// A daemon on two GPUs. A context on the first one breaks in the middle of a job.
 fn server(home: &Home, passing: u32) -> Server {
     let folder = home.path("gpus");
     fs::create_dir(&folder).expect("a folder");
@@ -34,7 +34,7 @@ fn failed_on(job: &Value) -> Vec<&str> {
     failures.iter().map(|failure| failure["device"].as_str().expect("a device")).collect()
 }
 
-/// What is told of the first GPU, once that is what it is to be.
+/// Waits until `is_it` holds of what the daemon says of the first GPU's being left out.
 fn until_left_out(server: &Server, is_it: impl Fn(&Value) -> bool) {
     server.until_answer("/v1/devices", |answer| {
         answer.status == 200 && is_it(&answer.json()["devices"][0]["left_out"])

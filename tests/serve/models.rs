@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::client::Server;
+use crate::support::damaged::copy;
 use crate::support::{Home, fixture};
 
 const WEIGHTS: &str = "transformer/diffusion_pytorch_model.safetensors";
@@ -24,17 +25,6 @@ fn models(home: &Home) -> PathBuf {
     let model = home.path("models/small");
     copy(&fixture("flux_schnell"), &model);
     model
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("a folder").flatten() {
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
-        match from.is_dir() {
-            true => copy(&from, &to),
-            false => drop(fs::copy(&from, &to).expect("a file")),
-        }
-    }
 }
 
 /// Puts a file in the place of another, as programs do that download.

@@ -6,15 +6,15 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 
-/// Copies a directory.
+/// Copies a directory with all that is in it; `to` may be there already.
 pub fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
         let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
+        match entry.file_type().expect("an entry that stays").is_dir() {
             true => copy(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
+            false => drop(fs::copy(entry.path(), target).expect("a file")),
         }
     }
 }

@@ -368,6 +368,16 @@ pub fn on_devices(name: &str, segments: usize) -> Choice {
     }
 }
 
+/// A DiT as `dit` has it, by the number of its segments; the rest on the host.
+pub fn with_dit(model: &dyn Model, job: &JobShape, dit: impl Fn(usize) -> Choice) -> Vec<Choice> {
+    let graphs = model.graphs(job, &GraphOptions::default()).expect("a possible job");
+    let choice = |graph: &executor::models::ComponentGraph| {
+        let segments = graph.variants[0].segments.len();
+        if graph.name == "dit" { dit(segments) } else { Choice::host(segments) }
+    };
+    graphs.iter().map(choice).collect()
+}
+
 /// The job whose pictures are made of a plan.
 pub fn job(shape: &JobShape) -> Job {
     let item = |index| JobItem {

@@ -53,8 +53,8 @@ pub trait Operation: Any + Debug + Send + Sync {
         Cutting::Whole
     }
 
-    /// The operation on so many of all units into which inputs are cut; `None` where that is no
-    /// other one.
+    /// The operation that a device does which has `units` of all `of` units of the inputs; `None`
+    /// where it is the same one.
     fn on_units(&self, _units: usize, _of: usize) -> Option<NodeOp> {
         None
     }
@@ -66,15 +66,15 @@ pub trait Operation: Any + Debug + Send + Sync {
     }
 }
 
-/// How an operation deals with inputs of which several devices have some features each.
+/// How an operation deals with inputs whose features are on several devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cutting {
     /// It needs all features of each input at once.
     Whole,
-    /// So many inputs, the first ones, may be cut, all alike. Then the result is cut as they are;
-    /// other inputs, and weights, are whole everywhere.
+    /// The first inputs may be cut, all at the same features. The result is then cut there too.
+    /// Each device needs all of the other inputs, and of the weights.
     Along {
-        /// How many.
+        /// How many inputs may be cut.
         inputs: usize,
         /// The most parts into which their features can be cut: heads, or single features.
         units: usize,

@@ -27,6 +27,7 @@ impl Operation for ActivateOp {
     fn in_place(&self) -> bool {
         true
     }
+
     fn cutting(&self, node: NodeView<'_>) -> Cutting {
         Cutting::Along { inputs: 1, units: node.output().features() }
     }

@@ -56,6 +56,7 @@ impl Operation for AttentionOp {
         let keys = node.input(1).shape[1] as f64;
         4.0 * node.output().elements() as f64 * keys
     }
+
     fn cutting(&self, node: NodeView<'_>) -> Cutting {
         // Biases by distance are of each head, and no features.
         match is_biased(node) {

@@ -28,6 +28,7 @@ impl Operation for ConcatTokensOp {
     fn name(&self) -> &'static str {
         NAME
     }
+
     fn cutting(&self, node: NodeView<'_>) -> Cutting {
         Cutting::Along { inputs: 2, units: node.output().features() }
     }

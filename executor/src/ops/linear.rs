@@ -128,6 +128,7 @@ impl Operation for LinearOp {
     fn is_product(&self) -> bool {
         true
     }
+
     fn cutting(&self, _: NodeView<'_>) -> Cutting {
         Cutting::Product { sums: self.0 == Activation::None }
     }

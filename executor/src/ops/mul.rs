@@ -27,6 +27,7 @@ impl Operation for MulOp {
     fn in_place(&self) -> bool {
         true
     }
+
     fn cutting(&self, node: NodeView<'_>) -> Cutting {
         Cutting::Along { inputs: 2, units: node.output().features() }
     }

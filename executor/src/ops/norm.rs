@@ -89,6 +89,7 @@ impl Operation for NormOp {
     fn matrices(&self) -> usize {
         0
     }
+
     fn cutting(&self, node: NodeView<'_>) -> Cutting {
         match self {
             NormOp::Rms { .. } => {

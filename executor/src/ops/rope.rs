@@ -32,6 +32,7 @@ impl Operation for RopeOp {
     fn in_place(&self) -> bool {
         true
     }
+
     fn cutting(&self, _: NodeView<'_>) -> Cutting {
         Cutting::Along { inputs: 1, units: self.heads }
     }

@@ -35,6 +35,7 @@ impl Operation for RopeHalvesOp {
     fn in_place(&self) -> bool {
         true
     }
+
     fn cutting(&self, _: NodeView<'_>) -> Cutting {
         Cutting::Along { inputs: 1, units: self.heads }
     }

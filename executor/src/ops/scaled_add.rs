@@ -49,6 +49,7 @@ impl Operation for ScaledAddOp {
     fn in_place(&self) -> bool {
         true
     }
+
     fn cutting(&self, node: NodeView<'_>) -> Cutting {
         // Features beside those that are added to would be cut otherwise.
         match node.input(0).features() == node.input(1).features() {

@@ -31,6 +31,7 @@ impl Operation for SliceTokensOp {
     fn name(&self) -> &'static str {
         NAME
     }
+
     fn cutting(&self, node: NodeView<'_>) -> Cutting {
         Cutting::Along { inputs: 1, units: node.output().features() }
     }

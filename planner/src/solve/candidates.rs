@@ -78,12 +78,13 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
                     cuts.for_each(|segments| want(Division::Layer { segments }));
                 }
                 Some(Split::Row) => {
-                    let shares = row_shares(problem, pin, &list, &times).into_iter();
-                    shares.for_each(|shares| want(Division::Row { shares }));
+                    let tried = |preferred: &[Vec<u64>]| rows(list.devices.len(), preferred);
+                    let all = all_shares(problem, pin, &list, &times, tried).into_iter();
+                    all.for_each(|shares| want(Division::Row { shares }));
                 }
                 Some(Split::Tensor) => {
-                    let shares = head_shares(problem, pin, &list, &times).into_iter();
-                    shares.for_each(|shares| want(Division::Tensor { shares }));
+                    let all = all_shares(problem, pin, &list, &times, shares).into_iter();
+                    all.for_each(|shares| want(Division::Tensor { shares }));
                 }
                 Some(Split::Items) => {
                     let counts = counts(problem, component, pin, &list.devices, &times).into_iter();
@@ -284,28 +285,17 @@ fn cuts(
     layers(&weights, list.devices.len(), &preferred(problem, &list.devices, times), most)
 }
 
-/// The shares of a row split.
-fn row_shares(
+/// The shares of a row split or a tensor split: those of the pin, or those that are `tried` for
+/// the preferred proportions.
+fn all_shares(
     problem: &Problem<'_>,
     pin: &Pin,
     list: &DeviceList,
     times: &SegmentTimes<'_>,
+    tried: impl FnOnce(&[Vec<u64>]) -> Vec<Vec<u32>>,
 ) -> Vec<Vec<u32>> {
     match pin.shares.as_slice() {
-        [] => rows(list.devices.len(), &preferred(problem, &list.devices, times)),
-        shares => vec![shares.to_vec()],
-    }
-}
-
-/// The shares of a tensor split: by speed, by memory, and equal ones.
-fn head_shares(
-    problem: &Problem<'_>,
-    pin: &Pin,
-    list: &DeviceList,
-    times: &SegmentTimes<'_>,
-) -> Vec<Vec<u32>> {
-    match pin.shares.as_slice() {
-        [] => shares(&preferred(problem, &list.devices, times)),
+        [] => tried(&preferred(problem, &list.devices, times)),
         shares => vec![shares.to_vec()],
     }
 }

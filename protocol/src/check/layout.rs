@@ -76,17 +76,14 @@ fn broken(layout: &Layout) -> Vec<LayoutRule> {
             let order = runs(segments.iter().map(|&lane| lane as usize)).into_iter();
             ensure(order.eq(0..count), LayoutRule::Order);
         }
-        Division::Row { shares } => {
-            let rows = shares.len() == count && count >= 2;
-            ensure(rows, LayoutRule::Shares { shares: shares.len(), lanes: count });
-            ensure(hosts == 0, LayoutRule::RowsOnHost);
-            let in_range = shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
-            ensure(in_range, LayoutRule::Share);
-        }
-        Division::Tensor { shares } => {
-            let heads = shares.len() == count && count >= 2;
-            ensure(heads, LayoutRule::Shares { shares: shares.len(), lanes: count });
-            ensure(hosts == 0, LayoutRule::HeadsOnHost);
+        Division::Row { shares } | Division::Tensor { shares } => {
+            let fits = shares.len() == count && count >= 2;
+            ensure(fits, LayoutRule::Shares { shares: shares.len(), lanes: count });
+            let on_host = match division.row_shares() {
+                Some(_) => LayoutRule::RowsOnHost,
+                None => LayoutRule::HeadsOnHost,
+            };
+            ensure(hosts == 0, on_host);
             let in_range = shares.iter().all(|share| (1..=ROW_SHARE_MAX).contains(share));
             ensure(in_range, LayoutRule::Share);
         }

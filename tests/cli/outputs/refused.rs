@@ -4,9 +4,9 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 
 use super::{GENERATE, generated, made};
+use crate::support::damaged::copy;
 use crate::support::{Home, fixture, golden};
 
 /// Says what the golden file says of these outputs, and starts no executor.
@@ -14,19 +14,6 @@ fn refused(name: &str, home: &Home, outputs: &[&str]) {
     let arguments = [&GENERATE[..], outputs, &["--executor", "./never-started"]].concat();
     let ended = golden::run(&format!("outputs-{name}"), home, &arguments);
     assert_eq!(ended.code, Some(2), "{name}: {}", ended.stderr);
-}
-
-/// Copies a folder and what is in it.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), to).unwrap()),
-        }
-    }
 }
 
 #[test]

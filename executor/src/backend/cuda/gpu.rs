@@ -175,7 +175,8 @@ impl Gpu {
         self.driver.check(call, code).map_err(|error| self.explained(error))
     }
 
-    /// As [`Driver::check_ready`].
+    /// Whether what a code is about has ended, as [`Driver::check_ready`] says; its error has the
+    /// kernels that may be to blame.
     pub(super) fn check_ready(&self, call: &'static str, code: u32) -> Result<bool, DriverError> {
         self.driver.check_ready(call, code).map_err(|error| self.explained(error))
     }

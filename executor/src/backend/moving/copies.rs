@@ -50,7 +50,7 @@ impl WeightMove {
         WeightPiece { files, tensor: &self.tensor, bytes: self.bytes.clone() }
     }
 
-    /// The same in pieces of at most so many bytes, in order.
+    /// All of its bytes, in pieces of at most `most` bytes, the first ones first.
     pub fn pieces<'a>(
         &'a self,
         files: &'a WeightFiles,
@@ -66,7 +66,7 @@ impl WeightMove {
 }
 
 impl WeightPiece<'_> {
-    /// How many there are.
+    /// How many bytes it has.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }

@@ -20,8 +20,7 @@ const FEATURE_MULTIPLE: usize = 32;
 pub struct Cuts {
     /// For each value, its class; `None` where it is whole.
     classes: Vec<Option<usize>>,
-    /// For each class, into how many units its features are divided, of which devices have some
-    /// each.
+    /// For each class, its units: equal runs of features, as heads are. A device has whole ones.
     units: Vec<usize>,
     /// Whether all attention within blocks is cut.
     attends: bool,

@@ -196,7 +196,7 @@ impl CutBuilder<'_> {
         WeightId(self.out.weights.len() - 1)
     }
 
-    /// A value like another one, with so many features.
+    /// A new value with the shape and type of `like`, but for its number of features.
     fn new_value(&mut self, like: ValueId, features: usize) -> ValueId {
         let mut value = self.graph.value(like).clone();
         *value.shape.last_mut().expect("values have dimensions") = features;

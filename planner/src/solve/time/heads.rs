@@ -37,9 +37,9 @@ impl Timing<'_> {
         apart_s.max(in_turns_s)
     }
 
-    /// The part of all that crosses that goes over any one link, one after the other: all, but for
-    /// heads, of which each device sends to all others and receives of them. Links of GPUs do both
-    /// at once.
+    /// The part of the copied bytes that any one link carries. In a tensor split each device sends
+    /// to all others and receives of them, so each link carries its own part; links of GPUs send
+    /// and receive at once. In other splits one link carries all.
     pub(super) fn part_of_crossing(&self) -> f64 {
         let devices = &self.spread.devices;
         if self.spread.division.tensor_shares().is_none() {

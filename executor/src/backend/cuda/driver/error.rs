@@ -79,8 +79,8 @@ impl DriverError {
     }
 
     /// Whether the GPU's context answers every later call with an error: another process may find
-    /// the GPU in order, this one never will. So the driver's reference says of these codes, but
-    /// for the last, the unknown error, of which it says nothing.
+    /// the GPU in order, this one never will. The driver's reference says so of these codes. Of the
+    /// last, the unknown error, it says nothing; it is taken for one of them.
     pub fn ends_context(&self) -> bool {
         matches!(self.code, 700 | 702 | 710 | 714..=719 | 721 | 999)
     }

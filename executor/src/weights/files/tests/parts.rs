@@ -29,7 +29,7 @@ fn file() -> (TempDir, WeightFiles) {
     (dir, files)
 }
 
-/// The bytes of a part, read in pieces of so many.
+/// The bytes of a part, read `piece` bytes at a time.
 fn read(part: &TensorRef, files: &WeightFiles, piece: usize) -> Vec<u8> {
     let mut bytes = vec![0; part.size().as_usize()];
     for (at, target) in bytes.chunks_mut(piece).enumerate() {
