@@ -14,6 +14,7 @@
 //!   workers never changes a bit of it.
 //! - Shapes are the caller's promise. A wrong one is a bug, and is asserted.
 
+mod cores;
 mod pool;
 mod workers;
 

@@ -2,7 +2,8 @@
 //!
 //! Who gives the function calls it too, as worker 0. A job is a number that goes up by one; helpers
 //! wait for it to differ from the last that they did, and count themselves down when done. Both
-//! sides spin for some microseconds, as operations follow each other that soon, then sleep.
+//! sides spin for some microseconds, as operations follow each other that soon, then sleep. A
+//! helper that wakes on the core of another worker leaves it ([`Cores`]).
 //!
 //! Invariants: there is one job at a time, and a job's function is not touched when [`Pool::run`]
 //! has returned. A sleeper is never missed: it says that it sleeps before it looks for the last
@@ -14,6 +15,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+
+use super::cores::Cores;
 
 /// Looks before sleeping: with a pause of some 40 ns between two (Intel's optimisation manual, on
 /// Skylake and later) about twice what waking a thread takes.
@@ -45,6 +48,8 @@ struct PoolState {
     begun: Bell,
     /// Where the caller waits for the helpers.
     done: Bell,
+    /// Where workers run.
+    cores: Cores,
 }
 
 // SAFETY: the function is written by the caller while helpers only wait, and read by them after its
@@ -62,11 +67,11 @@ struct Bell {
 }
 
 impl Bell {
-    /// Returns when `ready`, which reads with sequential consistency.
-    fn wait(&self, ready: impl Fn() -> bool) {
+    /// Returns when `ready`, which reads with sequential consistency; says whether it slept.
+    fn wait(&self, ready: impl Fn() -> bool) -> bool {
         for _ in 0..SPINS {
             if ready() {
-                return;
+                return false;
             }
             std::hint::spin_loop();
         }
@@ -76,6 +81,7 @@ impl Bell {
             lock = self.rings.wait(lock).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        true
     }
 
     /// Wakes all who wait; called after the condition was brought about, with sequential
@@ -103,6 +109,7 @@ impl Pool {
             end: AtomicBool::new(false),
             begun: Bell::default(),
             done: Bell::default(),
+            cores: Cores::of(count),
         });
         // Dropped with an error, it ends the threads that were started.
         let mut pool = Pool { shared, helpers: Vec::new(), turn: Mutex::new(()) };
@@ -130,6 +137,7 @@ impl Pool {
         // SAFETY: all helpers wait for the next number.
         unsafe { *shared.work.get() = Some(work_of_any_time) };
         shared.left.store(self.helpers.len(), Ordering::SeqCst);
+        shared.cores.look(0);
         shared.job.fetch_add(1, Ordering::SeqCst);
         shared.begun.ring();
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
@@ -146,9 +154,12 @@ impl PoolState {
     /// What a helper does.
     fn help(&self, worker: usize) {
         for last in 0.. {
-            self.begun.wait(|| self.job.load(Ordering::SeqCst) != last);
+            let slept = self.begun.wait(|| self.job.load(Ordering::SeqCst) != last);
             if self.end.load(Ordering::SeqCst) {
                 return;
+            }
+            if slept {
+                self.cores.part(worker);
             }
             // SAFETY: the function was written before its number, and is not written again, nor
             // does it end, until this helper has counted itself down.
