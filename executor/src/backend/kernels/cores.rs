@@ -1,10 +1,10 @@
 //! On which cores the workers of a pool run, so that none waits for another one's core.
 //!
-//! Linux may wake a helper on its caller's core while another one idles: on a virtual machine a core
-//! that has halted counts as taken by another guest. As long as operations are shorter than the
-//! clock's tick it stays there, the two take turns, and the second thread is worse than none (seen
-//! with `perf sched timehist` on a machine of two cores). A helper that wakes so leaves that core,
-//! and does not come back to it until the caller is somewhere else.
+//! Linux may wake a helper on its caller's core while another one idles: on a virtual machine a
+//! core that has halted counts as taken by another guest. As long as operations are shorter than
+//! the clock's tick it stays there, the two take turns, and the second thread is worse than none
+//! (seen with `perf sched timehist` on a machine of two cores). A helper that wakes so leaves that
+//! core, and does not come back to it until the caller is somewhere else.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
