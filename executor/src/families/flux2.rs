@@ -272,10 +272,6 @@ fn check_parts(
     dit: &ModelPart<Flux2DitConfig>,
     vae: &ModelPart<Flux2VaeConfig>,
 ) -> Result<(), ModelError> {
-    let (layers, needed) = (llm.config.num_hidden_layers, STATES[STATES.len() - 1].1);
-    Limits::of(&llm.path).holds(layers >= needed, || {
-        format!("num_hidden_layers is {layers}, and the DiT takes a state of layer {needed}")
-    })?;
     Limits::of(&dit.path).fit(&[
         (
             "joint_attention_dim",

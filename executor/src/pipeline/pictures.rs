@@ -71,8 +71,8 @@ impl PictureCodec {
         })
     }
 
-    /// The same where the sampler's latents are tokens from the first on: noise is drawn for them as
-    /// cells, the VAE's range is of their features, and a picture to start from gives its means.
+    /// The same where the sampler's latents are tokens from the first on: noise is drawn for them
+    /// as cells, the VAE's range is of their features, and a picture to start from gives its means.
     pub fn of_tokens(self, range: VaeRange) -> PictureCodec {
         PictureCodec { noise: self.shape.of_tokens(), range, draws: false, ..self }
     }

@@ -40,7 +40,7 @@ pub const PART: PartKind<Flux2VaeConfig> = PartKind {
     single,
 };
 
-/// `vae/config.json`.
+/// `vae/config.json`, with the class defaults for what it leaves out.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "StoredVaeConfig")]
 pub struct Flux2VaeConfig {
@@ -54,7 +54,7 @@ pub struct Flux2VaeConfig {
     own_decoder: bool,
 }
 
-/// The same as it stands. Absent keys have the class defaults.
+/// The same as it stands.
 #[derive(Deserialize)]
 #[serde(default)]
 struct StoredVaeConfig {

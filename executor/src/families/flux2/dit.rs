@@ -49,11 +49,11 @@ pub struct Flux2DitConfig {
     pub out_channels: Option<usize>,
     /// Double blocks.
     pub num_layers: usize,
-    /// Single blocks.
+    /// Single blocks, over both streams at once.
     pub num_single_layers: usize,
     /// Width of one head.
     pub attention_head_dim: usize,
-    /// Heads.
+    /// Heads, of queries as of keys.
     pub num_attention_heads: usize,
     /// Width of the text encoder's states, one beside the other.
     pub joint_attention_dim: usize,

@@ -1,18 +1,20 @@
 //! The parts of a FLUX.2 klein model, each read on its own, so that a damaged one does not hide the
 //! others.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use protocol::PartFlag;
 
 use super::dit::Flux2DitConfig;
 use super::names::{self, Origin};
-use super::single;
+use super::{STATES, single};
 use crate::components::flow_match;
 use crate::components::text::decoder::{self, DecoderConfig};
 use crate::components::tokenizers::TokenizerFolders;
 use crate::components::vae::flux2::{self, Flux2VaeConfig};
 use crate::models::ModelError;
+use crate::models::config::Limits;
 use crate::models::source::{ModelPart, OpenedSource, PartKind, PartSpec};
 use crate::sampling::FlowMatchConfig;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
@@ -21,13 +23,13 @@ use crate::tokenizer::{Tokenizer, TokenizerKind};
 pub struct Flux2Parts {
     /// The text encoder.
     pub llm: Result<ModelPart<DecoderConfig>, ModelError>,
-    /// The DiT.
+    /// The DiT, under the names that its graph asks for.
     pub dit: Result<ModelPart<Flux2DitConfig>, ModelError>,
-    /// The VAE.
+    /// The VAE, whose statistics its files may lack.
     pub vae: Result<ModelPart<Flux2VaeConfig>, ModelError>,
     /// The text encoder's tokenizer.
     pub tokenizer: Result<Tokenizer, ModelError>,
-    /// The sampler's configuration.
+    /// The sampler, with the shift that the family's pipeline computes.
     pub sampler: Result<FlowMatchConfig, ModelError>,
 }
 
@@ -46,7 +48,7 @@ const LLM: PartKind<DecoderConfig> = PartKind {
     folder: "text_encoder",
     classes: &["Qwen3ForCausalLM", "Qwen3Model"],
     stem: "model",
-    check: DecoderConfig::check,
+    check: check_llm,
     single: decoder::single::single,
 };
 
@@ -65,11 +67,20 @@ const DIT: PartKind<Flux2DitConfig> = PartKind {
     single: single::dit,
 };
 
+/// Checks a text encoder: the DiT takes states of layers that it must have.
+fn check_llm(config: &DecoderConfig, path: &Path) -> Result<(), ModelError> {
+    config.check(path)?;
+    let (layers, needed) = (config.num_hidden_layers, STATES[STATES.len() - 1].1);
+    Limits::of(path).holds(layers >= needed, || {
+        format!("num_hidden_layers is {layers}, and the DiT takes a state of layer {needed}")
+    })
+}
+
 /// All parts, and how files that hold them are known.
 pub static PARTS: [PartSpec; 3] = [LLM.spec, DIT.spec, flux2::PART.spec];
 
 impl Flux2Parts {
-    /// Reads all parts.
+    /// Reads each from where it is.
     pub fn read(source: &OpenedSource) -> Flux2Parts {
         let folders = TokenizerFolders { source, folders: &TOKENIZERS };
         let sampler = match &source.directory {
