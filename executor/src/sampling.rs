@@ -15,9 +15,10 @@ use std::ops::RangeInclusive;
 
 pub use config::{CONFIG_BYTES_MAX, FlowMatchConfig};
 
-use config::{Settings, TimeShift};
+use config::{Settings, ShiftRule, TimeShift};
 
 mod config;
+mod empirical;
 
 /// Denoising steps of a run. diffusers trains flow models on 1000 levels; more steps repeat them.
 pub const STEPS: RangeInclusive<usize> = 1..=1000;
@@ -111,7 +112,7 @@ impl FlowMatchConfig {
         let settings = &self.0;
         let mut sigmas = uniform_grid(steps);
         if settings.use_dynamic_shifting {
-            let mu = settings.mu(image_tokens)?;
+            let mu = settings.mu(image_tokens, steps)?;
             match settings.time_shift_type {
                 TimeShift::Exponential => shift_towards_noise(&mut sigmas, mu.exp() as f32),
                 TimeShift::Linear => shift_towards_noise(&mut sigmas, mu as f32),
@@ -133,13 +134,12 @@ impl FlowMatchConfig {
 }
 
 impl Settings {
-    /// The logarithmic shift: on the line through (`base_image_seq_len`, `base_shift`) and
-    /// (`max_image_seq_len`, `max_shift`), extended on both sides.
-    fn mu(&self, image_tokens: usize) -> Result<f64, SamplerError> {
-        let base_tokens = f64::from(self.base_image_seq_len);
-        let tokens_span = f64::from(self.max_image_seq_len) - base_tokens;
-        let slope = (self.max_shift - self.base_shift) / tokens_span;
-        let mu = image_tokens as f64 * slope + (self.base_shift - slope * base_tokens);
+    /// The logarithmic shift, by its rule.
+    fn mu(&self, image_tokens: usize, steps: usize) -> Result<f64, SamplerError> {
+        let mu = match self.shift_rule {
+            ShiftRule::Linear => self.linear_mu(image_tokens),
+            ShiftRule::Empirical => empirical::mu(image_tokens, steps),
+        };
         let lowest = match self.time_shift_type {
             TimeShift::Exponential => -MU_MAX,
             TimeShift::Linear => (-MU_MAX).exp(),
@@ -149,6 +149,15 @@ impl Settings {
         } else {
             Err(SamplerError::Mu { image_tokens, mu })
         }
+    }
+
+    /// On the line through (`base_image_seq_len`, `base_shift`) and (`max_image_seq_len`,
+    /// `max_shift`), extended on both sides.
+    fn linear_mu(&self, image_tokens: usize) -> f64 {
+        let base_tokens = f64::from(self.base_image_seq_len);
+        let tokens_span = f64::from(self.max_image_seq_len) - base_tokens;
+        let slope = (self.max_shift - self.base_shift) / tokens_span;
+        image_tokens as f64 * slope + (self.base_shift - slope * base_tokens)
     }
 }
 

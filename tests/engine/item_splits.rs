@@ -92,11 +92,13 @@ fn pictures_of_a_batch_are_those_of_one_device() {
 fn passes_of_guidance_are_those_of_one_device() {
     let guided = JobShape { true_cfg: true, ..JOB };
     each_gives_the_same(&fixture("flux_dev"), &guided, &[&[1, 1]]);
+    each_gives_the_same(&fixture("flux2_klein"), &guided, &[&[1, 1]]);
     // The two prompts have as many tokens as they have: their graphs differ.
     let long = JobShape { max_sequence_length: 96, ..guided.clone() };
     each_gives_the_same(&fixture("zimage_turbo"), &long, &[&[1, 1]]);
     let pictures = JobShape { batch: 2, ..guided };
     each_gives_the_same(&fixture("flux_dev"), &pictures, &[&[3, 1], &[1, 3], &[1, 2, 1]]);
+    each_gives_the_same(&fixture("flux2_klein"), &pictures, &[&[3, 1], &[1, 2, 1]]);
     each_gives_the_same(&fixture("zimage_turbo"), &pictures, &[&[2, 2], &[3, 1]]);
 }
 

@@ -7,6 +7,7 @@ mod support;
 
 mod conditioned;
 mod faults;
+mod flux2;
 mod formats;
 mod golden_plans;
 mod item_splits;

@@ -1,6 +1,7 @@
 //! VAEs: between pictures and latents.
 
 pub mod flux1;
+pub mod flux2;
 pub mod kl;
 pub mod published;
 pub mod tiles;

@@ -63,9 +63,10 @@ const UNET_TEXT_DIFFUSERS: &str =
 /// `lumina2` there, as Lumina 2's do.
 static OTHERS: [OtherFamily; 13] = [
     OtherFamily {
-        name: "FLUX.2",
-        pipelines: &["Flux2Pipeline", "Flux2KleinPipeline"],
-        denoisers: &["Flux2Transformer2DModel"],
+        name: "FLUX.2-dev",
+        pipelines: &["Flux2Pipeline"],
+        // The klein models have the same one.
+        denoisers: &[],
         marks: &[
             &[has("double_stream_modulation_img.lin.weight")],
             &[has("double_stream_modulation_img.linear.weight")],

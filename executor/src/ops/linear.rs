@@ -49,6 +49,16 @@ impl GraphBuilder<'_> {
         self.matmul(&[x], prefix, out, false, activation)
     }
 
+    /// As [`GraphBuilder::linear_no_bias`] of several inputs.
+    pub fn joined_linear_no_bias(
+        &mut self,
+        xs: &[ValueId],
+        prefix: &str,
+        out: usize,
+    ) -> Result<ValueId, WeightsError> {
+        self.matmul(xs, prefix, out, false, Activation::None)
+    }
+
     fn matmul(
         &mut self,
         xs: &[ValueId],

@@ -28,6 +28,16 @@ pub(super) enum TimeShift {
     Linear,
 }
 
+/// What the `mu` of dynamic shifting follows from: no key of the file, but a rule of pipelines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum ShiftRule {
+    /// The picture's tokens, by the file's own numbers.
+    #[default]
+    Linear,
+    /// Its tokens and the steps, by numbers that were fitted.
+    Empirical,
+}
+
 /// The checked settings of diffusers' `FlowMatchEulerDiscreteScheduler`. Only
 /// [`FlowMatchConfig::parse`] makes it of a text; the default has the class defaults of diffusers.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -50,6 +60,8 @@ pub(super) struct Settings {
     pub(super) time_shift_type: TimeShift,
     /// Absent after [`FlowMatchConfig::parse`] where the file says 0, as diffusers reads it.
     pub(super) shift_terminal: Option<f64>,
+    #[serde(skip)]
+    pub(super) shift_rule: ShiftRule,
     invert_sigmas: bool,
     use_karras_sigmas: bool,
     use_exponential_sigmas: bool,
@@ -71,6 +83,7 @@ impl Default for Settings {
             max_image_seq_len: 4096,
             time_shift_type: TimeShift::Exponential,
             shift_terminal: None,
+            shift_rule: ShiftRule::Linear,
             invert_sigmas: false,
             use_karras_sigmas: false,
             use_exponential_sigmas: false,
@@ -98,6 +111,12 @@ impl FlowMatchConfig {
         settings.check_rules()?;
         settings.check_numbers()?;
         Ok(FlowMatchConfig(settings))
+    }
+
+    /// The same, where a dynamic shift follows the picture's tokens and the steps, by numbers that
+    /// were fitted.
+    pub fn with_empirical_shift(self) -> FlowMatchConfig {
+        FlowMatchConfig(Settings { shift_rule: ShiftRule::Empirical, ..self.0 })
     }
 
     /// The factor by which levels are shifted towards noise, whatever the size of the picture;

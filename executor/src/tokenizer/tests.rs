@@ -144,6 +144,27 @@ fn qwens_ids_are_golden_from_its_directory_and_from_a_gguf_file() {
 }
 
 #[test]
+fn words_of_a_chat_template_are_tokens_of_their_own() {
+    let golden: BTreeMap<String, Vec<GoldenText>> = golden_json("flux2_klein.tokens.json");
+    let tokenizer = open(&format!("{FIXTURES}/flux2_klein"), "tokenizer", TokenizerKind::QWEN);
+    for GoldenText { text, ids, ids_no_special } in &golden["tokenizer"] {
+        assert_eq!(&tokenizer.ids(text).unwrap(), ids, "{text:?}");
+        assert_eq!(&tokenizer.ids_without_specials(text).unwrap(), ids_no_special, "{text:?}");
+    }
+    // Those of a GGUF file of another model, which has the same words at the same places.
+    let path = format!("{FIXTURES}/gguf/zimage_turbo_qwen3-Q8_0.gguf");
+    let files = crate::weights::WeightFiles::open_file(Path::new(&path)).unwrap();
+    let keys = files.gguf_keys().unwrap();
+    let gguf = Tokenizer::of_gguf(keys, Path::new(&path), TokenizerKind::QWEN).unwrap().unwrap();
+    let template = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    for (tokenizer, called) in [(&tokenizer, "a directory"), (&gguf, "a GGUF file")] {
+        let ids = tokenizer.ids(template).unwrap();
+        let own = |id: u32| ids.iter().filter(|&&other| other == id).count();
+        assert_eq!([1201, 1202, 1224, 1225].map(own), [1; 4], "{called}: {ids:?}");
+    }
+}
+
+#[test]
 fn tables_of_a_gguf_file_that_contradict_each_other_are_refused() {
     type Change = fn(&mut Vec<u8>);
     let faults: [(Change, &str); 5] = [

@@ -30,17 +30,21 @@ const fn case(
 
 const CASES: [Case; 12] = [
     case(
-        "FLUX.2",
+        "FLUX.2-dev",
         "flux2-dev.safetensors",
         &[
             ("double_blocks.0.img_attn.qkv.weight", &[18432, 6144]),
             ("double_stream_modulation_img.lin.weight", &[36864, 6144]),
+            ("guidance_in.in_layer.weight", &[6144, 256]),
         ],
     ),
     case(
-        "FLUX.2",
+        "FLUX.2-dev",
         "flux2_diffusers.safetensors",
-        &[("double_stream_modulation_img.linear.weight", &[36864, 6144])],
+        &[
+            ("double_stream_modulation_img.linear.weight", &[36864, 6144]),
+            ("time_guidance_embed.guidance_embedder.linear_1.weight", &[6144, 256]),
+        ],
     ),
     case(
         "Qwen-Image",
@@ -124,9 +128,8 @@ const CASES: [Case; 12] = [
 ];
 
 /// Pipelines and the class of their denoiser, with the family.
-const DIRECTORIES: [(&str, &str, &str, &str); 9] = [
-    ("Flux2Pipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
-    ("Flux2KleinPipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
+const DIRECTORIES: [(&str, &str, &str, &str); 8] = [
+    ("Flux2Pipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2-dev"),
     ("QwenImagePipeline", "transformer", "QwenImageTransformer2DModel", "Qwen-Image"),
     ("StableDiffusion3Pipeline", "transformer", "SD3Transformer2DModel", "Stable Diffusion 3"),
     ("StableDiffusionXLPipeline", "unet", "UNet2DConditionModel", "SDXL"),
@@ -134,7 +137,7 @@ const DIRECTORIES: [(&str, &str, &str, &str); 9] = [
     ("LTXPipeline", "transformer", "LTXVideoTransformer3DModel", "LTX-Video"),
     ("LTX2Pipeline", "transformer", "LTX2VideoTransformer3DModel", "LTX-2"),
     // A pipeline that nobody knows is known by what denoises in it.
-    ("MyOwnPipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
+    ("MyOwnPipeline", "transformer", "ChromaTransformer2DModel", "Chroma"),
 ];
 
 /// A file of bf16 tensors that are holes.
@@ -157,7 +160,9 @@ fn write(path: &Path, tensors: &[(&str, &[u64])]) {
 /// Runs a command on a model, which must end with the family's message and nothing else.
 fn refused(home: &Home, arguments: &[&str], family: &str) {
     let ended = home.run(arguments);
-    let says = format!("this is {family}; Berth runs FLUX.1 or Z-Image models so far; hint: ");
+    let says = format!(
+        "this is {family}; Berth runs FLUX.1 or Z-Image or FLUX.2 klein models so far; hint: "
+    );
     assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.starts_with("berth: "), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.contains(&says), "{arguments:?} is no {family}: {}", ended.stderr);
@@ -221,10 +226,12 @@ fn inspect_says_it_too() {
     golden::run("other-family-generate", &home, &["generate", file, "--prompt", "a cat"]);
     let ended = home.run(&["inspect", "--json", file]);
     let description = ended.json();
-    assert_eq!((ended.code, &description["family"]), (Some(2), &json!("FLUX.2")));
+    assert_eq!((ended.code, &description["family"]), (Some(2), &json!("FLUX.2-dev")));
     let problem = description["problems"][0].as_str().expect("a problem");
     assert!(
-        problem.contains("this is FLUX.2; Berth runs FLUX.1 or Z-Image models so far"),
+        problem.contains(
+            "this is FLUX.2-dev; Berth runs FLUX.1 or Z-Image or FLUX.2 klein models so far"
+        ),
         "{problem}"
     );
     assert_eq!(description["files"][0]["types"][0]["name"], "BF16");

@@ -256,7 +256,6 @@ fn length(values: &[f32]) -> f64 {
 /// One picture's tokens as `[height, width, channels]`, for a dump.
 fn nhwc(shape: LatentShape, packed: &[f32]) -> Vec<f32> {
     let mut values = vec![0.0; packed.len()];
-    let as_they_are = VaeRange { scaling: 1.0, shift: 0.0 };
-    unpack_for_vae(shape, shape.whole(), packed, as_they_are, &mut values);
+    unpack_for_vae(shape, shape.whole(), packed, &VaeRange::SAME, &mut values);
     values
 }

@@ -98,6 +98,14 @@ fn ldm_names(prefix: &str, files: &WeightFiles) -> Names {
         }
         names.layer(&format!("{side}.conv_norm_out"), &format!("{side}.norm_out"));
     }
+    // Some files have these two within the sides that they belong to.
+    for (asked, own) in
+        [("quant_conv", "encoder.quant_conv"), ("post_quant_conv", "decoder.post_quant_conv")]
+    {
+        if shapes.has(&format!("{own}.weight")) {
+            names.layer(asked, own);
+        }
+    }
     names
 }
 
