@@ -50,6 +50,8 @@ pub enum GuidanceScale {
     /// Classifier-free guidance with a second run, counted from no guidance: 0 is none, and it is
     /// one less than a scale whose 1 is none.
     BeyondPrompt,
+    /// The same counted from 1, which is none: `--true-cfg-scale` by another name.
+    ClassifierFree,
 }
 
 /// How a model makes good pictures in fewer steps than its own.

@@ -12,6 +12,9 @@
 mod place;
 
 #[allow(dead_code, reason = "each program writes its own model")]
+#[path = "sparse/sd3.rs"]
+pub mod sd3;
+#[allow(dead_code, reason = "each program writes its own model")]
 #[path = "sparse/z_image.rs"]
 pub mod z_image;
 

@@ -3,4 +3,5 @@
 pub mod flux1;
 pub mod kl;
 pub mod published;
+pub mod sd3;
 pub mod tiles;

@@ -55,6 +55,20 @@ pub(super) struct Settings {
     use_exponential_sigmas: bool,
     use_beta_sigmas: bool,
     stochastic_sampling: bool,
+    /// What the levels are made of before they are shifted: no key of the file.
+    #[serde(skip)]
+    pub(super) grid: Grid,
+}
+
+/// The levels of a run before they are shifted, equally far apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Grid {
+    /// From 1 down to 1 / steps: what pipelines give that make the levels themselves.
+    #[default]
+    Given,
+    /// From the highest level of training down to the lowest, which a static shift has moved
+    /// already: what `set_timesteps` makes where a pipeline gives none.
+    Trained,
 }
 
 impl Default for Settings {
@@ -76,6 +90,7 @@ impl Default for Settings {
             use_exponential_sigmas: false,
             use_beta_sigmas: false,
             stochastic_sampling: false,
+            grid: Grid::Given,
         }
     }
 }
@@ -98,6 +113,12 @@ impl FlowMatchConfig {
         settings.check_rules()?;
         settings.check_numbers()?;
         Ok(FlowMatchConfig(settings))
+    }
+
+    /// The same for a pipeline that leaves the levels to the scheduler.
+    pub fn over_trained_levels(mut self) -> FlowMatchConfig {
+        self.0.grid = Grid::Trained;
+        self
     }
 
     /// The factor by which levels are shifted towards noise, whatever the size of the picture;

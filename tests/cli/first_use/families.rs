@@ -28,7 +28,7 @@ const fn case(
     Case { family, file, tensors }
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 10] = [
     case(
         "FLUX.2",
         "flux2-dev.safetensors",
@@ -48,22 +48,6 @@ const CASES: [Case; 12] = [
         &[
             ("model.diffusion_model.txt_norm.weight", &[3584]),
             ("model.diffusion_model.transformer_blocks.0.img_mod.1.weight", &[18432, 3072]),
-        ],
-    ),
-    case(
-        "Stable Diffusion 3",
-        "sd3.5_large.safetensors",
-        &[
-            ("model.diffusion_model.joint_blocks.0.x_block.attn.qkv.weight", &[7296, 2432]),
-            ("first_stage_model.decoder.conv_in.weight", &[512, 16, 3, 3]),
-        ],
-    ),
-    case(
-        "Stable Diffusion 3",
-        "sd3_diffusers.safetensors",
-        &[
-            ("pos_embed.proj.weight", &[1536, 16, 2, 2]),
-            ("transformer_blocks.0.norm1_context.linear.weight", &[9216, 1536]),
         ],
     ),
     case(
@@ -124,11 +108,10 @@ const CASES: [Case; 12] = [
 ];
 
 /// Pipelines and the class of their denoiser, with the family.
-const DIRECTORIES: [(&str, &str, &str, &str); 9] = [
+const DIRECTORIES: [(&str, &str, &str, &str); 8] = [
     ("Flux2Pipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
     ("Flux2KleinPipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
     ("QwenImagePipeline", "transformer", "QwenImageTransformer2DModel", "Qwen-Image"),
-    ("StableDiffusion3Pipeline", "transformer", "SD3Transformer2DModel", "Stable Diffusion 3"),
     ("StableDiffusionXLPipeline", "unet", "UNet2DConditionModel", "SDXL"),
     ("StableDiffusionPipeline", "unet", "UNet2DConditionModel", "Stable Diffusion 1.5 or 2"),
     ("LTXPipeline", "transformer", "LTXVideoTransformer3DModel", "LTX-Video"),
@@ -157,7 +140,9 @@ fn write(path: &Path, tensors: &[(&str, &[u64])]) {
 /// Runs a command on a model, which must end with the family's message and nothing else.
 fn refused(home: &Home, arguments: &[&str], family: &str) {
     let ended = home.run(arguments);
-    let says = format!("this is {family}; Berth runs FLUX.1 or Z-Image models so far; hint: ");
+    let says = format!(
+        "this is {family}; Berth runs FLUX.1 or Z-Image or Stable Diffusion 3 models so far; hint: "
+    );
     assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.starts_with("berth: "), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.contains(&says), "{arguments:?} is no {family}: {}", ended.stderr);
@@ -188,7 +173,6 @@ fn gguf_files_are_known_by_their_tensors_or_else_by_their_architecture() {
     for (file, family) in [
         (unnamed("lumina2"), "Lumina 2"),
         (unnamed("qwen_image"), "Qwen-Image"),
-        (unnamed("sd3"), "Stable Diffusion 3"),
         (unnamed("sdxl"), "SDXL"),
         (unnamed("sd1"), "Stable Diffusion 1.5"),
         (unnamed("ltxv"), "LTX-Video"),
@@ -224,7 +208,9 @@ fn inspect_says_it_too() {
     assert_eq!((ended.code, &description["family"]), (Some(2), &json!("FLUX.2")));
     let problem = description["problems"][0].as_str().expect("a problem");
     assert!(
-        problem.contains("this is FLUX.2; Berth runs FLUX.1 or Z-Image models so far"),
+        problem.contains(
+            "this is FLUX.2; Berth runs FLUX.1 or Z-Image or Stable Diffusion 3 models so far"
+        ),
         "{problem}"
     );
     assert_eq!(description["files"][0]["types"][0]["name"], "BF16");
