@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 
 pub use config::{CONFIG_BYTES_MAX, FlowMatchConfig};
 
-use config::{Grid, Settings, TimeShift};
+use config::{LevelGrid, Settings, TimeShift};
 
 mod config;
 
@@ -110,8 +110,8 @@ impl FlowMatchConfig {
         }
         let settings = &self.0;
         let mut sigmas = match settings.grid {
-            Grid::Given => settings.shift_given(uniform_grid(steps), image_tokens)?,
-            Grid::Trained => settings.shift_trained(steps, image_tokens)?,
+            LevelGrid::Given => settings.shift_given(uniform_grid(steps), image_tokens)?,
+            LevelGrid::Trained => settings.shift_trained(steps, image_tokens)?,
         };
         if let Some(terminal) = settings.shift_terminal {
             stretch_to_terminal(&mut sigmas, terminal)?;

@@ -57,12 +57,12 @@ pub(super) struct Settings {
     stochastic_sampling: bool,
     /// What the levels are made of before they are shifted: no key of the file.
     #[serde(skip)]
-    pub(super) grid: Grid,
+    pub(super) grid: LevelGrid,
 }
 
 /// The levels of a run before they are shifted, equally far apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Grid {
+pub(super) enum LevelGrid {
     /// From 1 down to 1 / steps: what pipelines give that make the levels themselves.
     #[default]
     Given,
@@ -90,7 +90,7 @@ impl Default for Settings {
             use_exponential_sigmas: false,
             use_beta_sigmas: false,
             stochastic_sampling: false,
-            grid: Grid::Given,
+            grid: LevelGrid::Given,
         }
     }
 }
@@ -117,7 +117,7 @@ impl FlowMatchConfig {
 
     /// The same for a pipeline that leaves the levels to the scheduler.
     pub fn over_trained_levels(mut self) -> FlowMatchConfig {
-        self.0.grid = Grid::Trained;
+        self.0.grid = LevelGrid::Trained;
         self
     }
 

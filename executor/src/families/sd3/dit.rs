@@ -9,7 +9,6 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::names::{BLOCKS, CONTEXT_MODULATION, LAST_MODULATION};
 use crate::graph::{Activation, ElementType, Graph, GraphBuilder, ValueId};
 use crate::models::ModelError;
 use crate::models::config::{LAYERS_MAX, Limits, WIDTH_MAX};
@@ -39,6 +38,16 @@ pub const RMS_NORM: &str = "rms_norm";
 /// The table of positions `[1, side × side, hidden]`, row by row. Jobs take of it what their
 /// pictures need ([`Sd3DitConfig::positions`]); the rest goes nowhere.
 pub const POSITIONS: &str = "pos_embed.pos_embed";
+
+/// The last modulation: its halves stand the other way round in one convention.
+pub const LAST_MODULATION: (&str, &str) = ("final_layer.adaLN_modulation.1", "norm_out.linear");
+
+/// The modulation of the text in a block; in the last one its halves are swapped likewise.
+pub const CONTEXT_MODULATION: (&str, &str) =
+    ("context_block.adaLN_modulation.1", "norm1_context.linear");
+
+/// The blocks by both names.
+pub const BLOCKS: (&str, &str) = ("joint_blocks", "transformer_blocks");
 
 /// Chunks of a block's modulation: of attention, of the feed-forward layer, and of the picture's
 /// second attention.
@@ -105,7 +114,7 @@ fn positions() -> usize {
 
 /// A stream at the begin of a block: its states, and what modulates them.
 #[derive(Clone, Copy)]
-struct Stream {
+struct TokenStream {
     x: ValueId,
     modulation: ValueId,
 }
@@ -254,7 +263,7 @@ impl Sd3DitConfig {
         let chunks = if is_dual { CHUNKS_OF_TWO } else { CHUNKS };
         let modulation =
             b.linear(&[emb], &format!("{name}.norm1.linear"), chunks * hidden, NONE)?;
-        let image = Stream { x: image, modulation };
+        let image = TokenStream { x: image, modulation };
         let image_in = modulated(b, image, ATTENTION);
         let second_in = is_dual.then(|| modulated(b, image, SECOND_ATTENTION));
         let context = format!("{name}.{}", CONTEXT_MODULATION.1);
@@ -263,7 +272,7 @@ impl Sd3DitConfig {
             (None, continuous_norm(b, text, emb, (&original, &context))?)
         } else {
             let modulation = b.linear(&[emb], &context, CHUNKS * hidden, NONE)?;
-            (Some(modulation), modulated(b, Stream { x: text, modulation }, ATTENTION))
+            (Some(modulation), modulated(b, TokenStream { x: text, modulation }, ATTENTION))
         };
 
         let attn = format!("{name}.attn");
@@ -284,14 +293,15 @@ impl Sd3DitConfig {
             let h = b.linear(&[h], &format!("{attn}.to_out.0"), hidden, NONE)?;
             x = b.gated_add(x, h, image.modulation, SECOND_ATTENTION.gate);
         }
-        let image = self.feed_forward(b, &format!("{name}.ff"), Stream { x, ..image })?;
+        let image = self.feed_forward(b, &format!("{name}.ff"), TokenStream { x, ..image })?;
 
         let Some(modulation) = text_modulation else { return Ok((image, text)) };
         let text_tokens = b.shape(text)[1];
         let h = b.slice_tokens(joint, image_tokens, text_tokens);
         let h = b.linear(&[h], &format!("{attn}.to_add_out"), hidden, NONE)?;
         let x = b.gated_add(text, h, modulation, ATTENTION.gate);
-        let text = self.feed_forward(b, &format!("{name}.ff_context"), Stream { x, modulation })?;
+        let text =
+            self.feed_forward(b, &format!("{name}.ff_context"), TokenStream { x, modulation })?;
         Ok((image, text))
     }
 
@@ -299,7 +309,7 @@ impl Sd3DitConfig {
         &self,
         b: &mut GraphBuilder,
         name: &str,
-        stream: Stream,
+        stream: TokenStream,
     ) -> Result<ValueId, WeightsError> {
         let hidden = self.hidden();
         let h = modulated(b, stream, FEED_FORWARD);
@@ -352,7 +362,7 @@ fn embedder(
 }
 
 /// A stream's states, normalised and modulated by such chunks.
-fn modulated(b: &mut GraphBuilder, stream: Stream, chunks: Chunks) -> ValueId {
+fn modulated(b: &mut GraphBuilder, stream: TokenStream, chunks: Chunks) -> ValueId {
     b.ada_layer_norm(stream.x, stream.modulation, chunks.shift, chunks.scale, EPS)
 }
 

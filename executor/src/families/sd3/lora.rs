@@ -4,7 +4,8 @@
 //! fused: one module's rows then belong to several weights.
 
 use super::Sd3;
-use super::names::{BLOCKS, CONTEXT_MODULATION, LAST_MODULATION, LAYERS, OUTER_LAYERS};
+use super::dit::{BLOCKS, CONTEXT_MODULATION, LAST_MODULATION};
+use super::names::{LAYERS, OUTER_LAYERS};
 use crate::components::text::clip;
 use crate::models::ModelError;
 use crate::weights::lora::{ComponentNames, DENOISER_PREFIXES, LoraNames};

@@ -1,7 +1,7 @@
 //! What Stability's files call the transformer's layers, and diffusers' names for the same
 //! (diffusers, `convert_sd3_transformer_checkpoint_to_diffusers`).
 
-use super::dit::{POSITIONS, Sd3DitConfig};
+use super::dit::{BLOCKS, CONTEXT_MODULATION, LAST_MODULATION, POSITIONS, Sd3DitConfig};
 use crate::models::shapes::Shapes;
 use crate::models::source::first_prefix;
 use crate::weights::{Names, WeightFiles};
@@ -29,16 +29,6 @@ pub const OUTER_LAYERS: [(&str, &str); 7] = [
     ("context_embedder", "context_embedder"),
     ("final_layer.linear", "proj_out"),
 ];
-
-/// The last modulation: its halves stand the other way round in one convention.
-pub const LAST_MODULATION: (&str, &str) = ("final_layer.adaLN_modulation.1", "norm_out.linear");
-
-/// The modulation of the text in a block; in the last one its halves are swapped likewise.
-pub const CONTEXT_MODULATION: (&str, &str) =
-    ("context_block.adaLN_modulation.1", "norm1_context.linear");
-
-/// The blocks by both names.
-pub const BLOCKS: (&str, &str) = ("joint_blocks", "transformer_blocks");
 
 /// Layers of a block by both names: one, or several of as many rows in one piece. Which of them a
 /// block has follows from the model and from its place.

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::dit::{POSITIONS, RMS_NORM, Sd3DitConfig};
-use super::names::{self, BLOCKS, Origin};
+use super::dit::{BLOCKS, POSITIONS, RMS_NORM, Sd3DitConfig};
+use super::names::{self, Origin};
 use crate::models::ModelError;
 use crate::models::config::Limits;
 use crate::models::shapes::Shapes;
