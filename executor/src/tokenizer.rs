@@ -149,8 +149,8 @@ impl Tokenizer {
         builtin::clip().expect("the tables are whole")
     }
 
-    /// The tokenizer of every published CLIP-G, likewise: that of CLIP-L, but padded with `!`, which
-    /// is found whole in texts then.
+    /// The tokenizer of every published CLIP-G, likewise: that of CLIP-L, but padded with `!`,
+    /// which is found whole in texts then.
     pub fn clip_g() -> Tokenizer {
         builtin::clip_g().expect("the tables are whole")
     }

@@ -166,7 +166,7 @@ impl Sd3 {
         })
     }
 
-    /// The VAE.
+    /// Its graphs and the range of its latents.
     pub fn vae(&self) -> &VaeConfig {
         &self.vae.config
     }

@@ -13,12 +13,12 @@ const CONFIG: &[u8] = include_bytes!("builtin/tokenizer_config.json");
 /// `tokenizer_2/tokenizer_config.json` of the models that have CLIP-G.
 const CONFIG_G: &[u8] = include_bytes!("builtin/tokenizer_2_config.json");
 
-/// Builds CLIP-L's.
+/// The one that repeats the end token behind a text.
 pub(super) fn clip() -> Result<Tokenizer, TokenizerError> {
     build(CONFIG)
 }
 
-/// Builds CLIP-G's.
+/// The one that fills sequences up with `!`.
 pub(super) fn clip_g() -> Result<Tokenizer, TokenizerError> {
     build(CONFIG_G)
 }

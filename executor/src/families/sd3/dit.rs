@@ -81,7 +81,7 @@ pub struct Sd3DitConfig {
     pub num_layers: usize,
     /// Width of one head.
     pub attention_head_dim: usize,
-    /// Heads.
+    /// Into how many the hidden width is divided.
     pub num_attention_heads: usize,
     /// Width of the text's states.
     pub joint_attention_dim: usize,

@@ -59,7 +59,7 @@ const NORMS: [(&str, &str); 6] = [
 /// Whose names a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// Stability's.
+    /// Those of the model's makers, which ComfyUI and GGUF files kept.
     Stability,
     /// diffusers'.
     Diffusers,

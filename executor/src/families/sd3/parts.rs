@@ -18,21 +18,21 @@ use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// All parts, or what is wrong with each.
 pub struct Sd3Parts {
-    /// The smaller CLIP.
+    /// The text encoder whose states stand in the first columns.
     pub clip_l: Result<ModelPart<ClipConfig>, ModelError>,
-    /// The larger one.
+    /// The one whose states stand beside them.
     pub clip_g: Result<ModelPart<ClipConfig>, ModelError>,
     /// The text encoder of long texts; absent where the model is to do without.
     pub t5: Option<Result<ModelPart<T5Config>, ModelError>>,
     /// The transformer.
     pub dit: Result<ModelPart<Sd3DitConfig>, ModelError>,
-    /// The VAE.
+    /// What makes pictures of latents, and latents of a picture.
     pub vae: Result<ModelPart<VaeConfig>, ModelError>,
     /// The tokenizers of the two CLIP.
     pub clip_tokenizers: [Result<Tokenizer, ModelError>; 2],
     /// That of T5, where the model has it.
     pub t5_tokenizer: Option<Result<Tokenizer, ModelError>>,
-    /// The sampler's configuration.
+    /// Which noise levels a job goes through.
     pub sampler: Result<FlowMatchConfig, ModelError>,
 }
 
@@ -110,7 +110,7 @@ const DIT: PartKind<Sd3DitConfig> = PartKind {
 pub static PARTS: [PartSpec; 5] = [CLIP_L.spec, CLIP_G.spec, T5.spec, DIT.spec, sd3::PART.spec];
 
 impl Sd3Parts {
-    /// Reads all parts.
+    /// Those of a source, whatever is wrong with any of them.
     pub fn read(source: &OpenedSource) -> Sd3Parts {
         let clip_l = source.part(&CLIP_L, &PARTS);
         let clip_g = source.part(&CLIP_G, &PARTS);

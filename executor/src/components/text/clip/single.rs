@@ -130,8 +130,8 @@ fn config(
         hidden_act: known.map_or(of.hidden_act.to_owned(), |known| known.hidden_act.clone()),
         layer_norm_eps: known.map_or(epsilon(), |known| known.layer_norm_eps),
         eos_token_id: known.map_or(EOS_TOKEN_ID, |known| known.eos_token_id),
-        // Files of CLIP-L alone leave it out, and then it changes nothing (Stability's `sd3_impls.py`
-        // begins with the identity, as diffusers does).
+        // Files of CLIP-L alone leave it out, and then it changes nothing (Stability's
+        // `sd3_impls.py` begins with the identity, as diffusers does).
         projection_dim: match shapes.has(PROJECTION) {
             true => Some(shapes.sizes::<2>(PROJECTION)?[0]),
             false => None,
