@@ -7,6 +7,7 @@
 
 pub mod flux1;
 pub mod flux2;
+pub mod sd3;
 pub mod z_image;
 
 mod others;
@@ -28,7 +29,7 @@ use others::OtherFamily;
 
 /// All families that are run.
 pub static FAMILIES: &[&dyn Family] =
-    &[&flux1::Flux1Family, &z_image::ZImageFamily, &flux2::Flux2Family];
+    &[&flux1::Flux1Family, &z_image::ZImageFamily, &flux2::Flux2Family, &sd3::Sd3Family];
 
 /// A family of models.
 pub trait Family: Sync {

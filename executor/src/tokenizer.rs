@@ -149,6 +149,12 @@ impl Tokenizer {
         builtin::clip().expect("the tables are whole")
     }
 
+    /// The tokenizer of every published CLIP-G, likewise: that of CLIP-L, but padded with `!`,
+    /// which is found whole in texts then.
+    pub fn clip_g() -> Tokenizer {
+        builtin::clip_g().expect("the tables are whole")
+    }
+
     /// The tokenizer that a GGUF file of a text encoder holds, if it is of this kind; the path is
     /// for messages.
     ///

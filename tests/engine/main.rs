@@ -17,6 +17,7 @@ mod parity;
 mod placements;
 mod random_plans;
 mod real_sizes;
+mod sd3;
 mod single_files;
 mod streaming;
 mod tensor_splits;

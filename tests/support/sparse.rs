@@ -16,6 +16,10 @@ mod place;
 pub mod flux2;
 
 #[allow(dead_code, reason = "each program writes its own model")]
+#[path = "sparse/sd3.rs"]
+pub mod sd3;
+
+#[allow(dead_code, reason = "each program writes its own model")]
 #[path = "sparse/z_image.rs"]
 pub mod z_image;
 

@@ -4,4 +4,5 @@ pub mod flux1;
 pub mod flux2;
 pub mod kl;
 pub mod published;
+pub mod sd3;
 pub mod tiles;

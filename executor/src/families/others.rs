@@ -61,7 +61,7 @@ const UNET_TEXT_DIFFUSERS: &str =
 /// The table. Names of classes are diffusers'; original names are those that its conversion scripts
 /// read, and architectures those of city96's `ComfyUI-GGUF` (`loader.py`). Z-Image's GGUF files say
 /// `lumina2` there, as Lumina 2's do.
-static OTHERS: [OtherFamily; 13] = [
+static OTHERS: [OtherFamily; 12] = [
     OtherFamily {
         name: "FLUX.2-dev",
         pipelines: &["Flux2Pipeline"],
@@ -93,19 +93,6 @@ static OTHERS: [OtherFamily; 13] = [
         denoisers: &["QwenImageTransformer2DModel"],
         marks: &[&[has("txt_norm.weight"), has("transformer_blocks.0.img_mod.1.weight")]],
         architectures: &["qwen_image"],
-    },
-    OtherFamily {
-        name: "Stable Diffusion 3",
-        pipelines: &["StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline"],
-        denoisers: &["SD3Transformer2DModel"],
-        marks: &[
-            &[has("joint_blocks.0.x_block.attn.qkv.weight")],
-            &[
-                has("pos_embed.proj.weight"),
-                has("transformer_blocks.0.norm1_context.linear.weight"),
-            ],
-        ],
-        architectures: &["sd3"],
     },
     OtherFamily {
         name: "LTX-2",

@@ -56,8 +56,7 @@ impl OpenedSource {
             None => {}
         }
         let (mut parts, mut faults) = (Vec::new(), Vec::new());
-        let weights = source.parts.iter().filter(|(flag, _)| !flag.is_directory());
-        for (&flag, path) in weights {
+        for (flag, path) in source.part_paths().filter(|(flag, _)| !flag.is_directory()) {
             match WeightFiles::open_file(Path::new(path)) {
                 Ok(files) => parts.push((flag, Arc::new(files))),
                 Err(fault) => faults.push((flag, fault.to_string())),
@@ -86,7 +85,7 @@ impl OpenedSource {
     /// Reads a part from where it is; `parts` are all that its family has.
     ///
     /// # Errors
-    /// It is nowhere, or something is wrong with it.
+    /// It is nowhere, or left out, or something is wrong with it.
     pub fn part<C: DeserializeOwned>(
         &self,
         kind: &PartKind<C>,
@@ -95,6 +94,9 @@ impl OpenedSource {
         let PartSpec { called, flag, .. } = kind.spec;
         if let Some((_, message)) = self.faults.iter().find(|(faulty, _)| *faulty == flag) {
             return Err(ModelError::Part { message: message.clone() });
+        }
+        if self.source.leaves_out(flag) {
+            return Err(ModelError::LeftOut { called, flag });
         }
         match (self.file_of(flag), &self.directory) {
             (Some(files), directory) => {

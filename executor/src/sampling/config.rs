@@ -67,6 +67,20 @@ pub(super) struct Settings {
     use_exponential_sigmas: bool,
     use_beta_sigmas: bool,
     stochastic_sampling: bool,
+    /// What the levels are made of before they are shifted: no key of the file.
+    #[serde(skip)]
+    pub(super) grid: LevelGrid,
+}
+
+/// The levels of a run before they are shifted, equally far apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum LevelGrid {
+    /// From 1 down to 1 / steps: what pipelines give that make the levels themselves.
+    #[default]
+    Given,
+    /// From the highest level of training down to the lowest, which a static shift has moved
+    /// already: what `set_timesteps` makes where a pipeline gives none.
+    Trained,
 }
 
 impl Default for Settings {
@@ -89,6 +103,7 @@ impl Default for Settings {
             use_exponential_sigmas: false,
             use_beta_sigmas: false,
             stochastic_sampling: false,
+            grid: LevelGrid::Given,
         }
     }
 }
@@ -117,6 +132,11 @@ impl FlowMatchConfig {
     /// were fitted.
     pub fn with_empirical_shift(self) -> FlowMatchConfig {
         FlowMatchConfig(Settings { shift_rule: ShiftRule::Empirical, ..self.0 })
+    }
+
+    /// The same for a pipeline that leaves the levels to the scheduler.
+    pub fn over_trained_levels(self) -> FlowMatchConfig {
+        FlowMatchConfig(Settings { grid: LevelGrid::Trained, ..self.0 })
     }
 
     /// The factor by which levels are shifted towards noise, whatever the size of the picture;

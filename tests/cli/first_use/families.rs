@@ -28,7 +28,7 @@ const fn case(
     Case { family, file, tensors }
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 10] = [
     case(
         "FLUX.2-dev",
         "flux2-dev.safetensors",
@@ -52,22 +52,6 @@ const CASES: [Case; 12] = [
         &[
             ("model.diffusion_model.txt_norm.weight", &[3584]),
             ("model.diffusion_model.transformer_blocks.0.img_mod.1.weight", &[18432, 3072]),
-        ],
-    ),
-    case(
-        "Stable Diffusion 3",
-        "sd3.5_large.safetensors",
-        &[
-            ("model.diffusion_model.joint_blocks.0.x_block.attn.qkv.weight", &[7296, 2432]),
-            ("first_stage_model.decoder.conv_in.weight", &[512, 16, 3, 3]),
-        ],
-    ),
-    case(
-        "Stable Diffusion 3",
-        "sd3_diffusers.safetensors",
-        &[
-            ("pos_embed.proj.weight", &[1536, 16, 2, 2]),
-            ("transformer_blocks.0.norm1_context.linear.weight", &[9216, 1536]),
         ],
     ),
     case(
@@ -128,10 +112,9 @@ const CASES: [Case; 12] = [
 ];
 
 /// Pipelines and the class of their denoiser, with the family.
-const DIRECTORIES: [(&str, &str, &str, &str); 8] = [
+const DIRECTORIES: [(&str, &str, &str, &str); 7] = [
     ("Flux2Pipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2-dev"),
     ("QwenImagePipeline", "transformer", "QwenImageTransformer2DModel", "Qwen-Image"),
-    ("StableDiffusion3Pipeline", "transformer", "SD3Transformer2DModel", "Stable Diffusion 3"),
     ("StableDiffusionXLPipeline", "unet", "UNet2DConditionModel", "SDXL"),
     ("StableDiffusionPipeline", "unet", "UNet2DConditionModel", "Stable Diffusion 1.5 or 2"),
     ("LTXPipeline", "transformer", "LTXVideoTransformer3DModel", "LTX-Video"),
@@ -161,7 +144,7 @@ fn write(path: &Path, tensors: &[(&str, &[u64])]) {
 fn refused(home: &Home, arguments: &[&str], family: &str) {
     let ended = home.run(arguments);
     let says = format!(
-        "this is {family}; Berth runs FLUX.1 or Z-Image or FLUX.2 klein models so far; hint: "
+        "this is {family}; Berth runs FLUX.1 or Z-Image or FLUX.2 klein or Stable Diffusion 3 models so far; hint: "
     );
     assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.starts_with("berth: "), "{arguments:?}: {}", ended.stderr);
@@ -193,7 +176,6 @@ fn gguf_files_are_known_by_their_tensors_or_else_by_their_architecture() {
     for (file, family) in [
         (unnamed("lumina2"), "Lumina 2"),
         (unnamed("qwen_image"), "Qwen-Image"),
-        (unnamed("sd3"), "Stable Diffusion 3"),
         (unnamed("sdxl"), "SDXL"),
         (unnamed("sd1"), "Stable Diffusion 1.5"),
         (unnamed("ltxv"), "LTX-Video"),
@@ -230,7 +212,7 @@ fn inspect_says_it_too() {
     let problem = description["problems"][0].as_str().expect("a problem");
     assert!(
         problem.contains(
-            "this is FLUX.2-dev; Berth runs FLUX.1 or Z-Image or FLUX.2 klein models so far"
+            "this is FLUX.2-dev; Berth runs FLUX.1 or Z-Image or FLUX.2 klein or Stable Diffusion 3 models so far"
         ),
         "{problem}"
     );
