@@ -132,7 +132,7 @@ impl VaeRange {
     pub const SAME: VaeRange = VaeRange::Scaled { scaling: 1.0, shift: 0.0 };
 
     /// A feature's value of the sampler's range in the VAE's.
-    fn into_vae(&self, feature: usize, value: f32) -> f32 {
+    fn to_vae(&self, feature: usize, value: f32) -> f32 {
         match self {
             VaeRange::Scaled { scaling, shift } => value / scaling + shift,
             VaeRange::Normalised { means, deviations } => {
@@ -163,7 +163,7 @@ pub fn unpack_for_vae(
     assert_eq!(nhwc.len(), rows.len * columns.len * shape.channels, "a value for each cell");
     shape.each_of([rows, columns], |c, y, x| {
         let at = shape.packed(c, y, x);
-        let value = range.into_vae(at % shape.features(), packed[at]);
+        let value = range.to_vae(at % shape.features(), packed[at]);
         nhwc[((y - rows.start) * columns.len + x - columns.start) * shape.channels + c] = value;
     });
 }

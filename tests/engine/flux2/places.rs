@@ -181,7 +181,7 @@ fn previews_are_of_cells() {
     let home = Home::new();
     let model = super::copy(&home);
     // The reference model has 8 channels of latents, where published ones have 32.
-    let factors = vec!["[0.2, -0.1, 0.3]"; 8].join(", ");
+    let factors = ["[0.2, -0.1, 0.3]"; 8].join(", ");
     let table = format!("[preview]\nfactors = [{factors}]\nbias = [0.0, 0.1, -0.1]\n");
     let arguments = |preview: &'static str| {
         let mut all = vec!["generate", "model", "--prompt", "a cat", "--host", "virtual-1x64m"];
