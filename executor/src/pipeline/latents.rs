@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+pub use crate::components::vae::job::VaeRange;
+
+use crate::components::vae::job::ChannelRanges;
 use crate::components::vae::tiles::CellSpan;
 use crate::sampling::add_noise;
 use crate::weights::{WeightFiles, WeightsError};
@@ -97,25 +100,17 @@ pub fn pack(shape: LatentShape, nchw: &[f32], packed: &mut [f32]) {
     });
 }
 
-/// The range of latents that a VAE works in.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct VaeRange {
-    /// Latents are multiplied by this when they leave the VAE.
-    pub scaling: f32,
-    /// What is taken from them before.
-    pub shift: f32,
-}
-
 /// Some rows and columns of one picture's tokens as `[rows, columns, channels]` in the VAE's range.
 pub fn unpack_for_vae(
     shape: LatentShape,
     [rows, columns]: [CellSpan; 2],
     packed: &[f32],
-    range: VaeRange,
+    ranges: impl ChannelRanges,
     nhwc: &mut [f32],
 ) {
     assert_eq!(nhwc.len(), rows.len * columns.len * shape.channels, "a value for each cell");
     shape.each_of([rows, columns], |c, y, x| {
+        let range = ranges.of(c);
         let value = packed[shape.packed(c, y, x)] / range.scaling + range.shift;
         nhwc[((y - rows.start) * columns.len + x - columns.start) * shape.channels + c] = value;
     });
@@ -131,7 +126,7 @@ pub fn draw(
     shape: LatentShape,
     moments: &[f32],
     noise: &[f32],
-    range: VaeRange,
+    ranges: impl ChannelRanges,
     packed: &mut [f32],
 ) {
     assert_eq!(moments.len(), 2 * noise.len(), "a mean and a variance for each element");
@@ -141,6 +136,7 @@ pub fn draw(
             [c, shape.channels + c].map(|at| moments[cell * 2 * shape.channels + at]);
         let deviation = (0.5 * log_variance.clamp(LOG_VARIANCE.0, LOG_VARIANCE.1)).exp();
         let drawn = mean + deviation * noise[c * shape.height * shape.width + cell];
+        let range = ranges.of(c);
         packed[shape.packed(c, y, x)] = (drawn - range.shift) * range.scaling;
     });
 }

@@ -1,4 +1,4 @@
-//! Between pictures and latents: the two ways of an `AutoencoderKL`, tile by tile, as diffusers'
+//! Between pictures and latents: the two ways of a VAE, tile by tile, as diffusers'
 //! image-to-image pipelines go in and all its pipelines go out; and the latents that a job starts
 //! from.
 
@@ -8,13 +8,13 @@ use super::RunningJob;
 use super::finite;
 use super::image::{Picture, normalize, quantize};
 use super::latents::{
-    LatentShape, Packing, VaeRange, draw, noise_tokens, pack, read_initial, unpack_for_vae,
+    LatentShape, Packing, draw, noise_tokens, pack, read_initial, unpack_for_vae,
 };
 use super::noise::CpuGenerator;
 use super::tiles::{Seams, TileScale};
-use crate::components::vae::kl::VaeConfig;
-use crate::components::vae::kl::job::{
-    ABOVE, DECODER, ENCODER, LATENTS, LEFT, MOMENTS, PICTURE, PICTURE_CHANNELS, TILE,
+use crate::components::vae::job::{
+    ABOVE, DECODER, ENCODER, LATENTS, LEFT, MOMENTS, PICTURE, PICTURE_CHANNELS, TILE, VaeJob,
+    VaeRange,
 };
 use crate::components::vae::tiles::{Tile, TileGrid};
 use crate::failure::{bad_model, bad_request};
@@ -23,7 +23,10 @@ use crate::sampling::{FlowMatchConfig, SigmaTable};
 /// A job's VAE, with the buffers for both ways.
 pub struct PictureCodec {
     shape: LatentShape,
-    range: VaeRange,
+    /// Of each channel.
+    ranges: Vec<VaeRange>,
+    /// Whether a picture without tiles is cut to the range of pixels.
+    is_clamped: bool,
     /// Pixels along a cell of latents.
     scale: usize,
     grid: TileGrid,
@@ -41,17 +44,19 @@ pub struct PictureCodec {
 impl PictureCodec {
     /// Takes the VAE's buffers, for latents that its family packs so.
     pub fn take(
-        vae: &VaeConfig,
+        vae: &impl VaeJob,
         packing: Packing,
         running: &mut RunningJob<'_>,
     ) -> Result<PictureCodec, Failure> {
         let plan = &running.runtime.plan;
         let [height, width] = vae.latent_size(&plan.job);
         let grid = vae.tiles(&plan.job, &plan.options)?;
+        let channels = vae.latent_channels();
         let buffers = &mut running.buffers;
         Ok(PictureCodec {
-            shape: LatentShape { height, width, channels: vae.latent_channels, packing },
-            range: VaeRange { scaling: vae.scaling_factor, shift: vae.shift_factor.unwrap_or(0.0) },
+            shape: LatentShape { height, width, channels, packing },
+            ranges: (0..channels).map(|channel| vae.range(channel)).collect(),
+            is_clamped: vae.is_clamped() && grid.count() == 1,
             scale: vae.scale(),
             grid,
             vae_latents: buffers.take(LATENTS),
@@ -137,7 +142,7 @@ impl PictureCodec {
         sigma: f32,
         latents: &mut [f32],
     ) -> Result<(), Failure> {
-        let (shape, range, item) = (self.shape, self.range, self.shape.elements());
+        let (shape, ranges, item) = (self.shape, &self.ranges[..], self.shape.elements());
         let batch = latents.len() / item;
         let job = running.job;
         if let Some(path) = &job.init_latents {
@@ -155,7 +160,7 @@ impl PictureCodec {
                 let mut generator = CpuGenerator::new(job.items[index].seed);
                 if from_picture {
                     generator.standard_normal(noise);
-                    draw(shape, &self.moments, noise, range, latents);
+                    draw(shape, &self.moments, noise, ranges, latents);
                 }
                 generator.standard_normal(noise);
                 let nchw = [shape.channels, shape.height, shape.width];
@@ -216,7 +221,7 @@ impl PictureCodec {
         tile: &Tile,
     ) -> Result<(), Failure> {
         let cells = &mut self.vae_latents[..tile.y.len * tile.x.len * self.shape.channels];
-        unpack_for_vae(self.shape, [tile.y, tile.x], latents, self.range, cells);
+        unpack_for_vae(self.shape, [tile.y, tile.x], latents, &self.ranges[..], cells);
         let component = running.runtime.variant(DECODER, tile.variant);
         component.write("latents", 0, cells)?;
         component.run(running.cancel)?;
@@ -224,6 +229,9 @@ impl PictureCodec {
         let values = &mut self.tile[..joint.len(tile)];
         component.read("image", values)?;
         running.check_finite(DECODER, values, None)?;
+        if self.is_clamped {
+            values.iter_mut().for_each(|value| *value = value.clamp(-1.0, 1.0));
+        }
         let (above, left) = (&mut self.above, &mut self.left);
         joint.blend(tile, values, &mut Seams { above, left });
         Ok(())
@@ -234,7 +242,7 @@ impl PictureCodec {
             return;
         }
         let shape = self.shape;
-        unpack_for_vae(shape, shape.whole(), latents, self.range, &mut self.vae_latents);
+        unpack_for_vae(shape, shape.whole(), latents, &self.ranges[..], &mut self.vae_latents);
         let nhwc = [shape.height, shape.width, shape.channels];
         running.dump.append_nhwc("vae.in", nhwc, &self.vae_latents);
     }
