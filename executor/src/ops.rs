@@ -19,6 +19,7 @@ pub mod conv2d;
 pub mod embedding;
 pub mod gated_add;
 pub mod gated_norm_add;
+pub mod known_attention;
 pub mod linear;
 pub mod mul;
 pub mod norm;
@@ -38,7 +39,7 @@ use crate::graph::{ElementType, NodeView};
 use crate::schedule::{Assignment, Elements, Needs, Reading};
 
 /// The names of all operations.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     embedding::NAME,
     add_positions::NAME,
     linear::NAME,
@@ -60,6 +61,7 @@ pub const NAMES: [&str; 21] = [
     pad_tokens::NAME,
     scaled_norm::NAME,
     gated_norm_add::NAME,
+    known_attention::NAME,
 ];
 
 /// What schedules ask of the nodes of a graph, answered by their operations.

@@ -6,6 +6,7 @@ use protocol::Bytes;
 use protocol::profile::WorkKind;
 
 use crate::backend::cuda::driver::DriverError;
+use crate::backend::cuda::launch::Address;
 use crate::backend::cuda::ops::{Products, attention, products};
 use crate::backend::kernels::{self, AttentionShape};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
@@ -72,7 +73,7 @@ impl Operation for AttentionOp {
 }
 
 impl AttentionOp {
-    fn shape(&self, node: NodeView<'_>, assignment: &Assignment) -> AttentionShape {
+    pub(super) fn shape(&self, node: NodeView<'_>, assignment: &Assignment) -> AttentionShape {
         let (q, k) = (node.input(0), node.input(1));
         // NHWC values are taken as [batch, height × width, channels].
         let tokens = |value: &Value| value.rows() / value.shape[0];
@@ -143,7 +144,8 @@ impl CudaOperation for AttentionOp {
         let qkv = [0, 1, 2].map(|index| on.input_at(index));
         let bias =
             if is_biased(on.view()) { on.input(3) } else { attention::AttentionOperands::NO_BIAS };
-        let operands = attention::AttentionOperands { qkv, bias, out: on.output_at() };
+        let (known, out) = (Address::NONE, on.output_at());
+        let operands = attention::AttentionOperands { qkv, bias, known, out };
         attention::attention(on.launcher(), &shape, on.products(), operands, on.workspace())
     }
 }
