@@ -6,6 +6,7 @@
 //! stands above both.
 
 pub mod flux1;
+pub mod qwen_image;
 pub mod z_image;
 
 mod others;
@@ -26,7 +27,8 @@ use crate::weights::WeightFiles;
 use others::OtherFamily;
 
 /// All families that are run.
-pub static FAMILIES: &[&dyn Family] = &[&flux1::Flux1Family, &z_image::ZImageFamily];
+pub static FAMILIES: &[&dyn Family] =
+    &[&flux1::Flux1Family, &z_image::ZImageFamily, &qwen_image::QwenImageFamily];
 
 /// A family of models.
 pub trait Family: Sync {

@@ -2,8 +2,8 @@
 //! of it.
 //!
 //! A directory's `tokenizer.json` is used as it is; a directory of CLIP's or Qwen's without one is
-//! built from `vocab.json` and `merges.txt`. This is no text encoder and no prompt syntax: weights such as
-//! `(word:1.2)` are ordinary characters here.
+//! built from `vocab.json` and `merges.txt`. This is no text encoder and no prompt syntax: weights
+//! such as `(word:1.2)` are ordinary characters here.
 //!
 //! Invariants:
 //! - Every sequence with special tokens ends with the end token, also when it was cut, where the

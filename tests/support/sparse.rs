@@ -12,6 +12,9 @@
 mod place;
 
 #[allow(dead_code, reason = "each program writes its own model")]
+#[path = "sparse/qwen_image.rs"]
+pub mod qwen_image;
+#[allow(dead_code, reason = "each program writes its own model")]
 #[path = "sparse/z_image.rs"]
 pub mod z_image;
 

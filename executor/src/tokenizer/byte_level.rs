@@ -1,6 +1,6 @@
 //! A byte-level BPE tokenizer from the tables that a GGUF file of a text encoder holds
-//! (`tokenizer.ggml.*`), or from `vocab.json` and `merges.txt`. The result is what transformers saves
-//! as `tokenizer.json` for the same model.
+//! (`tokenizer.ggml.*`), or from `vocab.json` and `merges.txt`. The result is what transformers
+//! saves as `tokenizer.json` for the same model.
 
 use std::collections::HashSet;
 use std::path::Path;

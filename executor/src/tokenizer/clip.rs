@@ -66,8 +66,7 @@ pub(super) fn build_of(
     let unknown = roles[2].1.content().to_owned();
     let words = guarded(|| assemble(vocabulary.into_iter().collect(), merges, unknown));
     let path = directory.join(pairs::VOCABULARY);
-    let mut tokenizer =
-        words.map_err(|message| TokenizerError::Malformed { path, message })?;
+    let mut tokenizer = words.map_err(|message| TokenizerError::Malformed { path, message })?;
     pairs::add_special_tokens(&mut tokenizer, directory, &config.added_tokens_decoder, &roles)?;
 
     let with_id = |token: &SpecialToken| {

@@ -100,9 +100,7 @@ impl SpecialToken {
 
 /// The tokens of `added_tokens.json` by id, each to be found as it stands; none where there is no
 /// such file.
-pub(super) fn added_tokens(
-    directory: &Path,
-) -> Result<BTreeMap<u32, TokenEntry>, TokenizerError> {
+pub(super) fn added_tokens(directory: &Path) -> Result<BTreeMap<u32, TokenEntry>, TokenizerError> {
     let path = directory.join("added_tokens.json");
     let Some(bytes) = read_capped(&path, CONFIG_FILE_BYTES_MAX)? else {
         return Ok(BTreeMap::new());

@@ -1,5 +1,5 @@
-//! `vocab.json` and `merges.txt`: the tables of a tokenizer that merges pairs, and the special tokens
-//! that come to them.
+//! `vocab.json` and `merges.txt`: the tables of a tokenizer that merges pairs, and the special
+//! tokens that come to them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

@@ -43,11 +43,12 @@ const CASES: [Case; 12] = [
         &[("double_stream_modulation_img.linear.weight", &[36864, 6144])],
     ),
     case(
-        "Qwen-Image",
-        "qwen_image_bf16.safetensors",
+        "Qwen-Image-Edit or Qwen-Image-Layered",
+        "qwen_image_layered.safetensors",
         &[
             ("model.diffusion_model.txt_norm.weight", &[3584]),
             ("model.diffusion_model.transformer_blocks.0.img_mod.1.weight", &[18432, 3072]),
+            ("model.diffusion_model.time_text_embed.addition_t_embedding.weight", &[2, 3072]),
         ],
     ),
     case(
@@ -127,7 +128,12 @@ const CASES: [Case; 12] = [
 const DIRECTORIES: [(&str, &str, &str, &str); 9] = [
     ("Flux2Pipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
     ("Flux2KleinPipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
-    ("QwenImagePipeline", "transformer", "QwenImageTransformer2DModel", "Qwen-Image"),
+    (
+        "QwenImageEditPipeline",
+        "transformer",
+        "QwenImageTransformer2DModel",
+        "Qwen-Image-Edit or Qwen-Image-Layered",
+    ),
     ("StableDiffusion3Pipeline", "transformer", "SD3Transformer2DModel", "Stable Diffusion 3"),
     ("StableDiffusionXLPipeline", "unet", "UNet2DConditionModel", "SDXL"),
     ("StableDiffusionPipeline", "unet", "UNet2DConditionModel", "Stable Diffusion 1.5 or 2"),
@@ -157,7 +163,9 @@ fn write(path: &Path, tensors: &[(&str, &[u64])]) {
 /// Runs a command on a model, which must end with the family's message and nothing else.
 fn refused(home: &Home, arguments: &[&str], family: &str) {
     let ended = home.run(arguments);
-    let says = format!("this is {family}; Berth runs FLUX.1 or Z-Image models so far; hint: ");
+    let says = format!(
+        "this is {family}; Berth runs FLUX.1 or Z-Image or Qwen-Image models so far; hint: "
+    );
     assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.starts_with("berth: "), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.contains(&says), "{arguments:?} is no {family}: {}", ended.stderr);
@@ -187,7 +195,6 @@ fn gguf_files_are_known_by_their_tensors_or_else_by_their_architecture() {
     let unnamed = |architecture| of(architecture).with("something.weight", &[2], 0, &[0; 8]);
     for (file, family) in [
         (unnamed("lumina2"), "Lumina 2"),
-        (unnamed("qwen_image"), "Qwen-Image"),
         (unnamed("sd3"), "Stable Diffusion 3"),
         (unnamed("sdxl"), "SDXL"),
         (unnamed("sd1"), "Stable Diffusion 1.5"),
@@ -224,7 +231,8 @@ fn inspect_says_it_too() {
     assert_eq!((ended.code, &description["family"]), (Some(2), &json!("FLUX.2")));
     let problem = description["problems"][0].as_str().expect("a problem");
     assert!(
-        problem.contains("this is FLUX.2; Berth runs FLUX.1 or Z-Image models so far"),
+        problem
+            .contains("this is FLUX.2; Berth runs FLUX.1 or Z-Image or Qwen-Image models so far"),
         "{problem}"
     );
     assert_eq!(description["files"][0]["types"][0]["name"], "BF16");

@@ -147,7 +147,8 @@ impl DecoderConfig {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    fn rope_theta(&self) -> f64 {
+    /// Base of the rotary positions' frequencies.
+    pub(super) fn rope_theta(&self) -> f64 {
         let newer = self.rope_parameters.as_ref().map(|rope| rope.rope_theta);
         newer.or(self.rope_theta).unwrap_or(THETA)
     }
@@ -164,10 +165,35 @@ impl DecoderConfig {
         tokens: usize,
         layers: usize,
     ) -> Result<Graph, WeightsError> {
-        assert!(layers <= self.num_hidden_layers, "as many layers as there are");
-        let named = files.tensor(&format!("{PREFIX}{TABLE}")).is_some();
-        let prefix = if named { PREFIX } else { "" };
         let mut b = GraphBuilder::new(files);
+        let x = self.states(&mut b, prefix(files), tokens, layers)?;
+        b.output("hidden_state", x);
+        Ok(b.finish())
+    }
+
+    /// As [`DecoderConfig::graph`], of all layers and with the last norm: `last_hidden_state`.
+    ///
+    /// # Errors
+    /// The files lack a weight.
+    pub fn normed_graph(&self, files: &WeightFiles, tokens: usize) -> Result<Graph, WeightsError> {
+        let (mut b, prefix) = (GraphBuilder::new(files), prefix(files));
+        let x = self.states(&mut b, prefix, tokens, self.num_hidden_layers)?;
+        b.segment("norm");
+        let name = format!("{prefix}norm");
+        let x = b.rms_norm(x, &name, self.hidden_size, self.rms_norm_eps)?;
+        b.output("last_hidden_state", x);
+        Ok(b.finish())
+    }
+
+    /// What so many layers make of the inputs.
+    fn states(
+        &self,
+        b: &mut GraphBuilder,
+        prefix: &str,
+        tokens: usize,
+        layers: usize,
+    ) -> Result<ValueId, WeightsError> {
+        assert!(layers <= self.num_hidden_layers, "as many layers as there are");
         let ids = b.input("input_ids", &[1, tokens], ElementType::I32); // [1, tokens]
         let rope = b.input("rope", &[tokens, self.head_dim() / 2, 2], ElementType::F32);
         b.segment("embeddings");
@@ -176,10 +202,9 @@ impl DecoderConfig {
         let mut x = b.embedding(ids, &table, self.vocab_size, self.hidden_size)?;
         for layer in 0..layers {
             b.block(format!("layers.{layer}"));
-            x = self.layer(&mut b, x, rope, &format!("{prefix}layers.{layer}"))?;
+            x = self.layer(b, x, rope, &format!("{prefix}layers.{layer}"))?;
         }
-        b.output("hidden_state", x);
-        Ok(b.finish())
+        Ok(x)
     }
 
     fn layer(
@@ -257,6 +282,12 @@ impl DecoderConfig {
             *rotation = [angle.cos() as f32, angle.sin() as f32];
         }
     }
+}
+
+/// What stands before all names in these files.
+fn prefix(files: &WeightFiles) -> &'static str {
+    let named = files.tensor(&format!("{PREFIX}{TABLE}")).is_some();
+    if named { PREFIX } else { "" }
 }
 
 /// The names of its layers for LoRA: with and without what stands before all names.

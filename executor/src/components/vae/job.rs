@@ -1,5 +1,5 @@
-//! What a job takes of a VAE, of whichever kind: its tiles, its graph for each way, and the buffers in which
-//! pictures pass through it, one at a time.
+//! What a job takes of a VAE, of whichever kind: its tiles, its graph for each way, and the buffers
+//! in which pictures pass through it, one at a time.
 
 use std::path::Path;
 use std::sync::Arc;

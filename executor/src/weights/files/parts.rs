@@ -83,7 +83,7 @@ impl TensorRef {
         }
     }
 
-    /// A tensor of one feature each as the vector that it is, whatever dimensions of 1 stand behind.
+    /// A tensor of one long dimension as a vector, whatever dimensions of 1 stand around it.
     pub fn as_vector(&self) -> TensorRef {
         let elements: usize = self.shape().iter().product();
         TensorRef { shape: Dimensions::new(&[elements]).expect("one dimension"), ..*self }

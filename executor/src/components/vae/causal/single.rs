@@ -1,6 +1,6 @@
-//! A causal VAE in a file of its own or among other parts: in the names of its makers, which ComfyUI
-//! kept, or in diffusers'. And the names of its files for its graphs, which take projections of the
-//! middle's attention one by one.
+//! A causal VAE in a file of its own or among other parts: in the names of its makers, which
+//! ComfyUI kept, or in diffusers'. And the names of its files for its graphs, which take projections
+//! of the middle's attention one by one.
 
 use std::sync::Arc;
 
@@ -79,12 +79,7 @@ pub fn single(
 }
 
 /// Lists the projections of an attention, by the asked and by the file's own name of it.
-fn projections(
-    names: &mut Names,
-    shapes: &Shapes<'_>,
-    prefix: &str,
-    [asked, own]: [&str; 2],
-) {
+fn projections(names: &mut Names, shapes: &Shapes<'_>, prefix: &str, [asked, own]: [&str; 2]) {
     let Ok([all, ..]) = shapes.sizes::<4>(&format!("{prefix}{own}.to_qkv.weight")) else { return };
     let channels = all / PROJECTIONS.len();
     if channels == 0 {
@@ -124,7 +119,10 @@ fn original_names(prefix: &str, files: &WeightFiles) -> Names {
     for index in 0..LAYERS_MAX {
         let own = format!("encoder.downsamples.{index}");
         resnet(&mut names, &format!("encoder.down_blocks.{index}"), &own);
-        names.layer(&format!("encoder.down_blocks.{index}.resample.1"), &format!("{own}.resample.1"));
+        names.layer(
+            &format!("encoder.down_blocks.{index}.resample.1"),
+            &format!("{own}.resample.1"),
+        );
     }
     let (mut level, mut block) = (0, 0);
     for index in 0..LAYERS_MAX {

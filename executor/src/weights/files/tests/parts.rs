@@ -89,8 +89,10 @@ fn rows_lie_in_one_piece() {
 /// Filters `[3, 2, 3, 2, 2]` of which each element is its place; those of a single frame; and the
 /// same in blocks.
 fn filters() -> (TempDir, WeightFiles) {
-    let values = |count: u32| (0..count).flat_map(|at| (at as f32).to_le_bytes()).collect::<Vec<_>>();
-    let content = [("frames", vec![3, 2, 3, 2, 2], values(72)), ("one", vec![3, 2, 1, 2, 2], values(24))];
+    let values =
+        |count: u32| (0..count).flat_map(|at| (at as f32).to_le_bytes()).collect::<Vec<_>>();
+    let content =
+        [("frames", vec![3, 2, 3, 2, 2], values(72)), ("one", vec![3, 2, 1, 2, 2], values(24))];
     let views = content.iter().map(|(name, shape, bytes)| {
         let view = TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
         (*name, view.expect("a whole tensor"))
