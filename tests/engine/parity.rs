@@ -8,8 +8,8 @@ mod files;
 pub mod golden;
 mod gpu;
 mod img2img;
-mod stages;
-mod tiles;
+pub mod stages;
+pub mod tiles;
 
 use std::collections::BTreeSet;
 
