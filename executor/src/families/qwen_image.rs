@@ -145,12 +145,12 @@ impl QwenImage {
         &self.llm.config.0
     }
 
-    /// The DiT.
+    /// What denoises, for tests of it alone.
     pub fn dit(&self) -> &QwenDitConfig {
         &self.dit.config
     }
 
-    /// The VAE.
+    /// Between pictures and latents, likewise.
     pub fn vae(&self) -> &CausalVaeConfig {
         &self.vae.config
     }

@@ -163,8 +163,8 @@ fn it_is_described() {
     assert_eq!(described["defaults"]["steps"], 50);
     assert_eq!(described["defaults"]["true_cfg_scale"], 4.0);
     assert_eq!(described["guidance"], "none");
-    // Of the text encoder's file what sees pictures and what chooses tokens is no part of it; of the
-    // VAE's, taps that meet frames before the first one are not used.
+    // Of the text encoder's file what sees pictures and what chooses tokens is no part of it; of
+    // the VAE's, taps that meet frames before the first one are not used.
     let bytes = |index: usize, of: &str| components[index][of].as_u64().expect("bytes");
     assert_eq!([bytes(1, "tensor_bytes"), bytes(1, "unused_bytes")], [2 * 171_840, 0]);
     let (both, all) = (bytes(0, "tensor_bytes") + bytes(3, "tensor_bytes"), 2 * 668_043);

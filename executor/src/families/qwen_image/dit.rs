@@ -92,7 +92,7 @@ pub struct QwenDitConfig {
     /// Width of one head.
     #[serde(default = "head_dim")]
     pub attention_head_dim: usize,
-    /// Heads.
+    /// Of queries as of keys and values.
     #[serde(default = "heads")]
     pub num_attention_heads: usize,
     /// Width of the text encoder.

@@ -22,13 +22,13 @@ use crate::weights::{WeightFiles, WeightsError};
 pub struct QwenParts {
     /// The text encoder.
     pub llm: Result<ModelPart<QwenVlConfig>, ModelError>,
-    /// The DiT.
+    /// What denoises.
     pub dit: Result<ModelPart<QwenDitConfig>, ModelError>,
-    /// The VAE.
+    /// Between pictures and latents, both ways.
     pub vae: Result<ModelPart<CausalVaeConfig>, ModelError>,
     /// The text encoder's tokenizer.
     pub tokenizer: Result<Tokenizer, ModelError>,
-    /// The sampler's configuration.
+    /// Which noise levels steps visit.
     pub sampler: Result<FlowMatchConfig, ModelError>,
 }
 
@@ -85,7 +85,7 @@ const VAE: PartKind<CausalVaeConfig> = PartKind {
 pub static PARTS: [PartSpec; 3] = [LLM.spec, DIT.spec, VAE.spec];
 
 impl QwenParts {
-    /// Reads all parts.
+    /// Takes each from where the source has it.
     pub fn read(source: &OpenedSource) -> QwenParts {
         let folders = TokenizerFolders { source, folders: &TOKENIZERS };
         let llm = source.part(&LLM, &PARTS);

@@ -3,8 +3,8 @@
 //!
 //! Follows diffusers' `QwenImagePipeline` and `QwenImageImg2ImgPipeline` in what is computed and in
 //! which order in f32, but for a batch from one picture: there each of its pictures is what it
-//! would be alone. With guidance the two prompts go through the DiT one after the other, each as long as
-//! it is.
+//! would be alone. With guidance the two prompts go through the DiT one after the other, each as
+//! long as it is.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A causal VAE in a file of its own or among other parts: in the names of its makers, which
-//! ComfyUI kept, or in diffusers'. And the names of its files for its graphs, which take projections
-//! of the middle's attention one by one.
+//! ComfyUI kept, or in diffusers'. And the names of its files for its graphs, which take
+//! projections of the middle's attention one by one.
 
 use std::sync::Arc;
 
