@@ -7,6 +7,7 @@
 
 pub mod flux1;
 pub mod flux2;
+pub mod qwen_image;
 pub mod sd3;
 pub mod z_image;
 
@@ -28,8 +29,13 @@ use crate::weights::WeightFiles;
 use others::OtherFamily;
 
 /// All families that are run.
-pub static FAMILIES: &[&dyn Family] =
-    &[&flux1::Flux1Family, &z_image::ZImageFamily, &flux2::Flux2Family, &sd3::Sd3Family];
+pub static FAMILIES: &[&dyn Family] = &[
+    &flux1::Flux1Family,
+    &z_image::ZImageFamily,
+    &flux2::Flux2Family,
+    &qwen_image::QwenImageFamily,
+    &sd3::Sd3Family,
+];
 
 /// A family of models.
 pub trait Family: Sync {

@@ -61,6 +61,9 @@ part_flags! {
     T5xxl = "t5xxl", "T5-XXL", "Take T5-XXL from this file; `none` leaves it out of a model that can do without";
     /// A language model as text encoder.
     Llm = "llm", "LLM", "Take the language model that encodes text from this file (safetensors, GGUF)";
+    /// What of a language model sees pictures, which people have in a file of its own.
+    LlmVision = "llm-vision", "LLM vision",
+        "Name the file with what of the language model sees pictures (mmproj); nothing is taken from it";
     /// A directory that holds `tokenizer`, `tokenizer_2` and the like; no weights.
     TokenizerDir = "tokenizer-dir", "Tokenizer",
         "Take tokenizers from this directory, which holds tokenizer/ and tokenizer_2/, or one of them, as a diffusers directory does";
@@ -73,6 +76,11 @@ impl PartFlag {
     /// Whether it names a directory, and not a file with weights.
     pub const fn is_directory(self) -> bool {
         matches!(self, PartFlag::TokenizerDir)
+    }
+
+    /// Whether nothing is taken from what it names: no model makes use of it.
+    pub const fn is_unused(self) -> bool {
+        matches!(self, PartFlag::LlmVision)
     }
 }
 
@@ -240,6 +248,7 @@ mod tests {
             .with(PartFlag::ClipG, "/the models/clip_g.safetensors")
             .with(PartFlag::T5xxl, "/the models/t5--vae.gguf")
             .with(PartFlag::Llm, "/the models/llm --llm.gguf")
+            .with(PartFlag::LlmVision, "/the models/mmproj.gguf")
             .with(PartFlag::TokenizerDir, "/the models/tokenizers")
     }
 

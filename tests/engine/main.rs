@@ -15,6 +15,7 @@ mod items;
 mod lora;
 mod parity;
 mod placements;
+mod qwen_image;
 mod random_plans;
 mod real_sizes;
 mod sd3;

@@ -16,6 +16,10 @@ mod place;
 pub mod flux2;
 
 #[allow(dead_code, reason = "each program writes its own model")]
+#[path = "sparse/qwen_image.rs"]
+pub mod qwen_image;
+
+#[allow(dead_code, reason = "each program writes its own model")]
 #[path = "sparse/sd3.rs"]
 pub mod sd3;
 

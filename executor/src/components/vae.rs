@@ -1,7 +1,9 @@
 //! VAEs: between pictures and latents.
 
+pub mod causal;
 pub mod flux1;
 pub mod flux2;
+pub mod job;
 pub mod kl;
 pub mod published;
 pub mod sd3;

@@ -87,12 +87,17 @@ static OTHERS: [OtherFamily; 12] = [
         marks: &[&[has("cap_embedder.1.weight"), has("noise_refiner.0.attention.qkv.weight")]],
         architectures: &["lumina2"],
     },
+    // The files of the first hold what Qwen-Image's do.
     OtherFamily {
-        name: "Qwen-Image",
-        pipelines: &["QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageEditPipeline"],
-        denoisers: &["QwenImageTransformer2DModel"],
-        marks: &[&[has("txt_norm.weight"), has("transformer_blocks.0.img_mod.1.weight")]],
-        architectures: &["qwen_image"],
+        name: "Qwen-Image-Edit or Qwen-Image-Layered",
+        pipelines: &[
+            "QwenImageEditPipeline",
+            "QwenImageEditPlusPipeline",
+            "QwenImageLayeredPipeline",
+        ],
+        denoisers: &[],
+        marks: &[&[has("txt_norm.weight"), has("time_text_embed.addition_t_embedding.weight")]],
+        architectures: &[],
     },
     OtherFamily {
         name: "LTX-2",

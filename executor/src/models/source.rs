@@ -56,7 +56,8 @@ impl OpenedSource {
             None => {}
         }
         let (mut parts, mut faults) = (Vec::new(), Vec::new());
-        for (flag, path) in source.part_paths().filter(|(flag, _)| !flag.is_directory()) {
+        let is_weights = |flag: &PartFlag| !flag.is_directory() && !flag.is_unused();
+        for (flag, path) in source.part_paths().filter(|(flag, _)| is_weights(flag)) {
             match WeightFiles::open_file(Path::new(path)) {
                 Ok(files) => parts.push((flag, Arc::new(files))),
                 Err(fault) => faults.push((flag, fault.to_string())),
@@ -134,8 +135,10 @@ impl OpenedSource {
     /// An error if something is named that gives nothing to a family with these parts: a file for
     /// none of them, or the model itself, where all that it holds of them was named otherwise.
     pub fn check_used(&self, parts: &[PartSpec]) -> Result<(), ModelError> {
-        let is_none =
-            |flag: &&PartFlag| !flag.is_directory() && parts.iter().all(|part| part.flag != **flag);
+        let is_none = |flag: &&PartFlag| {
+            let is_other = flag.is_directory() || flag.is_unused();
+            !is_other && parts.iter().all(|part| part.flag != **flag)
+        };
         if let Some(&flag) = self.source.parts.keys().find(is_none) {
             let known = parts.iter().map(|part| format!("--{}", part.flag)).collect::<Vec<_>>();
             return Err(ModelError::NotOfFamily { flag, known: known.join(", ") });

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::components::vae::job::VaeRange;
 use crate::components::vae::tiles::CellSpan;
 use crate::sampling::add_noise;
 use crate::weights::{WeightFiles, WeightsError};
@@ -108,50 +109,6 @@ pub fn pack(shape: LatentShape, nchw: &[f32], packed: &mut [f32]) {
     });
 }
 
-/// The range of latents that a VAE works in.
-#[derive(Debug, Clone, PartialEq)]
-pub enum VaeRange {
-    /// The same for all.
-    Scaled {
-        /// Latents are multiplied by this when they leave the VAE.
-        scaling: f32,
-        /// What is taken from them before.
-        shift: f32,
-    },
-    /// One for each feature of a token.
-    Normalised {
-        /// What is taken from each when latents leave the VAE.
-        means: Vec<f32>,
-        /// What each is divided by then.
-        deviations: Vec<f32>,
-    },
-}
-
-impl VaeRange {
-    /// That of latents as they are.
-    pub const SAME: VaeRange = VaeRange::Scaled { scaling: 1.0, shift: 0.0 };
-
-    /// A feature's value of the sampler's range in the VAE's.
-    fn to_vae(&self, feature: usize, value: f32) -> f32 {
-        match self {
-            VaeRange::Scaled { scaling, shift } => value / scaling + shift,
-            VaeRange::Normalised { means, deviations } => {
-                value * deviations[feature] + means[feature]
-            }
-        }
-    }
-
-    /// The other way round.
-    fn out_of_vae(&self, feature: usize, value: f32) -> f32 {
-        match self {
-            VaeRange::Scaled { scaling, shift } => (value - shift) * scaling,
-            VaeRange::Normalised { means, deviations } => {
-                (value - means[feature]) / deviations[feature]
-            }
-        }
-    }
-}
-
 /// Some rows and columns of one picture's tokens as `[rows, columns, channels]` in the VAE's range.
 pub fn unpack_for_vae(
     shape: LatentShape,
@@ -163,7 +120,7 @@ pub fn unpack_for_vae(
     assert_eq!(nhwc.len(), rows.len * columns.len * shape.channels, "a value for each cell");
     shape.each_of([rows, columns], |c, y, x| {
         let at = shape.packed(c, y, x);
-        let value = range.to_vae(at % shape.features(), packed[at]);
+        let value = range.to_vae(c, at % shape.features(), packed[at]);
         nhwc[((y - rows.start) * columns.len + x - columns.start) * shape.channels + c] = value;
     });
 }
@@ -189,7 +146,7 @@ pub fn draw(
         let deviation = (0.5 * log_variance.clamp(LOG_VARIANCE.0, LOG_VARIANCE.1)).exp();
         let drawn = mean + deviation * noise[c * shape.height * shape.width + cell];
         let at = shape.packed(c, y, x);
-        packed[at] = range.out_of_vae(at % shape.features(), drawn);
+        packed[at] = range.out_of_vae(c, at % shape.features(), drawn);
     });
 }
 
@@ -229,6 +186,7 @@ pub fn read_initial(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::components::vae::job::LatentStatistics;
 
     const PACKING: Packing = Packing { patch: 2, order: FeatureOrder::ChannelsFirst };
 
@@ -298,10 +256,10 @@ mod tests {
     #[test]
     fn each_feature_of_a_token_may_have_a_range_of_its_own() {
         let shape = LatentShape { height: 2, width: 4, channels: 1, packing: PACKING };
-        let range = VaeRange::Normalised {
+        let range = VaeRange::Features(LatentStatistics {
             means: vec![1.0, 2.0, 3.0, 4.0],
             deviations: vec![1.0, 2.0, 4.0, 8.0],
-        };
+        });
         let mut nhwc = [0.0; 8];
         unpack_for_vae(shape, shape.whole(), &[1.0; 8], &range, &mut nhwc);
         // Rows of cells: the first two features of each token, then the others.

@@ -1,4 +1,4 @@
-//! Between pictures and latents: the two ways of an `AutoencoderKL`, tile by tile, as diffusers'
+//! Between pictures and latents: the two ways of a VAE, tile by tile, as diffusers'
 //! image-to-image pipelines go in and all its pipelines go out; and the latents that a job starts
 //! from.
 
@@ -8,13 +8,13 @@ use super::RunningJob;
 use super::finite;
 use super::image::{Picture, normalize, quantize};
 use super::latents::{
-    LatentShape, Packing, VaeRange, draw, noise_tokens, pack, read_initial, unpack_for_vae,
+    LatentShape, Packing, draw, noise_tokens, pack, read_initial, unpack_for_vae,
 };
 use super::noise::CpuGenerator;
 use super::tiles::{Seams, TileScale};
-use crate::components::vae::kl::VaeConfig;
-use crate::components::vae::kl::job::{
-    ABOVE, DECODER, ENCODER, LATENTS, LEFT, MOMENTS, PICTURE, PICTURE_CHANNELS, TILE,
+use crate::components::vae::job::{
+    ABOVE, DECODER, ENCODER, LATENTS, LEFT, MOMENTS, PICTURE, PICTURE_CHANNELS, TILE, VaeJob,
+    VaeRange,
 };
 use crate::components::vae::tiles::{Tile, TileGrid};
 use crate::failure::{bad_model, bad_request};
@@ -28,6 +28,8 @@ pub struct PictureCodec {
     range: VaeRange,
     /// Whether a picture's latents are drawn by their moments, and not just the means.
     draws: bool,
+    /// Whether a picture without tiles is cut to the range of pixels.
+    is_clamped: bool,
     /// Pixels along a cell of latents.
     scale: usize,
     grid: TileGrid,
@@ -45,7 +47,7 @@ pub struct PictureCodec {
 impl PictureCodec {
     /// Takes the VAE's buffers, for latents that its family packs so.
     pub fn take(
-        vae: &VaeConfig,
+        vae: &impl VaeJob,
         packing: Packing,
         running: &mut RunningJob<'_>,
     ) -> Result<PictureCodec, Failure> {
@@ -53,13 +55,13 @@ impl PictureCodec {
         let [height, width] = vae.latent_size(&plan.job);
         let grid = vae.tiles(&plan.job, &plan.options)?;
         let buffers = &mut running.buffers;
-        let shape = LatentShape { height, width, channels: vae.latent_channels, packing };
-        let (scaling, shift) = (vae.scaling_factor, vae.shift_factor.unwrap_or(0.0));
+        let shape = LatentShape { height, width, channels: vae.latent_channels(), packing };
         Ok(PictureCodec {
             shape,
             noise: shape,
-            range: VaeRange::Scaled { scaling, shift },
+            range: vae.range(),
             draws: true,
+            is_clamped: vae.is_clamped() && grid.count() == 1,
             scale: vae.scale(),
             grid,
             vae_latents: buffers.take(LATENTS),
@@ -241,6 +243,9 @@ impl PictureCodec {
         let values = &mut self.tile[..joint.len(tile)];
         component.read("image", values)?;
         running.check_finite(DECODER, values, None)?;
+        if self.is_clamped {
+            values.iter_mut().for_each(|value| *value = value.clamp(-1.0, 1.0));
+        }
         let (above, left) = (&mut self.above, &mut self.left);
         joint.blend(tile, values, &mut Seams { above, left });
         Ok(())

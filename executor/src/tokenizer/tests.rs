@@ -193,6 +193,37 @@ fn words_of_a_chat_template_are_tokens_of_their_own() {
 }
 
 #[test]
+fn qwens_ids_are_golden_from_pairs_and_added_tokens() {
+    let golden: BTreeMap<String, Vec<GoldenText>> = golden_json("qwen_image.tokens.json");
+    let listed = open(&format!("{FIXTURES}/qwen_image"), "tokenizer", TokenizerKind::QWEN);
+    // As published long ago: the added tokens are listed in a file of their own.
+    let older = tempfile::tempdir().unwrap();
+    for name in ["vocab.json", "merges.txt", "added_tokens.json"] {
+        let from = fixture("qwen_image", "tokenizer").join(name);
+        fs::copy(from, older.path().join(name)).unwrap();
+    }
+    let older_tokenizer = Tokenizer::open(older.path(), TokenizerKind::QWEN).unwrap();
+    let path = format!("{FIXTURES}/gguf/qwen_image_qwen2vl-Q8_0.gguf");
+    let files = crate::weights::WeightFiles::open_file(Path::new(&path)).unwrap();
+    let keys = files.gguf_keys().unwrap();
+    let gguf = Tokenizer::of_gguf(keys, Path::new(&path), TokenizerKind::QWEN).unwrap().unwrap();
+    assert_eq!(golden["tokenizer"].len(), 36);
+    for tokenizer in [&listed, &older_tokenizer, &gguf] {
+        assert_eq!((tokenizer.eos_id(), tokenizer.pad_id()), (1202, 1200));
+        for GoldenText { text, ids, ids_no_special } in &golden["tokenizer"] {
+            assert_eq!(&tokenizer.ids(text).unwrap(), ids, "{text:?}");
+            assert_eq!(&tokenizer.ids_without_specials(text).unwrap(), ids_no_special, "{text:?}");
+        }
+    }
+    fs::remove_file(older.path().join("added_tokens.json")).unwrap();
+    let error = Tokenizer::open(older.path(), TokenizerKind::QWEN).err().unwrap().to_string();
+    assert!(error.contains("eos_token") && error.contains("<|im_end|>"), "{error}");
+    fs::remove_file(older.path().join("merges.txt")).unwrap();
+    let error = Tokenizer::open(older.path(), TokenizerKind::QWEN).err().unwrap().to_string();
+    assert!(error.contains("vocab.json and merges.txt"), "{error}");
+}
+
+#[test]
 fn tables_of_a_gguf_file_that_contradict_each_other_are_refused() {
     type Change = fn(&mut Vec<u8>);
     let faults: [(Change, &str); 5] = [

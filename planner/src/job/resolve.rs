@@ -122,6 +122,10 @@ impl PreparedJob {
             let sentence = "this model has no embedded guidance: --guidance-scale has no effect";
             notices.push(sentence.to_owned());
         }
+        for flag in self.model.parts.keys().filter(|flag| flag.is_unused()) {
+            notices
+                .push(format!("no model takes anything from such a file: --{flag} has no effect"));
+        }
         let normalises = description.guidance == GuidanceScale::BeyondPrompt;
         if self.request.guidance.cfg_normalization && !normalises {
             let sentence =

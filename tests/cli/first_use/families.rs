@@ -47,11 +47,12 @@ const CASES: [Case; 10] = [
         ],
     ),
     case(
-        "Qwen-Image",
-        "qwen_image_bf16.safetensors",
+        "Qwen-Image-Edit or Qwen-Image-Layered",
+        "qwen_image_layered.safetensors",
         &[
             ("model.diffusion_model.txt_norm.weight", &[3584]),
             ("model.diffusion_model.transformer_blocks.0.img_mod.1.weight", &[18432, 3072]),
+            ("model.diffusion_model.time_text_embed.addition_t_embedding.weight", &[2, 3072]),
         ],
     ),
     case(
@@ -114,7 +115,12 @@ const CASES: [Case; 10] = [
 /// Pipelines and the class of their denoiser, with the family.
 const DIRECTORIES: [(&str, &str, &str, &str); 7] = [
     ("Flux2Pipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2-dev"),
-    ("QwenImagePipeline", "transformer", "QwenImageTransformer2DModel", "Qwen-Image"),
+    (
+        "QwenImageEditPipeline",
+        "transformer",
+        "QwenImageTransformer2DModel",
+        "Qwen-Image-Edit or Qwen-Image-Layered",
+    ),
     ("StableDiffusionXLPipeline", "unet", "UNet2DConditionModel", "SDXL"),
     ("StableDiffusionPipeline", "unet", "UNet2DConditionModel", "Stable Diffusion 1.5 or 2"),
     ("LTXPipeline", "transformer", "LTXVideoTransformer3DModel", "LTX-Video"),
@@ -144,7 +150,7 @@ fn write(path: &Path, tensors: &[(&str, &[u64])]) {
 fn refused(home: &Home, arguments: &[&str], family: &str) {
     let ended = home.run(arguments);
     let says = format!(
-        "this is {family}; Berth runs FLUX.1 or Z-Image or FLUX.2 klein or Stable Diffusion 3 models so far; hint: "
+        "this is {family}; Berth runs FLUX.1 or Z-Image or FLUX.2 klein or Qwen-Image or Stable Diffusion 3 models so far; hint: "
     );
     assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.starts_with("berth: "), "{arguments:?}: {}", ended.stderr);
@@ -175,7 +181,6 @@ fn gguf_files_are_known_by_their_tensors_or_else_by_their_architecture() {
     let unnamed = |architecture| of(architecture).with("something.weight", &[2], 0, &[0; 8]);
     for (file, family) in [
         (unnamed("lumina2"), "Lumina 2"),
-        (unnamed("qwen_image"), "Qwen-Image"),
         (unnamed("sdxl"), "SDXL"),
         (unnamed("sd1"), "Stable Diffusion 1.5"),
         (unnamed("ltxv"), "LTX-Video"),
@@ -212,7 +217,7 @@ fn inspect_says_it_too() {
     let problem = description["problems"][0].as_str().expect("a problem");
     assert!(
         problem.contains(
-            "this is FLUX.2-dev; Berth runs FLUX.1 or Z-Image or FLUX.2 klein or Stable Diffusion 3 models so far"
+            "this is FLUX.2-dev; Berth runs FLUX.1 or Z-Image or FLUX.2 klein or Qwen-Image or Stable Diffusion 3 models so far"
         ),
         "{problem}"
     );

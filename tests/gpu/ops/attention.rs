@@ -205,18 +205,26 @@ fn causal_queries_see_only_what_came_before() {
 #[ignore = "needs a GPU or the simulator"]
 fn keys_that_are_padding_are_seen_by_no_query() {
     let bench = Bench::new();
+    let check = |shape: AttentionShape, known: usize| {
+        let case = Case { known: Some(known), ..Case::random(shape, false) };
+        case.check(&bench);
+        if reads(&shape, Products::Half) == ElementType::F16 {
+            let packed = case.on_gpu(&bench, Products::Half);
+            let direct = case.on_gpu_from(&bench, Products::Half, F16S);
+            assert_same(&direct, &packed, "as they lie");
+        }
+    };
     for head_dim in [16, 40, 128, 200] {
         for known in [1, 20, 64, 65, 150] {
             for causal in [false, true] {
                 let shape = AttentionShape { causal, batch: 2, ..of_heads(2, head_dim, [150; 2]) };
-                let case = Case { known: Some(known), ..Case::random(shape, false) };
-                case.check(&bench);
-                if reads(&shape, Products::Half) == ElementType::F16 {
-                    let packed = case.on_gpu(&bench, Products::Half);
-                    let direct = case.on_gpu_from(&bench, Products::Half, F16S);
-                    assert_same(&direct, &packed, "as they lie");
-                }
+                check(shape, known);
             }
+        }
+    }
+    for head_dim in [64, 512] {
+        for (tokens, known) in [([70, 200], 1), ([33, 131], 64), ([65, 200], 199), ([5, 64], 64)] {
+            check(of_heads(2, head_dim, tokens), known);
         }
     }
 }

@@ -147,14 +147,15 @@ impl DecoderConfig {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    fn rope_theta(&self) -> f64 {
+    /// Base of the rotary positions' frequencies.
+    pub(super) fn rope_theta(&self) -> f64 {
         let newer = self.rope_parameters.as_ref().map(|rope| rope.rope_theta);
         newer.or(self.rope_theta).unwrap_or(THETA)
     }
 
     /// The graph for one text: `input_ids` `[1, tokens]` and `rope` `[tokens, head_dim / 2, 2]` →
     /// `hidden_state` `[1, tokens, hidden]`, which `layers` of the layers gave: what transformers
-    /// calls `hidden_states[layers]`.
+    /// calls `hidden_states[layers]`, of all layers behind the last norm.
     ///
     /// # Errors
     /// The files lack a weight.
@@ -182,9 +183,7 @@ impl DecoderConfig {
     ) -> Result<Graph, WeightsError> {
         let layers = states.iter().map(|(_, layers)| *layers).max().expect("a state is wanted");
         assert!(layers <= self.num_hidden_layers, "as many layers as there are");
-        let named = files.tensor(&format!("{PREFIX}{TABLE}")).is_some();
-        let prefix = if named { PREFIX } else { "" };
-        let mut b = GraphBuilder::new(files);
+        let (mut b, prefix) = (GraphBuilder::new(files), prefix(files));
         let ids = b.input("input_ids", &[1, tokens], ElementType::I32); // [1, tokens]
         let rope = b.input("rope", &[tokens, self.head_dim() / 2, 2], ElementType::F32);
         let known = filled_up.then(|| b.input("known", &[1], ElementType::I32));
@@ -199,11 +198,11 @@ impl DecoderConfig {
             }
             let Some((name, _)) = states.iter().find(|(_, given)| *given == ran) else { continue };
             // What transformers calls the last state is behind the last norm.
-            let state = match ran == self.num_hidden_layers {
-                true => {
-                    b.rms_norm(x, &format!("{prefix}norm"), self.hidden_size, self.rms_norm_eps)?
-                }
-                false => x,
+            let state = if ran == self.num_hidden_layers {
+                b.segment("norm");
+                b.rms_norm(x, &format!("{prefix}norm"), self.hidden_size, self.rms_norm_eps)?
+            } else {
+                x
             };
             b.output(name, state);
         }
@@ -290,6 +289,12 @@ impl DecoderConfig {
             *rotation = [angle.cos() as f32, angle.sin() as f32];
         }
     }
+}
+
+/// What stands before all names in these files.
+fn prefix(files: &WeightFiles) -> &'static str {
+    let named = files.tensor(&format!("{PREFIX}{TABLE}")).is_some();
+    if named { PREFIX } else { "" }
 }
 
 /// The names of its layers for LoRA: with and without what stands before all names.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use protocol::PartFlag;
 use serde::Deserialize;
 
+use super::job::{self, LatentStatistics};
 use super::kl::{self, VaeConfig};
 use super::published;
 use crate::models::ModelError;
@@ -27,7 +28,7 @@ const PREFIXES: [&str; 3] = ["", "first_stage_model.", "vae."];
 /// How it is known in files, and read from them.
 pub const PART: PartKind<Flux2VaeConfig> = PartKind {
     spec: PartSpec {
-        component: kl::job::DECODER,
+        component: job::DECODER,
         called: "FLUX.2's VAE",
         flag: PartFlag::Vae,
         looked_for: MEANS,
@@ -118,15 +119,6 @@ impl From<StoredVaeConfig> for Flux2VaeConfig {
             own_decoder,
         }
     }
-}
-
-/// What latents were normalised by, one number for each feature of a token: the cells of a channel,
-/// row by row, then those of the next one.
-pub struct LatentStatistics {
-    /// What is added to latents on their way to the VAE.
-    pub means: Vec<f32>,
-    /// What they are multiplied by before.
-    pub deviations: Vec<f32>,
 }
 
 impl Flux2VaeConfig {

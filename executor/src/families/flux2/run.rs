@@ -10,8 +10,8 @@ use std::sync::Arc;
 use protocol::{Failure, JobShape, Phase};
 
 use super::{Flux2, LATENTS, LLM_ROPE, PATCH, ROPE, STATES, TEXT_HIDDEN, TEXT_STATE, VELOCITY};
-use crate::components::vae::flux2::LatentStatistics;
-use crate::pipeline::latents::{FeatureOrder, Packing, VaeRange};
+use crate::components::vae::job::VaeRange;
+use crate::pipeline::latents::{FeatureOrder, Packing};
 use crate::pipeline::pictures::PictureCodec;
 use crate::pipeline::tokens::TokenIds;
 use crate::pipeline::{JobPhases, RunningJob};
@@ -60,8 +60,7 @@ impl Flux2Job {
     /// Takes the job's buffers, and turns its prompts into token ids.
     pub fn start(job: &mut RunningJob<'_>) -> Result<Flux2Job, Failure> {
         let model: Arc<Flux2> = Arc::clone(&job.runtime.model).downcast();
-        let LatentStatistics { means, deviations } =
-            model.vae.config.statistics(&model.vae.files)?;
+        let statistics = model.vae.config.statistics(&model.vae.files)?;
         let pictures = PictureCodec::take(&model.vae.config.kl, PACKING, job)?;
         Ok(Flux2Job {
             ids: model.tokenize(job)?,
@@ -71,7 +70,7 @@ impl Flux2Job {
             latents: job.buffers.take(LATENTS),
             llm_rope: job.buffers.take(LLM_ROPE),
             rope: job.buffers.take(ROPE),
-            pictures: pictures.of_tokens(VaeRange::Normalised { means, deviations }),
+            pictures: pictures.of_tokens(VaeRange::Features(statistics)),
             model,
         })
     }

@@ -11,7 +11,8 @@ use protocol::{Failure, JobShape, Phase};
 
 use super::prompts::TextIds;
 use super::{CLIP_STATES, LATENTS, POOLED, POSITIONS, Sd3, TEXT_ENCODERS, TEXT_STATES, VELOCITY};
-use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, VaeRange, unpack_for_vae};
+use crate::components::vae::job::VaeRange;
+use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, unpack_for_vae};
 use crate::pipeline::pictures::PictureCodec;
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::{euler_step, guide};

@@ -13,7 +13,8 @@ use protocol::{Failure, JobShape, Phase};
 
 use super::prompts::Caption;
 use super::{LATENTS, LLM_ROPE, PATCH, PREDICTION, ROPE, TEXT_HIDDEN, ZImage};
-use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, VaeRange, unpack_for_vae};
+use crate::components::vae::job::VaeRange;
+use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, unpack_for_vae};
 use crate::pipeline::pictures::PictureCodec;
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::runtime::{Bound, PASSES_MAX};
