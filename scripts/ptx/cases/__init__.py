@@ -1,9 +1,9 @@
 """Cases of every kernel that is shipped, by the family of its operation."""
 
-from . import norms, rows
+from . import converting, linear_f32, linear_half, norms, rows, stored
 from .tools import Case
 
-FAMILIES = (rows, norms)
+FAMILIES = (rows, norms, stored, converting, linear_f32, linear_half)
 
 
 def all_cases() -> list[Case]:
