@@ -146,6 +146,8 @@ class Frame:
         code = body.code
         self.kinds = [kind_of(instruction) for instruction in code]
         self.steps = [self._build(instruction, kind) for instruction, kind in zip(code, self.kinds)]
+        # Which instructions some thread executed, for all machines that run this function.
+        self.reached = function.reached
 
     # --- Operands.
 
@@ -293,7 +295,7 @@ class Frame:
     def _advance(self, at, position: int, mask, limit: int):
         """Runs lanes from an instruction on until they part, wait, end, or come to others at `limit`."""
         kinds, steps, machine = self.kinds, self.steps, self.machine
-        first, count = True, 0
+        first, count, begin = True, 0, position
         whole: dict[int, bool] = {}
         while True:
             if position == limit and not first:
@@ -310,9 +312,11 @@ class Frame:
             elif kind == END:
                 at[...] = ENDED if mask is True else np.where(mask, ENDED, at)
                 machine.steps += count
+                self.reached[begin : position + 1] = True
                 return
             else:
                 target, guard, negated = steps[position]
+                self.reached[begin : position + 1] = True
                 if guard is None:
                     taken = None
                 elif mask is True:
@@ -333,10 +337,11 @@ class Frame:
                     if machine.steps > STEPS_MAX:
                         raise Fault("endless", f"{machine.steps} instructions of {self.function.name}")
                     return
-                count += 1
+                count, begin = count + 1, position
                 if machine.steps + count > STEPS_MAX:
                     raise Fault("endless", f"more than {STEPS_MAX} branches of {self.function.name}")
             first = False
+        self.reached[begin:position] = True
         machine.steps += count
         if mask is True:
             at[...] = position

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import re
 
+import numpy as np
+
 from .errors import Unsupported
 
 
@@ -102,6 +104,11 @@ class Function:
     @functools.cached_property
     def body(self) -> Body:
         return read_body(self.text, self.first_line)
+
+    @functools.cached_property
+    def reached(self) -> np.ndarray:
+        """Which instructions were executed since it was read."""
+        return np.zeros(len(self.body.code), bool)
 
 
 @dataclasses.dataclass
