@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use protocol::plan::VaeTile;
 use protocol::profile::Lane;
 use protocol::{Division, FailureKind};
 
@@ -52,6 +53,22 @@ fn many_layouts_have_the_sizes_of_each_alone_in_their_order() {
         let failure = sized(&wrong).unwrap_err();
         assert_eq!(failure.kind, FailureKind::BadRequest);
         assert!(failure.message.contains("component first"), "{failure}");
+    }
+}
+
+#[test]
+fn what_is_known_of_other_tiles_is_what_would_be_measured() {
+    let model = model();
+    let mut known = KnownComponents::default();
+    let tile = VaeTile { width: 32, height: 32, overlap: 0.25 };
+    for (vae_tile, attention_chunk) in [(None, 256), (Some(tile), 256), (Some(tile), 64)] {
+        let options = GraphOptions { vae_tile, attention_chunk, ..GraphOptions::default() };
+        for job in [JOB, JobShape { batch: 2, ..JOB }, JOB] {
+            let measure = |known| profile(&*model, &job, &options, 2, known).unwrap();
+            let alone = measure(&mut KnownComponents::default());
+            assert_eq!(measure(&mut known), alone, "{options:?}");
+            assert_eq!(measure(&mut known), alone, "{options:?}");
+        }
     }
 }
 
