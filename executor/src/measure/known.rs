@@ -1,9 +1,9 @@
 //! What was found out of a model's components for one question, and holds for those after it.
 //!
-//! A plan asks for several sizes of one job within a second, with the VAE in other pieces each time:
-//! everything but the VAE is measured once. How much of the weights is in the page cache hardly
-//! changes meanwhile, and the system counts cached pages one by one: 20 ms for the 10 GB of a large
-//! text encoder (`perf record` of `plan --dry-run`: 60 % of its time).
+//! A plan asks for several sizes of one job within a second, with the VAE in other pieces each
+//! time: everything but the VAE is measured once. How much of the weights is in the page cache
+//! hardly changes meanwhile, and the system counts cached pages one by one: 20 ms for the 10 GB of
+//! a large text encoder (`perf record` of `plan --dry-run`: 60 % of its time).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -2,9 +2,9 @@
 //!
 //! Each device has slots of its own, and copies streamed segments one after the other, in the order
 //! in which they run. A copy begins when its link is free, which parts of one GPU share, and its
-//! slot is: the segment that had the slot has been computed. A segment is computed when the one before it is, and when
-//! all of its own copies are there. After the last segment the ring goes on with the first one of
-//! the next call.
+//! slot is: the segment that had the slot has been computed. A segment is computed when the one
+//! before it is, and when all of its own copies are there. After the last segment the ring goes on
+//! with the first one of the next call.
 //!
 //! What is read passes in turns through what all devices share: the storage, or the host's memory.
 
