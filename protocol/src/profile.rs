@@ -320,6 +320,15 @@ pub struct Layout {
     pub division: Division,
 }
 
+impl Layout {
+    /// Whether GPUs compute all of it, the host nothing in their place.
+    pub fn is_on_gpus(&self) -> bool {
+        let is_whole =
+            |lane: &Lane| lane.backend == BackendKind::Cuda && lane.unsupported.is_empty();
+        self.lanes.iter().all(is_whole)
+    }
+}
+
 /// What of a device decides sizes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Lane {
