@@ -40,7 +40,7 @@ use crate::weights::{WeightFiles, WeightsError};
 
 use dit::QwenDitConfig;
 use parts::{PARTS, QwenParts};
-use prompts::{Caption, DROPPED, TOKENS_MULTIPLE, filled, lengths};
+use prompts::{DROPPED, TOKENS_MULTIPLE, TemplatedPrompt, filled, lengths};
 
 /// The family's name.
 const FAMILY: &str = "qwen-image";
@@ -184,7 +184,7 @@ impl QwenImage {
     }
 
     /// The places of a prompt's graphs among those of the text encoder and of the DiT.
-    fn variants(job: &JobShape, caption: &Caption) -> [usize; 2] {
+    fn variants(job: &JobShape, caption: &TemplatedPrompt) -> [usize; 2] {
         let [encoded, text] = QwenImage::longest(job);
         [(encoded, caption.length), (text, caption.text())].map(|(longest, tokens)| {
             let at = lengths(longest).position(|length| length == filled(tokens));

@@ -9,8 +9,8 @@
 //!   done by the first device. Other virtual devices share the host's threads and take turns;
 //! - heads run beside each other too: products and attention as long as the slowest device with its
 //!   part of the weights, everything else in about half of its time, as half of it is on heads and
-//!   half on each device. Summands go over all links at once, each through the host's memory, which
-//!   streamed weights then wait for, and are added on each device;
+//!   half on each device. Each starts all operations. Summands go over all links at once, each
+//!   through the host's memory, which streamed weights then wait for, and are added on each device;
 //! - replicas with some of the items each run beside each other, and a call ends with the last of
 //!   them;
 //! - what the host computes in place of a device takes its part of the segment's weights, after the
@@ -52,6 +52,11 @@ const RING_TIME: f64 = 1.05;
 /// the host's memory to another one.
 const MOVED_PER_COPIED: f64 = 2.0;
 
+/// Of what is no product and no attention, the part that is on heads: of the elements that blocks
+/// of transformers read and write so, about half are of queries, keys and the feed-forward layer,
+/// and half of the stream that each device has.
+const ON_HEADS: f64 = 0.5;
+
 fn sum_s(times: &[f64]) -> f64 {
     times.iter().sum()
 }
@@ -63,13 +68,18 @@ struct SegmentTime {
     products_s: f64,
     /// Everything else.
     others_s: f64,
-    /// Of this, scaled dot products.
-    attention_s: f64,
+    /// Of all, what devices divide that have some of the heads each.
+    on_heads_s: f64,
 }
 
 impl SegmentTime {
     fn all_s(self) -> f64 {
         self.products_s + self.others_s
+    }
+
+    /// On a device with such a part of the heads.
+    fn with_heads_s(self, part: f64) -> f64 {
+        self.all_s() - (1.0 - part) * self.on_heads_s
     }
 }
 
@@ -85,15 +95,21 @@ impl Processor<'_> {
     fn segment_time(&self, works: impl Iterator<Item = Work>) -> SegmentTime {
         let mut time = SegmentTime::default();
         for work in works {
-            let work_s = self.correction * self.speeds.seconds(&work);
+            let slower = match work.kind {
+                WorkKind::Attention => self.correction * self.attention,
+                _ => self.correction,
+            };
+            let work_s = slower * self.speeds.seconds(&work);
+            // Each device starts all operations.
+            let started_s = work_s - slower * self.speeds.starting_s(&work);
             match work.kind {
                 WorkKind::Matmul(_) => time.products_s += work_s,
-                WorkKind::Attention => {
-                    time.attention_s += self.attention * work_s;
-                    time.others_s += self.attention * work_s;
-                }
                 _ => time.others_s += work_s,
             }
+            time.on_heads_s += match work.kind {
+                WorkKind::Matmul(_) | WorkKind::Attention => started_s,
+                _ => ON_HEADS * started_s,
+            };
         }
         time
     }

@@ -14,7 +14,7 @@ TILE = 64
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Tokens and heads; `size` multiplies queries and keys."""
+    """Tokens and heads; `size` multiplies queries and keys; of the keys the first `known` are seen, all where it is None."""
 
     queries: int
     keys: int
@@ -24,6 +24,7 @@ class Shape:
     kv_heads: int = 1
     causal: bool = False
     biased: bool = False
+    known: int | None = None
     size: float = 1.0
     element: str = "f32"
 
@@ -36,9 +37,9 @@ def packed(values: np.ndarray, row_len: int) -> np.ndarray:
     return short_bits("f16", rows)
 
 
-def attend(q, k, v, bias, scale: float, causal: bool):
-    """softmax(scale · q · kᵀ + bias) · v head by head in f64; the same of the magnitudes of v; and the largest sum of magnitudes
-    in a score."""
+def attend(q, k, v, bias, scale: float, shape: Shape):
+    """softmax(scale · q · kᵀ + bias) · v head by head in f64, over the keys that are seen; the same of the magnitudes of v; and
+    the largest sum of magnitudes in a score."""
     share = q.shape[2] // k.shape[2]
     q, k, v = (np.moveaxis(of.astype(np.float64), 2, 1) for of in (q, k, v))
     k, v = (np.repeat(of, share, axis=1) for of in (k, v))
@@ -49,8 +50,10 @@ def attend(q, k, v, bias, scale: float, causal: bool):
     if bias is not None:
         scores = scores + bias.astype(np.float64)[:, distance + queries - 1]
         most += np.abs(bias).max()
-    if causal:
+    if shape.causal:
         scores = np.where(distance > 0, -np.inf, scores)
+    if shape.known is not None:
+        scores[..., shape.known:] = -np.inf
     weights = np.exp(scores - scores.max(axis=3, keepdims=True))
     weights /= weights.sum(axis=3, keepdims=True)
     return np.moveaxis(weights @ v, 1, 2), np.moveaxis(weights @ np.abs(v), 1, 2), most
@@ -72,16 +75,17 @@ def attention(device, rng, source: str, width: int, shape: Shape, direct: bool =
         stored = [packed(q, width) if source == "attention_wide" else q, packed(k, width), packed(v, width)]
     places = [device.read(name, of).address for name, of in zip("qkv", stored)]
     bias_at = device.read("bias", bias).address if bias is not None else 0
+    known_at = device.read("known", np.array([shape.known], np.int32)).address if shape.known is not None else 0
     out = device.write("out", q.size * BYTES[shape.element])
     rows = [-(-tokens // TILE) * TILE for tokens in (shape.queries, shape.keys)]
     threads = 128 if source == "attention_half" else 256
     kernel = f"{source}_direct_{width}" if direct else f"{source}_{width}"
     device.launch(source, kernel, [rows[0] // TILE, shape.heads, shape.batch], [threads],
-                  ("5Q7If2I", *places, bias_at, out.address, shape.queries, shape.keys, *rows, shape.heads, shape.head_dim,
+                  ("6Q7If2I", *places, bias_at, out.address, known_at, shape.queries, shape.keys, *rows, shape.heads, shape.head_dim,
                    int(shape.causal), scale * LOG2_E, ELEMENTS[shape.element], shape.kv_heads))
     if not exact:
         q, k, v = (f32_of("f16", short_bits("f16", of)) for of in (q, k, v))
-    want, size, most = attend(q, k, v, bias, float(scale), shape.causal)
+    want, size, most = attend(q, k, v, bias, float(scale), shape)
     # A score is off by the roundings of its sum, its scale and its power; weights by twice that of their size, sums by a rounding
     # for each key. On tensor cores each weight is rounded to f16 too, relative to the largest one.
     units = 4 * (shape.head_dim + 8) * most + shape.keys + 64
@@ -99,6 +103,8 @@ def cases():
     def shapes(head_dim: int, short: bool):
         yield "plain", Shape(70, 90, head_dim)
         yield "few", Shape(3, 5, head_dim, batch=2, heads=2, kv_heads=2, biased=True)
+        yield "known", Shape(70, 200, head_dim, batch=2, known=65)
+        yield "known, causal", Shape(70, 70, head_dim, causal=True, known=3)
         yield "causal", Shape(130, 130, head_dim, heads=2, kv_heads=1, causal=True, element="bf16" if short else "f32")
         if head_dim <= 64:
             yield "far scores", Shape(66, 200, head_dim, size=5.0)

@@ -115,18 +115,18 @@ def copy_spans(device, rng, spans: int, span: int, in_stride: int, out_stride: i
     equal("out", device.memory.content(out, np.uint8).reshape(want.shape), want)
 
 
-def sinusoid(device, rng, batch: int, features: int, largest: float):
+def sinusoid(device, rng, batch: int, features: int, largest: float, scale: float = 1.0):
     times = np.concatenate([[0.0, largest], rng.uniform(0, largest, batch)])[:batch].astype(np.float32)
     out = device.write("out", 4 * batch * features)
     exponent = np.float32(-np.log(10_000.0))
     device.use("tokens")
     device.launch("tokens", "sinusoid", [-(-batch * features // 2 // THREADS)], [THREADS],
-                  ("2QIIfI", out.address, device.read("times", times).address, batch, features, exponent, 0))
+                  ("2QIIff", out.address, device.read("times", times).address, batch, features, exponent, scale))
     half = features // 2
     # As the kernel rounds: exponents, frequencies and angles are f32.
     exponents = exponent * np.arange(half, dtype=np.float32) / np.float32(half)
     frequencies = np.exp(exponents.astype(np.float64)).astype(np.float32)
-    angles = (times[:, None] * frequencies).astype(np.float64)
+    angles = (np.float32(scale) * (times[:, None] * frequencies)).astype(np.float64)
     want = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
     # A frequency may be rounded to the other side: the angle is then off by one unit in the last place.
     slack = np.concatenate([np.abs(angles)] * 2, axis=1) * 2 * UNIT
@@ -165,4 +165,5 @@ def cases():
     yield Case("tokens", "copy_spans at 2", of(copy_spans, 2, 64, 64, 80, 2))
     yield Case("tokens", "copy_spans long", of(copy_spans, 1, 16 * 700, 16 * 700, 16 * 700))
     yield Case("tokens", "sinusoid", of(sinusoid, 3, 20, 1000.0))
+    yield Case("tokens", "sinusoid, scaled", of(sinusoid, 3, 20, 1.0, 1000.0))
     yield Case("tokens", "sinusoid, large angles", of(sinusoid, 4, 8, 3e9))

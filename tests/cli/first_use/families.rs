@@ -150,7 +150,7 @@ fn write(path: &Path, tensors: &[(&str, &[u64])]) {
 fn refused(home: &Home, arguments: &[&str], family: &str) {
     let ended = home.run(arguments);
     let says = format!(
-        "this is {family}; Berth runs FLUX.1 or Z-Image or FLUX.2 klein or Qwen-Image or Stable Diffusion 3 models so far; hint: "
+        "this is {family}; Berth runs FLUX.1, Z-Image, FLUX.2 klein, Qwen-Image or Stable Diffusion 3 models so far; hint: "
     );
     assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.starts_with("berth: "), "{arguments:?}: {}", ended.stderr);
@@ -217,7 +217,7 @@ fn inspect_says_it_too() {
     let problem = description["problems"][0].as_str().expect("a problem");
     assert!(
         problem.contains(
-            "this is FLUX.2-dev; Berth runs FLUX.1 or Z-Image or FLUX.2 klein or Qwen-Image or Stable Diffusion 3 models so far"
+            "this is FLUX.2-dev; Berth runs FLUX.1, Z-Image, FLUX.2 klein, Qwen-Image or Stable Diffusion 3 models so far"
         ),
         "{problem}"
     );

@@ -9,6 +9,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::PATCH;
+use crate::components::modulation::{ATTENTION, CHUNKS, FEED_FORWARD};
 use crate::graph::{Activation, ElementType, Graph, GraphBuilder, ValueId};
 use crate::models::ModelError;
 use crate::models::config::{LAYERS_MAX, Limits, WIDTH_MAX};
@@ -32,21 +33,8 @@ const THETA: f32 = 10_000.0;
 /// Feed-forward width over residual width (`FeedForward`).
 const MLP_RATIO: usize = 4;
 
-/// Chunks of each stream's modulation, of attention and of the feed-forward layer.
-const CHUNKS: usize = 6;
-const ATTENTION: Chunks = Chunks { shift: 0, scale: 1, gate: 2 };
-const MLP: Chunks = Chunks { shift: 3, scale: 4, gate: 5 };
-
-/// Where chunks of a modulation stand.
-#[derive(Clone, Copy)]
-struct Chunks {
-    shift: usize,
-    scale: usize,
-    gate: usize,
-}
-
 /// Names of a stream's layers in a block.
-struct Stream {
+struct StreamNames {
     modulation: &'static str,
     mlp: &'static str,
     /// Projections to queries and keys, each with the norm of its heads; to values; from heads.
@@ -56,7 +44,7 @@ struct Stream {
     out: &'static str,
 }
 
-const IMAGE: Stream = Stream {
+const IMAGE: StreamNames = StreamNames {
     modulation: "img_mod.1",
     mlp: "img_mlp",
     queries: ["attn.to_q", "attn.norm_q"],
@@ -65,7 +53,7 @@ const IMAGE: Stream = Stream {
     out: "attn.to_out.0",
 };
 
-const TEXT: Stream = Stream {
+const TEXT: StreamNames = StreamNames {
     modulation: "txt_mod.1",
     mlp: "txt_mlp",
     queries: ["attn.add_q_proj", "attn.norm_added_q"],
@@ -299,7 +287,7 @@ impl QwenDitConfig {
         &self,
         b: &mut GraphBuilder,
         name: &str,
-        stream: &Stream,
+        stream: &StreamNames,
         time: ValueId,
     ) -> Result<ValueId, WeightsError> {
         let name = format!("{name}.{}", stream.modulation);
@@ -326,11 +314,11 @@ impl QwenDitConfig {
         modulation: ValueId,
     ) -> Result<ValueId, WeightsError> {
         let hidden = self.hidden();
-        let h = b.ada_layer_norm(x, modulation, MLP.shift, MLP.scale, EPS);
+        let h = b.ada_layer_norm(x, modulation, FEED_FORWARD.shift, FEED_FORWARD.scale, EPS);
         let (first, wide) = (format!("{name}.net.0.proj"), MLP_RATIO * hidden);
         let h = b.linear(&[h], &first, wide, Activation::GeluTanh)?; // [batch, tokens, wide]
         let h = b.linear(&[h], &format!("{name}.net.2"), hidden, NONE)?;
-        Ok(b.gated_add(x, h, modulation, MLP.gate))
+        Ok(b.gated_add(x, h, modulation, FEED_FORWARD.gate))
     }
 
     /// Fills the graph's `rope`: positions are (frame, row, column). Rows and columns of the

@@ -25,14 +25,14 @@ pub const DROPPED: usize = 34;
 pub const TOKENS_MULTIPLE: usize = 32;
 
 /// A prompt's tokens.
-pub struct Caption {
+pub struct TemplatedPrompt {
     /// Token ids within the template: all that the encoder could take, the text's first.
     pub ids: Vec<i32>,
     /// How many are the text's, template included.
     pub length: usize,
 }
 
-impl Caption {
+impl TemplatedPrompt {
     /// Tokens that the DiT gets.
     pub fn text(&self) -> usize {
         self.length - DROPPED
@@ -51,7 +51,10 @@ pub fn lengths(longest: usize) -> impl Iterator<Item = usize> {
 
 impl QwenImage {
     /// The ids of all texts of a job: the prompt, and with guidance the negative one.
-    pub(super) fn tokenize(&self, running: &mut RunningJob<'_>) -> Result<Vec<Caption>, Failure> {
+    pub(super) fn tokenize(
+        &self,
+        running: &mut RunningJob<'_>,
+    ) -> Result<Vec<TemplatedPrompt>, Failure> {
         if running.job.items.iter().any(|item| item.prompt_2.is_some()) {
             return Err(bad_request(
                 "Qwen-Image has one text encoder, and the job a prompt for a second one; hint: leave out --prompt-2",
@@ -80,7 +83,7 @@ impl QwenImage {
                 )));
             }
             ids.resize(filled(tokens), self.tokenizer.pad_id() as i32);
-            captions.push(Caption { ids, length });
+            captions.push(TemplatedPrompt { ids, length });
         }
         Ok(captions)
     }

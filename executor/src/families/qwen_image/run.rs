@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use protocol::{Failure, JobShape, Phase};
 
-use super::prompts::{Caption, DROPPED, filled};
+use super::prompts::{DROPPED, TemplatedPrompt, filled};
 use super::{LATENTS, LLM_ROPE, PATCH, QwenImage, ROPE, TEXT_HIDDEN, VELOCITY};
 use crate::pipeline::latents::{FeatureOrder, Packing};
 use crate::pipeline::pictures::PictureCodec;
@@ -33,7 +33,7 @@ const PROMPT_NAMES: [&str; 2] = ["c", "u"];
 pub struct QwenImageJob {
     model: Arc<QwenImage>,
     /// Each prompt's tokens.
-    captions: Vec<Caption>,
+    captions: Vec<TemplatedPrompt>,
     /// For each prompt `[template and text tokens, features]`; once it is encoded, the text's stand
     /// in front, filled up with zeros.
     text_hidden: Vec<Vec<f32>>,

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::components::modulation::{ATTENTION, CHUNKS, FEED_FORWARD, ModulationChunks};
 use crate::graph::{Activation, ElementType, Graph, GraphBuilder, ValueId};
 use crate::models::ModelError;
 use crate::models::config::{LAYERS_MAX, Limits, WIDTH_MAX};
@@ -49,21 +50,9 @@ pub const CONTEXT_MODULATION: (&str, &str) =
 /// The blocks by both names.
 pub const BLOCKS: (&str, &str) = ("joint_blocks", "transformer_blocks");
 
-/// Chunks of a block's modulation: of attention, of the feed-forward layer, and of the picture's
-/// second attention.
-const ATTENTION: Chunks = Chunks { shift: 0, scale: 1, gate: 2 };
-const FEED_FORWARD: Chunks = Chunks { shift: 3, scale: 4, gate: 5 };
-const SECOND_ATTENTION: Chunks = Chunks { shift: 6, scale: 7, gate: 8 };
-const CHUNKS: usize = 6;
+/// ModulationChunks of the picture's second attention, behind the others, where it has one.
+const SECOND_ATTENTION: ModulationChunks = ModulationChunks { shift: 6, scale: 7, gate: 8 };
 const CHUNKS_OF_TWO: usize = 9;
-
-/// Places of the chunks that shift and scale a norm's result, and of the gate of what follows.
-#[derive(Clone, Copy)]
-struct Chunks {
-    shift: usize,
-    scale: usize,
-    gate: usize,
-}
 
 /// `transformer/config.json`. Absent keys have the class defaults.
 #[derive(Debug, Clone, Deserialize)]
@@ -362,7 +351,7 @@ fn embedder(
 }
 
 /// A stream's states, normalised and modulated by such chunks.
-fn modulated(b: &mut GraphBuilder, stream: TokenStream, chunks: Chunks) -> ValueId {
+fn modulated(b: &mut GraphBuilder, stream: TokenStream, chunks: ModulationChunks) -> ValueId {
     b.ada_layer_norm(stream.x, stream.modulation, chunks.shift, chunks.scale, EPS)
 }
 

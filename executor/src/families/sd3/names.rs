@@ -58,7 +58,7 @@ const NORMS: [(&str, &str); 6] = [
 
 /// Whose names a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum NameStyle {
     /// Those of the model's makers, which ComfyUI and GGUF files kept.
     Stability,
     /// diffusers'.
@@ -66,20 +66,20 @@ pub enum Origin {
 }
 
 /// How a file calls the transformer's tensors, if it holds it.
-pub fn origin(files: &WeightFiles) -> Option<(Origin, &'static str)> {
+pub fn style(files: &WeightFiles) -> Option<(NameStyle, &'static str)> {
     if let Some(prefix) = first_prefix(files, &PREFIXES, ORIGINAL_MARK) {
-        return Some((Origin::Stability, prefix));
+        return Some((NameStyle::Stability, prefix));
     }
     let [first, second] = DIFFUSERS_MARKS;
     let prefix = first_prefix(files, &PREFIXES, first)?;
     files.tensor(&format!("{prefix}{second}"))?;
-    Some((Origin::Diffusers, prefix))
+    Some((NameStyle::Diffusers, prefix))
 }
 
 /// The names of those tensors whose shapes tell the configuration.
-pub fn telling_names(origin: Origin, prefix: &str) -> Names {
+pub fn telling_names(style: NameStyle, prefix: &str) -> Names {
     let mut names = Names::behind(prefix);
-    if origin == Origin::Stability {
+    if style == NameStyle::Stability {
         outer(&mut names);
     }
     names
@@ -87,9 +87,9 @@ pub fn telling_names(origin: Origin, prefix: &str) -> Names {
 
 /// The names of all tensors. Those of the modulations whose halves stand the other way round are
 /// kept: that is the graph's to know.
-pub fn names(origin: Origin, prefix: &str, config: &Sd3DitConfig, files: &WeightFiles) -> Names {
+pub fn names(style: NameStyle, prefix: &str, config: &Sd3DitConfig, files: &WeightFiles) -> Names {
     let mut names = Names::behind(prefix);
-    if origin == Origin::Diffusers {
+    if style == NameStyle::Diffusers {
         return names;
     }
     outer(&mut names);

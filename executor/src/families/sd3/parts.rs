@@ -97,7 +97,7 @@ const DIT: PartKind<Sd3DitConfig> = PartKind {
         called: "the DiT",
         flag: PartFlag::DiffusionModel,
         looked_for: names::LOOKED_FOR,
-        is_in: |files| names::origin(files).is_some(),
+        is_in: |files| names::style(files).is_some(),
     },
     folder: "transformer",
     classes: &["SD3Transformer2DModel"],

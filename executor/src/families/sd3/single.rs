@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::dit::{BLOCKS, POSITIONS, RMS_NORM, Sd3DitConfig};
-use super::names::{self, Origin};
+use super::names::{self, NameStyle};
 use crate::models::ModelError;
 use crate::models::config::Limits;
 use crate::models::shapes::Shapes;
@@ -47,17 +47,17 @@ pub fn dit(
     files: &Arc<WeightFiles>,
     known: Option<&Sd3DitConfig>,
 ) -> Result<Option<(Sd3DitConfig, WeightFiles)>, ModelError> {
-    let Some((origin, prefix)) = names::origin(files) else { return Ok(None) };
-    let config = config(&files.named(names::telling_names(origin, prefix))?, origin, known)?;
+    let Some((style, prefix)) = names::style(files) else { return Ok(None) };
+    let config = config(&files.named(names::telling_names(style, prefix))?, style, known)?;
     // Rows are counted in widths, which must be checked before.
     config.check(files.origin())?;
-    let files = files.named(names::names(origin, prefix, &config, files))?;
+    let files = files.named(names::names(style, prefix, &config, files))?;
     Ok(Some((config, files)))
 }
 
 fn config(
     files: &WeightFiles,
-    origin: Origin,
+    style: NameStyle,
     known: Option<&Sd3DitConfig>,
 ) -> Result<Sd3DitConfig, ModelError> {
     let shapes = Shapes::of(files);
@@ -72,9 +72,9 @@ fn config(
     let [_, pooled_projection_dim] =
         shapes.sizes("time_text_embed.text_embedder.linear_1.weight")?;
     let [out_features, _] = shapes.sizes("proj_out.weight")?;
-    let marks = match origin {
-        Origin::Stability => STABILITY,
-        Origin::Diffusers => DIFFUSERS,
+    let marks = match style {
+        NameStyle::Stability => STABILITY,
+        NameStyle::Diffusers => DIFFUSERS,
     };
     let name = |layer: usize, mark| format!("{}.{layer}.{mark}.weight", marks.block);
     let num_layers = shapes.count(|layer| name(layer, marks.modulation));

@@ -54,8 +54,8 @@ impl Quota {
             _ if list.pinned => Quota { stride: 1, layouts, steps: Steps::All },
             Some(Split::Row | Split::Tensor) => {
                 let steps = match kinds {
-                    1 => Steps::All,
-                    2 | 3 => Steps::Fine,
+                    1 | 2 => Steps::All,
+                    3 => Steps::Fine,
                     _ => Steps::Coarse,
                 };
                 Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }

@@ -8,14 +8,17 @@ use super::{MOVED_PER_COPIED, SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
 use crate::inventory::efficiency::MEMORY;
 
-/// Of what is no product and no attention, the part that is on heads: of the elements that blocks
-/// of transformers read and write so, about half are of queries, keys and the feed-forward layer,
-/// and half of the stream that each device has.
-const ON_HEADS: f64 = 0.5;
-
 /// Bytes that move in a device's memory for each byte that is added: the sum is read and written,
 /// the summand is read.
 const MOVED_PER_ADDED: f64 = 3.0;
+
+/// Sums of a block for each attention: of its result and of the feed-forward layer's. Blocks of two
+/// streams have four and blocks that add both at once one; this is about their average.
+const SUMS_PER_ATTENTION: u32 = 2;
+
+/// Operations that a device starts for each summand of another one: a copy, a wait for it, and
+/// adding it.
+const STARTS_PER_SUMMAND: u32 = 3;
 
 /// A summand's element.
 const F32_BYTES: f64 = 4.0;
@@ -78,8 +81,8 @@ impl Timing<'_> {
             let memory = device.speeds.memory_bytes_per_s.reaches(MEMORY);
             memories_s[gpu] += MOVED_PER_COPIED * near as f64 * each / memory;
             match device.computes_apart() {
-                true => adding_s[gpu] += times.adding_s(at, (lanes - 1) as f64 * each),
-                false => added_in_turns_s += times.adding_s(at, (lanes - 1) as f64 * each),
+                true => adding_s[gpu] += times.adding_s(at, lanes - 1, each),
+                false => added_in_turns_s += times.adding_s(at, lanes - 1, each),
             }
         }
         let host_memory = inventory.host.speeds.memory_bytes_per_s.value;
@@ -115,12 +118,8 @@ impl Timing<'_> {
                 // What is no block is on the first device.
                 _ if weights == 0.0 && lane > 0 => 0.0,
                 _ if weights == 0.0 => time.all_s(),
-                part if part == 0.0 || part == 1.0 => part * time.all_s(),
-                part => {
-                    let others = ON_HEADS * part + (1.0 - ON_HEADS);
-                    let others_s = others * (time.others_s - time.attention_s);
-                    part * (time.products_s + time.attention_s) + others_s
-                }
+                0.0 => 0.0,
+                part => time.with_heads_s(part),
             };
             match self.computes_apart(*device) {
                 true => apart_s[self.gpus[lane]] += own_s,
@@ -139,11 +138,10 @@ impl SegmentTimes<'_> {
         let times = devices.iter().enumerate().map(|(lane, device)| {
             let (mut parted_s, mut whole_s) = (0.0, 0.0);
             for (time, segment) in self.on(*device).iter().zip(&self.component.segments) {
-                let others_s = time.others_s - time.attention_s;
                 match segment.block {
                     true => {
-                        parted_s += time.products_s + time.attention_s + ON_HEADS * others_s;
-                        whole_s += (1.0 - ON_HEADS) * others_s;
+                        parted_s += time.on_heads_s;
+                        whole_s += time.with_heads_s(0.0);
                     }
                     false if lane == 0 => whole_s += time.all_s(),
                     false => {}
@@ -162,11 +160,17 @@ impl SegmentTimes<'_> {
         times.iter().map(|times| (1e6 * part(times)).max(1.0) as u64).collect()
     }
 
-    /// Adding so many bytes of summands to others.
-    fn adding_s(&self, device: Option<usize>, bytes: f64) -> f64 {
+    /// Adding the summands of so many other devices, of so many bytes each.
+    fn adding_s(&self, device: Option<usize>, others: usize, each: f64) -> f64 {
+        let blocks = self.component.segments.iter().filter(|segment| segment.block);
+        let attention = blocks.flat_map(|segment| &segment.work);
+        let attention = attention.filter(|work| work.kind == WorkKind::Attention);
+        let attends = attention.map(|work| work.operations).fold(0, u32::saturating_add);
+        let starts = SUMS_PER_ATTENTION * STARTS_PER_SUMMAND * others as u32;
+        let bytes = others as f64 * each;
         let work = Work {
             kind: WorkKind::Elementwise,
-            operations: 0,
+            operations: attends.saturating_mul(starts),
             flops: bytes / F32_BYTES,
             moved_bytes: Bytes((MOVED_PER_ADDED * bytes) as u64),
         };
