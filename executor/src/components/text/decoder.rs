@@ -35,7 +35,7 @@ pub struct DecoderConfig {
     pub hidden_size: usize,
     /// Width of the feed-forward layer.
     pub intermediate_size: usize,
-    /// Layers.
+    /// Layers of the whole encoder, those behind the last state that is taken included.
     pub num_hidden_layers: usize,
     /// Heads of queries.
     pub num_attention_heads: usize,

@@ -24,7 +24,7 @@ pub const DROPPED: usize = 34;
 /// hidden, and changes no picture.
 pub const TOKENS_MULTIPLE: usize = 32;
 
-/// A prompt's tokens.
+/// Token ids of a prompt within the pipeline's template, as Qwen2.5-VL takes them.
 pub struct TemplatedPrompt {
     /// Token ids within the template: all that the encoder could take, the text's first.
     pub ids: Vec<i32>,
