@@ -314,7 +314,7 @@ LANE = """
 kind = "virtual"
 total = "64MiB"
 overhead = "0MiB"
-link = "1GiB/s"
+link = "128MiB/s"
 threads = 1
 """
 LANES = f'name = "lanes"\n[host]\ncompute = false\nstorage_bandwidth = "9GB/s"\n{LANE}{LANE}'
