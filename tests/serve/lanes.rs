@@ -12,8 +12,8 @@ use crate::support::watched::PATIENCE;
 /// Models by name, as the fixtures have them.
 pub const MODELS: [&str; 2] = ["flux_schnell", "zimage_turbo"];
 
-/// Two devices of 64 MiB, each with a thread of its own, and a host that only feeds them. Their links
-/// are too slow for a model to be split over both.
+/// Two devices of 64 MiB, each with a thread of its own, and a host that only feeds them. Their
+/// links are too slow for a model to be split over both.
 const PROFILE: &str = "name = \"two\"\n[host]\ncompute = false\nstorage_bandwidth = \"9GB/s\"\n\
     [[device]]\nkind = \"virtual\"\ntotal = \"64MiB\"\noverhead = \"1MiB\"\nlink = \"128MiB/s\"\nthreads = 1\n\
     [[device]]\nkind = \"virtual\"\ntotal = \"64MiB\"\noverhead = \"1MiB\"\nlink = \"128MiB/s\"\nthreads = 1\n";
