@@ -2,8 +2,8 @@
 //! not wake the desk each, nor have it written each.
 //!
 //! Only what is told as [progress](Note::Progress) and previews may be older than the desk's own
-//! answer, by [`SHOWN_FOR`] at most: an answer goes with any other note, and with anything that a
-//! client changes.
+//! answer, by 50 ms at most: an answer goes with any other note, and with anything that a client
+//! changes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
