@@ -18,6 +18,15 @@ pub const INTEGER_DENOISER: f64 = 0.015;
 /// T5 so, measured at 1.1 and 2.3 %: nothing normalises what its layers add up.
 pub const INTEGER_TEXT: f64 = 0.04;
 
+/// Text encoders with weights in bf16 where activations are rounded to it, as where the processor
+/// multiplies tiles of them (elsewhere they are not): the mean as above. An operand is rounded to 8
+/// bits, once; a product of many is some 2^-9 of its size off, and a stage adds those of its layers.
+/// As GPUs are allowed, which round more.
+pub const BF16_TEXT: f64 = 0.012;
+
+/// The DiT so.
+pub const BF16_DENOISER: f64 = 0.012;
+
 /// Latents after any step, from the prompt on; also the DiT's results on the way.
 pub const LATENTS: f64 = 1e-4;
 
