@@ -68,7 +68,8 @@ def drawn(random_: random.Random, names: list[str], items: bool) -> list[str]:
         count = 1 if subject in ("clip", "vae") else random_.choice([1, 2, 2, 2, 3, 4])
         devices = [name for name in names if name != "cpu"]
         chosen = random_.sample(devices, min(count, len(devices)))
-        modes = ["layer", "layer", "row"] + (["items", "items"] if subject == "dit" and items else [])
+        modes = ["layer", "layer", "row"] + (["tensor", "tensor"] if subject == "dit" else [])
+        modes += ["items", "items"] if subject == "dit" and items else []
         mode = random_.choice(modes)
         if "cpu" in names and (not chosen or random_.random() < 0.1):
             chosen = ["cpu"] if len(chosen) < 2 or mode != "layer" else random_.choice([[*chosen[1:], "cpu"], ["cpu", *chosen[1:]]])

@@ -16,6 +16,7 @@ struct AttentionArgs {
     const void* v;
     const float* bias;  // [heads, query_tokens + key_tokens - 1] by distance, or null
     void* out;          // [batch, query_tokens, heads × head_dim] of `element`
+    const int32_t* known;  // how many of a sequence's keys are seen, or null for all
     uint32_t query_tokens;
     uint32_t key_tokens;
     uint32_t query_rows;
@@ -26,6 +27,11 @@ struct AttentionArgs {
     float scale;       // times log2 e; above 0
     uint32_t element;  // ELEMENT_F32, or ELEMENT_BF16 from the tensor-core kernels
     uint32_t kv_heads;  // divides heads: neighbours share keys and values
+
+    // Keys that are seen: those behind them are hidden from every query.
+    __device__ __forceinline__ uint32_t keys_seen() const {
+        return known ? min(key_tokens, static_cast<uint32_t>(*known)) : key_tokens;
+    }
 
     // The head of keys and values that a head of queries sees.
     __device__ __forceinline__ uint32_t kv_head(uint32_t head) const { return head * kv_heads / heads; }
@@ -43,7 +49,7 @@ struct Scores {
     float scale;
     float factor;       // what a finished score is to be multiplied with to be a power of two
     uint32_t query_tokens;
-    uint32_t key_tokens;
+    uint32_t key_tokens;  // those that are seen
     uint32_t causal;
 
     // Finishes scores of queries `query` and `query + 8`, and of keys `key`, `key + 1`, `key + 8` and so on. `masked`:
@@ -87,7 +93,7 @@ __device__ __forceinline__ Scores scores_of(const AttentionArgs& args, uint32_t 
         args.scale,
         args.bias ? 1.0f : args.scale,
         args.query_tokens,
-        args.key_tokens,
+        args.keys_seen(),
         args.causal,
     };
 }

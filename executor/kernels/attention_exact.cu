@@ -75,7 +75,8 @@ __device__ __forceinline__ void attend_exact(const AttentionArgs& args) {
         for (uint32_t c = 0; c < COLUMNS; ++c) sums[i][c][0] = sums[i][c][1] = sums[i][c][2] = sums[i][c][3] = 0.0f;
     }
 
-    const uint32_t seen = args.causal ? min(args.key_tokens, first_query + QUERIES) : args.key_tokens;
+    const uint32_t known = args.keys_seen();
+    const uint32_t seen = args.causal ? min(known, first_query + QUERIES) : known;
     for (uint32_t first = 0; first < seen; first += KEYS) {
         float s[4][4] = {};
         for (uint32_t from = 0; from < args.head_dim; from += DEPTH) {
@@ -102,7 +103,7 @@ __device__ __forceinline__ void attend_exact(const AttentionArgs& args) {
 #pragma unroll
             for (uint32_t j = 0; j < 4; ++j) {
                 const uint32_t key = first + x + j;
-                const bool hidden = key >= args.key_tokens || (args.causal && key > query);
+                const bool hidden = key >= known || (args.causal && key > query);
                 if (hidden) {
                     s[i][j] = MINUS_INFINITY;
                 } else if (bias && query < args.query_tokens) {

@@ -135,8 +135,8 @@ __device__ __forceinline__ void attend(const AttentionArgs& args) {
     // 0 to 7 and 8 to 15, of each keys 0 to 7 and 8 to 15.
     const SharedAddress key_at = shared_address(key_tile) + 2 * tile_at<PIECES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     const SharedAddress value_at = shared_address(value_tile) + 2 * tile_at<PIECES>(lane % 16, lane / 16);
-    const uint32_t seen = args.causal ? min(args.key_tokens, (block + 1) * QUERIES) : args.key_tokens;
-    const uint32_t seen_by_all = args.causal ? block * QUERIES : args.key_tokens;
+    const uint32_t seen = args.causal ? min(scores.key_tokens, (block + 1) * QUERIES) : scores.key_tokens;
+    const uint32_t seen_by_all = args.causal ? min(scores.key_tokens, block * QUERIES) : scores.key_tokens;
     if constexpr (!DIRECT) keys.start(key_tile, 0);
     for (uint32_t first = 0; first < seen; first += KEYS) {
         copy_async_wait<0>();

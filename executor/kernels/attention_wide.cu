@@ -121,8 +121,8 @@ __device__ __forceinline__ void attend_wide(const AttentionArgs& args) {
     Softmax softmax;
     const Scores scores = scores_of(args, head);
 
-    const uint32_t seen = args.causal ? min(args.key_tokens, first_query + QUERIES) : args.key_tokens;
-    const uint32_t seen_by_all = args.causal ? first_query : args.key_tokens;
+    const uint32_t seen = args.causal ? min(scores.key_tokens, first_query + QUERIES) : scores.key_tokens;
+    const uint32_t seen_by_all = args.causal ? min(scores.key_tokens, first_query) : scores.key_tokens;
     uint32_t stage = 0;
     steps.start(stages[0], 0, 0);
     for (uint32_t first = 0; first < seen; first += KEYS) {

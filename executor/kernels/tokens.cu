@@ -47,11 +47,13 @@ struct SinusoidArgs {
     uint32_t features;
     // Minus the logarithm of the longest period over the shortest, rounded to f32.
     float exponent;
-    uint32_t padding;
+    // Of the angles.
+    float scale;
 };
 
-// [cos(t · freq)..., sin(t · freq)...] with freq = exp(exponent · j / (features / 2)). Frequencies and angles are rounded to f32,
-// as the models were trained with; what is between is f64, as on the host. Grid and block of one dimension.
+// [cos(scale · (t · freq))..., sin(scale · (t · freq))...] with freq = exp(exponent · j / (features / 2)). Frequencies, their
+// products with times, and angles are rounded to f32, as the models were trained with; what is between is f64, as on the host.
+// Grid and block of one dimension.
 extern "C" __global__ void sinusoid(SinusoidArgs args) {
     const uint32_t half = args.features / 2;
     const uint32_t pair = blockIdx.x * blockDim.x + threadIdx.x;
@@ -60,7 +62,7 @@ extern "C" __global__ void sinusoid(SinusoidArgs args) {
     const uint32_t index = pair % half;
     const float exponent = __fmul_rn(args.exponent, static_cast<float>(index)) / static_cast<float>(half);
     const float frequency = static_cast<float>(exp(static_cast<double>(exponent)));
-    const double angle = __fmul_rn(args.times[item], frequency);
+    const double angle = __fmul_rn(args.scale, __fmul_rn(args.times[item], frequency));
     float* out = args.out + static_cast<int64_t>(item) * args.features + index;
     out[0] = static_cast<float>(cos(angle));
     out[half] = static_cast<float>(sin(angle));

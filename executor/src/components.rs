@@ -8,4 +8,5 @@ pub mod text;
 pub mod vae;
 
 pub mod flow_match;
+pub mod modulation;
 pub mod tokenizers;

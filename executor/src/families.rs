@@ -6,6 +6,9 @@
 //! stands above both.
 
 pub mod flux1;
+pub mod flux2;
+pub mod qwen_image;
+pub mod sd3;
 pub mod z_image;
 
 mod others;
@@ -26,7 +29,13 @@ use crate::weights::WeightFiles;
 use others::OtherFamily;
 
 /// All families that are run.
-pub static FAMILIES: &[&dyn Family] = &[&flux1::Flux1Family, &z_image::ZImageFamily];
+pub static FAMILIES: &[&dyn Family] = &[
+    &flux1::Flux1Family,
+    &z_image::ZImageFamily,
+    &flux2::Flux2Family,
+    &qwen_image::QwenImageFamily,
+    &sd3::Sd3Family,
+];
 
 /// A family of models.
 pub trait Family: Sync {
@@ -121,11 +130,9 @@ fn family_of(source: &OpenedSource) -> Result<&'static dyn Family, ModelError> {
     let denoiser = source.file_of(PartFlag::DiffusionModel);
     let of_denoiser = denoiser.and_then(|files| find(|family| denoises(family, files)));
     if let Some((path, other)) = other_family(source, of_denoiser.is_some()) {
-        let (runs, examples) = (
-            all(|family| family.called().to_owned(), " or "),
-            all(|family| family.examples().to_owned(), ", "),
-        );
-        return Err(ModelError::OtherFamily { path, family: other.to_string(), runs, examples });
+        let (family, runs) = (other.to_string(), all_called());
+        let examples = all(|family| family.examples().to_owned(), ", ");
+        return Err(ModelError::OtherFamily { path, family, runs, examples });
     }
     if let Some(directory) = &source.directory {
         let class = directory.index.class.as_str();
@@ -154,9 +161,16 @@ fn family_of(source: &OpenedSource) -> Result<&'static dyn Family, ModelError> {
         ModelError::UnknownFiles {
             files: describe::shown(source.named_files().map(|(_, files)| files.origin())),
             looked_for: looked_for(),
-            runs: all(|family| family.called().to_owned(), " or "),
+            runs: all_called(),
         }
     })
+}
+
+/// What people call the families: "A, B or C".
+fn all_called() -> String {
+    let (last, others) = FAMILIES.split_last().expect("there are families");
+    let others: Vec<&str> = others.iter().map(|family| family.called()).collect();
+    format!("{} or {}", others.join(", "), last.called())
 }
 
 fn find(is: impl Fn(&dyn Family) -> bool) -> Option<&'static dyn Family> {

@@ -3,9 +3,7 @@
 //!
 //! Nothing is allocated. The planner composes every candidate from the answers.
 
-mod cached;
-
-use std::collections::BTreeMap;
+mod known;
 
 use protocol::profile::{
     BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile, WorkKind,
@@ -20,19 +18,20 @@ use crate::models::{ComponentGraph, Model, ModelError};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
 use crate::schedule::{Assignment, Footprint, Schedule, Variants, arena_bytes, variants};
-pub use cached::CachedWeights;
+use known::is_tiled;
+pub use known::{KnownComponents, LastModel};
 
 /// Every kind of backend that a profile states sizes for.
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
 
-/// The profile of a model for a job shape and a number of worker threads. `cached` has what was
-/// seen lately of its components in the page cache, and gets what is looked at now.
+/// The profile of a model for a job shape and a number of worker threads. `known` has what was
+/// found out lately of its components, and gets what is found out now.
 pub fn profile(
     model: &dyn Model,
     job: &JobShape,
     options: &GraphOptions,
     threads: usize,
-    cached: &mut BTreeMap<String, Bytes>,
+    known: &mut KnownComponents,
 ) -> Result<ModelProfile, ModelError> {
     let graphs = model.graphs(job, options)?;
     let cached: Vec<Bytes> = graphs
@@ -42,19 +41,27 @@ pub fn profile(
             match options.weights_as {
                 // Files that are not there are nowhere.
                 Some(_) => Bytes::ZERO,
-                None => *cached
+                None => *known
+                    .cached_bytes
                     .entry(component.name.to_owned())
                     .or_insert_with(|| model.files(component.name).cached_weight_bytes(weights)),
             }
         })
         .collect();
+    let profiles = known.profiles(job, options, threads);
     let components = graphs.into_par_iter().zip(cached).map(|(component, cached_bytes)| {
+        if let Some(profile) = profiles.get(component.name) {
+            return profile.clone();
+        }
         let profile = component_profile(component, options, threads);
         ComponentProfile { cached_bytes: cached_bytes.min(profile.tensor_bytes), ..profile }
     });
+    let components: Vec<ComponentProfile> = components.collect();
+    let untiled = components.iter().filter(|component| !is_tiled(component.phase));
+    profiles.extend(untiled.map(|component| (component.name.clone(), component.clone())));
     Ok(ModelProfile {
         family: model.family().to_owned(),
-        components: components.collect(),
+        components,
         job_bytes: model.buffers(job, options)?.bytes(),
         changed_bytes: model.changed_bytes(),
         notices: Vec::new(),

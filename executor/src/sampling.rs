@@ -15,9 +15,10 @@ use std::ops::RangeInclusive;
 
 pub use config::{CONFIG_BYTES_MAX, FlowMatchConfig};
 
-use config::{Settings, TimeShift};
+use config::{LevelGrid, Settings, ShiftRule, TimeShift};
 
 mod config;
+mod empirical;
 
 /// Denoising steps of a run. diffusers trains flow models on 1000 levels; more steps repeat them.
 pub const STEPS: RangeInclusive<usize> = 1..=1000;
@@ -109,19 +110,10 @@ impl FlowMatchConfig {
             return Err(SamplerError::Steps { got: steps });
         }
         let settings = &self.0;
-        let mut sigmas = uniform_grid(steps);
-        if settings.use_dynamic_shifting {
-            let mu = settings.mu(image_tokens)?;
-            match settings.time_shift_type {
-                TimeShift::Exponential => shift_towards_noise(&mut sigmas, mu.exp() as f32),
-                TimeShift::Linear => shift_towards_noise(&mut sigmas, mu as f32),
-            }
-        } else {
-            let (shift, less_one) = (settings.shift as f32, (settings.shift - 1.0) as f32);
-            for sigma in &mut sigmas {
-                *sigma = shift * *sigma / (1.0 + less_one * *sigma);
-            }
-        }
+        let mut sigmas = match settings.grid {
+            LevelGrid::Given => settings.shift_given(uniform_grid(steps), image_tokens)?,
+            LevelGrid::Trained => settings.shift_trained(steps, image_tokens)?,
+        };
         if let Some(terminal) = settings.shift_terminal {
             stretch_to_terminal(&mut sigmas, terminal)?;
         }
@@ -133,13 +125,61 @@ impl FlowMatchConfig {
 }
 
 impl Settings {
-    /// The logarithmic shift: on the line through (`base_image_seq_len`, `base_shift`) and
-    /// (`max_image_seq_len`, `max_shift`), extended on both sides.
-    fn mu(&self, image_tokens: usize) -> Result<f64, SamplerError> {
-        let base_tokens = f64::from(self.base_image_seq_len);
-        let tokens_span = f64::from(self.max_image_seq_len) - base_tokens;
-        let slope = (self.max_shift - self.base_shift) / tokens_span;
-        let mu = image_tokens as f64 * slope + (self.base_shift - slope * base_tokens);
+    /// Shifts levels that a pipeline gave, in `f32`.
+    fn shift_given(
+        &self,
+        mut sigmas: Vec<f32>,
+        image_tokens: usize,
+    ) -> Result<Vec<f32>, SamplerError> {
+        if self.use_dynamic_shifting {
+            let mu = self.mu(image_tokens, sigmas.len())?;
+            match self.time_shift_type {
+                TimeShift::Exponential => shift_towards_noise(&mut sigmas, mu.exp() as f32),
+                TimeShift::Linear => shift_towards_noise(&mut sigmas, mu as f32),
+            }
+        } else {
+            let (shift, less_one) = (self.shift as f32, (self.shift - 1.0) as f32);
+            for sigma in &mut sigmas {
+                *sigma = shift * *sigma / (1.0 + less_one * *sigma);
+            }
+        }
+        Ok(sigmas)
+    }
+
+    /// Levels between those of training, shifted in `f64`. A static shift moves them a second time:
+    /// diffusers takes the ends from the table that it has shifted when it was made
+    /// (`FlowMatchEulerDiscreteScheduler.set_timesteps`), and models are judged by that.
+    fn shift_trained(&self, steps: usize, image_tokens: usize) -> Result<Vec<f32>, SamplerError> {
+        let train = f64::from(self.num_train_timesteps);
+        // The ends of the table are f32.
+        let end = |level: u32| {
+            let sigma = level as f32 / self.num_train_timesteps as f32;
+            let (shift, less_one) = (self.shift as f32, (self.shift - 1.0) as f32);
+            let shifted = shift * sigma / (1.0 + less_one * sigma);
+            f64::from(if self.use_dynamic_shifting { sigma } else { shifted }) * train
+        };
+        let mut sigmas = linspace(end(self.num_train_timesteps), end(1), steps);
+        sigmas.iter_mut().for_each(|sigma| *sigma /= train);
+        if self.use_dynamic_shifting {
+            let mu = self.mu(image_tokens, steps)?;
+            let weight = match self.time_shift_type {
+                TimeShift::Exponential => mu.exp(),
+                TimeShift::Linear => mu,
+            };
+            sigmas.iter_mut().for_each(|sigma| *sigma = weight / (weight + (1.0 / *sigma - 1.0)));
+        } else {
+            let shift = self.shift;
+            sigmas.iter_mut().for_each(|x| *x = shift * *x / (1.0 + (shift - 1.0) * *x));
+        }
+        Ok(sigmas.into_iter().map(|sigma| sigma as f32).collect())
+    }
+
+    /// The logarithmic shift, by its rule.
+    fn mu(&self, image_tokens: usize, steps: usize) -> Result<f64, SamplerError> {
+        let mu = match self.shift_rule {
+            ShiftRule::Linear => self.linear_mu(image_tokens),
+            ShiftRule::Empirical => empirical::mu(image_tokens, steps),
+        };
         let lowest = match self.time_shift_type {
             TimeShift::Exponential => -MU_MAX,
             TimeShift::Linear => (-MU_MAX).exp(),
@@ -149,6 +189,15 @@ impl Settings {
         } else {
             Err(SamplerError::Mu { image_tokens, mu })
         }
+    }
+
+    /// On the line through (`base_image_seq_len`, `base_shift`) and (`max_image_seq_len`,
+    /// `max_shift`), extended on both sides.
+    fn linear_mu(&self, image_tokens: usize) -> f64 {
+        let base_tokens = f64::from(self.base_image_seq_len);
+        let tokens_span = f64::from(self.max_image_seq_len) - base_tokens;
+        let slope = (self.max_shift - self.base_shift) / tokens_span;
+        image_tokens as f64 * slope + (self.base_shift - slope * base_tokens)
     }
 }
 
@@ -184,15 +233,18 @@ pub fn guide(conditional: &mut [f32], unconditional: &[f32], scale: f32) {
     }
 }
 
-/// From 1 down to `1 / steps` in equal strides: computed in `f64` as numpy's `linspace` does, then
-/// rounded.
+/// From 1 down to `1 / steps` in equal strides, rounded.
 fn uniform_grid(steps: usize) -> Vec<f32> {
-    let last = 1.0 / steps as f64;
-    let stride = (last - 1.0) / (steps.max(2) - 1) as f64;
-    let mut grid: Vec<f32> = (0..steps).map(|i| (i as f64 * stride + 1.0) as f32).collect();
+    linspace(1.0, 1.0 / steps as f64, steps).into_iter().map(|sigma| sigma as f32).collect()
+}
+
+/// From one number to another in equal strides, as numpy's `linspace` does it.
+fn linspace(first: f64, last: f64, count: usize) -> Vec<f64> {
+    let stride = (last - first) / (count.max(2) - 1) as f64;
+    let mut grid: Vec<f64> = (0..count).map(|i| i as f64 * stride + first).collect();
     // numpy sets the end itself, since the strides may miss it by a rounding.
     if let [_, .., end] = grid.as_mut_slice() {
-        *end = last as f32;
+        *end = last;
     }
     grid
 }

@@ -88,7 +88,7 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
         cancel,
         previews,
         models: OpenModels::default(),
-        cached: measure::CachedWeights::default(),
+        last_model: measure::LastModel::default(),
         runtime: None,
         greeted: false,
         generation: 0,
@@ -126,7 +126,7 @@ struct Executor {
     cancel: CancelFlag,
     previews: LentPreview,
     models: OpenModels,
-    cached: measure::CachedWeights,
+    last_model: measure::LastModel,
     runtime: Option<Runtime>,
     greeted: bool,
     generation: u64,
@@ -239,9 +239,9 @@ impl Executor {
         check_threads(threads)?;
         check::check_options(options).map_err(bad_request)?;
         let notices = self.models.notices(model, options)?;
-        let cached = self.cached.of(model, &options.loras);
+        let known = self.last_model.of(model, &options.loras);
         let model = self.models.sized(model, job, options)?;
-        let profile = measure::profile(&*model, job, options, threads as usize, cached)?;
+        let profile = measure::profile(&*model, job, options, threads as usize, known)?;
         let profile = ModelProfile { notices, ..profile };
         Ok(Event::Measured(Box::new(profile)))
     }

@@ -1,9 +1,9 @@
 //! Tokenizers of the text encoders: a prompt becomes exactly the ids that transformers would make
 //! of it.
 //!
-//! A directory's `tokenizer.json` is used as it is; a CLIP directory without one is built from
-//! `vocab.json` and `merges.txt`. This is no text encoder and no prompt syntax: weights such as
-//! `(word:1.2)` are ordinary characters here.
+//! A directory's `tokenizer.json` is used as it is; a directory of CLIP's or Qwen's without one is
+//! built from `vocab.json` and `merges.txt`. This is no text encoder and no prompt syntax: weights
+//! such as `(word:1.2)` are ordinary characters here.
 //!
 //! Invariants:
 //! - Every sequence with special tokens ends with the end token, also when it was cut, where the
@@ -29,6 +29,7 @@ mod clip;
 mod error;
 mod files;
 mod left_out;
+mod pairs;
 mod unigram;
 
 /// Longest text that is encoded, in UTF-8 bytes: far beyond what 512 tokens can hold.
@@ -48,7 +49,8 @@ pub const CONFIG_FILE_BYTES_MAX: Bytes = Bytes::mib(8);
 /// which special tokens it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenizerKind {
-    /// Whether `vocab.json` and `merges.txt` do for `tokenizer.json`, read as CLIP's.
+    /// Whether `vocab.json` and `merges.txt` do for `tokenizer.json`: tokens of bytes where GGUF
+    /// files have them so, else CLIP's.
     pub pairs: bool,
     /// The token that ends a text, unless `tokenizer_config.json` names another.
     pub end: &'static str,
@@ -90,9 +92,10 @@ impl TokenizerKind {
     };
 
     /// Qwen's byte-level BPE, which puts nothing around a text: that is its chat template's,
-    /// padded with `<|endoftext|>`. `tokenizer.json` only.
+    /// padded with `<|endoftext|>`. `tokenizer.json`, or `vocab.json`, `merges.txt` and the
+    /// added tokens that `tokenizer_config.json` or `added_tokens.json` lists.
     pub const QWEN: TokenizerKind = TokenizerKind {
-        pairs: false,
+        pairs: true,
         end: "<|im_end|>",
         pad: "<|endoftext|>",
         ends_texts: false,
@@ -138,6 +141,9 @@ impl Tokenizer {
                 guarded(|| tokenizers::Tokenizer::from_bytes(&bytes))
                     .map_err(|message| TokenizerError::Malformed { path: document, message })?
             }
+            None if kind.pairs && kind.in_gguf == Some(GgufTables::ByteLevel) => {
+                byte_level::build(directory, kind, &config)?
+            }
             None if kind.pairs => clip::build(directory, &config)?,
             None => return Err(TokenizerError::missing_unigram(directory)),
         };
@@ -147,6 +153,12 @@ impl Tokenizer {
     /// The tokenizer of every published CLIP-L, which is built into the program.
     pub fn clip() -> Tokenizer {
         builtin::clip().expect("the tables are whole")
+    }
+
+    /// The tokenizer of every published CLIP-G, likewise: that of CLIP-L, but padded with `!`,
+    /// which is found whole in texts then.
+    pub fn clip_g() -> Tokenizer {
+        builtin::clip_g().expect("the tables are whole")
     }
 
     /// The tokenizer that a GGUF file of a text encoder holds, if it is of this kind; the path is

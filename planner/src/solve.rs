@@ -35,7 +35,7 @@ use protocol::{
 };
 
 pub use advice::{Advice, Faster, Integrated};
-pub use candidates::{LayoutQuery, places, wanted};
+pub use candidates::{LayoutQuery, places, places_beside, wanted};
 pub use kept::{layout as kept_layout, places as kept_places};
 pub use nearest::smallest_budget;
 pub use place::{ComponentLayout, Place, PlacePart, WeightResidency};

@@ -55,19 +55,32 @@ part_flags! {
     Vae = "vae", "VAE", "Take the VAE from this file";
     /// The text encoder CLIP-L.
     ClipL = "clip-l", "CLIP-L", "Take CLIP-L from this file";
+    /// The text encoder CLIP-G.
+    ClipG = "clip-g", "CLIP-G", "Take CLIP-G from this file";
     /// The text encoder T5-XXL.
-    T5xxl = "t5xxl", "T5-XXL", "Take T5-XXL from this file";
+    T5xxl = "t5xxl", "T5-XXL", "Take T5-XXL from this file; `none` leaves it out of a model that can do without";
     /// A language model as text encoder.
     Llm = "llm", "LLM", "Take the language model that encodes text from this file (safetensors, GGUF)";
+    /// What of a language model sees pictures, which people have in a file of its own.
+    LlmVision = "llm-vision", "LLM vision",
+        "Name the file with what of the language model sees pictures (mmproj); nothing is taken from it";
     /// A directory that holds `tokenizer`, `tokenizer_2` and the like; no weights.
     TokenizerDir = "tokenizer-dir", "Tokenizer",
         "Take tokenizers from this directory, which holds tokenizer/ and tokenizer_2/, or one of them, as a diffusers directory does";
 }
 
+/// What stands in place of a part's path where the model is to do without the part.
+pub const LEFT_OUT: &str = "none";
+
 impl PartFlag {
     /// Whether it names a directory, and not a file with weights.
     pub const fn is_directory(self) -> bool {
         matches!(self, PartFlag::TokenizerDir)
+    }
+
+    /// Whether nothing is taken from what it names: no model makes use of it.
+    pub const fn is_unused(self) -> bool {
+        matches!(self, PartFlag::LlmVision)
     }
 }
 
@@ -125,6 +138,17 @@ impl ModelSource {
         self.parts.get(&flag).map(String::as_str)
     }
 
+    /// The paths of all parts that are named and not left out, with their flags.
+    pub fn part_paths(&self) -> impl Iterator<Item = (PartFlag, &str)> {
+        let named = self.parts.iter().filter(|(_, path)| *path != LEFT_OUT);
+        named.map(|(&flag, path)| (flag, path.as_str()))
+    }
+
+    /// Whether the model is to do without a part.
+    pub fn leaves_out(&self, flag: PartFlag) -> bool {
+        self.part(flag) == Some(LEFT_OUT)
+    }
+
     /// Whether nothing is named.
     pub fn is_empty(&self) -> bool {
         self.model.is_none() && self.parts.is_empty()
@@ -133,7 +157,7 @@ impl ModelSource {
     /// The name of what gives the denoiser, without its directories: what people call the model.
     pub fn name(&self) -> String {
         let path = self.part(PartFlag::DiffusionModel).or(self.model.as_deref());
-        let path = path.or_else(|| self.parts.values().next().map(String::as_str));
+        let path = path.or_else(|| self.part_paths().next().map(|(_, path)| path));
         let name = Path::new(path.unwrap_or_default()).file_name();
         name.unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -221,8 +245,10 @@ mod tests {
             .with(PartFlag::DiffusionModel, "/the models/dit.gguf")
             .with(PartFlag::Vae, "/the models/ae -- vae.safetensors")
             .with(PartFlag::ClipL, "/the models/clip_l.safetensors")
+            .with(PartFlag::ClipG, "/the models/clip_g.safetensors")
             .with(PartFlag::T5xxl, "/the models/t5--vae.gguf")
             .with(PartFlag::Llm, "/the models/llm --llm.gguf")
+            .with(PartFlag::LlmVision, "/the models/mmproj.gguf")
             .with(PartFlag::TokenizerDir, "/the models/tokenizers")
     }
 
@@ -273,5 +299,14 @@ mod tests {
         source.model = None;
         assert_eq!(source.name(), "ae -- vae.safetensors");
         assert_eq!(ModelSource::default().name(), "");
+    }
+
+    #[test]
+    fn a_part_may_be_left_out() {
+        let source = ModelSource::of("/m").with(PartFlag::T5xxl, LEFT_OUT);
+        assert!(source.leaves_out(PartFlag::T5xxl) && !source.leaves_out(PartFlag::Vae));
+        assert_eq!(source.check(), Ok(()));
+        let parts = ModelSource { model: None, ..source }.with(PartFlag::Llm, "/llm");
+        assert_eq!(parts.name(), "llm");
     }
 }

@@ -50,6 +50,8 @@ pub enum GuidanceScale {
     /// Classifier-free guidance with a second run, counted from no guidance: 0 is none, and it is
     /// one less than a scale whose 1 is none.
     BeyondPrompt,
+    /// The same counted from 1, which is none: `--true-cfg-scale` by another name.
+    ClassifierFree,
 }
 
 /// How a model makes good pictures in fewer steps than its own.
@@ -316,6 +318,15 @@ pub struct Layout {
     pub lanes: Vec<Lane>,
     /// What of the component computes on which of them.
     pub division: Division,
+}
+
+impl Layout {
+    /// Whether GPUs compute all of it, the host nothing in their place.
+    pub fn is_on_gpus(&self) -> bool {
+        let is_whole =
+            |lane: &Lane| lane.backend == BackendKind::Cuda && lane.unsupported.is_empty();
+        self.lanes.iter().all(is_whole)
+    }
 }
 
 /// What of a device decides sizes.

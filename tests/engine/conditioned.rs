@@ -126,6 +126,9 @@ fn a_brought_conditioning_gives_the_picture_of_its_prompts() {
         ("flux_dev", true),
         ("zimage_turbo", false),
         ("zimage_turbo", true),
+        ("flux2_klein", true),
+        ("qwen_image", false),
+        ("qwen_image", true),
     ] {
         let studio = Studio::new(model, true_cfg);
         let by_host = assert_same(&studio, on_host);
@@ -143,7 +146,7 @@ fn ahead(name: &str, segments: usize) -> Choice {
 
 #[test]
 fn a_picture_to_start_from_is_encoded_right_before_the_steps() {
-    for model in ["flux_schnell", "zimage_turbo"] {
+    for model in ["flux_schnell", "zimage_turbo", "flux2_klein", "qwen_image"] {
         let studio = Studio::from_picture(model);
         assert_same(&studio, ahead);
         assert_same(&studio, on_host);

@@ -92,18 +92,27 @@ fn pictures_of_a_batch_are_those_of_one_device() {
 fn passes_of_guidance_are_those_of_one_device() {
     let guided = JobShape { true_cfg: true, ..JOB };
     each_gives_the_same(&fixture("flux_dev"), &guided, &[&[1, 1]]);
+    each_gives_the_same(&fixture("flux2_klein"), &guided, &[&[1, 1]]);
     // The two prompts have as many tokens as they have: their graphs differ.
     let long = JobShape { max_sequence_length: 96, ..guided.clone() };
     each_gives_the_same(&fixture("zimage_turbo"), &long, &[&[1, 1]]);
+    each_gives_the_same(&fixture("qwen_image"), &long, &[&[1, 1]]);
     let pictures = JobShape { batch: 2, ..guided };
     each_gives_the_same(&fixture("flux_dev"), &pictures, &[&[3, 1], &[1, 3], &[1, 2, 1]]);
+    each_gives_the_same(&fixture("flux2_klein"), &pictures, &[&[3, 1], &[1, 2, 1]]);
     each_gives_the_same(&fixture("zimage_turbo"), &pictures, &[&[2, 2], &[3, 1]]);
+    each_gives_the_same(&fixture("qwen_image"), &pictures, &[&[2, 2], &[3, 1]]);
 }
 
 #[test]
 fn prompts_of_other_lengths_meet_in_one_call() {
-    let dir = fixture("zimage_turbo");
-    let model = families::open(&dir).expect("a whole model");
+    for name in ["zimage_turbo", "qwen_image"] {
+        other_lengths_meet(&fixture(name));
+    }
+}
+
+fn other_lengths_meet(dir: &Path) {
+    let model = families::open(dir).expect("a whole model");
     let shape = JobShape { true_cfg: true, max_sequence_length: 128, ..JOB };
     let mut job = Job { true_cfg_scale: 4.0, ..plans::job(&shape) };
     job.items[0].prompt = "a lighthouse on a cliff above a stormy sea ".repeat(6);
@@ -113,9 +122,9 @@ fn prompts_of_other_lengths_meet_in_one_call() {
         plans::paint_job(&mut runtime, &job).expect("a run").pixels
     };
     let one = |segments| Choice::one(0, segments, Residency::Resident);
-    let expected = paint(&plan(&dir, &*model, &shape, one, &[]));
+    let expected = paint(&plan(dir, &*model, &shape, one, &[]));
     for residency in [Residency::Resident, Residency::Streamed] {
-        let split = paint(&plan(&dir, &*model, &shape, by_items(&[1, 1], residency), &[]));
+        let split = paint(&plan(dir, &*model, &shape, by_items(&[1, 1], residency), &[]));
         assert!(split == expected, "another picture, {residency}");
     }
 }

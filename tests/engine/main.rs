@@ -7,6 +7,7 @@ mod support;
 
 mod conditioned;
 mod faults;
+mod flux2;
 mod formats;
 mod golden_plans;
 mod item_splits;
@@ -14,8 +15,10 @@ mod items;
 mod lora;
 mod parity;
 mod placements;
+mod qwen_image;
 mod random_plans;
 mod real_sizes;
+mod sd3;
 mod single_files;
 mod streaming;
 mod tensor_splits;

@@ -8,8 +8,8 @@ mod files;
 pub mod golden;
 mod gpu;
 mod img2img;
-mod stages;
-mod tiles;
+pub mod stages;
+pub mod tiles;
 
 use std::collections::BTreeSet;
 
@@ -168,7 +168,8 @@ fn matches_everywhere(golden: &Golden) {
 fn matches_by_heads(golden: &Golden) {
     let home = Home::new();
     let profile = Some(("virtual-2x2g", "virtual"));
-    let split = ["--backend", "all=virtual0,dit=virtual0&virtual1", "--split-mode", "dit=tensor"];
+    let split =
+        ["--backend", "all=virtual0,dit=virtual0:1&virtual1:1", "--split-mode", "dit=tensor"];
     for case in &golden.cases {
         let what = format!("{}/{} by heads", golden.name, case.name);
         let run = |held: &str| {

@@ -86,6 +86,8 @@ fn heads_of_the_references_give_the_pictures_of_one_device() {
     // The two prompts have as many tokens as they have: their graphs differ.
     let long = JobShape { true_cfg: true, max_sequence_length: 96, ..JOB };
     each_gives_the_picture(&fixture("zimage_turbo"), &long, &[&[1, 1]]);
+    each_gives_the_picture(&fixture("flux2_klein"), &guided, &[&[1, 1]]);
+    each_gives_the_picture(&fixture("qwen_image"), &long, &[&[1, 1]]);
 }
 
 #[test]

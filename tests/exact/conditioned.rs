@@ -58,6 +58,7 @@ fn brought_embeddings_use_what_is_planned_in_every_size() {
         ("flux_dev", true),
         ("zimage_turbo", false),
         ("zimage_turbo", true),
+        ("flux2_klein", true),
     ];
     for (name, true_cfg) in models {
         let model: Arc<dyn Model> = families::open(&fixture(name)).expect("a whole model");

@@ -12,6 +12,18 @@
 mod place;
 
 #[allow(dead_code, reason = "each program writes its own model")]
+#[path = "sparse/flux2.rs"]
+pub mod flux2;
+
+#[allow(dead_code, reason = "each program writes its own model")]
+#[path = "sparse/qwen_image.rs"]
+pub mod qwen_image;
+
+#[allow(dead_code, reason = "each program writes its own model")]
+#[path = "sparse/sd3.rs"]
+pub mod sd3;
+
+#[allow(dead_code, reason = "each program writes its own model")]
 #[path = "sparse/z_image.rs"]
 pub mod z_image;
 
@@ -262,6 +274,10 @@ fn clip_tensors() -> Vec<Tensor> {
 }
 
 fn vae_tensors() -> Vec<Tensor> {
+    vae_tensors_of(VAE_LATENT_CHANNELS)
+}
+
+fn vae_tensors_of(latent_channels: u64) -> Vec<Tensor> {
     let mut t = Tensors::default();
     let deepest = VAE_WIDTHS[VAE_WIDTHS.len() - 1];
     let last = VAE_WIDTHS.len() - 1;
@@ -281,9 +297,9 @@ fn vae_tensors() -> Vec<Tensor> {
     vae_mid_block(&mut t, "encoder", deepest);
     t.biased("encoder.conv_norm_out", &[deepest]);
     // Mean and log-variance of each latent channel.
-    t.biased("encoder.conv_out", &[2 * VAE_LATENT_CHANNELS, deepest, 3, 3]);
+    t.biased("encoder.conv_out", &[2 * latent_channels, deepest, 3, 3]);
 
-    t.biased("decoder.conv_in", &[deepest, VAE_LATENT_CHANNELS, 3, 3]);
+    t.biased("decoder.conv_in", &[deepest, latent_channels, 3, 3]);
     let mut input = deepest;
     for (index, &output) in VAE_WIDTHS.iter().rev().enumerate() {
         let block = format!("decoder.up_blocks.{index}");

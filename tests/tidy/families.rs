@@ -3,8 +3,10 @@
 use super::sources::{Source, none, sources};
 
 /// What only a family, or one of its parts, is called.
-const FAMILY_WORDS: [&str; 10] =
-    ["flux", "schnell", "klein", "z_image", "z-image", "zimage", "qwen", "clip", "t5", "gemma"];
+const FAMILY_WORDS: [&str; 11] = [
+    "flux", "schnell", "klein", "z_image", "z-image", "zimage", "qwen", "sd3", "clip", "t5",
+    "gemma",
+];
 
 /// Where families and their parts are at home; and the lists of names that users may write, each
 /// with its reason.

@@ -27,7 +27,7 @@ const LONG_FILES: [(&str, &str); 0] = [];
 const ARCHITECTURE_LINES_MAX: usize = 300;
 
 /// Bytes that the files of the repository may have together.
-const REPOSITORY_BYTES_MAX: u64 = 60 << 20;
+const REPOSITORY_BYTES_MAX: u64 = 100 << 20;
 
 /// Where `unsafe` may stand.
 const UNSAFE_PLACES: [&str; 2] = ["executor/src/backend/", "executor/src/weights/mapping.rs"];

@@ -2,4 +2,5 @@
 
 pub mod clip;
 pub mod decoder;
+pub mod qwen_vl;
 pub mod t5;

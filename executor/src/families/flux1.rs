@@ -20,6 +20,7 @@ use protocol::{Bytes, Failure, GraphOptions, JobShape, ModelDescription, Phase};
 use super::Family;
 use crate::components::text::clip::ClipConfig;
 use crate::components::text::t5::T5Config;
+use crate::components::vae::job::VaeJob;
 use crate::components::vae::kl::VaeConfig;
 use crate::components::vae::published;
 use crate::models::buffers::{BufferPlan, BufferSpec};

@@ -61,11 +61,12 @@ const UNET_TEXT_DIFFUSERS: &str =
 /// The table. Names of classes are diffusers'; original names are those that its conversion scripts
 /// read, and architectures those of city96's `ComfyUI-GGUF` (`loader.py`). Z-Image's GGUF files say
 /// `lumina2` there, as Lumina 2's do.
-static OTHERS: [OtherFamily; 13] = [
+static OTHERS: [OtherFamily; 12] = [
     OtherFamily {
-        name: "FLUX.2",
-        pipelines: &["Flux2Pipeline", "Flux2KleinPipeline"],
-        denoisers: &["Flux2Transformer2DModel"],
+        name: "FLUX.2-dev",
+        pipelines: &["Flux2Pipeline"],
+        // The klein models have the same one.
+        denoisers: &[],
         marks: &[
             &[has("double_stream_modulation_img.lin.weight")],
             &[has("double_stream_modulation_img.linear.weight")],
@@ -86,25 +87,17 @@ static OTHERS: [OtherFamily; 13] = [
         marks: &[&[has("cap_embedder.1.weight"), has("noise_refiner.0.attention.qkv.weight")]],
         architectures: &["lumina2"],
     },
+    // The files of the first hold what Qwen-Image's do.
     OtherFamily {
-        name: "Qwen-Image",
-        pipelines: &["QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageEditPipeline"],
-        denoisers: &["QwenImageTransformer2DModel"],
-        marks: &[&[has("txt_norm.weight"), has("transformer_blocks.0.img_mod.1.weight")]],
-        architectures: &["qwen_image"],
-    },
-    OtherFamily {
-        name: "Stable Diffusion 3",
-        pipelines: &["StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline"],
-        denoisers: &["SD3Transformer2DModel"],
-        marks: &[
-            &[has("joint_blocks.0.x_block.attn.qkv.weight")],
-            &[
-                has("pos_embed.proj.weight"),
-                has("transformer_blocks.0.norm1_context.linear.weight"),
-            ],
+        name: "Qwen-Image-Edit or Qwen-Image-Layered",
+        pipelines: &[
+            "QwenImageEditPipeline",
+            "QwenImageEditPlusPipeline",
+            "QwenImageLayeredPipeline",
         ],
-        architectures: &["sd3"],
+        denoisers: &[],
+        marks: &[&[has("txt_norm.weight"), has("time_text_embed.addition_t_embedding.weight")]],
+        architectures: &[],
     },
     OtherFamily {
         name: "LTX-2",

@@ -22,6 +22,7 @@ use protocol::{Bytes, Failure, GraphOptions, JobShape, ModelDescription, Phase};
 
 use super::Family;
 use crate::components::text::decoder::DecoderConfig;
+use crate::components::vae::job::VaeJob;
 use crate::components::vae::kl::VaeConfig;
 use crate::components::vae::published;
 use crate::graph::Graph;

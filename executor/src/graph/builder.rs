@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ElementType, Graph, Node, NodeOp, Port, Segment, Value, ValueId, Weight, WeightId};
-use crate::weights::{WeightFiles, WeightsError};
+use crate::weights::{TensorRef, WeightFiles, WeightsError};
 
 /// Collects a graph. Shapes that do not fit together are a bug of the family's file and panic;
 /// weights that do not fit are the model's fault and an error.
@@ -102,10 +102,26 @@ impl<'a> GraphBuilder<'a> {
 
     /// A weight of this shape, which belongs to the present segment if it is new.
     pub(crate) fn weight(&mut self, name: &str, shape: &[usize]) -> Result<WeightId, WeightsError> {
+        self.weight_part(name, shape, |tensor| Some(*tensor))
+    }
+
+    /// As [`GraphBuilder::weight`], of a tensor that is stored in this shape and of which a part is
+    /// used, the same wherever it is used.
+    ///
+    /// # Errors
+    /// As of [`GraphBuilder::weight`]; and where there is no such part, since it begins or ends
+    /// within a block.
+    pub(crate) fn weight_part(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        part: impl Fn(&TensorRef) -> Option<TensorRef>,
+    ) -> Result<WeightId, WeightsError> {
         if let Some(&id) = self.weight_ids.get(name) {
             return Ok(id);
         }
         let tensor = self.files.require(name, shape)?;
+        let tensor = part(&tensor).ok_or_else(|| self.files.cut_blocks(name))?;
         let id = WeightId(self.graph.weights.len());
         let segment = self.present_segment();
         self.graph.weights.push(Weight { name: name.to_owned(), tensor, segment });

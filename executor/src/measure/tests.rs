@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use protocol::plan::VaeTile;
 use protocol::profile::Lane;
 use protocol::{Division, FailureKind};
 
@@ -56,13 +57,30 @@ fn many_layouts_have_the_sizes_of_each_alone_in_their_order() {
 }
 
 #[test]
+fn what_is_known_of_other_tiles_is_what_would_be_measured() {
+    let model = model();
+    let mut known = KnownComponents::default();
+    let tile = VaeTile { width: 32, height: 32, overlap: 0.25 };
+    for (vae_tile, attention_chunk) in [(None, 256), (Some(tile), 256), (Some(tile), 64)] {
+        let options = GraphOptions { vae_tile, attention_chunk, ..GraphOptions::default() };
+        for job in [JOB, JobShape { batch: 2, ..JOB }, JOB] {
+            let measure =
+                |known: &mut KnownComponents| profile(&*model, &job, &options, 2, known).unwrap();
+            let alone = measure(&mut KnownComponents::default());
+            assert_eq!(measure(&mut known), alone, "{options:?}");
+            assert_eq!(measure(&mut known), alone, "{options:?}");
+        }
+    }
+}
+
+#[test]
 fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
     use protocol::StorageType::{BF16, Q8_0};
     use protocol::profile::{BackendKind, WorkKind};
     let model = model();
     let measured = |weights_as, exact_matmul| {
         let options = GraphOptions { weights_as, exact_matmul, ..GraphOptions::default() };
-        profile(&*model, &JOB, &options, 2, &mut BTreeMap::new()).unwrap()
+        profile(&*model, &JOB, &options, 2, &mut KnownComponents::default()).unwrap()
     };
     let [stored, blocks] = [measured(None, false), measured(Some(Q8_0), false)];
     let exact = measured(Some(Q8_0), true);

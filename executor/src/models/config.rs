@@ -54,6 +54,11 @@ impl ModelIndex {
         self.parts.get(part)?.get(1)?.as_str()
     }
 
+    /// What it says of the pipeline by a key that is true or false; `None` where it says nothing.
+    pub fn says(&self, key: &str) -> Option<bool> {
+        self.parts.get(key)?.as_bool()
+    }
+
     /// The class of a part; an error unless it is one of the expected ones.
     pub fn part(&self, name: &str, expected: &[&str]) -> Result<String, ModelError> {
         match self.class_of(name) {

@@ -22,7 +22,10 @@ pub fn files(opened: &OpenedSource, parts: &[PartSpec]) -> Vec<FileDescription> 
     let description = |(flag, files): (Option<PartFlag>, &Arc<WeightFiles>)| {
         let gives = |part: &&PartSpec| match flag {
             Some(flag) => part.flag == flag,
-            None => opened.parts.iter().all(|(other, _)| *other != part.flag),
+            None => {
+                let own = opened.parts.iter().any(|(other, _)| *other == part.flag);
+                !own && !opened.source.leaves_out(part.flag)
+            }
         };
         let held = parts.iter().filter(|part| (part.is_in)(files));
         let (gives, holds): (Vec<&PartSpec>, Vec<&PartSpec>) = held.partition(gives);
@@ -116,9 +119,9 @@ pub enum Defect {
 impl From<&ModelError> for Defect {
     fn from(error: &ModelError) -> Defect {
         match error {
-            ModelError::NoPart { .. } | ModelError::NoTokenizer { .. } => {
-                Defect::Lacks(error.to_string())
-            }
+            ModelError::NoPart { .. }
+            | ModelError::NoOptionalPart { .. }
+            | ModelError::NoTokenizer { .. } => Defect::Lacks(error.to_string()),
             _ => Defect::Problem(error.with_causes()),
         }
     }

@@ -97,6 +97,24 @@ pub enum ModelError {
         /// The flag that names a file with it.
         flag: PartFlag,
     },
+    /// No file gives a part that the model can do without.
+    #[error(
+        "no file gives {called}; hint: name one with --{flag} FILE, or do without it by --{flag} none"
+    )]
+    NoOptionalPart {
+        /// What people call the part.
+        called: &'static str,
+        /// The flag that names a file with it.
+        flag: PartFlag,
+    },
+    /// A part is left out that the model cannot do without.
+    #[error("--{flag} none: this model cannot do without {called}; hint: name a file with it")]
+    LeftOut {
+        /// What people call the part.
+        called: &'static str,
+        /// The flag that says so.
+        flag: PartFlag,
+    },
     /// A file does not hold the part that it was named for.
     #[error(
         "{} does not hold {}: looked for {}, found {found}; hint: name the right file with --{}",

@@ -56,8 +56,8 @@ impl OpenedSource {
             None => {}
         }
         let (mut parts, mut faults) = (Vec::new(), Vec::new());
-        let weights = source.parts.iter().filter(|(flag, _)| !flag.is_directory());
-        for (&flag, path) in weights {
+        let is_weights = |flag: &PartFlag| !flag.is_directory() && !flag.is_unused();
+        for (flag, path) in source.part_paths().filter(|(flag, _)| is_weights(flag)) {
             match WeightFiles::open_file(Path::new(path)) {
                 Ok(files) => parts.push((flag, Arc::new(files))),
                 Err(fault) => faults.push((flag, fault.to_string())),
@@ -86,7 +86,7 @@ impl OpenedSource {
     /// Reads a part from where it is; `parts` are all that its family has.
     ///
     /// # Errors
-    /// It is nowhere, or something is wrong with it.
+    /// It is nowhere, or left out, or something is wrong with it.
     pub fn part<C: DeserializeOwned>(
         &self,
         kind: &PartKind<C>,
@@ -95,6 +95,9 @@ impl OpenedSource {
         let PartSpec { called, flag, .. } = kind.spec;
         if let Some((_, message)) = self.faults.iter().find(|(faulty, _)| *faulty == flag) {
             return Err(ModelError::Part { message: message.clone() });
+        }
+        if self.source.leaves_out(flag) {
+            return Err(ModelError::LeftOut { called, flag });
         }
         match (self.file_of(flag), &self.directory) {
             (Some(files), directory) => {
@@ -132,8 +135,10 @@ impl OpenedSource {
     /// An error if something is named that gives nothing to a family with these parts: a file for
     /// none of them, or the model itself, where all that it holds of them was named otherwise.
     pub fn check_used(&self, parts: &[PartSpec]) -> Result<(), ModelError> {
-        let is_none =
-            |flag: &&PartFlag| !flag.is_directory() && parts.iter().all(|part| part.flag != **flag);
+        let is_none = |flag: &&PartFlag| {
+            let is_other = flag.is_directory() || flag.is_unused();
+            !is_other && parts.iter().all(|part| part.flag != **flag)
+        };
         if let Some(&flag) = self.source.parts.keys().find(is_none) {
             let known = parts.iter().map(|part| format!("--{}", part.flag)).collect::<Vec<_>>();
             return Err(ModelError::NotOfFamily { flag, known: known.join(", ") });

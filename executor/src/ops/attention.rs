@@ -1,11 +1,12 @@
 //! Scaled dot-product attention over q `[batch, tokens, heads × head_dim]` and k, v `[batch,
 //! tokens, kv_heads × head_dim]`; a fourth input `[heads, 2 × tokens - 1]` is added to the scores
-//! by distance.
+//! by distance, or, of one id, says how many of the keys are seen at all.
 
 use protocol::Bytes;
 use protocol::profile::WorkKind;
 
 use crate::backend::cuda::driver::DriverError;
+use crate::backend::cuda::launch::Address;
 use crate::backend::cuda::ops::{Products, attention, products};
 use crate::backend::kernels::{self, AttentionShape};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
@@ -39,6 +40,18 @@ impl GraphBuilder<'_> {
         op: AttentionOp,
     ) -> ValueId {
         let inputs = qkv.into_iter().chain(bias).collect();
+        self.same_shape(op, inputs, vec![])
+    }
+
+    /// Attention of q over the first keys of k and v: `known`, an id `[1]` of 1 or more, says how
+    /// many. Those behind them are padding, which no token sees, itself included.
+    pub fn masked_attention(
+        &mut self,
+        qkv: [ValueId; 3],
+        known: ValueId,
+        op: AttentionOp,
+    ) -> ValueId {
+        let inputs = qkv.into_iter().chain([known]).collect();
         self.same_shape(op, inputs, vec![])
     }
 }
@@ -92,7 +105,16 @@ impl AttentionOp {
 
 /// Whether biases are added to the scores.
 fn is_biased(node: NodeView<'_>) -> bool {
-    node.node.inputs.len() > 3
+    has_fourth(node, ElementType::F32)
+}
+
+/// Whether some keys are padding.
+fn is_masked(node: NodeView<'_>) -> bool {
+    has_fourth(node, ElementType::I32)
+}
+
+fn has_fourth(node: NodeView<'_>, element: ElementType) -> bool {
+    node.node.inputs.len() > 3 && node.input(3).element == element
 }
 
 impl HostOperation for AttentionOp {
@@ -104,7 +126,12 @@ impl HostOperation for AttentionOp {
         let shape = self.shape(on.view(), on.assignment());
         let (q, k, v) = (on.input(0), on.input(1), on.input(2));
         let bias = is_biased(on.view()).then(|| on.input(3));
-        kernels::attention(on.workers(), &shape, q, k, v, bias, on.output(), on.workspace());
+        let known = match is_masked(on.view()) {
+            true => usize::try_from(on.ids(3)[0]).expect("a count is no negative number"),
+            false => shape.key_tokens,
+        };
+        let (out, workspace) = (on.output(), on.workspace());
+        kernels::masked_attention(on.workers(), &shape, known, q, k, v, bias, out, workspace);
     }
 }
 
@@ -143,7 +170,8 @@ impl CudaOperation for AttentionOp {
         let qkv = [0, 1, 2].map(|index| on.input_at(index));
         let bias =
             if is_biased(on.view()) { on.input(3) } else { attention::AttentionOperands::NO_BIAS };
-        let operands = attention::AttentionOperands { qkv, bias, out: on.output_at() };
+        let known = if is_masked(on.view()) { on.input(3) } else { Address::NONE };
+        let operands = attention::AttentionOperands { qkv, bias, known, out: on.output_at() };
         attention::attention(on.launcher(), &shape, on.products(), operands, on.workspace())
     }
 }

@@ -11,7 +11,7 @@ use crate::backend::kernels::{self, ConvShape, InputNorm};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
 use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, ValueId, WeightId};
 use crate::schedule::{Assignment, Elements, Reading};
-use crate::weights::WeightsError;
+use crate::weights::{TensorRef, WeightsError};
 
 /// Its name.
 pub const NAME: &str = "Conv2d";
@@ -104,6 +104,23 @@ impl GraphBuilder<'_> {
         self.convolve(sum, x, prefix, ConvOp { norm: Some(norm), ..op }, scale_and_shift)
     }
 
+    /// As [`GraphBuilder::conv2d`] of the only frame of a film, or of its first one, with zeros for
+    /// those before it: of `prefix.weight` `[out, in, kernel, kernel, kernel]` the last frame's
+    /// taps. Added to `sum`, if there is one.
+    pub fn frame_conv2d(
+        &mut self,
+        sum: Option<ValueId>,
+        x: ValueId,
+        (prefix, out): (&str, usize),
+        op: ConvOp,
+    ) -> Result<ValueId, WeightsError> {
+        assert!(op.norm.is_none(), "a norm has weights");
+        let (name, kernel) = (format!("{prefix}.weight"), op.kernel);
+        let stored = [out, self.features(x), kernel, kernel, kernel];
+        let weight = self.weight_part(&name, &stored, TensorRef::last_frame)?;
+        self.convolve_by(sum, x, (prefix, weight, out), op, vec![])
+    }
+
     fn convolve(
         &mut self,
         sum: Option<ValueId>,
@@ -112,9 +129,20 @@ impl GraphBuilder<'_> {
         op: ConvOp,
         norm: Vec<WeightId>,
     ) -> Result<ValueId, WeightsError> {
+        let shape = [out, self.features(x), op.kernel, op.kernel];
+        let weight = self.weight(&format!("{prefix}.weight"), &shape)?;
+        self.convolve_by(sum, x, (prefix, weight, out), op, norm)
+    }
+
+    fn convolve_by(
+        &mut self,
+        sum: Option<ValueId>,
+        x: ValueId,
+        (prefix, weight, out): (&str, WeightId, usize),
+        op: ConvOp,
+        norm: Vec<WeightId>,
+    ) -> Result<ValueId, WeightsError> {
         let mut shape = self.shape(x).to_vec(); // [batch, height, width, channels]
-        let weight =
-            self.weight(&format!("{prefix}.weight"), &[out, shape[3], op.kernel, op.kernel])?;
         let bias = self.weight(&format!("{prefix}.bias"), &[out])?;
         let narrow = op.is_of_pixels() && op.norm.is_none() && sum.is_none() && 2 * out <= shape[3];
         shape[1] = op.output_side(shape[1]);
@@ -186,16 +214,16 @@ impl HostOperation for ConvOp {
 
     fn run_on_host(&self, on: &HostOperands<'_>) {
         let (workers, shape) = (on.workers(), self.shape(on.view()));
-        let (weight, bias) = (on.weight(0), Some(on.weight(1)));
+        let bias = Some(on.weight(1));
         let norm = self.norm.map(|_| [on.weight(2), on.weight(3)]);
         let workspace = on.workspace();
         if self.narrow && on.is_taken_over() {
-            kernels::narrow(workers, &shape, on.taken_over(), weight, bias, workspace);
+            kernels::narrow(workers, &shape, on.taken_over(), on.weight(0), bias, workspace);
             return;
         }
         let out = if self.accumulate { on.output_of_first() } else { on.output() };
         let input = on.input(self.convolved());
-        kernels::conv2d(workers, &shape, input, norm, weight, bias, out, workspace);
+        kernels::conv2d(workers, &shape, input, norm, on.filters(0), bias, out, workspace);
     }
 }
 

@@ -49,6 +49,31 @@ impl GraphBuilder<'_> {
         self.matmul(&[x], prefix, out, false, activation)
     }
 
+    /// As [`GraphBuilder::linear_no_bias`] of several inputs.
+    pub fn joined_linear_no_bias(
+        &mut self,
+        xs: &[ValueId],
+        prefix: &str,
+        out: usize,
+    ) -> Result<ValueId, WeightsError> {
+        self.matmul(xs, prefix, out, false, Activation::None)
+    }
+
+    /// A convolution of patches that do not overlap, as a product: `prefix.weight` `[out, channels,
+    /// patch, patch]` and `prefix.bias`. Of x `[.., channels × patch × patch]` the features are a
+    /// patch's, channel by channel.
+    pub fn linear_of_patches(
+        &mut self,
+        x: ValueId,
+        prefix: &str,
+        [out, channels, patch]: [usize; 3],
+    ) -> Result<ValueId, WeightsError> {
+        assert_eq!(self.features(x), channels * patch * patch, "x has a patch's features");
+        let weight = self.weight(&format!("{prefix}.weight"), &[out, channels, patch, patch])?;
+        let bias = self.weight(&format!("{prefix}.bias"), &[out])?;
+        Ok(self.product(&[x], vec![weight, bias], out, Activation::None))
+    }
+
     fn matmul(
         &mut self,
         xs: &[ValueId],

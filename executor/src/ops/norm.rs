@@ -75,6 +75,20 @@ impl GraphBuilder<'_> {
         let weight = self.weight(&format!("{prefix}.weight"), &[features])?;
         Ok(self.same_shape(NormOp::Rms { eps }, vec![x], vec![weight]))
     }
+
+    /// RMS normalisation of each pixel's channels with the factors `name`, of this shape: one
+    /// dimension of the channels, and some of 1.
+    pub fn pixel_norm(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        shape: &[usize],
+        eps: f32,
+    ) -> Result<ValueId, WeightsError> {
+        assert_eq!(shape.iter().product::<usize>(), self.features(x), "a factor for each channel");
+        let factors = self.weight_part(name, shape, |tensor| Some(tensor.as_vector()))?;
+        Ok(self.same_shape(NormOp::Rms { eps }, vec![x], vec![factors]))
+    }
 }
 
 impl Operation for NormOp {

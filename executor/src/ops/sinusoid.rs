@@ -10,13 +10,21 @@ pub const NAME: &str = "Sinusoid";
 
 /// The operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SinusoidOp;
+pub struct SinusoidOp {
+    /// Of the products of x and frequencies.
+    pub scale: f32,
+}
 
 impl GraphBuilder<'_> {
     /// x `[batch]` → `[batch, features]`.
     pub fn sinusoid(&mut self, x: ValueId, features: usize) -> ValueId {
+        self.scaled_sinusoid(x, features, 1.0)
+    }
+
+    /// As [`GraphBuilder::sinusoid`], of products with the frequencies that are scaled afterwards.
+    pub fn scaled_sinusoid(&mut self, x: ValueId, features: usize, scale: f32) -> ValueId {
         let batch = self.shape(x)[0];
-        self.node(SinusoidOp, vec![x], vec![], &[batch, features])
+        self.node(SinusoidOp { scale }, vec![x], vec![], &[batch, features])
     }
 }
 
@@ -28,14 +36,15 @@ impl Operation for SinusoidOp {
 
 impl HostOperation for SinusoidOp {
     fn run_on_host(&self, on: &HostOperands<'_>) {
-        kernels::sinusoid(on.input(0), on.view().output().features(), on.output());
+        let features = on.view().output().features();
+        kernels::sinusoid(on.input(0), self.scale, features, on.output());
     }
 }
 
 impl CudaOperation for SinusoidOp {
     fn run_on_cuda(&self, on: &CudaOperands<'_>) -> Result<(), DriverError> {
         let out = on.view().output();
-        let (batch, features) = (out.rows(), out.features());
-        tokens::sinusoid(on.launcher(), on.output(), on.input(0), batch, features)
+        let sizes = [out.rows(), out.features()];
+        tokens::sinusoid(on.launcher(), on.output(), on.input(0), self.scale, sizes)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::components::vae::job::VaeRange;
 use crate::components::vae::tiles::CellSpan;
 use crate::sampling::add_noise;
 use crate::weights::{WeightFiles, WeightsError};
@@ -69,6 +70,17 @@ impl LatentShape {
         token * self.features() + feature
     }
 
+    /// The same latents as cells of tokens, each with all features of one.
+    pub fn of_tokens(self) -> LatentShape {
+        let patch = self.packing.patch;
+        LatentShape {
+            height: self.height / patch,
+            width: self.width / patch,
+            channels: self.features(),
+            packing: Packing { patch: 1, order: FeatureOrder::ChannelsFirst },
+        }
+    }
+
     /// All rows and all columns.
     pub fn whole(self) -> [CellSpan; 2] {
         [self.height, self.width].map(|len| CellSpan { start: 0, len })
@@ -97,26 +109,18 @@ pub fn pack(shape: LatentShape, nchw: &[f32], packed: &mut [f32]) {
     });
 }
 
-/// The range of latents that a VAE works in.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct VaeRange {
-    /// Latents are multiplied by this when they leave the VAE.
-    pub scaling: f32,
-    /// What is taken from them before.
-    pub shift: f32,
-}
-
 /// Some rows and columns of one picture's tokens as `[rows, columns, channels]` in the VAE's range.
 pub fn unpack_for_vae(
     shape: LatentShape,
     [rows, columns]: [CellSpan; 2],
     packed: &[f32],
-    range: VaeRange,
+    range: &VaeRange,
     nhwc: &mut [f32],
 ) {
     assert_eq!(nhwc.len(), rows.len * columns.len * shape.channels, "a value for each cell");
     shape.each_of([rows, columns], |c, y, x| {
-        let value = packed[shape.packed(c, y, x)] / range.scaling + range.shift;
+        let at = shape.packed(c, y, x);
+        let value = range.to_vae(c, at % shape.features(), packed[at]);
         nhwc[((y - rows.start) * columns.len + x - columns.start) * shape.channels + c] = value;
     });
 }
@@ -131,7 +135,7 @@ pub fn draw(
     shape: LatentShape,
     moments: &[f32],
     noise: &[f32],
-    range: VaeRange,
+    range: &VaeRange,
     packed: &mut [f32],
 ) {
     assert_eq!(moments.len(), 2 * noise.len(), "a mean and a variance for each element");
@@ -141,7 +145,8 @@ pub fn draw(
             [c, shape.channels + c].map(|at| moments[cell * 2 * shape.channels + at]);
         let deviation = (0.5 * log_variance.clamp(LOG_VARIANCE.0, LOG_VARIANCE.1)).exp();
         let drawn = mean + deviation * noise[c * shape.height * shape.width + cell];
-        packed[shape.packed(c, y, x)] = (drawn - range.shift) * range.scaling;
+        let at = shape.packed(c, y, x);
+        packed[at] = range.out_of_vae(c, at % shape.features(), drawn);
     });
 }
 
@@ -181,6 +186,7 @@ pub fn read_initial(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::components::vae::job::LatentStatistics;
 
     const PACKING: Packing = Packing { patch: 2, order: FeatureOrder::ChannelsFirst };
 
@@ -194,8 +200,7 @@ mod tests {
         let first = [0.0, 8.0, 16.0, 1.0, 9.0, 17.0, 4.0, 12.0, 20.0, 5.0, 13.0, 21.0];
         assert_eq!(packed[..12], first);
         let mut nhwc = vec![0.0; 24];
-        let range = VaeRange { scaling: 1.0, shift: 0.0 };
-        unpack_for_vae(shape, shape.whole(), &packed, range, &mut nhwc);
+        unpack_for_vae(shape, shape.whole(), &packed, &VaeRange::SAME, &mut nhwc);
         for (i, value) in nchw.iter().enumerate() {
             let (c, cell) = (i / 8, i % 8);
             assert_eq!(nhwc[cell * 3 + c], *value);
@@ -214,15 +219,15 @@ mod tests {
             [0.0, 1.0, 6.0, 7.0, 24.0, 25.0, 30.0, 31.0, 48.0, 49.0, 54.0, 55.0]
         );
         let mut nhwc = vec![0.0; 72];
-        let range = VaeRange { scaling: 2.0, shift: 1.0 };
-        unpack_for_vae(shape, shape.whole(), &packed, range, &mut nhwc);
+        let range = VaeRange::Scaled { scaling: 2.0, shift: 1.0 };
+        unpack_for_vae(shape, shape.whole(), &packed, &range, &mut nhwc);
         for (i, value) in nchw.iter().enumerate() {
             let (c, cell) = (i / 24, i % 24);
             assert_eq!(nhwc[cell * 3 + c], value / 2.0 + 1.0);
         }
         let part = [CellSpan { start: 1, len: 3 }, CellSpan { start: 4, len: 2 }];
         let mut few = vec![0.0; 18];
-        unpack_for_vae(shape, part, &packed, range, &mut few);
+        unpack_for_vae(shape, part, &packed, &range, &mut few);
         for (i, value) in few.iter().enumerate() {
             let (y, x, c) = (1 + i / 6, 4 + i / 3 % 2, i % 3);
             assert_eq!(*value, nhwc[(y * 6 + x) * 3 + c]);
@@ -234,9 +239,9 @@ mod tests {
         let shape = LatentShape { height: 2, width: 2, channels: 1, packing: PACKING };
         // The variance of the last one is beyond what is used.
         let moments = [1.0, 0.0, 2.0, 2.0, 3.0, -40.0, 4.0, 50.0];
-        let range = VaeRange { scaling: 2.0, shift: 0.5 };
+        let range = VaeRange::Scaled { scaling: 2.0, shift: 0.5 };
         let mut packed = [0.0; 4];
-        draw(shape, &moments, &[0.5, -1.0, 7.0, 1.0], range, &mut packed);
+        draw(shape, &moments, &[0.5, -1.0, 7.0, 1.0], &range, &mut packed);
         let deviations = [1.0, 1.0_f32.exp(), (-15.0_f32).exp(), 10.0_f32.exp()];
         assert_eq!(packed[0], 2.0 * (1.0 + 0.5 * deviations[0] - 0.5));
         assert_eq!(packed[1], 2.0 * (2.0 - deviations[1] - 0.5));
@@ -246,5 +251,26 @@ mod tests {
         assert_eq!(packed, [1.0, 2.0, 3.0, 4.0]);
         noise_tokens(shape, &[5.0, 6.0, 7.0, 8.0], 0.25, &mut packed);
         assert_eq!(packed, [2.0, 3.0, 4.0, 5.0]);
+    }
+
+    #[test]
+    fn each_feature_of_a_token_may_have_a_range_of_its_own() {
+        let shape = LatentShape { height: 2, width: 4, channels: 1, packing: PACKING };
+        let range = VaeRange::Features(LatentStatistics {
+            means: vec![1.0, 2.0, 3.0, 4.0],
+            deviations: vec![1.0, 2.0, 4.0, 8.0],
+        });
+        let mut nhwc = [0.0; 8];
+        unpack_for_vae(shape, shape.whole(), &[1.0; 8], &range, &mut nhwc);
+        // Rows of cells: the first two features of each token, then the others.
+        assert_eq!(nhwc, [2.0, 4.0, 2.0, 4.0, 7.0, 12.0, 7.0, 12.0]);
+        let moments: Vec<f32> = nhwc.iter().flat_map(|&mean| [mean, 0.0]).collect();
+        let mut packed = [0.0; 8];
+        draw(shape, &moments, &[0.0; 8], &range, &mut packed);
+        assert_eq!(packed, [1.0; 8]);
+        // Noise of tokens is of all first features, then of all second ones.
+        let noise: Vec<f32> = (0..8).map(|i| i as f32).collect();
+        pack(shape.of_tokens(), &noise, &mut packed);
+        assert_eq!(packed, [0.0, 2.0, 4.0, 6.0, 1.0, 3.0, 5.0, 7.0]);
     }
 }

@@ -1,4 +1,4 @@
-//! Between pictures and latents: the two ways of an `AutoencoderKL`, tile by tile, as diffusers'
+//! Between pictures and latents: the two ways of a VAE, tile by tile, as diffusers'
 //! image-to-image pipelines go in and all its pipelines go out; and the latents that a job starts
 //! from.
 
@@ -8,13 +8,13 @@ use super::RunningJob;
 use super::finite;
 use super::image::{Picture, normalize, quantize};
 use super::latents::{
-    LatentShape, Packing, VaeRange, draw, noise_tokens, pack, read_initial, unpack_for_vae,
+    LatentShape, Packing, draw, noise_tokens, pack, read_initial, unpack_for_vae,
 };
 use super::noise::CpuGenerator;
 use super::tiles::{Seams, TileScale};
-use crate::components::vae::kl::VaeConfig;
-use crate::components::vae::kl::job::{
-    ABOVE, DECODER, ENCODER, LATENTS, LEFT, MOMENTS, PICTURE, PICTURE_CHANNELS, TILE,
+use crate::components::vae::job::{
+    ABOVE, DECODER, ENCODER, LATENTS, LEFT, MOMENTS, PICTURE, PICTURE_CHANNELS, TILE, VaeJob,
+    VaeRange,
 };
 use crate::components::vae::tiles::{Tile, TileGrid};
 use crate::failure::{bad_model, bad_request};
@@ -23,7 +23,13 @@ use crate::sampling::{FlowMatchConfig, SigmaTable};
 /// A job's VAE, with the buffers for both ways.
 pub struct PictureCodec {
     shape: LatentShape,
+    /// The latents as noise is drawn for them.
+    noise: LatentShape,
     range: VaeRange,
+    /// Whether a picture's latents are drawn by their moments, and not just the means.
+    draws: bool,
+    /// Whether a picture without tiles is cut to the range of pixels.
+    is_clamped: bool,
     /// Pixels along a cell of latents.
     scale: usize,
     grid: TileGrid,
@@ -41,7 +47,7 @@ pub struct PictureCodec {
 impl PictureCodec {
     /// Takes the VAE's buffers, for latents that its family packs so.
     pub fn take(
-        vae: &VaeConfig,
+        vae: &impl VaeJob,
         packing: Packing,
         running: &mut RunningJob<'_>,
     ) -> Result<PictureCodec, Failure> {
@@ -49,9 +55,13 @@ impl PictureCodec {
         let [height, width] = vae.latent_size(&plan.job);
         let grid = vae.tiles(&plan.job, &plan.options)?;
         let buffers = &mut running.buffers;
+        let shape = LatentShape { height, width, channels: vae.latent_channels(), packing };
         Ok(PictureCodec {
-            shape: LatentShape { height, width, channels: vae.latent_channels, packing },
-            range: VaeRange { scaling: vae.scaling_factor, shift: vae.shift_factor.unwrap_or(0.0) },
+            shape,
+            noise: shape,
+            range: vae.range(),
+            draws: true,
+            is_clamped: vae.is_clamped() && grid.count() == 1,
             scale: vae.scale(),
             grid,
             vae_latents: buffers.take(LATENTS),
@@ -61,6 +71,12 @@ impl PictureCodec {
             moments: buffers.take(MOMENTS),
             pixels: buffers.take_pixels(PICTURE),
         })
+    }
+
+    /// The same where the sampler's latents are tokens from the first on: noise is drawn for them
+    /// as cells, the VAE's range is of their features, and a picture to start from gives its means.
+    pub fn of_tokens(self, range: VaeRange) -> PictureCodec {
+        PictureCodec { noise: self.shape.of_tokens(), range, draws: false, ..self }
     }
 
     /// The shape of one picture's latents.
@@ -137,11 +153,11 @@ impl PictureCodec {
         sigma: f32,
         latents: &mut [f32],
     ) -> Result<(), Failure> {
-        let (shape, range, item) = (self.shape, self.range, self.shape.elements());
+        let (shape, of_noise, item) = (self.shape, self.noise, self.shape.elements());
         let batch = latents.len() / item;
         let job = running.job;
         if let Some(path) = &job.init_latents {
-            read_initial(path.as_ref(), shape, batch, latents).map_err(bad_request)?;
+            read_initial(path.as_ref(), of_noise, batch, latents).map_err(bad_request)?;
             if !finite::all_finite(latents) {
                 return Err(bad_request(format!(
                     "{path} holds latents that are infinite or no numbers; hint: make them anew"
@@ -154,15 +170,18 @@ impl PictureCodec {
             for (index, latents) in latents.chunks_exact_mut(item).enumerate() {
                 let mut generator = CpuGenerator::new(job.items[index].seed);
                 if from_picture {
-                    generator.standard_normal(noise);
-                    draw(shape, &self.moments, noise, range, latents);
+                    match self.draws {
+                        true => generator.standard_normal(noise),
+                        false => noise.fill(0.0),
+                    }
+                    draw(shape, &self.moments, noise, &self.range, latents);
                 }
                 generator.standard_normal(noise);
-                let nchw = [shape.channels, shape.height, shape.width];
+                let nchw = [of_noise.channels, of_noise.height, of_noise.width];
                 running.dump.append("noise_nchw", &nchw, noise);
                 match from_picture {
-                    true => noise_tokens(shape, noise, sigma, latents),
-                    false => pack(shape, noise, latents),
+                    true => noise_tokens(of_noise, noise, sigma, latents),
+                    false => pack(of_noise, noise, latents),
                 }
             }
         }
@@ -216,7 +235,7 @@ impl PictureCodec {
         tile: &Tile,
     ) -> Result<(), Failure> {
         let cells = &mut self.vae_latents[..tile.y.len * tile.x.len * self.shape.channels];
-        unpack_for_vae(self.shape, [tile.y, tile.x], latents, self.range, cells);
+        unpack_for_vae(self.shape, [tile.y, tile.x], latents, &self.range, cells);
         let component = running.runtime.variant(DECODER, tile.variant);
         component.write("latents", 0, cells)?;
         component.run(running.cancel)?;
@@ -224,6 +243,9 @@ impl PictureCodec {
         let values = &mut self.tile[..joint.len(tile)];
         component.read("image", values)?;
         running.check_finite(DECODER, values, None)?;
+        if self.is_clamped {
+            values.iter_mut().for_each(|value| *value = value.clamp(-1.0, 1.0));
+        }
         let (above, left) = (&mut self.above, &mut self.left);
         joint.blend(tile, values, &mut Seams { above, left });
         Ok(())
@@ -234,7 +256,7 @@ impl PictureCodec {
             return;
         }
         let shape = self.shape;
-        unpack_for_vae(shape, shape.whole(), latents, self.range, &mut self.vae_latents);
+        unpack_for_vae(shape, shape.whole(), latents, &self.range, &mut self.vae_latents);
         let nhwc = [shape.height, shape.width, shape.channels];
         running.dump.append_nhwc("vae.in", nhwc, &self.vae_latents);
     }

@@ -28,6 +28,16 @@ pub(super) enum TimeShift {
     Linear,
 }
 
+/// What the `mu` of dynamic shifting follows from: no key of the file, but a rule of pipelines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum ShiftRule {
+    /// The picture's tokens, by the file's own numbers.
+    #[default]
+    Linear,
+    /// Its tokens and the steps, by numbers that were fitted.
+    Empirical,
+}
+
 /// The checked settings of diffusers' `FlowMatchEulerDiscreteScheduler`. Only
 /// [`FlowMatchConfig::parse`] makes it of a text; the default has the class defaults of diffusers.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -50,11 +60,27 @@ pub(super) struct Settings {
     pub(super) time_shift_type: TimeShift,
     /// Absent after [`FlowMatchConfig::parse`] where the file says 0, as diffusers reads it.
     pub(super) shift_terminal: Option<f64>,
+    #[serde(skip)]
+    pub(super) shift_rule: ShiftRule,
     invert_sigmas: bool,
     use_karras_sigmas: bool,
     use_exponential_sigmas: bool,
     use_beta_sigmas: bool,
     stochastic_sampling: bool,
+    /// What the levels are made of before they are shifted: no key of the file.
+    #[serde(skip)]
+    pub(super) grid: LevelGrid,
+}
+
+/// The levels of a run before they are shifted, equally far apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum LevelGrid {
+    /// From 1 down to 1 / steps: what pipelines give that make the levels themselves.
+    #[default]
+    Given,
+    /// From the highest level of training down to the lowest, which a static shift has moved
+    /// already: what `set_timesteps` makes where a pipeline gives none.
+    Trained,
 }
 
 impl Default for Settings {
@@ -71,11 +97,13 @@ impl Default for Settings {
             max_image_seq_len: 4096,
             time_shift_type: TimeShift::Exponential,
             shift_terminal: None,
+            shift_rule: ShiftRule::Linear,
             invert_sigmas: false,
             use_karras_sigmas: false,
             use_exponential_sigmas: false,
             use_beta_sigmas: false,
             stochastic_sampling: false,
+            grid: LevelGrid::Given,
         }
     }
 }
@@ -98,6 +126,17 @@ impl FlowMatchConfig {
         settings.check_rules()?;
         settings.check_numbers()?;
         Ok(FlowMatchConfig(settings))
+    }
+
+    /// The same, where a dynamic shift follows the picture's tokens and the steps, by numbers that
+    /// were fitted.
+    pub fn with_empirical_shift(self) -> FlowMatchConfig {
+        FlowMatchConfig(Settings { shift_rule: ShiftRule::Empirical, ..self.0 })
+    }
+
+    /// The same for a pipeline that leaves the levels to the scheduler.
+    pub fn over_trained_levels(self) -> FlowMatchConfig {
+        FlowMatchConfig(Settings { grid: LevelGrid::Trained, ..self.0 })
     }
 
     /// The factor by which levels are shifted towards noise, whatever the size of the picture;

@@ -162,6 +162,45 @@ fn a_static_shift_of_three_by_hand() {
 }
 
 #[test]
+fn levels_that_the_scheduler_makes_are_shifted_twice() {
+    let config = FlowMatchConfig::parse(r#"{"shift": 3.0}"#).unwrap().over_trained_levels();
+    // diffusers' own for seven steps (`golden/samplers.safetensors`, fm_euler_shift.n7).
+    let golden = [
+        1.0,
+        0.937_710_46,
+        0.857_692_3,
+        0.751_121_1,
+        0.602_150_56,
+        0.379_194_62,
+        0.008_928_572,
+        0.0,
+    ];
+    assert_close(&config.sigmas(7, 0).unwrap().sigmas, &golden, TOLERANCE, "seven steps");
+    for model in ["sd3_medium", "sd35_medium"] {
+        let reference = flux(model);
+        let file = SafeTensors::deserialize(&reference.tensors).unwrap();
+        let config = reference.config.clone().over_trained_levels();
+        for case in &reference.cases {
+            let table = config.sigmas(case.shape().steps, 0).unwrap();
+            let golden = |part| values(&file, &format!("{}/{part}", case.name));
+            assert_close(&table.sigmas, &golden("sigmas"), TOLERANCE, &case.name);
+            assert_close(&table.timesteps, &golden("timesteps"), 1000.0 * TOLERANCE, &case.name);
+        }
+    }
+    assert_eq!(config.sigmas(1, 0).unwrap().sigmas, [1.0, 0.0]);
+}
+
+#[test]
+fn levels_that_the_scheduler_makes_are_shifted_once_by_a_dynamic_shift() {
+    // mu = ln 2 at every size; x = 1, 0.001 through 2 / (2 + 1/x - 1).
+    let json = r#"{"use_dynamic_shifting": true, "shift": 9.0,
+        "base_shift": 0.6931471805599453, "max_shift": 0.6931471805599453}"#;
+    let config = FlowMatchConfig::parse(json).unwrap().over_trained_levels();
+    let expected = [1.0, 2.0 / 1001.0, 0.0];
+    assert_close(&config.sigmas(2, 4096).unwrap().sigmas, &expected, TOLERANCE, "dynamic");
+}
+
+#[test]
 fn a_linear_dynamic_shift_by_hand() {
     // mu = 2 at 300 tokens, half way from 1 to 3; x = 1, 1/2 through mu / (mu + 1/x - 1).
     let json = r#"{"use_dynamic_shifting": true, "time_shift_type": "linear", "base_shift": 1.0,

@@ -1,6 +1,6 @@
 //! A byte-level BPE tokenizer from the tables that a GGUF file of a text encoder holds
-//! (`tokenizer.ggml.*`). The result is what transformers saves as `tokenizer.json` for the same
-//! model.
+//! (`tokenizer.ggml.*`), or from `vocab.json` and `merges.txt`. The result is what transformers
+//! saves as `tokenizer.json` for the same model.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,8 +12,8 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior, pre_tokenizers};
 
 use super::bounds::vocabulary::{self, Tokens};
-use super::files::TokenizerConfig;
-use super::{Tokenizer, TokenizerError, TokenizerKind, guarded};
+use super::files::{SpecialToken, TokenizerConfig, added_tokens};
+use super::{Tokenizer, TokenizerError, TokenizerKind, guarded, pairs};
 use crate::weights::{GgufKeys, WeightsError};
 
 /// The model of such tables, by the name that llama.cpp gives it.
@@ -29,10 +29,61 @@ const WORD_PATTERNS: [(&str, &str); 1] = [(
     ),
 )];
 
+/// How Qwen's tokenizers cut a text, which no file of theirs but `tokenizer.json` says.
+const PAIRS_PATTERN: &str = WORD_PATTERNS[0].1;
+
 /// Kinds of tokens (`enum llama_token_type` of `llama.h`).
 const CONTROL: f64 = 3.0;
 const USER_DEFINED: f64 = 4.0;
 const UNUSED: f64 = 5.0;
+
+/// Builds the tokenizer of a directory without `tokenizer.json`.
+///
+/// # Errors
+/// `vocab.json` or `merges.txt` is missing or malformed, or a special token is not in them.
+pub(super) fn build(
+    directory: &Path,
+    kind: TokenizerKind,
+    config: &TokenizerConfig,
+) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let [vocabulary, merges] = pairs::read(directory)?;
+    let (vocabulary, merges) = pairs::parse(directory, [&vocabulary, &merges])?;
+    let words = guarded(|| words(vocabulary.into_iter().collect(), merges, PAIRS_PATTERN));
+    let path = directory.join(pairs::VOCABULARY);
+    let mut tokenizer = words.map_err(|message| TokenizerError::Malformed { path, message })?;
+    let named = |token: &Option<SpecialToken>, default: &str| {
+        token.clone().unwrap_or_else(|| SpecialToken::Text(default.to_owned()))
+    };
+    let (end, pad) = (named(&config.eos_token, kind.end), named(&config.pad_token, kind.pad));
+    let roles = [("eos_token", &end), ("pad_token", &pad)];
+    let of_file;
+    let listed = match config.added_tokens_decoder.is_empty() {
+        false => &config.added_tokens_decoder,
+        true => {
+            of_file = added_tokens(directory)?;
+            &of_file
+        }
+    };
+    pairs::add_special_tokens(&mut tokenizer, directory, listed, &roles)?;
+    Ok(tokenizer)
+}
+
+/// Everything but the special tokens.
+fn words(
+    vocabulary: Vocab,
+    merges: Merges,
+    pattern: &str,
+) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let model = BPE::builder().vocab_and_merges(vocabulary, merges).build()?;
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+    tokenizer.with_normalizer(Some(NFC))?;
+    let pattern = SplitPattern::Regex(pattern.to_owned());
+    tokenizer.with_pre_tokenizer(Some(pre_tokenizers::sequence::Sequence::new(vec![
+        Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?.into(),
+        ByteLevel::default().add_prefix_space(false).use_regex(false).into(),
+    ])));
+    Ok(tokenizer)
+}
 
 /// The tables of a file.
 struct BpeTables {
@@ -99,14 +150,7 @@ impl BpeTables {
         let used = self.tokens.iter().zip(&self.kinds).take(used);
         let vocabulary: Vocab =
             used.clone().zip(0..).map(|((token, _), id)| (token.clone(), id)).collect();
-        let model = BPE::builder().vocab_and_merges(vocabulary, self.merges.clone()).build()?;
-        let mut tokenizer = tokenizers::Tokenizer::new(model);
-        tokenizer.with_normalizer(Some(NFC))?;
-        let pattern = SplitPattern::Regex(self.pattern.to_owned());
-        tokenizer.with_pre_tokenizer(Some(pre_tokenizers::sequence::Sequence::new(vec![
-            Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?.into(),
-            ByteLevel::default().add_prefix_space(false).use_regex(false).into(),
-        ])));
+        let mut tokenizer = words(vocabulary, self.merges.clone(), self.pattern)?;
         let whole = used.filter(|(_, kind)| [CONTROL, USER_DEFINED].contains(kind));
         let whole = whole.map(|(token, kind)| {
             AddedToken::from(token.clone(), *kind == CONTROL).normalized(false)

@@ -98,6 +98,19 @@ impl SpecialToken {
     }
 }
 
+/// The tokens of `added_tokens.json` by id, each to be found as it stands; none where there is no
+/// such file.
+pub(super) fn added_tokens(directory: &Path) -> Result<BTreeMap<u32, TokenEntry>, TokenizerError> {
+    let path = directory.join("added_tokens.json");
+    let Some(bytes) = read_capped(&path, CONFIG_FILE_BYTES_MAX)? else {
+        return Ok(BTreeMap::new());
+    };
+    let ids: BTreeMap<String, u32> = parse_json(&path, &bytes)?;
+    let tokens = Tokens::of(ids.keys().map(String::as_str));
+    tokens.check_added().map_err(|error| error.at(&path))?;
+    Ok(ids.into_iter().map(|(content, id)| (id, TokenEntry::exact(content))).collect())
+}
+
 /// How an added token is matched; the keys are those of transformers' `AddedToken`.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct TokenEntry {
@@ -115,6 +128,12 @@ pub(super) struct TokenEntry {
 }
 
 impl TokenEntry {
+    /// A special token that is found as it stands.
+    fn exact(content: String) -> TokenEntry {
+        let (single_word, lstrip, rstrip, normalized) = (false, false, false, false);
+        TokenEntry { content, single_word, lstrip, rstrip, normalized, special: true }
+    }
+
     pub(super) fn to_added_token(&self) -> AddedToken {
         AddedToken::from(self.content.as_str(), self.special)
             .single_word(self.single_word)

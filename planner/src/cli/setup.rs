@@ -114,7 +114,7 @@ fn add_reads(
     program: &ExecutorProgram,
 ) {
     let model = &asked.model;
-    for (flag, path) in &model.parts {
+    for (flag, path) in model.part_paths() {
         outputs.reads.add(&format!("--{flag}"), path);
     }
     let start = &asked.request.start;

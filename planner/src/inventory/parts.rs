@@ -54,6 +54,12 @@ impl Device {
         }
     }
 
+    /// Whether both are parts of one GPU: they have one processor, one memory and one link.
+    pub fn shares_gpu(&self, other: &Device) -> bool {
+        let both = self.part.as_ref().zip(other.part.as_ref());
+        both.is_some_and(|(own, other)| own.gpu == other.gpu)
+    }
+
     /// Whether the context of its GPU counts on it.
     pub fn has_context(&self) -> bool {
         self.part.as_ref().is_none_or(|part| part.index == 0)
@@ -68,6 +74,17 @@ impl Inventory {
         let is_first =
             |other: &Device| other.part.as_ref().is_some_and(|o| o.gpu == part.gpu && o.index == 0);
         self.devices.iter().position(is_first).expect("a GPU's parts are counted from 0")
+    }
+
+    /// For each of some devices, `None` for the host, the first of them that is a part of the same
+    /// GPU, by its place among them: its own where none is.
+    pub fn gpus(&self, devices: &[Option<usize>]) -> Vec<usize> {
+        let device = |at: usize| devices[at].map(|index| &self.devices[index]);
+        let alike = |a: usize, b: usize| {
+            device(a).zip(device(b)).is_some_and(|(one, other)| one.shares_gpu(other))
+        };
+        let first = |at: usize| (0..at).find(|other| alike(at, *other)).unwrap_or(at);
+        (0..devices.len()).map(first).collect()
     }
 
     /// The device that each device of a plan is here, by index; `None` where it is not here.

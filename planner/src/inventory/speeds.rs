@@ -83,8 +83,12 @@ impl Speeds {
             WorkKind::Convolution => self.convolution_flops_per_s,
         };
         let moving = work.moved_bytes.0 as f64 / self.memory_bytes_per_s.reaches(MEMORY);
-        let starting = f64::from(work.operations) / self.starts_per_s.value;
-        starting + (work.flops / rate.reaches(reached(work.kind))).max(moving)
+        self.starting_s(work) + (work.flops / rate.reaches(reached(work.kind))).max(moving)
+    }
+
+    /// Seconds of these that it takes to start its operations.
+    pub fn starting_s(&self, work: &Work) -> f64 {
+        f64::from(work.operations) / self.starts_per_s.value
     }
 
     /// Operations per second of products with 16-bit weights, as far as they are reached.

@@ -124,13 +124,15 @@ pub enum RequestError {
     NegativeWithoutGuidance,
     /// Two numbers for the one guidance that a model has.
     #[error(
-        "--guidance-scale {scale} and --true-cfg-scale {true_cfg} are one guidance of this model, counted from 0 and from 1; hint: keep one"
+        "--guidance-scale {scale} and --true-cfg-scale {true_cfg} are one guidance of this model{counted}; hint: keep one"
     )]
     TwoGuidances {
         /// As its pipeline counts.
         scale: f32,
         /// Counted from 1.
         true_cfg: f32,
+        /// How they are counted, as a clause, where that is not the same.
+        counted: &'static str,
     },
     /// Previews without steps between them.
     #[error("--preview is 0; hint: give at least 1, or leave it out")]

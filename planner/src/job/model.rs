@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use protocol::limits::{STRING_BYTES_MAX, TooLong};
+use protocol::model::LEFT_OUT;
 use protocol::{ModelSource, PartFlag};
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +68,7 @@ impl ModelName {
         for (&flag, path) in &typed.parts {
             let path = match flag.is_directory() {
                 true => directory(path)?,
+                false if path == LEFT_OUT => LEFT_OUT.to_owned(),
                 false => part(flag, path)?,
             };
             source.parts.insert(flag, path);

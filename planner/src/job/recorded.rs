@@ -168,7 +168,9 @@ impl Recorded {
             source.model = Some(self.find_model("MODEL", path)?);
         }
         for (&flag, path) in &recorded.parts {
-            if source.part(flag).is_none() {
+            if recorded.leaves_out(flag) {
+                source.parts.entry(flag).or_insert_with(|| path.clone());
+            } else if source.part(flag).is_none() {
                 source.parts.insert(flag, self.find_model(&format!("--{flag}"), path)?);
             }
         }

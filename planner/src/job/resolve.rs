@@ -122,6 +122,10 @@ impl PreparedJob {
             let sentence = "this model has no embedded guidance: --guidance-scale has no effect";
             notices.push(sentence.to_owned());
         }
+        for flag in self.model.parts.keys().filter(|flag| flag.is_unused()) {
+            notices
+                .push(format!("no model takes anything from such a file: --{flag} has no effect"));
+        }
         let normalises = description.guidance == GuidanceScale::BeyondPrompt;
         if self.request.guidance.cfg_normalization && !normalises {
             let sentence =
@@ -234,9 +238,13 @@ impl GuidanceRequest {
             (Some(scale), _) => (self.guidance_scale, Some(scale)),
             (None, _) => (self.guidance_scale, self.true_cfg_scale),
         };
-        if description.guidance == GuidanceScale::BeyondPrompt {
+        if matches!(
+            description.guidance,
+            GuidanceScale::BeyondPrompt | GuidanceScale::ClassifierFree
+        ) {
             let gives_way = self.true_cfg_may_be_unused && scale.is_some();
-            return beyond_prompt(scale, true_cfg.filter(|_| !gives_way), defaults);
+            let true_cfg = true_cfg.filter(|_| !gives_way);
+            return one_guidance(scale, true_cfg, defaults, description.guidance);
         }
         Ok(Guidance {
             scale: scale.unwrap_or(defaults.guidance_scale),
@@ -245,23 +253,30 @@ impl GuidanceRequest {
     }
 }
 
-/// The guidance where both numbers say the same, one counted from 0 and one from 1. Of the model's
-/// own the one counts that asks for guidance.
-fn beyond_prompt(
+/// The guidance where both numbers say the same, the second counted from 1, and the first from 0 or
+/// from 1 too. Of the model's own the one counts that asks for guidance.
+fn one_guidance(
     scale: Option<f32>,
     true_cfg: Option<f32>,
     defaults: &JobDefaults,
+    counted: GuidanceScale,
 ) -> Result<Guidance, RequestError> {
-    let counted_from_one = |true_cfg: f32| (true_cfg - 1.0).max(0.0);
+    let from_zero = counted == GuidanceScale::BeyondPrompt;
+    let least = if from_zero { 0.0 } else { 1.0 };
+    let scale_of = |true_cfg: f32| {
+        let scale = if from_zero { true_cfg - 1.0 } else { true_cfg };
+        scale.max(least)
+    };
     let scale = match (scale, true_cfg) {
-        (Some(scale), Some(true_cfg)) if scale != counted_from_one(true_cfg) => {
-            return Err(RequestError::TwoGuidances { scale, true_cfg });
+        (Some(scale), Some(true_cfg)) if scale.max(least) != scale_of(true_cfg) => {
+            let counted = if from_zero { ", counted from 0 and from 1" } else { "" };
+            return Err(RequestError::TwoGuidances { scale, true_cfg, counted });
         }
         (Some(scale), _) => scale,
-        (None, Some(true_cfg)) => counted_from_one(true_cfg),
-        (None, None) => defaults.guidance_scale.max(counted_from_one(defaults.true_cfg_scale)),
+        (None, Some(true_cfg)) => scale_of(true_cfg),
+        (None, None) => defaults.guidance_scale.max(scale_of(defaults.true_cfg_scale)),
     };
-    Ok(Guidance { scale, true_cfg: 1.0 + scale })
+    Ok(Guidance { scale, true_cfg: if from_zero { 1.0 + scale } else { scale } })
 }
 
 /// The LoRA file that is wanted, by its absolute path: the executor may have another working

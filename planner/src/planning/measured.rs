@@ -18,7 +18,8 @@ use crate::inventory::{Device, DeviceKind};
 use crate::policy::pins::Pin;
 use crate::policy::tile::{OVERLAP, TileRequest};
 use crate::solve::{
-    LayoutQuery, Place, Problem, SHORT_ATTENTION_CHUNK, kept_layout, kept_places, places, wanted,
+    LayoutQuery, Place, Problem, SHORT_ATTENTION_CHUNK, kept_layout, kept_places, places_beside,
+    wanted,
 };
 
 /// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers
@@ -39,6 +40,8 @@ struct Case {
     options: GraphOptions,
     profile: ModelProfile,
     places: Vec<Arc<[Place]>>,
+    /// The bytes of layouts over GPUs alone.
+    sized: BTreeMap<Layout, LayoutBytes>,
 }
 
 impl MeasuredModel {
@@ -126,6 +129,14 @@ impl MeasuredModel {
         Some(Arc::clone(&case.places[index]))
     }
 
+    /// An earlier case in which a component is the same as far as GPUs have to do with it: its
+    /// places on these are the same. How many queries the host attends with at a time is nothing to
+    /// them.
+    fn alike_on_gpus(&self, index: usize, component: &ComponentProfile) -> Option<&Case> {
+        let gpus = on_gpus(component);
+        self.cases.iter().find(|case| on_gpus(&case.profile.components[index]) == gpus)
+    }
+
     /// Adds a case. Components that are the same with other options have the same places.
     fn add(
         &mut self,
@@ -138,16 +149,25 @@ impl MeasuredModel {
         let shared: Vec<Option<Arc<[Place]>>> = components
             .map(|(index, component)| self.known_places(index, component, &options))
             .collect();
-        let case = Case { options, profile, places: Vec::new() };
-        let places = {
+        let mut case = Case { options, profile, places: Vec::new(), sized: BTreeMap::new() };
+        (case.places, case.sized) = {
             let problem = self.problem(request, &case);
             let mut wanted = match &request.keeps {
                 None => wanted(&problem),
                 Some(loaded) => wanted_beside(&problem, loaded),
             };
             wanted.retain(|wanted| shared[wanted.component].is_none());
-            let bytes = sizes(session, request, &self.job, &case, &wanted)?;
+            let components = case.profile.components.iter().enumerate();
+            let alike = components.map(|(index, component)| match shared[index] {
+                Some(_) => None,
+                None => self.alike_on_gpus(index, component),
+            });
+            let alike: Vec<Option<&Case>> = alike.collect();
+            let known = |wanted: &LayoutQuery| alike[wanted.component]?.sized.get(&wanted.layout);
+            let bytes = sizes(session, request, &self.job, &case, &wanted, known)?;
             let own = |(index, shared): (usize, Option<Arc<[Place]>>)| {
+                let known = alike[index].map(|case| &case.places[index]);
+                let chosen = || places_beside(&problem, index, &wanted, &bytes, known);
                 shared.unwrap_or_else(|| match &request.keeps {
                     Some(loaded) if is_of(loaded, &problem, index) => {
                         let at = wanted.iter().position(|wanted| wanted.component == index);
@@ -155,15 +175,15 @@ impl MeasuredModel {
                             kept_places(&problem, &wanted[at], &bytes[at], loaded)
                         })
                     }
-                    Some(loaded) => {
-                        on_open_devices(&problem, loaded, &places(&problem, index, &wanted, &bytes))
-                    }
-                    None => places(&problem, index, &wanted, &bytes),
+                    Some(loaded) => on_open_devices(&problem, loaded, &chosen()),
+                    None => chosen(),
                 })
             };
-            shared.into_iter().enumerate().map(own).collect()
+            let places = shared.into_iter().enumerate().map(own).collect();
+            let layouts = wanted.into_iter().map(|wanted| wanted.layout).zip(bytes);
+            (places, layouts.filter(|(layout, _)| layout.is_on_gpus()).collect())
         };
-        self.cases.push(Case { places, ..case });
+        self.cases.push(case);
         Ok(())
     }
 
@@ -279,19 +299,36 @@ fn measure(
     })
 }
 
+/// A component's profile without what is of other processors than GPUs.
+fn on_gpus(component: &ComponentProfile) -> ComponentProfile {
+    let mut profile = component.clone();
+    profile.compute.retain(|entry| entry.backend == BackendKind::Cuda);
+    for segment in &mut profile.segments {
+        segment.workspace.retain(|entry| entry.backend == BackendKind::Cuda);
+    }
+    profile
+}
+
 /// The exact bytes of the layouts that are wanted, in their order.
-fn sizes(
+fn sizes<'k>(
     session: &mut Session,
     request: &Request,
     job: &JobShape,
     case: &Case,
     wanted: &[LayoutQuery],
+    known: impl Fn(&LayoutQuery) -> Option<&'k LayoutBytes>,
 ) -> Result<Vec<LayoutBytes>, PlanError> {
+    let mut bytes: BTreeMap<&Layout, LayoutBytes> = BTreeMap::new();
+    for wanted in wanted {
+        if let Some(known) = known(wanted) {
+            bytes.insert(&wanted.layout, known.clone());
+        }
+    }
     // Devices of one kind have the same layouts: each is asked for once.
-    let mut layouts: Vec<&Layout> = wanted.iter().map(|wanted| &wanted.layout).collect();
+    let layouts = wanted.iter().map(|wanted| &wanted.layout);
+    let mut layouts: Vec<&Layout> = layouts.filter(|layout| !bytes.contains_key(layout)).collect();
     layouts.sort_unstable();
     layouts.dedup();
-    let mut known: BTreeMap<&Layout, LayoutBytes> = BTreeMap::new();
     for layouts in layouts.chunks(LAYOUTS_MAX) {
         let command = Command::Size {
             model: request.model.clone(),
@@ -315,9 +352,9 @@ fn sizes(
         if sized.len() != layouts.len() || !layouts.iter().zip(&sized).all(answers) {
             return Err(PlanError::Unsettled("the sizes are of other layouts".to_owned()));
         }
-        known.extend(layouts.iter().copied().zip(sized));
+        bytes.extend(layouts.iter().copied().zip(sized));
     }
-    Ok(wanted.iter().map(|wanted| known[&wanted.layout].clone()).collect())
+    Ok(wanted.iter().map(|wanted| bytes[&wanted.layout].clone()).collect())
 }
 
 /// For each device, why nothing can be computed there, if so.

@@ -64,7 +64,7 @@ impl Params {
 }
 
 /// How a component is split over several devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Split {
     /// Contiguous segments, one device after the other.
     Layer,

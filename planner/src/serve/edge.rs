@@ -36,6 +36,7 @@ pub mod sampler;
 pub mod sdapi;
 mod server;
 pub mod settings;
+pub mod shown;
 pub mod size;
 pub mod sse;
 mod stall;

@@ -12,7 +12,7 @@ mod lists;
 mod residencies;
 mod rings;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::profile::{ComponentProfile, Lane, LayoutBytes};
@@ -20,9 +20,10 @@ use protocol::{Bytes, Division, Layout};
 use rayon::prelude::*;
 
 use super::Problem;
-use super::layouts::{CUTS_MAX, layers, layers_of_shares, rows, shares};
+use super::layouts::{CUTS_MAX, heads, layers, layers_of_shares, rows};
 use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
+use crate::inventory::DeviceKind;
 use crate::policy::pins::{Pin, Split, item_counts, item_counts_of};
 use lists::{DeviceList, kind_of, lists};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
@@ -78,12 +79,14 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
                     cuts.for_each(|segments| want(Division::Layer { segments }));
                 }
                 Some(Split::Row) => {
-                    let tried = |preferred: &[Vec<u64>]| rows(list.devices.len(), preferred);
-                    let all = all_shares(problem, pin, &list, &times, tried).into_iter();
+                    let preferred = preferred(problem, &list.devices, &times);
+                    let all = pinned_or(pin, || rows(list.devices.len(), &preferred)).into_iter();
                     all.for_each(|shares| want(Division::Row { shares }));
                 }
                 Some(Split::Tensor) => {
-                    let all = all_shares(problem, pin, &list, &times, shares).into_iter();
+                    let preferred = preferred(problem, &list.devices, &times);
+                    let balanced = times.balanced(&list.devices);
+                    let all = pinned_or(pin, || heads(balanced, &preferred)).into_iter();
                     all.for_each(|shares| want(Division::Tensor { shares }));
                 }
                 Some(Split::Items) => {
@@ -112,29 +115,39 @@ pub fn places(
     wanted: &[LayoutQuery],
     bytes: &[LayoutBytes],
 ) -> Arc<[Place]> {
+    places_beside(problem, index, wanted, bytes, None)
+}
+
+/// The same where all places are known that the component has in another problem, in which it is
+/// the same on GPUs: those on GPUs alone are taken from there.
+pub fn places_beside(
+    problem: &Problem<'_>,
+    index: usize,
+    wanted: &[LayoutQuery],
+    bytes: &[LayoutBytes],
+    known: Option<&Arc<[Place]>>,
+) -> Arc<[Place]> {
     assert_eq!(wanted.len(), bytes.len(), "each layout has its bytes");
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let lists = lists(problem, component, pin, &times);
-    let kinds = layer_kinds(problem, &lists);
+    let known = known.map_or(Vec::new(), |known| known_of_lists(problem, &lists, known));
+    let known = |at: usize| known.get(at).copied().flatten();
     let spreads: Vec<Vec<Arc<ComponentLayout>>> = lists
         .iter()
         .enumerate()
         .map(|(at, list)| {
+            if known(at).is_some() {
+                return Vec::new();
+            }
             let asked = wanted.iter().zip(bytes);
             let asked = asked.filter(|(wanted, _)| wanted.component == index && wanted.list == at);
             layouts_of(problem, component, list, asked)
         })
         .collect();
-    let timed: Vec<ListTimings<'_>> = lists
-        .iter()
-        .zip(&spreads)
-        .map(|(list, spreads)| ListTimings {
-            kinds: kinds_of(problem, &list.devices),
-            timings: spreads.iter().map(|spread| Timing::new(&times, spread)).collect(),
-            quota: Quota::of(&lists, list, kinds, spreads.len()),
-        })
-        .collect();
+    let kinds: Vec<DeviceKinds> =
+        lists.iter().map(|list| kinds_of(problem, &list.devices)).collect();
+    let timed = timed(&times, &lists, &kinds, &spreads);
     // The rings of lists whose devices are alike, one by one, are the same.
     let first: Vec<usize> = timed
         .iter()
@@ -150,6 +163,7 @@ pub fn places(
         .collect();
     let mut places: Vec<Place> = Vec::new();
     for (at, list) in timed.iter().enumerate() {
+        places.extend_from_slice(known(at).unwrap_or_default());
         let mut rings = rings[first[at]].iter().peekable();
         for (number, timing) in list.timings.iter().enumerate() {
             let own = std::iter::from_fn(|| rings.next_if(|ring| ring.layout == number));
@@ -158,6 +172,66 @@ pub fn places(
         }
     }
     places.into()
+}
+
+/// For each list of GPUs alone, its places among all of another problem's: they stand in the order
+/// of the lists.
+fn known_of_lists<'p>(
+    problem: &Problem<'_>,
+    lists: &[DeviceList],
+    mut places: &'p [Place],
+) -> Vec<Option<&'p [Place]>> {
+    let is_gpu = |device: &Option<usize>| {
+        device.is_some_and(|index| {
+            let device = &problem.inventory.devices[index];
+            device.kind == DeviceKind::Cuda && device.unsupported.is_empty()
+        })
+    };
+    let of_list = |list: &DeviceList| {
+        let left: &'p [Place] = places;
+        if !list.devices.iter().all(is_gpu) {
+            return None;
+        }
+        let is_of = |place: &Place| {
+            place.spread.devices == list.devices && split_of(&place.spread.division) == list.split
+        };
+        let Some(begin) = left.iter().position(is_of) else { return Some(&left[..0]) };
+        let of_it = left[begin..].iter().take_while(|place| is_of(place)).count();
+        let (own, rest) = left[begin..].split_at(of_it);
+        places = rest;
+        Some(own)
+    };
+    lists.iter().map(of_list).collect()
+}
+
+fn split_of(division: &Division) -> Option<Split> {
+    match division {
+        Division::One => None,
+        Division::Layer { .. } => Some(Split::Layer),
+        Division::Row { .. } => Some(Split::Row),
+        Division::Tensor { .. } => Some(Split::Tensor),
+        Division::Items { .. } => Some(Split::Items),
+    }
+}
+
+/// The layouts of each list, with their times.
+fn timed<'t>(
+    times: &'t SegmentTimes<'_>,
+    lists: &[DeviceList],
+    kinds: &'t [DeviceKinds],
+    spreads: &'t [Vec<Arc<ComponentLayout>>],
+) -> Vec<ListTimings<'t>> {
+    let mut split_kinds: BTreeMap<Option<Split>, BTreeSet<&DeviceKinds>> = BTreeMap::new();
+    for (list, kinds) in lists.iter().zip(kinds) {
+        split_kinds.entry(list.split).or_default().insert(kinds);
+    }
+    let each = lists.iter().zip(spreads).zip(kinds);
+    each.map(|((list, spreads), kinds)| ListTimings {
+        kinds,
+        timings: spreads.iter().map(|spread| Timing::new(times, spread)).collect(),
+        quota: Quota::of(list, split_kinds[&list.split].len(), spreads.len()),
+    })
+    .collect()
 }
 
 /// The layouts of one list, with their bytes.
@@ -180,8 +254,7 @@ fn layouts_of<'w>(
 
 /// The layouts of one list, with their times.
 struct ListTimings<'t> {
-    /// For each device the first one of the inventory that is like it.
-    kinds: Vec<Option<usize>>,
+    kinds: &'t DeviceKinds,
     timings: Vec<Timing<'t>>,
     quota: Quota,
 }
@@ -204,18 +277,14 @@ impl<'t> ListTimings<'t> {
     }
 }
 
-/// How many layer splits there are that have times of their own: lists of devices that are not
-/// alike, one by one.
-fn layer_kinds(problem: &Problem<'_>, lists: &[DeviceList]) -> usize {
-    let in_layers = lists.iter().filter(|list| list.split == Some(Split::Layer));
-    let kinds = in_layers.map(|list| kinds_of(problem, &list.devices));
-    kinds.collect::<BTreeSet<_>>().len()
-}
+/// For each device of a list the first one of the inventory that is like it; and the first one of
+/// the list that is a part of the same GPU. Lists with the same ones have the same times.
+type DeviceKinds = (Vec<Option<usize>>, Vec<usize>);
 
-/// For each of some devices the first one of the inventory that is like it.
-fn kinds_of(problem: &Problem<'_>, devices: &[Option<usize>]) -> Vec<Option<usize>> {
+fn kinds_of(problem: &Problem<'_>, devices: &[Option<usize>]) -> DeviceKinds {
     let kind = |device| kind_of(&problem.inventory.devices, device);
-    devices.iter().map(|device| device.map(kind)).collect()
+    let kinds = devices.iter().map(|device| device.map(kind)).collect();
+    (kinds, problem.inventory.gpus(devices))
 }
 
 /// The places of a component in one layout.
@@ -285,17 +354,10 @@ fn cuts(
     layers(&weights, list.devices.len(), &preferred(problem, &list.devices, times), most)
 }
 
-/// The shares of a row split or a tensor split: those of the pin, or those that are `tried` for
-/// the preferred proportions.
-fn all_shares(
-    problem: &Problem<'_>,
-    pin: &Pin,
-    list: &DeviceList,
-    times: &SegmentTimes<'_>,
-    tried: impl FnOnce(&[Vec<u64>]) -> Vec<Vec<u32>>,
-) -> Vec<Vec<u32>> {
+/// The shares of the pin, or those that are tried.
+fn pinned_or(pin: &Pin, tried: impl FnOnce() -> Vec<Vec<u32>>) -> Vec<Vec<u32>> {
     match pin.shares.as_slice() {
-        [] => tried(&preferred(problem, &list.devices, times)),
+        [] => tried(),
         shares => vec![shares.to_vec()],
     }
 }

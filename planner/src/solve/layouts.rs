@@ -5,7 +5,7 @@
 //! one. Layers: contiguous segments, at least one for each device. For given shares the one cut
 //! that is nearest; for two devices every cut; for three and four those of a grid of proportions;
 //! for more some around the proportions that speed, memory and equality suggest, and lopsided ones.
-//! Rows: given shares, or a few proportions.
+//! Rows and heads: given shares, or a few proportions.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,8 +17,12 @@ pub const CUTS_MAX: usize = 64;
 /// The finest share that is chosen: one in so many.
 const SHARES: u64 = 1000;
 
-/// Row shares of two devices are tried in parts of so many.
+/// Shares of two devices are tried in parts of so many.
 const ROW_PARTS: u64 = 8;
+
+/// Shares of heads that differ by less than one part of so many are the same: of the largest
+/// models, one has 64 heads.
+const HEADS_APART: u64 = 128;
 
 /// Of more than four devices the last one may have so many times the segments of each other: what
 /// it cannot hold is streamed, while the others hold theirs.
@@ -71,16 +75,40 @@ pub fn layers_of_shares(weights: &[u64], shares: &[u64]) -> Vec<u32> {
 
 /// Row shares, each once: the preferred proportions, and for two devices more.
 pub fn rows(devices: usize, preferred: &[Vec<u64>]) -> Vec<Vec<u32>> {
-    let parts = if devices == 2 { 1..ROW_PARTS } else { 0..0 };
-    let parts = parts.map(|part| vec![part, ROW_PARTS - part]);
-    shares(&preferred.iter().cloned().chain(parts).collect::<Vec<_>>())
+    let mut seen = BTreeSet::new();
+    let all = preferred.iter().cloned().chain(eighths(devices));
+    all.map(|shares| scaled(&shares)).filter(|shares| seen.insert(shares.clone())).collect()
 }
 
-/// Proportions as shares of devices, each once.
-pub fn shares(proportions: &[Vec<u64>]) -> Vec<Vec<u32>> {
-    let mut seen = BTreeSet::new();
-    let all = proportions.iter().map(|shares| scaled(shares));
-    all.filter(|shares| seen.insert(shares.clone())).collect()
+/// Shares of heads and features: equal ones, those with which all devices compute for about as
+/// long, the preferred proportions, and for two devices more. Of those that hardly differ the
+/// first: heads are wholes.
+pub fn heads(balanced: Vec<u64>, preferred: &[Vec<u64>]) -> Vec<Vec<u32>> {
+    let devices = balanced.len();
+    let first = [vec![1; devices], balanced];
+    let all = first.into_iter().chain(preferred.iter().cloned()).chain(eighths(devices));
+    let mut kept: Vec<Vec<u32>> = Vec::new();
+    for shares in all.map(|shares| scaled(&shares)) {
+        if !kept.iter().any(|other| are_near(other, &shares)) {
+            kept.push(shares);
+        }
+    }
+    kept
+}
+
+/// Whether no device has a share that differs by one part in [`HEADS_APART`] of all.
+fn are_near(a: &[u32], b: &[u32]) -> bool {
+    let [all_a, all_b] = [a, b].map(|shares| shares.iter().copied().map(u64::from).sum::<u64>());
+    let differ = |(a, b): (&u32, &u32)| {
+        (u64::from(*a) * all_b).abs_diff(u64::from(*b) * all_a) * HEADS_APART >= all_a * all_b
+    };
+    !a.iter().zip(b).any(differ)
+}
+
+/// For two devices proportions in steps of an eighth.
+fn eighths(devices: usize) -> impl Iterator<Item = Vec<u64>> {
+    let parts = if devices == 2 { 1..ROW_PARTS } else { 0..0 };
+    parts.map(|part| vec![part, ROW_PARTS - part])
 }
 
 /// Proportions of so many devices in equal steps, each device with one step at least: as fine as

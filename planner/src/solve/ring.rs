@@ -1,10 +1,10 @@
 //! The ring of stream slots, simulated: how long calls of a streamed component take.
 //!
-//! Each device has a copy engine of its own, which copies streamed segments one after the other, in
-//! the order in which they run. A copy begins when the engine is free and its slot is: the segment
-//! that had the slot has been computed. A segment is computed when the one before it is, and when
-//! all of its own copies are there. After the last segment the ring goes on with the first one of
-//! the next call.
+//! Each device has slots of its own, and copies streamed segments one after the other, in the order
+//! in which they run. A copy begins when its link is free, which parts of one GPU share, and its
+//! slot is: the segment that had the slot has been computed. A segment is computed when the one
+//! before it is, and when all of its own copies are there. After the last segment the ring goes on
+//! with the first one of the next call.
 //!
 //! What is read passes in turns through what all devices share: the storage, or the host's memory.
 
@@ -35,7 +35,9 @@ pub struct Copy {
     pub segment: usize,
     /// The index of the device.
     pub lane: usize,
-    /// Its time over the device's link.
+    /// The index of its link: of the first device that has it.
+    pub link: usize,
+    /// Its time over that link.
     pub link_s: f64,
     /// Its time of what all devices share: the storage, or the host's memory.
     pub shared_s: f64,
@@ -114,15 +116,17 @@ pub fn calls_ms(stages: &Stages, lanes: usize, lookahead: u32, calls: u32) -> Ca
     CallsMs { first: 1e3 * first_s, total: 1e3 * (now_s + rest * last_s) }
 }
 
-/// The copy engines of all devices, with their slots, and what they share.
+/// The slots of all devices, their links, and what they share.
 struct Engines {
     of: Vec<Engine>,
+    /// When each link is free.
+    links_free_s: Vec<f64>,
     /// When each slot is free again: `slots` of each device, one device after the other.
     slots_free_s: Vec<f64>,
     shared_free_s: f64,
 }
 
-/// The copy engine of one device.
+/// The slots of one device.
 #[derive(Clone, Copy, Default)]
 struct Engine {
     /// The index of its first slot among all.
@@ -130,7 +134,6 @@ struct Engine {
     slots: usize,
     /// The slot of the oldest copy, counted from its first.
     next: usize,
-    free_s: f64,
 }
 
 impl Engines {
@@ -145,17 +148,17 @@ impl Engines {
             engine.first = slots;
             slots += engine.slots;
         }
-        Engines { of, slots_free_s: vec![0.0; slots], shared_free_s: 0.0 }
+        let links_free_s = vec![0.0; lanes];
+        Engines { of, links_free_s, slots_free_s: vec![0.0; slots], shared_free_s: 0.0 }
     }
 
     /// When the next copy of a device is there.
     fn copy(&mut self, copy: &Copy) -> f64 {
-        let engine = &mut self.of[copy.lane];
-        let begins_s = engine.free_s.max(self.slots_free_s[engine.first + engine.next]);
-        engine.free_s = begins_s + copy.link_s;
+        let (engine, link_free_s) = (self.of[copy.lane], &mut self.links_free_s[copy.link]);
+        let begins_s = link_free_s.max(self.slots_free_s[engine.first + engine.next]);
         self.shared_free_s = self.shared_free_s.max(begins_s) + copy.shared_s;
-        engine.free_s = engine.free_s.max(self.shared_free_s);
-        engine.free_s
+        *link_free_s = (begins_s + copy.link_s).max(self.shared_free_s);
+        *link_free_s
     }
 
     /// The segment of a device's oldest copy has been computed: its slot is free.
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
 
     fn alone(segment: usize, lane: usize, link_s: f64) -> Copy {
-        Copy { segment, lane, link_s, shared_s: 0.0 }
+        Copy { segment, lane, link: lane, link_s, shared_s: 0.0 }
     }
 
     /// Segments by their times to compute, and to be copied to the first device where that is above
@@ -239,9 +242,18 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_gpu_take_turns_at_its_link() {
+        let both = |links: [usize; 2]| {
+            let copy = |lane: usize| Copy { link: links[lane], ..alone(0, lane, 3.0) };
+            first_and_steady(&Stages::new(&[1.0], [0, 1].map(copy).to_vec()), 2, 1)
+        };
+        assert_eq!((both([0, 1]), both([0, 0])), ((4e3, 4e3), (7e3, 7e3)));
+    }
+
+    #[test]
     fn devices_take_turns_at_what_they_share() {
         let both = |shared_s| {
-            let copy = |lane| Copy { segment: 0, lane, link_s: 1.0, shared_s };
+            let copy = |lane| Copy { segment: 0, lane, link: lane, link_s: 1.0, shared_s };
             let copies = [0, 1].map(copy).to_vec();
             first_and_steady(&Stages::new(&[1.0], copies), 2, 1)
         };

@@ -7,6 +7,7 @@ mod times;
 
 use protocol::StorageType;
 use protocol::check::check;
+use protocol::profile::{Work, WorkKind};
 use protocol::{Phase, Plan, Residency};
 
 use super::*;
@@ -299,6 +300,34 @@ fn with_many_devices_a_plan_is_no_worse_than_on_any_one_of_them() {
             }
         }
     }
+}
+
+#[test]
+fn places_on_gpus_are_those_of_a_problem_in_which_gpus_do_the_same() {
+    let mut known_ones = 0;
+    for seed in 0..300 {
+        let mut case = Case::random(seed);
+        for component in &mut case.profile.components {
+            let attention = Work {
+                kind: WorkKind::Attention,
+                operations: 1,
+                flops: 1e3,
+                moved_bytes: Bytes(100),
+            };
+            component.segments[0].work.push(attention);
+        }
+        let known = case.problem(Objective::Latency).places;
+        case.options.attention_chunk = SHORT_ATTENTION_CHUNK;
+        let problem = case.problem(Objective::Latency);
+        let (wanted, bytes) = case.sized(&problem);
+        for (index, places) in problem.places.iter().enumerate() {
+            let beside = places_beside(&problem, index, &wanted, &bytes, Some(&known[index]));
+            assert_eq!(beside, *places, "seed {seed}");
+            let is_known = |place: &&Place| known[index].contains(place);
+            known_ones += places.iter().filter(is_known).count();
+        }
+    }
+    assert!(known_ones > 1_000, "{known_ones} places are the same: nothing was tested");
 }
 
 #[test]

@@ -9,11 +9,14 @@
 //!   done by the first device. Other virtual devices share the host's threads and take turns;
 //! - heads run beside each other too: products and attention as long as the slowest device with its
 //!   part of the weights, everything else in about half of its time, as half of it is on heads and
-//!   half on each device; what crosses goes over all links at once;
+//!   half on each device. Each starts all operations. Summands go over all links at once, each
+//!   through the host's memory, which streamed weights then wait for, and are added on each device;
 //! - replicas with some of the items each run beside each other, and a call ends with the last of
 //!   them;
 //! - what the host computes in place of a device takes its part of the segment's weights, after the
 //!   device's.
+//!
+//! Parts of one GPU take turns at its processor and at its link.
 //!
 //! Streamed weights are simulated by [`super::ring`]. The storage and the host's memory are shared:
 //! what several devices read goes through them in turns. Rates come from the inventory, which says
@@ -21,15 +24,17 @@
 
 mod heads;
 mod items;
+mod streamed;
 
 use protocol::Residency;
 use protocol::profile::{ComponentProfile, Work, WorkKind};
 
 use super::component_ms::ComponentMs;
 use super::place::{ComponentLayout, WeightResidency};
-use super::ring::{CallsMs, Copy, Stages, calls_ms};
 use crate::inventory::speeds::Speeds;
 use crate::inventory::{DeviceKind, Inventory};
+use heads::Summands;
+pub use streamed::StreamedTiming;
 
 /// The queries at a time that are tried beside the usual ones, where these take too much.
 pub const SHORT_ATTENTION_CHUNK: u32 = 64;
@@ -42,6 +47,16 @@ const SHORT_ATTENTION_TIME: f64 = 0.97 / 0.86;
 /// threads: measured at 1.00 to 1.07 with 2 slots (docs/streaming.md).
 const RING_TIME: f64 = 1.05;
 
+/// Bytes of a memory that move for each byte that is copied in it: it is read and written. So is
+/// what is copied from the page cache to page-locked memory, and what goes from one device through
+/// the host's memory to another one.
+const MOVED_PER_COPIED: f64 = 2.0;
+
+/// Of what is no product and no attention, the part that is on heads: of the elements that blocks
+/// of transformers read and write so, about half are of queries, keys and the feed-forward layer,
+/// and half of the stream that each device has.
+const ON_HEADS: f64 = 0.5;
+
 fn sum_s(times: &[f64]) -> f64 {
     times.iter().sum()
 }
@@ -53,13 +68,18 @@ struct SegmentTime {
     products_s: f64,
     /// Everything else.
     others_s: f64,
-    /// Of this, scaled dot products.
-    attention_s: f64,
+    /// Of all, what devices divide that have some of the heads each.
+    on_heads_s: f64,
 }
 
 impl SegmentTime {
     fn all_s(self) -> f64 {
         self.products_s + self.others_s
+    }
+
+    /// On a device with such a part of the heads.
+    fn with_heads_s(self, part: f64) -> f64 {
+        self.all_s() - (1.0 - part) * self.on_heads_s
     }
 }
 
@@ -75,15 +95,21 @@ impl Processor<'_> {
     fn segment_time(&self, works: impl Iterator<Item = Work>) -> SegmentTime {
         let mut time = SegmentTime::default();
         for work in works {
-            let work_s = self.correction * self.speeds.seconds(&work);
+            let slower = match work.kind {
+                WorkKind::Attention => self.correction * self.attention,
+                _ => self.correction,
+            };
+            let work_s = slower * self.speeds.seconds(&work);
+            // Each device starts all operations.
+            let started_s = work_s - slower * self.speeds.starting_s(&work);
             match work.kind {
                 WorkKind::Matmul(_) => time.products_s += work_s,
-                WorkKind::Attention => {
-                    time.attention_s += self.attention * work_s;
-                    time.others_s += self.attention * work_s;
-                }
                 _ => time.others_s += work_s,
             }
+            time.on_heads_s += match work.kind {
+                WorkKind::Matmul(_) | WorkKind::Attention => started_s,
+                _ => ON_HEADS * started_s,
+            };
         }
         time
     }
@@ -131,16 +157,25 @@ impl<'a> SegmentTimes<'a> {
     fn on(&self, device: Option<usize>) -> &[SegmentTime] {
         &self.times[device.unwrap_or(self.inventory.devices.len())]
     }
+
+    fn processor(&self, device: Option<usize>) -> &Processor<'a> {
+        &self.processors[device.unwrap_or(self.inventory.devices.len())]
+    }
 }
 
 /// A component that is spread over devices, with what each of its segments takes there.
 pub struct Timing<'a> {
     times: &'a SegmentTimes<'a>,
     spread: &'a ComponentLayout,
-    /// One call of each segment; the last one also has what crosses between devices.
+    /// For each device the first one that is a part of the same GPU.
+    gpus: Vec<usize>,
+    /// One call of each segment; the last one also has what crosses between devices, but for
+    /// summands.
     segments_s: Vec<f64>,
     /// Of an item split, one call of each segment on each device; of another, nothing.
     replicas_s: Vec<Vec<f64>>,
+    /// Of a tensor split, what its devices add up.
+    summands: Option<Summands>,
     /// Weights of each segment on all devices.
     segment_bytes: Vec<u64>,
     calls: u32,
@@ -151,9 +186,17 @@ impl<'a> Timing<'a> {
     pub fn new(times: &'a SegmentTimes<'a>, spread: &'a ComponentLayout) -> Timing<'a> {
         let segments = 0..spread.segments();
         let segment_bytes = segments.map(|segment| spread.segment_bytes(segment).0).collect();
-        let (segments_s, replicas_s) = (Vec::new(), Vec::new());
-        let calls = times.component.calls;
-        let mut timing = Timing { times, spread, segments_s, replicas_s, segment_bytes, calls };
+        let mut timing = Timing {
+            times,
+            spread,
+            gpus: times.inventory.gpus(&spread.devices),
+            segments_s: Vec::new(),
+            replicas_s: Vec::new(),
+            summands: None,
+            segment_bytes,
+            calls: times.component.calls,
+        };
+        timing.summands = timing.summands();
         timing.replicas_s = timing.replicas_s();
         if timing.replicas_s.is_empty() {
             timing.segments_s = (0..spread.segments()).map(|i| timing.segment_s(i)).collect();
@@ -211,48 +254,16 @@ impl<'a> Timing<'a> {
         }
     }
 
-    /// With a ring, these segments held, and these of the others page-locked.
-    pub fn streamed(&self, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'_> {
-        StreamedTiming::new(self, stays, locked)
-    }
-
-    /// The stages of a call, each segment from its source: of each device of an item split its own,
-    /// of another split all together.
-    fn stages(&self, source: impl Fn(usize) -> Option<WeightSource>) -> Vec<Stages> {
-        let copies = self.copies(source);
-        if self.replicas_s.is_empty() {
-            return vec![Stages::new(&self.segments_s, copies)];
-        }
-        let replicas = self.replicas_s.iter().enumerate();
-        let stages = replicas.map(|(lane, segments_s)| {
-            let own = copies.iter().filter(|copy| copy.lane == lane).copied().collect();
-            Stages::new(segments_s, own)
-        });
-        stages.collect()
-    }
-
-    /// What is copied in one call, each segment from its source.
-    fn copies(&self, source: impl Fn(usize) -> Option<WeightSource>) -> Vec<Copy> {
-        let mut copies = Vec::new();
-        for segment in 0..self.segment_bytes.len() {
-            let Some(source) = source(segment) else { continue };
-            for (lane, device) in self.spread.devices.iter().enumerate() {
-                let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
-                if let Some(device) = device.filter(|_| bytes > 0.0) {
-                    let link_s = bytes / self.link(device).min(source.each);
-                    copies.push(Copy { segment, lane, link_s, shared_s: bytes / source.shared });
-                }
-            }
-        }
-        copies
+    fn computes_apart(&self, device: Option<usize>) -> bool {
+        device.is_some_and(|at| self.times.inventory.devices[at].computes_apart())
     }
 
     /// One call of a segment, on all devices that have a part of it.
     fn segment_s(&self, index: usize) -> f64 {
         let ComponentLayout { devices, parts, .. } = self.spread;
         let main = self.times.on(devices[self.spread.lane(index)])[index];
-        if self.spread.division.tensor_shares().is_some() {
-            return self.heads_s(index);
+        if let Some(summands) = &self.summands {
+            return self.heads_s(index, summands);
         }
         let weights = self.segment_bytes[index] as f64;
         if weights == 0.0 || parts.len() == 1 {
@@ -263,34 +274,36 @@ impl<'a> Timing<'a> {
         // Handed out in turns, the segment's own device last; what computes in the thread that
         // hands out keeps the rest waiting.
         let own = self.spread.lane(index);
-        let (mut handed_out_s, mut latest_s) = (0.0, 0.0_f64);
+        let (mut handed_out_s, mut ends_s) = (0.0, vec![0.0_f64; devices.len()]);
         for part in (0..devices.len()).filter(|part| *part != own).chain([own]) {
             let products_s = fraction(part) * pace(part).products_s;
-            match self.spread.part_device(part).map(|d| &self.times.inventory.devices[d]) {
-                Some(device) if device.computes_apart() => {
-                    latest_s = latest_s.max(handed_out_s + products_s);
+            match self.computes_apart(devices[part]) {
+                true => {
+                    let end_s = &mut ends_s[self.gpus[part]];
+                    *end_s = end_s.max(handed_out_s) + products_s;
                 }
-                Some(_) | None => handed_out_s += products_s,
+                false => handed_out_s += products_s,
             }
         }
+        let latest_s = ends_s.into_iter().fold(handed_out_s, f64::max);
         let in_place_of_devices = devices.len()..parts.len();
         let host: f64 = in_place_of_devices.map(|part| fraction(part) * pace(part).all_s()).sum();
         let others: f64 = (0..devices.len()).map(fraction).sum::<f64>() * main.others_s;
-        latest_s.max(handed_out_s) + others + host
+        latest_s + others + host
     }
 
-    /// What crosses between devices in one call.
+    /// What crosses between devices in one call, but for summands.
     fn crossing_s(&self) -> f64 {
         let devices = &self.times.inventory.devices;
         let links = self.spread.devices.iter().flatten().map(|device| {
             let device = &devices[*device];
             device.link_bytes_per_s.value.min(device.link_back_bytes_per_s.value)
         });
-        if self.spread.is_on_host() {
+        if self.spread.is_on_host() || self.summands.is_some() {
             return 0.0;
         }
         let link = links.fold(f64::INFINITY, f64::min);
-        self.spread.crossing_bytes.0 as f64 * self.part_of_crossing() / link
+        self.spread.crossing_bytes.0 as f64 / link
     }
 
     /// The weights of some segments on their way, all devices beside each other, all from one
@@ -301,7 +314,7 @@ impl<'a> Timing<'a> {
         if weights == 0.0 {
             return 0.0;
         }
-        let (mut total_bytes, mut slowest_link_s) = (0.0, 0.0_f64);
+        let (mut total_bytes, mut links_s) = (0.0, vec![0.0; self.gpus.len()]);
         for (index, part) in self.spread.parts.iter().enumerate() {
             let segments = part.segment_bytes.iter().enumerate();
             let here = segments.filter(|(segment, _)| loads(*segment)).map(|(_, bytes)| bytes.0);
@@ -310,13 +323,14 @@ impl<'a> Timing<'a> {
             let tensor_bytes = self.times.component.tensor_bytes.0 as f64 * part_of_all;
             total_bytes += tensor_bytes;
             if let Some(device) = self.spread.part_device(index) {
-                slowest_link_s = slowest_link_s.max(tensor_bytes / self.link(device));
+                links_s[self.gpus[index]] += tensor_bytes / self.link(device);
             }
         }
         // What several devices have is read once, and then found in the page cache.
         let once = total_bytes / copies;
         let page_cache = self.times.inventory.host.page_cache_bytes_per_s.value;
-        slowest_link_s.max(once / self.source_bytes_per_s() + (total_bytes - once) / page_cache)
+        let read_s = once / self.source_bytes_per_s() + (total_bytes - once) / page_cache;
+        links_s.into_iter().fold(read_s, f64::max)
     }
 
     /// Whether all of the component's files are known to be in the page cache.
@@ -360,116 +374,5 @@ impl<'a> Timing<'a> {
 
     fn link(&self, device: usize) -> f64 {
         self.times.inventory.devices[device].link_bytes_per_s.value
-    }
-}
-
-/// Bytes of the host's memory that move for each byte that is copied from the page cache: it is
-/// read there and written to page-locked memory.
-const MOVED_PER_COPIED: f64 = 2.0;
-
-/// How fast memory is page-locked, in bytes per second, as it is found, cleared and locked page by
-/// page: 32 MB in 11.6 ms by `cuMemHostAlloc` (rapidsai/dask-cuda, issue 106). Ordinary memory is
-/// touched for the first time at 1.6 to 1.8 GB/s on a virtual machine (docs/streaming.md).
-const PAGE_LOCK_BYTES_PER_S: f64 = 2.8e9;
-
-/// Where streamed weights come from, in bytes per second.
-#[derive(Debug, Clone, Copy)]
-struct WeightSource {
-    /// For each device.
-    each: f64,
-    /// For all devices together.
-    shared: f64,
-}
-
-/// A component with a ring: what its calls take with any number of slots. The first call reads the
-/// files; the others find what is streamed in RAM, where that has room for it.
-pub struct StreamedTiming<'t> {
-    timing: &'t Timing<'t>,
-    /// Of each device of an item split its own, of another split all together.
-    warm: Vec<Stages>,
-    cold: Option<Vec<Stages>>,
-    load: f64,
-    /// Making room for page-locked copies.
-    locking: f64,
-    reread: f64,
-    storage: f64,
-    storage_again: f64,
-}
-
-impl<'t> StreamedTiming<'t> {
-    fn new(timing: &'t Timing<'t>, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'t> {
-        let inventory = timing.times.inventory;
-        let host = &inventory.host;
-        let is_mapped = |segment| timing.spread.is_mapped(segment);
-        let streams = |segment: usize| !stays[segment] && !is_mapped(segment);
-        let is_locked = |segment: usize| locked.is_some_and(|locked| locked[segment]);
-        let from_file = timing.tensors(|segment| streams(segment) && !is_locked(segment));
-        let from_copy = timing.tensors(|segment| streams(segment) && is_locked(segment));
-        // Each device has copies of its own.
-        let locked_bytes = from_copy * timing.copies_of_all();
-        let cached = from_file + locked_bytes <= host.available_bytes.0 as f64;
-        let (page_cache, storage) =
-            (host.page_cache_bytes_per_s.value, host.storage_bytes_per_s.value);
-        let cold_rate = timing.source_bytes_per_s();
-        // What several devices stream is read once from the storage, by each from memory.
-        let memory_rate = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
-        let file_rate = if cached { memory_rate / MOVED_PER_COPIED } else { storage };
-        let copy = WeightSource { each: f64::INFINITY, shared: memory_rate };
-        let file = WeightSource { each: page_cache, shared: file_rate };
-        let first = WeightSource { each: page_cache, shared: cold_rate };
-        let stages = |source: &dyn Fn(usize) -> WeightSource| {
-            timing.stages(|segment| streams(segment).then(|| source(segment)))
-        };
-        let reread_s = timing.reread_s(is_mapped);
-        let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
-        let calls = f64::from(timing.calls);
-        let reread = 1e3 * calls * reread_s;
-        let again = if cached { 0.0 } else { 1e3 * from_file / storage };
-        let is_read_first = locked.is_some() || !timing.is_in_page_cache();
-        StreamedTiming {
-            timing,
-            warm: stages(&|segment| if is_locked(segment) { copy } else { file }),
-            cold: is_read_first.then(|| stages(&|_| first)),
-            load: 1e3 * timing.load_s(loads),
-            locking: 1e3 * locked_bytes / PAGE_LOCK_BYTES_PER_S,
-            reread,
-            storage: 1e3 * (from_file + from_copy) / cold_rate + (calls - 1.0) * again + reread,
-            storage_again: calls * again + reread,
-        }
-    }
-
-    /// Whether the calls take no longer than computing does, with so many slots on each device: a
-    /// part of it more is as good.
-    pub fn is_hidden(&self, lookahead: u32, part: f64) -> bool {
-        let calls = f64::from(self.timing.calls);
-        let computes: f64 = 1e3 * calls * self.timing.segments_s.iter().sum::<f64>();
-        self.ms(lookahead).compute <= RING_TIME * computes * (1.0 + part) + self.reread
-    }
-
-    /// The most slots that any device has segments for.
-    pub fn slots_max(&self) -> u32 {
-        self.warm.iter().map(Stages::copies_max).max().unwrap_or_default() as u32
-    }
-
-    /// The job's times with so many slots on each device.
-    pub fn ms(&self, lookahead: u32) -> ComponentMs {
-        let (lanes, calls) = (self.timing.spread.devices.len(), self.timing.calls);
-        let slowest = |stages: &[Stages], calls| {
-            let each = stages.iter().map(|stages| calls_ms(stages, lanes, lookahead, calls));
-            let zero = CallsMs { first: 0.0, total: 0.0 };
-            each.fold(zero, |a, b| CallsMs {
-                first: a.first.max(b.first),
-                total: a.total.max(b.total),
-            })
-        };
-        let warm = slowest(&self.warm, calls);
-        let cold = self.cold.as_ref().map(|cold| slowest(cold, 1).first);
-        ComponentMs {
-            load: self.load,
-            first_read: RING_TIME * (cold.unwrap_or(warm.first) - warm.first) + self.locking,
-            compute: RING_TIME * warm.total + self.reread,
-            storage: self.storage,
-            storage_again: self.storage_again,
-        }
     }
 }

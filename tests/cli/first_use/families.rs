@@ -28,42 +28,31 @@ const fn case(
     Case { family, file, tensors }
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 10] = [
     case(
-        "FLUX.2",
+        "FLUX.2-dev",
         "flux2-dev.safetensors",
         &[
             ("double_blocks.0.img_attn.qkv.weight", &[18432, 6144]),
             ("double_stream_modulation_img.lin.weight", &[36864, 6144]),
+            ("guidance_in.in_layer.weight", &[6144, 256]),
         ],
     ),
     case(
-        "FLUX.2",
+        "FLUX.2-dev",
         "flux2_diffusers.safetensors",
-        &[("double_stream_modulation_img.linear.weight", &[36864, 6144])],
+        &[
+            ("double_stream_modulation_img.linear.weight", &[36864, 6144]),
+            ("time_guidance_embed.guidance_embedder.linear_1.weight", &[6144, 256]),
+        ],
     ),
     case(
-        "Qwen-Image",
-        "qwen_image_bf16.safetensors",
+        "Qwen-Image-Edit or Qwen-Image-Layered",
+        "qwen_image_layered.safetensors",
         &[
             ("model.diffusion_model.txt_norm.weight", &[3584]),
             ("model.diffusion_model.transformer_blocks.0.img_mod.1.weight", &[18432, 3072]),
-        ],
-    ),
-    case(
-        "Stable Diffusion 3",
-        "sd3.5_large.safetensors",
-        &[
-            ("model.diffusion_model.joint_blocks.0.x_block.attn.qkv.weight", &[7296, 2432]),
-            ("first_stage_model.decoder.conv_in.weight", &[512, 16, 3, 3]),
-        ],
-    ),
-    case(
-        "Stable Diffusion 3",
-        "sd3_diffusers.safetensors",
-        &[
-            ("pos_embed.proj.weight", &[1536, 16, 2, 2]),
-            ("transformer_blocks.0.norm1_context.linear.weight", &[9216, 1536]),
+            ("model.diffusion_model.time_text_embed.addition_t_embedding.weight", &[2, 3072]),
         ],
     ),
     case(
@@ -124,17 +113,20 @@ const CASES: [Case; 12] = [
 ];
 
 /// Pipelines and the class of their denoiser, with the family.
-const DIRECTORIES: [(&str, &str, &str, &str); 9] = [
-    ("Flux2Pipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
-    ("Flux2KleinPipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
-    ("QwenImagePipeline", "transformer", "QwenImageTransformer2DModel", "Qwen-Image"),
-    ("StableDiffusion3Pipeline", "transformer", "SD3Transformer2DModel", "Stable Diffusion 3"),
+const DIRECTORIES: [(&str, &str, &str, &str); 7] = [
+    ("Flux2Pipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2-dev"),
+    (
+        "QwenImageEditPipeline",
+        "transformer",
+        "QwenImageTransformer2DModel",
+        "Qwen-Image-Edit or Qwen-Image-Layered",
+    ),
     ("StableDiffusionXLPipeline", "unet", "UNet2DConditionModel", "SDXL"),
     ("StableDiffusionPipeline", "unet", "UNet2DConditionModel", "Stable Diffusion 1.5 or 2"),
     ("LTXPipeline", "transformer", "LTXVideoTransformer3DModel", "LTX-Video"),
     ("LTX2Pipeline", "transformer", "LTX2VideoTransformer3DModel", "LTX-2"),
     // A pipeline that nobody knows is known by what denoises in it.
-    ("MyOwnPipeline", "transformer", "Flux2Transformer2DModel", "FLUX.2"),
+    ("MyOwnPipeline", "transformer", "ChromaTransformer2DModel", "Chroma"),
 ];
 
 /// A file of bf16 tensors that are holes.
@@ -157,7 +149,9 @@ fn write(path: &Path, tensors: &[(&str, &[u64])]) {
 /// Runs a command on a model, which must end with the family's message and nothing else.
 fn refused(home: &Home, arguments: &[&str], family: &str) {
     let ended = home.run(arguments);
-    let says = format!("this is {family}; Berth runs FLUX.1 or Z-Image models so far; hint: ");
+    let says = format!(
+        "this is {family}; Berth runs FLUX.1, Z-Image, FLUX.2 klein, Qwen-Image or Stable Diffusion 3 models so far; hint: "
+    );
     assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.starts_with("berth: "), "{arguments:?}: {}", ended.stderr);
     assert!(ended.stderr.contains(&says), "{arguments:?} is no {family}: {}", ended.stderr);
@@ -187,8 +181,6 @@ fn gguf_files_are_known_by_their_tensors_or_else_by_their_architecture() {
     let unnamed = |architecture| of(architecture).with("something.weight", &[2], 0, &[0; 8]);
     for (file, family) in [
         (unnamed("lumina2"), "Lumina 2"),
-        (unnamed("qwen_image"), "Qwen-Image"),
-        (unnamed("sd3"), "Stable Diffusion 3"),
         (unnamed("sdxl"), "SDXL"),
         (unnamed("sd1"), "Stable Diffusion 1.5"),
         (unnamed("ltxv"), "LTX-Video"),
@@ -221,10 +213,12 @@ fn inspect_says_it_too() {
     golden::run("other-family-generate", &home, &["generate", file, "--prompt", "a cat"]);
     let ended = home.run(&["inspect", "--json", file]);
     let description = ended.json();
-    assert_eq!((ended.code, &description["family"]), (Some(2), &json!("FLUX.2")));
+    assert_eq!((ended.code, &description["family"]), (Some(2), &json!("FLUX.2-dev")));
     let problem = description["problems"][0].as_str().expect("a problem");
     assert!(
-        problem.contains("this is FLUX.2; Berth runs FLUX.1 or Z-Image models so far"),
+        problem.contains(
+            "this is FLUX.2-dev; Berth runs FLUX.1, Z-Image, FLUX.2 klein, Qwen-Image or Stable Diffusion 3 models so far"
+        ),
         "{problem}"
     );
     assert_eq!(description["files"][0]["types"][0]["name"], "BF16");

@@ -317,7 +317,8 @@ pub fn tensors(path: &Path) -> Tensors {
     for (name, view) in file.tensors() {
         let data = view.data();
         let tensor = match view.dtype() {
-            Dtype::F32 => Tensor::Floats(elements(data, f32::from_le_bytes).collect()),
+            // Of complex numbers real and imaginary parts by turns.
+            Dtype::F32 | Dtype::C64 => Tensor::Floats(elements(data, f32::from_le_bytes).collect()),
             Dtype::I64 => Tensor::Ids(elements(data, i64::from_le_bytes).collect()),
             Dtype::I32 => Tensor::Ids(elements(data, i32::from_le_bytes).map(i64::from).collect()),
             Dtype::U8 => Tensor::Levels(data.to_vec()),

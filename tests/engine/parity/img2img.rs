@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use executor::components::vae::job::VaeJob;
 use executor::families::{self, flux1::Flux1};
 use executor::models::Model;
 use protocol::plan::VaeTile;

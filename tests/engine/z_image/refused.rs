@@ -70,7 +70,9 @@ fn configurations_that_are_not_known_are_refused() {
 fn parts_that_are_missing_or_of_another_model_are_named() {
     let home = Home::new();
     let model = copy(&home);
-    fs::remove_file(model.join("tokenizer/tokenizer.json")).expect("a tokenizer");
+    for file in ["tokenizer.json", "vocab.json"] {
+        fs::remove_file(model.join("tokenizer").join(file)).expect("a tokenizer");
+    }
     refused(&home, &["model"], &["tokenizer.json"]);
     let model = copy(&home);
     fs::remove_file(model.join("text_encoder/model.safetensors")).expect("weights");

@@ -2,7 +2,7 @@
 
 use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::driver::DriverError;
-use executor::backend::cuda::launch::Launcher;
+use executor::backend::cuda::launch::{Address, Launcher};
 use executor::backend::cuda::ops::attention::{
     AttentionOperands, attention, attention_workspace_bytes, reads,
 };
@@ -37,6 +37,8 @@ struct Case {
     k: Vec<f32>,
     v: Vec<f32>,
     bias: Option<Vec<f32>>,
+    /// Keys of each sequence that are seen, if not all.
+    known: Option<usize>,
 }
 
 impl Case {
@@ -48,16 +50,18 @@ impl Case {
         let v = random.normals(k.len());
         let distances = shape.query_tokens + shape.key_tokens - 1;
         let bias = biased.then(|| random.normals(shape.heads * distances));
-        Case { shape, q, k, v, bias }
+        Case { shape, q, k, v, bias, known: None }
     }
 
     fn on_host(&self, bench: &Bench) -> Vec<f32> {
-        let Case { shape, q, k, v, bias } = self;
+        let Case { shape, q, k, v, bias, known } = self;
+        let known = known.unwrap_or(shape.key_tokens);
         let shape = AttentionShape { query_chunk: 64, ..*shape };
         let mut out = vec![f32::NAN; q.len()];
         let mut scratch = vec![f32::NAN; kernels::attention_scratch_len(&shape, 1)];
         let bias = bias.as_deref();
-        kernels::attention(&bench.workers, &shape, q, k, v, bias, &mut out, &mut scratch);
+        let workers = &bench.workers;
+        kernels::masked_attention(workers, &shape, known, q, k, v, bias, &mut out, &mut scratch);
         out
     }
 
@@ -98,6 +102,7 @@ impl Case {
             short => shorts(bench, &words(values[index], short)),
         });
         let bias = self.bias.as_ref().map(|bias| bench.floats(bias));
+        let known = self.known.map(|known| bench.bytes(&(known as i32).to_le_bytes()));
         let bytes = attention_workspace_bytes(&self.shape, products, elements).as_usize();
         let workspace = bench.bytes(&vec![0xff; bytes.max(1)]);
         let operands = AttentionOperands {
@@ -106,6 +111,7 @@ impl Case {
                 element: elements[index],
             }),
             bias: bias.as_ref().map_or(AttentionOperands::NO_BIAS, |bias| bias.address()),
+            known: known.as_ref().map_or(Address::NONE, |known| known.address()),
             out,
         };
         attention(on, &self.shape, products, operands, workspace.address())?;
@@ -197,6 +203,34 @@ fn causal_queries_see_only_what_came_before() {
 
 #[test]
 #[ignore = "needs a GPU or the simulator"]
+fn keys_that_are_padding_are_seen_by_no_query() {
+    let bench = Bench::new();
+    let check = |shape: AttentionShape, known: usize| {
+        let case = Case { known: Some(known), ..Case::random(shape, false) };
+        case.check(&bench);
+        if reads(&shape, Products::Half) == ElementType::F16 {
+            let packed = case.on_gpu(&bench, Products::Half);
+            let direct = case.on_gpu_from(&bench, Products::Half, F16S);
+            assert_same(&direct, &packed, "as they lie");
+        }
+    };
+    for head_dim in [16, 40, 128, 200] {
+        for known in [1, 20, 64, 65, 150] {
+            for causal in [false, true] {
+                let shape = AttentionShape { causal, batch: 2, ..of_heads(2, head_dim, [150; 2]) };
+                check(shape, known);
+            }
+        }
+    }
+    for head_dim in [64, 512] {
+        for (tokens, known) in [([70, 200], 1), ([33, 131], 64), ([65, 200], 199), ([5, 64], 64)] {
+            check(of_heads(2, head_dim, tokens), known);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
 fn biases_by_distance() {
     let bench = Bench::new();
     for head_dim in [8, 64, 512] {
@@ -227,7 +261,7 @@ fn results_do_not_depend_on_the_other_queries() {
                 let elements = queries.start * row..queries.end * row;
                 let q = all.q[elements.clone()].to_vec();
                 let (k, v) = (all.k.clone(), all.v.clone());
-                let part = Case { shape, q, k, v, bias: None }.on_gpu(&bench, products);
+                let part = Case { q, k, v, ..Case::random(shape, false) }.on_gpu(&bench, products);
                 assert_same(&part, &whole[elements], &format!("{shape:?} {products:?}"));
             }
         }

@@ -132,13 +132,13 @@ fn sinusoids() {
     let bench = Bench::new();
     let times = [0.0, 1000.0, 0.25, 713.5, -3.0];
     let at = bench.floats(&times);
-    for features in [2, 4, 256, 322] {
+    for (features, scale) in [(2, 1.0), (4, 1.0), (256, 1000.0), (322, 1.0)] {
         let out = bench.room(times.len() * features);
         let found = bench.run(&out, |on| {
-            tokens::sinusoid(on, out.address(), at.address(), times.len(), features)
+            tokens::sinusoid(on, out.address(), at.address(), scale, [times.len(), features])
         });
         let mut expected = vec![0.0; found.len()];
-        kernels::sinusoid(&times, features, &mut expected);
+        kernels::sinusoid(&times, scale, features, &mut expected);
         // Another mathematical library's last place.
         assert_close(&found, &expected, 2e-7, "sinusoid");
     }

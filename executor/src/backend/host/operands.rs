@@ -4,7 +4,7 @@
 //! Nothing is allocated here that grows with the job.
 
 use crate::backend::NodeCall;
-use crate::backend::kernels::{Columns, Modulation, Workers};
+use crate::backend::kernels::{Columns, Filters, Modulation, Workers};
 use crate::graph::NodeView;
 use crate::schedule::Assignment;
 use crate::weights::TensorRef;
@@ -121,6 +121,19 @@ impl<'a> HostOperands<'a> {
     pub fn weight(&self, index: usize) -> WeightView<'_> {
         let (tensor, bytes) = self.weight_bytes(index);
         tensor.view_of(tensor.shape(), bytes)
+    }
+
+    /// The filters of a convolution, counted as the node's weights are.
+    pub fn filters(&self, index: usize) -> Filters<'_> {
+        let (tensor, shape) = (self.call.tensor(index), self.call.tensor(index).shape());
+        let in_place = self.call.weight_place(index).is_none();
+        match tensor.spread(self.call.files).filter(|_| in_place) {
+            Some((bytes, stride)) => Filters {
+                weight: tensor.view_of(shape, bytes),
+                stride: stride / tensor.storage().element_bytes(),
+            },
+            None => self.weight(index).into(),
+        }
     }
 
     /// Those rows of a weight that are this lane's: the weight, how many rows, their bytes.

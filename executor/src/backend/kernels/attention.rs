@@ -146,6 +146,23 @@ pub fn attention(
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
+    masked_attention(workers, shape, shape.key_tokens, q, k, v, bias, out, scratch);
+}
+
+/// The same over the first `known` keys alone, of each batch item: those behind them are padding,
+/// and weigh nothing.
+#[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
+pub fn masked_attention(
+    workers: &Workers,
+    shape: &AttentionShape,
+    known: usize,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
     let features = shape.features();
     let offsets = shape.query_tokens + shape.key_tokens - 1;
     assert_eq!(q.len(), shape.batch * shape.query_tokens * features, "q");
@@ -156,10 +173,11 @@ pub fn attention(
     assert!(bias.is_none_or(|bias| bias.len() == shape.heads * offsets), "bias");
     assert!(!shape.causal || shape.query_tokens == shape.key_tokens, "causal needs equal tokens");
     assert!(shape.query_chunk > 0, "a chunk has queries");
+    assert!((1..=shape.key_tokens).contains(&known), "a query has keys to see");
     assert!(scratch.len() >= attention_scratch_len(shape, workers.count()), "scratch");
 
     let out = Disjoint::new(out);
-    let call = AttentionCall { isa: workers.isa(), shape, q, k, v, bias, out: &out };
+    let call = AttentionCall { isa: workers.isa(), shape, known, q, k, v, bias, out: &out };
     let chunks = shape.chunks();
     let tasks = shape.batch * shape.heads * chunks;
     let len = shape.worker_scratch_len();
@@ -203,6 +221,8 @@ impl<'a> Scratch<'a> {
 struct AttentionCall<'a> {
     isa: Isa,
     shape: &'a AttentionShape,
+    /// Keys of a batch item that are seen at all.
+    known: usize,
     q: &'a [f32],
     k: &'a [f32],
     v: &'a [f32],
@@ -242,7 +262,7 @@ impl AttentionCall<'_> {
         // Finite, so that scores of minus infinity weigh nothing even where a block has no others.
         scratch.largest.fill(f32::MIN);
         scratch.weights.fill(0.0);
-        let seen = if shape.causal { chunk.end } else { shape.key_tokens };
+        let seen = if shape.causal { chunk.end.min(self.known) } else { self.known };
         for from in (0..seen).step_by(shape.block_keys()) {
             let keys = from..seen.min(from + shape.block_keys());
             self.pack_keys(head, keys.clone(), scratch);

@@ -27,6 +27,8 @@ mod region;
 mod weights;
 
 use region::{OutputRegion, Regions};
+pub use weights::Filters;
+
 use weights::PackedWeights;
 
 /// Input channels that are summed before the sums are added to the output: of a 3 by 3 kernel,
@@ -154,20 +156,22 @@ pub fn conv2d_scratch_len(shape: &ConvShape, workers: usize) -> usize {
 /// `out = conv(norm(input), weight) + bias`, with zeros outside the normalised input.
 ///
 /// `input`: `[batch, height, width, in_channels]`. `norm`: scale and shift, `[in_channels]`, if the
-/// shape has a norm. `weight`: `[out_channels, in_channels, kernel_height, kernel_width]`. `bias`:
+/// shape has a norm. `filters`: `[out_channels, in_channels, kernel_height, kernel_width]`. `bias`:
 /// `[out_channels]`. `out`: `[batch, output_height, output_width, out_channels]`. `scratch`:
 /// [`conv2d_scratch_len`].
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
-pub fn conv2d(
+pub fn conv2d<'w>(
     workers: &Workers,
     shape: &ConvShape,
     input: &[f32],
     norm: Option<[WeightView<'_>; 2]>,
-    weight: WeightView<'_>,
+    filters: impl Into<Filters<'w>>,
     bias: Option<WeightView<'_>>,
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
+    let filters: Filters<'_> = filters.into();
+    let Filters { weight, stride } = filters;
     let kernel = [shape.kernel_height, shape.kernel_width];
     let pixels = shape.output_pixels();
     assert_eq!(input.len(), shape.input_pixels() * shape.in_channels, "input");
@@ -177,6 +181,7 @@ pub fn conv2d(
     assert!(matches!(shape.upsample, 1 | 2), "upsample is 1 or 2");
     assert_eq!(norm.is_some(), shape.norm.is_some(), "norm");
     if shape.is_linear() {
+        assert_eq!(stride, 1, "a matrix in one piece");
         let columns = Columns::all(shape.out_channels);
         linear(workers, &[input], weight, bias, Activation::None, out, columns, scratch);
         return;
@@ -189,7 +194,7 @@ pub fn conv2d(
     });
     let regions = Regions::of(shape);
     let len = regions.scratch_len(shape);
-    let weights = PackedWeights::pack(workers, shape, weight, packed, rest, len);
+    let weights = PackedWeights::pack(workers, shape, filters, packed, rest, len);
     let out = Disjoint::new(out);
     let call = ConvCall { isa: workers.isa(), shape, input, norm, weights, bias, out: &out };
     let operations = 2 * pixels * shape.out_channels * shape.taps() * shape.in_channels;

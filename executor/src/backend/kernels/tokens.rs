@@ -70,12 +70,12 @@ fn tokens(x: &[f32], batch: usize, features: usize) -> usize {
     tokens
 }
 
-/// `out[i] = [cos(t[i] · freq)..., sin(t[i] · freq)...]` with `freq = 10000^(-j / (dim / 2))`.
-/// `t`: `[batch]`; `out`: `[batch, dim]`.
+/// `out[i] = [cos(scale · (t[i] · freq))..., sin(scale · (t[i] · freq))...]` with `freq =
+/// 10000^(-j / (dim / 2))`. `t`: `[batch]`; `out`: `[batch, dim]`.
 ///
-/// Frequencies and angles are rounded to `f32`, as the models were trained with; the rounding of
-/// an angle near 1000 is what a sine then shows.
-pub fn sinusoid(t: &[f32], dim: usize, out: &mut [f32]) {
+/// Frequencies, their products with `t` and angles are rounded to `f32`, as the models were trained
+/// with; the rounding of an angle near 1000 is what a sine then shows.
+pub fn sinusoid(t: &[f32], scale: f32, dim: usize, out: &mut [f32]) {
     /// The longest period over the shortest, from the original transformer.
     const PERIODS: f64 = 10_000.0;
     assert!(dim.is_multiple_of(2) && dim > 0, "cosines and sines come in pairs");
@@ -85,7 +85,7 @@ pub fn sinusoid(t: &[f32], dim: usize, out: &mut [f32]) {
         let (cosines, sines) = row.split_at_mut(half);
         for (index, (cosine, sine)) in cosines.iter_mut().zip(sines).enumerate() {
             let exponent = -(PERIODS.ln() as f32) * index as f32 / half as f32;
-            let angle = f64::from(t * f64::from(exponent).exp() as f32);
+            let angle = f64::from(scale * (t * f64::from(exponent).exp() as f32));
             (*cosine, *sine) = (angle.cos() as f32, angle.sin() as f32);
         }
     }
@@ -191,12 +191,18 @@ mod tests {
     #[test]
     fn sinusoids_of_known_angles() {
         let mut out = [0.0; 8];
-        sinusoid(&[0.0, 1000.0], 4, &mut out);
+        sinusoid(&[0.0, 1000.0], 1.0, 4, &mut out);
         let angle = 1000.0 * f64::from(0.01f32);
         let expected = [1.0, 1.0, 0.0, 0.0];
         assert_close(&out[..4], &expected, 1e-7, "zero");
         let expected = [1000f64.cos(), angle.cos(), 1000f64.sin(), angle.sin()];
         assert_close(&out[4..], &expected, 1e-6, "a thousand");
+        // Scaled last: a product that is rounded before it is scaled is seen in the angle.
+        let time = 0.8371234_f32;
+        sinusoid(&[time, 0.0], 1000.0, 4, &mut out);
+        let angle = f64::from(1000.0 * (time * 0.01));
+        assert_close(&out[1..2], &[angle.cos()], 1e-7, "scaled");
+        assert_close(&out[3..4], &[angle.sin()], 1e-7, "scaled");
     }
 
     #[test]

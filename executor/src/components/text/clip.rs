@@ -1,7 +1,7 @@
-//! The CLIP text model: causal transformer with learned positions.
+//! The CLIP text models, CLIP-L and CLIP-G: causal transformers with learned positions.
 //!
-//! Names: published checkpoints put everything under `text_model.`; those written by transformers 5
-//! leave the prefix out.
+//! Names: published checkpoints put everything but the projection under `text_model.`; those
+//! written by transformers 5 may leave the prefix out.
 
 pub mod single;
 pub mod tokenizer;
@@ -46,6 +46,10 @@ pub struct ClipConfig {
     /// [`ClipConfig::pooled_token`].
     #[serde(default)]
     pub eos_token_id: u32,
+    /// Width of the projection of the pooled state, where a model takes that; without one it is
+    /// taken as it is.
+    #[serde(default = "projection")]
+    pub projection_dim: Option<usize>,
 }
 
 fn positions() -> usize {
@@ -59,6 +63,13 @@ fn quick_gelu() -> String {
 fn epsilon() -> f32 {
     1e-5
 }
+
+fn projection() -> Option<usize> {
+    Some(512)
+}
+
+/// The layer that projects the pooled state (`CLIPTextModelWithProjection`).
+const PROJECTION: &str = "text_projection";
 
 /// The names of its layers for LoRA: with and without the prefix that newer checkpoints leave out.
 pub fn layer_names(
@@ -91,6 +102,7 @@ impl ClipConfig {
         limits.count("num_hidden_layers", self.num_hidden_layers, LAYERS_MAX)?;
         limits.count("vocab_size", self.vocab_size, VOCABULARY_MAX)?;
         limits.count("max_position_embeddings", self.max_position_embeddings, 4096)?;
+        limits.count("projection_dim", self.embedding_dim(), WIDTH_MAX)?;
         limits.count("num_attention_heads", self.num_attention_heads, self.hidden_size)?;
         limits.holds(self.hidden_size.is_multiple_of(self.num_attention_heads), || {
             format!(
@@ -116,13 +128,42 @@ impl ClipConfig {
         found.unwrap_or(0)
     }
 
+    /// Width of a text's embedding: of its pooled state, projected where it is.
+    pub fn embedding_dim(&self) -> usize {
+        self.projection_dim.unwrap_or(self.hidden_size)
+    }
+
     /// The graph for one text: `input_ids` `[1, tokens]` → `last_hidden_state`
     /// `[1, tokens, hidden]`.
     pub fn graph(&self, files: &WeightFiles) -> Result<Graph, WeightsError> {
-        let named = files.tensor(&format!("{PREFIX}final_layer_norm.weight")).is_some();
+        let mut b = GraphBuilder::new(files);
+        let [_, last] = self.states(&mut b)?;
+        b.output("last_hidden_state", last);
+        Ok(b.finish())
+    }
+
+    /// The graph for one text where a model takes more of it: `input_ids` `[1, tokens]` →
+    /// `hidden_state` `[1, tokens, hidden]`, the state before the last layer without a norm
+    /// (`hidden_states[-2]`); `last_hidden_state` of the same shape; and `text_embeds`
+    /// `[1, tokens, embedding]`, of which the text's is that of its pooled token.
+    pub fn graph_with_embedding(&self, files: &WeightFiles) -> Result<Graph, WeightsError> {
+        let mut b = GraphBuilder::new(files);
+        let [before_last, last] = self.states(&mut b)?;
+        b.output("hidden_state", before_last);
+        b.output("last_hidden_state", last);
+        let embeds = match self.projection_dim {
+            Some(width) => b.linear_no_bias(last, PROJECTION, width, Activation::None)?,
+            None => last,
+        };
+        b.output("text_embeds", embeds); // [1, tokens, embedding]
+        Ok(b.finish())
+    }
+
+    /// The states `[1, tokens, hidden]` before the last layer, and behind it and the final norm.
+    fn states(&self, b: &mut GraphBuilder) -> Result<[ValueId; 2], WeightsError> {
+        let named = b.files().tensor(&format!("{PREFIX}final_layer_norm.weight")).is_some();
         let prefix = if named { PREFIX } else { "" };
         let (hidden, eps) = (self.hidden_size, self.layer_norm_eps);
-        let mut b = GraphBuilder::new(files);
         let tokens = self.max_position_embeddings;
         let ids = b.input("input_ids", &[1, tokens], ElementType::I32); // [1, tokens]
         b.segment("embeddings");
@@ -130,14 +171,15 @@ impl ClipConfig {
         let x = b.embedding(ids, &table, self.vocab_size, hidden)?; // [1, tokens, hidden]
         let table = format!("{prefix}embeddings.position_embedding.weight");
         let mut x = b.add_positions(x, &table, tokens)?; // [1, tokens, hidden]
+        let mut before_last = x;
         for layer in 0..self.num_hidden_layers {
             b.block(format!("layers.{layer}"));
-            x = self.layer(&mut b, x, &format!("{prefix}encoder.layers.{layer}"))?;
+            before_last = x;
+            x = self.layer(b, x, &format!("{prefix}encoder.layers.{layer}"))?;
         }
         b.segment("final_layer_norm");
-        let x = b.layer_norm(x, &format!("{prefix}final_layer_norm"), eps)?; // [1, tokens, hidden]
-        b.output("last_hidden_state", x);
-        Ok(b.finish())
+        let last = b.layer_norm(x, &format!("{prefix}final_layer_norm"), eps)?;
+        Ok([before_last, last]) // [1, tokens, hidden] each
     }
 
     fn layer(&self, b: &mut GraphBuilder, x: ValueId, name: &str) -> Result<ValueId, WeightsError> {

@@ -147,14 +147,15 @@ impl DecoderConfig {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
-    fn rope_theta(&self) -> f64 {
+    /// Base of the rotary positions' frequencies.
+    pub(super) fn rope_theta(&self) -> f64 {
         let newer = self.rope_parameters.as_ref().map(|rope| rope.rope_theta);
         newer.or(self.rope_theta).unwrap_or(THETA)
     }
 
     /// The graph for one text: `input_ids` `[1, tokens]` and `rope` `[tokens, head_dim / 2, 2]` →
     /// `hidden_state` `[1, tokens, hidden]`, which `layers` of the layers gave: what transformers
-    /// calls `hidden_states[layers]`, without the last norm.
+    /// calls `hidden_states[layers]`, of all layers behind the last norm.
     ///
     /// # Errors
     /// The files lack a weight.
@@ -164,21 +165,47 @@ impl DecoderConfig {
         tokens: usize,
         layers: usize,
     ) -> Result<Graph, WeightsError> {
+        self.states_graph(files, tokens, &[("hidden_state", layers)], false)
+    }
+
+    /// The same for several states, each as an output of its own: names, and the layers that give
+    /// them, rising. Layers behind the last of them are left out. Of a text that is filled up, the
+    /// input `known` `[1]` says how many tokens are its own: no token sees the others.
+    ///
+    /// # Errors
+    /// The files lack a weight.
+    pub fn states_graph(
+        &self,
+        files: &WeightFiles,
+        tokens: usize,
+        states: &[(&'static str, usize)],
+        filled_up: bool,
+    ) -> Result<Graph, WeightsError> {
+        let layers = states.iter().map(|(_, layers)| *layers).max().expect("a state is wanted");
         assert!(layers <= self.num_hidden_layers, "as many layers as there are");
-        let named = files.tensor(&format!("{PREFIX}{TABLE}")).is_some();
-        let prefix = if named { PREFIX } else { "" };
-        let mut b = GraphBuilder::new(files);
+        let (mut b, prefix) = (GraphBuilder::new(files), prefix(files));
         let ids = b.input("input_ids", &[1, tokens], ElementType::I32); // [1, tokens]
         let rope = b.input("rope", &[tokens, self.head_dim() / 2, 2], ElementType::F32);
+        let known = filled_up.then(|| b.input("known", &[1], ElementType::I32));
         b.segment("embeddings");
         let table = format!("{prefix}{TABLE}");
         // [1, tokens, hidden]
         let mut x = b.embedding(ids, &table, self.vocab_size, self.hidden_size)?;
-        for layer in 0..layers {
-            b.block(format!("layers.{layer}"));
-            x = self.layer(&mut b, x, rope, &format!("{prefix}layers.{layer}"))?;
+        for ran in 0..=layers {
+            if let Some(layer) = ran.checked_sub(1) {
+                b.block(format!("layers.{layer}"));
+                x = self.layer(&mut b, x, rope, known, &format!("{prefix}layers.{layer}"))?;
+            }
+            let Some((name, _)) = states.iter().find(|(_, given)| *given == ran) else { continue };
+            // What transformers calls the last state is behind the last norm.
+            let state = if ran == self.num_hidden_layers {
+                b.segment("norm");
+                b.rms_norm(x, &format!("{prefix}norm"), self.hidden_size, self.rms_norm_eps)?
+            } else {
+                x
+            };
+            b.output(name, state);
         }
-        b.output("hidden_state", x);
         Ok(b.finish())
     }
 
@@ -187,6 +214,7 @@ impl DecoderConfig {
         b: &mut GraphBuilder,
         x: ValueId,
         rope: ValueId,
+        known: Option<ValueId>,
         name: &str,
     ) -> Result<ValueId, WeightsError> {
         let (hidden, eps) = (self.hidden_size, self.rms_norm_eps);
@@ -200,7 +228,11 @@ impl DecoderConfig {
         let k = self.heads(b, h, name, "k", kv_heads)?; // [1, tokens, kv_heads × head_dim]
         let k = b.rope_halves(k, rope, kv_heads);
         let v = self.projection(b, h, &format!("{name}.self_attn.v_proj"), kv_heads)?;
-        let h = b.attention([q, k, v], None, attention); // [1, tokens, heads × head_dim]
+        // [1, tokens, heads × head_dim]
+        let h = match known {
+            Some(known) => b.masked_attention([q, k, v], known, attention),
+            None => b.attention([q, k, v], None, attention),
+        };
         let h = b.linear_no_bias(h, &format!("{name}.self_attn.o_proj"), hidden, NONE)?;
         let x = b.add(x, h);
         let h = b.rms_norm(x, &format!("{name}.post_attention_layernorm"), hidden, eps)?;
@@ -257,6 +289,12 @@ impl DecoderConfig {
             *rotation = [angle.cos() as f32, angle.sin() as f32];
         }
     }
+}
+
+/// What stands before all names in these files.
+fn prefix(files: &WeightFiles) -> &'static str {
+    let named = files.tensor(&format!("{PREFIX}{TABLE}")).is_some();
+    if named { PREFIX } else { "" }
 }
 
 /// The names of its layers for LoRA: with and without what stands before all names.

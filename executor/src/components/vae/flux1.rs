@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::PartFlag;
 
 use super::kl::{self, VaeConfig};
-use super::published;
+use super::{job, published};
 use crate::models::ModelError;
 use crate::models::source::{PartKind, PartSpec};
 use crate::weights::WeightFiles;
@@ -13,7 +13,7 @@ use crate::weights::WeightFiles;
 /// How it is known in files, and read from them.
 pub const PART: PartKind<VaeConfig> = PartKind {
     spec: PartSpec {
-        component: kl::job::DECODER,
+        component: job::DECODER,
         called: "the VAE",
         flag: PartFlag::Vae,
         looked_for: kl::single::LOOKED_FOR,

@@ -2,13 +2,13 @@
 //!
 //! One picture, or one tile of it, at a time: memory does not grow with the batch.
 
-pub mod job;
 pub mod single;
 
 use std::path::Path;
 
 use serde::Deserialize;
 
+use super::job::{VaeJob, VaeRange};
 use crate::graph::{Activation, ElementType, Graph, GraphBuilder, ValueId};
 use crate::models::ModelError;
 use crate::models::config::{Limits, WIDTH_MAX};
@@ -163,11 +163,6 @@ impl VaeConfig {
         Ok(b.finish())
     }
 
-    /// Whether the files hold an encoder.
-    pub fn has_encoder(files: &WeightFiles) -> bool {
-        files.tensor(ENCODER_MARK).is_some()
-    }
-
     /// The graph: `image` `[1, scale × height, scale × width, 3]` of values -1 to 1 → `moments`
     /// `[1, height, width, 2 × latent_channels]`: means, then logarithms of variances. `height` and
     /// `width` are of the latents.
@@ -266,5 +261,42 @@ impl VaeConfig {
         );
         let h = b.linear(&[h], &format!("{name}.to_out.0"), channels, Activation::None)?;
         Ok(b.add(h, x))
+    }
+}
+
+impl VaeJob for VaeConfig {
+    fn scale(&self) -> usize {
+        self.scale()
+    }
+
+    fn latent_channels(&self) -> usize {
+        self.latent_channels
+    }
+
+    fn range(&self) -> VaeRange {
+        let shift = self.shift_factor.unwrap_or(0.0);
+        VaeRange::Scaled { scaling: self.scaling_factor, shift }
+    }
+
+    fn has_encoder(files: &WeightFiles) -> bool {
+        files.tensor(ENCODER_MARK).is_some()
+    }
+
+    fn encoder(
+        &self,
+        files: &WeightFiles,
+        height: usize,
+        width: usize,
+    ) -> Result<Graph, WeightsError> {
+        self.encoder(files, height, width)
+    }
+
+    fn decoder(
+        &self,
+        files: &WeightFiles,
+        height: usize,
+        width: usize,
+    ) -> Result<Graph, WeightsError> {
+        self.decoder(files, height, width)
     }
 }

@@ -13,7 +13,8 @@ use protocol::{Failure, JobShape, Phase};
 
 use super::prompts::Caption;
 use super::{LATENTS, LLM_ROPE, PATCH, PREDICTION, ROPE, TEXT_HIDDEN, ZImage};
-use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, VaeRange, unpack_for_vae};
+use crate::components::vae::job::VaeRange;
+use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, unpack_for_vae};
 use crate::pipeline::pictures::PictureCodec;
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::runtime::{Bound, PASSES_MAX};
@@ -256,7 +257,6 @@ fn length(values: &[f32]) -> f64 {
 /// One picture's tokens as `[height, width, channels]`, for a dump.
 fn nhwc(shape: LatentShape, packed: &[f32]) -> Vec<f32> {
     let mut values = vec![0.0; packed.len()];
-    let as_they_are = VaeRange { scaling: 1.0, shift: 0.0 };
-    unpack_for_vae(shape, shape.whole(), packed, as_they_are, &mut values);
+    unpack_for_vae(shape, shape.whole(), packed, &VaeRange::SAME, &mut values);
     values
 }

@@ -27,6 +27,10 @@ fn heads_are_the_most_parts_of_components_whose_attention_is_cut() {
         ("flux_schnell", "dit", 2),
         ("flux_dev", "dit", 4),
         ("zimage_turbo", "dit", 2),
+        ("flux2_klein", "dit", 2),
+        // Keys that are padding are so for all heads.
+        ("flux2_klein", "llm", 2),
+        ("qwen_image", "dit", 2),
         // Biases by distance are of all heads.
         ("flux_dev", "t5", 1),
         ("flux_dev", "vae", 1),
@@ -61,7 +65,7 @@ fn elements(graph: &Graph) -> BTreeMap<&str, usize> {
 
 #[test]
 fn parts_of_weights_are_the_weights() {
-    for name in ["flux_schnell", "flux_dev", "zimage_turbo"] {
+    for name in ["flux_schnell", "flux_dev", "zimage_turbo", "flux2_klein", "qwen_image"] {
         let whole = graph(name, "dit");
         let two = cut(&whole, &[3, 1]).unwrap();
         assert_eq!(elements(&two), elements(&whole), "{name}");
@@ -77,8 +81,9 @@ fn parts_of_weights_are_the_weights() {
             let attends = two
                 .nodes
                 .iter()
-                .filter(|node| node.lane == Some(lane) && node.op.name() == "Attention");
-            let all = whole.nodes.iter().filter(|node| node.op.name() == "Attention").count();
+                .filter(|node| node.lane == Some(lane) && node.op.name().ends_with("Attention"));
+            let all =
+                whole.nodes.iter().filter(|node| node.op.name().ends_with("Attention")).count();
             assert_eq!(attends.count(), all, "{name}: each device has heads");
         }
     }

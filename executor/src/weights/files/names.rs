@@ -159,6 +159,12 @@ impl WeightFiles {
         WeightsError::MissingTensor { path: self.origin.clone(), tensor, nearest }
     }
 
+    /// The error for a tensor of which no part can be taken, as its blocks hold parts of several.
+    pub fn cut_blocks(&self, asked: &str) -> WeightsError {
+        let tensor = self.renamed.own_name(asked);
+        WeightsError::CutBlocks { path: self.origin.clone(), tensor }
+    }
+
     /// The error for a tensor that has another shape than it must, in the file's own words.
     pub(super) fn wrong_shape(
         &self,

@@ -1,5 +1,5 @@
-//! Parts of a tensor: some of its rows, which lie in one piece, or some of its columns, which do
-//! not.
+//! Parts of a tensor: some of its rows, which lie in one piece, or some of its columns, or of a
+//! filter over several frames the last one's taps, which do not.
 //!
 //! A part is a [`TensorRef`] like any other, with the size that its bytes have one after the other.
 
@@ -83,6 +83,48 @@ impl TensorRef {
         }
     }
 
+    /// A tensor of one long dimension as a vector, whatever dimensions of 1 stand around it.
+    pub fn as_vector(&self) -> TensorRef {
+        let elements: usize = self.shape().iter().product();
+        TensorRef { shape: Dimensions::new(&[elements]).expect("one dimension"), ..*self }
+    }
+
+    /// Of filters `[out, in, frames, height, width]` the last frame's, `[out, in, height, width]`;
+    /// `None` where they are stored in blocks that hold parts of several frames.
+    ///
+    /// # Panics
+    /// If this has not five dimensions, or is a part already.
+    pub fn last_frame(&self) -> Option<TensorRef> {
+        let &[out, input, frames, height, width] = self.shape() else {
+            panic!("no filters over frames: {:?}", self.shape)
+        };
+        assert!(self.columns.is_none() && frames > 0, "whole filters");
+        let shape = Dimensions::new(&[out, input, height, width]).expect("four dimensions");
+        if frames == 1 {
+            return Some(TensorRef { shape, ..*self });
+        }
+        if self.storage.is_blocks() {
+            return None;
+        }
+        let frame = height * width * self.storage.element_bytes();
+        let runs = [((frames - 1) * frame, frame), (0, 0)];
+        let columns = Some(ColumnRuns { stride: frames * frame, runs });
+        Some(TensorRef { shape, size_bytes: out * input * frame, columns, ..*self })
+    }
+
+    /// Where it lies in the mapping, if that is not in one piece: from the first byte of its first
+    /// row on, and the bytes from one row's to the next one's.
+    ///
+    /// # Panics
+    /// If `files` are not those that gave this out, or rows have several pieces.
+    pub fn spread<'a>(&self, files: &'a WeightFiles) -> Option<(&'a [u8], usize)> {
+        let ColumnRuns { stride, runs: [(start, length), others] } = self.columns?;
+        assert!(others.1 == 0 && length > 0, "one piece of each row");
+        let rows = self.size_bytes / length;
+        let bytes = rows.saturating_sub(1) * stride + length;
+        Some((files.slice(self.file_index, self.offset_bytes + start, bytes), stride))
+    }
+
     /// Copies its bytes out of the mapping, from byte `from` on, as many as `target` takes.
     ///
     /// # Panics
@@ -117,7 +159,8 @@ impl TensorRef {
             None => self.size_bytes,
             Some(columns) => {
                 let (start, length) = columns.runs.iter().copied().max().unwrap_or_default();
-                let before = self.shape()[0].saturating_sub(1) * columns.stride;
+                let rows = self.size_bytes.checked_div(columns.row_bytes()).unwrap_or(0);
+                let before = rows.saturating_sub(1) * columns.stride;
                 before + start + length
             }
         };

@@ -300,10 +300,12 @@ pub(super) fn source<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ModelSour
         |text: &str| {
             let source: ModelSource = text.parse().map_err(|error| format!("{error}"))?;
             source.check().map_err(|error| error.to_string())?;
+            let parts = source.part_paths().map(|(_, path)| path);
             source
                 .model
-                .iter()
-                .chain(source.parts.values())
+                .as_deref()
+                .into_iter()
+                .chain(parts)
                 .try_for_each(|path| rooted(path).map(drop))?;
             match source.is_empty() {
                 true => Err("it names nothing; hint: leave it out for a model of the directories"

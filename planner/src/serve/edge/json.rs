@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -65,10 +66,25 @@ fn check(bytes: &[u8]) -> Result<(), EdgeError> {
 
 /// An answer in JSON.
 pub fn answer(status: StatusCode, document: &impl Serialize) -> Response {
-    match serde_json::to_vec(document) {
-        Ok(bytes) => (status, [(CONTENT_TYPE, "application/json")], bytes).into_response(),
-        Err(error) => EdgeError::internal(format!("an answer is no JSON: {error}")).into_response(),
+    match body(document) {
+        Ok(bytes) => of_body(status, bytes),
+        Err(error) => error.into_response(),
     }
+}
+
+/// A document as it is sent.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub fn body(document: &impl Serialize) -> Result<Bytes, EdgeError> {
+    let bytes = serde_json::to_vec(document);
+    let internal = |error| EdgeError::internal(format!("an answer is no JSON: {error}"));
+    bytes.map(Bytes::from).map_err(internal)
+}
+
+/// An answer of a [`body`].
+pub fn of_body(status: StatusCode, body: Bytes) -> Response {
+    (status, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// The members of an object, taken one after the other; what is left was not known.

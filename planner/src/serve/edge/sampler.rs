@@ -39,10 +39,10 @@ pub fn guides_by_itself(description: &ModelDescription) -> bool {
 
 /// Whether a negative prompt counts in a job with this guidance.
 pub fn follows_negative(guidance: &GuidanceRequest, description: &ModelDescription) -> bool {
-    let beyond_prompt = description.guidance == GuidanceScale::BeyondPrompt;
-    match (guidance.true_cfg_scale, guidance.guidance_scale) {
-        (Some(scale), _) => scale > 1.0,
-        (None, Some(scale)) if beyond_prompt => scale > 0.0,
+    match (guidance.true_cfg_scale, guidance.guidance_scale, description.guidance) {
+        (Some(scale), _, _) => scale > 1.0,
+        (None, Some(scale), GuidanceScale::BeyondPrompt) => scale > 0.0,
+        (None, Some(scale), GuidanceScale::ClassifierFree) => scale > 1.0,
         _ => guides_by_itself(description),
     }
 }

@@ -21,6 +21,7 @@ use super::journal::Journal;
 use super::keep;
 use super::limits::{EdgeLimits, NOTES_KEPT};
 use super::settings::EdgeSettings;
+use super::shown::ShownJobs;
 use super::timeline::Timeline;
 use super::tokens::Guardian;
 use crate::serve::desk::action::{Note, Reply};
@@ -65,6 +66,7 @@ struct Shared {
     notes: broadcast::Sender<Arc<Note>>,
     journal: Journal,
     timeline: Timeline,
+    shown: ShownJobs,
     bodies: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     /// One picture is kept at a time, so that no more threads than one wait for that.
@@ -86,6 +88,7 @@ impl Edge {
             notes: broadcast::channel(NOTES_KEPT).0,
             journal: Journal::new(),
             timeline: Timeline::default(),
+            shown: ShownJobs::default(),
             bodies: Arc::new(Semaphore::new(bodies)),
             streams: Arc::new(Semaphore::new(parts.limits.streams)),
             decoding: Semaphore::new(1),
@@ -102,11 +105,15 @@ impl Edge {
         let open = OpenQuestion { asked_at: Instant::now(), sender };
         lock(&self.0.open).insert(ticket, open);
         let question = Question { edge: self, ticket };
+        let is_read = ShownJobs::is_read(&ask);
         if self.0.parts.events.send(DeskEvent::Asked { ticket, asker, ask }).is_err() {
             return ending();
         }
         let reply = answer.await;
         drop(question);
+        if !is_read {
+            self.0.shown.changed();
+        }
         reply.unwrap_or_else(|_| ending())
     }
 
@@ -160,6 +167,7 @@ impl Edge {
 
     /// Lets all streams of events hear of something.
     pub fn tell(&self, note: Note) {
+        self.0.shown.told(&note);
         let note = Arc::new(note);
         self.0.journal.add(note.clone());
         // Nobody may be watching.
@@ -174,6 +182,11 @@ impl Edge {
     /// Readings of devices over time.
     pub fn timeline(&self) -> &Timeline {
         &self.0.timeline
+    }
+
+    /// Answers about running jobs that stand for a moment.
+    pub fn shown(&self) -> &ShownJobs {
+        &self.0.shown
     }
 
     /// What is taken of clients.

@@ -28,7 +28,8 @@ pub struct FilesSize {
 /// One of its paths leads to nothing that can be looked at; as a clause.
 pub fn of_source(source: &ModelSource) -> Result<FilesSize, String> {
     let mut size = FilesSize::default();
-    for path in source.model.iter().chain(source.parts.values()) {
+    let parts = source.part_paths().map(|(_, path)| path);
+    for path in source.model.as_deref().into_iter().chain(parts) {
         let path = Path::new(path);
         size.add(path, DEPTH_MAX).map_err(|error| format!("{}: {error}", path.display()))?;
     }

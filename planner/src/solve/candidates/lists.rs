@@ -66,7 +66,7 @@ fn free(
         return lists;
     }
     let subsets = subsets(problem, &devices);
-    for split in [Split::Layer, Split::Row, Split::Items] {
+    for split in [Split::Layer, Split::Row, Split::Tensor, Split::Items] {
         for subset in &subsets {
             if !may_split(problem, component, subset, split) {
                 continue;

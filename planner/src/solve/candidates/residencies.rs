@@ -28,9 +28,12 @@ pub struct ResidencyChoice {
     pub ms: ComponentMs,
 }
 
-/// Cuts that also have streamed segments, of one component over all kinds of lists: each takes a
-/// fraction of a millisecond to simulate.
+/// Cuts that also have streamed segments, of one component over all kinds of lists without the
+/// host: each takes a fraction of a millisecond to simulate.
 const STREAMED_CUTS: usize = 96;
+
+/// The same of one device beside the host, in each list.
+const STREAMED_CUTS_BESIDE_HOST: usize = 48;
 
 /// Which of a list's layouts also have streamed segments.
 pub struct Quota {
@@ -41,30 +44,36 @@ pub struct Quota {
 
 impl Quota {
     /// A list's part of what all lists of the component may have. `kinds`: of how many kinds its
-    /// layer splits are, over devices that are not alike.
-    pub fn of(lists: &[DeviceList], list: &DeviceList, kinds: usize, layouts: usize) -> Quota {
-        let splits = lists.iter().filter(|other| other.split == list.split).count();
-        let steps = if splits == 1 { Steps::Fine } else { Steps::Coarse };
+    /// lists with the same split are, over devices that are not alike.
+    pub fn of(list: &DeviceList, kinds: usize, layouts: usize) -> Quota {
         match list.split {
             None => {
-                let steps = if splits <= DEVICES_EXACT + 1 { Steps::All } else { Steps::Fine };
+                let steps = if kinds <= DEVICES_EXACT + 1 { Steps::All } else { Steps::Fine };
                 Quota { stride: 1, layouts, steps }
             }
             _ if list.pinned => Quota { stride: 1, layouts, steps: Steps::All },
             Some(Split::Row | Split::Tensor) => {
+                let steps = match kinds {
+                    1 | 2 => Steps::All,
+                    3 => Steps::Fine,
+                    _ => Steps::Coarse,
+                };
                 Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }
             }
             Some(Split::Items) => {
                 // Each replica streams all weights: a segment more or less is much.
-                let steps = if splits <= 2 { Steps::All } else { Steps::Fine };
+                let steps = if kinds <= 2 { Steps::All } else { Steps::Fine };
                 Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }
             }
             Some(Split::Layer) if list.devices.len() > DEVICES_EXACT => {
                 Quota { stride: 1, layouts: layouts.min(SEEDS), steps: Steps::Fine }
             }
             Some(Split::Layer) => {
-                let most = (STREAMED_CUTS / kinds.max(1)).max(1);
-                let steps = if splits <= 2 { Steps::All } else { Steps::Fine };
+                let most = match list.devices.contains(&None) {
+                    true if list.devices.len() == 2 => STREAMED_CUTS_BESIDE_HOST,
+                    _ => (STREAMED_CUTS / kinds.max(1)).max(1),
+                };
+                let steps = if kinds <= 2 { Steps::All } else { Steps::Fine };
                 Quota { stride: layouts.div_ceil(most).max(1), layouts, steps }
             }
         }

@@ -87,3 +87,17 @@ fn shares_are_of_the_weights_and_none_is_empty() {
     let expected = [[1, 1], [1000, 1], [1, 7], [1, 3], [3, 5], [5, 3], [3, 1], [7, 1]];
     assert_eq!(found, expected);
 }
+
+#[test]
+fn shares_of_heads_that_hardly_differ_are_one() {
+    // A little more memory on one of two devices that are alike.
+    let shares = heads(vec![500, 500], &[vec![7, 7], vec![1000, 1010], vec![1, 1]]);
+    let expected = [[1, 1], [1, 7], [1, 3], [3, 5], [5, 3], [3, 1], [7, 1]];
+    assert_eq!(shares, expected.map(Vec::from));
+    // What balances their times comes second, and what lies between is tried too.
+    let shares = heads(vec![700_000, 300_000], &[vec![71, 29], vec![2, 1]]);
+    assert_eq!(shares[..4], [[1, 1], [7, 3], [71, 29], [667, 333]].map(Vec::from));
+    // Of more devices only what is preferred.
+    let three = heads(vec![3, 2, 1], &[vec![1, 1, 1], vec![3, 2, 1]]);
+    assert_eq!(three, [[1, 1, 1], [500, 333, 167]].map(Vec::from));
+}

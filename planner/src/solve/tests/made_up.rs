@@ -270,13 +270,18 @@ impl Case {
             prefetch: self.prefetch,
             places: Vec::new(),
         };
-        let components = &self.profile.components;
-        let wanted = wanted(&problem);
-        let sized = wanted.iter().map(|w| sized(&components[w.component], &w.layout));
-        let bytes: Vec<LayoutBytes> = sized.collect();
-        let count = components.len();
-        problem.places = (0..count).map(|index| places(&problem, index, &wanted, &bytes)).collect();
+        let (wanted, bytes) = self.sized(&problem);
+        let components = 0..self.profile.components.len();
+        problem.places = components.map(|at| places(&problem, at, &wanted, &bytes)).collect();
         problem
+    }
+
+    /// The layouts of a problem of this case, with their bytes.
+    pub(super) fn sized(&self, problem: &Problem<'_>) -> (Vec<LayoutQuery>, Vec<LayoutBytes>) {
+        let wanted = wanted(problem);
+        let sized = |w: &LayoutQuery| sized(&self.profile.components[w.component], &w.layout);
+        let bytes = wanted.iter().map(sized).collect();
+        (wanted, bytes)
     }
 
     pub(super) fn solve(&self, objective: Objective) -> Result<Solution, Infeasible> {

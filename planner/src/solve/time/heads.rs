@@ -1,20 +1,116 @@
 //! What devices take that have some heads and features of each block: their own parts, one beside
-//! the other, and what all of them compute.
+//! the other, what all of them compute, and the summands that each has of the others.
 
-use super::Timing;
-use crate::inventory::{Device, DeviceKind};
+use protocol::Bytes;
+use protocol::profile::{Work, WorkKind};
 
-/// Of what is no product and no attention, the part that is on heads: of the elements that blocks
-/// of transformers read and write so, about half are of queries, keys and the feed-forward layer,
-/// and half of the stream that each device has.
-const ON_HEADS: f64 = 0.5;
+use super::{MOVED_PER_COPIED, SegmentTimes, Timing};
+use crate::inventory::DeviceKind;
+use crate::inventory::efficiency::MEMORY;
+
+/// Bytes that move in a device's memory for each byte that is added: the sum is read and written,
+/// the summand is read.
+const MOVED_PER_ADDED: f64 = 3.0;
+
+/// Sums of a block for each attention: of its result and of the feed-forward layer's. Blocks of two
+/// streams have four and blocks that add both at once one; this is about their average.
+const SUMS_PER_ATTENTION: u32 = 2;
+
+/// Operations that a device starts for each summand of another one: a copy, a wait for it, and
+/// adding it.
+const STARTS_PER_SUMMAND: u32 = 3;
+
+/// A summand's element.
+const F32_BYTES: f64 = 4.0;
+
+/// The summands of a tensor split, in one call.
+pub(super) struct Summands {
+    /// For each device, what it receives of devices that are no parts of its own GPU. It sends as
+    /// much.
+    pub received_bytes: Vec<f64>,
+    /// Until all are there, and added.
+    wait_s: f64,
+    /// For each segment, which part of them is of it: that of its weights in those of all blocks.
+    parts: Vec<f64>,
+}
+
+impl Summands {
+    /// For each segment that is streamed to a device, the part of all summands that cross since the
+    /// copy before it, around the end of the call too.
+    pub fn since_copies(&self, streams: impl Fn(usize) -> bool) -> Vec<f64> {
+        let (mut parts, mut since, mut first) = (vec![0.0; self.parts.len()], 0.0, None);
+        for (segment, part) in self.parts.iter().enumerate() {
+            if streams(segment) {
+                first.get_or_insert(segment);
+                parts[segment] = std::mem::take(&mut since);
+            }
+            since += part;
+        }
+        if let Some(first) = first {
+            parts[first] += since;
+        }
+        parts
+    }
+}
 
 impl Timing<'_> {
-    /// One call of a segment whose heads several devices have. Devices that share the host's
-    /// threads take turns.
-    pub(super) fn heads_s(&self, index: usize) -> f64 {
+    /// The summands of a tensor split; `None` for another one.
+    ///
+    /// Each device sends what it makes to each other one, and adds what it has of all. Of one GPU's
+    /// parts that is a copy in its memory. From one device to another it is written to the host's
+    /// memory and read there: links of GPUs send and receive at once.
+    pub(super) fn summands(&self) -> Option<Summands> {
+        self.spread.division.tensor_shares()?;
+        let (times, lanes) = (self.times, self.spread.devices.len());
+        let inventory = times.inventory;
+        let each = self.spread.crossing_bytes.0 as f64 / (lanes * (lanes - 1)).max(1) as f64;
+        let (mut links_s, mut memories_s) = (vec![0.0; lanes], vec![0.0; lanes]);
+        let (mut adding_s, mut added_in_turns_s) = (vec![0.0; lanes], 0.0);
+        let mut received_bytes = Vec::new();
+        for (lane, &at) in self.spread.devices.iter().enumerate() {
+            let device = &inventory.devices[at.expect("heads are on devices")];
+            let gpu = self.gpus[lane];
+            let near = self.gpus.iter().filter(|other| **other == gpu).count() - 1;
+            let far_bytes = (lanes - 1 - near) as f64 * each;
+            received_bytes.push(far_bytes);
+            let [to, from] = [device.link_bytes_per_s, device.link_back_bytes_per_s];
+            links_s[gpu] += match device.kind {
+                DeviceKind::Cuda => far_bytes / to.value.min(from.value),
+                DeviceKind::Virtual => far_bytes / to.value + far_bytes / from.value,
+            };
+            let memory = device.speeds.memory_bytes_per_s.reaches(MEMORY);
+            memories_s[gpu] += MOVED_PER_COPIED * near as f64 * each / memory;
+            match device.computes_apart() {
+                true => adding_s[gpu] += times.adding_s(at, lanes - 1, each),
+                false => added_in_turns_s += times.adding_s(at, lanes - 1, each),
+            }
+        }
+        let host_memory = inventory.host.speeds.memory_bytes_per_s.value;
+        let host_s = MOVED_PER_COPIED * received_bytes.iter().sum::<f64>() / host_memory;
+        let longest = |each_s: &[f64]| each_s.iter().copied().fold(0.0, f64::max);
+        let copied_s = host_s.max(longest(&links_s)).max(longest(&memories_s));
+        let wait_s = copied_s + added_in_turns_s.max(longest(&adding_s));
+        Some(Summands { received_bytes, wait_s, parts: self.parts_of_blocks() })
+    }
+
+    /// For each segment its part of all blocks' weights; without any, all is of the last segment.
+    fn parts_of_blocks(&self) -> Vec<f64> {
+        let segments = self.times.component.segments.iter().zip(&self.segment_bytes);
+        let of_blocks = segments.map(|(s, bytes)| if s.block { *bytes as f64 } else { 0.0 });
+        let mut parts: Vec<f64> = of_blocks.collect();
+        let all: f64 = parts.iter().sum();
+        match all > 0.0 {
+            true => parts.iter_mut().for_each(|part| *part /= all),
+            false => parts.iter_mut().rev().take(1).for_each(|last| *last = 1.0),
+        }
+        parts
+    }
+
+    /// One call of a segment whose heads several devices have, with its summands. Devices that
+    /// share the host's threads take turns, and so do parts of one GPU.
+    pub(super) fn heads_s(&self, index: usize, summands: &Summands) -> f64 {
         let weights = self.segment_bytes[index] as f64;
-        let (mut in_turns_s, mut apart_s) = (0.0, 0.0_f64);
+        let (mut in_turns_s, mut apart_s) = (0.0, vec![0.0_f64; self.gpus.len()]);
         for (lane, device) in self.spread.devices.iter().enumerate() {
             let bytes = self.spread.parts[lane].segment_bytes[index].0 as f64;
             let time = self.times.on(*device)[index];
@@ -22,35 +118,62 @@ impl Timing<'_> {
                 // What is no block is on the first device.
                 _ if weights == 0.0 && lane > 0 => 0.0,
                 _ if weights == 0.0 => time.all_s(),
-                part if part == 0.0 || part == 1.0 => part * time.all_s(),
-                part => {
-                    let others = ON_HEADS * part + (1.0 - ON_HEADS);
-                    let others_s = others * (time.others_s - time.attention_s);
-                    part * (time.products_s + time.attention_s) + others_s
-                }
+                0.0 => 0.0,
+                part => time.with_heads_s(part),
             };
-            match device.is_some_and(|at| self.device(at).computes_apart()) {
-                true => apart_s = apart_s.max(own_s),
+            match self.computes_apart(*device) {
+                true => apart_s[self.gpus[lane]] += own_s,
                 false => in_turns_s += own_s,
             }
         }
-        apart_s.max(in_turns_s)
+        apart_s.into_iter().fold(in_turns_s, f64::max) + summands.parts[index] * summands.wait_s
     }
+}
 
-    /// The part of the copied bytes that any one link carries. In a tensor split each device sends
-    /// to all others and receives of them, so each link carries its own part; links of GPUs send
-    /// and receive at once. In other splits one link carries all.
-    pub(super) fn part_of_crossing(&self) -> f64 {
-        let devices = &self.spread.devices;
-        if self.spread.division.tensor_shares().is_none() {
-            return 1.0;
+impl SegmentTimes<'_> {
+    /// Shares of heads with which some devices compute for about as long, as those of a tensor
+    /// split that take turns with none: proportions.
+    pub fn balanced(&self, devices: &[Option<usize>]) -> Vec<u64> {
+        // On each device a part of one time, and all of another one, as in `heads_s`.
+        let times = devices.iter().enumerate().map(|(lane, device)| {
+            let (mut parted_s, mut whole_s) = (0.0, 0.0);
+            for (time, segment) in self.on(*device).iter().zip(&self.component.segments) {
+                match segment.block {
+                    true => {
+                        parted_s += time.on_heads_s;
+                        whole_s += time.with_heads_s(0.0);
+                    }
+                    false if lane == 0 => whole_s += time.all_s(),
+                    false => {}
+                }
+            }
+            (f64::max(parted_s, 1e-12), whole_s)
+        });
+        let times: Vec<(f64, f64)> = times.collect();
+        let (mut rates, mut done) = (0.0, 1.0);
+        for (parted_s, whole_s) in &times {
+            rates += 1.0 / parted_s;
+            done += whole_s / parted_s;
         }
-        let both_ways =
-            devices.iter().flatten().all(|at| self.device(*at).kind == DeviceKind::Cuda);
-        if both_ways { 1.0 / devices.len() as f64 } else { 2.0 / devices.len() as f64 }
+        let part = |(parted_s, whole_s): &(f64, f64)| (done / rates - whole_s) / parted_s;
+        // Whole numbers, so that proportions of equal devices are equal.
+        times.iter().map(|times| (1e6 * part(times)).max(1.0) as u64).collect()
     }
 
-    fn device(&self, index: usize) -> &Device {
-        &self.times.inventory.devices[index]
+    /// Adding the summands of so many other devices, of so many bytes each.
+    fn adding_s(&self, device: Option<usize>, others: usize, each: f64) -> f64 {
+        let blocks = self.component.segments.iter().filter(|segment| segment.block);
+        let attention = blocks.flat_map(|segment| &segment.work);
+        let attention = attention.filter(|work| work.kind == WorkKind::Attention);
+        let attends = attention.map(|work| work.operations).fold(0, u32::saturating_add);
+        let starts = SUMS_PER_ATTENTION * STARTS_PER_SUMMAND * others as u32;
+        let bytes = others as f64 * each;
+        let work = Work {
+            kind: WorkKind::Elementwise,
+            operations: attends.saturating_mul(starts),
+            flops: bytes / F32_BYTES,
+            moved_bytes: Bytes((MOVED_PER_ADDED * bytes) as u64),
+        };
+        self.processor(device).segment_time(std::iter::once(work)).all_s()
     }
 }

@@ -5,11 +5,10 @@ use protocol::profile::{SegmentProfile, Work, WorkKind};
 use protocol::{Bytes, item_runs};
 
 use super::{SegmentTimes, Timing};
-use crate::inventory::Device;
 
 impl Timing<'_> {
     /// For each device of an item split one call of each segment, with its items of all passes;
-    /// nothing for other splits. Devices that share the host's threads take turns.
+    /// nothing for other splits.
     pub(super) fn replicas_s(&self) -> Vec<Vec<f64>> {
         let Some(counts) = self.spread.division.item_counts() else { return Vec::new() };
         let times = self.times;
@@ -40,18 +39,17 @@ impl Timing<'_> {
         (1.0 - on_host) * own_s + on_host * self.times.of_items_s(None, segment, part)
     }
 
+    /// Devices that share the host's threads, and parts of one GPU, each take as long as all of
+    /// theirs.
     fn take_turns(&self, replicas: &mut [Vec<f64>]) {
-        let devices = &self.times.inventory.devices;
-        let devices = self.spread.devices.iter().map(|device| device.map(|at| &devices[at]));
-        let apart: Vec<bool> =
-            devices.map(|device| device.is_some_and(Device::computes_apart)).collect();
-        let shared = replicas.iter().zip(&apart).filter(|(_, apart)| !**apart);
-        let shared: Vec<&Vec<f64>> = shared.map(|(replica, _)| replica).collect();
-        let sum = |segment: usize| shared.iter().map(|replica| replica[segment]).sum::<f64>();
-        let sums: Vec<f64> = (0..self.spread.segments()).map(sum).collect();
-        for (replica, apart) in replicas.iter_mut().zip(apart) {
-            if !apart {
-                replica.clone_from(&sums);
+        let processor =
+            |lane: usize| self.computes_apart(self.spread.devices[lane]).then_some(self.gpus[lane]);
+        let alone = replicas.to_vec();
+        for (lane, replica) in replicas.iter_mut().enumerate() {
+            let beside = (0..alone.len()).filter(|other| processor(*other) == processor(lane));
+            let beside: Vec<&Vec<f64>> = beside.map(|other| &alone[other]).collect();
+            for (segment, own_s) in replica.iter_mut().enumerate() {
+                *own_s = beside.iter().map(|other| other[segment]).sum();
             }
         }
     }
@@ -60,10 +58,9 @@ impl Timing<'_> {
 impl SegmentTimes<'_> {
     /// One call of a segment on a processor, with a part of the batch.
     fn of_items_s(&self, device: Option<usize>, segment: usize, part: f64) -> f64 {
-        let processor = &self.processors[device.unwrap_or(self.inventory.devices.len())];
         let segment = &self.component.segments[segment];
         let work = segment.work.iter().map(|work| of_items(segment, work, part));
-        processor.segment_time(work).all_s()
+        self.processor(device).segment_time(work).all_s()
     }
 }
 

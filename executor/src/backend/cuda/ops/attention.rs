@@ -198,6 +198,7 @@ struct AttentionArguments {
     v: Address,
     bias: Address,
     out: Address,
+    known: Address,
     query_tokens: u32,
     key_tokens: u32,
     query_rows: u32,
@@ -219,6 +220,9 @@ pub struct AttentionOperands {
     /// Biases by distance, f32 `[heads, query_tokens + key_tokens - 1]`: that of a query and a key
     /// at `key - query + query_tokens - 1`; or [`AttentionOperands::NO_BIAS`].
     pub bias: Address,
+    /// How many of each sequence's keys are seen, from the first one on, an i32 of at least 1;
+    /// [`Address::NONE`] for all.
+    pub known: Address,
     /// The result, as the queries, of f32, or, of products in 16 bits, bf16. Overlaps none of the
     /// others.
     pub out: ValueAt,
@@ -278,6 +282,7 @@ pub fn attention(
         v,
         bias: operands.bias,
         out: operands.out.address,
+        known: operands.known,
         query_tokens: shape.query_tokens as u32,
         key_tokens: shape.key_tokens as u32,
         query_rows: shape.query_tokens.next_multiple_of(TILE_ROWS) as u32,

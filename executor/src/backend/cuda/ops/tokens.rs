@@ -198,17 +198,17 @@ struct SinusoidArguments {
     batch: u32,
     features: u32,
     exponent: f32,
-    padding: u32,
+    scale: f32,
 }
 
-/// `out[i] = [cos(t[i] · freq)..., sin(t[i] · freq)...]` with `freq = 10000^(-j / (features / 2))`:
-/// `t` `[batch]`, `out` `[batch, features]`.
+/// `out[i] = [cos(scale · (t[i] · freq))..., sin(scale · (t[i] · freq))...]` with `freq =
+/// 10000^(-j / (features / 2))`: `t` `[batch]`, `out` `[batch, features]`.
 pub fn sinusoid(
     on: &Launcher<'_>,
     out: Address,
     times: Address,
-    batch: usize,
-    features: usize,
+    scale: f32,
+    [batch, features]: [usize; 2],
 ) -> Result<(), DriverError> {
     /// The longest period over the shortest, from the original transformer.
     const PERIODS: f64 = 10_000.0;
@@ -219,7 +219,7 @@ pub fn sinusoid(
         batch: count(batch),
         features: count(features),
         exponent: -(PERIODS.ln() as f32),
-        padding: 0,
+        scale,
     };
     let pairs = count(batch * features / 2);
     on.launch("sinusoid", [pairs.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0, &arguments)

@@ -123,6 +123,53 @@ fn causal_queries_see_only_what_came_before() {
 }
 
 #[test]
+fn keys_that_are_padding_are_seen_by_no_query() {
+    let tokens = KEY_BLOCK_MAX + 45;
+    let shape = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..SHAPE };
+    let shape = AttentionShape { head_dim: 16, scale: 0.25, heads: 4, kv_heads: 2, ..shape };
+    let mut random = Random::new(3);
+    let q = random.normals(tokens * shape.features());
+    let k = random.normals(tokens * shape.kv_features());
+    let v = random.normals(k.len());
+    for known in [1, 7, 31, 32, 65, KEY_BLOCK_MAX, KEY_BLOCK_MAX + 1, tokens] {
+        let seen = |values: &[f32]| values[..known * shape.kv_features()].to_vec();
+        let whole = AttentionShape { key_tokens: known, ..shape };
+        let everywhere = reference(&whole, &q, &seen(&k), &seen(&v), None);
+        for causal in [false, true] {
+            let shape = AttentionShape { causal, ..shape };
+            let mut expected = everywhere.clone();
+            if causal {
+                let before = known * shape.features();
+                expected[..before].copy_from_slice(&reference(&shape, &q, &k, &v, None)[..before]);
+            }
+            for_each_workers(|workers| {
+                let attend = |query_chunk| {
+                    let shape = AttentionShape { query_chunk, ..shape };
+                    let mut out = vec![f32::NAN; q.len()];
+                    let mut scratch = scratch(attention_scratch_len(&shape, workers.count()));
+                    masked_attention(
+                        workers,
+                        &shape,
+                        known,
+                        &q,
+                        &k,
+                        &v,
+                        None,
+                        &mut out,
+                        &mut scratch,
+                    );
+                    out
+                };
+                let out = attend(shape.query_chunk);
+                assert_close(&out, &expected, 1e-5, &format!("{known} {causal}"));
+                assert!([1, 32, 1000].iter().all(|&chunk| attend(chunk) == out), "by chunks");
+                out
+            });
+        }
+    }
+}
+
+#[test]
 fn heads_of_common_sizes_match_the_reference() {
     for (heads, head_dim, tokens) in [(2, 64, 77), (1, 128, 300), (1, 512, 130)] {
         let scale = (head_dim as f32).powf(-0.5);

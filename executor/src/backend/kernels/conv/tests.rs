@@ -89,6 +89,36 @@ fn check(shape: ConvShape, storage: StorageType, with_bias: bool) {
     });
 }
 
+#[test]
+fn filters_that_lie_apart_give_the_same_bits() {
+    let (mut random, taps, stride) = (Random::new(5), 9, 27);
+    let shape = ConvShape { in_channels: 70, ..SHAPE };
+    let input = random.normals(shape.height * shape.width * shape.in_channels);
+    let filters = shape.out_channels * shape.in_channels;
+    let dimensions = [shape.out_channels, shape.in_channels, 3, 3];
+    for storage in [StorageType::F32, StorageType::BF16, StorageType::F16] {
+        let weight = Stored::random(&mut random, storage, &dimensions);
+        let size = storage.element_bytes();
+        // Each channel's taps with others' behind them, but for the last one's.
+        let mut bytes = vec![0x5a; ((filters - 1) * stride + taps) * size];
+        for (filter, own) in weight.view().bytes.chunks(taps * size).enumerate() {
+            bytes[filter * stride * size..][..own.len()].copy_from_slice(own);
+        }
+        let apart = WeightView { bytes: &bytes, ..weight.view() };
+        for_each_workers(|workers| {
+            let run = |filters: Filters<'_>| {
+                let mut out = vec![f32::NAN; shape.output_pixels() * shape.out_channels];
+                let mut scratch = scratch(conv2d_scratch_len(&shape, workers.count()));
+                conv2d(workers, &shape, &input, None, filters, None, &mut out, &mut scratch);
+                out
+            };
+            let together = run(weight.view().into());
+            assert_eq!(run(Filters { weight: apart, stride }), together, "{storage}");
+            together
+        });
+    }
+}
+
 const SHAPE: ConvShape = ConvShape {
     batch: 1,
     height: 9,

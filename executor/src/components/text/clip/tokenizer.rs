@@ -1,4 +1,5 @@
-//! CLIP's tokenizer: the model's own, or the built-in one, which every published CLIP-L has.
+//! CLIP's tokenizers: the model's own, or the built-in ones, which every published CLIP-L and
+//! CLIP-G have.
 
 use super::ClipConfig;
 use crate::components::tokenizers::TokenizerFolders;
@@ -6,7 +7,7 @@ use crate::models::ModelError;
 use crate::models::source::{ModelPart, PartSpec};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
-/// The tokenizer of the text encoder `part`, which `encoder` is where it could be read.
+/// CLIP-L's tokenizer; `encoder` is the text encoder `part` where it could be read.
 ///
 /// # Errors
 /// Its files are at fault; or none gives it, and the built-in one is of another vocabulary.
@@ -16,13 +17,36 @@ pub fn open(
     part: PartSpec,
     encoder: Option<&ModelPart<ClipConfig>>,
 ) -> Result<Tokenizer, ModelError> {
+    open_or(folders, folder, part, encoder, Tokenizer::clip)
+}
+
+/// CLIP-G's, likewise.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_g(
+    folders: TokenizerFolders<'_>,
+    folder: &'static str,
+    part: PartSpec,
+    encoder: Option<&ModelPart<ClipConfig>>,
+) -> Result<Tokenizer, ModelError> {
+    open_or(folders, folder, part, encoder, Tokenizer::clip_g)
+}
+
+fn open_or(
+    folders: TokenizerFolders<'_>,
+    folder: &'static str,
+    part: PartSpec,
+    encoder: Option<&ModelPart<ClipConfig>>,
+    built_in: fn() -> Tokenizer,
+) -> Result<Tokenizer, ModelError> {
     if let Some(found) = folders.named(folder, TokenizerKind::CLIP)? {
         return Ok(found);
     }
     if let Some(found) = folders.own(folder, TokenizerKind::CLIP)? {
         return Ok(found);
     }
-    let tokenizer = Tokenizer::clip();
+    let tokenizer = built_in();
     let has = tokenizer.vocabulary_size();
     match encoder {
         Some(ModelPart { config, path, .. }) if config.vocab_size < has => {

@@ -11,7 +11,12 @@ use crate::weights::{Names, WeightFiles};
 
 /// What stands before the names: nothing (the text encoder's own files), ComfyUI's all-in-one
 /// files, diffusers' parts in one file.
-const PREFIXES: [&str; 3] = ["", "text_encoders.qwen3_4b.transformer.", "text_encoder."];
+const PREFIXES: [&str; 4] = [
+    "",
+    "text_encoders.qwen3_4b.transformer.",
+    "text_encoders.qwen3_8b.transformer.",
+    "text_encoder.",
+];
 
 /// The same within the model; see [`super::PREFIX`].
 const INNER: [&str; 2] = [PREFIX, ""];

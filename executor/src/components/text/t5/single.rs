@@ -10,7 +10,8 @@ use crate::weights::{Names, WeightFiles};
 
 /// What stands before the names: nothing (t5xxl files), ComfyUI's and Stability's all-in-one files,
 /// diffusers' parts in one file.
-const PREFIXES: [&str; 3] = ["", "text_encoders.t5xxl.transformer.", "text_encoder_2."];
+const PREFIXES: [&str; 4] =
+    ["", "text_encoders.t5xxl.transformer.", "text_encoder_2.", "text_encoder_3."];
 
 const MARK: &str = "encoder.block.0.layer.0.SelfAttention.q.weight";
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::{VaeConfig, groups, silu, three};
+use crate::components::vae::causal;
 use crate::components::vae::published::Published;
 use crate::models::ModelError;
 use crate::models::config::LAYERS_MAX;
@@ -37,7 +38,9 @@ const ATTENTION: [(&str, &str); 5] =
 
 /// Whether a file holds such a VAE.
 pub fn is_in(files: &Arc<WeightFiles>) -> bool {
-    [LDM_MARK, MARK].into_iter().any(|mark| first_prefix(files, &PREFIXES, mark).is_some())
+    // A causal VAE has such blocks too, and its own attention beside them.
+    let is_marked = |mark| first_prefix(files, &PREFIXES, mark).is_some();
+    [LDM_MARK, MARK].into_iter().any(is_marked) && !causal::single::is_in(files)
 }
 
 /// Takes the VAE from a file, if it is there; `published` for a VAE that `known` does not describe.
@@ -97,6 +100,14 @@ fn ldm_names(prefix: &str, files: &WeightFiles) -> Names {
             names.whole(&format!("{asked}.bias"), &format!("{own}.bias"));
         }
         names.layer(&format!("{side}.conv_norm_out"), &format!("{side}.norm_out"));
+    }
+    // Some files have these two within the sides that they belong to.
+    for (asked, own) in
+        [("quant_conv", "encoder.quant_conv"), ("post_quant_conv", "decoder.post_quant_conv")]
+    {
+        if shapes.has(&format!("{own}.weight")) {
+            names.layer(asked, own);
+        }
     }
     names
 }

@@ -86,6 +86,48 @@ fn rows_lie_in_one_piece() {
     assert_eq!(vector.rows(2..5).view(&files).to_f32(), [2.0, 3.0, 4.0]);
 }
 
+/// Filters `[3, 2, 3, 2, 2]` of which each element is its place; those of a single frame; and the
+/// same in blocks.
+fn filters() -> (TempDir, WeightFiles) {
+    let values =
+        |count: u32| (0..count).flat_map(|at| (at as f32).to_le_bytes()).collect::<Vec<_>>();
+    let content =
+        [("frames", vec![3, 2, 3, 2, 2], values(72)), ("one", vec![3, 2, 1, 2, 2], values(24))];
+    let views = content.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
+        (*name, view.expect("a whole tensor"))
+    });
+    let bytes = safetensors::serialize(views, None).expect("a file");
+    let dir = directory(&[("filters.safetensors", bytes)]);
+    let files = WeightFiles::open_file(&dir.path().join("filters.safetensors")).unwrap();
+    (dir, files)
+}
+
+#[test]
+fn of_filters_over_frames_the_last_taps_are_read() {
+    let (_dir, files) = filters();
+    let whole = files.require("frames", &[3, 2, 3, 2, 2]).unwrap();
+    let last = whole.last_frame().expect("no blocks");
+    assert_eq!((last.shape(), last.size().0), (&[3, 2, 2, 2][..], 4 * 24));
+    let expected: Vec<f32> =
+        (0..6).flat_map(|filter| (8..12).map(move |tap| (12 * filter + tap) as f32)).collect();
+    for piece in [1, 4, 7, 16, 96] {
+        assert_eq!(numbers(&last, &read(&last, &files, piece)), expected, "by {piece}");
+    }
+    // In the mapping they lie apart, to the last byte of the tensor.
+    let (bytes, stride) = last.spread(&files).expect("not in one piece");
+    assert_eq!((bytes.len(), stride), (4 * (72 - 8), 4 * 12));
+    assert_eq!(bytes[..4], 8_f32.to_le_bytes());
+    let range = last.byte_range();
+    assert_eq!(range.end, whole.byte_range().end);
+    assert_eq!(range.start, whole.byte_range().start);
+
+    let one = files.require("one", &[3, 2, 1, 2, 2]).unwrap().last_frame().expect("no blocks");
+    assert!(one.spread(&files).is_none(), "one frame lies in one piece");
+    assert_eq!(one.view(&files).to_f32(), (0..24).map(|at| at as f32).collect::<Vec<_>>());
+    assert_eq!(one.as_vector().shape(), [24]);
+}
+
 #[test]
 #[should_panic(expected = "16 is within a block")]
 fn columns_within_blocks_are_a_bug_of_the_caller() {

@@ -1,5 +1,7 @@
 //! `/v1/jobs`: jobs are accepted, shown, listed, moved, ended and forgotten.
 
+use std::time::Instant;
+
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
@@ -107,9 +109,18 @@ pub async fn one(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Response, EdgeError> {
-    let view = job_of(edge.ask(caller.asker, Ask::Show(job_id(&id)?)).await)?;
+    let id = job_id(&id)?;
+    let asked = match edge.shown().find(&id, &caller.asker, Instant::now()) {
+        Ok(body) => return Ok(json::of_body(StatusCode::OK, body)),
+        Err(asked) => asked,
+    };
+    let view = job_of(edge.ask(caller.asker, Ask::Show(id)).await)?;
     let view = whole(&edge, view).await?;
-    Ok(json::answer(StatusCode::OK, &show::job(&view)))
+    let body = json::body(&show::job(&view))?;
+    if view.state == JobState::Running {
+        edge.shown().keep(asked, body.clone());
+    }
+    Ok(json::of_body(StatusCode::OK, body))
 }
 
 /// `POST /v1/jobs/{id}/cancel`.

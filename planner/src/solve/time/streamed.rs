@@ -1,0 +1,184 @@
+//! What calls take of which some weights are streamed: where these come from, and what they share
+//! their way with.
+
+use super::super::component_ms::ComponentMs;
+use super::super::ring::{CallsMs, Copy, Stages, calls_ms};
+use super::{MOVED_PER_COPIED, RING_TIME, Timing};
+
+/// How fast memory is page-locked, in bytes per second, as it is found, cleared and locked page by
+/// page: 32 MB in 11.6 ms by `cuMemHostAlloc` (rapidsai/dask-cuda, issue 106). Ordinary memory is
+/// touched for the first time at 1.6 to 1.8 GB/s on a virtual machine (docs/streaming.md).
+const PAGE_LOCK_BYTES_PER_S: f64 = 2.8e9;
+
+/// Where streamed weights come from, in bytes per second.
+#[derive(Debug, Clone, Copy)]
+struct WeightSource {
+    /// For each device.
+    each: f64,
+    /// For all devices together.
+    shared: f64,
+    /// The host's memory, where that is what they share; else without an end.
+    memory: f64,
+}
+
+impl Timing<'_> {
+    /// With a ring, these segments held, and these of the others page-locked.
+    pub fn streamed(&self, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'_> {
+        StreamedTiming::new(self, stays, locked)
+    }
+
+    /// The stages of a call, each segment from its source: of each device of an item split its own,
+    /// of another split all together.
+    fn stages(&self, source: impl Fn(usize) -> Option<WeightSource>) -> Vec<Stages> {
+        let copies = self.copies(source);
+        if self.replicas_s.is_empty() {
+            return vec![Stages::new(&self.segments_s, copies)];
+        }
+        let replicas = self.replicas_s.iter().enumerate();
+        let stages = replicas.map(|(lane, segments_s)| {
+            let own = copies.iter().filter(|copy| copy.lane == lane).copied().collect();
+            Stages::new(segments_s, own)
+        });
+        stages.collect()
+    }
+
+    /// What is copied in one call, each segment from its source. Summands that cross meanwhile take
+    /// their time of the link, and of the host's memory.
+    fn copies(&self, source: impl Fn(usize) -> Option<WeightSource>) -> Vec<Copy> {
+        let streams = |lane: usize, segment: usize| {
+            source(segment).is_some() && self.spread.parts[lane].segment_bytes[segment].0 > 0
+        };
+        let lanes = 0..self.spread.devices.len();
+        let summands = self.summands.as_ref().map(|summands| {
+            let since = lanes.map(|lane| summands.since_copies(|segment| streams(lane, segment)));
+            (&summands.received_bytes, since.collect::<Vec<_>>())
+        });
+        let mut copies = Vec::new();
+        for segment in 0..self.segment_bytes.len() {
+            let Some(source) = source(segment) else { continue };
+            for (lane, device) in self.spread.devices.iter().enumerate() {
+                let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
+                let Some(device) = device.filter(|_| bytes > 0.0) else { continue };
+                let link = self.link(device) / self.replicas_beside(lane);
+                let mut copy = Copy {
+                    segment,
+                    lane,
+                    link: self.gpus[lane],
+                    link_s: bytes / link.min(source.each),
+                    shared_s: bytes / source.shared,
+                };
+                if let Some((received_bytes, since)) = &summands {
+                    let bytes = received_bytes[lane] * since[lane][segment];
+                    copy.link_s += bytes / link;
+                    copy.shared_s += MOVED_PER_COPIED * bytes / source.memory;
+                }
+                copies.push(copy);
+            }
+        }
+        copies
+    }
+
+    /// How many replicas have one GPU, and so one link, with one of them: the copies of each are
+    /// looked at alone. 1 for other splits.
+    fn replicas_beside(&self, lane: usize) -> f64 {
+        let beside = self.gpus.iter().filter(|gpu| **gpu == self.gpus[lane]).count();
+        if self.replicas_s.is_empty() { 1.0 } else { beside as f64 }
+    }
+}
+
+/// A component with a ring: what its calls take with any number of slots. The first call reads the
+/// files; the others find what is streamed in RAM, where that has room for it.
+pub struct StreamedTiming<'t> {
+    timing: &'t Timing<'t>,
+    /// Of each device of an item split its own, of another split all together.
+    warm: Vec<Stages>,
+    cold: Option<Vec<Stages>>,
+    load: f64,
+    /// Making room for page-locked copies.
+    locking: f64,
+    reread: f64,
+    storage: f64,
+    storage_again: f64,
+}
+
+impl<'t> StreamedTiming<'t> {
+    fn new(timing: &'t Timing<'t>, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'t> {
+        let inventory = timing.times.inventory;
+        let host = &inventory.host;
+        let is_mapped = |segment| timing.spread.is_mapped(segment);
+        let streams = |segment: usize| !stays[segment] && !is_mapped(segment);
+        let is_locked = |segment: usize| locked.is_some_and(|locked| locked[segment]);
+        let from_file = timing.tensors(|segment| streams(segment) && !is_locked(segment));
+        let from_copy = timing.tensors(|segment| streams(segment) && is_locked(segment));
+        // Each device has copies of its own.
+        let locked_bytes = from_copy * timing.copies_of_all();
+        let cached = from_file + locked_bytes <= host.available_bytes.0 as f64;
+        let (page_cache, storage) =
+            (host.page_cache_bytes_per_s.value, host.storage_bytes_per_s.value);
+        let cold_rate = timing.source_bytes_per_s();
+        // What several devices stream is read once from the storage, by each from memory.
+        let memory_rate = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
+        let file_rate = if cached { memory_rate / MOVED_PER_COPIED } else { storage };
+        let copy = WeightSource { each: f64::INFINITY, shared: memory_rate, memory: memory_rate };
+        let file = WeightSource {
+            each: page_cache,
+            shared: file_rate,
+            memory: if cached { memory_rate } else { f64::INFINITY },
+        };
+        let first = WeightSource { each: page_cache, shared: cold_rate, memory: f64::INFINITY };
+        let stages = |source: &dyn Fn(usize) -> WeightSource| {
+            timing.stages(|segment| streams(segment).then(|| source(segment)))
+        };
+        let reread_s = timing.reread_s(is_mapped);
+        let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
+        let calls = f64::from(timing.calls);
+        let reread = 1e3 * calls * reread_s;
+        let again = if cached { 0.0 } else { 1e3 * from_file / storage };
+        let is_read_first = locked.is_some() || !timing.is_in_page_cache();
+        StreamedTiming {
+            timing,
+            warm: stages(&|segment| if is_locked(segment) { copy } else { file }),
+            cold: is_read_first.then(|| stages(&|_| first)),
+            load: 1e3 * timing.load_s(loads),
+            locking: 1e3 * locked_bytes / PAGE_LOCK_BYTES_PER_S,
+            reread,
+            storage: 1e3 * (from_file + from_copy) / cold_rate + (calls - 1.0) * again + reread,
+            storage_again: calls * again + reread,
+        }
+    }
+
+    /// Whether the calls take no longer than computing does, with so many slots on each device: a
+    /// part of it more is as good.
+    pub fn is_hidden(&self, lookahead: u32, part: f64) -> bool {
+        let calls = f64::from(self.timing.calls);
+        let computes: f64 = 1e3 * calls * self.timing.segments_s.iter().sum::<f64>();
+        self.ms(lookahead).compute <= RING_TIME * computes * (1.0 + part) + self.reread
+    }
+
+    /// The most slots that any device has segments for.
+    pub fn slots_max(&self) -> u32 {
+        self.warm.iter().map(Stages::copies_max).max().unwrap_or_default() as u32
+    }
+
+    /// The job's times with so many slots on each device.
+    pub fn ms(&self, lookahead: u32) -> ComponentMs {
+        let (lanes, calls) = (self.timing.spread.devices.len(), self.timing.calls);
+        let slowest = |stages: &[Stages], calls| {
+            let each = stages.iter().map(|stages| calls_ms(stages, lanes, lookahead, calls));
+            let zero = CallsMs { first: 0.0, total: 0.0 };
+            each.fold(zero, |a, b| CallsMs {
+                first: a.first.max(b.first),
+                total: a.total.max(b.total),
+            })
+        };
+        let warm = slowest(&self.warm, calls);
+        let cold = self.cold.as_ref().map(|cold| slowest(cold, 1).first);
+        ComponentMs {
+            load: self.load,
+            first_read: RING_TIME * (cold.unwrap_or(warm.first) - warm.first) + self.locking,
+            compute: RING_TIME * warm.total + self.reread,
+            storage: self.storage,
+            storage_again: self.storage_again,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Every case from the prompt on, on the host, on virtual devices and on simulated GPUs.
+
+use serde_json::Value;
+
+use super::golden::{Noise, cases};
+use super::{MODEL, file};
+use crate::support::Home;
+use crate::support::simulator::Machine;
+
+/// A profile without devices: everything is computed on the host, whatever this machine has.
+const HOST_ONLY: &str = "name = \"host-only\"\ndescription = \"The CPU alone.\"\n";
+
+/// Everything is computed on the GPUs of this machine.
+const GPU_ONLY: &str = "name = \"gpu-only\"\ndescription = \"The GPUs.\"\ndevices = \"detect\"\n\n[host]\ncompute = false\n";
+
+/// Profiles to run on, each with what the names of the computing devices begin with.
+const PROFILES: [(&str, &str); 3] =
+    [("./host-only.toml", "host"), ("virtual-1x64m", "virtual"), ("virtual-2x2g", "virtual")];
+
+/// What products of 16 bits may be off on a GPU, root mean square: about three times what was
+/// measured on the simulator.
+const HALVES: f64 = 2e-2;
+
+#[track_caller]
+fn assert_computed_on(document: &Value, expected: &str) {
+    let components = document["plan"]["components"].as_array().expect("components");
+    assert_eq!(components.len(), 3);
+    for component in components {
+        let device = component["devices"][0].as_str().expect("a device");
+        assert!(device.starts_with(expected), "{} computes on {device}", component["name"]);
+    }
+}
+
+#[test]
+fn every_case_matches_in_every_tensor() {
+    let home = Home::new();
+    std::fs::write(home.path("host-only.toml"), HOST_ONLY).expect("the home can be written");
+    for (profile, expected) in PROFILES {
+        for case in cases() {
+            let (document, dumped) = case.run(&home, &[&file(MODEL)], &["--host", profile]);
+            assert_computed_on(&document, expected);
+            case.compare(profile, &dumped);
+        }
+    }
+}
+
+#[test]
+fn noise_of_a_seed_is_that_of_tokens() {
+    let home = Home::new();
+    for case in cases() {
+        let (model, host) = (file(MODEL), ["--host", "virtual-1x64m"]);
+        let (_, dumped) = case.run_from(Noise::Seed, &home, &[&model], &host);
+        assert!(dumped.contains_key("noise_nchw"), "{}: no noise", case.name);
+        case.compare("from its seed", &dumped);
+    }
+}
+
+#[test]
+fn f32_on_a_gpu_matches_as_on_the_host() {
+    let home = Home::new().with(Machine::new(1).with("capability", "8.6").environment());
+    std::fs::write(home.path("gpu-only.toml"), GPU_ONLY).expect("the home can be written");
+    for case in cases().into_iter().filter(|case| case.name.starts_with("p1")) {
+        let more = ["--host", "./gpu-only.toml", "--exact-matmul"];
+        let (document, dumped) = case.run(&home, &[&file(MODEL)], &more);
+        assert_computed_on(&document, "cuda");
+        case.compare("a GPU, exactly", &dumped);
+    }
+}
+
+#[test]
+fn halves_on_a_gpu_are_near() {
+    // Before 8.0 all operands are f16.
+    for capability in ["8.6", "7.5"] {
+        let home = Home::new().with(Machine::new(1).with("capability", capability).environment());
+        std::fs::write(home.path("gpu-only.toml"), GPU_ONLY).expect("the home can be written");
+        let case = cases().remove(0);
+        let (document, dumped) = case.run(&home, &[&file(MODEL)], &["--host", "./gpu-only.toml"]);
+        assert_computed_on(&document, "cuda");
+        let (off, name) = case.mean_deviation(&dumped);
+        assert!(off <= HALVES, "{name} is {off:.1e} off on {capability}");
+    }
+}
