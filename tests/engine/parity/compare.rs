@@ -27,6 +27,9 @@ pub const BF16_TEXT: f64 = 0.012;
 /// The DiT so.
 pub const BF16_DENOISER: f64 = 0.012;
 
+/// The DiT of the trained demo so, in its last steps.
+pub const BF16_DEMO: f64 = 0.03;
+
 /// Latents after any step, from the prompt on; also the DiT's results on the way.
 pub const LATENTS: f64 = 1e-4;
 

@@ -18,7 +18,7 @@ use protocol::plan::STAGING_BYTES;
 use protocol::{BackendKind, Bytes, DeviceId, Faults, GraphOptions, JobShape, Residency};
 
 use crate::parity::compare::{
-    BF16_DENOISER, BF16_TEXT, DECODER, DENOISER, INTEGER_DENOISER, INTEGER_TEXT, TEXT,
+    BF16_DEMO, BF16_DENOISER, BF16_TEXT, DECODER, DENOISER, INTEGER_DENOISER, INTEGER_TEXT, TEXT,
     assert_close, mean_deviation,
 };
 use crate::parity::golden::{Case, DenoiserCall, Golden};
@@ -366,9 +366,12 @@ fn the_dit_of_the_demo_matches_in_every_step_from_golden_inputs() {
 
 #[test]
 fn products_of_bf16_are_near() {
-    for golden in [Golden::fixture("flux_dev"), Golden::demo()] {
+    // Of the trained demo's eight steps the last tells small differences of its input apart.
+    for (golden, denoiser) in
+        [(Golden::fixture("flux_dev"), BF16_DENOISER), (Golden::demo(), BF16_DEMO)]
+    {
         let golden = Golden { exact: false, ..golden };
-        let rounded = [BF16_TEXT, BF16_DENOISER];
+        let rounded = [BF16_TEXT, denoiser];
         let opened = Opened { rounded, ..Opened::new(golden) };
         opened.text_encoders();
         opened.denoiser();
