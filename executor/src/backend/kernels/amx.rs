@@ -138,10 +138,10 @@ impl Drop for Tiles {
     }
 }
 
-/// Where sums lie.
+/// Rows of f32 that take the sums of tiles.
 #[derive(Clone, Copy)]
 pub(super) struct TileSums {
-    /// The first one.
+    /// The first row's first sum, at any alignment.
     pub(super) start: *mut f32,
     /// From one row to the next.
     pub(super) stride_bytes: usize,

@@ -1,10 +1,11 @@
 //! Quantised weights as bf16: each is its decoded value in f32, rounded once.
 
 use std::arch::x86_64::{
-    __m512, _mm_loadu_si128, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
-    _mm512_cvtne2ps_pbh, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_storeu_si512,
-    _mm512_sub_epi32,
+    __m512, __m512bh, __m512i, _mm_loadu_si128, _mm512_add_ps, _mm512_cvtepi32_ps,
+    _mm512_cvtepu8_epi32, _mm512_cvtne2ps_pbh, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_storeu_si512, _mm512_sub_epi32,
 };
+use std::mem::transmute;
 
 use crate::backend::kernels::matmul::LinearOperands;
 use crate::backend::kernels::simd::Isa;
@@ -78,7 +79,10 @@ unsafe fn round(form: Form, numbers: &[u8], scales: &[f32], minima: &[f32], out:
         pairs.iter().zip(out.as_chunks_mut::<{ 2 * NUMBERS }>().0).enumerate()
     {
         let rounded = _mm512_cvtne2ps_pbh(values(high, 2 * pair + 1), values(low, 2 * pair));
-        // SAFETY: 32 numbers of 16 bits are one vector; both types are the same bits.
-        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), std::mem::transmute(rounded)) };
+        // SAFETY: 32 numbers of 16 bits are one vector, in which both types are the same bits.
+        unsafe {
+            let rounded = transmute::<__m512bh, __m512i>(rounded);
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), rounded);
+        }
     }
 }

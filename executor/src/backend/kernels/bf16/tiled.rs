@@ -9,9 +9,10 @@
 //! What is beyond the depth is zero in both.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_maskz_loadu_ps, _mm512_setzero_si512,
-    _mm512_store_si512,
+    __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_maskz_loadu_ps,
+    _mm512_setzero_si512, _mm512_store_si512,
 };
+use std::mem::transmute;
 use std::ops::Range;
 
 use protocol::StorageType;
@@ -275,7 +276,7 @@ unsafe fn rounded(from: *const f32, count: usize) -> __m512i {
                 _mm512_maskz_loadu_ps((mask >> 16) as u16, from.wrapping_add(STEP / 2)),
             ]
         };
-        std::mem::transmute(_mm512_cvtne2ps_pbh(halves[1], halves[0]))
+        transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(halves[1], halves[0]))
     }
 }
 
