@@ -1,9 +1,10 @@
-//! Linear layers over weights in bf16 with activations rounded to bf16, where the processor
-//! multiplies tiles of them (AMX); elsewhere they are [in f32](super::matmul).
+//! Linear layers with operands in bf16, where the processor multiplies tiles of it (AMX): over
+//! weights in bf16, which are [in f32](super::matmul) elsewhere, and over quantised ones, which are
+//! [of bytes](super::integer) elsewhere. Activations are rounded, and so are decoded weights.
 //!
 //! Invariants: an element is the sum of its products along the depth in order, in f32, by steps of
 //! 32 from the beginning of each input; how rows, columns and the depth are cut into panels changes
-//! nothing. A plan's bytes do not depend on the processor: scratch is what products in f32 take.
+//! nothing. A plan's bytes do not depend on the processor: scratch is what the others take.
 
 #[cfg(target_arch = "x86_64")]
 mod decode;

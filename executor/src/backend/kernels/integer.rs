@@ -3,7 +3,7 @@
 //! First each activation row is quantised ([`quantise`](super::quantise)). Then a task takes a
 //! panel of weight rows, unpacks one block of the summed dimension of it at a time into slivers of
 //! bytes with their scales, and multiplies all its rows with that. Few rows are multiplied [without
-//! a panel](few).
+//! a panel](few). A processor with AMX takes [tiles of bf16](super::bf16) for more than few.
 //!
 //! A sliver holds, for each 32 of the depth: eight rows of words, each word four bytes of a column;
 //! then a row of scales, or two; then, where the type has them, as many rows of minima.

@@ -167,7 +167,7 @@ impl<'a> Disjoint<'a> {
         self.start
     }
 
-    /// The elements in `range`, for code that writes only some of them.
+    /// Where the elements in `range` begin, for code that writes only some of them.
     pub(super) fn pointer(&self, range: Range<usize>) -> *mut f32 {
         assert!(range.start <= range.end && range.end <= self.len, "range outside the output");
         self.start.wrapping_add(range.start)

@@ -94,6 +94,7 @@ fn every_type_and_odd_shapes_match_the_reference() {
     for storage in natives() {
         let block = storage.block_elements() as usize;
         check(1, &[block], 1, storage, true);
+        check(9, &[block], 1, storage, true);
         check(3, &[2 * block], 37, storage, false);
         check(25, &[768 + block], 66, storage, true);
         // Parts that end within blocks.
