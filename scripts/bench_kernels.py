@@ -39,7 +39,7 @@ def matmul() -> list[Case]:
 
 
 def isas() -> list[Case]:
-    shape, names = "512x3072x3072", ["avx512", "avx2-vnni", "avx2", "portable"]
+    shape, names = "512x3072x3072", ["avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"]
     types = ["f32", "bf16", "q8_0", "q4_k", "q6_k"]
     return [Case(f"{t} {shape}", f"linear {shape}", isa, f"gemm {shape}") for isa in names for t in types]
 
@@ -105,7 +105,7 @@ class Bench:
 
     def ours(self, isa: str, cases: list[str]) -> None:
         shape = ["--shape", cases[0].split()[1]]
-        cases = [*cases, "peak-f32", "peak-int8"]
+        cases = [*cases, "peak-f32", "peak-int8", "peak-bf16"]
         command = [self.program, "--exact-names", "--seconds", str(self.seconds), *shape, *cases]
         environment = {**os.environ, **({"BERTH_ISA": isa} if isa else {})}
         lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -135,13 +135,14 @@ def interpreter(named: str | None) -> pathlib.Path:
 
 def table(name: str, cases: list[Case], best: dict[tuple[str, str], float]) -> str:
     lines = [f"\n### {name}\n"]
-    lines.append("| case | instruction set | GFLOP/s | / torch f32 | / gemm | / peak f32 | / peak int8 |")
-    lines.append("|---|---|---|---|---|---|---|")
+    lines.append("| case | instruction set | GFLOP/s | / torch f32 | / gemm | / peak f32 | / peak int8 | / peak bf16 |")
+    lines.append("|---|---|---|---|---|---|---|---|")
     for case in cases:
         rate = best.get((case.isa, case.ours))
         if rate is None:
             continue
-        others = [("torch", case.torch), (case.isa, case.gemm), (case.isa, "peak-f32"), (case.isa, "peak-int8")]
+        peaks = [(case.isa, f"peak-{what}") for what in ("f32", "int8", "bf16")]
+        others = [("torch", case.torch), (case.isa, case.gemm), *peaks]
         ratios = [f"{rate / best[key]:.2f}" if key in best else "" for key in others]
         lines.append(f"| {case.ours} | {case.isa or 'best'} | {rate:.0f} | {' | '.join(ratios)} |")
     return "\n".join(lines)

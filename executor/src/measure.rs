@@ -90,9 +90,9 @@ fn component_profile(
     let (host, others) = firsts.split_first().expect("there are kinds");
     let mut segments = host.segments(others);
     if options.exact_matmul {
-        // What is decoded is multiplied at the speed of f32.
+        // What is decoded or widened is multiplied at the speed of f32.
         for work in segments.iter_mut().flat_map(|segment| &mut segment.work) {
-            if matches!(work.kind, WorkKind::Matmul(storage) if storage.has_integer_products()) {
+            if matches!(work.kind, WorkKind::Matmul(storage) if storage.has_rounded_products()) {
                 work.kind = WorkKind::Matmul(StorageType::F32);
             }
         }

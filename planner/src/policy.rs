@@ -70,7 +70,7 @@ pub struct PolicyText {
     pub lora: Option<Vec<String>>,
     /// Whether no phase's loads start in the phase before.
     pub no_prefetch: Option<bool>,
-    /// Whether quantised weights are multiplied in f32.
+    /// Whether weights are multiplied in f32, and no activations rounded for it.
     pub exact_matmul: Option<bool>,
 }
 
@@ -122,7 +122,7 @@ pub struct Policy {
     pub loras: Vec<LoraRequest>,
     /// Whether weights may be on their way before their phase.
     pub prefetch: bool,
-    /// Whether products with quantised weights are formed in f32.
+    /// Whether products with all weights are formed in f32.
     pub exact_matmul: bool,
 }
 

@@ -287,7 +287,7 @@ impl SegmentProfile {
 pub enum WorkKind {
     /// Products with a weight matrix stored in this type.
     Matmul(StorageType),
-    /// Attention.
+    /// Scaled dot products of queries, keys and values.
     Attention,
     /// Convolutions of more than one pixel.
     Convolution,

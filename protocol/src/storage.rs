@@ -161,6 +161,13 @@ impl StorageType {
         matches!(self, Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4K | Q5K | Q6K)
     }
 
+    /// Whether the host's kernels may round activations for products with weights of this type,
+    /// unless they are asked for exact ones: to bytes, or, on a processor that multiplies bf16, to
+    /// that.
+    pub const fn has_rounded_products(self) -> bool {
+        self.has_integer_products() || matches!(self, StorageType::BF16)
+    }
+
     /// The size of so many elements.
     ///
     /// # Panics

@@ -40,11 +40,12 @@ impl Model {
         self.home.json(&["inspect", "model", "--json"])
     }
 
-    /// Pixels of a picture made on the host.
+    /// Pixels of a picture made on the host, by the weights' values.
     fn picture(&self) -> Vec<u8> {
         let arguments = ["generate", "model", "--prompt", "a red circle", "--host", "host.toml"];
         let shape = ["--width", "64", "--height", "48", "--steps", "2", "--seed", "7"];
-        let more = ["--max-sequence-length", "32", "--output", "picture.png", "--json"];
+        let more =
+            ["--max-sequence-length", "32", "--output", "picture.png", "--json", "--exact-matmul"];
         self.home.json(&[&arguments[..], &shape, &more].concat());
         pixels(&self.home.path("picture.png"))
     }

@@ -6,9 +6,15 @@ use executor::backend::kernels::Isa;
 pub type Peak = (&'static str, f64, fn());
 
 /// The peaks that can be measured with an instruction set: fused multiply-adds of f32, products of
-/// bytes.
+/// bytes, products of bf16 in tiles.
 pub fn all(isa: Isa) -> Vec<Peak> {
     match isa.to_string().as_str() {
+        #[cfg(target_arch = "x86_64")]
+        "amx" => vec![
+            ("peak-f32", x86::operations(16, 2), x86::fma_512),
+            ("peak-int8", x86::operations(64, 2), x86::vnni_512),
+            ("peak-bf16", x86::TILE_OPERATIONS, x86::tiles_bf16),
+        ],
         #[cfg(target_arch = "x86_64")]
         "avx512-vnni" => vec![
             ("peak-f32", x86::operations(16, 2), x86::fma_512),
@@ -24,6 +30,7 @@ pub fn all(isa: Isa) -> Vec<Peak> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use std::arch::asm;
     use std::arch::x86_64::{
         _mm256_fmadd_ps, _mm256_set1_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_set1_epi32,
         _mm512_set1_ps,
@@ -38,6 +45,39 @@ mod x86 {
 
     pub fn operations(lanes: usize, each: usize) -> f64 {
         (lanes * each * CHAINS * ROUNDS) as f64
+    }
+
+    /// Of [`tiles_bf16`]: four tiles of 16 x 16 sums, each of 32 products.
+    pub const TILE_OPERATIONS: f64 = (4 * 2 * 16 * 16 * 32 * ROUNDS / 16) as f64;
+
+    /// Products of whole tiles of bf16, in which nothing is loaded.
+    pub fn tiles_bf16() {
+        /// Palette 1, eight tiles of 16 rows of 64 bytes.
+        #[repr(C, align(64))]
+        struct Configuration([u8; 64]);
+        let mut tiles = Configuration([0; 64]);
+        tiles.0[0] = 1;
+        for tile in 0..8 {
+            (tiles.0[16 + 2 * tile], tiles.0[48 + tile]) = (64, 16);
+        }
+        // SAFETY: the instruction set that has tiles was found on this machine, and the process may
+        // use them; all of them are given up at the end.
+        unsafe {
+            asm!(
+                "ldtilecfg [{tiles}]",
+                "2:",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "dec {rounds}",
+                "jnz 2b",
+                "tilerelease",
+                tiles = in(reg) &raw const tiles,
+                rounds = inout(reg) ROUNDS / 16 => _,
+                options(nostack),
+            );
+        }
     }
 
     macro_rules! peak {

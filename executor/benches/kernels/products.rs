@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use executor::backend::kernels::{
-    Columns, LinearShape, Workers, integer_linear, integer_linear_scratch_len, linear,
+    Columns, LinearShape, Workers, bf16_linear, integer_linear, integer_linear_scratch_len, linear,
     linear_scratch_len,
 };
 use executor::graph::Activation;
@@ -34,8 +34,8 @@ const STORAGES: [StorageType; 11] = [
     StorageType::Q6K,
 ];
 
-/// Measures what the options want: `TYPE ROWSxINxOUT`, `TYPE-exact` where integers are not to be
-/// used, and `gemm`.
+/// Measures what the options want: `TYPE ROWSxINxOUT`, `TYPE-exact` where activations are not to be
+/// rounded, and `gemm`.
 pub fn measure(options: &Options, workers: &Workers) {
     let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
     for &shape @ [rows, k, n] in shapes {
@@ -48,7 +48,7 @@ pub fn measure(options: &Options, workers: &Workers) {
                 measure_linear(options, workers, &name(storage.name()), storage, false, shape);
             }
             let exact = name(&format!("{storage}-exact"));
-            if storage.has_integer_products() && options.wants(&exact) {
+            if storage.has_rounded_products() && options.wants(&exact) {
                 measure_linear(options, workers, &exact, storage, true, shape);
             }
         }
@@ -109,7 +109,11 @@ fn measure_linear(
         linear_scratch_len(&sizes, workers.count())
     };
     let mut scratch = vec![0.0; len];
-    let kernel = if integer { integer_linear } else { linear };
+    let kernel = match storage {
+        _ if integer => integer_linear,
+        StorageType::BF16 if !exact => bf16_linear,
+        _ => linear,
+    };
     options.measure(name, operations(shape), || {
         let (all, none) = (Columns::all(n), Activation::None);
         kernel(workers, &[&x], weight, None, none, &mut out, all, &mut scratch);

@@ -19,6 +19,7 @@ mod pool;
 mod workers;
 
 mod attention;
+mod bf16;
 mod conv;
 mod elementwise;
 mod group_norm;
@@ -31,6 +32,8 @@ mod pad_tokens;
 mod rope_halves;
 mod tokens;
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod byte_lanes;
 mod bytes;
 #[cfg(target_arch = "x86_64")]
@@ -56,6 +59,7 @@ mod widen;
 mod testing;
 
 pub use attention::{AttentionShape, attention, attention_scratch_len, masked_attention};
+pub use bf16::bf16_linear;
 pub use conv::{ConvShape, Filters, InputNorm, conv2d, conv2d_scratch_len};
 pub use elementwise::{activate, add, add_rows, gated_add, mul, rope, scaled_add};
 pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};

@@ -173,6 +173,11 @@ fn integer_products(storage: StorageType, assignment: &Assignment) -> bool {
     !assignment.exact_matmul && storage.has_integer_products()
 }
 
+/// Whether activations may be rounded to bf16 for a weight of a type.
+fn bf16_products(storage: StorageType, assignment: &Assignment) -> bool {
+    !assignment.exact_matmul && storage == StorageType::BF16
+}
+
 impl HostOperation for LinearOp {
     fn host_workspace_len(
         &self,
@@ -200,8 +205,11 @@ impl HostOperation for LinearOp {
             let (tensor, _, bytes) = on.weight_rows(1);
             tensor.view_of(&bias_shape, bytes)
         });
-        let integer = integer_products(weight.storage, on.assignment());
-        let kernel = if integer { kernels::integer_linear } else { kernels::linear };
+        let kernel = match weight.storage {
+            storage if integer_products(storage, on.assignment()) => kernels::integer_linear,
+            storage if bf16_products(storage, on.assignment()) => kernels::bf16_linear,
+            _ => kernels::linear,
+        };
         let (workers, out, columns) = (on.workers(), on.output(), on.columns());
         let workspace = on.workspace();
         let one = [on.input(0)];

@@ -68,8 +68,13 @@ fn put_speeds(
     model: Option<&str>,
 ) {
     let measured = measured.unwrap_or_default();
+    // What a profile declares of half precision it declares of bf16 too.
+    let half_is_free = speeds.half_flops_per_s.source != Source::Declared;
     put(&mut speeds.f32_flops_per_s, measured.f32_flops_per_s);
     put(&mut speeds.half_flops_per_s, measured.half_flops_per_s);
+    if let (Some(measured), true) = (measured.bf16_flops_per_s, half_is_free) {
+        speeds.bf16_flops_per_s = Some(Rate::measured(measured));
+    }
     if let Some(measured) = measured.integer_flops_per_s {
         speeds.integer_flops_per_s = Some(Rate::measured(measured));
     }

@@ -80,6 +80,8 @@ pub struct SpeedSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_flops_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub bf16_flops_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub integer_flops_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention_flops_per_s: Option<f64>,
@@ -227,6 +229,7 @@ impl SpeedSection {
         for (name, rate) in [
             ("f32_flops_per_s", self.f32_flops_per_s),
             ("half_flops_per_s", self.half_flops_per_s),
+            ("bf16_flops_per_s", self.bf16_flops_per_s),
             ("integer_flops_per_s", self.integer_flops_per_s),
             ("attention_flops_per_s", self.attention_flops_per_s),
             ("convolution_flops_per_s", self.convolution_flops_per_s),

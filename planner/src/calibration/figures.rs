@@ -61,6 +61,8 @@ fn add_speeds(
 ) {
     add(device, "f32_flops_per_s", measured.f32_flops_per_s, before.f32_flops_per_s);
     add(device, "half_flops_per_s", measured.half_flops_per_s, before.half_flops_per_s);
+    let bf16 = before.bf16_flops_per_s.unwrap_or(before.half_flops_per_s);
+    add(device, "bf16_flops_per_s", measured.bf16_flops_per_s, bf16);
     let integer = measured.integer_flops_per_s;
     let decoded = before.integer_flops_per_s.unwrap_or(before.half_flops_per_s);
     add(device, "integer_flops_per_s", integer, decoded);

@@ -50,8 +50,8 @@ impl Content {
 }
 
 impl SpeedSection {
-    /// Rates as the executor tells them. Of the half precisions the slower one: neither is then
-    /// promised too much.
+    /// Rates as the executor tells them. Of the half precisions the slower one stands for all that
+    /// are not measured: none is then promised too much.
     pub fn of(measured: &MeasuredSpeeds) -> SpeedSection {
         let rate = |kinds: &[WorkKind]| {
             let work = measured.work.iter().filter(|work| kinds.contains(&work.kind));
@@ -61,6 +61,7 @@ impl SpeedSection {
         SpeedSection {
             f32_flops_per_s: rate(&[WorkKind::Matmul(StorageType::F32)]),
             half_flops_per_s: rate(&half),
+            bf16_flops_per_s: rate(&[WorkKind::Matmul(StorageType::BF16)]),
             integer_flops_per_s: rate(&[WorkKind::Matmul(StorageType::Q8_0)]),
             attention_flops_per_s: rate(&[WorkKind::Attention]),
             convolution_flops_per_s: rate(&[WorkKind::Convolution]),

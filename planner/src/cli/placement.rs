@@ -43,9 +43,9 @@ pub struct PlacementArguments {
     /// Load each weight in its own phase, none while an earlier one computes
     #[arg(long)]
     no_prefetch: bool,
-    /// Multiply quantised weights as f32, their values to the bit; without it the CPU multiplies
-    /// those of 8, 6, 5 and 4 bits as integers, with activations rounded to 8 bits for it, which is
-    /// two to four times as fast
+    /// Multiply all weights as f32, their values to the bit; without it the CPU multiplies those of
+    /// 8, 6, 5 and 4 bits as integers, with activations rounded to 8 bits for it, or, with AMX,
+    /// these and bf16 as bf16, which is two to five times as fast
     #[arg(long)]
     exact_matmul: bool,
     #[command(flatten)]

@@ -24,6 +24,10 @@ pub struct Speeds {
     pub f32_flops_per_s: Rate,
     /// Products with weights in half precision or shorter, accumulated in f32, without sparsity.
     pub half_flops_per_s: Rate,
+    /// Products with weights in bf16, where they are known not to run as others of half precision
+    /// do: some CPUs multiply in bf16 and not in f16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bf16_flops_per_s: Option<Rate>,
     /// Products with quantised weights that are formed of integers, where a processor is known to
     /// do it; else it decodes them, and then computes as with half precision.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +57,7 @@ impl Speeds {
         Speeds {
             f32_flops_per_s: f32_flops,
             half_flops_per_s: half_flops,
+            bf16_flops_per_s: None,
             integer_flops_per_s: None,
             attention_flops_per_s: assumed,
             convolution_flops_per_s: assumed,
@@ -67,6 +72,9 @@ impl Speeds {
     pub fn seconds(&self, work: &Work) -> f64 {
         let rate = match work.kind {
             WorkKind::Matmul(StorageType::F32) | WorkKind::Elementwise => self.f32_flops_per_s,
+            WorkKind::Matmul(StorageType::BF16) => {
+                self.bf16_flops_per_s.unwrap_or(self.half_flops_per_s)
+            }
             WorkKind::Matmul(storage) if storage.has_integer_products() => {
                 self.integer_flops_per_s.unwrap_or(self.half_flops_per_s)
             }
@@ -109,6 +117,7 @@ impl Speeds {
         Speeds {
             f32_flops_per_s: scaled(self.f32_flops_per_s),
             half_flops_per_s: scaled(self.half_flops_per_s),
+            bf16_flops_per_s: self.bf16_flops_per_s.map(scaled),
             integer_flops_per_s: self.integer_flops_per_s.map(scaled),
             attention_flops_per_s: scaled(self.attention_flops_per_s),
             convolution_flops_per_s: scaled(self.convolution_flops_per_s),

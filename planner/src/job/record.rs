@@ -169,7 +169,7 @@ impl FinishedRun<'_> {
                 let VaeTile { width, height, overlap } = tile;
                 format!("{width}x{height}:{overlap}")
             }),
-            exact_matmul: plan.options.exact_matmul && has_blocks_off_gpus(description, &on_gpu),
+            exact_matmul: plan.options.exact_matmul && has_rounded_off_gpus(description, &on_gpu),
             on_gpu,
             quality,
             version: Some(Settings::this_version()),
@@ -239,10 +239,11 @@ fn weights(description: &ModelDescription, plan: &Plan) -> String {
     types.collect::<Vec<_>>().join(" ")
 }
 
-/// Whether the CPU multiplies quantised weights: only there exact products are others.
-fn has_blocks_off_gpus(description: &ModelDescription, on_gpu: &[String]) -> bool {
+/// Whether the CPU multiplies weights for which some CPU rounds activations: only there exact
+/// products are others.
+fn has_rounded_off_gpus(description: &ModelDescription, on_gpu: &[String]) -> bool {
     let on_host = description.components.iter().filter(|c| !on_gpu.contains(&c.name));
     on_host
         .flat_map(|component| &component.storage)
-        .any(|entry| entry.storage.has_integer_products())
+        .any(|entry| entry.storage.has_rounded_products())
 }

@@ -19,8 +19,8 @@ pub struct GraphOptions {
     pub vae_tile: Option<VaeTile>,
     /// Queries that one worker attends with at a time.
     pub attention_chunk: u32,
-    /// Whether the host's kernels form products with quantised weights in f32, even where they
-    /// could of integers.
+    /// Whether the host's kernels form all products in f32, even where they could of integers or
+    /// of bf16.
     pub exact_matmul: bool,
     /// LoRA files, in the order in which they are applied.
     pub loras: Vec<Lora>,

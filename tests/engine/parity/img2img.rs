@@ -56,7 +56,7 @@ impl Started {
     fn generate(&self, home: &Home, profile: &str) -> (Tensors, Vec<Value>) {
         let (input, dump) = (home.path("input.png"), home.path("dump.safetensors"));
         write_png(&input, self.picture(), self.number("width"), self.number("height"));
-        let mut arguments = vec!["generate".to_owned()];
+        let mut arguments = vec!["generate".to_owned(), "--exact-matmul".to_owned()];
         if self.model() != "demo" {
             arguments.push(fixture(self.model()).display().to_string());
         }

@@ -58,7 +58,7 @@ fn one_file_of_all_parts_matches_in_every_tensor() {
         &single,
     ];
     for case in cases(MODEL) {
-        let (_, dumped) = case.run(&home, &source, &["--host", "virtual-1x64m"]);
+        let (_, dumped) = case.run(&home, &source, &["--host", "virtual-1x64m", "--exact-matmul"]);
         case.compare("one file of all parts", &dumped);
     }
 }
@@ -153,7 +153,7 @@ fn a_clip_without_a_projection_gives_its_pooled_state() {
     assert!(clip.remove("text_projection.weight").is_some());
     write(&home.path("clip_l.safetensors"), &clip);
     let source = [&case.directory()[..], "--clip-l", "clip_l.safetensors"];
-    let (_, dumped) = case.run(&home, &source, &["--host", "virtual-1x64m"]);
+    let (_, dumped) = case.run(&home, &source, &["--host", "virtual-1x64m", "--exact-matmul"]);
     let ids = dumped["text_encoder.c.input_ids"].ids();
     let end = ids.iter().position(|&id| id == 2001).expect("an end");
     let states = dumped["text_encoder.c.last_hidden_state"].floats();

@@ -45,7 +45,7 @@ fn zeros_stand_where_t5_would() {
     let home = Home::new();
     for model in MODELS {
         let case = case(model);
-        let more = ["--host", "virtual-1x64m"];
+        let more = ["--host", "virtual-1x64m", "--exact-matmul"];
         let directory = case.directory();
         let (document, dumped) = case.run(&home, &[&directory, "--t5xxl", "none"], &more);
         let components = document["plan"]["components"].as_array().expect("components");

@@ -119,7 +119,9 @@ macro_rules! per_byte_isa {
             match isa.level() {
                 // SAFETY: an `Isa` of this level exists only where its instructions do.
                 #[cfg(target_arch = "x86_64")]
-                simd::Level::Avx512Vnni => unsafe { avx512_vnni::<$($constant),*>($($arg),*) },
+                simd::Level::Amx | simd::Level::Avx512Vnni => unsafe {
+                    avx512_vnni::<$($constant),*>($($arg),*)
+                },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 simd::Level::Avx512 => unsafe { avx512::<$($constant),*>($($arg),*) },

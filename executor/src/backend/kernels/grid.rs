@@ -121,6 +121,14 @@ impl<'a> Target<'a> {
         prefetch(start.wrapping_add(count - 1));
     }
 
+    /// Where the elements of some rows begin, of each `count` from a column on; and how far apart
+    /// rows are.
+    pub(super) fn rows(&self, row: Range<usize>, column: usize, count: usize) -> (*mut f32, usize) {
+        let at = |row: usize| self.from + row * self.stride + column;
+        let end = at(row.end - 1) + count;
+        (self.values.pointer(at(row.start)..end), self.stride)
+    }
+
     /// `count` elements of a row.
     ///
     /// # Safety

@@ -3,7 +3,7 @@
 //! First each activation row is quantised ([`quantise`](super::quantise)). Then a task takes a
 //! panel of weight rows, unpacks one block of the summed dimension of it at a time into slivers of
 //! bytes with their scales, and multiplies all its rows with that. Few rows are multiplied [without
-//! a panel](few).
+//! a panel](few). A processor with AMX takes [tiles of bf16](super::bf16) for more than few.
 //!
 //! A sliver holds, for each 32 of the depth: eight rows of words, each word four bytes of a column;
 //! then a row of scales, or two; then, where the type has them, as many rows of minima.
@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use protocol::StorageType;
 
+use super::bf16::{TILES_LEN_MIN, multiply_in_tiles};
 use super::bytes::{ByteLanes, per_byte_isa};
 use super::grid::{Grid, Target, aligned, aligned_len};
 use super::matmul::{Columns, FEW_ROWS, LinearOperands, LinearShape};
@@ -73,7 +74,8 @@ fn in_features(shape: &LinearShape<'_>) -> usize {
 fn worker_scratch_len(shape: &LinearShape<'_>, form: Form) -> usize {
     let depth = in_features(shape).min(PANEL_DEPTH);
     let columns = shape.out_features.next_multiple_of(SLIVER_COLUMNS).min(PANEL_COLUMNS);
-    aligned_len(depth / BLOCK * sliver_rows(form) * columns) + unpacked_len(depth)
+    let len = aligned_len(depth / BLOCK * sliver_rows(form) * columns) + unpacked_len(depth);
+    len.max(TILES_LEN_MIN)
 }
 
 /// Rows of a sliver for each block.
@@ -106,6 +108,9 @@ pub fn integer_linear(
     let form = Form::of(weight.storage).expect("a type of integers");
     if shape.rows <= FEW_ROWS {
         few::multiply(workers, &operands, form, out, scratch);
+        return;
+    }
+    if multiply_in_tiles(workers, &operands, out, scratch) {
         return;
     }
     let (quantised, scratch) = scratch.split_at_mut(quantised_len(&shape, form));

@@ -23,7 +23,7 @@ use crate::weights::view::WeightView;
 
 /// The most weight rows of a panel: 768 KiB when packed, which a second level cache of 1 MiB holds,
 /// as processors with AVX-512 have. Others work at half of it.
-const PANEL_COLUMNS: usize = 384;
+pub(super) const PANEL_COLUMNS: usize = 384;
 
 /// Up to so many activation rows the weights are read no faster than memory gives them, and packing
 /// them would take longer: products are then formed of rows as they lie.

@@ -25,6 +25,9 @@ pub struct Isa(Level);
 /// Every instruction set that is known, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
+    /// [`Level::Avx512Vnni`] with conversions to bf16, and products of bf16 in tiles (AMX).
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// [`Level::Avx512`] with products of bytes (VNNI).
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
@@ -64,6 +67,8 @@ impl Isa {
     pub fn available() -> impl Iterator<Item = Isa> {
         let levels = [
             #[cfg(target_arch = "x86_64")]
+            Level::Amx,
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni,
             #[cfg(target_arch = "x86_64")]
             Level::Avx512,
@@ -80,7 +85,16 @@ impl Isa {
     pub(super) fn is_wide(self) -> bool {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512Vnni | Level::Avx512 => true,
+            Level::Amx | Level::Avx512Vnni | Level::Avx512 => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it multiplies tiles of bf16.
+    pub(super) fn has_tiles(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => true,
             _ => false,
         }
     }
@@ -94,6 +108,8 @@ impl Isa {
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => "amx",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
@@ -110,7 +126,14 @@ impl fmt::Display for Isa {
 impl Level {
     fn is_present(self) -> bool {
         match self {
-            // These and no others are what `per_isa!` and `per_integer_isa!` enable.
+            // These and no others are what `per_isa!` and `per_byte_isa!` enable, and what `amx`
+            // and `bf16` use.
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => {
+                is_x86_feature_detected!("avx512bf16")
+                    && Level::Avx512Vnni.is_present()
+                    && super::amx::is_here()
+            }
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => {
                 is_x86_feature_detected!("avx512vnni") && Level::Avx512.is_present()
@@ -178,7 +201,9 @@ macro_rules! per_isa {
             match isa.level() {
                 // SAFETY: an `Isa` of this level exists only where its instructions do.
                 #[cfg(target_arch = "x86_64")]
-                simd::Level::Avx512Vnni | simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                simd::Level::Amx | simd::Level::Avx512Vnni | simd::Level::Avx512 => unsafe {
+                    avx512($($arg),*)
+                },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 simd::Level::Avx2Vnni | simd::Level::Avx2 => unsafe { avx2($($arg),*) },

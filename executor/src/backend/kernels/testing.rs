@@ -120,6 +120,11 @@ impl Stored {
         Stored::new(storage, shape, values)
     }
 
+    /// The values that these stand for, rounded to bf16.
+    pub(super) fn in_bf16(&self) -> Stored {
+        Stored::new(StorageType::BF16, &self.shape, self.values.clone())
+    }
+
     pub(super) fn view(&self) -> WeightView<'_> {
         let len = self.storage.bytes(self.values.len() as u64).as_usize();
         let bytes = &self.bytes[self.skip..self.skip + len];

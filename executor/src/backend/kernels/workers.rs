@@ -167,6 +167,12 @@ impl<'a> Disjoint<'a> {
         self.start
     }
 
+    /// Where the elements in `range` begin, for code that writes only some of them.
+    pub(super) fn pointer(&self, range: Range<usize>) -> *mut f32 {
+        assert!(range.start <= range.end && range.end <= self.len, "range outside the output");
+        self.start.wrapping_add(range.start)
+    }
+
     /// The elements in `range`.
     ///
     /// # Safety

@@ -11,6 +11,7 @@ fn measured_figures_replace_assumed_ones() {
     assert_eq!(host.speeds.f32_flops_per_s, Rate::measured(1.1e11));
     // Of the half precisions the slower one.
     assert_eq!(host.speeds.half_flops_per_s, Rate::measured(0.9e11));
+    assert_eq!(host.speeds.bf16_flops_per_s, Some(Rate::measured(1.0e11)));
     assert_eq!(host.speeds.attention_flops_per_s, Rate::measured(0.7e11));
     assert_eq!(host.speeds.convolution_flops_per_s, Rate::measured(0.6e11));
     assert_eq!(host.speeds.memory_bytes_per_s, Rate::measured(1.7e10));
@@ -43,6 +44,10 @@ fn what_a_profile_declares_stays() {
     assert_eq!(after.host.speeds.f32_flops_per_s, Rate::measured(1.1e11));
     let (before, after) = (&before.devices[0], &after.devices[0]);
     assert_eq!(after.speeds.f32_flops_per_s, Rate::declared(50e9));
+    assert_eq!(
+        (after.speeds.half_flops_per_s, after.speeds.bf16_flops_per_s),
+        (Rate::declared(50e9), None)
+    );
     assert_eq!(after.speeds.memory_bytes_per_s, Rate::measured(3.4e10));
     assert_eq!(after.link_bytes_per_s, before.link_bytes_per_s);
     assert_eq!((after.overhead_bytes, after.overhead_source), (Bytes::ZERO, Source::Declared));

@@ -229,7 +229,7 @@ fn figures_stand_beside_what_was_counted_with() {
     let link = 2.0 * f64::from(1 << 30);
     assert_eq!(of("virtual0", "link_bytes_per_s"), Some((1.5e10, link, Source::Declared)));
     assert_eq!(of("host", "link_bytes_per_s"), None);
-    assert_eq!(figures.len(), 8 + 2 * 9);
+    assert_eq!(figures.len(), 9 + 2 * 10);
 }
 
 #[test]

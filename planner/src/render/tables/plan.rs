@@ -152,7 +152,7 @@ fn options(plan: &Plan) -> String {
         text.push_str(&format!("weights as if stored in {storage}; there are no such files\n"));
     }
     if options.exact_matmul {
-        text.push_str("quantised weights are multiplied as f32\n");
+        text.push_str("all weights are multiplied as f32\n");
     }
     for lora in &options.loras {
         text.push_str(&format!("LoRA {} at {}\n", lora.path, lora.weight));

@@ -103,23 +103,34 @@ fn the_activation_comes_after_the_bias() {
     });
 }
 
+/// A kernel of linear layers.
+type Kernel = fn(
+    &Workers,
+    &[&[f32]],
+    WeightView<'_>,
+    Option<WeightView<'_>>,
+    Activation,
+    &mut [f32],
+    Columns,
+    &mut [f32],
+);
+
 /// How a row, or the products with some weight rows, are computed with others and alone.
-pub(in super::super) fn cut_results_are_equal(storage: StorageType, integer: bool) {
+pub(in super::super) fn cut_results_are_equal(
+    storage: StorageType,
+    kernel: Kernel,
+    scratch_len: impl Fn(&LinearShape<'_>, usize) -> usize,
+) {
     let mut random = Random::new(5);
     let (rows, k, n) = (70, 1280, 150);
     let x = random.normals(rows * k);
     let weight = Stored::random(&mut random, storage, &[n, k]);
-    let kernel = if integer { crate::backend::kernels::integer_linear } else { linear };
     for isa in Isa::available() {
         let workers = Workers::with_isa(2, isa).unwrap();
         let run = |x: &[f32], from: usize, to: usize| {
             let shape =
                 LinearShape { rows: x.len() / k, in_features: &[k], out_features: to - from };
-            let len = if integer {
-                crate::backend::kernels::integer_linear_scratch_len(&shape, storage, 2)
-            } else {
-                linear_scratch_len(&shape, 2)
-            };
+            let len = scratch_len(&shape, 2);
             let mut out = vec![0.0; x.len() / k * (to - from)];
             let at = |row: usize| storage.bytes((row * k) as u64).as_usize();
             let whole = weight.view();
@@ -149,6 +160,6 @@ pub(in super::super) fn cut_results_are_equal(storage: StorageType, integer: boo
 #[test]
 fn what_is_computed_alone_equals_what_is_computed_together() {
     for storage in [StorageType::F32, StorageType::BF16, StorageType::Q4K] {
-        cut_results_are_equal(storage, false);
+        cut_results_are_equal(storage, linear, linear_scratch_len);
     }
 }
