@@ -8,8 +8,8 @@
 //! `HOST_BYTES_MAX` beside a device's page-locked memory; the file that is written has no name once
 //! it has its first byte, so that it is gone however this process ends.
 
-mod file;
-mod probe;
+pub(crate) mod file;
+pub(crate) mod probe;
 mod storage;
 mod transfer;
 mod work;
@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use protocol::calibration::{Calibration, CalibrationDevice, MeasuredDevice};
-use protocol::plan::DeviceBackend;
 use protocol::{Bytes, DeviceId, Failure};
 
 use crate::backend::kernels::Workers;
@@ -38,15 +37,15 @@ const HOST_BYTES_MAX: Bytes = Bytes::mib(256);
 const REPETITIONS: usize = 4;
 
 /// What is measured: where it computes, and the weights that it computes with.
-struct CalibrationTarget<'a> {
-    backend: &'a dyn Backend,
+pub(crate) struct CalibrationTarget<'a> {
+    pub backend: &'a dyn Backend,
     /// What it has free before anything is measured.
-    room_bytes: Bytes,
+    pub room_bytes: Bytes,
     /// Operations that it cannot do, by name.
-    unsupported: &'a [String],
-    threads: usize,
-    files: &'a Arc<WeightFiles>,
-    cancel: &'a CancelFlag,
+    pub unsupported: &'a [String],
+    pub threads: usize,
+    pub files: &'a Arc<WeightFiles>,
+    pub cancel: &'a CancelFlag,
 }
 
 /// Measures the host, the storage under a directory, and devices, with nothing loaded.
@@ -83,10 +82,7 @@ pub fn calibrate(
         let sizes = [*budget_bytes, *overhead_bytes, *pinned_bytes];
         let opened = open_device(id, backend, sizes, &host_memory, &workers, None)?;
         let charged = opened.memory().used();
-        let unsupported = match backend {
-            DeviceBackend::Virtual { unsupported, .. } => unsupported.as_slice(),
-            DeviceBackend::Cuda { .. } => &[],
-        };
+        let unsupported = backend.unsupported();
         let backend = opened.as_ref();
         let room_bytes = backend.memory().free();
         let target =

@@ -24,6 +24,7 @@ pub mod read;
 pub mod runtime;
 pub mod sampling;
 pub mod schedule;
+pub mod self_test;
 pub mod serve;
 pub mod tokenizer;
 pub mod weights;

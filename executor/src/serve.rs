@@ -37,6 +37,7 @@ use crate::families;
 use crate::measure;
 use crate::pipeline::{Observer, Picture};
 use crate::runtime::{Runtime, verify};
+use crate::self_test::{program, self_test};
 use heartbeat::Heartbeat;
 use opened::OpenModels;
 
@@ -189,6 +190,7 @@ impl Executor {
             Command::Calibrate { devices, threads, directory } => {
                 self.calibrate(&devices, threads, &directory)
             }
+            Command::SelfTest { devices, threads } => self.self_test(&devices, threads),
             Command::Load { plan, rehearse } => self.load(*plan, rehearse),
             Command::Generate { generation, job } => {
                 let Some(runtime) = self.runtime.as_mut() else {
@@ -226,7 +228,8 @@ impl Executor {
         self.greeted = true;
         let (backends, why_no_cuda) = supported();
         let cublas = if libraries { cublas_told() } else { None };
-        Ok(Event::Hello { version: PROTOCOL_VERSION, backends, why_no_cuda, cublas })
+        let program = if why_no_cuda.is_none() { program() } else { String::new() };
+        Ok(Event::Hello { version: PROTOCOL_VERSION, backends, why_no_cuda, cublas, program })
     }
 
     fn measure(
@@ -262,6 +265,13 @@ impl Executor {
         let directory = Path::new(directory);
         let measured = calibrate(devices, threads as usize, directory, &self.cancel)?;
         Ok(Event::Calibrated(Box::new(measured)))
+    }
+
+    fn self_test(&self, devices: &[CalibrationDevice], threads: u32) -> Result<Event, Failure> {
+        check_threads(threads)?;
+        check::check_calibration(devices).map_err(bad_request)?;
+        let tested = self_test(devices, threads as usize, &self.cancel)?;
+        Ok(Event::SelfTested(Box::new(tested)))
     }
 
     fn load(&mut self, plan: Plan, rehearse: bool) -> Result<Event, Failure> {

@@ -17,6 +17,7 @@ use planner::engine::warm::{Holding, Warm};
 use planner::planning::Request;
 use planner::policy::{Objective, Policy, PolicyText};
 use planner::profile::Profile;
+use planner::self_test::SelfTests;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress, Rng};
 use protocol::notice::Notice;
@@ -92,7 +93,8 @@ fn main() -> ExitCode {
     ] {
         let inventorize = |holding: Holding<'_>| Ok(request(&model, side, holding));
         let work = Work::Generate(Box::new(job(prompt)));
-        let outcome = supervise(&mut warm, &inventorize, &work, None, &mut Nobody);
+        let outcome =
+            supervise(&mut warm, &SelfTests::under(None), &inventorize, &work, None, &mut Nobody);
         let outcome = outcome.expect("the demo model fits");
         let ms = start.elapsed().as_secs_f64() * 1e3;
         if name == "first" {

@@ -37,6 +37,7 @@ use protocol::{Plan, UsageReport};
 pub use figures::{Figure, figures};
 pub use key::Machine;
 pub use learn::{MeasuredRatio, lessons, overheads};
+pub(crate) use store::lock_file;
 pub use store::{STATE_DIR, Store, StoreError, state_directory};
 
 use crate::inventory::Inventory;

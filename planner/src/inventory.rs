@@ -229,7 +229,10 @@ impl Device {
                 threads: self.threads.map(|threads| threads as u32),
                 unsupported: self.unsupported.clone(),
             },
-            DeviceKind::Cuda => DeviceBackend::Cuda { uuid: self.uuid.clone() },
+            DeviceKind::Cuda => DeviceBackend::Cuda {
+                uuid: self.uuid.clone(),
+                unsupported: self.unsupported.clone(),
+            },
         }
     }
 

@@ -27,6 +27,7 @@ pub mod preview;
 pub mod profile;
 pub mod read;
 pub mod render;
+pub mod self_test;
 pub mod serve;
 pub mod solve;
 pub mod temporary;

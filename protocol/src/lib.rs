@@ -17,6 +17,7 @@ pub mod notice;
 pub mod phase;
 pub mod plan;
 pub mod profile;
+pub mod self_test;
 pub mod storage;
 pub mod times;
 pub mod units;

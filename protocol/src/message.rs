@@ -6,6 +6,7 @@
 //!                     ◄── Handshake ──     connects: its command sender, its event receiver
 //!   Hello{version}    ──►            ◄──   Event::Hello, or Failed(WrongVersion)
 //!   Inspect, Measure, Size, Verify ──► ◄── Inspected, Measured, Sized, Verified
+//!   Calibrate, SelfTest ──►          ◄──   Calibrated, SelfTested
 //!   Load{plan}        ──►            ◄──   Files, Progress*, Loaded
 //!   Generate{job}*    ──►            ◄──   Notice*, Progress*, Conditioned*, Preview*, Output*,
 //!                                          Tensors?, Usage, Done
@@ -31,13 +32,14 @@ use crate::notice::{FileState, Notice};
 use crate::phase::Phase;
 use crate::plan::{DeviceId, GraphOptions, JobShape, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
+use crate::self_test::SelfTest;
 use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 pub use texts::{JobTexts, PromptText};
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 15;
+pub const PROTOCOL_VERSION: u32 = 16;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,6 +110,14 @@ pub enum Command {
         /// A directory on the storage that holds models: a file is written there, read, and
         /// removed.
         directory: String,
+    },
+    /// Do the kernels compute as the host does on these devices, and do copies between them arrive
+    /// as they were?
+    SelfTest {
+        /// GPUs, with what may be used of them.
+        devices: Vec<CalibrationDevice>,
+        /// Worker threads of the host's kernels.
+        threads: u32,
     },
     /// Run a job by the loaded plan.
     Generate {
@@ -198,6 +208,9 @@ pub enum Event {
         /// Where it is and libraries are asked for, which cuBLASLt multiplies there; or that none
         /// does and why, with a hint.
         cublas: Option<String>,
+        /// The program with its kernels, as some digits that are others where it is another one;
+        /// empty where it does not compute on GPUs.
+        program: String,
     },
     /// The answer to [`Command::Inspect`].
     Inspected(Box<ModelDescription>),
@@ -209,6 +222,8 @@ pub enum Event {
     Verified(Vec<VerifiedBytes>),
     /// The answer to [`Command::Calibrate`].
     Calibrated(Box<Calibration>),
+    /// The answer to [`Command::SelfTest`].
+    SelfTested(Box<SelfTest>),
     /// The answer to [`Command::Load`]; with phases where it was rehearsed.
     Loaded(Box<UsageReport>),
     /// The files that the plan to be loaded reads, as they were when they were opened.
@@ -387,6 +402,7 @@ impl Command {
             Command::Hello { .. }
             | Command::Verify { .. }
             | Command::Load { .. }
+            | Command::SelfTest { .. }
             | Command::PreviewTaken
             | Command::Cancel
             | Command::Unload

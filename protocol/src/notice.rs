@@ -24,6 +24,11 @@ pub enum Notice {
         /// The places in the batch of the pictures that have this prompt.
         pictures: Vec<u32>,
     },
+    /// Something about a GPU is not used, since the self-test found it to be wrong.
+    SelfTest {
+        /// What was found and what follows, as a sentence.
+        message: String,
+    },
     /// A file was changed while the job used it.
     FileChanged {
         /// The file.

@@ -14,6 +14,7 @@ use planner::inventory::Inventory;
 use planner::planning::{PlanError, Request};
 use planner::policy::{Objective, Policy, PolicyText};
 use planner::profile::Profile;
+use planner::self_test::SelfTests;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
@@ -125,7 +126,7 @@ impl Bench {
     fn run_job(&self, warm: &mut Warm, shape: &JobShape, job: Job) -> Result<Outcome, PlanError> {
         let inventorize = |holding: Holding<'_>| Ok(self.request(shape, holding));
         let work = Work::Generate(Box::new(job));
-        supervise(warm, &inventorize, &work, None, &mut Nobody)
+        supervise(warm, &SelfTests::under(None), &inventorize, &work, None, &mut Nobody)
     }
 
     /// The picture of a job on an executor of its own.

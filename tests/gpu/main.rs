@@ -11,4 +11,5 @@ mod jobs;
 mod ops;
 mod parts;
 mod plans;
+mod self_test;
 mod simulated;

@@ -75,7 +75,17 @@ fn run_here() {
         gpus: gpus.into_iter().map(|gpu| gpu.uuid).collect(),
     };
     bench.every_plan_gives_one_picture(0..plans::how_many(8, 24));
+    bench.operations_are_left_to_the_host();
     bench.each_kind_of_edge_is_missed(100..130);
+}
+
+/// What was predicted of each phase is what was measured.
+#[track_caller]
+fn assert_exact(result: &plans::Result, what: &str) {
+    for phase in result.usage.devices.iter().flat_map(|device| &device.phases) {
+        let [predicted, measured] = [phase.predicted_peak_bytes, phase.measured_peak_bytes];
+        assert_eq!(predicted, measured, "{what}: {phase:?}");
+    }
 }
 
 impl Bench<'_> {
@@ -101,15 +111,35 @@ impl Bench<'_> {
         plans::plan(self.dir, &*self.model, &JOB, &options, &self.hardware(devices), &choices)
     }
 
-    fn every_plan_gives_one_picture(&self, seeds: std::ops::Range<u64>) {
+    /// All on one GPU, which cannot do some operations.
+    fn on_one(&self, unsupported: &[&str]) -> Plan {
         let options = GraphOptions::default();
         let graphs = self.model.graphs(&JOB, &options).expect("a possible job");
         let on_one = |graph: &executor::models::ComponentGraph| {
             Choice::one(0, graph.variants[0].segments.len(), Residency::Resident)
         };
         let choices: Vec<Choice> = graphs.iter().map(on_one).collect();
-        let one = plans::plan(self.dir, &*self.model, &JOB, &options, &self.hardware(1), &choices);
-        let expected = plans::run(&one, &self.model).expect("one GPU");
+        let unsupported = unsupported.iter().map(|&name| name.to_owned()).collect();
+        let hardware = Hardware { unsupported, ..self.hardware(1) };
+        plans::plan(self.dir, &*self.model, &JOB, &options, &hardware, &choices)
+    }
+
+    /// The host does what a GPU cannot, within the plan's bytes and in an order that is enforced.
+    fn operations_are_left_to_the_host(&self) {
+        let expected = plans::run(&self.on_one(&[]), &self.model).expect("one GPU");
+        for lacking in [&["Linear"][..], &["Conv2d"], &["Attention", "Add"], &["Norm", "Rope"]] {
+            let plan = self.on_one(lacking);
+            let (result, races) = plans::run_traced(&plan, &self.model, None)
+                .unwrap_or_else(|failure| panic!("without {lacking:?}: {failure}\n{plan:#?}"));
+            assert!(races.is_empty(), "without {lacking:?}: {}\n{plan:#?}", races[0]);
+            let (most, part) = plans::apart(&result.pixels, &expected.pixels);
+            assert!(most <= LEVELS_APART_MAX, "without {lacking:?}: {most} levels, {part}");
+            assert_exact(&result, &format!("without {lacking:?}"));
+        }
+    }
+
+    fn every_plan_gives_one_picture(&self, seeds: std::ops::Range<u64>) {
+        let expected = plans::run(&self.on_one(&[]), &self.model).expect("one GPU");
         for seed in seeds {
             let plan = self.any(seed);
             let (result, races) = plans::run_traced(&plan, &self.model, None)
@@ -118,10 +148,7 @@ impl Bench<'_> {
             let (most, part) = plans::apart(&result.pixels, &expected.pixels);
             let same = most == 0 || plans::sums_apart(&plan) && most <= LEVELS_APART_MAX;
             assert!(same, "seed {seed}: another picture, {most} levels, {part} of it\n{plan:#?}");
-            for phase in result.usage.devices.iter().flat_map(|device| &device.phases) {
-                let [predicted, measured] = [phase.predicted_peak_bytes, phase.measured_peak_bytes];
-                assert_eq!(predicted, measured, "seed {seed}: {phase:?}\n{plan:#?}");
-            }
+            assert_exact(&result, &format!("seed {seed}"));
         }
     }
 

@@ -17,6 +17,7 @@ use planner::job::seed::Seed;
 use planner::policy::PolicyText;
 use planner::profile::Profile;
 use planner::profile::layers::Layered;
+use planner::self_test::SelfTests;
 use planner::serve::config::CONDITIONING_CACHE;
 use planner::serve::desk::action::{GainOrder, JoinOrder, QuoteOrder, RunOrder};
 use planner::serve::desk::event::{
@@ -85,6 +86,7 @@ impl Bench {
             profile: Layered { profile, files: Vec::new(), host: None, names_devices: true },
             calibration: Calibration::read(machine, store).0,
             ignored: None,
+            self_tests: SelfTests::under(None),
             conditioning_cache: CONDITIONING_CACHE,
         };
         let program = ExecutorProgram { path: Some(executor(&home)), ..ExecutorProgram::default() };

@@ -103,6 +103,7 @@ static Configuration read() {
         {"order", [&](Text value) { lists.order = split(value, ','); }},
         {"peer", [&](Text value) { read.peer = number(value) != 0; }},
         {"driver", [&](Text value) { read.driver = int(number(value)); }},
+        {"nvml_driver", [&](Text value) { read.nvml_driver = value; }},
         {"ptx", [&](Text value) { read.ptx = int(number(value)); }},
         {"context", [&](Text value) { read.context_bytes = bytes(value); }},
         {"module", [&](Text value) { read.module_bytes = bytes(value); }},
@@ -112,6 +113,10 @@ static Configuration read() {
         {"init", [&](Text value) { read.init = unsigned(number(value)); }},
         {"nvml", [&](Text value) { read.nvml = unsigned(number(value)); }},
         {"passing", [&](Text value) { read.passing = number(value) != 0; }},
+        {"wrong",
+         [&](Text value) {
+             for (const std::string& name : split(value, ',')) read.wrong.insert(name);
+         }},
         {"log", [&](Text value) { read.log = value; }},
         {"folder", [&](Text value) { read.folder = value; }},
         {"fail",

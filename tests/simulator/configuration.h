@@ -12,6 +12,7 @@
 //   order=1,0                 CUDA's ordinals, as positions in the order of PCI buses and of NVML (default 0,1,…)
 //   peer=1                    whether devices may reach each other's memory (default 0)
 //   driver=13000              what cuDriverGetVersion says (default 13010)
+//   nvml_driver=535.1         the driver's version, as NVML tells it (default 580.00.00)
 //   ptx=63                    the newest PTX that the driver reads, ten times its version (default: as the driver's version says)
 //   context=64MiB             device memory that a process's context takes (default)
 //   module=2MiB               device memory that a loaded module takes (default)
@@ -26,11 +27,14 @@
 //                             error 719 (default)
 //   passing=1                 what `fail` and `lost` say happens once, in the first process that comes so far, and not again
 //                             in others; needs `folder` (default 0: in each)
+//   wrong=add,mul             what these kernels store is wrong, and what the functions cublasLtMatmul and cuMemcpy3DPeerAsync
+//                             store, if they are named: see `wrong.h`
 //   log=/path                 the calls, a line each: see `log.h`
 //   folder=/path              what processes share: each one's device memory counts for all (default: each is alone)
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,7 +72,8 @@ struct Configuration {
     unsigned init = 0, nvml = 0;
     std::vector<FailingCall> failing;
     std::vector<LostDevice> lost;
-    std::string log, folder;
+    std::set<std::string> wrong;
+    std::string log, folder, nvml_driver = "580.00.00";
 };
 
 // Read once, from the environment. A key or value that is none ends the process: a test is wrong.

@@ -16,6 +16,7 @@
 
 #include "log.h"
 #include "state.h"
+#include "wrong.h"
 
 namespace simulator {
 
@@ -417,7 +418,10 @@ EXPORT cublasLtMatmul(void* handle, void* product_handle, const float* alpha, co
         if (log_wanted()) call.log += " " + task.what;
         const Work work{how, static_cast<const std::uint16_t*>(a_address), static_cast<const std::uint16_t*>(b_address),
                         bias, d_address, *alpha, *beta != 0.0f};
-        task.run = [work, reachable, &device]() -> unsigned { return run(work, device, reachable); };
+        task.run = [work, reachable, &device]() -> unsigned {
+            const auto multiply = [&] { return run(work, device, reachable); };
+            return is_wrong("cublasLtMatmul") ? store_wrong(device, multiply) : multiply();
+        };
         enqueue(stream, std::move(task));
         return SUCCESS;
     });

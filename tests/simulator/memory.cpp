@@ -16,6 +16,7 @@
 #include "log.h"
 #include "shared_use.h"
 #include "state.h"
+#include "wrong.h"
 
 namespace simulator {
 
@@ -195,9 +196,13 @@ static unsigned enqueue_copy(Call& call, void* handle, Side to, Side from, Exten
         from = stage;
     }
     const bool wait = !to.pinned;
-    task.run = [to, from, extent, staged]() -> unsigned {
-        copy(to, from, extent);
-        return SUCCESS;
+    const bool wrong = to.device != nullptr && is_wrong(call.name);
+    task.run = [to, from, extent, staged, wrong]() -> unsigned {
+        const auto run = [&]() -> unsigned {
+            copy(to, from, extent);
+            return SUCCESS;
+        };
+        return wrong ? store_wrong(*to.device, run) : run();
     };
     Device& device = *stream.device;
     if (wait) {

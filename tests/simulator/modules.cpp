@@ -6,6 +6,7 @@
 
 #include "log.h"
 #include "state.h"
+#include "wrong.h"
 
 namespace simulator {
 
@@ -147,6 +148,11 @@ static unsigned run_kernel(const Launch& launch, Device& device, bool unreachabl
     Outcome outcome;
     if (unreachable) {
         outcome = {ILLEGAL_ADDRESS, "an argument is an address of another device, without peer access"};
+    } else if (is_wrong(launch.entry->name)) {
+        store_wrong(device, [&] {
+            outcome = run(launch);
+            return outcome.code;
+        });
     } else {
         outcome = run(launch);
     }

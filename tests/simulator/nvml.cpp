@@ -65,7 +65,7 @@ EXPORT nvmlInitWithFlags(unsigned) { return int(configuration().nvml); }
 
 EXPORT nvmlShutdown() { return NVML_SUCCESS; }
 
-EXPORT nvmlSystemGetDriverVersion(char* text, unsigned bytes) { return write(text, bytes, "580.00.00"); }
+EXPORT nvmlSystemGetDriverVersion(char* text, unsigned bytes) { return write(text, bytes, configuration().nvml_driver.c_str()); }
 
 EXPORT nvmlSystemGetCudaDriverVersion_v2(int* version) {
     *version = configuration().driver;

@@ -111,16 +111,17 @@ impl Hardware {
     }
 
     fn backend(&self, index: usize) -> DeviceBackend {
+        let unsupported = if index == 0 { self.unsupported.clone() } else { Vec::new() };
         if !self.gpus.is_empty() {
             let uuid = self.gpus[index % self.gpus.len()].clone();
-            return DeviceBackend::Cuda { uuid: Some(uuid) };
+            return DeviceBackend::Cuda { uuid: Some(uuid), unsupported };
         }
         DeviceBackend::Virtual {
             link_bytes_per_s: self.link_bytes_per_s,
             faults: Faults::default(),
             speed: 1.0,
             threads: (self.apart >> index & 1 == 1).then_some(1),
-            unsupported: if index == 0 { self.unsupported.clone() } else { Vec::new() },
+            unsupported,
         }
     }
 }

@@ -61,6 +61,8 @@ pub struct Machine {
     pairs: Vec<(&'static str, String)>,
     /// Where cuBLASLt is looked for; nowhere: products are formed by our kernels.
     cublas: Option<PathBuf>,
+    /// Whether GPUs are tested before they are first used.
+    self_test: bool,
 }
 
 impl Machine {
@@ -83,6 +85,11 @@ impl Machine {
     /// cuBLASLt is looked for in this folder.
     pub fn with_cublas_in(self, folder: &Path) -> Machine {
         Machine { cublas: Some(folder.to_owned()), ..self }
+    }
+
+    /// GPUs are tested before they are first used: not where a test counts calls.
+    pub fn self_tested(self) -> Machine {
+        Machine { self_test: true, ..self }
     }
 
     /// The calls are written to this file.
@@ -110,6 +117,7 @@ impl Machine {
             ("BERTH_CUDA_DRIVER", simulator.driver().into()),
             ("BERTH_CUDA_PATH", self.cublas.clone().unwrap_or_default().into()),
             ("LD_LIBRARY_PATH", simulator.folder().into()),
+            ("BERTH_SELF_TEST", if self.self_test { "1" } else { "0" }.into()),
         ]
     }
 

@@ -19,7 +19,7 @@ pub const EXECUTOR: Layers = &[
     &["components"],
     &["failure"],
     &["runtime", "measure"],
-    &["pipeline", "calibrate"],
+    &["pipeline", "calibrate", "self_test"],
     &["families"],
     &["serve"],
 ];
@@ -36,7 +36,7 @@ pub const PLANNER: Layers = &[
     &["tune", "fingerprint", "demo"],
     &["media"],
     &["output", "preview"],
-    &["engine", "planning", "job"],
+    &["engine", "planning", "job", "self_test"],
     &["render"],
     &["serve", "client"],
     &["cli"],
@@ -46,7 +46,7 @@ pub const PLANNER: Layers = &[
 pub const PROTOCOL: Layers = &[
     &["units", "limits", "storage", "division"],
     &["model", "phase", "plan", "faults", "times"],
-    &["profile", "usage", "notice", "calibration"],
+    &["profile", "usage", "notice", "calibration", "self_test"],
     &["message", "check"],
 ];
 

@@ -27,4 +27,5 @@ mod unread;
 
 pub use device::{CudaDevice, OpenError, cublas_told};
 pub use operands::CudaOperands;
+pub use ptx::shipped as shipped_kernels;
 pub use unread::unread;

@@ -11,6 +11,7 @@ use protocol::{Failure, StorageType};
 use crate::backend::CancelFlag;
 use crate::failure::{bad_request, internal};
 use crate::weights::WeightFiles;
+use crate::weights::dtype::Dtype;
 
 /// Tensors that are only read, of as many bytes as a matrix of a large DiT has.
 pub const BULK_TENSORS: usize = 6;
@@ -28,7 +29,7 @@ const VERSION: u32 = 3;
 const ALIGNMENT: usize = 32;
 
 /// Bytes that are written between two looks at the cancel flag.
-const PART_BYTES: usize = 1 << 20;
+pub const PART_BYTES: usize = 1 << 20;
 
 /// Bytes after which the system is made to write what it has, so that no later wait for it takes
 /// long.
@@ -36,6 +37,9 @@ const SYNC_BYTES: usize = 16 << 20;
 
 /// Names that are tried before it is said that there is no free one.
 const NAMES_MAX: u32 = 100;
+
+/// A tensor of a file: its name, its type, and its shape.
+pub type FileTensor = (String, StorageType, Vec<usize>);
 
 /// A GGUF file without a name.
 pub struct WeightFile {
@@ -51,7 +55,10 @@ impl WeightFile {
     /// Writes a file of all weights in a directory, and waits until the storage has it.
     pub fn write(directory: &Path, cancel: &CancelFlag) -> Result<WeightFile, Failure> {
         let mut file = nameless(directory).map_err(|cause| unwritable(directory, &cause))?;
-        let (header, data_bytes) = header();
+        let mut tensors = super::work::weights();
+        let bulk = |n| (bulk_name(n), StorageType::BF16, BULK_SHAPE.to_vec());
+        tensors.extend((0..BULK_TENSORS).map(bulk));
+        let (header, data_bytes) = header(&tensors);
         file.write_all(&header).map_err(|cause| unwritable(directory, &cause))?;
         let part = part();
         let mut written = 0;
@@ -97,11 +104,8 @@ fn nameless(directory: &Path) -> io::Result<File> {
     Err(io::Error::from(io::ErrorKind::AlreadyExists))
 }
 
-/// The header, and how many bytes of tensors follow it.
-fn header() -> (Vec<u8>, usize) {
-    let mut tensors = super::work::weights();
-    let bulk = (0..BULK_TENSORS).map(|n| (bulk_name(n), StorageType::BF16, BULK_SHAPE.to_vec()));
-    tensors.extend(bulk);
+/// The header of some tensors, and how many bytes of these follow it.
+pub fn header(tensors: &[FileTensor]) -> (Vec<u8>, usize) {
     let mut header = MAGIC.to_vec();
     header.extend(VERSION.to_le_bytes());
     header.extend((tensors.len() as u64).to_le_bytes());
@@ -112,7 +116,7 @@ fn header() -> (Vec<u8>, usize) {
         header.extend(name.as_bytes());
         header.extend((shape.len() as u32).to_le_bytes());
         shape.iter().rev().for_each(|&side| header.extend((side as u64).to_le_bytes()));
-        header.extend(type_number(storage).to_le_bytes());
+        header.extend(type_number(*storage).to_le_bytes());
         header.extend((end as u64).to_le_bytes());
         let bytes = storage.bytes(shape.iter().product::<usize>() as u64).as_usize();
         end += bytes.next_multiple_of(ALIGNMENT);
@@ -121,21 +125,24 @@ fn header() -> (Vec<u8>, usize) {
     (header, end)
 }
 
-/// The number of a type that is measured (`enum ggml_type` of `ggml.h`).
+/// The number of a type (`enum ggml_type` of `ggml.h`).
+///
+/// # Panics
+/// If GGUF does not have it.
 fn type_number(storage: StorageType) -> u32 {
-    match storage {
-        StorageType::F32 => 0,
-        StorageType::F16 => 1,
-        StorageType::Q8_0 => 8,
-        StorageType::BF16 => 30,
-        other => unreachable!("{other} is not measured"),
+    match Dtype::of_storage(storage) {
+        Dtype::F32 => 0,
+        Dtype::F16 => 1,
+        Dtype::BF16 => 30,
+        Dtype::Ggml(of) => of.number(),
+        other => panic!("GGUF has no {other}"),
     }
 }
 
 /// What is repeated in the file: half precision numbers of magnitude 0.5 to 2, of either sign, in
 /// f16 and in bf16; and so in f32, and so are the scales of blocks. Numbers that are not normal
 /// would be computed with at another speed.
-fn part() -> Vec<u8> {
+pub fn part() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let next = |_| {
         // Xorshift (Marsaglia, 2003).

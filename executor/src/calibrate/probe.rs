@@ -6,8 +6,8 @@ use std::time::Instant;
 use protocol::{Bytes, Failure};
 
 use super::{CalibrationTarget, seconds_since};
-use crate::backend::{LaneMemory, NodeCall, Queue, WeightLoad, WeightMove};
-use crate::graph::Graph;
+use crate::backend::{LaneMemory, NodeCall, Queue, Region, WeightLoad, WeightMove};
+use crate::graph::{Graph, Port};
 use crate::ops::OperationNeeds;
 use crate::schedule::weights::slice_bytes;
 use crate::schedule::{Assignment, Instruction, Schedule, WeightPlace};
@@ -78,6 +78,27 @@ impl<'a> Probe<'a> {
         }
         backend.finish()?;
         Ok(seconds_since(start))
+    }
+
+    /// Gives an input its values.
+    pub fn write(&self, port: &Port, values: &[u8]) -> Result<(), Failure> {
+        for (_, offset) in self.schedule.input_places(port.value) {
+            self.target.backend.write(self.arena(), offset, values)?;
+        }
+        Ok(())
+    }
+
+    /// The values of an output.
+    pub fn read(&self, port: &Port) -> Result<Vec<f32>, Failure> {
+        let mut values = vec![0f32; self.graph().value(port.value).elements()];
+        let (_, offset) = self.schedule.output_place(port.value);
+        let bytes = bytemuck::cast_slice_mut(&mut values);
+        self.target.backend.read(self.arena(), offset, bytes)?;
+        Ok(values)
+    }
+
+    fn arena(&self) -> &Arc<Region> {
+        self.memory.arena.as_ref().expect("it was allocated")
     }
 
     /// What is scheduled and computed.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use protocol::calibration::MeasuredSpeeds;
-use protocol::plan::STAGING_BYTES;
+use protocol::plan::{DeviceBackend, STAGING_BYTES};
 use protocol::profile::WorkKind;
 use protocol::{FailureKind, Faults, StorageType};
 
@@ -77,7 +77,8 @@ fn what_cannot_be_measured_is_said() {
     let full = measured(&[device("virtual0", Bytes(999))]).unwrap_err();
     assert!(matches!(full.kind, FailureKind::OutOfMemory { .. }), "{full:?}");
 
-    let backend = DeviceBackend::Cuda { uuid: Some("GPU-of-nobody".to_owned()) };
+    let backend =
+        DeviceBackend::Cuda { uuid: Some("GPU-of-nobody".to_owned()), unsupported: Vec::new() };
     let cuda = CalibrationDevice { backend, ..device("cuda0", Bytes::gib(1)) };
     let refused = measured(&[cuda]).unwrap_err();
     assert!(refused.message.starts_with("cuda0 has failed: "), "{}", refused.message);

@@ -220,7 +220,7 @@ pub fn open_device(
             let (staging, workers) = (Arc::new(staging), Arc::clone(workers));
             Ok(Box::new(VirtualDevice::open(memory, properties, &staging, workers)?))
         }
-        DeviceBackend::Cuda { uuid } => {
+        DeviceBackend::Cuda { uuid, .. } => {
             let memory = Memory::new(id.clone(), capacity, None);
             let sizes = [overhead_bytes, pinned];
             let opened = CudaDevice::open(memory, uuid.as_deref(), sizes, host, trace);

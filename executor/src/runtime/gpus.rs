@@ -86,7 +86,7 @@ impl SeenGpu {
 /// The UUID of a device's GPU, where the plan has one.
 fn uuid(device: &DevicePlan) -> Option<&str> {
     match &device.backend {
-        DeviceBackend::Cuda { uuid } => uuid.as_deref(),
+        DeviceBackend::Cuda { uuid, .. } => uuid.as_deref(),
         DeviceBackend::Virtual { .. } => None,
     }
 }

@@ -147,14 +147,13 @@ fn lane(plan: &Plan, id: &DeviceId) -> Result<Lane, Failure> {
         return Ok(Lane { backend: BackendKind::Host, unsupported: Vec::new() });
     }
     match plan.devices.iter().find(|device| device.id == *id) {
-        Some(device) => Ok(match &device.backend {
-            DeviceBackend::Virtual { unsupported, .. } => {
-                Lane { backend: BackendKind::Virtual, unsupported: unsupported.clone() }
-            }
-            DeviceBackend::Cuda { .. } => {
-                Lane { backend: BackendKind::Cuda, unsupported: Vec::new() }
-            }
-        }),
+        Some(device) => {
+            let backend = match &device.backend {
+                DeviceBackend::Virtual { .. } => BackendKind::Virtual,
+                DeviceBackend::Cuda { .. } => BackendKind::Cuda,
+            };
+            Ok(Lane { backend, unsupported: device.backend.unsupported().to_vec() })
+        }
         None => Err(refused(format!("{id} is an unknown device"))),
     }
 }

@@ -156,7 +156,7 @@ impl Store {
         };
         let directory = self.path.parent().expect("the file is in a directory");
         fs::create_dir_all(directory).map_err(fail)?;
-        let _lock = lock(&directory.join(LOCK)).map_err(fail)?;
+        let _lock = lock_file(&directory.join(LOCK)).map_err(fail)?;
         let content = read(self)?;
         let mut content = content.map_or_else(|| Content::new(machine), |c| c.on(machine));
         change(&mut content);
@@ -177,7 +177,7 @@ impl Store {
 }
 
 /// Waits for the lock, which ends with the returned file.
-fn lock(path: &Path) -> io::Result<File> {
+pub fn lock_file(path: &Path) -> io::Result<File> {
     // A pipe of that name would wait for a reader.
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = File::options().create(true).append(true).custom_flags(flags).open(path)?;
@@ -191,7 +191,8 @@ fn lock(path: &Path) -> io::Result<File> {
             Err(TryLockError::WouldBlock) => {
                 let seconds = LOCK_GRACE.as_secs();
                 return Err(io::Error::other(format!(
-                    "another process has held {LOCK} beside it for {seconds} s"
+                    "another process has held {} beside it for {seconds} s",
+                    path.file_name().unwrap_or_default().display()
                 )));
             }
             Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}

@@ -1,5 +1,7 @@
 //! `berth calibrate`.
 
+mod self_test;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +30,11 @@ pub struct Calibrate {
     /// machine]
     #[arg(long, value_name = "PROFILE")]
     host: Option<String>,
+    /// Measure nothing: test whether the kernels of GPUs compute as the host does, and whether
+    /// copies between GPUs arrive as they were. Berth does so before it first uses a GPU with a
+    /// driver
+    #[arg(long)]
+    self_test: bool,
     /// Print a JSON document
     #[arg(long)]
     json: bool,
@@ -63,6 +70,9 @@ impl Calibrate {
         let executors = Terminal::new(self.executor.verbose).executors();
         let mut session = Session::start(&self.executor.program(), executors)?;
         let (devices, left_out) = self.devices(&inventory, &budgets, &session)?;
+        if self.self_test {
+            return self_test::run(&host.self_tests, session, devices, &inventory, self.json);
+        }
         eprintln!("berth: measuring takes some seconds; other work on this machine disturbs it");
         let measured = ask(&mut session, devices, inventory.host.cores, directory)?;
         session.end();

@@ -88,7 +88,7 @@ pub fn check_here(
         match &device.backend {
             _ if device.peak_bytes == Bytes::ZERO => {}
             DeviceBackend::Virtual { .. } => on_host += device.peak_bytes,
-            DeviceBackend::Cuda { uuid } => {
+            DeviceBackend::Cuda { uuid, .. } => {
                 let place = here(device, uuid.as_deref(), place, inventory)?;
                 if !backends.contains(&BackendKind::Cuda) {
                     return Err(PlanError::Elsewhere(format!(

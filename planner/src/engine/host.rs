@@ -4,6 +4,8 @@
 //! nothing of one but what its run taught: every run by a plan of our own teaches, once, by the
 //! inventory that this plan was made for ([`Host::run`]); nobody else learns.
 
+use std::path::Path;
+
 use protocol::{Bytes, DeviceId, ModelDescription, ModelSource, Plan};
 
 use super::events::{EventHandler, Events};
@@ -21,6 +23,7 @@ use crate::policy::pins::PinError;
 use crate::policy::{Budgets, Policy};
 use crate::profile::ProfileError;
 use crate::profile::layers::{LayerFiles, Layered};
+use crate::self_test::SelfTests;
 
 /// The machine that jobs run on, or one that a profile describes.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub struct Host {
     pub calibration: Calibration,
     /// Why the kept measurements are not used, where they are not.
     pub ignored: Option<StoreError>,
+    /// What is known of its GPUs' kernels.
+    pub self_tests: SelfTests,
     /// RAM in which this process keeps what text encoders gave: no plan has it.
     pub conditioning_cache: Bytes,
 }
@@ -80,7 +85,8 @@ impl Host {
         let (calibration, ignored) = Calibration::read(Machine::this()?, Store::of_user());
         let Layered { files, host, .. } = &profile;
         tracing::debug!(?files, ?host, calibration = ?calibration.path(), "read profiles");
-        Ok(Host { profile, calibration, ignored, conditioning_cache: Bytes::ZERO })
+        let self_tests = SelfTests::under(calibration.path().and_then(Path::parent));
+        Ok(Host { profile, calibration, ignored, self_tests, conditioning_cache: Bytes::ZERO })
     }
 
     /// What is, now, with what was measured of it; for a model also with its corrections.
@@ -164,7 +170,9 @@ impl Host {
     pub fn measured_now(&self) -> Host {
         let profile = self.profile.clone();
         let (calibration, ignored) = self.calibration.read_again();
-        Host { profile, calibration, ignored, conditioning_cache: self.conditioning_cache }
+        let self_tests = self.self_tests.clone();
+        let conditioning_cache = self.conditioning_cache;
+        Host { profile, calibration, ignored, self_tests, conditioning_cache }
     }
 
     /// What may be used of an inventory.
@@ -226,7 +234,7 @@ impl Host {
         others: &[OtherPlan<'_>],
     ) -> Result<Request, SetupError> {
         let mut request = self.request_on(asked, job, description, inventory, false)?;
-        request.left_out = left_out(&request.inventory, others);
+        request.left_out.extend(left_out(&request.inventory, others));
         room::take_others(&mut request, others, self.profile.profile.memory_is_here());
         Ok(request)
     }
@@ -254,7 +262,7 @@ impl Host {
         if !dry_run && let Some(missing) = inventory.devices.iter().find_map(missing) {
             return Err(missing);
         }
-        Ok(Request {
+        let mut request = Request {
             few_steps: description.few_steps.clone(),
             options: job.options.clone(),
             imagined: dry_run && self.profile.names_devices,
@@ -266,7 +274,9 @@ impl Host {
                 budgets,
                 policy,
             )
-        })
+        };
+        self.self_tests.apply(&mut request);
+        Ok(request)
     }
 
     /// Plans and runs a job on an executor, or runs it by a `given` plan, and learns from it.
@@ -283,7 +293,7 @@ impl Host {
         given: Option<&Plan>,
         hear: &mut EventHandler<'_>,
     ) -> Result<Outcome, PlanError> {
-        let result = supervise(warm, request, work, given, &mut Events(hear));
+        let result = supervise(warm, &self.self_tests, request, work, given, &mut Events(hear));
         if let Ok(outcome) = &result {
             for image in &outcome.images {
                 let (index, seed, width, height) =

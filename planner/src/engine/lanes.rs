@@ -76,7 +76,7 @@ fn lane(id: &str, backend: &DeviceBackend) -> String {
     match backend {
         DeviceBackend::Virtual { threads: None, .. } => HOST.to_owned(),
         // Parts of a GPU have its UUID.
-        DeviceBackend::Cuda { uuid: Some(uuid) } => uuid.clone(),
+        DeviceBackend::Cuda { uuid: Some(uuid), .. } => uuid.clone(),
         DeviceBackend::Virtual { .. } | DeviceBackend::Cuda { .. } => id.to_owned(),
     }
 }
@@ -110,7 +110,8 @@ mod tests {
         assert!(on(virtual_device(None)) == Lanes::named(["host"]));
         let own = on(virtual_device(Some(1)));
         assert!(own.shares(&Lanes::named([used.0.as_str()])), "{own:?}");
-        let gpu = on(DeviceBackend::Cuda { uuid: Some("GPU-1".to_owned()) });
+        let gpu =
+            on(DeviceBackend::Cuda { uuid: Some("GPU-1".to_owned()), unsupported: Vec::new() });
         assert!(gpu.shares(&Lanes::named(["GPU-1"])) && !gpu.shares(&own), "{gpu:?}");
         // What the device cannot do, the host does.
         let mut part = plan.components[0].parts[0].clone();

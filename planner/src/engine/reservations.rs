@@ -134,7 +134,7 @@ impl SpokenFor {
             let bytes = if unused { device.overhead_bytes } else { bytes_of(device) };
             match &device.backend {
                 _ if bytes == Bytes::ZERO => {}
-                DeviceBackend::Cuda { uuid: Some(uuid) } if !device.integrated => {
+                DeviceBackend::Cuda { uuid: Some(uuid), .. } if !device.integrated => {
                     *spoken.devices.entry(uuid.clone()).or_default() += bytes;
                 }
                 DeviceBackend::Cuda { .. } if !device.integrated => {}

@@ -97,6 +97,8 @@ pub struct Session {
     pub why_no_cuda: Option<String>,
     /// Which cuBLASLt it multiplies with on GPUs, or why with none, where that was asked.
     pub cublas: Option<String>,
+    /// Which program it is; empty where it does not compute on GPUs.
+    pub program: String,
 }
 
 impl Session {
@@ -148,6 +150,7 @@ impl Session {
                 backends: Vec::new(),
                 why_no_cuda: None,
                 cublas: None,
+                program: String::new(),
             };
             match session.greet() {
                 Ok(()) => {
@@ -164,12 +167,12 @@ impl Session {
         let libraries = self.executors.libraries;
         let hello = Command::Hello { version: PROTOCOL_VERSION, libraries };
         let answer = self.ask_once("Hello", hello, |event| match event {
-            Event::Hello { backends, why_no_cuda, cublas, .. } => {
-                Ok((backends, why_no_cuda, cublas))
+            Event::Hello { backends, why_no_cuda, cublas, program, .. } => {
+                Ok((backends, why_no_cuda, cublas, program))
             }
             other => Err(other),
         })?;
-        (self.backends, self.why_no_cuda, self.cublas) = answer;
+        (self.backends, self.why_no_cuda, self.cublas, self.program) = answer;
         let Session { backends, why_no_cuda, .. } = &*self;
         tracing::debug!(?backends, ?why_no_cuda, "the executor answers");
         Ok(())
@@ -460,6 +463,7 @@ fn doing(command: &Command) -> &'static str {
         Command::Inspect { .. } => "inspection of the model",
         Command::Measure { .. } | Command::Size { .. } | Command::Verify { .. } => "planning phase",
         Command::Calibrate { .. } => "calibration",
+        Command::SelfTest { .. } => "self-test of the GPUs",
         Command::Load { .. } => "load phase",
         Command::Generate { .. } | Command::PreviewTaken => "beginning of the job",
         Command::Cancel | Command::Unload | Command::Bye => "end of the job",

@@ -9,10 +9,11 @@
 //!     │                                 └────────── death: a new executor
 //!     └── next attempt, at most [`ATTEMPTS_MAX`] in all: what was learnt stays
 //! ```
-//! What is free is read again for each attempt, and once more just before a load: less than the
-//! plan takes is as `OutOfMemory`. How many deaths a job may have is the session's count. An
-//! executor that lost a device ends; the first such attempt of each device is none of those that
-//! are counted, the second one has failed.
+//! GPUs of a plan are tested before it is loaded, if that was not done (`testing`); what they
+//! compute wrongly is not planned there. What is free is read again for each attempt, and once more
+//! just before a load: less than the plan takes is as `OutOfMemory`. How many deaths a job may have
+//! is the session's count. An executor that lost a device ends; the first such attempt of each
+//! device is none of those that are counted, the second one has failed.
 //!
 //! Every attempt has a plan of its own with the next generation. What an attempt made is dropped
 //! with it. An executor that died before there was a plan to load, when the model was opened too,
@@ -28,6 +29,7 @@ use crate::engine::warm::{Decision, Holding, Loaded, Planned, Warm, next_ms};
 use crate::inventory::Inventory;
 use crate::job::FailedAttempt;
 use crate::planning::{PlanError, Request, verify};
+use crate::self_test::SelfTests;
 use crate::solve::{PlanReport, Solution};
 use notices::JobNotices;
 use retry::{Attempt, Next, RetryPolicy};
@@ -35,6 +37,9 @@ use retry::{Attempt, Next, RetryPolicy};
 mod free;
 mod notices;
 pub(crate) mod retry;
+mod testing;
+
+pub use testing::ask as test_gpus;
 
 /// How many plans of one job are tried.
 pub const ATTEMPTS_MAX: u64 = 3;
@@ -181,6 +186,7 @@ impl History {
 /// The last attempt's failure, or what no other plan could mend.
 pub fn supervise(
     warm: &mut Warm,
+    self_tests: &SelfTests,
     inventorize: &Inventorize<'_>,
     work: &Work,
     given: Option<&Plan>,
@@ -190,7 +196,7 @@ pub fn supervise(
     if matches!(work, Work::Rehearse) && warm.plan().is_some() {
         warm.unload()?;
     }
-    let result = attempts(warm, inventorize, work, given, listener);
+    let result = attempts(warm, self_tests, inventorize, work, given, listener);
     match &result {
         Err(PlanError::Session(error)) if !error.is_cancellation() => warm.forget(error),
         Err(_) => warm.speak_for_loaded(),
@@ -202,6 +208,7 @@ pub fn supervise(
 /// The attempts of a job.
 fn attempts(
     warm: &mut Warm,
+    self_tests: &SelfTests,
     inventorize: &Inventorize<'_>,
     work: &Work,
     given: Option<&Plan>,
@@ -214,9 +221,18 @@ fn attempts(
     let mut killed = None;
     loop {
         history.add_deaths(warm, &mut retries);
-        let request = inventorize(warm.holding())?;
+        let mut request = inventorize(warm.holding())?;
         let mut tried = None;
-        let decided = decide(warm, &request, given, &retries, history.generation());
+        let mut decide = |warm: &mut Warm, request: &Request| {
+            decide(warm, request, given, &retries, history.generation())
+        };
+        let decided = testing::decide(warm, self_tests, &mut request, given, &mut decide);
+        for message in self_tests.told(&request.inventory) {
+            let notice = Notice::SelfTest { message };
+            if heard.notice(&notice) {
+                listener.notice(&notice);
+            }
+        }
         history.add_deaths(warm, &mut retries);
         let attempted = decided.and_then(|next| {
             let mut outcome = match next {

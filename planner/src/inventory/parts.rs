@@ -95,7 +95,7 @@ impl Inventory {
     pub fn places_of(&self, plan: &Plan) -> Vec<Option<usize>> {
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
         let places = plan.devices.iter().map(|planned| {
-            let DeviceBackend::Cuda { uuid: Some(uuid) } = &planned.backend else {
+            let DeviceBackend::Cuda { uuid: Some(uuid), .. } = &planned.backend else {
                 return self.devices.iter().position(|device| device.id == planned.id.0);
             };
             let count = seen.entry(uuid).or_default();

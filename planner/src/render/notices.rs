@@ -17,6 +17,7 @@ pub fn sentence(notice: &Notice) -> String {
             let shown = shortened(left_out);
             format!("{encoder} reads {tokens} tokens: left out of the {prompt}: {shown:?}")
         }
+        Notice::SelfTest { message } => message.clone(),
         Notice::FileChanged { path } => format!(
             "{path} was changed while the job read it, so the picture may be wrong; hint: run the job again once \
              nothing writes to the file"

@@ -32,7 +32,7 @@ pub(crate) fn device(id: &str, gib: [u64; 3]) -> DevicePlan {
     DevicePlan {
         id: DeviceId(id.to_owned()),
         name: "Test".to_owned(),
-        backend: DeviceBackend::Cuda { uuid: Some(format!("GPU-{id}")) },
+        backend: DeviceBackend::Cuda { uuid: Some(format!("GPU-{id}")), unsupported: Vec::new() },
         total_bytes: Bytes::gib(10),
         free_bytes: Bytes::gib(10),
         budget_bytes: Bytes::gib(10),

@@ -151,7 +151,8 @@ mod tests {
     /// A plan on this GPU alone.
     fn on(uuid: &str) -> Plan {
         let mut plan = plan(Residency::Resident);
-        plan.devices[0].backend = DeviceBackend::Cuda { uuid: Some(uuid.to_owned()) };
+        plan.devices[0].backend =
+            DeviceBackend::Cuda { uuid: Some(uuid.to_owned()), unsupported: Vec::new() };
         let device = plan.devices[0].id.clone();
         for component in &mut plan.components {
             component.parts.iter_mut().for_each(|part| part.device = device.clone());

@@ -103,9 +103,12 @@ fn check_backend(id: &DeviceId, backend: &DeviceBackend, found: &mut Violations)
             ensure(short, DeviceRule::Operation);
             found.ensure_memory(&id.0, &[taken_bytes]);
         }
-        DeviceBackend::Cuda { uuid } => {
+        DeviceBackend::Cuda { uuid, unsupported: names } => {
             let length = uuid.as_ref().map_or(0, String::len);
             ensure(length <= STRING_BYTES_MAX, DeviceRule::Uuid { length });
+            let [few, short] = unsupported(names);
+            ensure(few, DeviceRule::Unsupported { count: names.len() });
+            ensure(short, DeviceRule::Operation);
         }
     }
 }

@@ -70,7 +70,18 @@ pub enum DeviceBackend {
     Cuda {
         /// As NVML prints it: `GPU-…`.
         uuid: Option<String>,
+        /// Operations that its kernels got wrong in the self-test, by name; the host does them.
+        unsupported: Vec<String>,
     },
+}
+
+impl DeviceBackend {
+    /// Operations that it cannot do, by name.
+    pub fn unsupported(&self) -> &[String] {
+        let (DeviceBackend::Virtual { unsupported, .. } | DeviceBackend::Cuda { unsupported, .. }) =
+            self;
+        unsupported
+    }
 }
 
 /// What a plan uses of one device.

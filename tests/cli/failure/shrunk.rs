@@ -10,6 +10,7 @@ use planner::job::FailedAttempt;
 use planner::planning::{PlanError, Request};
 use planner::policy::{Policy, PolicyText};
 use planner::profile::Profile;
+use planner::self_test::SelfTests;
 use planner::solve::Solution;
 use protocol::message::{Preview, Progress};
 use protocol::notice::Notice;
@@ -80,7 +81,9 @@ fn rehearse(
         Ok(request(if looked.replace(looked.get() + 1) == 0 { first } else { then }))
     };
     let (mut warm, mut heard) = (Warm::new(session), Heard::default());
-    let result = supervise(&mut warm, &inventorize, &Work::Rehearse, given, &mut heard);
+    let self_tests = SelfTests::under(None);
+    let result =
+        supervise(&mut warm, &self_tests, &inventorize, &Work::Rehearse, given, &mut heard);
     (result, heard)
 }
 

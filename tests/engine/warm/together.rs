@@ -20,20 +20,22 @@ fn two_warm_executors_see_each_others_bytes() {
     };
     let work = Work::Generate(Box::new(job("a red circle", &shape([64, 64], 1))));
     let (mut first, mut second) = (bench.executor(), bench.executor());
-    let one = supervise(&mut first, &inventorize, &work, None, &mut Nobody).expect("it fits");
+    let self_tests = SelfTests::under(None);
+    let one = supervise(&mut first, &self_tests, &inventorize, &work, None, &mut Nobody)
+        .expect("it fits");
     let before = looked.borrow()[0];
     let planned: Bytes = one.plan.devices.iter().map(|device| device.peak_bytes).sum();
     let planned = planned + one.plan.host.peak_bytes;
     looked.borrow_mut().clear();
-    supervise(&mut second, &inventorize, &work, None, &mut Nobody).expect("it fits");
+    supervise(&mut second, &self_tests, &inventorize, &work, None, &mut Nobody).expect("it fits");
     let others: Vec<Bytes> = looked.borrow_mut().drain(..).collect();
     assert!(others.iter().all(|taken| *taken >= before + planned), "{others:?} for {planned}");
     // And the first one the second's, but never its own.
-    supervise(&mut first, &inventorize, &work, None, &mut Nobody).expect("it fits");
+    supervise(&mut first, &self_tests, &inventorize, &work, None, &mut Nobody).expect("it fits");
     let others: Vec<Bytes> = looked.borrow_mut().drain(..).collect();
     assert!(others.iter().all(|taken| *taken == before + planned), "{others:?} for {planned}");
     second.end();
-    supervise(&mut first, &inventorize, &work, None, &mut Nobody).expect("it fits");
+    supervise(&mut first, &self_tests, &inventorize, &work, None, &mut Nobody).expect("it fits");
     assert!(looked.borrow().iter().all(|taken| *taken == before), "{:?}", looked.borrow());
     first.end();
 }

@@ -34,7 +34,7 @@ const KERNEL_FLAGS: [&str; 6] = [
 ];
 
 /// The sources of `libcuda.so.1` beside the kernels; `libcublasLt.so.12` is another name of it.
-const DRIVER: [&str; 11] = [
+const DRIVER: [&str; 12] = [
     "driver",
     "cublas",
     "memory",
@@ -46,6 +46,7 @@ const DRIVER: [&str; 11] = [
     "launch",
     "fibres",
     "collectives",
+    "wrong",
 ];
 
 /// The sources of `libnvidia-ml.so.1`.

@@ -8,7 +8,7 @@
 //! Everything is handed out in the order of the program and runs behind it; this thread waits only
 //! where the host needs a result, or where it is too far ahead.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -54,6 +54,7 @@ pub struct CudaDevice {
     copying: Busy,
     ahead: RefCell<Ahead>,
     context: Charge,
+    own_kernels: Cell<bool>,
 }
 
 /// What was handed out and may not be computed yet.
@@ -121,7 +122,13 @@ impl CudaDevice {
             copying: Busy::default(),
             ahead: RefCell::default(),
             context,
+            own_kernels: Cell::new(false),
         })
+    }
+
+    /// Whether from now on all products are formed by kernels of our own, as without cuBLASLt.
+    pub fn use_own_kernels(&self, only: bool) {
+        self.own_kernels.set(only);
     }
 
     /// The GPU that it is on.
@@ -360,6 +367,7 @@ impl Backend for CudaDevice {
 
     fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
         let launcher = Launcher::new(&self.compute, &self.kernels);
+        let launcher = if self.own_kernels.get() { launcher.with_own_kernels() } else { launcher };
         self.compute.trace_issue();
         self.compute.trace(call.node().op.name(), || call.spans());
         let begun = self.computing.begin(&self.compute);

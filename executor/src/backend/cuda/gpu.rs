@@ -194,6 +194,13 @@ impl Gpu {
         launched.push(kernel);
     }
 
+    /// The kernels that were handed out since this was last asked, the last one last, each once; of
+    /// many the last ones. Starts anew.
+    pub fn take_launched(&self) -> Vec<String> {
+        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        launched.drain(..).map(str::to_owned).collect()
+    }
+
     /// With the kernels that may have broken the context, where one did.
     pub(super) fn explained(&self, error: DriverError) -> DriverError {
         let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,6 +11,9 @@ use super::stream::{ByteRows, Place, Stream};
 
 pub use super::stream::Address;
 
+/// What a product by cuBLASLt is called among kernels.
+pub const LIBRARY_PRODUCT: &str = "cublasLtMatmul";
+
 /// Weights in a GPU's memory, as they are stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoredWeight {
@@ -97,6 +100,7 @@ impl<'a> Launcher<'a> {
         if !self.starts {
             return Ok(true);
         }
+        self.stream.gpu().note_launch(LIBRARY_PRODUCT);
         self.stream.issue(|stream| {
             // SAFETY: the caller's promise; `issue` makes the context current.
             unsafe { cublas.multiply(stream, shape, operands) }

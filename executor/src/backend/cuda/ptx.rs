@@ -80,6 +80,11 @@ impl PackedModule {
     }
 }
 
+/// Every file that is shipped, packed.
+pub fn shipped() -> impl Iterator<Item = &'static [u8]> {
+    FILES.iter().flat_map(|file| [file.turing, file.ampere])
+}
+
 /// A module with this kernel, for a GPU of a compute capability; `None` if there is no such kernel.
 pub(super) fn module(capability: (u32, u32), kernel: &str) -> Option<String> {
     let has = |file: &&PackedModule| file.parts(capability).0.split(' ').any(|name| name == kernel);

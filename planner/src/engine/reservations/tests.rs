@@ -133,7 +133,10 @@ fn plan(devices: &[(DeviceBackend, bool, u64)], used: usize) -> Plan {
 
 #[test]
 fn a_plan_speaks_for_the_memory_in_which_its_devices_are() {
-    let gpu = |uuid: Option<&str>| DeviceBackend::Cuda { uuid: uuid.map(str::to_owned) };
+    let gpu = |uuid: Option<&str>| DeviceBackend::Cuda {
+        uuid: uuid.map(str::to_owned),
+        unsupported: Vec::new(),
+    };
     let simulated = DeviceBackend::Virtual {
         link_bytes_per_s: 1e9,
         faults: Faults::default(),

@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn a_device_is_known_by_its_uuid() {
         let mut plan = plan(Residency::Resident);
-        plan.devices[0].backend = DeviceBackend::Cuda { uuid: Some("GPU-1".to_owned()) };
+        plan.devices[0].backend =
+            DeviceBackend::Cuda { uuid: Some("GPU-1".to_owned()), unsupported: Vec::new() };
         let at = |index: usize| {
             now(|now| {
                 now.devices[index].uuid = Some("GPU-1".to_owned());

@@ -40,7 +40,7 @@ impl JobNotices {
         let mut paths = changed_files(&self.files);
         paths.extend(self.notices.iter().filter_map(|notice| match notice {
             Notice::FileChanged { path } => Some(path.clone()),
-            Notice::PromptCut { .. } => None,
+            Notice::PromptCut { .. } | Notice::SelfTest { .. } => None,
         }));
         paths.sort();
         paths.dedup();

@@ -150,7 +150,7 @@ fn parts_are_told_apart_by_their_ids_and_not_by_their_uuid() {
 fn devices_of_a_plan_are_found_again() {
     let mut plan = testing::plan();
     let on = |id: &str, uuid: &str| DevicePlan {
-        backend: DeviceBackend::Cuda { uuid: Some(uuid.to_owned()) },
+        backend: DeviceBackend::Cuda { uuid: Some(uuid.to_owned()), unsupported: Vec::new() },
         phases: Vec::<PhaseBytes>::new(),
         ..testing::device(id, [1, 1, 1])
     };

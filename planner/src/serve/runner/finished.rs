@@ -40,7 +40,7 @@ impl JobNotices {
             Notice::PromptCut { pictures, .. } => {
                 pictures.iter().any(|picture| self.pictures.contains(picture))
             }
-            Notice::FileChanged { .. } => true,
+            Notice::SelfTest { .. } | Notice::FileChanged { .. } => true,
         };
         let of_run = of_run.iter().filter(is_own).map(sentence);
         self.resolved.iter().chain(of_plan).cloned().chain(of_run).collect()

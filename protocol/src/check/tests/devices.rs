@@ -59,7 +59,10 @@ const NAMES: [Change; 22] = [
     ),
     (|p| declared(p).2[0] = long(), "virtual0: an operation's name that is too long"),
     (
-        |p| p.devices[2].backend = DeviceBackend::Cuda { uuid: Some(long()) },
+        |p| {
+            p.devices[2].backend =
+                DeviceBackend::Cuda { uuid: Some(long()), unsupported: Vec::new() }
+        },
         "cuda0: a UUID of 16385 bytes",
     ),
     (|p| drop(p.devices.remove(0)), "clip with placement one is on virtual0, which cannot be"),

@@ -91,7 +91,8 @@ fn planned(
         threads: Some(1),
         unsupported: vec!["attention".to_owned()],
     };
-    let cuda_backend = DeviceBackend::Cuda { uuid: Some("GPU-0".to_owned()) };
+    let cuda_backend =
+        DeviceBackend::Cuda { uuid: Some("GPU-0".to_owned()), unsupported: Vec::new() };
     DevicePlan {
         id: device(id),
         name: "a device".to_owned(),

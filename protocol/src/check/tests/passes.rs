@@ -133,6 +133,6 @@ fn faults_need_not_be_planned() {
         threads: None,
         unsupported: Vec::new(),
     };
-    plan.devices[2].backend = DeviceBackend::Cuda { uuid: None };
+    plan.devices[2].backend = DeviceBackend::Cuda { uuid: None, unsupported: Vec::new() };
     assert_eq!(check(&plan), Ok(()));
 }

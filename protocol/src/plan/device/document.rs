@@ -24,6 +24,12 @@ pub(super) enum BackendDocument {
     Cuda {
         uuid: Option<String>,
     },
+    /// A GPU that cannot do some operations: few are so, and the document of others stays as it is.
+    #[serde(rename = "cuda_without")]
+    CudaWithout {
+        uuid: Option<String>,
+        unsupported: Vec<String>,
+    },
 }
 
 impl From<DeviceBackend> for BackendDocument {
@@ -42,7 +48,12 @@ impl From<DeviceBackend> for BackendDocument {
                     unsupported,
                 }
             }
-            DeviceBackend::Cuda { uuid } => BackendDocument::Cuda { uuid },
+            DeviceBackend::Cuda { uuid, unsupported } if unsupported.is_empty() => {
+                BackendDocument::Cuda { uuid }
+            }
+            DeviceBackend::Cuda { uuid, unsupported } => {
+                BackendDocument::CudaWithout { uuid, unsupported }
+            }
         }
     }
 }
@@ -63,7 +74,10 @@ impl From<BackendDocument> for DeviceBackend {
                 let faults = Faults { fail_allocation, fail_copy, taken_bytes, taken_in };
                 DeviceBackend::Virtual { link_bytes_per_s, faults, speed, threads, unsupported }
             }
-            BackendDocument::Cuda { uuid } => DeviceBackend::Cuda { uuid },
+            BackendDocument::Cuda { uuid } => DeviceBackend::Cuda { uuid, unsupported: Vec::new() },
+            BackendDocument::CudaWithout { uuid, unsupported } => {
+                DeviceBackend::Cuda { uuid, unsupported }
+            }
         }
     }
 }

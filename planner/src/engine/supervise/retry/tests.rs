@@ -94,7 +94,7 @@ pub fn plan(residency: Residency) -> Plan {
     let device = DevicePlan {
         id,
         name: String::new(),
-        backend: DeviceBackend::Cuda { uuid: None },
+        backend: DeviceBackend::Cuda { uuid: None, unsupported: Vec::new() },
         total_bytes: GIB,
         free_bytes: GIB,
         budget_bytes: GIB,

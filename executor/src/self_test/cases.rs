@@ -1,0 +1,259 @@
+//! What the self-test computes: a small graph for each family of kernels.
+//!
+//! [`CASES`] is the only list of families: a new one is a line there. A test on simulated GPUs
+//! (`tests/gpu/self_test.rs`) has every file of kernels in some case, and `tests.rs` every
+//! operation.
+
+use protocol::StorageType;
+
+use crate::graph::{Activation, ElementType, GraphBuilder, ValueId};
+use crate::ops::attention::AttentionOp;
+use crate::ops::conv2d::{ConvNorm, ConvOp};
+use crate::weights::WeightsError;
+
+/// The root mean square of differences as a part of that of what is expected, where all is f32:
+/// sums in another order, of some hundred products.
+const F32: f64 = 5e-6;
+
+/// The same where operands are rounded to 16 bits: what a stage of a model is allowed
+/// (docs/cuda.md, "How near"). A sum of bf16 is off by some 2^-9 of its size.
+const HALF: f64 = 1.2e-2;
+
+/// Features in and out of products: a block of the K-quants, and no multiple of a tile.
+pub const PRODUCT: [usize; 2] = [256, 72];
+
+/// Rows of products on tensor cores: no multiple of a tile.
+const ROWS: usize = 20;
+
+/// Tokens of values that no product takes.
+const TOKENS: usize = 7;
+
+/// Features of such values.
+pub const FEATURES: usize = 64;
+
+/// Channels of images.
+pub const CHANNELS: usize = 32;
+
+/// Rows of tables.
+pub const TABLE_ROWS: usize = 16;
+
+/// Heads of biases by distance.
+pub const HEADS: usize = 4;
+
+/// Buckets of biases by distance.
+pub const BUCKETS: usize = 8;
+
+/// Added to what norms divide by.
+const EPS: f32 = 1e-5;
+
+/// Its result.
+type Built = Result<ValueId, WeightsError>;
+
+/// A graph that a family of kernels computes. Its result is the output `y`.
+pub struct Case {
+    /// The family: the name of its file, where a file is for one thing.
+    pub family: &'static str,
+    /// Whether products are formed in f32.
+    pub exact: bool,
+    /// The root mean square of differences may be so large a part of that of what is expected.
+    pub allowed: f64,
+    /// Adds the nodes.
+    pub build: fn(&mut GraphBuilder<'_>) -> Built,
+}
+
+/// In f32, or of operands of 16 bits.
+const fn case(
+    family: &'static str,
+    allowed: f64,
+    build: fn(&mut GraphBuilder<'_>) -> Built,
+) -> Case {
+    Case { family, exact: false, allowed, build }
+}
+
+/// With products in f32.
+const fn exact(family: &'static str, build: fn(&mut GraphBuilder<'_>) -> Built) -> Case {
+    Case { family, exact: true, allowed: F32, build }
+}
+
+/// All families.
+pub static CASES: &[Case] = &[
+    case("linear_few", F32, |graph| linear(graph, 1, StorageType::Q4K)),
+    case("linear_few", F32, |graph| linear(graph, 5, StorageType::BF16)),
+    exact("linear_exact", |graph| linear(graph, ROWS, StorageType::F32)),
+    case("linear_half", HALF, |graph| linear(graph, ROWS, StorageType::F16)),
+    case("linear_half", HALF, |graph| linear(graph, ROWS, StorageType::BF16)),
+    case("linear_half", HALF, linear_chain),
+    case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q8_0)),
+    case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q4K)),
+    case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q6K)),
+    exact("conv_exact", |graph| convolution(graph, "conv", ConvOp::same(3))),
+    case("conv_half", HALF, |graph| convolution(graph, "conv", ConvOp::same(3))),
+    case("conv_half", HALF, |graph| convolution(graph, "pixels", ConvOp::same(1))),
+    case("conv_half", HALF, norm_convolution),
+    exact("attention_exact", |graph| attention(graph, FEATURES)),
+    case("attention_half", HALF, |graph| attention(graph, FEATURES)),
+    case("attention_pack", HALF, |graph| attention(graph, 48)),
+    case("attention_wide", HALF, |graph| attention(graph, 160)),
+    case("attention_half", HALF, masked_attention),
+    case("attention_half", HALF, attention_of_normalised),
+    case("group_norm", F32, |graph| {
+        let x = image(graph);
+        graph.group_norm(x, "image", 4, EPS, true)
+    }),
+    case("norm", F32, |graph| {
+        let x = tokens(graph, "x");
+        graph.layer_norm(x, "norm", EPS)
+    }),
+    case("norm", F32, |graph| {
+        let x = tokens(graph, "x");
+        graph.rms_norm(x, "head", FEATURES / 2, EPS)
+    }),
+    case("norm", F32, |graph| {
+        let (x, by) = (tokens(graph, "x"), modulation(graph));
+        Ok(graph.ada_layer_norm(x, by, 0, 1, EPS))
+    }),
+    case("modulated_norm", F32, |graph| {
+        let (x, by) = (tokens(graph, "x"), modulation(graph));
+        graph.scaled_rms_norm(x, "norm", by, 1, EPS)
+    }),
+    case("modulated_norm", F32, |graph| {
+        let (x, by) = (tokens(graph, "x"), modulation(graph));
+        Ok(graph.scaled_layer_norm(x, by, 1, EPS))
+    }),
+    case("modulated_norm", F32, |graph| {
+        let (x, y, by) = (tokens(graph, "x"), tokens(graph, "z"), modulation(graph));
+        graph.gated_norm_add(x, y, "norm", Some((by, 2)), EPS)
+    }),
+    case("elementwise", F32, |graph| {
+        let (x, y) = (tokens(graph, "x"), tokens(graph, "z"));
+        Ok(graph.add(x, y))
+    }),
+    case("elementwise", F32, |graph| {
+        let (x, y) = (tokens(graph, "x"), tokens(graph, "z"));
+        Ok(graph.mul(x, y))
+    }),
+    case("elementwise", F32, |graph| activated(graph, Activation::Silu)),
+    case("elementwise", F32, |graph| activated(graph, Activation::GeluTanh)),
+    case("elementwise", F32, |graph| activated(graph, Activation::GeluErf)),
+    case("elementwise", F32, |graph| activated(graph, Activation::QuickGelu)),
+    case("token_rows", F32, |graph| {
+        let (x, y, by) = (tokens(graph, "x"), tokens(graph, "z"), modulation(graph));
+        Ok(graph.gated_add(x, y, by, 2))
+    }),
+    case("token_rows", F32, |graph| {
+        let (x, y) = (tokens(graph, "x"), tokens(graph, "z"));
+        Ok(graph.scaled_add(x, y, 0.75, 0))
+    }),
+    case("token_rows", F32, |graph| {
+        let (x, table) = (tokens(graph, "x"), angles(graph));
+        Ok(graph.rope(x, table, HEADS))
+    }),
+    case("rope_halves", F32, |graph| {
+        let (x, table) = (tokens(graph, "x"), angles(graph));
+        Ok(graph.rope_halves(x, table, HEADS))
+    }),
+    case("pad_tokens", F32, |graph| {
+        let (x, known) = (tokens(graph, "x"), graph.input("known", &[1], ElementType::I32));
+        graph.pad_tokens(x, Some(known), "padding", TOKENS + 3)
+    }),
+    case("tokens", F32, |graph| {
+        let (x, y) = (tokens(graph, "x"), tokens(graph, "z"));
+        Ok(graph.concat_tokens(x, y))
+    }),
+    case("tokens", F32, |graph| {
+        let x = tokens(graph, "x");
+        Ok(graph.slice_tokens(x, 2, 3))
+    }),
+    case("tokens", F32, |graph| {
+        let x = graph.input("x", &[3], ElementType::F32);
+        Ok(graph.sinusoid(x, FEATURES))
+    }),
+    case("tables", F32, |graph| {
+        let ids = graph.input("ids", &[1, TOKENS], ElementType::I32);
+        graph.embedding(ids, "table", TABLE_ROWS, FEATURES)
+    }),
+    case("tables", F32, |graph| {
+        let x = tokens(graph, "x");
+        graph.add_positions(x, "table", TABLE_ROWS)
+    }),
+    case("tables", F32, |graph| {
+        graph.relative_position_bias("buckets", BUCKETS, HEADS, TOKENS, 16)
+    }),
+];
+
+/// A layer with a bias, its weight stored so.
+fn linear(graph: &mut GraphBuilder<'_>, rows: usize, storage: StorageType) -> Built {
+    let [inner, out] = PRODUCT;
+    let x = graph.input("x", &[1, rows, inner], ElementType::F32); // [1, rows, inner]
+    graph.linear(&[x], storage.name(), out, Activation::GeluTanh) // [1, rows, out]
+}
+
+/// Two layers, the value between which is written and read in bf16.
+fn linear_chain(graph: &mut GraphBuilder<'_>) -> Built {
+    let [_, out] = PRODUCT;
+    let between = linear(graph, ROWS, StorageType::BF16)?; // [1, rows, out]
+    graph.linear(&[between], "second", out, Activation::None) // [1, rows, out]
+}
+
+fn image(graph: &mut GraphBuilder<'_>) -> ValueId {
+    graph.input("x", &[1, 9, 10, CHANNELS], ElementType::F32) // [1, height, width, channels]
+}
+
+fn convolution(graph: &mut GraphBuilder<'_>, prefix: &str, op: ConvOp) -> Built {
+    let x = image(graph); // [1, height, width, channels]
+    graph.conv2d(x, prefix, CHANNELS, op)
+}
+
+/// A residual sum of a convolution of normalised values.
+fn norm_convolution(graph: &mut GraphBuilder<'_>) -> Built {
+    let sum = graph.input("z", &[1, 9, 10, CHANNELS], ElementType::F32);
+    let x = image(graph); // [1, height, width, channels]
+    let norm = ConvNorm { groups: 4, eps: EPS, silu: true };
+    graph.norm_conv2d(Some(sum), x, ("image", norm), ("conv", CHANNELS), ConvOp::same(3))
+}
+
+/// Two heads of so many features.
+fn attended(graph: &mut GraphBuilder<'_>, head: usize) -> ([ValueId; 3], AttentionOp) {
+    let shape = [1, ROWS, 2 * head];
+    let qkv = ["q", "k", "v"].map(|name| graph.input(name, &shape, ElementType::F32));
+    let scale = (head as f32).sqrt().recip();
+    (qkv, AttentionOp { heads: 2, kv_heads: 2, scale, causal: false })
+}
+
+fn attention(graph: &mut GraphBuilder<'_>, head: usize) -> Built {
+    let (qkv, op) = attended(graph, head);
+    Ok(graph.attention(qkv, None, op))
+}
+
+fn masked_attention(graph: &mut GraphBuilder<'_>) -> Built {
+    let (qkv, op) = attended(graph, FEATURES);
+    let known = graph.input("known", &[1], ElementType::I32);
+    Ok(graph.masked_attention(qkv, known, op))
+}
+
+/// Attention of values that norms write in f16, as it takes them where they lie.
+fn attention_of_normalised(graph: &mut GraphBuilder<'_>) -> Built {
+    let (mut qkv, op) = attended(graph, FEATURES);
+    for value in &mut qkv {
+        *value = graph.rms_norm(*value, "norm", FEATURES, EPS)?;
+    }
+    Ok(graph.attention(qkv, None, op))
+}
+
+fn tokens(graph: &mut GraphBuilder<'_>, name: &'static str) -> ValueId {
+    graph.input(name, &[1, TOKENS, FEATURES], ElementType::F32) // [1, tokens, features]
+}
+
+fn modulation(graph: &mut GraphBuilder<'_>) -> ValueId {
+    graph.input("modulation", &[1, 3 * FEATURES], ElementType::F32) // [1, chunks × features]
+}
+
+fn angles(graph: &mut GraphBuilder<'_>) -> ValueId {
+    // [tokens, head_dim / 2, 2]
+    graph.input("angles", &[TOKENS, FEATURES / HEADS / 2, 2], ElementType::F32)
+}
+
+fn activated(graph: &mut GraphBuilder<'_>, activation: Activation) -> Built {
+    let x = tokens(graph, "x");
+    Ok(graph.activate(x, activation))
+}

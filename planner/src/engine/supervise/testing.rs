@@ -1,0 +1,74 @@
+//! The self-test of a plan's GPUs, before it is loaded for the first time.
+
+use protocol::limits::DEVICES_MAX;
+use protocol::self_test::SelfTest;
+use protocol::{Command, Event, Failure, FailureKind, Plan};
+
+use crate::engine::session::{Session, SessionError};
+use crate::engine::warm::{Decision, Warm};
+use crate::planning::{PlanError, Request};
+use crate::self_test::{SelfTests, ToTest, is_wanted};
+
+/// How a job begins with its GPUs as they are known to be; `decide` decides, for a request into
+/// which what was found is put. Each plan that is to be loaded has its GPUs tested, if they are not
+/// yet by this program and driver; where something is wrong with them another plan is made.
+pub fn decide(
+    warm: &mut Warm,
+    self_tests: &SelfTests,
+    request: &mut Request,
+    given: Option<&Plan>,
+    decide: &mut dyn FnMut(&mut Warm, &Request) -> Result<Decision, PlanError>,
+) -> Result<Decision, PlanError> {
+    // A new plan may have GPUs that none before had: there is an end to these.
+    for _ in 0..=DEVICES_MAX {
+        let decision = decide(warm, request)?;
+        let Decision::Load(solution) = &decision else { return Ok(decision) };
+        let plan = &solution.plan;
+        let program = warm.session.program.clone();
+        if is_wanted()
+            && let Some(to_test) = self_tests.to_test(plan, &request.inventory, &program)
+        {
+            let found = ask(&mut warm.session, &to_test, request.inventory.host.cores)?;
+            if let Err(message) = self_tests.keep(&to_test, &found) {
+                tracing::warn!("{message}");
+            }
+        }
+        let Err(what) = self_tests.check(plan, &request.inventory, given.is_some()) else {
+            return Ok(decision);
+        };
+        tracing::debug!("another plan is made: {what}");
+        if given.is_some() {
+            return Err(PlanError::Elsewhere(format!(
+                "the plan does not fit what the self-test found: {what}; hint: leave out --plan for a plan that does"
+            )));
+        }
+        self_tests.apply(request);
+    }
+    Err(PlanError::Unsettled("the self-test of its GPUs has no end".to_owned()))
+}
+
+/// Has an executor test GPUs.
+///
+/// # Errors
+/// The executor's failure. A GPU without room for the test has failed: it is not used untested.
+pub fn ask(
+    session: &mut Session,
+    to_test: &ToTest,
+    threads: usize,
+) -> Result<SelfTest, SessionError> {
+    let command = Command::SelfTest { devices: to_test.devices.clone(), threads: threads as u32 };
+    let tested = session.ask("SelfTest", command, |event| match event {
+        Event::SelfTested(found) => Ok(*found),
+        other => Err(other),
+    });
+    tested.map_err(|error| match error {
+        SessionError::Failed(Failure {
+            kind: FailureKind::OutOfMemory { device, .. },
+            message,
+        }) if !device.is_host() => {
+            let message = format!("its kernels cannot be tested: {message}");
+            Failure { kind: FailureKind::DeviceFailed { device }, message }.into()
+        }
+        other => other,
+    })
+}

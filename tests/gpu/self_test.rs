@@ -1,0 +1,215 @@
+//! The self-test of GPUs, by the real program on simulated ones: kernels that store wrong values
+//! are found before any picture, whatever family they are of, and the picture is the host's.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::support::simulator::Machine;
+use crate::support::{Ended, Home, pixels, root};
+
+const JOB: &str =
+    "generate --prompt a --seed 7 --width 64 --height 64 --steps 1 --vae-tile off --json";
+
+/// What is said of a device whose kernels are wrong.
+const DIFFERS: &str = "does not compute as the host does: ";
+
+/// Each file of kernels that is shipped, with the kernels that it has for GPUs from 8.0 on, or for
+/// older ones.
+fn families(turing: bool) -> Vec<(String, Vec<String>)> {
+    let mut families = Vec::new();
+    for entry in fs::read_dir(root().join("executor/kernels/ptx")).expect("the kernels") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let (family, of) = name.split_once('.').expect("an ending");
+        if of != (if turing { "75.ptx.z" } else { "80.ptx.z" }) {
+            continue;
+        }
+        let packed = fs::read(&path).expect("a file");
+        let line = packed.split(|&byte| byte == b'\n').next().expect("a line");
+        let line = String::from_utf8(line.to_vec()).expect("names");
+        let kernels = line.split(' ').filter(|name| !name.starts_with("source="));
+        let kernels: Vec<String> = kernels.map(str::to_owned).collect();
+        // Biases for products of bf16 by cuBLASLt, which older GPUs do not have.
+        let is_never_started = turing && family == "decode";
+        if !kernels.is_empty() && !is_never_started {
+            families.push((family.to_owned(), kernels));
+        }
+    }
+    families.sort();
+    families
+}
+
+fn machine(turing: bool) -> Machine {
+    let capability = if turing { "7.5" } else { "8.6" };
+    Machine::new(1).with("memory", "1GiB").with("capability", capability).self_tested()
+}
+
+fn home_on(machine: &Machine) -> Home {
+    Home::new().with(machine.environment())
+}
+
+/// Makes the picture of the built-in model; by default all on the first GPU.
+#[track_caller]
+fn picture(home: &Home, place: &str) -> (Ended, Vec<u8>) {
+    let arguments = JOB.split(' ').chain(["--output", "picture.png", "--backend", place]);
+    let ended = home.run(&arguments.collect::<Vec<_>>());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let pixels = pixels(&home.path("picture.png"));
+    (ended, pixels)
+}
+
+/// Whether pictures are the same, but for what arithmetic in 16 bits changes.
+fn are_alike(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.abs_diff(*b) <= 2)
+}
+
+/// With these kernels wrong, the self-test names one of them and the picture is the host's.
+#[track_caller]
+fn is_found(machine: Machine, kernels: &[String], host: &[u8]) {
+    let home = home_on(&machine.with("wrong", kernels.join(",")));
+    let (ended, pixels) = picture(&home, "all=cuda0");
+    let said = &ended.stderr;
+    let told = said.lines().find(|line| line.contains(DIFFERS));
+    let told = told.unwrap_or_else(|| panic!("{kernels:?} are not found: {said}"));
+    assert!(kernels.iter().any(|kernel| told.contains(kernel)), "{kernels:?}: {told}");
+    assert!(told.contains("the host computes "), "{told}");
+    assert!(are_alike(&pixels, host), "{kernels:?}: another picture; {said}");
+}
+
+#[test]
+fn every_family_that_is_wrong_is_found_and_the_picture_is_the_hosts() {
+    for turing in [false, true] {
+        let (_, host) = picture(&home_on(&machine(turing)), "all=cpu");
+        for (family, kernels) in families(turing) {
+            // What follows the products of cuBLASLt, and a copy of the biases that it takes.
+            let by_library = ["linear_finish", "decode"].contains(&family.as_str());
+            let machine = machine(turing);
+            let machine = if by_library { machine.with_cublas() } else { machine };
+            is_found(machine, &kernels, &host);
+        }
+    }
+}
+
+#[test]
+fn wrong_products_of_cublas_are_found() {
+    let (_, host) = picture(&home_on(&machine(false)), "all=cpu");
+    is_found(machine(false).with_cublas(), &["cublasLtMatmul".to_owned()], &host);
+}
+
+/// The test above can fail: a wrong kernel makes another picture where nothing tests it.
+#[test]
+fn a_wrong_kernel_makes_another_picture() {
+    let (_, host) = picture(&home_on(&machine(false)), "all=cpu");
+    let wrong = machine(false).with("wrong", "conv_half_k3_32,conv_half_k3_8,conv_half_k3_128");
+    let untested = vec![("BERTH_SELF_TEST", "0".into())];
+    let home = home_on(&wrong).with([wrong.environment(), untested].concat());
+    let (ended, pixels) = picture(&home, "all=cuda0");
+    assert!(!ended.stderr.contains(DIFFERS), "{}", ended.stderr);
+    assert!(!are_alike(&pixels, &host));
+}
+
+/// The kernels that were started by now.
+fn started(log: &Path) -> Vec<String> {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let calls = text.lines().filter(|line| line.contains("call cuLaunchKernel"));
+    let kernel = |line: &str| line.split("kernel=").nth(1)?.split(' ').next().map(str::to_owned);
+    calls.filter_map(kernel).collect()
+}
+
+#[test]
+fn every_file_of_kernels_takes_part() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for turing in [false, true] {
+        let mut all = BTreeSet::new();
+        for library in [false, true] {
+            let log = folder.path().join(format!("{turing}-{library}"));
+            let machine = machine(turing).logged(&log);
+            let machine = if library { machine.with_cublas() } else { machine };
+            let ended = home_on(&machine).run(&["calibrate", "--self-test", "--json"]);
+            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+            let found = &ended.json()["devices"][0];
+            assert_eq!(found["differences"], serde_json::json!([]));
+            println!("turing {turing}, library {library}: {} ms", found["ms"]);
+            all.extend(started(&log));
+        }
+        for (family, kernels) in families(turing) {
+            assert!(kernels.iter().any(|kernel| all.contains(kernel)), "{family}, {turing}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_is_tested_once_and_again_with_another_driver_or_by_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let wrong = |machine: Machine| machine.with("wrong", "attention_half_direct_64,rope");
+    let machine = || machine(false).logged(&log);
+    // A kernel that only the self-test starts.
+    let tests = || {
+        let count = started(&log).iter().filter(|kernel| *kernel == "rope_halves").count();
+        let _ = fs::remove_file(&log);
+        count
+    };
+    let home = home_on(&wrong(machine()));
+    let (first, _) = picture(&home, "all=cuda0");
+    assert!(first.stderr.contains(DIFFERS), "{}", first.stderr);
+    assert_eq!(tests(), 1);
+    let record = home.beside("state/berth/self-test.toml");
+    assert!(fs::read_to_string(&record).expect("a record").contains("operations"));
+    // The record holds though nothing is wrong any more.
+    let home = home.with(machine().environment());
+    let (second, _) = picture(&home, "all=cuda0");
+    assert!(second.stderr.contains(DIFFERS), "{}", second.stderr);
+    assert_eq!(tests(), 0);
+    let shown = second.json();
+    let device = &shown["plan"]["devices"][0]["backend"]["cuda_without"];
+    assert!(!device["unsupported"].as_array().expect("operations").is_empty(), "{shown}");
+    // Another driver.
+    let other = home.with(machine().with("nvml_driver", "999.1").environment());
+    let (third, _) = picture(&other, "all=cuda0");
+    assert!(!third.stderr.contains(DIFFERS), "{}", third.stderr);
+    assert_eq!(tests(), 1);
+    // The one before again: what was found with the other one is not of it.
+    let home = other.with(wrong(machine()).environment());
+    let (fourth, _) = picture(&home, "all=cuda0");
+    assert!(fourth.stderr.contains(DIFFERS), "{}", fourth.stderr);
+    assert_eq!(tests(), 1);
+    // By command, with a program that computes rightly.
+    let home = home.with(machine().environment());
+    let ended = home.run(&["calibrate", "--self-test"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.contains("as the host"), "{}", ended.stdout);
+    assert_eq!(tests(), 1);
+    let (last, _) = picture(&home, "all=cuda0");
+    assert!(!last.stderr.contains(DIFFERS), "{}", last.stderr);
+    assert_eq!(tests(), 0);
+    // A record that is damaged is made anew.
+    fs::write(&record, "format = [").expect("room");
+    picture(&home, "all=cuda0");
+    assert_eq!(tests(), 1);
+    // By command, with what is wrong told and an error.
+    let home = home.with(wrong(machine()).environment());
+    let ended = home.run(&["calibrate", "--self-test"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stdout.contains("attention_half"), "{}", ended.stdout);
+}
+
+#[test]
+fn gpus_between_which_copies_change_are_not_used_together() {
+    let two = |peer: u32| machine(false).with("devices", 2).with("peer", peer);
+    let (_, host) = picture(&home_on(&two(0)), "all=cpu");
+    for peer in [0, 1] {
+        let home = home_on(&two(peer).with("wrong", "cuMemcpy3DPeerAsync"));
+        let arguments = JOB.split(' ').chain(["--output", "picture.png"]).collect::<Vec<_>>();
+        let ended = home.run(&arguments);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("arrive changed: byte ")
+                && ended.stderr.contains("cuda1 is not used beside cuda0"),
+            "{}",
+            ended.stderr
+        );
+        assert!(are_alike(&pixels(&home.path("picture.png")), &host), "{}", ended.stderr);
+    }
+}
