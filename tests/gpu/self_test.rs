@@ -199,8 +199,10 @@ fn a_gpu_is_tested_once_and_again_with_another_driver_or_by_command() {
 fn gpus_between_which_copies_change_are_not_used_together() {
     let two = |peer: u32| machine(false).with("devices", 2).with("peer", peer);
     let (_, host) = picture(&home_on(&two(0)), "all=cpu");
-    for peer in [0, 1] {
-        let home = home_on(&two(peer).with("wrong", "cuMemcpy3DPeerAsync"));
+    for (peer, wrong) in
+        [(0, "cuMemcpy3DPeerAsync"), (1, "cuMemcpy3DPeerAsync"), (1, "cuMemcpyPeerAsync")]
+    {
+        let home = home_on(&two(peer).with("wrong", wrong));
         let arguments = JOB.split(' ').chain(["--output", "picture.png"]).collect::<Vec<_>>();
         let ended = home.run(&arguments);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);

@@ -265,12 +265,21 @@ static Side side_of(unsigned type, const void* host, std::uintptr_t device, std:
     throw Failure{INVALID_VALUE, "a kind of memory that is not simulated"};
 }
 
+// What real GPUs answer for CU_DEVICE_ATTRIBUTE_MAX_PITCH. Of one row a copy has no need of it, and is refused too.
+constexpr std::size_t MAX_PITCH = (std::size_t(1) << 31) - 1;
+
+static void check_pitch(std::size_t pitch) {
+    if (pitch > MAX_PITCH) throw Failure{INVALID_VALUE, "a pitch of " + std::to_string(pitch) + " bytes"};
+}
+
 static Side side_2d(const Side2D& side, const Extent& extent) {
+    check_pitch(side.pitch);
     const bool fits = extent.rows == 1 || side.pitch >= side.x_bytes + extent.width_bytes;
     return side_of(side.type, side.host, side.device, side.y * side.pitch + side.x_bytes, side.pitch, 0, extent, fits);
 }
 
 static Side side_3d(const Side3D& side, const Extent& extent) {
+    check_pitch(side.pitch);
     const bool fits = (extent.rows == 1 || side.pitch >= side.x_bytes + extent.width_bytes) &&
                       (extent.slices == 1 || side.height >= side.y + extent.rows);
     const std::size_t slice = side.pitch * side.height;

@@ -110,6 +110,8 @@ functions! {
     fn host_free = "cuMemFreeHost"(*mut c_void);
     fn copy_to_device = "cuMemcpyHtoDAsync_v2"(CUdeviceptr, *const c_void, usize, CUstream);
     fn copy_to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream);
+    fn copy_within = "cuMemcpyDtoDAsync_v2"(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    fn copy_peer = "cuMemcpyPeerAsync"(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize, CUstream);
     fn copy_2d = "cuMemcpy2DAsync_v2"(*const CUDA_MEMCPY2D, CUstream);
     fn copy_3d_peer = "cuMemcpy3DPeerAsync"(*const CUDA_MEMCPY3D_PEER, CUstream);
     fn stream_create = "cuStreamCreateWithPriority"(*mut CUstream, c_uint, c_int);

@@ -71,9 +71,11 @@ impl Event {
     pub fn new(gpu: &Arc<Gpu>, timed: bool) -> Result<Event, DriverError> {
         /// `CU_EVENT_DISABLE_TIMING`, without which recording costs more.
         const UNTIMED: c_uint = 2;
+        /// `CU_EVENT_BLOCKING_SYNC`: who waits for it, as the threads that stage weights, sleeps.
+        const SLEPT_FOR: c_uint = 1;
         gpu.enter()?;
         let mut raw: CUevent = std::ptr::null_mut();
-        let flags = if timed { 0 } else { UNTIMED };
+        let flags = if timed { 0 } else { UNTIMED | SLEPT_FOR };
         // SAFETY: the pointer is to a pointer of its own.
         let code = unsafe { (gpu.driver.functions.event_create)(&raw mut raw, flags) };
         gpu.check("cuEventCreate", code)?;
@@ -277,6 +279,23 @@ impl Stream {
         self.gpu.check("cuMemcpyDtoHAsync", code)
     }
 
+    /// Copies within the memory of this GPU.
+    ///
+    /// # Safety
+    /// As for [`Stream::copy_rows`].
+    unsafe fn copy_within(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<(), DriverError> {
+        self.gpu.enter()?;
+        // SAFETY: the caller's promise.
+        let code =
+            unsafe { (self.gpu.driver.functions.copy_within)(to.0, from.0, bytes, self.raw) };
+        self.gpu.check("cuMemcpyDtoDAsync", code)
+    }
+
     /// Copies rows within the memory of this GPU, or between it and the host's.
     ///
     /// # Safety
@@ -289,6 +308,24 @@ impl Stream {
         row_bytes: usize,
         rows: usize,
     ) -> Result<(), DriverError> {
+        // A pitch has a limit, which one row need not have, and it takes more to hand out.
+        if rows == 1 {
+            match (to.start, from.start) {
+                (Place::Device(to), Place::Host(from)) => {
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.copy_to_device(to, from, row_bytes) };
+                }
+                (Place::Host(to), Place::Device(from)) => {
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.copy_to_host(to, from, row_bytes) };
+                }
+                (Place::Device(to), Place::Device(from)) => {
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.copy_within(to, from, row_bytes) };
+                }
+                (Place::Host(_), Place::Host(_)) => {}
+            }
+        }
         self.gpu.enter()?;
         let (src_type, src_device, src_host) = operand(from.start);
         let (dst_type, dst_device, dst_host) = operand(to.start);
@@ -328,6 +365,13 @@ impl Stream {
         rows: usize,
     ) -> Result<(), DriverError> {
         self.gpu.enter()?;
+        if rows == 1 {
+            let [to_context, from_context] = [self.gpu.context.raw, other.context.raw];
+            let copy = self.gpu.driver.functions.copy_peer;
+            // SAFETY: the caller's promise.
+            let code = unsafe { copy(to.0, to_context, from.0, from_context, row_bytes, self.raw) };
+            return self.gpu.check("cuMemcpyPeerAsync", code);
+        }
         let device = CUmemorytype::CU_MEMORYTYPE_DEVICE;
         let copy = CUDA_MEMCPY3D_PEER {
             srcXInBytes: 0,
