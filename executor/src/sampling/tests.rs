@@ -1,5 +1,6 @@
 //! The levels and steps of the reference pipelines, and levels computed by hand.
 
+use super::flow::*;
 use super::*;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
