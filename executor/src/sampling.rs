@@ -12,6 +12,7 @@
 //! - Every rule is a weighted sum of what a step has in hand, with factors in `f64`.
 
 pub mod flow;
+pub mod named;
 pub mod path;
 pub mod rules;
 pub mod sum;
@@ -22,18 +23,10 @@ pub mod trajectory;
 mod config;
 mod curves;
 mod empirical;
+mod error;
 
-pub use flow::{CONFIG_BYTES_MAX, FlowMatchConfig, MU_MAX, STEPS, SamplerError, SigmaTable};
-
-/// One Euler step along `velocity`, the model's output: `latents += (sigma_next - sigma) *
-/// velocity`. Both slices have the latents' shape.
-pub fn euler_step(latents: &mut [f32], velocity: &[f32], sigma: f32, sigma_next: f32) {
-    assert_eq!(latents.len(), velocity.len(), "the model's output has the latents' shape");
-    let distance = sigma_next - sigma;
-    for (latent, velocity) in latents.iter_mut().zip(velocity) {
-        *latent += distance * velocity;
-    }
-}
+pub use error::{FLOW_SAMPLERS, FLOW_SCHEDULERS, MU_MAX, STEPS, SamplerError};
+pub use flow::{CONFIG_BYTES_MAX, FlowMatchConfig, SigmaTable};
 
 /// An element of a picture's latents at a noise level, as
 /// `FlowMatchEulerDiscreteScheduler.scale_noise` mixes it.
@@ -56,9 +49,6 @@ pub fn guide(conditional: &mut [f32], unconditional: &[f32], scale: f32) {
         *with = without + scale * (*with - without);
     }
 }
-
-#[cfg(test)]
-mod golden;
 
 #[cfg(test)]
 mod tests;

@@ -20,9 +20,32 @@ pub struct Ends {
     pub lowest: f64,
 }
 
-impl Ends {
+/// How levels lie between their ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Curve {
     /// Equally far apart in the seventh root (Karras et al., 2022, equation 5).
-    pub fn karras(self, count: usize) -> Vec<f64> {
+    Karras,
+    /// Equally far apart in the logarithm.
+    Exponential,
+    /// At equally likely places of the beta distribution of 0.6 and 0.6: dense at both ends.
+    Beta,
+    /// Equally far apart in the arc tangent (Sabour et al., 2024, "Align Your Steps", theorem
+    /// 3.1).
+    KlOptimal,
+}
+
+impl Ends {
+    /// So many levels, the first and the last of which are the ends.
+    pub fn along(self, curve: Curve, count: usize) -> Vec<f64> {
+        match curve {
+            Curve::Karras => self.karras(count),
+            Curve::Exponential => self.exponential(count),
+            Curve::Beta => self.beta(count),
+            Curve::KlOptimal => self.kl_optimal(count - 1),
+        }
+    }
+
+    fn karras(self, count: usize) -> Vec<f64> {
         const RHO: f64 = 7.0;
         let [highest, lowest] = [self.highest, self.lowest].map(|end| end.powf(1.0 / RHO));
         linspace(0.0, 1.0, count)
@@ -31,19 +54,16 @@ impl Ends {
             .collect()
     }
 
-    /// Equally far apart in the logarithm.
-    pub fn exponential(self, count: usize) -> Vec<f64> {
+    fn exponential(self, count: usize) -> Vec<f64> {
         linspace(self.highest.ln(), self.lowest.ln(), count).into_iter().map(f64::exp).collect()
     }
 
-    /// At equally likely places of the beta distribution of 0.6 and 0.6: dense at both ends.
-    pub fn beta(self, count: usize) -> Vec<f64> {
+    fn beta(self, count: usize) -> Vec<f64> {
         let level = |part| self.lowest + beta_quantile(1.0 - part) * (self.highest - self.lowest);
         linspace(0.0, 1.0, count).into_iter().map(level).collect()
     }
 
-    /// Equally far apart in the arc tangent (Sabour et al., 2024, "Align Your Steps", theorem 3.1):
-    /// `strides` of them, with the end after the last one.
+    /// [`Curve::KlOptimal`] by so many strides, with the end after the last one.
     pub fn kl_optimal(self, strides: usize) -> Vec<f64> {
         let [highest, lowest] = [self.highest, self.lowest].map(f64::atan);
         let level = |place: usize| {

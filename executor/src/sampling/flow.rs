@@ -9,82 +9,12 @@
 //!   read.
 //! - A [`SigmaTable`] is finite, positive but for the 0 that ends it, and never rises.
 
-use std::ops::RangeInclusive;
-
 pub use super::config::{CONFIG_BYTES_MAX, FlowMatchConfig};
 
 use super::config::{LevelGrid, Settings, ShiftRule, TimeShift};
-use super::curves::{Ends, linspace};
+use super::curves::{Curve, Ends, linspace};
 use super::empirical;
-
-/// Denoising steps of a run. diffusers trains flow models on 1000 levels; more steps repeat them.
-pub const STEPS: RangeInclusive<usize> = 1..=1000;
-
-/// Largest magnitude of the logarithmic shift `mu`: its exponential and the levels made with it are
-/// ordinary `f32` numbers. Published models stay between 0.5 and 1.15, extrapolated ones below 5.
-pub const MU_MAX: f64 = 16.0;
-
-/// Why no table of noise levels can be made.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum SamplerError {
-    /// `scheduler_config.json` is no JSON or has a value of another type.
-    #[error("scheduler_config.json is malformed: {message}")]
-    Malformed {
-        /// Where and what.
-        message: String,
-    },
-
-    /// The model was made for another sampler.
-    #[error("the model asks for the sampler {class}, Berth has FlowMatchEulerDiscreteScheduler")]
-    OtherClass {
-        /// `_class_name` of `scheduler_config.json`.
-        class: String,
-    },
-
-    /// The configuration switches on a rule that is not implemented.
-    #[error(
-        "scheduler_config.json sets {key}, which is not supported\n\
-         hint: Berth computes the plain levels only, with {key} false"
-    )]
-    Unsupported {
-        /// The key that is `true`.
-        key: &'static str,
-    },
-
-    /// A number of the configuration is outside what can be computed with.
-    #[error("scheduler_config.json: {key} is {got}, expected {expected}")]
-    OutOfRange {
-        /// What of the configuration it is.
-        key: &'static str,
-        /// Its value.
-        got: f64,
-        /// The accepted range, in words.
-        expected: &'static str,
-    },
-
-    /// The run asks for no step, or for too many.
-    #[error("{got} steps asked for, {} to {} can be done", STEPS.start(), STEPS.end())]
-    Steps {
-        /// Steps asked for.
-        got: usize,
-    },
-
-    /// The shift that follows from the image's size is beyond [`MU_MAX`], or not positive for a
-    /// linear one.
-    #[error(
-        "an image of {image_tokens} tokens shifts the noise levels by {mu}, which is out of range"
-    )]
-    Mu {
-        /// Packed latent pixels of the image.
-        image_tokens: usize,
-        /// The shift.
-        mu: f64,
-    },
-
-    /// One level cannot end at `shift_terminal` and start at 1.
-    #[error("the model's shift_terminal needs 2 steps or more\nhint: --steps 2")]
-    SingleStepTerminal,
-}
+use super::error::{MU_MAX, STEPS, SamplerError};
 
 /// The noise levels of a run, from noise to image.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,46 +37,13 @@ pub enum FlowTable {
     /// Levels of training at equal strides from the highest.
     Simple,
     /// Between the ends of the model's own.
-    Curved(FlowCurve),
+    Curved(Curve),
     /// What diffusers' DPM-Solver classes make for flow matching: they begin below pure noise.
     BelowOne,
     /// What its UniPC class makes.
     OpenEnd,
     /// These, before they are shifted.
     Given(Vec<f32>),
-}
-
-/// How levels lie between two ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FlowCurve {
-    /// [`Ends::karras`].
-    Karras,
-    /// [`Ends::exponential`].
-    Exponential,
-    /// [`Ends::beta`].
-    Beta,
-    /// [`Ends::kl_optimal`].
-    KlOptimal,
-}
-
-impl FlowCurve {
-    /// Moves all levels but the two ends.
-    fn bend(self, sigmas: &mut [f32]) {
-        // One level has no other end.
-        let [first, .., last] = sigmas else { return };
-        let ends = Ends { highest: f64::from(*first), lowest: f64::from(*last) };
-        let count = sigmas.len();
-        let levels = match self {
-            FlowCurve::Karras => ends.karras(count),
-            FlowCurve::Exponential => ends.exponential(count),
-            FlowCurve::Beta => ends.beta(count),
-            FlowCurve::KlOptimal => ends.kl_optimal(count - 1),
-        };
-        // Powers and logarithms may miss the ends by a rounding.
-        for (sigma, level) in sigmas.iter_mut().zip(levels) {
-            *sigma = level.clamp(ends.lowest, ends.highest) as f32;
-        }
-    }
 }
 
 impl FlowMatchConfig {
@@ -197,7 +94,7 @@ impl FlowMatchConfig {
             stretch_to_terminal(&mut sigmas, terminal)?;
         }
         if let FlowTable::Curved(curve) = table {
-            curve.bend(&mut sigmas);
+            bend(&mut sigmas, *curve);
         }
         let timesteps =
             sigmas.iter().map(|sigma| sigma * settings.num_train_timesteps as f32).collect();
@@ -319,6 +216,18 @@ fn open_end(steps: usize) -> Vec<f32> {
 fn shift_towards_noise(sigmas: &mut [f32], weight: f32) {
     for sigma in sigmas {
         *sigma = weight / (weight + (1.0 / *sigma - 1.0));
+    }
+}
+
+/// Moves all levels but the two ends to where a curve has them.
+fn bend(sigmas: &mut [f32], curve: Curve) {
+    // One level has no other end.
+    let [first, .., last] = sigmas else { return };
+    let ends = Ends { highest: f64::from(*first), lowest: f64::from(*last) };
+    let levels = ends.along(curve, sigmas.len());
+    // Powers and logarithms may miss the ends by a rounding.
+    for (sigma, level) in sigmas.iter_mut().zip(levels) {
+        *sigma = level.clamp(ends.lowest, ends.highest) as f32;
     }
 }
 

@@ -1,11 +1,11 @@
 //! What a rule is given: noise levels, what the model says at one of them, and its time axis.
 
 use super::sum::Sum;
-use super::trajectory::Call;
+use super::trajectory::ModelCall;
 
 /// How much of the picture and how much noise are in latents: `signal * picture + noise * normal`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Level {
+pub struct NoiseLevel {
     /// Factor of the picture.
     pub signal: f64,
     /// Factor of standard normal noise.
@@ -14,7 +14,7 @@ pub struct Level {
 
 /// Which latents a level is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Convention {
+pub enum LatentConvention {
     /// The whole picture with noise over it, as k-diffusion has it.
     VarianceExploding,
     /// Picture and noise in shares whose squares sum to 1, as most of diffusers' classes have it.
@@ -26,7 +26,7 @@ pub enum Convention {
 /// What a model's output is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prediction {
-    /// The noise.
+    /// The noise in the latents, at variance 1.
     Noise,
     /// The velocity of variance-preserving latents (Salimans and Ho, 2022).
     Velocity,
@@ -39,35 +39,35 @@ pub enum Prediction {
 /// Noise levels and what belongs to them.
 pub struct Path<'a> {
     /// Where each step begins, then where the last one ends.
-    pub levels: Vec<Level>,
+    pub levels: Vec<NoiseLevel>,
     /// The time that the model is given where each step begins.
     pub times: Vec<f64>,
     /// That of a level between two of them.
-    pub clock: &'a dyn Fn(Level) -> f64,
+    pub clock: &'a dyn Fn(NoiseLevel) -> f64,
     /// What the model's output is.
     pub prediction: Prediction,
     /// The first step that runs.
     pub first: usize,
 }
 
-impl Level {
-    /// The level whose noise is `sigma` times its signal; for [`Convention::Flow`] whose noise is
-    /// `sigma`.
-    pub fn of(convention: Convention, sigma: f64) -> Level {
+impl NoiseLevel {
+    /// The level whose noise is `sigma` times its signal; for [`LatentConvention::Flow`] whose
+    /// noise is `sigma`.
+    pub fn of(convention: LatentConvention, sigma: f64) -> NoiseLevel {
         match convention {
-            Convention::VarianceExploding => Level { signal: 1.0, noise: sigma },
-            Convention::VariancePreserving => {
+            LatentConvention::VarianceExploding => NoiseLevel { signal: 1.0, noise: sigma },
+            LatentConvention::VariancePreserving => {
                 let signal = 1.0 / (sigma * sigma + 1.0).sqrt();
-                Level { signal, noise: sigma * signal }
+                NoiseLevel { signal, noise: sigma * signal }
             }
-            Convention::Flow => Level { signal: 1.0 - sigma, noise: sigma },
+            LatentConvention::Flow => NoiseLevel { signal: 1.0 - sigma, noise: sigma },
         }
     }
 
     /// The variance-preserving level of which the signal's square is `product`, a product of
     /// alphas.
-    pub fn of_product(product: f64) -> Level {
-        Level { signal: product.sqrt(), noise: (1.0 - product).sqrt() }
+    pub fn of_product(product: f64) -> NoiseLevel {
+        NoiseLevel { signal: product.sqrt(), noise: (1.0 - product).sqrt() }
     }
 
     /// Whether it is the picture alone.
@@ -88,7 +88,7 @@ impl Level {
 
 impl Prediction {
     /// The picture that the model sees in latents at a level.
-    pub fn denoised(self, at: Level, latents: Sum) -> Sum {
+    pub fn denoised(self, at: NoiseLevel, latents: Sum) -> Sum {
         match self {
             Prediction::Noise => (latents - Sum::OUTPUT * at.noise) * (1.0 / at.signal),
             Prediction::Velocity => {
@@ -101,7 +101,7 @@ impl Prediction {
     }
 
     /// The noise that the model sees in them.
-    pub fn noise(self, at: Level, latents: Sum) -> Sum {
+    pub fn noise(self, at: NoiseLevel, latents: Sum) -> Sum {
         match self {
             Prediction::Noise => Sum::OUTPUT,
             Prediction::Velocity => {
@@ -113,7 +113,7 @@ impl Prediction {
     }
 
     /// How the latents change with the noise, where signal is a linear function of it.
-    pub fn slope(self, at: Level, latents: Sum) -> Sum {
+    pub fn slope(self, at: NoiseLevel, latents: Sum) -> Sum {
         match self {
             Prediction::Noise | Prediction::Flow => Sum::OUTPUT,
             _ => (latents - self.denoised(at, latents)) * (1.0 / at.noise),
@@ -128,27 +128,27 @@ impl Path<'_> {
     }
 
     /// The steps that run: each with its place, its level and the next one.
-    pub fn hops(&self) -> impl Iterator<Item = (usize, Level, Level)> + '_ {
+    pub fn hops(&self) -> impl Iterator<Item = (usize, NoiseLevel, NoiseLevel)> + '_ {
         let hops = self.levels.windows(2).enumerate().skip(self.first);
         hops.map(|(step, pair)| (step, pair[0], pair[1]))
     }
 
     /// A call of the model where a step begins. The latents stay what they are: that is for the
     /// rule to change.
-    pub fn call(&self, step: usize) -> Call {
+    pub fn call(&self, step: usize) -> ModelCall {
         self.call_at(self.levels[step], self.times[step])
     }
 
     /// A call at a level between two steps.
-    pub fn call_between(&self, at: Level) -> Call {
+    pub fn call_between(&self, at: NoiseLevel) -> ModelCall {
         self.call_at(at, (self.clock)(at))
     }
 
     /// A call at a level.
-    pub fn call_at(&self, at: Level, time: f64) -> Call {
+    pub fn call_at(&self, at: NoiseLevel, time: f64) -> ModelCall {
         // Models of other predictions were trained on variance-preserving latents.
         let is_flow = self.prediction == Prediction::Flow;
-        Call {
+        ModelCall {
             input_scale: if is_flow { 1.0 } else { at.unit_scale() },
             sigma: at.noise,
             time,

@@ -4,7 +4,7 @@
 //! diffusers' classes count times in two ways, and its tables differ from k-diffusion's, which
 //! ComfyUI and A1111 have: each is here as its program has it.
 
-use super::curves::{Ends, beta_quantile, linspace};
+use super::curves::{Curve, Ends, beta_quantile, linspace};
 use super::training::{TIMES, Training};
 
 /// The levels of a run, as noise over signal, and its times.
@@ -27,19 +27,6 @@ pub enum Spacing {
     Trailing,
 }
 
-/// How levels lie between their ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Curve {
-    /// As those of the run's times do.
-    Times,
-    /// [`Ends::karras`].
-    Karras,
-    /// [`Ends::exponential`].
-    Exponential,
-    /// [`Ends::beta`].
-    Beta,
-}
-
 /// Where the last step ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Final {
@@ -58,18 +45,18 @@ pub struct TableRequest {
     pub spacing: Spacing,
     /// What is added to leading ones (`steps_offset`).
     pub offset: f64,
-    /// How levels lie.
-    pub curve: Curve,
+    /// How levels lie between their ends; as those of the run's times do where it is `None`.
+    pub curve: Option<Curve>,
     /// Where the last step ends.
     pub last: Final,
     /// How times of levels become whole numbers.
-    pub times: Times,
+    pub times: TimeRounding,
 }
 
 /// How a time of a level becomes the one that the model is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Times {
-    /// With its fraction.
+pub enum TimeRounding {
+    /// As it is: these classes interpolate the model's sinusoids.
     Fraction,
     /// The nearest whole number.
     Nearest,
@@ -77,13 +64,13 @@ pub enum Times {
     Truncated,
 }
 
-impl Times {
+impl TimeRounding {
     /// The time that the model is given.
     pub fn of(self, time: f64) -> f64 {
         match self {
-            Times::Fraction => time,
-            Times::Nearest => time.round_ties_even(),
-            Times::Truncated => time.trunc(),
+            TimeRounding::Fraction => time,
+            TimeRounding::Nearest => time.round_ties_even(),
+            TimeRounding::Truncated => time.trunc(),
         }
     }
 }
@@ -168,14 +155,9 @@ impl Training {
         spaced: Vec<f64>,
         times: Vec<f64>,
     ) -> Table {
-        let curved = match asked.curve {
-            Curve::Times => None,
-            Curve::Karras => Some(ends.karras(steps)),
-            Curve::Exponential => Some(ends.exponential(steps)),
-            Curve::Beta => Some(ends.beta(steps)),
-        };
-        let (mut sigmas, times) = match curved {
-            Some(sigmas) => {
+        let (mut sigmas, times) = match asked.curve {
+            Some(curve) => {
+                let sigmas = ends.along(curve, steps);
                 let times = sigmas.iter().map(|sigma| asked.times.of(self.time_of(*sigma)));
                 let times = times.collect();
                 (sigmas, times)
@@ -190,8 +172,8 @@ impl Training {
         Table { sigmas, times }
     }
 
-    /// A table by one of the names of ComfyUI and A1111, up to the final 0; `None` for a name that
-    /// is none of them. The time of a level is [`Training::time_of`].
+    /// A table by one of the names of ComfyUI and A1111, with the final 0 where it has one. The
+    /// time of a level is [`Training::time_of`].
     pub fn named_sigmas(&self, name: NamedTable, steps: usize) -> Vec<f64> {
         let last = (TIMES - 1) as f64;
         let at = |times: Vec<f64>| times.into_iter().map(|time| self.log_sigma_at(time)).collect();
@@ -199,8 +181,8 @@ impl Training {
         let mut sigmas: Vec<f64> = match name {
             NamedTable::Normal => at(linspace(last, 0.0, steps)),
             NamedTable::SgmUniform => at(linspace(last, 0.0, steps + 1)[..steps].to_vec()),
-            NamedTable::Karras => self.ends().karras(steps),
-            NamedTable::Exponential => self.ends().exponential(steps),
+            NamedTable::Karras => self.ends().along(Curve::Karras, steps),
+            NamedTable::Exponential => self.ends().along(Curve::Exponential, steps),
             NamedTable::Simple => (0..steps)
                 .map(|step| f64::from(self.sigmas[TIMES - 1 - (step as f64 * stride) as usize]))
                 .collect(),
@@ -210,7 +192,7 @@ impl Training {
                 sigmas.reverse();
                 sigmas
             }
-            NamedTable::BetaOfSigmas => self.ends().beta(steps),
+            NamedTable::BetaOfSigmas => self.ends().along(Curve::Beta, steps),
             NamedTable::BetaOfTimes => {
                 let quantile = |step: usize| beta_quantile(1.0 - step as f64 / steps as f64);
                 let place = |step| (quantile(step) * last).round_ties_even() as usize;
@@ -218,7 +200,7 @@ impl Training {
                 places.dedup();
                 places.into_iter().map(|at| f64::from(self.sigmas[at])).collect()
             }
-            NamedTable::KlOptimal => self.ends().kl_optimal(steps - 1),
+            NamedTable::KlOptimal => self.ends().along(Curve::KlOptimal, steps),
             // It ends at the lowest level, and has no 0.
             NamedTable::KlOptimalToLowest => return self.ends().kl_optimal(steps),
         };
@@ -234,19 +216,19 @@ pub enum NamedTable {
     Normal,
     /// The same with one time more, which is left out.
     SgmUniform,
-    /// [`Ends::karras`].
+    /// By [`Curve::Karras`] over all levels of training.
     Karras,
-    /// [`Ends::exponential`].
+    /// By [`Curve::Exponential`] over them.
     Exponential,
     /// Levels of training at equal strides from the last.
     Simple,
     /// Levels of training at whole strides from the second: it may have other than so many.
     DdimUniform,
-    /// [`Ends::beta`], A1111's.
+    /// By [`Curve::Beta`] over them: A1111's.
     BetaOfSigmas,
     /// Times by that distribution, each once: ComfyUI's.
     BetaOfTimes,
-    /// [`Ends::kl_optimal`], ComfyUI's.
+    /// By [`Curve::KlOptimal`] over them: ComfyUI's.
     KlOptimal,
     /// The same without a 0 at the end: A1111's.
     KlOptimalToLowest,

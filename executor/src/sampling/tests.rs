@@ -1,7 +1,10 @@
 //! The levels and steps of the reference pipelines, and levels computed by hand.
 
+mod golden;
+
 use super::flow::*;
 use super::*;
+use protocol::Sampler;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
@@ -76,6 +79,17 @@ fn values(file: &SafeTensors, name: &str) -> Vec<f32> {
     let view = file.tensor(name).unwrap();
     assert_eq!(view.dtype(), Dtype::F32);
     view.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+/// The usual sampler's step between two levels.
+fn euler_step(latents: &mut [f32], velocity: &[f32], sigma: f32, sigma_next: f32) {
+    let table = SigmaTable { sigmas: vec![sigma, sigma_next], timesteps: vec![1000.0 * sigma] };
+    let made = named::flow_trajectory(Sampler::Euler, &table, 0, None).unwrap();
+    let mut output = velocity.to_vec();
+    made.calls[0].apply(latents, &mut output, &[], &mut []);
+    // In f32, one operation after the other; so is the picture that the model sees.
+    let expected = latents.iter().zip(velocity).map(|(x, v)| x - sigma_next * v);
+    assert!(expected.eq(output));
 }
 
 #[track_caller]

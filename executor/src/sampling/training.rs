@@ -1,6 +1,6 @@
 //! The noise levels that a model of noise or velocity was trained on, and its time axis.
 
-use super::path::Level;
+use super::path::NoiseLevel;
 
 /// Times of training.
 pub const TIMES: usize = 1000;
@@ -86,7 +86,7 @@ impl Training {
     }
 
     /// The time of a level in one of the two conventions of such models.
-    pub fn time_of_level(&self, level: Level) -> f64 {
+    pub fn time_of_level(&self, level: NoiseLevel) -> f64 {
         self.time_of(level.noise / level.signal)
     }
 }

@@ -6,7 +6,7 @@ use super::sum::{HISTORY_MAX, Sum, Terms};
 
 /// One call of the model and what follows from it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call {
+pub struct ModelCall {
     /// What the latents are multiplied by for the model.
     pub input_scale: f64,
     /// The noise of the latents that the model sees, over the signal in them.
@@ -31,13 +31,13 @@ pub struct Call {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trajectory {
     /// In the order in which they are made.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ModelCall>,
 }
 
 impl Trajectory {
     /// Tensors of the latents' shape that a run keeps from one call to another.
     pub fn history_len(&self) -> usize {
-        self.calls.iter().map(Call::history_len).max().unwrap_or(0)
+        self.calls.iter().map(ModelCall::history_len).max().unwrap_or(0)
     }
 
     /// Whether noise is drawn after the first latents.
@@ -46,7 +46,7 @@ impl Trajectory {
     }
 }
 
-impl Call {
+impl ModelCall {
     fn history_len(&self) -> usize {
         let written = self.history.iter().map(|(place, _)| place + 1);
         let sums = self.history.iter().map(|(_, sum)| sum).chain([&self.latents, &self.denoised]);

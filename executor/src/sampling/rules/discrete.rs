@@ -3,10 +3,10 @@
 //! Their noise levels are variance-preserving, and where a step ends is counted from where it
 //! begins, whatever the next entry of the table is, except for LCM and TCD.
 
-use crate::sampling::path::{Level, Path, Prediction};
+use crate::sampling::path::{NoiseLevel, Path, Prediction};
 use crate::sampling::sum::Sum;
 use crate::sampling::training::TIMES;
-use crate::sampling::trajectory::Call;
+use crate::sampling::trajectory::ModelCall;
 
 /// Times of a run and the levels of training that they are of.
 pub struct DiscretePath<'a> {
@@ -44,14 +44,14 @@ impl DiscretePath<'_> {
         }
     }
 
-    fn level(&self, time: i64) -> Level {
-        Level::of_product(self.product(time))
+    fn level(&self, time: i64) -> NoiseLevel {
+        NoiseLevel::of_product(self.product(time))
     }
 
     /// A call at a time, with the picture that the model sees there.
-    pub(super) fn call(&self, time: i64) -> (Call, Sum) {
+    pub(super) fn call(&self, time: i64) -> (ModelCall, Sum) {
         let at = self.level(time);
-        let clock = |_: Level| 0.0;
+        let clock = |_: NoiseLevel| 0.0;
         let path = Path {
             levels: Vec::new(),
             times: Vec::new(),
@@ -73,7 +73,7 @@ impl DiscretePath<'_> {
 }
 
 /// DDIM (Song et al., 2021), with fresh noise by `eta`.
-pub fn ddim(path: &DiscretePath<'_>, eta: f64) -> Vec<Call> {
+pub fn ddim(path: &DiscretePath<'_>, eta: f64) -> Vec<ModelCall> {
     let hop = |(_, time): (usize, i64)| {
         let (mut call, picture) = path.call(time);
         let (product, next) = (path.product(time), path.product(time - path.stride));
@@ -89,7 +89,7 @@ pub fn ddim(path: &DiscretePath<'_>, eta: f64) -> Vec<Call> {
 }
 
 /// DDPM (Ho et al., 2020): the posterior's mean and fresh noise.
-pub fn ddpm(path: &DiscretePath<'_>, variance: Variance) -> Vec<Call> {
+pub fn ddpm(path: &DiscretePath<'_>, variance: Variance) -> Vec<ModelCall> {
     /// Least variance, for its logarithm.
     const VARIANCE_MIN: f64 = 1e-20;
     let hop = |(_, time): (usize, i64)| {
@@ -117,7 +117,7 @@ pub fn ddpm(path: &DiscretePath<'_>, variance: Variance) -> Vec<Call> {
 
 /// Latent consistency (Luo et al., 2023): the picture that the model sees, less at small times,
 /// brought to the next time by fresh noise.
-pub fn lcm(path: &DiscretePath<'_>) -> Vec<Call> {
+pub fn lcm(path: &DiscretePath<'_>) -> Vec<ModelCall> {
     /// What times are multiplied by (`timestep_scaling`).
     const SCALING: f64 = 10.0;
     /// Deviation of the data (`sigma_data`).
@@ -143,7 +143,7 @@ pub fn lcm(path: &DiscretePath<'_>) -> Vec<Call> {
 
 /// Trajectory consistency (Zheng et al., 2024): to a time before the next one by the model, and up
 /// to that by fresh noise; by `eta` more of the latter.
-pub fn tcd(path: &DiscretePath<'_>, eta: f64) -> Vec<Call> {
+pub fn tcd(path: &DiscretePath<'_>, eta: f64) -> Vec<ModelCall> {
     let hop = |(step, time): (usize, i64)| {
         let (mut call, picture) = path.call(time);
         let next = path.times.get(step + 1).copied().unwrap_or(0);
@@ -192,7 +192,7 @@ pub fn pndm_times(times: &[i64], stride: i64) -> Vec<i64> {
 
 /// Pseudo-numerical methods (Liu et al., 2022) without their first steps by Runge and Kutta: the
 /// first time is stepped from twice. `times` holds the second one twice.
-pub fn plms(path: &DiscretePath<'_>) -> Vec<Call> {
+pub fn plms(path: &DiscretePath<'_>) -> Vec<ModelCall> {
     let mut calls = Vec::new();
     for (index, (_, time)) in path.running().enumerate() {
         let (mut call, _) = path.call(time);
@@ -219,7 +219,7 @@ pub fn plms(path: &DiscretePath<'_>) -> Vec<Call> {
 
 /// Pseudo-numerical methods whose first three steps are of four calls each, by Runge and Kutta;
 /// `times` are those of all calls.
-pub fn pndm(path: &DiscretePath<'_>) -> Vec<Call> {
+pub fn pndm(path: &DiscretePath<'_>) -> Vec<ModelCall> {
     /// Calls of the first steps.
     const FIRST: usize = 12;
     /// Where the sum of a step's outputs stands.
@@ -279,7 +279,7 @@ fn adams_bashforth(outputs: &[Sum; 4], order: usize) -> Sum {
 /// Latents brought from one time to another by an output (`PNDMScheduler._get_prev_sample`).
 fn transfer(path: &DiscretePath<'_>, latents: Sum, times: [i64; 2], output: Sum) -> Sum {
     let [product, next] = times.map(|time| path.product(time));
-    let Level { signal, noise } = path.level(times[0]);
+    let NoiseLevel { signal, noise } = path.level(times[0]);
     let output = match path.prediction {
         Prediction::Velocity => output * signal + latents * noise,
         _ => output,

@@ -2,9 +2,9 @@
 //! with what the model said at earlier steps (Lu et al., 2022); as ordinary and as stochastic
 //! equations, in several steps and within one.
 
-use crate::sampling::path::{Level, Path};
+use crate::sampling::path::{NoiseLevel, Path};
 use crate::sampling::sum::Sum;
-use crate::sampling::trajectory::Call;
+use crate::sampling::trajectory::ModelCall;
 
 /// What the integral is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Solver {
 
     /// In steps of which each uses what the model said at those before it. The order rises by one
     /// a step from the first that runs.
-    pub fn multistep(&self, path: &Path<'_>) -> Vec<Call> {
+    pub fn multistep(&self, path: &Path<'_>) -> Vec<ModelCall> {
         let mut calls = Vec::new();
         for (index, (step, from, to)) in path.hops().enumerate() {
             let mut call = path.call(step);
@@ -101,11 +101,11 @@ impl Solver {
             let stride = to.log_ratio() - from.log_ratio();
             let slopes = match order {
                 1 => Vec::new(),
-                2 => vec![(outputs[0] - outputs[1]) * (stride / (back(0) - back(1)))],
+                2 => vec![slope(outputs[0] - outputs[1], (back(0) - back(1)) / stride)],
                 _ => {
                     let ratios = [(back(0) - back(1)) / stride, (back(1) - back(2)) / stride];
                     let [near, far] = [0, 1]
-                        .map(|place| (outputs[place] - outputs[place + 1]) * (1.0 / ratios[place]));
+                        .map(|place| slope(outputs[place] - outputs[place + 1], ratios[place]));
                     let both = ratios[0] + ratios[1];
                     let first = near + (near - far) * (ratios[0] / both);
                     vec![first, (near - far) * (1.0 / both)]
@@ -121,7 +121,7 @@ impl Solver {
 
     /// In groups of steps of the orders 1, 2 and 3, each of which starts anew where its group does
     /// (diffusers' `DPMSolverSinglestepScheduler`).
-    pub fn singlestep(&self, path: &Path<'_>, orders: &[usize]) -> Vec<Call> {
+    pub fn singlestep(&self, path: &Path<'_>, orders: &[usize]) -> Vec<ModelCall> {
         // The latents at the start of a group stand behind the outputs.
         let start = self.order - 1;
         let mut calls = Vec::new();
@@ -137,10 +137,10 @@ impl Solver {
                 |place: usize| (path.levels[step - place].log_ratio() - from.log_ratio()) / stride;
             let slopes = match order {
                 1 => Vec::new(),
-                2 => vec![(outputs[0] - outputs[1]) * (1.0 / ratio(0))],
+                2 => vec![slope(outputs[0] - outputs[1], ratio(0))],
                 _ => {
                     let [far, near] =
-                        [0, 1].map(|place| (outputs[place] - outputs[2]) * (1.0 / ratio(place)));
+                        [0, 1].map(|place| slope(outputs[place] - outputs[2], ratio(place)));
                     let [r0, r1] = [ratio(0), ratio(1)];
                     let first = (near * r0 - far * r1) * (1.0 / (r0 - r1));
                     match self.weighing {
@@ -162,7 +162,7 @@ impl Solver {
     }
 
     /// What is integrated, of this call and of those before it, the newest first.
-    fn outputs(&self, path: &Path<'_>, at: Level) -> [Sum; 3] {
+    fn outputs(&self, path: &Path<'_>, at: NoiseLevel) -> [Sum; 3] {
         let newest = match self.integrand {
             Integrand::Picture => path.prediction.denoised(at, Sum::LATENTS),
             Integrand::Noise => path.prediction.noise(at, Sum::LATENTS),
@@ -177,7 +177,7 @@ impl Solver {
 
     /// The latents at the end of a step, or of a group of steps, by the integrand at its start and
     /// its slopes there, of which each is over one stride.
-    fn integrate(&self, ends: [Level; 2], latents: Sum, output: Sum, slopes: &[Sum]) -> Sum {
+    fn integrate(&self, ends: [NoiseLevel; 2], latents: Sum, output: Sum, slopes: &[Sum]) -> Sum {
         let [from, to] = ends;
         if to.is_clean() {
             assert!(self.integrand == Integrand::Picture, "the noise's integral is infinite there");
@@ -251,17 +251,24 @@ struct Weights {
 enum Decay {
     /// The noise, and by so much more.
     Noise(f64),
-    /// The signal.
+    /// As the signal does, which is what an integral over the noise leaves.
     Signal,
 }
 
 impl Weights {
-    fn latents(&self, [from, to]: [Level; 2]) -> f64 {
+    fn latents(&self, [from, to]: [NoiseLevel; 2]) -> f64 {
         match self.decay {
             Decay::Noise(more) => to.noise / from.noise * more,
             Decay::Signal => to.signal / from.signal,
         }
     }
+}
+
+/// What outputs change by over a stride, by their change over a part of it. Over hardly any of it,
+/// which only levels have that f32 can hardly tell apart, that is all rounding and noise.
+pub(super) fn slope(change: Sum, part: f64) -> Sum {
+    const PART_MIN: f64 = 1e-3;
+    if part.abs() < PART_MIN { Sum::ZERO } else { change * (1.0 / part) }
 }
 
 /// The orders of a table's steps in groups, for [`Solver::singlestep`] (`get_order_list`).

@@ -2,16 +2,15 @@
 //! LMS over the noise, DEIS over its logarithm.
 
 use super::exponential::Ending;
-use crate::sampling::path::Path;
+use crate::sampling::path::{NoiseLevel, Path};
 use crate::sampling::sum::Sum;
-use crate::sampling::trajectory::Call;
+use crate::sampling::trajectory::ModelCall;
 
 /// The linear multistep method of the fourth order (k-diffusion's `sample_lms`), of latents whose
 /// signal is a linear function of the noise. The order rises by one a step from the first that
 /// runs.
-pub fn lms(path: &Path<'_>) -> Vec<Call> {
-    let hop = |(index, (step, from, to)): (usize, _)| {
-        let (from, to): (crate::sampling::path::Level, crate::sampling::path::Level) = (from, to);
+pub fn lms(path: &Path<'_>) -> Vec<ModelCall> {
+    let hop = |(index, (step, from, to)): (usize, (usize, NoiseLevel, NoiseLevel))| {
         let mut call = path.call(step);
         let slopes = kept(path.prediction.slope(from, Sum::LATENTS));
         let order = (index + 1).min(ORDER);
@@ -29,7 +28,7 @@ pub fn lms(path: &Path<'_>) -> Vec<Call> {
 const ORDER: usize = 4;
 
 /// DEIS of order 2 or 3 (Zhang and Chen, 2022; diffusers' `logrho`).
-pub fn deis(path: &Path<'_>, order_max: usize, ending: Ending) -> Vec<Call> {
+pub fn deis(path: &Path<'_>, order_max: usize, ending: Ending) -> Vec<ModelCall> {
     let mut calls = Vec::new();
     for (index, (step, from, to)) in path.hops().enumerate() {
         let mut call = path.call(step);

@@ -1,11 +1,11 @@
 //! Rules that follow the slope of latents over noise: Euler, Heun, DPM2, and their ancestral forms.
 //!
-//! They are of conventions in which the signal is a linear function of the noise: variance-exploding
-//! latents (k-diffusion's) and flow matching.
+//! They are for latents whose signal is a linear function of the noise: variance-exploding ones
+//! (k-diffusion's), and those of flow matching.
 
-use crate::sampling::path::{Level, Path};
+use crate::sampling::path::{NoiseLevel, Path};
 use crate::sampling::sum::Sum;
-use crate::sampling::trajectory::Call;
+use crate::sampling::trajectory::ModelCall;
 
 /// Noise that is put in before each step, and taken out by it (Karras et al., 2022, algorithm 2).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,8 +33,8 @@ impl Churn {
 
 /// Euler's method. The model sees the latents as they are before churn, as in diffusers'
 /// `EulerDiscreteScheduler`.
-pub fn euler(path: &Path<'_>, churn: Churn) -> Vec<Call> {
-    let hop = |(step, from, to): (usize, Level, Level)| {
+pub fn euler(path: &Path<'_>, churn: Churn) -> Vec<ModelCall> {
+    let hop = |(step, from, to): (usize, NoiseLevel, NoiseLevel)| {
         let mut call = path.call(step);
         let (mut at, mut latents) = (from, Sum::LATENTS);
         let growth = churn.growth(from.noise, path.steps());
@@ -68,8 +68,8 @@ impl Split {
 
 /// Euler's method down to a lower level, then fresh noise up. Some programs draw at the last step
 /// too, where the noise counts nothing.
-pub fn euler_ancestral(path: &Path<'_>, eta: f64, draws_at_end: bool) -> Vec<Call> {
-    let hop = |(step, from, to): (usize, Level, Level)| {
+pub fn euler_ancestral(path: &Path<'_>, eta: f64, draws_at_end: bool) -> Vec<ModelCall> {
+    let hop = |(step, from, to): (usize, NoiseLevel, NoiseLevel)| {
         let mut call = path.call(step);
         let Split { down, up } = Split::of(from.noise, to.noise, eta);
         let slope = path.prediction.slope(from, Sum::LATENTS);
@@ -82,8 +82,8 @@ pub fn euler_ancestral(path: &Path<'_>, eta: f64, draws_at_end: bool) -> Vec<Cal
 
 /// The same for flow matching: what is left of the picture's share after the lower level is scaled
 /// up to that of the next one (ComfyUI's `sample_euler_ancestral_RF`).
-pub fn euler_ancestral_flow(path: &Path<'_>, eta: f64) -> Vec<Call> {
-    let hop = |(step, from, to): (usize, Level, Level)| {
+pub fn euler_ancestral_flow(path: &Path<'_>, eta: f64) -> Vec<ModelCall> {
+    let hop = |(step, from, to): (usize, NoiseLevel, NoiseLevel)| {
         let mut call = path.call(step);
         if to.is_clean() {
             call.latents = call.denoised;
@@ -92,7 +92,8 @@ pub fn euler_ancestral_flow(path: &Path<'_>, eta: f64) -> Vec<Call> {
         let down = to.noise * (1.0 + (to.noise / from.noise - 1.0) * eta);
         let kept = down / from.noise;
         let lower = Sum::LATENTS * kept + call.denoised * (1.0 - kept);
-        let scale = (1.0 - to.noise) / (1.0 - down);
+        // Two levels of pure noise have no picture whose share could be scaled.
+        let scale = if down < 1.0 { (1.0 - to.noise) / (1.0 - down) } else { 1.0 };
         let added = (to.noise * to.noise - (down * scale) * (down * scale)).max(0.0).sqrt();
         call.latents = lower * scale + Sum::NOISE * added;
         call.draws = true;
@@ -103,8 +104,8 @@ pub fn euler_ancestral_flow(path: &Path<'_>, eta: f64) -> Vec<Call> {
 
 /// The picture that the model sees, brought to the next level by fresh noise, as k-diffusion's
 /// `sample_lcm` and diffusers' `FlowMatchLCMScheduler` do it.
-pub fn consistency(path: &Path<'_>, draws_at_end: bool) -> Vec<Call> {
-    let hop = |(step, _, to): (usize, Level, Level)| {
+pub fn consistency(path: &Path<'_>, draws_at_end: bool) -> Vec<ModelCall> {
+    let hop = |(step, _, to): (usize, NoiseLevel, NoiseLevel)| {
         let mut call = path.call(step);
         call.latents = call.denoised * to.signal + Sum::NOISE * to.noise;
         call.draws = draws_at_end || !to.is_clean();
@@ -115,7 +116,7 @@ pub fn consistency(path: &Path<'_>, draws_at_end: bool) -> Vec<Call> {
 
 /// Heun's method: Euler's step, then the mean of the slopes at both its ends. The last step is
 /// Euler's alone.
-pub fn heun(path: &Path<'_>) -> Vec<Call> {
+pub fn heun(path: &Path<'_>) -> Vec<ModelCall> {
     let mut calls = Vec::new();
     for (step, from, to) in path.hops() {
         let mut first = path.call(step);
@@ -137,7 +138,7 @@ pub fn heun(path: &Path<'_>) -> Vec<Call> {
 
 /// The midpoint method over the logarithm of the noise (k-diffusion's `sample_dpm_2`); with `eta`
 /// the step goes down to a lower level, then up by fresh noise.
-pub fn dpm2(path: &Path<'_>, eta: Option<f64>) -> Vec<Call> {
+pub fn dpm2(path: &Path<'_>, eta: Option<f64>) -> Vec<ModelCall> {
     let mut calls = Vec::new();
     for (step, from, to) in path.hops() {
         let Split { down, up } = match eta {
@@ -151,7 +152,7 @@ pub fn dpm2(path: &Path<'_>, eta: Option<f64>) -> Vec<Call> {
             calls.push(first);
             continue;
         }
-        let middle = Level { noise: (from.noise * down).sqrt(), ..from };
+        let middle = NoiseLevel { noise: (from.noise * down).sqrt(), ..from };
         first.latents = Sum::LATENTS + slope * (middle.noise - from.noise);
         first.history = vec![(0, Sum::LATENTS)];
         first.ends_step = false;
@@ -165,7 +166,7 @@ pub fn dpm2(path: &Path<'_>, eta: Option<f64>) -> Vec<Call> {
 }
 
 /// DPM-Solver++(2S) with ancestral noise (k-diffusion's `sample_dpmpp_2s_ancestral`).
-pub fn two_stage_ancestral(path: &Path<'_>, eta: f64) -> Vec<Call> {
+pub fn two_stage_ancestral(path: &Path<'_>, eta: f64) -> Vec<ModelCall> {
     let mut calls = Vec::new();
     for (step, from, to) in path.hops() {
         let Split { down, up } = Split::of(from.noise, to.noise, eta);
@@ -176,7 +177,7 @@ pub fn two_stage_ancestral(path: &Path<'_>, eta: f64) -> Vec<Call> {
             calls.push(first);
             continue;
         }
-        let middle = Level { noise: (from.noise * down).sqrt(), ..from };
+        let middle = NoiseLevel { noise: (from.noise * down).sqrt(), ..from };
         first.latents = towards(first.denoised, Sum::LATENTS, middle.noise / from.noise);
         first.history = vec![(0, Sum::LATENTS)];
         first.ends_step = false;
@@ -192,7 +193,7 @@ pub fn two_stage_ancestral(path: &Path<'_>, eta: f64) -> Vec<Call> {
 /// DPM-Solver++ as a stochastic equation in two sub-steps, each ancestral (k-diffusion's
 /// `sample_dpmpp_sde`). Each call's noise is that of a Brownian path over its sub-step, divided by
 /// the square root of the sub-step's length.
-pub fn two_stage_stochastic(path: &Path<'_>, eta: f64) -> Vec<Call> {
+pub fn two_stage_stochastic(path: &Path<'_>, eta: f64) -> Vec<ModelCall> {
     let mut calls = Vec::new();
     for (step, from, to) in path.hops() {
         let mut first = path.call(step);
@@ -201,7 +202,7 @@ pub fn two_stage_stochastic(path: &Path<'_>, eta: f64) -> Vec<Call> {
             calls.push(first);
             continue;
         }
-        let middle = Level { noise: (from.noise * to.noise).sqrt(), ..from };
+        let middle = NoiseLevel { noise: (from.noise * to.noise).sqrt(), ..from };
         let Split { down, up } = Split::of(from.noise, middle.noise, eta);
         let lower = towards(first.denoised, Sum::LATENTS, down / from.noise);
         first.latents = lower + Sum::NOISE * up;

@@ -1,10 +1,10 @@
 //! UniPC: a predictor, and a corrector that does the step before anew once the model has said more
 //! (Zhao et al., 2023), as diffusers' `UniPCMultistepScheduler` orders it.
 
-use super::exponential::Integrand;
-use crate::sampling::path::{Level, Path};
+use super::exponential::{Integrand, slope};
+use crate::sampling::path::{NoiseLevel, Path};
 use crate::sampling::sum::Sum;
-use crate::sampling::trajectory::Call;
+use crate::sampling::trajectory::ModelCall;
 
 /// The function `B(h)` of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl UniPc {
     }
 
     /// The calls of a run.
-    pub fn calls(&self, path: &Path<'_>) -> Vec<Call> {
+    pub fn calls(&self, path: &Path<'_>) -> Vec<ModelCall> {
         let mut calls = Vec::new();
         let mut order_before = 0;
         for (index, (step, from, _)) in path.hops().enumerate() {
@@ -104,7 +104,7 @@ impl UniPc {
             2 => vec![0.5],
             _ => solve(&hop.system(&ratios[..order - 1]), &hop.moments(order)[..order - 1]),
         };
-        let slopes = (1..order).map(|back| (outputs[back] - outputs[0]) * (1.0 / ratios[back - 1]));
+        let slopes = (1..order).map(|back| slope(outputs[back] - outputs[0], ratios[back - 1]));
         let sum = slopes.zip(weights).fold(Sum::ZERO, |sum, (slope, weight)| sum + slope * weight);
         start + sum * hop.of_terms
     }
@@ -120,7 +120,7 @@ impl UniPc {
             _ => solve(&hop.system(&ratios), &hop.moments(order)),
         };
         let mut slopes: Vec<Sum> = (1..order)
-            .map(|back| (outputs[1 + back] - outputs[1]) * (1.0 / ratios[back - 1]))
+            .map(|back| slope(outputs[1 + back] - outputs[1], ratios[back - 1]))
             .collect();
         slopes.push(outputs[0] - outputs[1]);
         let terms = slopes.into_iter().zip(weights);
@@ -130,7 +130,7 @@ impl UniPc {
 
 /// A step's numbers.
 struct Hop {
-    ends: [Level; 2],
+    ends: [NoiseLevel; 2],
     integrand: Integrand,
     /// The paper's `h`: its sign is the integrand's.
     stride: f64,
@@ -141,7 +141,7 @@ struct Hop {
 }
 
 impl Hop {
-    fn of(rule: &UniPc, ends: [Level; 2]) -> Hop {
+    fn of(rule: &UniPc, ends: [NoiseLevel; 2]) -> Hop {
         let length = ends[1].log_ratio() - ends[0].log_ratio();
         let (stride, level) = match rule.integrand {
             Integrand::Picture => (-length, ends[1].signal),
@@ -165,7 +165,7 @@ impl Hop {
 
     /// How far back the outputs before a step are, in lengths of it.
     fn ratios(&self, path: &Path<'_>, step: usize, order: usize) -> Vec<f64> {
-        let [from, to] = self.ends.map(Level::log_ratio);
+        let [from, to] = self.ends.map(NoiseLevel::log_ratio);
         let ratio = |back: usize| (path.levels[step - back].log_ratio() - from) / (to - from);
         (1..order).map(ratio).collect()
     }
@@ -202,9 +202,10 @@ fn solve(rows: &[Vec<f64>], values: &[f64]) -> Vec<f64> {
         rows.swap(pivot, best);
         values.swap(pivot, best);
         for row in pivot + 1..count {
-            let factor = rows[row][pivot] / rows[pivot][pivot];
-            for column in pivot..count {
-                rows[row][column] -= factor * rows[pivot][column];
+            let (above, below) = rows.split_at_mut(row);
+            let factor = below[0][pivot] / above[pivot][pivot];
+            for (value, known) in below[0].iter_mut().zip(&above[pivot]) {
+                *value -= factor * known;
             }
             values[row] -= factor * values[pivot];
         }

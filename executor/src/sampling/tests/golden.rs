@@ -8,10 +8,11 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::path::Prediction;
-use super::sum::HISTORY_MAX;
-use super::tables::{Curve, NamedTable};
-use super::training::{Betas, Training, ZeroSnr};
+use crate::sampling::curves::Curve;
+use crate::sampling::path::Prediction;
+use crate::sampling::sum::HISTORY_MAX;
+use crate::sampling::tables::NamedTable;
+use crate::sampling::training::{Betas, Training, ZeroSnr};
 use made::made;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/golden/samplers");
@@ -157,14 +158,15 @@ impl Setting {
         Some(Training::of(betas, zero_snr))
     }
 
-    fn curve(&self) -> Curve {
-        match (self.flag("use_karras_sigmas"), self.flag("use_exponential_sigmas")) {
-            (true, _) => Curve::Karras,
-            (_, true) => Curve::Exponential,
-            _ if self.flag("use_beta_sigmas") => Curve::Beta,
-            _ if self.flag("use_lu_lambdas") => Curve::Exponential,
-            _ => Curve::Times,
-        }
+    fn curve(&self) -> Option<Curve> {
+        let curves = [
+            ("use_karras_sigmas", Curve::Karras),
+            ("use_exponential_sigmas", Curve::Exponential),
+            ("use_beta_sigmas", Curve::Beta),
+            // Equal strides in half the logarithm of the signal-to-noise ratio are the same.
+            ("use_lu_lambdas", Curve::Exponential),
+        ];
+        curves.into_iter().find(|(key, _)| self.flag(key)).map(|(_, curve)| curve)
     }
 }
 

@@ -1,17 +1,17 @@
 //! Tables and trajectories of the reference file's configurations, by our own rules.
 
-use super::super::curves::Ends;
-use super::super::flow::{FlowCurve, FlowMatchConfig, FlowTable};
-use super::super::path::{Convention, Level, Path};
-use super::super::rules::discrete::{self, DiscretePath, Variance};
-use super::super::rules::exponential::{Ending, Integrand, Solver, Weighing, grouped_orders};
-use super::super::rules::polynomial::{deis, lms};
-use super::super::rules::straight::{self, Churn};
-use super::super::rules::unipc::{Scale, UniPc};
-use super::super::tables::{Curve, Final, NamedTable, Spacing, Table, TableRequest, Times};
-use super::super::training::{TIMES, Training};
-use super::super::trajectory::{Call, Trajectory};
 use super::{Case, Prediction, Setting, Value};
+use crate::sampling::curves::{Curve, Ends};
+use crate::sampling::flow::{FlowMatchConfig, FlowTable};
+use crate::sampling::path::{LatentConvention, NoiseLevel, Path};
+use crate::sampling::rules::discrete::{self, DiscretePath, Variance};
+use crate::sampling::rules::exponential::{Ending, Integrand, Solver, Weighing, grouped_orders};
+use crate::sampling::rules::polynomial::{deis, lms};
+use crate::sampling::rules::straight::{self, Churn};
+use crate::sampling::rules::unipc::{Scale, UniPc};
+use crate::sampling::tables::{Final, NamedTable, Spacing, Table, TableRequest, TimeRounding};
+use crate::sampling::training::{TIMES, Training};
+use crate::sampling::trajectory::{ModelCall, Trajectory};
 
 /// A trajectory with the table that it was made of.
 pub struct Made {
@@ -39,18 +39,18 @@ fn table(setting: &Setting, training: &Training, steps: usize) -> Table {
     let curve = setting.curve();
     let is_kdpm = setting.class.starts_with("KDPM2");
     let times = match curve {
-        Curve::Karras if setting.text("beta_schedule") == "squaredcos_cap_v2" => Times::Truncated,
-        Curve::Karras if is_solver || is_kdpm => Times::Nearest,
-        _ if setting.flag("use_lu_lambdas") => Times::Nearest,
-        Curve::Exponential | Curve::Beta if is_solver => Times::Truncated,
-        _ => Times::Fraction,
+        Some(Curve::Karras) if setting.text("beta_schedule") == "squaredcos_cap_v2" => {
+            TimeRounding::Truncated
+        }
+        Some(Curve::Karras) if is_solver || is_kdpm => TimeRounding::Nearest,
+        _ if setting.flag("use_lu_lambdas") => TimeRounding::Nearest,
+        Some(Curve::Exponential | Curve::Beta) if is_solver => TimeRounding::Truncated,
+        _ => TimeRounding::Fraction,
     };
     let is_deis = setting.class.starts_with("DEIS");
     let last = match setting.text("final_sigmas_type") {
         _ if is_deis => Final::Lowest,
-        "sigma_min" if setting.class.starts_with("UniPC") && curve != Curve::Times => {
-            Final::Repeated
-        }
+        "sigma_min" if setting.class.starts_with("UniPC") && curve.is_some() => Final::Repeated,
         "sigma_min" => Final::Lowest,
         _ => Final::Clean,
     };
@@ -62,7 +62,7 @@ fn table(setting: &Setting, training: &Training, steps: usize) -> Table {
             if let (Some(lowest), Some(highest)) =
                 (setting.number("sigma_min"), setting.number("sigma_max"))
             {
-                table.sigmas = Ends { highest, lowest }.karras(steps);
+                table.sigmas = Ends { highest, lowest }.along(Curve::Karras, steps);
                 table.sigmas.push(0.0);
             }
             if setting.text("timestep_type") == "continuous" {
@@ -122,12 +122,7 @@ fn flow_table(setting: &Setting, steps: usize, given: &serde_json::Map<String, V
             FlowTable::Own
         }
     };
-    let asked = match setting.curve() {
-        Curve::Times => asked,
-        Curve::Karras => FlowTable::Curved(FlowCurve::Karras),
-        Curve::Exponential => FlowTable::Curved(FlowCurve::Exponential),
-        Curve::Beta => FlowTable::Curved(FlowCurve::Beta),
-    };
+    let asked = setting.curve().map_or(asked, FlowTable::Curved);
     let made = config.table(&asked, steps, 256).unwrap();
     let mut sigmas: Vec<f64> = made.sigmas.iter().map(|sigma| f64::from(*sigma)).collect();
     let mut times: Vec<f64> = made.timesteps.iter().map(|time| f64::from(*time)).collect();
@@ -162,7 +157,7 @@ pub fn made(setting: &Setting, steps: usize, case: Option<&Case>, golden: &[f64]
     ) {
         return discrete_made(setting, training.as_ref().unwrap(), steps, case);
     }
-    let is_karras_flow = class.starts_with("UniPC") && setting.curve() == Curve::Karras;
+    let is_karras_flow = class.starts_with("UniPC") && setting.curve() == Some(Curve::Karras);
     let mut table = match (prediction, class) {
         // The levels of these cases are given.
         (_, "LTXEulerAncestralRFScheduler") => Table {
@@ -195,16 +190,16 @@ pub fn made(setting: &Setting, steps: usize, case: Option<&Case>, golden: &[f64]
     }
     let is_exploding = case.is_some_and(|case| case.scaled_input);
     let convention = match (prediction, is_exploding) {
-        (Prediction::Flow, _) => Convention::Flow,
-        (_, true) => Convention::VarianceExploding,
-        _ => Convention::VariancePreserving,
+        (Prediction::Flow, _) => LatentConvention::Flow,
+        (_, true) => LatentConvention::VarianceExploding,
+        _ => LatentConvention::VariancePreserving,
     };
-    let clock = |level: Level| match &training {
+    let clock = |level: NoiseLevel| match &training {
         Some(training) => training.time_of_level(level),
         None => 1000.0 * level.noise,
     };
     let path = Path {
-        levels: table.sigmas.iter().map(|sigma| Level::of(convention, *sigma)).collect(),
+        levels: table.sigmas.iter().map(|sigma| NoiseLevel::of(convention, *sigma)).collect(),
         times: table.times.clone(),
         clock: &clock,
         prediction,
@@ -232,7 +227,7 @@ fn custom(table: &mut Table, training: &Training, given: &serde_json::Map<String
     }
 }
 
-fn calls(setting: &Setting, path: &Path<'_>, case: Option<&Case>) -> Vec<Call> {
+fn calls(setting: &Setting, path: &Path<'_>, case: Option<&Case>) -> Vec<ModelCall> {
     let argument = |key: &str| case.and_then(|case| case.step_args.get(key)?.as_f64());
     let eta = argument("eta").or(setting.number("eta")).unwrap_or(1.0);
     match setting.class.as_str() {
@@ -317,7 +312,7 @@ fn unipc(setting: &Setting) -> UniPc {
     }
 }
 
-fn k_diffusion(setting: &Setting, path: &Path<'_>, eta: f64) -> Vec<Call> {
+fn k_diffusion(setting: &Setting, path: &Path<'_>, eta: f64) -> Vec<ModelCall> {
     let no_ending = Ending::default();
     match setting.text("rule") {
         "euler" => straight::euler(path, Churn::NONE),
