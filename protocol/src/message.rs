@@ -389,7 +389,9 @@ impl Command {
             }
             Command::Generate { job, .. } => {
                 job.items.iter().try_for_each(JobItem::check_limits)?;
-                let (what, got, limit) = ("list of sigmas", job.sigmas.len(), STEPS_MAX as usize);
+                let level_bytes = size_of::<f32>();
+                let (what, limit) = ("list of sigmas", STEPS_MAX as usize * level_bytes);
+                let got = job.sigmas.len() * level_bytes;
                 if got > limit {
                     return Err(TooLong { what, got, limit });
                 }

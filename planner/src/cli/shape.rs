@@ -59,12 +59,14 @@ pub struct ShapeArguments {
     #[arg(long, value_name = "PART", allow_negative_numbers = true,
         value_parser = number::part())]
     strength: Option<f64>,
-    /// The denoising rule, by the name that ComfyUI, AUTOMATIC1111 or diffusers has for it: the
-    /// model's family says which make sense [default: the model's]
+    /// The denoising rule: euler, euler_ancestral, heun, dpmpp_2s, dpmpp_2m, dpmpp_2m_sde,
+    /// dpmpp_2m_sde_heun, uni_pc or lcm; or another name that ComfyUI, AUTOMATIC1111 or diffusers
+    /// has for it, as "DPM++ 2M" [default: the model's]
     #[arg(long, value_name = "NAME", ignore_case = true, hide_possible_values = true,
         value_parser = named::sampler())]
     sampler: Option<Sampler>,
-    /// The table of noise levels, likewise [default: the model's]
+    /// The table of noise levels: automatic, normal, sgm_uniform, simple, karras, exponential, beta
+    /// or kl_optimal [default: the model's]
     #[arg(long, value_name = "NAME", ignore_case = true, hide_possible_values = true,
         value_parser = named::scheduler())]
     scheduler: Option<Scheduler>,
