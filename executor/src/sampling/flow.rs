@@ -77,9 +77,9 @@ impl FlowMatchConfig {
                 settings.shift_given(uniform_grid(steps), image_tokens)?
             }
             (FlowTable::Own | FlowTable::Curved(_), LevelGrid::Trained)
-            | (FlowTable::Normal, _) => settings.shift_trained(steps, image_tokens)?,
+            | (FlowTable::Normal, _) => settings.shift_trained(steps, steps, image_tokens)?,
             (FlowTable::SgmUniform, _) => {
-                let mut sigmas = settings.shift_trained(steps + 1, image_tokens)?;
+                let mut sigmas = settings.shift_trained(steps + 1, steps, image_tokens)?;
                 sigmas.truncate(steps);
                 sigmas
             }
@@ -125,10 +125,15 @@ impl Settings {
         Ok(sigmas)
     }
 
-    /// Levels between those of training, shifted in `f64`. A static shift moves them a second time:
+    /// So many levels between those of training, shifted in `f64`. A static shift moves them a second time:
     /// diffusers takes the ends from the table that it has shifted when it was made
     /// (`FlowMatchEulerDiscreteScheduler.set_timesteps`), and models are judged by that.
-    fn shift_trained(&self, steps: usize, image_tokens: usize) -> Result<Vec<f32>, SamplerError> {
+    fn shift_trained(
+        &self,
+        count: usize,
+        steps: usize,
+        image_tokens: usize,
+    ) -> Result<Vec<f32>, SamplerError> {
         let train = f64::from(self.num_train_timesteps);
         // The ends of the table are f32.
         let end = |level: u32| {
@@ -137,7 +142,7 @@ impl Settings {
             let shifted = shift * sigma / (1.0 + less_one * sigma);
             f64::from(if self.use_dynamic_shifting { sigma } else { shifted }) * train
         };
-        let mut sigmas = linspace(end(self.num_train_timesteps), end(1), steps);
+        let mut sigmas = linspace(end(self.num_train_timesteps), end(1), count);
         sigmas.iter_mut().for_each(|sigma| *sigma /= train);
         if self.use_dynamic_shifting {
             let mu = self.mu(image_tokens, steps)?;
