@@ -125,8 +125,8 @@ impl Settings {
         Ok(sigmas)
     }
 
-    /// So many levels between those of training, shifted in `f64`. A static shift moves them a second time:
-    /// diffusers takes the ends from the table that it has shifted when it was made
+    /// So many levels between those of training, shifted in `f64`. A static shift moves them a
+    /// second time: diffusers takes the ends from the table that it has shifted when it was made
     /// (`FlowMatchEulerDiscreteScheduler.set_timesteps`), and models are judged by that.
     fn shift_trained(
         &self,

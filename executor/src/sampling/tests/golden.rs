@@ -20,6 +20,19 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/gol
 /// Of a step, over the root of the mean square.
 const TOLERANCE: f64 = 1e-5;
 
+/// Calls, from 0, in which the reference's own f32 loses more than that: differences of large
+/// numbers, or of nearly equal ones over a small level. Its distance from the same run in f64 is
+/// known, and is the tolerance there.
+const CANCELLED: [(&str, usize); 4] = [
+    ("euler_v_zsnr_trailing.n5", 0),
+    ("euler_a_v_zsnr.n4", 0),
+    ("dpm2_a_v.n3", 1),
+    ("fm_heun.n4", 5),
+];
+
+/// Of a whole run, likewise: the reference's own.
+const RUN_TOLERANCE: f64 = 1e-4;
+
 #[derive(Deserialize)]
 struct Document {
     classes: BTreeMap<String, Class>,
@@ -231,13 +244,45 @@ fn every_trajectory_equals_the_reference_step_by_step() {
             call.apply(&mut latents, &mut output, &noise, &mut history);
             let expected = &prev[place];
             let off = difference(&latents, expected);
-            // Four cases lose more than that to the reference's own f32: its distance from the same
-            // run in f64 is known.
-            if off > TOLERANCE.max(1.5 * case.noise_floor) {
+            let is_cancelled = CANCELLED.contains(&(case.name.as_str(), index));
+            let allowed = if is_cancelled { 1.5 * case.noise_floor } else { TOLERANCE };
+            if off > allowed {
                 failed.push(format!("{} call {index}: {off:e}", case.name));
             }
             // Each step begins where the reference does.
             latents.copy_from_slice(expected);
+        }
+    }
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// With the reference's model, a formula, in place of its stored outputs: errors may add up.
+#[test]
+fn every_run_ends_where_the_reference_does() {
+    let golden = Golden::read();
+    let file = golden.file();
+    let constants = floats(&file, "model/c");
+    let mut failed = Vec::new();
+    for case in &golden.document.cases {
+        let setting = golden.setting(&golden.document.configs[&case.config]);
+        let sigmas = values(&file, &format!("{}/sigmas", case.name)).unwrap_or_default();
+        let made = made(&setting, case.steps, Some(case), &sigmas);
+        let tensor = |part: &str| floats(&file, &format!("{}/{part}", case.name));
+        let (mut latents, prev) = (tensor("start"), tensor("prev"));
+        let mut history = vec![vec![0.0; latents.len()]; made.trajectory.history_len()];
+        for (index, call) in made.trajectory.calls.iter().enumerate() {
+            let output = |(x, c): (&f32, &f32)| {
+                let input = (f64::from(*x) * call.input_scale) as f32;
+                let of_time = 0.3 * (call.time / 100.0).sin() * f64::from(*c);
+                (0.7 * f64::from(input).tanh() + of_time) as f32
+            };
+            let mut output: Vec<f32> = latents.iter().zip(&constants).map(output).collect();
+            let noise = noise_of(&file, case, index, call.draws);
+            call.apply(&mut latents, &mut output, &noise, &mut history);
+        }
+        let off = difference(&latents, &prev[prev.len() - latents.len()..]);
+        if off > RUN_TOLERANCE.max(20.0 * case.noise_floor) {
+            failed.push(format!("{}: {off:e}", case.name));
         }
     }
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
