@@ -216,19 +216,19 @@ pub enum NamedTable {
     Normal,
     /// The same with one time more, which is left out.
     SgmUniform,
-    /// By [`Curve::Karras`] over all levels of training.
+    /// By `Curve::Karras` over all levels of training.
     Karras,
-    /// By [`Curve::Exponential`] over them.
+    /// By `Curve::Exponential` over them.
     Exponential,
     /// Levels of training at equal strides from the last.
     Simple,
     /// Levels of training at whole strides from the second: it may have other than so many.
     DdimUniform,
-    /// By [`Curve::Beta`] over them: A1111's.
+    /// By `Curve::Beta` over them: A1111's.
     BetaOfSigmas,
     /// Times by that distribution, each once: ComfyUI's.
     BetaOfTimes,
-    /// By [`Curve::KlOptimal`] over them: ComfyUI's.
+    /// By `Curve::KlOptimal` over them: ComfyUI's.
     KlOptimal,
     /// The same without a 0 at the end: A1111's.
     KlOptimalToLowest,
