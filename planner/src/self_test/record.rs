@@ -85,7 +85,7 @@ pub struct CopyRecord {
     pub changed: Option<String>,
 }
 
-/// All records.
+/// What was found of all GPUs and of the copies between them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Records {
