@@ -54,9 +54,7 @@ def write_files(home, kind):
         torch_reference.write_model(home / "model", transformer=torch_reference.narrow_transformer())
     dit, file = torch_reference.DIT, home / f"{kind}.gguf"
     if kind != "bf16" and not file.exists():
-        gguf_transformer.write(
-            file,
-            kind,
+        tensors = gguf_transformer.shapes(
             width=dit["attention_head_dim"] * dit["num_attention_heads"],
             head_dim=dit["attention_head_dim"],
             double_blocks=dit["num_layers"],
@@ -64,6 +62,7 @@ def write_files(home, kind):
             context=torch_reference.CONTEXT,
             pooled=torch_reference.POOLED,
         )
+        gguf_transformer.write(file, kind, tensors)
 
 
 def read_bytes(home, kind):

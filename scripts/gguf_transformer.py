@@ -1,4 +1,4 @@
-"""FLUX.1's transformer as a GGUF file of random quantised blocks, under the names of Black Forest Labs.
+"""A transformer as a GGUF file of random quantised blocks; FLUX.1's under the names of Black Forest Labs.
 
 Only files to measure speed with: blocks are random bytes behind scales that give weights the magnitudes of torch's
 initial ones. Linear layers whose rows are no whole super-blocks are bf16, vectors f32, as in published files.
@@ -61,12 +61,13 @@ def data(name, kind, shape, random):
     return blocks.tobytes()
 
 
-def write(path, kind, **sizes):
-    """A file whose linear layers are of this type."""
+def write(path, kind, tensors_of):
+    """A file of tensors of these names and shapes, whose linear layers are of this type."""
     random = numpy.random.default_rng(5)
     header, tensors, end = b"", [], 0
-    for name, shape in shapes(**sizes):
-        stored = "f32" if len(shape) == 1 else kind if shape[1] % SUPER_BLOCK == 0 else "bf16"
+    for name, shape in tensors_of:
+        is_linear = len(shape) == 2 and shape[1] % SUPER_BLOCK == 0
+        stored = "f32" if len(shape) == 1 else kind if is_linear else "bf16"
         number, elements, size = TYPES[stored]
         header += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", len(shape))
         header += struct.pack(f"<{len(shape)}QIQ", *reversed(shape), number, end)
