@@ -17,6 +17,7 @@ pub mod latents;
 pub mod noise;
 pub mod pictures;
 pub mod preview;
+pub mod steps;
 pub mod tiles;
 pub mod tokens;
 

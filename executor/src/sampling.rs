@@ -1,215 +1,32 @@
-//! The flow-matching Euler sampler: which noise levels a run visits, and the step between two of
-//! them.
+//! Samplers: which noise levels a run visits, and what becomes of the latents between them.
 //!
-//! Numbers follow diffusers' `FlowMatchEulerDiscreteScheduler` as its pipelines call it,
-//! operation by operation in `f32`. It is pure arithmetic over slices: it knows no device, no text
-//! and no image, and draws no noise. (`scheduler_config.json` keeps its name; Berth's own scheduler
-//! is something else.)
+//! ```text
+//! table (flow, tables)  noise levels of a run, and the model's time at each
+//! rule  (rules)         a path of levels → a trajectory: every call of the model as factors
+//! trajectory            is applied to latents, call by call
+//! ```
+//! It is pure arithmetic over slices: it knows no device, no text and no image, and draws no noise.
 //!
 //! Invariants:
-//! - A [`FlowMatchConfig`] holds only what this file can compute; the rest is refused when it is
-//!   read.
-//! - A [`SigmaTable`] is finite, positive but for the 0 that ends it, and never rises.
+//! - How many calls, kept tensors and draws of noise a run has follows from its rule and its steps.
+//! - Every rule is a weighted sum of what a step has in hand, with factors in `f64`.
 
-use std::ops::RangeInclusive;
-
-pub use config::{CONFIG_BYTES_MAX, FlowMatchConfig};
-
-use config::{LevelGrid, Settings, ShiftRule, TimeShift};
+pub mod flow;
+pub mod named;
+pub mod path;
+pub mod rules;
+pub mod sum;
+pub mod tables;
+pub mod training;
+pub mod trajectory;
 
 mod config;
+mod curves;
 mod empirical;
+mod error;
 
-/// Denoising steps of a run. diffusers trains flow models on 1000 levels; more steps repeat them.
-pub const STEPS: RangeInclusive<usize> = 1..=1000;
-
-/// Largest magnitude of the logarithmic shift `mu`: its exponential and the levels made with it are
-/// ordinary `f32` numbers. Published models stay between 0.5 and 1.15, extrapolated ones below 5.
-pub const MU_MAX: f64 = 16.0;
-
-/// Why no table of noise levels can be made.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum SamplerError {
-    /// `scheduler_config.json` is no JSON or has a value of another type.
-    #[error("scheduler_config.json is malformed: {message}")]
-    Malformed {
-        /// Where and what.
-        message: String,
-    },
-
-    /// The model was made for another sampler.
-    #[error("the model asks for the sampler {class}, Berth has FlowMatchEulerDiscreteScheduler")]
-    OtherClass {
-        /// `_class_name` of `scheduler_config.json`.
-        class: String,
-    },
-
-    /// The configuration switches on a rule that is not implemented.
-    #[error(
-        "scheduler_config.json sets {key}, which is not supported\n\
-         hint: Berth computes the plain levels only, with {key} false"
-    )]
-    Unsupported {
-        /// The key that is `true`.
-        key: &'static str,
-    },
-
-    /// A number of the configuration is outside what can be computed with.
-    #[error("scheduler_config.json: {key} is {got}, expected {expected}")]
-    OutOfRange {
-        /// What of the configuration it is.
-        key: &'static str,
-        /// Its value.
-        got: f64,
-        /// The accepted range, in words.
-        expected: &'static str,
-    },
-
-    /// The run asks for no step, or for too many.
-    #[error("{got} steps asked for, {} to {} can be done", STEPS.start(), STEPS.end())]
-    Steps {
-        /// Steps asked for.
-        got: usize,
-    },
-
-    /// The shift that follows from the image's size is beyond [`MU_MAX`], or not positive for a
-    /// linear one.
-    #[error(
-        "an image of {image_tokens} tokens shifts the noise levels by {mu}, which is out of range"
-    )]
-    Mu {
-        /// Packed latent pixels of the image.
-        image_tokens: usize,
-        /// The shift.
-        mu: f64,
-    },
-
-    /// One level cannot end at `shift_terminal` and start at 1.
-    #[error("the model's shift_terminal needs 2 steps or more\nhint: --steps 2")]
-    SingleStepTerminal,
-}
-
-/// The noise levels of a run, from noise to image.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SigmaTable {
-    /// One level for each step's start, 1 being pure noise, then the final 0: `steps + 1` values.
-    pub sigmas: Vec<f32>,
-    /// Each step's level on the model's time axis, `sigma * num_train_timesteps`: `steps` values.
-    pub timesteps: Vec<f32>,
-}
-
-impl FlowMatchConfig {
-    /// The levels of `steps` steps. `image_tokens` is the length of the packed latent sequence;
-    /// only dynamic shifting looks at it.
-    ///
-    /// # Errors
-    /// Steps outside [`STEPS`]; an image whose shift is out of range; one step with
-    /// `shift_terminal`.
-    pub fn sigmas(&self, steps: usize, image_tokens: usize) -> Result<SigmaTable, SamplerError> {
-        if !STEPS.contains(&steps) {
-            return Err(SamplerError::Steps { got: steps });
-        }
-        let settings = &self.0;
-        let mut sigmas = match settings.grid {
-            LevelGrid::Given => settings.shift_given(uniform_grid(steps), image_tokens)?,
-            LevelGrid::Trained => settings.shift_trained(steps, image_tokens)?,
-        };
-        if let Some(terminal) = settings.shift_terminal {
-            stretch_to_terminal(&mut sigmas, terminal)?;
-        }
-        let timesteps =
-            sigmas.iter().map(|sigma| sigma * settings.num_train_timesteps as f32).collect();
-        sigmas.push(0.0);
-        Ok(SigmaTable { sigmas, timesteps })
-    }
-}
-
-impl Settings {
-    /// Shifts levels that a pipeline gave, in `f32`.
-    fn shift_given(
-        &self,
-        mut sigmas: Vec<f32>,
-        image_tokens: usize,
-    ) -> Result<Vec<f32>, SamplerError> {
-        if self.use_dynamic_shifting {
-            let mu = self.mu(image_tokens, sigmas.len())?;
-            match self.time_shift_type {
-                TimeShift::Exponential => shift_towards_noise(&mut sigmas, mu.exp() as f32),
-                TimeShift::Linear => shift_towards_noise(&mut sigmas, mu as f32),
-            }
-        } else {
-            let (shift, less_one) = (self.shift as f32, (self.shift - 1.0) as f32);
-            for sigma in &mut sigmas {
-                *sigma = shift * *sigma / (1.0 + less_one * *sigma);
-            }
-        }
-        Ok(sigmas)
-    }
-
-    /// Levels between those of training, shifted in `f64`. A static shift moves them a second time:
-    /// diffusers takes the ends from the table that it has shifted when it was made
-    /// (`FlowMatchEulerDiscreteScheduler.set_timesteps`), and models are judged by that.
-    fn shift_trained(&self, steps: usize, image_tokens: usize) -> Result<Vec<f32>, SamplerError> {
-        let train = f64::from(self.num_train_timesteps);
-        // The ends of the table are f32.
-        let end = |level: u32| {
-            let sigma = level as f32 / self.num_train_timesteps as f32;
-            let (shift, less_one) = (self.shift as f32, (self.shift - 1.0) as f32);
-            let shifted = shift * sigma / (1.0 + less_one * sigma);
-            f64::from(if self.use_dynamic_shifting { sigma } else { shifted }) * train
-        };
-        let mut sigmas = linspace(end(self.num_train_timesteps), end(1), steps);
-        sigmas.iter_mut().for_each(|sigma| *sigma /= train);
-        if self.use_dynamic_shifting {
-            let mu = self.mu(image_tokens, steps)?;
-            let weight = match self.time_shift_type {
-                TimeShift::Exponential => mu.exp(),
-                TimeShift::Linear => mu,
-            };
-            sigmas.iter_mut().for_each(|sigma| *sigma = weight / (weight + (1.0 / *sigma - 1.0)));
-        } else {
-            let shift = self.shift;
-            sigmas.iter_mut().for_each(|x| *x = shift * *x / (1.0 + (shift - 1.0) * *x));
-        }
-        Ok(sigmas.into_iter().map(|sigma| sigma as f32).collect())
-    }
-
-    /// The logarithmic shift, by its rule.
-    fn mu(&self, image_tokens: usize, steps: usize) -> Result<f64, SamplerError> {
-        let mu = match self.shift_rule {
-            ShiftRule::Linear => self.linear_mu(image_tokens),
-            ShiftRule::Empirical => empirical::mu(image_tokens, steps),
-        };
-        let lowest = match self.time_shift_type {
-            TimeShift::Exponential => -MU_MAX,
-            TimeShift::Linear => (-MU_MAX).exp(),
-        };
-        if (lowest..=MU_MAX).contains(&mu) {
-            Ok(mu)
-        } else {
-            Err(SamplerError::Mu { image_tokens, mu })
-        }
-    }
-
-    /// On the line through (`base_image_seq_len`, `base_shift`) and (`max_image_seq_len`,
-    /// `max_shift`), extended on both sides.
-    fn linear_mu(&self, image_tokens: usize) -> f64 {
-        let base_tokens = f64::from(self.base_image_seq_len);
-        let tokens_span = f64::from(self.max_image_seq_len) - base_tokens;
-        let slope = (self.max_shift - self.base_shift) / tokens_span;
-        image_tokens as f64 * slope + (self.base_shift - slope * base_tokens)
-    }
-}
-
-/// One Euler step along `velocity`, the model's output: `latents += (sigma_next - sigma) *
-/// velocity`. Both slices have the latents' shape.
-pub fn euler_step(latents: &mut [f32], velocity: &[f32], sigma: f32, sigma_next: f32) {
-    assert_eq!(latents.len(), velocity.len(), "the model's output has the latents' shape");
-    let distance = sigma_next - sigma;
-    for (latent, velocity) in latents.iter_mut().zip(velocity) {
-        *latent += distance * velocity;
-    }
-}
+pub use error::{FLOW_SAMPLERS, FLOW_SCHEDULERS, MU_MAX, STEPS, SamplerError};
+pub use flow::{CONFIG_BYTES_MAX, FlowMatchConfig, SigmaTable};
 
 /// An element of a picture's latents at a noise level, as
 /// `FlowMatchEulerDiscreteScheduler.scale_noise` mixes it.
@@ -231,43 +48,6 @@ pub fn guide(conditional: &mut [f32], unconditional: &[f32], scale: f32) {
     for (with, without) in conditional.iter_mut().zip(unconditional) {
         *with = without + scale * (*with - without);
     }
-}
-
-/// From 1 down to `1 / steps` in equal strides, rounded.
-fn uniform_grid(steps: usize) -> Vec<f32> {
-    linspace(1.0, 1.0 / steps as f64, steps).into_iter().map(|sigma| sigma as f32).collect()
-}
-
-/// From one number to another in equal strides, as numpy's `linspace` does it.
-fn linspace(first: f64, last: f64, count: usize) -> Vec<f64> {
-    let stride = (last - first) / (count.max(2) - 1) as f64;
-    let mut grid: Vec<f64> = (0..count).map(|i| i as f64 * stride + first).collect();
-    // numpy sets the end itself, since the strides may miss it by a rounding.
-    if let [_, .., end] = grid.as_mut_slice() {
-        *end = last;
-    }
-    grid
-}
-
-/// `x` becomes `weight / (weight + 1 / x - 1)`: levels rise where the weight is above 1.
-fn shift_towards_noise(sigmas: &mut [f32], weight: f32) {
-    for sigma in sigmas {
-        *sigma = weight / (weight + (1.0 / *sigma - 1.0));
-    }
-}
-
-/// Scales the distances from 1 so that the last level becomes `terminal`.
-fn stretch_to_terminal(sigmas: &mut [f32], terminal: f64) -> Result<(), SamplerError> {
-    let farthest = 1.0 - sigmas.last().expect("a run has a step");
-    // One step has the level 1 alone, which cannot be scaled to the terminal.
-    if farthest == 0.0 {
-        return Err(SamplerError::SingleStepTerminal);
-    }
-    let scale = farthest / (1.0 - terminal) as f32;
-    for sigma in sigmas {
-        *sigma = 1.0 - (1.0 - *sigma) / scale;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

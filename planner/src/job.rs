@@ -23,6 +23,7 @@ pub mod record;
 pub mod recorded;
 pub mod request;
 pub mod resolve;
+pub mod sampling;
 pub mod seed;
 
 pub use error::RequestError;

@@ -25,19 +25,20 @@ use ipc_channel::ipc::{IpcReceiver, IpcSender, IpcSharedMemory};
 use serde::{Deserialize, Serialize};
 
 use crate::calibration::{Calibration, CalibrationDevice};
-use crate::limits::{PROMPT_BYTES_MAX, STRING_BYTES_MAX, TooLong};
+use crate::limits::{PROMPT_BYTES_MAX, STEPS_MAX, STRING_BYTES_MAX, TooLong};
 use crate::model::ModelSource;
 use crate::notice::{FileState, Notice};
 use crate::phase::Phase;
 use crate::plan::{DeviceId, GraphOptions, JobShape, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
+use crate::sampler::Scheduler;
 use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 pub use texts::{JobTexts, PromptText};
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 15;
+pub const PROTOCOL_VERSION: u32 = 16;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -146,7 +147,14 @@ pub struct Job {
     /// Whether what guidance makes is kept as long as what the prompt alone gives, where the
     /// family's pipeline can (`cfg_normalization`).
     pub cfg_normalization: bool,
-    /// Where initial noise comes from.
+    /// The table of noise levels.
+    pub scheduler: Scheduler,
+    /// Levels in place of a table's, one for each step's start, before the model shifts them; empty
+    /// for none.
+    pub sigmas: Vec<f32>,
+    /// How much fresh noise a sampler takes that takes some, 0 to 1; its own where it is `None`.
+    pub eta: Option<f32>,
+    /// Where noise comes from.
     pub rng: Rng,
     /// A picture to start from, as 8-bit RGB of the job's width and height.
     pub init_image: Option<IpcSharedMemory>,
@@ -381,6 +389,12 @@ impl Command {
             }
             Command::Generate { job, .. } => {
                 job.items.iter().try_for_each(JobItem::check_limits)?;
+                let level_bytes = size_of::<f32>();
+                let (what, limit) = ("list of sigmas", STEPS_MAX as usize * level_bytes);
+                let got = job.sigmas.len() * level_bytes;
+                if got > limit {
+                    return Err(TooLong { what, got, limit });
+                }
                 let latents = job.init_latents.as_deref().unwrap_or("");
                 at_most("path of the initial latents", latents, STRING_BYTES_MAX)
             }

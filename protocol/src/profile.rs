@@ -7,6 +7,7 @@ use crate::limits::FEW_ROWS;
 use crate::model::ModelSource;
 use crate::phase::Phase;
 use crate::plan::JobShape;
+use crate::sampler::{Sampler, Scheduler};
 use crate::storage::StorageType;
 use crate::units::Bytes;
 
@@ -84,6 +85,10 @@ pub struct ModelDescription {
     pub own_prompts: bool,
     /// What `guidance_scale` is to the model's pipeline.
     pub guidance: GuidanceScale,
+    /// The denoising rules that make sense for it, its own first.
+    pub samplers: Vec<Sampler>,
+    /// The tables of noise levels that do, its own first.
+    pub schedulers: Vec<Scheduler>,
     /// A way to good pictures in fewer steps, where the model has one that people know.
     pub few_steps: Option<FewSteps>,
     /// Parts that no file gives, a sentence each; empty for a whole model. What is there may be

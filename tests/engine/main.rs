@@ -18,6 +18,7 @@ mod placements;
 mod qwen_image;
 mod random_plans;
 mod real_sizes;
+mod samplers;
 mod sd3;
 mod single_files;
 mod streaming;

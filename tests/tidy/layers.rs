@@ -44,7 +44,7 @@ pub const PLANNER: Layers = &[
 
 /// Of the protocol: sizes and names, then the plan, then what is said of it.
 pub const PROTOCOL: Layers = &[
-    &["units", "limits", "storage", "division"],
+    &["units", "limits", "storage", "sampler", "division"],
     &["model", "phase", "plan", "faults", "times"],
     &["profile", "usage", "notice", "calibration"],
     &["message", "check"],

@@ -208,7 +208,7 @@ impl Model for Flux1 {
         }
         let image_tokens = self.image_tokens(job);
         let dit = self.dit.config.graph(&self.dit.files, batch, text_tokens, image_tokens)?;
-        let calls = job.passes() * job.steps_run();
+        let calls = job.passes() * job.calls_run();
         let items = StepItems::of(job, &[1, text_tokens, image_tokens]);
         let dit = ComponentGraph::one("dit", Phase::Denoise, calls, dit);
         graphs.push(ComponentGraph { items, ..dit });
@@ -235,6 +235,7 @@ impl Model for Flux1 {
             BufferSpec::floats(LATENTS, &latents),
             BufferSpec::floats(ROPE, &rope),
         ];
+        buffers.extend(BufferSpec::of_sampler(job, &latents)?);
         buffers.extend(vae.buffers(job, &tiles));
         let [height, width] = vae.latent_size(job);
         buffers.push(self.rgb_map.buffer([height, width, vae.latent_channels], options)?);

@@ -251,7 +251,7 @@ impl Model for QwenImage {
         graphs.push(ComponentGraph {
             name: "dit",
             phase: Phase::Denoise,
-            calls: job.passes() * job.steps_run(),
+            calls: job.passes() * job.calls_run(),
             variants: dit.collect::<Result<_, _>>()?,
             nested: true,
             items: StepItems::of(job, &[1, TOKENS_MULTIPLE, image_tokens]),
@@ -276,6 +276,7 @@ impl Model for QwenImage {
             BufferSpec::floats(LLM_ROPE, &[encoded, llm.head_dim()]).copies(llm_runs),
             BufferSpec::floats(ROPE, &[tokens, dit.attention_head_dim]).copies(prompts),
         ];
+        buffers.extend(BufferSpec::of_sampler(job, &latents)?);
         buffers.extend(vae.buffers(job, &tiles));
         let [height, width] = vae.latent_size(job);
         buffers.push(self.rgb_map.buffer([height, width, vae.z_dim], options)?);

@@ -271,7 +271,7 @@ impl Model for Sd3 {
         }
         let (text_tokens, image_tokens) = (self.text_tokens(job), self.image_tokens(job));
         let dit = self.dit.config.graph(&self.dit.files, batch, text_tokens, image_tokens)?;
-        let calls = job.passes() * job.steps_run();
+        let calls = job.passes() * job.calls_run();
         let items = StepItems::of(job, &[1, text_tokens, image_tokens]);
         let dit = ComponentGraph::one("dit", Phase::Denoise, calls, dit);
         graphs.push(ComponentGraph { items, ..dit });
@@ -299,6 +299,7 @@ impl Model for Sd3 {
             BufferSpec::floats(LATENTS, &latents),
             BufferSpec::floats(POSITIONS, &[image_tokens, dit.hidden()]),
         ];
+        buffers.extend(BufferSpec::of_sampler(job, &latents)?);
         buffers.extend(vae.buffers(job, &tiles));
         let [height, width] = vae.latent_size(job);
         buffers.push(self.rgb_map.buffer([height, width, vae.latent_channels], options)?);

@@ -258,7 +258,7 @@ impl Model for ZImage {
         graphs.push(ComponentGraph {
             name: "dit",
             phase: Phase::Denoise,
-            calls: job.passes() * job.steps_run(),
+            calls: job.passes() * job.calls_run(),
             variants: dit.collect::<Result<_, _>>()?,
             nested: true,
             items: StepItems::of(job, &rows),
@@ -283,6 +283,7 @@ impl Model for ZImage {
             BufferSpec::floats(LLM_ROPE, &[text_tokens, llm.head_dim()]).copies(llm_runs),
             BufferSpec::floats(ROPE, &[tokens, dit.head_dim()]).copies(prompts),
         ];
+        buffers.extend(BufferSpec::of_sampler(job, &latents)?);
         buffers.extend(vae.buffers(job, &tiles));
         let [height, width] = vae.latent_size(job);
         buffers.push(self.rgb_map.buffer([height, width, vae.latent_channels], options)?);

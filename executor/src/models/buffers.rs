@@ -1,10 +1,19 @@
 //! What a job holds in the host's RAM from its first phase to its last: a list that its family
 //! makes. Here are names and sizes only; the runtime allocates them.
 
-use protocol::Bytes;
+use protocol::{Bytes, JobShape};
+
+use super::ModelError;
+use crate::sampling::named::kept;
 
 /// The name of the buffer in which previews are shown; all families call it so.
 pub const PREVIEW: &str = "preview";
+
+/// What a job's sampler keeps from one call of the DiT to another; all families call it so.
+pub const HISTORY: &str = "history";
+
+/// The fresh noise of a step; likewise.
+pub const FRESH_NOISE: &str = "fresh_noise";
 
 /// What the elements of a buffer are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +72,18 @@ impl BufferSpec {
     pub fn pixels(name: &'static str, shape: &[usize], place: BufferPlace) -> BufferSpec {
         let element = BufferElement::U8;
         BufferSpec { name, shape: shape.to_vec(), element, copies: 1, place }
+    }
+
+    /// What the job's sampler keeps beside the latents, of their shape; none for the usual one.
+    ///
+    /// # Errors
+    /// A sampler that makes no sense for the family.
+    pub fn of_sampler(job: &JobShape, latents: &[usize]) -> Result<[BufferSpec; 2], ModelError> {
+        let kept = kept(job).map_err(|error| ModelError::Job(error.to_string()))?;
+        Ok([
+            BufferSpec::floats(HISTORY, latents).copies(kept.history),
+            BufferSpec::floats(FRESH_NOISE, latents).copies(kept.noise),
+        ])
     }
 
     /// As many of them, which may be none.

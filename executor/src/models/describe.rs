@@ -78,6 +78,8 @@ pub fn unknown(opened: &OpenedSource, problem: &ModelError) -> ModelDescription 
         sequence_tokens_max: 0,
         own_prompts: false,
         guidance: GuidanceScale::None,
+        samplers: Vec::new(),
+        schedulers: Vec::new(),
         few_steps: None,
         lacks: Vec::new(),
         problems: vec![problem.to_string()],

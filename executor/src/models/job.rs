@@ -3,11 +3,13 @@
 use protocol::JobShape;
 
 use super::ModelError;
+use crate::sampling::named::kept;
 
 /// Checks a job against the protocol's limits, and against what a model asks: sides that are
-/// multiples of so many pixels, and at most so many text tokens.
+/// multiples of so many pixels, at most so many text tokens, a sampler of flow matching.
 pub fn check(job: &JobShape, side_multiple: u32, tokens_max: u32) -> Result<(), ModelError> {
     protocol::check::check_job(job).map_err(|found| ModelError::Job(found.sentences()))?;
+    kept(job).map_err(|error| ModelError::Job(error.to_string()))?;
     for (name, side) in [("width", job.width), ("height", job.height)] {
         if side % side_multiple != 0 {
             let lower = side / side_multiple * side_multiple;

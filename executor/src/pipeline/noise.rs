@@ -181,6 +181,22 @@ mod tests {
     }
 
     #[test]
+    fn draws_of_a_stochastic_sampler_equal_the_references() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/golden/samplers.safetensors");
+        let bytes = std::fs::read(path).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let expected = values(&file, "noise/seed11");
+        // A draw of 120 numbers ends with half a block, which is drawn anew.
+        let (rows, rest) = expected.as_chunks::<120>();
+        assert_eq!((rows.len(), rest.len()), (8, 0));
+        let mut generator = CpuGenerator::new(11);
+        for (draw, row) in rows.iter().enumerate() {
+            assert_draws(&mut generator, row, &format!("draw {draw}"));
+        }
+    }
+
+    #[test]
     fn short_draws_share_their_pairs() {
         let bytes = golden();
         let file = SafeTensors::deserialize(&bytes).unwrap();

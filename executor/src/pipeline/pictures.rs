@@ -2,7 +2,7 @@
 //! image-to-image pipelines go in and all its pipelines go out; and the latents that a job starts
 //! from.
 
-use protocol::{Failure, JobShape, Phase};
+use protocol::{Failure, Phase};
 
 use super::RunningJob;
 use super::finite;
@@ -17,14 +17,15 @@ use crate::components::vae::job::{
     VaeRange,
 };
 use crate::components::vae::tiles::{Tile, TileGrid};
-use crate::failure::{bad_model, bad_request};
-use crate::sampling::{FlowMatchConfig, SigmaTable};
+use crate::failure::bad_request;
 
 /// A job's VAE, with the buffers for both ways.
 pub struct PictureCodec {
     shape: LatentShape,
     /// The latents as noise is drawn for them.
     noise: LatentShape,
+    /// Whether the noise of steps is drawn for tokens, as the first is for cells.
+    steps_tokens: bool,
     range: VaeRange,
     /// Whether a picture's latents are drawn by their moments, and not just the means.
     draws: bool,
@@ -59,6 +60,7 @@ impl PictureCodec {
         Ok(PictureCodec {
             shape,
             noise: shape,
+            steps_tokens: false,
             range: vae.range(),
             draws: true,
             is_clamped: vae.is_clamped() && grid.count() == 1,
@@ -77,6 +79,12 @@ impl PictureCodec {
     /// as cells, the VAE's range is of their features, and a picture to start from gives its means.
     pub fn of_tokens(self, range: VaeRange) -> PictureCodec {
         PictureCodec { noise: self.shape.of_tokens(), range, draws: false, ..self }
+    }
+
+    /// The same where the family's pipeline packs latents before its first step, and draws the
+    /// noise of steps for tokens.
+    pub fn stepping_tokens(self) -> PictureCodec {
+        PictureCodec { steps_tokens: true, ..self }
     }
 
     /// The shape of one picture's latents.
@@ -129,33 +137,20 @@ impl PictureCodec {
         Ok(())
     }
 
-    /// The noise levels of the job's steps, with the batch's packed latents before the first step
-    /// that runs.
-    pub fn start(
-        &mut self,
-        running: &mut RunningJob<'_>,
-        sampler: &FlowMatchConfig,
-        latents: &mut [f32],
-    ) -> Result<SigmaTable, Failure> {
-        let JobShape { steps, first_step, .. } = *running.shape();
-        let table = sampler.sigmas(steps as usize, self.shape.tokens()).map_err(bad_model)?;
-        running.dump.floats("sigmas", &[table.sigmas.len()], &table.sigmas);
-        running.dump.floats("timesteps", &[table.timesteps.len()], &table.timesteps);
-        self.initial_latents(running, table.sigmas[first_step as usize], latents)?;
-        Ok(table)
-    }
-
     /// Packed latents of the batch before the first step: noise, or the given picture at that
-    /// step's noise level `sigma`, or those of a file.
-    fn initial_latents(
+    /// step's noise level `sigma`, or those of a file. The pictures' generators are given back as
+    /// they are then.
+    pub(super) fn initial_latents(
         &mut self,
         running: &mut RunningJob<'_>,
         sigma: f32,
         latents: &mut [f32],
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<CpuGenerator>, Failure> {
         let (shape, of_noise, item) = (self.shape, self.noise, self.shape.elements());
         let batch = latents.len() / item;
         let job = running.job;
+        let mut generators: Vec<_> =
+            job.items.iter().map(|item| CpuGenerator::new(item.seed)).collect();
         if let Some(path) = &job.init_latents {
             read_initial(path.as_ref(), of_noise, batch, latents).map_err(bad_request)?;
             if !finite::all_finite(latents) {
@@ -167,8 +162,8 @@ impl PictureCodec {
             let from_picture = job.init_image.is_some();
             // The decoder's buffer has this size, and is not in use before the last phase.
             let noise = &mut self.vae_latents;
-            for (index, latents) in latents.chunks_exact_mut(item).enumerate() {
-                let mut generator = CpuGenerator::new(job.items[index].seed);
+            let pictures = latents.chunks_exact_mut(item).zip(&mut generators);
+            for (latents, generator) in pictures {
                 if from_picture {
                     match self.draws {
                         true => generator.standard_normal(noise),
@@ -186,7 +181,18 @@ impl PictureCodec {
             }
         }
         running.dump.floats("latents_init", &shape.packed_batch(batch), latents);
-        Ok(())
+        Ok(generators)
+    }
+
+    /// Draws the fresh noise of a step for one picture's tokens, as the family's pipeline does.
+    pub(super) fn draw_noise(&mut self, generator: &mut CpuGenerator, tokens: &mut [f32]) {
+        if self.steps_tokens {
+            generator.standard_normal(tokens);
+        } else {
+            // As for the first latents, the decoder's buffer is not in use yet.
+            generator.standard_normal(&mut self.vae_latents);
+            pack(self.noise, &self.vae_latents, tokens);
+        }
     }
 
     /// The batch's packed latents into pictures, each handed over when it is whole.

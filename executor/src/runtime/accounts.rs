@@ -69,7 +69,7 @@ impl Accounts {
         let gpus = self.gpus.iter().map(|seen| seen.usage(plan));
         let mut phases = self.phases_ms;
         phases[Phase::Load] = self.load_ms;
-        phases[Phase::Denoise] /= f64::from(plan.job.steps_run());
+        phases[Phase::Denoise] /= f64::from(plan.job.calls_run());
         UsageReport {
             devices: devices.collect(),
             components: self.components.clone(),

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{MU_MAX, SamplerError};
+use super::error::{MU_MAX, SamplerError};
 
 /// Longest `scheduler_config.json` that is parsed, in bytes; published ones have about 500.
 pub const CONFIG_BYTES_MAX: usize = 1 << 16;

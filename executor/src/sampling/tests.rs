@@ -1,6 +1,11 @@
 //! The levels and steps of the reference pipelines, and levels computed by hand.
 
+mod golden;
+
+use super::curves::Curve;
+use super::flow::*;
 use super::*;
+use protocol::Sampler;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
@@ -75,6 +80,17 @@ fn values(file: &SafeTensors, name: &str) -> Vec<f32> {
     let view = file.tensor(name).unwrap();
     assert_eq!(view.dtype(), Dtype::F32);
     view.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+/// The usual sampler's step between two levels.
+fn euler_step(latents: &mut [f32], velocity: &[f32], sigma: f32, sigma_next: f32) {
+    let table = SigmaTable { sigmas: vec![sigma, sigma_next], timesteps: vec![1000.0 * sigma] };
+    let made = named::flow_trajectory(Sampler::Euler, &table, 0, None).unwrap();
+    let mut output = velocity.to_vec();
+    made.calls[0].apply(latents, &mut output, &[], &mut []);
+    // In f32, one operation after the other; so is the picture that the model sees.
+    let expected = latents.iter().zip(velocity).map(|(x, v)| x - sigma_next * v);
+    assert!(expected.eq(output));
 }
 
 #[track_caller]
@@ -188,6 +204,36 @@ fn levels_that_the_scheduler_makes_are_shifted_twice() {
         }
     }
     assert_eq!(config.sigmas(1, 0).unwrap().sigmas, [1.0, 0.0]);
+}
+
+#[test]
+fn tables_of_other_programs_by_hand() {
+    let flat = FlowMatchConfig::parse("{}").unwrap();
+    let shifted = FlowMatchConfig::parse(r#"{"shift": 3.0}"#).unwrap();
+    let sigmas = |config: &FlowMatchConfig, table: FlowTable, steps: usize| {
+        config.table(&table, steps, 0).unwrap().sigmas
+    };
+    for (table, steps, expected) in [
+        (FlowTable::Normal, 4, &[1.0, 0.667, 0.334, 0.001, 0.0][..]),
+        (FlowTable::SgmUniform, 4, &[1.0, 0.750_25, 0.500_5, 0.250_75, 0.0]),
+        // 333.3 and 666.7 times of training less than 1000 are cut to whole ones.
+        (FlowTable::Simple, 3, &[1.0, 0.667, 0.334, 0.0]),
+        (FlowTable::Given(vec![1.0, 0.9, 0.2]), 3, &[1.0, 0.9, 0.2, 0.0]),
+    ] {
+        assert_close(&sigmas(&flat, table.clone(), steps), expected, TOLERANCE, "flat");
+        let by_three = expected.iter().map(|x| 3.0 * x / (1.0 + 2.0 * x)).collect::<Vec<_>>();
+        // The two that come down to the lowest level are shifted there twice: see above.
+        if !matches!(table, FlowTable::Normal | FlowTable::SgmUniform) {
+            assert_close(&sigmas(&shifted, table, steps), &by_three, TOLERANCE, "shifted");
+        }
+    }
+    let own = sigmas(&shifted, FlowTable::Own, 6);
+    for curve in [Curve::Karras, Curve::Exponential, Curve::Beta, Curve::KlOptimal] {
+        let bent = sigmas(&shifted, FlowTable::Curved(curve), 6);
+        assert_eq!((bent[0], bent[5], bent[6]), (own[0], own[5], 0.0), "{curve:?}");
+        assert!(bent != own && bent.is_sorted_by(|a, b| a > b), "{curve:?}: {bent:?}");
+        assert_eq!(sigmas(&shifted, FlowTable::Curved(curve), 1), [1.0, 0.0], "{curve:?}");
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Values of closed sets as the command line names them, with what its help says of each.
 
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use protocol::sampler::Names;
+use protocol::{Sampler, Scheduler};
 
-use crate::job::request::Sampler;
 use crate::policy::Objective;
 
 impl ValueEnum for Objective {
@@ -24,15 +25,19 @@ impl ValueEnum for Objective {
     }
 }
 
-impl ValueEnum for Sampler {
-    fn value_variants<'a>() -> &'a [Sampler] {
-        &Sampler::ALL
-    }
+/// Reads a denoising rule by one of its names.
+pub fn sampler() -> impl TypedValueParser<Value = Sampler> {
+    let values = PossibleValuesParser::new(Sampler::ALL.map(|sampler| value(sampler.names())));
+    values.try_map(|name| Sampler::named(&name).ok_or("there is no such sampler"))
+}
 
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self {
-            Sampler::Euler => ("euler", "Flow matching by Euler's method"),
-        };
-        Some(PossibleValue::new(name).help(help))
-    }
+/// Reads a table of noise levels by one of its names.
+pub fn scheduler() -> impl TypedValueParser<Value = Scheduler> {
+    let values = PossibleValuesParser::new(Scheduler::ALL.map(|table| value(table.names())));
+    values.try_map(|name| Scheduler::named(&name).ok_or("there is no such scheduler"))
+}
+
+/// A name with its aliases, which help and completions leave out.
+fn value(names: Names) -> PossibleValue {
+    PossibleValue::new(names.name).alias(names.label).aliases(names.aliases)
 }

@@ -49,6 +49,15 @@ where
     parse.into()
 }
 
+/// Reads a noise level: above 0, up to 1.
+pub fn level() -> ValueParser {
+    let parse = |text: &str| {
+        let number: Option<f32> = text.trim().parse().ok();
+        expected(number.filter(|n| *n > 0.0 && *n <= 1.0), "numbers above 0 and up to 1")
+    };
+    parse.into()
+}
+
 /// Reads a scale: a finite number of at least 0.
 pub fn scale() -> ValueParser {
     let parse = |text: &str| {

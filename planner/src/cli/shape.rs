@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use protocol::{Sampler, Scheduler};
 
-use super::number;
+use super::{named, number};
 use crate::job::JobRequest;
-use crate::job::request::{GuidanceRequest, Sampler, ShapeRequest, StartRequest};
+use crate::job::request::{GuidanceRequest, ShapeRequest, StartRequest};
 
 /// What is asked of a job's shape.
 #[derive(Debug, Args)]
@@ -58,9 +59,26 @@ pub struct ShapeArguments {
     #[arg(long, value_name = "PART", allow_negative_numbers = true,
         value_parser = number::part())]
     strength: Option<f64>,
-    /// The denoising rule
-    #[arg(long, value_enum, default_value = "euler")]
-    sampler: Sampler,
+    /// The denoising rule: euler, euler_ancestral, heun, dpmpp_2s, dpmpp_2m, dpmpp_2m_sde,
+    /// dpmpp_2m_sde_heun, uni_pc or lcm; or another name that ComfyUI, AUTOMATIC1111 or diffusers
+    /// has for it, as "DPM++ 2M" [default: the model's]
+    #[arg(long, value_name = "NAME", ignore_case = true, hide_possible_values = true,
+        value_parser = named::sampler())]
+    sampler: Option<Sampler>,
+    /// The table of noise levels: automatic, normal, sgm_uniform, simple, karras, exponential, beta
+    /// or kl_optimal [default: the model's]
+    #[arg(long, value_name = "NAME", ignore_case = true, hide_possible_values = true,
+        value_parser = named::scheduler())]
+    scheduler: Option<Scheduler>,
+    /// Noise levels in place of a table's, one for each step's start, from at most 1 down to above
+    /// 0. The model shifts them as it does its own: 1,0.75,0.5,0.25
+    #[arg(long, value_name = "LEVELS", value_delimiter = ',', allow_negative_numbers = true,
+        value_parser = number::level())]
+    sigmas: Option<Vec<f32>>,
+    /// How much fresh noise a sampler takes that takes some, 0 to 1 [default: 1]
+    #[arg(long, value_name = "PART", allow_negative_numbers = true,
+        value_parser = number::part())]
+    eta: Option<f64>,
 }
 
 impl ShapeArguments {
@@ -86,7 +104,10 @@ impl ShapeArguments {
                 strength: self.strength,
                 latents: None,
             },
-            sampler: Some(self.sampler),
+            sampler: self.sampler,
+            scheduler: self.scheduler,
+            sigmas: self.sigmas.clone(),
+            eta: self.eta.map(|eta| eta as f32),
             ..JobRequest::default()
         }
     }

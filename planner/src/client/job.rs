@@ -15,7 +15,6 @@ use super::{ClientError, DaemonClient};
 use crate::engine::events::EventHandler;
 use crate::job::infotext::{self, Settings};
 use crate::job::model::ModelName;
-use crate::job::request::Sampler;
 use crate::job::seed::Seed;
 use crate::job::{JobEvent, JobRequest};
 use crate::media::picture::Picture;
@@ -75,7 +74,10 @@ pub fn body(request: &JobRequest) -> anyhow::Result<Value> {
     if let Some(Seed::Given(seed)) = request.seed {
         set("seed", json!(seed));
     }
-    set("sampler", request.sampler.map_or(Value::Null, |sampler: Sampler| json!(sampler)));
+    set("sampler", request.sampler.map_or(Value::Null, |sampler| json!(sampler)));
+    set("scheduler", request.scheduler.map_or(Value::Null, |table| json!(table)));
+    set("sigmas", json!(request.sigmas));
+    set("eta", json!(request.eta));
     set("strength", json!(request.start.strength));
     if let Some(path) = &request.start.image {
         set("image", json!(base64::encode(Picture::open(path)?.bytes())));

@@ -147,6 +147,37 @@ pub enum RequestError {
         /// How many there are of them.
         steps: u32,
     },
+    /// A sampler or a table that the model does not have.
+    #[error("the {kind} {name} makes no sense for a {family} model; hint: name one of {known}")]
+    NotOfModel {
+        /// `sampler` or `scheduler`, as their flags are called.
+        kind: &'static str,
+        /// What was asked for.
+        name: &'static str,
+        /// What the model is of.
+        family: String,
+        /// The names of those that do make sense.
+        known: String,
+    },
+    /// Levels and a table of them.
+    #[error("--sigmas stands in place of --scheduler {0}; hint: keep one")]
+    SigmasAndScheduler(&'static str),
+    /// Other than as many levels as steps.
+    #[error("--sigmas has {given} levels for --steps {steps}; hint: leave --steps out")]
+    SigmasAndSteps {
+        /// What `--steps` says.
+        steps: u32,
+        /// How many levels there are.
+        given: u32,
+    },
+    /// Fresh noise of a rule that takes none.
+    #[error("--eta has no effect on the sampler {sampler}; hint: it is of {known}")]
+    EtaWithoutNoise {
+        /// The rule's name.
+        sampler: &'static str,
+        /// The names of the model's rules that take some.
+        known: String,
+    },
     /// No seed can be drawn.
     #[error("the operating system gives no random seed: {0}; hint: name one, as --seed 7")]
     NoSeed(getrandom::Error),

@@ -33,6 +33,12 @@ pub struct Settings {
     pub steps: Option<u32>,
     /// The denoising rule, as AUTOMATIC1111 writes it: `Euler`.
     pub sampler: Option<String>,
+    /// The table of noise levels, likewise; `None` for the model's own.
+    pub scheduler: Option<String>,
+    /// Levels in its place, before the model shifted them.
+    pub sigmas: Option<Vec<f32>>,
+    /// How much fresh noise the rule took, where somebody said.
+    pub eta: Option<f32>,
     /// Classifier-free guidance; 1 is none.
     pub cfg_scale: Option<f32>,
     /// Whether what that guidance made was kept as long as what the prompt alone gave.
@@ -140,6 +146,9 @@ mod key {
     pub const PROMPT_2: &str = "Second prompt";
     pub const STEPS: &str = "Steps";
     pub const SAMPLER: &str = "Sampler";
+    pub const SCHEDULER: &str = "Schedule type";
+    pub const SIGMAS: &str = "Sigmas";
+    pub const ETA: &str = "Eta";
     pub const CFG_SCALE: &str = "CFG scale";
     pub const CFG_NORMALIZATION: &str = "CFG normalization";
     pub const GUIDANCE_SCALE: &str = "Distilled CFG Scale";

@@ -46,6 +46,10 @@ impl JobRequest {
             seed: _,
             rng,
             sampler,
+            scheduler,
+            sigmas,
+            eta,
+            sampler_may_be_unused,
             policy,
             lora_at_run_time,
             preview_every,
@@ -65,6 +69,8 @@ impl JobRequest {
             && shape == other.shape
             && (model, guidance, start) == (&other.model, &other.guidance, &other.start)
             && (rng, sampler, weights_as) == (&other.rng, &other.sampler, &other.weights_as)
+            && (scheduler, sigmas, eta) == (&other.scheduler, &other.sigmas, &other.eta)
+            && *sampler_may_be_unused == other.sampler_may_be_unused
             && (policy, lora_at_run_time) == (&other.policy, &other.lora_at_run_time)
             && *negative_may_be_unused == other.prompts.negative_may_be_unused
     }
@@ -166,6 +172,12 @@ mod tests {
             sequence_tokens_max: 64,
             own_prompts: true,
             guidance: GuidanceScale::Embedded,
+            samplers: vec![
+                protocol::Sampler::Euler,
+                protocol::Sampler::EulerAncestral,
+                protocol::Sampler::Dpmpp2m,
+            ],
+            schedulers: vec![protocol::Scheduler::Automatic, protocol::Scheduler::Karras],
             few_steps: None,
             lacks: Vec::new(),
             problems: Vec::new(),

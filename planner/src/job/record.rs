@@ -10,15 +10,12 @@ use std::thread::JoinHandle;
 use protocol::message::Image;
 use protocol::plan::{DeviceBackend, Lora, VaeTile};
 use protocol::profile::{ComponentDescription, GuidanceScale};
-use protocol::{DeviceId, Job, ModelDescription, Phase, Plan};
+use protocol::{DeviceId, Job, ModelDescription, Phase, Plan, Scheduler};
 
 use super::infotext::{FileRecord, LoraRecord, Settings};
 use super::resolve::PreparedJob;
 use crate::fingerprint;
 use crate::media::picture::Picture;
-
-/// How the denoising rule is called in pictures.
-pub const SAMPLER: &str = "Euler";
 
 /// How torch's CPU generator is called in pictures.
 pub const RNG: &str = "CPU";
@@ -141,7 +138,11 @@ impl FinishedRun<'_> {
             prompt_2: second.cloned(),
             negative_prompt: has_negative.then(|| item.negative_prompt.clone()),
             steps: Some(shape.steps),
-            sampler: Some(SAMPLER.to_owned()),
+            sampler: Some(shape.sampler.names().label.to_owned()),
+            scheduler: (job.scheduler != Scheduler::Automatic)
+                .then(|| job.scheduler.names().label.to_owned()),
+            sigmas: (!job.sigmas.is_empty()).then(|| job.sigmas.clone()),
+            eta: job.eta,
             // Readers of other programs look for it: 1 is none.
             cfg_scale: Some(if shape.true_cfg { job.true_cfg_scale } else { 1.0 }),
             cfg_normalization: shape.true_cfg && job.cfg_normalization,

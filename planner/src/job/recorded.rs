@@ -8,13 +8,13 @@ pub use daemon::RecordedOnDaemon;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use protocol::{ModelDescription, Plan};
+use protocol::{ModelDescription, Plan, Sampler, Scheduler};
 
 use super::JobRequest;
 use super::infotext::picture::of_picture;
 use super::infotext::{FileRecord, Reading, Settings, printable};
 use super::model::ModelName;
-use super::record::{RNG, SAMPLER, on_gpu};
+use super::record::{RNG, on_gpu};
 use super::seed::Seed;
 use crate::fingerprint;
 use crate::policy::PolicyText;
@@ -87,6 +87,7 @@ impl Recorded {
         shape.steps = shape.steps.or(settings.steps);
         shape.max_sequence_length = shape.max_sequence_length.or(settings.max_sequence_length);
         self.fill_guidance(request);
+        self.fill_sampling(request);
         self.fill_start(request)?;
         Ok(self.fill_batch(request))
     }
@@ -113,6 +114,32 @@ impl Recorded {
         if prompts.negative_prompt.is_none() {
             prompts.negative_prompt.clone_from(&settings.negative_prompt);
             prompts.negative_may_be_unused = true;
+        }
+    }
+
+    /// The sampler and its table. Another program's, of models that are sampled otherwise, may give
+    /// way to the model's own.
+    fn fill_sampling(&self, request: &mut JobRequest) {
+        let settings = &self.settings;
+        let recorded = settings.sampler.as_deref().and_then(Sampler::named_with_table);
+        let table = settings.scheduler.as_deref().and_then(Scheduler::named);
+        let table = table.or(recorded.and_then(|(_, table)| table));
+        let is_asked = request.sampler.is_some()
+            || request.scheduler.is_some()
+            || request.sigmas.is_some()
+            || request.eta.is_some();
+        // What somebody asks of it replaces all: a table or noise of another sampler is none of it.
+        if is_asked {
+            return;
+        }
+        request.sampler = recorded.map(|(sampler, _)| sampler);
+        request.scheduler = table;
+        request.sampler_may_be_unused = !settings.are_ours();
+        request.eta = settings.eta.filter(|eta| *eta <= 1.0);
+        // Levels belong to their number of steps.
+        let recorded_steps = settings.sigmas.as_ref().map(|sigmas| sigmas.len() as u32);
+        if recorded_steps.is_some() && recorded_steps == request.shape.steps {
+            request.sigmas.clone_from(&settings.sigmas);
         }
     }
 
@@ -305,10 +332,14 @@ impl Recorded {
 
     /// What of the settings is not used, as a sentence; `None` where all of it is.
     pub fn unused(&self) -> Option<String> {
-        let Settings { sampler, rng, strength, init_image, .. } = &self.settings;
+        let Settings { sampler, scheduler, rng, strength, init_image, .. } = &self.settings;
         let mut unused: Vec<String> = self.unknown.iter().map(|(key, _)| key.clone()).collect();
-        if sampler.as_ref().is_some_and(|sampler| sampler != SAMPLER) {
+        let is_known = |sampler: &String| Sampler::named_with_table(sampler).is_some();
+        if sampler.as_ref().is_some_and(|sampler| !is_known(sampler)) {
             unused.push("Sampler".to_owned());
+        }
+        if scheduler.as_ref().is_some_and(|table| Scheduler::named(table).is_none()) {
+            unused.push("Schedule type".to_owned());
         }
         if rng.as_ref().is_some_and(|rng| rng != RNG) {
             unused.push("RNG".to_owned());
@@ -394,6 +425,45 @@ mod tests {
             ..JobRequest::default()
         };
         assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn a_sampler_is_taken_as_a_whole() {
+        let mut recorded = recorded();
+        recorded.settings = Settings {
+            sampler: Some("Euler a".to_owned()),
+            scheduler: Some("Karras".to_owned()),
+            eta: Some(0.5),
+            sigmas: Some(vec![1.0, 0.25]),
+            ..recorded.settings
+        };
+        let fill = |recorded: &Recorded, mut request: JobRequest| {
+            recorded.fill(&mut request).unwrap();
+            request
+        };
+        let request = fill(&recorded, JobRequest::default());
+        assert_eq!(request.sampler, Some(Sampler::EulerAncestral));
+        assert_eq!((request.scheduler, request.eta), (Some(Scheduler::Karras), Some(0.5)));
+        assert_eq!(request.sigmas.as_deref(), Some(&[1.0, 0.25][..]));
+        assert!(!request.sampler_may_be_unused);
+        // With other steps the levels have no meaning, with another sampler nothing of it has.
+        let shape = ShapeRequest { steps: Some(3), ..ShapeRequest::default() };
+        let request = fill(&recorded, JobRequest { shape, ..JobRequest::default() });
+        assert_eq!((request.sigmas, request.eta), (None, Some(0.5)));
+        let sampler = Some(Sampler::Heun);
+        let request = fill(&recorded, JobRequest { sampler, ..JobRequest::default() });
+        assert_eq!((request.sampler, request.scheduler, request.eta), (sampler, None, None));
+        // Another program's may be of other models, and has a table behind the name.
+        recorded.settings.sampler = Some("DPM++ 2M Karras".to_owned());
+        recorded.settings.scheduler = None;
+        recorded.settings.version = Some("v1.9.0".to_owned());
+        let request = fill(&recorded, JobRequest::default());
+        assert_eq!(request.sampler, Some(Sampler::Dpmpp2m));
+        assert_eq!(request.scheduler, Some(Scheduler::Karras));
+        assert!(request.sampler_may_be_unused);
+        assert_eq!(recorded.unused(), None);
+        recorded.settings.sampler = Some("DPM adaptive".to_owned());
+        assert!(recorded.unused().unwrap().contains("Sampler"));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 
 use std::path::PathBuf;
 
-use protocol::StorageType;
 use protocol::limits::{BATCH_MAX, PROMPT_BYTES_MAX, STRING_BYTES_MAX, TooLong};
 use protocol::message::Rng;
+use protocol::{Sampler, Scheduler, StorageType};
 use serde::{Deserialize, Serialize};
 
 use super::RequestError;
@@ -36,6 +36,15 @@ pub struct JobRequest {
     pub rng: Option<Rng>,
     /// The denoising rule; the model's where nobody says.
     pub sampler: Option<Sampler>,
+    /// The table of noise levels, likewise.
+    pub scheduler: Option<Scheduler>,
+    /// Levels in place of a table's, one for each step's start, before the model shifts them.
+    pub sigmas: Option<Vec<f32>>,
+    /// How much fresh noise the rule takes, 0 to 1; its own where nobody says.
+    pub eta: Option<f32>,
+    /// Whether a rule or a table that the model does not have gives way to its own; else it is an
+    /// error.
+    pub sampler_may_be_unused: bool,
     /// What may be used, what is pinned by hand, LoRA files, tiles and arithmetic, as users write
     /// it; over the host profile's.
     pub policy: PolicyText,
@@ -109,19 +118,6 @@ pub struct StartRequest {
     pub latents: Option<PathBuf>,
 }
 
-/// The denoising rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sampler {
-    /// Flow matching by Euler's method.
-    Euler,
-}
-
-impl Sampler {
-    /// All of them.
-    pub const ALL: [Sampler; 1] = [Sampler::Euler];
-}
-
 impl JobRequest {
     /// Checks every number and text against its limits, whoever made the request.
     ///
@@ -132,6 +128,7 @@ impl JobRequest {
         self.shape.check()?;
         self.guidance.check()?;
         self.model.check()?;
+        self.check_sampling()?;
         let strength = self.start.strength;
         if let Some(strength) = strength.filter(|strength| !(0.0..=1.0).contains(strength)) {
             return Err(number("strength", "a number from 0 to 1", strength));

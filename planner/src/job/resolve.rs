@@ -16,6 +16,7 @@ use protocol::{GraphOptions, Job, JobItem, JobShape, ModelDescription, ModelSour
 
 use super::model::absolute;
 use super::request::{GuidanceRequest, ShapeRequest};
+use super::sampling::Sampling;
 use super::seed::{Seed, picture_seed};
 use super::{JobRequest, RequestError};
 use crate::media::picture::Picture;
@@ -51,6 +52,8 @@ pub struct ResolvedJob {
     pub shape: JobShape,
     /// How strongly it follows its prompt.
     pub guidance: Guidance,
+    /// How it is denoised.
+    pub sampling: Sampling,
     /// What beside the shape decides what is computed.
     pub options: GraphOptions,
     /// What was asked and has no effect on this model, a sentence each.
@@ -106,7 +109,9 @@ impl PreparedJob {
     /// What is asked makes no sense for the model.
     pub fn resolve(&self, description: &ModelDescription) -> Result<ResolvedJob, RequestError> {
         let guidance = self.request.guidance.resolve(description)?;
-        let shape = self.shape(description, guidance)?;
+        let mut notices = Vec::new();
+        let sampling = self.request.sampling(description, &mut notices)?;
+        let shape = self.shape(description, guidance, &sampling)?;
         check_tile(self.policy.vae_tile, description.side_multiple_pixels)?;
         let options = GraphOptions {
             exact_matmul: self.policy.exact_matmul,
@@ -116,7 +121,6 @@ impl PreparedJob {
             preview_every: self.preview_every(&shape)?,
             ..GraphOptions::default()
         };
-        let mut notices = Vec::new();
         let takes_none = description.guidance == GuidanceScale::None;
         if self.request.guidance.guidance_scale.is_some() && takes_none {
             let sentence = "this model has no embedded guidance: --guidance-scale has no effect";
@@ -132,20 +136,24 @@ impl PreparedJob {
                 "this family's guidance is not normalised: --cfg-normalization has no effect";
             notices.push(sentence.to_owned());
         }
-        Ok(ResolvedJob { shape, guidance, options, notices })
+        Ok(ResolvedJob { shape, guidance, sampling, options, notices })
     }
 
     fn shape(
         &self,
         description: &ModelDescription,
         guidance: Guidance,
+        sampling: &Sampling,
     ) -> Result<JobShape, RequestError> {
         let defaults = &description.defaults;
         let ShapeRequest { width, height, steps, batch, max_sequence_length } = self.request.shape;
         let mut shape = JobShape {
             width: width.unwrap_or(defaults.width),
             height: height.unwrap_or(defaults.height),
-            steps: steps.unwrap_or(defaults.steps),
+            steps: match sampling.sigmas.len() as u32 {
+                0 => steps.unwrap_or(defaults.steps),
+                given => given,
+            },
             batch: batch.unwrap_or(1),
             max_sequence_length: max_sequence_length.unwrap_or(defaults.max_sequence_length),
             true_cfg: guidance.true_cfg > 1.0,
@@ -153,6 +161,7 @@ impl PreparedJob {
             first_step: 0,
             conditioned: false,
             more_prompts: 0,
+            sampler: sampling.sampler,
         };
         if let Some(picture) = &self.picture {
             let multiple = description.side_multiple_pixels;
@@ -188,7 +197,7 @@ impl PreparedJob {
     /// The negative prompt has no effect and was not to be left out, the latents' path cannot be
     /// sent, or the picture cannot be read to its end.
     pub fn job(&self, resolved: &ResolvedJob) -> Result<Job, RequestError> {
-        let ResolvedJob { shape, guidance, .. } = resolved;
+        let ResolvedJob { shape, guidance, sampling, .. } = resolved;
         let request = &self.request;
         let has_negative = guidance.true_cfg > 1.0;
         let latents = request.start.latents.as_deref();
@@ -197,6 +206,9 @@ impl PreparedJob {
             guidance_scale: guidance.scale,
             true_cfg_scale: guidance.true_cfg,
             cfg_normalization: request.guidance.cfg_normalization && has_negative,
+            scheduler: sampling.scheduler,
+            sigmas: sampling.sigmas.clone(),
+            eta: sampling.eta,
             rng: request.rng.unwrap_or(Rng::Cpu),
             init_image: self.picture.as_ref().map(|picture| shared(picture, shape)).transpose()?,
             init_latents: latents.map(|path| absolute("path", path)).transpose()?,

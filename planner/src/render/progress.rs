@@ -172,7 +172,7 @@ impl JobProgress {
     fn new(plan: &Plan, tells_time: bool) -> JobProgress {
         JobProgress {
             start: Instant::now(),
-            steps: plan.job.steps_run(),
+            steps: plan.job.calls_run(),
             estimate: tells_time.then(|| Estimate::of(plan)),
             now: Progress { phase: Phase::Load, step: 0, of: 1 },
             told: None,

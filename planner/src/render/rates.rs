@@ -76,7 +76,7 @@ pub fn range_ms(inventory: &Inventory, plan: &Plan) -> Option<RangeMs> {
     };
     let computed_ms = |phase: Phase| {
         let mut here = plan.components.iter().filter(|component| component.phase == phase);
-        let times = if phase == Phase::Denoise { plan.job.steps_run() } else { 1 };
+        let times = if phase == Phase::Denoise { plan.job.calls_run() } else { 1 };
         let ms = plan.predicted_ms.phases[phase] * f64::from(times);
         if here.any(|component| component.devices.iter().any(unmeasured)) { ms } else { 0.0 }
     };

@@ -30,6 +30,7 @@ pub mod native;
 pub mod openai;
 pub mod openapi;
 pub mod page;
+mod polls;
 mod rest;
 pub mod routes;
 pub mod sampler;

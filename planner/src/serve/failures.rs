@@ -39,6 +39,11 @@ pub fn of_request(error: &RequestError) -> JobError {
         RequestError::Shape(found) => (ErrorCode::BadValue, of_sentence(found)),
         RequestError::NegativeWithoutGuidance => (ErrorCode::BadValue, field("negative-prompt")),
         RequestError::TwoGuidances { .. } => (ErrorCode::BadValue, field("guidance-scale")),
+        RequestError::NotOfModel { kind, .. } => (ErrorCode::BadValue, field(kind)),
+        RequestError::SigmasAndScheduler(_) | RequestError::SigmasAndSteps { .. } => {
+            (ErrorCode::BadValue, field("sigmas"))
+        }
+        RequestError::EtaWithoutNoise { .. } => (ErrorCode::BadValue, field("eta")),
         RequestError::PreviewEveryZero | RequestError::PreviewEveryTooMany { .. } => {
             (ErrorCode::BadValue, field("preview-every"))
         }

@@ -138,7 +138,7 @@ fn predicted(problem: &Problem<'_>, places: &[&Place]) -> PredictedMs {
         let ComponentMs { load, first_read, compute, .. } = place.ms;
         times.phases[Phase::Load] += load + first_read;
         times.phases[component.phase] += match component.phase {
-            Phase::Denoise => compute / f64::from(problem.job.steps_run()),
+            Phase::Denoise => compute / f64::from(problem.job.calls_run()),
             _ => compute,
         };
     }

@@ -1,11 +1,13 @@
 //! What of a job decides sizes.
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::phase::Phase;
+use crate::sampler::Sampler;
 
 /// What of a job decides sizes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct JobShape {
     /// Width of the picture in pixels.
     pub width: u32,
@@ -33,6 +35,45 @@ pub struct JobShape {
     /// batch have prompts of their own: each text counts once.
     #[serde(default)]
     pub more_prompts: u32,
+    /// The denoising rule, which decides how often the DiT runs and what is kept between its runs.
+    #[serde(default)]
+    pub sampler: Sampler,
+}
+
+/// Documents name a sampler that is not the usual one; the wire, which has no names, always has all
+/// fields.
+impl Serialize for JobShape {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let JobShape {
+            width,
+            height,
+            steps,
+            batch,
+            max_sequence_length,
+            true_cfg,
+            init_image,
+            first_step,
+            conditioned,
+            more_prompts,
+            sampler,
+        } = self;
+        let is_named = *sampler != Sampler::default() || !serializer.is_human_readable();
+        let mut fields = serializer.serialize_struct("JobShape", 10 + usize::from(is_named))?;
+        fields.serialize_field("width", width)?;
+        fields.serialize_field("height", height)?;
+        fields.serialize_field("steps", steps)?;
+        fields.serialize_field("batch", batch)?;
+        fields.serialize_field("max_sequence_length", max_sequence_length)?;
+        fields.serialize_field("true_cfg", true_cfg)?;
+        fields.serialize_field("init_image", init_image)?;
+        fields.serialize_field("first_step", first_step)?;
+        fields.serialize_field("conditioned", conditioned)?;
+        fields.serialize_field("more_prompts", more_prompts)?;
+        if is_named {
+            fields.serialize_field("sampler", sampler)?;
+        }
+        fields.end()
+    }
 }
 
 impl JobShape {
@@ -49,6 +90,7 @@ impl JobShape {
             first_step: 0,
             conditioned: false,
             more_prompts: 0,
+            sampler: Sampler::Euler,
         }
     }
 
@@ -88,11 +130,29 @@ impl JobShape {
     pub const fn steps_run(&self) -> u32 {
         self.steps.saturating_sub(self.first_step)
     }
+
+    /// Model calls of the steps that run, for which each pass of the DiT runs once.
+    pub const fn calls_run(&self) -> u32 {
+        self.sampler.calls(self.steps_run())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn documents_name_a_sampler_where_it_is_not_the_usual_one() {
+        let usual = JobShape::small();
+        let text = serde_json::to_string(&usual).unwrap();
+        assert!(!text.contains("sampler"), "{text}");
+        assert_eq!(serde_json::from_str::<JobShape>(&text).unwrap(), usual);
+        let heun = JobShape { sampler: Sampler::Heun, steps: 4, ..usual };
+        let text = serde_json::to_string(&heun).unwrap();
+        assert!(text.contains(r#""sampler":"heun""#), "{text}");
+        assert_eq!(serde_json::from_str::<JobShape>(&text).unwrap(), heun);
+        assert_eq!((heun.steps_run(), heun.calls_run()), (4, 7));
+    }
 
     #[test]
     fn a_job_has_the_phases_that_it_needs_one_after_the_other() {

@@ -54,6 +54,42 @@ fn pictures_of_every_format_are_made_again() {
 }
 
 #[test]
+fn a_sampler_is_recorded_as_the_web_ui_does_and_taken_again() {
+    let home = Home::new();
+    let run = ["generate", "-p", "a red circle", "-s", "3", "-W", "48", "-H", "32"];
+    let mut made = Vec::new();
+    for (name, asked, keys) in [
+        ("euler", &["--steps", "4"][..], "Steps: 4, Sampler: Euler, CFG scale"),
+        (
+            "sde",
+            &["--steps", "4", "--sampler", "DPM++ 2M SDE", "--scheduler", "karras", "--eta", "0.5"],
+            "Sampler: DPM++ 2M SDE, Schedule type: Karras, Eta: 0.5, CFG scale",
+        ),
+        (
+            "given",
+            &["--sampler", "EULER A", "--sigmas", "1,0.8,0.5,0.125"],
+            "Steps: 4, Sampler: Euler a, Sigmas: 1 0.8 0.5 0.125, CFG scale",
+        ),
+    ] {
+        let picture = format!("{name}.png");
+        done(&home, &[&run[..], asked, &["-o", &picture]].concat());
+        assert_again(&home, &picture, &[]);
+        let bytes = fs::read(home.path(&picture)).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains(keys), "{name}: no {keys}");
+        let picture = pixels(&home.path(&picture));
+        assert!(!made.contains(&picture), "{name} has no effect");
+        made.push(picture);
+    }
+    // What is asked of the sampler replaces all that was recorded of it.
+    let asked = ["--sampler", "euler", "-o", "other.png"];
+    done(&home, &[&["generate", "--settings", "sde.png"], &asked[..]].concat());
+    assert!(pixels(&home.path("other.png")) == made[0], "the table of another sampler is taken");
+    let planned = done(&home, &["plan", "--sampler", "heun", "--steps", "4"]).stdout;
+    assert!(planned.contains("7 model calls of"), "{planned}");
+}
+
+#[test]
 fn the_quality_of_a_lossy_file_is_recorded_and_taken_where_it_has_an_effect() {
     let home = Home::new();
     let run = ["generate", "-p", "a red circle", "--steps", "1", "-s", "1"];

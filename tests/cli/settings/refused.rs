@@ -99,12 +99,13 @@ fn settings_of_another_program_are_taken_as_far_as_they_go() {
     let ended = home.run(&["generate", "--settings", "web.png", "-o", "a.png"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let said = "berth: of the settings of web.png, these are not used: ";
-    let unused = "Schedule type, Model hash, Lora hashes, Sampler, Denoising strength, Model\n";
+    let unused = "Model hash, Lora hashes, Denoising strength, Model\n";
     assert_eq!(ended.stderr, format!("{said}{unused}"));
     let made = settings(&home, "a.png");
     assert_eq!((&made["prompt"], &made["seed"]), (&"a red circle".into(), &123_456.into()));
     assert_eq!((&made["steps"], &made["cfg_scale"]), (&3.into(), &1.5.into()));
     assert_eq!(made["size"], serde_json::json!([48, 32]));
+    assert_eq!((&made["sampler"], &made["scheduler"]), (&"DPM++ 2M".into(), &"Karras".into()));
     assert_eq!(made["negative_prompt"], "blurry");
     // Escape sequences of a file do not reach the terminal.
     let hostile = "\u{1b}[2J\nSteps: 1, Seed: 2, Size: 64x64, Model path: \"\\u001b[2Jx\", Version: berth \u{1b}[2J";

@@ -8,6 +8,7 @@ use super::parts::{PARTS, Parts};
 use super::{FAMILY, Flux1, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defaults};
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::OpenedSource;
+use crate::sampling::{FLOW_SAMPLERS, FLOW_SCHEDULERS};
 
 /// Steps of the LoRAs that are distilled for FLUX.1-dev: Hyper-SD's and Turbo-Alpha's, by their
 /// model cards.
@@ -77,6 +78,8 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
             true => GuidanceScale::Embedded,
             false => GuidanceScale::None,
         },
+        samplers: FLOW_SAMPLERS.to_vec(),
+        schedulers: FLOW_SCHEDULERS.to_vec(),
         few_steps,
         lacks,
         problems,

@@ -7,14 +7,15 @@
 
 use std::sync::Arc;
 
-use protocol::{Failure, JobShape, Phase};
+use protocol::{Failure, Phase};
 
 use super::prompts::PromptIds;
 use super::{CLIP_HIDDEN, Flux1, LATENTS, PATCH, ROPE, TEXT_HIDDEN, VELOCITY};
 use crate::pipeline::latents::{FeatureOrder, Packing};
 use crate::pipeline::pictures::PictureCodec;
+use crate::pipeline::steps::SamplerSteps;
 use crate::pipeline::{JobPhases, RunningJob};
-use crate::sampling::{euler_step, guide, model_timestep};
+use crate::sampling::{guide, model_timestep};
 
 /// Guidance is embedded in thousandths, as timesteps are (`FluxTransformer2DModel.forward`).
 const GUIDANCE_SCALE: f32 = 1000.0;
@@ -72,7 +73,7 @@ impl Flux1Job {
             velocity: job.buffers.take_all(VELOCITY),
             latents: job.buffers.take(LATENTS),
             rope: job.buffers.take(ROPE),
-            pictures: PictureCodec::take(&model.vae.config, PACKING, job)?,
+            pictures: PictureCodec::take(&model.vae.config, PACKING, job)?.stepping_tokens(),
             model,
         })
     }
@@ -126,10 +127,10 @@ impl Flux1Job {
     }
 
     fn denoise(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
-        let JobShape { steps, first_step, batch, .. } = *job.shape();
-        let batch = batch as usize;
+        let batch = job.shape().batch as usize;
         let shape = self.pictures.shape();
-        let table = self.pictures.start(job, &self.model.sampler, &mut self.latents)?;
+        let mut steps =
+            SamplerSteps::start(&mut self.pictures, job, &self.model.sampler, &mut self.latents)?;
         self.rotary_table(job.shape().max_sequence_length as usize);
 
         let component = job.runtime.component("dit");
@@ -153,10 +154,10 @@ impl Flux1Job {
             }
         }
         let dumped = shape.packed_batch(batch);
-        for step in 0..(steps - first_step) as usize {
+        for model_call in 0..steps.calls() {
+            let step = steps.step(model_call);
             let component = job.runtime.component("dit");
-            let level = first_step as usize + step;
-            let timestep = model_timestep(table.timesteps[level]);
+            let timestep = model_timestep(steps.timestep(model_call));
             for pass in calls[0].clone() {
                 component.pass(pass).write("latents", 0, &self.latents)?;
                 for item in 0..batch {
@@ -174,20 +175,22 @@ impl Flux1Job {
                 }
                 for pass in call.clone() {
                     job.check_finite("dit", &self.velocity[pass], Some(step))?;
-                    let name = format!("transformer.call{}.out", step * passes + pass);
+                    let name = format!("transformer.call{}.out", model_call * passes + pass);
                     job.dump.floats(&name, &dumped, &self.velocity[pass]);
                 }
             }
             if let [conditional, unconditional] = self.velocity.as_mut_slice() {
                 guide(conditional, unconditional, job.job.true_cfg_scale);
             }
-            let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
-            euler_step(&mut self.latents, &self.velocity[0], sigma, next);
+            let output = &mut self.velocity[0];
+            steps.apply(&mut self.pictures, model_call, &mut self.latents, output);
             job.check_finite("dit", &self.latents, Some(step))?;
-            job.dump.floats(&format!("latents.step{step}"), &dumped, &self.latents);
-            job.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
-            let expected = |place: usize| self.latents[place] - next * self.velocity[0][place];
-            job.show_preview(step + 1, shape, &self.model.rgb_map, expected);
+            job.dump.floats(&format!("latents.step{model_call}"), &dumped, &self.latents);
+            job.progress(Phase::Denoise, model_call as u32 + 1, steps.calls() as u32);
+            if let Some(ended) = steps.ended(model_call) {
+                let expected = |place: usize| self.velocity[0][place];
+                job.show_preview(ended, shape, &self.model.rgb_map, expected);
+            }
         }
         Ok(())
     }

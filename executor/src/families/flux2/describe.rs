@@ -10,6 +10,7 @@ use super::{
 };
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::OpenedSource;
+use crate::sampling::{FLOW_SAMPLERS, FLOW_SCHEDULERS};
 
 /// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a
 /// graph misses in a part's files.
@@ -71,6 +72,8 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
             true => GuidanceScale::None,
             false => GuidanceScale::ClassifierFree,
         },
+        samplers: FLOW_SAMPLERS.to_vec(),
+        schedulers: FLOW_SCHEDULERS.to_vec(),
         few_steps: None,
         lacks,
         problems,

@@ -7,15 +7,16 @@
 
 use std::sync::Arc;
 
-use protocol::{Failure, JobShape, Phase};
+use protocol::{Failure, Phase};
 
 use super::{Flux2, LATENTS, LLM_ROPE, PATCH, ROPE, STATES, TEXT_HIDDEN, TEXT_STATE, VELOCITY};
 use crate::components::vae::job::VaeRange;
 use crate::pipeline::latents::{FeatureOrder, Packing};
 use crate::pipeline::pictures::PictureCodec;
+use crate::pipeline::steps::SamplerSteps;
 use crate::pipeline::tokens::TokenIds;
 use crate::pipeline::{JobPhases, RunningJob};
-use crate::sampling::{euler_step, guide, model_timestep};
+use crate::sampling::{guide, model_timestep};
 
 /// How `Flux2KleinPipeline._patchify_latents` makes tokens.
 const PACKING: Packing = Packing { patch: PATCH, order: FeatureOrder::ChannelsFirst };
@@ -61,7 +62,7 @@ impl Flux2Job {
     pub fn start(job: &mut RunningJob<'_>) -> Result<Flux2Job, Failure> {
         let model: Arc<Flux2> = Arc::clone(&job.runtime.model).downcast();
         let statistics = model.vae.config.statistics(&model.vae.files)?;
-        let pictures = PictureCodec::take(&model.vae.config.kl, PACKING, job)?;
+        let pictures = PictureCodec::take(&model.vae.config.kl, PACKING, job)?.stepping_tokens();
         Ok(Flux2Job {
             ids: model.tokenize(job)?,
             text_hidden: job.buffers.take_all(TEXT_HIDDEN),
@@ -119,10 +120,10 @@ impl Flux2Job {
     }
 
     fn denoise(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
-        let JobShape { steps, first_step, batch, .. } = *job.shape();
-        let batch = batch as usize;
+        let batch = job.shape().batch as usize;
         let shape = self.pictures.shape();
-        let table = self.pictures.start(job, &self.model.sampler, &mut self.latents)?;
+        let mut steps =
+            SamplerSteps::start(&mut self.pictures, job, &self.model.sampler, &mut self.latents)?;
         let text_tokens = job.shape().max_sequence_length as usize;
         self.model.dit.config.rotary_table(&mut self.rope, text_tokens, shape.width / PATCH);
 
@@ -136,9 +137,9 @@ impl Flux2Job {
             }
         }
         let dumped = shape.packed_batch(batch);
-        for step in 0..(steps - first_step) as usize {
-            let level = first_step as usize + step;
-            let timestep = model_timestep(table.timesteps[level]);
+        for model_call in 0..steps.calls() {
+            let step = steps.step(model_call);
+            let timestep = model_timestep(steps.timestep(model_call));
             let component = job.runtime.component("dit");
             for pass in calls[0].clone() {
                 component.pass(pass).write("latents", 0, &self.latents)?;
@@ -157,20 +158,22 @@ impl Flux2Job {
                 }
                 for pass in call.clone() {
                     job.check_finite("dit", &self.velocity[pass], Some(step))?;
-                    let name = format!("transformer.call{}.out", step * passes + pass);
+                    let name = format!("transformer.call{}.out", model_call * passes + pass);
                     job.dump.floats(&name, &dumped, &self.velocity[pass]);
                 }
             }
             if let [conditional, unconditional] = self.velocity.as_mut_slice() {
                 guide(conditional, unconditional, job.job.true_cfg_scale);
             }
-            let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
-            euler_step(&mut self.latents, &self.velocity[0], sigma, next);
+            let output = &mut self.velocity[0];
+            steps.apply(&mut self.pictures, model_call, &mut self.latents, output);
             job.check_finite("dit", &self.latents, Some(step))?;
-            job.dump.floats(&format!("latents.step{step}"), &dumped, &self.latents);
-            job.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
-            let expected = |place: usize| self.latents[place] - next * self.velocity[0][place];
-            job.show_preview(step + 1, shape, &self.model.rgb_map, expected);
+            job.dump.floats(&format!("latents.step{model_call}"), &dumped, &self.latents);
+            job.progress(Phase::Denoise, model_call as u32 + 1, steps.calls() as u32);
+            if let Some(ended) = steps.ended(model_call) {
+                let expected = |place: usize| self.velocity[0][place];
+                job.show_preview(ended, shape, &self.model.rgb_map, expected);
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use super::{DEFAULTS, FAMILY, PATCH, QwenImage, SEQUENCE_TOKENS_MAX, check_width
 use crate::components::vae::job::VaeJob;
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::OpenedSource;
+use crate::sampling::{FLOW_SAMPLERS, FLOW_SCHEDULERS};
 
 /// Pixels that sides are multiples of where no VAE says it.
 const SIDE_MULTIPLE: usize = 16;
@@ -67,6 +68,8 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
         sequence_tokens_max: SEQUENCE_TOKENS_MAX,
         own_prompts: false,
         guidance: GuidanceScale::None,
+        samplers: FLOW_SAMPLERS.to_vec(),
+        schedulers: FLOW_SCHEDULERS.to_vec(),
         few_steps: None,
         lacks,
         problems,

@@ -9,15 +9,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use protocol::{Failure, JobShape, Phase};
+use protocol::{Failure, Phase};
 
 use super::prompts::{DROPPED, TemplatedPrompt, filled};
 use super::{LATENTS, LLM_ROPE, PATCH, QwenImage, ROPE, TEXT_HIDDEN, VELOCITY};
 use crate::pipeline::latents::{FeatureOrder, Packing};
 use crate::pipeline::pictures::PictureCodec;
+use crate::pipeline::steps::SamplerSteps;
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::runtime::{Bound, PASSES_MAX};
-use crate::sampling::{euler_step, guide};
+use crate::sampling::guide;
 
 /// How `QwenImagePipeline._pack_latents` makes tokens.
 const PACKING: Packing = Packing { patch: PATCH, order: FeatureOrder::ChannelsFirst };
@@ -79,7 +80,7 @@ impl QwenImageJob {
             latents: job.buffers.take(LATENTS),
             llm_rope: job.buffers.take(LLM_ROPE),
             rope: job.buffers.take_all(ROPE),
-            pictures: PictureCodec::take(&model.vae.config, PACKING, job)?,
+            pictures: PictureCodec::take(&model.vae.config, PACKING, job)?.stepping_tokens(),
             model,
         })
     }
@@ -115,10 +116,11 @@ impl QwenImageJob {
     }
 
     fn denoise(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
-        let JobShape { steps, first_step, batch, .. } = *job.shape();
+        let batch = job.shape().batch as usize;
         let shape = self.pictures.shape();
-        let dumped = shape.packed_batch(batch as usize);
-        let table = self.pictures.start(job, &self.model.sampler, &mut self.latents)?;
+        let dumped = shape.packed_batch(batch);
+        let mut steps =
+            SamplerSteps::start(&mut self.pictures, job, &self.model.sampler, &mut self.latents)?;
         for rope in &mut self.rope {
             let cells = [shape.height / PATCH, shape.width / PATCH];
             self.model.dit.config.rotary_table(rope, cells);
@@ -130,29 +132,31 @@ impl QwenImageJob {
         if let [call] = calls.as_slice() {
             call.clone().try_for_each(|prompt| self.write_prompt(job, prompt))?;
         }
-        for step in 0..(steps - first_step) as usize {
-            let level = first_step as usize + step;
+        for model_call in 0..steps.calls() {
+            let step = steps.step(model_call);
             for call in &calls {
                 if calls.len() > 1 {
                     self.write_prompt(job, call.start)?;
                 }
-                self.predict(job, call.clone(), table.timesteps[level])?;
+                self.predict(job, call.clone(), steps.timestep(model_call))?;
                 for pass in call.clone() {
                     job.check_finite("dit", &self.velocity[pass], Some(step))?;
-                    let name = format!("transformer.call{}.out", step * passes + pass);
+                    let name = format!("transformer.call{}.out", model_call * passes + pass);
                     job.dump.floats(&name, &dumped, &self.velocity[pass]);
                 }
             }
             if let [conditional, unconditional] = self.velocity.as_mut_slice() {
                 guide_tokens(conditional, unconditional, job.job.true_cfg_scale, shape.features());
             }
-            let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
-            euler_step(&mut self.latents, &self.velocity[0], sigma, next);
+            let output = &mut self.velocity[0];
+            steps.apply(&mut self.pictures, model_call, &mut self.latents, output);
             job.check_finite("dit", &self.latents, Some(step))?;
-            job.dump.floats(&format!("latents.step{step}"), &dumped, &self.latents);
-            job.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
-            let expected = |place: usize| self.latents[place] - next * self.velocity[0][place];
-            job.show_preview(step + 1, shape, &self.model.rgb_map, expected);
+            job.dump.floats(&format!("latents.step{model_call}"), &dumped, &self.latents);
+            job.progress(Phase::Denoise, model_call as u32 + 1, steps.calls() as u32);
+            if let Some(ended) = steps.ended(model_call) {
+                let expected = |place: usize| self.velocity[0][place];
+                job.show_preview(ended, shape, &self.model.rgb_map, expected);
+            }
         }
         Ok(())
     }

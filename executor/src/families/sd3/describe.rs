@@ -9,6 +9,7 @@ use crate::components::text::clip::ClipConfig;
 use crate::models::ModelError;
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::{ModelPart, OpenedSource};
+use crate::sampling::{FLOW_SAMPLERS, FLOW_SCHEDULERS};
 
 /// Cells along a patch of every published model.
 const PATCH: usize = 2;
@@ -77,6 +78,8 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
         sequence_tokens_max: SEQUENCE_TOKENS_MAX,
         own_prompts: true,
         guidance: GuidanceScale::ClassifierFree,
+        samplers: FLOW_SAMPLERS.to_vec(),
+        schedulers: FLOW_SCHEDULERS.to_vec(),
         few_steps: None,
         lacks,
         problems,

@@ -7,15 +7,16 @@
 
 use std::sync::Arc;
 
-use protocol::{Failure, JobShape, Phase};
+use protocol::{Failure, Phase};
 
 use super::prompts::TextIds;
 use super::{CLIP_STATES, LATENTS, POOLED, POSITIONS, Sd3, TEXT_ENCODERS, TEXT_STATES, VELOCITY};
 use crate::components::vae::job::VaeRange;
 use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, unpack_for_vae};
 use crate::pipeline::pictures::PictureCodec;
+use crate::pipeline::steps::SamplerSteps;
 use crate::pipeline::{JobPhases, RunningJob};
-use crate::sampling::{euler_step, guide};
+use crate::sampling::guide;
 
 /// What a job has beside what all families' jobs have.
 pub struct Sd3Job {
@@ -149,9 +150,10 @@ impl Sd3Job {
     }
 
     fn denoise(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
-        let JobShape { steps, first_step, batch, .. } = *job.shape();
+        let batch = job.shape().batch as usize;
         let shape = self.pictures.shape();
-        let table = self.pictures.start(job, &self.model.sampler, &mut self.latents)?;
+        let mut steps =
+            SamplerSteps::start(&mut self.pictures, job, &self.model.sampler, &mut self.latents)?;
         let grid = self.model.image_grid(job.shape());
         let dit = &self.model.dit;
         dit.config.positions(&dit.files, grid, &mut self.positions);
@@ -162,20 +164,20 @@ impl Sd3Job {
         // The passes of one call have inputs of their own, the calls of a step the same ones.
         let calls = component.calls(passes);
         for pass in calls[0].clone() {
-            for item in 0..batch as usize {
+            for item in 0..batch {
                 component.pass(pass).write("positions", item, &self.positions)?;
             }
             if calls.len() == 1 {
                 self.write_texts(job, pass)?;
             }
         }
-        for step in 0..(steps - first_step) as usize {
+        for model_call in 0..steps.calls() {
+            let step = steps.step(model_call);
             let component = job.runtime.component("dit");
-            let level = first_step as usize + step;
             for pass in calls[0].clone() {
                 component.pass(pass).write("latents", 0, &self.latents)?;
-                for item in 0..batch as usize {
-                    component.pass(pass).write("timestep", item, &[table.timesteps[level]])?;
+                for item in 0..batch {
+                    component.pass(pass).write("timestep", item, &[steps.timestep(model_call)])?;
                 }
             }
             for call in &calls {
@@ -192,18 +194,25 @@ impl Sd3Job {
             }
             // The pipeline's batch has the negative prompt's half first.
             for pass in (0..passes).rev() {
-                dump(job, &format!("transformer.call{step}.out"), shape, &self.velocity[pass]);
+                dump(
+                    job,
+                    &format!("transformer.call{model_call}.out"),
+                    shape,
+                    &self.velocity[pass],
+                );
             }
             if let [conditional, unconditional] = self.velocity.as_mut_slice() {
                 guide(conditional, unconditional, job.job.true_cfg_scale);
             }
-            let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
-            euler_step(&mut self.latents, &self.velocity[0], sigma, next);
+            let output = &mut self.velocity[0];
+            steps.apply(&mut self.pictures, model_call, &mut self.latents, output);
             job.check_finite("dit", &self.latents, Some(step))?;
-            dump(job, &format!("latents.step{step}"), shape, &self.latents);
-            job.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
-            let expected = |place: usize| self.latents[place] - next * self.velocity[0][place];
-            job.show_preview(step + 1, shape, &self.model.rgb_map, expected);
+            dump(job, &format!("latents.step{model_call}"), shape, &self.latents);
+            job.progress(Phase::Denoise, model_call as u32 + 1, steps.calls() as u32);
+            if let Some(ended) = steps.ended(model_call) {
+                let expected = |place: usize| self.velocity[0][place];
+                job.show_preview(ended, shape, &self.model.rgb_map, expected);
+            }
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::OpenedSource;
+use crate::sampling::{FLOW_SAMPLERS, FLOW_SCHEDULERS};
 
 /// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a
 /// graph misses in a part's files.
@@ -66,6 +67,8 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
         sequence_tokens_max: SEQUENCE_TOKENS_MAX,
         own_prompts: false,
         guidance: GuidanceScale::BeyondPrompt,
+        samplers: FLOW_SAMPLERS.to_vec(),
+        schedulers: FLOW_SCHEDULERS.to_vec(),
         few_steps: None,
         lacks,
         problems,

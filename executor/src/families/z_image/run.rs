@@ -9,16 +9,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use protocol::{Failure, JobShape, Phase};
+use protocol::{Failure, Phase};
 
 use super::prompts::Caption;
 use super::{LATENTS, LLM_ROPE, PATCH, PREDICTION, ROPE, TEXT_HIDDEN, ZImage};
 use crate::components::vae::job::VaeRange;
 use crate::pipeline::latents::{FeatureOrder, LatentShape, Packing, unpack_for_vae};
 use crate::pipeline::pictures::PictureCodec;
+use crate::pipeline::steps::SamplerSteps;
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::runtime::{Bound, PASSES_MAX};
-use crate::sampling::euler_step;
 
 /// How `ZImageTransformer2DModel.patchify_and_embed` makes tokens.
 const PACKING: Packing = Packing { patch: PATCH, order: FeatureOrder::ChannelsLast };
@@ -113,9 +113,9 @@ impl ZImageJob {
     }
 
     fn denoise(&mut self, job: &mut RunningJob<'_>) -> Result<(), Failure> {
-        let JobShape { steps, first_step, .. } = *job.shape();
         let shape = self.pictures.shape();
-        let table = self.pictures.start(job, &self.model.sampler, &mut self.latents)?;
+        let mut steps =
+            SamplerSteps::start(&mut self.pictures, job, &self.model.sampler, &mut self.latents)?;
         for (caption, rope) in self.captions.iter().zip(&mut self.rope) {
             let cells = [shape.height / PATCH, shape.width / PATCH];
             self.model.dit.config.rotary_table(rope, caption.tokens(), cells);
@@ -127,28 +127,30 @@ impl ZImageJob {
         if let [call] = calls.as_slice() {
             call.clone().try_for_each(|prompt| self.write_prompt(job, prompt))?;
         }
-        for step in 0..(steps - first_step) as usize {
-            let level = first_step as usize + step;
+        for model_call in 0..steps.calls() {
+            let step = steps.step(model_call);
             for call in &calls {
                 if calls.len() > 1 {
                     self.write_prompt(job, call.start)?;
                 }
-                self.predict(job, call.clone(), table.timesteps[level])?;
+                self.predict(job, call.clone(), steps.timestep(model_call))?;
                 for prompt in call.clone() {
                     job.check_finite("dit", &self.prediction[prompt], Some(step))?;
-                    self.dump_prediction(job, shape, step, prompt);
+                    self.dump_prediction(job, shape, model_call, prompt);
                 }
             }
             self.guide(job);
             // The model predicts the way to the picture, and steps go by the way to noise.
             self.prediction[0].iter_mut().for_each(|value| *value = -*value);
-            let (sigma, next) = (table.sigmas[level], table.sigmas[level + 1]);
-            euler_step(&mut self.latents, &self.prediction[0], sigma, next);
+            let output = &mut self.prediction[0];
+            steps.apply(&mut self.pictures, model_call, &mut self.latents, output);
             job.check_finite("dit", &self.latents, Some(step))?;
-            self.dump_latents(job, shape, step);
-            job.progress(Phase::Denoise, step as u32 + 1, steps - first_step);
-            let expected = |place: usize| self.latents[place] - next * self.prediction[0][place];
-            job.show_preview(step + 1, shape, &self.model.rgb_map, expected);
+            self.dump_latents(job, shape, model_call);
+            job.progress(Phase::Denoise, model_call as u32 + 1, steps.calls() as u32);
+            if let Some(ended) = steps.ended(model_call) {
+                let expected = |place: usize| self.prediction[0][place];
+                job.show_preview(ended, shape, &self.model.rgb_map, expected);
+            }
         }
         Ok(())
     }
@@ -223,7 +225,7 @@ impl ZImageJob {
         &self,
         job: &mut RunningJob<'_>,
         shape: LatentShape,
-        step: usize,
+        model_call: usize,
         prompt: usize,
     ) {
         if !job.dump.is_wanted() {
@@ -231,7 +233,7 @@ impl ZImageJob {
         }
         let batch = job.shape().batch as usize;
         for (item, packed) in self.prediction[prompt].chunks_exact(shape.elements()).enumerate() {
-            let name = format!("transformer.call{step}.out.{}", prompt * batch + item);
+            let name = format!("transformer.call{model_call}.out.{}", prompt * batch + item);
             let values = nhwc(shape, packed);
             job.dump.append_nhwc(&name, [shape.height, shape.width, shape.channels], &values);
         }

@@ -1,7 +1,7 @@
 //! From text to a value, and what of the text is not understood.
 
 use protocol::PartFlag;
-use protocol::limits::LORAS_MAX;
+use protocol::limits::{LORAS_MAX, STEPS_MAX};
 
 use super::pairs::{PAIRS_MIN, split};
 use super::{FileRecord, LoraRecord, NEGATIVE_LINE, Settings, key};
@@ -84,6 +84,9 @@ fn take(settings: &mut Settings, key: &str, value: &str) -> Option<()> {
         key::PROMPT_2 => settings.prompt_2 = text(),
         key::STEPS => settings.steps = Some(value.parse().ok()?),
         key::SAMPLER => settings.sampler = text(),
+        key::SCHEDULER => settings.scheduler = text(),
+        key::SIGMAS => settings.sigmas = Some(sigmas(value)?),
+        key::ETA => settings.eta = Some(scale(value)?),
         key::CFG_SCALE => settings.cfg_scale = Some(scale(value)?),
         key::CFG_NORMALIZATION => settings.cfg_normalization = value == "yes",
         key::GUIDANCE_SCALE => settings.guidance_scale = Some(scale(value)?),
@@ -152,6 +155,11 @@ fn take_lora(loras: &mut Vec<LoraRecord>, key: &str, value: &str) -> Option<()> 
 
 fn scale(value: &str) -> Option<f32> {
     value.parse().ok().filter(|scale: &f32| scale.is_finite() && *scale >= 0.0)
+}
+
+fn sigmas(value: &str) -> Option<Vec<f32>> {
+    let sigmas = value.split_whitespace().take(STEPS_MAX as usize).map(scale);
+    sigmas.collect::<Option<Vec<_>>>().filter(|sigmas| !sigmas.is_empty())
 }
 
 fn size(value: &str) -> Option<[u32; 2]> {

@@ -67,14 +67,18 @@ prop_compose! {
         files in (option::of(file()), option::of(file()), prop::collection::vec(lora(), 0..4)),
         model in (option::of(hostile()), paths(), option::of(hostile()), option::of(hostile())),
         more in (option::of(hostile()), any::<bool>(), names(), names(), option::of(hostile())),
-        sampler in option::of(hostile()),
+        sampler in (option::of(hostile()), option::of(hostile()), scale()),
+        sigmas in option::of(prop::collection::vec(0.0..f32::MAX, 1..5)),
     ) -> Settings {
         Settings {
             prompt: texts.0,
             prompt_2: texts.1,
             negative_prompt: texts.2,
             steps: Some(numbers.0),
-            sampler,
+            sampler: sampler.0,
+            scheduler: sampler.1,
+            eta: sampler.2,
+            sigmas,
             cfg_scale: scales.0,
             cfg_normalization: more.1,
             guidance_scale: scales.1,
@@ -152,9 +156,10 @@ fn settings_of_the_web_ui_are_read() {
     assert_eq!((settings.steps, settings.seed), (Some(20), Some(123_456)));
     assert_eq!((settings.cfg_scale, settings.size), (Some(7.0), Some([512, 768])));
     assert_eq!(settings.sampler.as_deref(), Some("DPM++ 2M"));
+    assert_eq!(settings.scheduler.as_deref(), Some("Karras"));
     assert!(!settings.are_ours());
     let unknown: Vec<&str> = unknown.iter().map(|(key, _)| key.as_str()).collect();
-    assert_eq!(unknown, ["Schedule type", "Model hash", "Lora hashes"]);
+    assert_eq!(unknown, ["Model hash", "Lora hashes"]);
 }
 
 #[test]

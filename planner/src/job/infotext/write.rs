@@ -29,6 +29,9 @@ fn line(settings: &Settings) -> Line {
     let mut line = Line::default();
     line.text(key::STEPS, settings.steps.map(|steps| steps.to_string()));
     line.text(key::SAMPLER, settings.sampler.clone());
+    line.text(key::SCHEDULER, settings.scheduler.clone());
+    line.text(key::SIGMAS, settings.sigmas.as_deref().map(spaced));
+    line.text(key::ETA, settings.eta.map(|eta| eta.to_string()));
     line.text(key::CFG_SCALE, settings.cfg_scale.map(|scale| scale.to_string()));
     line.text(key::CFG_NORMALIZATION, settings.cfg_normalization.then(|| "yes".to_owned()));
     line.text(key::GUIDANCE_SCALE, settings.guidance_scale.map(|scale| scale.to_string()));
@@ -50,6 +53,12 @@ fn line(settings: &Settings) -> Line {
     line.text(key::QUALITY, settings.quality.map(|quality| quality.to_string()));
     line.text(key::VERSION, settings.version.clone());
     line
+}
+
+/// Numbers with blanks between them: commas stand between pairs.
+fn spaced(numbers: &[f32]) -> String {
+    let shown: Vec<String> = numbers.iter().map(f32::to_string).collect();
+    shown.join(" ")
 }
 
 fn write_model(line: &mut Line, settings: &Settings) {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use protocol::{Sampler, Scheduler};
 
 use super::super::JobRequest;
 use super::super::infotext::printable;
@@ -33,6 +34,7 @@ impl Recorded {
         let position = self.fill_picture(request)?;
         self.leave_out_what_has_no_effect(request);
         let mut notices: Vec<String> = self.unused().into_iter().collect();
+        notices.extend(self.leave_out_a_foreign_sampler(request));
         if self.settings.are_ours() {
             notices.extend(self.name_model(request, models));
             self.name_loras(request);
@@ -49,6 +51,25 @@ impl Recorded {
         if request.prompts.negative_may_be_unused && !is_guided {
             request.prompts.negative_prompt = None;
         }
+    }
+
+    /// A daemon refuses a sampler that its model does not have: another program's was not asked
+    /// for, and is told where it is not the usual one.
+    fn leave_out_a_foreign_sampler(&self, request: &mut JobRequest) -> Option<String> {
+        if !request.sampler_may_be_unused {
+            return None;
+        }
+        let (sampler, table) = (request.sampler.take(), request.scheduler.take());
+        (request.eta, request.sampler_may_be_unused) = (None, false);
+        let is_usual = sampler.unwrap_or_default() == Sampler::default()
+            && table.unwrap_or_default() == Scheduler::default();
+        (!is_usual).then(|| {
+            let picture = self.picture.display();
+            format!(
+                "the sampler of {picture} is another program's, and the daemon's model may not have \
+                 it: the model's own is taken; hint: name it with --sampler and --scheduler"
+            )
+        })
     }
 
     /// The daemon's model of the recorded name, where nobody asks for another.
@@ -157,6 +178,29 @@ mod tests {
         let filled = recorded.fill_for_daemon(&mut request, &["demo".to_owned()]).unwrap();
         assert_eq!(filled.notices, Vec::<String>::new());
         assert_eq!(request.model, ModelName::Name("demo".to_owned()));
+    }
+
+    #[test]
+    fn another_programs_sampler_is_left_out_and_ours_is_kept() {
+        let sampled = |version: &str| Recorded {
+            settings: Settings {
+                sampler: Some("Euler a".to_owned()),
+                scheduler: Some("Karras".to_owned()),
+                version: Some(version.to_owned()),
+                ..Settings::default()
+            },
+            ..recorded(Settings::default())
+        };
+        let mut request = JobRequest::default();
+        let filled = sampled("v1.9.0").fill_for_daemon(&mut request, &[]).unwrap();
+        assert_eq!((request.sampler, request.scheduler), (None, None));
+        assert!(!request.sampler_may_be_unused && filled.notices.len() == 1, "{filled:?}");
+        assert!(filled.notices[0].contains("--sampler"), "{:?}", filled.notices);
+        let mut request = JobRequest::default();
+        let ours = sampled(&Settings::this_version());
+        ours.fill_for_daemon(&mut request, &["demo".to_owned()]).unwrap();
+        assert_eq!(request.sampler, Some(Sampler::EulerAncestral));
+        assert_eq!(request.scheduler, Some(Scheduler::Karras));
     }
 
     #[test]

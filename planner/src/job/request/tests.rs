@@ -28,6 +28,10 @@ fn full() -> JobRequest {
         seed: Some(Seed::Given(u64::MAX)),
         rng: Some(Rng::Cpu),
         sampler: Some(Sampler::Euler),
+        scheduler: Some(Scheduler::Automatic),
+        sigmas: Some(vec![1.0, 0.5]),
+        eta: Some(0.5),
+        sampler_may_be_unused: true,
         policy: PolicyText {
             max_vram: Some("cuda0=8".to_owned()),
             lora: Some(vec!["a:b.safetensors:0.5".to_owned()]),

@@ -27,7 +27,7 @@ impl Estimate {
         let predicted = &plan.predicted_ms;
         let phase = |&phase: &Phase| {
             let ms = match phase {
-                Phase::Denoise => predicted.phases[phase] * f64::from(plan.job.steps_run()),
+                Phase::Denoise => predicted.phases[phase] * f64::from(plan.job.calls_run()),
                 _ => predicted.phases[phase],
             };
             (phase, ms.max(0.0))

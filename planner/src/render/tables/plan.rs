@@ -44,7 +44,10 @@ fn predicted(plan: &Plan) -> String {
     let ms = &plan.predicted_ms;
     let part = |&phase: &Phase| match phase {
         Phase::Denoise => {
-            format!("{} steps of {}", plan.job.steps_run(), shown_ms(ms.phases[phase]))
+            let (steps, calls) = (plan.job.steps_run(), plan.job.calls_run());
+            // Where the model is called more often than there are steps, its calls take that.
+            let what = if calls == steps { "steps" } else { "model calls" };
+            format!("{calls} {what} of {}", shown_ms(ms.phases[phase]))
         }
         _ => format!("{} to {phase}", shown_ms(ms.phases[phase])),
     };

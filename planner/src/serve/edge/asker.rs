@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use axum::extract::FromRequestParts;
+use axum::http::Extensions;
 use axum::http::request::Parts;
 
 use crate::serve::desk::event::Asker;
@@ -40,6 +41,16 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Who the guards found; they put one into each request that they let through. Without them
+    /// nobody may do anything that an administrator may.
+    pub fn of(extensions: &Extensions) -> Caller {
+        let caller = extensions.get::<Caller>().cloned();
+        caller.unwrap_or_else(|| Caller {
+            asker: Asker { client: "nobody".to_owned(), admin: false },
+            by_token: false,
+        })
+    }
+
     /// The asker of a request that calls its user so (OpenAI's `user` and `safety_identifier`):
     /// quotas then count by that name, unless a token has one.
     pub fn named(self, user: Option<&str>) -> Asker {
@@ -58,13 +69,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Caller, Infallible> {
-        // The guards put one into each request that they let through; without them nobody may
-        // do anything that an administrator may.
-        let caller = parts.extensions.get::<Caller>().cloned();
-        Ok(caller.unwrap_or_else(|| Caller {
-            asker: Asker { client: "nobody".to_owned(), admin: false },
-            by_token: false,
-        }))
+        Ok(Caller::of(&parts.extensions))
     }
 }
 

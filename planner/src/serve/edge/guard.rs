@@ -46,21 +46,31 @@ const FETCH_MODE: &str = "sec-fetch-mode";
 /// What metrics call a path that no route has.
 const NO_ROUTE: &str = "none";
 
-/// Lets a request through to its handler, or answers it.
+/// Lets a request that the router has found a route for through to its handler, or answers it.
 pub async fn guard(State(edge): State<Edge>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map(MatchedPath::as_str);
+    guarded(&edge, request, route, |request| next.run(request)).await
+}
+
+/// Lets a request through to `handle`, or answers it. `route`: the pattern of its path.
+pub async fn guarded<F: Future<Output = Response>>(
+    edge: &Edge,
+    mut request: Request,
+    route: Option<&str>,
+    handle: impl FnOnce(Request) -> F,
+) -> Response {
     let began = Instant::now();
     let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let id = edge.new_job_id().0;
     let trace = trace_parent(request.headers());
     let of_script = is_of_script(request.headers());
-    let (mut response, origin) = match admit(&edge, &request, route.as_deref(), began) {
+    let (mut response, origin) = match admit(edge, &request, route, began) {
         Ok(Admitted::Let(caller, origin)) => {
-            let mut request = request;
             request.extensions_mut().insert(caller);
-            (next.run(request).await, origin)
+            (handle(request).await, origin)
         }
-        Ok(Admitted::Open(origin)) => (next.run(request).await, origin),
+        Ok(Admitted::Open(origin)) => (handle(request).await, origin),
         Ok(Admitted::Options(origin)) => (StatusCode::NO_CONTENT.into_response(), origin),
         Err(refusal) => (refusal.0.into_response(), refusal.1),
     };
@@ -77,7 +87,7 @@ pub async fn guard(State(edge): State<Edge>, request: Request, next: Next) -> Re
     if let Some(origin) = origin {
         hosts::cors(headers, origin);
     }
-    let (route, code) = (route.as_deref().unwrap_or(NO_ROUTE), response.status().as_u16());
+    let (route, code) = (route.unwrap_or(NO_ROUTE), response.status().as_u16());
     let took = began.elapsed();
     tracing::debug!(id, %method, route, code, trace = trace.as_deref(), ms = took.as_secs_f64() * 1e3, "answered");
     edge.metrics().request(route, method_name(&method), code, took);

@@ -138,6 +138,8 @@ fn schemas() -> Value {
         "width": whole(), "height": whole(), "steps": whole(), "n": whole(),
         "seed": {"type": "integer", "minimum": -1, "description": "-1: drawn"},
         "guidance_scale": number(), "true_cfg_scale": number(), "sampler": text(),
+        "scheduler": text(), "sigmas": {"type": "array", "items": number()},
+        "eta": {"type": "number", "minimum": 0, "maximum": 1},
         "max_sequence_length": whole(), "strength": {"type": "number", "minimum": 0, "maximum": 1},
         "image": {"type": "string", "description": "PNG, JPEG or WebP in base64, or a data URL of it"},
         "lora": {"type": "array", "items": lora},

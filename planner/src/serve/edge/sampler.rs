@@ -1,35 +1,63 @@
 //! Denoising rules by the names that people write, and how strongly a negative prompt counts.
 
-use protocol::ModelDescription;
+use protocol::limits::STEPS_MAX;
 use protocol::profile::GuidanceScale;
+use protocol::{ModelDescription, Sampler, Scheduler};
+use serde_json::Value;
 
-use crate::job::record::SAMPLER;
-use crate::job::request::{GuidanceRequest, Sampler};
+use crate::job::request::GuidanceRequest;
+use crate::serve::edge::errors::EdgeError;
 
-/// What other programs call the rules that there are.
-const ALIASES: [(&str, Sampler); 2] = [("euler", Sampler::Euler), ("k_euler", Sampler::Euler)];
-
-/// A rule by one of its names, in letters of either case.
-pub fn own(name: &str) -> Option<Sampler> {
-    ALIASES.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(name)).map(|(_, sampler)| *sampler)
+/// Reads a denoising rule by one of its names, in letters of either case.
+///
+/// # Errors
+/// There is none of that name, in a sentence: the model's are listed where it is known, else all.
+pub fn sampler(
+    name: Option<String>,
+    description: Option<&ModelDescription>,
+) -> Result<Option<Sampler>, String> {
+    let Some(name) = name else { return Ok(None) };
+    let all = description.map_or(&Sampler::ALL[..], |description| &description.samplers);
+    let known = || all.iter().map(|sampler| sampler.names().name).collect::<Vec<_>>();
+    let sampler = Sampler::named(&name).filter(|sampler| all.contains(sampler));
+    sampler.map(Some).ok_or_else(|| unknown("sampler", &name, &known()))
 }
 
-/// A rule's name as pictures have it.
-pub fn name(sampler: Sampler) -> &'static str {
-    match sampler {
-        Sampler::Euler => SAMPLER,
+/// The same of a table of noise levels.
+///
+/// # Errors
+/// As [`sampler`].
+pub fn scheduler(
+    name: Option<String>,
+    description: Option<&ModelDescription>,
+) -> Result<Option<Scheduler>, String> {
+    let Some(name) = name else { return Ok(None) };
+    let all = description.map_or(&Scheduler::ALL[..], |description| &description.schedulers);
+    let known = || all.iter().map(|table| table.names().name).collect::<Vec<_>>();
+    let table = Scheduler::named(&name).filter(|table| all.contains(table));
+    table.map(Some).ok_or_else(|| unknown("scheduler", &name, &known()))
+}
+
+fn unknown(kind: &str, name: &str, known: &[&str]) -> String {
+    let shown: String = name.chars().take(64).collect();
+    format!("there is no {kind} {shown:?}; hint: name one of {}", known.join(", "))
+}
+
+/// Reads levels in place of a table's: a list of numbers.
+///
+/// # Errors
+/// It is something else. Whether they fall is seen with the whole request.
+pub fn sigmas(value: Option<Value>) -> Result<Option<Vec<f32>>, EdgeError> {
+    let Some(value) = value else { return Ok(None) };
+    let numbers = value.as_array().filter(|numbers| numbers.len() <= STEPS_MAX as usize);
+    let number = |value: &Value| value.as_f64().map(|number| number as f32);
+    match numbers.and_then(|numbers| numbers.iter().map(number).collect()) {
+        Some(numbers) => Ok(Some(numbers)),
+        None => {
+            let message = format!("sigmas must be a list of at most {STEPS_MAX} numbers");
+            Err(EdgeError::bad_value("sigmas", message))
+        }
     }
-}
-
-/// The names of all rules.
-pub fn own_names() -> Vec<&'static str> {
-    Sampler::ALL.into_iter().map(name).collect()
-}
-
-/// What else a rule is called.
-pub fn aliases(sampler: Sampler) -> Vec<&'static str> {
-    let of_it = ALIASES.iter().filter(|(_, of)| *of == sampler).map(|(alias, _)| *alias);
-    of_it.filter(|alias| !alias.eq_ignore_ascii_case(name(sampler))).collect()
 }
 
 /// Whether a model guides without a classifier by itself, with a second run for each step.

@@ -84,8 +84,8 @@ fn listed(routes: Router<Edge>) -> Router<Edge> {
     let empty = || list(|_| json!([]));
     routes
         .route("/sdapi/v1/sd-models", list(lists::models))
-        .route("/sdapi/v1/samplers", list(|_| lists::samplers()))
-        .route("/sdapi/v1/schedulers", list(|_| lists::schedulers()))
+        .route("/sdapi/v1/samplers", list(lists::samplers))
+        .route("/sdapi/v1/schedulers", list(lists::schedulers))
         .route("/sdapi/v1/upscalers", list(|_| lists::upscalers()))
         .route("/sdapi/v1/latent-upscale-modes", empty())
         .route("/sdapi/v1/sd-vae", empty())

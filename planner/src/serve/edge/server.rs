@@ -28,6 +28,7 @@ use tower_service::Service;
 use super::asker::Peer;
 use super::limits::{HEADER_BYTES_MAX, WORKERS_MAX};
 use super::listen::Socket;
+use super::polls;
 use super::rest::SharedBody;
 use super::routes;
 use super::stall::StallGuard;
@@ -151,7 +152,7 @@ async fn talk<S>(
 {
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let request = request.map(Body::new);
-        answer(router.clone(), request, peer)
+        answer(&edge, router.clone(), request, peer)
     });
     let guarded = StallGuard::new(stream, edge.limits().stream_stall);
     let mut http = http1::Builder::new();
@@ -168,11 +169,15 @@ async fn talk<S>(
 }
 
 async fn answer(
+    edge: &Edge,
     mut router: Router,
     mut request: Request,
     peer: Peer,
 ) -> Result<Response, Infallible> {
     request.extensions_mut().insert(peer);
+    if let Some(id) = polls::job_of(&request).map(str::to_owned) {
+        return Ok(polls::answer(edge, request, id).await);
+    }
     let (parts, body) = request.into_parts();
     let body = SharedBody::new(body);
     let answer = router.call(Request::from_parts(parts, Body::new(body.clone()))).await;

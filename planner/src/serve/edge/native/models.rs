@@ -137,6 +137,8 @@ fn model(view: &ModelView, settings: &EdgeSettings) -> Value {
             "files_bytes": served.files_bytes,
             "defaults": known.map(|known| &known.defaults),
             "side_multiple_pixels": known.map(|known| known.side_multiple_pixels),
+            "samplers": known.map(|known| &known.samplers),
+            "schedulers": known.map(|known| &known.schedulers),
             "aliases": aliases,
             "default": served.name == settings.default_model,
             "problems": problems,

@@ -6,16 +6,17 @@ use protocol::limits::{
     BATCH_MAX, LORA_WEIGHT_MAX, LORAS_MAX, PROMPT_BYTES_MAX, SEQUENCE_TOKENS_MAX, SIDE_PIXELS_MAX,
     STEPS_MAX,
 };
+use protocol::{ModelDescription, Sampler, Scheduler};
 use serde_json::Value;
 
 use crate::job::JobRequest;
 use crate::job::model::ModelName;
-use crate::job::request::{GuidanceRequest, Prompts, Sampler, ShapeRequest, StartRequest};
+use crate::job::request::{GuidanceRequest, Prompts, ShapeRequest, StartRequest};
 use crate::job::seed::Seed;
 use crate::serve::edge::errors::EdgeError;
 use crate::serve::edge::json::Members;
 use crate::serve::edge::settings::EdgeSettings;
-use crate::serve::edge::size;
+use crate::serve::edge::{sampler, size};
 
 /// Largest guidance. Useful ones are below 30; a larger one is a mistake.
 pub const SCALE_MAX: f64 = 1000.0;
@@ -43,6 +44,7 @@ pub fn read(settings: &EdgeSettings, members: &mut Members) -> Result<ReadShape,
         let message = "strength says how far a picture is changed; hint: add image";
         return Err(EdgeError::bad_value("strength", message));
     }
+    let description = settings.model(&model).and_then(|model| model.description.as_deref());
     let mut request = JobRequest {
         model: ModelName::Name(model.clone()),
         prompts: prompts(members)?,
@@ -50,12 +52,15 @@ pub fn read(settings: &EdgeSettings, members: &mut Members) -> Result<ReadShape,
         guidance: guidance(members)?,
         start: StartRequest { strength, ..StartRequest::default() },
         seed: Some(seed(members)?),
-        sampler: sampler(members)?,
+        sampler: sampler(members, description)?,
+        scheduler: scheduler(members, description)?,
+        sigmas: sampler::sigmas(members.take("sigmas"))?,
+        eta: members.number("eta", 0.0, 1.0)?.map(|eta| eta as f32),
         ..JobRequest::default()
     };
     request.policy.lora = loras(settings, members)?;
     check(&request)?;
-    if let Some(description) = settings.model(&model).and_then(|model| model.description.as_ref()) {
+    if let Some(description) = description {
         let ShapeRequest { width, height, .. } = request.shape;
         size::check_sides([width, height], description)?;
     }
@@ -138,20 +143,21 @@ pub fn drawn(seed: Seed) -> Result<Seed, EdgeError> {
     seed.draw().map(Seed::Given).map_err(|error| EdgeError::internal(error.to_string()))
 }
 
-fn sampler(members: &mut Members) -> Result<Option<Sampler>, EdgeError> {
-    let Some(name) = members.text("sampler")? else { return Ok(None) };
-    let known: Vec<Value> = Sampler::ALL.iter().map(|sampler| serde_json::json!(sampler)).collect();
-    let lower = Value::String(name.to_lowercase());
-    match known.iter().position(|known| *known == lower) {
-        Some(index) => Ok(Some(Sampler::ALL[index])),
-        None => {
-            let names: Vec<&str> = known.iter().filter_map(Value::as_str).collect();
-            let shown: String = name.chars().take(64).collect();
-            let message =
-                format!("there is no sampler {shown:?}; hint: name one of {}", names.join(", "));
-            Err(EdgeError::unsupported("sampler", message))
-        }
-    }
+fn sampler(
+    members: &mut Members,
+    description: Option<&ModelDescription>,
+) -> Result<Option<Sampler>, EdgeError> {
+    let name = members.text("sampler")?;
+    sampler::sampler(name, description).map_err(|error| EdgeError::unsupported("sampler", error))
+}
+
+fn scheduler(
+    members: &mut Members,
+    description: Option<&ModelDescription>,
+) -> Result<Option<Scheduler>, EdgeError> {
+    let name = members.text("scheduler")?;
+    sampler::scheduler(name, description)
+        .map_err(|error| EdgeError::unsupported("scheduler", error))
 }
 
 /// `[{name, weight}]` as a policy text has it: a file and its weight.

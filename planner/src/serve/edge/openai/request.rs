@@ -1,17 +1,17 @@
 //! What a body of OpenAI's image routes asks for. Pure: pictures are still text here, and a seed
 //! that nobody gave is not drawn.
 
-use protocol::ModelDescription;
 use protocol::limits::{PROMPT_BYTES_MAX, STEPS_MAX};
+use protocol::{ModelDescription, Sampler, Scheduler};
 use serde_json::{Map, Value};
 
 use super::delivery::{Delivery, ImagesRoute};
 use super::quality;
 use crate::job::JobRequest;
 use crate::job::model::ModelName;
-use crate::job::request::{GuidanceRequest, Prompts, Sampler, ShapeRequest, StartRequest};
+use crate::job::request::{GuidanceRequest, Prompts, ShapeRequest, StartRequest};
 use crate::serve::edge::errors::EdgeError;
-use crate::serve::edge::fields::{Fields, bad};
+use crate::serve::edge::fields::Fields;
 use crate::serve::edge::native::policy::JobPolicy;
 use crate::serve::edge::settings::EdgeSettings;
 use crate::serve::edge::{sampler, size};
@@ -74,7 +74,10 @@ pub fn read(
         shape: ShapeRequest { steps, ..shape },
         guidance: guidance(&mut fields)?,
         start: StartRequest { strength, ..StartRequest::default() },
-        sampler: sampler(&mut fields)?,
+        sampler: sampler(&mut fields, description)?,
+        scheduler: scheduler(&mut fields, description)?,
+        sigmas: sampler::sigmas(fields.value("sigmas"))?,
+        eta: fields.number("eta", 0.0, 1.0)?.map(|eta| eta as f32),
         preview_every: delivery.preview_every(policy.preview_every, all_steps, strength),
         ..JobRequest::default()
     };
@@ -187,15 +190,20 @@ fn guidance(fields: &mut Fields) -> Result<GuidanceRequest, EdgeError> {
     })
 }
 
-fn sampler(fields: &mut Fields) -> Result<Option<Sampler>, EdgeError> {
-    let Some(name) = fields.filled_text("sampler")? else { return Ok(None) };
-    match sampler::own(&name) {
-        Some(sampler) => Ok(Some(sampler)),
-        None => {
-            let expected = format!("one of {}", sampler::own_names().join(", "));
-            Err(bad("sampler", &expected, &name.into()))
-        }
-    }
+fn sampler(
+    fields: &mut Fields,
+    description: Option<&ModelDescription>,
+) -> Result<Option<Sampler>, EdgeError> {
+    let name = fields.filled_text("sampler")?;
+    sampler::sampler(name, description).map_err(|error| EdgeError::bad_value("sampler", error))
+}
+
+fn scheduler(
+    fields: &mut Fields,
+    description: Option<&ModelDescription>,
+) -> Result<Option<Scheduler>, EdgeError> {
+    let name = fields.filled_text("scheduler")?;
+    sampler::scheduler(name, description).map_err(|error| EdgeError::bad_value("scheduler", error))
 }
 
 /// Who asks, in the client's words: what is newer goes first.

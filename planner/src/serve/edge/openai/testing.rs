@@ -40,6 +40,12 @@ pub fn description(guidance: GuidanceScale, true_cfg_scale: f32) -> ModelDescrip
         sequence_tokens_max: 64,
         own_prompts: true,
         guidance,
+        samplers: vec![
+            protocol::Sampler::Euler,
+            protocol::Sampler::EulerAncestral,
+            protocol::Sampler::Dpmpp2m,
+        ],
+        schedulers: vec![protocol::Scheduler::Automatic, protocol::Scheduler::Karras],
         few_steps: None,
         lacks: Vec::new(),
         problems: Vec::new(),

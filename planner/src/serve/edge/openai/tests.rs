@@ -12,10 +12,11 @@ use super::request::{self, ImagesRequest};
 use super::testing::{bodies, kept, object, picture, settings, view};
 use super::*;
 use crate::job::JobRequest;
-use crate::job::request::{GuidanceRequest, Prompts, Sampler, ShapeRequest, StartRequest};
+use crate::job::request::{GuidanceRequest, Prompts, ShapeRequest, StartRequest};
 use crate::media::picture::Picture;
 use crate::serve::desk::action::ProgressView;
 use crate::serve::desk::job::{Class, KeepAlive, OnDisconnect};
+use protocol::Sampler;
 
 fn generation(body: Value) -> Result<ImagesRequest, EdgeError> {
     request::read(ImagesRoute::Generations, object(body), &settings())
@@ -204,7 +205,7 @@ fn what_is_wrong_names_its_field() {
         (json!({"prompt": "x", "partial_images": 4}), "partial_images", "bad_value", "0 to 3"),
         (json!({"prompt": "x", "stream": "yes"}), "stream", "bad_value", "true or false"),
         (json!({"prompt": "x", "stream_options": 1}), "stream_options", "bad_value", "object"),
-        (json!({"prompt": "x", "sampler": "better"}), "sampler", "bad_value", "Euler"),
+        (json!({"prompt": "x", "sampler": "better"}), "sampler", "bad_value", "euler"),
         (json!({"prompt": "x", "steps": 0}), "steps", "bad_value", "from 1"),
         (json!({"prompt": "x", "guidance_scale": -1}), "guidance_scale", "bad_value", "from 0"),
         (json!({"prompt": "x", "keep_alive": "long"}), "keep_alive", "bad_value", "10m"),

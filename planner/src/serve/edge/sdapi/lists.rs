@@ -1,11 +1,10 @@
 //! A1111's lists: what can be chosen from, mostly nothing. Pure but for [`memory`].
 
+use protocol::sampler::Names;
+use protocol::{ModelDescription, Sampler, Scheduler};
 use serde_json::{Value, json};
 
-use super::names::AUTOMATIC;
 use crate::inventory::{HostError, Inventory};
-use crate::job::request::Sampler;
-use crate::serve::edge::sampler;
 use crate::serve::edge::settings::EdgeSettings;
 
 /// `sd-models`: a model's title is its name.
@@ -25,22 +24,40 @@ pub fn models(settings: &EdgeSettings) -> Value {
 }
 
 /// `samplers`: those of the models.
-pub fn samplers() -> Value {
-    let row = |rule| {
-        json!({
-            "name": sampler::name(rule), "aliases": sampler::aliases(rule), "options": {}
-        })
+pub fn samplers(settings: &EdgeSettings) -> Value {
+    let is_there = |sampler: &Sampler| {
+        let mut known = descriptions(settings);
+        *sampler == Sampler::default() || known.any(|model| model.samplers.contains(sampler))
     };
-    Sampler::ALL.into_iter().map(row).collect()
+    let row = |sampler: Sampler| {
+        let Names { label, name, aliases } = sampler.names();
+        let others = aliases.iter().filter(|alias| !alias.eq_ignore_ascii_case(label));
+        let name = Some(&name).filter(|name| !name.eq_ignore_ascii_case(label));
+        let aliases: Vec<&str> = name.into_iter().chain(others).copied().collect();
+        json!({ "name": label, "aliases": aliases, "options": {} })
+    };
+    Sampler::ALL.into_iter().filter(is_there).map(row).collect()
 }
 
-/// `schedulers`: each model has one table of noise levels, its own.
-pub fn schedulers() -> Value {
-    let (name, label) = AUTOMATIC;
-    json!([{
-        "name": name, "label": label, "aliases": null, "default_rho": -1.0,
-        "need_inner_model": false,
-    }])
+/// `schedulers`: those of the models.
+pub fn schedulers(settings: &EdgeSettings) -> Value {
+    let is_there = |table: &Scheduler| {
+        let mut known = descriptions(settings);
+        *table == Scheduler::Automatic || known.any(|model| model.schedulers.contains(table))
+    };
+    let row = |table: Scheduler| {
+        let Names { name, label, aliases } = table.names();
+        json!({
+            "name": name, "label": label, "aliases": aliases, "default_rho": -1.0,
+            "need_inner_model": false,
+        })
+    };
+    Scheduler::ALL.into_iter().filter(is_there).map(row).collect()
+}
+
+/// What is known of the models.
+fn descriptions(settings: &EdgeSettings) -> impl Iterator<Item = &ModelDescription> {
+    settings.models.values().filter_map(|model| model.description.as_deref())
 }
 
 /// `upscalers`: none, which clients expect by name.

@@ -75,7 +75,7 @@ pub fn read(
     let known = settings.model(&model).cloned().unwrap_or_default();
     let description = known.description.as_deref();
     let (batch_size, pictures) = counts(&mut fields)?;
-    let choice = choice::read(&mut fields)?;
+    let choice = choice::read(&mut fields, description)?;
     let (prompt, loras) = networks::split(&prompt_text(&mut fields, "prompt")?);
     let prompts = Prompts {
         prompt: Some(prompt),
@@ -100,7 +100,9 @@ pub fn read(
         guidance: guidance(&mut fields, &known)?,
         start: StartRequest { strength, ..StartRequest::default() },
         preview_every: steps.map(|steps| preview_every(steps, strength)),
-        sampler: Some(choice.sampler),
+        sampler: choice.sampler,
+        scheduler: choice.scheduler,
+        eta: choice.eta,
         policy: PolicyText {
             lora: lora_files(&mut fields, loras, settings)?,
             ..PolicyText::default()

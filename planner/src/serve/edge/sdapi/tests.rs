@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use super::request::{self, SdapiRequest, SdapiRoute};
 use super::*;
 use crate::job::JobRequest;
-use crate::job::request::{GuidanceRequest, Prompts, Sampler, ShapeRequest, StartRequest};
+use crate::job::request::{GuidanceRequest, Prompts, ShapeRequest, StartRequest};
 use crate::serve::desk::action::{ModelView, ProgressView, SlotState};
 use crate::serve::desk::event::ServedModel;
 use crate::serve::desk::job::JobRecord;
 use crate::serve::edge::openai::testing::{bodies, kept, object, picture, settings, view};
+use protocol::{Sampler, Scheduler};
 
 fn txt2img(body: Value) -> Result<SdapiRequest, EdgeError> {
     request::read(SdapiRoute::Txt2Img, object(body), &settings(), None)
@@ -45,13 +46,15 @@ fn what_clients_send_is_a_job() {
             batch: Some(6),
             max_sequence_length: None,
         },
-        sampler: Some(Sampler::Euler),
+        sampler: Some(Sampler::EulerAncestral),
+        scheduler: Some(Scheduler::Karras),
+        eta: Some(0.0),
         preview_every: Some(5),
         ..JobRequest::default()
     };
     assert_eq!(read.job, expected);
     assert_eq!((read.seed, read.label.as_deref(), read.batch_size), (None, Some("task(1)"), 2));
-    assert_eq!(read.substituted, ["sampler: Euler a -> Euler", "scheduler: Karras -> Automatic"]);
+    assert!(read.substituted.is_empty(), "{:?}", read.substituted);
     assert!(read.send_images && !read.include_init_images);
     assert_eq!(read.notices.len(), 1, "only of cfg_scale: {:?}", read.notices);
 }
@@ -324,9 +327,13 @@ fn lists_have_the_keys_that_clients_read() {
     let titles: Vec<Value> =
         lists::models(&settings).as_array().unwrap().iter().map(|m| m["title"].clone()).collect();
     assert_eq!(titles, ["demo", "guided", "unread"]);
-    let euler = json!([{"name": "Euler", "aliases": ["k_euler"], "options": {}}]);
-    assert_eq!(lists::samplers(), euler);
-    assert_eq!(lists::schedulers()[0]["label"], "Automatic");
+    let samplers = lists::samplers(&settings);
+    let names: Vec<_> = samplers.as_array().unwrap().iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, ["Euler", "Euler a", "DPM++ 2M"]);
+    assert_eq!(samplers[1]["aliases"][0], "euler_ancestral");
+    let schedulers = lists::schedulers(&settings);
+    let labels: Vec<_> = schedulers.as_array().unwrap().iter().map(|row| &row["label"]).collect();
+    assert_eq!(labels, ["Automatic", "Karras"]);
     assert_eq!(lists::upscalers()[0]["name"], "None");
     assert_eq!(lists::loras(&settings)[0]["name"], "ink");
     let memory = lists::memory().unwrap();

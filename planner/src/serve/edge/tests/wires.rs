@@ -227,11 +227,11 @@ fn a_job_of_the_web_ui_is_answered_in_its_words() {
     let stand = Stand::start(Mood::Working);
     let body = json!({
         "prompt": "a cat", "seed": 3, "steps": 2, "width": 32, "height": 48, "batch_size": 2,
-        "sampler_name": "Euler a", "init_images": [base64::encode(png())],
+        "sampler_name": "DDIM", "init_images": [base64::encode(png())],
     });
     let answer = stand.post("/sdapi/v1/img2img", &body);
     assert_eq!(answer.status, 200, "{}", answer.json());
-    assert_eq!(answer.header("berth-substituted"), Some("sampler: Euler a -> Euler"));
+    assert_eq!(answer.header("berth-substituted"), Some("sampler: DDIM -> Euler"));
     let document = answer.json();
     let info: Value = serde_json::from_str(document["info"].as_str().unwrap()).unwrap();
     assert_eq!((&info["all_seeds"], &info["width"]), (&json!([3, 4]), &json!(32)));

@@ -196,7 +196,7 @@ fn picture(order: &JobOrder, index: u32, seed: u64) -> FiledPicture {
     let settings = Settings {
         prompt: order.request.prompts.prompt.clone().unwrap_or_default(),
         steps: Some(steps(order)),
-        sampler: Some("Euler".to_owned()),
+        sampler: Some(order.request.sampler.unwrap_or_default().names().label.to_owned()),
         cfg_scale: Some(1.0),
         seed: Some(seed),
         size: Some(size),
