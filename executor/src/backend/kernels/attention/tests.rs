@@ -196,6 +196,9 @@ fn causal_queries_see_only_what_came_before() {
     let tokens = KEY_BLOCK_MAX + 45;
     let blocks = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..shape };
     check(AttentionShape { heads: 1, kv_heads: 1, ..blocks }, None);
+    // It begins within a panel.
+    let wide = AttentionShape { head_dim: 512, scale: 0.044, causal: true, ..with_heads(1) };
+    check(AttentionShape { query_tokens: 130, key_tokens: 130, ..wide }, None);
 }
 
 #[test]
