@@ -218,7 +218,8 @@ impl HostOperation for ConvOp {
         let bias = Some(on.weight(1));
         let norm = self.norm.map(|_| [on.weight(2), on.weight(3)]);
         let workspace = on.workspace();
-        let rounds = bf16_products(on.weight(0).storage, on.assignment());
+        let filters = on.view().storage(0).expect("filters");
+        let rounds = bf16_products(filters, on.assignment());
         if self.narrow && on.is_taken_over() {
             let (x, weight) = (on.taken_over(), on.weight(0));
             kernels::narrow(workers, &shape, x, weight, bias, rounds, workspace);
