@@ -73,13 +73,19 @@ def read_bytes(home, kind):
     return sum(path.stat().st_size for path in paths)
 
 
-def berth_step(berth, home, kind, threads, side):
-    (home / "bench.toml").write_text(f'name = "bench"\n[host]\ncores = {threads}\n')
-    command = [berth, "generate", "model", "--prompt", "a red circle", "--width", str(side), "--height", str(side)]
-    command += ["--steps", str(STEPS + 1), "--max-sequence-length", str(TEXT_TOKENS), "--host", "bench.toml"]
-    command += ["--output", "picture.png", "--json"]
+def berth_step(berth, home, kind, threads, side, text_tokens=TEXT_TOKENS, more=()):
+    command = ["--width", str(side), "--height", str(side), "--steps", str(STEPS + 1), *more]
+    command += ["--max-sequence-length", str(text_tokens)]
     if kind != "bf16":
         command += ["--diffusion-model", f"{kind}.gguf"]
+    return generate(berth, home, threads, command)
+
+
+def generate(berth, home, threads, arguments, prompt="a red circle"):
+    """What Berth tells of a job with the model in `home`, and the bytes of its largest resident set."""
+    (home / "bench.toml").write_text(f'name = "bench"\n[host]\ncores = {threads}\n')
+    command = [berth, "generate", "model", "--prompt", prompt, *arguments, "--host", "bench.toml"]
+    command += ["--output", "picture.png", "--json"]
     with open(home / "out", "w+") as out:
         child = subprocess.Popen(command, cwd=home, stdout=out)
         # What it used, and its executor, whose end it waited for; and, until it was itself, what this process has.

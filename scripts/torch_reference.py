@@ -236,13 +236,13 @@ def narrow_transformer():
     return Transformer(24, 128, DIT["num_layers"], DIT["num_single_layers"], CONTEXT, POOLED)
 
 
-def write_model(directory, transformer=None, decoder=None):
-    """The fixture with these parts in place of its own, in bf16 and f32."""
+def write_model(directory, transformer=None, decoder=None, decoder_kind=torch.float32):
+    """The fixture with these parts in place of its own, in bf16 and `decoder_kind`."""
     shutil.copytree(FIXTURE, directory)
     stem = "diffusion_pytorch_model.safetensors"
     for part, module, prefix, kind, keys in [
         ("transformer", transformer, "", torch.bfloat16, {**DIT, "axes_dims_rope": [16, 56, 56]}),
-        ("vae", decoder, "decoder.", torch.float32, VAE),
+        ("vae", decoder, "decoder.", decoder_kind, VAE),
     ]:
         if module is None:
             continue

@@ -2,12 +2,13 @@
 
 use executor::backend::kernels::{
     AttentionShape, ConvShape, GroupNormShape, Modulation, Workers, activate, ada_layer_norm,
-    attention, attention_scratch_len, conv2d, conv2d_scratch_len, group_norm,
+    attention, attention_scratch_len, bf16_conv2d, conv2d, conv2d_scratch_len, group_norm,
     group_norm_scratch_len, rms_norm, rope,
 };
 use executor::graph::Activation;
 use executor::weights::view::WeightView;
 use protocol::StorageType;
+use protocol::StorageType::{BF16, F32};
 
 use super::{Options, values};
 
@@ -26,16 +27,20 @@ type Case = (f64, Box<dyn FnMut(&Workers)>);
 /// A name, and what makes the case.
 type Entry = (&'static str, fn() -> Case);
 
-const CASES: [Entry; 14] = [
-    ("attention 1536 tokens, 24 heads of 128", || attend(24, 1536, 128, false)),
-    ("attention 4096 tokens, 24 heads of 128", || attend(24, 4096, 128, false)),
-    ("attention 4096 tokens, 1 head of 512", || attend(1, 4096, 512, false)),
-    ("attention 512 tokens, 64 heads of 64", || attend(64, 512, 64, false)),
-    ("attention 77 tokens, 12 heads of 64, causal", || attend(12, 77, 64, true)),
-    ("conv 3x3 128 channels 256x256", || convolve(128, 128, 256, 3, 1)),
-    ("conv 3x3 512 channels 64x64", || convolve(512, 512, 64, 3, 1)),
-    ("conv 3x3 256 channels 64x64, enlarged", || convolve(256, 256, 64, 3, 2)),
-    ("conv 1x1 256 to 128 channels 256x256", || convolve(256, 128, 256, 1, 1)),
+const CASES: [Entry; 18] = [
+    ("attention 1536 tokens, 24 heads of 128", || attend(F32, 24, 1536, 128, false)),
+    ("attention 4096 tokens, 24 heads of 128", || attend(F32, 24, 4096, 128, false)),
+    ("attention 4096 tokens, 1 head of 512", || attend(F32, 1, 4096, 512, false)),
+    ("attention 512 tokens, 64 heads of 64", || attend(F32, 64, 512, 64, false)),
+    ("attention 77 tokens, 12 heads of 64, causal", || attend(F32, 12, 77, 64, true)),
+    ("attention bf16 1536 tokens, 24 heads of 128", || attend(BF16, 24, 1536, 128, false)),
+    ("attention bf16 4096 tokens, 1 head of 512", || attend(BF16, 1, 4096, 512, false)),
+    ("conv 3x3 128 channels 256x256", || convolve(F32, 128, 128, 256, 3, 1)),
+    ("conv 3x3 512 channels 64x64", || convolve(F32, 512, 512, 64, 3, 1)),
+    ("conv 3x3 256 channels 64x64, enlarged", || convolve(F32, 256, 256, 64, 3, 2)),
+    ("conv bf16 3x3 128 channels 256x256", || convolve(BF16, 128, 128, 256, 3, 1)),
+    ("conv bf16 3x3 512 channels 64x64", || convolve(BF16, 512, 512, 64, 3, 1)),
+    ("conv 1x1 256 to 128 channels 256x256", || convolve(F32, 256, 128, 256, 1, 1)),
     ("group norm and silu 128 channels 256x256", group),
     ("ada layer norm 1536 x 3072", || rows(Rows::Ada)),
     ("rms norm 1536 x 24 heads of 128", || rows(Rows::Rms)),
@@ -47,7 +52,18 @@ fn stored(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn attend(heads: usize, tokens: usize, head_dim: usize, causal: bool) -> Case {
+/// The upper half of each value.
+fn in_bf16(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect()
+}
+
+fn attend(
+    storage: StorageType,
+    heads: usize,
+    tokens: usize,
+    head_dim: usize,
+    causal: bool,
+) -> Case {
     let shape = AttentionShape {
         batch: 1,
         query_tokens: tokens,
@@ -58,6 +74,7 @@ fn attend(heads: usize, tokens: usize, head_dim: usize, causal: bool) -> Case {
         scale: (head_dim as f32).powf(-0.5),
         causal,
         query_chunk: protocol::plan::ATTENTION_CHUNK as usize,
+        rounds: storage == BF16,
     };
     let x = values(tokens * heads * head_dim);
     let (mut out, mut scratch) = (vec![0.0; x.len()], Vec::new());
@@ -70,6 +87,7 @@ fn attend(heads: usize, tokens: usize, head_dim: usize, causal: bool) -> Case {
 }
 
 fn convolve(
+    storage: StorageType,
     in_channels: usize,
     out_channels: usize,
     side: usize,
@@ -94,19 +112,20 @@ fn convolve(
         norm: None,
         accumulate: false,
     };
-    let weight = stored(&values(kernel * kernel * in_channels * out_channels));
+    let weight = values(kernel * kernel * in_channels * out_channels);
+    let weight = if storage == BF16 { in_bf16(&weight) } else { stored(&weight) };
     let bias = stored(&values(out_channels));
     let x = values(side * side * in_channels);
     let mut out = vec![0.0; shape.output_height() * shape.output_width() * out_channels];
     let mut scratch = Vec::new();
     let operations = 2.0 * (out.len() * kernel * kernel * in_channels) as f64;
     let run = move |workers: &Workers| {
-        let storage = StorageType::F32;
+        let kernel_in = if storage == BF16 { bf16_conv2d } else { conv2d };
         let dimensions = [out_channels, in_channels, kernel, kernel];
         let weight = WeightView { storage, shape: &dimensions, bytes: &weight, scale: 1.0 };
-        let bias = WeightView { storage, shape: &dimensions[..1], bytes: &bias, scale: 1.0 };
+        let bias = WeightView { storage: F32, shape: &dimensions[..1], bytes: &bias, scale: 1.0 };
         scratch.resize(conv2d_scratch_len(&shape, workers.count()), 0.0);
-        conv2d(workers, &shape, &x, None, weight, Some(bias), &mut out, &mut scratch);
+        kernel_in(workers, &shape, &x, None, weight, Some(bias), &mut out, &mut scratch);
     };
     (operations, Box::new(run))
 }

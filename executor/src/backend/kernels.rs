@@ -60,7 +60,7 @@ mod testing;
 
 pub use attention::{AttentionShape, attention, attention_scratch_len, masked_attention};
 pub use bf16::bf16_linear;
-pub use conv::{ConvShape, Filters, InputNorm, conv2d, conv2d_scratch_len};
+pub use conv::{ConvShape, Filters, InputNorm, bf16_conv2d, conv2d, conv2d_scratch_len};
 pub use elementwise::{activate, add, add_rows, gated_add, mul, rope, scaled_add};
 pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};
 pub use integer::{integer_linear, integer_linear_scratch_len};

@@ -2,8 +2,8 @@
 //! tokens, kv_heads × head_dim]`; a fourth input `[heads, 2 × tokens - 1]` is added to the scores
 //! by distance, or, of one id, says how many of the keys are seen at all.
 
-use protocol::Bytes;
 use protocol::profile::WorkKind;
+use protocol::{Bytes, StorageType};
 
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::Address;
@@ -99,8 +99,17 @@ impl AttentionOp {
             scale: self.scale,
             causal: self.causal,
             query_chunk: assignment.attention_chunk,
+            rounds: rounds(node, assignment),
         }
     }
+}
+
+/// Whether operands may be rounded to bf16: they may where those of products around them are.
+fn rounds(node: NodeView<'_>, assignment: &Assignment) -> bool {
+    let graph = node.graph;
+    let storage = |node| NodeView { graph, node }.storage(0);
+    let products = graph.nodes.iter().filter(|node| node.op.is_product());
+    !assignment.exact_matmul && products.filter_map(storage).any(StorageType::has_rounded_products)
 }
 
 /// Whether biases are added to the scores.

@@ -10,6 +10,7 @@ use crate::backend::cuda::ops::{Products, conv, products};
 use crate::backend::kernels::{self, ConvShape, InputNorm};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
 use crate::graph::{ElementType, GraphBuilder, NodeView, Operation, ValueId, WeightId};
+use crate::ops::linear::bf16_products;
 use crate::schedule::{Assignment, Elements, Reading};
 use crate::weights::{TensorRef, WeightsError};
 
@@ -217,13 +218,17 @@ impl HostOperation for ConvOp {
         let bias = Some(on.weight(1));
         let norm = self.norm.map(|_| [on.weight(2), on.weight(3)]);
         let workspace = on.workspace();
+        let filters = on.view().storage(0).expect("filters");
+        let rounds = bf16_products(filters, on.assignment());
         if self.narrow && on.is_taken_over() {
-            kernels::narrow(workers, &shape, on.taken_over(), on.weight(0), bias, workspace);
+            let (x, weight) = (on.taken_over(), on.weight(0));
+            kernels::narrow(workers, &shape, x, weight, bias, rounds, workspace);
             return;
         }
         let out = if self.accumulate { on.output_of_first() } else { on.output() };
         let input = on.input(self.convolved());
-        kernels::conv2d(workers, &shape, input, norm, on.filters(0), bias, out, workspace);
+        let kernel = if rounds { kernels::bf16_conv2d } else { kernels::conv2d };
+        kernel(workers, &shape, input, norm, on.filters(0), bias, out, workspace);
     }
 }
 

@@ -174,7 +174,7 @@ fn integer_products(storage: StorageType, assignment: &Assignment) -> bool {
 }
 
 /// Whether activations may be rounded to bf16 for a weight of a type.
-fn bf16_products(storage: StorageType, assignment: &Assignment) -> bool {
+pub(super) fn bf16_products(storage: StorageType, assignment: &Assignment) -> bool {
     !assignment.exact_matmul && storage == StorageType::BF16
 }
 

@@ -155,8 +155,10 @@ fn heads_and_items_are_shared_by_devices() {
             let dit = components.iter().find(|c| c["name"] == "dit").expect("a transformer");
             assert_eq!(dit["placement"], placement, "{arguments:?}");
             assert_exact(&document, 3, arguments);
+            // Sums of another order are rounded to bf16 otherwise, where a processor does that.
+            let allowed = if placement == "tensor" { 2 } else { 1 };
             let apart = picture.iter().zip(&whole).map(|(a, b)| a.abs_diff(*b)).max();
-            assert!(apart <= Some(1), "{arguments:?}: {apart:?} levels off");
+            assert!(apart <= Some(allowed), "{arguments:?}: {apart:?} levels off");
         }
     }
 }

@@ -104,8 +104,8 @@ impl Tiles {
     ///
     /// `sums` are `16 * row_tiles` rows of 32 f32, `stride_bytes` apart. Each is what it was, or
     /// zero without `accumulate`, plus the products of its row and column in order of depth, by the
-    /// rules of `tdpbf16ps`: subnormal numbers are zeros. `row_tiles` is 1 or 2; `a` has a tile for
-    /// each step of 32 of the depth, and the second row of tiles begins `steps` tiles after it.
+    /// rules of `tdpbf16ps`: subnormal numbers are zeros. `row_tiles` is 1 or 2; a row of tiles of `a`
+    /// has one for each step of 32 of the depth.
     /// `b` has two tiles for each step, in which a row is 16 columns' pairs of depth.
     ///
     /// # Safety
@@ -115,7 +115,7 @@ impl Tiles {
     pub(super) unsafe fn bf16_products(
         &self,
         row_tiles: usize,
-        a: *const u8,
+        a: TileRows,
         b: *const u8,
         steps: usize,
         sums: TileSums,
@@ -124,8 +124,37 @@ impl Tiles {
         // SAFETY: the caller's promise; tiles are configured as long as `self` lives.
         unsafe {
             match row_tiles {
-                1 => one_row_tile(a, b, steps, sums),
+                1 => one_row_tile(a.start, b, steps, sums),
                 _ => two_row_tiles(a, b, steps, sums),
+            }
+        }
+    }
+
+    /// Sums of products of bf16 over several runs of the depth: of each row of `a` with all columns
+    /// of `b`, in the order of the runs, from zero.
+    ///
+    /// Row `i` of a run's operand begins `i * a.stride_bytes` after its start and has 64 bytes for
+    /// each of its steps of 32; rows from 16 on begin `a.second_bytes` after those from 0 on, and
+    /// are there if `row_tiles` is 2. `b` has two tiles for each step of all runs.
+    ///
+    /// # Safety
+    /// All these rows and tiles are valid for reading.
+    #[inline]
+    pub(super) unsafe fn bf16_run_products(
+        &self,
+        row_tiles: usize,
+        runs: &[Run],
+        a: StridedRows,
+        b: *const u8,
+        sums: &mut SquareSums,
+    ) {
+        debug_assert!((1..=2).contains(&row_tiles));
+        debug_assert!(!runs.is_empty() && runs.iter().all(|run| run.steps > 0));
+        // SAFETY: the caller's promise; tiles are configured as long as `self` lives.
+        unsafe {
+            match row_tiles {
+                1 => runs_of_one_row_tile(runs, a, b, sums),
+                _ => runs_of_two_row_tiles(runs, a, b, sums),
             }
         }
     }
@@ -138,6 +167,15 @@ impl Drop for Tiles {
     }
 }
 
+/// One or two rows of tiles.
+#[derive(Clone, Copy)]
+pub(super) struct TileRows {
+    /// The first row's first tile.
+    pub(super) start: *const u8,
+    /// From one row's first tile to the other's.
+    pub(super) second_bytes: usize,
+}
+
 /// Rows of f32 that take the sums of tiles.
 #[derive(Clone, Copy)]
 pub(super) struct TileSums {
@@ -148,6 +186,31 @@ pub(super) struct TileSums {
     /// Whether products are added to what is there.
     pub(super) accumulate: bool,
 }
+
+/// Some steps of 32 of the depth that follow each other in memory.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Run {
+    /// From where the operand starts to where these do.
+    pub(super) offset_bytes: usize,
+    /// How many there are, at least one.
+    pub(super) steps: usize,
+}
+
+/// Rows of bf16 of [`Tiles::bf16_run_products`].
+#[derive(Clone, Copy)]
+pub(super) struct StridedRows {
+    /// What runs are counted from.
+    pub(super) start: *const u8,
+    /// From one row to the next.
+    pub(super) stride_bytes: usize,
+    /// From the first row tile to the second.
+    pub(super) second_bytes: usize,
+}
+
+/// Sums of 32 rows and 32 columns.
+#[repr(align(64))]
+pub(super) struct SquareSums(pub(super) [[f32; 2 * TILE_ROWS]; 2 * TILE_ROWS]);
 
 /// [`Tiles::bf16_products`] of 16 rows with 32 columns.
 ///
@@ -197,7 +260,7 @@ unsafe fn one_row_tile(a: *const u8, b: *const u8, steps: usize, sums: TileSums)
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn two_row_tiles(a: *const u8, b: *const u8, steps: usize, sums: TileSums) {
+unsafe fn two_row_tiles(a: TileRows, b: *const u8, steps: usize, sums: TileSums) {
     // SAFETY: the caller's promise. All tiles that are used are given up at the end.
     unsafe {
         asm!(
@@ -236,10 +299,114 @@ unsafe fn two_row_tiles(a: *const u8, b: *const u8, steps: usize, sums: TileSums
             lower_c = in(reg) sums.start.byte_add(TILE_ROWS * sums.stride_bytes),
             stride = in(reg) sums.stride_bytes,
             line = in(reg) TILE_ROW_BYTES,
-            a = inout(reg) a => _,
-            lower_a = inout(reg) a.add(steps * TILE_BYTES) => _,
+            a = inout(reg) a.start => _,
+            lower_a = inout(reg) a.start.add(a.second_bytes) => _,
             b = inout(reg) b => _,
             steps = inout(reg) steps => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// [`Tiles::bf16_run_products`] of 16 rows.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn runs_of_one_row_tile(runs: &[Run], a: StridedRows, b: *const u8, sums: &mut SquareSums) {
+    // SAFETY: the caller's promise. All tiles that are used are given up at the end.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "2:",
+            "mov {a}, {start}",
+            "add {a}, [{runs}]",
+            "mov {steps}, [{runs} + 8]",
+            "3:",
+            "tileloadd tmm4, [{a} + {stride}]",
+            "tileloadd tmm6, [{b} + {line}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b} + {line} + 1024]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "add {a}, 64",
+            "add {b}, 2048",
+            "dec {steps}",
+            "jnz 3b",
+            "add {runs}, 16",
+            "dec {left}",
+            "jnz 2b",
+            "add {line}, {line}",
+            "tilestored [{c} + {line}], tmm0",
+            "tilestored [{c} + {line} + 64], tmm1",
+            runs = inout(reg) runs.as_ptr() => _,
+            left = inout(reg) runs.len() => _,
+            start = in(reg) a.start,
+            stride = in(reg) a.stride_bytes,
+            line = inout(reg) TILE_ROW_BYTES => _,
+            b = inout(reg) b => _,
+            c = in(reg) sums.0.as_mut_ptr(),
+            a = out(reg) _,
+            steps = out(reg) _,
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// [`Tiles::bf16_run_products`] of 32 rows.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn runs_of_two_row_tiles(runs: &[Run], a: StridedRows, b: *const u8, sums: &mut SquareSums) {
+    // SAFETY: the caller's promise. All tiles that are used are given up at the end.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            "mov {a}, {start}",
+            "add {a}, [{runs}]",
+            "mov {steps}, [{runs} + 8]",
+            "lea {lower_a}, [{a} + {second}]",
+            "3:",
+            "tileloadd tmm4, [{a} + {stride}]",
+            "tileloadd tmm6, [{b} + {line}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b} + {line} + 1024]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{lower_a} + {stride}]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a}, 64",
+            "add {lower_a}, 64",
+            "add {b}, 2048",
+            "dec {steps}",
+            "jnz 3b",
+            "add {runs}, 16",
+            "dec {left}",
+            "jnz 2b",
+            "add {line}, {line}",
+            "tilestored [{c} + {line}], tmm0",
+            "tilestored [{c} + {line} + 64], tmm1",
+            "tilestored [{c} + {line} + 2048], tmm2",
+            "tilestored [{c} + {line} + 2112], tmm3",
+            runs = inout(reg) runs.as_ptr() => _,
+            left = inout(reg) runs.len() => _,
+            start = in(reg) a.start,
+            second = in(reg) a.second_bytes,
+            stride = in(reg) a.stride_bytes,
+            line = inout(reg) TILE_ROW_BYTES => _,
+            b = inout(reg) b => _,
+            c = in(reg) sums.0.as_mut_ptr(),
+            a = out(reg) _,
+            lower_a = out(reg) _,
+            steps = out(reg) _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

@@ -6,18 +6,31 @@
 //! summed before is scaled down where a block has a larger one. So scratch grows with the chunk,
 //! the block and `head_dim`, and never with the number of tokens.
 //!
+//! Where the processor multiplies tiles of bf16 and rounding is allowed, queries, keys, values and
+//! weights are rounded to it, each once, and both products formed in [tiles](tiled); softmax and
+//! sums are in f32 in any case.
+//!
 //! Invariant: a query's arithmetic depends on the blocks only, and goes through each in the order
 //! of the keys. Neither the chunk nor the lane that it falls into, nor the worker that takes it,
 //! changes a bit.
 
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::Tiles;
 use super::grid::{Rows, aligned_len, piece};
 use super::outer::{PANEL, multiply_panel};
 use super::simd::Isa;
 use super::simd::per_isa;
 use super::transpose::transpose;
 use super::workers::{Disjoint, Workers};
+
+#[cfg(target_arch = "x86_64")]
+mod tiled;
+
+/// Nothing multiplies in tiles here.
+#[cfg(not(target_arch = "x86_64"))]
+enum Tiles {}
 
 /// The most keys of a block: their scores of a panel of queries take 28 KiB. A multiple of 14, the
 /// rows of the largest tile.
@@ -59,6 +72,9 @@ pub struct AttentionShape {
     /// more scratch and pack keys and values less often. Results are the same bits for any;
     /// multiples of 32 fill the lanes.
     pub query_chunk: usize,
+    /// Whether the host rounds operands of products to bf16 where its processor multiplies tiles of
+    /// it.
+    pub rounds: bool,
 }
 
 impl AttentionShape {
@@ -177,7 +193,12 @@ pub fn masked_attention(
     assert!(scratch.len() >= attention_scratch_len(shape, workers.count()), "scratch");
 
     let out = Disjoint::new(out);
-    let call = AttentionCall { isa: workers.isa(), shape, known, q, k, v, bias, out: &out };
+    #[cfg(target_arch = "x86_64")]
+    let in_tiles = shape.rounds && workers.isa().has_tiles() && tiled::fits(shape);
+    #[cfg(not(target_arch = "x86_64"))]
+    let in_tiles = false;
+    let isa = workers.isa();
+    let call = AttentionCall { isa, in_tiles, shape, known, q, k, v, bias, out: &out };
     let chunks = shape.chunks();
     let tasks = shape.batch * shape.heads * chunks;
     let len = shape.worker_scratch_len();
@@ -217,9 +238,19 @@ impl<'a> Scratch<'a> {
     }
 }
 
+/// Keys that some queries see.
+struct Block {
+    /// How many are packed.
+    packed: usize,
+    /// Those of them, from the first on, that any of the queries sees.
+    keys: Range<usize>,
+}
+
 /// What all tasks of one call share. A head is numbered through the batch.
 struct AttentionCall<'a> {
     isa: Isa,
+    /// Whether products are formed in tiles of bf16.
+    in_tiles: bool,
     shape: &'a AttentionShape,
     /// Keys of a batch item that are seen at all.
     known: usize,
@@ -256,6 +287,10 @@ impl AttentionCall<'_> {
     /// One chunk of queries of a head.
     fn attend(&self, head: usize, chunk: Range<usize>, scratch: &mut Scratch<'_>) {
         let shape = self.shape;
+        #[cfg(target_arch = "x86_64")]
+        let tiles = self.in_tiles.then(Tiles::configure);
+        #[cfg(not(target_arch = "x86_64"))]
+        let tiles = None;
         for (index, queries) in Self::panels(&chunk) {
             self.pack_queries(head, index, queries, scratch);
         }
@@ -269,7 +304,8 @@ impl AttentionCall<'_> {
             for (index, queries) in Self::panels(&chunk) {
                 let end = if shape.causal { keys.end.min(queries.end) } else { keys.end };
                 if from < end {
-                    self.add_block(head, index, queries, from..end, scratch);
+                    let block = Block { packed: keys.len(), keys: from..end };
+                    self.add_block(tiles.as_ref(), head, index, queries, &block, scratch);
                 }
             }
         }
@@ -292,6 +328,15 @@ impl AttentionCall<'_> {
             panel.fill(0.0);
         }
         let q = &self.q[self.query_at(head, queries.start)..];
+        #[cfg(target_arch = "x86_64")]
+        if self.in_tiles {
+            let scale = shape.scale * std::f32::consts::LOG2_E;
+            // SAFETY: the machine has tiles, and the instructions with them.
+            unsafe {
+                tiled::pack_queries(q, features, queries.len(), shape.head_dim, scale, panel);
+            }
+            return;
+        }
         transpose(self.isa, q, features, queries.len(), shape.head_dim, panel, PANEL);
         let scale = shape.scale * std::f32::consts::LOG2_E;
         panel.iter_mut().for_each(|value| *value *= scale);
@@ -301,6 +346,16 @@ impl AttentionCall<'_> {
         let shape = self.shape;
         let (dim, features) = (shape.head_dim, shape.kv_features());
         let first = self.key_at(head, keys.start);
+        #[cfg(target_arch = "x86_64")]
+        if self.in_tiles {
+            let (k, v, count) = (&self.k[first..], &self.v[first..], keys.len());
+            // SAFETY: the machine has tiles, and the instructions with them.
+            unsafe {
+                tiled::pack_keys(k, features, count, dim, scratch.keys);
+                tiled::pack_values(v, features, count, dim, scratch.values);
+            }
+            return;
+        }
         let stride = shape.key_stride();
         transpose(self.isa, &self.k[first..], features, keys.len(), dim, scratch.keys, stride);
         let packed = scratch.values.chunks_mut(shape.value_stride());
@@ -309,28 +364,21 @@ impl AttentionCall<'_> {
         }
     }
 
-    /// Adds the values of a block of keys, weighted, to the sums of a panel of queries. The keys
-    /// are those of the packed block that any of the queries sees.
+    /// Adds the values of a block of keys, weighted, to the sums of a panel of queries.
     fn add_block(
         &self,
+        tiles: Option<&Tiles>,
         head: usize,
         index: usize,
         queries: Range<usize>,
-        keys: Range<usize>,
+        block: &Block,
         scratch: &mut Scratch<'_>,
     ) {
-        let shape = self.shape;
+        let (shape, keys) = (self.shape, block.keys.clone());
         let (dim, count) = (shape.head_dim, keys.len());
         let panel = index * dim * PANEL..(index + 1) * dim * PANEL;
         let Scratch { scores, biases, .. } = scratch;
-        let q = &scratch.queries[panel.clone()];
-        let stride = shape.key_stride();
-        for from in (0..dim).step_by(SCORE_DEPTH) {
-            let (q, depth) = (&q[from * PANEL..], SCORE_DEPTH.min(dim - from));
-            let packed = Rows { values: &scratch.keys[from * stride..], stride, count };
-            let factors = (from > 0).then_some(&[1.0; PANEL]);
-            multiply_panel(self.isa, packed, q, depth, factors, scores);
-        }
+        self.score(tiles, &scratch.queries[panel.clone()], scratch.keys, count, scores);
         let biases = self.bias.map(|bias| {
             self.turn_biases(bias, head, queries.start, &keys, biases);
             &**biases
@@ -349,8 +397,40 @@ impl AttentionCall<'_> {
         soften(self.isa, scores, biases, largest, weights, &mut factors);
         let factors = (keys.start > 0).then_some(&factors);
         let sums = &mut scratch.sums[panel];
+        #[cfg(target_arch = "x86_64")]
+        if let Some(tiles) = tiles {
+            let (values, weights) =
+                scratch.values.split_at_mut(tiled::values_words(block.packed, dim));
+            // SAFETY: the machine has tiles, and the instructions with them.
+            unsafe { tiled::pack_weights(scores, count, weights) };
+            tiled::add_values(tiles, values, block.packed, weights, count, dim, factors, sums);
+            return;
+        }
         let values = Rows { values: scratch.values, stride: shape.value_stride(), count: dim };
         multiply_panel(self.isa, values, scores, count, factors, sums);
+    }
+
+    /// The scores of a panel of queries and the first `count` keys of the packed block.
+    fn score(
+        &self,
+        tiles: Option<&Tiles>,
+        q: &[f32],
+        keys: &[f32],
+        count: usize,
+        scores: &mut [f32],
+    ) {
+        let (dim, stride) = (self.shape.head_dim, self.shape.key_stride());
+        #[cfg(target_arch = "x86_64")]
+        if let Some(tiles) = tiles {
+            tiled::score(tiles, keys, q, count, dim, scores);
+            return;
+        }
+        for from in (0..dim).step_by(SCORE_DEPTH) {
+            let (q, depth) = (&q[from * PANEL..], SCORE_DEPTH.min(dim - from));
+            let packed = Rows { values: &keys[from * stride..], stride, count };
+            let factors = (from > 0).then_some(&[1.0; PANEL]);
+            multiply_panel(self.isa, packed, q, depth, factors, scores);
+        }
     }
 
     /// The biases of a panel's queries, from `query` on, and some keys, so that those of a key

@@ -17,6 +17,9 @@ use super::workers::Workers;
 use crate::graph::Activation;
 use crate::weights::view::WeightView;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use tiled::round_rows;
+
 /// The least scratch of a worker that multiplies tiles: of a strip and a sliver, 32 deep. Each is
 /// two tiles, and the first begins at a 64-byte border.
 pub(super) const TILES_LEN_MIN: usize = aligned_len(2 * 2 * 256);

@@ -7,11 +7,14 @@
 //! for any tap; enlarging, zeros around the picture and a normalisation before are done there.
 //! Nothing of the size of the picture exists beside input and output.
 //!
+//! Filters in bf16 are multiplied in tiles where the processor has them ([`tiled`]).
+//!
 //! Invariant: an output is summed by blocks of channels, in each by taps, then by channels,
 //! whatever region it is in.
 
 use std::ops::Range;
 
+use super::bf16::bf16_linear;
 use super::grid::{aligned_len, piece};
 use super::group_norm::{GroupNormShape, group_norm_factors, group_norm_scratch_len};
 use super::matmul::{Columns, LinearShape, linear, linear_scratch_len};
@@ -24,6 +27,8 @@ use crate::graph::Activation;
 use crate::weights::view::WeightView;
 
 mod region;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 mod weights;
 
 use region::{OutputRegion, Regions};
@@ -170,7 +175,41 @@ pub fn conv2d<'w>(
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let filters: Filters<'_> = filters.into();
+    convolve(workers, shape, input, norm, filters.into(), bias, out, scratch, false);
+}
+
+/// As [`conv2d`], for filters in bf16. Where the processor has tiles of bf16, inputs are rounded to
+/// it, to 8 bits each; sums are formed in f32. `scratch` is the same.
+#[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
+pub fn bf16_conv2d<'w>(
+    workers: &Workers,
+    shape: &ConvShape,
+    input: &[f32],
+    norm: Option<[WeightView<'_>; 2]>,
+    filters: impl Into<Filters<'w>>,
+    bias: Option<WeightView<'_>>,
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let filters = filters.into();
+    assert_eq!(filters.weight.storage, protocol::StorageType::BF16);
+    let rounds = workers.isa().has_tiles() && filters.weight.scale == 1.0;
+    convolve(workers, shape, input, norm, filters, bias, out, scratch, rounds);
+}
+
+/// As [`conv2d`]; `rounds`: whether as [`bf16_conv2d`] where the processor has tiles.
+#[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
+fn convolve(
+    workers: &Workers,
+    shape: &ConvShape,
+    input: &[f32],
+    norm: Option<[WeightView<'_>; 2]>,
+    filters: Filters<'_>,
+    bias: Option<WeightView<'_>>,
+    out: &mut [f32],
+    scratch: &mut [f32],
+    rounds: bool,
+) {
     let Filters { weight, stride } = filters;
     let kernel = [shape.kernel_height, shape.kernel_width];
     let pixels = shape.output_pixels();
@@ -183,7 +222,8 @@ pub fn conv2d<'w>(
     if shape.is_linear() {
         assert_eq!(stride, 1, "a matrix in one piece");
         let columns = Columns::all(shape.out_channels);
-        linear(workers, &[input], weight, bias, Activation::None, out, columns, scratch);
+        let kernel = if rounds { bf16_linear } else { linear };
+        kernel(workers, &[input], weight, bias, Activation::None, out, columns, scratch);
         return;
     }
     let mut rest = scratch;
@@ -194,10 +234,18 @@ pub fn conv2d<'w>(
     });
     let regions = Regions::of(shape);
     let len = regions.scratch_len(shape);
+    let operations = 2 * pixels * shape.out_channels * shape.taps() * shape.in_channels;
+    #[cfg(target_arch = "x86_64")]
+    if rounds && let Some(tiling) = tiled::Tiling::of(shape) {
+        let filters = tiling.pack(workers, shape, filters, packed);
+        let (isa, out) = (workers.isa(), &Disjoint::new(out));
+        let call = tiled::TiledCall { isa, shape, tiling, input, norm, filters, bias, out };
+        call.run(workers, rest, len, operations);
+        return;
+    }
     let weights = PackedWeights::pack(workers, shape, filters, packed, rest, len);
     let out = Disjoint::new(out);
     let call = ConvCall { isa: workers.isa(), shape, input, norm, weights, bias, out: &out };
-    let operations = 2 * pixels * shape.out_channels * shape.taps() * shape.in_channels;
     workers.for_each_with(regions.count(shape), operations, rest, len, |scratch, task| {
         call.convolve(&regions.region(shape, task), scratch);
     });

@@ -234,7 +234,7 @@ impl AttentionOperands {
 }
 
 /// `out = softmax(scale · q · kᵀ + bias) · v`, head by head. All begin at multiples of 16 bytes.
-/// The shape's `query_chunk` has no meaning here. `workspace`: [`attention_workspace_bytes`], at a
+/// The shape's `query_chunk` and `rounds` have no meaning here. `workspace`: [`attention_workspace_bytes`], at a
 /// multiple of 256.
 ///
 /// A query's result depends on neither the other queries nor their number; and not on the elements
@@ -337,6 +337,7 @@ mod tests {
         scale: 0.088,
         causal: false,
         query_chunk: 1,
+        rounds: false,
     };
 
     #[test]

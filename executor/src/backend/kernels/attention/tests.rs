@@ -1,5 +1,7 @@
 //! Attention against its definition in f64, and to the bit among chunks.
 
+use half::bf16;
+
 use super::*;
 use crate::backend::kernels::testing::{Random, assert_close, for_each_workers, scratch};
 
@@ -70,6 +72,79 @@ fn check(shape: AttentionShape, bias: Option<&[f32]>) {
     });
 }
 
+/// Compares attention of rounded operands with the reference from rounded queries, keys and values:
+/// what it forms besides, the weights, are rounded too, each by at most 1/256 of itself. Where
+/// nothing is rounded it is the same bits as without.
+fn check_rounded(shape: AttentionShape, bias: Option<&[f32]>) {
+    let features = shape.heads * shape.head_dim;
+    let mut random = Random::new(shape.key_tokens as u64);
+    let q = random.normals(shape.batch * shape.query_tokens * features);
+    let k = random.normals(shape.batch * shape.key_tokens * shape.kv_heads * shape.head_dim);
+    let v = random.normals(k.len());
+    let rounded = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect::<Vec<_>>();
+    // Queries are rounded when they are scaled.
+    let scale = shape.scale * std::f32::consts::LOG2_E;
+    let scaled: Vec<f32> = q.iter().map(|&q| bf16::from_f32(q * scale).to_f32() / scale).collect();
+    let (k_rounded, v_rounded) = (rounded(&k), rounded(&v));
+    let expected = reference(&shape, &scaled, &k_rounded, &v_rounded, bias);
+    let magnitudes: Vec<f32> = v_rounded.iter().map(|v| v.abs()).collect();
+    let most = reference(&shape, &scaled, &k_rounded, &magnitudes, bias);
+    for_each_workers(|workers| {
+        let attend = |query_chunk, rounds| {
+            let shape = AttentionShape { query_chunk, rounds, ..shape };
+            let mut out = vec![f32::NAN; q.len()];
+            let mut scratch = scratch(attention_scratch_len(&shape, workers.count()));
+            attention(workers, &shape, &q, &k, &v, bias, &mut out, &mut scratch);
+            out
+        };
+        let name = format!("{shape:?} {}", workers.isa());
+        let out = attend(shape.query_chunk, true);
+        match workers.isa().has_tiles() && shape.head_dim >= 16 && shape.key_tokens >= 45 {
+            true => {
+                for ((&out, &expected), &most) in out.iter().zip(&expected).zip(&most) {
+                    let error = (f64::from(out) - expected).abs();
+                    assert!(
+                        error <= most / 256.0 + 1e-5,
+                        "{name}: {out}, not {expected}: {error} > {most} / 256"
+                    );
+                }
+            }
+            false => assert!(out == attend(shape.query_chunk, false), "{name}"),
+        }
+        for chunk in [1, 7, 32, 1000] {
+            let other = attend(chunk, true);
+            let differs = out.iter().zip(&other).position(|(a, b)| a != b);
+            assert!(
+                differs.is_none(),
+                "{name}: chunks of {chunk}: {differs:?} {:?}",
+                differs.map(|at| (out[at], other[at]))
+            );
+        }
+        out
+    });
+}
+
+#[test]
+fn rounded_operands_match_the_reference_from_them() {
+    for (heads, head_dim, tokens) in [(2, 64, 77), (1, 128, 300), (1, 512, 130), (2, 40, 250)] {
+        let scale = (head_dim as f32).powf(-0.5);
+        let shape = AttentionShape { head_dim, scale, ..with_heads(heads) };
+        let shape = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..shape };
+        check_rounded(shape, None);
+        check_rounded(AttentionShape { causal: true, ..shape }, None);
+        check_rounded(AttentionShape { query_tokens: tokens - 40, batch: 2, ..shape }, None);
+    }
+    let grouped = AttentionShape { heads: 6, kv_heads: 2, head_dim: 20, scale: 0.25, ..SHAPE };
+    check_rounded(AttentionShape { query_tokens: 70, key_tokens: 70, ..grouped }, None);
+    let shape = AttentionShape { query_tokens: 33, key_tokens: 3 * KEY_BLOCK_MAX + 1, ..grouped };
+    let offsets = shape.query_tokens + shape.key_tokens - 1;
+    let rising: Vec<f32> = (0..6 * offsets).map(|at| (at % offsets) as f32 / 100.0).collect();
+    check_rounded(shape, Some(&rising));
+    // Without tiles: heads that are narrow, or keys that are few.
+    check_rounded(AttentionShape { head_dim: 8, ..shape }, None);
+    check_rounded(AttentionShape { key_tokens: 3, ..shape }, None);
+}
+
 fn check_with_bias(shape: AttentionShape) {
     let offsets = shape.query_tokens + shape.key_tokens - 1;
     check(shape, Some(&Random::new(1).normals(shape.heads * offsets)));
@@ -85,6 +160,7 @@ const SHAPE: AttentionShape = AttentionShape {
     scale: 1.0,
     causal: false,
     query_chunk: 64,
+    rounds: false,
 };
 
 fn with_heads(heads: usize) -> AttentionShape {
@@ -120,6 +196,9 @@ fn causal_queries_see_only_what_came_before() {
     let tokens = KEY_BLOCK_MAX + 45;
     let blocks = AttentionShape { query_tokens: tokens, key_tokens: tokens, ..shape };
     check(AttentionShape { heads: 1, kv_heads: 1, ..blocks }, None);
+    // It begins within a panel.
+    let wide = AttentionShape { head_dim: 512, scale: 0.044, causal: true, ..with_heads(1) };
+    check(AttentionShape { query_tokens: 130, key_tokens: 130, ..wide }, None);
 }
 
 #[test]

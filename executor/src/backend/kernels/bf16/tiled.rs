@@ -18,7 +18,9 @@ use std::ops::Range;
 use protocol::StorageType;
 
 use super::decode::{DECODED_DEPTH, decode};
-use crate::backend::kernels::amx::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileSums, Tiles};
+use crate::backend::kernels::amx::{
+    TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRows, TileSums, Tiles,
+};
 use crate::backend::kernels::grid::{Grid, Target, aligned, aligned_len};
 use crate::backend::kernels::lanes::{Lanes, SQUARE_MAX};
 use crate::backend::kernels::matmul::{LinearOperands, LinearShape, PANEL_COLUMNS};
@@ -231,7 +233,13 @@ unsafe fn pack_columns(rows: [&[u8]; SQUARE_MAX], to: &mut [u8]) {
 /// # Safety
 /// The machine has AVX-512 with its conversion to bf16.
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn round_rows(values: &[f32], stride: usize, count: usize, depth: usize, strip: &mut [f32]) {
+pub(in crate::backend::kernels) unsafe fn round_rows(
+    values: &[f32],
+    stride: usize,
+    count: usize,
+    depth: usize,
+    strip: &mut [f32],
+) {
     let steps = depth.div_ceil(STEP);
     assert!((1..=STRIP_ROWS).contains(&count), "rows of a strip");
     assert!((count - 1) * stride + depth <= values.len(), "rows outside");
@@ -316,7 +324,8 @@ fn multiply_strip(
             (edge.0.as_flattened_mut().as_mut_ptr(), SLIVER_COLUMNS)
         };
         let sums = TileSums { start, stride_bytes: 4 * stride, accumulate };
-        let (a, b) = (words.as_ptr().cast(), panel[index * sliver_words..].as_ptr().cast());
+        let a = TileRows { start: words.as_ptr().cast(), second_bytes: steps * TILE_BYTES };
+        let b = panel[index * sliver_words..].as_ptr().cast();
         // SAFETY: strip and sliver have the tiles, as was checked above; the sums are the edge's
         // or, by the promise of who made the target, this task's own.
         unsafe { tiles.bf16_products(row_tiles, a, b, steps, sums) };

@@ -78,7 +78,7 @@ impl Regions {
 }
 
 /// Rows of the input, enlarged and with zeros around, under so many of the output.
-fn input_rows(shape: &ConvShape, rows: usize) -> usize {
+pub(super) fn input_rows(shape: &ConvShape, rows: usize) -> usize {
     (rows - 1) * shape.stride + shape.kernel_height
 }
 

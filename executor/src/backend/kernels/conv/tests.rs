@@ -62,29 +62,81 @@ fn normalised_input(shape: &ConvShape, input: &[f32], scale: &Stored, shift: &St
     out
 }
 
-fn check(shape: ConvShape, storage: StorageType, with_bias: bool) {
-    let mut random = Random::new((shape.height * 7 + shape.in_channels) as u64);
-    let input = random.normals(shape.batch * shape.height * shape.width * shape.in_channels);
-    let kernel = [shape.kernel_height, shape.kernel_width];
-    let dimensions = [shape.out_channels, shape.in_channels, kernel[0], kernel[1]];
-    let weight = Stored::random(&mut random, storage, &dimensions);
-    let bias = with_bias.then(|| Stored::random(&mut random, storage, &[shape.out_channels]));
-    let [scale, shift] = [0; 2].map(|_| Stored::random(&mut random, storage, &[shape.in_channels]));
-    let convolved = normalised_input(&shape, &input, &scale, &shift);
-    let mut expected = reference(&shape, &convolved, &weight, bias.as_ref());
-    let before = random.normals(expected.len());
-    if shape.accumulate {
-        expected.iter_mut().zip(&before).for_each(|(sum, &before)| *sum += f64::from(before));
+/// A case's values; what the result is added to, where it is; and what is expected in f64.
+struct Case {
+    shape: ConvShape,
+    input: Vec<f32>,
+    weight: Stored,
+    bias: Option<Stored>,
+    scale_and_shift: [Stored; 2],
+    before: Vec<f32>,
+}
+
+impl Case {
+    fn new(shape: ConvShape, storage: StorageType, with_bias: bool) -> Case {
+        let mut random = Random::new((shape.height * 7 + shape.in_channels) as u64);
+        let input = random.normals(shape.batch * shape.height * shape.width * shape.in_channels);
+        let kernel = [shape.kernel_height, shape.kernel_width];
+        let dimensions = [shape.out_channels, shape.in_channels, kernel[0], kernel[1]];
+        let weight = Stored::random(&mut random, storage, &dimensions);
+        let bias = with_bias.then(|| Stored::random(&mut random, storage, &[shape.out_channels]));
+        let scale_and_shift =
+            [0; 2].map(|_| Stored::random(&mut random, storage, &[shape.in_channels]));
+        let before = random.normals(shape.output_pixels() * shape.out_channels);
+        Case { shape, input, weight, bias, scale_and_shift, before }
     }
-    let norm = shape.norm.map(|_| [scale.view(), shift.view()]);
+
+    fn run(&self, workers: &Workers, rounds: bool) -> Vec<f32> {
+        let shape = &self.shape;
+        let norm = shape.norm.map(|_| self.scale_and_shift.each_ref().map(Stored::view));
+        let mut out = match shape.accumulate {
+            true => self.before.clone(),
+            false => vec![f32::NAN; self.before.len()],
+        };
+        let mut scratch = scratch(conv2d_scratch_len(shape, workers.count()));
+        let (weight, bias) = (self.weight.view(), self.bias.as_ref().map(Stored::view));
+        let kernel = if rounds { bf16_conv2d } else { conv2d };
+        kernel(workers, shape, &self.input, norm, weight, bias, &mut out, &mut scratch);
+        out
+    }
+
+    /// What is expected of inputs that are `rounded` when they are normalised.
+    fn expected(&self, rounded: impl Fn(f32) -> f32) -> Vec<f64> {
+        let [scale, shift] = &self.scale_and_shift;
+        let convolved = normalised_input(&self.shape, &self.input, scale, shift);
+        let convolved: Vec<f32> = convolved.into_iter().map(rounded).collect();
+        let mut expected = reference(&self.shape, &convolved, &self.weight, self.bias.as_ref());
+        if self.shape.accumulate {
+            let before = self.before.iter();
+            expected.iter_mut().zip(before).for_each(|(sum, &before)| *sum += f64::from(before));
+        }
+        expected
+    }
+}
+
+fn check(shape: ConvShape, storage: StorageType, with_bias: bool) {
+    let case = Case::new(shape, storage, with_bias);
+    let expected = case.expected(|x| x);
     for_each_workers(|workers| {
-        let mut out =
-            if shape.accumulate { before.clone() } else { vec![f32::NAN; expected.len()] };
-        let mut scratch = scratch(conv2d_scratch_len(&shape, workers.count()));
-        let bias = bias.as_ref().map(Stored::view);
-        let weight = weight.view();
-        conv2d(workers, &shape, &input, norm, weight, bias, &mut out, &mut scratch);
+        let out = case.run(workers, false);
         assert_close(&out, &expected, 1e-5, &format!("{shape:?} {storage} {}", workers.isa()));
+        out
+    });
+}
+
+/// As [`check`], of filters in bf16 and inputs rounded to it where there are tiles.
+fn check_in_bf16(shape: ConvShape) {
+    let case = Case::new(shape, StorageType::BF16, true);
+    let expected = case.expected(|x| half::bf16::from_f32(x).to_f32());
+    // A value between two of bf16 may be normalised to either side of the middle.
+    let tolerance = if shape.norm.is_some() { 1e-3 } else { 1e-5 };
+    for_each_workers(|workers| {
+        let out = case.run(workers, true);
+        let name = format!("{shape:?} {}", workers.isa());
+        match workers.isa().has_tiles() && shape.in_channels >= 16 {
+            true => assert_close(&out, &expected, tolerance, &name),
+            false => assert!(out == case.run(workers, false), "{name}"),
+        }
         out
     });
 }
@@ -109,7 +161,18 @@ fn filters_that_lie_apart_give_the_same_bits() {
             let run = |filters: Filters<'_>| {
                 let mut out = vec![f32::NAN; shape.output_pixels() * shape.out_channels];
                 let mut scratch = scratch(conv2d_scratch_len(&shape, workers.count()));
-                conv2d(workers, &shape, &input, None, filters, None, &mut out, &mut scratch);
+                let rounds = storage == StorageType::BF16 && workers.isa().has_tiles();
+                convolve(
+                    workers,
+                    &shape,
+                    &input,
+                    None,
+                    filters,
+                    None,
+                    &mut out,
+                    &mut scratch,
+                    rounds,
+                );
                 out
             };
             let together = run(weight.view().into());
@@ -193,6 +256,31 @@ fn a_norm_before_leaves_the_zeros_around_the_picture() {
         StorageType::F16,
         true,
     );
+}
+
+#[test]
+fn filters_in_bf16_match_the_reference_from_rounded_inputs() {
+    let norm = Some(InputNorm { groups: 4, eps: 1e-5, silu: true });
+    let plain = Some(InputNorm { groups: 4, eps: 1e-5, silu: false });
+    let small = ConvShape { in_channels: 16, ..SHAPE };
+    check_in_bf16(SHAPE);
+    check_in_bf16(small);
+    check_in_bf16(ConvShape { in_channels: 32, out_channels: 32, batch: 2, ..small });
+    check_in_bf16(ConvShape { in_channels: 45, out_channels: 33, width: 40, ..small });
+    // Two blocks of channels, the second with one step; more than one region each way.
+    let wide = ConvShape { in_channels: 132, out_channels: 70, height: 30, width: 35, ..small };
+    check_in_bf16(ConvShape { norm, ..wide });
+    check_in_bf16(ConvShape { norm: plain, accumulate: true, width: 16, height: 7, ..wide });
+    check_in_bf16(ConvShape { norm, upsample: 2, height: 5, width: 20, ..wide });
+    let halved = ConvShape { stride: 2, pad_top: 0, pad_left: 0, height: 22, width: 38, ..wide };
+    check_in_bf16(halved);
+    check_in_bf16(ConvShape { norm, ..halved });
+    let flat = ConvShape { kernel_height: 1, kernel_width: 4, pad_top: 0, pad_bottom: 0, ..small };
+    check_in_bf16(ConvShape { pad_right: 3, width: 50, ..flat });
+    let single = ConvShape { kernel_height: 1, kernel_width: 1, pad_top: 0, pad_left: 0, ..small };
+    let single = ConvShape { pad_bottom: 0, pad_right: 0, ..single };
+    check_in_bf16(single);
+    check_in_bf16(ConvShape { norm, accumulate: true, ..single });
 }
 
 #[test]
