@@ -5,6 +5,7 @@ use super::lanes::Lanes;
 /// 2^r for r in -0.5..0.5 by its powers: weighted least squares of the relative error, repeated
 /// until it is even (Lawson), with 1 at 0; 9.2e-8 at most. So the factor of what was summed before
 /// is 1 where nothing larger came.
+#[expect(clippy::approx_constant, reason = "a fitted factor that lies beside the logarithm of 2")]
 const EXP2: [f32; 6] =
     [1.0, 0.693_147, 0.240_222_42, 0.055_507_336, 0.009_671_513, 0.001_326_472_7];
 

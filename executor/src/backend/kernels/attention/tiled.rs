@@ -240,8 +240,10 @@ pub(super) fn add_values(
     let (steps, row_words) = (count.div_ceil(STEP), packed_steps * TILE_BYTES / 4);
     assert!(count <= packed_keys && dim * PANEL <= sums.len(), "sums");
     assert!(2 * steps * TILE_BYTES <= 4 * weights.len(), "weights");
-    // SAFETY: tiles are there, and the instructions with them.
-    factors.map(|factors| unsafe { scale(factors, &mut sums[..dim * PANEL]) });
+    if let Some(factors) = factors {
+        // SAFETY: tiles are there, and the instructions with them.
+        unsafe { scale(factors, &mut sums[..dim * PANEL]) };
+    }
     for (strip, sums) in sums[..dim * PANEL].chunks_mut(PANEL * PANEL).enumerate() {
         let row_tiles = (sums.len() / PANEL).div_ceil(TILE_ROWS);
         let a = &values[2 * strip * row_words..][..row_tiles * row_words];
