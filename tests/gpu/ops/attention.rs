@@ -136,6 +136,7 @@ const SHAPE: AttentionShape = AttentionShape {
     head_dim: 1,
     scale: 1.0,
     causal: false,
+    rounds: false,
     query_chunk: 1,
 };
 
