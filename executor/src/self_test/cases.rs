@@ -47,7 +47,7 @@ pub const BUCKETS: usize = 8;
 const EPS: f32 = 1e-5;
 
 /// Its result.
-type Built = Result<ValueId, WeightsError>;
+type BuiltCase = Result<ValueId, WeightsError>;
 
 /// A graph that a family of kernels computes. Its result is the output `y`.
 pub struct Case {
@@ -58,20 +58,20 @@ pub struct Case {
     /// The root mean square of differences may be so large a part of that of what is expected.
     pub allowed: f64,
     /// Adds the nodes.
-    pub build: fn(&mut GraphBuilder<'_>) -> Built,
+    pub build: fn(&mut GraphBuilder<'_>) -> BuiltCase,
 }
 
 /// In f32, or of operands of 16 bits.
 const fn case(
     family: &'static str,
     allowed: f64,
-    build: fn(&mut GraphBuilder<'_>) -> Built,
+    build: fn(&mut GraphBuilder<'_>) -> BuiltCase,
 ) -> Case {
     Case { family, exact: false, allowed, build }
 }
 
 /// With products in f32.
-const fn exact(family: &'static str, build: fn(&mut GraphBuilder<'_>) -> Built) -> Case {
+const fn exact(family: &'static str, build: fn(&mut GraphBuilder<'_>) -> BuiltCase) -> Case {
     Case { family, exact: true, allowed: F32, build }
 }
 
@@ -182,14 +182,14 @@ pub static CASES: &[Case] = &[
 ];
 
 /// A layer with a bias, its weight stored so.
-fn linear(graph: &mut GraphBuilder<'_>, rows: usize, storage: StorageType) -> Built {
+fn linear(graph: &mut GraphBuilder<'_>, rows: usize, storage: StorageType) -> BuiltCase {
     let [inner, out] = PRODUCT;
     let x = graph.input("x", &[1, rows, inner], ElementType::F32); // [1, rows, inner]
     graph.linear(&[x], storage.name(), out, Activation::GeluTanh) // [1, rows, out]
 }
 
 /// Two layers, the value between which is written and read in bf16.
-fn linear_chain(graph: &mut GraphBuilder<'_>) -> Built {
+fn linear_chain(graph: &mut GraphBuilder<'_>) -> BuiltCase {
     let [_, out] = PRODUCT;
     let between = linear(graph, ROWS, StorageType::BF16)?; // [1, rows, out]
     graph.linear(&[between], "second", out, Activation::None) // [1, rows, out]
@@ -199,13 +199,13 @@ fn image(graph: &mut GraphBuilder<'_>) -> ValueId {
     graph.input("x", &[1, 9, 10, CHANNELS], ElementType::F32) // [1, height, width, channels]
 }
 
-fn convolution(graph: &mut GraphBuilder<'_>, prefix: &str, op: ConvOp) -> Built {
+fn convolution(graph: &mut GraphBuilder<'_>, prefix: &str, op: ConvOp) -> BuiltCase {
     let x = image(graph); // [1, height, width, channels]
     graph.conv2d(x, prefix, CHANNELS, op)
 }
 
 /// A residual sum of a convolution of normalised values.
-fn norm_convolution(graph: &mut GraphBuilder<'_>) -> Built {
+fn norm_convolution(graph: &mut GraphBuilder<'_>) -> BuiltCase {
     let sum = graph.input("z", &[1, 9, 10, CHANNELS], ElementType::F32);
     let x = image(graph); // [1, height, width, channels]
     let norm = ConvNorm { groups: 4, eps: EPS, silu: true };
@@ -220,19 +220,19 @@ fn attended(graph: &mut GraphBuilder<'_>, head: usize) -> ([ValueId; 3], Attenti
     (qkv, AttentionOp { heads: 2, kv_heads: 2, scale, causal: false })
 }
 
-fn attention(graph: &mut GraphBuilder<'_>, head: usize) -> Built {
+fn attention(graph: &mut GraphBuilder<'_>, head: usize) -> BuiltCase {
     let (qkv, op) = attended(graph, head);
     Ok(graph.attention(qkv, None, op))
 }
 
-fn masked_attention(graph: &mut GraphBuilder<'_>) -> Built {
+fn masked_attention(graph: &mut GraphBuilder<'_>) -> BuiltCase {
     let (qkv, op) = attended(graph, FEATURES);
     let known = graph.input("known", &[1], ElementType::I32);
     Ok(graph.masked_attention(qkv, known, op))
 }
 
 /// Attention of values that norms write in f16, as it takes them where they lie.
-fn attention_of_normalised(graph: &mut GraphBuilder<'_>) -> Built {
+fn attention_of_normalised(graph: &mut GraphBuilder<'_>) -> BuiltCase {
     let (mut qkv, op) = attended(graph, FEATURES);
     for value in &mut qkv {
         *value = graph.rms_norm(*value, "norm", FEATURES, EPS)?;
@@ -253,7 +253,7 @@ fn angles(graph: &mut GraphBuilder<'_>) -> ValueId {
     graph.input("angles", &[TOKENS, FEATURES / HEADS / 2, 2], ElementType::F32)
 }
 
-fn activated(graph: &mut GraphBuilder<'_>, activation: Activation) -> Built {
+fn activated(graph: &mut GraphBuilder<'_>, activation: Activation) -> BuiltCase {
     let x = tokens(graph, "x");
     Ok(graph.activate(x, activation))
 }

@@ -104,8 +104,8 @@ impl Tiles {
     ///
     /// `sums` are `16 * row_tiles` rows of 32 f32, `stride_bytes` apart. Each is what it was, or
     /// zero without `accumulate`, plus the products of its row and column in order of depth, by the
-    /// rules of `tdpbf16ps`: subnormal numbers are zeros. `row_tiles` is 1 or 2; a row of tiles of `a`
-    /// has one for each step of 32 of the depth.
+    /// rules of `tdpbf16ps`: subnormal numbers are zeros. `row_tiles` is 1 or 2; a row of tiles of
+    /// `a` has one for each step of 32 of the depth.
     /// `b` has two tiles for each step, in which a row is 16 columns' pairs of depth.
     ///
     /// # Safety
@@ -143,7 +143,7 @@ impl Tiles {
     pub(super) unsafe fn bf16_run_products(
         &self,
         row_tiles: usize,
-        runs: &[Run],
+        runs: &[DepthRun],
         a: StridedRows,
         b: *const u8,
         sums: &mut SquareSums,
@@ -190,7 +190,7 @@ pub(super) struct TileSums {
 /// Some steps of 32 of the depth that follow each other in memory.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Run {
+pub(super) struct DepthRun {
     /// From where the operand starts to where these do.
     pub(super) offset_bytes: usize,
     /// How many there are, at least one.
@@ -315,7 +315,12 @@ unsafe fn two_row_tiles(a: TileRows, b: *const u8, steps: usize, sums: TileSums)
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn runs_of_one_row_tile(runs: &[Run], a: StridedRows, b: *const u8, sums: &mut SquareSums) {
+unsafe fn runs_of_one_row_tile(
+    runs: &[DepthRun],
+    a: StridedRows,
+    b: *const u8,
+    sums: &mut SquareSums,
+) {
     // SAFETY: the caller's promise. All tiles that are used are given up at the end.
     unsafe {
         asm!(
@@ -361,7 +366,12 @@ unsafe fn runs_of_one_row_tile(runs: &[Run], a: StridedRows, b: *const u8, sums:
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn runs_of_two_row_tiles(runs: &[Run], a: StridedRows, b: *const u8, sums: &mut SquareSums) {
+unsafe fn runs_of_two_row_tiles(
+    runs: &[DepthRun],
+    a: StridedRows,
+    b: *const u8,
+    sums: &mut SquareSums,
+) {
     // SAFETY: the caller's promise. All tiles that are used are given up at the end.
     unsafe {
         asm!(

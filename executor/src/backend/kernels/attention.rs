@@ -14,132 +14,28 @@
 //! of the keys. Neither the chunk nor the lane that it falls into, nor the worker that takes it,
 //! changes a bit.
 
+// Nothing multiplies in tiles elsewhere.
+#[cfg(not(target_arch = "x86_64"))]
+use std::convert::Infallible as Tiles;
 use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use super::amx::Tiles;
-use super::grid::{Rows, aligned_len, piece};
+use super::grid::{Rows, piece};
 use super::outer::{PANEL, multiply_panel};
 use super::simd::Isa;
 use super::simd::per_isa;
 use super::transpose::transpose;
 use super::workers::{Disjoint, Workers};
 
+mod shape;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 
-/// Nothing multiplies in tiles here.
-#[cfg(not(target_arch = "x86_64"))]
-enum Tiles {}
-
-/// The most keys of a block: their scores of a panel of queries take 28 KiB. A multiple of 14, the
-/// rows of the largest tile.
-const KEY_BLOCK_MAX: usize = 224;
-
-/// The fewest keys of a block of wide heads.
-const KEY_BLOCK_MIN: usize = 56;
-
-/// About how many elements of keys a block has, and of values: together 512 KiB, a part of a second
-/// level cache.
-const BLOCK_ELEMENTS: usize = 1 << 16;
+pub use shape::AttentionShape;
 
 /// Features of a score that are summed on their own: longer sums lose more to rounding.
 const SCORE_DEPTH: usize = 128;
-
-/// Added to the length of packed rows: rows a power of two apart would share the sets of a cache.
-const ROW_PADDING: usize = 16;
-
-/// The sizes of an attention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionShape {
-    /// How many sequences.
-    pub batch: usize,
-    /// How many rows of queries each sequence has.
-    pub query_tokens: usize,
-    /// Tokens that are asked.
-    pub key_tokens: usize,
-    /// Heads of the queries.
-    pub heads: usize,
-    /// Heads of the keys and values, which divide those of the queries: neighbours share one.
-    pub kv_heads: usize,
-    /// Features of one head.
-    pub head_dim: usize,
-    /// Multiplies the dot products.
-    pub scale: f32,
-    /// Whether a query sees only the keys up to its own index; needs as many keys as queries.
-    pub causal: bool,
-    /// Queries of a head that one task takes, at least 1; the last chunk may be shorter. More cost
-    /// more scratch and pack keys and values less often. Results are the same bits for any;
-    /// multiples of 32 fill the lanes.
-    pub query_chunk: usize,
-    /// Whether the host rounds operands of products to bf16 where its processor multiplies tiles of
-    /// it.
-    pub rounds: bool,
-}
-
-impl AttentionShape {
-    fn features(&self) -> usize {
-        self.heads * self.head_dim
-    }
-
-    fn kv_features(&self) -> usize {
-        self.kv_heads * self.head_dim
-    }
-
-    fn operations(&self) -> usize {
-        4 * self.batch * self.query_tokens * self.key_tokens * self.features()
-    }
-
-    /// Chunks of one head.
-    fn chunks(&self) -> usize {
-        self.query_tokens.div_ceil(self.query_chunk)
-    }
-
-    /// Queries of the longest chunk.
-    fn chunk_queries(&self) -> usize {
-        self.query_tokens.min(self.query_chunk)
-    }
-
-    /// Panels of queries of the longest chunk.
-    fn panels(&self) -> usize {
-        self.chunk_queries().div_ceil(PANEL)
-    }
-
-    /// Keys of the longest block. May not depend on the chunk: see the file's invariant.
-    fn block_keys(&self) -> usize {
-        let fitting = BLOCK_ELEMENTS / self.head_dim / KEY_BLOCK_MIN * KEY_BLOCK_MIN;
-        self.key_tokens.min(fitting.clamp(KEY_BLOCK_MIN, KEY_BLOCK_MAX))
-    }
-
-    /// The distance of features of packed keys.
-    fn key_stride(&self) -> usize {
-        self.block_keys().next_multiple_of(16) + ROW_PADDING
-    }
-
-    /// The distance of packed values.
-    fn value_stride(&self) -> usize {
-        self.head_dim.next_multiple_of(16) + ROW_PADDING
-    }
-
-    /// Lengths of the pieces of a worker's scratch, in the order of [`Scratch`].
-    fn pieces(&self) -> [usize; 8] {
-        let panels = self.panels() * PANEL;
-        [
-            panels * self.head_dim,
-            panels * self.head_dim,
-            panels,
-            panels,
-            self.head_dim * self.key_stride(),
-            self.block_keys() * self.value_stride(),
-            self.block_keys() * PANEL,
-            self.block_keys() + PANEL,
-        ]
-    }
-
-    fn worker_scratch_len(&self) -> usize {
-        self.pieces().into_iter().map(aligned_len).sum()
-    }
-}
 
 /// How many elements of scratch [`attention`] needs with so many workers.
 pub fn attention_scratch_len(shape: &AttentionShape, workers: usize) -> usize {

@@ -236,7 +236,7 @@ fn convolve(
     let len = regions.scratch_len(shape);
     let operations = 2 * pixels * shape.out_channels * shape.taps() * shape.in_channels;
     #[cfg(target_arch = "x86_64")]
-    if rounds && let Some(tiling) = tiled::Tiling::of(shape) {
+    if rounds && let Some(tiling) = tiled::FilterTiling::of(shape) {
         let filters = tiling.pack(workers, shape, filters, packed);
         let (isa, out) = (workers.isa(), &Disjoint::new(out));
         let call = tiled::TiledCall { isa, shape, tiling, input, norm, filters, bias, out };

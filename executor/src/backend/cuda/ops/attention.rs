@@ -234,8 +234,8 @@ impl AttentionOperands {
 }
 
 /// `out = softmax(scale · q · kᵀ + bias) · v`, head by head. All begin at multiples of 16 bytes.
-/// The shape's `query_chunk` and `rounds` have no meaning here. `workspace`: [`attention_workspace_bytes`], at a
-/// multiple of 256.
+/// The shape's `query_chunk` and `rounds` have no meaning here. `workspace`:
+/// [`attention_workspace_bytes`], at a multiple of 256.
 ///
 /// A query's result depends on neither the other queries nor their number; and not on the elements
 /// either, if what f32 holds is rounded to f16, the largest number in place of a larger one.

@@ -1,8 +1,8 @@
 //! Convolutions of bf16 in tiles, where the processor has them (AMX).
 //!
-//! A packed region is `[row, column, channel]`: each pixel's channels, normalised and rounded, 32 of
-//! which are a row of a tile. So the pixels of a tile are the same rows for each tap, further on in
-//! memory, and nothing is packed for each tap. Filters are packed as the other operand, `[panel,
+//! A packed region is `[row, column, channel]`: each pixel's channels, normalised and rounded, 32
+//! of which are a row of a tile. So the pixels of a tile are the same rows for each tap, further on
+//! in memory, and nothing is packed for each tap. Filters are packed as the other operand, `[panel,
 //! block of channels, tap, step of 32 channels]`, each two tiles of 16 outputs.
 //!
 //! Invariant: an output is summed in f32 by blocks of channels, in each by taps, then by steps of
@@ -18,7 +18,7 @@ use super::region::{OutputRegion, Regions, input_rows};
 use super::weights::{Filters, PackedWeights};
 use super::{ConvShape, TAPS_MAX};
 use crate::backend::kernels::amx::{
-    Run, SquareSums, StridedRows, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles,
+    DepthRun, SquareSums, StridedRows, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles,
 };
 use crate::backend::kernels::grid::{aligned_len, piece};
 use crate::backend::kernels::lanes::Lanes;
@@ -52,7 +52,7 @@ const REGION_ROWS_MIN: usize = 4;
 const STEP_BYTES: usize = 2 * TILE_BYTES;
 
 /// How a convolution is cut. Depends on the shape alone.
-pub(super) struct Tiling {
+pub(super) struct FilterTiling {
     /// Of a region's output.
     rows: usize,
     /// Of a region's output.
@@ -66,10 +66,10 @@ pub(super) struct Tiling {
     row_bytes: usize,
 }
 
-impl Tiling {
+impl FilterTiling {
     /// Largest regions in the scratch that the same convolution takes in f32; `None` for one that
     /// does not fit there: of few channels.
-    pub(super) fn of(shape: &ConvShape) -> Option<Tiling> {
+    pub(super) fn of(shape: &ConvShape) -> Option<FilterTiling> {
         let steps = shape.in_channels.div_ceil(STEP);
         let columns = shape.output_width().min(REGION_COLUMNS);
         let pixel_bytes = (steps | 1) * TILE_ROW_BYTES;
@@ -78,7 +78,8 @@ impl Tiling {
         let words = Regions::of(shape).scratch_len(shape).saturating_sub(aligned_len(0));
         let fitting = (4 * words / row_bytes).checked_sub(shape.kernel_height)? / shape.stride + 1;
         let rows = shape.output_height().div_ceil(REGION_ROWS_MIN).min(REGION_ROWS_MAX);
-        let tiling = Tiling { rows: fitting.min(rows), columns, steps, pixel_bytes, row_bytes };
+        let tiling =
+            FilterTiling { rows: fitting.min(rows), columns, steps, pixel_bytes, row_bytes };
         let fits = tiling.filter_words(shape) <= PackedWeights::len(shape)
             && steps.div_ceil(BLOCK_STEPS) <= BLOCKS_MAX;
         fits.then_some(tiling)
@@ -175,11 +176,11 @@ fn pack_block(
 pub(super) struct TiledCall<'a> {
     pub(super) isa: Isa,
     pub(super) shape: &'a ConvShape,
-    pub(super) tiling: Tiling,
+    pub(super) tiling: FilterTiling,
     pub(super) input: &'a [f32],
     /// Factors and summands of the normalisation, `[batch, in_channels]`.
     pub(super) norm: Option<(&'a [f32], &'a [f32])>,
-    /// As [`Tiling::pack`] packs them.
+    /// As [`FilterTiling::pack`] packs them.
     pub(super) filters: &'a [u8],
     pub(super) bias: Option<WeightView<'a>>,
     pub(super) out: &'a Disjoint<'a>,
@@ -270,17 +271,17 @@ impl TiledCall<'_> {
     }
 
     /// Where each tap of each block begins in a packed region, and the steps there.
-    fn runs(&self) -> ([Run; BLOCKS_MAX * TAPS_MAX], usize) {
+    fn runs(&self) -> ([DepthRun; BLOCKS_MAX * TAPS_MAX], usize) {
         let (shape, tiling) = (self.shape, &self.tiling);
         assert!(shape.taps() <= TAPS_MAX, "kernels are small");
-        let mut runs = [Run::default(); BLOCKS_MAX * TAPS_MAX];
+        let mut runs = [DepthRun::default(); BLOCKS_MAX * TAPS_MAX];
         let mut count = 0;
         for steps in tiling.blocks() {
             for tap in 0..shape.taps() {
                 let (y, x) = (tap / shape.kernel_width, tap % shape.kernel_width);
                 let pixel = y * tiling.row_bytes + x * tiling.pixel_bytes;
                 let offset_bytes = pixel + steps.start * TILE_ROW_BYTES;
-                runs[count] = Run { offset_bytes, steps: steps.len() };
+                runs[count] = DepthRun { offset_bytes, steps: steps.len() };
                 count += 1;
             }
         }
