@@ -69,7 +69,7 @@ pub struct Generate {
     /// A prompt of its own for the long text encoder [default: the prompt]
     #[arg(long, value_name = "TEXT")]
     prompt_2: Option<String>,
-    /// What the picture is not to show; takes effect with --true-cfg-scale above 1
+    /// What the picture is not to show; takes effect with --cfg-scale above 1
     #[arg(short, long, value_name = "TEXT")]
     negative_prompt: Option<String>,
     #[command(flatten)]

@@ -119,7 +119,7 @@ pub enum RequestError {
     Shape(String),
     /// A negative prompt without effect.
     #[error(
-        "--negative-prompt takes effect with --true-cfg-scale above 1 only; hint: add --true-cfg-scale 4"
+        "--negative-prompt takes effect with --cfg-scale above 1 only; hint: add --cfg-scale 4"
     )]
     NegativeWithoutGuidance,
     /// Two numbers for the one guidance that a model has.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::desk::action::JobView;
 use super::desk::job::{
-    Api, Class, Confidence, JobId, JobOrder, JobRecord, JobState, Offer, OnDisconnect,
+    Api, Class, Confidence, JobId, JobOrder, JobRecord, JobState, KeptJson, Offer, OnDisconnect,
     PictureRecord, RECORD_VERSION,
 };
 use crate::engine::lanes::Lanes;
@@ -30,7 +30,7 @@ pub fn record(id: &str) -> JobRecord {
             on_disconnect: OnDisconnect::Finish,
             keep_alive: None,
             idempotency: None,
-            body: json!({"prompt": "a house"}),
+            body: KeptJson::of(&json!({"prompt": "a house"})),
         },
         synchronous: false,
         state: JobState::Queued,

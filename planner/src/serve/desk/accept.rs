@@ -5,7 +5,7 @@ use super::config::{KEY_MS, RETRY_AFTER_S, SURVEY_MS_MAX};
 use super::entry::{Entry, WeighedRoom};
 use super::event::{Asker, QueryId, Quoted, RoomTimes, SlotId, Ticket};
 use super::job::{
-    ErrorCode, JobError, JobId, JobOrder, JobRecord, JobState, KeptPlan, OnDisconnect,
+    ErrorCode, JobError, JobId, JobOrder, JobRecord, JobState, KeptJson, OnDisconnect,
     RECORD_VERSION,
 };
 use super::{Desk, Then};
@@ -311,7 +311,7 @@ impl Desk {
             daemon_deaths: 0,
             failures: Vec::new(),
             pictures: Vec::new(),
-            plan: Some(KeptPlan::of(&quoted.plan)),
+            plan: Some(KeptJson::of(&quoted.plan)),
             usage: None,
             notices: offer.notices.clone(),
             error: None,

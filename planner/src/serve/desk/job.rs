@@ -107,7 +107,7 @@ pub struct JobOrder {
     /// So that it is not done twice.
     pub idempotency: Option<IdempotencyKey>,
     /// The request as it came, without its pictures, to be shown.
-    pub body: Value,
+    pub body: KeptJson,
 }
 
 /// Where a job is.
@@ -291,7 +291,7 @@ pub struct JobRecord {
     /// What is made so far.
     pub pictures: Vec<PictureRecord>,
     /// The last run's plan, as `plan --json` has it.
-    pub plan: Option<KeptPlan>,
+    pub plan: Option<KeptJson>,
     /// What the last run took.
     pub usage: Option<UsageReport>,
     /// What the user should know of it, a sentence each.
@@ -300,32 +300,33 @@ pub struct JobRecord {
     pub error: Option<JobError>,
 }
 
-/// A plan's document, as JSON on one line: a daemon holds one for each job that has not ended, and
-/// a tree of values takes ten times as much. Into records and answers it goes as it is.
+/// A document, as JSON on one line: a daemon holds a request for each job and a plan for each that
+/// has not ended, and a tree of values takes ten times as much. Into records and answers it goes as
+/// it is.
 #[derive(Debug, Clone)]
-pub struct KeptPlan(Arc<RawValue>);
+pub struct KeptJson(Arc<RawValue>);
 
-impl KeptPlan {
+impl KeptJson {
     /// Of a document.
-    pub fn of(document: &Value) -> KeptPlan {
-        KeptPlan(to_raw_value(document).expect("a document can be written").into())
+    pub fn of(document: &Value) -> KeptJson {
+        KeptJson(to_raw_value(document).expect("a document can be written").into())
     }
 }
 
-impl Serialize for KeptPlan {
+impl Serialize for KeptJson {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for KeptPlan {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeptPlan, D::Error> {
-        Box::<RawValue>::deserialize(deserializer).map(|text| KeptPlan(text.into()))
+impl<'de> Deserialize<'de> for KeptJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeptJson, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(|text| KeptJson(text.into()))
     }
 }
 
-impl PartialEq for KeptPlan {
-    fn eq(&self, other: &KeptPlan) -> bool {
+impl PartialEq for KeptJson {
+    fn eq(&self, other: &KeptJson) -> bool {
         self.0.get() == other.0.get()
     }
 }

@@ -15,7 +15,7 @@ use super::action::{Action, FileOrder, Note, SlotState};
 use super::config::ROOM_RETRY_MS;
 use super::entry::{EndReason, Want};
 use super::event::{FinishedWork, MadePicture, PreviewImage, Said, SlotId};
-use super::job::{ErrorCode, JobError, JobId, JobState, KeptPlan};
+use super::job::{ErrorCode, JobError, JobId, JobState, KeptJson};
 use crate::job::FailedAttempt;
 
 impl Desk {
@@ -56,7 +56,7 @@ impl Desk {
     fn planned(&mut self, slot: SlotId, jobs: &[JobId], plan: &Arc<Value>, loads: bool) {
         self.set_slot(slot, if loads { SlotState::Loading } else { SlotState::Running });
         let state = if loads { JobState::Loading } else { JobState::Running };
-        let kept = KeptPlan::of(plan);
+        let kept = KeptJson::of(plan);
         for id in jobs {
             let Some(entry) = self.jobs.get_mut(id) else { continue };
             entry.record_mut().plan = Some(kept.clone());

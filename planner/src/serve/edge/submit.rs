@@ -17,7 +17,7 @@ use crate::read;
 use crate::serve::desk::action::JobView;
 use crate::serve::desk::event::FiledPicture;
 use crate::serve::desk::job::{
-    Api, Class, ErrorCode, IdempotencyKey, JobError, JobOrder, JobState, PictureRecord,
+    Api, Class, ErrorCode, IdempotencyKey, JobError, JobOrder, JobState, KeptJson, PictureRecord,
 };
 
 /// A job of another program's request: all but what only a handler knows.
@@ -68,7 +68,7 @@ impl Submission {
             on_disconnect: self.policy.on_disconnect,
             keep_alive: self.policy.keep_alive,
             idempotency: self.idempotency,
-            body: self.body,
+            body: KeptJson::of(&self.body),
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::job::JobRequest;
 use crate::job::request::Prompts;
 use crate::serve::desk::action::JobView;
 use crate::serve::desk::job::{
-    Api, Class, JobOrder, JobRecord, JobState, Offer, OnDisconnect, PictureRecord,
+    Api, Class, JobOrder, JobRecord, JobState, KeptJson, Offer, OnDisconnect, PictureRecord,
 };
 use crate::serve::testing;
 
@@ -30,7 +30,7 @@ pub fn view(id: &str, client: &str, state: JobState) -> JobView {
         on_disconnect: OnDisconnect::Cancel,
         keep_alive: None,
         idempotency: None,
-        body: json!({"prompt": "a house"}),
+        body: KeptJson::of(&json!({"prompt": "a house"})),
     };
     view_of(id, order, state)
 }

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::tables::EncodedChange;
 use super::*;
-use crate::serve::desk::job::{IdempotencyKey, JobState, KeptPlan};
+use crate::serve::desk::job::{IdempotencyKey, JobState, KeptJson};
 use crate::serve::testing::{CHILD, child, record};
 
 /// Far longer than any write takes: only what hangs gets there.
@@ -118,7 +118,7 @@ fn single_records_are_read_whole_while_it_is_open() {
     let store = opened(home.path());
     let mut job = record(&id(1));
     job.state = JobState::Done;
-    job.plan = Some(KeptPlan::of(&serde_json::json!({"feasible": true})));
+    job.plan = Some(KeptJson::of(&serde_json::json!({"feasible": true})));
     store.change(1, Change::Put(Box::new(job.clone()))).unwrap();
     store.change(2, put(2)).unwrap();
     let reader = store.store.reader();
@@ -385,7 +385,7 @@ fn child_with_a_full_disk() {
     let size = fs::metadata(Path::new(&directory).join(FILE)).unwrap().len();
     limit(Some(size));
     let mut large = record(&id(1));
-    large.order.body = serde_json::json!("x".repeat(4 << 20));
+    large.order.body = KeptJson::of(&serde_json::json!("x".repeat(4 << 20)));
     for number in 1..4 {
         let error = store.change(number, Change::Put(Box::new(large.clone()))).unwrap_err();
         assert!(error.contains("cannot write the job store"), "{error}");
@@ -408,7 +408,7 @@ fn child_on_a_small_disk() {
     while file.write_all(&[7; 4096]).is_ok() {}
     drop(file);
     let mut large = record(&id(1));
-    large.order.body = serde_json::json!("x".repeat(1 << 20));
+    large.order.body = KeptJson::of(&serde_json::json!("x".repeat(1 << 20)));
     for number in 1..4 {
         let error = store.change(number, Change::Put(Box::new(large.clone()))).unwrap_err();
         assert!(error.contains("; hint: is its disk full, or read-only?"), "{error}");

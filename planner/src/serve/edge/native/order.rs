@@ -6,7 +6,9 @@ use serde_json::{Map, Value};
 use super::policy::JobPolicy;
 use super::request::ReadShape;
 use crate::job::JobRequest;
-use crate::serve::desk::job::{Api, Class, ErrorCode, IdempotencyKey, JobError, JobOrder};
+use crate::serve::desk::job::{
+    Api, Class, ErrorCode, IdempotencyKey, JobError, JobOrder, KeptJson,
+};
 use crate::serve::edge::errors::EdgeError;
 use crate::serve::edge::keep;
 use crate::serve::edge::state::Edge;
@@ -40,7 +42,7 @@ pub async fn native(
         on_disconnect: policy.on_disconnect,
         keep_alive: policy.keep_alive,
         idempotency,
-        body: Value::Object(body),
+        body: KeptJson::of(&Value::Object(body)),
     })
 }
 

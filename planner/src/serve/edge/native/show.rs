@@ -9,7 +9,7 @@ use crate::job::FailedAttempt;
 use crate::job::seed::Seed;
 use crate::serve::desk::action::{JobView, ProgressView};
 use crate::serve::desk::job::{
-    Api, Class, JobError, JobId, JobRecord, JobState, KeptPlan, Offer, OnDisconnect, PictureRecord,
+    Api, Class, JobError, JobId, JobRecord, JobState, KeptJson, Offer, OnDisconnect, PictureRecord,
 };
 
 /// All of a job.
@@ -17,10 +17,10 @@ use crate::serve::desk::job::{
 pub struct ShownJob<'a> {
     #[serde(flatten)]
     summary: ShownSummary<'a>,
-    request: &'a Value,
+    request: &'a KeptJson,
     attempts: u32,
     failures: &'a [FailedAttempt],
-    plan: &'a Option<KeptPlan>,
+    plan: &'a Option<KeptJson>,
     usage: &'a Option<UsageReport>,
     /// What is told beside.
     pub notices: Vec<&'a str>,

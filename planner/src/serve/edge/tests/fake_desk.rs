@@ -10,7 +10,7 @@ use super::super::state::Edge;
 use super::super::testing::{picture, view, view_of};
 use crate::serve::desk::action::{ModelView, Reply, SlotState};
 use crate::serve::desk::event::{Ask, Asker, DeskEvent, Quoted, ServedModel, Ticket};
-use crate::serve::desk::job::{ErrorCode, JobError, JobOrder, JobRecord, JobState, KeptPlan};
+use crate::serve::desk::job::{ErrorCode, JobError, JobOrder, JobRecord, JobState, KeptJson};
 use protocol::Bytes;
 
 /// A job that has ended, with one picture.
@@ -118,7 +118,7 @@ impl FakeDesk {
 pub fn whole_record() -> JobRecord {
     let mut record = (*view(DONE, "ann", JobState::Done).record).clone();
     record.pictures = vec![picture(0)];
-    record.plan = Some(KeptPlan::of(&json!({"feasible": true})));
+    record.plan = Some(KeptJson::of(&json!({"feasible": true})));
     record
 }
 

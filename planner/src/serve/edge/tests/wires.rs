@@ -9,7 +9,7 @@ use super::client::{read_until, request};
 use super::working_desk::{Mood, WorkingDesk};
 use super::*;
 use crate::media::picture::Picture;
-use crate::serve::desk::job::Api;
+use crate::serve::desk::job::{Api, KeptJson};
 use crate::serve::edge::openai::testing::settings;
 
 /// A server with such a desk.
@@ -80,7 +80,7 @@ fn openais_pictures_are_in_the_answer_or_at_an_address() {
         (order.api, order.class),
         (Api::OpenAi, crate::serve::desk::job::Class::Interactive)
     );
-    assert_eq!(order.body, json!({"prompt": "a cat", "n": 2, "seed": 5}));
+    assert_eq!(order.body, KeptJson::of(&json!({"prompt": "a cat", "n": 2, "seed": 5})));
     let body = json!({"prompt": "x", "response_format": "url", "output_format": "webp"});
     let url = stand.post("/v1/images/generations", &body).json()["data"][0]["url"].clone();
     let url = url.as_str().unwrap();
@@ -132,7 +132,8 @@ fn edits_come_as_forms_and_as_json() {
     let files: Vec<_> = orders.iter().map(|order| order.request.start.image.clone()).collect();
     assert_eq!(files[0], files[1], "the same picture is kept once");
     assert_eq!(Picture::open(&files[0].clone().unwrap()).unwrap().size(), [64, 32]);
-    assert_eq!(orders[1].body, json!({"prompt": "a dog"}), "without its pictures");
+    let body = KeptJson::of(&json!({"prompt": "a dog"}));
+    assert_eq!(orders[1].body, body, "without its pictures");
     for (body, param) in [
         (json!({"prompt": "x"}), "image"),
         (json!({"prompt": "x", "image": "http://example.com/a.png"}), "image"),
@@ -244,7 +245,8 @@ fn a_job_of_the_web_ui_is_answered_in_its_words() {
         (&json!("4"), &json!("48"))
     );
     let order = stand.desk.orders.lock().unwrap()[0].clone();
-    assert_eq!((order.api, order.body.get("init_images")), (Api::Sdapi, None));
+    let body = serde_json::to_value(&order.body).unwrap();
+    assert_eq!((order.api, body.get("init_images")), (Api::Sdapi, None));
 }
 
 #[test]
