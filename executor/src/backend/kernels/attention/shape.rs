@@ -5,7 +5,7 @@ use crate::backend::kernels::outer::PANEL;
 
 /// The most keys of a block: their scores of a panel of queries take 28 KiB. A multiple of 14, the
 /// rows of the largest tile.
-const KEY_BLOCK_MAX: usize = 224;
+pub(super) const KEY_BLOCK_MAX: usize = 224;
 
 /// The fewest keys of a block of wide heads.
 const KEY_BLOCK_MIN: usize = 56;

@@ -2,6 +2,7 @@
 
 use half::bf16;
 
+use super::shape::KEY_BLOCK_MAX;
 use super::*;
 use crate::backend::kernels::testing::{Random, assert_close, for_each_workers, scratch};
 
