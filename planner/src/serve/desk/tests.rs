@@ -14,7 +14,7 @@ use protocol::Bytes;
 
 use super::config::DeskConfig;
 use super::event::{Asker, ServedModel};
-use super::job::{Api, Class, Confidence, JobId, JobOrder, Offer, OnDisconnect};
+use super::job::{Api, Class, Confidence, JobId, JobOrder, KeptJson, Offer, OnDisconnect};
 use crate::engine::lanes::Lanes;
 use crate::job::JobRequest;
 use crate::job::model::ModelName;
@@ -63,7 +63,7 @@ fn order(model: &str, client: &str, count: u32) -> JobOrder {
         on_disconnect: OnDisconnect::Cancel,
         keep_alive: None,
         idempotency: None,
-        body: serde_json::Value::Null,
+        body: KeptJson::of(&serde_json::Value::Null),
     }
 }
 

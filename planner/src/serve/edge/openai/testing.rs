@@ -16,7 +16,7 @@ use crate::media::PictureFormat;
 use crate::serve::desk::action::JobView;
 use crate::serve::desk::event::FiledPicture;
 use crate::serve::desk::job::{
-    Api, Class, JobOrder, JobRecord, JobState, Offer, OnDisconnect, PictureRecord,
+    Api, Class, JobOrder, JobRecord, JobState, KeptJson, Offer, OnDisconnect, PictureRecord,
 };
 use crate::serve::edge::settings::{EdgeModel, EdgeSettings};
 use crate::serve::testing;
@@ -127,7 +127,7 @@ pub fn view(state: JobState, request: JobRequest, pictures: &[FiledPicture]) -> 
         on_disconnect: OnDisconnect::Cancel,
         keep_alive: None,
         idempotency: None,
-        body: Value::Null,
+        body: KeptJson::of(&Value::Null),
     };
     let sample = testing::record("01JOB");
     let offer = Offer { load_ms: 1000.0, run_ms: 500.0, ..sample.offer.clone() };
