@@ -1,7 +1,7 @@
 //! The self-test of GPUs: every family of kernels once, small, against the host's kernels; and
 //! copies between each two GPUs, by a pattern.
 //!
-//! A case is a graph of a few nodes ([`cases`]), scheduled, loaded and computed through what a run
+//! A case is a graph of a few nodes (`cases`), scheduled, loaded and computed through what a run
 //! uses. Devices are tested at the same time, and beside them the host computes what is expected.
 //! Layers that cuBLASLt multiplies are computed by our own kernels too: a run goes on with those
 //! where the library fails.
