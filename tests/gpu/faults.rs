@@ -7,6 +7,7 @@
 
 mod matrix;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::simulator::Machine;
@@ -46,14 +47,19 @@ fn run(home: &Home, more: &[&str]) -> Ended {
 fn finish(machine: Machine, more: &[&str]) -> Finished {
     let what = machine.value();
     let home = home_on(machine);
-    let ended = run(&home, more);
-    assert_eq!(ended.code, Some(0), "{what}: {}", ended.stderr);
-    assert!(!ended.stderr.contains("panicked"), "{what}: {}", ended.stderr);
-    let pixels = pixels(&home.path("picture.png"));
-    Finished { document: ended.json(), pixels, said: ended.stderr }
+    Finished::of(&home, run(&home, more), &what)
 }
 
 impl Finished {
+    /// Of a run in this home, on such a machine.
+    #[track_caller]
+    fn of(home: &Home, ended: Ended, machine: &str) -> Finished {
+        assert_eq!(ended.code, Some(0), "{machine}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("panicked"), "{machine}: {}", ended.stderr);
+        let pixels = pixels(&home.path("picture.png"));
+        Finished { document: ended.json(), pixels, said: ended.stderr }
+    }
+
     fn attempts(&self) -> u64 {
         self.document["attempts"].as_u64().expect("a number")
     }
@@ -114,6 +120,32 @@ fn a_shortage_in_any_function_leads_to_a_smaller_plan_and_tells_what_is_free() {
         assert!(!finished.uses("host"), "{fault}: {:?}", finished.devices());
         assert!(finished.peak_bytes() < whole.peak_bytes(), "{fault}");
         assert!(finished.is_like(&whole), "{fault}: another picture");
+    }
+}
+
+#[test]
+fn a_shortage_in_the_self_test_leads_to_a_smaller_plan_which_is_tested() {
+    let machine = || machine().self_tested();
+    let whole = finish(machine(), &[]);
+    for fault in [
+        "cuDevicePrimaryCtxRetain:1:2",
+        "cuModuleLoadDataEx:3:2",
+        "cuMemAlloc_v2:3:2",
+        "cuLaunchKernel:5:2",
+    ] {
+        let home = home_on(machine().with("fail", fault));
+        let finished = Finished::of(&home, run(&home, &[]), fault);
+        assert_eq!(finished.attempts(), 2, "{fault}: {}", finished.said);
+        let reason = finished.reason();
+        assert!(reason.starts_with("the kernels cannot be tested: cuda"), "{fault}: {reason}");
+        assert!(reason.contains(" is out of memory: "), "{fault}: {reason}");
+        assert!(!finished.uses("host"), "{fault}: {:?}", finished.devices());
+        assert!(finished.peak_bytes() < whole.peak_bytes(), "{fault}");
+        assert!(finished.is_like(&whole), "{fault}: another picture");
+        let records = fs::read_to_string(home.beside("state/berth/self-test.toml"));
+        let records = records.expect("what was tested is recorded");
+        let tested = finished.devices().concat().into_iter().collect::<BTreeSet<_>>();
+        assert_eq!(records.matches("[[tested]]").count(), tested.len(), "{fault}: {records}");
     }
 }
 

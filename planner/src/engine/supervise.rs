@@ -226,7 +226,8 @@ fn attempts(
         let mut decide = |warm: &mut Warm, request: &Request| {
             decide(warm, request, given, &retries, history.generation())
         };
-        let decided = testing::decide(warm, self_tests, &mut request, given, &mut decide);
+        let decided = 
+            testing::decide(warm, self_tests, &mut request, given, &mut tried, &mut decide);
         for message in self_tests.told(&request.inventory) {
             let notice = Notice::SelfTest { message };
             if heard.notice(&notice) {
