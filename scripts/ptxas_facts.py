@@ -4,12 +4,12 @@
     scripts/ptxas_facts.py --write        compile all for each architecture, look through the code, write the table
     scripts/ptxas_facts.py --check        fail if the table is not of the shipped files, or, where the tools are, not what they say
     scripts/ptxas_facts.py --install      only put the tools' wheels into target/ptxas, where they are found from then on
-    scripts/ptxas_facts.py --self-test    whether the lint finds what is planted in small listings
+    scripts/ptxas_facts.py --self-test    whether the lint finds what is planted in small listings, and, where the tools are, in a kernel
 
 A line is a kernel on an architecture: registers, stack, spilled bytes, shared memory, how many blocks a multiprocessor runs together and
 what bounds them, and how many loads there are of each width. Nothing is written where a kernel on tensor cores spills registers or uses
 local memory in a loop of products, where a warp may have parted before an instruction that needs all of it, or where a kernel could not
-be launched; KNOWN has what is known of and why.
+be launched.
 
 The tools are ptxas of the version below and nvdisasm: of --ptxas and --nvdisasm, of BERTH_PTXAS and BERTH_NVDISASM, of target/ptxas, or of
 PATH. Without them --check looks at digests only and says so. No GPU or driver is needed. A driver has an assembler of its own, of another version.
@@ -53,8 +53,8 @@ SHARED_PIECE_LATER, SHARED_OF_SYSTEM = 128, 1024
 # What is counted with for kernels that do not say how many threads a block has; they may have up to so many.
 BLOCK, BLOCK_MAX = 256, 1024
 
-# Problems that are known, by kernel and architecture, each with its reason.
-KNOWN: dict[tuple[str, int], str] = {}
+# Whose code the self-test takes instructions out of.
+CODE_OF_TEST = ("conv_half", 86)
 
 HEAD = f"""# What ptxas {PTXAS_VERSION} makes of the kernels that are shipped: written by scripts/ptxas_facts.py --write, explained in docs/cuda.md.
 # kernel                            arch cores  threads regs stack spills shared blocks (by shared memory/registers/threads) loads
@@ -94,24 +94,30 @@ _SAID = re.compile(
 )
 
 
+def code(source: str, architecture: int, ptxas: str, nvdisasm: str | None, folder: str) -> tuple[str, str]:
+    """What the assembler says of a source, and its code as a listing, empty without a disassembler."""
+    path, cubin = pathlib.Path(folder, "kernels.ptx"), pathlib.Path(folder, "kernels.cubin")
+    path.write_text(text(source, architecture))
+    command = [ptxas, "-v", f"--gpu-name=sm_{architecture}", str(path), "-o", str(cubin)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    if not nvdisasm:
+        return told, ""
+    return told, subprocess.run([nvdisasm, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+
+
 def facts(task: tuple[str, int, str, str | None]) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:
     """The lines of a source on an architecture, by kernel, and what is wrong."""
     source, architecture, ptxas, nvdisasm = task
     ptx = text(source, architecture)
     bounds = dict(re.findall(r"\.entry (\w+)\([^{]*?\.maxntid (\d+)", ptx))
     with tempfile.TemporaryDirectory() as folder:
-        path, cubin = pathlib.Path(folder, "kernels.ptx"), pathlib.Path(folder, "kernels.cubin")
-        path.write_text(ptx)
-        command = [ptxas, "-v", f"--gpu-name=sm_{architecture}", str(path), "-o", str(cubin)]
-        ended = subprocess.run(command, capture_output=True, text=True)
-        if ended.returncode != 0:
-            return [], [(source, architecture, f"ptxas refuses it: {ended.stderr.strip()}")]
-        kernels = {}
-        if nvdisasm:
-            shown = subprocess.run([nvdisasm, "-c", str(cubin)], capture_output=True, text=True, check=True)
-            kernels = {kernel.name: kernel for kernel in listing.read(shown.stdout)}
+        try:
+            told, shown = code(source, architecture, ptxas, nvdisasm, folder)
+        except subprocess.CalledProcessError as refused:
+            return [], [(source, architecture, f"{refused.cmd[0]} fails: {refused.stderr.strip()}")]
+    kernels = {kernel.name: kernel for kernel in listing.read(shown)}
     lines, problems = [], []
-    said = {name: rest for name, *rest in _SAID.findall(ended.stderr)}
+    said = {name: rest for name, *rest in _SAID.findall(told)}
     for name in re.findall(r"^\.visible \.entry (\w+)\(", ptx, re.MULTILINE):
         stack, stores, loads, registers, rest = said[name]
         shared = int(next(iter(re.findall(r"(\d+) bytes smem", rest)), 0))
@@ -162,21 +168,17 @@ def install():
         tool.chmod(tool.stat().st_mode | 0o111)
 
 
-def table(ptxas: str, nvdisasm: str | None) -> tuple[str, list[str], list[str]]:
-    """The table as it should be, problems, and those among them that are known."""
+def table(ptxas: str, nvdisasm: str | None) -> tuple[str, list[str]]:
+    """The table as it should be, and what is wrong."""
     tasks = [(source, architecture, ptxas, nvdisasm) for source in sources() for architecture in MULTIPROCESSORS]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(facts, tasks))
-    parts, problems, known = [HEAD], [], []
+    parts = [HEAD]
     for source in sources():
-        lines = [line for task, (found, _) in zip(tasks, results) if task[0] == source for line in found]
-        order = {name: at for at, name in enumerate(dict.fromkeys(sorted(name for name, _, _ in lines)))}
-        lines.sort(key=lambda line: (order[line[0]], line[1]))
+        lines = sorted(line for task, (found, _) in zip(tasks, results) if task[0] == source for line in found)
         parts += [f"file {source} {digest(source)}\n", *(line + "\n" for _, _, line in lines)]
-    for name, architecture, what in (problem for _, found in results for problem in found):
-        of = known if (name, architecture) in KNOWN else problems
-        of.append(f"{name} for sm_{architecture}: {what}")
-    return "".join(parts), problems, known
+    problems = [f"{name} for sm_{architecture}: {what}" for _, found in results for name, architecture, what in found]
+    return "".join(parts), problems
 
 
 def without_loads(line: str) -> str:
@@ -202,7 +204,7 @@ def check(given) -> int:
         return 1 if failures or given.require else 0
     if not nvdisasm:
         print("ptxas: no nvdisasm is here, so the code is not looked through; `scripts/ptxas_facts.py --install` fetches it")
-    wanted, problems, _ = table(ptxas, nvdisasm)
+    wanted, problems = table(ptxas, nvdisasm)
     wanted = wanted.splitlines()
     compare = (lambda line: line) if nvdisasm else without_loads
     if list(map(compare, shown)) != list(map(compare, wanted)):
@@ -222,11 +224,9 @@ def write(given) -> int:
     if not ptxas or not nvdisasm or version(ptxas) != PTXAS_VERSION:
         print(f"ptxas: ptxas {PTXAS_VERSION} and nvdisasm are needed; `scripts/ptxas_facts.py --install` puts them into target/ptxas")
         return 1
-    made, problems, known = table(ptxas, nvdisasm)
+    made, problems = table(ptxas, nvdisasm)
     for problem in problems:
         print(f"ptxas: {problem}")
-    for problem in known:
-        print(f"ptxas: known: {problem}")
     if problems:
         print("ptxas: nothing is written")
         return 1
@@ -235,11 +235,20 @@ def write(given) -> int:
     return 0
 
 
-def self_test() -> int:
+def self_test(given) -> int:
     wrong = planted.wrong()
     for problem in wrong:
         print(f"ptxas: {problem}")
     print(f"ptxas: {len(planted.PLANTED) - len(wrong)} of {len(planted.PLANTED)} small listings read as they are")
+    ptxas, nvdisasm = find("ptxas", given.ptxas), find("nvdisasm", given.nvdisasm)
+    if ptxas and nvdisasm:
+        with tempfile.TemporaryDirectory() as folder:
+            kernels = listing.read(code(*CODE_OF_TEST, ptxas, nvdisasm, folder)[1])
+        counts, missed = zip(*map(planted.unnoticed, kernels))
+        wrong += sum(missed, [])
+        for kernel in sum(missed, []):
+            print(f"ptxas: not missed in {kernel}")
+        print(f"ptxas: {sum(counts) - len(sum(missed, []))} of {sum(counts)} instructions that join a warp are missed in {CODE_OF_TEST[0]}")
     return 1 if wrong else 0
 
 
@@ -262,7 +271,7 @@ def main() -> int:
         install()
         return 0
     if given.self_test:
-        return self_test()
+        return self_test(given)
     return write(given) if given.write else check(given)
 
 

@@ -1,4 +1,6 @@
-"""Small listings of our own with what must be found in them, or nothing: whether the lint can fail."""
+"""Small listings of our own with what must be found in them, or nothing, and kernels with an instruction less: whether the lint can fail."""
+
+import dataclasses
 
 from . import lint, listing
 
@@ -148,3 +150,16 @@ def wrong() -> list[str]:
         if bool(found) != bool(word) or not all(word in sentence for sentence in found):
             problems.append(f"{about}: {found or 'nothing'} was found")
     return problems
+
+
+def unnoticed(kernel: listing.Listing) -> tuple[int, list[str]]:
+    """Takes out each instruction that joins a warp before one that needs all of it: how many there are, and those that are not missed."""
+    whole = [index for index, one in enumerate(kernel.instructions) if one.kind in lint.WHOLE_WARP]
+    joins = [index for index, one in enumerate(kernel.instructions) if one.kind in ("BSYNC", "WARPSYNC") and index < max(whole, default=0)]
+    missed = []
+    for index in joins:
+        without = list(kernel.instructions)
+        without[index] = dataclasses.replace(without[index], name="NOP", operands=[])
+        if not lint.findings(listing.Listing(kernel.name, without, kernel.labels)):
+            missed.append(f"{kernel.name}: {kernel.instructions[index]} in line {kernel.instructions[index].line}")
+    return len(joins), missed

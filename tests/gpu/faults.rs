@@ -3,7 +3,8 @@
 //!
 //! A shortage, in whatever function, is followed by a smaller plan; an error that breaks the
 //! context by a new process, which tries the same device again; any other by a plan without it.
-//! `BERTH_FAULTS_MANY=1` tries each error in each function; else each function has some.
+//! `BERTH_FAULTS_MANY=1` tries each error in each function; else each function has some. Each run
+//! must end within [`PATIENCE`].
 
 mod matrix;
 
@@ -11,6 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::simulator::Machine;
+use crate::support::watched::{PATIENCE, Watched};
 use crate::support::{Ended, Home, pixels};
 use serde_json::Value;
 
@@ -39,7 +41,11 @@ fn home_on(machine: Machine) -> Home {
 
 fn run(home: &Home, more: &[&str]) -> Ended {
     let job: Vec<&str> = JOB.split(' ').chain(["--output", "picture.png"]).collect();
-    home.run(&[&job[..], more].concat())
+    run_all(home, &[&job[..], more].concat())
+}
+
+fn run_all(home: &Home, arguments: &[&str]) -> Ended {
+    Watched::start(home.berth(arguments)).end(PATIENCE)
 }
 
 /// Runs the job on a machine with nothing learnt.
@@ -88,6 +94,17 @@ impl Finished {
     fn is_like(&self, other: &Finished) -> bool {
         let mut levels = self.pixels.iter().zip(&other.pixels).map(|(a, b)| a.abs_diff(*b));
         self.pixels.len() == other.pixels.len() && levels.all(|off| off <= 2)
+    }
+
+    /// What the plan takes of a device, or of the host; nothing of one that it does not have.
+    fn peak_bytes_of(&self, device: &str) -> u64 {
+        let plan = &self.document["plan"];
+        if device == "host" {
+            return plan["host"]["peak_bytes"].as_u64().expect("a size");
+        }
+        let devices = plan["devices"].as_array().expect("devices");
+        let of = devices.iter().find(|planned| planned["id"] == device);
+        of.map_or(0, |planned| planned["peak_bytes"].as_u64().expect("a size"))
     }
 
     /// What the plan takes of all devices.

@@ -67,5 +67,8 @@ fn kernels_on_tensor_cores_spill_nothing() {
     let rows: Vec<Row<'_>> = table.lines().filter(is_row).map(row).collect();
     assert!(rows.iter().filter(|row| row.uses_tensor_cores).count() > 100, "{}", rows.len());
     let spilling = rows.iter().filter(|row| row.uses_tensor_cores && row.spills != "0/0");
-    none("a kernel on tensor cores spills registers", spilling.map(|row| row.line.to_owned()).collect());
+    none(
+        "a kernel on tensor cores spills registers",
+        spilling.map(|row| row.line.to_owned()).collect(),
+    );
 }

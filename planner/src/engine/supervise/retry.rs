@@ -259,7 +259,7 @@ fn part_of(bytes: Bytes, part: u64, whole: u64) -> Bytes {
 }
 
 /// What a plan has of a device, or of the host, at most.
-pub fn peak(plan: &Plan, device: &DeviceId) -> Bytes {
+fn peak(plan: &Plan, device: &DeviceId) -> Bytes {
     let planned = plan.devices.iter().find(|planned| planned.id == *device);
     planned.map_or(plan.host.peak_bytes, |planned| planned.peak_bytes)
 }

@@ -2,9 +2,8 @@
 
 use protocol::limits::DEVICES_MAX;
 use protocol::self_test::SelfTest;
-use protocol::{Command, Event, Failure, FailureKind, Plan};
+use protocol::{Command, Event, Failure, Plan};
 
-use super::retry::peak;
 use crate::engine::session::{Session, SessionError};
 use crate::engine::warm::{Decision, Warm};
 use crate::planning::{PlanError, Request};
@@ -13,17 +12,16 @@ use crate::self_test::{SelfTests, ToTest, is_wanted};
 /// How a job begins with its GPUs as they are known to be; `decide` decides, for a request into
 /// which what was found is put. Each plan that is to be loaded has its GPUs tested, if they are not
 /// yet by this program and driver; where something is wrong with them another plan is made. One
-/// whose test failed is left in `tried`.
+/// whose test failed is left in `tested`.
 ///
 /// # Errors
-/// No plan, or a test's failure; a shortage in it as one of the plan that was to be loaded, so that
-/// a smaller one follows.
+/// There is no plan, or the executor fails.
 pub fn decide(
     warm: &mut Warm,
     self_tests: &SelfTests,
     request: &mut Request,
     given: Option<&Plan>,
-    tried: &mut Option<Plan>,
+    tested: &mut Option<Plan>,
     decide: &mut dyn FnMut(&mut Warm, &Request) -> Result<Decision, PlanError>,
 ) -> Result<Decision, PlanError> {
     // A new plan may have GPUs that none before had: there is an end to these.
@@ -35,10 +33,10 @@ pub fn decide(
         if is_wanted()
             && let Some(to_test) = self_tests.to_test(plan, &request.inventory, &program)
         {
-            *tried = Some(plan.clone());
-            let found = ask(&mut warm.session, &to_test, request.inventory.host.cores)
-                .map_err(|error| of_plan(error, plan))?;
-            *tried = None;
+            *tested = Some(plan.clone());
+            let found = ask(&mut warm.session, &to_test, request.inventory.host.cores);
+            let found = found.map_err(told)?;
+            *tested = None;
             if let Err(message) = self_tests.keep(&to_test, &found) {
                 tracing::warn!("{message}");
             }
@@ -73,21 +71,12 @@ pub fn ask(
     })
 }
 
-/// A shortage in a test of a plan's GPUs, as one of the plan: it was to take all of its bytes of
-/// what was free.
-fn of_plan(error: SessionError, plan: &Plan) -> SessionError {
+/// A failure with what was being done, since nobody asked for that.
+fn told(error: SessionError) -> SessionError {
     match error {
-        SessionError::Failed(Failure {
-            kind: FailureKind::OutOfMemory { device, region, free_bytes, .. },
-            message,
-        }) => {
-            let requested_bytes = peak(plan, &device);
+        SessionError::Failed(Failure { kind, message }) => {
             let message = format!("the kernels cannot be tested: {message}");
-            Failure {
-                kind: FailureKind::OutOfMemory { device, region, requested_bytes, free_bytes },
-                message,
-            }
-            .into()
+            Failure { kind, message }.into()
         }
         other => other,
     }
