@@ -27,7 +27,7 @@ _STATE = _WARP + 1
 _REGISTER = re.compile(r"(?<![\w.])(!?)(R|P)(\d+)(\.64)?(?!\w)")
 _WITHOUT_RESULT = ("ST", "STG", "STS", "STL", "STSM", "RED", "BRA", "BRX", "JMP", "EXIT", "BAR", "BSSY", "BSYNC", "BREAK", "WARPSYNC",
                    "CALL", "RET", "NOP", "YIELD", "MEMBAR", "ERRBAR", "DEPBAR", "LDGDEPBAR", "LDGSTS", "CCTL", "NANOSLEEP", "BPT")
-_ANYTHING = ("SHFL", "ATOM", "ATOMG", "ATOMS", "HMMA", "IMMA", "LDSM", "MOVM", "CS2R_CLOCK")
+_ANYTHING = ("SHFL", "ATOM", "ATOMG", "ATOMS", "HMMA", "IMMA", "LDSM", "MOVM")
 _COPIES = ("MOV", "IMAD.MOV", "IMAD.MOV.U32")
 
 
@@ -92,7 +92,7 @@ def _of_result(instruction: Instruction, levels: list[int]) -> int:
         if special.startswith(("SR_CTAID", "SR_NCTAID", "SR_GRIDID")):
             return SAME
         return LANE if special in ("SR_TID.X", "SR_LANEID") else DIFFERENT
-    if kind in _ANYTHING:
+    if kind in _ANYTHING or kind == "CS2R" and operands[-1] != "SRZ":
         return DIFFERENT
     if kind in ("VOTE", "VOTEU", "R2UR", "REDUX"):
         return SAME
@@ -142,8 +142,6 @@ class Lanes:
         self.kernel = kernel
         self.effects = [_effect(instruction) for instruction in kernel.instructions]
         self.warp: dict[int, int] = {}
-        # Why: the branch that parted the warp last before an instruction, for messages.
-        self.parted_at: dict[int, int] = {}
         self._written: dict[str, set[int]] = {}
         self._bits = [_bit_operation(instruction) for instruction in kernel.instructions]
         tested = sorted({bit[2:] for bit in self._bits if bit and bit[0] == "test"})
@@ -232,8 +230,6 @@ class Lanes:
             return [(target, together if target == index + 1 else state) for target in successors]
         if asks != SAME and len(successors) > 1 and state[_WARP] == TOGETHER:
             state[_WARP] = PARTED
-        if asks != SAME and len(successors) > 1:
-            self.parted_at[index] = index
         return [(target, bytearray(state)) for target in successors]
 
     def _level_of_bits(self, index: int, state: bytearray, asks: int, level: int) -> int:

@@ -11,10 +11,6 @@ TENSOR = ("HMMA", "IMMA", "QMMA", "OMMA")
 _LOADS = {"LDG": "global", "LDS": "shared", "LDGSTS": "copied"}
 
 
-def uses_tensor_cores(kernel: Listing) -> bool:
-    return any(instruction.kind in TENSOR for instruction in kernel.instructions)
-
-
 def findings(kernel: Listing) -> list[str]:
     """What is wrong, as sentences."""
     found = []
