@@ -300,14 +300,32 @@ fn a_gpu_whose_context_breaks_in_each_process_is_left_out() {
     });
 }
 
-/// The job of a model whose matrices are split by rows, which takes functions of its own.
+/// The job of a model whose matrices are split by rows over two parts of a GPU and another GPU,
+/// which takes functions of its own.
 const BY_ROWS: &str = "generate model --prompt a --seed 7 --width 32 --height 32 --steps 1 \
-     --max-sequence-length 16 --vae-tile off --output picture.png --json \
-     --backend all=cuda0,dit=cuda0&cuda1 --split-mode row";
+     --max-sequence-length 16 --vae-tile off --output picture.png --json --host ./parts.toml \
+     --backend all=cuda0,dit=cuda0&cuda1&cuda2 --split-mode row";
+
+const PARTS: &str = r#"
+name = "parts"
+[[device]]
+kind = "cuda"
+ordinal = 0
+total = "2GiB"
+[[device]]
+kind = "cuda"
+ordinal = 0
+total = "1GiB"
+[[device]]
+kind = "cuda"
+ordinal = 1
+total = "2GiB"
+"#;
 
 fn home_by_rows(machine: Machine) -> Home {
     let home = home_on(machine);
     Wide::bf16().write(&home.path("model")).expect("a file system with room");
+    fs::write(home.path("parts.toml"), PARTS).expect("a file system with room");
     home
 }
 
@@ -315,7 +333,7 @@ fn home_by_rows(machine: Machine) -> Home {
 fn functions_of_a_split_by_rows_may_fail_too() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let log = folder.path().join("calls");
-    let machine = || Machine::new(2).with("memory", "1GiB");
+    let machine = || Machine::new(2).with("memory", "4GiB");
     let job: Vec<&str> = BY_ROWS.split_whitespace().collect();
     let home = home_by_rows(machine().logged(&log));
     let was = Finished::of(&home, super::run_all(&home, &job), "two GPUs");
