@@ -247,8 +247,9 @@ def self_test(given) -> int:
         counts, missed = zip(*map(planted.unnoticed, kernels))
         wrong += sum(missed, [])
         for kernel in sum(missed, []):
-            print(f"ptxas: not missed in {kernel}")
-        print(f"ptxas: {sum(counts) - len(sum(missed, []))} of {sum(counts)} instructions that join a warp are missed in {CODE_OF_TEST[0]}")
+            print(f"ptxas: not noticed where it is taken out: {kernel}")
+        noticed = sum(counts) - len(sum(missed, []))
+        print(f"ptxas: of {sum(counts)} instructions that join a warp in {CODE_OF_TEST[0]} {noticed} are noticed when they are taken out")
     return 1 if wrong else 0
 
 

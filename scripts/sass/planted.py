@@ -153,13 +153,13 @@ def wrong() -> list[str]:
 
 
 def unnoticed(kernel: listing.Listing) -> tuple[int, list[str]]:
-    """Takes out each instruction that joins a warp before one that needs all of it: how many there are, and those that are not missed."""
+    """Takes out each instruction that joins a warp before one that needs all of it: how many there are, and those whose lack is not noticed."""
     whole = [index for index, one in enumerate(kernel.instructions) if one.kind in lint.WHOLE_WARP]
     joins = [index for index, one in enumerate(kernel.instructions) if one.kind in ("BSYNC", "WARPSYNC") and index < max(whole, default=0)]
-    missed = []
+    unseen = []
     for index in joins:
         without = list(kernel.instructions)
         without[index] = dataclasses.replace(without[index], name="NOP", operands=[])
         if not lint.findings(listing.Listing(kernel.name, without, kernel.labels)):
-            missed.append(f"{kernel.name}: {kernel.instructions[index]} in line {kernel.instructions[index].line}")
-    return len(joins), missed
+            unseen.append(f"{kernel.name}: {kernel.instructions[index]} in line {kernel.instructions[index].line}")
+    return len(joins), unseen
