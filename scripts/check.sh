@@ -15,6 +15,9 @@ if command -v python3 >/dev/null; then
     python="${BERTH_PYTHON:-python3}"
     "$python" scripts/ptx_check.py
     "$python" scripts/ptx_check.py --self-test
+    # What NVIDIA's assembler makes of it is a table; where the assembler is not, only whether it is of these kernels is checked.
+    python3 scripts/ptxas_facts.py --check
+    python3 scripts/ptxas_facts.py --self-test
 else
     echo "kernels: not compiled, there is no python3"
 fi

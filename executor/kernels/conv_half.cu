@@ -171,9 +171,15 @@ struct HalfConv {
 
 // Single pixels may be any distance apart; kernels of 3 x 3 are compiled for a stride of 1 and of 2. Tiles of 8 output channels
 // are for the last convolution of a decoder, which has 3.
-#define CONV_HALF(NAME, KERNEL, STRIDE, OUT)                                                                 \
-    extern "C" __global__ void __launch_bounds__(CONV_THREADS, 2) conv_half_##NAME##_##OUT(ConvArgs args) {  \
-        HalfConv<KERNEL, STRIDE, OUT>::convolve(args);                                                       \
+// Two blocks are to run on a multiprocessor together; on 7.5 its 64 KiB of shared memory hold one of the large ones.
+#if !defined(__CUDACC_RTC__) || __CUDA_ARCH__ >= 800
+#define CONV_HALF_BLOCKS(OUT) 2
+#else
+#define CONV_HALF_BLOCKS(OUT) ((OUT) == 128 ? 1 : 2)
+#endif
+#define CONV_HALF(NAME, KERNEL, STRIDE, OUT)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(CONV_THREADS, CONV_HALF_BLOCKS(OUT)) conv_half_##NAME##_##OUT(ConvArgs args) {  \
+        HalfConv<KERNEL, STRIDE, OUT>::convolve(args);                                                                           \
     }
 
 CONV_HALF(k1, 1, 1, 32)

@@ -75,22 +75,41 @@ constexpr bool ENDS_ANYWHERE = Type::block_elements == 1;
 template <>
 constexpr bool ENDS_ANYWHERE<AnyStorage> = false;
 
+// Whether decoding takes many registers: of blocks of 256.
+template <class Type>
+constexpr bool HAS_LARGE_BLOCKS = Type::block_elements == 256;
+template <>
+constexpr bool HAS_LARGE_BLOCKS<AnyStorage> = false;
+
+// Keeps what is computed from a number out of registers across a loop: the compiler cannot know that it is the same each time.
+__device__ __forceinline__ void hide(int& number) {
+#ifdef __CUDACC_RTC__
+    asm volatile("" : "+r"(number));
+#endif
+}
+
 // Sixteen numbers of a row of weights, for a tile.
 template <class Type, Operands OF>
 struct DecodedRow {
     const LinearHalfArgs& args;
-    const uint8_t* row;
+    // Rows past the end are the last one again: what they give is never stored.
+    const int column;
+    const uint8_t* const row;
     uint4 held[2];
 
-    __device__ DecodedRow(const LinearHalfArgs& args, int first) : args(args) {
-        // Rows past the end are the last one again: what they give is never stored.
-        const int column = min(first + static_cast<int>(threadIdx.x) / 2, args.to.columns - 1);
-        row = args.w + column * args.row_bytes;
-    }
+    __device__ DecodedRow(const LinearHalfArgs& args, int first)
+        : args(args), column(min(first + static_cast<int>(threadIdx.x) / 2, args.to.columns - 1)), row(args.w + column * args.row_bytes) {}
 
     // Decodes what this thread has of the tile at `from`.
     __device__ void decode(int from) {
         const uint32_t storage = args.to.storage;
+        const uint8_t* row = this->row;
+        if constexpr (!COPIES_ARE_ASYNCHRONOUS && ENDS_ANYWHERE<Type>) {
+            // Formed anew each time, as else it would be spilled.
+            int own = column;
+            hide(own);
+            row = args.w + own * args.row_bytes;
+        }
         const int element = from + static_cast<int>(threadIdx.x) % 2 * 2 * GROUP;
         if (!ENDS_ANYWHERE<Type> || from + DEPTH <= args.depth) {
             held[0] = halves_of<Type, OF>(storage, row, element);
@@ -108,27 +127,30 @@ struct DecodedRow {
     }
 };
 
-// What divides rows by their factors.
-template <Operands OF, int SIDE>
+// What divides rows by their factors, as a thread copies them: it is given which of its copies a row is.
+template <Operands OF, class Rows>
 struct Scaling {
     __device__ Scaling(const LinearHalfArgs& args, int first) {}
-    __device__ uint4 operator()(const uint4& eight, int row) const { return eight; }
+    __device__ uint4 operator()(const uint4& eight, int copy) const { return eight; }
 };
 
-template <int SIDE>
-struct Scaling<Operands::SCALED, SIDE> {
-    float* inverses;  // of a tile's rows
+template <class Rows>
+struct Scaling<Operands::SCALED, Rows> {
+    static constexpr uint32_t EXPONENT_BITS = 8;
+    static_assert(Rows::COPIES <= 4, "the inverses' exponents are one register");
+    // Of 1 / factor, which is a power of two and a normal number; shared memory has no room for them beside a second block's tiles.
+    uint32_t exponents;
 
-    __device__ Scaling(const LinearHalfArgs& args, int first) {
-        __shared__ float shared[SIDE];
-        inverses = shared;
-        const int row = threadIdx.x;
-        if (row < SIDE) inverses[row] = 1.0f / args.factors[min(first + row, args.to.rows - 1)];
-        __syncthreads();
+    __device__ Scaling(const LinearHalfArgs& args, int first) : exponents(0) {
+#pragma unroll
+        for (int copy = 0; copy < Rows::COPIES; copy++) {
+            const float factor = args.factors[min(first + Rows::row_of(copy), args.to.rows - 1)];
+            exponents |= (254 - (__float_as_uint(factor) >> 23)) << EXPONENT_BITS * copy;
+        }
     }
 
-    __device__ uint4 operator()(const uint4& eight, int row) const {
-        const float inverse = inverses[row];
+    __device__ uint4 operator()(const uint4& eight, int copy) const {
+        const float inverse = __uint_as_float((exponents >> EXPONENT_BITS * copy & 255) << 23);
         const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
         float all[GROUP];
 #pragma unroll
@@ -143,6 +165,8 @@ __device__ void multiply_decoded(const LinearHalfArgs& args) {
     constexpr int TILE = SIDE * DEPTH;
     constexpr int ACROSS = THREADS / WARP / 2;  // warps beside each other
     constexpr bool ASYNCHRONOUS = COPIES_ARE_ASYNCHRONOUS && OF != Operands::SCALED;
+    // What waits for products in registers would be spilled: on 7.5 weights are decoded after them, while another block's go on.
+    constexpr bool STARTS_EARLY = ASYNCHRONOUS || !HAS_LARGE_BLOCKS<Type>;
     using Sums = WarpSums<SIDE / 32, SIDE / ACROSS / 8>;
     // Two stages of each operand; afterwards the buffers of the sums.
     __shared__ TILES_ALIGNED uint16_t tiles[4 * TILE];
@@ -151,7 +175,7 @@ __device__ void multiply_decoded(const LinearHalfArgs& args) {
     // Those in f16 are one matrix, which was made for this product.
     constexpr int INPUTS = OF == Operands::F16 ? 1 : HALF_INPUTS;
     JoinedRows<SIDE, THREADS, INPUTS, ASYNCHRONOUS> x(args, tile.row);
-    const Scaling<OF, SIDE> scaling(args, tile.row);
+    const Scaling<OF, HalfRows<SIDE, THREADS, ASYNCHRONOUS>> scaling(args, tile.row);
     DecodedRow<Type, OF> w(args, tile.column);
     const int steps = (args.depth + DEPTH - 1) / DEPTH;
     const int warp = threadIdx.x / WARP;
@@ -169,11 +193,14 @@ __device__ void multiply_decoded(const LinearHalfArgs& args) {
     for (int step = 0; step < steps; step++) {
         // The last step's next one is itself, and not used: without a branch the compiler mixes decoding with products.
         const int next = min(step + 1, steps - 1) * DEPTH;
-        x.start(free, next);
-        w.decode(next);
+        if constexpr (STARTS_EARLY) x.start(free, next);
+        if constexpr (ASYNCHRONOUS) w.decode(next);
         sums.template add<OF == Operands::BF16>(full, row, full + TILE, column);
+        if constexpr (STARTS_EARLY) x.rows.finish(free, scaling);
+        if constexpr (!STARTS_EARLY) x.start(free, next);
+        if constexpr (!ASYNCHRONOUS) w.decode(next);
         w.put(free + TILE);
-        x.rows.finish(free, scaling);
+        if constexpr (!STARTS_EARLY) x.rows.finish(free, scaling);
         copy_async_wait<0>();
         __syncthreads();
         uint16_t* was_full = full;

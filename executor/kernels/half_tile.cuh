@@ -94,14 +94,14 @@ struct HalfRows {
         copy_async_commit();
     }
 
-    // What is left to do of the last copies once there is time, before they are waited for: `change(eight numbers, row of the
-    // tile)` is what is stored.
+    // What is left to do of the last copies once there is time, before they are waited for: `change(eight numbers, which copy)`
+    // is what is stored.
     template <class Change>
     __device__ void finish(uint16_t* tile, Change change) const {
         if constexpr (!ASYNCHRONOUS) {
 #pragma unroll
             for (int i = 0; i < COPIES; i++)
-                *reinterpret_cast<uint4*>(place_of(tile, i)) = change(held[i], row_of(i));
+                *reinterpret_cast<uint4*>(place_of(tile, i)) = change(held[i], i);
         }
     }
 };

@@ -92,12 +92,14 @@ pub fn self_test(
         let running: Vec<_> = opened.into_iter().map(run).collect();
         let host = HostBackend::new(Arc::clone(&host_memory), Arc::clone(&workers));
         let expected = bench.on_host(&host);
-        let ended = running.into_iter().map(|thread| thread.join().expect("it does not panic"));
-        (expected, ended.collect::<Vec<_>>())
+        let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
+        (expected, ended)
     });
     let expected = expected?;
     let (mut gpus, mut tested) = (Vec::new(), Vec::new());
-    for (device, computed, ms) in computed {
+    for ended in computed {
+        let (device, computed, ms) =
+            ended.map_err(|_| internal("a thread that tested a GPU has panicked"))?;
         let id = device.memory().device().clone();
         tested.push(compare::tested(id, &computed?, &expected, ms));
         gpus.push(device);

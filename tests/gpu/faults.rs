@@ -3,13 +3,16 @@
 //!
 //! A shortage, in whatever function, is followed by a smaller plan; an error that breaks the
 //! context by a new process, which tries the same device again; any other by a plan without it.
-//! `BERTH_FAULTS_MANY=1` tries each error in each function; else each function has some.
+//! `BERTH_FAULTS_MANY=1` tries each error in each function; else each function has some. Each run
+//! must end within [`PATIENCE`].
 
 mod matrix;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::simulator::Machine;
+use crate::support::watched::{PATIENCE, Watched};
 use crate::support::{Ended, Home, pixels};
 use serde_json::Value;
 
@@ -38,7 +41,11 @@ fn home_on(machine: Machine) -> Home {
 
 fn run(home: &Home, more: &[&str]) -> Ended {
     let job: Vec<&str> = JOB.split(' ').chain(["--output", "picture.png"]).collect();
-    home.run(&[&job[..], more].concat())
+    run_all(home, &[&job[..], more].concat())
+}
+
+fn run_all(home: &Home, arguments: &[&str]) -> Ended {
+    Watched::start(home.berth(arguments)).end(PATIENCE)
 }
 
 /// Runs the job on a machine with nothing learnt.
@@ -46,14 +53,19 @@ fn run(home: &Home, more: &[&str]) -> Ended {
 fn finish(machine: Machine, more: &[&str]) -> Finished {
     let what = machine.value();
     let home = home_on(machine);
-    let ended = run(&home, more);
-    assert_eq!(ended.code, Some(0), "{what}: {}", ended.stderr);
-    assert!(!ended.stderr.contains("panicked"), "{what}: {}", ended.stderr);
-    let pixels = pixels(&home.path("picture.png"));
-    Finished { document: ended.json(), pixels, said: ended.stderr }
+    Finished::of(&home, run(&home, more), &what)
 }
 
 impl Finished {
+    /// Of a run in this home, on such a machine.
+    #[track_caller]
+    fn of(home: &Home, ended: Ended, machine: &str) -> Finished {
+        assert_eq!(ended.code, Some(0), "{machine}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("panicked"), "{machine}: {}", ended.stderr);
+        let pixels = pixels(&home.path("picture.png"));
+        Finished { document: ended.json(), pixels, said: ended.stderr }
+    }
+
     fn attempts(&self) -> u64 {
         self.document["attempts"].as_u64().expect("a number")
     }
@@ -82,6 +94,17 @@ impl Finished {
     fn is_like(&self, other: &Finished) -> bool {
         let mut levels = self.pixels.iter().zip(&other.pixels).map(|(a, b)| a.abs_diff(*b));
         self.pixels.len() == other.pixels.len() && levels.all(|off| off <= 2)
+    }
+
+    /// What the plan takes of a device, or of the host; nothing of one that it does not have.
+    fn peak_bytes_of(&self, device: &str) -> u64 {
+        let plan = &self.document["plan"];
+        if device == "host" {
+            return plan["host"]["peak_bytes"].as_u64().expect("a size");
+        }
+        let devices = plan["devices"].as_array().expect("devices");
+        let of = devices.iter().find(|planned| planned["id"] == device);
+        of.map_or(0, |planned| planned["peak_bytes"].as_u64().expect("a size"))
     }
 
     /// What the plan takes of all devices.
@@ -114,6 +137,32 @@ fn a_shortage_in_any_function_leads_to_a_smaller_plan_and_tells_what_is_free() {
         assert!(!finished.uses("host"), "{fault}: {:?}", finished.devices());
         assert!(finished.peak_bytes() < whole.peak_bytes(), "{fault}");
         assert!(finished.is_like(&whole), "{fault}: another picture");
+    }
+}
+
+#[test]
+fn a_shortage_in_the_self_test_leads_to_a_smaller_plan_which_is_tested() {
+    let machine = || machine().self_tested();
+    let whole = finish(machine(), &[]);
+    for fault in [
+        "cuDevicePrimaryCtxRetain:1:2",
+        "cuModuleLoadDataEx:3:2",
+        "cuMemAlloc_v2:3:2",
+        "cuLaunchKernel:5:2",
+    ] {
+        let home = home_on(machine().with("fail", fault));
+        let finished = Finished::of(&home, run(&home, &[]), fault);
+        assert_eq!(finished.attempts(), 2, "{fault}: {}", finished.said);
+        let reason = finished.reason();
+        assert!(reason.starts_with("the kernels cannot be tested: cuda"), "{fault}: {reason}");
+        assert!(reason.contains(" is out of memory: "), "{fault}: {reason}");
+        assert!(!finished.uses("host"), "{fault}: {:?}", finished.devices());
+        assert!(finished.peak_bytes() < whole.peak_bytes(), "{fault}");
+        assert!(finished.is_like(&whole), "{fault}: another picture");
+        let records = fs::read_to_string(home.beside("state/berth/self-test.toml"));
+        let records = records.expect("what was tested is recorded");
+        let tested = finished.devices().concat().into_iter().collect::<BTreeSet<_>>();
+        assert_eq!(records.matches("[[tested]]").count(), tested.len(), "{fault}: {records}");
     }
 }
 

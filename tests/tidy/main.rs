@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 mod families;
 mod imports;
+mod kernels;
 mod layers;
 mod numbers;
 mod sources;

@@ -22,7 +22,7 @@
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Image, Output, Preview, Progress};
 use protocol::notice::Notice;
-use protocol::{Command, Embeddings, Event, Failure, FailureKind, Job, Plan, UsageReport};
+use protocol::{Command, Embeddings, Event, Failure, FailureKind, Job, Phase, Plan, UsageReport};
 
 use crate::engine::session::{Session, SessionError};
 use crate::engine::warm::{Decision, Holding, Loaded, Planned, Warm, next_ms};
@@ -43,6 +43,9 @@ pub use testing::ask as test_gpus;
 
 /// How many plans of one job are tried.
 pub const ATTEMPTS_MAX: u64 = 3;
+
+/// Where a command is that has begun to load.
+const LOADING: Progress = Progress { phase: Phase::Load, step: 0, of: 0 };
 
 /// What is to be done by a plan.
 #[derive(Debug, Clone)]
@@ -226,7 +229,9 @@ fn attempts(
         let mut decide = |warm: &mut Warm, request: &Request| {
             decide(warm, request, given, &retries, history.generation())
         };
-        let decided = testing::decide(warm, self_tests, &mut request, given, &mut decide);
+        let mut tested = None;
+        let decided =
+            testing::decide(warm, self_tests, &mut request, given, &mut tested, &mut decide);
         for message in self_tests.told(&request.inventory) {
             let notice = Notice::SelfTest { message };
             if heard.notice(&notice) {
@@ -281,7 +286,9 @@ fn attempts(
         if !files.is_empty() && !error.is_cancellation() {
             return Err(PlanError::FilesChanged { files: files.join(" and "), error });
         }
-        let progress = warm.progress();
+        // A plan whose GPUs cannot be tested is as one that cannot be loaded.
+        let progress = tested.as_ref().map_or(warm.progress(), |_| Some(LOADING));
+        let tried = tested.or(tried);
         let is_gone = error.lost_device().is_some();
         let error = retries.judge(error, &request.inventory);
         let attempt = Attempt { request: &request, plan: tried.as_ref(), progress };

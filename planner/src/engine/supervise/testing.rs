@@ -2,7 +2,7 @@
 
 use protocol::limits::DEVICES_MAX;
 use protocol::self_test::SelfTest;
-use protocol::{Command, Event, Failure, FailureKind, Plan};
+use protocol::{Command, Event, Failure, Plan};
 
 use crate::engine::session::{Session, SessionError};
 use crate::engine::warm::{Decision, Warm};
@@ -11,12 +11,17 @@ use crate::self_test::{SelfTests, ToTest, is_wanted};
 
 /// How a job begins with its GPUs as they are known to be; `decide` decides, for a request into
 /// which what was found is put. Each plan that is to be loaded has its GPUs tested, if they are not
-/// yet by this program and driver; where something is wrong with them another plan is made.
+/// yet by this program and driver; where something is wrong with them another plan is made. One
+/// whose test failed is left in `tested`.
+///
+/// # Errors
+/// There is no plan, or the executor fails.
 pub fn decide(
     warm: &mut Warm,
     self_tests: &SelfTests,
     request: &mut Request,
     given: Option<&Plan>,
+    tested: &mut Option<Plan>,
     decide: &mut dyn FnMut(&mut Warm, &Request) -> Result<Decision, PlanError>,
 ) -> Result<Decision, PlanError> {
     // A new plan may have GPUs that none before had: there is an end to these.
@@ -28,7 +33,10 @@ pub fn decide(
         if is_wanted()
             && let Some(to_test) = self_tests.to_test(plan, &request.inventory, &program)
         {
-            let found = ask(&mut warm.session, &to_test, request.inventory.host.cores)?;
+            *tested = Some(plan.clone());
+            let found = ask(&mut warm.session, &to_test, request.inventory.host.cores);
+            let found = found.map_err(told)?;
+            *tested = None;
             if let Err(message) = self_tests.keep(&to_test, &found) {
                 tracing::warn!("{message}");
             }
@@ -50,25 +58,26 @@ pub fn decide(
 /// Has an executor test GPUs.
 ///
 /// # Errors
-/// The executor's failure. A GPU without room for the test has failed: it is not used untested.
+/// The executor's failure.
 pub fn ask(
     session: &mut Session,
     to_test: &ToTest,
     threads: usize,
 ) -> Result<SelfTest, SessionError> {
     let command = Command::SelfTest { devices: to_test.devices.clone(), threads: threads as u32 };
-    let tested = session.ask("SelfTest", command, |event| match event {
+    session.ask("SelfTest", command, |event| match event {
         Event::SelfTested(found) => Ok(*found),
         other => Err(other),
-    });
-    tested.map_err(|error| match error {
-        SessionError::Failed(Failure {
-            kind: FailureKind::OutOfMemory { device, .. },
-            message,
-        }) if !device.is_host() => {
-            let message = format!("its kernels cannot be tested: {message}");
-            Failure { kind: FailureKind::DeviceFailed { device }, message }.into()
+    })
+}
+
+/// A failure with what was being done, since nobody asked for that.
+fn told(error: SessionError) -> SessionError {
+    match error {
+        SessionError::Failed(Failure { kind, message }) => {
+            let message = format!("the kernels cannot be tested: {message}");
+            Failure { kind, message }.into()
         }
         other => other,
-    })
+    }
 }
