@@ -171,8 +171,7 @@ fn the_same_problem_gives_the_same_answer() {
         for objective in OBJECTIVES {
             let once = || {
                 let problems = [case.problem(objective)];
-                solve(&problems, 1).map(|mut solution| {
-                    explain(&problems, &mut solution);
+                solve_explained(&problems, 1).map(|solution| {
                     (serde_json::to_string(&solution.plan).unwrap(), solution.report)
                 })
             };

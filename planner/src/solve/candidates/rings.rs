@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::component_ms::ComponentMs;
-use super::super::place::{ComponentLayout, WeightResidency, parts, residency_of};
+use super::super::place::{ComponentLayout, PlacePart, WeightResidency, parts, residency_of};
 use super::super::streamable::{Streamable, held_in_lane, level_sets, paced_sets};
 use super::super::time::{StreamedTiming, Timing};
 use super::lists::DEVICES_EXACT;
@@ -129,17 +129,24 @@ fn rings_in(
             let held = segments.iter().zip(&stays[..]);
             let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
             let holds = held.count() > 0;
+            let all = WeightResidency::Some {
+                residency: Residency::Lazy,
+                stays: Arc::clone(&stays),
+                locked: locked.clone(),
+                lookahead: u32::MAX,
+            };
+            let parts = parts(spread, &all, false);
+            let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
             let slots = slots(&timing.streamed(&stays, locked.as_deref()), pin.lookahead);
             rings.extend(slots.into_iter().map(|(slots, ms)| {
                 let (stays, locked) = (Arc::clone(&stays), locked.clone());
-                let ring = Ring { layout, stays, locked, slots, ms, holds, bytes: Vec::new() };
-                let parts = parts(spread, &ring.with(Residency::Lazy), false);
                 let bytes = parts.iter().flat_map(|part| {
+                    let part = PlacePart { slots: part.slots.min(slots), ..*part };
                     let held = part.lazy_bytes + part.staging_bytes();
                     [held, held + part.compute_bytes]
                 });
-                let locked = parts.iter().map(|part| part.locked_bytes).sum();
-                Ring { bytes: bytes.chain([locked]).collect(), ..ring }
+                let bytes = bytes.chain([locked_bytes]).collect();
+                Ring { layout, stays, locked, slots, ms, holds, bytes }
             }));
         }
     }

@@ -2,10 +2,10 @@
 //! to a score.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::Bytes;
+use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::compose::Composition;
@@ -86,7 +86,7 @@ impl TieBreak {
 #[derive(Debug, Clone)]
 pub struct Choices {
     /// By component.
-    pub of: Vec<Rc<ComponentChoices>>,
+    pub of: Vec<Arc<ComponentChoices>>,
     /// Components in the order in which to decide them: those between whose places most is to be
     /// won first.
     pub order: Vec<usize>,
@@ -102,26 +102,34 @@ struct KnownChoice {
     places: Arc<[Place]>,
     /// What any component has beside it.
     empty: Composition,
-    choices: Option<Rc<ComponentChoices>>,
+    choices: Option<Arc<ComponentChoices>>,
 }
 
 impl KnownChoices {
+    /// The choices of each component, or `None` where one has none. Those that are not known yet are
+    /// made, all at once.
     fn of(
         &mut self,
         problem: &Problem<'_>,
-        component: usize,
-        make: impl FnOnce() -> Option<Rc<ComponentChoices>>,
-    ) -> Option<Rc<ComponentChoices>> {
-        let places = &problem.places[component];
+        make: impl Fn(usize) -> Option<Arc<ComponentChoices>> + Sync,
+    ) -> Option<Vec<Arc<ComponentChoices>>> {
         let empty = Composition::new(problem);
-        let same =
-            |known: &&KnownChoice| Arc::ptr_eq(&known.places, places) && known.empty == empty;
-        if let Some(known) = self.0.iter().find(same) {
-            return known.choices.clone();
-        }
-        let choices = make();
-        self.0.push(KnownChoice { places: Arc::clone(places), empty, choices: choices.clone() });
-        choices
+        let components = 0..problem.places.len();
+        let new: Vec<usize> =
+            components.filter(|at| self.get(&problem.places[*at], &empty).is_none()).collect();
+        let made: Vec<Option<Arc<ComponentChoices>>> =
+            new.par_iter().map(|component| make(*component)).collect();
+        self.0.extend(new.iter().zip(made).map(|(component, choices)| KnownChoice {
+            places: Arc::clone(&problem.places[*component]),
+            empty: empty.clone(),
+            choices,
+        }));
+        let all = problem.places.iter();
+        all.map(|places| self.get(places, &empty).expect("it was made").choices.clone()).collect()
+    }
+
+    fn get(&self, places: &Arc<[Place]>, empty: &Composition) -> Option<&KnownChoice> {
+        self.0.iter().find(|known| Arc::ptr_eq(&known.places, places) && known.empty == *empty)
     }
 }
 
@@ -143,19 +151,20 @@ pub struct ComponentChoices {
 
 impl ComponentChoices {
     /// `None` where there are none.
-    fn by_time(all: Vec<Choice>) -> Option<Rc<ComponentChoices>> {
+    fn by_time(all: Vec<Choice>) -> Option<Arc<ComponentChoices>> {
         let ticks = || all.iter().map(|choice| choice.interval.both());
         let weight = ticks().max()? - ticks().min()?;
         let orders = KEYS.map(|key| {
-            let mut numbers: Vec<u32> = (0..all.len() as u32).collect();
-            numbers.sort_by_key(|number| key(&all[*number as usize].interval));
-            numbers
+            let keyed = all.iter().zip(0..).map(|(choice, number)| (key(&choice.interval), number));
+            let mut keyed: Vec<(u64, u32)> = keyed.collect();
+            keyed.sort_unstable();
+            keyed.into_iter().map(|(_, number)| number).collect()
         });
         ComponentChoices::new(all, orders, weight)
     }
 
     /// `None` where there are none.
-    fn as_they_are(all: Vec<Choice>) -> Option<Rc<ComponentChoices>> {
+    fn as_they_are(all: Vec<Choice>) -> Option<Arc<ComponentChoices>> {
         let (weight, count) = (all.first()?.alone.0, all.len() as u32);
         ComponentChoices::new(all, std::array::from_fn(|_| (0..count).collect()), weight)
     }
@@ -164,10 +173,10 @@ impl ComponentChoices {
         all: Vec<Choice>,
         orders: [Vec<u32>; ORDERS],
         weight: u64,
-    ) -> Option<Rc<ComponentChoices>> {
+    ) -> Option<Arc<ComponentChoices>> {
         let least_load = all.iter().map(|choice| choice.interval.load).min()?;
         let least = all.iter().map(|choice| choice.tie_break).reduce(TieBreak::least)?;
-        Some(Rc::new(ComponentChoices { all, orders, least_load, least, weight }))
+        Some(Arc::new(ComponentChoices { all, orders, least_load, least, weight }))
     }
 }
 
@@ -176,13 +185,12 @@ impl Choices {
     /// those of other problems with the same budgets, and gets these.
     pub fn by_time(problem: &Problem<'_>, known: &mut KnownChoices) -> Option<Choices> {
         let step = TimeStep::of(problem);
-        let of = problem.places.iter().enumerate().map(|(component, places)| {
-            known.of(problem, component, || {
-                let all = some(problem, step, component, 0..places.len(), u64::MAX);
-                ComponentChoices::by_time(undominated(all, places))
-            })
+        let of = known.of(problem, |component| {
+            let places = &problem.places[component];
+            let all = some(problem, step, component, 0..places.len(), u64::MAX);
+            ComponentChoices::by_time(undominated(all, places))
         });
-        Some(Choices::new(step, of.collect::<Option<_>>()?))
+        Some(Choices::new(step, of?))
     }
 
     /// The same without places that take longer than this by themselves.
@@ -214,7 +222,7 @@ impl Choices {
         Some(Choices::new(step, of.collect::<Option<_>>()?))
     }
 
-    fn new(step: TimeStep, of: Vec<Rc<ComponentChoices>>) -> Choices {
+    fn new(step: TimeStep, of: Vec<Arc<ComponentChoices>>) -> Choices {
         let mut order: Vec<usize> = (0..of.len()).collect();
         order.sort_by_key(|component| std::cmp::Reverse(of[*component].weight));
         Choices { of, order, step }
@@ -291,11 +299,20 @@ fn some(
             });
         }
     }
-    choices.sort_by_key(|choice| {
-        let Choice { interval, tie_break, alone, index, .. } = *choice;
-        (interval.both(), interval.compute, tie_break, alone, index)
-    });
-    choices
+    in_order(&choices)
+}
+
+/// Choices by their times, then by what is compared after these.
+fn in_order(choices: &[Choice]) -> Vec<Choice> {
+    // Numbers are moved while they are sorted: choices are large.
+    let keyed = choices.iter().zip(0..).map(|(choice, number)| (choice.interval.both(), number));
+    let mut keyed: Vec<(u64, usize)> = keyed.collect();
+    let of_equals = |number: usize| {
+        let Choice { interval, tie_break, alone, index, .. } = choices[number];
+        (interval.compute, tie_break, alone, index)
+    };
+    keyed.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| of_equals(a.1).cmp(&of_equals(b.1))));
+    keyed.into_iter().map(|(_, number)| choices[number]).collect()
 }
 
 /// The choices without those of one device, or of the host, that another one there covers: it takes
