@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::advice::Advice;
 use super::compose::Composition;
 use super::place::Place;
-use super::search::{self, Choices, Found, KnownChoices, Limits};
-use super::timeline::{self, TimeStep};
+use super::search::{self, Choices, Found, KnownChoices, Limits, Score};
+use super::timeline;
 use super::{Problem, Solution};
 use crate::inventory::Device;
 use crate::policy::Objective;
@@ -110,7 +110,7 @@ pub fn explain(problems: &[Problem<'_>], solution: &mut Solution, known: &mut Kn
     });
     let lost: Vec<(usize, Vec<usize>)> = lost.collect();
     solution.report.rejected.par_extend(lost.par_iter().map(|(component, group)| {
-        let with = choices.with(problem, *component, group);
+        let with = choices.with(*component, group);
         let other = with.and_then(|with| search::best(problem, &with, limits));
         rejected(problem, *component, group, &best, other.as_ref())
     }));
@@ -121,14 +121,14 @@ pub fn explain(problems: &[Problem<'_>], solution: &mut Solution, known: &mut Kn
         others.into_par_iter().map(|(other, choices)| other_options(other, choices, &best, limits)),
     );
     solution.report.rejected.extend(unused(problem));
-    solution.report.bounds = bounds(problem, &best, limits);
+    solution.report.bounds = bounds(problem, &choices, &best, limits);
 }
 
 /// The score of chosen places: that of the only combination there is of them.
 fn found(problem: &Problem<'_>, choices: &Choices, places: &[usize]) -> Option<Found> {
     let mut only = choices.clone();
     for (component, place) in places.iter().enumerate() {
-        only = only.with(problem, component, &[*place])?;
+        only = only.with(component, &[*place])?;
     }
     search::best(problem, &only, Limits::default())
 }
@@ -206,7 +206,10 @@ fn more_ms(best: &Found, other: &Found) -> f64 {
 
 /// For each memory with a budget below all of it, what the job would save with all of it: those
 /// that would.
-fn bounds(problem: &Problem<'_>, best: &Found, limits: Limits) -> Vec<String> {
+fn bounds(problem: &Problem<'_>, choices: &Choices, best: &Found, limits: Limits) -> Vec<String> {
+    // What saves less is not told, and so not looked for.
+    let ticks_max = ((1.0 - SAVED_PART_MIN) * best.score.ticks as f64) as u64;
+    let beat = Some(Score::just_beaten_by(choices.step, ticks_max));
     let devices = problem.inventory.devices.iter().enumerate();
     let memories = devices.map(|(index, device)| (Some(index), device.total_bytes));
     let memories: Vec<(Option<usize>, Bytes)> =
@@ -221,9 +224,9 @@ fn bounds(problem: &Problem<'_>, best: &Found, limits: Limits) -> Vec<String> {
             Some(index) => more.budgets.devices[index] = all,
             None => (more.budgets.host, more.budgets.host_ceiling) = (all, all),
         }
-        let beat = Limits { beat: Some(best.score), ..limits };
-        let found = Choices::no_longer_than(&more, best.score.ticks_max(TimeStep::of(&more)))
-            .and_then(|choices| search::best(&more, &choices, beat));
+        let found = choices
+            .no_longer_than(&more, ticks_max)
+            .and_then(|choices| search::best(&more, &choices, Limits { beat, ..limits }));
         let saved_ms = found.map_or(0.0, |found| -more_ms(best, &found));
         (saved_ms > SAVED_PART_MIN * timeline::ms(best.score.ticks)).then(|| {
             format!(

@@ -49,6 +49,12 @@ impl Score {
         Score { time, again, simplicity, ticks }
     }
 
+    /// A score that a job of at most so many ticks beats, and none that is compared by more.
+    pub fn just_beaten_by(step: TimeStep, ticks_max: u64) -> Score {
+        let time = step.most(step.compared(ticks_max)).saturating_add(1);
+        Score { time, ..Score::default() }
+    }
+
     /// The most ticks of a job that may be better.
     pub fn ticks_max(&self, step: TimeStep) -> u64 {
         step.most(self.time)
@@ -258,7 +264,12 @@ impl<'a> Search<'a> {
             }
             (self.intervals[component], self.phase_sums[component]) = (choice.interval, sums);
             let sum = tie_break.plus(choice.tie_break);
-            let bound = Score::new(self.choices.step, self.bound_ticks(longest), sum.plus(open));
+            let bound = |ticks| Score::new(self.choices.step, ticks, sum.plus(open));
+            // The timeline takes longer to add up than its chains.
+            if self.is_timed() && self.beat.is_some_and(|score| bound(longest) >= score) {
+                continue;
+            }
+            let bound = bound(self.bound_ticks(longest));
             if self.is_beaten(bound, bytes) {
                 continue;
             }

@@ -178,14 +178,15 @@ fn waits(timing: &Timing<'_>, growing: &[Vec<bool>], pin: &Pin, steps: Steps) ->
         let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
         timing.is_hidden(pin.lookahead.unwrap_or(most), SLOT_GAIN)
     };
-    let all = |stays: &[bool]| timing.streamed(stays, Some(&locked(stays, LOCKED_PARTS)));
+    let is_hidden_from_copies =
+        |stays: &[bool]| is_hidden(&timing.streamed(stays, Some(&locked(stays, LOCKED_PARTS))));
     let is_locked = pin.params == Some(Params::Locked);
     let from_files = match is_locked {
         true => 0,
         false => growing.partition_point(|stays| is_hidden(&timing.streamed(stays, None))),
     };
     let from_copies =
-        from_files + growing[from_files..].partition_point(|stays| is_hidden(&all(stays)));
+        from_files + growing[from_files..].partition_point(|stays| is_hidden_from_copies(stays));
     let near = |index: usize, hidden: usize| index + LOOKAHEAD_MAX as usize >= hidden;
     let mut held: Vec<StreamedSet> = Vec::new();
     for (index, stays) in growing.iter().enumerate() {
@@ -283,10 +284,11 @@ fn slots(timing: &StreamedTiming<'_>, pinned: Option<u32>) -> Vec<(u32, Componen
     }
     let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
     let total = |ms: &ComponentMs| ms.first_read + ms.compute;
-    let enough = total(&timing.ms(most)) * (1.0 + SLOT_GAIN);
+    let with_most = timing.ms(most);
+    let enough = total(&with_most) * (1.0 + SLOT_GAIN);
     let mut chosen: Vec<(u32, ComponentMs)> = Vec::new();
     for slots in 1..=most {
-        let ms = timing.ms(slots);
+        let ms = if slots == most { with_most } else { timing.ms(slots) };
         let saves = |(_, fewer): &(u32, ComponentMs)| total(&ms) < total(fewer) * (1.0 - SLOT_GAIN);
         let is_enough = total(&ms) <= enough;
         if chosen.last().is_none_or(saves) {
