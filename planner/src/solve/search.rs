@@ -93,7 +93,10 @@ pub fn best(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> Option<
         }
     }
     let mut search = Search::new(problem, choices, goal);
-    search.branches_left = search.branches_left.min(limits.branches_max.unwrap_or(u64::MAX));
+    if let Some(most) = limits.branches_max {
+        search.fruitless_left = BRANCHES_MAX;
+        search.branches_left = search.branches_left.min(most);
+    }
     search.run(beat(&best)).or(best)
 }
 
@@ -110,7 +113,7 @@ pub struct Limits {
     pub beat: Option<Score>,
     /// It takes no more bytes than this.
     pub total_max: Option<Bytes>,
-    /// It is found within so many branches, or is the best that was found until then.
+    /// It is found within so many branches, or is the first one that is found after them.
     pub branches_max: Option<u64>,
 }
 
@@ -143,6 +146,8 @@ struct Search<'a> {
     best: Option<Found>,
     beat: Option<Score>,
     branches_left: u64,
+    /// The same for a search that has something to beat, and did not yet.
+    fruitless_left: u64,
     scratch: Composition,
 }
 
@@ -166,6 +171,7 @@ impl<'a> Search<'a> {
             best: None,
             beat: None,
             branches_left: if exact { u64::MAX } else { BRANCHES_MAX },
+            fruitless_left: if exact { u64::MAX } else { BRANCHES_MAX },
             scratch: Composition::new(problem),
         }
     }
@@ -179,6 +185,15 @@ impl<'a> Search<'a> {
         let first = vec![[0; ORDERS]; self.chosen.len()];
         self.descend(0, TieBreak::default(), &bytes, first);
         self.best
+    }
+
+    /// Whether there were enough branches. Only a search that has nothing to beat goes on until it
+    /// finds something.
+    fn is_over(&self) -> bool {
+        match self.best {
+            Some(_) => self.branches_left == 0,
+            None => self.fruitless_left == 0 && self.beat.is_some(),
+        }
     }
 
     /// Whether nothing with at least this score and the bytes of this composition is wanted any
@@ -248,7 +263,7 @@ impl<'a> Search<'a> {
             std::array::from_fn(|phase| self.chain(phase, Some(component)));
         let order = self.shortest(component, &first[component], &others);
         for number in &choices.of[component].orders[order][first[component][order]..] {
-            if self.best.is_some() && self.branches_left == 0 {
+            if self.is_over() {
                 break;
             }
             let choice = &choices.of[component].all[*number as usize];
@@ -281,6 +296,7 @@ impl<'a> Search<'a> {
             bytes_with.add(self.problem, phase, place);
             if !self.is_beaten(bound, &bytes_with) {
                 self.branches_left = self.branches_left.saturating_sub(1);
+                self.fruitless_left = self.fruitless_left.saturating_sub(1);
                 self.chosen[component] = choice.index;
                 self.descend(depth + 1, sum, &bytes_with, first.clone());
             }
