@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether any placement by hand beats the one that Berth chooses: `python3 scripts/challenge_plans.py [--pins 5000]`.
+"""Whether any placement by hand beats the one that Berth chooses: `python3 scripts/challenge_plans.py [--pins 5000] [--minutes 60]`.
 
 Draws pins at random, for every shipped host profile and budgets from 3 to 24 GiB: lists of devices with and without shares, all ways
 to split, residencies, stream slots from 1 to 16, tiles. Each is planned by `berth plan --dry-run`, for FLUX.1-dev at 1024x1024 as sparse
@@ -18,6 +18,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ["--width", "1024", "--height", "1024", "--steps", "28"]
@@ -112,6 +113,7 @@ def placed(plan: dict) -> str:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--pins", type=int, default=5000, help="accepted pins in all")
+    options.add_argument("--minutes", type=float, default=float("inf"), help="how long pins are drawn at most")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--batch", type=int, default=1, help="pictures made together; with several, item splits are drawn too")
     options.add_argument("--hosts", nargs="*", help="names or files of profiles; all that are shipped")
@@ -135,8 +137,9 @@ def challenge(planner: Planner, hosts: list[str], given: argparse.Namespace) -> 
     names = {host: devices(planner, host) for host in hosts}
     hosts = [host for host in hosts if names[host]]
     accepted, tried, worst, beaten = collections.Counter(), 0, 1.0, 0
+    ends = time.monotonic() + 60 * given.minutes
     with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
-        while accepted.total() < given.pins:
+        while accepted.total() < given.pins and time.monotonic() < ends:
             cases = []
             for _ in range(8 * given.workers):
                 host = hosts[(tried + len(cases)) % len(hosts)]

@@ -19,7 +19,7 @@ use crate::inventory::Inventory;
 use crate::policy::pins::{PinError, Pins};
 use crate::policy::tile::TileRequest;
 use crate::policy::{Budgets, Objective, Policy};
-use crate::solve::{Infeasible, Problem, Solution, explain, fits, solve};
+use crate::solve::{Infeasible, Problem, Solution, fits, solve, solve_explained};
 pub use advice::LONG_MS;
 use measured::MeasuredModel;
 
@@ -362,7 +362,8 @@ impl Survey {
             }
         }
         let begun = Instant::now();
-        let mut solution = match solve(&problems, generation) {
+        let solved = if request.explain { solve_explained } else { solve };
+        let mut solution = match solved(&problems, generation) {
             Ok(solution) => solution,
             Err(infeasible) if request.keeps.is_some() || request.budgets.idle.is_some() => {
                 // What else would fit is a plan's to say that is bound to nothing.
@@ -382,9 +383,6 @@ impl Survey {
         }
         tracing::debug!(generation, ms, predicted_ms, "solved a plan");
         solution.plan.keeps_weights_of = request.keeps.as_ref().map(|loaded| loaded.generation);
-        if request.explain {
-            explain(&problems, &mut solution);
-        }
         protocol::check::check(&solution.plan).map_err(PlanError::Violation)?;
         let verified = verify(session, &solution.plan)?;
         match difference(&solution.plan, &verified) {

@@ -179,13 +179,28 @@ pub fn fits(problems: &[Problem<'_>]) -> bool {
 }
 
 /// Finds the best plan of problems that differ in their options; of equal ones the first's. The
-/// report has reasons only: what was rejected is told by [`explain`].
+/// report has reasons only.
 pub fn solve(problems: &[Problem<'_>], generation: u64) -> Result<Solution, Infeasible> {
+    solve_with(problems, generation, &mut KnownChoices::default())
+}
+
+/// The same with a report that also tells what else there was, and what it would have cost.
+pub fn solve_explained(problems: &[Problem<'_>], generation: u64) -> Result<Solution, Infeasible> {
+    let mut known = KnownChoices::default();
+    let mut solution = solve_with(problems, generation, &mut known)?;
+    report::explain(problems, &mut solution, &mut known);
+    Ok(solution)
+}
+
+fn solve_with(
+    problems: &[Problem<'_>],
+    generation: u64,
+    known: &mut KnownChoices,
+) -> Result<Solution, Infeasible> {
     let mut limits = Limits::of(problems);
     let mut best = None;
-    let mut known = KnownChoices::default();
     for (index, problem) in problems.iter().enumerate() {
-        let Some(choices) = Choices::by_time(problem, &mut known) else { continue };
+        let Some(choices) = Choices::by_time(problem, known) else { continue };
         if let Some(found) = search::best(problem, &choices, limits) {
             limits.beat = Some(found.score);
             best = Some((index, found));
@@ -196,11 +211,6 @@ pub fn solve(problems: &[Problem<'_>], generation: u64) -> Result<Solution, Infe
     let report = report::reasons(problem, &chosen);
     let plan = assemble::plan(problem, &chosen, &report, generation);
     Ok(Solution { plan, report, problem: index, places: found.places })
-}
-
-/// Adds to a solution's report what else there was, and what it would have cost.
-pub fn explain(problems: &[Problem<'_>], solution: &mut Solution) {
-    report::explain(problems, solution);
 }
 
 #[cfg(test)]

@@ -40,7 +40,13 @@ struct PlacedBySteps(Vec<Vec<PlacedBuffer>>);
 impl PlacedBySteps {
     fn new(buffers: &[ArenaBuffer]) -> PlacedBySteps {
         let end = buffers.iter().map(|buffer| buffer.last + 1).max().unwrap_or(0);
-        PlacedBySteps(vec![Vec::new(); end.div_ceil(STEPS)])
+        let mut counts = vec![0; end.div_ceil(STEPS)];
+        for buffer in buffers {
+            for count in &mut counts[buffer.first / STEPS..=buffer.last / STEPS] {
+                *count += 1;
+            }
+        }
+        PlacedBySteps(counts.into_iter().map(Vec::with_capacity).collect())
     }
 
     /// The lowest place of a buffer beside those that are alive with it.
@@ -49,10 +55,14 @@ impl PlacedBySteps {
         let lists = &self.0[new.first / STEPS..=new.last / STEPS];
         loop {
             let before = new.offset;
-            for other in lists.iter().flatten() {
-                let overlaps = other.end > new.offset && other.offset < new.end;
-                if overlaps && other.is_alive_with(&new) {
-                    new = PlacedBuffer::new(buffers, index, other.end);
+            for list in lists {
+                for other in list {
+                    if other.offset >= new.end {
+                        break;
+                    }
+                    if other.end > new.offset && other.is_alive_with(&new) {
+                        new = PlacedBuffer::new(buffers, index, other.end);
+                    }
                 }
             }
             // Above what one list has in the way, another one may have more.

@@ -77,9 +77,9 @@ impl Elements {
     /// Values that have to stay as they are since others, which a node reads with them or makes of
     /// them, do.
     fn apart(&self, graph: &Graph, assignment: &Assignment, needs: &dyn Needs) -> Vec<ValueId> {
-        let mut apart = Vec::new();
+        let (mut apart, mut group) = (Vec::new(), Vec::new());
         for node in &graph.nodes {
-            let mut group = Vec::new();
+            group.clear();
             for (index, &input) in node.inputs.iter().enumerate() {
                 let element = match needs.reading(graph.view(node), index, assignment) {
                     Reading::As(_) => continue,

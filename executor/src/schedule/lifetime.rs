@@ -30,10 +30,12 @@ pub struct ArenaBuffer {
 pub struct Lifetimes {
     /// Of its values and workspaces alike.
     pub buffers: Vec<ArenaBuffer>,
-    /// The buffer of each piece that is ever on the lane.
-    pub pieces: BTreeMap<Piece, usize>,
-    /// The workspace of each step that needs one.
-    pub workspaces: BTreeMap<usize, usize>,
+    /// The buffer of each piece that is ever on the lane, each piece once.
+    pub pieces: Vec<(Piece, usize)>,
+    /// The workspace of each step that needs one, in order.
+    pub workspaces: Vec<(usize, usize)>,
+    /// The buffer of each value that is ever on the lane.
+    of_values: Vec<Option<usize>>,
 }
 
 /// Computes the buffers of all lanes; `workspace` tells what a step needs beside its values. Inputs
@@ -50,7 +52,8 @@ pub fn lifetimes(
 ) -> Vec<Lifetimes> {
     let end = program.steps.len().saturating_sub(1);
     let uses = Uses::of(graph, program);
-    let mut lanes: Vec<Lifetimes> = (0..program.lanes).map(|_| Lifetimes::default()).collect();
+    let mut lanes: Vec<Lifetimes> =
+        (0..program.lanes).map(|_| Lifetimes::new(graph.values.len())).collect();
     for &(lane, value) in &uses.pinned {
         let piece = Piece::Value(value);
         let bytes = bytes_of(graph, elements, value, graph.value(value).features());
@@ -59,7 +62,7 @@ pub fn lifetimes(
     for (at, step) in program.steps.iter().enumerate() {
         match step {
             Step::Run { lane, node, rows, output } => {
-                if !lanes[*lane].pieces.contains_key(output) {
+                if !lanes[*lane].has(*output) {
                     let last = uses.last.of(*lane, *output);
                     match uses.taken_over(graph, elements, assignment, needs, (*lane, *node), at) {
                         Some(input) => lanes[*lane].extend(input, *output, last),
@@ -79,13 +82,13 @@ pub fn lifetimes(
                 if bytes > Bytes::ZERO {
                     let buffer = ArenaBuffer { bytes, first: at, last: at, workspace: true };
                     let index = lanes[*lane].push(buffer);
-                    lanes[*lane].workspaces.insert(at, index);
+                    lanes[*lane].workspaces.push((at, index));
                 }
             }
             Step::Start(copy) => {
                 let (lane, value) = program.copies[*copy].to;
                 let piece = Piece::Value(value);
-                if !lanes[lane].pieces.contains_key(&piece) {
+                if !lanes[lane].has(piece) {
                     let bytes = bytes_of(graph, elements, value, graph.value(value).features());
                     let last = uses.last.of(lane, piece);
                     lanes[lane]
@@ -99,6 +102,26 @@ pub fn lifetimes(
 }
 
 impl Lifetimes {
+    /// Nothing of a graph with so many values.
+    fn new(values: usize) -> Lifetimes {
+        Lifetimes { of_values: vec![None; values], ..Lifetimes::default() }
+    }
+
+    /// Whether a piece has a buffer. A part is made once, and has none before.
+    fn has(&self, piece: Piece) -> bool {
+        match piece {
+            Piece::Value(value) => self.of_values[value.0].is_some(),
+            Piece::Part(_) => false,
+        }
+    }
+
+    fn set(&mut self, piece: Piece, buffer: usize) {
+        self.pieces.push((piece, buffer));
+        if let Piece::Value(value) = piece {
+            self.of_values[value.0] = Some(buffer);
+        }
+    }
+
     fn push(&mut self, buffer: ArenaBuffer) -> usize {
         self.buffers.push(buffer);
         self.buffers.len() - 1
@@ -106,14 +129,14 @@ impl Lifetimes {
 
     fn add(&mut self, piece: Piece, buffer: ArenaBuffer) {
         let index = self.push(buffer);
-        self.pieces.insert(piece, index);
+        self.set(piece, index);
     }
 
     /// Gives a piece the buffer of another one, which ends there.
     fn extend(&mut self, from: ValueId, to: Piece, last: usize) {
-        let index = self.pieces[&Piece::Value(from)];
+        let index = self.of_values[from.0].expect("what is read is there");
         self.buffers[index].last = last;
-        self.pieces.insert(to, index);
+        self.set(to, index);
     }
 }
 

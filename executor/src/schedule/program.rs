@@ -186,7 +186,7 @@ impl<'a> ProgramBuilder<'a> {
             readers,
             produced,
             home,
-            steps: Vec::new(),
+            steps: Vec::with_capacity(graph.nodes.len()),
             copies: Vec::new(),
             arrivals: BTreeMap::new(),
             gathers: BTreeMap::new(),
@@ -293,6 +293,9 @@ impl<'a> ProgramBuilder<'a> {
 /// Sets an acquisition before the first step of each streamed segment on each lane, and a release
 /// after its last.
 fn with_slots(graph: &Graph, assignment: &Assignment, steps: Vec<Step>) -> Vec<Step> {
+    if !assignment.residencies.iter().any(|residency| residency.is_streamed()) {
+        return steps;
+    }
     let user = |step: &Step| match step {
         Step::Run { lane, node, .. } if !graph.nodes[*node].weights.is_empty() => {
             let segment = graph.nodes[*node].segment;

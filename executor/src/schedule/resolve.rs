@@ -27,10 +27,10 @@ impl PlacedBuffers {
         let (offsets, arena_bytes) = arena::place(&lifetimes.buffers);
         arena::assert_disjoint(&lifetimes.buffers, &offsets);
         let pieces = lifetimes.pieces.iter();
-        let pieces = pieces.map(|(&piece, &buffer)| (piece, offsets[buffer])).collect();
+        let pieces = pieces.map(|&(piece, buffer)| (piece, offsets[buffer])).collect();
         let workspaces = lifetimes.workspaces.iter();
         let workspaces = workspaces
-            .map(|(&at, &buffer)| (at, (offsets[buffer], lifetimes.buffers[buffer].bytes)))
+            .map(|&(at, buffer)| (at, (offsets[buffer], lifetimes.buffers[buffer].bytes)))
             .collect();
         PlacedBuffers { lifetimes, offsets: pieces, workspaces, arena_bytes }
     }
@@ -45,11 +45,11 @@ impl PlacedBuffers {
         program: &[Instruction],
     ) -> PlacedBuffers {
         let mut offsets = vec![Bytes::ZERO; lifetimes.buffers.len()];
-        for (piece, &buffer) in &lifetimes.pieces {
-            offsets[buffer] = lane.offsets[piece];
+        for (piece, buffer) in &lifetimes.pieces {
+            offsets[*buffer] = lane.offsets[piece];
         }
         let mut workspaces = BTreeMap::new();
-        for (&at, &buffer) in &lifetimes.workspaces {
+        for &(at, buffer) in &lifetimes.workspaces {
             let Instruction::Run(run) = &program[at] else { panic!("step {at} computes nothing") };
             offsets[buffer] = run.workspace.0;
             workspaces.insert(at, (run.workspace.0, lifetimes.buffers[buffer].bytes));
@@ -59,7 +59,7 @@ impl PlacedBuffers {
         assert!(ends.max().unwrap_or_default() <= arena_bytes, "a buffer is larger than there");
         arena::assert_disjoint(&lifetimes.buffers, &offsets);
         let offsets =
-            lifetimes.pieces.iter().map(|(&piece, &buffer)| (piece, offsets[buffer])).collect();
+            lifetimes.pieces.iter().map(|&(piece, buffer)| (piece, offsets[buffer])).collect();
         PlacedBuffers { lifetimes, offsets, workspaces, arena_bytes }
     }
 }

@@ -161,17 +161,18 @@ pub fn places_beside(
             false => Vec::new(),
         })
         .collect();
-    let mut places: Vec<Place> = Vec::new();
-    for (at, list) in timed.iter().enumerate() {
-        places.extend_from_slice(known(at).unwrap_or_default());
+    let of_list = |(at, list): (usize, &ListTimings<'_>)| {
+        let mut places = known(at).unwrap_or_default().to_vec();
         let mut rings = rings[first[at]].iter().peekable();
         for (number, timing) in list.timings.iter().enumerate() {
             let own = std::iter::from_fn(|| rings.next_if(|ring| ring.layout == number));
             let ways = ways_to_hold(problem, component, pin, timing, own);
             places.extend(places_of(problem, &spreads[at][number], ways));
         }
-    }
-    places.into()
+        places
+    };
+    let of_lists: Vec<Vec<Place>> = timed.par_iter().enumerate().map(of_list).collect();
+    of_lists.into_iter().flatten().collect()
 }
 
 /// For each list of GPUs alone, its places among all of another problem's: they stand in the order

@@ -8,13 +8,14 @@ mod words;
 
 use protocol::plan::VaeTile;
 use protocol::{Bytes, DeviceId, GraphOptions, Phase, Residency};
+use rayon::prelude::*;
 use serde::Serialize;
 
 use super::advice::Advice;
 use super::compose::Composition;
 use super::place::Place;
-use super::search::{self, Choices, Found, KnownChoices, Limits};
-use super::timeline::{self, TimeStep};
+use super::search::{self, Choices, Found, KnownChoices, Limits, Score};
+use super::timeline;
 use super::{Problem, Solution};
 use crate::inventory::Device;
 use crate::policy::Objective;
@@ -95,39 +96,39 @@ pub fn reasons(problem: &Problem<'_>, chosen: &[&Place]) -> PlanReport {
 }
 
 /// Adds what else there was: each other kind of place of each component, with the rest solved anew
-/// around it, and each other problem; and what more of each memory would have saved.
-pub fn explain(problems: &[Problem<'_>], solution: &mut Solution) {
+/// around it, and each other problem; and what more of each memory would have saved. All of that is
+/// searched for on all cores. `known` has choices of these problems.
+pub fn explain(problems: &[Problem<'_>], solution: &mut Solution, known: &mut KnownChoices) {
     let problem = &problems[solution.problem];
-    let mut known = KnownChoices::default();
-    let Some(choices) = Choices::by_time(problem, &mut known) else { return };
+    let Some(choices) = Choices::by_time(problem, known) else { return };
     let limits = Limits { branches_max: Some(EXPLAIN_BRANCHES_MAX), ..Limits::of(problems) };
     let Some(best) = found(problem, &choices, &solution.places) else { return };
-    for component in 0..problem.places.len() {
-        for group in groups(problem, component) {
-            if !group.contains(&solution.places[component]) {
-                let with = choices.with(problem, component, &group);
-                let other = with.and_then(|with| search::best(problem, &with, limits));
-                let rejected = rejected(problem, component, &group, &best, other.as_ref());
-                solution.report.rejected.push(rejected);
-            }
-        }
-    }
-    for (index, other) in problems.iter().enumerate() {
-        if index != solution.problem {
-            let choices = Choices::by_time(other, &mut known);
-            let rejected = other_options(other, choices, &best, limits);
-            solution.report.rejected.push(rejected);
-        }
-    }
+    let lost = (0..problem.places.len()).flat_map(|component| {
+        let others = groups(problem, component).into_iter();
+        let others = others.filter(|group| !group.contains(&solution.places[component]));
+        others.map(move |group| (component, group)).collect::<Vec<_>>()
+    });
+    let lost: Vec<(usize, Vec<usize>)> = lost.collect();
+    solution.report.rejected.par_extend(lost.par_iter().map(|(component, group)| {
+        let with = choices.with(*component, group);
+        let other = with.and_then(|with| search::best(problem, &with, limits));
+        rejected(problem, *component, group, &best, other.as_ref())
+    }));
+    let others = problems.iter().enumerate().filter(|(index, _)| *index != solution.problem);
+    let others: Vec<(&Problem<'_>, Option<Choices>)> =
+        others.map(|(_, other)| (other, Choices::by_time(other, known))).collect();
+    solution.report.rejected.par_extend(
+        others.into_par_iter().map(|(other, choices)| other_options(other, choices, &best, limits)),
+    );
     solution.report.rejected.extend(unused(problem));
-    solution.report.bounds = bounds(problem, &best, limits);
+    solution.report.bounds = bounds(problem, &choices, &best, limits);
 }
 
 /// The score of chosen places: that of the only combination there is of them.
 fn found(problem: &Problem<'_>, choices: &Choices, places: &[usize]) -> Option<Found> {
     let mut only = choices.clone();
     for (component, place) in places.iter().enumerate() {
-        only = only.with(problem, component, &[*place])?;
+        only = only.with(component, &[*place])?;
     }
     search::best(problem, &only, Limits::default())
 }
@@ -205,34 +206,37 @@ fn more_ms(best: &Found, other: &Found) -> f64 {
 
 /// For each memory with a budget below all of it, what the job would save with all of it: those
 /// that would.
-fn bounds(problem: &Problem<'_>, best: &Found, limits: Limits) -> Vec<String> {
-    let mut bounds = Vec::new();
+fn bounds(problem: &Problem<'_>, choices: &Choices, best: &Found, limits: Limits) -> Vec<String> {
+    // What saves less is not told, and so not looked for.
+    let ticks_max = ((1.0 - SAVED_PART_MIN) * best.score.ticks as f64) as u64;
+    let beat = Some(Score::just_beaten_by(choices.step, ticks_max));
     let devices = problem.inventory.devices.iter().enumerate();
     let memories = devices.map(|(index, device)| (Some(index), device.total_bytes));
-    let host = &problem.inventory.host;
-    for (device, all) in memories.chain([(None, host.total_bytes)]) {
+    let memories: Vec<(Option<usize>, Bytes)> =
+        memories.chain([(None, problem.inventory.host.total_bytes)]).collect();
+    let bound = |(device, all): (Option<usize>, Bytes)| {
         let budget = problem.budget(device);
         if budget >= all || problem.objective == Objective::Memory {
-            continue;
+            return None;
         }
         let mut more = problem.clone();
         match device {
             Some(index) => more.budgets.devices[index] = all,
             None => (more.budgets.host, more.budgets.host_ceiling) = (all, all),
         }
-        let beat = Limits { beat: Some(best.score), ..limits };
-        let found = Choices::no_longer_than(&more, best.score.ticks_max(TimeStep::of(&more)))
-            .and_then(|choices| search::best(&more, &choices, beat));
+        let found = choices
+            .no_longer_than(&more, ticks_max)
+            .and_then(|choices| search::best(&more, &choices, Limits { beat, ..limits }));
         let saved_ms = found.map_or(0.0, |found| -more_ms(best, &found));
-        if saved_ms > SAVED_PART_MIN * timeline::ms(best.score.ticks) {
-            bounds.push(format!(
+        (saved_ms > SAVED_PART_MIN * timeline::ms(best.score.ticks)).then(|| {
+            format!(
                 "the budget of {} is {budget}: with all of its {all} the job would take {} less",
                 problem.device_id(device),
                 shown_ms(saved_ms)
-            ));
-        }
-    }
-    bounds
+            )
+        })
+    };
+    memories.into_par_iter().filter_map(bound).collect()
 }
 
 /// Devices, and the host, on which nothing can be.

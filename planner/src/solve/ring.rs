@@ -14,6 +14,8 @@ pub struct Stages {
     /// The segments that wait for copies, in order.
     waiting: Vec<Waiting>,
     copies: Vec<Copy>,
+    /// How many of them each device makes, up to the last one that makes any.
+    counts: Vec<usize>,
     /// Computing the segments after the last of these.
     rest_s: f64,
 }
@@ -58,18 +60,19 @@ impl Stages {
                 stages.waiting.push(Waiting { before_s, compute_s, copies: count });
             }
         }
+        for copy in &copies {
+            if copy.lane >= stages.counts.len() {
+                stages.counts.resize(copy.lane + 1, 0);
+            }
+            stages.counts[copy.lane] += 1;
+        }
         stages.copies = copies;
         stages
     }
 
     /// The most copies that any device makes in a call.
     pub fn copies_max(&self) -> usize {
-        let on = |lane: usize| self.copies.iter().filter(|copy| copy.lane == lane).count();
-        self.copies
-            .iter()
-            .map(|copy| copy.lane)
-            .max()
-            .map_or(0, |last| (0..=last).map(on).max().unwrap_or_default())
+        self.counts.iter().copied().max().unwrap_or_default()
     }
 }
 
@@ -139,13 +142,9 @@ struct Engine {
 impl Engines {
     fn new(stages: &Stages, lanes: usize, lookahead: u32) -> Engines {
         let mut of = vec![Engine::default(); lanes];
-        for copy in &stages.copies {
-            let engine: &mut Engine = &mut of[copy.lane];
-            engine.slots = (engine.slots + 1).min(lookahead as usize);
-        }
         let mut slots = 0;
-        for engine in &mut of {
-            engine.first = slots;
+        for (engine, count) in of.iter_mut().zip(&stages.counts) {
+            *engine = Engine { first: slots, slots: (*count).min(lookahead as usize), next: 0 };
             slots += engine.slots;
         }
         let links_free_s = vec![0.0; lanes];

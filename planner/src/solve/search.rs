@@ -49,6 +49,12 @@ impl Score {
         Score { time, again, simplicity, ticks }
     }
 
+    /// A score that a job of at most so many ticks beats, and none that is compared by more.
+    pub fn just_beaten_by(step: TimeStep, ticks_max: u64) -> Score {
+        let time = step.most(step.compared(ticks_max)).saturating_add(1);
+        Score { time, ..Score::default() }
+    }
+
     /// The most ticks of a job that may be better.
     pub fn ticks_max(&self, step: TimeStep) -> u64 {
         step.most(self.time)
@@ -87,7 +93,10 @@ pub fn best(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> Option<
         }
     }
     let mut search = Search::new(problem, choices, goal);
-    search.branches_left = search.branches_left.min(limits.branches_max.unwrap_or(u64::MAX));
+    if let Some(most) = limits.branches_max {
+        search.fruitless_left = BRANCHES_MAX;
+        search.branches_left = search.branches_left.min(most);
+    }
     search.run(beat(&best)).or(best)
 }
 
@@ -104,7 +113,7 @@ pub struct Limits {
     pub beat: Option<Score>,
     /// It takes no more bytes than this.
     pub total_max: Option<Bytes>,
-    /// It is found within so many branches, or is the best that was found until then.
+    /// It is found within so many branches, or is the first one that is found after them.
     pub branches_max: Option<u64>,
 }
 
@@ -137,6 +146,8 @@ struct Search<'a> {
     best: Option<Found>,
     beat: Option<Score>,
     branches_left: u64,
+    /// The same for a search that has something to beat, and did not yet.
+    fruitless_left: u64,
     scratch: Composition,
 }
 
@@ -160,6 +171,7 @@ impl<'a> Search<'a> {
             best: None,
             beat: None,
             branches_left: if exact { u64::MAX } else { BRANCHES_MAX },
+            fruitless_left: if exact { u64::MAX } else { BRANCHES_MAX },
             scratch: Composition::new(problem),
         }
     }
@@ -173,6 +185,15 @@ impl<'a> Search<'a> {
         let first = vec![[0; ORDERS]; self.chosen.len()];
         self.descend(0, TieBreak::default(), &bytes, first);
         self.best
+    }
+
+    /// Whether there were enough branches. Only a search that has nothing to beat goes on until it
+    /// finds something.
+    fn is_over(&self) -> bool {
+        match self.best {
+            Some(_) => self.branches_left == 0,
+            None => self.fruitless_left == 0 && self.beat.is_some(),
+        }
     }
 
     /// Whether nothing with at least this score and the bytes of this composition is wanted any
@@ -242,7 +263,7 @@ impl<'a> Search<'a> {
             std::array::from_fn(|phase| self.chain(phase, Some(component)));
         let order = self.shortest(component, &first[component], &others);
         for number in &choices.of[component].orders[order][first[component][order]..] {
-            if self.best.is_some() && self.branches_left == 0 {
+            if self.is_over() {
                 break;
             }
             let choice = &choices.of[component].all[*number as usize];
@@ -258,7 +279,12 @@ impl<'a> Search<'a> {
             }
             (self.intervals[component], self.phase_sums[component]) = (choice.interval, sums);
             let sum = tie_break.plus(choice.tie_break);
-            let bound = Score::new(self.choices.step, self.bound_ticks(longest), sum.plus(open));
+            let bound = |ticks| Score::new(self.choices.step, ticks, sum.plus(open));
+            // The timeline takes longer to add up than its chains.
+            if self.is_timed() && self.beat.is_some_and(|score| bound(longest) >= score) {
+                continue;
+            }
+            let bound = bound(self.bound_ticks(longest));
             if self.is_beaten(bound, bytes) {
                 continue;
             }
@@ -270,6 +296,7 @@ impl<'a> Search<'a> {
             bytes_with.add(self.problem, phase, place);
             if !self.is_beaten(bound, &bytes_with) {
                 self.branches_left = self.branches_left.saturating_sub(1);
+                self.fruitless_left = self.fruitless_left.saturating_sub(1);
                 self.chosen[component] = choice.index;
                 self.descend(depth + 1, sum, &bytes_with, first.clone());
             }

@@ -116,8 +116,9 @@ fn host_may_help(
 
 /// The orders of a set of devices that make a difference, the inventory's first: of layers, which
 /// segments are neighbours on which device; of rows and heads, which device does what is not split;
-/// of items none. Devices that are alike change places without any. Of more than three devices some
-/// orders are tried: the inventory's and by speed, and both turned round.
+/// of items none. Devices that are alike change places without any. Of more devices some orders are
+/// tried: of layers over more than three the inventory's and by speed, and both turned round; of
+/// rows and heads over more than four the inventory's, and with the fastest device first.
 fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
     let kinds = |order: &[usize]| -> Vec<usize> {
         order.iter().map(|device| kind_of(all, *device)).collect()
@@ -136,7 +137,11 @@ fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
             let first = |at: usize| [&subset[at..], &subset[..at]].concat();
             let kinds = kinds(subset);
             let new = |at: &usize| !kinds[..*at].contains(&kinds[*at]);
-            (0..subset.len()).filter(new).map(first).collect()
+            let fastest = subset.iter().min_by(|a, b| leads(all, **a, **b));
+            let fastest = fastest.map(|device| kind_of(all, *device));
+            let few = subset.len() <= DEVICES_EXACT;
+            let tried = |at: &usize| few || *at == 0 || Some(kinds[*at]) == fastest;
+            (0..subset.len()).filter(new).filter(tried).map(first).collect()
         }
         (Split::Items, _) => vec![subset.to_vec()],
         (Split::Layer, 2) => vec![subset.to_vec(), turned(subset.to_vec())],

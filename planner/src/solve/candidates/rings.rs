@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::component_ms::ComponentMs;
-use super::super::place::{ComponentLayout, WeightResidency, parts, residency_of};
+use super::super::place::{ComponentLayout, PlacePart, WeightResidency, parts, residency_of};
 use super::super::streamable::{Streamable, held_in_lane, level_sets, paced_sets};
 use super::super::time::{StreamedTiming, Timing};
 use super::lists::DEVICES_EXACT;
@@ -129,17 +129,24 @@ fn rings_in(
             let held = segments.iter().zip(&stays[..]);
             let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
             let holds = held.count() > 0;
+            let all = WeightResidency::Some {
+                residency: Residency::Lazy,
+                stays: Arc::clone(&stays),
+                locked: locked.clone(),
+                lookahead: u32::MAX,
+            };
+            let parts = parts(spread, &all, false);
+            let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
             let slots = slots(&timing.streamed(&stays, locked.as_deref()), pin.lookahead);
             rings.extend(slots.into_iter().map(|(slots, ms)| {
                 let (stays, locked) = (Arc::clone(&stays), locked.clone());
-                let ring = Ring { layout, stays, locked, slots, ms, holds, bytes: Vec::new() };
-                let parts = parts(spread, &ring.with(Residency::Lazy), false);
                 let bytes = parts.iter().flat_map(|part| {
+                    let part = PlacePart { slots: part.slots.min(slots), ..*part };
                     let held = part.lazy_bytes + part.staging_bytes();
                     [held, held + part.compute_bytes]
                 });
-                let locked = parts.iter().map(|part| part.locked_bytes).sum();
-                Ring { bytes: bytes.chain([locked]).collect(), ..ring }
+                let bytes = bytes.chain([locked_bytes]).collect();
+                Ring { layout, stays, locked, slots, ms, holds, bytes }
             }));
         }
     }
@@ -171,14 +178,15 @@ fn waits(timing: &Timing<'_>, growing: &[Vec<bool>], pin: &Pin, steps: Steps) ->
         let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
         timing.is_hidden(pin.lookahead.unwrap_or(most), SLOT_GAIN)
     };
-    let all = |stays: &[bool]| timing.streamed(stays, Some(&locked(stays, LOCKED_PARTS)));
+    let is_hidden_from_copies =
+        |stays: &[bool]| is_hidden(&timing.streamed(stays, Some(&locked(stays, LOCKED_PARTS))));
     let is_locked = pin.params == Some(Params::Locked);
     let from_files = match is_locked {
         true => 0,
         false => growing.partition_point(|stays| is_hidden(&timing.streamed(stays, None))),
     };
     let from_copies =
-        from_files + growing[from_files..].partition_point(|stays| is_hidden(&all(stays)));
+        from_files + growing[from_files..].partition_point(|stays| is_hidden_from_copies(stays));
     let near = |index: usize, hidden: usize| index + LOOKAHEAD_MAX as usize >= hidden;
     let mut held: Vec<StreamedSet> = Vec::new();
     for (index, stays) in growing.iter().enumerate() {
@@ -276,10 +284,11 @@ fn slots(timing: &StreamedTiming<'_>, pinned: Option<u32>) -> Vec<(u32, Componen
     }
     let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
     let total = |ms: &ComponentMs| ms.first_read + ms.compute;
-    let enough = total(&timing.ms(most)) * (1.0 + SLOT_GAIN);
+    let with_most = timing.ms(most);
+    let enough = total(&with_most) * (1.0 + SLOT_GAIN);
     let mut chosen: Vec<(u32, ComponentMs)> = Vec::new();
     for slots in 1..=most {
-        let ms = timing.ms(slots);
+        let ms = if slots == most { with_most } else { timing.ms(slots) };
         let saves = |(_, fewer): &(u32, ComponentMs)| total(&ms) < total(fewer) * (1.0 - SLOT_GAIN);
         let is_enough = total(&ms) <= enough;
         if chosen.last().is_none_or(saves) {

@@ -2,10 +2,11 @@
 //! to a score.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::Bytes;
+use protocol::limits::DEVICES_MAX;
+use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::compose::Composition;
@@ -86,12 +87,14 @@ impl TieBreak {
 #[derive(Debug, Clone)]
 pub struct Choices {
     /// By component.
-    pub of: Vec<Rc<ComponentChoices>>,
+    pub of: Vec<Arc<ComponentChoices>>,
     /// Components in the order in which to decide them: those between whose places most is to be
     /// won first.
     pub order: Vec<usize>,
     /// The step of the problem's times.
     pub step: TimeStep,
+    /// By component, where they are sorted by time.
+    timed: Vec<Arc<TimedPlaces>>,
 }
 
 /// The choices of components in problems that have some places in common.
@@ -102,33 +105,38 @@ struct KnownChoice {
     places: Arc<[Place]>,
     /// What any component has beside it.
     empty: Composition,
-    choices: Option<Rc<ComponentChoices>>,
+    timed: Arc<TimedPlaces>,
+    choices: Option<Arc<ComponentChoices>>,
 }
 
 impl KnownChoices {
-    fn of(
-        &mut self,
-        problem: &Problem<'_>,
-        component: usize,
-        make: impl FnOnce() -> Option<Rc<ComponentChoices>>,
-    ) -> Option<Rc<ComponentChoices>> {
-        let places = &problem.places[component];
+    /// What is known of each component of a problem. What is not known yet is made, all at once.
+    fn of(&mut self, problem: &Problem<'_>, step: TimeStep) -> Vec<&KnownChoice> {
         let empty = Composition::new(problem);
-        let same =
-            |known: &&KnownChoice| Arc::ptr_eq(&known.places, places) && known.empty == empty;
-        if let Some(known) = self.0.iter().find(same) {
-            return known.choices.clone();
-        }
-        let choices = make();
-        self.0.push(KnownChoice { places: Arc::clone(places), empty, choices: choices.clone() });
-        choices
+        let components = 0..problem.places.len();
+        let new: Vec<usize> =
+            components.filter(|at| self.get(&problem.places[*at], &empty).is_none()).collect();
+        let made = new.into_par_iter().map(|component| {
+            let places = &problem.places[component];
+            let timed = TimedPlaces::new(problem, step, component);
+            let choices = ComponentChoices::by_time(undominated(timed.fitting(), places));
+            let (places, empty) = (Arc::clone(places), empty.clone());
+            KnownChoice { places, empty, timed: Arc::new(timed), choices }
+        });
+        self.0.par_extend(made);
+        let all = problem.places.iter();
+        all.map(|places| self.get(places, &empty).expect("it was made")).collect()
+    }
+
+    fn get(&self, places: &Arc<[Place]>, empty: &Composition) -> Option<&KnownChoice> {
+        self.0.iter().find(|known| Arc::ptr_eq(&known.places, places) && known.empty == *empty)
     }
 }
 
 /// The choices of one component.
 #[derive(Debug)]
 pub struct ComponentChoices {
-    /// In the order of the component's places.
+    /// Those that are searched among, the fastest first.
     pub all: Vec<Choice>,
     /// Their numbers by what they load and compute together, by how long they keep the storage
     /// busy, and by what they compute; where time is of no account, in their order.
@@ -142,20 +150,25 @@ pub struct ComponentChoices {
 }
 
 impl ComponentChoices {
-    /// `None` where there are none.
-    fn by_time(all: Vec<Choice>) -> Option<Rc<ComponentChoices>> {
+    /// Of choices with the fastest first; `None` where there are none.
+    fn by_time(all: Vec<Choice>) -> Option<Arc<ComponentChoices>> {
         let ticks = || all.iter().map(|choice| choice.interval.both());
         let weight = ticks().max()? - ticks().min()?;
-        let orders = KEYS.map(|key| {
-            let mut numbers: Vec<u32> = (0..all.len() as u32).collect();
-            numbers.sort_by_key(|number| key(&all[*number as usize].interval));
-            numbers
+        let orders = std::array::from_fn(|order| {
+            if order == 0 {
+                return (0..all.len() as u32).collect();
+            }
+            let key = KEYS[order];
+            let keyed = all.iter().zip(0..).map(|(choice, number)| (key(&choice.interval), number));
+            let mut keyed: Vec<(u64, u32)> = keyed.collect();
+            keyed.sort_unstable();
+            keyed.into_iter().map(|(_, number)| number).collect()
         });
         ComponentChoices::new(all, orders, weight)
     }
 
     /// `None` where there are none.
-    fn as_they_are(all: Vec<Choice>) -> Option<Rc<ComponentChoices>> {
+    fn as_they_are(all: Vec<Choice>) -> Option<Arc<ComponentChoices>> {
         let (weight, count) = (all.first()?.alone.0, all.len() as u32);
         ComponentChoices::new(all, std::array::from_fn(|_| (0..count).collect()), weight)
     }
@@ -164,10 +177,10 @@ impl ComponentChoices {
         all: Vec<Choice>,
         orders: [Vec<u32>; ORDERS],
         weight: u64,
-    ) -> Option<Rc<ComponentChoices>> {
+    ) -> Option<Arc<ComponentChoices>> {
         let least_load = all.iter().map(|choice| choice.interval.load).min()?;
         let least = all.iter().map(|choice| choice.tie_break).reduce(TieBreak::least)?;
-        Some(Rc::new(ComponentChoices { all, orders, least_load, least, weight }))
+        Some(Arc::new(ComponentChoices { all, orders, least_load, least, weight }))
     }
 }
 
@@ -176,62 +189,77 @@ impl Choices {
     /// those of other problems with the same budgets, and gets these.
     pub fn by_time(problem: &Problem<'_>, known: &mut KnownChoices) -> Option<Choices> {
         let step = TimeStep::of(problem);
-        let of = problem.places.iter().enumerate().map(|(component, places)| {
-            known.of(problem, component, || {
-                let all = some(problem, step, component, 0..places.len(), u64::MAX);
-                ComponentChoices::by_time(undominated(all, places))
-            })
-        });
-        Some(Choices::new(step, of.collect::<Option<_>>()?))
+        let known = known.of(problem, step);
+        let of = known.iter().map(|known| known.choices.clone());
+        let timed = known.iter().map(|known| Arc::clone(&known.timed)).collect();
+        Some(Choices::new(step, of.collect::<Option<_>>()?, timed))
     }
 
-    /// The same without places that take longer than this by themselves.
-    pub fn no_longer_than(problem: &Problem<'_>, ticks: u64) -> Option<Choices> {
-        let step = TimeStep::of(problem);
-        let of = problem.places.iter().enumerate().map(|(component, places)| {
-            let all = some(problem, step, component, 0..places.len(), ticks);
-            ComponentChoices::by_time(undominated(all, places))
+    /// The same with the budgets of a problem that differs in these only, without places that take
+    /// longer than this by themselves.
+    pub fn no_longer_than(&self, problem: &Problem<'_>, ticks_max: u64) -> Option<Choices> {
+        let of = self.timed.iter().enumerate().map(|(component, timed)| {
+            let places = &problem.places[component];
+            let phase = problem.profile.components[component].phase;
+            let empty = Composition::new(problem);
+            let mut bytes = empty.clone();
+            let fits = |choice: &Choice| {
+                bytes.copy_from(&empty);
+                bytes.add(problem, phase, &places[choice.index]);
+                bytes.fits(problem)
+            };
+            let fitting = timed.no_longer_than(ticks_max).iter().copied().filter(fits);
+            ComponentChoices::by_time(undominated(fitting, places))
         });
-        Some(Choices::new(step, of.collect::<Option<_>>()?))
+        Some(Choices::new(self.step, of.collect::<Option<_>>()?, self.timed.clone()))
     }
 
     /// Sorted by bytes, and of places of which one takes no less than another one anywhere only the
     /// other: for questions in which time is of no account.
     pub fn by_bytes(problem: &Problem<'_>) -> Option<Choices> {
         let step = TimeStep::of(problem);
-        let of = problem.places.iter().enumerate().map(|(component, places)| {
-            let mut all = some(problem, step, component, 0..places.len(), u64::MAX);
-            all.sort_by_key(|choice| (choice.alone, choice.index));
-            let mut kept: Vec<Choice> = Vec::new();
+        let of = problem.places.par_iter().enumerate().map(|(component, places)| {
+            let all = each(problem, step, component).into_iter();
+            let mut all: Vec<Choice> = all.filter(|(_, fits)| *fits).map(|(all, _)| all).collect();
+            all.sort_unstable_by_key(|choice| (choice.alone, choice.index));
+            let mut kept: Vec<(u32, Choice)> = Vec::new();
             for choice in all {
                 let place = &places[choice.index];
-                if !kept.iter().any(|other| takes_no_more(&places[other.index], place)) {
-                    kept.push(choice);
+                let own = device_bits(place);
+                let covers = |(bits, other): &(u32, Choice)| {
+                    bits & !own == 0 && takes_no_more(&places[other.index], place)
+                };
+                if !kept.iter().any(covers) {
+                    kept.push((own, choice));
                 }
             }
-            ComponentChoices::as_they_are(kept)
+            ComponentChoices::as_they_are(kept.into_iter().map(|(_, choice)| choice).collect())
         });
-        Some(Choices::new(step, of.collect::<Option<_>>()?))
+        let of: Vec<Option<Arc<ComponentChoices>>> = of.collect();
+        Some(Choices::new(step, of.into_iter().collect::<Option<_>>()?, Vec::new()))
     }
 
-    fn new(step: TimeStep, of: Vec<Rc<ComponentChoices>>) -> Choices {
+    fn new(
+        step: TimeStep,
+        of: Vec<Arc<ComponentChoices>>,
+        timed: Vec<Arc<TimedPlaces>>,
+    ) -> Choices {
         let mut order: Vec<usize> = (0..of.len()).collect();
         order.sort_by_key(|component| std::cmp::Reverse(of[*component].weight));
-        Choices { of, order, step }
+        Choices { of, order, step, timed }
     }
 
     /// The same with some places only of one component; `None` where none of them fits alone.
-    pub fn with(
-        &self,
-        problem: &Problem<'_>,
-        component: usize,
-        indices: &[usize],
-    ) -> Option<Choices> {
-        let (step, indices) = (self.step, indices.iter().copied());
+    pub fn with(&self, component: usize, indices: &[usize]) -> Option<Choices> {
+        let timed = &self.timed[component];
+        let mut wanted = vec![false; timed.all.len()];
+        for index in indices {
+            wanted[*index] = true;
+        }
+        let chosen = timed.fitting().filter(|choice| wanted[choice.index]);
         let mut of = self.of.clone();
-        of[component] =
-            ComponentChoices::by_time(some(problem, step, component, indices, u64::MAX))?;
-        Some(Choices::new(step, of))
+        of[component] = ComponentChoices::by_time(chosen.collect())?;
+        Some(Choices::new(self.step, of, self.timed.clone()))
     }
 
     /// The same with the places only that one device, or the host, has alone; `None` where a
@@ -245,36 +273,64 @@ impl Choices {
             let all = sorted.all.iter().filter(|choice| there(component, choice));
             ComponentChoices::by_time(all.copied().collect())
         });
-        Some(Choices::new(self.step, of.collect::<Option<_>>()?))
+        Some(Choices::new(self.step, of.collect::<Option<_>>()?, self.timed.clone()))
     }
 }
 
-/// The choices among some of a component's places that take no longer than `ticks_max` by
-/// themselves, the fastest first.
-fn some(
-    problem: &Problem<'_>,
-    step: TimeStep,
-    component: usize,
-    indices: impl Iterator<Item = usize>,
-    ticks_max: u64,
-) -> Vec<Choice> {
-    let places = &problem.places[component];
+/// All places of a component, whatever they take.
+#[derive(Debug)]
+struct TimedPlaces {
+    /// The fastest first, and of these by what is compared after their times.
+    all: Vec<Choice>,
+    /// Which of them fit alone.
+    fit: Vec<bool>,
+}
+
+impl TimedPlaces {
+    fn new(problem: &Problem<'_>, step: TimeStep, component: usize) -> TimedPlaces {
+        let each = each(problem, step, component);
+        // Numbers are moved while they are sorted: choices are large.
+        let times = |Choice { interval, .. }: &Choice| (interval.both(), interval.compute);
+        let keyed = each.iter().zip(0..).map(|((choice, _), number)| (times(choice), number));
+        let mut keyed: Vec<((u64, u64), usize)> = keyed.collect();
+        let of_equals = |number: usize| {
+            let Choice { tie_break, alone, index, .. } = each[number].0;
+            (tie_break, alone, index)
+        };
+        keyed.par_sort_unstable_by(|a, b| {
+            a.0.cmp(&b.0).then_with(|| of_equals(a.1).cmp(&of_equals(b.1)))
+        });
+        let (all, fit) = keyed.into_iter().map(|(_, number)| each[number]).unzip();
+        TimedPlaces { all, fit }
+    }
+
+    /// Those that fit alone, in their order.
+    fn fitting(&self) -> impl Iterator<Item = Choice> {
+        let all = self.all.iter().zip(&self.fit);
+        all.filter(|(_, fits)| **fits).map(|(choice, _)| *choice)
+    }
+
+    /// Those that take no longer than this by themselves.
+    fn no_longer_than(&self, ticks_max: u64) -> &[Choice] {
+        let count = self.all.partition_point(|choice| choice.interval.both() <= ticks_max);
+        &self.all[..count]
+    }
+}
+
+/// Each of a component's places, and whether it fits alone: what is over a budget alone is so in
+/// any company.
+fn each(problem: &Problem<'_>, step: TimeStep, component: usize) -> Vec<(Choice, bool)> {
     let phase = problem.profile.components[component].phase;
     let at = position(problem.job.timeline(), phase);
     let empty = Composition::new(problem);
-    let mut bytes = empty.clone();
-    let mut choices: Vec<Choice> = Vec::new();
-    for index in indices {
-        let place = &places[index];
-        let interval = LoadInterval::counted(problem.objective, place, at, step);
-        if interval.both() > ticks_max {
-            continue;
-        }
-        bytes.copy_from(&empty);
-        bytes.add(problem, phase, place);
-        // What is over a budget alone is so in any company.
-        if bytes.fits(problem) {
-            choices.push(Choice {
+    let places = problem.places[component].par_iter().enumerate();
+    let each = places.map_init(
+        || empty.clone(),
+        |bytes, (index, place)| {
+            bytes.copy_from(&empty);
+            bytes.add(problem, phase, place);
+            let interval = LoadInterval::counted(problem.objective, place, at, step);
+            let choice = Choice {
                 index,
                 interval,
                 phase_sums: interval.phase_sums(),
@@ -288,20 +344,17 @@ fn some(
                     },
                 },
                 alone: bytes.total(),
-            });
-        }
-    }
-    choices.sort_by_key(|choice| {
-        let Choice { interval, tie_break, alone, index, .. } = *choice;
-        (interval.both(), interval.compute, tie_break, alone, index)
-    });
-    choices
+            };
+            (choice, bytes.fits(problem))
+        },
+    );
+    each.collect()
 }
 
 /// The choices without those of one device, or of the host, that another one there covers: it takes
 /// no more time in any respect, and no more bytes in any phase. With the other one instead, a
 /// combination is no worse.
-fn undominated(choices: Vec<Choice>, places: &[Place]) -> Vec<Choice> {
+fn undominated(choices: impl Iterator<Item = Choice>, places: &[Place]) -> Vec<Choice> {
     let mut kept: BTreeMap<Option<usize>, Vec<Choice>> = BTreeMap::new();
     let mut all = Vec::new();
     // What covers another choice comes before it in their order, or is its equal.
@@ -336,6 +389,13 @@ fn freedom(early: Prefetch) -> u32 {
         Prefetch::PhaseBefore => 1,
         Prefetch::Any => 2,
     }
+}
+
+/// A bit for each device of a place, and one for the host. What takes no more than another place
+/// has none that the other lacks.
+fn device_bits(place: &Place) -> u32 {
+    const { assert!(DEVICES_MAX < u32::BITS as usize) };
+    place.parts.iter().fold(0, |bits, part| bits | 1 << part.device.map_or(0, |index| index + 1))
 }
 
 /// Whether a place takes no more than another one on any device in any phase.

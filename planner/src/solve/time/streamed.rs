@@ -1,6 +1,8 @@
 //! What calls take of which some weights are streamed: where these come from, and what they share
 //! their way with.
 
+use std::cell::OnceCell;
+
 use super::super::component_ms::ComponentMs;
 use super::super::ring::{CallsMs, Copy, Stages, calls_ms};
 use super::{MOVED_PER_COPIED, RING_TIME, Timing};
@@ -23,7 +25,11 @@ struct WeightSource {
 
 impl Timing<'_> {
     /// With a ring, these segments held, and these of the others page-locked.
-    pub fn streamed(&self, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'_> {
+    pub fn streamed<'t>(
+        &'t self,
+        stays: &'t [bool],
+        locked: Option<&[bool]>,
+    ) -> StreamedTiming<'t> {
         StreamedTiming::new(self, stays, locked)
     }
 
@@ -92,7 +98,11 @@ pub struct StreamedTiming<'t> {
     timing: &'t Timing<'t>,
     /// Of each device of an item split its own, of another split all together.
     warm: Vec<Stages>,
-    cold: Option<Vec<Stages>>,
+    /// The first call, made when it is asked for; `None` where it is as the others.
+    cold: OnceCell<Option<Vec<Stages>>>,
+    stays: &'t [bool],
+    /// From where the first call reads, where it reads the files.
+    first: Option<WeightSource>,
     load: f64,
     /// Making room for page-locked copies.
     locking: f64,
@@ -102,7 +112,11 @@ pub struct StreamedTiming<'t> {
 }
 
 impl<'t> StreamedTiming<'t> {
-    fn new(timing: &'t Timing<'t>, stays: &[bool], locked: Option<&[bool]>) -> StreamedTiming<'t> {
+    fn new(
+        timing: &'t Timing<'t>,
+        stays: &'t [bool],
+        locked: Option<&[bool]>,
+    ) -> StreamedTiming<'t> {
         let inventory = timing.times.inventory;
         let host = &inventory.host;
         let is_mapped = |segment| timing.spread.is_mapped(segment);
@@ -126,9 +140,7 @@ impl<'t> StreamedTiming<'t> {
             memory: if cached { memory_rate } else { f64::INFINITY },
         };
         let first = WeightSource { each: page_cache, shared: cold_rate, memory: f64::INFINITY };
-        let stages = |source: &dyn Fn(usize) -> WeightSource| {
-            timing.stages(|segment| streams(segment).then(|| source(segment)))
-        };
+        let source = |segment| if is_locked(segment) { copy } else { file };
         let reread_s = timing.reread_s(is_mapped);
         let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
         let calls = f64::from(timing.calls);
@@ -137,8 +149,10 @@ impl<'t> StreamedTiming<'t> {
         let is_read_first = locked.is_some() || !timing.is_in_page_cache();
         StreamedTiming {
             timing,
-            warm: stages(&|segment| if is_locked(segment) { copy } else { file }),
-            cold: is_read_first.then(|| stages(&|_| first)),
+            warm: timing.stages(|segment| streams(segment).then(|| source(segment))),
+            cold: OnceCell::new(),
+            stays,
+            first: is_read_first.then_some(first),
             load: 1e3 * timing.load_s(loads),
             locking: 1e3 * locked_bytes / PAGE_LOCK_BYTES_PER_S,
             reread,
@@ -152,7 +166,26 @@ impl<'t> StreamedTiming<'t> {
     pub fn is_hidden(&self, lookahead: u32, part: f64) -> bool {
         let calls = f64::from(self.timing.calls);
         let computes: f64 = 1e3 * calls * self.timing.segments_s.iter().sum::<f64>();
-        self.ms(lookahead).compute <= RING_TIME * computes * (1.0 + part) + self.reread
+        let warm_ms = self.slowest(&self.warm, lookahead, self.timing.calls).total;
+        RING_TIME * warm_ms + self.reread <= RING_TIME * computes * (1.0 + part) + self.reread
+    }
+
+    /// Calls of the device that takes longest, with so many slots on each.
+    fn slowest(&self, stages: &[Stages], lookahead: u32, calls: u32) -> CallsMs {
+        let lanes = self.timing.spread.devices.len();
+        let each = stages.iter().map(|stages| calls_ms(stages, lanes, lookahead, calls));
+        let zero = CallsMs { first: 0.0, total: 0.0 };
+        each.fold(zero, |a, b| CallsMs { first: a.first.max(b.first), total: a.total.max(b.total) })
+    }
+
+    fn cold(&self) -> Option<&[Stages]> {
+        let make = || {
+            let first = self.first?;
+            let streams =
+                |segment: usize| !self.stays[segment] && !self.timing.spread.is_mapped(segment);
+            Some(self.timing.stages(|segment| streams(segment).then_some(first)))
+        };
+        self.cold.get_or_init(make).as_deref()
     }
 
     /// The most slots that any device has segments for.
@@ -162,17 +195,8 @@ impl<'t> StreamedTiming<'t> {
 
     /// The job's times with so many slots on each device.
     pub fn ms(&self, lookahead: u32) -> ComponentMs {
-        let (lanes, calls) = (self.timing.spread.devices.len(), self.timing.calls);
-        let slowest = |stages: &[Stages], calls| {
-            let each = stages.iter().map(|stages| calls_ms(stages, lanes, lookahead, calls));
-            let zero = CallsMs { first: 0.0, total: 0.0 };
-            each.fold(zero, |a, b| CallsMs {
-                first: a.first.max(b.first),
-                total: a.total.max(b.total),
-            })
-        };
-        let warm = slowest(&self.warm, calls);
-        let cold = self.cold.as_ref().map(|cold| slowest(cold, 1).first);
+        let warm = self.slowest(&self.warm, lookahead, self.timing.calls);
+        let cold = self.cold().map(|cold| self.slowest(cold, lookahead, 1).first);
         ComponentMs {
             load: self.load,
             first_read: RING_TIME * (cold.unwrap_or(warm.first) - warm.first) + self.locking,
