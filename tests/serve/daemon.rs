@@ -24,7 +24,7 @@ fn long(seed: u64) -> Value {
 }
 
 /// A job that does not end within a test.
-fn endless() -> Value {
+pub fn endless() -> Value {
     json!({"prompt": "a red circle", "seed": 1, "steps": 1000, "width": 512, "height": 512})
 }
 

@@ -1,6 +1,7 @@
 //! `berth generate --server` beside `berth generate`: what a person sees is the same.
 
 use crate::client::Server;
+use crate::daemon::endless;
 use crate::support::terminal::on_a_terminal;
 use crate::support::{Home, SLOW_HOST, pixels};
 
@@ -70,4 +71,21 @@ fn a_long_job_of_a_daemon_is_asked_for_too() {
     assert!(ended.stderr.contains("predicted to take "), "{}", ended.stderr);
     assert!(!ended.stderr.contains("go on?"), "{}", ended.stderr);
     assert_eq!(jobs(), Some(2));
+}
+
+#[test]
+fn jobs_are_listed_and_cancelled_wherever_the_daemon_is_named() {
+    let home = Home::new();
+    let server = Server::start(&home, &[]);
+    let url = url(&server);
+    for cancel in [["jobs", "--server", &url, "cancel"], ["jobs", "cancel", "--server", &url]] {
+        let id = server.submit(&endless());
+        server.until_denoising(&id);
+        let listed = home.run(&["jobs", "--server", &url]);
+        assert!(listed.code == Some(0) && listed.stdout.contains(&id), "{}", listed.stdout);
+        let ended = home.run(&[&cancel[..], &[&id]].concat());
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let job = server.until(&id, &["done", "failed", "cancelled"]);
+        assert_eq!(job["state"], "cancelled", "{job}");
+    }
 }

@@ -29,7 +29,7 @@ const TOKEN: &str = "BERTH_TOKEN";
 pub struct ServerArguments {
     /// Have a daemon (`berth serve`) do it: its address, as http://127.0.0.1:8642. BERTH_TOKEN has
     /// the token where it wants one [default: no daemon]
-    #[arg(long, value_name = "URL", env = "BERTH_SERVER")]
+    #[arg(long, value_name = "URL", env = "BERTH_SERVER", global = true)]
     pub server: Option<String>,
 }
 
