@@ -138,7 +138,7 @@ fn a_prompt_that_cannot_be_used_is_refused() {
         Case::of(
             "negative without guidance",
             GENERATE,
-            &["--true-cfg-scale above 1", "hint: add --true-cfg-scale"],
+            &["--cfg-scale above 1", "hint: add --cfg-scale"],
         )
         .and("--negative-prompt")
         .and("b"),
