@@ -13,3 +13,9 @@ mod parts;
 mod plans;
 mod self_test;
 mod simulated;
+
+/// What has the host round nothing to bf16, whatever its processor could: for pictures of GPUs that
+/// are compared with its own.
+fn f32_host() -> Vec<(&'static str, std::ffi::OsString)> {
+    vec![("BERTH_ISA", "avx2".into())]
+}

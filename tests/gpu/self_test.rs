@@ -45,11 +45,8 @@ fn machine(turing: bool) -> Machine {
     Machine::new(1).with("memory", "1GiB").with("capability", capability).self_tested()
 }
 
-/// Where the host rounds nothing to bf16, whatever its processor could: pictures are compared with
-/// its own.
 fn home_on(machine: &Machine) -> Home {
-    let exact = vec![("BERTH_ISA", "avx2".into())];
-    Home::new().with([machine.environment(), exact].concat())
+    Home::new().with([machine.environment(), crate::f32_host()].concat())
 }
 
 /// Makes the picture of the built-in model; by default all on the first GPU.
