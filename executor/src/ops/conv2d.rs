@@ -218,8 +218,8 @@ impl HostOperation for ConvOp {
         let bias = Some(on.weight(1));
         let norm = self.norm.map(|_| [on.weight(2), on.weight(3)]);
         let workspace = on.workspace();
-        let filters = on.view().storage(0).expect("filters");
-        let rounds = bf16_products(filters, on.assignment());
+        let filters = on.filters(0);
+        let rounds = bf16_products(filters.weight.storage, on.assignment());
         if self.narrow && on.is_taken_over() {
             let (x, weight) = (on.taken_over(), on.weight(0));
             kernels::narrow(workers, &shape, x, weight, bias, rounds, workspace);
@@ -228,7 +228,7 @@ impl HostOperation for ConvOp {
         let out = if self.accumulate { on.output_of_first() } else { on.output() };
         let input = on.input(self.convolved());
         let kernel = if rounds { kernels::bf16_conv2d } else { kernels::conv2d };
-        kernel(workers, &shape, input, norm, on.filters(0), bias, out, workspace);
+        kernel(workers, &shape, input, norm, filters, bias, out, workspace);
     }
 }
 

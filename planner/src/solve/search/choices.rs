@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use protocol::Bytes;
 use protocol::limits::DEVICES_MAX;
+use protocol::{Bytes, Phase};
 use rayon::prelude::*;
 
 use super::super::Problem;
@@ -204,8 +204,7 @@ impl Choices {
             let empty = Composition::new(problem);
             let mut bytes = empty.clone();
             let fits = |choice: &Choice| {
-                bytes.copy_from(&empty);
-                bytes.add(problem, phase, &places[choice.index]);
+                put_alone(problem, phase, &places[choice.index], &empty, &mut bytes);
                 bytes.fits(problem)
             };
             let fitting = timed.no_longer_than(ticks_max).iter().copied().filter(fits);
@@ -327,8 +326,7 @@ fn each(problem: &Problem<'_>, step: TimeStep, component: usize) -> Vec<(Choice,
     let each = places.map_init(
         || empty.clone(),
         |bytes, (index, place)| {
-            bytes.copy_from(&empty);
-            bytes.add(problem, phase, place);
+            put_alone(problem, phase, place, &empty, bytes);
             let interval = LoadInterval::counted(problem.objective, place, at, step);
             let choice = Choice {
                 index,
@@ -349,6 +347,18 @@ fn each(problem: &Problem<'_>, step: TimeStep, component: usize) -> Vec<(Choice,
         },
     );
     each.collect()
+}
+
+/// What a place takes alone. `empty`: what any component has beside it.
+fn put_alone(
+    problem: &Problem<'_>,
+    phase: Phase,
+    place: &Place,
+    empty: &Composition,
+    bytes: &mut Composition,
+) {
+    bytes.copy_from(empty);
+    bytes.add(problem, phase, place);
 }
 
 /// The choices without those of one device, or of the host, that another one there covers: it takes

@@ -45,7 +45,7 @@ const REGION_COLUMNS: usize = 2 * TILE_ROWS;
 /// The most rows of a region.
 const REGION_ROWS_MAX: usize = 16;
 
-/// A picture is cut into so many rows of regions at least, for the workers to share.
+/// The fewest rows of regions that a picture is cut into, for the workers to share.
 const REGION_ROWS_MIN: usize = 4;
 
 /// Bytes of a step's filters for a panel: two tiles.
@@ -81,14 +81,19 @@ impl FilterTiling {
         let tiling =
             FilterTiling { rows: fitting.min(rows), columns, steps, pixel_bytes, row_bytes };
         let fits = tiling.filter_words(shape) <= PackedWeights::len(shape)
-            && steps.div_ceil(BLOCK_STEPS) <= BLOCKS_MAX;
+            && tiling.block_count() <= BLOCKS_MAX;
         fits.then_some(tiling)
     }
 
-    /// Steps of the blocks of channels.
-    fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let steps = self.steps;
-        (0..steps).step_by(BLOCK_STEPS).map(move |from| from..steps.min(from + BLOCK_STEPS))
+    /// How many blocks of channels there are.
+    fn block_count(&self) -> usize {
+        self.steps.div_ceil(BLOCK_STEPS)
+    }
+
+    /// Steps of a block of channels.
+    fn block(&self, index: usize) -> Range<usize> {
+        let from = index * BLOCK_STEPS;
+        from..self.steps.min(from + BLOCK_STEPS)
     }
 
     /// Bytes of a panel's filters.
@@ -129,11 +134,9 @@ impl FilterTiling {
         {
             let packed = Disjoint::new(packed);
             let words = STEP_BYTES / 4;
-            let tasks = shape.panels() * self.steps.div_ceil(BLOCK_STEPS);
-            workers.for_each(tasks, operations, |_, task| {
-                let blocks = self.steps.div_ceil(BLOCK_STEPS);
-                let (panel, from) = (task / blocks, task % blocks * BLOCK_STEPS);
-                let steps = from..self.steps.min(from + BLOCK_STEPS);
+            let blocks = self.block_count();
+            workers.for_each(shape.panels() * blocks, operations, |_, task| {
+                let (panel, steps) = (task / blocks, self.block(task % blocks));
                 let first = (panel * self.steps + steps.start) * taps * words;
                 // SAFETY: each task has a block of a panel of its own.
                 let to = unsafe { packed.range(first..first + steps.len() * taps * words) };
@@ -276,7 +279,7 @@ impl TiledCall<'_> {
         assert!(shape.taps() <= TAPS_MAX, "kernels are small");
         let mut runs = [DepthRun::default(); BLOCKS_MAX * TAPS_MAX];
         let mut count = 0;
-        for steps in tiling.blocks() {
+        for steps in (0..tiling.block_count()).map(|index| tiling.block(index)) {
             for tap in 0..shape.taps() {
                 let (y, x) = (tap / shape.kernel_width, tap % shape.kernel_width);
                 let pixel = y * tiling.row_bytes + x * tiling.pixel_bytes;
