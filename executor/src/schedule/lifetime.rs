@@ -102,7 +102,7 @@ pub fn lifetimes(
 }
 
 impl Lifetimes {
-    /// Nothing of a graph with so many values.
+    /// No buffers yet, for a graph with `values` values.
     fn new(values: usize) -> Lifetimes {
         Lifetimes { of_values: vec![None; values], ..Lifetimes::default() }
     }

@@ -49,7 +49,7 @@ impl Score {
         Score { time, again, simplicity, ticks }
     }
 
-    /// A score that a job of at most so many ticks beats, and none that is compared by more.
+    /// A score that a job of `ticks_max` ticks or fewer beats, and no job that is compared by more.
     pub fn just_beaten_by(step: TimeStep, ticks_max: u64) -> Score {
         let time = step.most(step.compared(ticks_max)).saturating_add(1);
         Score { time, ..Score::default() }
@@ -113,7 +113,8 @@ pub struct Limits {
     pub beat: Option<Score>,
     /// It takes no more bytes than this.
     pub total_max: Option<Bytes>,
-    /// It is found within so many branches, or is the first one that is found after them.
+    /// After so many branches the search ends with the best that it has, or with the first that it
+    /// finds then.
     pub branches_max: Option<u64>,
 }
 

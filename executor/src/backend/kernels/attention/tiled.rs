@@ -160,7 +160,7 @@ pub(super) unsafe fn pack_values(
     }
 }
 
-/// Elements of the packed values of so many keys.
+/// How many elements the packed values of `keys` keys take.
 pub(super) const fn values_words(keys: usize, dim: usize) -> usize {
     dim.next_multiple_of(TILE_ROWS) * keys.next_multiple_of(STEP) / 2
 }
@@ -222,9 +222,9 @@ pub(super) unsafe fn pack_weights(weights: &[f32], count: usize, packed: &mut [f
     }
 }
 
-/// Adds the values of `count` keys, weighted, to the sums of a panel, `[dim, PANEL]`, each of which
-/// is multiplied with its column's factor before; without factors, what they hold does not count.
-/// `packed_keys`: of how many keys there are values.
+/// Adds the weighted values of `count` keys to a panel's sums, `[dim, PANEL]`. Before that each sum
+/// is multiplied with its column's factor; without factors the sums begin at zero. `values` are
+/// those of `packed_keys` keys.
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the product")]
 pub(super) fn add_values(
     tiles: &Tiles,
@@ -275,7 +275,7 @@ unsafe fn scale(factors: &[f32; PANEL], rows: &mut [f32]) {
     }
 }
 
-/// The products of one or two row tiles, into rows of 32 sums of which there may be fewer.
+/// Multiplies one or two row tiles. `sums` are rows of 32; the last rows of a tile may lack them.
 ///
 /// # Safety
 /// As of [`Tiles::bf16_products`].
