@@ -20,7 +20,7 @@ use planner::inventory::Inventory;
 use planner::policy::pins::Pin;
 use planner::policy::{Objective, Policy};
 use planner::profile::Profile;
-use planner::solve::{Problem, places, solve, wanted};
+use planner::solve::{Lists, Problem, places, solve, wanted};
 use protocol::plan::MappingPolicy;
 use protocol::{GraphOptions, JobShape, LayoutBytes, ModelProfile, ModelSource};
 
@@ -122,7 +122,7 @@ fn run(
         prefetch: true,
         places: Vec::new(),
     };
-    let wanted = wanted(&problem);
+    let wanted = wanted(&problem, &vec![Lists::All; profile.components.len()]);
     let layouts: Vec<_> = wanted.iter().map(|wanted| wanted.layout.clone()).collect();
     let start = Instant::now();
     let bytes: Vec<LayoutBytes> =

@@ -19,7 +19,10 @@ use crate::inventory::Inventory;
 use crate::policy::pins::{PinError, Pins};
 use crate::policy::tile::TileRequest;
 use crate::policy::{Budgets, Objective, Policy};
-use crate::solve::{Infeasible, Problem, Solution, fits, solve, solve_explained};
+use crate::solve::{
+    Infeasible, KnownChoices, Lists, Problem, Solution, better, explain, fits, infeasible,
+    lists_that_may_beat,
+};
 pub use advice::LONG_MS;
 use measured::MeasuredModel;
 
@@ -344,26 +347,8 @@ impl Survey {
         request: &Request,
         generation: u64,
     ) -> Result<Solution, PlanError> {
-        let mut problems = self.measured.problems(request);
-        // Weights that are streamed, or split by rows, cannot be changed when they are loaded: only
-        // for want of other room.
-        if !request.options.loras.is_empty() {
-            let changed: Vec<Problem<'_>> =
-                problems.iter().map(|problem| problem.without_products(&self.runtime)).collect();
-            if fits(&changed) {
-                problems = changed;
-            } else {
-                self.runtime =
-                    problems[0].profile.components.iter().map(|c| c.name.clone()).collect();
-                drop(problems);
-                self.measured =
-                    MeasuredModel::ask(session, request, &request.job, &mut self.runtime)?;
-                problems = self.measured.problems(request);
-            }
-        }
         let begun = Instant::now();
-        let solved = if request.explain { solve_explained } else { solve };
-        let mut solution = match solved(&problems, generation) {
+        let mut solution = match self.solve(session, request, generation)? {
             Ok(solution) => solution,
             Err(infeasible) if request.keeps.is_some() || request.budgets.idle.is_some() => {
                 // What else would fit is a plan's to say that is bound to nothing.
@@ -388,6 +373,73 @@ impl Survey {
         match difference(&solution.plan, &verified) {
             None => Ok(solution),
             Some(difference) => Err(PlanError::Unsettled(difference)),
+        }
+    }
+
+    /// Finds the best plan. Splits by layers are asked for where they may be better, or where the
+    /// report tells of them.
+    fn solve(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        generation: u64,
+    ) -> Result<Result<Solution, Infeasible>, PlanError> {
+        let can_change = self.can_change(session, request)?;
+        let (first, all) = (self.measured.first_lists(), self.measured.all_lists());
+        let mut known = KnownChoices::default();
+        let problems = self.problems(request, &first, can_change);
+        let mut best = better(&problems, generation, None, &mut known);
+        let may_beat = match &best {
+            Some(_) if first == all => first.clone(),
+            Some(best) => lists_that_may_beat(&problems, best),
+            None => all.clone(),
+        };
+        if may_beat != first {
+            self.measured.complete(session, request, &may_beat)?;
+            let problems = self.problems(request, &may_beat, can_change);
+            best = better(&problems, generation, best.as_ref(), &mut known).or(best);
+        }
+        let mut solution = match best {
+            Some(best) if !request.explain => return Ok(Ok(best)),
+            best => best,
+        };
+        self.measured.complete(session, request, &all)?;
+        let problems = self.problems(request, &all, can_change);
+        if let Some(solution) = &mut solution {
+            explain(&problems, solution, &mut known);
+        }
+        Ok(solution.ok_or_else(|| infeasible(&problems)))
+    }
+
+    /// Whether a plan fits in which each component's weights can be changed when they are loaded,
+    /// but for those whose LoRA products are added while they run anyway. Weights that are streamed
+    /// or split by rows cannot be: only for want of other room, and then all products are added so.
+    fn can_change(&mut self, session: &mut Session, request: &Request) -> Result<bool, PlanError> {
+        if request.options.loras.is_empty() {
+            return Ok(false);
+        }
+        let all = self.measured.all_lists();
+        if fits(&self.problems(request, &all, true)) {
+            return Ok(true);
+        }
+        let problems = self.measured.problems(request, &all);
+        self.runtime = problems[0].profile.components.iter().map(|c| c.name.clone()).collect();
+        drop(problems);
+        self.measured = MeasuredModel::ask(session, request, &request.job, &mut self.runtime)?;
+        Ok(false)
+    }
+
+    /// The problems of a request; `can_change`: without places where weights cannot be changed.
+    fn problems<'a>(
+        &'a self,
+        request: &'a Request,
+        lists: &[Lists],
+        can_change: bool,
+    ) -> Vec<Problem<'a>> {
+        let problems = self.measured.problems(request, lists);
+        match can_change {
+            true => problems.iter().map(|p| p.without_products(&self.runtime)).collect(),
+            false => problems,
         }
     }
 }
@@ -459,8 +511,8 @@ fn largest_size(
         };
         // With all LoRA products added while components run, any placement may have them.
         let mut runtime = runtime.to_vec();
-        let measured = MeasuredModel::ask(session, request, &job, &mut runtime)?;
-        if fits(&measured.problems(request)) { enough = steps } else { too_large = steps }
+        let mut measured = MeasuredModel::ask(session, request, &job, &mut runtime)?;
+        if measured.fits(session, request)? { enough = steps } else { too_large = steps }
     }
     Ok((enough > 0).then(|| [scaled(width, enough), scaled(height, enough)]))
 }

@@ -5,7 +5,8 @@
 //! order of the candidates. Each component has many places (`candidates`): any device or the host,
 //! splits over several, with weights resident, lazy, streamed or mapped, early or not. The search
 //! is exact for up to four devices: branch and bound over all combinations (`search`), with bytes
-//! by `compose` and times by `time` and `timeline`. Options that change what is computed, as the
+//! by `compose` and times by `time` and `timeline`. Splits by layers are left out until `layers` says
+//! that they may pay. Options that change what is computed, as the
 //! VAE's tiles, make problems of their own, of which the best one wins.
 //!
 //! Nothing that may be chosen depends on a budget, so more of it is never worse.
@@ -16,6 +17,7 @@ mod candidates;
 mod component_ms;
 mod compose;
 mod kept;
+mod layers;
 mod layouts;
 mod nearest;
 mod place;
@@ -35,17 +37,19 @@ use protocol::{
 };
 
 pub use advice::{Advice, Faster, Integrated};
-pub use candidates::{LayoutQuery, places, places_beside, wanted};
+pub use candidates::{KnownLists, KnownPlaces, LayoutQuery, Lists, places, places_beside, wanted};
 pub use kept::{layout as kept_layout, places as kept_places};
-pub use nearest::smallest_budget;
+pub use layers::lists_that_may_beat;
+pub use nearest::{infeasible, smallest_budget};
 pub use place::{ComponentLayout, Place, PlacePart, WeightResidency};
-pub use report::{PlanReport, Rejected, Shortfall, options, shown_ms, slots};
+pub use report::{PlanReport, Rejected, Shortfall, explain, options, shown_ms, slots};
 pub use time::SHORT_ATTENTION_CHUNK;
 
 use crate::inventory::Inventory;
 use crate::policy::pins::Pin;
 use crate::policy::{Budgets, Objective};
-use search::{Choices, KnownChoices, Limits};
+pub use search::KnownChoices;
+use search::{Choices, Limits, Score};
 
 /// Everything that a plan depends on.
 #[derive(Debug, Clone)]
@@ -102,6 +106,12 @@ impl Problem<'_> {
         self.places.iter().zip(indices).map(|(places, index)| &places[*index]).collect()
     }
 
+    /// The indices of these places; `None` where one of them is not here.
+    fn indices(&self, chosen: &[Place]) -> Option<Vec<usize>> {
+        let each = self.places.iter().zip(chosen);
+        each.map(|(places, chosen)| places.iter().position(|place| place == chosen)).collect()
+    }
+
     /// The same without places where weights cannot be changed when they are loaded, as they are
     /// streamed or split by rows or heads, but for components that are pinned there or whose LoRA
     /// products are added while they run.
@@ -143,16 +153,25 @@ pub struct Solution {
     pub plan: Plan,
     /// Why.
     pub report: PlanReport,
+    /// `None` for a plan that somebody else made.
+    chosen: Option<Chosen>,
+}
+
+/// What a plan was made of.
+#[derive(Debug, Clone, PartialEq)]
+struct Chosen {
     /// The problem that it solves, of those that were given.
     problem: usize,
-    /// The place of each component among its places.
-    places: Vec<usize>,
+    /// The place of each component.
+    places: Vec<Place>,
+    /// What it is compared by.
+    score: Score,
 }
 
 impl Solution {
     /// A plan that somebody else made.
     pub fn given(plan: Plan) -> Solution {
-        Solution { plan, report: PlanReport::default(), problem: 0, places: Vec::new() }
+        Solution { plan, report: PlanReport::default(), chosen: None }
     }
 }
 
@@ -181,23 +200,20 @@ pub fn fits(problems: &[Problem<'_>]) -> bool {
 /// Finds the best plan of problems that differ in their options; of equal ones the first's. The
 /// report has reasons only.
 pub fn solve(problems: &[Problem<'_>], generation: u64) -> Result<Solution, Infeasible> {
-    solve_with(problems, generation, &mut KnownChoices::default())
+    let found = better(problems, generation, None, &mut KnownChoices::default());
+    found.ok_or_else(|| infeasible(problems))
 }
 
-/// The same with a report that also tells what else there was, and what it would have cost.
-pub fn solve_explained(problems: &[Problem<'_>], generation: u64) -> Result<Solution, Infeasible> {
-    let mut known = KnownChoices::default();
-    let mut solution = solve_with(problems, generation, &mut known)?;
-    report::explain(problems, &mut solution, &mut known);
-    Ok(solution)
-}
-
-fn solve_with(
+/// The best plan that is better than another one, if there is one. `known` has choices of these
+/// problems, and gets those that are made.
+pub fn better(
     problems: &[Problem<'_>],
     generation: u64,
+    than: Option<&Solution>,
     known: &mut KnownChoices,
-) -> Result<Solution, Infeasible> {
+) -> Option<Solution> {
     let mut limits = Limits::of(problems);
+    limits.beat = than.and_then(|solution| solution.chosen.as_ref()).map(|chosen| chosen.score);
     let mut best = None;
     for (index, problem) in problems.iter().enumerate() {
         let Some(choices) = Choices::by_time(problem, known) else { continue };
@@ -206,11 +222,13 @@ fn solve_with(
             best = Some((index, found));
         }
     }
-    let Some((index, found)) = best else { return Err(nearest::infeasible(problems)) };
-    let (problem, chosen) = (&problems[index], problems[index].chosen(&found.places));
-    let report = report::reasons(problem, &chosen);
-    let plan = assemble::plan(problem, &chosen, &report, generation);
-    Ok(Solution { plan, report, problem: index, places: found.places })
+    let (index, found) = best?;
+    let (problem, places) = (&problems[index], problems[index].chosen(&found.places));
+    let report = report::reasons(problem, &places);
+    let plan = assemble::plan(problem, &places, &report, generation);
+    let places = places.into_iter().cloned().collect();
+    let chosen = Some(Chosen { problem: index, places, score: found.score });
+    Some(Solution { plan, report, chosen })
 }
 
 #[cfg(test)]

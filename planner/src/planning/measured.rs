@@ -15,11 +15,12 @@ use super::integrated::is_alone;
 use super::{PlanError, Request};
 use crate::engine::session::{Session, SessionError};
 use crate::inventory::{Device, DeviceKind};
+use crate::policy::Objective;
 use crate::policy::pins::Pin;
 use crate::policy::tile::{OVERLAP, TileRequest};
 use crate::solve::{
-    LayoutQuery, Place, Problem, SHORT_ATTENTION_CHUNK, kept_layout, kept_places, places_beside,
-    wanted,
+    KnownLists, KnownPlaces, LayoutQuery, Lists, Place, Problem, SHORT_ATTENTION_CHUNK, fits,
+    kept_layout, kept_places, places_beside, wanted,
 };
 
 /// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers
@@ -32,6 +33,8 @@ pub struct MeasuredModel {
     job: JobShape,
     pins: Vec<Pin>,
     unusable: Vec<Option<String>>,
+    /// The lists of devices that are looked at first.
+    first_lists: Lists,
     cases: Vec<Case>,
 }
 
@@ -39,14 +42,27 @@ pub struct MeasuredModel {
 struct Case {
     options: GraphOptions,
     profile: ModelProfile,
-    places: Vec<Arc<[Place]>>,
+    /// The places of each component in the lists of devices that are looked at first.
+    first: Vec<Arc<[Place]>>,
+    /// Those in all lists, once they are asked for.
+    all: Vec<Option<Arc<[Place]>>>,
     /// The bytes of layouts over GPUs alone.
     sized: BTreeMap<Layout, LayoutBytes>,
 }
 
+impl Case {
+    /// A component's places in the lists that are looked at first, or in all; these are there.
+    fn places(&self, component: usize, lists: Lists) -> &Arc<[Place]> {
+        match lists {
+            Lists::WithoutLayers => &self.first[component],
+            Lists::All => self.all[component].as_ref().expect("they were asked for"),
+        }
+    }
+}
+
 impl MeasuredModel {
-    /// Asks for the model's profile with each of the options, and for the bytes of every layout
-    /// that may be chosen. Adds to `runtime` which components' LoRA products are added while they
+    /// Asks for the model's profile with each of the options, and for the bytes of the layouts that
+    /// are looked at first. Adds to `runtime` which components' LoRA products are added while they
     /// run.
     pub fn ask(
         session: &mut Session,
@@ -75,7 +91,13 @@ impl MeasuredModel {
         }
         runtime.clone_from(&options.lora_runtime);
         let unusable = unusable(request, broken);
-        let mut measured = MeasuredModel { job: job.clone(), pins, unusable, cases: Vec::new() };
+        let mut measured = MeasuredModel {
+            job: job.clone(),
+            pins,
+            unusable,
+            first_lists: first_lists(request),
+            cases: Vec::new(),
+        };
         measured.add_tiled(session, request, &tiles, options.clone(), first)?;
         let short = GraphOptions { attention_chunk: SHORT_ATTENTION_CHUNK, ..options };
         let profile = measure(session, request, job, &short)?;
@@ -115,29 +137,51 @@ impl MeasuredModel {
         Ok(())
     }
 
-    /// The places of a component that was the same in another case.
-    fn known_places(
-        &self,
-        index: usize,
-        component: &ComponentProfile,
-        options: &GraphOptions,
-    ) -> Option<Arc<[Place]>> {
-        let case = self.cases.iter().find(|case| {
-            case.options.attention_chunk == options.attention_chunk
-                && case.profile.components[index] == *component
-        })?;
-        Some(Arc::clone(&case.places[index]))
+    /// For each component the lists of devices that are looked at first:
+    /// [`MeasuredModel::problems`] has these without more questions.
+    pub fn first_lists(&self) -> Vec<Lists> {
+        vec![self.first_lists; self.pins.len()]
     }
 
-    /// An earlier case in which a component is the same as far as GPUs have to do with it: its
-    /// places on these are the same. How many queries the host attends with at a time is nothing to
-    /// them.
-    fn alike_on_gpus(&self, index: usize, component: &ComponentProfile) -> Option<&Case> {
-        let gpus = on_gpus(component);
-        self.cases.iter().find(|case| on_gpus(&case.profile.components[index]) == gpus)
+    /// For each component all lists of devices.
+    pub fn all_lists(&self) -> Vec<Lists> {
+        vec![Lists::All; self.pins.len()]
     }
 
-    /// Adds a case. Components that are the same with other options have the same places.
+    /// Asks for the bytes of the layouts over these lists that were not asked for yet.
+    pub fn complete(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        lists: &[Lists],
+    ) -> Result<(), PlanError> {
+        for at in 0..self.cases.len() {
+            let case = &self.cases[at];
+            let has = case.all.iter().map(Option::is_some);
+            let lacks = has.zip(lists).map(|(has, lists)| !has && *lists == Lists::All);
+            let lacks: Vec<bool> = lacks.collect();
+            let (places, sized) =
+                self.places(session, request, case, &self.cases[..at], Lists::All, &lacks)?;
+            let case = &mut self.cases[at];
+            case.sized.extend(sized);
+            for (all, places) in case.all.iter_mut().zip(places) {
+                *all = places.or(all.take());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any plan fits.
+    pub fn fits(&mut self, session: &mut Session, request: &Request) -> Result<bool, PlanError> {
+        if fits(&self.problems(request, &self.first_lists())) {
+            return Ok(true);
+        }
+        let all = self.all_lists();
+        self.complete(session, request, &all)?;
+        Ok(fits(&self.problems(request, &all)))
+    }
+
+    /// Adds a case, with the places that are looked at first.
     fn add(
         &mut self,
         session: &mut Session,
@@ -145,49 +189,98 @@ impl MeasuredModel {
         options: GraphOptions,
         profile: ModelProfile,
     ) -> Result<(), PlanError> {
-        let components = profile.components.iter().enumerate();
-        let shared: Vec<Option<Arc<[Place]>>> = components
-            .map(|(index, component)| self.known_places(index, component, &options))
-            .collect();
-        let mut case = Case { options, profile, places: Vec::new(), sized: BTreeMap::new() };
-        (case.places, case.sized) = {
-            let problem = self.problem(request, &case);
-            let mut wanted = match &request.keeps {
-                None => wanted(&problem),
-                Some(loaded) => wanted_beside(&problem, loaded),
-            };
-            wanted.retain(|wanted| shared[wanted.component].is_none());
-            let components = case.profile.components.iter().enumerate();
-            let alike = components.map(|(index, component)| match shared[index] {
-                Some(_) => None,
-                None => self.alike_on_gpus(index, component),
-            });
-            let alike: Vec<Option<&Case>> = alike.collect();
-            let known = |wanted: &LayoutQuery| alike[wanted.component]?.sized.get(&wanted.layout);
-            let bytes = sizes(session, request, &self.job, &case, &wanted, known)?;
-            let own = |(index, shared): (usize, Option<Arc<[Place]>>)| {
-                let known = alike[index].map(|case| &case.places[index]);
-                let chosen = || places_beside(&problem, index, &wanted, &bytes, known);
-                shared.unwrap_or_else(|| match &request.keeps {
-                    Some(loaded) if is_of(loaded, &problem, index) => {
-                        let at = wanted.iter().position(|wanted| wanted.component == index);
-                        at.map_or(Arc::new([]), |at| {
-                            kept_places(&problem, &wanted[at], &bytes[at], loaded)
-                        })
-                    }
-                    Some(loaded) => on_open_devices(&problem, loaded, &chosen()),
-                    None => chosen(),
-                })
-            };
-            let places = shared.into_iter().enumerate().map(own).collect();
-            let layouts = wanted.into_iter().map(|wanted| wanted.layout).zip(bytes);
-            (places, layouts.filter(|(layout, _)| layout.is_on_gpus()).collect())
-        };
+        let all = vec![None; profile.components.len()];
+        let (first, sized) = (Vec::new(), BTreeMap::new());
+        let mut case = Case { options, profile, first, all, sized };
+        let each = vec![true; case.profile.components.len()];
+        let (places, sized) =
+            self.places(session, request, &case, &self.cases, self.first_lists, &each)?;
+        case.sized = sized;
+        case.first = places.into_iter().flatten().collect();
+        if self.first_lists == Lists::All {
+            case.all = case.first.iter().cloned().map(Some).collect();
+        }
         self.cases.push(case);
         Ok(())
     }
 
-    fn problem<'a>(&'a self, request: &'a Request, case: &'a Case) -> Problem<'a> {
+    /// The places of some of a case's components in some lists of devices, with the bytes of
+    /// layouts over GPUs alone. What is the same with other options, of the cases before it, is
+    /// taken from there.
+    fn places(
+        &self,
+        session: &mut Session,
+        request: &Request,
+        case: &Case,
+        before: &[Case],
+        lists: Lists,
+        of: &[bool],
+    ) -> Result<(Vec<Option<Arc<[Place]>>>, BTreeMap<Layout, LayoutBytes>), PlanError> {
+        let problem = self.problem(request, case, Vec::new());
+        let components = &case.profile.components;
+        let same = |index: usize| {
+            let same = before.iter().find(|other| {
+                other.options.attention_chunk == case.options.attention_chunk
+                    && other.profile.components[index] == components[index]
+            })?;
+            Some(Arc::clone(same.places(index, lists)))
+        };
+        let same = (0..components.len()).map(|index| if of[index] { same(index) } else { None });
+        let same: Vec<Option<Arc<[Place]>>> = same.collect();
+        let is_new = |index: usize| of[index] && same[index].is_none();
+        let mut wanted = match &request.keeps {
+            None => wanted(&problem, &vec![lists; components.len()]),
+            Some(loaded) => wanted_beside(&problem, loaded),
+        };
+        wanted.retain(|wanted| is_new(wanted.component));
+        let alike = (0..components.len()).map(|index| match is_new(index) {
+            true => alike_on_gpus(before, index, &components[index]),
+            false => None,
+        });
+        let alike: Vec<Option<&Case>> = alike.collect();
+        let known = |wanted: &LayoutQuery| {
+            let own = case.sized.get(&wanted.layout);
+            own.or_else(|| alike[wanted.component]?.sized.get(&wanted.layout))
+        };
+        let bytes = sizes(session, request, &self.job, case, &wanted, known)?;
+        let own = |index: usize| {
+            let first = case
+                .first
+                .get(index)
+                .map(|places| KnownPlaces { places, in_lists: KnownLists::WithoutLayers });
+            let alike = alike[index].map(|case| KnownPlaces {
+                places: case.places(index, lists),
+                in_lists: KnownLists::OfGpus,
+            });
+            let known: Vec<KnownPlaces<'_>> = first.into_iter().chain(alike).collect();
+            let chosen = || places_beside(&problem, index, &wanted, &bytes, &known);
+            match &request.keeps {
+                Some(loaded) if is_of(loaded, &problem, index) => {
+                    let at = wanted.iter().position(|wanted| wanted.component == index);
+                    at.map_or_else(
+                        || Vec::new().into(),
+                        |at| kept_places(&problem, &wanted[at], &bytes[at], loaded),
+                    )
+                }
+                Some(loaded) => on_open_devices(&problem, loaded, &chosen()),
+                None => chosen(),
+            }
+        };
+        let places = (0..components.len()).map(|index| match is_new(index) {
+            true => Some(own(index)),
+            false => same[index].clone(),
+        });
+        let places = places.collect();
+        let layouts = wanted.into_iter().map(|wanted| wanted.layout).zip(bytes);
+        Ok((places, layouts.filter(|(layout, _)| layout.is_on_gpus()).collect()))
+    }
+
+    fn problem<'a>(
+        &'a self,
+        request: &'a Request,
+        case: &'a Case,
+        places: Vec<Arc<[Place]>>,
+    ) -> Problem<'a> {
         Problem {
             inventory: &request.inventory,
             budgets: request.budgets.clone(),
@@ -200,14 +293,40 @@ impl MeasuredModel {
             mapping_policy: request.mapping_policy,
             pins: self.pins.clone(),
             prefetch: request.prefetch,
-            places: case.places.clone(),
+            places,
         }
     }
 
-    /// The problems that the solver is given, with the request's budgets.
-    pub fn problems<'a>(&'a self, request: &'a Request) -> Vec<Problem<'a>> {
-        self.cases.iter().map(|case| self.problem(request, case)).collect()
+    /// The problems that the solver is given, with the request's budgets and each component's
+    /// places in these lists, which [`MeasuredModel::complete`] asked for.
+    pub fn problems<'a>(&'a self, request: &'a Request, lists: &[Lists]) -> Vec<Problem<'a>> {
+        let of = |case: &'a Case| {
+            let places = lists.iter().enumerate();
+            let places = places.map(|(index, lists)| Arc::clone(case.places(index, *lists)));
+            self.problem(request, case, places.collect())
+        };
+        self.cases.iter().map(of).collect()
     }
+}
+
+/// The lists of devices that are looked at first. With the least memory as the objective, or with
+/// changed weights, all are needed; where weights are kept there are no others.
+fn first_lists(request: &Request) -> Lists {
+    let all = request.objective == Objective::Memory
+        || !request.options.loras.is_empty()
+        || request.keeps.is_some();
+    if all { Lists::All } else { Lists::WithoutLayers }
+}
+
+/// A case in which a component is the same as far as GPUs have to do with it: its places on these
+/// are the same. How many queries the host attends with at a time is nothing to them.
+fn alike_on_gpus<'c>(
+    cases: &'c [Case],
+    index: usize,
+    component: &ComponentProfile,
+) -> Option<&'c Case> {
+    let gpus = on_gpus(component);
+    cases.iter().find(|case| on_gpus(&case.profile.components[index]) == gpus)
 }
 
 /// The layouts of the components of a loaded plan as they are there, and every one that the others
@@ -217,7 +336,8 @@ fn wanted_beside(problem: &Problem<'_>, loaded: &Plan) -> Vec<LayoutQuery> {
     let of_loaded = components.filter(|index| is_of(loaded, problem, *index));
     let kept = of_loaded.filter_map(|index| kept_layout(problem, index, loaded));
     let mut all: Vec<LayoutQuery> = kept.collect();
-    let others = wanted(problem).into_iter();
+    let lists = vec![Lists::All; problem.profile.components.len()];
+    let others = wanted(problem, &lists).into_iter();
     all.extend(others.filter(|wanted| !is_of(loaded, problem, wanted.component)));
     all
 }

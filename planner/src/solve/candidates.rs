@@ -25,6 +25,7 @@ use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
 use crate::policy::pins::{Pin, Split, item_counts, item_counts_of};
+pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 use rings::{Ring, Steps, rings};
@@ -52,8 +53,8 @@ impl LayoutQuery {
     }
 }
 
-/// The layouts whose bytes no profile states.
-pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
+/// The layouts whose bytes no profile states, of each component over these lists of devices.
+pub fn wanted(problem: &Problem<'_>, of: &[Lists]) -> Vec<LayoutQuery> {
     let mut wanted = Vec::new();
     for (index, component) in problem.profile.components.iter().enumerate() {
         let pin = &problem.pins[index];
@@ -61,7 +62,7 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
             SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
         let lists = lists(problem, component, pin, &times);
         let most = (LAYERS_MAX / lane_lists(problem, &lists).max(1)).min(CUTS_MAX);
-        for (at, list) in lists.into_iter().enumerate() {
+        for (at, list) in lists.into_iter().enumerate().filter(|(_, list)| of[index].have(list)) {
             let lanes: Vec<Lane> = list.devices.iter().map(|d| lane(problem, *d)).collect();
             let mut want = |division| {
                 let (component, lanes) = (component.name.clone(), lanes.clone());
@@ -99,6 +100,25 @@ pub fn wanted(problem: &Problem<'_>) -> Vec<LayoutQuery> {
     wanted
 }
 
+/// The devices that a component may have layers on where nobody pinned it: those of its splits by
+/// layers, and the host where that computes what one of them cannot. None where it has no such
+/// split.
+pub fn devices_of_layers(
+    problem: &Problem<'_>,
+    index: usize,
+    times: &SegmentTimes<'_>,
+) -> Vec<Option<usize>> {
+    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let lists = lists(problem, component, pin, times);
+    let of_layers = lists.iter().filter(|list| !Lists::WithoutLayers.have(list));
+    let devices = of_layers.flat_map(|list| list.devices.iter().copied());
+    let mut devices: BTreeSet<Option<usize>> = devices.collect();
+    if devices.iter().flatten().any(|device| lacks(problem, *device)) {
+        devices.insert(None);
+    }
+    devices.into_iter().collect()
+}
+
 /// How many layer splits there are whose cuts have bytes of their own: lists of other kinds of
 /// lanes.
 fn lane_lists(problem: &Problem<'_>, lists: &[DeviceList]) -> usize {
@@ -107,32 +127,51 @@ fn lane_lists(problem: &Problem<'_>, lists: &[DeviceList]) -> usize {
     lanes.collect::<BTreeSet<Vec<Lane>>>().len()
 }
 
-/// Every place of a component, in the order in which ties are broken. `bytes` answer `wanted`, in
-/// its order, which has the layouts of this component at least.
+/// The places of a component in the lists of devices that `wanted` is over, in the order in which
+/// ties are broken. `bytes` answer `wanted`, in its order, which has the layouts of this component
+/// at least.
 pub fn places(
     problem: &Problem<'_>,
     index: usize,
     wanted: &[LayoutQuery],
     bytes: &[LayoutBytes],
 ) -> Arc<[Place]> {
-    places_beside(problem, index, wanted, bytes, None)
+    places_beside(problem, index, wanted, bytes, &[])
 }
 
-/// The same where all places are known that the component has in another problem, in which it is
-/// the same on GPUs: those on GPUs alone are taken from there.
+/// Places that a component has in another problem, of which some are the same in this one.
+#[derive(Clone, Copy)]
+pub struct KnownPlaces<'p> {
+    /// All of them.
+    pub places: &'p [Place],
+    /// In which lists of devices they are the same.
+    pub in_lists: KnownLists,
+}
+
+/// Lists of devices in which a component has the same places in two problems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KnownLists {
+    /// Of GPUs alone: the component is the same there.
+    OfGpus,
+    /// All but splits by layers: the problems differ in these only.
+    WithoutLayers,
+}
+
+/// The same where some places are known: these are not made anew.
 pub fn places_beside(
     problem: &Problem<'_>,
     index: usize,
     wanted: &[LayoutQuery],
     bytes: &[LayoutBytes],
-    known: Option<&Arc<[Place]>>,
+    known: &[KnownPlaces<'_>],
 ) -> Arc<[Place]> {
     assert_eq!(wanted.len(), bytes.len(), "each layout has its bytes");
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let lists = lists(problem, component, pin, &times);
-    let known = known.map_or(Vec::new(), |known| known_of_lists(problem, &lists, known));
-    let known = |at: usize| known.get(at).copied().flatten();
+    let known = known.iter().map(|known| known_of_lists(problem, &lists, *known));
+    let known: Vec<Vec<Option<&[Place]>>> = known.collect();
+    let known = |at: usize| known.iter().find_map(|of_lists| of_lists[at]);
     let spreads: Vec<Vec<Arc<ComponentLayout>>> = lists
         .iter()
         .enumerate()
@@ -175,12 +214,12 @@ pub fn places_beside(
     of_lists.into_iter().flatten().collect()
 }
 
-/// For each list of GPUs alone, its places among all of another problem's: they stand in the order
-/// of the lists.
+/// For each list in which another problem's places are the same, its own among all of these: they
+/// stand in the order of the lists.
 fn known_of_lists<'p>(
     problem: &Problem<'_>,
     lists: &[DeviceList],
-    mut places: &'p [Place],
+    KnownPlaces { mut places, in_lists }: KnownPlaces<'p>,
 ) -> Vec<Option<&'p [Place]>> {
     let is_gpu = |device: &Option<usize>| {
         device.is_some_and(|index| {
@@ -190,7 +229,11 @@ fn known_of_lists<'p>(
     };
     let of_list = |list: &DeviceList| {
         let left: &'p [Place] = places;
-        if !list.devices.iter().all(is_gpu) {
+        let is_known = match in_lists {
+            KnownLists::OfGpus => list.devices.iter().all(is_gpu),
+            KnownLists::WithoutLayers => Lists::WithoutLayers.have(list),
+        };
+        if !is_known {
             return None;
         }
         let is_of = |place: &Place| {

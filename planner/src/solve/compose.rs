@@ -94,6 +94,15 @@ impl Composition {
         }
     }
 
+    /// The same without the job's own buffers, which differ with the options.
+    pub fn without_buffers(problem: &Problem<'_>) -> Composition {
+        let mut composition = Composition::new(problem);
+        if let Some(host) = composition.memories.last_mut() {
+            host.fixed_bytes = Bytes::ZERO;
+        }
+        composition
+    }
+
     /// The first components in these places; the rest count as nowhere.
     pub fn of(problem: &Problem<'_>, places: &[&Place]) -> Composition {
         let mut composition = Composition::new(problem);

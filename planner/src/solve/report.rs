@@ -95,17 +95,20 @@ pub fn reasons(problem: &Problem<'_>, chosen: &[&Place]) -> PlanReport {
     }
 }
 
-/// Adds what else there was: each other kind of place of each component, with the rest solved anew
-/// around it, and each other problem; and what more of each memory would have saved. All of that is
-/// searched for on all cores. `known` has choices of these problems.
+/// Adds what else there was to a solution of these problems, or of the same ones with fewer places:
+/// each other kind of place of each component, with the rest solved anew around it, and each other
+/// problem; and what more of each memory would have saved. All of that is searched for on all
+/// cores. `known` has choices of these problems.
 pub fn explain(problems: &[Problem<'_>], solution: &mut Solution, known: &mut KnownChoices) {
-    let problem = &problems[solution.problem];
+    let Some(chosen) = &solution.chosen else { return };
+    let problem = &problems[chosen.problem];
     let Some(choices) = Choices::by_time(problem, known) else { return };
+    let Some(places) = problem.indices(&chosen.places) else { return };
     let limits = Limits { branches_max: Some(EXPLAIN_BRANCHES_MAX), ..Limits::of(problems) };
-    let Some(best) = found(problem, &choices, &solution.places) else { return };
+    let Some(best) = found(problem, &choices, &places) else { return };
     let lost = (0..problem.places.len()).flat_map(|component| {
         let others = groups(problem, component).into_iter();
-        let others = others.filter(|group| !group.contains(&solution.places[component]));
+        let others = others.filter(|group| !group.contains(&places[component]));
         others.map(move |group| (component, group)).collect::<Vec<_>>()
     });
     let lost: Vec<(usize, Vec<usize>)> = lost.collect();
@@ -114,7 +117,7 @@ pub fn explain(problems: &[Problem<'_>], solution: &mut Solution, known: &mut Kn
         let other = with.and_then(|with| search::best(problem, &with, limits));
         rejected(problem, *component, group, &best, other.as_ref())
     }));
-    let others = problems.iter().enumerate().filter(|(index, _)| *index != solution.problem);
+    let others = problems.iter().enumerate().filter(|(index, _)| *index != chosen.problem);
     let others: Vec<(&Problem<'_>, Option<Choices>)> =
         others.map(|(_, other)| (other, Choices::by_time(other, known))).collect();
     solution.report.rejected.par_extend(

@@ -100,6 +100,13 @@ pub fn best(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> Option<
     search.run(beat(&best)).or(best)
 }
 
+/// Whether any combination fits and beats another one's score: as far as a search finds it.
+pub fn any_better(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> bool {
+    let mut search = Search::new(problem, choices, Goal::Best { total_max: limits.total_max });
+    search.branches_left = 0;
+    search.run(limits.beat).is_some()
+}
+
 /// The least bytes of any combination that fits.
 pub fn least_total(problem: &Problem<'_>) -> Option<Bytes> {
     let choices = Choices::by_bytes(problem)?;

@@ -32,7 +32,8 @@ const OBJECTIVES: [Objective; 3] = [Objective::Latency, Objective::Throughput, O
 
 /// The places of a solution.
 fn chosen<'p>(problem: &'p Problem<'_>, solution: &Solution) -> Vec<&'p Place> {
-    problem.chosen(&solution.places)
+    let chosen = solution.chosen.as_ref().expect("it was solved");
+    problem.chosen(&problem.indices(&chosen.places).expect("its places"))
 }
 
 #[test]
@@ -174,7 +175,8 @@ fn the_same_problem_gives_the_same_answer_on_any_number_of_threads() {
         for objective in OBJECTIVES {
             let answer = || {
                 let problems = [case.problem(objective)];
-                solve_explained(&problems, 1).map(|solution| {
+                solve(&problems, 1).map(|mut solution| {
+                    explain(&problems, &mut solution, &mut KnownChoices::default());
                     (serde_json::to_string(&solution.plan).unwrap(), solution.report)
                 })
             };
@@ -321,15 +323,68 @@ fn places_on_gpus_are_those_of_a_problem_in_which_gpus_do_the_same() {
         let known = case.problem(Objective::Latency).places;
         case.options.attention_chunk = SHORT_ATTENTION_CHUNK;
         let problem = case.problem(Objective::Latency);
-        let (wanted, bytes) = case.sized(&problem);
+        let (wanted, bytes) = case.sized(&problem, Lists::All);
         for (index, places) in problem.places.iter().enumerate() {
-            let beside = places_beside(&problem, index, &wanted, &bytes, Some(&known[index]));
+            let known_there = KnownPlaces { places: &known[index], in_lists: KnownLists::OfGpus };
+            let beside = places_beside(&problem, index, &wanted, &bytes, &[known_there]);
             assert_eq!(beside, *places, "seed {seed}");
             let is_known = |place: &&Place| known[index].contains(place);
             known_ones += places.iter().filter(is_known).count();
         }
     }
     assert!(known_ones > 1_000, "{known_ones} places are the same: nothing was tested");
+}
+
+#[test]
+fn splits_by_layers_are_left_out_only_where_none_is_better() {
+    let [mut left_out, mut better_ones, mut asked_for] = [0; 3];
+    for seed in 0..CHECKED {
+        let case = Case::random(seed);
+        for objective in [Objective::Latency, Objective::Throughput] {
+            let first = [case.problem_over(objective, Lists::WithoutLayers)];
+            let all = [case.problem(objective)];
+            let known = KnownChoices::default;
+            let Some(best) = better(&first, 1, None, &mut known()) else { continue };
+            let with_layers = better(&all, 1, Some(&best), &mut known());
+            let may_beat = lists_that_may_beat(&first, &best);
+            for (component, lists) in may_beat.iter().enumerate() {
+                let by_layers = |chosen: &Chosen| {
+                    let first = &first[0].places[component];
+                    !first.contains(&chosen.places[component])
+                };
+                let better = with_layers.as_ref().and_then(|better| better.chosen.as_ref());
+                let is_better = better.is_some_and(by_layers);
+                assert!(!is_better || *lists == Lists::All, "seed {seed}, {objective:?}");
+            }
+            match (may_beat.contains(&Lists::All), with_layers) {
+                (false, Some(better)) => {
+                    panic!("seed {seed}, {objective:?}: {:?} beats {:?}", better.plan, best.plan)
+                }
+                (false, None) => left_out += u64::from(all[0].places != first[0].places),
+                (true, Some(_)) => better_ones += 1,
+                (true, None) => asked_for += 1,
+            }
+        }
+    }
+    let seen = [left_out, better_ones, asked_for];
+    assert!(seen.iter().all(|count| *count > CHECKED / 100), "{seen:?}: one-sided cases");
+}
+
+#[test]
+fn known_places_without_layers_are_not_made_anew() {
+    for seed in 0..300 {
+        let case = Case::random(seed);
+        let first = case.problem_over(Objective::Latency, Lists::WithoutLayers);
+        let all = case.problem(Objective::Latency);
+        let (wanted, bytes) = case.sized(&all, Lists::All);
+        for (index, places) in all.places.iter().enumerate() {
+            let known =
+                KnownPlaces { places: &first.places[index], in_lists: KnownLists::WithoutLayers };
+            assert!(known.places.iter().all(|place| places.contains(place)), "seed {seed}");
+            let beside = places_beside(&all, index, &wanted, &bytes, &[known]);
+            assert_eq!(beside, *places, "seed {seed}");
+        }
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@
 
 mod heads;
 mod items;
+mod layers;
 mod streamed;
 
 use protocol::Residency;
@@ -160,6 +161,26 @@ impl<'a> SegmentTimes<'a> {
 
     fn processor(&self, device: Option<usize>) -> &Processor<'a> {
         &self.processors[device.unwrap_or(self.inventory.devices.len())]
+    }
+
+    /// Whether all of the component's files are known to be in the page cache.
+    fn is_in_page_cache(&self) -> bool {
+        let component = self.component;
+        self.inventory.host.page_cache && component.cached_bytes >= component.tensor_bytes
+    }
+
+    /// How fast the component's files are read: in part from the page cache, where its state is
+    /// known.
+    fn source_bytes_per_s(&self) -> f64 {
+        let host = &self.inventory.host;
+        let component = self.component;
+        let all = component.tensor_bytes.0 as f64;
+        let cached = match host.page_cache && all > 0.0 {
+            true => (component.cached_bytes.0 as f64 / all).min(1.0),
+            false => 0.0,
+        };
+        let (page_cache, storage) = (host.page_cache_bytes_per_s, host.storage_bytes_per_s);
+        1.0 / (cached / page_cache.value + (1.0 - cached) / storage.value)
     }
 }
 
@@ -329,28 +350,8 @@ impl<'a> Timing<'a> {
         // What several devices have is read once, and then found in the page cache.
         let once = total_bytes / copies;
         let page_cache = self.times.inventory.host.page_cache_bytes_per_s.value;
-        let read_s = once / self.source_bytes_per_s() + (total_bytes - once) / page_cache;
+        let read_s = once / self.times.source_bytes_per_s() + (total_bytes - once) / page_cache;
         links_s.into_iter().fold(read_s, f64::max)
-    }
-
-    /// Whether all of the component's files are known to be in the page cache.
-    fn is_in_page_cache(&self) -> bool {
-        let component = self.times.component;
-        self.times.inventory.host.page_cache && component.cached_bytes >= component.tensor_bytes
-    }
-
-    /// How fast the component's files are read: in part from the page cache, where its state is
-    /// known.
-    fn source_bytes_per_s(&self) -> f64 {
-        let host = &self.times.inventory.host;
-        let component = self.times.component;
-        let all = component.tensor_bytes.0 as f64;
-        let cached = match host.page_cache && all > 0.0 {
-            true => (component.cached_bytes.0 as f64 / all).min(1.0),
-            false => 0.0,
-        };
-        let (page_cache, storage) = (host.page_cache_bytes_per_s, host.storage_bytes_per_s);
-        1.0 / (cached / page_cache.value + (1.0 - cached) / storage.value)
     }
 
     /// What is read from storage anew in each call: weights mapped by the host that are more than

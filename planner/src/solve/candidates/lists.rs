@@ -30,6 +30,23 @@ pub struct DeviceList {
     pub pinned: bool,
 }
 
+/// Which lists of devices are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lists {
+    /// All but splits by layers that nobody pinned: these are most of all places, and seldom the
+    /// best.
+    WithoutLayers,
+    /// Every list.
+    All,
+}
+
+impl Lists {
+    /// Whether a list is one of these.
+    pub fn have(self, list: &DeviceList) -> bool {
+        self == Lists::All || list.pinned || list.split != Some(Split::Layer)
+    }
+}
+
 /// The lists of a component, in the order in which ties are broken.
 pub fn lists(
     problem: &Problem<'_>,

@@ -103,7 +103,7 @@ pub struct KnownChoices(Vec<KnownChoice>);
 
 struct KnownChoice {
     places: Arc<[Place]>,
-    /// What any component has beside it.
+    /// What any component has beside it, with any of the options.
     empty: Composition,
     timed: Arc<TimedPlaces>,
     choices: Option<Arc<ComponentChoices>>,
@@ -112,7 +112,7 @@ struct KnownChoice {
 impl KnownChoices {
     /// What is known of each component of a problem. What is not known yet is made, all at once.
     fn of(&mut self, problem: &Problem<'_>, step: TimeStep) -> Vec<&KnownChoice> {
-        let empty = Composition::new(problem);
+        let empty = Composition::without_buffers(problem);
         let components = 0..problem.places.len();
         let new: Vec<usize> =
             components.filter(|at| self.get(&problem.places[*at], &empty).is_none()).collect();
@@ -201,7 +201,7 @@ impl Choices {
         let of = self.timed.iter().enumerate().map(|(component, timed)| {
             let places = &problem.places[component];
             let phase = problem.profile.components[component].phase;
-            let empty = Composition::new(problem);
+            let empty = Composition::without_buffers(problem);
             let mut bytes = empty.clone();
             let fits = |choice: &Choice| {
                 put_alone(problem, phase, &places[choice.index], &empty, &mut bytes);
@@ -321,7 +321,7 @@ impl TimedPlaces {
 fn each(problem: &Problem<'_>, step: TimeStep, component: usize) -> Vec<(Choice, bool)> {
     let phase = problem.profile.components[component].phase;
     let at = position(problem.job.timeline(), phase);
-    let empty = Composition::new(problem);
+    let empty = Composition::without_buffers(problem);
     let places = problem.places[component].par_iter().enumerate();
     let each = places.map_init(
         || empty.clone(),
@@ -349,7 +349,7 @@ fn each(problem: &Problem<'_>, step: TimeStep, component: usize) -> Vec<(Choice,
     each.collect()
 }
 
-/// What a place takes alone. `empty`: what any component has beside it.
+/// What a place takes alone. `empty`: what any component has beside it, with any of the options.
 fn put_alone(
     problem: &Problem<'_>,
     phase: Phase,

@@ -256,6 +256,11 @@ impl Case {
 
     /// The problem of a case, its layouts sized by [`sized`].
     pub(super) fn problem(&self, objective: Objective) -> Problem<'_> {
+        self.problem_over(objective, Lists::All)
+    }
+
+    /// The same with places in some lists of devices.
+    pub(super) fn problem_over(&self, objective: Objective, lists: Lists) -> Problem<'_> {
         let mut problem = Problem {
             inventory: &self.inventory,
             budgets: self.budgets.clone(),
@@ -270,15 +275,19 @@ impl Case {
             prefetch: self.prefetch,
             places: Vec::new(),
         };
-        let (wanted, bytes) = self.sized(&problem);
+        let (wanted, bytes) = self.sized(&problem, lists);
         let components = 0..self.profile.components.len();
         problem.places = components.map(|at| places(&problem, at, &wanted, &bytes)).collect();
         problem
     }
 
     /// The layouts of a problem of this case, with their bytes.
-    pub(super) fn sized(&self, problem: &Problem<'_>) -> (Vec<LayoutQuery>, Vec<LayoutBytes>) {
-        let wanted = wanted(problem);
+    pub(super) fn sized(
+        &self,
+        problem: &Problem<'_>,
+        lists: Lists,
+    ) -> (Vec<LayoutQuery>, Vec<LayoutBytes>) {
+        let wanted = wanted(problem, &vec![lists; self.profile.components.len()]);
         let sized = |w: &LayoutQuery| sized(&self.profile.components[w.component], &w.layout);
         let bytes = wanted.iter().map(sized).collect();
         (wanted, bytes)

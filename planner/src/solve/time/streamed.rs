@@ -129,7 +129,7 @@ impl<'t> StreamedTiming<'t> {
         let cached = from_file + locked_bytes <= host.available_bytes.0 as f64;
         let (page_cache, storage) =
             (host.page_cache_bytes_per_s.value, host.storage_bytes_per_s.value);
-        let cold_rate = timing.source_bytes_per_s();
+        let cold_rate = timing.times.source_bytes_per_s();
         // What several devices stream is read once from the storage, by each from memory.
         let memory_rate = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
         let file_rate = if cached { memory_rate / MOVED_PER_COPIED } else { storage };
@@ -146,7 +146,7 @@ impl<'t> StreamedTiming<'t> {
         let calls = f64::from(timing.calls);
         let reread = 1e3 * calls * reread_s;
         let again = if cached { 0.0 } else { 1e3 * from_file / storage };
-        let is_read_first = locked.is_some() || !timing.is_in_page_cache();
+        let is_read_first = locked.is_some() || !timing.times.is_in_page_cache();
         StreamedTiming {
             timing,
             warm: timing.stages(|segment| streams(segment).then(|| source(segment))),

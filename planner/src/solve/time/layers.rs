@@ -1,0 +1,49 @@
+//! The least that any split by layers takes, whatever its cut and whatever room there is.
+
+use super::super::component_ms::ComponentMs;
+use super::{RING_TIME, SegmentTimes};
+
+/// What sums of times in another order may differ by, as a part of them.
+const ROUNDING: f64 = 1e-9;
+
+/// The least times of a component's splits by layers.
+pub struct LeastByLayers {
+    /// With all weights there before the first call.
+    pub held: ComponentMs,
+    /// With some of them streamed.
+    pub streamed: ComponentMs,
+}
+
+impl SegmentTimes<'_> {
+    /// Over any of these devices: each segment on the fastest of them, nothing crosses, no link is
+    /// waited for, and all that is read may be read early.
+    pub fn least_by_layers(&self, devices: &[Option<usize>]) -> LeastByLayers {
+        let segments = 0..self.component.segments.len();
+        let fastest_s = |segment: usize| {
+            let each = devices.iter().map(|device| self.on(*device)[segment].all_s());
+            each.fold(f64::INFINITY, f64::min)
+        };
+        let once_ms = 1e3 * (1.0 - ROUNDING) * segments.map(fastest_s).sum::<f64>();
+        let bytes = self.component.tensor_bytes.0 as f64;
+        let read_ms = 1e3 * (1.0 - ROUNDING) * bytes / self.source_bytes_per_s();
+        let calls = f64::from(self.component.calls);
+        let least = |load, first_read, compute| ComponentMs {
+            load,
+            first_read,
+            compute,
+            storage: 0.0,
+            storage_again: 0.0,
+        };
+        // The first call of a ring hides behind what it reads, or that behind the call, but for what
+        // a ring takes longer. Several devices read what is in the page cache beside each other.
+        let ring_ms = RING_TIME * once_ms;
+        let (ring_reads_ms, hidden_ms) = match self.is_in_page_cache() {
+            true => (0.0, 0.0),
+            false => (read_ms, once_ms.min(read_ms)),
+        };
+        LeastByLayers {
+            held: least(read_ms, 0.0, calls * once_ms),
+            streamed: least(ring_reads_ms, -hidden_ms, calls * ring_ms),
+        }
+    }
+}
