@@ -5,9 +5,9 @@
 //! order of the candidates. Each component has many places (`candidates`): any device or the host,
 //! splits over several, with weights resident, lazy, streamed or mapped, early or not. The search
 //! is exact for up to four devices: branch and bound over all combinations (`search`), with bytes
-//! by `compose` and times by `time` and `timeline`. Splits by layers are left out until `layers` says
-//! that they may pay. Options that change what is computed, as the
-//! VAE's tiles, make problems of their own, of which the best one wins.
+//! by `compose` and times by `time` and `timeline`. Splits by layers, most of all places, are left
+//! out until `layers` says that they may pay. Options that change what is computed, as the VAE's
+//! tiles, make problems of their own, of which the best one wins.
 //!
 //! Nothing that may be chosen depends on a budget, so more of it is never worse.
 

@@ -49,6 +49,14 @@ struct Case {
     sized: BTreeMap<Layout, LayoutBytes>,
 }
 
+/// Places that were made for a case.
+struct NewPlaces {
+    /// By component; `None` for those that were not asked for.
+    places: Vec<Option<Arc<[Place]>>>,
+    /// The bytes of layouts over GPUs alone.
+    sized: BTreeMap<Layout, LayoutBytes>,
+}
+
 impl Case {
     /// A component's places in the lists that are looked at first, or in all; these are there.
     fn places(&self, component: usize, lists: Lists) -> &Arc<[Place]> {
@@ -159,7 +167,7 @@ impl MeasuredModel {
             let has = case.all.iter().map(Option::is_some);
             let lacks = has.zip(lists).map(|(has, lists)| !has && *lists == Lists::All);
             let lacks: Vec<bool> = lacks.collect();
-            let (places, sized) =
+            let NewPlaces { places, sized } =
                 self.places(session, request, case, &self.cases[..at], Lists::All, &lacks)?;
             let case = &mut self.cases[at];
             case.sized.extend(sized);
@@ -192,7 +200,7 @@ impl MeasuredModel {
         let (first, sized) = (Vec::new(), BTreeMap::new());
         let mut case = Case { options, profile, first, all, sized };
         let each = vec![true; case.profile.components.len()];
-        let (places, sized) =
+        let NewPlaces { places, sized } =
             self.places(session, request, &case, &self.cases, self.first_lists, &each)?;
         case.sized = sized;
         case.first = places.into_iter().flatten().collect();
@@ -203,9 +211,8 @@ impl MeasuredModel {
         Ok(())
     }
 
-    /// The places of some of a case's components in some lists of devices, with the bytes of
-    /// layouts over GPUs alone. What is the same with other options, of the cases before it, is
-    /// taken from there.
+    /// The places of some of a case's components in some lists of devices. What is the same with
+    /// other options, of the cases before it, is taken from there.
     fn places(
         &self,
         session: &mut Session,
@@ -214,7 +221,7 @@ impl MeasuredModel {
         before: &[Case],
         lists: Lists,
         of: &[bool],
-    ) -> Result<(Vec<Option<Arc<[Place]>>>, BTreeMap<Layout, LayoutBytes>), PlanError> {
+    ) -> Result<NewPlaces, PlanError> {
         let problem = self.problem(request, case, Vec::new());
         let components = &case.profile.components;
         let same = |index: usize| {
@@ -271,7 +278,8 @@ impl MeasuredModel {
         });
         let places = places.collect();
         let layouts = wanted.into_iter().map(|wanted| wanted.layout).zip(bytes);
-        Ok((places, layouts.filter(|(layout, _)| layout.is_on_gpus()).collect()))
+        let sized = layouts.filter(|(layout, _)| layout.is_on_gpus()).collect();
+        Ok(NewPlaces { places, sized })
     }
 
     fn problem<'a>(

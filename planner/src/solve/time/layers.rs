@@ -34,8 +34,9 @@ impl SegmentTimes<'_> {
             storage: 0.0,
             storage_again: 0.0,
         };
-        // The first call of a ring hides behind what it reads, or that behind the call, but for what
-        // a ring takes longer. Several devices read what is in the page cache beside each other.
+        // The first call of a ring hides behind what it reads, or that behind the call, but for
+        // what a ring takes longer. Several devices read what is in the page cache beside each
+        // other.
         let ring_ms = RING_TIME * once_ms;
         let (ring_reads_ms, hidden_ms) = match self.is_in_page_cache() {
             true => (0.0, 0.0),
