@@ -122,7 +122,7 @@ fn run(
         prefetch: true,
         places: Vec::new(),
     };
-    let wanted = wanted(&problem, &vec![Lists::All; profile.components.len()]);
+    let wanted = wanted(&problem, &vec![Some(Lists::All); profile.components.len()]);
     let layouts: Vec<_> = wanted.iter().map(|wanted| wanted.layout.clone()).collect();
     let start = Instant::now();
     let bytes: Vec<LayoutBytes> =

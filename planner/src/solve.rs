@@ -7,7 +7,7 @@
 //! is exact for up to four devices: branch and bound over all combinations (`search`), with bytes
 //! by `compose` and times by `time` and `timeline`. Splits by layers, most of all places, are left
 //! out until `layers` says that they may pay. Options that change what is computed, as the VAE's
-//! tiles, make problems of their own, of which the best one wins.
+//! tiles, make problems of their own. The plan is that of the problem that has the best one.
 //!
 //! Nothing that may be chosen depends on a budget, so more of it is never worse.
 

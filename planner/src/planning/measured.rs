@@ -234,11 +234,12 @@ impl MeasuredModel {
         let same = (0..components.len()).map(|index| if of[index] { same(index) } else { None });
         let same: Vec<Option<Arc<[Place]>>> = same.collect();
         let is_new = |index: usize| of[index] && same[index].is_none();
-        let mut wanted = match &request.keeps {
-            None => wanted(&problem, &vec![lists; components.len()]),
-            Some(loaded) => wanted_beside(&problem, loaded),
+        let of_new = (0..components.len()).map(|index| is_new(index).then_some(lists));
+        let of_new: Vec<Option<Lists>> = of_new.collect();
+        let wanted = match &request.keeps {
+            None => wanted(&problem, &of_new),
+            Some(loaded) => wanted_beside(&problem, &of_new, loaded),
         };
-        wanted.retain(|wanted| is_new(wanted.component));
         let alike = (0..components.len()).map(|index| match is_new(index) {
             true => alike_on_gpus(before, index, &components[index]),
             false => None,
@@ -336,15 +337,15 @@ fn alike_on_gpus<'c>(
     cases.iter().find(|case| on_gpus(&case.profile.components[index]) == gpus)
 }
 
-/// The layouts of the components of a loaded plan as they are there, and every one that the others
-/// may have.
-fn wanted_beside(problem: &Problem<'_>, loaded: &Plan) -> Vec<LayoutQuery> {
+/// The layouts of the components of a loaded plan as they are there, and those of the others over
+/// these lists of devices; `None` for a component of which none is wanted.
+fn wanted_beside(problem: &Problem<'_>, of: &[Option<Lists>], loaded: &Plan) -> Vec<LayoutQuery> {
     let components = 0..problem.profile.components.len();
-    let of_loaded = components.filter(|index| is_of(loaded, problem, *index));
+    let of_loaded =
+        components.filter(|index| of[*index].is_some() && is_of(loaded, problem, *index));
     let kept = of_loaded.filter_map(|index| kept_layout(problem, index, loaded));
     let mut all: Vec<LayoutQuery> = kept.collect();
-    let lists = vec![Lists::All; problem.profile.components.len()];
-    let others = wanted(problem, &lists).into_iter();
+    let others = wanted(problem, of).into_iter();
     all.extend(others.filter(|wanted| !is_of(loaded, problem, wanted.component)));
     all
 }

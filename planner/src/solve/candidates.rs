@@ -53,16 +53,18 @@ impl LayoutQuery {
     }
 }
 
-/// The layouts whose bytes no profile states, of each component over these lists of devices.
-pub fn wanted(problem: &Problem<'_>, of: &[Lists]) -> Vec<LayoutQuery> {
+/// The layouts whose bytes no profile states, of each component over these lists of devices; `None`
+/// for a component of which none is wanted.
+pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
     let mut wanted = Vec::new();
     for (index, component) in problem.profile.components.iter().enumerate() {
+        let Some(of) = of[index] else { continue };
         let pin = &problem.pins[index];
         let times =
             SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
         let lists = lists(problem, component, pin, &times);
         let most = (LAYERS_MAX / lane_lists(problem, &lists).max(1)).min(CUTS_MAX);
-        for (at, list) in lists.into_iter().enumerate().filter(|(_, list)| of[index].have(list)) {
+        for (at, list) in lists.into_iter().enumerate().filter(|(_, list)| of.have(list)) {
             let lanes: Vec<Lane> = list.devices.iter().map(|d| lane(problem, *d)).collect();
             let mut want = |division| {
                 let (component, lanes) = (component.name.clone(), lanes.clone());
@@ -139,12 +141,12 @@ pub fn places(
     places_beside(problem, index, wanted, bytes, &[])
 }
 
-/// Places that a component has in another problem, of which some are the same in this one.
+/// A component's places in another problem. Some of them are its places in this one too.
 #[derive(Clone, Copy)]
 pub struct KnownPlaces<'p> {
-    /// All of them.
+    /// All of the other problem's.
     pub places: &'p [Place],
-    /// In which lists of devices they are the same.
+    /// The lists of devices in which both problems have the same places.
     pub in_lists: KnownLists,
 }
 

@@ -1,8 +1,8 @@
 //! Whether a split by layers could beat a plan without one, before any of them is measured.
 //!
-//! Splits by layers are most of all places, and seldom the best. Each component's best one that is
-//! conceivable stands for all: it takes no memory, and the least time that the times of its
-//! segments allow. Where not even that makes a better plan, no split by layers does.
+//! Splits by layers are most of all places, and seldom the best. For each component two places
+//! stand for all of them: they take no memory, and the least time that the times of its segments
+//! allow. Where not even these make a better plan, no split by layers does.
 
 use std::sync::Arc;
 
@@ -15,42 +15,68 @@ use super::search::{self, Choices, KnownChoices, Limits};
 use super::time::SegmentTimes;
 use super::{Problem, Solution};
 
-/// For each component all lists of devices where a plan with a split of it by layers could be
-/// better than the best one without any, which is that of these problems; else those without.
+/// The lists of devices that are worth a look, for each component: all, where a plan that splits it
+/// by layers could be better than `solution`. That is the best of these problems, which have no
+/// such splits.
 pub fn lists_that_may_beat(problems: &[Problem<'_>], solution: &Solution) -> Vec<Lists> {
     let mut may_beat = vec![Lists::WithoutLayers; problems[0].places.len()];
+    let Some(chosen) = &solution.chosen else { return may_beat };
+    let limits = Limits { beat: Some(chosen.score), ..Limits::default() };
+    // Problems that differ in their tiles have most places in common.
+    let (mut made, mut known): (Vec<WithLeast>, _) = (Vec::new(), KnownChoices::default());
     for problem in problems {
-        add(problem, solution, &mut may_beat);
+        let components = 0..problem.places.len();
+        let with_least = components.map(|component| WithLeast::of(problem, component, &mut made));
+        let with_least: Vec<WithLeast> = with_least.collect();
+        if with_least.iter().all(|places| places.least == 0) {
+            continue;
+        }
+        let places = with_least.iter().map(|places| Arc::clone(&places.all)).collect();
+        let problem = Problem { places, ..problem.clone() };
+        let Some(choices) = Choices::by_time(&problem, &mut known) else { continue };
+        for (may_beat, (component, places)) in
+            may_beat.iter_mut().zip(with_least.iter().enumerate())
+        {
+            let of_layers: Vec<usize> = (0..places.least).collect();
+            let only = choices.with(component, &of_layers);
+            if only.is_some_and(|only| search::any_better(&problem, &only, limits)) {
+                *may_beat = Lists::All;
+            }
+        }
     }
     may_beat
 }
 
-fn add(problem: &Problem<'_>, solution: &Solution, may_beat: &mut [Lists]) {
-    let Some(chosen) = &solution.chosen else { return };
-    let limits = Limits { beat: Some(chosen.score), ..Limits::default() };
-    let least: Vec<Vec<Place>> =
-        (0..may_beat.len()).map(|component| least(problem, component)).collect();
-    if least.iter().all(Vec::is_empty) {
-        return;
-    }
-    let all = problem.places.iter().zip(&least);
-    let all = all.map(|(places, least)| match least.is_empty() {
-        true => Arc::clone(places),
-        false => least.iter().chain(&places[..]).cloned().collect(),
-    });
-    let beside = Problem { places: all.collect(), ..problem.clone() };
-    let Some(choices) = Choices::by_time(&beside, &mut KnownChoices::default()) else { return };
-    for (component, least) in least.iter().enumerate() {
-        let of_layers: Vec<usize> = (0..least.len()).collect();
-        let only = choices.with(component, &of_layers);
-        if only.is_some_and(|only| search::any_better(&beside, &only, limits)) {
-            may_beat[component] = Lists::All;
+/// A component's places, behind those that stand for its splits by layers.
+#[derive(Clone)]
+struct WithLeast {
+    /// The places without splits by layers.
+    without: Arc<[Place]>,
+    all: Arc<[Place]>,
+    /// How many of all stand for splits by layers.
+    least: usize,
+}
+
+impl WithLeast {
+    /// Those of a problem's component: `made` has those of the problems before it, and gets these.
+    fn of(problem: &Problem<'_>, component: usize, made: &mut Vec<WithLeast>) -> WithLeast {
+        let without = &problem.places[component];
+        let known = made.iter().find(|known| Arc::ptr_eq(&known.without, without));
+        if let Some(known) = known {
+            return known.clone();
         }
+        let least = least(problem, component);
+        let all = match least.is_empty() {
+            true => Arc::clone(without),
+            false => least.iter().chain(&without[..]).cloned().collect(),
+        };
+        made.push(WithLeast { without: Arc::clone(without), all, least: least.len() });
+        made[made.len() - 1].clone()
     }
 }
 
-/// The places that no split by layers of a component is better than, of which each takes no memory;
-/// none where it has no such split.
+/// Two places that are at least as good as any split of a component by layers: they take no memory.
+/// None where the component has no such split.
 fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
     let profile = &problem.profile.components[component];
     let times = SegmentTimes::new(problem.inventory, profile, problem.options.attention_chunk);

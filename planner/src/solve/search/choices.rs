@@ -103,7 +103,7 @@ pub struct KnownChoices(Vec<KnownChoice>);
 
 struct KnownChoice {
     places: Arc<[Place]>,
-    /// What any component has beside it, with any of the options.
+    /// The bytes of a job without components, and without its own buffers.
     empty: Composition,
     timed: Arc<TimedPlaces>,
     choices: Option<Arc<ComponentChoices>>,
@@ -349,7 +349,7 @@ fn each(problem: &Problem<'_>, step: TimeStep, component: usize) -> Vec<(Choice,
     each.collect()
 }
 
-/// What a place takes alone. `empty`: what any component has beside it, with any of the options.
+/// The bytes of a job with one place. `empty`: those of a job without components.
 fn put_alone(
     problem: &Problem<'_>,
     phase: Phase,

@@ -287,7 +287,7 @@ impl Case {
         problem: &Problem<'_>,
         lists: Lists,
     ) -> (Vec<LayoutQuery>, Vec<LayoutBytes>) {
-        let wanted = wanted(problem, &vec![lists; self.profile.components.len()]);
+        let wanted = wanted(problem, &vec![Some(lists); self.profile.components.len()]);
         let sized = |w: &LayoutQuery| sized(&self.profile.components[w.component], &w.layout);
         let bytes = wanted.iter().map(sized).collect();
         (wanted, bytes)
