@@ -32,7 +32,9 @@ SIMULATED_TIMES = 4
 def main():
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="scripts/gpu-check.sh", description=__doc__, formatter_class=formatter)
-    default = programs.ROOT / "target/gpu-check"
+    # Within what `--pack` wrote all lies beside the manifest.
+    packed = (programs.ROOT / programs.MANIFEST).is_file()
+    default = programs.ROOT if packed else programs.ROOT / "target/gpu-check"
     parser.add_argument("--pack", nargs="?", const=default, type=pathlib.Path, metavar="DIR", help="[target/gpu-check]")
     parser.add_argument("--binaries", type=pathlib.Path, metavar="DIR", help="what --pack wrote [target/gpu-check]")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="for logs, table.json [target/gpu-check-out]")
@@ -51,7 +53,7 @@ def main():
         parser.error(f"no check is named {', '.join(unknown)}; --list tells their names")
     if args.pack:
         return pack.pack(args.pack)
-    out = (args.out or programs.ROOT / "target/gpu-check-out").resolve()
+    out = (args.out or default.with_name("gpu-check-out")).resolve()
     stand = Stand(out, args.quick)
     try:
         folder = args.binaries or (default if (default / programs.MANIFEST).is_file() else None)

@@ -23,6 +23,7 @@ class Check:
 CHECKS = [
     Check("environment", "the GPU, its driver and capability, NVML, and cuBLASLt if it is here", machine.environment, 20),
     Check("start", "`berth devices` with a GPU", machine.start, 20),
+    Check("self-test", "`berth calibrate --self-test`, and how long the driver compiles for it", machine.self_test, 60),
     Check("operations", "every operation against the host's kernels", suites.operations, 120),
     Check("plans", "random plans, and the race checker over what the streams were given", suites.plans, 120),
     Check("parity-exact", "golden cases in f32", suites.parity_exact, 90),

@@ -2,6 +2,7 @@
 
 import ctypes
 import ctypes.util
+import json
 import os
 import pathlib
 import statistics
@@ -9,6 +10,7 @@ import sys
 
 import nvml
 from results import Failed, Figure
+from stand import last_line
 
 # 11.4 and 7.5: what docs/cuda.md promises to run on.
 DRIVER_MIN, CAPABILITY_MIN = 11040, (7, 5)
@@ -58,3 +60,20 @@ def start(stand):
     device = stand.device()
     text = f"{device['id']}, {device['total_bytes'] >> 20} MiB, {1e3 * statistics.median(times):.0f} ms"
     return Figure(text, "a cuda device", {"ms": [1e3 * time for time in times]})
+
+
+def self_test(stand):
+    """Twice: the driver compiles the kernels in the first, and has them in its cache in the second."""
+    home = stand.home().profile()
+    times_ms = []
+    for _ in range(2):
+        ended = home.berth(["calibrate", "--self-test", "--json", "--host", "./host.toml"], code=None)
+        if not ended.stdout.strip():
+            raise Failed(f"exit code {ended.code}: {last_line(ended.stderr)}")
+        device = json.loads(ended.stdout)["devices"][0]
+        times_ms.append(device["ms"])
+        if device["differences"] or ended.code != 0:
+            kernels = sorted({kernel for difference in device["differences"] for kernel in difference["kernels"]})
+            raise Failed(f"exit code {ended.code}, wrong: {', '.join(kernels)}"[:160], "as the host")
+    text = f"{len(device['families'])} families in {times_ms[0]:.0f} ms, {times_ms[1]:.0f} ms when compiled"
+    return Figure(text, "as the host", {"first_ms": times_ms[0], "compiled_ms": times_ms[1]})

@@ -1,8 +1,9 @@
 """The programs that the checks run: unpacked from what `--pack` wrote, named by a manifest, or built by cargo.
 
 A manifest is `manifest.json`: `programs`, a file for each name, within the folder or anywhere; perhaps `archive`, which holds
-those files, and `models`, folders of models that are already written. Programs of Berth's tests bake in the paths of the machine
-that built them; `BERTH_TEST_ROOT` and `BERTH_TEST_PROGRAM` tell them where they are now (tests/support/place.rs).
+those files and what tests read of the repository, and `models`, folders of models that are already written. Programs of Berth's
+tests bake in the paths of the machine that built them; `BERTH_TEST_ROOT` and `BERTH_TEST_PROGRAM` tell them where they are now
+(tests/support/place.rs).
 """
 
 import json
@@ -22,9 +23,10 @@ class NoPrograms(Exception):
 
 
 class Programs:
-    def __init__(self, paths, models=None, commit=None):
-        # `commit` is what packed programs were built from; those built now are from what is checked out.
-        self.paths, self.models, self.commit = paths, models or {}, commit
+    def __init__(self, paths, models=None, commit=None, root=ROOT):
+        # `commit` is what packed programs were built from; those built now are from what is checked out. `root` is where tests
+        # find what they read of the repository.
+        self.paths, self.models, self.commit, self.root = paths, models or {}, commit, root
 
     def path(self, name):
         """Where a program is, or None."""
@@ -36,27 +38,30 @@ def given(folder, unpacked):
     if not (folder / MANIFEST).is_file():
         raise NoPrograms(f"{folder} has no {MANIFEST}: `scripts/gpu-check.sh --pack {folder}` writes one")
     manifest = json.loads((folder / MANIFEST).read_text())
-    base = folder
+    base, root = folder, ROOT
     if "archive" in manifest:
-        unpack(folder / manifest["archive"], manifest["programs"].values(), unpacked)
-        base = unpacked
+        unpack(folder / manifest["archive"], unpacked)
+        base = root = unpacked
     paths = {name: (base / file).resolve() for name, file in manifest["programs"].items()}
     missing = [f"{name}: {path}" for name, path in paths.items() if not path.is_file()]
     if missing:
         raise NoPrograms(f"{folder / MANIFEST} names programs that are not there: {', '.join(missing)}")
     models = {name: pathlib.Path(path) for name, path in manifest.get("models", {}).items()}
-    return Programs(paths, models, manifest.get("commit"))
+    return Programs(paths, models, manifest.get("commit"), root)
 
 
-def unpack(path, names, folder):
-    """These files of an archive, into a folder of their own; nothing else that it may hold."""
+def unpack(path, folder):
+    """The plain files of an archive, into a folder of their own, and nothing outside of it."""
     folder.mkdir(parents=True)
     with tarfile.open(path) as archive:
-        for name in names:
-            target = folder / pathlib.PurePath(name).name
-            with archive.extractfile(name) as source, target.open("wb") as file:
+        for member in archive:
+            target = folder / member.name
+            if not member.isfile() or not target.resolve().is_relative_to(folder.resolve()):
+                raise NoPrograms(f"{path} has {member.name!r}, which is no file within a folder")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.extractfile(member) as source, target.open("wb") as file:
                 shutil.copyfileobj(source, file)
-            target.chmod(0o755)
+            target.chmod(member.mode & 0o777)
 
 
 def built():

@@ -11,7 +11,6 @@ import time
 
 import nvml
 import processes
-from programs import ROOT
 from results import Failed, Skipped
 
 # What a job on the small models is: for the simulated GPU the shape of tests/cuda.rs.
@@ -133,7 +132,7 @@ class Stand:
 
     def environment(self):
         """For programs of Berth's tests and examples."""
-        told = {"BERTH_TEST_ROOT": ROOT, "BERTH_TEST_GPU": "1", "BERTH_TEST_PROGRAM": self.need("berth")}
+        told = {"BERTH_TEST_ROOT": self.programs.root, "BERTH_TEST_GPU": "1", "BERTH_TEST_PROGRAM": self.need("berth")}
         return {**os.environ, **{name: str(value) for name, value in told.items()}}
 
 
