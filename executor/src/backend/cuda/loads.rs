@@ -1,9 +1,9 @@
-//! Weights on their way to a GPU: a thread for each queue reads the file mapping into page-locked
-//! memory, from which the GPU copies by itself.
+//! Weights on their way to a GPU: a thread for each queue has the file mapping read into page-locked
+//! memory, by several threads at once, and the GPU copies from there by itself.
 //!
 //! ```text
-//! mapping ─► half 0 ─► copy ─► event     a half is read into again once the event after its copy
-//!         ─► half 1 ─► copy ─► event     has passed
+//! mapping ═► half 0 ─► copy ─► event     a half is read into again once the event after its copy
+//!         ═► half 1 ─► copy ─► event     has passed
 //! ```
 //! A load's ticket is issued when its last copy was handed out.
 
@@ -17,6 +17,7 @@ use super::busy::Busy;
 use super::driver::DriverError;
 use super::gpu::Gpu;
 use super::stream::{Event, Place, Stream};
+use crate::backend::moving::Copiers;
 use crate::backend::{Queue, Region, Stopped, Ticket, WeightLoad, WeightPiece};
 use crate::race::{Edge, GpuTrace, Span};
 
@@ -52,11 +53,15 @@ impl Loads {
             busy: Vec::new(),
             threads: Vec::new(),
         };
+        let copiers = Arc::new(Copiers::start().map_err(|error| {
+            DriverError::own("the threads that copy weights", error.to_string())
+        })?);
         let half_bytes = staging.len().as_usize() / (queues.len() * HALVES);
         for (index, (_, name)) in queues.into_iter().enumerate() {
             let mut stager = Stager {
                 device: device.clone(),
                 stream: Stream::new(gpu, &format!("{device} {name}"), trace)?,
+                copiers: Arc::clone(&copiers),
                 staging: Arc::clone(staging),
                 start: index * HALVES * half_bytes,
                 half_bytes,
@@ -107,6 +112,7 @@ impl Drop for Loads {
 struct Stager {
     device: DeviceId,
     stream: Stream,
+    copiers: Arc<Copiers>,
     staging: Arc<Region>,
     start: usize,
     half_bytes: usize,
@@ -150,7 +156,8 @@ impl Stager {
                 self.checked(|own| match &load.locked {
                     None => own.stage(&piece, &load.region, offset),
                     Some(locked) => {
-                        let at = locked.hold(&piece, offset - load.base);
+                        let copy = |target: &mut [u8]| own.copiers.copy(&piece, target);
+                        let at = locked.hold(&piece, offset - load.base, copy);
                         own.send((&locked.region, at), piece.bytes(), &load.region, offset)
                     }
                 })?;
@@ -184,7 +191,7 @@ impl Stager {
         let at = Bytes((self.start + half * self.half_bytes) as u64);
         // SAFETY: this part of the staging memory is the thread's own, and the copy that read it
         // has ended.
-        piece.copy_to(unsafe { self.staging.bytes_mut(at, piece.bytes()) });
+        self.copiers.copy(piece, unsafe { self.staging.bytes_mut(at, piece.bytes()) });
         let staging = Arc::clone(&self.staging);
         self.send((&staging, at), piece.bytes(), region, offset)?;
         self.reading[half] = Some(self.stream.recorded()?);

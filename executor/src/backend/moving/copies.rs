@@ -71,6 +71,12 @@ impl WeightPiece<'_> {
         self.bytes.len()
     }
 
+    /// So many bytes of it, from one on.
+    pub fn part(&self, from: usize, bytes: usize) -> WeightPiece<'_> {
+        let from = self.bytes.start + from;
+        WeightPiece { bytes: from..from + bytes, ..*self }
+    }
+
     /// Copies them out of the mapping of their file.
     ///
     /// # Panics
@@ -99,22 +105,27 @@ impl LockedCopy {
     }
 
     /// Where a piece of a weight is page-locked, that lies so far from its item's start: the answer
-    /// is the offset in the region. `piece` is the same as in the weight's file; it is copied
-    /// unless it is there.
-    pub fn hold(&self, piece: &WeightPiece<'_>, offset: Bytes) -> Bytes {
+    /// is the offset in the region. `piece` is the same as in the weight's file; unless it is
+    /// there, `copy` is given the bytes to which it goes.
+    pub fn hold(
+        &self,
+        piece: &WeightPiece<'_>,
+        offset: Bytes,
+        copy: impl FnOnce(&mut [u8]),
+    ) -> Bytes {
         let at = self.start + offset;
         if !self.is_filled() {
             // SAFETY: the thread of the ring's copies is the only one that touches an item's copy,
             // and before it is filled a device reads of it only what this thread has handed out,
             // which is written once: a load that was stopped is waited for before the next begins.
-            piece.copy_to(unsafe { self.region.bytes_mut(at, piece.bytes()) });
+            copy(unsafe { self.region.bytes_mut(at, piece.bytes()) });
         }
         at
     }
 
     /// The same, as the bytes that are there then.
     pub fn bytes(&self, piece: &WeightPiece<'_>, offset: Bytes) -> &[u8] {
-        let at = self.hold(piece, offset);
+        let at = self.hold(piece, offset, |target| piece.copy_to(target));
         // SAFETY: as above; nothing writes them while this thread reads.
         unsafe { self.region.bytes(at, piece.bytes()) }
     }
