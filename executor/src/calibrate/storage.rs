@@ -1,5 +1,5 @@
 //! How fast weights come from files, by way of the file mapping and the copy engine's staging: from
-//! the storage, and from the page cache.
+//! the storage, and from the page cache. What GPUs get of it comes as they get it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,13 +8,16 @@ use protocol::plan::{MappingPolicy, STAGING_BYTES};
 use protocol::{Bytes, DeviceId, Failure, Faults};
 
 use super::file::{BULK_SHAPE, BULK_TENSORS, WeightFile, bulk_name};
-use super::seconds_since;
+use super::{CalibrationTarget, seconds_since};
 use crate::backend::kernels::Workers;
 use crate::backend::virtual_device::VirtualProperties;
 use crate::backend::{
     Backend, CancelFlag, Memory, Queue, Region, VirtualDevice, WeightLoad, WeightMove,
 };
 use crate::weights::WeightFiles;
+
+/// A tensor that is only read.
+const TENSOR_BYTES: Bytes = Bytes(2 * (BULK_SHAPE[0] * BULK_SHAPE[1]) as u64);
 
 /// Of a file that left the page cache, at most so much may still be there.
 const CACHED_BYTES_MAX: Bytes = Bytes::mib(1);
@@ -63,6 +66,49 @@ pub fn measure(
         cold_bytes_per_s: (!cold.is_empty()).then(|| median(cold)),
         warm_bytes_per_s: median(warm),
     })
+}
+
+/// Bytes per second of what is in the page cache on its way to a GPU; `None` where it has no room.
+pub fn warm_to_gpu(
+    written: &WeightFile,
+    target: &CalibrationTarget<'_>,
+) -> Result<Option<f64>, Failure> {
+    let CalibrationTarget { backend, cancel, room_bytes, .. } = *target;
+    if room_bytes < TENSOR_BYTES {
+        return Ok(None);
+    }
+    let region = backend.allocate("weights of the page cache", TENSOR_BYTES)?;
+    let read = |_| {
+        let files = Arc::new(written.open()?);
+        let start = Instant::now();
+        for index in 0..BULK_TENSORS {
+            load(backend, &files, index, (&region, Bytes::ZERO), cancel)?;
+        }
+        Ok((TENSOR_BYTES.0 * BULK_TENSORS as u64) as f64 / seconds_since(start))
+    };
+    Ok(Some(median((0..REPETITIONS).map(read).collect::<Result<_, Failure>>()?)))
+}
+
+/// Loads a tensor of the file to a place.
+fn load(
+    backend: &dyn Backend,
+    files: &Arc<WeightFiles>,
+    index: usize,
+    (region, at): (&Arc<Region>, Bytes),
+    cancel: &CancelFlag,
+) -> Result<(), Failure> {
+    let tensor = files.require(&bulk_name(index), &BULK_SHAPE)?;
+    let load = WeightLoad {
+        files: Arc::clone(files),
+        moves: [WeightMove { tensor, bytes: 0..TENSOR_BYTES.as_usize(), offset: Bytes::ZERO }]
+            .into(),
+        region: Arc::clone(region),
+        base: at,
+        stop: cancel.clone(),
+        once: false,
+        locked: None,
+    };
+    Ok(backend.load(load, Queue::Loads).wait_unless(cancel)?)
 }
 
 /// Drops the file's pages; whether they went.
@@ -115,25 +161,13 @@ impl RangeReader {
         cancel: &CancelFlag,
     ) -> Result<Read, Failure> {
         let files = Arc::new(files);
-        let tensor_bytes = Bytes(2 * BULK_SHAPE.iter().product::<usize>() as u64);
-        let bytes = Bytes(tensor_bytes.0 * BULK_TENSORS as u64);
+        let bytes = Bytes(TENSOR_BYTES.0 * BULK_TENSORS as u64);
         let region = Region::allocate(self.device.memory(), "weights of the storage", bytes)?;
         let region = Arc::new(region);
         let (start, mut read) = (Instant::now(), Read { bytes: Bytes::ZERO, seconds: 0.0 });
         for index in 0..BULK_TENSORS {
-            let tensor = files.require(&bulk_name(index), &BULK_SHAPE)?;
-            let bytes = 0..tensor_bytes.as_usize();
-            let load = WeightLoad {
-                files: Arc::clone(&files),
-                moves: [WeightMove { tensor, bytes, offset: Bytes::ZERO }].into(),
-                region: Arc::clone(&region),
-                base: read.bytes,
-                stop: cancel.clone(),
-                once: false,
-                locked: None,
-            };
-            self.device.load(load, Queue::Loads).wait_unless(cancel)?;
-            read = Read { bytes: read.bytes + tensor_bytes, seconds: seconds_since(start) };
+            load(&self.device, &files, index, (&region, read.bytes), cancel)?;
+            read = Read { bytes: read.bytes + TENSOR_BYTES, seconds: seconds_since(start) };
             if read.seconds > seconds_max {
                 break;
             }

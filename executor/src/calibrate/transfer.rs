@@ -1,5 +1,5 @@
-//! How fast a link is, both ways: weights to the device as its ring gets them, values back as its
-//! outputs go.
+//! How fast a link is, both ways: weights to the device as its ring gets them from page-locked
+//! copies, values back as its outputs go.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use protocol::{Bytes, Failure};
 
 use super::file::{BULK_SHAPE, bulk_name};
 use super::{CalibrationTarget, REPETITIONS, least, seconds_since};
-use crate::backend::{Queue, Region, WeightLoad, WeightMove};
+use crate::backend::{LockedCopy, Memory, Queue, Region, WeightLoad, WeightMove};
 
 /// What the first attempt carries: slow links have carried it soon.
 const BYTES_MIN: usize = 256;
@@ -22,19 +22,25 @@ const GROWTH: usize = 8;
 /// A measurement that takes so long is long enough.
 const SECONDS_ENOUGH: f64 = 0.05;
 
-/// The most of a device that is written to or read from.
-const REGION_BYTES_MAX: Bytes = Bytes::mib(1);
+/// The most of a device that is written to or read from, and of the copy that is sent: no part of
+/// it is so small that its start takes long.
+const REGION_BYTES_MAX: Bytes = Bytes::mib(4);
 
 impl CalibrationTarget<'_> {
-    /// Bytes per second to the device, and back.
-    pub fn link(&self) -> Result<[f64; 2], Failure> {
+    /// Bytes per second to the device, and back. The copy that is sent is of the `host`'s memory.
+    pub fn link(&self, host: &Arc<Memory>) -> Result<[f64; 2], Failure> {
         let bytes = REGION_BYTES_MAX.min(self.room_bytes);
         if bytes < Bytes(BYTES_MIN as u64) {
             return Err(self.too_small(Bytes(BYTES_MIN as u64)));
         }
         let region = self.backend.allocate("calibration of the link", bytes)?;
         let mut values = vec![0u8; bytes.as_usize()];
-        let to = rate(|bytes| self.load(&region, bytes))?;
+        let name = "page-locked copy for the calibration of the link";
+        let copy = self.backend.allocate_locked(host, name, bytes)?;
+        let copy = LockedCopy { region: copy, start: Bytes::ZERO, filled: Arc::default() };
+        // The first time fills the copy.
+        self.load(&region, &copy, bytes.as_usize())?;
+        let to = rate(|bytes| self.load(&region, &copy, bytes))?;
         let back = rate(|bytes| {
             let start = Instant::now();
             for part in parts(bytes, values.len()) {
@@ -46,8 +52,8 @@ impl CalibrationTarget<'_> {
         Ok([to, back])
     }
 
-    /// Loads so many bytes of weights, one part after the other to the same place.
-    fn load(&self, region: &Arc<Region>, bytes: usize) -> Result<f64, Failure> {
+    /// Loads so many bytes of weights from a copy, one part after the other to the same place.
+    fn load(&self, region: &Arc<Region>, copy: &LockedCopy, bytes: usize) -> Result<f64, Failure> {
         let tensor = self.files.require(&bulk_name(0), &BULK_SHAPE)?;
         let moves = parts(bytes, region.len().as_usize());
         let moves = moves.map(|part| WeightMove { tensor, bytes: 0..part, offset: Bytes::ZERO });
@@ -58,7 +64,7 @@ impl CalibrationTarget<'_> {
             base: Bytes::ZERO,
             stop: self.cancel.clone(),
             once: false,
-            locked: None,
+            locked: Some(copy.clone()),
         };
         let start = Instant::now();
         self.backend.load(load, Queue::Slots).wait_unless(self.cancel)?;
