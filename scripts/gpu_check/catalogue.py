@@ -34,10 +34,11 @@ CHECKS = [
     Check("gpus", "splits over the first two GPUs, by peer access where they have it", placements.gpus, 60, required=False),
     Check("budgets", "a sweep of --max-vram: nothing over it, and one byte less refused", budgets.sweep, 90),
     Check("kills", "the executor killed in each phase: memory is freed, the job completes", kills.kills, 90),
-    Check("products", "our matrix products against torch's best bf16 rate", speed.products, 60),
+    Check("products", "matrix products against torch's best bf16 rate", speed.products, 60),
     Check("step", "a step of FLUX.1-dev's size at 1024x1024 in bf16 against torch", speed.step, 180),
     Check("decode", "the VAE at 1024x1024 against torch in bf16", speed.decode, 60),
     Check("load", "weights on their way to the GPU, against torch's copy from page-locked memory", speed.load, 60, required=False),
     Check("streaming", "a streamed step against max(compute, copy)", speed.streaming, 120),
+    Check("step-q8_0", "the step with weights as Q8_0, against that in bf16", speed.quantised_step, 60, required=False),
     Check("exactness-large", "as exactness, of the large model", speed.exactness, 60),
 ]
