@@ -15,7 +15,9 @@ use executor::backend::cuda::driver::Driver;
 use executor::backend::cuda::gpu::{self, Gpu};
 use executor::backend::cuda::launch::{Launcher, StoredWeight};
 use executor::backend::cuda::ops::ValueAt;
-use executor::backend::cuda::ops::linear::{Linear, linear, linear_workspace_bytes, reads};
+use executor::backend::cuda::ops::linear::{
+    DECODED_BYTES_MAX, Linear, linear, linear_workspace_bytes, reads,
+};
 use executor::backend::cuda::stream::{Event, Stream};
 use executor::backend::kernels::{Columns, LinearShape};
 use executor::graph::{Activation, ElementType};
@@ -97,6 +99,7 @@ fn least_ms(gpu: &Arc<Gpu>, stream: &Stream, shape: &Shape) -> Result<f32, Box<d
         out: ValueAt { address: out.address(), element: ElementType::F32 },
         columns: Columns { stride: outer, from: 0 },
         exact: false,
+        decoded_bytes_max: DECODED_BYTES_MAX,
         workspace: workspace.address(),
     };
     let mut times_ms = Vec::new();

@@ -224,6 +224,7 @@ constexpr int SMALL_BLOCKS = COPIES_ARE_ASYNCHRONOUS ? 5 : 4;
     }
 
 // What there are kernels for: the types that models mostly have, and one for all others but f32 and f16.
-#define EACH_DECODED(M)                                                                               \
-    M(bf16, BF16) M(f8_e4m3, F8_E4M3) M(f8_e5m2, F8_E5M2) M(q8_0, Q8_0) M(q4_0, Q4_0) M(q4_k, Q4_K) \
-    M(q5_k, Q5_K) M(q6_k, Q6_K) M(any, AnyStorage)
+#define EACH_QUANTISED(M)                                                                             \
+    M(f8_e4m3, F8_E4M3) M(f8_e5m2, F8_E5M2) M(q8_0, Q8_0) M(q4_0, Q4_0) M(q4_k, Q4_K) M(q5_k, Q5_K) \
+    M(q6_k, Q6_K) M(any, AnyStorage)
+#define EACH_DECODED(M) M(bf16, BF16) EACH_QUANTISED(M)

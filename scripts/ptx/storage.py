@@ -294,4 +294,6 @@ LISTED = [
     ("iq4_nl", 32, 18, (0,), iq4_nl), ("iq4_xs", 256, 136, (0,), iq4_xs),
 ]  # fmt: skip
 STORAGES = {name: Storage(name, kind, *rest) for kind, (name, *rest) in enumerate(LISTED)}
+# Types with kernels of their own where weights become 16-bit numbers; one kernel is for all others.
+COMMON = ("bf16", "f8_e4m3", "f8_e5m2", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 VECTORS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")

@@ -25,6 +25,9 @@ pub const PRODUCT: [usize; 2] = [256, 72];
 /// Rows of products on tensor cores: no multiple of a tile.
 const ROWS: usize = 20;
 
+/// Rows of products for which weights are decoded first.
+const MANY_ROWS: usize = 512;
+
 /// Tokens of values that no product takes.
 const TOKENS: usize = 7;
 
@@ -83,6 +86,7 @@ pub static CASES: &[Case] = &[
     case("linear_half", HALF, |graph| linear(graph, ROWS, StorageType::F16)),
     case("linear_half", HALF, |graph| linear(graph, ROWS, StorageType::BF16)),
     case("linear_half", HALF, linear_chain),
+    case("decode_half", HALF, |graph| linear(graph, MANY_ROWS, StorageType::Q8_0)),
     case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q8_0)),
     case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q4K)),
     case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q6K)),

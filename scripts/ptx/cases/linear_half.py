@@ -3,7 +3,7 @@
 import numpy as np
 
 from .. import floats
-from ..storage import STORAGES, Storage
+from ..storage import COMMON, STORAGES, Storage
 from .converting import FAR, factor_of, inputs_of
 from .linear_f32 import Output, products, variants
 from .tools import Case, f32_of, normal, short_bits
@@ -38,10 +38,6 @@ def of_f16(device, rng, source: str, size: str, rows: int, columns: int, depth: 
            device.read("factors", factors).address, (device.read("w", stored).address, 2 * depth), depth)
     sums, bound = products(f32_of("f16", bits)[:, :depth], STORAGES["f16"].numbers(stored).reshape(columns, depth))
     out.check(sums * factors[:, None], bound * factors[:, None])
-
-
-# Types with kernels of their own.
-COMMON = ("bf16", "f8_e4m3", "f8_e5m2", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k")
 
 
 def of_bf16(device, rng, source: str, size: str, storage: Storage, rows: int, columns: int, features: tuple[int, ...],

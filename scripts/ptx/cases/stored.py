@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ..storage import STORAGES, Storage
-from .tools import THREADS, UNIT, Case, blocks_for, equal, normal, result, row_launch
+from .. import floats
+from ..storage import COMMON, STORAGES, Storage
+from .tools import THREADS, UNIT, Case, blocks_for, equal, f32_of, normal, result, row_launch
 
 SCALE = np.float32(0.7)
 
@@ -21,6 +22,16 @@ def decode(device, rng, storage: Storage, elements: int, blocks: int | None = No
     with np.errstate(all="ignore"):
         want = storage.numbers(stored)[:elements] * SCALE
     equal("out", result(device, out, "f32", elements), want)
+
+
+def decode_half(device, rng, storage: Storage, elements: int, blocks: int | None = None):
+    stored = storage.random(rng, elements)
+    out = device.write("out", 2 * elements)
+    device.use("decode_half")
+    name = storage.name if storage.name in COMMON else "any"
+    device.launch("decode_half", f"decode_half_{name}", [blocks] if blocks else blocks_for(-(-elements // 8)), [THREADS if not blocks else 32],
+                  ("2Qq2I", device.read("in", stored).address, out.address, elements, storage.kind, 0))
+    equal("out", result(device, out, "bf16", elements), f32_of("bf16", floats.bf16_bits(storage.numbers(stored))))
 
 
 def embedding(device, rng, storage: Storage, features: int, misplaced: int = 0):
@@ -90,6 +101,9 @@ def cases():
         yield Case("decode", f"{name}, few blocks", of(decode, storage, 2 * 32 * 8 * 2 + 256, blocks=2))
         # The last numbers of a weight may be fewer than are decoded together.
         yield Case("decode", f"{name}, odd", of(decode, storage, max(block, 256) * 2 + 5))
+        if storage.name not in ("f32", "f16", "bf16"):
+            yield Case("decode_half", f"{name}", of(decode_half, storage, 3 * max(block, 256)), (80,))
+            yield Case("decode_half", f"{name}, few blocks", of(decode_half, storage, 2 * 32 * 8 * 2 + 256, blocks=2), (80,))
         features = max(block, 64) if storage.is_blocks else 40
         yield Case("tables", f"embedding {name}", of(embedding, storage, features))
         yield Case("tables", f"add_positions {name}", of(add_positions, storage, features, name == "f16"))

@@ -4,10 +4,12 @@
 use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::launch::Address;
 use executor::backend::cuda::ops::ValueAt;
-use executor::backend::cuda::ops::linear::{FEW_ROWS, Linear, linear, linear_workspace_bytes};
+use executor::backend::cuda::ops::linear::{
+    DECODED_BYTES_MAX, FEW_ROWS, Linear, linear, linear_workspace_bytes,
+};
 use executor::backend::kernels::{self, Columns, LinearShape};
 use executor::graph::{Activation, ElementType};
-use protocol::StorageType;
+use protocol::{Bytes, StorageType};
 
 use super::bench::{Bench, Random, Stored, assert_same};
 use super::elements::{UNTOUCHED, bf16_bytes, floats, rounded};
@@ -26,6 +28,7 @@ pub struct Case {
     /// Of all inputs.
     input_element: ElementType,
     out_element: ElementType,
+    decoded_bytes_max: Bytes,
 }
 
 impl Case {
@@ -50,7 +53,21 @@ impl Case {
             exact,
             input_element: ElementType::F32,
             out_element: ElementType::F32,
+            decoded_bytes_max: DECODED_BYTES_MAX,
         }
+    }
+
+    /// With the first rows only.
+    pub fn first_rows(mut self, rows: usize) -> Case {
+        for (x, &features) in self.inputs.iter_mut().zip(&self.features) {
+            x.truncate(rows * features);
+        }
+        Case { rows, ..self }
+    }
+
+    /// With parts of so many bytes where weights are decoded first.
+    pub fn decoded_in(self, decoded_bytes_max: Bytes) -> Case {
+        Case { decoded_bytes_max, ..self }
     }
 
     /// With inputs that are bf16 already.
@@ -145,6 +162,7 @@ impl Case {
             out: ValueAt { address: out.address(), element: out_element },
             columns,
             exact,
+            decoded_bytes_max: self.decoded_bytes_max,
             workspace: workspace.address(),
         };
         floats(&bench.run_bytes(&out, |on| linear(on, &layer)), out_element)
@@ -290,6 +308,7 @@ impl Case {
             exact: self.exact,
             input_element: self.input_element,
             out_element: self.out_element,
+            decoded_bytes_max: self.decoded_bytes_max,
         }
     }
 }

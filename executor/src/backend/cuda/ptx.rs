@@ -38,6 +38,7 @@ static FILES: &[PackedModule] = &packed![
     "conv_pack",
     "convert",
     "decode",
+    "decode_half",
     "elementwise",
     "group_norm",
     "linear_decoded",

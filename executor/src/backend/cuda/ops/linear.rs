@@ -11,7 +11,8 @@
 //!   first (`linear_scaled.cu`).
 //!
 //! Weights of 16 bits are multiplied as they are (`linear_half.cu`), or by cuBLASLt where it is
-//! (`library`); others become 16-bit floats on their way (`linear_decoded.cu`).
+//! (`library`). From capability 8.0 on others become so first where there are many rows
+//! (`decoded`), and else on their way (`linear_decoded.cu`).
 //!
 //! Invariant of our own kernels: an element's arithmetic depends on the summed dimension, on the
 //! weight's storage, and on whether there are few rows; not on how many rows and columns are
@@ -19,11 +20,14 @@
 //! whole shape: a layer that is split by rows of its weight may then differ from the whole one in
 //! the last bits. Twice the same is the same with either.
 
+mod decoded;
 mod library;
 mod tiles;
 
 use protocol::{Bytes, StorageType};
 
+pub use self::decoded::DECODED_BYTES_MAX;
+use self::decoded::DecodedParts;
 use self::tiles::{ProductTile, kernel_of_common, kernel_of_decoded, kernel_of_plain};
 use super::convert::{Half, INPUTS_MAX, convert, factors, half_row_stride, input_arguments};
 use super::{ValueAt, VectorArgument, count, element_kind};
@@ -62,6 +66,9 @@ pub struct Linear<'a> {
     pub columns: Columns,
     /// Whether products are to be formed in f32.
     pub exact: bool,
+    /// What weights that are decoded first may take of the workspace: at most
+    /// [`DECODED_BYTES_MAX`].
+    pub decoded_bytes_max: Bytes,
     /// As long as [`linear_workspace_bytes`] says.
     pub workspace: Address,
 }
@@ -128,7 +135,8 @@ pub struct AfterSums {
 
 /// Bytes of a layer's workspace, on every GPU: where it is computed on tensor cores, its
 /// activations as 16-bit floats unless they are bf16 already, and a factor for each row; otherwise
-/// none. With weights in bf16 the bias in f32 may lie where factors do.
+/// none. With weights in bf16, and those that become so, the bias in f32 may lie where factors do.
+/// Weights that are decoded first lie behind.
 pub fn linear_workspace_bytes(
     shape: &LinearShape<'_>,
     storage: StorageType,
@@ -138,11 +146,20 @@ pub fn linear_workspace_bytes(
     let in_features = shape.in_features.iter().sum();
     match ProductMethod::of(shape.rows, in_features, storage, exact) {
         ProductMethod::Few | ProductMethod::Exact => Bytes::ZERO,
-        ProductMethod::F16 | ProductMethod::BF16 => {
+        method @ (ProductMethod::F16 | ProductMethod::BF16) => {
             let has_bias = storage == StorageType::BF16 && in_features.is_multiple_of(8);
-            let bias = if has_bias { shape.out_features } else { 0 };
-            converted_bytes(shape.rows, in_features, input_element)
-                + floats_bytes(shape.rows.max(bias))
+            let (rows, columns) = (shape.rows, shape.out_features);
+            let sides = [rows, in_features, columns];
+            let parts = DecodedParts::of(sides, storage, DECODED_BYTES_MAX);
+            let parts = parts.filter(|_| method == ProductMethod::BF16);
+            let bias = match parts {
+                Some(parts) => parts.columns(),
+                None if has_bias => columns,
+                None => 0,
+            };
+            converted_bytes(rows, in_features, input_element)
+                + floats_bytes(rows.max(bias))
+                + parts.map_or(Bytes::ZERO, DecodedParts::bytes)
         }
     }
 }
@@ -312,6 +329,10 @@ impl Linear<'_> {
                 ProductTile::Small => (kernel_of_decoded!("linear_scaled", storage, "_small"), 128),
             };
             return self.multiply(on, &x, kernel);
+        }
+        let sides = [self.rows, depth, self.out_features];
+        if let Some(parts) = DecodedParts::of(sides, storage, self.decoded_bytes_max) {
+            return decoded::linear(on, self, inputs, parts);
         }
         let x = Halves { inputs, factors: Address::NONE };
         if library::linear(on, self, &x)? {
