@@ -1,5 +1,5 @@
-//! Weights on their way to a GPU: a thread for each queue has the file mapping read into page-locked
-//! memory, by several threads at once, and the GPU copies from there by itself.
+//! Weights on their way to a GPU: a thread for each queue has the file mapping read into
+//! page-locked memory, by several threads at once, and the GPU copies from there by itself.
 //!
 //! ```text
 //! mapping ═► half 0 ─► copy ─► event     a half is read into again once the event after its copy

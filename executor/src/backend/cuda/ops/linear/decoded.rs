@@ -19,7 +19,8 @@ use crate::graph::ElementType;
 /// in the time of 140 (RTX 3090) to 500 (H100) products of 16 bits, and each row is one product.
 const ROWS_MIN: usize = 512;
 
-/// What decoded weights may take: FLUX.1's deepest layers, of 15360 and 12288 inputs, are two parts.
+/// What decoded weights may take: with a width of 3072 the deepest layers of a DiT, of 12288 and
+/// 15360 inputs, are two parts.
 pub const DECODED_BYTES_MAX: Bytes = Bytes::mib(48);
 
 /// Numbers that are decoded together: `GROUP` of `plain.cuh`.
