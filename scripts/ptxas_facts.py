@@ -7,9 +7,9 @@
     scripts/ptxas_facts.py --self-test    whether the lint finds what is planted in small listings, and, where the tools are, in a kernel
 
 A line is a kernel on an architecture: registers, stack, spilled bytes, shared memory, how many blocks a multiprocessor runs together and
-what bounds them, and how many loads there are of each width. Nothing is written where a kernel on tensor cores spills registers or uses
-local memory in a loop of products, where a warp may have parted before an instruction that needs all of it, or where a kernel could not
-be launched.
+what bounds them, and how many loads there are of each width. A kernel to which a launch adds shared memory has lines where it is
+started. Nothing is written where a kernel on tensor cores spills registers or uses local memory in a loop of products, where a warp may
+have parted before an instruction that needs all of it, or where a kernel could not be launched.
 
 The tools are ptxas of the version below and nvdisasm: of --ptxas and --nvdisasm, of BERTH_PTXAS and BERTH_NVDISASM, of target/ptxas, or of
 PATH. Without them --check looks at digests only and says so. No GPU or driver is needed. A driver has an assembler of its own, of another version.
@@ -116,13 +116,18 @@ def facts(task: tuple[str, int, str, str | None]) -> tuple[list[tuple[str, int, 
         except subprocess.CalledProcessError as refused:
             return [], [(source, architecture, f"{refused.cmd[0]} fails: {refused.stderr.strip()}")]
     kernels = {kernel.name: kernel for kernel in listing.read(shown)}
+    # Shared memory that a launch adds: a constant of the source.
+    added = int(re.search(r"\bSHARED_BYTES = (\d+);", ptx)[1]) if ".extern .shared" in ptx else 0
     lines, problems = [], []
     said = {name: rest for name, *rest in _SAID.findall(told)}
     for name in re.findall(r"^\.visible \.entry (\w+)\(", ptx, re.MULTILINE):
         stack, stores, loads, registers, rest = said[name]
-        shared = int(next(iter(re.findall(r"(\d+) bytes smem", rest)), 0))
+        shared = int(next(iter(re.findall(r"(\d+) bytes smem", rest)), 0)) + added
         threads = int(bounds.get(name, BLOCK))
         parts = blocks(architecture, threads, int(registers), shared)
+        # The backend starts it where two blocks have room only.
+        if added and parts[0] < 2:
+            continue
         tensor = re.search(rf"\.entry {name}\((?:(?!\n}}\n).)*?\bmma\.sync", ptx, re.DOTALL) is not None
         widths = ", ".join(f"{space} {widths}" for space, widths in sorted(lint.loads(kernels[name]).items())) if nvdisasm else "?"
         line = (

@@ -117,23 +117,36 @@ struct Softmax {
         }
     }
 
+    // Takes the largest score of row `i` as that of all so far; gives its power, which the present weights are relative to, and in
+    // `by` the factor by which sums of earlier weights are too large.
+    __device__ __forceinline__ float renew(uint32_t i, float factor, float& by) {
+        // Each product is rounded as the largest one is, so that no difference is above zero however large they are.
+        const float top = __fmul_rn(next[i], factor);
+        by = exp2_fast(__fmul_rn(largest[i], factor) - top);
+        largest[i] = next[i];
+        return top;
+    }
+
+    // Two neighbouring scores of row `i` to weights; their sum.
+    static __device__ __forceinline__ float weigh_pair(float (&s)[4], uint32_t i, float factor, float top) {
+        s[2 * i] = exp2_fast(__fmul_rn(s[2 * i], factor) - top);
+        s[2 * i + 1] = exp2_fast(__fmul_rn(s[2 * i + 1], factor) - top);
+        return s[2 * i] + s[2 * i + 1];
+    }
+
+    // Adds the sum of the present weights of row `i`.
+    __device__ __forceinline__ void add(uint32_t i, float sum, float by) { weights[i] = fmaf(weights[i], by, sum); }
+
     // Scores to weights relative to the largest one; `factors` are those by which sums of earlier weights are too large.
     template <uint32_t TILES>
     __device__ __forceinline__ void weigh(float (&s)[TILES][4], float factor, float (&factors)[2]) {
 #pragma unroll
         for (uint32_t i = 0; i < 2; ++i) {
-            // Each product is rounded as the largest one is, so that no difference is above zero however large they are.
-            const float top = __fmul_rn(next[i], factor);
-            factors[i] = exp2_fast(__fmul_rn(largest[i], factor) - top);
+            const float top = renew(i, factor, factors[i]);
             float sum = 0.0f;
 #pragma unroll
-            for (uint32_t n = 0; n < TILES; ++n) {
-                s[n][2 * i] = exp2_fast(__fmul_rn(s[n][2 * i], factor) - top);
-                s[n][2 * i + 1] = exp2_fast(__fmul_rn(s[n][2 * i + 1], factor) - top);
-                sum += s[n][2 * i] + s[n][2 * i + 1];
-            }
-            weights[i] = fmaf(weights[i], factors[i], sum);
-            largest[i] = next[i];
+            for (uint32_t n = 0; n < TILES; ++n) sum += weigh_pair(s[n], i, factor, top);
+            add(i, sum, factors[i]);
         }
     }
 

@@ -52,8 +52,9 @@ class Device:
                 buffer = self.memory.add(variable.name, IN, np.frombuffer(data, np.uint8))
                 self.variables.append((module, variable.name, buffer))
 
-    def launch(self, source: str, kernel: str, grid, block, *arguments):
-        """Runs a kernel. `arguments`: pairs of a struct's format and values, in the order of its argument struct."""
+    def launch(self, source: str, kernel: str, grid, block, *arguments, shared_bytes: int = 0):
+        """Runs a kernel. `arguments`: pairs of a struct's format and values, in the order of its argument struct. `shared_bytes`: of
+        shared memory beside what the kernel declares."""
         module = self.module(source)
         params = b"".join(struct.pack("<" + form, *values) for form, *values in arguments)
         grid, block = ([*size, 1, 1][:3] for size in (grid, block))
@@ -70,7 +71,7 @@ class Device:
         together = max(1, LANES // threads)
         for first in range(0, total, together):
             blocks = min(together, total - first)
-            machine = Machine(module, self.memory, grid, block, first, blocks, params)
+            machine = Machine(module, self.memory, grid, block, first, blocks, params, shared_bytes)
             machine.start(kernel, shared_unit(module))
 
 

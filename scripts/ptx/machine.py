@@ -47,7 +47,7 @@ def kind_of(instruction: Instruction) -> int:
 class Machine:
     """The state that all functions of a launch share, for some neighbouring blocks of its grid."""
 
-    def __init__(self, module: Module, memory: GlobalMemory, grid, block, first_block: int, blocks: int, params: bytes):
+    def __init__(self, module: Module, memory: GlobalMemory, grid, block, first_block: int, blocks: int, params: bytes, shared_bytes: int):
         self.module, self.memory, self.grid, self.block_size = module, memory, grid, block
         self.blocks = blocks
         self.threads = int(np.prod(block))
@@ -55,6 +55,8 @@ class Machine:
             raise Unsupported(f"{self.threads} threads of a block")
         self.lanes = blocks * self.threads
         self.params = params
+        # Of what a launch adds to the shared memory that the module declares.
+        self.dynamic_size = shared_bytes
         self.clock = Clock(self.lanes, self.threads, first_block * self.threads)
         self.every_lane = np.arange(self.lanes)
         self.frames: dict[str, Frame] = {}
@@ -82,7 +84,7 @@ class Machine:
     def place_shared(self, variable):
         start = -(-self.shared_size // variable.align) * variable.align
         self.symbols[variable.name] = start
-        self.shared_size = start + variable.size
+        self.shared_size = start + (self.dynamic_size if variable.is_external else variable.size)
 
     def place_local(self, variable):
         start = -(-self.local_size // 16) * 16

@@ -74,6 +74,9 @@ PLANTED = [
     Planted("a wait that is too lax", "conv_half", 80, "conv_half_k3_8", "3x3 3 to 8", lax(1), ("pending",)),
     Planted("no wait", "linear_decoded", 80, "linear_decoded_q8_0_small", "q8_0 small", without(r"cp\.async\.wait_group 0;", None),
             ("pending",)),
+    Planted("a wait that is too lax", "attention_tall", 80, "attention_tall_128", "tall plain", lax(1), ("pending",)),
+    Planted("a barrier removed", "attention_tall", 80, "attention_tall_128", "tall plain", without(BAR, 1), ("race",)),
+    Planted("columns of A exchanged", "attention_tall", 80, "attention_tall_128", "tall plain", exchanged(1, 1, 2, 3), ("difference",)),
     Planted("copies that are not committed", "attention_wide", 80, "attention_wide_256", "256 few",
             without(r"cp\.async\.commit_group;", None), ("pending",)),
     *(Planted(f"barrier {which} removed", "linear_half", 80, "linear_half_bf16_small", "bf16 small 136", without(BAR, which), ("race",))

@@ -70,12 +70,13 @@ class Instruction:
 
 @dataclasses.dataclass
 class Variable:
-    """A variable of some state space, with its first bytes."""
+    """A variable of some state space, with its first bytes. The size of an external one is that of a launch's shared memory."""
 
     name: str
     align: int
     size: int
     data: bytes = b""
+    is_external: bool = False
 
 
 @dataclasses.dataclass
@@ -147,7 +148,7 @@ def variable(text: str) -> Variable:
     if first:
         numbers = [number(item.strip()) for item in first.strip().strip("{}").split(",")]
         data = b"".join((value & (1 << 8 * size) - 1).to_bytes(size, "little") for value in numbers)
-    return Variable(name, int(align or size), size * int(length or 1), data)
+    return Variable(name, int(align or size), size * int(length or 1), data, length == "" and not data)
 
 
 def number(text: str) -> int:

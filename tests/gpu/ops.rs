@@ -28,6 +28,9 @@ use crate::support::simulator::Machine;
 /// What the names of all cases begin with.
 const CASES: &str = "ops::";
 
+/// What the names of cases of attention begin with.
+const ATTENTION: &str = "ops::attention::";
+
 /// What is in the names of cases with cuBLASLt.
 const WITH_LIBRARY: &str = "by_library::";
 
@@ -52,6 +55,25 @@ fn simulated() {
     // Threads in order, then in a shuffled one, where a missing barrier shows.
     run_on(&Machine::new(1).with("capability", "8.6"));
     run_on(&Machine::new(1).with("capability", "7.5").with("seed", 3));
+}
+
+/// Attention where a multiprocessor has shared memory for two blocks of 128 queries.
+#[test]
+fn simulated_with_tall_attention() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let log = folder.path().join("log");
+    let machine = Machine::new(1).with("capability", "9.0").logged(&log);
+    for machine in [machine.clone(), machine.with("seed", 3)] {
+        run(&machine, &[ATTENTION]);
+        let text = std::fs::read_to_string(&log).expect("the log of calls");
+        let asked = "call cuFuncSetAttribute kernel=attention_tall_128 attribute=8 value=65536 ";
+        assert!(text.contains(asked), "{asked}");
+        let calls = text.lines().filter(|line| line.contains("kernel=attention_tall_128 grid="));
+        let launches: Vec<&str> =
+            calls.filter(|line| line.contains("call cuLaunchKernel")).collect();
+        assert!(!launches.is_empty());
+        assert!(launches.iter().all(|line| line.contains(" shared=65536 ")), "{launches:?}");
+    }
 }
 
 /// The products that cuBLASLt was handed, as the simulator's log has them.

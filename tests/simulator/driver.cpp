@@ -33,6 +33,19 @@ static Device& context_of(void* context) {
 // Buses from 1 on, in the order of positions.
 static int bus_of(const Device& device) { return int(device.position) + 1; }
 
+// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+std::size_t processor_shared_bytes(const Device& device) {
+    const int capability = device.facts->major * 10 + device.facts->minor;
+    if (capability < 80) return 64 << 10;
+    if (capability == 80 || capability == 87) return 164 << 10;
+    return capability < 90 || capability >= 120 ? 100 << 10 : 228 << 10;
+}
+
+// From 8.0 on each block takes 1 KiB for the system.
+std::size_t block_shared_bytes_max(const Device& device) {
+    return processor_shared_bytes(device) - (device.facts->major < 8 ? 0 : 1 << 10);
+}
+
 // By the numbers of CUdevice_attribute; -1: not simulated.
 static int attribute_of(const Device& device, int attribute) {
     const DeviceConfiguration& facts = *device.facts;
@@ -43,42 +56,42 @@ static int attribute_of(const Device& device, int attribute) {
         case 4: return 64;          // MAX_BLOCK_DIM_Z
         case 5: return 0x7fffffff;  // MAX_GRID_DIM_X
         case 6:
-        case 7: return 65535;                                     // MAX_GRID_DIM_Y, _Z
-        case 8: return 48 << 10;                                  // MAX_SHARED_MEMORY_PER_BLOCK
-        case 9: return 64 << 10;                                  // TOTAL_CONSTANT_MEMORY
-        case 10: return 32;                                       // WARP_SIZE
-        case 11: return 0x7fffffff;                               // MAX_PITCH
-        case 12: return 65536;                                    // MAX_REGISTERS_PER_BLOCK
-        case 13: return 1500000;                                  // CLOCK_RATE, kHz
-        case 14: return 512;                                      // TEXTURE_ALIGNMENT
-        case 15: return 1;                                        // GPU_OVERLAP
-        case 16: return facts.processors;                         // MULTIPROCESSOR_COUNT
-        case 17: return 0;                                        // KERNEL_EXEC_TIMEOUT
-        case 18: return facts.integrated;                         // INTEGRATED
-        case 19: return 1;                                        // CAN_MAP_HOST_MEMORY
-        case 20: return 0;                                        // COMPUTE_MODE
-        case 31: return 1;                                        // CONCURRENT_KERNELS
-        case 32: return 0;                                        // ECC_ENABLED
-        case 33: return bus_of(device);                           // PCI_BUS_ID
-        case 34: return 0;                                        // PCI_DEVICE_ID
-        case 36: return 7000000;                                  // MEMORY_CLOCK_RATE, kHz
-        case 37: return 256;                                      // GLOBAL_MEMORY_BUS_WIDTH
-        case 38: return 4 << 20;                                  // L2_CACHE_SIZE
-        case 39: return facts.major == 7 ? 1024 : 1536;           // MAX_THREADS_PER_MULTIPROCESSOR
-        case 40: return 2;                                        // ASYNC_ENGINE_COUNT
-        case 41: return 1;                                        // UNIFIED_ADDRESSING
-        case 50: return 0;                                        // PCI_DOMAIN_ID
-        case 75: return facts.major;                              // COMPUTE_CAPABILITY_MAJOR
-        case 76: return facts.minor;                              // COMPUTE_CAPABILITY_MINOR
-        case 78: return 1;                                        // STREAM_PRIORITIES_SUPPORTED
-        case 81: return facts.major == 7 ? 64 << 10 : 100 << 10;  // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-        case 82: return 65536;                                    // MAX_REGISTERS_PER_MULTIPROCESSOR
-        case 83: return 0;                                        // MANAGED_MEMORY
-        case 91: return 1;                                        // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
-        case 97: return 48 << 10;                                 // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-        case 99: return 1;                                        // HOST_REGISTER_SUPPORTED
-        case 106: return 16;                                      // MAX_BLOCKS_PER_MULTIPROCESSOR
-        case 115: return 0;                                       // MEMORY_POOLS_SUPPORTED
+        case 7: return 65535;                                 // MAX_GRID_DIM_Y, _Z
+        case 8: return 48 << 10;                              // MAX_SHARED_MEMORY_PER_BLOCK
+        case 9: return 64 << 10;                              // TOTAL_CONSTANT_MEMORY
+        case 10: return 32;                                   // WARP_SIZE
+        case 11: return 0x7fffffff;                           // MAX_PITCH
+        case 12: return 65536;                                // MAX_REGISTERS_PER_BLOCK
+        case 13: return 1500000;                              // CLOCK_RATE, kHz
+        case 14: return 512;                                  // TEXTURE_ALIGNMENT
+        case 15: return 1;                                    // GPU_OVERLAP
+        case 16: return facts.processors;                     // MULTIPROCESSOR_COUNT
+        case 17: return 0;                                    // KERNEL_EXEC_TIMEOUT
+        case 18: return facts.integrated;                     // INTEGRATED
+        case 19: return 1;                                    // CAN_MAP_HOST_MEMORY
+        case 20: return 0;                                    // COMPUTE_MODE
+        case 31: return 1;                                    // CONCURRENT_KERNELS
+        case 32: return 0;                                    // ECC_ENABLED
+        case 33: return bus_of(device);                       // PCI_BUS_ID
+        case 34: return 0;                                    // PCI_DEVICE_ID
+        case 36: return 7000000;                              // MEMORY_CLOCK_RATE, kHz
+        case 37: return 256;                                  // GLOBAL_MEMORY_BUS_WIDTH
+        case 38: return 4 << 20;                              // L2_CACHE_SIZE
+        case 39: return facts.major == 7 ? 1024 : 1536;       // MAX_THREADS_PER_MULTIPROCESSOR
+        case 40: return 2;                                    // ASYNC_ENGINE_COUNT
+        case 41: return 1;                                    // UNIFIED_ADDRESSING
+        case 50: return 0;                                    // PCI_DOMAIN_ID
+        case 75: return facts.major;                          // COMPUTE_CAPABILITY_MAJOR
+        case 76: return facts.minor;                          // COMPUTE_CAPABILITY_MINOR
+        case 78: return 1;                                    // STREAM_PRIORITIES_SUPPORTED
+        case 81: return int(processor_shared_bytes(device));  // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        case 82: return 65536;                                // MAX_REGISTERS_PER_MULTIPROCESSOR
+        case 83: return 0;                                    // MANAGED_MEMORY
+        case 91: return 1;                                    // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+        case 97: return int(block_shared_bytes_max(device));  // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        case 99: return 1;                                    // HOST_REGISTER_SUPPORTED
+        case 106: return 16;                                  // MAX_BLOCKS_PER_MULTIPROCESSOR
+        case 115: return 0;                                   // MEMORY_POOLS_SUPPORTED
         default: return -1;
     }
 }

@@ -22,8 +22,6 @@ namespace simulator {
 constexpr std::uintptr_t STACK_BYTES = 64 << 10;
 constexpr unsigned LANES = 32;
 constexpr unsigned BLOCK_THREADS_MAX = 1024;
-// What every device allows without opting in, and the most that our kernels may use.
-constexpr std::size_t SHARED_BYTES_MAX = 48 << 10;
 
 // A place in a kernel's source. Operations made together must stand at one place.
 struct Site {

@@ -160,7 +160,7 @@ static unsigned char* reserve(std::size_t bytes, std::size_t alignment) {
 
 Runner::Runner() {
     stacks = reserve(BLOCK_THREADS_MAX * STACK_BYTES, STACK_BYTES);
-    const std::size_t bytes = SHARED_BYTES_MAX * 2;
+    const std::size_t bytes = (SHARED_BYTES_ASKED_MAX * 2 + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     unsigned char* memory = reserve(bytes + PAGE_BYTES, PAGE_BYTES);
     mprotect(memory + bytes, PAGE_BYTES, PROT_NONE);
     shared = memory + bytes;
@@ -280,7 +280,9 @@ Outcome refusal(const Launch& launch) {
                 "a block of " + std::to_string(threads) + " threads, beyond its launch bounds"};
     }
     const std::size_t shared = launch.dynamic_bytes + static_shared_bytes(entry);
-    if (shared > SHARED_BYTES_MAX) return {INVALID_VALUE, std::to_string(shared) + " bytes of shared memory"};
+    const std::size_t shared_max = launch.dynamic_max > SHARED_BYTES_MAX ? SHARED_BYTES_ASKED_MAX : SHARED_BYTES_MAX;
+    if (shared > shared_max || launch.dynamic_bytes > launch.dynamic_max)
+        return {INVALID_VALUE, std::to_string(shared) + " bytes of shared memory"};
     return {};
 }
 

@@ -42,6 +42,10 @@ struct Register {
 // The entry point of this name, or none.
 const Entry* find_entry(const std::string& name);
 
+// Shared memory of a block: what every device allows, and what some allow a kernel that asks (CUDA C++ Programming Guide,
+// "Technical Specifications per Compute Capability").
+constexpr std::size_t SHARED_BYTES_MAX = 48 << 10, SHARED_BYTES_ASKED_MAX = 227 << 10;
+
 struct Launch {
     const Entry* entry;
     dim3 grid, block;
@@ -49,6 +53,8 @@ struct Launch {
     const void* argument;
     // Of the order of threads, warps and blocks; 0: ascending.
     unsigned long long seed;
+    // Dynamic shared memory that the kernel may have, as was asked for.
+    std::size_t dynamic_max = SHARED_BYTES_MAX;
 };
 
 struct Outcome {

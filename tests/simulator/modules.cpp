@@ -233,15 +233,26 @@ enum : int {
     MAX_DYNAMIC_SHARED = 8,
     CARVEOUT = 9
 };
-constexpr int DYNAMIC_MAX = 48 << 10;
+
+// Dynamic shared memory that a launch of the function may have.
+static std::size_t dynamic_shared_max(const Function& function) {
+    const auto asked = function.attributes.find(MAX_DYNAMIC_SHARED);
+    return asked == function.attributes.end() ? SHARED_BYTES_MAX : std::size_t(asked->second);
+}
 
 EXPORT cuFuncSetAttribute(void* handle, int attribute, int value) {
     return call("cuFuncSetAttribute", Needs::context, [&](Call& call) -> unsigned {
         Function& function = function_of(handle);
         call.say("kernel", function.entry->name);
+        call.say("attribute", unsigned(attribute));
+        call.say("value", unsigned(value));
         if (attribute != MAX_DYNAMIC_SHARED && attribute != CARVEOUT) return INVALID_VALUE;
-        if (attribute == MAX_DYNAMIC_SHARED && (value < 0 || value > DYNAMIC_MAX))
-            throw Failure{INVALID_VALUE, "more than 48 KiB of shared memory"};
+        const std::size_t others = static_shared_bytes(*function.entry);
+        const std::size_t most = block_shared_bytes_max(*function.module->device);
+        if (attribute == MAX_DYNAMIC_SHARED && (value < 0 || std::size_t(value) + others > most)) {
+            throw Failure{INVALID_VALUE, std::to_string(value) + " bytes of shared memory, where a block has at most " +
+                                             std::to_string(most)};
+        }
         function.attributes[attribute] = value;
         return SUCCESS;
     });
@@ -260,7 +271,7 @@ EXPORT cuFuncGetAttribute(int* value, int attribute, void* handle) {
             case LOCAL_BYTES: *value = 0; return SUCCESS;
             case REGISTERS: *value = 64; return SUCCESS;
             case MAX_DYNAMIC_SHARED:
-                *value = function.attributes.count(attribute) ? function.attributes[attribute] : DYNAMIC_MAX;
+                *value = int(dynamic_shared_max(function));
                 return SUCCESS;
             default: return INVALID_VALUE;
         }
@@ -285,6 +296,7 @@ EXPORT cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned g
             throw Failure{INVALID_HANDLE, "stream, function and context are of different devices"};
         const auto argument =
             std::make_shared<std::vector<unsigned char>>(argument_of(*function.entry, parameters, extra));
+        launch.dynamic_max = dynamic_shared_max(function);
         if (const Outcome refused = refusal(launch); refused.code != 0)
             throw Failure{refused.code, std::string(function.entry->name) + ": " + refused.reason};
         const unsigned long long seed = configuration().seed;

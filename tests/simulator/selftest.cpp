@@ -54,6 +54,7 @@ unsigned cuLaunchHostFunc(void*, void (*)(void*), void*);
 unsigned cuModuleLoadData(void**, const void*);
 unsigned cuModuleUnload(void*);
 unsigned cuModuleGetFunction(void**, void*, const char*);
+unsigned cuFuncSetAttribute(void*, int, int);
 unsigned cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                         void**);
 int nvmlInit_v2();
@@ -277,6 +278,13 @@ static void sizes() {
     OK(gpu.launch("self_reverse", 1, 32, SelfArgs{out, in, 1}, 48 << 10));
     IS(500u, gpu.launch("self_nothing", 1, 32, SelfArgs{out, in, 1}));
     void* function;
+    // More shared memory for a kernel that asks, as far as a device of 8.6 has it.
+    OK(cuModuleGetFunction(&function, gpu.module, "self_reverse"));
+    IS(1u, cuFuncSetAttribute(function, 8, (99 << 10) + 1));
+    OK(cuFuncSetAttribute(function, 8, 99 << 10));
+    OK(cuFuncSetAttribute(function, 8, 64 << 10));
+    IS(1u, gpu.launch("self_reverse", 1, 32, SelfArgs{out, in, 1}, (64 << 10) + 16));
+    OK(gpu.launch("self_reverse", 1, 32, SelfArgs{out, in, 1}, 64 << 10));
     OK(cuModuleGetFunction(&function, gpu.module, "self_affine"));
     // The default stream, and no stream at all.
     SelfArgs arguments{out, in, 1};

@@ -194,6 +194,9 @@ void free_all(Device& device);
 bool charge(Device& device);
 std::size_t free_bytes(Device& device);
 std::size_t used_bytes(const Device& device);
+// Shared memory of a multiprocessor, and the most that a block may ask for.
+std::size_t processor_shared_bytes(const Device& device);
+std::size_t block_shared_bytes_max(const Device& device);
 
 }  // namespace simulator
 

@@ -98,6 +98,8 @@ pub static CASES: &[Case] = &[
     case("attention_half", HALF, |graph| attention(graph, FEATURES)),
     case("attention_pack", HALF, |graph| attention(graph, 48)),
     case("attention_wide", HALF, |graph| attention(graph, 160)),
+    // On GPUs without room for its blocks this is attention_half too.
+    case("attention_tall", HALF, |graph| attention(graph, 128)),
     case("attention_half", HALF, masked_attention),
     case("attention_half", HALF, attention_of_normalised),
     case("group_norm", F32, |graph| {

@@ -4,12 +4,15 @@ import dataclasses
 
 import numpy as np
 
+from ..errors import Fault
 from .tools import BYTES, ELEMENTS, UNIT, Case, f32_of, near, normal, result, short_bits
 
 LOG2_E = np.float32(np.log2(np.e))
 # Half the distance of neighbours in f16, of their size, and of its subnormal numbers.
 F16_ROUNDING, F16_LEAST = 2.0**-11, 2.0**-25
 TILE = 64
+# Queries of a block of attention_tall, and its shared memory: its queries, and a tile of keys and one of values.
+TALL, TALL_BYTES = 128, 2 * 128 * (128 + 2 * 64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +63,8 @@ def attend(q, k, v, bias, scale: float, shape: Shape):
 
 
 def attention(device, rng, source: str, width: int, shape: Shape, direct: bool = False):
-    """`width`: features that the kernel has room for."""
-    exact = source == "attention_exact"
+    """`width`: features that the kernel has room for. attention_tall gives the bits of attention_half_direct."""
+    exact, tall = source == "attention_exact", source == "attention_tall"
     q = normal(rng, shape.batch, shape.queries, shape.heads, shape.head_dim, size=shape.size)
     k = normal(rng, shape.batch, shape.keys, shape.kv_heads, shape.head_dim, size=shape.size)
     v = normal(rng, shape.batch, shape.keys, shape.kv_heads, shape.head_dim)
@@ -69,7 +72,7 @@ def attention(device, rng, source: str, width: int, shape: Shape, direct: bool =
     scale = np.float32(shape.head_dim**-0.5)
     if exact:
         stored = [q, k, v]
-    elif direct:
+    elif direct or tall:
         stored = [short_bits("f16", of) for of in (q, k, v)]
     else:
         stored = [packed(q, width) if source == "attention_wide" else q, packed(k, width), packed(v, width)]
@@ -78,11 +81,23 @@ def attention(device, rng, source: str, width: int, shape: Shape, direct: bool =
     known_at = device.read("known", np.array([shape.known], np.int32)).address if shape.known is not None else 0
     out = device.write("out", q.size * BYTES[shape.element])
     rows = [-(-tokens // TILE) * TILE for tokens in (shape.queries, shape.keys)]
-    threads = 128 if source == "attention_half" else 256
+    threads = 128 if source in ("attention_half", "attention_tall") else 256
     kernel = f"{source}_direct_{width}" if direct else f"{source}_{width}"
-    device.launch(source, kernel, [rows[0] // TILE, shape.heads, shape.batch], [threads],
-                  ("6Q7If2I", *places, bias_at, out.address, known_at, shape.queries, shape.keys, *rows, shape.heads, shape.head_dim,
-                   int(shape.causal), scale * LOG2_E, ELEMENTS[shape.element], shape.kv_heads))
+
+    def launch(source: str, kernel: str, queries: int, out, **named):
+        device.launch(source, kernel, [-(-shape.queries // queries), shape.heads, shape.batch], [threads],
+                      ("6Q7If2I", *places, bias_at, out.address, known_at, shape.queries, shape.keys, *rows, shape.heads, shape.head_dim,
+                       int(shape.causal), scale * LOG2_E, ELEMENTS[shape.element], shape.kv_heads), **named)
+
+    if tall:
+        other = device.write("other", q.size * BYTES[shape.element])
+        launch(source, kernel, TALL, out, shared_bytes=TALL_BYTES)
+        launch("attention_half", f"attention_half_direct_{width}", TILE, other)
+        one, two = (result(device, of, shape.element, q.size) for of in (out, other))
+        if not np.array_equal(one.view(np.uint32), two.view(np.uint32)):
+            raise Fault("difference", f"{np.sum(one != two)} of {q.size} elements are not those of attention_half_direct_{width}")
+    else:
+        launch(source, kernel, TILE, out)
     if not exact:
         q, k, v = (f32_of("f16", short_bits("f16", of)) for of in (q, k, v))
     want, size, most = attend(q, k, v, bias, float(scale), shape)
@@ -122,6 +137,8 @@ def cases():
         for lack, element in ((3, "f32"), (3, "bf16"), (6, "bf16")):
             shape = Shape(5, 66, width - lack, heads=2, kv_heads=2, causal=False, element=element)
             yield Case("attention_half", f"{width}, {width - lack} features, {element}", of(attention, "attention_half", width, shape))
+    for name, shape in [*shapes(128, True), ("biased", Shape(200, 140, 128, biased=True)), ("far scores", Shape(66, 200, 128, size=5.0))]:
+        yield Case("attention_tall", f"tall {name}", of(attention, "attention_tall", 128, shape), architectures=(80,))
     for width in (256, 512):
         for name, shape in shapes(width, True):
             yield Case("attention_wide", f"{width} {name}", of(attention, "attention_wide", width, shape))

@@ -4,7 +4,7 @@ use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::driver::DriverError;
 use executor::backend::cuda::launch::{Address, Launcher};
 use executor::backend::cuda::ops::attention::{
-    AttentionOperands, attention, attention_workspace_bytes, reads,
+    AttentionOperands, attention, attention_workspace_bytes, reads, takes_tall_blocks,
 };
 use executor::backend::cuda::ops::{Products, ValueAt};
 use executor::backend::kernels::{self, AttentionShape};
@@ -319,6 +319,69 @@ fn what_lies_in_16_bits_gives_the_bits_of_what_is_packed() {
                 assert_rounded(&short, &packed, ElementType::BF16, &name);
             }
         }
+    }
+}
+
+/// Whether the GPU has room for two blocks of `attention_tall` on a multiprocessor.
+fn has_room(bench: &Bench) -> bool {
+    bench.stream.gpu().multiprocessor_shared_bytes >= 130 << 10
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn tall_blocks_give_the_bits_of_the_smaller_ones() {
+    let (bench, tall) = (Bench::new(), Bench::with_tall_attention());
+    // Fewer than fill a GPU: one query, just a block, one more, and several tiles of keys.
+    for (tokens, heads, kv_heads, batch) in [
+        ([1, 1], 1, 1, 1),
+        ([128, 64], 2, 1, 1),
+        ([129, 65], 3, 3, 1),
+        ([200, 300], 2, 2, 1),
+        ([70, 100], 2, 1, 3),
+    ] {
+        let shape = AttentionShape { kv_heads, batch, ..of_heads(heads, 128, tokens) };
+        let causal = AttentionShape { query_tokens: tokens[1], causal: true, ..shape };
+        for (shape, biased, known) in [
+            (shape, false, None),
+            (shape, true, None),
+            (shape, false, Some(tokens[1].div_ceil(3))),
+            (causal, false, None),
+            (causal, true, Some(tokens[1].div_ceil(2))),
+        ] {
+            let case = Case { known, ..Case::random(shape, biased) };
+            let name = format!("{shape:?} {biased} {known:?}");
+            assert!(!takes_tall_blocks(&bench.launcher(), &shape), "{name}");
+            assert_eq!(takes_tall_blocks(&tall.launcher(), &shape), has_room(&tall), "{name}");
+            let expected = case.on_gpu_from(&bench, Products::Half, F16S);
+            let found = case.on_gpu_from(&tall, Products::Half, F16S);
+            assert_same(&found, &expected, &name);
+            assert_close(&found, &case.on_host(&bench), tolerance(Products::Half), &name);
+            // Of f32, which is rounded before; and into bf16.
+            assert_same(&case.on_gpu(&tall, Products::Half), &expected, &name);
+            let short = case.in_bf16(&tall, F16S);
+            assert_rounded(&short, &expected, ElementType::BF16, &name);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU or the simulator"]
+fn blocks_are_tall_where_they_fill_the_gpu() {
+    let bench = Bench::new();
+    let full = 2 * bench.stream.gpu().multiprocessors as usize;
+    for (heads, head_dim, queries, fills) in [
+        (full, 128, 1, true),
+        (full - 1, 128, 1, false),
+        (full / 2, 128, 129, true),
+        (full / 2, 128, 128, false),
+        (full, 64, 1, false),
+    ] {
+        let case = Case::random(of_heads(heads, head_dim, [queries, 3]), false);
+        let name = format!("{:?}", case.shape);
+        let expected = fills && has_room(&bench);
+        assert_eq!(takes_tall_blocks(&bench.launcher(), &case.shape), expected, "{name}");
+        let found = case.on_gpu_from(&bench, Products::Half, F16S);
+        assert_close(&found, &case.on_host(&bench), tolerance(Products::Half), &name);
     }
 }
 

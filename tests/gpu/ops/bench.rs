@@ -17,6 +17,7 @@ pub struct Bench {
     pub stream: Stream,
     kernels: Arc<Kernels>,
     library: bool,
+    tall_attention: bool,
     /// Of the host, to compare with.
     pub workers: Workers,
 }
@@ -29,12 +30,24 @@ impl Bench {
         let gpu = Gpu::open(driver, first).expect("the GPU can be used");
         let kernels = Arc::clone(gpu.kernels());
         let stream = Stream::new(&gpu, "compute", None).expect("a stream");
-        Bench { stream, kernels, library: false, workers: Workers::new(1).expect("a thread") }
+        let workers = Workers::new(1).expect("a thread");
+        Bench { stream, kernels, library: false, tall_attention: false, workers }
+    }
+
+    /// Attention takes its largest blocks however small it is, where the GPU has room for them.
+    pub fn with_tall_attention() -> Bench {
+        Bench { tall_attention: true, ..Bench::new() }
     }
 
     /// Products are cuBLASLt's where it computes them.
     pub fn with_library() -> Bench {
         Bench { library: true, ..Bench::new() }
+    }
+
+    pub fn launcher(&self) -> Launcher<'_> {
+        let launcher = Launcher::new(&self.stream, &self.kernels);
+        let launcher = if self.library { launcher } else { launcher.with_own_kernels() };
+        if self.tall_attention { launcher.with_tall_attention() } else { launcher }
     }
 
     pub fn bytes(&self, bytes: &[u8]) -> Buffer {
@@ -72,9 +85,7 @@ impl Bench {
         result: &Buffer,
         operation: impl FnOnce(&Launcher<'_>) -> Result<(), DriverError>,
     ) -> Vec<u8> {
-        let launcher = Launcher::new(&self.stream, &self.kernels);
-        let launcher = if self.library { launcher } else { launcher.with_own_kernels() };
-        operation(&launcher).expect("a launch");
+        operation(&self.launcher()).expect("a launch");
         result.read(&self.stream).expect("the kernels run")
     }
 

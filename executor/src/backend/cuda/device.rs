@@ -55,6 +55,7 @@ pub struct CudaDevice {
     ahead: RefCell<Ahead>,
     context: Charge,
     own_kernels: Cell<bool>,
+    tall_attention: Cell<bool>,
 }
 
 /// What was handed out and may not be computed yet.
@@ -123,12 +124,24 @@ impl CudaDevice {
             ahead: RefCell::default(),
             context,
             own_kernels: Cell::new(false),
+            tall_attention: Cell::new(false),
         })
     }
 
     /// Whether from now on all products are formed by kernels of our own, as without cuBLASLt.
     pub fn use_own_kernels(&self, only: bool) {
         self.own_kernels.set(only);
+    }
+
+    /// Whether from now on attention takes the blocks of a large one however small it is.
+    pub fn use_tall_attention(&self, always: bool) {
+        self.tall_attention.set(always);
+    }
+
+    /// A launcher that chooses kernels as this device was told to.
+    fn told<'a>(&self, launcher: Launcher<'a>) -> Launcher<'a> {
+        let launcher = if self.own_kernels.get() { launcher.with_own_kernels() } else { launcher };
+        if self.tall_attention.get() { launcher.with_tall_attention() } else { launcher }
     }
 
     /// The GPU that it is on.
@@ -360,14 +373,13 @@ impl Backend for CudaDevice {
     }
 
     fn prepare(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
-        let launcher = Launcher::loading(&self.compute, &self.kernels);
+        let launcher = self.told(Launcher::loading(&self.compute, &self.kernels));
         let loaded = self.gpu.enter().and_then(|()| run(call, &launcher));
         loaded.map_err(|error| self.stopped(&error))
     }
 
     fn run(&self, call: &NodeCall<'_>) -> Result<(), Stopped> {
-        let launcher = Launcher::new(&self.compute, &self.kernels);
-        let launcher = if self.own_kernels.get() { launcher.with_own_kernels() } else { launcher };
+        let launcher = self.told(Launcher::new(&self.compute, &self.kernels));
         self.compute.trace_issue();
         self.compute.trace(call.node().op.name(), || call.spans());
         let begun = self.computing.begin(&self.compute);

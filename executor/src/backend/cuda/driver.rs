@@ -129,6 +129,7 @@ functions! {
     );
     fn module_unload = "cuModuleUnload"(CUmodule);
     fn module_get_function = "cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
+    fn function_set_attribute = "cuFuncSetAttribute"(CUfunction, c_int, c_int);
     fn launch_kernel = "cuLaunchKernel"(
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
         CUstream, *mut *mut c_void, *mut *mut c_void,

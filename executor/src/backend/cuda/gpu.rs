@@ -101,6 +101,8 @@ pub struct Gpu {
     pub info: GpuInfo,
     /// Units that each run blocks of their own.
     pub multiprocessors: u32,
+    /// Shared memory of each of them, in bytes.
+    pub multiprocessor_shared_bytes: u32,
     kernels: Arc<Kernels>,
     /// None where it did not start.
     cublas: OnceLock<Option<Cublas>>,
@@ -131,8 +133,14 @@ impl Gpu {
             true => error.with_free(free_bytes()),
             false => error,
         })?;
-        let count = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-        let multiprocessors = attribute(driver, device, count)? as u32;
+        use CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        };
+        let fact = |which| attribute(driver, device, which).map(|value| value as u32);
+        let multiprocessors = fact(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let multiprocessor_shared_bytes =
+            fact(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?;
         let info = info.clone();
         let kernels = Kernels::new(driver, info.capability);
         let gpu = Arc::new(Gpu {
@@ -141,6 +149,7 @@ impl Gpu {
             device,
             info,
             multiprocessors,
+            multiprocessor_shared_bytes,
             kernels: Arc::new(kernels),
             cublas: OnceLock::new(),
             meter: meter.ok(),

@@ -6,13 +6,17 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::sys::{CUfunction, CUjit_option, CUmodule};
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule};
 
 use super::driver::{Driver, DriverError};
 use super::ptx;
 
 /// What is kept of what the driver says of a module, in bytes.
 const LOG_BYTES_MAX: usize = 2048;
+
+/// What every launch may add to the shared memory that a kernel declares, in bytes: more is asked
+/// for (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+const SHARED_BYTES_UNASKED: u32 = 48 << 10;
 
 /// Functions of the context that was current when they were loaded.
 pub struct Kernels {
@@ -45,13 +49,17 @@ impl Kernels {
         Kernels { driver, capability, functions: Mutex::default() }
     }
 
-    /// A kernel by its entry point's name.
-    pub(super) fn function(&self, name: &'static str) -> Result<Function, DriverError> {
+    /// A kernel by its entry point's name, to whose shared memory launches add so much.
+    pub(super) fn function(
+        &self,
+        name: &'static str,
+        shared_bytes: u32,
+    ) -> Result<Function, DriverError> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(loaded) = functions.get(name) {
             return Ok(loaded.function);
         }
-        let loaded = self.load(name)?;
+        let loaded = self.load(name, shared_bytes)?;
         let function = loaded.function;
         functions.insert(name, loaded);
         Ok(function)
@@ -70,25 +78,43 @@ impl Kernels {
         }
     }
 
-    fn load(&self, name: &'static str) -> Result<Loaded, DriverError> {
+    fn load(&self, name: &'static str, shared_bytes: u32) -> Result<Loaded, DriverError> {
         let missing = || DriverError::own("cuModuleLoadDataEx", "it is in no module".to_owned());
         let text = ptx::module(self.capability, name).ok_or_else(missing);
         let module = text.and_then(|text| self.load_module(&text));
         let module = module.map_err(|error| error.about(name))?;
-        let mut raw: CUfunction = std::ptr::null_mut();
-        let entry = CString::new(name).expect("a name has no zero byte");
-        // SAFETY: the module is loaded, and the name ends with a zero byte.
-        let code = unsafe {
-            (self.driver.functions.module_get_function)(&raw mut raw, module, entry.as_ptr())
-        };
-        match self.driver.check("cuModuleGetFunction", code) {
-            Ok(()) => Ok(Loaded { module, function: Function { raw, name } }),
+        match self.entry(module, name, shared_bytes) {
+            Ok(raw) => Ok(Loaded { module, function: Function { raw, name } }),
             Err(error) => {
                 // SAFETY: loaded above, and nothing of it is known.
                 unsafe { (self.driver.functions.module_unload)(module) };
                 Err(error.about(name))
             }
         }
+    }
+
+    /// A module's entry point, to whose shared memory launches may add so much.
+    fn entry(
+        &self,
+        module: CUmodule,
+        name: &str,
+        shared_bytes: u32,
+    ) -> Result<CUfunction, DriverError> {
+        let functions = &self.driver.functions;
+        let mut raw: CUfunction = std::ptr::null_mut();
+        let name = CString::new(name).expect("a name has no zero byte");
+        // SAFETY: the module is loaded, and the name ends with a zero byte.
+        let code = unsafe { (functions.module_get_function)(&raw mut raw, module, name.as_ptr()) };
+        self.driver.check("cuModuleGetFunction", code)?;
+        if shared_bytes > SHARED_BYTES_UNASKED {
+            let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is the module's.
+            let code = unsafe {
+                (functions.function_set_attribute)(raw, most as c_int, shared_bytes as c_int)
+            };
+            self.driver.check("cuFuncSetAttribute", code)?;
+        }
+        Ok(raw)
     }
 
     /// Has the driver compile a module; what it says of errors in it is part of the error.

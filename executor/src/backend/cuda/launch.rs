@@ -31,12 +31,13 @@ pub struct Launcher<'a> {
     kernels: &'a Arc<Kernels>,
     starts: bool,
     own_kernels: bool,
+    tall_attention: bool,
 }
 
 impl<'a> Launcher<'a> {
     /// Operations go to this stream.
     pub fn new(stream: &'a Stream, kernels: &'a Arc<Kernels>) -> Launcher<'a> {
-        Launcher { stream, kernels, starts: true, own_kernels: false }
+        Launcher { stream, kernels, starts: true, own_kernels: false, tall_attention: false }
     }
 
     /// The kernels of operations are loaded, and nothing is started.
@@ -49,6 +50,12 @@ impl<'a> Launcher<'a> {
         Launcher { own_kernels: true, ..self }
     }
 
+    /// Attention takes the blocks of a large one however few queries there are, where the GPU has
+    /// room for them: for tests, which are small.
+    pub fn with_tall_attention(self) -> Launcher<'a> {
+        Launcher { tall_attention: true, ..self }
+    }
+
     /// The GPU's compute capability.
     pub fn capability(&self) -> (u32, u32) {
         self.stream.gpu().info.capability
@@ -57,6 +64,16 @@ impl<'a> Launcher<'a> {
     /// Units that each run blocks of their own.
     pub fn multiprocessors(&self) -> u32 {
         self.stream.gpu().multiprocessors
+    }
+
+    /// Shared memory of each of them, in bytes.
+    pub fn multiprocessor_shared_bytes(&self) -> u32 {
+        self.stream.gpu().multiprocessor_shared_bytes
+    }
+
+    /// Whether attention takes the blocks of a large one however few queries there are.
+    pub(super) fn prefers_tall_attention(&self) -> bool {
+        self.tall_attention
     }
 
     /// Starts to copy bytes within the GPU's memory.
@@ -107,7 +124,8 @@ impl<'a> Launcher<'a> {
         })
     }
 
-    /// Starts a kernel, by its entry point's name, with its only argument.
+    /// Starts a kernel, by its entry point's name, with its only argument. `shared_bytes`: what it
+    /// takes beside the shared memory that it declares, the same in each launch of it.
     pub fn launch<A: bytemuck::NoUninit>(
         &self,
         kernel: &'static str,
@@ -118,7 +136,8 @@ impl<'a> Launcher<'a> {
     ) -> Result<(), DriverError> {
         let gpu = self.stream.gpu();
         gpu.enter()?;
-        let function = self.kernels.function(kernel).map_err(|error| gpu.explained(error))?;
+        let function = self.kernels.function(kernel, shared_bytes);
+        let function = function.map_err(|error| gpu.explained(error))?;
         if !self.starts {
             return Ok(());
         }

@@ -32,6 +32,7 @@ static FILES: &[PackedModule] = &packed![
     "attention_exact",
     "attention_half",
     "attention_pack",
+    "attention_tall",
     "attention_wide",
     "conv_exact",
     "conv_half",
@@ -250,5 +251,7 @@ mod tests {
             assert!(table.contains(".b8 IQ1_S_TABLE[4096]") && !table.contains("IQ2_S_TABLE"));
             assert!(module(capability, "decode").is_none(), "a name in part");
         }
+        let tall = module((9, 0), "attention_tall_128").expect("it is there");
+        assert!(tall.contains("\n.extern .shared .align 256 .b8 shared_tiles[];\n"));
     }
 }

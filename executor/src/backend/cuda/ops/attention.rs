@@ -4,6 +4,9 @@
 //! keys and values in f16 as they lie ([`reads`]), and what is f32 is written so to the workspace
 //! first. For other heads all are f32, and are written there as f16 rows of one head after the
 //! other; rows of 64 fill a tile, so that no copy asks for the end. Kernels: `attention_*.cu`.
+//!
+//! Of f16 as it lies, blocks of more queries give the same bits in less time where there is room
+//! for them and enough for them to do ([`takes_tall_blocks`]).
 
 use std::f32::consts::LOG2_E;
 
@@ -20,7 +23,7 @@ use crate::graph::ElementType;
 /// The most features of a head: what `attention_exact_512` and `attention_wide_512` take.
 pub const HEAD_DIM_MAX: usize = 512;
 
-/// Queries of a block, and rows of a tile of keys, of each of the kernels.
+/// Queries of a block, and rows of a tile of keys, of each of the kernels but [`TALL`].
 const TILE_ROWS: usize = 64;
 
 /// Threads of a block of `attention_pack`, each of which writes [`PACKED_ELEMENTS`].
@@ -61,6 +64,24 @@ const DIRECT: [Kernel; 4] = [
     Kernel { features: 128, name: "attention_half_direct_128", threads: 128 },
 ];
 
+/// As the one of [`DIRECT`] for as many features, bit for bit, in blocks of [`TALL_QUERIES`].
+const TALL: Kernel = Kernel { features: 128, name: "attention_tall_128", threads: 128 };
+
+/// Queries of a block of [`TALL`].
+const TALL_QUERIES: usize = 128;
+
+/// Shared memory of a block of [`TALL`]: its queries, a tile of keys and one of values. It is
+/// `SHARED_BYTES` of the kernel's source.
+const TALL_SHARED_BYTES: u32 = 64 << 10;
+
+/// Blocks of [`TALL`] that a multiprocessor runs together: fewer of them are slower than the
+/// smaller blocks of [`DIRECT`], of which it runs as many.
+const TALL_BLOCKS: u32 = 2;
+
+/// Shared memory that each block takes for the system from capability 8.0 on (CUDA occupancy
+/// calculator).
+const SYSTEM_SHARED_BYTES: u32 = 1 << 10;
+
 /// On tensor cores, with packed queries.
 const WIDE: [Kernel; 2] = [
     Kernel { features: 256, name: "attention_wide_256", threads: 256 },
@@ -87,6 +108,16 @@ fn half_kernel(head_dim: usize) -> (&'static Kernel, bool) {
 /// The kernel that takes f16 as it lies, where a head's size has one.
 fn direct_kernel(head_dim: usize) -> Option<&'static Kernel> {
     DIRECT.iter().find(|kernel| kernel.features == head_dim)
+}
+
+/// Whether [`attention`] of f16 as it lies takes blocks of 128 queries: where the GPU's
+/// multiprocessors have room for two of them, and there are enough for all. It changes no bit.
+pub fn takes_tall_blocks(on: &Launcher<'_>, shape: &AttentionShape) -> bool {
+    let has_room =
+        on.multiprocessor_shared_bytes() >= TALL_BLOCKS * (TALL_SHARED_BYTES + SYSTEM_SHARED_BYTES);
+    let blocks = shape.query_tokens.div_ceil(TALL_QUERIES) * shape.heads * shape.batch;
+    let fills = blocks as u64 >= u64::from(TALL_BLOCKS * on.multiprocessors());
+    shape.head_dim == TALL.features && has_room && (fills || on.prefers_tall_attention())
 }
 
 /// What [`attention`] rounds queries, keys and values to, and best gets them as: f16 where it can
@@ -257,10 +288,14 @@ pub fn attention(
         (_, ElementType::F32) | (Products::Half, ElementType::BF16) => {}
         (_, element) => panic!("a result of {element:?}"),
     }
-    let kernel = match (products, direct_kernel(shape.head_dim)) {
-        (Products::Exact, _) => exact_kernel(shape.head_dim),
-        (Products::Half, Some(kernel)) => kernel,
-        (Products::Half, None) => half_kernel(shape.head_dim).0,
+    let small = |kernel| (kernel, TILE_ROWS, 0);
+    let (kernel, queries, shared_bytes) = match (products, direct_kernel(shape.head_dim)) {
+        (Products::Exact, _) => small(exact_kernel(shape.head_dim)),
+        (Products::Half, Some(_)) if takes_tall_blocks(on, shape) => {
+            (&TALL, TALL_QUERIES, TALL_SHARED_BYTES)
+        }
+        (Products::Half, Some(kernel)) => small(kernel),
+        (Products::Half, None) => small(half_kernel(shape.head_dim).0),
     };
     let elements = operands.qkv.map(|operand| operand.element);
     let mut qkv = operands.qkv.map(|operand| operand.address);
@@ -294,9 +329,9 @@ pub fn attention(
         element: element_kind(operands.out.element),
         kv_heads: shape.kv_heads as u32,
     };
-    let blocks = shape.query_tokens.div_ceil(TILE_ROWS) as u32;
+    let blocks = shape.query_tokens.div_ceil(queries) as u32;
     let grid = [blocks, shape.heads as u32, shape.batch as u32];
-    on.launch(kernel.name, grid, [kernel.threads, 1, 1], 0, &args)
+    on.launch(kernel.name, grid, [kernel.threads, 1, 1], shared_bytes, &args)
 }
 
 /// Brings queries, keys or values to rows of f16.
