@@ -15,10 +15,10 @@ SUPER_BLOCK = 256
 ALIGNMENT = 32
 
 
-def shapes(width, head_dim, double_blocks, single_blocks, context, pooled):
+def shapes(width, head_dim, double_blocks, single_blocks, context, pooled, guidance=False):
     """The tensors' names and shapes, outermost side first."""
     linears = {"img_in": (width, 64), "txt_in": (width, context)}
-    for name, inner in [("time_in", 256), ("vector_in", pooled)]:
+    for name, inner in [("time_in", 256), ("vector_in", pooled)] + guidance * [("guidance_in", 256)]:
         linears |= {f"{name}.in_layer": (width, inner), f"{name}.out_layer": (width, width)}
     scales = []
     for block in range(double_blocks):

@@ -39,6 +39,6 @@ CHECKS = [
     Check("decode", "the VAE at 1024x1024 against torch in bf16", speed.decode, 60),
     Check("load", "weights on their way to the GPU, against torch's copy from page-locked memory", speed.load, 60, required=False),
     Check("streaming", "a streamed step against max(compute, copy)", speed.streaming, 120),
-    Check("step-q8_0", "the step with weights as Q8_0, against that in bf16", speed.quantised_step, 60, required=False),
+    Check("step-q4_k", "the step with a DiT in Q4_K, against that in bf16", speed.quantised_step, 60, required=False),
     Check("exactness-large", "as exactness, of the large model", speed.exactness, 60),
 ]

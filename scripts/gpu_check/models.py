@@ -8,11 +8,12 @@ import concurrent.futures
 import os
 import pathlib
 import shutil
+import sys
 
 from results import Skipped
 
-# The files' 33.8 GB, and what a job may want beside them.
-ROOM_BYTES = 36 << 30
+# The files' 33.8 GB, a DiT in Q4_K, and what a job may want beside them.
+ROOM_BYTES = 44 << 30
 
 # A pattern repeats after so many bytes: no power of two, so that rows of a matrix are not alike.
 PATTERN_BYTES = (16 << 20) + 2 * 4099
@@ -44,6 +45,18 @@ def fill_with_noise(stand, folder):
         for done in writers.map(lambda span: fill(*span, pattern), spans):
             stand.check_time()
     stand.log(f"{len(files)} files, {sum(path.stat().st_size for path in files)} B in {folder}")
+
+
+def quantised(folder):
+    """The model's DiT in Q4_K, beside its other files."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+    try:
+        import gguf_transformer
+    except ImportError as error:
+        raise Skipped(f"no numpy: {error}") from None
+    path = folder / "dit-q4_k.gguf"
+    gguf_transformer.write(path, "q4_k", gguf_transformer.shapes(3072, 128, 19, 38, 4096, 768, guidance=True))
+    return path
 
 
 def random_bf16(count):

@@ -32,7 +32,7 @@ FIXTURES = [
     "single/flux_single_[act]*",
 ]
 READ = [*(f"tests/fixtures/{name}" for name in FIXTURES), "planner/demo/model"]
-SCRIPTS = ["scripts/gpu-check.sh", "scripts/gpu_check", "scripts/torch_reference.py"]
+SCRIPTS = ["scripts/gpu-check.sh", "scripts/gpu_check", "scripts/torch_reference.py", "scripts/gguf_transformer.py"]
 
 
 def pack(folder):

@@ -66,7 +66,8 @@ fn simulated_with_tall_attention() {
     for machine in [machine.clone(), machine.with("seed", 3)] {
         run(&machine, &[ATTENTION]);
         let text = std::fs::read_to_string(&log).expect("the log of calls");
-        let asked = "call cuFuncSetAttribute kernel=attention_tall_128 attribute=8 value=65536 ";
+        let asked =
+            "call cuFuncSetAttribute device=0 kernel=attention_tall_128 attribute=8 value=65536 ";
         assert!(text.contains(asked), "{asked}");
         let calls = text.lines().filter(|line| line.contains("kernel=attention_tall_128 grid="));
         let launches: Vec<&str> =

@@ -3,7 +3,7 @@
 
 use executor::backend::cuda::ops::linear::FEW_ROWS;
 use executor::graph::{Activation, ElementType};
-use protocol::StorageType;
+use protocol::{Bytes, StorageType};
 
 use super::bench::{Bench, Random, assert_same};
 use super::linear::Case;
@@ -116,6 +116,25 @@ fn every_element_and_several_inputs() {
     }
     for element in [ElementType::BF16, ElementType::F16] {
         Case::new(&mut random, StorageType::F16, 37, &[64], 56, false).into(element).check(&bench);
+    }
+}
+
+/// Weights that become bf16 first, as GGUF has them: beside a bias in f32.
+#[test]
+#[ignore = "needs a GPU with cuBLASLt, or the simulator"]
+fn decoded_first() {
+    let bench = Bench::with_library();
+    let mut random = Random::new(67);
+    for storage in [StorageType::Q4K, StorageType::F8E4M3] {
+        for element in [ElementType::F32, ElementType::BF16] {
+            for activation in [Activation::None, Activation::GeluTanh] {
+                let case = Case::new(&mut random, storage, 515, &[256], 40, false);
+                let case = case.with_bias(&mut random, StorageType::F32).unscaled();
+                let case = case.ending(activation, [8, 0]).of_bf16().into(element);
+                case.copy().decoded_in(Bytes(1)).check(&bench);
+                case.check(&bench);
+            }
+        }
     }
 }
 

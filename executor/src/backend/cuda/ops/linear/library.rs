@@ -1,9 +1,9 @@
 //! Products of halves by cuBLASLt, and what is left to do with its sums.
 //!
 //! Where its epilogue can do all that follows the sums, it does: a scale, a bias and GELU's
-//! approximation by tanh, for bf16 operands, which need no factor for each row. A bias that is not
-//! stored as the epilogue takes it becomes f32 in the workspace. Otherwise the library writes plain
-//! sums, and `linear_finish.cu` does the rest in their place.
+//! approximation by tanh, for bf16 operands, which need no factor for each row. It takes a bias in
+//! the result's type; one that is stored otherwise becomes so in the workspace. Otherwise the
+//! library writes plain sums, and `linear_finish.cu` does the rest in their place.
 //!
 //! Several inputs are as many products, each added to those before it. That is done in f32, as is
 //! all that `linear_finish.cu` reads: results in bf16 are the library's where one product makes
@@ -15,7 +15,7 @@ use super::{AfterSums, Halves, Linear, OutArgument};
 use crate::backend::cuda::cublas::{Epilogue, ProductOperands, Shape};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
-use crate::backend::cuda::ops::convert::decode;
+use crate::backend::cuda::ops::convert::{Half, convert, decode};
 use crate::backend::cuda::ops::{THREADS, count};
 use crate::graph::{Activation, ElementType};
 
@@ -47,11 +47,17 @@ pub(super) fn writes(
     match element {
         ElementType::F32 => true,
         ElementType::BF16 => {
-            let bias = after.bias.is_none_or(|bias| bias == StorageType::BF16);
+            let bias = after.bias.is_none_or(becomes_bf16);
             inputs == 1 && bias && is_whole(storage, after.activation)
         }
         ElementType::F16 | ElementType::I32 => false,
     }
+}
+
+/// Whether a bias that is stored so is bf16, or is made so for a result in bf16: as it is in GGUF,
+/// whose matrices are in blocks.
+fn becomes_bf16(bias: StorageType) -> bool {
+    matches!(bias, StorageType::BF16 | StorageType::F32)
 }
 
 /// Whether the epilogue does all that follows the sums.
@@ -75,7 +81,11 @@ pub(super) fn linear(
         }
     }
     if let (true, None, Some(bias)) = (parts.epilogue.bias, parts.bias, layer.bias) {
-        decode(on, layer.behind_converted(), bias, layer.out_features)?;
+        let (at, features) = (layer.behind_converted(), layer.out_features);
+        match layer.out.element {
+            ElementType::BF16 => convert(on, at, &[(bias.address, features)], 1, Half::BF16)?,
+            _ => decode(on, at, bias, features)?,
+        }
     }
     for index in 0..x.inputs.len() {
         let (shape, operands) = parts.at(index);
@@ -99,7 +109,7 @@ struct InputProducts<'a> {
     is_whole: bool,
     /// Of the last product.
     epilogue: Epilogue,
-    /// The bias, where it is stored as the epilogue takes it.
+    /// The bias, where it is stored as the epilogue takes it; else it is in the workspace.
     bias: Option<StoredWeight>,
 }
 
@@ -122,7 +132,10 @@ impl<'a> InputProducts<'a> {
             let aligned = bias.address.0.is_multiple_of(BIAS_ALIGNMENT);
             bias.storage == taken && bias.scale == 1.0 && aligned
         });
-        if element == ElementType::BF16 && bias.is_some() != layer.bias.is_some() {
+        // What is rounded for the epilogue is f32 as it is stored.
+        let is_rounded = |bias: StoredWeight| bias.storage == StorageType::F32 && bias.scale == 1.0;
+        let is_taken = bias.is_some() || layer.bias.is_none_or(is_rounded);
+        if element == ElementType::BF16 && !is_taken {
             return None;
         }
         let by_tanh = after.activation == Activation::GeluTanh;
