@@ -30,8 +30,7 @@ fn families(turing: bool) -> Vec<(String, Vec<String>)> {
         let line = String::from_utf8(line.to_vec()).expect("names");
         let kernels = line.split(' ').filter(|name| !name.starts_with("source="));
         let kernels: Vec<String> = kernels.map(str::to_owned).collect();
-        // Biases for products of bf16 by cuBLASLt, and weights that become bf16: older GPUs have
-        // neither.
+        // Biases for products of bf16 by cuBLASLt, which older GPUs do not have.
         let is_never_started = turing && family == "decode";
         if !kernels.is_empty() && !is_never_started {
             families.push((family.to_owned(), kernels));
