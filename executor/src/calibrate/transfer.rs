@@ -53,7 +53,7 @@ impl CalibrationTarget<'_> {
         Ok([to, back])
     }
 
-    /// Loads so many bytes of weights from a copy, one part after the other to the same place.
+    /// Loads `bytes` of weights from a copy: in parts, one after the other, all to the same place.
     fn load(&self, region: &Arc<Region>, copy: &LockedCopy, bytes: usize) -> Result<f64, Failure> {
         let tensor = self.files.require(&bulk_name(0), &BULK_SHAPE)?;
         let moves = parts(bytes, region.len().as_usize());

@@ -337,8 +337,8 @@ fn alike_on_gpus<'c>(
     cases.iter().find(|case| on_gpus(&case.profile.components[index]) == gpus)
 }
 
-/// The layouts of the components of a loaded plan as they are there, and those of the others over
-/// these lists of devices; `None` for a component of which none is wanted.
+/// Components of a loaded plan have the layouts of that plan; the others have those over these
+/// lists of devices. A component with `None` has no layouts here.
 fn wanted_beside(problem: &Problem<'_>, of: &[Option<Lists>], loaded: &Plan) -> Vec<LayoutQuery> {
     let components = 0..problem.profile.components.len();
     let of_loaded =

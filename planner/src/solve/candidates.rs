@@ -53,8 +53,8 @@ impl LayoutQuery {
     }
 }
 
-/// The layouts whose bytes no profile states, of each component over these lists of devices; `None`
-/// for a component of which none is wanted.
+/// The layouts whose bytes no profile states, of each component over these lists of devices. A
+/// component with `None` is left out.
 pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
     let mut wanted = Vec::new();
     for (index, component) in problem.profile.components.iter().enumerate() {

@@ -65,7 +65,7 @@ impl Case {
         Case { rows, ..self }
     }
 
-    /// With parts of so many bytes where weights are decoded first.
+    /// Where weights are decoded first, a part of them takes at most this.
     pub fn decoded_in(self, decoded_bytes_max: Bytes) -> Case {
         Case { decoded_bytes_max, ..self }
     }

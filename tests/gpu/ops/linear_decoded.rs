@@ -7,7 +7,7 @@ use protocol::{Bytes, StorageType};
 use super::bench::{Bench, Random, assert_same};
 use super::linear::Case;
 
-/// From so many rows on.
+/// The fewest rows with which weights are decoded first.
 const MANY_ROWS: usize = 512;
 
 /// Fewer, by tiles of the same size.

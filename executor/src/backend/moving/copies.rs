@@ -71,7 +71,7 @@ impl WeightPiece<'_> {
         self.bytes.len()
     }
 
-    /// So many bytes of it, from one on.
+    /// The part of it that begins at byte `from` and has so many `bytes`.
     pub fn part(&self, from: usize, bytes: usize) -> WeightPiece<'_> {
         let from = self.bytes.start + from;
         WeightPiece { bytes: from..from + bytes, ..*self }

@@ -74,8 +74,8 @@ const TALL_QUERIES: usize = 128;
 /// `SHARED_BYTES` of the kernel's source.
 const TALL_SHARED_BYTES: u32 = 64 << 10;
 
-/// Blocks of [`TALL`] that a multiprocessor runs together: fewer of them are slower than the
-/// smaller blocks of [`DIRECT`], of which it runs as many.
+/// Blocks of [`TALL`] that a multiprocessor must run together. One alone has half of the warps of
+/// the two blocks of [`DIRECT`] in whose place it would run.
 const TALL_BLOCKS: u32 = 2;
 
 /// Shared memory that each block takes for the system from capability 8.0 on (CUDA occupancy

@@ -15,8 +15,9 @@ use crate::backend::cuda::ops::{THREADS, blocks_for};
 use crate::backend::kernels::Columns;
 use crate::graph::ElementType;
 
-/// From so many rows on: a decoded number is written and read once more, 4 bytes that a GPU moves
-/// in the time of 140 (RTX 3090) to 500 (H100) products of 16 bits, and each row is one product.
+/// With fewer rows it does not pay. A number that is decoded first is written and read once more.
+/// Moving these 4 bytes takes a GPU as long as 140 (RTX 3090) to 500 (H100) products of 16 bits,
+/// and each row is one product with the number.
 const ROWS_MIN: usize = 512;
 
 /// What decoded weights may take: with a width of 3072 the deepest layers of a DiT, of 12288 and
@@ -35,9 +36,9 @@ pub(super) struct DecodedParts {
 }
 
 impl DecodedParts {
-    /// For a layer of these rows, depth and columns whose operands become bf16, in parts of at most
-    /// so many bytes, but of a tile's columns at least; `None` where its weights are multiplied as
-    /// they are stored, or decoded on their way.
+    /// The parts of a layer with these rows, depth and columns, whose operands become bf16. A part
+    /// takes at most `bytes_max`, but has at least the columns of a tile. `None` where the weights
+    /// are multiplied as they are stored, or decoded on their way.
     pub(super) fn of(
         [rows, depth, columns]: [usize; 3],
         storage: StorageType,
@@ -75,7 +76,8 @@ struct DecodeHalfArguments {
     padding: u32,
 }
 
-/// So many elements of a weight, whole blocks, as bf16 at `out`; without the weight's scale.
+/// Writes the first `elements` of a weight, whole blocks, as bf16 to `out`. The weight's scale is
+/// left to whoever multiplies.
 fn decode_half(
     on: &Launcher<'_>,
     out: Address,
