@@ -12,7 +12,7 @@ use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency, S
 use rayon::prelude::*;
 
 use crate::failure::bad_request;
-use crate::models::cut::Cuts;
+use crate::models::cut::{Cuts, summand_bytes};
 use crate::models::dealt::BatchGraphs;
 use crate::models::{ComponentGraph, Model, ModelError};
 use crate::ops::OperationNeeds;
@@ -88,6 +88,7 @@ fn component_profile(
         .map(|(backend, variants)| BackendBytes { backend, bytes: arena_bytes(variants, 0) });
     let firsts: Vec<&Schedule> = kinds.iter().map(|variants| &*variants[0]).collect();
     let (host, others) = firsts.split_first().expect("there are kinds");
+    let cuts = Cuts::of(&host.graph);
     let mut segments = host.segments(others);
     if options.exact_matmul {
         // What is decoded or widened is multiplied at the speed of f32.
@@ -107,7 +108,8 @@ fn component_profile(
         compute: compute.collect(),
         boundary_bytes: host.graph.boundary_bytes(),
         splits_rows: splits_rows(&host.graph),
-        heads_max: Cuts::of(&host.graph).parts_max() as u32,
+        heads_max: cuts.parts_max() as u32,
+        summand_bytes: summand_bytes(&host.graph, &cuts),
         items: component.items,
         segments,
     }
@@ -126,8 +128,8 @@ pub fn sizes(
 ) -> Result<Vec<LayoutBytes>, Failure> {
     let divisions = layouts.iter().map(|layout| &layout.division);
     let batches = BatchGraphs::new(model, job, options, divisions)?;
-    // On all cores: a candidate of several devices has a layout for each of its cuts.
-    let sized = layouts.par_iter().map(|layout| {
+    // On all cores, one by one: what a layout over many devices takes is that of a hundred others.
+    let sized = layouts.par_iter().with_max_len(1).map(|layout| {
         let name = layout.component.as_str();
         let component = batches.components().iter().find(|component| component.name == name);
         let component =

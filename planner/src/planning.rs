@@ -179,6 +179,9 @@ pub struct Request {
     pub explain: bool,
     /// Whether the report tells what integrated devices change: a plan more for each of them.
     pub compare_integrated: bool,
+    /// How much longer than the best one the plan may take, as a part of its time: 0 but for plans
+    /// of which only the time is told.
+    pub longer_max: f64,
     /// The model's own way to fewer steps, to be told of long jobs.
     pub few_steps: Option<FewSteps>,
     /// What beside the job, and beside the tile, decides what is computed; which components' LoRA
@@ -193,8 +196,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// What a policy wants of a job on an inventory; with nothing failed, compared, imagined or
-    /// kept, and the default options.
+    /// What a policy wants of a job on an inventory: the best plan, with nothing failed, compared,
+    /// imagined or kept, and the default options.
     pub fn new(
         model: ModelSource,
         side_multiple_pixels: u32,
@@ -217,6 +220,7 @@ impl Request {
             tile: policy.vae_tile,
             explain: false,
             compare_integrated: false,
+            longer_max: 0.0,
             few_steps: None,
             options: GraphOptions::default(),
             mapping_policy: policy.mapping_policy,

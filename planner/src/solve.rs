@@ -5,9 +5,10 @@
 //! order of the candidates. Each component has many places (`candidates`): any device or the host,
 //! splits over several, with weights resident, lazy, streamed or mapped, early or not. The search
 //! is exact for up to four devices: branch and bound over all combinations (`search`), with bytes
-//! by `compose` and times by `time` and `timeline`. Splits by layers, most of all places, are left
-//! out until `layers` says that they may pay. Options that change what is computed, as the VAE's
-//! tiles, make problems of their own. The plan is that of the problem that has the best one.
+//! by `compose` and times by `time` and `timeline`. Splits whose devices take turns, most of all
+//! places, are left out until `turns` says that they may pay. Options that change what is computed,
+//! as the VAE's tiles, make problems of their own. The plan is that of the problem that has the
+//! best one.
 //!
 //! Nothing that may be chosen depends on a budget, so more of it is never worse.
 
@@ -17,7 +18,6 @@ mod candidates;
 mod component_ms;
 mod compose;
 mod kept;
-mod layers;
 mod layouts;
 mod nearest;
 mod place;
@@ -27,6 +27,7 @@ mod search;
 mod streamable;
 mod time;
 mod timeline;
+mod turns;
 
 use std::sync::Arc;
 
@@ -39,11 +40,11 @@ use protocol::{
 pub use advice::{Advice, Faster, Integrated};
 pub use candidates::{KnownLists, KnownPlaces, LayoutQuery, Lists, places, places_beside, wanted};
 pub use kept::{layout as kept_layout, places as kept_places};
-pub use layers::lists_that_may_beat;
 pub use nearest::{infeasible, smallest_budget};
 pub use place::{ComponentLayout, Place, PlacePart, WeightResidency};
 pub use report::{PlanReport, Rejected, Shortfall, explain, options, shown_ms, slots};
 pub use time::SHORT_ATTENTION_CHUNK;
+pub use turns::lists_that_may_beat;
 
 use crate::inventory::Inventory;
 use crate::policy::pins::Pin;
@@ -212,7 +213,7 @@ pub fn better(
     than: Option<&Solution>,
     known: &mut KnownChoices,
 ) -> Option<Solution> {
-    let mut limits = Limits::of(problems);
+    let mut limits = Limits::of(problems, known);
     limits.beat = than.and_then(|solution| solution.chosen.as_ref()).map(|chosen| chosen.score);
     let mut best = None;
     for (index, problem) in problems.iter().enumerate() {

@@ -193,6 +193,8 @@ pub struct ComponentProfile {
     /// The most devices that can share the heads and features of its blocks in a tensor split; 1
     /// where they cannot be split so.
     pub heads_max: u32,
+    /// The summands that each device of a tensor split gives each other one in a call, at least.
+    pub summand_bytes: Bytes,
     /// The items of a step that replicas on several devices may share.
     pub items: StepItems,
     /// Its segments in order.

@@ -57,6 +57,31 @@ fn many_layouts_have_the_sizes_of_each_alone_in_their_order() {
 }
 
 #[test]
+fn devices_of_a_tensor_split_give_each_other_the_summands_that_are_stated() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    let model = crate::families::open(&fixtures.join("flux_dev")).unwrap();
+    let options = GraphOptions::default();
+    let profile = profile(&*model, &JOB, &options, 2, &mut KnownComponents::default()).unwrap();
+    let stated = |name: &str| {
+        let mut components = profile.components.iter();
+        components.find(|component| component.name == name).unwrap().summand_bytes
+    };
+    assert_eq!(stated("t5"), Bytes::ZERO, "its heads cannot be shared");
+    let summands = stated("dit").0;
+    assert!(summands > 0);
+    let lane = Lane { backend: BackendKind::Cuda, unsupported: Vec::new() };
+    for devices in 2..=4 {
+        let division = Division::Tensor { shares: vec![1; devices] };
+        let lanes = vec![lane.clone(); devices];
+        let layout = Layout { component: "dit".to_owned(), lanes, division };
+        let crossing = sizes(&*model, &JOB, &options, 2, &[layout]).unwrap()[0].crossing_bytes.0;
+        let given = (devices * (devices - 1)) as u64 * summands;
+        // Inputs, results and rows of other products cross too.
+        assert!(crossing > given && crossing < 2 * given, "{devices}: {crossing} of {given}");
+    }
+}
+
+#[test]
 fn what_is_known_of_other_tiles_is_what_would_be_measured() {
     let model = model();
     let mut known = KnownComponents::default();

@@ -19,6 +19,8 @@ mod parts;
 
 pub use cuts::Cuts;
 
+use protocol::Bytes;
+
 use crate::graph::Graph;
 
 /// A component's graph on devices with such shares.
@@ -35,6 +37,17 @@ pub fn cut(graph: &Graph, shares: &[u32]) -> Result<Graph, String> {
         });
     }
     Ok(parts::cut(graph, &cuts, shares))
+}
+
+/// The summands that each device of a cut graph has of each other one, in one call: of the results
+/// that all devices read. None where it cannot be cut.
+pub fn summand_bytes(graph: &Graph, cuts: &Cuts) -> Bytes {
+    if cuts.parts_max() < 2 {
+        return Bytes::ZERO;
+    }
+    let nodes = graph.nodes.iter().zip(parts::copied(graph, cuts));
+    let sums = nodes.filter(|(node, copied)| *copied && cuts.sums(node));
+    sums.map(|(node, _)| graph.value(node.output).bytes()).sum()
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ impl Case {
     /// A component's places in the lists that are looked at first, or in all; these are there.
     fn places(&self, component: usize, lists: Lists) -> &Arc<[Place]> {
         match lists {
-            Lists::WithoutLayers => &self.first[component],
+            Lists::First => &self.first[component],
             Lists::All => self.all[component].as_ref().expect("they were asked for"),
         }
     }
@@ -254,7 +254,7 @@ impl MeasuredModel {
             let first = case
                 .first
                 .get(index)
-                .map(|places| KnownPlaces { places, in_lists: KnownLists::WithoutLayers });
+                .map(|places| KnownPlaces { places, in_lists: KnownLists::First });
             let alike = alike[index].map(|case| KnownPlaces {
                 places: case.places(index, lists),
                 in_lists: KnownLists::OfGpus,
@@ -323,7 +323,7 @@ fn first_lists(request: &Request) -> Lists {
     let all = request.objective == Objective::Memory
         || !request.options.loras.is_empty()
         || request.keeps.is_some();
-    if all { Lists::All } else { Lists::WithoutLayers }
+    if all { Lists::All } else { Lists::First }
 }
 
 /// A case in which a component is the same as far as GPUs have to do with it: its places on these

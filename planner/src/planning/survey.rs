@@ -62,7 +62,7 @@ impl Survey {
         }
     }
 
-    /// Finds the best plan. Splits by layers are asked for where they may be better, or where the
+    /// Finds the best plan. Splits in turns are asked for where they may be better, or where the
     /// report tells of them.
     fn solve(
         &mut self,
@@ -77,7 +77,7 @@ impl Survey {
         let mut best = better(&problems, generation, None, &mut known);
         let may_beat = match &best {
             Some(_) if first == all => first.clone(),
-            Some(best) => lists_that_may_beat(&problems, best),
+            Some(best) => lists_that_may_beat(&problems, best, request.longer_max),
             None => all.clone(),
         };
         if may_beat != first {

@@ -64,7 +64,9 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
             SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
         let lists = lists(problem, component, pin, &times);
         let most = (LAYERS_MAX / lane_lists(problem, &lists).max(1)).min(CUTS_MAX);
-        for (at, list) in lists.into_iter().enumerate().filter(|(_, list)| of.have(list)) {
+        for (at, list) in
+            lists.into_iter().enumerate().filter(|(_, list)| of.have(problem.inventory, list))
+        {
             let lanes: Vec<Lane> = list.devices.iter().map(|d| lane(problem, *d)).collect();
             let mut want = |division| {
                 let (component, lanes) = (component.name.clone(), lanes.clone());
@@ -102,18 +104,17 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
     wanted
 }
 
-/// The devices that a component may have layers on where nobody pinned it: those of its splits by
-/// layers, and the host where that computes what one of them cannot. None where it has no such
-/// split.
-pub fn devices_of_layers(
+/// The devices of a component's splits in turns that nobody pinned, and the host where that computes
+/// what one of them cannot. None where it has no such split.
+pub fn devices_in_turns(
     problem: &Problem<'_>,
     index: usize,
     times: &SegmentTimes<'_>,
 ) -> Vec<Option<usize>> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let lists = lists(problem, component, pin, times);
-    let of_layers = lists.iter().filter(|list| !Lists::WithoutLayers.have(list));
-    let devices = of_layers.flat_map(|list| list.devices.iter().copied());
+    let in_turns = lists.iter().filter(|list| !Lists::First.have(problem.inventory, list));
+    let devices = in_turns.flat_map(|list| list.devices.iter().copied());
     let mut devices: BTreeSet<Option<usize>> = devices.collect();
     if devices.iter().flatten().any(|device| lacks(problem, *device)) {
         devices.insert(None);
@@ -155,8 +156,8 @@ pub struct KnownPlaces<'p> {
 pub enum KnownLists {
     /// Of GPUs alone: the component is the same there.
     OfGpus,
-    /// All but splits by layers: the problems differ in these only.
-    WithoutLayers,
+    /// Those that are looked at first: the problems differ in the others only.
+    First,
 }
 
 /// The same where some places are known: these are not made anew.
@@ -233,7 +234,7 @@ fn known_of_lists<'p>(
         let left: &'p [Place] = places;
         let is_known = match in_lists {
             KnownLists::OfGpus => list.devices.iter().all(is_gpu),
-            KnownLists::WithoutLayers => Lists::WithoutLayers.have(list),
+            KnownLists::First => Lists::First.have(problem.inventory, list),
         };
         if !is_known {
             return None;

@@ -104,7 +104,7 @@ pub fn explain(problems: &[Problem<'_>], solution: &mut Solution, known: &mut Kn
     let problem = &problems[chosen.problem];
     let Some(choices) = Choices::by_time(problem, known) else { return };
     let Some(places) = problem.indices(&chosen.places) else { return };
-    let limits = Limits { branches_max: Some(EXPLAIN_BRANCHES_MAX), ..Limits::of(problems) };
+    let limits = Limits { branches_max: Some(EXPLAIN_BRANCHES_MAX), ..Limits::of(problems, known) };
     let Some(best) = found(problem, &choices, &places) else { return };
     let lost = (0..problem.places.len()).flat_map(|component| {
         let others = groups(problem, component).into_iter();

@@ -74,7 +74,7 @@ pub struct Found {
 
 /// Whether any combination fits.
 pub fn any(problem: &Problem<'_>) -> bool {
-    Choices::by_bytes(problem)
+    Choices::by_bytes(problem, &KnownChoices::default())
         .is_some_and(|choices| Search::new(problem, &choices, Goal::Any).run(None).is_some())
 }
 
@@ -108,8 +108,10 @@ pub fn any_better(problem: &Problem<'_>, choices: &Choices, limits: Limits) -> b
 }
 
 /// The least bytes of any combination that fits.
-pub fn least_total(problem: &Problem<'_>) -> Option<Bytes> {
-    let choices = Choices::by_bytes(problem)?;
+fn least_total(problem: &Problem<'_>, known: &mut KnownChoices) -> Option<Bytes> {
+    // Its places are put in order once, for this and for the search by time that follows.
+    Choices::by_time(problem, known)?;
+    let choices = Choices::by_bytes(problem, known)?;
     Search::new(problem, &choices, Goal::LeastTotal).run(None).map(|found| found.total)
 }
 
@@ -126,10 +128,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of an objective: `memory` allows no more bytes than the least.
-    pub fn of(problems: &[Problem<'_>]) -> Limits {
+    /// The limits of an objective: `memory` allows no more bytes than the least. `known` has choices
+    /// of these problems, and gets those that are made.
+    pub fn of(problems: &[Problem<'_>], known: &mut KnownChoices) -> Limits {
         let memory = problems.iter().any(|problem| problem.objective == Objective::Memory);
-        let least = || problems.iter().filter_map(least_total).min();
+        let mut least = || problems.iter().filter_map(|problem| least_total(problem, known)).min();
         let total_max = if memory { least() } else { None };
         Limits { total_max, ..Limits::default() }
     }

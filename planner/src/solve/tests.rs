@@ -7,7 +7,7 @@ mod times;
 
 use protocol::StorageType;
 use protocol::check::check;
-use protocol::profile::{Work, WorkKind};
+use protocol::profile::{ComponentProfile, Work, WorkKind};
 use protocol::{Phase, Plan, Residency};
 
 use super::*;
@@ -336,27 +336,27 @@ fn places_on_gpus_are_those_of_a_problem_in_which_gpus_do_the_same() {
 }
 
 #[test]
-fn splits_by_layers_are_left_out_only_where_none_is_better() {
+fn splits_in_turns_are_left_out_only_where_none_is_better() {
     let [mut left_out, mut better_ones, mut asked_for] = [0; 3];
     for seed in 0..CHECKED {
         let case = Case::random(seed);
         for objective in [Objective::Latency, Objective::Throughput] {
-            let first = [case.problem_over(objective, Lists::WithoutLayers)];
+            let first = [case.problem_over(objective, Lists::First)];
             let all = [case.problem(objective)];
             let known = KnownChoices::default;
             let Some(best) = better(&first, 1, None, &mut known()) else { continue };
-            let with_layers = better(&all, 1, Some(&best), &mut known());
-            let may_beat = lists_that_may_beat(&first, &best);
+            let with_turns = better(&all, 1, Some(&best), &mut known());
+            let may_beat = lists_that_may_beat(&first, &best, 0.0);
             for (component, lists) in may_beat.iter().enumerate() {
-                let by_layers = |chosen: &Chosen| {
+                let in_turns = |chosen: &Chosen| {
                     let first = &first[0].places[component];
                     !first.contains(&chosen.places[component])
                 };
-                let better = with_layers.as_ref().and_then(|better| better.chosen.as_ref());
-                let is_better = better.is_some_and(by_layers);
+                let better = with_turns.as_ref().and_then(|better| better.chosen.as_ref());
+                let is_better = better.is_some_and(in_turns);
                 assert!(!is_better || *lists == Lists::All, "seed {seed}, {objective:?}");
             }
-            match (may_beat.contains(&Lists::All), with_layers) {
+            match (may_beat.contains(&Lists::All), with_turns) {
                 (false, Some(better)) => {
                     panic!("seed {seed}, {objective:?}: {:?} beats {:?}", better.plan, best.plan)
                 }
@@ -371,20 +371,44 @@ fn splits_by_layers_are_left_out_only_where_none_is_better() {
 }
 
 #[test]
-fn known_places_without_layers_are_not_made_anew() {
+fn known_places_of_the_first_lists_are_not_made_anew() {
     for seed in 0..300 {
         let case = Case::random(seed);
-        let first = case.problem_over(Objective::Latency, Lists::WithoutLayers);
+        let first = case.problem_over(Objective::Latency, Lists::First);
         let all = case.problem(Objective::Latency);
         let (wanted, bytes) = case.sized(&all, Lists::All);
         for (index, places) in all.places.iter().enumerate() {
-            let known =
-                KnownPlaces { places: &first.places[index], in_lists: KnownLists::WithoutLayers };
+            let known = KnownPlaces { places: &first.places[index], in_lists: KnownLists::First };
             assert!(known.places.iter().all(|place| places.contains(place)), "seed {seed}");
             let beside = places_beside(&all, index, &wanted, &bytes, &[known]);
             assert_eq!(beside, *places, "seed {seed}");
         }
     }
+}
+
+#[test]
+fn heads_are_shared_by_many_devices_only_where_their_summands_take_less_than_one_of_them() {
+    let block = segment("block", Bytes(1 << 20), StorageType::BF16, 1e12);
+    let mut dit = component("dit", Phase::Denoise, vec![block]);
+    dit.heads_max = 8;
+    let most = |summand_bytes| {
+        let dit = ComponentProfile { summand_bytes, ..dit.clone() };
+        let case = Case::plain(6, Bytes::mib(8), vec![dit]);
+        let problem = case.problem(Objective::Latency);
+        let layouts = wanted(&problem, &[Some(Lists::All)]).into_iter().map(|query| query.layout);
+        let shared = layouts.filter(|layout| layout.division.tensor_shares().is_some());
+        shared.map(|layout| layout.lanes.len()).max().expect("two devices may share them")
+    };
+    let case = Case::plain(1, Bytes::mib(8), vec![dit.clone()]);
+    let times = time::SegmentTimes::new(&case.inventory, &dit, 0);
+    // Read and written once for each of the others: 20 copies among five devices, 30 among six.
+    let host = &case.inventory.host.speeds.memory_bytes_per_s;
+    let once = times.once_s(Some(0)) * host.value / 2.0;
+    assert_eq!(most(Bytes::ZERO), 6);
+    assert_eq!(most(Bytes((once / 31.0) as u64)), 6);
+    assert_eq!(most(Bytes((once / 29.0) as u64)), 5);
+    assert_eq!(most(Bytes((once / 19.0) as u64)), 4);
+    assert_eq!(most(Bytes(u64::MAX >> 8)), 4);
 }
 
 #[test]

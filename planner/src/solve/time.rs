@@ -24,8 +24,8 @@
 
 mod heads;
 mod items;
-mod layers;
 mod streamed;
+mod turns;
 
 use protocol::Residency;
 use protocol::profile::{ComponentProfile, Work, WorkKind};

@@ -28,7 +28,7 @@ pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
 
 /// For each node that makes a whole value, whether every device computes it by itself: what they
 /// need for their parts, and what follows from no product within the blocks.
-fn copied(graph: &Graph, cuts: &Cuts) -> Vec<bool> {
+pub fn copied(graph: &Graph, cuts: &Cuts) -> Vec<bool> {
     let mut needed = vec![false; graph.values.len()];
     let mut copied = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate().rev() {

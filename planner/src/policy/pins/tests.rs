@@ -39,6 +39,7 @@ fn component(name: &str, phase: Phase, segments: usize, splits_rows: bool) -> Co
         boundary_bytes: Bytes::ZERO,
         splits_rows,
         heads_max: if splits_rows { 4 } else { 1 },
+        summand_bytes: Bytes::ZERO,
         items: StepItems::ONE,
         segments: (0..segments).map(segment).collect(),
     }

@@ -8,7 +8,7 @@ use protocol::profile::ComponentProfile;
 
 use super::super::Problem;
 use super::super::time::SegmentTimes;
-use crate::inventory::Device;
+use crate::inventory::{Device, Inventory};
 use crate::policy::pins::{Params, Pin, Split};
 
 /// Up to so many devices every subset is tried; of more, those that lead by speed.
@@ -33,17 +33,31 @@ pub struct DeviceList {
 /// Which lists of devices are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lists {
-    /// All but splits by layers that nobody pinned: these are most of all places, and seldom the
-    /// best.
-    WithoutLayers,
+    /// Those that are looked at first: all but splits in turns that nobody pinned. These are most of
+    /// all places, and seldom the best.
+    First,
     /// Every list.
     All,
 }
 
 impl Lists {
     /// Whether a list is one of these.
-    pub fn have(self, list: &DeviceList) -> bool {
-        self == Lists::All || list.pinned || list.split != Some(Split::Layer)
+    pub fn have(self, inventory: &Inventory, list: &DeviceList) -> bool {
+        self == Lists::All || list.pinned || !is_in_turns(inventory, list)
+    }
+}
+
+/// Whether the devices of a list compute one after the other: they have layers, share the host's
+/// threads, or are parts of one GPU.
+fn is_in_turns(inventory: &Inventory, list: &DeviceList) -> bool {
+    match list.split {
+        None => false,
+        Some(Split::Layer) => true,
+        Some(Split::Row | Split::Tensor | Split::Items) => {
+            let mut devices = list.devices.iter().flatten();
+            let share_threads = !devices.any(|at| inventory.devices[*at].computes_apart());
+            share_threads || inventory.gpus(&list.devices).iter().all(|gpu| *gpu == 0)
+        }
     }
 }
 
@@ -85,7 +99,7 @@ fn free(
     let subsets = subsets(problem, &devices);
     for split in [Split::Layer, Split::Row, Split::Tensor, Split::Items] {
         for subset in &subsets {
-            if !may_split(problem, component, subset, split) {
+            if !may_split(problem, component, subset, split, times) {
                 continue;
             }
             for order in orders(&problem.inventory.devices, subset, split) {
@@ -238,6 +252,7 @@ fn may_split(
     component: &ComponentProfile,
     devices: &[usize],
     split: Split,
+    times: &SegmentTimes<'_>,
 ) -> bool {
     let device = |index: &usize| &problem.inventory.devices[*index];
     match split {
@@ -250,11 +265,21 @@ fn may_split(
         Split::Tensor => {
             let kind = device(&devices[0]).kind;
             let whole = |index| device(index).kind == kind && device(index).unsupported.is_empty();
-            component.heads_max as usize >= devices.len() && devices.iter().all(whole)
+            component.heads_max as usize >= devices.len()
+                && devices.iter().all(whole)
+                && summands_may_pay(devices, times)
         }
         Split::Items => {
             let whole = |index| device(index).unsupported.is_empty();
             component.items.count() as usize >= devices.len() && devices.iter().all(whole)
         }
     }
+}
+
+/// Whether a split by heads over so many devices may be faster than the fastest of them. Each gives
+/// its summands to each other one: of more than a few devices that alone may take longer.
+fn summands_may_pay(devices: &[usize], times: &SegmentTimes<'_>) -> bool {
+    let alone_s = devices.iter().map(|device| times.once_s(Some(*device)));
+    devices.len() <= DEVICES_EXACT
+        || times.least_summands_s(devices) < alone_s.fold(f64::INFINITY, f64::min)
 }

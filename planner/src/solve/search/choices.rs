@@ -214,12 +214,17 @@ impl Choices {
     }
 
     /// Sorted by bytes, and of places of which one takes no less than another one anywhere only the
-    /// other: for questions in which time is of no account.
-    pub fn by_bytes(problem: &Problem<'_>) -> Option<Choices> {
-        let step = TimeStep::of(problem);
+    /// other: for questions in which time is of no account. What is `known` is not made anew.
+    pub fn by_bytes(problem: &Problem<'_>, known: &KnownChoices) -> Option<Choices> {
+        let (step, empty) = (TimeStep::of(problem), Composition::without_buffers(problem));
         let of = problem.places.par_iter().enumerate().map(|(component, places)| {
-            let all = each(problem, step, component).into_iter();
-            let mut all: Vec<Choice> = all.filter(|(_, fits)| *fits).map(|(all, _)| all).collect();
+            let mut all: Vec<Choice> = match known.get(places, &empty) {
+                Some(known) => known.timed.fitting().collect(),
+                None => {
+                    let all = each(problem, step, component).into_iter();
+                    all.filter(|(_, fits)| *fits).map(|(choice, _)| choice).collect()
+                }
+            };
             all.sort_unstable_by_key(|choice| (choice.alone, choice.index));
             let mut kept: Vec<(u32, Choice)> = Vec::new();
             for choice in all {

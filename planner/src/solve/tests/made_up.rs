@@ -98,6 +98,7 @@ pub(super) fn component(
         boundary_bytes: Bytes::ZERO,
         splits_rows: false,
         heads_max: 1,
+        summand_bytes: Bytes::ZERO,
         items: StepItems::ONE,
         segments,
     }

@@ -160,6 +160,17 @@ impl SegmentTimes<'_> {
         times.iter().map(|times| (1e6 * part(times)).max(1.0) as u64).collect()
     }
 
+    /// One call's summands of a tensor split over some devices, at least: their way through the
+    /// host's memory.
+    pub fn least_summands_s(&self, devices: &[usize]) -> f64 {
+        let devices: Vec<Option<usize>> = devices.iter().copied().map(Some).collect();
+        let gpus = self.inventory.gpus(&devices);
+        let others = |gpu: &usize| gpus.iter().filter(|other| *other != gpu).count();
+        let copies: usize = gpus.iter().map(others).sum();
+        let bytes = copies as f64 * self.component.summand_bytes.0 as f64;
+        MOVED_PER_COPIED * bytes / self.inventory.host.speeds.memory_bytes_per_s.value
+    }
+
     /// Adding the summands of so many other devices, of so many bytes each.
     fn adding_s(&self, device: Option<usize>, others: usize, each: f64) -> f64 {
         let blocks = self.component.segments.iter().filter(|segment| segment.block);

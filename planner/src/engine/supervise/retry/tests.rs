@@ -48,6 +48,7 @@ pub fn request() -> Request {
         tile: TileRequest::Off,
         explain: false,
         compare_integrated: false,
+        longer_max: 0.0,
         few_steps: None,
         options: GraphOptions::default(),
         mapping_policy: MappingPolicy::Keep,

@@ -1,13 +1,14 @@
-//! The least that any split by layers takes, whatever its cut and whatever room there is.
+//! The least that any split takes whose devices compute one after the other, whatever its shares
+//! and whatever room there is.
 
 use super::super::component_ms::ComponentMs;
-use super::{RING_TIME, SegmentTimes};
+use super::{RING_TIME, SegmentTime, SegmentTimes};
 
 /// What sums of times in another order may differ by, as a part of them.
 const ROUNDING: f64 = 1e-9;
 
-/// The least times of a component's splits by layers.
-pub struct LeastByLayers {
+/// The least times of a component's splits in turns.
+pub struct LeastInTurns {
     /// With all weights there before the first call.
     pub held: ComponentMs,
     /// With some of them streamed.
@@ -15,13 +16,17 @@ pub struct LeastByLayers {
 }
 
 impl SegmentTimes<'_> {
-    /// Over any of these devices: each segment on the fastest of them, nothing crosses, no link is
-    /// waited for, and all that is read may be read early.
-    pub fn least_by_layers(&self, devices: &[Option<usize>]) -> LeastByLayers {
+    /// Over any of these devices: products on the one that is fastest at them, everything else on
+    /// the one that is fastest at that, nothing crosses, no link is waited for, and all that is read
+    /// may be read early.
+    pub fn least_in_turns(&self, devices: &[Option<usize>]) -> LeastInTurns {
         let segments = 0..self.component.segments.len();
         let fastest_s = |segment: usize| {
-            let each = devices.iter().map(|device| self.on(*device)[segment].all_s());
-            each.fold(f64::INFINITY, f64::min)
+            let each = devices.iter().map(|device| self.on(*device)[segment]);
+            let least = |s: fn(&SegmentTime) -> f64| {
+                each.clone().map(|time| s(&time)).fold(f64::INFINITY, f64::min)
+            };
+            least(|time| time.products_s) + least(|time| time.others_s)
         };
         let once_ms = 1e3 * (1.0 - ROUNDING) * segments.map(fastest_s).sum::<f64>();
         let bytes = self.component.tensor_bytes.0 as f64;
@@ -42,7 +47,7 @@ impl SegmentTimes<'_> {
             true => (0.0, 0.0),
             false => (read_ms, once_ms.min(read_ms)),
         };
-        LeastByLayers {
+        LeastInTurns {
             held: least(read_ms, 0.0, calls * once_ms),
             streamed: least(ring_reads_ms, -hidden_ms, calls * ring_ms),
         }

@@ -1,27 +1,31 @@
-//! Whether a split by layers could beat a plan without one, before any of them is measured.
+//! Whether a split in turns could beat a plan without one, before any of them is measured.
 //!
-//! Splits by layers are most of all places, and seldom the best. For each component two places
-//! stand for all of them: they take no memory, and the least time that the times of its segments
-//! allow. Where not even these make a better plan, no split by layers does.
+//! The devices of such a split compute one after the other: by layers all do, by rows, heads or
+//! items those that share a processor. These are most of all places, and seldom the best. For each
+//! component one or two places stand for all of them: they take no memory, and the least time that
+//! the times of its segments allow. Where not even these make a better plan, no split in turns does.
 
 use std::sync::Arc;
 
 use protocol::profile::LayoutPart;
 use protocol::{Bytes, Division, Residency};
 
-use super::candidates::{Lists, devices_of_layers};
+use super::candidates::{Lists, devices_in_turns};
 use super::place::{ComponentLayout, Place, WeightResidency};
-use super::search::{self, Choices, KnownChoices, Limits};
+use super::search::{self, Choices, KnownChoices, Limits, Score};
 use super::time::SegmentTimes;
 use super::{Problem, Solution};
 
 /// The lists of devices that are worth a look, for each component: all, where a plan that splits it
-/// by layers could be better than `solution`. That is the best of these problems, which have no
-/// such splits.
-pub fn lists_that_may_beat(problems: &[Problem<'_>], solution: &Solution) -> Vec<Lists> {
-    let mut may_beat = vec![Lists::WithoutLayers; problems[0].places.len()];
+/// in turns could be better than `solution`, by more than such a part of its time. That is the best
+/// of these problems, which have no such splits.
+pub fn lists_that_may_beat(
+    problems: &[Problem<'_>],
+    solution: &Solution,
+    longer_max: f64,
+) -> Vec<Lists> {
+    let mut may_beat = vec![Lists::First; problems[0].places.len()];
     let Some(chosen) = &solution.chosen else { return may_beat };
-    let limits = Limits { beat: Some(chosen.score), ..Limits::default() };
     // Problems that differ in their tiles have most places in common.
     let (mut made, mut known): (Vec<WithLeast>, _) = (Vec::new(), KnownChoices::default());
     for problem in problems {
@@ -34,11 +38,19 @@ pub fn lists_that_may_beat(problems: &[Problem<'_>], solution: &Solution) -> Vec
         let places = with_least.iter().map(|places| Arc::clone(&places.all)).collect();
         let problem = Problem { places, ..problem.clone() };
         let Some(choices) = Choices::by_time(&problem, &mut known) else { continue };
+        let beat = match longer_max > 0.0 {
+            true => {
+                let ticks_max = chosen.score.ticks as f64 * (1.0 - longer_max);
+                Score::just_beaten_by(choices.step, ticks_max as u64)
+            }
+            false => chosen.score,
+        };
+        let limits = Limits { beat: Some(beat), ..Limits::default() };
         for (may_beat, (component, places)) in
             may_beat.iter_mut().zip(with_least.iter().enumerate())
         {
-            let of_layers: Vec<usize> = (0..places.least).collect();
-            let only = choices.with(component, &of_layers);
+            let in_turns: Vec<usize> = (0..places.least).collect();
+            let only = choices.with(component, &in_turns);
             if only.is_some_and(|only| search::any_better(&problem, &only, limits)) {
                 *may_beat = Lists::All;
             }
@@ -47,13 +59,13 @@ pub fn lists_that_may_beat(problems: &[Problem<'_>], solution: &Solution) -> Vec
     may_beat
 }
 
-/// A component's places, behind those that stand for its splits by layers.
+/// A component's places, behind those that stand for its splits in turns.
 #[derive(Clone)]
 struct WithLeast {
-    /// The places without splits by layers.
+    /// The places without splits in turns.
     without: Arc<[Place]>,
     all: Arc<[Place]>,
-    /// How many of all stand for splits by layers.
+    /// How many of all stand for splits in turns.
     least: usize,
 }
 
@@ -75,12 +87,13 @@ impl WithLeast {
     }
 }
 
-/// Two places that are at least as good as any split of a component by layers: they take no memory.
-/// None where the component has no such split.
+/// Places that are at least as good as any split of a component in turns: they take no memory. With
+/// all weights there only where the devices have room for these, else only streamed. None where the
+/// component has no such split.
 fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
     let profile = &problem.profile.components[component];
     let times = SegmentTimes::new(problem.inventory, profile, problem.options.attention_chunk);
-    let devices = devices_of_layers(problem, component, &times);
+    let devices = devices_in_turns(problem, component, &times);
     if devices.is_empty() {
         return Vec::new();
     }
@@ -101,9 +114,12 @@ fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
         locked: None,
         lookahead: 1,
     };
-    let least = times.least_by_layers(&devices);
-    let ways =
-        [(WeightResidency::All(Residency::Resident), least.held), (streamed, least.streamed)];
+    let least = times.least_in_turns(&devices);
+    // The host has its weights in place, in no budget.
+    let room = devices.iter().map(|device| device.map(|index| problem.budgets.devices[index]));
+    let has_room = room.sum::<Option<Bytes>>().is_none_or(|room| room >= profile.tensor_bytes);
+    let held = has_room.then_some((WeightResidency::All(Residency::Resident), least.held));
+    let ways = held.into_iter().chain([(streamed, least.streamed)]);
     let place = |(held, ms)| Place {
         spread: Arc::clone(&spread),
         held,
@@ -112,5 +128,5 @@ fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
         ms,
         fullness: 0,
     };
-    ways.map(place).into()
+    ways.map(place).collect()
 }
