@@ -275,11 +275,13 @@ fn an_executor_ends_within_a_second_of_its_planner() {
     });
 }
 
-/// An executable shell script named `executor`.
+/// An executable shell script named `executor`. One that stands there is replaced, not written: a
+/// process that was just killed may still be starting it.
 fn script(home: &Home, body: &str) {
-    let path = home.path("executor");
-    std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let new = home.path("executor.new");
+    std::fs::write(&new, format!("#!/bin/sh\n{body}\n")).unwrap();
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::rename(new, home.path("executor")).unwrap();
 }
 
 /// An executor that tells its id and does nothing more.
