@@ -70,10 +70,10 @@ impl Survey {
         request: &Request,
         generation: u64,
     ) -> Result<Result<Solution, Infeasible>, PlanError> {
-        let can_change = self.can_change(session, request)?;
+        let changes = self.fits_with_changes(session, request)?;
         let (first, all) = (self.measured.first_lists(), self.measured.all_lists());
         let mut known = KnownChoices::default();
-        let problems = self.problems(request, &first, can_change);
+        let problems = self.problems(request, &first, changes);
         let mut best = better(&problems, generation, None, &mut known);
         let may_beat = match &best {
             Some(_) if first == all => first.clone(),
@@ -82,7 +82,7 @@ impl Survey {
         };
         if may_beat != first {
             self.measured.complete(session, request, &may_beat)?;
-            let problems = self.problems(request, &may_beat, can_change);
+            let problems = self.problems(request, &may_beat, changes);
             best = better(&problems, generation, best.as_ref(), &mut known).or(best);
         }
         let mut solution = match best {
@@ -90,7 +90,7 @@ impl Survey {
             best => best,
         };
         self.measured.complete(session, request, &all)?;
-        let problems = self.problems(request, &all, can_change);
+        let problems = self.problems(request, &all, changes);
         if let Some(solution) = &mut solution {
             explain(&problems, solution, &mut known);
         }
@@ -100,7 +100,11 @@ impl Survey {
     /// Whether a plan fits in which each component's weights can be changed when they are loaded,
     /// but for those whose LoRA products are added while they run anyway. Weights that are streamed
     /// or split by rows cannot be: only for want of other room, and then all products are added so.
-    fn can_change(&mut self, session: &mut Session, request: &Request) -> Result<bool, PlanError> {
+    fn fits_with_changes(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+    ) -> Result<bool, PlanError> {
         if request.options.loras.is_empty() {
             return Ok(false);
         }
@@ -115,15 +119,15 @@ impl Survey {
         Ok(false)
     }
 
-    /// The problems of a request; `can_change`: without places where weights cannot be changed.
+    /// The problems of a request; `changes`: without places where weights cannot be changed.
     fn problems<'a>(
         &'a self,
         request: &'a Request,
         lists: &[Lists],
-        can_change: bool,
+        changes: bool,
     ) -> Vec<Problem<'a>> {
         let problems = self.measured.problems(request, lists);
-        match can_change {
+        match changes {
             true => problems.iter().map(|p| p.without_products(&self.runtime)).collect(),
             false => problems,
         }
