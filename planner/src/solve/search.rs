@@ -17,7 +17,7 @@ use super::Problem;
 use super::compose::{Composition, Headroom};
 use super::timeline::{self, LoadInterval, PHASES_MAX, PhaseSums, TimeStep, position};
 use crate::policy::Objective;
-use choices::{Choice, ComponentChoices, ORDERS, Simplicity, TieBreak};
+use choices::{ComponentChoices, ORDERS, OrderedChoice, Simplicity, TieBreak};
 
 pub use choices::{Choices, KnownChoices};
 
@@ -128,8 +128,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of an objective: `memory` allows no more bytes than the least. `known` has choices
-    /// of these problems, and gets those that are made.
+    /// The limits of an objective: `memory` allows no more bytes than the least. `known` has
+    /// choices of these problems, and gets those that are made.
     pub fn of(problems: &[Problem<'_>], known: &mut KnownChoices) -> Limits {
         let memory = problems.iter().any(|problem| problem.objective == Objective::Memory);
         let mut least = || problems.iter().filter_map(|problem| least_total(problem, known)).min();
@@ -160,6 +160,23 @@ struct Search<'a> {
     /// The same for a search that has something to beat, and did not yet.
     fruitless_left: u64,
     scratch: Composition,
+}
+
+/// What all components but one add to the longest sum of a phase: that one's own, those after it,
+/// and those before it.
+struct OtherSums {
+    own: u64,
+    after: Option<u64>,
+    before: Option<u64>,
+}
+
+impl OtherSums {
+    /// The longest sum with what the one adds.
+    fn longest(&self, sums: &PhaseSums) -> u64 {
+        let beside = |others: Option<u64>, sum: u64| others.map_or(0, |o| o.saturating_add(sum));
+        let own = self.own.saturating_add(sums.own);
+        own.max(beside(self.after, sums.after)).max(beside(self.before, sums.before))
+    }
 }
 
 /// For each component, in each order, the first choice that may fit beside what is decided.
@@ -270,25 +287,19 @@ impl<'a> Search<'a> {
         let phase = self.problem.profile.components[component].phase;
         let mut bytes_with = bytes.clone();
         let headroom = Headroom::beside(bytes, self.problem, phase);
-        let others: [u64; PHASES_MAX] =
-            std::array::from_fn(|phase| self.chain(phase, Some(component)));
+        let others = self.others(component);
         let order = self.shortest(component, &first[component], &others);
-        for number in &choices.of[component].orders[order][first[component][order]..] {
-            if self.is_over() {
+        for ordered in &choices.of[component].orders[order][first[component][order]..] {
+            if self.is_over() || self.ends(ordered, order, &others) {
                 break;
             }
-            let choice = &choices.of[component].all[*number as usize];
-            if self.ends(choice, order, &others) {
-                break;
-            }
-            let sums = choice.phase_sums;
-            let chains = others.iter().enumerate();
-            let chains = chains.map(|(phase, others)| others.saturating_add(sums.at(phase)));
-            let longest = chains.fold(0, u64::max);
+            let longest = others.longest(&ordered.sums);
             if self.is_timed() && self.is_too_long(longest) {
                 continue;
             }
-            (self.intervals[component], self.phase_sums[component]) = (choice.interval, sums);
+            let choice = &choices.of[component].all[ordered.number as usize];
+            (self.intervals[component], self.phase_sums[component]) =
+                (choice.interval, ordered.sums);
             let sum = tie_break.plus(choice.tie_break);
             let bound = |ticks| Score::new(self.choices.step, ticks, sum.plus(open));
             // The timeline takes longer to add up than its chains.
@@ -317,33 +328,38 @@ impl<'a> Search<'a> {
 
     /// The order in which the fewest of a component's choices are left before one ends it; the
     /// first where time is of no account.
-    fn shortest(
-        &self,
-        component: usize,
-        first: &[usize; ORDERS],
-        others: &[u64; PHASES_MAX],
-    ) -> usize {
-        let ComponentChoices { all, orders, .. } = &*self.choices.of[component];
+    fn shortest(&self, component: usize, first: &[usize; ORDERS], others: &OtherSums) -> usize {
+        let orders = &self.choices.of[component].orders;
         let left = |order: &usize| {
-            let numbers = &orders[*order][first[*order]..];
-            numbers.partition_point(|number| !self.ends(&all[*number as usize], *order, others))
+            let ordered = &orders[*order][first[*order]..];
+            ordered.partition_point(|choice| !self.ends(choice, *order, others))
         };
         if self.is_timed() { (0..ORDERS).min_by_key(left).unwrap_or(0) } else { 0 }
     }
 
     /// Whether a choice and all that follow it in an order are beaten: they have no less of what
-    /// the order is by. `others` is what the other components add to the sum of each phase.
-    fn ends(&self, choice: &Choice, order: usize, others: &[u64; PHASES_MAX]) -> bool {
+    /// the order is by.
+    fn ends(&self, choice: &OrderedChoice, order: usize, others: &OtherSums) -> bool {
         match self.goal {
             Goal::Any => self.best.is_some(),
-            Goal::LeastTotal => self.best.as_ref().is_some_and(|found| choice.alone >= found.total),
+            Goal::LeastTotal => self.best.as_ref().is_some_and(|found| choice.key >= found.total.0),
             Goal::Best { .. } => {
-                let LoadInterval { phase, .. } = choice.interval;
-                let of_phases = [&others[phase..=phase], &others[phase + 1..], &others[..phase]];
-                let chain = of_phases[order].iter().max();
-                let key = choices::KEYS[order](&choice.interval);
-                chain.is_some_and(|others| self.is_too_long(others.saturating_add(key)))
+                let chain = [Some(others.own), others.after, others.before][order];
+                chain.is_some_and(|chain| self.is_too_long(chain.saturating_add(choice.key)))
             }
+        }
+    }
+
+    /// What the components but one add to the sums of phases.
+    fn others(&self, component: usize) -> OtherSums {
+        let sums: [u64; PHASES_MAX] =
+            std::array::from_fn(|phase| self.chain(phase, Some(component)));
+        let own = self.intervals[component].phase;
+        let longest = |sums: &[u64]| sums.iter().copied().max();
+        OtherSums {
+            own: sums[own],
+            after: longest(&sums[own + 1..]),
+            before: longest(&sums[..own]),
         }
     }
 
@@ -361,8 +377,8 @@ impl<'a> Search<'a> {
                 Goal::Best { total_max } => total_max,
                 Goal::Any | Goal::LeastTotal => None,
             };
-            let mut fits = |number: &u32| {
-                let place = &self.problem.places[component][all[*number as usize].index];
+            let mut fits = |choice: &OrderedChoice| {
+                let place = &self.problem.places[component][all[choice.number as usize].index];
                 if !headroom.takes(place, &mut self.scratch) {
                     return false;
                 }
@@ -375,10 +391,10 @@ impl<'a> Search<'a> {
             let timed = matches!(self.goal, Goal::Best { .. });
             let needed = if later == depth || !timed { 1 } else { ORDERS };
             let mut intervals = [&all[0].interval; ORDERS];
-            for (order, numbers) in orders.iter().enumerate().take(needed) {
+            for (order, ordered) in orders.iter().enumerate().take(needed) {
                 let from = &mut first[component][order];
-                *from += numbers[*from..].iter().position(&mut fits)?;
-                intervals[order] = &all[numbers[*from] as usize].interval;
+                *from += ordered[*from..].iter().position(&mut fits)?;
+                intervals[order] = &all[ordered[*from].number as usize].interval;
             }
             if later > depth {
                 open = open.plus(*least);

@@ -36,6 +36,18 @@ pub struct Choice {
     pub alone: Bytes,
 }
 
+/// A choice in one of the orders, with what decides most often that it is passed by: a search looks
+/// at thousands in a row.
+#[derive(Debug, Clone, Copy)]
+pub struct OrderedChoice {
+    /// Its number among the choices.
+    pub number: u32,
+    /// What the order is by.
+    pub key: u64,
+    /// What it adds to the timeline's sums.
+    pub sums: PhaseSums,
+}
+
 /// What is compared after time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct TieBreak {
@@ -138,9 +150,9 @@ impl KnownChoices {
 pub struct ComponentChoices {
     /// Those that are searched among, the fastest first.
     pub all: Vec<Choice>,
-    /// Their numbers by what they load and compute together, by how long they keep the storage
-    /// busy, and by what they compute; where time is of no account, in their order.
-    pub orders: [Vec<u32>; ORDERS],
+    /// By what they load and compute together, by how long they keep the storage busy, and by what
+    /// they compute; where time is of no account, only one, by bytes.
+    pub orders: Vec<Vec<OrderedChoice>>,
     /// The least that any loads.
     pub least_load: u64,
     /// The least of each that any has.
@@ -154,34 +166,42 @@ impl ComponentChoices {
     fn by_time(all: Vec<Choice>) -> Option<Arc<ComponentChoices>> {
         let ticks = || all.iter().map(|choice| choice.interval.both());
         let weight = ticks().max()? - ticks().min()?;
-        let orders = std::array::from_fn(|order| {
-            if order == 0 {
-                return (0..all.len() as u32).collect();
-            }
-            let key = KEYS[order];
-            let keyed = all.iter().zip(0..).map(|(choice, number)| (key(&choice.interval), number));
+        let orders = (0..ORDERS).into_par_iter().map(|order| {
+            let keyed = all.iter().zip(0..);
+            let keyed = keyed.map(|(choice, number)| (KEYS[order](&choice.interval), number));
             let mut keyed: Vec<(u64, u32)> = keyed.collect();
-            keyed.sort_unstable();
-            keyed.into_iter().map(|(_, number)| number).collect()
+            if order > 0 {
+                keyed.sort_unstable();
+            }
+            ordered(&all, keyed)
         });
+        let orders: Vec<Vec<OrderedChoice>> = orders.collect();
         ComponentChoices::new(all, orders, weight)
     }
 
     /// `None` where there are none.
     fn as_they_are(all: Vec<Choice>) -> Option<Arc<ComponentChoices>> {
-        let (weight, count) = (all.first()?.alone.0, all.len() as u32);
-        ComponentChoices::new(all, std::array::from_fn(|_| (0..count).collect()), weight)
+        let weight = all.first()?.alone.0;
+        let keyed = all.iter().zip(0..).map(|(choice, number)| (choice.alone.0, number));
+        let orders = vec![ordered(&all, keyed.collect())];
+        ComponentChoices::new(all, orders, weight)
     }
 
     fn new(
         all: Vec<Choice>,
-        orders: [Vec<u32>; ORDERS],
+        orders: Vec<Vec<OrderedChoice>>,
         weight: u64,
     ) -> Option<Arc<ComponentChoices>> {
         let least_load = all.iter().map(|choice| choice.interval.load).min()?;
         let least = all.iter().map(|choice| choice.tie_break).reduce(TieBreak::least)?;
         Some(Arc::new(ComponentChoices { all, orders, least_load, least, weight }))
     }
+}
+
+/// Choices in the order of these keys, each with the number of its choice.
+fn ordered(all: &[Choice], keyed: Vec<(u64, u32)>) -> Vec<OrderedChoice> {
+    let one = |(key, number)| OrderedChoice { number, key, sums: all[number as usize].phase_sums };
+    keyed.into_iter().map(one).collect()
 }
 
 impl Choices {
