@@ -7,6 +7,7 @@
 mod words;
 
 use protocol::plan::VaeTile;
+use protocol::profile::ComponentProfile;
 use protocol::{Bytes, DeviceId, GraphOptions, Phase, Residency};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -19,7 +20,7 @@ use super::timeline;
 use super::{Problem, Solution};
 use crate::inventory::Device;
 use crate::policy::Objective;
-use words::{details, name};
+use words::{bound, details, name};
 pub use words::{shown_ms, slots};
 
 /// Branches of the search for the best plan with a place that lost: what it costs is told as far as
@@ -77,17 +78,19 @@ pub struct Shortfall {
 
 /// The reasons of chosen places.
 pub fn reasons(problem: &Problem<'_>, chosen: &[&Place]) -> PlanReport {
-    let reason = |place: &&Place| {
+    let reason = |(component, place): (&ComponentProfile, &&Place)| {
         format!(
-            "{}{}: {} to load, {} to compute",
+            "{}{}: {} to load, {} to compute{}",
             name(problem, place),
             details(place),
             shown_ms(place.ms.load + place.ms.first_read),
-            shown_ms(place.ms.compute)
+            shown_ms(place.ms.compute),
+            bound(problem, component, place)
         )
     };
+    let components = problem.profile.components.iter();
     PlanReport {
-        reasons: chosen.iter().map(reason).collect(),
+        reasons: components.zip(chosen).map(reason).collect(),
         rejected: Vec::new(),
         bounds: Vec::new(),
         notices: problem.profile.notices.clone(),

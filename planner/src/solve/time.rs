@@ -35,7 +35,7 @@ use super::place::{ComponentLayout, WeightResidency};
 use crate::inventory::speeds::Speeds;
 use crate::inventory::{DeviceKind, Inventory};
 use heads::Summands;
-pub use streamed::StreamedTiming;
+pub use streamed::{CallBound, StreamedTiming};
 
 /// The queries at a time that are tried beside the usual ones, where these take too much.
 pub const SHORT_ATTENTION_CHUNK: u32 = 64;

@@ -1,9 +1,11 @@
 //! Places and times in words.
 
+use protocol::profile::ComponentProfile;
 use protocol::{Division, Residency};
 
 use super::super::Problem;
 use super::super::place::{Place, WeightResidency};
+use super::super::time::{CallBound, SegmentTimes, Timing};
 
 /// The kind of a place.
 pub fn name(problem: &Problem<'_>, place: &Place) -> String {
@@ -69,6 +71,22 @@ pub fn details(place: &Place) -> String {
         details.push_str(", the host doing what the device cannot");
     }
     details
+}
+
+/// What a component's calls take as long as, where weights are streamed.
+pub fn bound(problem: &Problem<'_>, component: &ComponentProfile, place: &Place) -> String {
+    let WeightResidency::Some { stays, locked, .. } = &place.held else { return String::new() };
+    let chunk = problem.options.attention_chunk;
+    let times = SegmentTimes::new(problem.inventory, component, chunk);
+    let device = |index| problem.device_id(Some(index));
+    let by = match Timing::new(&times, &place.spread).call_bound(stays, locked.as_deref()) {
+        CallBound::Computing => "the computation".to_owned(),
+        CallBound::Link(index) => format!("the link of {}", device(index)),
+        CallBound::PageCache(index) => format!("the page cache, copied for {}", device(index)),
+        CallBound::Memory => "the host's memory".to_owned(),
+        CallBound::Storage => "the storage".to_owned(),
+    };
+    format!(", bound by {by}")
 }
 
 /// A number of stream slots.

@@ -9,7 +9,7 @@ use super::*;
 use crate::inventory::{Device, DeviceKind, Inventory, Part, Rate};
 use crate::policy::pins::Params;
 use crate::solve::component_ms::ComponentMs;
-use crate::solve::time::{SegmentTimes, Timing};
+use crate::solve::time::{CallBound, SegmentTimes, Timing};
 
 /// Devices of 1000, 2000, 4000 operations a second, behind links of 100, 200, 400 B/s; storage of
 /// 50 B/s; memory is never slow.
@@ -332,6 +332,29 @@ fn a_ring_reads_files_once_and_ram_then() {
     small.host.available_bytes = Bytes(1999);
     let reread = ms(&small, &whole, &held([true, false, true, false]));
     assert!((reread.compute - 1.05 * 87e3).abs() < 1e-6 && reread.first_read == 0.0, "{reread:?}");
+}
+
+#[test]
+fn a_call_is_bound_by_what_takes_longest() {
+    let component = four();
+    let whole = spread(Division::One, &[Some(0)], &[[1000; 4]]);
+    let bound = |inventory: &Inventory, stays: [bool; 4], locked: Option<[bool; 4]>| {
+        let times = SegmentTimes::new(inventory, &component, ATTENTION_CHUNK);
+        Timing::new(&times, &whole).call_bound(&stays, locked.as_ref().map(|locked| &locked[..]))
+    };
+    // A call computes for 19 s; 1000 B take 10 s over the link.
+    let mut inventory = machine(1).inventory;
+    assert_eq!(bound(&inventory, [true, true, true, false], None), CallBound::Computing);
+    assert_eq!(bound(&inventory, [false; 4], None), CallBound::Link(0));
+    inventory.host.page_cache_bytes_per_s = Rate::declared(80.0);
+    assert_eq!(bound(&inventory, [false; 4], None), CallBound::PageCache(0));
+    assert_eq!(bound(&inventory, [false; 4], Some([true; 4])), CallBound::Link(0));
+    // Of 4000 B from 100 B/s each is read and written: 80 s.
+    inventory = machine(1).inventory;
+    inventory.host.speeds.memory_bytes_per_s = Rate::declared(100.0);
+    assert_eq!(bound(&inventory, [false; 4], None), CallBound::Memory);
+    inventory.host.available_bytes = Bytes(3999);
+    assert_eq!(bound(&inventory, [false; 4], None), CallBound::Storage);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! What calls take of which some weights are streamed: where these come from, and what they share
 //! their way with.
 
+mod bound;
+
 use std::cell::OnceCell;
 
 use super::super::component_ms::ComponentMs;
 use super::super::ring::{CallsMs, Copy, Stages, calls_ms};
 use super::{MOVED_PER_COPIED, RING_TIME, Timing};
+pub use bound::CallBound;
 
 /// How fast memory is page-locked, in bytes per second, as it is found, cleared and locked page by
 /// page: 32 MB in 11.6 ms by `cuMemHostAlloc` (rapidsai/dask-cuda, issue 106). Ordinary memory is
@@ -21,6 +24,41 @@ struct WeightSource {
     shared: f64,
     /// The host's memory, where that is what they share; else without an end.
     memory: f64,
+}
+
+/// Where a component's streamed weights come from after the first call.
+struct WeightSources {
+    /// What is page-locked.
+    copy: WeightSource,
+    /// What is not.
+    file: WeightSource,
+    /// Bytes that come from files, and bytes of all page-locked copies.
+    file_bytes: f64,
+    locked_bytes: f64,
+    /// Whether both together fit in RAM: files are read from it then.
+    cached: bool,
+}
+
+impl WeightSources {
+    fn of(timing: &Timing<'_>, stays: &[bool], locked: Option<&[bool]>) -> WeightSources {
+        let host = &timing.times.inventory.host;
+        let streams = |segment: usize| !stays[segment] && !timing.spread.is_mapped(segment);
+        let is_locked = |segment: usize| locked.is_some_and(|locked| locked[segment]);
+        let file_bytes = timing.tensors(|segment| streams(segment) && !is_locked(segment));
+        // Each device has copies of its own.
+        let locked_bytes = timing.tensors(|segment| streams(segment) && is_locked(segment))
+            * timing.copies_of_all();
+        let cached = file_bytes + locked_bytes <= host.available_bytes.0 as f64;
+        // What several devices stream is read once from the storage, by each from memory.
+        let memory = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
+        let file = WeightSource {
+            each: host.page_cache_bytes_per_s.value,
+            shared: if cached { memory / MOVED_PER_COPIED } else { host.storage_bytes_per_s.value },
+            memory: if cached { memory } else { f64::INFINITY },
+        };
+        let copy = WeightSource { each: f64::INFINITY, shared: memory, memory };
+        WeightSources { copy, file, file_bytes, locked_bytes, cached }
+    }
 }
 
 impl Timing<'_> {
@@ -122,30 +160,17 @@ impl<'t> StreamedTiming<'t> {
         let is_mapped = |segment| timing.spread.is_mapped(segment);
         let streams = |segment: usize| !stays[segment] && !is_mapped(segment);
         let is_locked = |segment: usize| locked.is_some_and(|locked| locked[segment]);
-        let from_file = timing.tensors(|segment| streams(segment) && !is_locked(segment));
-        let from_copy = timing.tensors(|segment| streams(segment) && is_locked(segment));
-        // Each device has copies of its own.
-        let locked_bytes = from_copy * timing.copies_of_all();
-        let cached = from_file + locked_bytes <= host.available_bytes.0 as f64;
-        let (page_cache, storage) =
-            (host.page_cache_bytes_per_s.value, host.storage_bytes_per_s.value);
+        let WeightSources { copy, file, file_bytes, locked_bytes, cached } =
+            WeightSources::of(timing, stays, locked);
         let cold_rate = timing.times.source_bytes_per_s();
-        // What several devices stream is read once from the storage, by each from memory.
-        let memory_rate = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
-        let file_rate = if cached { memory_rate / MOVED_PER_COPIED } else { storage };
-        let copy = WeightSource { each: f64::INFINITY, shared: memory_rate, memory: memory_rate };
-        let file = WeightSource {
-            each: page_cache,
-            shared: file_rate,
-            memory: if cached { memory_rate } else { f64::INFINITY },
-        };
-        let first = WeightSource { each: page_cache, shared: cold_rate, memory: f64::INFINITY };
+        let first = WeightSource { each: file.each, shared: cold_rate, memory: f64::INFINITY };
         let source = |segment| if is_locked(segment) { copy } else { file };
         let reread_s = timing.reread_s(is_mapped);
         let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
         let calls = f64::from(timing.calls);
         let reread = 1e3 * calls * reread_s;
-        let again = if cached { 0.0 } else { 1e3 * from_file / storage };
+        let again = if cached { 0.0 } else { 1e3 * file_bytes / host.storage_bytes_per_s.value };
+        let read_bytes = file_bytes + locked_bytes / timing.copies_of_all();
         let is_read_first = locked.is_some() || !timing.times.is_in_page_cache();
         StreamedTiming {
             timing,
@@ -156,7 +181,7 @@ impl<'t> StreamedTiming<'t> {
             load: 1e3 * timing.load_s(loads),
             locking: 1e3 * locked_bytes / PAGE_LOCK_BYTES_PER_S,
             reread,
-            storage: 1e3 * (from_file + from_copy) / cold_rate + (calls - 1.0) * again + reread,
+            storage: 1e3 * read_bytes / cold_rate + (calls - 1.0) * again + reread,
             storage_again: calls * again + reread,
         }
     }

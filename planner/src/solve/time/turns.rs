@@ -17,8 +17,8 @@ pub struct LeastInTurns {
 
 impl SegmentTimes<'_> {
     /// Over any of these devices: products on the one that is fastest at them, everything else on
-    /// the one that is fastest at that, nothing crosses, no link is waited for, and all that is read
-    /// may be read early.
+    /// the one that is fastest at that, nothing crosses, no link is waited for, and all that is
+    /// read may be read early.
     pub fn least_in_turns(&self, devices: &[Option<usize>]) -> LeastInTurns {
         let segments = 0..self.component.segments.len();
         let fastest_s = |segment: usize| {
