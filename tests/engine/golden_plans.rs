@@ -7,6 +7,7 @@
 //! is meant: `BERTH_ACCEPT_GOLDEN=1 cargo test --workspace --test engine golden_plans::` writes the
 //! files anew, to be read before they land.
 
+mod by_hand;
 mod reduced;
 
 use crate::support::sparse;
