@@ -104,8 +104,8 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
     wanted
 }
 
-/// The devices of a component's splits in turns that nobody pinned, and the host where that computes
-/// what one of them cannot. None where it has no such split.
+/// The devices of a component's splits in turns that nobody pinned, and the host where that
+/// computes what one of them cannot. None where it has no such split.
 pub fn devices_in_turns(
     problem: &Problem<'_>,
     index: usize,

@@ -3,7 +3,8 @@
 //! The devices of such a split compute one after the other: by layers all do, by rows, heads or
 //! items those that share a processor. These are most of all places, and seldom the best. For each
 //! component one or two places stand for all of them: they take no memory, and the least time that
-//! the times of its segments allow. Where not even these make a better plan, no split in turns does.
+//! the times of its segments allow. Where not even these make a better plan, no split in turns
+//! does.
 
 use std::sync::Arc;
 

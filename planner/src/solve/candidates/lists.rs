@@ -33,8 +33,8 @@ pub struct DeviceList {
 /// Which lists of devices are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lists {
-    /// Those that are looked at first: all but splits in turns that nobody pinned. These are most of
-    /// all places, and seldom the best.
+    /// Those that are looked at first: all but splits in turns that nobody pinned. These are most
+    /// of all places, and seldom the best.
     First,
     /// Every list.
     All,
