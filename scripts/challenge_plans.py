@@ -3,8 +3,9 @@
 
 Draws pins at random, for every shipped host profile and budgets from 3 to 24 GiB: lists of devices with and without shares, all ways
 to split, residencies, stream slots from 1 to 16, tiles. Each is planned by `berth plan --dry-run`, for FLUX.1-dev at 1024x1024 as sparse
-files of its true sizes, and compared with the plan that is made without it. A pin that fits nowhere is drawn anew. Prints how many pins
-are accepted, those that are predicted faster, and by how much; the exit code is 1 where one is faster by more than 0.2 percent.
+files of its true sizes, and compared with the plan that is made without it. A pin that fits nowhere is drawn anew. With `--made-up 4`
+hosts of two to five cards are drawn too, in place of the shipped ones. Prints how many pins are accepted, those that are predicted
+faster, and by how much; the exit code is 1 where one is faster by more than 0.2 percent.
 """
 
 import argparse
@@ -29,6 +30,19 @@ FASTER_MAX = 0.002
 # What is drawn for each host: the budget of each device in GiB, `None` for what is free.
 BUDGETS_GIB = [None, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24]
 
+# Cards of hosts that are made up: GiB, TFLOP/s in 16 bits, GB/s of memory and of the link, about those of cards of 2018 to 2025.
+CARDS = [
+    (8, 40, 256, 6.5),
+    (8, 60, 448, 12),
+    (10, 119, 760, 26),
+    (12, 51, 360, 13),
+    (16, 90, 448, 13),
+    (24, 142, 936, 26),
+    (24, 165, 1008, 26),
+    (48, 300, 960, 26),
+    (80, 989, 3350, 55),
+]
+
 
 class Planner:
     """Asks for plans of one model on one host profile at a time."""
@@ -48,6 +62,21 @@ class Planner:
         if "this is a fault of Berth" in done.stderr:
             raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
         return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def made_up(random_: random.Random, folder: pathlib.Path, number: int) -> str:
+    """The file of a host with two to five cards, some of them alike."""
+    ram = random_.choice([16, 32, 64, 128, 256])
+    text = f'name = "made-up-{number}"\n[host]\nrates = "assumed"\nmemory = "{ram}GiB"\navailable = "{ram * 0.8:.0f}GiB"\n'
+    text += f'cores = 16\nflops = "800GFLOP/s"\nmemory_bandwidth = "{random_.choice([30, 60, 120, 250])}GB/s"\n'
+    text += f'storage_bandwidth = "{random_.choice([0.5, 3, 7])}GB/s"\n'
+    kinds = random_.sample(CARDS, random_.choice([1, 2, 2, 3, 4]))
+    for total, half, memory, link in random_.choices(kinds, k=random_.choice([2, 2, 3, 3, 4, 5])):
+        text += f'[[device]]\nkind = "cuda"\nrates = "datasheet"\ntotal = "{total}GiB"\nlink = "{link}GB/s"\n'
+        text += f'flops = "{half / 2}TFLOP/s"\nhalf_flops = "{half}TFLOP/s"\nmemory_bandwidth = "{memory}GB/s"\n'
+    path = folder / f"made-up-{number}.toml"
+    path.write_text(text)
+    return str(path)
 
 
 def devices(planner: Planner, host: str) -> list[str]:
@@ -128,13 +157,16 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--batch", type=int, default=1, help="pictures made together; with several, item splits are drawn too")
     options.add_argument("--hosts", nargs="*", help="names or files of profiles; all that are shipped")
+    options.add_argument("--made-up", type=int, default=0, metavar="COUNT", help="so many hosts that are drawn, in place of profiles")
     options.add_argument("--model", help="a model's directory in place of the sparse FLUX.1-dev")
     options.add_argument("--berth", type=pathlib.Path, default=ROOT / "target/release/berth")
     options.add_argument("--workers", type=int, default=os.cpu_count())
     given = options.parse_args()
-    hosts = given.hosts or sorted(path.stem for path in (ROOT / "profiles").glob("*.toml"))
+    shipped = [] if given.made_up else sorted(path.stem for path in (ROOT / "profiles").glob("*.toml"))
     with tempfile.TemporaryDirectory() as folder:
         home = pathlib.Path(folder)
+        random_ = random.Random(given.seed)
+        hosts = (given.hosts or shipped) + [made_up(random_, home, number) for number in range(given.made_up)]
         model = given.model
         if model is None:
             model = str(home / "flux-dev")
@@ -168,9 +200,9 @@ def challenge(planner: Planner, hosts: list[str], given: argparse.Namespace) -> 
                 if pinned_s < chosen_s * (1 - FASTER_MAX):
                     beaten += 1
                     words = " ".join([*budget, *pins])
-                    print(f"{host} {words}: {pinned_s:.2f} s, chosen {chosen_s:.2f} s ({pinned_s / chosen_s:.3f}): {placed(plan)}", flush=True)
+                    print(f"{pathlib.Path(host).stem} {words}: {pinned_s:.2f} s, chosen {chosen_s:.2f} s ({pinned_s / chosen_s:.3f}): {placed(plan)}", flush=True)
     print(f"{accepted.total()} accepted of {tried} drawn: {beaten} faster than what is chosen by more than {FASTER_MAX:.1%}, the best {worst:.4f} of it")
-    print(", ".join(f"{host} {count}" for host, count in sorted(accepted.items())))
+    print(", ".join(f"{pathlib.Path(host).stem} {count}" for host, count in sorted(accepted.items())))
     return 1 if beaten else 0
 
 
