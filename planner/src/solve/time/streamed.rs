@@ -42,12 +42,14 @@ struct WeightSources {
 impl WeightSources {
     fn of(timing: &Timing<'_>, stays: &[bool], locked: Option<&[bool]>) -> WeightSources {
         let host = &timing.times.inventory.host;
-        let streams = |segment: usize| !stays[segment] && !timing.spread.is_mapped(segment);
-        let is_locked = |segment: usize| locked.is_some_and(|locked| locked[segment]);
-        let file_bytes = timing.tensors(|segment| streams(segment) && !is_locked(segment));
+        let bytes = |from_copies: bool| {
+            timing.tensors(|segment| {
+                timing.streams(stays, segment) && is_locked(locked, segment) == from_copies
+            })
+        };
+        let file_bytes = bytes(false);
         // Each device has copies of its own.
-        let locked_bytes = timing.tensors(|segment| streams(segment) && is_locked(segment))
-            * timing.copies_of_all();
+        let locked_bytes = bytes(true) * timing.copies_of_all();
         let cached = file_bytes + locked_bytes <= host.available_bytes.0 as f64;
         // What several devices stream is read once from the storage, by each from memory.
         let memory = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
@@ -59,9 +61,23 @@ impl WeightSources {
         let copy = WeightSource { each: f64::INFINITY, shared: memory, memory };
         WeightSources { copy, file, file_bytes, locked_bytes, cached }
     }
+
+    /// Where a streamed segment comes from.
+    fn at(&self, locked: Option<&[bool]>, segment: usize) -> WeightSource {
+        if is_locked(locked, segment) { self.copy } else { self.file }
+    }
+}
+
+fn is_locked(locked: Option<&[bool]>, segment: usize) -> bool {
+    locked.is_some_and(|locked| locked[segment])
 }
 
 impl Timing<'_> {
+    /// Whether a segment is streamed, where these stay.
+    fn streams(&self, stays: &[bool], segment: usize) -> bool {
+        !stays[segment] && !self.spread.is_mapped(segment)
+    }
+
     /// With a ring, these segments held, and these of the others page-locked.
     pub fn streamed<'t>(
         &'t self,
@@ -158,13 +174,11 @@ impl<'t> StreamedTiming<'t> {
         let inventory = timing.times.inventory;
         let host = &inventory.host;
         let is_mapped = |segment| timing.spread.is_mapped(segment);
-        let streams = |segment: usize| !stays[segment] && !is_mapped(segment);
-        let is_locked = |segment: usize| locked.is_some_and(|locked| locked[segment]);
-        let WeightSources { copy, file, file_bytes, locked_bytes, cached } =
-            WeightSources::of(timing, stays, locked);
+        let streams = |segment: usize| timing.streams(stays, segment);
+        let sources = WeightSources::of(timing, stays, locked);
+        let WeightSources { file, file_bytes, locked_bytes, cached, .. } = sources;
         let cold_rate = timing.times.source_bytes_per_s();
         let first = WeightSource { each: file.each, shared: cold_rate, memory: f64::INFINITY };
-        let source = |segment| if is_locked(segment) { copy } else { file };
         let reread_s = timing.reread_s(is_mapped);
         let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
         let calls = f64::from(timing.calls);
@@ -174,7 +188,7 @@ impl<'t> StreamedTiming<'t> {
         let is_read_first = locked.is_some() || !timing.times.is_in_page_cache();
         StreamedTiming {
             timing,
-            warm: timing.stages(|segment| streams(segment).then(|| source(segment))),
+            warm: timing.stages(|segment| streams(segment).then(|| sources.at(locked, segment))),
             cold: OnceCell::new(),
             stays,
             first: is_read_first.then_some(first),
@@ -206,9 +220,8 @@ impl<'t> StreamedTiming<'t> {
     fn cold(&self) -> Option<&[Stages]> {
         let make = || {
             let first = self.first?;
-            let streams =
-                |segment: usize| !self.stays[segment] && !self.timing.spread.is_mapped(segment);
-            Some(self.timing.stages(|segment| streams(segment).then_some(first)))
+            let timing = self.timing;
+            Some(timing.stages(|segment| timing.streams(self.stays, segment).then_some(first)))
         };
         self.cold.get_or_init(make).as_deref()
     }

@@ -1,4 +1,4 @@
-//! What takes longest in a call of which some weights are streamed.
+//! What takes longest in a call that streams weights.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +24,7 @@ impl Timing<'_> {
     /// What a call takes as long as, with these segments held, and these of the others page-locked.
     pub fn call_bound(&self, stays: &[bool], locked: Option<&[bool]>) -> CallBound {
         let sources = WeightSources::of(self, stays, locked);
-        let source = |segment: usize| {
-            let is_locked = locked.is_some_and(|locked| locked[segment]);
-            let streams = !stays[segment] && !self.spread.is_mapped(segment);
-            streams.then_some(if is_locked { sources.copy } else { sources.file })
-        };
+        let source = |segment| self.streams(stays, segment).then(|| sources.at(locked, segment));
         let (mut shared_s, mut links_s) = (0.0, BTreeMap::<usize, f64>::new());
         for copy in self.copies(source) {
             // Replicas are looked at one by one.
