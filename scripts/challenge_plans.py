@@ -127,7 +127,7 @@ def compared(planner: Planner, host: str, budget: list[str], pins: list[str]) ->
     if pinned is None:
         return None
     chosen = planner.chosen(*where)
-    if chosen is None or is_faster(pinned, chosen):
+    if chosen is None or is_faster(total_s(pinned), total_s(chosen)):
         # Some profiles have the memory that is free on this machine, which may be another by now.
         pinned, chosen = planner.plan(*where, *pins), planner.plan(*where)
     if chosen is None:
@@ -139,8 +139,8 @@ def total_s(plan: dict) -> float:
     return plan["predicted_ms"]["total"] / 1e3
 
 
-def is_faster(pinned: dict, chosen: dict) -> bool:
-    return total_s(pinned) < total_s(chosen) * (1 - FASTER_MAX)
+def is_faster(pinned_s: float, chosen_s: float) -> bool:
+    return pinned_s < chosen_s * (1 - FASTER_MAX)
 
 
 def placed(plan: dict) -> str:
@@ -197,7 +197,7 @@ def challenge(planner: Planner, hosts: list[str], given: argparse.Namespace) -> 
                 accepted[host] += 1
                 pinned_s, chosen_s, plan = result
                 worst = min(worst, pinned_s / chosen_s)
-                if pinned_s < chosen_s * (1 - FASTER_MAX):
+                if is_faster(pinned_s, chosen_s):
                     beaten += 1
                     words = " ".join([*budget, *pins])
                     print(f"{pathlib.Path(host).stem} {words}: {pinned_s:.2f} s, chosen {chosen_s:.2f} s ({pinned_s / chosen_s:.3f}): {placed(plan)}", flush=True)

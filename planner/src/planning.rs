@@ -179,8 +179,8 @@ pub struct Request {
     pub explain: bool,
     /// Whether the report tells what integrated devices change: a plan more for each of them.
     pub compare_integrated: bool,
-    /// How much longer than the best one the plan may take, as a part of its time: 0 but for plans
-    /// of which only the time is told.
+    /// How much longer the plan may take than the best one, as a part of its time. 0 for a plan
+    /// that is run or shown; more where only its time is told.
     pub longer_max: f64,
     /// The model's own way to fewer steps, to be told of long jobs.
     pub few_steps: Option<FewSteps>,

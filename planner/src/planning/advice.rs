@@ -16,8 +16,8 @@ pub const LONG_MS: f64 = 10.0 * 60_000.0;
 /// are off by.
 const SAVED_PART_MIN: f64 = 0.1;
 
-/// How much longer than the best plan what is told of a change may take, as a part of its time: it
-/// is told in minutes, and each is solved in a third of the time.
+/// A plan with a change may take so much longer than the best one with it, as a part of its time.
+/// Only its time is told, in minutes, and it is solved three times as fast so.
 const LONGER_MAX: f64 = 0.01;
 
 /// Fewer steps than this are not proposed: models that are distilled for few take these.

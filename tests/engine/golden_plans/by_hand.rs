@@ -8,7 +8,7 @@ use crate::support::{Home, root, sparse};
 /// How much less a placement by hand may take: plans are compared by their times to 0.2 percent.
 const FASTER_MAX: f64 = 0.002;
 
-/// Two devices, of which the smaller one is the faster.
+/// Two devices. The smaller one is the faster one.
 const TWO_UNLIKE: &str = r#"
 name = "two-unlike"
 [host]

@@ -276,8 +276,9 @@ fn may_split(
     }
 }
 
-/// Whether a split by heads over so many devices may be faster than the fastest of them. Each gives
-/// its summands to each other one: of more than a few devices that alone may take longer.
+/// Whether these devices may share heads. Up to four always may. Each device gives its summands to
+/// each other one, so that with more devices the copies alone can take longer than the fastest
+/// device takes for everything: then they may not.
 fn summands_may_pay(devices: &[usize], times: &SegmentTimes<'_>) -> bool {
     let alone_s = devices.iter().map(|device| times.once_s(Some(*device)));
     devices.len() <= DEVICES_EXACT
