@@ -82,7 +82,7 @@ impl PlacedBySteps {
 /// Offsets of the buffers, in their order, and the size of the arena.
 pub fn place(buffers: &[ArenaBuffer]) -> (Vec<Bytes>, Bytes) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
-    order.sort_by_key(|&index| (std::cmp::Reverse(buffers[index].bytes), index));
+    order.sort_unstable_by_key(|&index| (std::cmp::Reverse(buffers[index].bytes), index));
     let mut offsets = vec![Bytes::ZERO; buffers.len()];
     let mut placed = PlacedBySteps::new(buffers);
     let mut arena_bytes = 0;

@@ -11,14 +11,29 @@ use crate::weights::TensorRef;
 /// A graph in which devices with such shares each have a part of every class.
 pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
     let copied = copied(graph, cuts);
+    // Blocks that are alike have as many units.
+    let mut dealt_of = BTreeMap::new();
+    let dealt = cuts.units().iter().map(|units| {
+        let dealt: &Vec<Range<usize>> =
+            dealt_of.entry(*units).or_insert_with(|| deal(*units, shares));
+        dealt.clone()
+    });
     let mut parts = CutBuilder {
         graph,
         cuts,
-        dealt: cuts.units().iter().map(|units| deal(*units, shares)).collect(),
+        dealt: dealt.collect(),
         lanes: shares.len(),
         places: (0..graph.values.len()).map(|value| vec![ValueId(value); shares.len()]).collect(),
         weights: BTreeMap::new(),
-        out: Graph { nodes: Vec::new(), weights: Vec::new(), ..graph.clone() },
+        out: Graph {
+            values: graph.values.clone(),
+            weights: Vec::new(),
+            nodes: Vec::new(),
+            segments: graph.segments.clone(),
+            inputs: graph.inputs.clone(),
+            outputs: graph.outputs.clone(),
+            item_runs: graph.item_runs.clone(),
+        },
     };
     for (node, copied) in graph.nodes.iter().zip(copied) {
         parts.node(node, copied);
@@ -213,8 +228,9 @@ impl CutBuilder<'_> {
         weights: Vec<WeightId>,
         output: ValueId,
     ) {
+        let (segment, item_run) = (node.segment, node.item_run);
         let lane = Some(lane);
-        self.out.nodes.push(Node { op, inputs, weights, output, lane, ..node.clone() });
+        self.out.nodes.push(Node { op, inputs, weights, output, segment, lane, item_run });
     }
 }
 
