@@ -24,6 +24,7 @@
 
 mod heads;
 mod items;
+mod least;
 mod streamed;
 mod turns;
 
@@ -262,7 +263,7 @@ impl<'a> Timing<'a> {
         let calls = f64::from(self.calls);
         let once: f64 = self.segments_s.iter().sum();
         let is_mapped = |segment| residency == Residency::Mapped || self.spread.is_mapped(segment);
-        let reread_s = self.reread_s(is_mapped);
+        let reread_s = self.reread_s(is_mapped, 0.0);
         let load_s = self.load_s(|segment| !(reread_s > 0.0 && is_mapped(segment)));
         let compute = 1e3 * calls * (once + reread_s);
         let storage = 1e3 * calls * reread_s;
@@ -355,11 +356,11 @@ impl<'a> Timing<'a> {
     }
 
     /// What is read from storage anew in each call: weights mapped by the host that are more than
-    /// its RAM has room for.
-    fn reread_s(&self, is_mapped: impl Fn(usize) -> bool) -> f64 {
+    /// its RAM has room for, beside so many other bytes of weights.
+    fn reread_s(&self, is_mapped: impl Fn(usize) -> bool, beside: f64) -> f64 {
         let host = &self.times.inventory.host;
         let bytes = self.tensors(is_mapped);
-        let cached = bytes <= host.available_bytes.0 as f64;
+        let cached = bytes + beside <= host.available_bytes.0 as f64;
         if cached { 0.0 } else { bytes / host.storage_bytes_per_s.value }
     }
 

@@ -335,6 +335,23 @@ fn a_ring_reads_files_once_and_ram_then() {
 }
 
 #[test]
+fn what_is_mapped_and_what_is_streamed_share_the_page_cache() {
+    let mut inventory = machine(1).inventory;
+    let hosted = layers(&[Some(0), None], &[[1000, 1000, 0, 0], [0, 0, 1000, 1000]]);
+    let streams_one = streamed([true, false, true, true]);
+    inventory.host.available_bytes = Bytes(3000);
+    let both_fit = ms(&inventory, &hosted, &streams_one);
+    // Each alone still would.
+    inventory.host.available_bytes = Bytes(2999);
+    let neither = ms(&inventory, &hosted, &streams_one);
+    // 2000 B in place are read at 50 B/s in both calls, and need not be loaded.
+    assert_eq!(both_fit.load - neither.load, 40e3);
+    assert!(neither.compute > both_fit.compute + 2.0 * 40e3, "{both_fit:?}, {neither:?}");
+    // 1000 B are streamed at 50 B/s too.
+    assert!(neither.storage_again - both_fit.storage_again >= 2.0 * (40e3 + 20e3) - 1e-6);
+}
+
+#[test]
 fn a_call_is_bound_by_what_takes_longest() {
     let component = four();
     let whole = spread(Division::One, &[Some(0)], &[[1000; 4]]);

@@ -13,7 +13,7 @@ pub use bound::CallBound;
 /// How fast memory is page-locked, in bytes per second, as it is found, cleared and locked page by
 /// page: 32 MB in 11.6 ms by `cuMemHostAlloc` (rapidsai/dask-cuda, issue 106). Ordinary memory is
 /// touched for the first time at 1.6 to 1.8 GB/s on a virtual machine (docs/streaming.md).
-const PAGE_LOCK_BYTES_PER_S: f64 = 2.8e9;
+pub(super) const PAGE_LOCK_BYTES_PER_S: f64 = 2.8e9;
 
 /// Where streamed weights come from, in bytes per second.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,8 @@ struct WeightSources {
     /// Bytes that come from files, and bytes of all page-locked copies.
     file_bytes: f64,
     locked_bytes: f64,
-    /// Whether both together fit in RAM: files are read from it then.
+    /// Whether both fit in RAM, together with what the host reads in place: files are read from it
+    /// then.
     cached: bool,
 }
 
@@ -50,7 +51,8 @@ impl WeightSources {
         let file_bytes = bytes(false);
         // Each device has copies of its own.
         let locked_bytes = bytes(true) * timing.copies_of_all();
-        let cached = file_bytes + locked_bytes <= host.available_bytes.0 as f64;
+        let mapped_bytes = timing.tensors(|segment| timing.spread.is_mapped(segment));
+        let cached = file_bytes + locked_bytes + mapped_bytes <= host.available_bytes.0 as f64;
         // What several devices stream is read once from the storage, by each from memory.
         let memory = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
         let file = WeightSource {
@@ -179,7 +181,7 @@ impl<'t> StreamedTiming<'t> {
         let WeightSources { file, file_bytes, locked_bytes, cached, .. } = sources;
         let cold_rate = timing.times.source_bytes_per_s();
         let first = WeightSource { each: file.each, shared: cold_rate, memory: f64::INFINITY };
-        let reread_s = timing.reread_s(is_mapped);
+        let reread_s = timing.reread_s(is_mapped, file_bytes + locked_bytes);
         let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
         let calls = f64::from(timing.calls);
         let reread = 1e3 * calls * reread_s;

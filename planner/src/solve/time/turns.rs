@@ -5,7 +5,7 @@ use super::super::component_ms::ComponentMs;
 use super::{RING_TIME, SegmentTime, SegmentTimes};
 
 /// What sums of times in another order may differ by, as a part of them.
-const ROUNDING: f64 = 1e-9;
+pub(super) const ROUNDING: f64 = 1e-9;
 
 /// The least times of a component's splits in turns.
 pub struct LeastInTurns {
@@ -29,8 +29,6 @@ impl SegmentTimes<'_> {
             least(|time| time.products_s) + least(|time| time.others_s)
         };
         let once_ms = 1e3 * (1.0 - ROUNDING) * segments.map(fastest_s).sum::<f64>();
-        let bytes = self.component.tensor_bytes.0 as f64;
-        let read_ms = 1e3 * (1.0 - ROUNDING) * bytes / self.source_bytes_per_s();
         let calls = f64::from(self.component.calls);
         let least = |load, first_read, compute| ComponentMs {
             load,
@@ -39,17 +37,26 @@ impl SegmentTimes<'_> {
             storage: 0.0,
             storage_again: 0.0,
         };
-        // The first call of a ring hides behind what it reads, or that behind the call, but for
-        // what a ring takes longer. Several devices read what is in the page cache beside each
-        // other.
-        let ring_ms = RING_TIME * once_ms;
-        let (ring_reads_ms, hidden_ms) = match self.is_in_page_cache() {
-            true => (0.0, 0.0),
-            false => (read_ms, once_ms.min(read_ms)),
-        };
+        let (ring_reads_ms, first_read_ms) = self.least_reads_ms(once_ms);
         LeastInTurns {
-            held: least(read_ms, 0.0, calls * once_ms),
-            streamed: least(ring_reads_ms, -hidden_ms, calls * ring_ms),
+            held: least(self.read_ms(), 0.0, calls * once_ms),
+            streamed: least(ring_reads_ms, first_read_ms, calls * RING_TIME * once_ms),
         }
+    }
+
+    /// What a ring reads at least, and what its first call takes longer then: it hides behind what
+    /// it reads, or that behind the call, but for what a ring takes longer. Several devices read
+    /// what is in the page cache beside each other.
+    pub(super) fn least_reads_ms(&self, once_ms: f64) -> (f64, f64) {
+        match self.is_in_page_cache() {
+            true => (0.0, 0.0),
+            false => (self.read_ms(), -once_ms.min(self.read_ms())),
+        }
+    }
+
+    /// All weights from their source.
+    fn read_ms(&self) -> f64 {
+        let bytes = self.component.tensor_bytes.0 as f64;
+        1e3 * (1.0 - ROUNDING) * bytes / self.source_bytes_per_s()
     }
 }
