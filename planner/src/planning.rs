@@ -4,6 +4,7 @@
 mod advice;
 mod integrated;
 mod measured;
+mod sizes;
 mod survey;
 mod unusable;
 

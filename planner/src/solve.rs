@@ -10,7 +10,8 @@
 //! as the VAE's tiles, make problems of their own. The plan is that of the problem that has the
 //! best one.
 //!
-//! Nothing that may be chosen depends on a budget, so more of it is never worse.
+//! Nothing that may be chosen so depends on a budget: more of it is never worse. Then `refine` looks
+//! for a better plan with the budgets at hand, as over unlike devices most rings are left out.
 
 mod advice;
 mod assemble;
@@ -21,6 +22,7 @@ mod kept;
 mod layouts;
 mod nearest;
 mod place;
+mod refine;
 mod report;
 mod ring;
 mod search;
@@ -42,6 +44,7 @@ pub use candidates::{KnownLists, KnownPlaces, LayoutQuery, Lists, places, places
 pub use kept::{layout as kept_layout, places as kept_places};
 pub use nearest::{infeasible, smallest_budget};
 pub use place::{ComponentLayout, Place, PlacePart, WeightResidency};
+pub use refine::{OpenLayouts, refined};
 pub use report::{PlanReport, Rejected, Shortfall, explain, options, shown_ms, slots};
 pub use time::SHORT_ATTENTION_CHUNK;
 pub use turns::lists_that_may_beat;
@@ -173,6 +176,11 @@ impl Solution {
     /// A plan that somebody else made.
     pub fn given(plan: Plan) -> Solution {
         Solution { plan, report: PlanReport::default(), chosen: None }
+    }
+
+    /// Which of the problems it solves, by its index; `None` for a plan that somebody else made.
+    pub fn problem(&self) -> Option<usize> {
+        self.chosen.as_ref().map(|chosen| chosen.problem)
     }
 }
 

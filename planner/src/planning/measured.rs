@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use protocol::limits::LAYOUTS_MAX;
 use protocol::plan::VaeTile;
 use protocol::profile::ComponentProfile;
 use protocol::{
     BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile, Plan,
 };
 
+use super::sizes::sizes;
 use super::unusable::{broken, check_failed, unusable};
 use super::{PlanError, Request};
 use crate::engine::session::{Session, SessionError};
@@ -45,7 +45,7 @@ struct Case {
     first: Vec<Arc<[Place]>>,
     /// Those in all lists, once they are asked for.
     all: Vec<Option<Arc<[Place]>>>,
-    /// The bytes of layouts over GPUs alone.
+    /// The bytes of layouts.
     sized: BTreeMap<Layout, LayoutBytes>,
 }
 
@@ -53,7 +53,7 @@ struct Case {
 struct NewPlaces {
     /// By component; `None` for those that were not asked for.
     places: Vec<Option<Arc<[Place]>>>,
-    /// The bytes of layouts over GPUs alone.
+    /// The bytes of layouts.
     sized: BTreeMap<Layout, LayoutBytes>,
 }
 
@@ -247,9 +247,10 @@ impl MeasuredModel {
         let alike: Vec<Option<&Case>> = alike.collect();
         let known = |wanted: &LayoutQuery| {
             let own = case.sized.get(&wanted.layout);
-            own.or_else(|| alike[wanted.component]?.sized.get(&wanted.layout))
+            own.or_else(|| sized_in(alike[wanted.component]?, wanted))
         };
-        let bytes = sizes(session, request, &self.job, case, &wanted, known)?;
+        let of = (&case.options, &case.profile);
+        let bytes = sizes(session, request, &self.job, of, &wanted, known)?;
         let own = |index: usize| {
             let first = case
                 .first
@@ -278,9 +279,45 @@ impl MeasuredModel {
             false => same[index].clone(),
         });
         let places = places.collect();
-        let layouts = wanted.into_iter().map(|wanted| wanted.layout).zip(bytes);
-        let sized = layouts.filter(|(layout, _)| layout.is_on_gpus()).collect();
+        let sized = wanted.into_iter().map(|wanted| wanted.layout).zip(bytes).collect();
         Ok(NewPlaces { places, sized })
+    }
+
+    /// The layouts of a case's components over these lists of devices, as far as their bytes were
+    /// asked for, and these bytes.
+    pub fn asked(
+        &self,
+        case: usize,
+        problem: &Problem<'_>,
+        lists: &[Lists],
+    ) -> (Vec<LayoutQuery>, Vec<LayoutBytes>) {
+        let case = &self.cases[case];
+        let of: Vec<Option<Lists>> = lists.iter().copied().map(Some).collect();
+        let bytes = |wanted: &LayoutQuery| {
+            let own = &case.profile.components[wanted.component];
+            let like = self.cases.iter().filter(|other| {
+                other.options.attention_chunk == case.options.attention_chunk
+                    && other.profile.components[wanted.component] == *own
+            });
+            let mut all = like.filter_map(|other| other.sized.get(&wanted.layout));
+            let alike = || sized_in(alike_on_gpus(&self.cases, wanted.component, own)?, wanted);
+            all.next().or_else(alike).cloned()
+        };
+        let wanted = wanted(problem, &of).into_iter();
+        wanted.filter_map(|wanted| bytes(&wanted).map(|bytes| (wanted, bytes))).unzip()
+    }
+
+    /// The bytes of any layouts of a case's components.
+    pub fn size(
+        &self,
+        session: &mut Session,
+        request: &Request,
+        case: usize,
+        wanted: &[LayoutQuery],
+    ) -> Result<Vec<LayoutBytes>, PlanError> {
+        let case = &self.cases[case];
+        let known = |wanted: &LayoutQuery| case.sized.get(&wanted.layout);
+        sizes(session, request, &self.job, (&case.options, &case.profile), wanted, known)
     }
 
     fn problem<'a>(
@@ -324,6 +361,11 @@ fn first_lists(request: &Request) -> Lists {
         || !request.options.loras.is_empty()
         || request.keeps.is_some();
     if all { Lists::All } else { Lists::First }
+}
+
+/// The bytes of a layout over GPUs alone, in a case that is alike on these.
+fn sized_in<'c>(alike: &'c Case, wanted: &LayoutQuery) -> Option<&'c LayoutBytes> {
+    alike.sized.get(&wanted.layout).filter(|_| wanted.layout.is_on_gpus())
 }
 
 /// A case in which a component is the same as far as GPUs have to do with it: its places on these
@@ -435,52 +477,4 @@ fn on_gpus(component: &ComponentProfile) -> ComponentProfile {
         segment.workspace.retain(|entry| entry.backend == BackendKind::Cuda);
     }
     profile
-}
-
-/// The exact bytes of the layouts that are wanted, in their order.
-fn sizes<'k>(
-    session: &mut Session,
-    request: &Request,
-    job: &JobShape,
-    case: &Case,
-    wanted: &[LayoutQuery],
-    known: impl Fn(&LayoutQuery) -> Option<&'k LayoutBytes>,
-) -> Result<Vec<LayoutBytes>, PlanError> {
-    let mut bytes: BTreeMap<&Layout, LayoutBytes> = BTreeMap::new();
-    for wanted in wanted {
-        if let Some(known) = known(wanted) {
-            bytes.insert(&wanted.layout, known.clone());
-        }
-    }
-    // Devices of one kind have the same layouts: each is asked for once.
-    let layouts = wanted.iter().map(|wanted| &wanted.layout);
-    let mut layouts: Vec<&Layout> = layouts.filter(|layout| !bytes.contains_key(layout)).collect();
-    layouts.sort_unstable();
-    layouts.dedup();
-    for layouts in layouts.chunks(LAYOUTS_MAX) {
-        let command = Command::Size {
-            model: request.model.clone(),
-            job: job.clone(),
-            options: case.options.clone(),
-            threads: request.inventory.host.cores as u32,
-            layouts: layouts.iter().copied().cloned().collect(),
-        };
-        let sized = session.ask("Size", command, |event| match event {
-            Event::Sized(bytes) => Ok(bytes),
-            other => Err(other),
-        })?;
-        let answers = |(layout, bytes): (&&Layout, &LayoutBytes)| {
-            let lanes = layout.lanes.len();
-            let mut components = case.profile.components.iter();
-            let component = components.find(|component| component.name == layout.component);
-            let segments = component.map_or(0, |component| component.segments.len());
-            (lanes..=lanes + 1).contains(&bytes.parts.len())
-                && bytes.parts.iter().all(|part| part.segment_bytes.len() == segments)
-        };
-        if sized.len() != layouts.len() || !layouts.iter().zip(&sized).all(answers) {
-            return Err(PlanError::Unsettled("the sizes are of other layouts".to_owned()));
-        }
-        bytes.extend(layouts.iter().copied().zip(sized));
-    }
-    Ok(wanted.iter().map(|wanted| bytes[&wanted.layout].clone()).collect())
 }

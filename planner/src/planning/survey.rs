@@ -6,8 +6,8 @@ use super::measured::MeasuredModel;
 use super::{DoesNotFit, PlanError, Request, difference, does_not_fit, verify};
 use crate::engine::session::Session;
 use crate::solve::{
-    Infeasible, KnownChoices, Lists, Problem, Solution, better, explain, fits, infeasible,
-    lists_that_may_beat,
+    Infeasible, KnownChoices, LayoutQuery, Lists, OpenLayouts, Problem, Solution, better, explain,
+    fits, infeasible, lists_that_may_beat, refined,
 };
 
 /// A model that was measured for a job on a host: plans for any budgets there, without measuring it
@@ -85,16 +85,46 @@ impl Survey {
             let problems = self.problems(request, &may_beat, changes);
             best = better(&problems, generation, best.as_ref(), &mut known).or(best);
         }
+        let mut open = None;
+        if let Some(found) = best {
+            let refined =
+                self.refine(session, request, generation, found, &may_beat, &mut known)?;
+            (best, open) = (Some(refined.0), refined.1);
+        }
         let mut solution = match best {
             Some(best) if !request.explain => return Ok(Ok(best)),
             best => best,
         };
         self.measured.complete(session, request, &all)?;
-        let problems = self.problems(request, &all, changes);
+        let mut problems = self.problems(request, &all, changes);
         if let Some(solution) = &mut solution {
+            if let (Some(open), Some(at)) = (open, solution.problem()) {
+                open.add_to(&mut problems[at]);
+            }
             explain(&problems, solution, &mut known);
         }
         Ok(solution.ok_or_else(|| infeasible(&problems)))
+    }
+
+    /// Looks for a better plan than the best one in these lists of devices. The answer has the
+    /// layouts that were looked at too.
+    fn refine(
+        &self,
+        session: &mut Session,
+        request: &Request,
+        generation: u64,
+        best: Solution,
+        lists: &[Lists],
+        known: &mut KnownChoices,
+    ) -> Result<(Solution, Option<OpenLayouts>), PlanError> {
+        // What keeps weights where they lie, or changes them when they are loaded, streams nothing
+        // new.
+        let is_free = request.keeps.is_none() && request.options.loras.is_empty();
+        let Some(at) = best.problem().filter(|_| is_free) else { return Ok((best, None)) };
+        let problems = self.measured.problems(request, lists);
+        let (wanted, bytes) = self.measured.asked(at, &problems[at], lists);
+        let size = |wanted: &[LayoutQuery]| self.measured.size(session, request, at, wanted);
+        refined(&problems, best, (&wanted, &bytes), size, generation, known)
     }
 
     /// Whether a plan fits in which each component's weights can be changed when they are loaded,

@@ -6,9 +6,12 @@
 //! ```text
 //! Problem without places ──wanted──► layouts ──Size──► bytes ──places──► Problem
 //! ```
-//! No candidate depends on a budget: more of it never takes a choice away.
+//! None of these depends on a budget: more of it never takes one away. What depends on budgets is
+//! made when a plan is known ([`more_rings`], [`neighbours`]).
 
 mod lists;
+mod more_rings;
+mod neighbours;
 mod residencies;
 mod rings;
 
@@ -27,6 +30,8 @@ use crate::inventory::DeviceKind;
 use crate::policy::pins::{Pin, Split, item_counts, item_counts_of};
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
+pub use more_rings::{OpenLayout, new_layouts, open_layouts, rings_within};
+pub use neighbours::neighbours;
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 use rings::{Ring, Steps, rings};
 
@@ -50,6 +55,16 @@ impl LayoutQuery {
     /// The layout of a component over these devices, of no list of the solver's own.
     pub fn of(component: usize, devices: Vec<Option<usize>>, layout: Layout) -> LayoutQuery {
         LayoutQuery { component, devices, layout, list: usize::MAX }
+    }
+
+    /// The component laid out so, with the bytes that answer the question.
+    pub fn answered(&self, bytes: &LayoutBytes) -> ComponentLayout {
+        ComponentLayout {
+            devices: self.devices.clone(),
+            division: self.layout.division.clone(),
+            parts: bytes.parts.clone(),
+            crossing_bytes: bytes.crossing_bytes,
+        }
     }
 }
 
@@ -288,7 +303,8 @@ fn layouts_of<'w>(
     list: &DeviceList,
     asked: impl Iterator<Item = (&'w LayoutQuery, &'w LayoutBytes)>,
 ) -> Vec<Arc<ComponentLayout>> {
-    let mut spreads: Vec<ComponentLayout> = asked.map(|(w, bytes)| spread(w, bytes)).collect();
+    let mut spreads: Vec<ComponentLayout> =
+        asked.map(|(wanted, bytes)| wanted.answered(bytes)).collect();
     if let ([device], true) = (list.devices.as_slice(), spreads.is_empty()) {
         let bytes = component.compute_bytes(problem.backend(*device));
         spreads.extend(bytes.map(|bytes| ComponentLayout::whole(component, *device, bytes)));
@@ -312,6 +328,12 @@ impl<'t> ListTimings<'t> {
         let divisions = self.timings.iter().map(|timing| &timing.spread().division);
         let others = other.timings.iter().map(|timing| &timing.spread().division);
         self.kinds == other.kinds && divisions.eq(others)
+    }
+
+    /// The layouts of which some rings were left out, by their numbers.
+    fn open(&self) -> impl Iterator<Item = usize> {
+        let all = 0..self.timings.len();
+        all.filter(|number| self.quota.has(*number) != Some(Steps::All))
     }
 
     /// The layouts that also have rings, each with its number and its steps.
@@ -362,15 +384,6 @@ fn has_room(problem: &Problem<'_>, place: &Place) -> bool {
         }
         None => true,
     })
-}
-
-fn spread(wanted: &LayoutQuery, bytes: &LayoutBytes) -> ComponentLayout {
-    ComponentLayout {
-        devices: wanted.devices.clone(),
-        division: wanted.layout.division.clone(),
-        parts: bytes.parts.clone(),
-        crossing_bytes: bytes.crossing_bytes,
-    }
 }
 
 /// A device, or the host for `None`, as a layout's lane.

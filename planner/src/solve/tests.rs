@@ -3,6 +3,7 @@
 
 mod brute;
 mod made_up;
+mod refine;
 mod times;
 
 use protocol::StorageType;
@@ -77,7 +78,7 @@ fn no_pin_beats_the_plan_that_is_chosen() {
     for seed in 0..CHECKED {
         let mut case = Case::random(seed);
         case.pins.fill(Pin::FREE);
-        let Ok(chosen) = case.solve(Objective::Latency) else { continue };
+        let Ok(chosen) = case.solve_refined(Objective::Latency) else { continue };
         let dice = &mut Dice(!seed);
         let component = dice.below(case.pins.len() as u64) as usize;
         let pin = case.random_pin(dice, component);
@@ -110,7 +111,7 @@ fn no_pin_beats_the_plan_that_is_chosen() {
             }
         }
         case.pins[component] = pin;
-        let Ok(pinned) = case.solve(Objective::Latency) else { continue };
+        let Ok(pinned) = case.solve_refined(Objective::Latency) else { continue };
         let [chosen_ms, pinned_ms] = [&chosen, &pinned].map(|s| s.plan.predicted_ms.total);
         let pin = &case.pins[component];
         assert!(
@@ -187,7 +188,8 @@ fn the_same_problem_gives_the_same_answer_on_any_number_of_threads() {
 
 #[test]
 fn more_memory_never_predicts_a_slower_job() {
-    let solved = |case: &Case, objective| case.solve(objective).ok().map(|s| s.plan.predicted_ms);
+    let solved =
+        |case: &Case, objective| case.solve_refined(objective).ok().map(|s| s.plan.predicted_ms);
     let mut faster = 0;
     for seed in 0..1_000 {
         let less = Case::random(seed);
@@ -289,8 +291,9 @@ fn with_many_devices_a_plan_is_no_worse_than_on_any_one_of_them() {
             case.budgets.devices.push(Bytes(dice.below(12_000)));
             case.budgets.ceilings.push(Bytes(12_000));
         }
-        let total_ms =
-            |case: &Case| case.solve(Objective::Latency).ok().map(|s| s.plan.predicted_ms.total);
+        let total_ms = |case: &Case| {
+            case.solve_refined(Objective::Latency).ok().map(|s| s.plan.predicted_ms.total)
+        };
         let all = total_ms(&case);
         for index in 0..9 {
             let mut one = case.clone();

@@ -147,41 +147,32 @@ fn host_may_help(
 
 /// The orders of a set of devices that make a difference, the inventory's first: of layers, which
 /// segments are neighbours on which device; of rows and heads, which device does what is not split;
-/// of items none. Devices that are alike change places without any. Of more devices some orders are
-/// tried: of layers over more than three the inventory's and by speed, and both turned round; of
-/// rows and heads over more than four the inventory's, and with the fastest device first.
+/// of items none. Devices that are alike change places without any. Of more than two devices some
+/// orders are tried: of layers the inventory's and by speed, and both turned round; of rows and
+/// heads the inventory's, and with the fastest device first. [`super::neighbours`] has the others.
 fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
     let kinds = |order: &[usize]| -> Vec<usize> {
         order.iter().map(|device| kind_of(all, *device)).collect()
-    };
-    let by_speed = || {
-        let mut order = subset.to_vec();
-        order.sort_by(|a, b| leads(all, *a, *b));
-        order
     };
     let turned = |mut order: Vec<usize>| {
         order.reverse();
         order
     };
-    let orders: Vec<Vec<usize>> = match (split, subset.len()) {
-        (Split::Row | Split::Tensor, _) => {
+    let mut by_speed = subset.to_vec();
+    by_speed.sort_by(|a, b| leads(all, *a, *b));
+    let orders: Vec<Vec<usize>> = match split {
+        Split::Row | Split::Tensor => {
             let first = |at: usize| [&subset[at..], &subset[..at]].concat();
             let kinds = kinds(subset);
             let new = |at: &usize| !kinds[..*at].contains(&kinds[*at]);
-            let fastest = subset.iter().min_by(|a, b| leads(all, **a, **b));
-            let fastest = fastest.map(|device| kind_of(all, *device));
-            let few = subset.len() <= DEVICES_EXACT;
+            let fastest = by_speed.first().map(|device| kind_of(all, *device));
+            let few = subset.len() <= 2;
             let tried = |at: &usize| few || *at == 0 || Some(kinds[*at]) == fastest;
             (0..subset.len()).filter(new).filter(tried).map(first).collect()
         }
-        (Split::Items, _) => vec![subset.to_vec()],
-        (Split::Layer, 2) => vec![subset.to_vec(), turned(subset.to_vec())],
-        (Split::Layer, 3) => {
-            let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-            orders.map(|order| order.map(|at| subset[at]).to_vec()).to_vec()
-        }
-        (Split::Layer, _) => {
-            vec![subset.to_vec(), by_speed(), turned(subset.to_vec()), turned(by_speed())]
+        Split::Items => vec![subset.to_vec()],
+        Split::Layer => {
+            vec![subset.to_vec(), by_speed.clone(), turned(subset.to_vec()), turned(by_speed)]
         }
     };
     let mut seen = Vec::new();

@@ -46,34 +46,26 @@ impl Quota {
     /// A list's part of what all lists of the component may have. `kinds`: of how many kinds its
     /// lists with the same split are, over devices that are not alike.
     pub fn of(list: &DeviceList, kinds: usize, layouts: usize) -> Quota {
+        // Of many kinds the others are made where they may pay.
+        let steps = if list.pinned || kinds <= 2 { Steps::All } else { Steps::Last };
         match list.split {
             None => {
                 let steps = if kinds <= DEVICES_EXACT + 1 { Steps::All } else { Steps::Fine };
                 Quota { stride: 1, layouts, steps }
             }
-            _ if list.pinned => Quota { stride: 1, layouts, steps: Steps::All },
-            Some(Split::Row | Split::Tensor) => {
-                let steps = match kinds {
-                    1 | 2 => Steps::All,
-                    3 => Steps::Fine,
-                    _ => Steps::Coarse,
-                };
-                Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }
-            }
-            Some(Split::Items) => {
-                // Each replica streams all weights: a segment more or less is much.
-                let steps = if kinds <= 2 { Steps::All } else { Steps::Fine };
+            _ if list.pinned => Quota { stride: 1, layouts, steps },
+            Some(Split::Row | Split::Tensor | Split::Items) => {
                 Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }
             }
             Some(Split::Layer) if list.devices.len() > DEVICES_EXACT => {
-                Quota { stride: 1, layouts: layouts.min(SEEDS), steps: Steps::Fine }
+                let steps = if kinds <= 2 { Steps::Fine } else { Steps::Last };
+                Quota { stride: 1, layouts: layouts.min(SEEDS), steps }
             }
             Some(Split::Layer) => {
                 let most = match list.devices.contains(&None) {
                     true if list.devices.len() == 2 => STREAMED_CUTS_BESIDE_HOST,
                     _ => (STREAMED_CUTS / kinds.max(1)).max(1),
                 };
-                let steps = if kinds <= 2 { Steps::All } else { Steps::Fine };
                 Quota { stride: layouts.div_ceil(most).max(1), layouts, steps }
             }
         }

@@ -4,6 +4,7 @@
 //! anywhere and no more time.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use protocol::profile::ComponentProfile;
@@ -15,7 +16,6 @@ use super::super::component_ms::ComponentMs;
 use super::super::place::{ComponentLayout, PlacePart, WeightResidency, parts, residency_of};
 use super::super::streamable::{Streamable, held_in_lane, level_sets, paced_sets};
 use super::super::time::{StreamedTiming, Timing};
-use super::lists::DEVICES_EXACT;
 use crate::policy::pins::{Params, Pin};
 
 /// The most stream slots on each device that are tried where nobody says how many.
@@ -46,6 +46,8 @@ pub enum Steps {
     Fine,
     /// Powers of two.
     Coarse,
+    /// All of them: what takes the least memory.
+    Last,
 }
 
 impl Steps {
@@ -55,10 +57,13 @@ impl Steps {
             Steps::All if most <= STEPS_ALL => number + 1,
             Steps::All | Steps::Fine => number + (number / 8).max(1),
             Steps::Coarse => 2 * number,
+            Steps::Last => most,
         };
-        let mut numbers: Vec<usize> = std::iter::successors(Some(1), |number| Some(next(*number)))
-            .take_while(|number| *number < most)
-            .collect();
+        let first = if self == Steps::Last { most } else { 1 };
+        let mut numbers: Vec<usize> =
+            std::iter::successors(Some(first), |number| Some(next(*number)))
+                .take_while(|number| *number < most)
+                .collect();
         if most > 0 {
             numbers.push(most);
         }
@@ -95,6 +100,15 @@ impl Ring {
     }
 }
 
+/// Which rings are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Within {
+    /// Those for any budgets.
+    Memory,
+    /// Those that the problem's budgets have room for.
+    Budgets,
+}
+
 /// The rings of a component in the layouts of one list, each with its number and its steps.
 pub fn rings(
     problem: &Problem<'_>,
@@ -102,20 +116,32 @@ pub fn rings(
     pin: &Pin,
     layouts: Vec<(usize, &Timing<'_>, Steps)>,
 ) -> Vec<Ring> {
-    if matches!(pin.params, Some(Params::Device | Params::Disk)) {
-        return Vec::new();
-    }
-    let own = layouts.into_par_iter().flat_map_iter(|(layout, timing, steps)| {
-        undominated(rings_in(problem, component, pin, (layout, timing, steps)))
-    });
+    let own = layouts
+        .into_par_iter()
+        .flat_map_iter(|layout| rings_of(problem, component, pin, Within::Memory, layout));
     undominated(own.collect())
 }
 
-/// The rings in one layout.
+/// The same in one layout.
+pub fn rings_of(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    pin: &Pin,
+    within: Within,
+    layout: (usize, &Timing<'_>, Steps),
+) -> Vec<Ring> {
+    match pin.params {
+        Some(Params::Device | Params::Disk) => Vec::new(),
+        _ => undominated(rings_in(problem, component, pin, within, layout)),
+    }
+}
+
+/// All rings in one layout.
 fn rings_in(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     pin: &Pin,
+    within: Within,
     (layout, timing, steps): (usize, &Timing<'_>, Steps),
 ) -> Vec<Ring> {
     let spread = timing.spread();
@@ -124,7 +150,11 @@ fn rings_in(
     }
     let segments = streamable(component, spread);
     let mut rings: Vec<Ring> = Vec::new();
-    for growing in sets(problem, spread, &segments, pin, steps) {
+    for mut growing in sets(problem, spread, &segments, pin, steps) {
+        if within == Within::Budgets {
+            keep_fitting(problem, spread, &mut growing);
+        }
+        let mut before = [Fitted::default(); 2];
         for (stays, locked) in waits(timing, &growing, pin, steps) {
             let held = segments.iter().zip(&stays[..]);
             let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
@@ -137,7 +167,17 @@ fn rings_in(
             };
             let parts = parts(spread, &all, false);
             let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
-            let slots = slots(&timing.streamed(&stays, locked.as_deref()), pin.lookahead);
+            let tried = match within {
+                Within::Memory => 1..=LOOKAHEAD_MAX,
+                Within::Budgets => {
+                    let most = slots_within(problem, &parts);
+                    before[usize::from(locked.is_some())].slots_beside(most)
+                }
+            };
+            if tried.is_empty() {
+                continue;
+            }
+            let slots = slots(&timing.streamed(&stays, locked.as_deref()), pin.lookahead, tried);
             rings.extend(slots.into_iter().map(|(slots, ms)| {
                 let (stays, locked) = (Arc::clone(&stays), locked.clone());
                 let bytes = parts.iter().flat_map(|part| {
@@ -151,6 +191,70 @@ fn rings_in(
         }
     }
     rings
+}
+
+/// What fits of the sets before one, of which each streams less.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fitted {
+    sets: u32,
+    /// As many slots as any of them leaves room for.
+    slots: u32,
+}
+
+impl Fitted {
+    /// The slots that are tried with the next set, of which so many fit: with fewer and fewer sets
+    /// all, as these leave memory to others; else more than fit with the sets before.
+    fn slots_beside(&mut self, most: u32) -> RangeInclusive<u32> {
+        self.sets += 1;
+        let least = if self.sets.is_power_of_two() { 1 } else { self.slots + 1 };
+        self.slots = self.slots.max(most);
+        least..=most
+    }
+}
+
+/// Of sets of which each one streams more than the one before it, those that fit with one slot: the
+/// first ones, and of the others some. One that fits is seldom the best if one that streams less
+/// fits too.
+fn keep_fitting(problem: &Problem<'_>, spread: &ComponentLayout, growing: &mut Vec<Vec<bool>>) {
+    growing.retain(|stays| {
+        let held = WeightResidency::Some {
+            residency: Residency::Lazy,
+            stays: stays.as_slice().into(),
+            locked: None,
+            lookahead: LOOKAHEAD_MAX,
+        };
+        fits(problem, &parts(spread, &held, false), 1)
+    });
+    let numbers = Steps::Fine.numbers(growing.len());
+    let mut number = 0;
+    growing.retain(|_| {
+        number += 1;
+        numbers.binary_search(&number).is_ok()
+    });
+}
+
+/// The most slots with which what a component takes fits; 0 where none do, or more is page-locked
+/// than may be.
+fn slots_within(problem: &Problem<'_>, parts: &[PlacePart]) -> u32 {
+    let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
+    if problem.budgets.pinned.is_some_and(|most| locked_bytes > most) {
+        return 0;
+    }
+    let all = 1..=LOOKAHEAD_MAX;
+    all.take_while(|slots| fits(problem, parts, *slots)).last().unwrap_or(0)
+}
+
+/// Whether what a component takes with so many slots is within each device's budget.
+fn fits(problem: &Problem<'_>, parts: &[PlacePart], slots: u32) -> bool {
+    parts.iter().all(|part| {
+        let Some(index) = part.device else { return true };
+        let device = &problem.inventory.devices[index];
+        // Parts of a GPU have one context.
+        let fixed = if device.part.is_some() { Bytes::ZERO } else { device.overhead_bytes };
+        let part = PlacePart { slots: part.slots.min(slots), ..*part };
+        let taken = part.lazy_bytes + part.staging_bytes() + part.compute_bytes + fixed;
+        taken <= problem.budgets.devices[index]
+    })
 }
 
 /// Which segments stay, and which of the others are page-locked, if any.
@@ -278,16 +382,21 @@ fn time_step(ms: f64) -> u64 {
 
 /// Numbers of slots, each with the component's time: those that save time beside fewer, up to the
 /// one that saves as much as the most.
-fn slots(timing: &StreamedTiming<'_>, pinned: Option<u32>) -> Vec<(u32, ComponentMs)> {
+fn slots(
+    timing: &StreamedTiming<'_>,
+    pinned: Option<u32>,
+    tried: RangeInclusive<u32>,
+) -> Vec<(u32, ComponentMs)> {
     if let Some(slots) = pinned {
         return vec![(slots, timing.ms(slots))];
     }
-    let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
+    let most = timing.slots_max().clamp(1, *tried.end());
+    let least = most.min(*tried.start());
     let total = |ms: &ComponentMs| ms.first_read + ms.compute;
     let with_most = timing.ms(most);
     let enough = total(&with_most) * (1.0 + SLOT_GAIN);
     let mut chosen: Vec<(u32, ComponentMs)> = Vec::new();
-    for slots in 1..=most {
+    for slots in least..=most {
         let ms = if slots == most { with_most } else { timing.ms(slots) };
         let saves = |(_, fewer): &(u32, ComponentMs)| total(&ms) < total(fewer) * (1.0 - SLOT_GAIN);
         let is_enough = total(&ms) <= enough;
@@ -333,15 +442,17 @@ fn sets(
         let numbers = alone.numbers(here).into_iter();
         numbers.filter_map(|streamed| held_in_lane(segments, lane, streamed)).collect()
     };
-    let mut runs: Vec<Vec<Vec<bool>>> = (0..lanes).map(in_lane).collect();
+    let mut runs: Vec<Vec<Vec<bool>>> = match steps {
+        Steps::Last if lanes > 1 => Vec::new(),
+        _ => (0..lanes).map(in_lane).collect(),
+    };
     if lanes > 1 {
         let rates = spread.devices.iter().map(|device| match device {
             Some(index) => problem.inventory.devices[*index].link_bytes_per_s.value,
             None => f64::INFINITY,
         });
         let rates: Vec<f64> = rates.collect();
-        let paced =
-            (paced_sets(segments, &rates), if lanes > DEVICES_EXACT { steps } else { Steps::All });
+        let paced = (paced_sets(segments, &rates), steps);
         let level = (level_sets(segments, lanes), steps);
         for (growing, steps) in [paced, level] {
             let numbers = steps.numbers(growing.len()).into_iter();

@@ -1,5 +1,7 @@
 //! Made-up problems: small machines, small models, memory that is often short.
 
+use std::convert::Infallible;
+
 use protocol::plan::{Lora, STAGING_BYTES};
 use protocol::profile::{
     BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StepItems, StorageBytes, Work,
@@ -289,13 +291,30 @@ impl Case {
         lists: Lists,
     ) -> (Vec<LayoutQuery>, Vec<LayoutBytes>) {
         let wanted = wanted(problem, &vec![Some(lists); self.profile.components.len()]);
-        let sized = |w: &LayoutQuery| sized(&self.profile.components[w.component], &w.layout);
-        let bytes = wanted.iter().map(sized).collect();
+        let bytes = self.sizes(&wanted);
         (wanted, bytes)
     }
 
     pub(super) fn solve(&self, objective: Objective) -> Result<Solution, Infeasible> {
         solve(&[self.problem(objective)], 1)
+    }
+
+    /// The same with what is left out at first.
+    pub(super) fn solve_refined(&self, objective: Objective) -> Result<Solution, Infeasible> {
+        let problems = [self.problem(objective)];
+        let solution = solve(&problems, 1)?;
+        let (wanted, bytes) = self.sized(&problems[0], Lists::All);
+        let known = &mut KnownChoices::default();
+        let refined =
+            refined(&problems, solution, (&wanted, &bytes), |w| Ok(self.sizes(w)), 1, known);
+        let Ok::<_, Infallible>((solution, _)) = refined;
+        Ok(solution)
+    }
+
+    /// The bytes of layouts of this case.
+    pub(super) fn sizes(&self, wanted: &[LayoutQuery]) -> Vec<LayoutBytes> {
+        let sized = |w: &LayoutQuery| sized(&self.profile.components[w.component], &w.layout);
+        wanted.iter().map(sized).collect()
     }
 }
 

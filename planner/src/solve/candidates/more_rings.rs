@@ -1,0 +1,117 @@
+//! Rings that are left out at first: of splits over many kinds of devices only some layouts have
+//! any, and of these not every number of streamed segments. They are made for given budgets, where
+//! they may pay.
+
+use std::sync::Arc;
+
+use protocol::Residency;
+use protocol::profile::LayoutBytes;
+use rayon::prelude::*;
+
+use super::super::Problem;
+use super::super::place::{ComponentLayout, Place, WeightResidency};
+use super::super::time::{SegmentTimes, Timing};
+use super::lists::DeviceList;
+use super::residencies::ways_to_hold;
+use super::rings::{Steps, Within, rings_of};
+use super::{DeviceKinds, LayoutQuery, kinds_of, layouts_of, lists, places_of, timed};
+
+/// A layout of a component in which rings may be made.
+pub struct OpenLayout {
+    /// It stands for all rings: it takes no memory, and no more time than any.
+    pub least: Place,
+    /// Places without rings that no problem has yet.
+    pub others: Vec<Place>,
+}
+
+/// The layouts of a component of which rings were left out. `bytes` answer `wanted`.
+pub fn open_layouts(
+    problem: &Problem<'_>,
+    index: usize,
+    wanted: &[LayoutQuery],
+    bytes: &[LayoutBytes],
+) -> Vec<OpenLayout> {
+    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
+    let lists = lists(problem, component, pin, &times);
+    let of_list = |(at, list): (usize, &DeviceList)| {
+        let asked = wanted.iter().zip(bytes);
+        let asked = asked.filter(|(wanted, _)| wanted.component == index && wanted.list == at);
+        match list.split.is_some() {
+            true => layouts_of(problem, component, list, asked),
+            false => Vec::new(),
+        }
+    };
+    let spreads: Vec<Vec<Arc<ComponentLayout>>> = lists.iter().enumerate().map(of_list).collect();
+    let kinds: Vec<DeviceKinds> =
+        lists.iter().map(|list| kinds_of(problem, &list.devices)).collect();
+    let timed = timed(&times, &lists, &kinds, &spreads);
+    let open = timed.iter().zip(&spreads).flat_map(|(list, spreads)| {
+        list.open().map(|number| OpenLayout {
+            least: least(problem, &list.timings[number], &spreads[number]),
+            others: Vec::new(),
+        })
+    });
+    open.collect()
+}
+
+/// Layouts of a component that are in none of its lists.
+pub fn new_layouts<'w>(
+    problem: &Problem<'_>,
+    index: usize,
+    asked: impl Iterator<Item = (&'w LayoutQuery, &'w LayoutBytes)>,
+) -> Vec<OpenLayout> {
+    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
+    let layouts = asked.map(|(wanted, bytes)| {
+        let spread = Arc::new(wanted.answered(bytes));
+        let timing = Timing::new(&times, &spread);
+        let whole = ways_to_hold(problem, component, pin, &timing, std::iter::empty());
+        let least = least(problem, &timing, &spread);
+        OpenLayout { least, others: places_of(problem, &spread, whole) }
+    });
+    layouts.collect()
+}
+
+/// The places of a component with rings, in each of these layouts, that are within the budgets.
+pub fn rings_within(
+    problem: &Problem<'_>,
+    index: usize,
+    layouts: &[&Arc<ComponentLayout>],
+) -> Vec<Vec<Place>> {
+    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
+    let of_layout = |spread: &&Arc<ComponentLayout>| {
+        let timing = Timing::new(&times, spread);
+        let layout = (0, &timing, Steps::All);
+        let rings = rings_of(problem, component, pin, Within::Budgets, layout);
+        let mut ways = ways_to_hold(problem, component, pin, &timing, rings.iter());
+        ways.retain(|way| matches!(way.held, WeightResidency::Some { .. }));
+        places_of(problem, spread, ways)
+    };
+    layouts.par_iter().map(of_layout).collect()
+}
+
+/// What stands for a layout's rings.
+fn least(problem: &Problem<'_>, timing: &Timing<'_>, spread: &Arc<ComponentLayout>) -> Place {
+    let room = |lane: usize| {
+        let device = spread.devices[lane].expect("a device has room");
+        let overhead = problem.inventory.devices[device].overhead_bytes;
+        let budget = problem.budgets.devices[device];
+        budget.saturating_sub(overhead).saturating_sub(spread.parts[lane].compute_bytes)
+    };
+    let held = WeightResidency::Some {
+        residency: Residency::Resident,
+        stays: vec![false; spread.segments()].into(),
+        locked: None,
+        lookahead: 1,
+    };
+    Place {
+        spread: Arc::clone(spread),
+        held,
+        early: problem.prefetch,
+        parts: Vec::new(),
+        ms: timing.least_streamed(room),
+        fullness: 0,
+    }
+}

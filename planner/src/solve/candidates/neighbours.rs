@@ -1,0 +1,125 @@
+//! Layouts next to one that was chosen: its devices in another order, each with as much as it has,
+//! and one segment more or less on each of two devices. Of more than two devices not all of these
+//! are tried at first.
+
+use protocol::{Division, Layout};
+
+use super::super::Problem;
+use super::super::place::ComponentLayout;
+use super::{LayoutQuery, kinds_of, lane};
+
+/// So many segments go from one device to another one: of more devices than [`MOVED_EXACT`] the
+/// fewest, to the next one.
+const MOVES: [u32; 3] = [1, 2, 4];
+
+/// Up to so many devices segments go from each to each.
+const MOVED_EXACT: usize = 4;
+
+/// Up to so many devices every order is tried.
+const ORDERS_EXACT: usize = 3;
+
+/// The layouts next to one of a component; none where its devices are pinned.
+pub fn neighbours(
+    problem: &Problem<'_>,
+    index: usize,
+    layout: &ComponentLayout,
+) -> Vec<LayoutQuery> {
+    let count = layout.devices.len();
+    if count < 2 || !problem.pins[index].devices.is_empty() {
+        return Vec::new();
+    }
+    let on_devices = layout.devices.iter().all(Option::is_some);
+    let ordered = |shares: &[u32], order: &[usize]| {
+        let devices: Vec<Option<usize>> = order.iter().map(|at| layout.devices[*at]).collect();
+        let shares: Vec<u32> = order.iter().map(|at| shares[*at]).collect();
+        (devices, shares)
+    };
+    let shares: Vec<u32> = match &layout.division {
+        Division::Layer { segments } => {
+            let of_device = |device| segments.iter().filter(|of| **of as usize == device).count();
+            (0..count).map(|device| of_device(device) as u32).collect()
+        }
+        Division::Row { shares } | Division::Tensor { shares } => shares.clone(),
+        Division::One | Division::Items { .. } => return Vec::new(),
+    };
+    let in_layers = matches!(layout.division, Division::Layer { .. });
+    let orders = match (on_devices, in_layers) {
+        (false, _) => Vec::new(),
+        (true, true) => orders(count),
+        // Only the first does more than its share.
+        (true, false) => (1..count).map(|at| swapped(count, 0, at)).collect(),
+    };
+    let mut near: Vec<(Vec<Option<usize>>, Vec<u32>)> =
+        orders.iter().map(|order| ordered(&shares, order)).collect();
+    if in_layers {
+        let moved = moved(&shares).into_iter();
+        near.extend(moved.map(|shares| (layout.devices.clone(), shares)));
+    }
+    // Devices that are alike change places without any difference.
+    let kind =
+        |devices: &[Option<usize>], shares: &[u32]| (kinds_of(problem, devices), shares.to_vec());
+    let mut seen = vec![kind(&layout.devices, &shares)];
+    near.retain(|(devices, shares)| {
+        let kind = kind(devices, shares);
+        let new = !seen.contains(&kind);
+        seen.push(kind);
+        new
+    });
+    let query = |(devices, shares): (Vec<Option<usize>>, Vec<u32>)| {
+        let component = problem.profile.components[index].name.clone();
+        let lanes = devices.iter().map(|device| lane(problem, *device)).collect();
+        let division = match layout.division {
+            Division::Row { .. } => Division::Row { shares },
+            Division::Tensor { .. } => Division::Tensor { shares },
+            _ => layers(shares),
+        };
+        let layout = Layout { component, lanes, division };
+        LayoutQuery::of(index, devices, layout)
+    };
+    near.into_iter().map(query).collect()
+}
+
+/// So many segments on each device, one device after the other.
+fn layers(counts: Vec<u32>) -> Division {
+    let of_device = |(device, count)| std::iter::repeat_n(device, count as usize);
+    Division::Layer { segments: (0..).zip(counts).flat_map(of_device).collect() }
+}
+
+/// Orders of so many devices: all of few, else each two neighbours the other way round.
+fn orders(count: usize) -> Vec<Vec<usize>> {
+    if count > ORDERS_EXACT {
+        return (1..count).map(|at| swapped(count, at - 1, at)).collect();
+    }
+    let mut orders: Vec<Vec<usize>> = vec![Vec::new()];
+    for _ in 0..count {
+        let longer = orders.iter().flat_map(|order| {
+            let left = (0..count).filter(|at| !order.contains(at));
+            left.map(|at| [&order[..], &[at]].concat())
+        });
+        orders = longer.collect();
+    }
+    orders
+}
+
+fn swapped(count: usize, a: usize, b: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    order.swap(a, b);
+    order
+}
+
+/// Numbers of segments with some more on one device, and as many less on another one.
+fn moved(counts: &[u32]) -> Vec<Vec<u32>> {
+    let few = counts.len() <= MOVED_EXACT;
+    let devices = 0..counts.len();
+    let pairs = devices.clone().flat_map(|from| devices.clone().map(move |to| (from, to)));
+    let moves = pairs.filter(|(from, to)| from != to && (few || from.abs_diff(*to) == 1));
+    let segments = if few { &MOVES[..] } else { &MOVES[..1] };
+    let moves = moves.flat_map(|(from, to)| segments.iter().map(move |count| (from, to, *count)));
+    let moves = moves.filter(|(from, _, segments)| counts[*from] > *segments);
+    let moved = moves.map(|(from, to, segments)| {
+        let mut moved = counts.to_vec();
+        (moved[from], moved[to]) = (moved[from] - segments, moved[to] + segments);
+        moved
+    });
+    moved.collect()
+}

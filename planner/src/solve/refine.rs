@@ -1,0 +1,285 @@
+//! A better plan than one that was found, where there is one: with rings that were left out, and in
+//! layouts next to those that were chosen.
+//!
+//! Over many kinds of devices a component has thousands of layouts, and each has hundreds of rings:
+//! all of them would take seconds. So most layouts have one at first, in which all weights are
+//! streamed. For each, what its rings take at least is known from its bytes and the budgets alone;
+//! where that is little, and would make a better plan, they are made, and searched among.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use protocol::profile::LayoutBytes;
+use protocol::{Division, Placement};
+
+use super::candidates::{
+    LayoutQuery, OpenLayout, neighbours, new_layouts, open_layouts, rings_within,
+};
+use super::place::{ComponentLayout, Place};
+use super::search::{self, Choices, KnownChoices, Limits, Score};
+use super::{Problem, Solution, better};
+use crate::policy::Objective;
+
+/// Layouts of the largest component whose rings are made, of each kind of split over as many
+/// devices: those that may take the least. Over four unlike cards with 3, 5 and 12 GiB of each, 16
+/// found what all of them have, 8 did not; over three on a slow disk it took 64.
+const LAYOUTS_MAX: usize = 64;
+
+/// The same of the others.
+const LAYOUTS_MAX_OF_OTHERS: usize = 16;
+
+/// How often each component is looked at, while plans get better.
+const ROUNDS: usize = 2;
+
+/// How often the layouts next to the best ones are looked at, while these get better.
+const NEIGHBOURS_ROUNDS: usize = 3;
+
+/// Splits that take so many times as long by themselves as what was chosen are not moved on from.
+const LONGER_MAX: f64 = 1.05;
+
+/// Layouts in which a better plan may be, of each component.
+pub struct OpenLayouts(Vec<Open>);
+
+impl OpenLayouts {
+    /// Those of a problem of which rings were left out. `bytes` answer `wanted`, all its layouts.
+    fn left_out(
+        problem: &Problem<'_>,
+        wanted: &[LayoutQuery],
+        bytes: &[LayoutBytes],
+    ) -> OpenLayouts {
+        let components = 0..problem.places.len();
+        let largest = largest(problem);
+        let of = |component| {
+            let most = if Some(component) == largest { LAYOUTS_MAX } else { LAYOUTS_MAX_OF_OTHERS };
+            let mut open = open_layouts(problem, component, wanted, bytes);
+            open.sort_by(|a, b| alone_ms(&a.least).total_cmp(&alone_ms(&b.least)));
+            let mut of_kind: BTreeMap<(Placement, usize), usize> = BTreeMap::new();
+            open.retain(|OpenLayout { least, .. }| {
+                let count = of_kind.entry(kind(least)).or_default();
+                *count += 1;
+                *count <= most
+            });
+            let mut all = Open::default();
+            all.renew(open);
+            all
+        };
+        OpenLayouts(components.map(of).collect())
+    }
+
+    /// A plan with places in these layouts that is better than another plan of this problem.
+    fn better(
+        &mut self,
+        problem: &Problem<'_>,
+        solution: &Solution,
+        generation: u64,
+        known: &mut KnownChoices,
+    ) -> Option<Solution> {
+        let OpenLayouts(open) = self;
+        let chosen = solution.chosen.as_ref()?;
+        let mut problem = problem.clone();
+        add_places(&mut problem, &chosen.places);
+        let mut order: Vec<usize> = (0..open.len()).collect();
+        order.retain(|component| !open[*component].least.is_empty());
+        let weights = |component: usize| problem.profile.components[component].weights_bytes;
+        order.sort_by_key(|component| Reverse(weights(*component)));
+        let count = order.len();
+        let mut best: Option<Solution> = None;
+        let mut fruitless = 0;
+        for component in order.into_iter().cycle().take(ROUNDS * count) {
+            let than = best.as_ref().unwrap_or(solution);
+            let score = than.chosen.as_ref()?.score;
+            let with_more = open[component].with_rings(&problem, component, score, known);
+            let found =
+                with_more.and_then(|with_more| better(&[with_more], generation, Some(than), known));
+            let Some(mut new) = found else {
+                fruitless += 1;
+                // Of the last one that was better all is known.
+                if fruitless + usize::from(best.is_some()) >= count {
+                    break;
+                }
+                continue;
+            };
+            let places = new.chosen.as_mut()?;
+            places.problem = chosen.problem;
+            add_places(&mut problem, &places.places);
+            (best, fruitless) = (Some(new), 0);
+        }
+        best
+    }
+
+    /// The layouts of the largest component next to its place in a solution, and next to the best
+    /// of its other splits by layers, as far as they are new. Little is won with others of smaller
+    /// components.
+    fn neighbours(&self, problem: &Problem<'_>, solution: &Solution) -> Vec<LayoutQuery> {
+        let Some(chosen) = &solution.chosen else { return Vec::new() };
+        let Some(component) = largest(problem) else { return Vec::new() };
+        let open = &self.0[component];
+        let from = open.best_of_layers(&chosen.places[component]).into_iter();
+        let near = from.flat_map(|layout| neighbours(problem, component, layout));
+        let mut near: Vec<LayoutQuery> = near.filter(|wanted| !open.has(wanted)).collect();
+        near.sort_by(|a, b| (&a.devices, &a.layout).cmp(&(&b.devices, &b.layout)));
+        near.dedup();
+        near
+    }
+
+    /// Goes on to other layouts. `bytes` answer `wanted`.
+    fn renew(&mut self, problem: &Problem<'_>, wanted: &[LayoutQuery], bytes: &[LayoutBytes]) {
+        for (component, open) in self.0.iter_mut().enumerate() {
+            let asked = wanted.iter().zip(bytes);
+            let asked = asked.filter(|(wanted, _)| wanted.component == component);
+            open.renew(new_layouts(problem, component, asked));
+        }
+    }
+
+    /// A problem with all places that were made in these layouts.
+    pub fn add_to(&self, problem: &mut Problem<'_>) {
+        for (open, places) in self.0.iter().zip(&mut problem.places) {
+            let made = open.places();
+            if made.clone().next().is_some() {
+                *places = places.iter().chain(made).cloned().collect();
+            }
+        }
+    }
+}
+
+/// A plan of the same problem that is better than the best of these, as long as one is found; else
+/// that. `wanted` and `bytes` are all layouts of that problem, `size` asks for the bytes of others.
+/// The answer has the layouts that were looked at too.
+///
+/// The least memory is not found by times: with that as the objective nothing is looked at.
+///
+/// # Errors
+/// Those of `size`.
+pub fn refined<E>(
+    problems: &[Problem<'_>],
+    mut solution: Solution,
+    (wanted, bytes): (&[LayoutQuery], &[LayoutBytes]),
+    mut size: impl FnMut(&[LayoutQuery]) -> Result<Vec<LayoutBytes>, E>,
+    generation: u64,
+    known: &mut KnownChoices,
+) -> Result<(Solution, Option<OpenLayouts>), E> {
+    let Some(at) = solution.problem() else { return Ok((solution, None)) };
+    let problem = &problems[at];
+    if problem.objective == Objective::Memory {
+        return Ok((solution, None));
+    }
+    let mut open = OpenLayouts::left_out(problem, wanted, bytes);
+    solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
+    for _ in 0..NEIGHBOURS_ROUNDS {
+        let wanted = open.neighbours(problem, &solution);
+        if wanted.is_empty() {
+            break;
+        }
+        let bytes = size(&wanted)?;
+        open.renew(problem, &wanted, &bytes);
+        solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
+    }
+    Ok((solution, Some(open)))
+}
+
+fn add_places(problem: &mut Problem<'_>, new: &[Place]) {
+    for (places, place) in problem.places.iter_mut().zip(new) {
+        if !places.contains(place) {
+            *places = places.iter().chain([place]).cloned().collect();
+        }
+    }
+}
+
+/// The open layouts of a component.
+#[derive(Default)]
+struct Open {
+    /// What stands for the rings of each.
+    least: Arc<[Place]>,
+    /// Other places of all.
+    others: Vec<Place>,
+    /// The rings of those that were looked at.
+    rings: BTreeMap<usize, Vec<Place>>,
+    /// What was made in layouts that were open before.
+    before: Vec<Place>,
+    /// All layouts until now.
+    seen: BTreeSet<(Vec<Option<usize>>, Division)>,
+}
+
+impl Open {
+    fn renew(&mut self, layouts: Vec<OpenLayout>) {
+        self.before.extend(std::mem::take(&mut self.rings).into_values().flatten());
+        self.before.append(&mut self.others);
+        let (least, others): (Vec<Place>, Vec<Vec<Place>>) =
+            layouts.into_iter().map(|layout| (layout.least, layout.others)).unzip();
+        let layouts = least.iter().map(|Place { spread, .. }| spread);
+        self.seen.extend(layouts.map(|layout| (layout.devices.clone(), layout.division.clone())));
+        (self.least, self.others) = (least.into(), others.concat());
+    }
+
+    fn has(&self, LayoutQuery { devices, layout, .. }: &LayoutQuery) -> bool {
+        self.seen.contains(&(devices.clone(), layout.division.clone()))
+    }
+
+    /// All places that were made.
+    fn places(&self) -> impl Iterator<Item = &Place> + Clone {
+        self.before.iter().chain(&self.others).chain(self.rings.values().flatten())
+    }
+
+    /// The layout of a place, and of other splits by layers over as many devices the one that takes
+    /// the least by itself, if that is not much longer.
+    fn best_of_layers<'o>(&'o self, chosen: &'o Place) -> Vec<&'o ComponentLayout> {
+        let mut best: BTreeMap<(Placement, usize), &Place> = BTreeMap::new();
+        let others = self.places().filter(|place| {
+            place.spread.placement() == Placement::Layer && kind(place) != kind(chosen)
+        });
+        for place in others {
+            let best = best.entry(kind(place)).or_insert(place);
+            if alone_ms(place) < alone_ms(best) {
+                *best = place;
+            }
+        }
+        best.retain(|_, place| alone_ms(place) < LONGER_MAX * alone_ms(chosen));
+        best.into_values().chain([chosen]).map(|place| &*place.spread).collect()
+    }
+
+    /// The problem with the rings of the layouts with which a plan could have a better score, in
+    /// place of the component's other places. `None` where there are none.
+    fn with_rings<'p>(
+        &mut self,
+        problem: &Problem<'p>,
+        component: usize,
+        score: Score,
+        known: &mut KnownChoices,
+    ) -> Option<Problem<'p>> {
+        let mut with_more = problem.clone();
+        with_more.places[component] = Arc::clone(&self.least);
+        let choices = Choices::by_time(&with_more, known)?;
+        let limits = Limits { beat: Some(score), ..Limits::default() };
+        let may_beat = |at: &usize| {
+            let only = choices.with(component, &[*at]);
+            only.is_some_and(|only| search::any_better(&with_more, &only, limits))
+        };
+        let may_beat: Vec<usize> = (0..self.least.len()).filter(may_beat).collect();
+        let new = may_beat.iter().filter(|at| !self.rings.contains_key(at));
+        let new: Vec<usize> = new.copied().collect();
+        let layouts: Vec<&Arc<ComponentLayout>> =
+            new.iter().map(|at| &self.least[*at].spread).collect();
+        let made = rings_within(problem, component, &layouts);
+        self.rings.extend(new.into_iter().zip(made));
+        let rings = may_beat.iter().flat_map(|at| &self.rings[at]);
+        with_more.places[component] = rings.chain(&self.others).cloned().collect();
+        (!with_more.places[component].is_empty()).then_some(with_more)
+    }
+}
+
+/// The component with most weights.
+fn largest(problem: &Problem<'_>) -> Option<usize> {
+    let components = problem.profile.components.iter().enumerate();
+    components.max_by_key(|(_, component)| component.weights_bytes).map(|(index, _)| index)
+}
+
+/// What kind of split a place has, and over how many devices.
+fn kind(place: &Place) -> (Placement, usize) {
+    (place.spread.placement(), place.spread.devices.len())
+}
+
+/// What a place takes by itself.
+fn alone_ms(place: &Place) -> f64 {
+    place.ms.load + place.ms.first_read + place.ms.compute
+}

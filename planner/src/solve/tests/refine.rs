@@ -1,0 +1,97 @@
+//! What is left out at first, beside all of it.
+
+use std::sync::Arc;
+
+use protocol::{Division, Layout, Phase, StorageType};
+
+use super::super::candidates::{lane, neighbours, rings_within};
+use super::super::*;
+use super::made_up::{Case, component, segment};
+use crate::policy::pins::Pin;
+
+/// How much longer a plan may take than the best with all rings: of numbers of slots that save less
+/// than this only the least is tried.
+const LONGER_MAX: f64 = 0.001;
+
+/// A case whose devices are unlike, so that splits have few rings at first.
+fn unlike(seed: u64) -> Case {
+    let mut case = Case::random(seed);
+    case.pins.fill(Pin::FREE);
+    case
+}
+
+#[test]
+fn what_is_left_out_is_found_where_it_is_better() {
+    let [mut same, mut refined_ones] = [0; 2];
+    for seed in 0..1_500 {
+        let case = unlike(seed);
+        let Ok(first) = case.solve(Objective::Latency) else { continue };
+        let refined = case.solve_refined(Objective::Latency).expect("it fits");
+        let mut all = case.problem(Objective::Latency);
+        let (wanted, bytes) = case.sized(&all, Lists::All);
+        for index in 0..all.places.len() {
+            let asked = wanted.iter().zip(&bytes).filter(|(wanted, _)| wanted.component == index);
+            let layouts = asked.map(|(wanted, bytes)| Arc::new(wanted.answered(bytes)));
+            let layouts: Vec<Arc<ComponentLayout>> = layouts.collect();
+            let layouts: Vec<&Arc<ComponentLayout>> = layouts.iter().collect();
+            let rings = rings_within(&all, index, &layouts).into_iter().flatten();
+            let places = all.places[index].iter().cloned().chain(rings);
+            all.places[index] = places.collect();
+        }
+        let best = solve(&[all], 1).expect("it fits");
+        let [first, refined, best] =
+            [&first, &refined, &best].map(|solution| solution.plan.predicted_ms.total);
+        assert!(refined <= first, "seed {seed}: {refined} ms, {first} ms at first");
+        let longest = best * (1.0 + LONGER_MAX);
+        assert!(refined <= longest, "seed {seed}: {refined} ms, {best} ms with all rings");
+        same += u32::from(refined == first);
+        refined_ones += u32::from(refined < first);
+    }
+    assert!(same > 100 && refined_ones > 10, "{refined_ones} better, {same} the same");
+}
+
+#[test]
+fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
+    let blocks = vec![segment("block", Bytes(1 << 20), StorageType::BF16, 1e12); 8];
+    let mut dit = component("dit", Phase::Denoise, blocks);
+    dit.heads_max = 8;
+    let mut case = Case::plain(3, Bytes::mib(8), vec![dit]);
+    for (at, device) in case.inventory.devices.iter_mut().enumerate() {
+        device.speeds.f32_flops_per_s.value *= 1.0 + at as f64;
+    }
+    let problem = case.problem(Objective::Latency);
+    let near = |division| {
+        let devices = vec![Some(0), Some(1), Some(2)];
+        let lanes = devices.iter().map(|device| lane(&problem, *device)).collect();
+        let layout = Layout { component: "dit".to_owned(), lanes, division };
+        let wanted = LayoutQuery::of(0, devices, layout);
+        let bytes = case.sizes(std::slice::from_ref(&wanted)).remove(0);
+        let near = neighbours(&problem, 0, &wanted.answered(&bytes));
+        let shown = |wanted: LayoutQuery| {
+            let devices: Vec<usize> = wanted.devices.into_iter().flatten().collect();
+            (devices, wanted.layout.division)
+        };
+        near.into_iter().map(shown).collect::<Vec<_>>()
+    };
+    // One of the first device is all that it has.
+    let near_layers = near(Division::Layer { segments: vec![0, 1, 1, 2, 2, 2, 2, 2] });
+    let layers = |devices: [usize; 3], segments: [u32; 8]| {
+        (devices.to_vec(), Division::Layer { segments: segments.to_vec() })
+    };
+    assert!(near_layers.contains(&layers([2, 0, 1], [0, 0, 0, 0, 0, 1, 2, 2])));
+    assert!(near_layers.contains(&layers([0, 1, 2], [0, 0, 1, 2, 2, 2, 2, 2])));
+    assert!(near_layers.contains(&layers([0, 1, 2], [0, 1, 1, 1, 1, 1, 1, 2])));
+    // Five other orders; from the second one segment to either, of the third one, two and four.
+    assert_eq!(near_layers.len(), 5 + 2 + 6);
+    let heads = |devices: [usize; 3], shares: [u32; 3]| {
+        (devices.to_vec(), Division::Tensor { shares: shares.to_vec() })
+    };
+    let near_heads = near(Division::Tensor { shares: vec![1, 2, 5] });
+    assert_eq!(near_heads, [heads([1, 0, 2], [2, 1, 5]), heads([2, 1, 0], [5, 2, 1])]);
+    // Who pins the devices pins their order.
+    case.pins[0].devices = vec![Some(0), Some(1)];
+    let problem = case.problem(Objective::Latency);
+    let pinned = problem.places[0].iter().find(|place| place.spread.devices.len() == 2);
+    let spread = &pinned.expect("a split").spread;
+    assert!(neighbours(&problem, 0, spread).is_empty());
+}
