@@ -6,6 +6,7 @@
 //!                                                           └► memory, loads (regions, weights)
 //! ```
 
+pub mod address;
 pub mod buffer;
 pub mod busy;
 pub mod context;

@@ -2,9 +2,10 @@
 //!
 //! Not here: memory of a plan's regions, and copies beside a computation.
 
+use super::address::Address;
 use super::driver::DriverError;
 use super::memory::DeviceMemory;
-use super::stream::{Address, Stream};
+use super::stream::Stream;
 
 /// Memory of a GPU with the bytes that it was made of, until a kernel writes others.
 pub struct Buffer {

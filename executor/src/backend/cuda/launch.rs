@@ -9,7 +9,7 @@ use super::driver::DriverError;
 use super::kernels::Kernels;
 use super::stream::{ByteRows, Place, Stream};
 
-pub use super::stream::Address;
+pub use super::address::Address;
 
 /// What a product by cuBLASLt is called among kernels.
 pub const LIBRARY_PRODUCT: &str = "cublasLtMatmul";

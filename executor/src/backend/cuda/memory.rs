@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 
+use super::address::Address;
 use super::driver::DriverError;
 use super::gpu::Gpu;
-use super::stream::Address;
 
 /// Memory of a GPU, freed when dropped. The driver then waits for all work of its context first.
 pub struct DeviceMemory {

@@ -9,25 +9,11 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUevent, CUmemorytype, CUstream};
 
+use super::address::Address;
 use super::driver::DriverError;
 use super::gpu::Gpu;
 use super::kernels::Function;
 use crate::race::{Edge, EventId, GpuTrace, Span, StreamId};
-
-/// A device address, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(transparent)]
-pub struct Address(pub u64);
-
-impl Address {
-    /// Of nothing: what a kernel takes for an operand that is not there.
-    pub const NONE: Address = Address(0);
-
-    /// So many bytes behind this one.
-    pub fn offset(self, bytes: u64) -> Address {
-        Address(self.0 + bytes)
-    }
-}
 
 /// Rows of bytes in the memory of a GPU or of the host.
 #[derive(Debug, Clone, Copy)]

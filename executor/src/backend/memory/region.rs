@@ -15,10 +15,11 @@ use protocol::{Bytes, DeviceId};
 
 use super::account::{Charge, Memory, OutOfMemory};
 use super::limits;
+use crate::backend::cuda::address::Address;
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::gpu::Gpu;
 use crate::backend::cuda::memory::{DeviceMemory, PinnedMemory};
-use crate::backend::cuda::stream::{Address, Place};
+use crate::backend::cuda::stream::Place;
 use crate::backend::stopped::Stopped;
 use crate::race::Span;
 

@@ -19,7 +19,7 @@ use cudarc::driver::sys::CUstream;
 
 use super::library::{Functions, Proposal};
 use super::status;
-use crate::backend::cuda::stream::Address;
+use crate::backend::cuda::address::Address;
 
 /// All that an algorithm is chosen by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
