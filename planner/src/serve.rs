@@ -15,6 +15,7 @@ pub mod catalog;
 pub mod conditioning;
 pub mod config;
 pub mod daemon;
+pub mod described;
 pub mod desk;
 pub mod edge;
 pub mod files;

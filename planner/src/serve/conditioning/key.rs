@@ -4,7 +4,7 @@ use protocol::notice::FileState;
 use protocol::{Job, Phase};
 use sha2::{Digest as _, Sha256};
 
-use super::super::shared::DescribedModel;
+use super::super::described::DescribedModel;
 use super::ConditioningCache;
 use crate::engine::files::states_of;
 use crate::job::{PreparedJob, ResolvedJob};

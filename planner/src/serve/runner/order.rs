@@ -7,11 +7,12 @@ use protocol::{Job, JobShape, ModelDescription};
 use serde_json::Value;
 
 use super::super::conditioning::{Found, PromptKeys};
+use super::super::described::{DescribeError, DescribedModel, OpenedFiles};
 use super::super::desk::action::RunOrder;
 use super::super::desk::event::{FinishedWork, Said, SlotId};
 use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
-use super::super::shared::{DescribeError, DescribedModel, OpenedFiles, ServedHost};
+use super::super::shared::ServedHost;
 use super::SlotBell;
 use super::finished::{JobNotices, encoders_on_gpu, finished, pictures};
 use super::heard::{AskedPlan, BeforeRun, HeardRun};

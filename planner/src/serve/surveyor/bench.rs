@@ -9,11 +9,12 @@ use std::time::Instant;
 
 use protocol::{JobShape, Phase};
 
+use super::super::described::{DescribedModel, OpenedFiles};
 use super::super::desk::action::{GainOrder, QuoteOrder, RoomOrder};
 use super::super::desk::event::{GainTimes, Quoted, RoomTimes, SlotId};
 use super::super::desk::job::{ErrorCode, JobError};
 use super::super::failures::{internal, of_plan, of_request, of_session, of_setup};
-use super::super::shared::{DescribedModel, OpenedFiles, ServedHost};
+use super::super::shared::ServedHost;
 use super::offer::{ChosenPlan, PlannedMs, quoted};
 use super::surveys::Surveys;
 use crate::engine::host::SetupError;
