@@ -86,7 +86,10 @@ impl Survey {
             best = better(&problems, generation, best.as_ref(), &mut known).or(best);
         }
         let mut open = None;
-        if let Some(found) = best {
+        // Weights that are changed when they are loaded are not streamed, and those that are loaded
+        // lie where they are.
+        let is_free = !changes && request.keeps.is_none();
+        if let Some(found) = best.take_if(|_| is_free) {
             let refined =
                 self.refine(session, request, generation, found, &may_beat, &mut known)?;
             (best, open) = (Some(refined.0), refined.1);
@@ -106,8 +109,8 @@ impl Survey {
         Ok(solution.ok_or_else(|| infeasible(&problems)))
     }
 
-    /// Looks for a better plan than the best one in these lists of devices. The answer has the
-    /// layouts that were looked at too.
+    /// Looks for a better plan than the best one in these lists of devices, where no weights are
+    /// changed when they are loaded. The answer has the layouts that were looked at too.
     fn refine(
         &self,
         session: &mut Session,
@@ -117,10 +120,7 @@ impl Survey {
         lists: &[Lists],
         known: &mut KnownChoices,
     ) -> Result<(Solution, Option<OpenLayouts>), PlanError> {
-        // What keeps weights where they lie, or changes them when they are loaded, streams nothing
-        // new.
-        let is_free = request.keeps.is_none() && request.options.loras.is_empty();
-        let Some(at) = best.problem().filter(|_| is_free) else { return Ok((best, None)) };
+        let Some(at) = best.problem() else { return Ok((best, None)) };
         let problems = self.measured.problems(request, lists);
         let (wanted, bytes) = self.measured.asked(at, &problems[at], lists);
         let size = |wanted: &[LayoutQuery]| self.measured.size(session, request, at, wanted);
