@@ -10,8 +10,9 @@
 //! as the VAE's tiles, make problems of their own. The plan is that of the problem that has the
 //! best one.
 //!
-//! Nothing that may be chosen so depends on a budget: more of it is never worse. Then `refine` looks
-//! for a better plan with the budgets at hand, as over unlike devices most rings are left out.
+//! Nothing that may be chosen so depends on a budget: more of it is never worse. Then `refine`
+//! looks for a better plan with the budgets at hand, as over unlike devices most rings are left
+//! out.
 
 mod advice;
 mod assemble;
