@@ -330,7 +330,7 @@ impl<'t> ListTimings<'t> {
         self.kinds == other.kinds && divisions.eq(others)
     }
 
-    /// The layouts of which some rings were left out, by their numbers.
+    /// The numbers of the layouts that do not have all of their rings.
     fn open(&self) -> impl Iterator<Item = usize> {
         let all = 0..self.timings.len();
         all.filter(|number| self.quota.has(*number) != Some(Steps::All))

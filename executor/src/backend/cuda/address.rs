@@ -9,7 +9,7 @@ impl Address {
     /// Of nothing: what a kernel takes for an operand that is not there.
     pub const NONE: Address = Address(0);
 
-    /// So many bytes behind this one.
+    /// The address that lies `bytes` after this one.
     pub fn offset(self, bytes: u64) -> Address {
         Address(self.0 + bytes)
     }

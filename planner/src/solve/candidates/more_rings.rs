@@ -24,7 +24,7 @@ pub struct OpenLayout {
     pub others: Vec<Place>,
 }
 
-/// The layouts of a component of which rings were left out. `bytes` answer `wanted`.
+/// The layouts of a component that do not have all of their rings. `bytes` answer `wanted`.
 pub fn open_layouts(
     problem: &Problem<'_>,
     index: usize,

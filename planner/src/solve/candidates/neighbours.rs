@@ -8,14 +8,14 @@ use super::super::Problem;
 use super::super::place::ComponentLayout;
 use super::{LayoutQuery, kinds_of, lane};
 
-/// So many segments go from one device to another one: of more devices than [`MOVED_EXACT`] the
-/// fewest, to the next one.
+/// How many segments move from one device to another. With more than [`MOVED_EXACT`] devices, only
+/// the first number is tried, and only between neighbours.
 const MOVES: [u32; 3] = [1, 2, 4];
 
-/// Up to so many devices segments go from each to each.
+/// With at most this many devices, segments move between any two of them.
 const MOVED_EXACT: usize = 4;
 
-/// Up to so many devices every order is tried.
+/// With at most this many devices, every order is tried.
 const ORDERS_EXACT: usize = 3;
 
 /// The layouts next to one of a component; none where its devices are pinned.
@@ -79,13 +79,13 @@ pub fn neighbours(
     near.into_iter().map(query).collect()
 }
 
-/// So many segments on each device, one device after the other.
+/// The split that gives each device its count of segments, in order.
 fn layers(counts: Vec<u32>) -> Division {
     let of_device = |(device, count)| std::iter::repeat_n(device, count as usize);
     Division::Layer { segments: (0..).zip(counts).flat_map(of_device).collect() }
 }
 
-/// Orders of so many devices: all of few, else each two neighbours the other way round.
+/// Orders of `count` devices: every order of few devices; of more, those that swap two neighbours.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     if count > ORDERS_EXACT {
         return (1..count).map(|at| swapped(count, at - 1, at)).collect();

@@ -193,7 +193,7 @@ fn rings_in(
     rings
 }
 
-/// What fits of the sets before one, of which each streams less.
+/// What the earlier sets of a run had room for. Each of them streams less than the next one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fitted {
     sets: u32,
@@ -202,8 +202,9 @@ struct Fitted {
 }
 
 impl Fitted {
-    /// The slots that are tried with the next set, of which so many fit: with fewer and fewer sets
-    /// all, as these leave memory to others; else more than fit with the sets before.
+    /// The numbers of slots to try with the next set, which has room for `most`. Usually only those
+    /// that no earlier set had room for. The first, second, fourth, eighth set, and so on, has all
+    /// numbers, as a plan may need the memory elsewhere.
     fn slots_beside(&mut self, most: u32) -> RangeInclusive<u32> {
         self.sets += 1;
         let least = if self.sets.is_power_of_two() { 1 } else { self.slots + 1 };
@@ -212,9 +213,8 @@ impl Fitted {
     }
 }
 
-/// Of sets of which each one streams more than the one before it, those that fit with one slot: the
-/// first ones, and of the others some. One that fits is seldom the best if one that streams less
-/// fits too.
+/// Keeps the sets that fit with one slot: the first 16 of them, then fewer and fewer. Each set
+/// streams more than the one before it, and is seldom the best where one that streams less fits.
 fn keep_fitting(problem: &Problem<'_>, spread: &ComponentLayout, growing: &mut Vec<Vec<bool>>) {
     growing.retain(|stays| {
         let held = WeightResidency::Some {
