@@ -45,20 +45,17 @@ fn growing_sets<K: Ord>(
 ) -> Vec<Vec<bool>> {
     let lanes: Vec<Lane> = (0..lanes).map(|lane| Lane::of(segments, lane)).collect();
     let mut held: Vec<usize> = lanes.iter().map(Lane::count).collect();
-    let mut sets = Vec::new();
+    let mut keys: Vec<K> = lanes.iter().zip(&held).map(|(lane, held)| key(lane, *held)).collect();
+    let (mut stays, mut sets) = (vec![true; segments.len()], Vec::new());
     loop {
         let holding = lanes.iter().filter(|lane| held[lane.index] > 0);
-        let Some(next) = holding.min_by_key(|lane| key(lane, held[lane.index])) else {
+        let Some(next) = holding.min_by_key(|lane| &keys[lane.index]) else {
             return sets;
         };
         held[next.index] -= 1;
-        let mut stays = vec![true; segments.len()];
-        for lane in &lanes {
-            for (index, _) in lane.streamed(held[lane.index]) {
-                stays[index] = false;
-            }
-        }
-        sets.push(stays);
+        keys[next.index] = key(next, held[next.index]);
+        next.hold(held[next.index], &mut stays);
+        sets.push(stays.clone());
     }
 }
 
@@ -72,9 +69,7 @@ pub fn held_in_lane(
     let lane = Lane::of(segments, lane);
     let held = lane.count().checked_sub(streamed)?;
     let mut stays = vec![true; segments.len()];
-    for (index, _) in lane.streamed(held) {
-        stays[index] = false;
-    }
+    lane.hold(held, &mut stays);
     Some(stays)
 }
 
@@ -83,6 +78,8 @@ struct Lane {
     index: usize,
     blocks: Vec<(usize, u64)>,
     others: Vec<(usize, u64)>,
+    /// Weights that stay when none, one, two segments do, up to all.
+    held_bytes: Vec<u64>,
 }
 
 impl Lane {
@@ -92,42 +89,51 @@ impl Lane {
         });
         let (blocks, others): (Vec<_>, Vec<_>) = here.partition(|(_, segment)| segment.block);
         let sized = |(index, segment): (usize, Streamable)| (index, segment.bytes);
-        Lane {
+        let mut lane = Lane {
             index: lane,
             blocks: blocks.into_iter().map(sized).collect(),
             others: others.into_iter().map(sized).collect(),
-        }
+            held_bytes: Vec::new(),
+        };
+        let bytes =
+            |held| lane.stays(held).map(|((_, bytes), stays)| if stays { bytes } else { 0 }).sum();
+        lane.held_bytes = (0..=lane.count()).map(bytes).collect();
+        lane
     }
 
     fn count(&self) -> usize {
         self.blocks.len() + self.others.len()
     }
 
-    /// The segments that are streamed when `held` of them stay: what is no block goes last.
-    fn streamed(&self, held: usize) -> Vec<(usize, u64)> {
+    /// The weights of each segment, and whether they stay when `held` segments do: what is no block
+    /// is streamed last.
+    fn stays(&self, held: usize) -> impl Iterator<Item = ((usize, u64), bool)> {
         let of_blocks = held.saturating_sub(self.others.len());
-        let blocks = without(&self.blocks, of_blocks);
-        blocks.chain(without(&self.others, held - of_blocks)).copied().collect()
+        spread(&self.blocks, of_blocks).chain(spread(&self.others, held - of_blocks))
+    }
+
+    /// Notes which of its segments stay when `held` do.
+    fn hold(&self, held: usize, stays: &mut [bool]) {
+        self.stays(held).for_each(|((index, _), own)| stays[index] = own);
     }
 
     fn all_bytes(&self) -> u64 {
-        self.blocks.iter().chain(&self.others).map(|(_, bytes)| *bytes).sum()
+        self.held_bytes(self.count())
     }
 
     /// Weights that stay when `held` segments do.
     fn held_bytes(&self, held: usize) -> u64 {
-        let streamed: u64 = self.streamed(held).iter().map(|(_, bytes)| *bytes).sum();
-        self.all_bytes() - streamed
+        self.held_bytes[held]
     }
 }
 
-/// The entries that are left when `held` of them, spread evenly, are taken out: the i-th of n is
-/// taken where `i·held/n` steps over a whole number, so that gaps differ by at most one, around the
+/// The entries, and whether each is one of `held` that are spread evenly among them: the i-th of n
+/// is where `i·held/n` steps over a whole number, so that gaps differ by at most one, around the
 /// end too.
-fn without<T>(entries: &[T], held: usize) -> impl Iterator<Item = &T> {
+fn spread<T: Copy>(entries: &[T], held: usize) -> impl Iterator<Item = (T, bool)> {
     let count = entries.len();
-    let taken = move |index: usize| (index + 1) * held / count > index * held / count;
-    entries.iter().enumerate().filter(move |(index, _)| !taken(*index)).map(|(_, entry)| entry)
+    let is_held = move |index: usize| (index + 1) * held / count > index * held / count;
+    entries.iter().enumerate().map(move |(index, entry)| (*entry, is_held(index)))
 }
 
 #[cfg(test)]
