@@ -33,9 +33,10 @@ impl Elements {
         needs: &dyn Needs,
     ) -> Elements {
         let mut kept = kept(graph, program, assignment);
+        let readings = Readings::new(graph, assignment, needs);
         loop {
-            let elements = Elements::unless(&kept, graph, assignment, needs);
-            let apart = elements.apart(graph, assignment, needs);
+            let elements = Elements::unless(&kept, graph, &readings, assignment, needs);
+            let apart = elements.apart(graph, &readings);
             if apart.is_empty() {
                 return elements;
             }
@@ -48,12 +49,13 @@ impl Elements {
     fn unless(
         kept: &[bool],
         graph: &Graph,
+        readings: &Readings,
         assignment: &Assignment,
         needs: &dyn Needs,
     ) -> Elements {
         let mut elements: Vec<ElementType> = graph.values.iter().map(|v| v.element).collect();
         let mut wanted: Vec<Option<ElementType>> = vec![None; graph.values.len()];
-        for node in graph.nodes.iter().rev() {
+        for (number, node) in graph.nodes.iter().enumerate().rev() {
             let output = node.output.0;
             if let Some(element) = wanted[output]
                 && !kept[output]
@@ -61,9 +63,9 @@ impl Elements {
             {
                 elements[output] = element;
             }
-            for (index, input) in node.inputs.iter().enumerate() {
+            for (input, reading) in node.inputs.iter().zip(readings.of(number)) {
                 let own = graph.value(*input).element;
-                let as_read = match needs.reading(graph.view(node), index, assignment) {
+                let as_read = match *reading {
                     Reading::As(element) | Reading::WithOthersAs(element) => element,
                     Reading::AsResult => elements[output],
                 };
@@ -76,12 +78,12 @@ impl Elements {
 
     /// Values that have to stay as they are since others, which a node reads with them or makes of
     /// them, do.
-    fn apart(&self, graph: &Graph, assignment: &Assignment, needs: &dyn Needs) -> Vec<ValueId> {
+    fn apart(&self, graph: &Graph, readings: &Readings) -> Vec<ValueId> {
         let (mut apart, mut group) = (Vec::new(), Vec::new());
-        for node in &graph.nodes {
+        for (number, node) in graph.nodes.iter().enumerate() {
             group.clear();
-            for (index, &input) in node.inputs.iter().enumerate() {
-                let element = match needs.reading(graph.view(node), index, assignment) {
+            for (&input, reading) in node.inputs.iter().zip(readings.of(number)) {
+                let element = match *reading {
                     Reading::As(_) => continue,
                     Reading::WithOthersAs(element) => element,
                     Reading::AsResult => {
@@ -108,6 +110,30 @@ impl Elements {
     /// Size of a value in memory, alignment not counted.
     pub fn bytes(&self, graph: &Graph, value: ValueId) -> Bytes {
         graph.value(value).bytes_as(self.of(value))
+    }
+}
+
+/// How each node reads its inputs: asked once, as a graph has thousands of them.
+struct Readings {
+    all: Vec<Reading>,
+    /// Where each node's begin, and where the last one's end.
+    begins: Vec<usize>,
+}
+
+impl Readings {
+    fn new(graph: &Graph, assignment: &Assignment, needs: &dyn Needs) -> Readings {
+        let mut readings = Readings { all: Vec::new(), begins: vec![0] };
+        for node in &graph.nodes {
+            let inputs = 0..node.inputs.len();
+            let own = inputs.map(|index| needs.reading(graph.view(node), index, assignment));
+            readings.all.extend(own);
+            readings.begins.push(readings.all.len());
+        }
+        readings
+    }
+
+    fn of(&self, node: usize) -> &[Reading] {
+        &self.all[self.begins[node]..self.begins[node + 1]]
     }
 }
 

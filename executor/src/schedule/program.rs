@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use protocol::limits::DEVICES_MAX;
 use protocol::profile::BackendKind;
 
 use super::Assignment;
@@ -139,8 +140,8 @@ struct ProgramBuilder<'a> {
     node_lanes: Vec<usize>,
     /// The rows of split nodes.
     rows: Vec<Option<Vec<Range<usize>>>>,
-    /// Values with the lanes that read them, each pair once, in order.
-    readers: Vec<(ValueId, usize)>,
+    /// For each value a bit for each lane that reads it.
+    readers: Vec<u32>,
     produced: Vec<bool>,
     home: Vec<usize>,
     lanes: usize,
@@ -166,16 +167,14 @@ impl<'a> ProgramBuilder<'a> {
             home[node.output.0] = lane;
             produced[node.output.0] = true;
         }
-        let mut readers = Vec::new();
+        let mut readers = vec![0; graph.values.len()];
         for ((node, &lane), rows) in graph.nodes.iter().zip(&node_lanes).zip(&rows) {
             let split = rows.iter().flatten().enumerate().filter(|(_, rows)| !rows.is_empty());
             let lanes = std::iter::once(lane).chain(split.map(|(lane, _)| lane));
             for lane in lanes {
-                readers.extend(node.inputs.iter().map(|&input| (input, lane)));
+                node.inputs.iter().for_each(|input| readers[input.0] |= 1 << lane);
             }
         }
-        readers.sort_unstable();
-        readers.dedup();
         let most = node_lanes.iter().copied().max().unwrap_or(0);
         ProgramBuilder {
             graph,
@@ -217,14 +216,7 @@ impl<'a> ProgramBuilder<'a> {
         }
         if elsewhere.is_empty() {
             // A gathered value leaves when it is first read, or this would wait for it here.
-            let first = self.readers.partition_point(|(value, _)| *value < node.output);
-            for at in first..self.readers.len() {
-                let (value, reader) = self.readers[at];
-                if value != node.output {
-                    break;
-                }
-                self.start(value, reader);
-            }
+            lanes_of(self.readers[node.output.0]).for_each(|lane| self.start(node.output, lane));
         }
     }
 
@@ -277,17 +269,18 @@ impl<'a> ProgramBuilder<'a> {
         let open: Vec<ValueId> = self.gathers.keys().copied().collect();
         open.into_iter().for_each(|value| self.gather(value));
         let inputs = self.graph.inputs.iter().map(|port| port.value);
-        let mut input_lanes: BTreeMap<ValueId, BTreeSet<usize>> =
-            inputs.map(|value| (value, BTreeSet::new())).collect();
-        for (value, lane) in &self.readers {
-            if let Some(lanes) = input_lanes.get_mut(value) {
-                lanes.insert(*lane);
-            }
-        }
+        let of = |value: ValueId| (value, lanes_of(self.readers[value.0]).collect());
+        let input_lanes: BTreeMap<ValueId, BTreeSet<usize>> = inputs.map(of).collect();
         let steps = with_slots(self.graph, self.assignment, self.steps);
         let ProgramBuilder { copies, home, lanes, .. } = self;
         Program { steps, copies, input_lanes, home, lanes }
     }
+}
+
+/// The lanes that have a bit, in order.
+fn lanes_of(bits: u32) -> impl Iterator<Item = usize> {
+    const { assert!(DEVICES_MAX < u32::BITS as usize) };
+    (0..=DEVICES_MAX).filter(move |lane| bits >> lane & 1 == 1)
 }
 
 /// Sets an acquisition before the first step of each streamed segment on each lane, and a release

@@ -1,7 +1,6 @@
 //! Where the weights of a schedule lie on each lane: in a region for all phases, in one for the
 //! component's phase, in a slot of the ring, or in the mapping of their files.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use protocol::plan::ALIGNMENT_BYTES;
@@ -57,8 +56,10 @@ pub struct LaneWeights {
     pub slot_bytes: Bytes,
     /// Bytes of each segment's weights, wherever they lie.
     pub segment_bytes: Vec<Bytes>,
-    /// The slice of a weight and of where its rows begin and end.
-    numbers: BTreeMap<(WeightId, usize, usize), usize>,
+    /// For each weight the index of its first slice, and for each slice that of the next one of the
+    /// same weight.
+    firsts: Vec<Option<usize>>,
+    nexts: Vec<Option<usize>>,
 }
 
 impl LaneWeights {
@@ -76,11 +77,10 @@ impl LaneWeights {
         weight: WeightId,
         rows: Range<usize>,
     ) -> usize {
-        let next = self.slices.len();
-        let number = *self.numbers.entry((weight, rows.start, rows.end)).or_insert(next);
-        if number < next {
-            return number;
-        }
+        let number = match self.find(graph, weight, &rows) {
+            Ok(number) => return number,
+            Err(number) => number,
+        };
         let segment = graph.weights[weight.0].segment;
         let bytes = slice_bytes(graph, weight, &rows).align_up(ALIGNMENT_BYTES);
         self.segment_bytes[segment] += bytes;
@@ -106,6 +106,27 @@ impl LaneWeights {
         };
         self.slices.push(WeightSlice { weight, rows, place });
         number
+    }
+
+    /// The index of the slice of these rows, or the one that it gets.
+    fn find(
+        &mut self,
+        graph: &Graph,
+        weight: WeightId,
+        rows: &Range<usize>,
+    ) -> Result<usize, usize> {
+        self.firsts.resize(graph.weights.len(), None);
+        let new = self.slices.len();
+        let mut next = &mut self.firsts[weight.0];
+        while let Some(number) = *next {
+            if self.slices[number].rows == *rows {
+                return Ok(number);
+            }
+            next = &mut self.nexts[number];
+        }
+        *next = Some(new);
+        self.nexts.push(None);
+        Err(new)
     }
 
     /// Size of the page-locked copies.
