@@ -12,12 +12,13 @@ use std::sync::Arc;
 
 use protocol::profile::LayoutBytes;
 use protocol::{Division, Placement};
+use rayon::prelude::*;
 
 use super::candidates::{
     LayoutQuery, OpenLayout, neighbours, new_layouts, open_layouts, rings_within,
 };
 use super::place::{ComponentLayout, Place};
-use super::search::{self, Choices, KnownChoices, Limits, Score};
+use super::search::{self, Allowance, Choices, KnownChoices, Limits};
 use super::{Problem, Solution, better};
 use crate::policy::Objective;
 
@@ -28,6 +29,10 @@ const LAYOUTS_MAX: usize = 64;
 
 /// The same of the others.
 const LAYOUTS_MAX_OF_OTHERS: usize = 16;
+
+/// So many layouts of a component have their rings made at once at first; then twice as many, and so
+/// on: a better plan that is found leaves less to look at.
+const LAYOUTS_FIRST: usize = 16;
 
 /// How often each component is looked at, while plans get better.
 const ROUNDS: usize = 2;
@@ -52,17 +57,9 @@ impl OpenLayouts {
         let largest = largest(problem);
         let of = |component| {
             let most = if Some(component) == largest { LAYOUTS_MAX } else { LAYOUTS_MAX_OF_OTHERS };
-            let mut open = open_layouts(problem, component, wanted, bytes);
-            open.sort_by(|a, b| alone_ms(&a.least).total_cmp(&alone_ms(&b.least)));
-            let mut of_kind: BTreeMap<(Placement, usize), usize> = BTreeMap::new();
-            open.retain(|OpenLayout { least, .. }| {
-                let count = of_kind.entry(kind(least)).or_default();
-                *count += 1;
-                *count <= most
-            });
-            let mut all = Open::default();
-            all.renew(open);
-            all
+            let mut open = Open::default();
+            open.renew(open_layouts(problem, component, wanted, bytes), most);
+            open
         };
         OpenLayouts(components.map(of).collect())
     }
@@ -88,10 +85,7 @@ impl OpenLayouts {
         let mut fruitless = 0;
         for component in order.into_iter().cycle().take(ROUNDS * count) {
             let than = best.as_ref().unwrap_or(solution);
-            let score = than.chosen.as_ref()?.score;
-            let with_more = open[component].with_rings(&problem, component, score, known);
-            let found =
-                with_more.and_then(|with_more| better(&[with_more], generation, Some(than), known));
+            let found = open[component].better(&problem, component, than, generation, known);
             let Some(mut new) = found else {
                 fruitless += 1;
                 // Of the last one that was better all is known.
@@ -128,7 +122,7 @@ impl OpenLayouts {
         for (component, open) in self.0.iter_mut().enumerate() {
             let asked = wanted.iter().zip(bytes);
             let asked = asked.filter(|(wanted, _)| wanted.component == component);
-            open.renew(new_layouts(problem, component, asked));
+            open.renew(new_layouts(problem, component, asked), usize::MAX);
         }
     }
 
@@ -189,7 +183,7 @@ fn add_places(problem: &mut Problem<'_>, new: &[Place]) {
 /// The open layouts of a component.
 #[derive(Default)]
 struct Open {
-    /// What stands for the rings of each.
+    /// What stands for the rings of each, the fastest first.
     least: Arc<[Place]>,
     /// Other places of all.
     others: Vec<Place>,
@@ -202,7 +196,15 @@ struct Open {
 }
 
 impl Open {
-    fn renew(&mut self, layouts: Vec<OpenLayout>) {
+    /// Goes on to these layouts, at most so many of a kind.
+    fn renew(&mut self, mut layouts: Vec<OpenLayout>, most: usize) {
+        layouts.sort_by(|a, b| alone_ms(&a.least).total_cmp(&alone_ms(&b.least)));
+        let mut of_kind: BTreeMap<(Placement, usize), usize> = BTreeMap::new();
+        layouts.retain(|OpenLayout { least, .. }| {
+            let count = of_kind.entry(kind(least)).or_default();
+            *count += 1;
+            *count <= most
+        });
         self.before.extend(std::mem::take(&mut self.rings).into_values().flatten());
         self.before.append(&mut self.others);
         let (least, others): (Vec<Place>, Vec<Vec<Place>>) =
@@ -238,33 +240,62 @@ impl Open {
         best.into_values().chain([chosen]).map(|place| &*place.spread).collect()
     }
 
-    /// The problem with the rings of the layouts with which a plan could have a better score, in
-    /// place of the component's other places. `None` where there are none.
-    fn with_rings<'p>(
+    /// A plan with the rings of these layouts, and with the component's other places in them, that
+    /// is better than another one: the most promising first, some at a time.
+    fn better(
         &mut self,
-        problem: &Problem<'p>,
+        problem: &Problem<'_>,
         component: usize,
-        score: Score,
+        than: &Solution,
+        generation: u64,
         known: &mut KnownChoices,
-    ) -> Option<Problem<'p>> {
-        let mut with_more = problem.clone();
-        with_more.places[component] = Arc::clone(&self.least);
-        let choices = Choices::by_time(&with_more, known)?;
-        let limits = Limits { beat: Some(score), ..Limits::default() };
-        let may_beat = |at: &usize| {
-            let only = choices.with(component, &[*at]);
-            only.is_some_and(|only| search::any_better(&with_more, &only, limits))
-        };
-        let may_beat: Vec<usize> = (0..self.least.len()).filter(may_beat).collect();
-        let new = may_beat.iter().filter(|at| !self.rings.contains_key(at));
-        let new: Vec<usize> = new.copied().collect();
-        let layouts: Vec<&Arc<ComponentLayout>> =
+    ) -> Option<Solution> {
+        let mut with_least = problem.clone();
+        with_least.places[component] = Arc::clone(&self.least);
+        let choices = Choices::by_time(&with_least, known)?;
+        let mut best: Option<Solution> = None;
+        let (mut others, mut end) = (self.others.clone(), 0);
+        while end < self.least.len() {
+            let batch = end..self.least.len().min(2 * end + LAYOUTS_FIRST);
+            end = batch.end;
+            let score = best.as_ref().unwrap_or(than).chosen.as_ref()?.score;
+            let limits = Limits { beat: Some(score), ..Limits::default() };
+            let may_beat = |at: &usize| {
+                let only = choices.with(component, &[*at]);
+                only.is_some_and(|only| search::any_better(&with_least, &only, limits))
+            };
+            let may_beat: Vec<usize> = batch.into_par_iter().filter(may_beat).collect();
+            let ticks_max = LONGER_MAX * score.ticks_max(choices.step) as f64;
+            let allowance = Allowance::beside(problem, &choices, component, ticks_max as u64);
+            self.make_rings(problem, component, &may_beat, &allowance);
+            let rings = may_beat.iter().flat_map(|at| &self.rings[at]);
+            let places: Arc<[Place]> = rings.chain(&others).cloned().collect();
+            others.clear();
+            if places.is_empty() {
+                continue;
+            }
+            let mut with_rings = problem.clone();
+            with_rings.places[component] = places;
+            let than = best.as_ref().unwrap_or(than);
+            best = better(&[with_rings], generation, Some(than), known).or(best);
+        }
+        best
+    }
+
+    /// Makes the rings of some layouts that have none yet.
+    fn make_rings(
+        &mut self,
+        problem: &Problem<'_>,
+        component: usize,
+        layouts: &[usize],
+        allowance: &Allowance,
+    ) {
+        let new = layouts.iter().copied().filter(|at| !self.rings.contains_key(at));
+        let new: Vec<usize> = new.collect();
+        let spreads: Vec<&Arc<ComponentLayout>> =
             new.iter().map(|at| &self.least[*at].spread).collect();
-        let made = rings_within(problem, component, &layouts);
+        let made = rings_within(problem, component, &spreads, Some(allowance));
         self.rings.extend(new.into_iter().zip(made));
-        let rings = may_beat.iter().flat_map(|at| &self.rings[at]);
-        with_more.places[component] = rings.chain(&self.others).cloned().collect();
-        (!with_more.places[component].is_empty()).then_some(with_more)
     }
 }
 

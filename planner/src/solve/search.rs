@@ -9,6 +9,7 @@
 //! With more devices than [`DEVICES_EXACT`] the search ends after so many branches; the plans of
 //! one device alone are looked at before, so that it is never worse than these.
 
+mod allowance;
 mod choices;
 
 use protocol::Bytes;
@@ -19,6 +20,7 @@ use super::timeline::{self, LoadInterval, PHASES_MAX, PhaseSums, TimeStep, posit
 use crate::policy::Objective;
 use choices::{ComponentChoices, ORDERS, OrderedChoice, Simplicity, TieBreak};
 
+pub use allowance::Allowance;
 pub use choices::{Choices, KnownChoices};
 
 /// Up to so many devices the search is exact.
@@ -171,6 +173,16 @@ struct OtherSums {
 }
 
 impl OtherSums {
+    /// Of the sums of all phases, for a component that computes in this one.
+    fn of(sums: &[u64; PHASES_MAX], own: usize) -> OtherSums {
+        let longest = |sums: &[u64]| sums.iter().copied().max();
+        OtherSums {
+            own: sums[own],
+            after: longest(&sums[own + 1..]),
+            before: longest(&sums[..own]),
+        }
+    }
+
     /// The longest sum with what the one adds.
     fn longest(&self, sums: &PhaseSums) -> u64 {
         let beside = |others: Option<u64>, sum: u64| others.map_or(0, |o| o.saturating_add(sum));
@@ -354,13 +366,7 @@ impl<'a> Search<'a> {
     fn others(&self, component: usize) -> OtherSums {
         let sums: [u64; PHASES_MAX] =
             std::array::from_fn(|phase| self.chain(phase, Some(component)));
-        let own = self.intervals[component].phase;
-        let longest = |sums: &[u64]| sums.iter().copied().max();
-        OtherSums {
-            own: sums[own],
-            after: longest(&sums[own + 1..]),
-            before: longest(&sums[..own]),
-        }
+        OtherSums::of(&sums, self.intervals[component].phase)
     }
 
     /// The least that components after this depth add to what is compared after time, with their

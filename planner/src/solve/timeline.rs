@@ -110,19 +110,31 @@ pub struct LoadInterval {
 impl LoadInterval {
     /// A place's spell in a job that starts cold.
     pub fn cold(place: &Place, phase: usize, step: TimeStep) -> LoadInterval {
-        LoadInterval::new(place, phase, step, place.ms)
+        LoadInterval::new(early(place), phase, step, place.ms)
     }
 
     /// The same on a warm executor: what is resident is there, and files are in the page cache.
     pub fn warm(place: &Place, phase: usize, step: TimeStep) -> LoadInterval {
-        LoadInterval::new(place, phase, step, place.ms.again(place.reloads()))
+        LoadInterval::new(early(place), phase, step, place.ms.again(place.reloads()))
     }
 
-    fn new(place: &Place, phase: usize, step: TimeStep, ms: ComponentMs) -> LoadInterval {
+    /// The least of any place with these times, as an objective counts it: it reloads nothing, and
+    /// its load may be on its way from the start.
+    pub fn freest(
+        objective: Objective,
+        ms: ComponentMs,
+        phase: usize,
+        step: TimeStep,
+    ) -> LoadInterval {
+        let ms = if objective == Objective::Throughput { ms.again(false) } else { ms };
+        LoadInterval::new(Prefetch::Any, phase, step, ms)
+    }
+
+    fn new(early: Prefetch, phase: usize, step: TimeStep, ms: ComponentMs) -> LoadInterval {
         let computes = ms.first_read + ms.compute;
         let compute = step.ticks(computes);
         let hides = step.ticks((computes - ms.storage).max(0.0)).min(compute);
-        LoadInterval { phase, load: step.ticks(ms.load), compute, hides, early: early(place) }
+        LoadInterval { phase, load: step.ticks(ms.load), compute, hides, early }
     }
 
     /// The least of a component that loads and computes no less than this.

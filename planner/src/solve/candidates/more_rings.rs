@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::place::{ComponentLayout, Place, WeightResidency};
+use super::super::search::Allowance;
 use super::super::time::{SegmentTimes, Timing};
 use super::lists::DeviceList;
 use super::residencies::ways_to_hold;
@@ -42,7 +43,8 @@ pub fn open_layouts(
             false => Vec::new(),
         }
     };
-    let spreads: Vec<Vec<Arc<ComponentLayout>>> = lists.iter().enumerate().map(of_list).collect();
+    let spreads: Vec<Vec<Arc<ComponentLayout>>> =
+        lists.par_iter().enumerate().map(of_list).collect();
     let kinds: Vec<DeviceKinds> =
         lists.iter().map(|list| kinds_of(problem, &list.devices)).collect();
     let timed = timed(&times, &lists, &kinds, &spreads);
@@ -73,18 +75,20 @@ pub fn new_layouts<'w>(
     layouts.collect()
 }
 
-/// The places of a component with rings, in each of these layouts, that are within the budgets.
+/// The places of a component with rings, in each of these layouts, that are within the budgets and
+/// take no longer than is allowed; of a layout without any the fastest.
 pub fn rings_within(
     problem: &Problem<'_>,
     index: usize,
     layouts: &[&Arc<ComponentLayout>],
+    allowance: Option<&Allowance>,
 ) -> Vec<Vec<Place>> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let of_layout = |spread: &&Arc<ComponentLayout>| {
         let timing = Timing::new(&times, spread);
         let layout = (0, &timing, Steps::All);
-        let rings = rings_of(problem, component, pin, Within::Budgets, layout);
+        let rings = rings_of(problem, component, pin, Within::Budgets(allowance), layout);
         let mut ways = ways_to_hold(problem, component, pin, &timing, rings.iter());
         ways.retain(|way| matches!(way.held, WeightResidency::Some { .. }));
         places_of(problem, spread, ways)

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 use super::super::Problem;
 use super::super::component_ms::ComponentMs;
 use super::super::place::{ComponentLayout, PlacePart, WeightResidency, parts, residency_of};
+use super::super::search::Allowance;
 use super::super::streamable::{Streamable, held_in_lane, level_sets, paced_sets};
 use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
@@ -94,6 +95,10 @@ impl Ring {
         WeightResidency::Some { residency, stays, locked, lookahead: self.slots }
     }
 
+    fn is_faster(&self, other: &Ring) -> bool {
+        self.ms.load + self.calls_ms() < other.ms.load + other.calls_ms()
+    }
+
     /// Its calls, the first one cold.
     fn calls_ms(&self) -> f64 {
         self.ms.first_read + self.ms.compute
@@ -101,12 +106,22 @@ impl Ring {
 }
 
 /// Which rings are made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Within {
+#[derive(Clone, Copy)]
+pub enum Within<'a> {
     /// Those for any budgets.
     Memory,
-    /// Those that the problem's budgets have room for.
-    Budgets,
+    /// Those that the problem's budgets have room for, and that take no longer than is allowed; the
+    /// fastest one where none is within that. `None` allows any time.
+    Budgets(Option<&'a Allowance>),
+}
+
+impl Within<'_> {
+    fn allows(self, ms: ComponentMs) -> bool {
+        match self {
+            Within::Memory | Within::Budgets(None) => true,
+            Within::Budgets(Some(allowance)) => allowance.has(ms),
+        }
+    }
 }
 
 /// The rings of a component in the layouts of one list, each with its number and its steps.
@@ -127,7 +142,7 @@ pub fn rings_of(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     pin: &Pin,
-    within: Within,
+    within: Within<'_>,
     layout: (usize, &Timing<'_>, Steps),
 ) -> Vec<Ring> {
     match pin.params {
@@ -141,7 +156,7 @@ fn rings_in(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     pin: &Pin,
-    within: Within,
+    within: Within<'_>,
     (layout, timing, steps): (usize, &Timing<'_>, Steps),
 ) -> Vec<Ring> {
     let spread = timing.spread();
@@ -149,9 +164,9 @@ fn rings_in(
         return Vec::new();
     }
     let segments = streamable(component, spread);
-    let mut rings: Vec<Ring> = Vec::new();
+    let (mut rings, mut fastest_of_others): (Vec<Ring>, Option<Ring>) = (Vec::new(), None);
     for mut growing in sets(problem, spread, &segments, pin, steps) {
-        if within == Within::Budgets {
+        if matches!(within, Within::Budgets(_)) {
             keep_fitting(problem, spread, &mut growing);
         }
         let mut before = [Fitted::default(); 2];
@@ -169,7 +184,7 @@ fn rings_in(
             let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
             let tried = match within {
                 Within::Memory => 1..=LOOKAHEAD_MAX,
-                Within::Budgets => {
+                Within::Budgets(_) => {
                     let most = slots_within(problem, &parts);
                     before[usize::from(locked.is_some())].slots_beside(most)
                 }
@@ -177,18 +192,26 @@ fn rings_in(
             if tried.is_empty() {
                 continue;
             }
-            let slots = slots(&timing.streamed(&stays, locked.as_deref()), pin.lookahead, tried);
-            rings.extend(slots.into_iter().map(|(slots, ms)| {
-                let (stays, locked) = (Arc::clone(&stays), locked.clone());
+            let streamed = timing.streamed(&stays, locked.as_deref());
+            for (slots, ms) in slots(&streamed, pin.lookahead, tried, within) {
                 let bytes = parts.iter().flat_map(|part| {
                     let part = PlacePart { slots: part.slots.min(slots), ..*part };
                     let held = part.lazy_bytes + part.staging_bytes();
                     [held, held + part.compute_bytes]
                 });
                 let bytes = bytes.chain([locked_bytes]).collect();
-                Ring { layout, stays, locked, slots, ms, holds, bytes }
-            }));
+                let (stays, locked) = (Arc::clone(&stays), locked.clone());
+                let ring = Ring { layout, stays, locked, slots, ms, holds, bytes };
+                if within.allows(ms) {
+                    rings.push(ring);
+                } else if fastest_of_others.as_ref().is_none_or(|other| ring.is_faster(other)) {
+                    fastest_of_others = Some(ring);
+                }
+            }
         }
+    }
+    if rings.is_empty() {
+        rings.extend(fastest_of_others);
     }
     rings
 }
@@ -381,11 +404,13 @@ fn time_step(ms: f64) -> u64 {
 }
 
 /// Numbers of slots, each with the component's time: those that save time beside fewer, up to the
-/// one that saves as much as the most.
+/// one that saves as much as the most. Where not even the most are within what is allowed, only
+/// these.
 fn slots(
     timing: &StreamedTiming<'_>,
     pinned: Option<u32>,
     tried: RangeInclusive<u32>,
+    within: Within<'_>,
 ) -> Vec<(u32, ComponentMs)> {
     if let Some(slots) = pinned {
         return vec![(slots, timing.ms(slots))];
@@ -394,6 +419,9 @@ fn slots(
     let least = most.min(*tried.start());
     let total = |ms: &ComponentMs| ms.first_read + ms.compute;
     let with_most = timing.ms(most);
+    if !within.allows(with_most) {
+        return vec![(most, with_most)];
+    }
     let enough = total(&with_most) * (1.0 + SLOT_GAIN);
     let mut chosen: Vec<(u32, ComponentMs)> = Vec::new();
     for slots in least..=most {

@@ -187,6 +187,12 @@ impl ComponentChoices {
         ComponentChoices::new(all, orders, weight)
     }
 
+    /// The least of what each order is by.
+    pub fn least_keys(&self) -> [u64; ORDERS] {
+        let least = |order: &Vec<OrderedChoice>| order.first().map_or(0, |choice| choice.key);
+        std::array::from_fn(|order| self.orders.get(order).map_or(0, least))
+    }
+
     fn new(
         all: Vec<Choice>,
         orders: Vec<Vec<OrderedChoice>>,

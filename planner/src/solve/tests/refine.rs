@@ -34,7 +34,7 @@ fn what_is_left_out_is_found_where_it_is_better() {
             let layouts = asked.map(|(wanted, bytes)| Arc::new(wanted.answered(bytes)));
             let layouts: Vec<Arc<ComponentLayout>> = layouts.collect();
             let layouts: Vec<&Arc<ComponentLayout>> = layouts.iter().collect();
-            let rings = rings_within(&all, index, &layouts).into_iter().flatten();
+            let rings = rings_within(&all, index, &layouts, None).into_iter().flatten();
             let places = all.places[index].iter().cloned().chain(rings);
             all.places[index] = places.collect();
         }

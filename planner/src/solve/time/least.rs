@@ -11,12 +11,13 @@ use super::turns::ROUNDING;
 use super::{RING_TIME, Timing};
 
 impl Timing<'_> {
-    /// With room for so many bytes of weights on each device: what has none is copied in each call.
+    /// With room for so many bytes of weights and slots on each device: what has none is copied in
+    /// each call.
     pub fn least_streamed(&self, room: impl Fn(usize) -> Bytes) -> ComponentMs {
         let (mut all_bytes, mut gpus) = (0.0, BTreeMap::<usize, (f64, f64)>::new());
         for (lane, device) in self.spread.devices.iter().enumerate() {
             let Some(device) = *device else { continue };
-            let bytes = self.spread.part_bytes(lane).saturating_sub(room(lane)).0 as f64;
+            let bytes = streamed_bytes(&self.spread.parts[lane].segment_bytes, room(lane)) as f64;
             // Replicas on parts of one GPU share its link, and so do its parts.
             gpus.entry(self.gpus[lane]).or_insert((0.0, self.link(device))).0 += bytes;
             all_bytes += bytes;
@@ -49,4 +50,25 @@ impl Timing<'_> {
             storage_again: 0.0,
         }
     }
+}
+
+/// The least weights of a device that are streamed, with room for so many bytes of those that stay
+/// and of a slot. The slot has room for the largest streamed segment, so all others of them have
+/// the bytes for which there is no room.
+fn streamed_bytes(segments: &[Bytes], room: Bytes) -> u64 {
+    let all: u64 = segments.iter().map(|bytes| bytes.0).sum();
+    let without_room = all.saturating_sub(room.0);
+    if without_room == 0 {
+        return 0;
+    }
+    let mut sizes: Vec<u64> = segments.iter().map(|bytes| bytes.0).collect();
+    sizes.sort_unstable();
+    let mut smaller = 0;
+    for size in sizes {
+        if smaller >= without_room {
+            return without_room + size;
+        }
+        smaller += size;
+    }
+    all
 }
