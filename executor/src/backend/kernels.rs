@@ -32,8 +32,6 @@ mod pad_tokens;
 mod rope_halves;
 mod tokens;
 
-#[cfg(target_arch = "x86_64")]
-mod amx;
 mod byte_lanes;
 mod bytes;
 #[cfg(target_arch = "x86_64")]
@@ -51,6 +49,8 @@ mod simd;
 mod simd_portable;
 #[cfg(target_arch = "x86_64")]
 mod simd_x86;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod transpose;
 mod unpack;
 mod widen;

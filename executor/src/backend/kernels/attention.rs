@@ -19,12 +19,12 @@
 use std::convert::Infallible as Tiles;
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use super::amx::Tiles;
 use super::grid::{Rows, piece};
 use super::outer::{PANEL, multiply_panel};
 use super::simd::Isa;
 use super::simd::per_isa;
+#[cfg(target_arch = "x86_64")]
+use super::tiles::Tiles;
 use super::transpose::transpose;
 use super::workers::{Disjoint, Workers};
 
@@ -90,7 +90,7 @@ pub fn masked_attention(
 
     let out = Disjoint::new(out);
     #[cfg(target_arch = "x86_64")]
-    let in_tiles = shape.rounds && workers.isa().has_tiles() && tiled::fits(shape);
+    let in_tiles = shape.rounds && workers.isa().has_bf16_products() && tiled::fits(shape);
     #[cfg(not(target_arch = "x86_64"))]
     let in_tiles = false;
     let isa = workers.isa();
@@ -184,7 +184,7 @@ impl AttentionCall<'_> {
     fn attend(&self, head: usize, chunk: Range<usize>, scratch: &mut Scratch<'_>) {
         let shape = self.shape;
         #[cfg(target_arch = "x86_64")]
-        let tiles = self.in_tiles.then(Tiles::configure);
+        let tiles = self.in_tiles.then(|| Tiles::configure(self.isa));
         #[cfg(not(target_arch = "x86_64"))]
         let tiles = None;
         for (index, queries) in Self::panels(&chunk) {

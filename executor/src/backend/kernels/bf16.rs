@@ -55,7 +55,7 @@ pub(super) fn multiply_in_tiles(
     out: &mut [f32],
     scratch: &mut [f32],
 ) -> bool {
-    let is_possible = workers.isa().has_tiles() && operands.rows > FEW_ROWS;
+    let is_possible = workers.isa().has_bf16_products() && operands.rows > FEW_ROWS;
     #[cfg(target_arch = "x86_64")]
     if is_possible {
         tiled::multiply(workers, operands, out, scratch);

@@ -119,7 +119,7 @@ macro_rules! per_byte_isa {
             match isa.level() {
                 // SAFETY: an `Isa` of this level exists only where its instructions do.
                 #[cfg(target_arch = "x86_64")]
-                simd::Level::Amx | simd::Level::Avx512Vnni => unsafe {
+                simd::Level::Amx | simd::Level::Avx512Bf16 | simd::Level::Avx512Vnni => unsafe {
                     avx512_vnni::<$($constant),*>($($arg),*)
                 },
                 // SAFETY: as above.

@@ -193,7 +193,7 @@ pub fn bf16_conv2d<'w>(
 ) {
     let filters = filters.into();
     assert_eq!(filters.weight.storage, protocol::StorageType::BF16);
-    let rounds = workers.isa().has_tiles() && filters.weight.scale == 1.0;
+    let rounds = workers.isa().has_bf16_products() && filters.weight.scale == 1.0;
     convolve(workers, shape, input, norm, filters, bias, out, scratch, rounds);
 }
 

@@ -110,7 +110,8 @@ pub fn integer_linear(
         few::multiply(workers, &operands, form, out, scratch);
         return;
     }
-    if multiply_in_tiles(workers, &operands, out, scratch) {
+    // Vectors multiply bytes faster.
+    if workers.isa().has_tiles() && multiply_in_tiles(workers, &operands, out, scratch) {
         return;
     }
     let (quantised, scratch) = scratch.split_at_mut(quantised_len(&shape, form));

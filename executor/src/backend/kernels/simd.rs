@@ -25,9 +25,12 @@ pub struct Isa(Level);
 /// Every instruction set that is known, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
-    /// [`Level::Avx512Vnni`] with conversions to bf16, and products of bf16 in tiles (AMX).
+    /// [`Level::Avx512Bf16`] with products of bf16 in tiles (AMX).
     #[cfg(target_arch = "x86_64")]
     Amx,
+    /// [`Level::Avx512Vnni`] with conversions to bf16, and its products.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
     /// [`Level::Avx512`] with products of bytes (VNNI).
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
@@ -49,7 +52,8 @@ impl Isa {
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
-            let fastest = Isa::available().next().expect("the portable one is always there");
+            let mut fast = Isa::available().filter(|isa| isa.0.is_fast());
+            let fastest = fast.next().expect("the portable one is always there");
             let Ok(wanted) = std::env::var(ISA_VARIABLE) else { return fastest };
             Isa::named(&wanted).unwrap_or_else(|| {
                 tracing::warn!("{ISA_VARIABLE}={wanted} is not here; {fastest} is used");
@@ -69,6 +73,8 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Level::Amx,
             #[cfg(target_arch = "x86_64")]
+            Level::Avx512Bf16,
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni,
             #[cfg(target_arch = "x86_64")]
             Level::Avx512,
@@ -85,12 +91,21 @@ impl Isa {
     pub(super) fn is_wide(self) -> bool {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Level::Amx | Level::Avx512Vnni | Level::Avx512 => true,
+            Level::Amx | Level::Avx512Bf16 | Level::Avx512Vnni | Level::Avx512 => true,
             _ => false,
         }
     }
 
-    /// Whether it multiplies tiles of bf16.
+    /// Whether it multiplies bf16, in tiles or in vectors.
+    pub(super) fn has_bf16_products(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx | Level::Avx512Bf16 => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it multiplies tiles of bf16 (AMX).
     pub(super) fn has_tiles(self) -> bool {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -111,6 +126,8 @@ impl fmt::Display for Isa {
             #[cfg(target_arch = "x86_64")]
             Level::Amx => "amx",
             #[cfg(target_arch = "x86_64")]
+            Level::Avx512Bf16 => "avx512-bf16",
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
@@ -124,15 +141,24 @@ impl fmt::Display for Isa {
 }
 
 impl Level {
+    /// Whether it is faster than those after it.
+    fn is_fast(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Bf16 => super::tiles::are_fast(),
+            _ => true,
+        }
+    }
+
     fn is_present(self) -> bool {
         match self {
-            // These and no others are what `per_isa!` and `per_byte_isa!` enable, and what `amx`
+            // These and no others are what `per_isa!` and `per_byte_isa!` enable, and what `tiles`
             // and `bf16` use.
             #[cfg(target_arch = "x86_64")]
-            Level::Amx => {
-                is_x86_feature_detected!("avx512bf16")
-                    && Level::Avx512Vnni.is_present()
-                    && super::amx::is_here()
+            Level::Amx => Level::Avx512Bf16.is_present() && super::tiles::is_here(),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Bf16 => {
+                is_x86_feature_detected!("avx512bf16") && Level::Avx512Vnni.is_present()
             }
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni => {
@@ -201,9 +227,10 @@ macro_rules! per_isa {
             match isa.level() {
                 // SAFETY: an `Isa` of this level exists only where its instructions do.
                 #[cfg(target_arch = "x86_64")]
-                simd::Level::Amx | simd::Level::Avx512Vnni | simd::Level::Avx512 => unsafe {
-                    avx512($($arg),*)
-                },
+                simd::Level::Amx
+                | simd::Level::Avx512Bf16
+                | simd::Level::Avx512Vnni
+                | simd::Level::Avx512 => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 simd::Level::Avx2Vnni | simd::Level::Avx2 => unsafe { avx2($($arg),*) },
@@ -238,7 +265,8 @@ mod tests {
         assert_eq!(Isa::available().last().unwrap().to_string(), "portable");
         // What the variable names may be slower, but is there.
         let named = std::env::var(ISA_VARIABLE).ok().and_then(|name| Isa::named(&name));
-        assert_eq!(Isa::best(), named.or(Isa::available().next()).unwrap());
+        let mut fast = Isa::available().filter(|isa| isa.0.is_fast());
+        assert_eq!(Isa::best(), named.or(fast.next()).unwrap());
     }
 
     #[test]

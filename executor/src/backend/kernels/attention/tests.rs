@@ -100,7 +100,7 @@ fn check_rounded(shape: AttentionShape, bias: Option<&[f32]>) {
         };
         let name = format!("{shape:?} {}", workers.isa());
         let out = attend(shape.query_chunk, true);
-        match workers.isa().has_tiles() && shape.head_dim >= 16 && shape.key_tokens >= 45 {
+        match workers.isa().has_bf16_products() && shape.head_dim >= 16 && shape.key_tokens >= 45 {
             true => {
                 for ((&out, &expected), &most) in out.iter().zip(&expected).zip(&most) {
                     let error = (f64::from(out) - expected).abs();

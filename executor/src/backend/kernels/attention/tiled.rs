@@ -15,11 +15,11 @@ use std::arch::x86_64::{
 use std::mem::transmute;
 
 use super::AttentionShape;
-use crate::backend::kernels::amx::{TILE_BYTES, TILE_ROWS, TileRows, TileSums, Tiles};
 use crate::backend::kernels::bf16::round_rows;
 use crate::backend::kernels::lanes::{Lanes, SQUARE_MAX};
 use crate::backend::kernels::outer::PANEL;
 use crate::backend::kernels::simd::Avx512;
+use crate::backend::kernels::tiles::{TILE_BYTES, TILE_ROWS, TileRows, TileSums, Tiles};
 
 /// Depth of a tile: features of a score, keys of a result.
 const STEP: usize = 32;

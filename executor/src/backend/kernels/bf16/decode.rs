@@ -30,7 +30,7 @@ pub(super) fn decode(
     from: usize,
     out: &mut [u16],
 ) {
-    assert!(isa.has_tiles(), "no conversion to bf16");
+    assert!(isa.has_bf16_products(), "no conversion to bf16");
     let (weight, in_features) = (operands.weight, operands.in_features);
     let form = Form::of(weight.storage).expect("a type of integers");
     let at = |element: usize| weight.storage.bytes(element as u64).as_usize();

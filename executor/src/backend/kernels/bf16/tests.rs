@@ -38,7 +38,7 @@ fn check(rows: usize, parts: &[usize], n: usize, with_bias: bool) {
     let of_rounded = reference(&in_bf16, rows, &weight, bias.as_ref());
     for_each_workers(|workers| {
         let out = run(workers, &inputs, &weight, bias.as_ref());
-        let in_tiles = workers.isa().has_tiles() && rows > FEW_ROWS;
+        let in_tiles = workers.isa().has_bf16_products() && rows > FEW_ROWS;
         let name = format!("{rows} x {parts:?} x {n} {}", workers.isa());
         assert_close(&out, if in_tiles { &of_rounded } else { &exact }, 1e-5, &name);
         out

@@ -18,13 +18,13 @@ use std::ops::Range;
 use protocol::StorageType;
 
 use super::decode::{DECODED_DEPTH, decode};
-use crate::backend::kernels::amx::{
-    TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRows, TileSums, Tiles,
-};
 use crate::backend::kernels::grid::{Grid, Target, aligned, aligned_len};
 use crate::backend::kernels::lanes::{Lanes, SQUARE_MAX};
 use crate::backend::kernels::matmul::{LinearOperands, LinearShape, PANEL_COLUMNS};
 use crate::backend::kernels::simd::{Avx512, Isa, prefetch};
+use crate::backend::kernels::tiles::{
+    TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRows, TileSums, Tiles,
+};
 use crate::backend::kernels::workers::{Disjoint, Workers};
 
 /// Depth of a tile: of bf16 in one of its rows.
@@ -100,7 +100,7 @@ pub(super) fn multiply(
     let call = Call { operands, isa: workers.isa(), depth: panel.depth, out: &Disjoint::new(out) };
     workers.for_each_with(grid.tasks(), operands.operations(), scratch, len, |scratch, task| {
         let (rows, columns) = grid.task(task);
-        call.multiply(&Tiles::configure(), rows, columns, scratch);
+        call.multiply(&Tiles::configure(call.isa), rows, columns, scratch);
     });
 }
 

@@ -133,7 +133,7 @@ fn check_in_bf16(shape: ConvShape) {
     for_each_workers(|workers| {
         let out = case.run(workers, true);
         let name = format!("{shape:?} {}", workers.isa());
-        match workers.isa().has_tiles() && shape.in_channels >= 16 {
+        match workers.isa().has_bf16_products() && shape.in_channels >= 16 {
             true => assert_close(&out, &expected, tolerance, &name),
             false => assert!(out == case.run(workers, false), "{name}"),
         }
@@ -161,7 +161,7 @@ fn filters_that_lie_apart_give_the_same_bits() {
             let run = |filters: Filters<'_>| {
                 let mut out = vec![f32::NAN; shape.output_pixels() * shape.out_channels];
                 let mut scratch = scratch(conv2d_scratch_len(&shape, workers.count()));
-                let rounds = storage == StorageType::BF16 && workers.isa().has_tiles();
+                let rounds = storage == StorageType::BF16 && workers.isa().has_bf16_products();
                 convolve(
                     workers,
                     &shape,

@@ -17,14 +17,14 @@ use std::ops::Range;
 use super::region::{OutputRegion, Regions, input_rows};
 use super::weights::{Filters, PackedWeights};
 use super::{ConvShape, TAPS_MAX};
-use crate::backend::kernels::amx::{
-    DepthRun, SquareSums, StridedRows, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles,
-};
 use crate::backend::kernels::grid::{aligned_len, piece};
 use crate::backend::kernels::lanes::Lanes;
 use crate::backend::kernels::math::silu;
 use crate::backend::kernels::outer::PANEL;
 use crate::backend::kernels::simd::{Avx512, Isa};
+use crate::backend::kernels::tiles::{
+    DepthRun, SquareSums, StridedRows, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, Tiles,
+};
 use crate::backend::kernels::widen::widen;
 use crate::backend::kernels::workers::{Disjoint, Workers};
 use crate::weights::view::WeightView;
@@ -207,7 +207,7 @@ impl TiledCall<'_> {
             let packed = piece(&mut scratch, rows * self.tiling.row_bytes / 4);
             let packed: &mut [u8] = bytemuck::cast_slice_mut(packed);
             self.pack(&region, packed);
-            self.convolve(&Tiles::configure(), &region, packed);
+            self.convolve(&Tiles::configure(self.isa), &region, packed);
         });
     }
 

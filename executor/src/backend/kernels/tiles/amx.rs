@@ -1,29 +1,20 @@
-//! AMX of x86-64: tiles of 16 rows of 64 bytes, and sums of products of two tiles.
+//! Products of tiles by AMX of x86-64, which has registers for them.
 //!
 //! Linux gives a process the state that tiles take when it asks, once. A thread configures its
 //! tiles for a task and releases them after it, so that nobody saves them for threads that do
 //! something else.
 //!
-//! Not here: what is multiplied, and how it comes into tiles.
-//!
-//! Invariant: [`Tiles`] exist only where the instructions do and the kernel gave the state.
+//! Invariant: [`TileRegisters`] exist only where the instructions do and the kernel gave the state.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-/// Rows of a tile.
-pub(super) const TILE_ROWS: usize = 16;
-
-/// Bytes of a tile's row.
-pub(super) const TILE_ROW_BYTES: usize = 64;
-
-/// Bytes of a tile.
-pub(super) const TILE_BYTES: usize = TILE_ROWS * TILE_ROW_BYTES;
+use super::{DepthRun, SquareSums, StridedRows, TILE_ROW_BYTES, TILE_ROWS, TileRows, TileSums};
 
 /// Whether this process may multiply tiles of bf16. The first call asks the kernel.
-pub(super) fn is_here() -> bool {
+pub(in crate::backend::kernels) fn is_here() -> bool {
     static HERE: OnceLock<bool> = OnceLock::new();
     *HERE.get_or_init(|| has_instructions() && ask())
 }
@@ -81,36 +72,29 @@ static WHOLE_TILES: Configuration = {
 };
 
 /// This thread's tiles, whole ones, until this is dropped.
-pub(super) struct Tiles {
+pub(super) struct TileRegisters {
     /// They are the thread's.
     of_thread: PhantomData<*const ()>,
 }
 
-impl Tiles {
+impl TileRegisters {
     /// Configures the thread's tiles.
     ///
     /// # Panics
     /// If they are not [here](is_here).
-    pub(super) fn configure() -> Tiles {
+    pub(super) fn configure() -> TileRegisters {
         assert!(is_here(), "no tiles on this machine");
         // SAFETY: the instruction is there, and reads 64 bytes.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE_TILES, options(nostack, readonly));
         }
-        Tiles { of_thread: PhantomData }
+        TileRegisters { of_thread: PhantomData }
     }
 
-    /// Sums of products of bf16: of each pair of rows of `a` with all columns of `b`.
-    ///
-    /// `sums` are `16 * row_tiles` rows of 32 f32, `stride_bytes` apart. Each is what it was, or
-    /// zero without `accumulate`, plus the products of its row and column in order of depth, by the
-    /// rules of `tdpbf16ps`: subnormal numbers are zeros. `row_tiles` is 1 or 2; a row of tiles of
-    /// `a` has one for each step of 32 of the depth.
-    /// `b` has two tiles for each step, in which a row is 16 columns' pairs of depth.
+    /// As [`Tiles::bf16_products`](super::Tiles::bf16_products).
     ///
     /// # Safety
-    /// All these tiles are valid for reading, and the sums for writing, by nobody else meanwhile;
-    /// without `accumulate` they need no values.
+    /// As there.
     #[inline]
     pub(super) unsafe fn bf16_products(
         &self,
@@ -130,15 +114,10 @@ impl Tiles {
         }
     }
 
-    /// Sums of products of bf16 over several runs of the depth: of each row of `a` with all columns
-    /// of `b`, in the order of the runs, from zero.
-    ///
-    /// Row `i` of a run's operand begins `i * a.stride_bytes` after its start and has 64 bytes for
-    /// each of its steps of 32; rows from 16 on begin `a.second_bytes` after those from 0 on, and
-    /// are there if `row_tiles` is 2. `b` has two tiles for each step of all runs.
+    /// As [`Tiles::bf16_run_products`](super::Tiles::bf16_run_products).
     ///
     /// # Safety
-    /// All these rows and tiles are valid for reading.
+    /// As there.
     #[inline]
     pub(super) unsafe fn bf16_run_products(
         &self,
@@ -160,59 +139,14 @@ impl Tiles {
     }
 }
 
-impl Drop for Tiles {
+impl Drop for TileRegisters {
     fn drop(&mut self) {
         // SAFETY: the instruction is there, as tiles are.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
     }
 }
 
-/// One or two rows of tiles.
-#[derive(Clone, Copy)]
-pub(super) struct TileRows {
-    /// The first row's first tile.
-    pub(super) start: *const u8,
-    /// From one row's first tile to the other's.
-    pub(super) second_bytes: usize,
-}
-
-/// Rows of f32 that take the sums of tiles.
-#[derive(Clone, Copy)]
-pub(super) struct TileSums {
-    /// The first row's first sum, at any alignment.
-    pub(super) start: *mut f32,
-    /// From one row to the next.
-    pub(super) stride_bytes: usize,
-    /// Whether products are added to what is there.
-    pub(super) accumulate: bool,
-}
-
-/// Some steps of 32 of the depth that follow each other in memory.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub(super) struct DepthRun {
-    /// From where the operand starts to where these do.
-    pub(super) offset_bytes: usize,
-    /// How many there are, at least one.
-    pub(super) steps: usize,
-}
-
-/// Rows of bf16 of [`Tiles::bf16_run_products`].
-#[derive(Clone, Copy)]
-pub(super) struct StridedRows {
-    /// What runs are counted from.
-    pub(super) start: *const u8,
-    /// From one row to the next.
-    pub(super) stride_bytes: usize,
-    /// From the first row tile to the second.
-    pub(super) second_bytes: usize,
-}
-
-/// Sums of 32 rows and 32 columns.
-#[repr(align(64))]
-pub(super) struct SquareSums(pub(super) [[f32; 2 * TILE_ROWS]; 2 * TILE_ROWS]);
-
-/// [`Tiles::bf16_products`] of 16 rows with 32 columns.
+/// [`TileRegisters::bf16_products`] of 16 rows with 32 columns.
 ///
 /// # Safety
 /// As there.
@@ -254,7 +188,7 @@ unsafe fn one_row_tile(a: *const u8, b: *const u8, steps: usize, sums: TileSums)
     }
 }
 
-/// [`Tiles::bf16_products`] of 32 rows with 32 columns: each tile that is loaded is multiplied
+/// [`TileRegisters::bf16_products`] of 32 rows with 32 columns: each tile that is loaded is multiplied
 /// twice.
 ///
 /// # Safety
@@ -310,7 +244,7 @@ unsafe fn two_row_tiles(a: TileRows, b: *const u8, steps: usize, sums: TileSums)
     }
 }
 
-/// [`Tiles::bf16_run_products`] of 16 rows.
+/// [`TileRegisters::bf16_run_products`] of 16 rows.
 ///
 /// # Safety
 /// As there.
@@ -361,7 +295,7 @@ unsafe fn runs_of_one_row_tile(
     }
 }
 
-/// [`Tiles::bf16_run_products`] of 32 rows.
+/// [`TileRegisters::bf16_run_products`] of 32 rows.
 ///
 /// # Safety
 /// As there.

@@ -1,0 +1,137 @@
+//! Products of tiles by vectors of AVX-512 that multiply pairs of bf16 (`vdpbf16ps`).
+
+use std::arch::x86_64::{
+    __cpuid, __m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_storeu_ps,
+};
+use std::mem::transmute;
+
+use super::{
+    DepthRun, SquareSums, StridedRows, TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRows, TileSums,
+};
+
+/// Rows that are multiplied at once: their sums with 32 columns take half of the 32 registers.
+const ROWS: usize = 8;
+
+/// Sums of so many rows with 32 columns.
+type BlockSums = [[__m512; 2]; ROWS];
+
+/// Whether they form more products in a second than fused multiply-adds of f32: AMD's form twice as
+/// many (Zen 5, docs/performance.md), Intel's half (docs/decisions/0019).
+pub(in crate::backend::kernels) fn are_fast() -> bool {
+    #[allow(unused_unsafe, reason = "later versions of Rust have it safe")]
+    // SAFETY: every x86-64 has the instruction.
+    let maker = unsafe { __cpuid(0) };
+    let name = [maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes);
+    name.as_flattened() == b"AuthenticAMD"
+}
+
+/// As [`Tiles::bf16_products`](super::Tiles::bf16_products).
+///
+/// # Safety
+/// As there; the machine has the instructions.
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(super) unsafe fn products(
+    row_tiles: usize,
+    a: TileRows,
+    b: *const u8,
+    steps: usize,
+    sums: TileSums,
+) {
+    for row in (0..row_tiles * TILE_ROWS).step_by(ROWS) {
+        let tile_bytes = row / TILE_ROWS * a.second_bytes;
+        // SAFETY: the caller's promise, of these rows.
+        unsafe {
+            let rows = a.start.add(tile_bytes + row % TILE_ROWS * TILE_ROW_BYTES);
+            let to = sums.start.byte_add(row * sums.stride_bytes);
+            let mut block = [[_mm512_setzero_ps(); 2]; ROWS];
+            if sums.accumulate {
+                for (row, sums_of_row) in block.iter_mut().enumerate() {
+                    let from = to.byte_add(row * sums.stride_bytes);
+                    *sums_of_row = [_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(TILE_ROWS))];
+                }
+            }
+            add_products(&mut block, rows, [TILE_ROW_BYTES, TILE_BYTES], b, steps);
+            store(&block, to, sums.stride_bytes);
+        }
+    }
+}
+
+/// As [`Tiles::bf16_run_products`](super::Tiles::bf16_run_products).
+///
+/// # Safety
+/// As there; the machine has the instructions.
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(super) unsafe fn run_products(
+    row_tiles: usize,
+    runs: &[DepthRun],
+    a: StridedRows,
+    b: *const u8,
+    sums: &mut SquareSums,
+) {
+    for row in (0..row_tiles * TILE_ROWS).step_by(ROWS) {
+        let row_bytes = row / TILE_ROWS * a.second_bytes + row % TILE_ROWS * a.stride_bytes;
+        let mut block = [[_mm512_setzero_ps(); 2]; ROWS];
+        let mut b = b;
+        // SAFETY: the caller's promise, of these rows; there are sums of two row tiles.
+        unsafe {
+            for run in runs {
+                let rows = a.start.add(row_bytes + run.offset_bytes);
+                add_products(&mut block, rows, [a.stride_bytes, TILE_ROW_BYTES], b, run.steps);
+                b = b.add(run.steps * 2 * TILE_BYTES);
+            }
+            store(&block, sums.0[row..].as_mut_ptr().cast(), size_of_val(&sums.0[0]));
+        }
+    }
+}
+
+/// Adds the products of rows with two tiles of columns for each step of 32 of the depth. From one
+/// row to the next, and from one step to the next, there are so many bytes.
+///
+/// # Safety
+/// The machine has the instructions; all rows and tiles are valid for reading.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn add_products(
+    sums: &mut BlockSums,
+    rows: *const u8,
+    [row_bytes, step_bytes]: [usize; 2],
+    b: *const u8,
+    steps: usize,
+) {
+    let mut block = *sums;
+    for step in 0..steps {
+        // SAFETY: the caller's promise; vectors of bf16 and of integers are the same bits.
+        unsafe {
+            let (rows, b) = (rows.add(step * step_bytes), b.add(step * 2 * TILE_BYTES));
+            for pair in 0..TILE_ROWS {
+                let columns = b.add(pair * TILE_ROW_BYTES);
+                let columns = [columns, columns.add(TILE_BYTES)]
+                    .map(|at| transmute::<__m512i, __m512bh>(_mm512_loadu_si512(at.cast())));
+                for (row, sums) in block.iter_mut().enumerate() {
+                    let both = rows.add(row * row_bytes).cast::<i32>().add(pair).read_unaligned();
+                    let both = transmute::<__m512i, __m512bh>(_mm512_set1_epi32(both));
+                    for (sum, columns) in sums.iter_mut().zip(columns) {
+                        *sum = _mm512_dpbf16_ps(*sum, both, columns);
+                    }
+                }
+            }
+        }
+    }
+    *sums = block;
+}
+
+/// # Safety
+/// The machine has the instructions; the rows' sums are valid for writing.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn store(block: &BlockSums, to: *mut f32, stride_bytes: usize) {
+    for (row, [first, second]) in block.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = to.byte_add(row * stride_bytes);
+            _mm512_storeu_ps(to, *first);
+            _mm512_storeu_ps(to.add(TILE_ROWS), *second);
+        }
+    }
+}
