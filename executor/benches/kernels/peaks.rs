@@ -6,7 +6,7 @@ use executor::backend::kernels::Isa;
 pub type Peak = (&'static str, f64, fn());
 
 /// The peaks that can be measured with an instruction set: fused multiply-adds of f32, products of
-/// bytes, products of bf16 in tiles.
+/// bytes, products of bf16 in tiles or in vectors.
 pub fn all(isa: Isa) -> Vec<Peak> {
     match isa.to_string().as_str() {
         #[cfg(target_arch = "x86_64")]
@@ -14,6 +14,12 @@ pub fn all(isa: Isa) -> Vec<Peak> {
             ("peak-f32", x86::operations(16, 2), x86::fma_512),
             ("peak-int8", x86::operations(64, 2), x86::vnni_512),
             ("peak-bf16", x86::TILE_OPERATIONS, x86::tiles_bf16),
+        ],
+        #[cfg(target_arch = "x86_64")]
+        "avx512-bf16" => vec![
+            ("peak-f32", x86::operations(16, 2), x86::fma_512),
+            ("peak-int8", x86::operations(64, 2), x86::vnni_512),
+            ("peak-bf16", x86::operations(32, 2), x86::pairs_bf16),
         ],
         #[cfg(target_arch = "x86_64")]
         "avx512-vnni" => vec![
@@ -32,10 +38,11 @@ pub fn all(isa: Isa) -> Vec<Peak> {
 mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::{
-        _mm256_fmadd_ps, _mm256_set1_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_set1_epi32,
-        _mm512_set1_ps,
+        __m512bh, __m512i, _mm256_fmadd_ps, _mm256_set1_ps, _mm512_dpbf16_ps, _mm512_dpbusd_epi32,
+        _mm512_fmadd_ps, _mm512_set1_epi32, _mm512_set1_ps,
     };
     use std::hint::black_box;
+    use std::mem::transmute;
 
     /// Instructions that do not wait for each other: more than two units times a latency of five.
     const CHAINS: usize = 12;
@@ -109,4 +116,13 @@ mod x86 {
     peak!(vnni_512, "avx512f,avx512vnni", _mm512_set1_epi32(0), _mm512_set1_epi32(1), |sum, x| {
         _mm512_dpbusd_epi32(sum, x, x)
     });
+    peak!(pairs_bf16, "avx512f,avx512bf16", _mm512_set1_ps(0.0), ones_bf16(), |sum, x| {
+        _mm512_dpbf16_ps(sum, x, x)
+    });
+
+    #[target_feature(enable = "avx512f")]
+    fn ones_bf16() -> __m512bh {
+        // SAFETY: both types are 512 bits.
+        unsafe { transmute::<__m512i, __m512bh>(_mm512_set1_epi32(0x3f80_3f80)) }
+    }
 }

@@ -227,7 +227,7 @@ impl AttentionCall<'_> {
         #[cfg(target_arch = "x86_64")]
         if self.in_tiles {
             let scale = shape.scale * std::f32::consts::LOG2_E;
-            // SAFETY: the machine has tiles, and the instructions with them.
+            // SAFETY: the machine multiplies bf16, and has the instructions that go with it.
             unsafe {
                 tiled::pack_queries(q, features, queries.len(), shape.head_dim, scale, panel);
             }
@@ -245,7 +245,7 @@ impl AttentionCall<'_> {
         #[cfg(target_arch = "x86_64")]
         if self.in_tiles {
             let (k, v, count) = (&self.k[first..], &self.v[first..], keys.len());
-            // SAFETY: the machine has tiles, and the instructions with them.
+            // SAFETY: the machine multiplies bf16, and has the instructions that go with it.
             unsafe {
                 tiled::pack_keys(k, features, count, dim, scratch.keys);
                 tiled::pack_values(v, features, count, dim, scratch.values);
@@ -297,7 +297,7 @@ impl AttentionCall<'_> {
         if let Some(tiles) = tiles {
             let (values, weights) =
                 scratch.values.split_at_mut(tiled::values_words(block.packed, dim));
-            // SAFETY: the machine has tiles, and the instructions with them.
+            // SAFETY: the machine multiplies bf16, and has the instructions that go with it.
             unsafe { tiled::pack_weights(scores, count, weights) };
             tiled::add_values(tiles, values, block.packed, weights, count, dim, factors, sums);
             return;

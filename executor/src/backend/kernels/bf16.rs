@@ -1,6 +1,7 @@
-//! Linear layers with operands in bf16, where the processor multiplies tiles of it (AMX): over
-//! weights in bf16, which are [in f32](super::matmul) elsewhere, and over quantised ones, which are
-//! [of bytes](super::integer) elsewhere. Activations are rounded, and so are decoded weights.
+//! Linear layers with operands in bf16, where the processor multiplies [tiles](super::tiles) of it:
+//! over weights in bf16, which are [in f32](super::matmul) elsewhere, and with AMX over quantised
+//! ones, which are [of bytes](super::integer) elsewhere. Activations are rounded, and so are
+//! decoded weights.
 //!
 //! Invariants: an element is the sum of its products along the depth in order, in f32, by steps of
 //! 32 from the beginning of each input; how rows, columns and the depth are cut into panels changes
@@ -24,7 +25,7 @@ pub(super) use tiled::round_rows;
 /// two tiles, and the first begins at a 64-byte border.
 pub(super) const TILES_LEN_MIN: usize = aligned_len(2 * 2 * 256);
 
-/// As [`linear`], for a weight in bf16. Where the processor has tiles of bf16, more than
+/// As [`linear`], for a weight in bf16. Where the processor multiplies bf16, more than
 /// [`FEW_ROWS`](protocol::limits::FEW_ROWS) rows of activations are rounded to it, to 8 bits each;
 /// sums are formed in f32. `scratch`: [`linear_scratch_len`](super::matmul::linear_scratch_len).
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
@@ -46,7 +47,7 @@ pub fn bf16_linear(
     linear(workers, inputs, weight, bias, activation, out, columns, scratch);
 }
 
-/// Forms products in tiles if the processor has such and there are more than
+/// Forms products in tiles if the processor multiplies bf16 and there are more than
 /// [`FEW_ROWS`](protocol::limits::FEW_ROWS); says whether it did. Each worker needs
 /// [`TILES_LEN_MIN`] elements of scratch, and is faster with more.
 pub(super) fn multiply_in_tiles(

@@ -178,7 +178,7 @@ pub fn conv2d<'w>(
     convolve(workers, shape, input, norm, filters.into(), bias, out, scratch, false);
 }
 
-/// As [`conv2d`], for filters in bf16. Where the processor has tiles of bf16, inputs are rounded to
+/// As [`conv2d`], for filters in bf16. Where the processor multiplies bf16, inputs are rounded to
 /// it, to 8 bits each; sums are formed in f32. `scratch` is the same.
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
 pub fn bf16_conv2d<'w>(
@@ -197,7 +197,7 @@ pub fn bf16_conv2d<'w>(
     convolve(workers, shape, input, norm, filters, bias, out, scratch, rounds);
 }
 
-/// As [`conv2d`]; `rounds`: whether as [`bf16_conv2d`] where the processor has tiles.
+/// As [`conv2d`]; `rounds`: whether as [`bf16_conv2d`] where the processor multiplies bf16.
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
 fn convolve(
     workers: &Workers,

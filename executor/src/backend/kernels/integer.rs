@@ -24,7 +24,7 @@ use super::grid::{Grid, Target, aligned, aligned_len};
 use super::matmul::{Columns, FEW_ROWS, LinearOperands, LinearShape};
 use super::panel::SLIVER_COLUMNS;
 use super::quantise::{BLOCK, SCALE_WORD, block_words, quantise_row};
-use super::simd::{Isa, Lanes, per_isa, prefetch};
+use super::simd::{Isa, LINE_BYTES, Lanes, per_isa, prefetch};
 use super::unpack::{Form, unpack};
 use super::workers::{Disjoint, Workers};
 use crate::graph::Activation;
@@ -45,9 +45,6 @@ const TASK_ROWS_MIN: usize = 84;
 
 /// Weight rows that are unpacked at a time.
 const UNPACKED_ROWS: usize = 8;
-
-/// What a prefetch fetches.
-const LINE_BYTES: usize = 64;
 
 /// How many elements of scratch [`integer_linear`] needs with so many workers.
 pub fn integer_linear_scratch_len(

@@ -15,7 +15,7 @@ use super::pack::{Format, PACKED_ROWS, StoredRows, pack_rows};
 use super::panel::{
     SLIVER_COLUMNS, TILE_LEN, multiply_panel, panel_depth_max, panel_depths, panel_len,
 };
-use super::simd::Isa;
+use super::simd::{Isa, LINE_BYTES, prefetch};
 use super::widen::{as_f32, widen};
 use super::workers::{Disjoint, Workers};
 use crate::graph::Activation;
@@ -233,6 +233,7 @@ impl<'a> LinearOperands<'a> {
                         Rows { values: &values[at(begin)..], stride: self.in_features, count }
                     } else {
                         for (row, widened) in (begin..begin + count).zip(panel.chunks_mut(stride)) {
+                            self.prefetch(at(row + FEW_ROWS_COLUMNS), depth);
                             widen(isa, self.weight, at(row), &mut widened[..depth]);
                         }
                         Rows { values: panel, stride, count }
@@ -246,6 +247,16 @@ impl<'a> LinearOperands<'a> {
             }
         }
         self.finish(isa, 0..self.rows, columns, out);
+    }
+
+    /// Asks for the cache lines of some weights from one on, which may be beyond the last.
+    fn prefetch(&self, from: usize, count: usize) {
+        let storage = self.weight.storage;
+        let [elements, bytes] = [storage.block_elements(), storage.block_bytes()];
+        let at = |element: usize| (element as u64 / elements * bytes) as usize;
+        for byte in (at(from)..at(from + count)).step_by(LINE_BYTES) {
+            prefetch(self.weight.bytes.as_ptr().wrapping_add(byte));
+        }
     }
 
     /// The products of some rows with a panel of weight rows, through bias and activation.

@@ -8,15 +8,12 @@
 //! Not here: decoding of blocks, which [`widen`](super::widen) does into rows of f32 first.
 
 use super::panel::SLIVER_VECTORS;
-use super::simd::{Isa, Lanes, SQUARE_MAX, per_isa, prefetch};
+use super::simd::{Isa, LINE_BYTES, Lanes, SQUARE_MAX, per_isa, prefetch};
 use crate::weights::float::{f32_of_bf16, f32_of_f16};
 
 /// Rows that are packed together by the widest instruction set; slivers are whole multiples of
 /// them.
 pub(super) const PACKED_ROWS: usize = SQUARE_MAX;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// How numbers lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

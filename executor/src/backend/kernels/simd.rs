@@ -185,6 +185,9 @@ impl Level {
     }
 }
 
+/// Bytes of a cache line.
+pub(super) const LINE_BYTES: usize = 64;
+
 /// Asks for the cache line of an address, of which nothing else is required.
 #[inline(always)]
 pub(super) fn prefetch<T>(address: *const T) {

@@ -1,4 +1,4 @@
-//! The operands of attention as tiles of bf16, and their products (AMX): scores are keys times
+//! The operands of attention as tiles of bf16, and their products: scores are keys times
 //! queries, results values times weights, so that queries are the columns of both and lie in lanes
 //! between them, as they do in f32.
 //!
@@ -43,7 +43,7 @@ pub(super) fn fits(shape: &AttentionShape) -> bool {
 /// Packs `count` queries times `scale` as a panel; rows begin `stride` apart.
 ///
 /// # Safety
-/// The machine has tiles, and AVX-512 with its conversion to bf16.
+/// The machine has AVX-512 with its conversion to bf16.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn pack_queries(
     q: &[f32],

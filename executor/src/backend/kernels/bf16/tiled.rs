@@ -21,7 +21,7 @@ use super::decode::{DECODED_DEPTH, decode};
 use crate::backend::kernels::grid::{Grid, Target, aligned, aligned_len};
 use crate::backend::kernels::lanes::{Lanes, SQUARE_MAX};
 use crate::backend::kernels::matmul::{LinearOperands, LinearShape, PANEL_COLUMNS};
-use crate::backend::kernels::simd::{Avx512, Isa, prefetch};
+use crate::backend::kernels::simd::{Avx512, Isa, LINE_BYTES, prefetch};
 use crate::backend::kernels::tiles::{
     TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS, TileRows, TileSums, Tiles,
 };
@@ -35,9 +35,6 @@ const STRIP_ROWS: usize = 2 * TILE_ROWS;
 
 /// Columns of a sliver: two tiles.
 const SLIVER_COLUMNS: usize = 2 * TILE_ROWS;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// The deepest panel: a strip of it takes 64 KiB. Each panel reads and writes all its results once
 /// more, and all activations are read and rounded for each panel's columns: of 256 to 3072, and as

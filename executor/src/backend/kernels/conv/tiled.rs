@@ -1,4 +1,4 @@
-//! Convolutions of bf16 in tiles, where the processor has them (AMX).
+//! Convolutions of bf16 in [tiles](crate::backend::kernels::tiles).
 //!
 //! A packed region is `[row, column, channel]`: each pixel's channels, normalised and rounded, 32
 //! of which are a row of a tile. So the pixels of a tile are the same rows for each tap, further on
