@@ -7,7 +7,7 @@
 //!   outputs;
 //! - each value has one producer; each weight has one name and belongs to the segment that first
 //!   uses it;
-//! - segments are contiguous ranges of nodes.
+//! - segments are contiguous ranges of nodes: in a graph that is joined, of the nodes of each run.
 
 mod activation;
 mod builder;

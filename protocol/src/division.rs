@@ -38,30 +38,39 @@ pub enum Division {
         /// How many items each device has: first those of the first pass, in the batch's order.
         counts: Vec<u32>,
     },
+    /// Contiguous segments on several devices, through which groups of the items of a step follow
+    /// one another: while one device computes a group, the device before it has the next one.
+    Pipeline {
+        /// For each segment, the index of its device.
+        segments: Vec<u32>,
+        /// How many items each group has: first those of the first pass, in the batch's order.
+        counts: Vec<u32>,
+    },
 }
 
-/// Items that one device has of one pass.
+/// Items of one pass that are computed together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemRun {
-    /// The index of the device.
-    pub device: usize,
+    /// Of which part of all items they are, by its index: that of a device of an item split, or a
+    /// group of a pipeline.
+    pub part: usize,
     /// The pass of the step: 0 for the prompt, 1 for the negative one.
     pub pass: usize,
     /// Which pictures of the batch.
     pub items: Range<usize>,
 }
 
-/// The runs of items that devices have of a step: one after the other the passes, in each the
-/// pictures of the batch. Counts beyond the last item have no run.
+/// The runs of items of which the parts of a step consist, each part so many items: one after the
+/// other the passes, in each the pictures of the batch. Counts beyond the last item have no run.
 pub fn item_runs(counts: &[u32], batch: usize) -> Vec<ItemRun> {
     let mut runs = Vec::new();
     let mut at = 0;
-    for (device, &count) in counts.iter().enumerate() {
+    for (part, &count) in counts.iter().enumerate() {
         let end = at + count as usize;
         while at < end && batch > 0 {
             let (pass, first) = (at / batch, at % batch);
             let last = batch.min(first + end - at);
-            runs.push(ItemRun { device, pass, items: first..last });
+            runs.push(ItemRun { part, pass, items: first..last });
             at += last - first;
         }
     }
@@ -78,7 +87,21 @@ impl Division {
             | Division::Row { .. }
             | Division::Tensor { .. }
             | Division::Items { .. } => Some(0),
-            Division::Layer { segments } => segments.get(segment).map(|&lane| lane as usize),
+            Division::Layer { segments } | Division::Pipeline { segments, .. } => {
+                segments.get(segment).map(|&lane| lane as usize)
+            }
+        }
+    }
+
+    /// The index of each segment's device, where they are on several one after the other; of no
+    /// other division.
+    pub fn segments(&self) -> Option<&[u32]> {
+        match self {
+            Division::Layer { segments } | Division::Pipeline { segments, .. } => Some(segments),
+            Division::One
+            | Division::Row { .. }
+            | Division::Tensor { .. }
+            | Division::Items { .. } => None,
         }
     }
 
@@ -86,7 +109,10 @@ impl Division {
     pub fn shares(&self) -> Option<&[u32]> {
         match self {
             Division::Row { shares } | Division::Tensor { shares } => Some(shares),
-            Division::One | Division::Layer { .. } | Division::Items { .. } => None,
+            Division::One
+            | Division::Layer { .. }
+            | Division::Items { .. }
+            | Division::Pipeline { .. } => None,
         }
     }
 
@@ -100,10 +126,11 @@ impl Division {
         self.shares().filter(|_| matches!(self, Division::Tensor { .. }))
     }
 
-    /// How many items each device of an item split has; of no other division.
+    /// How many items each device of an item split has, or each group of a pipeline; of no other
+    /// division.
     pub fn item_counts(&self) -> Option<&[u32]> {
         match self {
-            Division::Items { counts } => Some(counts),
+            Division::Items { counts } | Division::Pipeline { counts, .. } => Some(counts),
             Division::One
             | Division::Layer { .. }
             | Division::Row { .. }
@@ -116,13 +143,22 @@ impl Division {
         matches!(self, Division::Row { .. } | Division::Tensor { .. } | Division::Items { .. })
     }
 
-    /// Whether weights lie alike in both: how many items a device has makes no difference to them.
+    /// Whether all of it is on each of several devices.
+    pub const fn is_replicated(&self) -> bool {
+        matches!(self, Division::Items { .. })
+    }
+
+    /// Whether weights lie alike in both: how many items a device, or a group, has makes no
+    /// difference to them.
     pub fn holds_as(&self, other: &Division) -> bool {
         match (self, other) {
             (Division::Items { counts }, Division::Items { counts: other }) => {
                 counts.len() == other.len()
             }
-            _ => self == other,
+            _ => match (self.segments(), other.segments()) {
+                (Some(segments), Some(other)) => segments == other,
+                _ => self == other,
+            },
         }
     }
 
@@ -135,6 +171,7 @@ impl Division {
             Division::Row { .. } => Placement::Row,
             Division::Tensor { .. } => Placement::Tensor,
             Division::Items { .. } => Placement::Items,
+            Division::Pipeline { .. } => Placement::Pipeline,
         }
     }
 }
@@ -153,6 +190,8 @@ pub enum Placement {
     Tensor,
     /// On several devices as a whole, on each for some of what a step computes.
     Items,
+    /// [`Division::Pipeline`].
+    Pipeline,
     /// On the host's processor, in its RAM.
     Host,
 }
@@ -165,6 +204,7 @@ impl fmt::Display for Placement {
             Placement::Row => "row",
             Placement::Tensor => "tensor",
             Placement::Items => "items",
+            Placement::Pipeline => "pipeline",
             Placement::Host => "host",
         })
     }
@@ -178,11 +218,26 @@ mod tests {
     fn items_are_dealt_in_order_pass_by_pass() {
         let runs = |counts: &[u32], batch| -> Vec<(usize, usize, Range<usize>)> {
             let runs = item_runs(counts, batch).into_iter();
-            runs.map(|run| (run.device, run.pass, run.items)).collect()
+            runs.map(|run| (run.part, run.pass, run.items)).collect()
         };
         assert_eq!(runs(&[2, 1], 3), [(0, 0, 0..2), (1, 0, 2..3)]);
         assert_eq!(runs(&[1, 1], 1), [(0, 0, 0..1), (1, 1, 0..1)]);
         assert_eq!(runs(&[3, 1], 2), [(0, 0, 0..2), (0, 1, 0..1), (1, 1, 1..2)]);
         assert_eq!(runs(&[1, 3], 2), [(0, 0, 0..1), (1, 0, 1..2), (1, 1, 0..2)]);
+    }
+
+    #[test]
+    fn weights_lie_alike_in_layers_however_items_follow_one_another_through_them() {
+        let layers = |segments: &[u32]| Division::Layer { segments: segments.to_vec() };
+        let pipeline = |segments: &[u32], counts: &[u32]| Division::Pipeline {
+            segments: segments.to_vec(),
+            counts: counts.to_vec(),
+        };
+        let two = pipeline(&[0, 0, 1], &[1, 1]);
+        assert!(two.holds_as(&pipeline(&[0, 0, 1], &[2, 2, 1])));
+        assert!(two.holds_as(&layers(&[0, 0, 1])) && layers(&[0, 0, 1]).holds_as(&two));
+        assert!(!two.holds_as(&pipeline(&[0, 1, 1], &[1, 1])));
+        assert!(!two.holds_as(&layers(&[0, 1, 1])));
+        assert!(!two.holds_as(&Division::Items { counts: vec![1, 1] }));
     }
 }

@@ -171,7 +171,7 @@ fn items_that_cannot_be_dealt_out_are_refused() {
     for (plan, expected) in [
         (split(&[10], 2), "has 1 counts of items for 2 devices"),
         (split(&[9, 2], 2), "deals out 11 items, each step has 10"),
-        (split(&[10, 0], 2), "has a device without items"),
+        (split(&[10, 0], 2), "has a device or a group without items"),
         (split(&[5, 5], 0), "is split by items in the condition phase"),
     ] {
         let refused = protocol::check::check(&plan).expect_err(expected).to_string();

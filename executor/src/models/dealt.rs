@@ -1,6 +1,6 @@
-//! The graphs by which a component computes as a layout says. Where several devices have its items:
-//! the graphs of each device's items, joined to one that computes all passes of a step in a call.
-//! Where they have its heads: the graph cut over them.
+//! The graphs by which a component computes as a layout says. Where several devices have its items,
+//! or groups of them follow one another: the graphs of each part of the items, joined to one that
+//! computes all passes of a step in a call. Where they have its heads: the graph cut over them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -53,8 +53,8 @@ impl BatchGraphs {
     }
 
     /// Some of a component's graphs for a layout: themselves, or, where several devices have its
-    /// heads, cut, or, where they have its items, for each size of its inputs one of all passes of
-    /// a step.
+    /// heads, cut, or, where they have its items or these go in groups, for each size of its inputs
+    /// one of all passes of a step.
     ///
     /// # Errors
     /// The component has too few heads, or other items, or they would differ from those of a whole
@@ -83,7 +83,7 @@ impl BatchGraphs {
                 &*own.expect("jobs of fewer pictures have the same components").variants[size]
             };
             let runs = runs.iter().map(|run| (run.clone(), graph(run.items.len()))).collect();
-            Graph::joined(whole, runs).map(Arc::new)
+            Graph::joined(whole, runs, division.segments()).map(Arc::new)
         });
         joined.collect()
     }

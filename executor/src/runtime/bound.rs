@@ -47,7 +47,8 @@ impl<'a> Bound<'a> {
     }
 
     /// The passes of a step that each call computes. One call computes all of them where several
-    /// devices have the component's items, else each pass has a call of its own.
+    /// devices have the component's items, or groups of these follow one another; else each pass
+    /// has a call of its own.
     pub fn calls(&self, passes: usize) -> Vec<Range<usize>> {
         let together = if self.is_joined() { passes.max(1) } else { 1 };
         (0..passes).step_by(together).map(|first| first..first + together).collect()

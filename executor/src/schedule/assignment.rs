@@ -56,7 +56,7 @@ impl Assignment {
     pub fn check(&self, graph: &Graph, operations: &[&str]) -> Result<(), String> {
         let segments = graph.segments.len();
         let placed = match &self.division {
-            Division::Layer { segments } => segments.len(),
+            Division::Layer { segments } | Division::Pipeline { segments, .. } => segments.len(),
             Division::One
             | Division::Row { .. }
             | Division::Tensor { .. }
@@ -82,7 +82,7 @@ impl Assignment {
         if let Division::Tensor { shares } = &self.division {
             self.check_heads(graph, shares)?;
         }
-        if let Division::Items { counts } = &self.division {
+        if let Some(counts) = self.division.item_counts() {
             self.check_items(graph, counts)?;
         }
         for node in &graph.nodes {
@@ -133,13 +133,17 @@ impl Assignment {
     }
 
     fn check_items(&self, graph: &Graph, counts: &[u32]) -> Result<(), String> {
-        if counts.len() != self.lanes.len() {
+        let is_replicated = self.division.is_replicated();
+        if is_replicated && counts.len() != self.lanes.len() {
             return Err("an item split needs a count of each device".to_owned());
+        }
+        if !is_replicated && self.residencies.iter().any(|residency| residency.is_streamed()) {
+            return Err("groups that follow one another need weights that stay".to_owned());
         }
         if self.lanes.iter().any(|lane| lane.backend == BackendKind::Host) {
             return Err("items are split between devices only".to_owned());
         }
-        let known = |run: &ItemRun| run.device < counts.len();
+        let known = |run: &ItemRun| run.part < counts.len();
         if graph.item_runs.is_empty() || !graph.item_runs.iter().all(known) {
             return Err("it has no items that could be split so".to_owned());
         }
@@ -160,8 +164,11 @@ impl Assignment {
 
     /// The lane on which a node computes, if that can do it.
     pub fn lane_of(&self, graph: &Graph, node: &Node) -> usize {
-        let run = graph.item_runs.get(node.item_run).map(|run| run.device);
-        node.lane.or(run).unwrap_or_else(|| self.lane(node.segment))
+        let replica = || match self.division.is_replicated() {
+            true => graph.item_runs.get(node.item_run).map(|run| run.part),
+            false => None,
+        };
+        node.lane.or_else(replica).unwrap_or_else(|| self.lane(node.segment))
     }
 
     /// Whether all segments are on this lane.

@@ -58,7 +58,9 @@ fn check_devices(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_>)
     let (placement, count) = (component.placement(), component.devices.len());
     let counts = match placement {
         Placement::Host | Placement::One => 1..=1,
-        Placement::Row | Placement::Tensor | Placement::Items => 2..=DEVICES_MAX,
+        Placement::Row | Placement::Tensor | Placement::Items | Placement::Pipeline => {
+            2..=DEVICES_MAX
+        }
         Placement::Layer => 2..=DEVICES_MAX + 1,
     };
     found.ensure(counts.contains(&count), || ComponentRule::Devices { count, placement });
@@ -97,19 +99,25 @@ fn check_shares(component: &ComponentPlan, found: &mut Finder<'_>) {
     found.ensure(in_range, || ComponentRule::Share);
 }
 
-/// Each device has items, all of them together the job's; only what denoises has any.
+/// Each device has items, or each group of a pipeline, all of them together the job's; only what
+/// denoises has any.
 fn check_items(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_>) {
     let Some(item_counts) = component.division.item_counts() else { return };
     let (counts, devices) = (item_counts.len(), component.devices.len());
-    found.ensure(counts == devices, || ComponentRule::ItemCounts { counts, devices });
+    let is_replicated = component.division.is_replicated();
+    let enough = if is_replicated { counts == devices } else { counts >= 2 };
+    found.ensure(enough, || match is_replicated {
+        true => ComponentRule::ItemCounts { counts, devices },
+        false => ComponentRule::Groups { counts },
+    });
     found.ensure(!item_counts.contains(&0), || ComponentRule::NoItems);
     let dealt: u64 = item_counts.iter().map(|&count| u64::from(count)).sum();
     let items = u64::from(plan.job.passes()) * u64::from(plan.job.batch);
     let phase = component.phase;
     found.ensure(phase == Phase::Denoise, || ComponentRule::ItemsIn { phase });
     found.ensure(dealt == items, || ComponentRule::Items { dealt, items });
-    if component.parts.len() > component.devices.len() {
-        // The host has what some of the devices cannot compute with.
+    if !is_replicated || component.parts.len() > component.devices.len() {
+        // A pipeline has one of each; else the host has what some of the devices cannot compute with.
         return;
     }
     for segment in component.segments.iter().take(SEGMENTS_MAX) {
@@ -145,6 +153,8 @@ fn check_residency(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_
         let segment = || segment.name.clone();
         found.ensure(agrees, || ComponentRule::SegmentResidency { segment: segment() });
     }
+    let in_groups = component.placement() == Placement::Pipeline;
+    found.ensure(!in_groups || !streamed, || ComponentRule::StreamedInGroups);
     let weighs = |s: &SegmentPlan| s.weights_bytes > Bytes::ZERO;
     let streams = component.segments.iter().any(|s| s.residency.is_streamed() && weighs(s));
     found.ensure(streams == streamed, || ComponentRule::NotStreamed);

@@ -26,6 +26,8 @@ rules! {
         Share = ": a share is not within 1 to {ROW_SHARE_MAX}",
         Items { counts: usize, lanes: usize } = ": {counts} counts of items, {lanes} lanes",
         ItemsOnHost = ": an item split with the host",
+        Groups { counts: usize } = ": {counts} groups of items that follow one another",
+        GroupsOnHost = ": a pipeline with the host",
         ItemCount = ": a count of items is not within 1 to {STEP_ITEMS_MAX}",
     }
 }
@@ -68,14 +70,7 @@ fn broken(layout: &Layout) -> Vec<LayoutRule> {
     ensure(hosts <= 1, LayoutRule::Hosts { hosts });
     match division {
         Division::One => ensure(count == 1, LayoutRule::Undivided { count }),
-        Division::Layer { segments } => {
-            let all = segments.len();
-            ensure(all <= SEGMENTS_MAX, LayoutRule::Segments { count: all });
-            let known = segments.iter().all(|&lane| (lane as usize) < count);
-            ensure(known, LayoutRule::UnknownLane);
-            let order = runs(segments.iter().map(|&lane| lane as usize)).into_iter();
-            ensure(order.eq(0..count), LayoutRule::Order);
-        }
+        Division::Layer { segments } => in_layers(segments, count, &mut ensure),
         Division::Row { shares } | Division::Tensor { shares } => {
             let fits = shares.len() == count && count >= 2;
             ensure(fits, LayoutRule::Shares { shares: shares.len(), lanes: count });
@@ -91,9 +86,29 @@ fn broken(layout: &Layout) -> Vec<LayoutRule> {
             let items = counts.len() == count && count >= 2;
             ensure(items, LayoutRule::Items { counts: counts.len(), lanes: count });
             ensure(hosts == 0, LayoutRule::ItemsOnHost);
-            let in_range = counts.iter().all(|count| (1..=STEP_ITEMS_MAX).contains(count));
-            ensure(in_range, LayoutRule::ItemCount);
+            ensure(counts_in_range(counts), LayoutRule::ItemCount);
+        }
+        Division::Pipeline { segments, counts } => {
+            in_layers(segments, count, &mut ensure);
+            let groups = (2..=STEP_ITEMS_MAX as usize).contains(&counts.len());
+            ensure(groups, LayoutRule::Groups { counts: counts.len() });
+            ensure(hosts == 0, LayoutRule::GroupsOnHost);
+            ensure(counts_in_range(counts), LayoutRule::ItemCount);
         }
     }
     broken
+}
+
+/// Segments name each of so many lanes, and lie together, in the order of the lanes.
+fn in_layers(segments: &[u32], lanes: usize, ensure: &mut impl FnMut(bool, LayoutRule)) {
+    let all = segments.len();
+    ensure(all <= SEGMENTS_MAX, LayoutRule::Segments { count: all });
+    let known = segments.iter().all(|&lane| (lane as usize) < lanes);
+    ensure(known, LayoutRule::UnknownLane);
+    let order = runs(segments.iter().map(|&lane| lane as usize)).into_iter();
+    ensure(order.eq(0..lanes), LayoutRule::Order);
+}
+
+fn counts_in_range(counts: &[u32]) -> bool {
+    counts.iter().all(|count| (1..=STEP_ITEMS_MAX).contains(count))
 }

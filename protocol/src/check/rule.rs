@@ -25,8 +25,11 @@ rules! {
         Share = ": a share is not within 1 to {ROW_SHARE_MAX}",
         ItemCounts { counts: usize, devices: usize } =
             " has {counts} counts of items for {devices} devices",
-        NoItems = " has a device without items",
+        Groups { counts: usize } = " has {counts} groups of items that follow one another",
+        NoItems = " has a device or a group without items",
         ItemsIn { phase: Phase } = " is split by items in the {phase} phase, which has none",
+        StreamedInGroups =
+            " is streamed: groups that follow one another would need all weights once for each",
         Replicas { segment: String } = ": its devices have different weights of {segment}",
         Items { dealt: u64, items: u64 } = " deals out {dealt} items, each step has {items}",
         Mapped = " is mapped, and not on the host",

@@ -2,7 +2,6 @@
 
 use super::rule::{ComponentRule, Finder};
 use super::runs;
-use crate::division::Division;
 use crate::limits::STRING_BYTES_MAX;
 use crate::plan::{ALIGNMENT_BYTES, ComponentPlan};
 
@@ -20,7 +19,7 @@ pub(super) fn check_segments(component: &ComponentPlan, found: &mut Finder<'_>) 
 
 /// Layers name each segment's device once, and lie together, in the order of the devices.
 fn check_layers(component: &ComponentPlan, found: &mut Finder<'_>) {
-    let Division::Layer { segments } = &component.division else { return };
+    let Some(segments) = component.division.segments() else { return };
     let (placed, all) = (segments.len(), component.segments.len());
     found.ensure(placed == all, || ComponentRule::Placed { placed, all });
     let order = runs(segments.iter().map(|&lane| lane as usize)).into_iter();

@@ -13,6 +13,7 @@ mod items;
 mod keeps;
 mod parts;
 mod passes;
+mod pipelines;
 mod questions;
 mod wire;
 

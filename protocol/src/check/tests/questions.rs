@@ -8,7 +8,7 @@ fn lane(backend: BackendKind) -> Lane {
 }
 
 /// A layer split over a device and the host, a row split over two devices, one device, and an item
-/// split over devices of two kinds.
+/// split and a pipeline over devices of two kinds.
 fn layouts() -> Vec<Layout> {
     use BackendKind::{Cuda, Host, Virtual};
     let layout = |component: &str, lanes: &[BackendKind], division| Layout {
@@ -21,7 +21,12 @@ fn layouts() -> Vec<Layout> {
         layout("dit", &[Virtual, Virtual], Division::Row { shares: vec![3, 1] }),
         layout("vae", &[Host], Division::One),
         layout("dit", &[Virtual, Cuda], Division::Items { counts: vec![2, 1] }),
+        layout("dit", &[Virtual, Cuda], in_groups(&[0, 1, 1], &[2, 1])),
     ]
+}
+
+fn in_groups(segments: &[u32], counts: &[u32]) -> Division {
+    Division::Pipeline { segments: segments.to_vec(), counts: counts.to_vec() }
 }
 
 /// The division of a layout in layers.
@@ -43,7 +48,7 @@ fn in_items(layout: &mut Layout, counts: &[u32]) {
     layout.division = Division::Items { counts: counts.to_vec() };
 }
 
-const LAYOUTS: [LayoutChange; 29] = [
+const LAYOUTS: [LayoutChange; 34] = [
     (|l| *l = vec![l[0].clone(); LAYOUTS_MAX + 1], "1025 layouts"),
     (|l| l[0].component = long(), "a name of 16385 bytes"),
     (|l| l[0].lanes.clear(), "t5: 0 lanes"),
@@ -82,6 +87,11 @@ const LAYOUTS: [LayoutChange; 29] = [
     (|l| in_items(&mut l[3], &[0, 2]), "dit: a count of items is not within 1 to 128"),
     (|l| in_items(&mut l[3], &[129, 2]), "dit: a count of items is not within 1 to 128"),
     (|l| l[3].lanes[0].backend = BackendKind::Host, "dit: an item split with the host"),
+    (|l| l[4].division = in_groups(&[0, 1], &[2]), "dit: 1 groups of items that follow"),
+    (|l| l[4].division = in_groups(&[0, 1, 0], &[1, 1]), "dit: its segments skip or mix lanes"),
+    (|l| l[4].division = in_groups(&[0, 2], &[1, 1]), "dit: a segment on an unknown lane"),
+    (|l| l[4].division = in_groups(&[0, 1], &[0, 1]), "dit: a count of items is not within 1 to"),
+    (|l| l[4].lanes[0].backend = BackendKind::Host, "dit: a pipeline with the host"),
 ];
 
 #[test]
@@ -98,6 +108,7 @@ fn limits_of_layouts_are_inclusive() {
     in_layers(&mut largest[0], &most);
     in_rows(&mut largest[1], &[ROW_SHARE_MAX, 1]);
     in_items(&mut largest[3], &[STEP_ITEMS_MAX, 1]);
+    largest[4].division = in_groups(&[0, 1], &[1; STEP_ITEMS_MAX as usize]);
     largest[1].lanes[0].unsupported = vec!["x".repeat(STRING_BYTES_MAX); UNSUPPORTED_MAX];
     largest.resize(LAYOUTS_MAX, largest[2].clone());
     assert_eq!(check_layouts(&largest), Ok(()));

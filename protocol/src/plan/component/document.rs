@@ -2,8 +2,8 @@
 //!
 //! A document names its division in a word and each segment's device by its id, for people and
 //! other programs; the shares of rows are there too, empty without a row split, and where there are
-//! such splits the shares of a tensor split and the items of each device. Inside the program one
-//! [`Division`] says all of it. A document that contradicts itself is refused where it is read.
+//! such splits the shares of a tensor split and the items of each device, or of each group of a
+//! pipeline. Inside the program one [`Division`] says all of it. A document that contradicts itself is refused where it is read.
 
 use serde::ser::{Error, SerializeStruct};
 use serde::{Deserialize, Serialize, Serializer};
@@ -123,7 +123,7 @@ pub(super) enum Contradiction {
     Shares { name: String },
     #[error("{name} has shares of heads without a tensor split")]
     Heads { name: String },
-    #[error("{name} has counts of items without an item split")]
+    #[error("{name} has counts of items without an item split or a pipeline")]
     Items { name: String },
     #[error("{name}: placement {placement} cannot be on {devices}")]
     Placement { name: String, placement: Placement, devices: String },
@@ -177,7 +177,8 @@ impl ComponentDocument {
         if placement != Placement::Tensor && !tensor_shares.is_empty() {
             return Err(Contradiction::Heads { name });
         }
-        if placement != Placement::Items && !item_counts.is_empty() {
+        let has_items = matches!(placement, Placement::Items | Placement::Pipeline);
+        if !has_items && !item_counts.is_empty() {
             return Err(Contradiction::Items { name });
         }
         let on_host = devices.first().is_some_and(DeviceId::is_host);
@@ -185,10 +186,11 @@ impl ComponentDocument {
         if is_one && (devices.len() != 1 || on_host != (placement == Placement::Host)) {
             return Err(Contradiction::Placement { name, placement, devices: self.on() });
         }
+        let in_layers = matches!(placement, Placement::Layer | Placement::Pipeline);
         let mut segments = Vec::new();
         for segment in &self.segments {
             let lane = devices.iter().position(|id| *id == segment.device);
-            match lane.filter(|lane| placement == Placement::Layer || *lane == 0) {
+            match lane.filter(|lane| in_layers || *lane == 0) {
                 Some(lane) => segments.push(lane as u32),
                 None => {
                     let (segment, device) = (segment.name.clone(), segment.device.clone());
@@ -209,6 +211,7 @@ impl ComponentDocument {
             Placement::Row => Division::Row { shares: row_shares.clone() },
             Placement::Tensor => Division::Tensor { shares: tensor_shares.clone() },
             Placement::Items => Division::Items { counts: item_counts.clone() },
+            Placement::Pipeline => Division::Pipeline { segments, counts: item_counts.clone() },
         })
     }
 
