@@ -116,6 +116,9 @@ def placements(host: Host, batch: int) -> dict[str, list[str]]:
             items = ["--split-mode", "dit=items"]
             found["DiT by items, equal shares"] = pinned(f"{rest},dit={equal}", "all=device", *items)
             found["DiT by items, streamed"] = pinned(f"{rest},dit={equal}", "dit=cpu", *items)
+        if batch > 1:
+            pipeline = ["--split-mode", "dit=pipeline"]
+            found["DiT as a pipeline, equal shares"] = pinned(f"{rest},dit={equal}", "all=device", *pipeline)
         found["DiT by layers, equal shares"] = pinned(f"{rest},dit={equal}", "all=device")
         found["DiT by layers, shares by speed"] = pinned(f"{rest},dit={by_speed}", "all=device")
         found["DiT by rows, equal shares"] = pinned(f"{rest},dit={equal}", "all=device", "--split-mode", "dit=row")
@@ -252,7 +255,7 @@ def percent(part: float) -> str:
 def placed(plan: dict) -> str:
     def one(component: dict) -> str:
         where = "&".join(component["devices"])
-        split = f" by {component['placement']}" if component["placement"] in ("layer", "row", "tensor", "items") else ""
+        split = f" by {component['placement']}" if component["placement"] in ("layer", "row", "tensor", "items", "pipeline") else ""
         return f"{component['name']} {where}{split} {component['residency']}"
 
     return ", ".join(one(component) for component in plan["components"])

@@ -99,7 +99,7 @@ def drawn(random_: random.Random, names: list[str], items: bool) -> list[str]:
         devices = [name for name in names if name != "cpu"]
         chosen = random_.sample(devices, min(count, len(devices)))
         modes = ["layer", "layer", "row"] + (["tensor", "tensor"] if subject == "dit" else [])
-        modes += ["items", "items"] if subject == "dit" and items else []
+        modes += ["items", "items", "pipeline", "pipeline"] if subject == "dit" and items else []
         mode = random_.choice(modes)
         if "cpu" in names and (not chosen or random_.random() < 0.1):
             chosen = ["cpu"] if len(chosen) < 2 or mode != "layer" else random_.choice([[*chosen[1:], "cpu"], ["cpu", *chosen[1:]]])
@@ -155,7 +155,7 @@ def main() -> int:
     options.add_argument("--pins", type=int, default=5000, help="accepted pins in all")
     options.add_argument("--minutes", type=float, default=float("inf"), help="how long pins are drawn at most")
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--batch", type=int, default=1, help="pictures made together; with several, item splits are drawn too")
+    options.add_argument("--batch", type=int, default=1, help="pictures made together; with several, item splits and pipelines are drawn too")
     options.add_argument("--hosts", nargs="*", help="names or files of profiles; all that are shipped")
     options.add_argument("--made-up", type=int, default=0, metavar="COUNT", help="so many hosts that are drawn, in place of profiles")
     options.add_argument("--model", help="a model's directory in place of the sparse FLUX.1-dev")

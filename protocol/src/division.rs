@@ -190,7 +190,7 @@ pub enum Placement {
     Tensor,
     /// On several devices as a whole, on each for some of what a step computes.
     Items,
-    /// [`Division::Pipeline`].
+    /// As by layers, with groups of items that follow one another.
     Pipeline,
     /// On the host's processor, in its RAM.
     Host,

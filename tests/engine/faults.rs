@@ -49,10 +49,14 @@ fn layers_and_rings(dir: &Path, model: &dyn Model) -> Plan {
 
 /// The DiT on the first devices, divided so and streamed; the rest on the host.
 fn divided(dir: &Path, model: &dyn Model, job: &JobShape, on: &[usize], by: Division) -> Plan {
+    let residency = match by {
+        Division::Pipeline { .. } => Residency::Lazy,
+        _ => Residency::Streamed,
+    };
     let dit = |segments| Choice {
         devices: on.iter().copied().map(Some).collect(),
         division: by.clone(),
-        ..Choice::one(0, segments, Residency::Streamed)
+        ..Choice::one(0, segments, residency)
     };
     let choices = plans::with_dit(model, job, dit);
     plans::plan(dir, model, job, &GraphOptions::default(), &hardware(on.len()), &choices)
@@ -180,6 +184,22 @@ fn every_allocation_and_copy_of_split_items_may_fail() {
     let model = families::open(&dir).expect("a whole model");
     let (job, items) = (JobShape { batch: 3, ..JOB }, Division::Items { counts: vec![2, 1] });
     let plan = divided(&dir, &*model, &job, &[1, 0], items);
+    for device in [0, 1] {
+        assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
+        assert!(fail_at_each(&plan, &model, device, at_copy) >= 6);
+    }
+}
+
+#[test]
+fn every_allocation_and_copy_of_a_pipeline_may_fail() {
+    let dir = fixture("flux_schnell");
+    let model = families::open(&dir).expect("a whole model");
+    let graphs = model.graphs(&JOB, &GraphOptions::default()).expect("a possible job");
+    let dit = graphs.iter().find(|graph| graph.name == "dit").expect("a DiT");
+    let of_dit = dit.variants[0].segments.len() as u32;
+    let segments = (0..of_dit).map(|segment| u32::from(segment >= of_dit / 2)).collect();
+    let (job, counts) = (JobShape { batch: 3, ..JOB }, vec![1, 1, 1]);
+    let plan = divided(&dir, &*model, &job, &[1, 0], Division::Pipeline { segments, counts });
     for device in [0, 1] {
         assert!(fail_at_each(&plan, &model, device, at_allocation) >= 2);
         assert!(fail_at_each(&plan, &model, device, at_copy) >= 6);

@@ -14,6 +14,7 @@ mod item_splits;
 mod items;
 mod lora;
 mod parity;
+mod pipelines;
 mod placements;
 mod qwen_image;
 mod random_plans;

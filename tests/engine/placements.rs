@@ -57,6 +57,16 @@ impl Studio {
         let document = self.home.json(&self.arguments("generate", more));
         Painted { pixels: pixels(&self.home.path("picture.png")), document }
     }
+
+    /// Three pictures made together.
+    fn paint_three(&self, more: &[&str]) -> Painted {
+        let batch = ["--batch", "3", "--vae-tile", "off"];
+        let document = self.home.json(&self.arguments("generate", &[&batch[..], more].concat()));
+        let images = document["images"].as_array().expect("three pictures");
+        assert_eq!(images.len(), 3);
+        let image = |image: &Value| pixels(&self.home.path(image.as_str().expect("a name")));
+        Painted { pixels: images.iter().flat_map(image).collect(), document }
+    }
 }
 
 impl Painted {
@@ -156,24 +166,38 @@ const ITEMS: [(&[&str], [u32; 2], &str); 4] = [
 #[test]
 fn items_by_hand_give_the_hosts_pictures_in_the_planned_bytes() {
     let studio = Studio::new(Wide::bf16());
-    let paint = |more: &[&str]| {
-        let batch = ["--batch", "3", "--vae-tile", "off"];
-        let document =
-            studio.home.json(&studio.arguments("generate", &[&batch[..], more].concat()));
-        let images = document["images"].as_array().expect("three pictures");
-        assert_eq!(images.len(), 3);
-        let image = |image: &Value| pixels(&studio.home.path(image.as_str().expect("a name")));
-        Painted { pixels: images.iter().flat_map(image).collect(), document }
-    };
-    let expected = paint(&["--backend", "all=cpu"]);
+    let expected = studio.paint_three(&["--backend", "all=cpu"]);
     for (more, counts, backend) in ITEMS {
         let backend = format!("all=virtual0,{backend}");
         let arguments = [&["--backend", &backend, "--split-mode", "dit=items"], more].concat();
-        let painted = paint(&arguments);
+        let painted = studio.paint_three(&arguments);
         let component = painted.component("dit");
         assert_eq!(component["placement"], "items", "{arguments:?}");
         let stated = &component["item_counts"].as_array().expect("counts")[..2];
         assert_eq!(stated, counts, "{arguments:?}");
+        assert!(painted.pixels == expected.pixels, "{arguments:?}: other pictures");
+        painted.assert_exact(&arguments);
+    }
+}
+
+#[rustfmt::skip]
+const PIPELINES: [(&[&str], &[u32], &str); 3] = [
+    (&["--params-backend", "all=device"], &[2, 1], "dit=virtual0&virtual1"),
+    (&["--params-backend", "dit=disk"], &[2, 1], "dit=virtual1:2&virtual2:1"),
+    (&[], &[1, 1, 1], "dit=virtual2&virtual1&virtual0"),
+];
+
+#[test]
+fn pipelines_by_hand_give_the_hosts_pictures_in_the_planned_bytes() {
+    let studio = Studio::new(Wide::bf16());
+    let expected = studio.paint_three(&["--backend", "all=cpu"]);
+    for (more, counts, backend) in PIPELINES {
+        let backend = format!("all=virtual0,{backend}");
+        let arguments = [&["--backend", &backend, "--split-mode", "dit=pipeline"], more].concat();
+        let painted = studio.paint_three(&arguments);
+        let component = painted.component("dit");
+        assert_eq!(component["placement"], "pipeline", "{arguments:?}");
+        assert_eq!(component["item_counts"], serde_json::json!(counts), "{arguments:?}");
         assert!(painted.pixels == expected.pixels, "{arguments:?}: other pictures");
         painted.assert_exact(&arguments);
     }
@@ -244,7 +268,7 @@ fn a_decoder_in_tiles_gives_one_picture_wherever_it_is() {
 fn nonsense_is_refused_with_a_hint_and_no_picture() {
     let studio = Studio::new(Wide::f32());
     #[rustfmt::skip]
-    let nonsense: [(&[&str], &str); 17] = [
+    let nonsense: [(&[&str], &str); 19] = [
         (&["--backend", "dit=cuda0"], "cuda0"),
         (&["--backend", "dit=virtual"], "virtual"),
         (&["--backend", "flying=virtual0"], "flying"),
@@ -254,6 +278,8 @@ fn nonsense_is_refused_with_a_hint_and_no_picture() {
         (&["--split-mode", "clip=row", "--backend", "clip=virtual0&virtual1"], "clip"),
         (&["--split-mode", "dit=row", "--backend", "dit=virtual0&cpu"], "dit"),
         (&["--split-mode", "dit=items", "--backend", "dit=virtual0&virtual1"], "1 item"),
+        (&["--split-mode", "dit=pipeline", "--backend", "dit=virtual0&virtual1"], "a pipeline needs 2"),
+        (&["--batch", "2", "--split-mode", "dit=pipeline", "--backend", "dit=virtual0&cpu"], "the host takes no part"),
         (&["--split-mode", "dit=tensor", "--backend", "dit=virtual0&virtual1&virtual2&virtual3&virtual4"], "4 devices, not by 5"),
         (&["--split-mode", "dit=tensor", "--backend", "dit=virtual0&cpu"], "the host takes no heads"),
         (&["--split-mode", "t5=tensor", "--backend", "t5=virtual0&virtual1"], "no heads"),

@@ -21,7 +21,7 @@ use executor::backend::cuda::gpu::list;
 use executor::families;
 use executor::models::Model;
 use executor::race::Edge;
-use protocol::{GraphOptions, JobShape, Plan, Residency};
+use protocol::{Division, GraphOptions, JobShape, Plan, Residency};
 
 const JOB: JobShape =
     JobShape { width: 32, height: 16, steps: 2, max_sequence_length: 16, ..JobShape::small() };
@@ -76,6 +76,7 @@ fn run_here() {
     };
     bench.every_plan_gives_one_picture(0..plans::how_many(8, 24));
     bench.operations_are_left_to_the_host();
+    bench.groups_give_the_pictures_of_one_gpu();
     bench.each_kind_of_edge_is_missed(100..130);
 }
 
@@ -135,6 +136,37 @@ impl Bench<'_> {
             let (most, part) = plans::apart(&result.pixels, &expected.pixels);
             assert!(most <= LEVELS_APART_MAX, "without {lacking:?}: {most} levels, {part}");
             assert_exact(&result, &format!("without {lacking:?}"));
+        }
+    }
+
+    /// Groups of items follow one another through devices that compute beside each other, or share
+    /// a GPU.
+    fn groups_give_the_pictures_of_one_gpu(&self) {
+        let job = JobShape { batch: 3, ..JOB };
+        let options = GraphOptions::default();
+        let plan = |devices: usize, counts: &[u32]| {
+            let dit = |segments: usize| {
+                let mut choice = Choice::one(0, segments, Residency::Resident);
+                if devices > 1 {
+                    choice.devices = (0..devices).map(Some).collect();
+                    let device = |segment: usize| (segment * devices / segments) as u32;
+                    let (segments, counts) = ((0..segments).map(device).collect(), counts.to_vec());
+                    choice.division = Division::Pipeline { segments, counts };
+                }
+                choice
+            };
+            let (hardware, model) = (self.hardware(devices), &*self.model);
+            let choices = plans::with_dit(model, &job, dit);
+            plans::plan(self.dir, model, &job, &options, &hardware, &choices)
+        };
+        let expected = plans::run(&plan(1, &[]), &self.model).expect("one GPU").pixels;
+        for (devices, counts) in [(2, &[1, 1, 1][..]), (2, &[2, 1]), (3, &[1, 1, 1])] {
+            let what = format!("{devices} devices, {counts:?}");
+            let ran = plans::run_traced(&plan(devices, counts), &self.model, None);
+            let (result, races) = ran.unwrap_or_else(|failure| panic!("{what}: {failure}"));
+            assert!(races.is_empty(), "{what}: {}", races[0]);
+            assert!(result.pixels == expected, "{what}: other pictures");
+            assert_exact(&result, &what);
         }
     }
 

@@ -20,8 +20,8 @@ pub struct PlacementArguments {
     /// [default: chosen]
     #[arg(long, value_name = "LIST")]
     params_backend: Option<String>,
-    /// How a component is split over a list of devices: layer, row, tensor or items, as dit=row
-    /// [default: layer]
+    /// How a component is split over a list of devices: layer, row, tensor, items or pipeline, as
+    /// dit=row [default: layer]
     #[arg(long, value_name = "LIST")]
     split_mode: Option<String>,
     /// Stream slots on each device, 1 to 64: how far ahead weights are copied, as 4 or dit=4

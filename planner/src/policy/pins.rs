@@ -20,7 +20,7 @@ use std::fmt;
 
 use protocol::limits::{LOOKAHEAD_MAX, ROW_SHARE_MAX};
 
-pub use items::{item_counts, item_counts_of};
+pub use items::{group_counts, item_counts, item_counts_of};
 pub use resolve::Pin;
 
 use crate::inventory::names;
@@ -74,6 +74,8 @@ pub enum Split {
     Tensor,
     /// The items of a step: pictures, and the passes of guidance.
     Items,
+    /// Contiguous segments, through which groups of the items follow one another.
+    Pipeline,
 }
 
 /// Devices as written, each with its share where one was given.
@@ -147,8 +149,10 @@ const PARAMS: Flag = Flag {
     name: "--params-backend",
     example: "write cpu (streamed), locked (streamed from page-locked copies), disk (loaded for its phase only) or device (resident), as dit=cpu,vae=disk",
 };
-const SPLIT: Flag =
-    Flag { name: "--split-mode", example: "write layer, row, tensor or items, as dit=row" };
+const SPLIT: Flag = Flag {
+    name: "--split-mode",
+    example: "write layer, row, tensor, items or pipeline, as dit=row",
+};
 const LOOKAHEAD: Flag = Flag {
     name: "--lookahead",
     example: "write a number of stream slots from 1 to 64, as 2 or dit=4",
@@ -247,6 +251,7 @@ fn split_of(text: &str) -> Result<Split, String> {
         "row" => Ok(Split::Row),
         "tensor" => Ok(Split::Tensor),
         "items" => Ok(Split::Items),
+        "pipeline" => Ok(Split::Pipeline),
         _ => Err(format!("`{}` is not a way to split", shown(text))),
     }
 }

@@ -27,7 +27,7 @@ use super::layouts::{CUTS_MAX, heads, layers, layers_of_shares, rows};
 use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
-use crate::policy::pins::{Pin, Split, item_counts, item_counts_of};
+use crate::policy::pins::{Pin, Split, group_counts, item_counts, item_counts_of};
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
 pub use more_rings::{OpenLayout, new_layouts, open_layouts, rings_within};
@@ -37,6 +37,10 @@ use rings::{Ring, Steps, rings};
 
 /// Layer splits of one component over all lists of devices.
 const LAYERS_MAX: usize = 240;
+
+/// The same of pipelines: only cuts with which all devices compute for about as long pay, and the
+/// graphs of all groups take several times as long to size.
+const PIPELINES_MAX: usize = 96;
 
 /// A layout whose bytes are to be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +82,9 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
         let times =
             SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
         let lists = lists(problem, component, pin, &times);
-        let most = (LAYERS_MAX / lane_lists(problem, &lists).max(1)).min(CUTS_MAX);
+        let most = |all: usize, split| (all / lane_lists(problem, &lists, split)).min(CUTS_MAX);
+        let layers_max = most(LAYERS_MAX, Split::Layer);
+        let pipelines_max = most(PIPELINES_MAX, Split::Pipeline);
         for (at, list) in
             lists.into_iter().enumerate().filter(|(_, list)| of.have(problem.inventory, list))
         {
@@ -95,7 +101,7 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
                 }
                 None => {}
                 Some(Split::Layer) => {
-                    let cuts = cuts(problem, component, pin, &list, &times, most).into_iter();
+                    let cuts = cuts(problem, component, pin, &list, &times, layers_max).into_iter();
                     cuts.for_each(|segments| want(Division::Layer { segments }));
                 }
                 Some(Split::Row) => {
@@ -113,23 +119,35 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
                     let counts = counts(problem, component, pin, &list.devices, &times).into_iter();
                     counts.for_each(|counts| want(Division::Items { counts }));
                 }
+                Some(Split::Pipeline) => {
+                    let groups = group_counts(component.items, list.devices.len());
+                    for segments in cuts(problem, component, pin, &list, &times, pipelines_max) {
+                        for counts in groups.iter().cloned() {
+                            want(Division::Pipeline { segments: segments.clone(), counts });
+                        }
+                    }
+                }
             }
         }
     }
     wanted
 }
 
-/// The devices of a component's splits in turns that nobody pinned, and the host where that
-/// computes what one of them cannot. None where it has no such split.
-pub fn devices_in_turns(
+/// The devices of a component's splits that are left out at first, of pipelines or of all others,
+/// and the host where that computes what one of them cannot. None where it has no such split.
+pub fn devices_left_out(
     problem: &Problem<'_>,
     index: usize,
     times: &SegmentTimes<'_>,
+    pipelines: bool,
 ) -> Vec<Option<usize>> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let lists = lists(problem, component, pin, times);
-    let in_turns = lists.iter().filter(|list| !Lists::First.have(problem.inventory, list));
-    let devices = in_turns.flat_map(|list| list.devices.iter().copied());
+    let left_out = lists.iter().filter(|list| {
+        let is_pipeline = list.split == Some(Split::Pipeline);
+        is_pipeline == pipelines && !Lists::First.have(problem.inventory, list)
+    });
+    let devices = left_out.flat_map(|list| list.devices.iter().copied());
     let mut devices: BTreeSet<Option<usize>> = devices.collect();
     if devices.iter().flatten().any(|device| lacks(problem, *device)) {
         devices.insert(None);
@@ -137,12 +155,12 @@ pub fn devices_in_turns(
     devices.into_iter().collect()
 }
 
-/// How many layer splits there are whose cuts have bytes of their own: lists of other kinds of
-/// lanes.
-fn lane_lists(problem: &Problem<'_>, lists: &[DeviceList]) -> usize {
-    let in_layers = lists.iter().filter(|list| list.split == Some(Split::Layer));
+/// How many lists with such a split there are whose cuts have bytes of their own: lists of other
+/// kinds of lanes; 1 at least.
+fn lane_lists(problem: &Problem<'_>, lists: &[DeviceList], split: Split) -> usize {
+    let in_layers = lists.iter().filter(|list| list.split == Some(split));
     let lanes = in_layers.map(|list| list.devices.iter().map(|d| lane(problem, *d)).collect());
-    lanes.collect::<BTreeSet<Vec<Lane>>>().len()
+    lanes.collect::<BTreeSet<Vec<Lane>>>().len().max(1)
 }
 
 /// The places of a component in the lists of devices that `wanted` is over, in the order in which
@@ -273,6 +291,7 @@ fn split_of(division: &Division) -> Option<Split> {
         Division::Row { .. } => Some(Split::Row),
         Division::Tensor { .. } => Some(Split::Tensor),
         Division::Items { .. } => Some(Split::Items),
+        Division::Pipeline { .. } => Some(Split::Pipeline),
     }
 }
 
@@ -333,6 +352,7 @@ impl<'t> ListTimings<'t> {
     /// The numbers of the layouts that do not have all of their rings.
     fn open(&self) -> impl Iterator<Item = usize> {
         let all = 0..self.timings.len();
+        let all = all.filter(|number| self.timings[*number].may_stream());
         all.filter(|number| self.quota.has(*number) != Some(Steps::All))
     }
 

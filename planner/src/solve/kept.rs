@@ -15,6 +15,7 @@ use super::Problem;
 use super::candidates::{LayoutQuery, counts, lane};
 use super::place::{ComponentLayout, Place, WeightResidency, parts};
 use super::time::{SegmentTimes, Timing};
+use crate::policy::pins::group_counts;
 
 /// The layout of a component in a plan, whose bytes are to be asked for; `None` where the devices
 /// of that plan are not all here.
@@ -32,16 +33,23 @@ pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Layo
             }
         });
     }
-    let division = match component.division.item_counts() {
-        None => component.division.clone(),
-        // The weights are the same for this job's items, whoever has how many of them.
-        Some(_) => {
-            let (profile, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let (profile, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    // The weights are the same for this job's items, whoever has how many of them.
+    let division = match &component.division {
+        Division::Pipeline { segments, .. } => {
+            let segments = segments.clone();
+            match group_counts(profile.items, devices.len()).into_iter().next() {
+                Some(counts) => Division::Pipeline { segments, counts },
+                None => Division::Layer { segments },
+            }
+        }
+        Division::Items { .. } => {
             let chunk = problem.options.attention_chunk;
             let times = SegmentTimes::new(problem.inventory, profile, chunk);
             let counts = counts(problem, profile, pin, &devices, &times).into_iter().next()?;
             Division::Items { counts }
         }
+        other => other.clone(),
     };
     let layout = Layout {
         component: name.clone(),

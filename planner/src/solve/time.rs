@@ -13,6 +13,8 @@
 //!   through the host's memory, which streamed weights then wait for, and are added on each device;
 //! - replicas with some of the items each run beside each other, and a call ends with the last of
 //!   them;
+//! - groups of items follow one another through a pipeline's devices, each of which has one at a
+//!   time; all go on to the next one together, and what crosses is waited for;
 //! - what the host computes in place of a device takes its part of the segment's weights, after the
 //!   device's.
 //!
@@ -25,6 +27,7 @@
 mod heads;
 mod items;
 mod least;
+mod pipeline;
 mod streamed;
 mod turns;
 
@@ -191,8 +194,8 @@ pub struct Timing<'a> {
     spread: &'a ComponentLayout,
     /// For each device the first one that is a part of the same GPU.
     gpus: Vec<usize>,
-    /// One call of each segment; the last one also has what crosses between devices, but for
-    /// summands.
+    /// One call of each segment, of a pipeline what it adds to one; the last one also has what
+    /// crosses between devices, but for summands.
     segments_s: Vec<f64>,
     /// Of an item split, one call of each segment on each device; of another, nothing.
     replicas_s: Vec<Vec<f64>>,
@@ -220,15 +223,17 @@ impl<'a> Timing<'a> {
         };
         timing.summands = timing.summands();
         timing.replicas_s = timing.replicas_s();
-        if timing.replicas_s.is_empty() {
-            timing.segments_s = (0..spread.segments()).map(|i| timing.segment_s(i)).collect();
-        } else {
-            // All passes of a step go in one call.
-            timing.calls /= times.component.items.passes.max(1);
-            let by_sum =
-                |a: &&Vec<f64>, b: &&Vec<f64>| sum_s(a).partial_cmp(&sum_s(b)).expect("a time");
-            timing.segments_s = timing.replicas_s.iter().max_by(by_sum).expect("devices").clone();
-        }
+        let by_sum =
+            |a: &&Vec<f64>, b: &&Vec<f64>| sum_s(a).partial_cmp(&sum_s(b)).expect("a time");
+        let slowest = timing.replicas_s.iter().max_by(by_sum).cloned();
+        timing.segments_s = match slowest.or_else(|| timing.in_groups_s()) {
+            Some(segments_s) => {
+                // All passes of a step go in one call.
+                timing.calls /= times.component.items.passes.max(1);
+                segments_s
+            }
+            None => (0..spread.segments()).map(|i| timing.segment_s(i)).collect(),
+        };
         let crossing_s = timing.crossing_s();
         for segments_s in timing.replicas_s.iter_mut().chain([&mut timing.segments_s]) {
             if let Some(last_s) = segments_s.last_mut() {

@@ -1,25 +1,26 @@
-//! Whether a split in turns could beat a plan without one, before any of them is measured.
+//! Whether a split that is left out at first could beat a plan without one, before any of them is
+//! measured.
 //!
-//! The devices of such a split compute one after the other: by layers all do, by rows, heads or
-//! items those that share a processor. These are most of all places, and seldom the best. For each
-//! component one or two places stand for all of them: they take no memory, and the least time that
-//! the times of its segments allow. Where not even these make a better plan, no split in turns
-//! does.
+//! These are splits in turns, whose devices compute one after the other: by layers all do, by rows,
+//! heads or items those that share a processor; and pipelines. They are most of all places, and
+//! seldom the best. For each component up to three places stand for all of them: they take no
+//! memory, and the least time that the times of its segments allow. Where not even these make a
+//! better plan, no such split does.
 
 use std::sync::Arc;
 
 use protocol::profile::LayoutPart;
 use protocol::{Bytes, Division, Residency};
 
-use super::candidates::{Lists, devices_in_turns};
+use super::candidates::{Lists, devices_left_out};
 use super::place::{ComponentLayout, Place, WeightResidency};
 use super::search::{self, Choices, KnownChoices, Limits, Score};
 use super::time::SegmentTimes;
 use super::{Problem, Solution};
 
-/// The lists of devices that are worth a look, for each component: all, where a plan that splits it
-/// in turns could be better than `solution`, by more than such a part of its time. That is the best
-/// of these problems, which have no such splits.
+/// The lists of devices that are worth a look, for each component: all, where a plan with one of
+/// its splits that were left out could be better than `solution`, by more than such a part of its
+/// time. That is the best of these problems, which have no such splits.
 pub fn lists_that_may_beat(
     problems: &[Problem<'_>],
     solution: &Solution,
@@ -50,8 +51,8 @@ pub fn lists_that_may_beat(
         for (may_beat, (component, places)) in
             may_beat.iter_mut().zip(with_least.iter().enumerate())
         {
-            let in_turns: Vec<usize> = (0..places.least).collect();
-            let only = choices.with(component, &in_turns);
+            let left_out: Vec<usize> = (0..places.least).collect();
+            let only = choices.with(component, &left_out);
             if only.is_some_and(|only| search::any_better(&problem, &only, limits)) {
                 *may_beat = Lists::All;
             }
@@ -60,13 +61,13 @@ pub fn lists_that_may_beat(
     may_beat
 }
 
-/// A component's places, behind those that stand for its splits in turns.
+/// A component's places, behind those that stand for its splits that are left out.
 #[derive(Clone)]
 struct WithLeast {
-    /// The places without splits in turns.
+    /// The places without these.
     without: Arc<[Place]>,
     all: Arc<[Place]>,
-    /// How many of all stand for splits in turns.
+    /// How many of all stand for such splits.
     least: usize,
 }
 
@@ -88,13 +89,15 @@ impl WithLeast {
     }
 }
 
-/// Places that are at least as good as any split of a component in turns: they take no memory. With
-/// all weights there only where the devices have room for these, else only streamed. None where the
-/// component has no such split.
+/// Places that are at least as good as any split of a component that is left out: they take no
+/// memory. With all weights there only where the devices have room for these, else only streamed,
+/// which a pipeline never is. None where the component has no such split.
 fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
     let profile = &problem.profile.components[component];
     let times = SegmentTimes::new(problem.inventory, profile, problem.options.attention_chunk);
-    let devices = devices_in_turns(problem, component, &times);
+    let [devices, in_pipelines] =
+        [false, true].map(|pipelines| devices_left_out(problem, component, &times, pipelines));
+    // Where there are pipelines there are layers too, on the same devices.
     if devices.is_empty() {
         return Vec::new();
     }
@@ -117,10 +120,15 @@ fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
     };
     let least = times.least_in_turns(&devices);
     // The host has its weights in place, in no budget.
-    let room = devices.iter().map(|device| device.map(|index| problem.budgets.devices[index]));
-    let has_room = room.sum::<Option<Bytes>>().is_none_or(|room| room >= profile.tensor_bytes);
-    let held = has_room.then_some((WeightResidency::All(Residency::Resident), least.held));
-    let ways = held.into_iter().chain([(streamed, least.streamed)]);
+    let has_room = |devices: &[Option<usize>]| {
+        let room = devices.iter().map(|device| device.map(|index| problem.budgets.devices[index]));
+        room.sum::<Option<Bytes>>().is_none_or(|room| room >= profile.tensor_bytes)
+    };
+    let held = |ms| (WeightResidency::All(Residency::Resident), ms);
+    let in_turns = has_room(&devices).then(|| held(least.held));
+    let pipelined = (!in_pipelines.is_empty() && has_room(&in_pipelines))
+        .then(|| held(times.least_pipelined(&in_pipelines)));
+    let ways = in_turns.into_iter().chain([(streamed, least.streamed)]).chain(pipelined);
     let place = |(held, ms)| Place {
         spread: Arc::clone(&spread),
         held,

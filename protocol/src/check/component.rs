@@ -117,7 +117,8 @@ fn check_items(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_>) {
     found.ensure(phase == Phase::Denoise, || ComponentRule::ItemsIn { phase });
     found.ensure(dealt == items, || ComponentRule::Items { dealt, items });
     if !is_replicated || component.parts.len() > component.devices.len() {
-        // A pipeline has one of each; else the host has what some of the devices cannot compute with.
+        // A pipeline has each weight once; or the host has what some of the devices cannot compute
+        // with.
         return;
     }
     for segment in component.segments.iter().take(SEGMENTS_MAX) {

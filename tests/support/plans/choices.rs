@@ -96,6 +96,13 @@ pub fn choice(random: &mut Random, devices: usize, of: Divisible, first: bool) -
         let lanes = 2 + random.below(replicas_max - 1);
         choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
         choice.division = Division::Items { counts: item_counts(random, items, lanes) };
+    } else if items.min(lanes_max) >= 2 && random.chance(25) {
+        let lanes = 2 + random.below(lanes_max.min(4) - 1);
+        choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
+        let groups = 2 + random.below(items - 1);
+        let (segments, counts) =
+            (cuts(random, segments, lanes), item_counts(random, items, groups));
+        choice.division = Division::Pipeline { segments, counts };
     } else if devices.min(heads) >= 2 && random.chance(25) {
         let lanes = 2 + random.below(devices.min(heads).min(4) - 1);
         choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
@@ -113,7 +120,13 @@ pub fn choice(random: &mut Random, devices: usize, of: Divisible, first: bool) -
         choice.devices = some_devices(random, devices, lanes).into_iter().map(Some).collect();
         choice.division = Division::Layer { segments: cuts(random, segments, lanes) };
     }
-    choice.residencies = residencies(random, segments);
+    choice.residencies = match &choice.division {
+        // Groups that follow one another need weights that stay.
+        Division::Pipeline { .. } => {
+            vec![[Residency::Resident, Residency::Lazy][random.below(2)]; segments]
+        }
+        _ => residencies(random, segments),
+    };
     if matches!(choice.division, Division::Layer { .. }) && random.chance(20) {
         let on_host = random.below(choice.devices.len());
         choice.devices[on_host] = None;

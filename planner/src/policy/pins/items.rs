@@ -1,4 +1,4 @@
-//! Items dealt out to devices: by shares, by speed, or alike.
+//! Items dealt out to devices: by shares, by speed, or alike; and to the groups of a pipeline.
 
 use protocol::profile::StepItems;
 
@@ -20,6 +20,21 @@ pub fn item_counts(items: StepItems, devices: usize, proportions: &[Vec<u64>]) -
         counts.extend((1..all).map(|first| vec![first, all - first]));
     }
     once(items, counts)
+}
+
+/// The most groups of items that follow one another through a pipeline: of eight over two devices
+/// each waits for an eighth of the time that it computes, and each takes all weights through the
+/// processors anew.
+const GROUPS_MAX: u32 = 8;
+
+/// The numbers of items that the groups of a pipeline may have, each once, so that all give the
+/// same bits as one device would: as many groups as there may be, and as many as devices. None
+/// where there are no two.
+pub fn group_counts(items: StepItems, devices: usize) -> Vec<Vec<u32>> {
+    let in_pass = items.batch / items.run_min.max(1);
+    let most = items.passes.saturating_mul(in_pass).min(GROUPS_MAX) as usize;
+    let groups = [most, devices.min(most)].into_iter().filter(|groups| *groups >= 2);
+    once(items, groups.map(|groups| dealt(items.count(), &vec![1; groups])).collect())
 }
 
 /// The numbers of items of devices with these shares; none where they cannot be had so.
@@ -78,6 +93,19 @@ mod tests {
         let counts = item_counts(items(2, 2, 1), 2, &[vec![1, 1], vec![3, 1]]);
         assert_eq!(counts, [[2, 2], [3, 1], [1, 3]]);
         assert_eq!(item_counts(items(1, 3, 1), 3, &[vec![5, 1, 1]]), [[1, 1, 1]]);
+    }
+
+    #[test]
+    fn groups_are_alike_as_many_as_may_be_and_as_devices() {
+        assert_eq!(group_counts(items(1, 4, 1), 2), [vec![1; 4], vec![2, 2]]);
+        assert_eq!(group_counts(items(2, 1, 1), 3), [[1, 1]]);
+        assert_eq!(group_counts(items(1, 3, 1), 2), [vec![1; 3], vec![2, 1]]);
+        assert_eq!(group_counts(items(2, 8, 1), 2), [vec![2; 8], vec![8; 2]]);
+        assert!(group_counts(items(1, 1, 1), 2).is_empty());
+        // Products of few rows are summed up in another order.
+        assert_eq!(group_counts(items(1, 20, 9), 2), [[10, 10]]);
+        assert_eq!(group_counts(items(2, 10, 9), 4), [[10, 10]]);
+        assert!(group_counts(items(1, 10, 9), 2).is_empty());
     }
 
     #[test]

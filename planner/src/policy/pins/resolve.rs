@@ -3,7 +3,7 @@
 use protocol::Phase;
 use protocol::profile::{ComponentProfile, StepItems};
 
-use super::items::{item_counts, item_counts_of};
+use super::items::{group_counts, item_counts, item_counts_of};
 use super::subject::{SubjectScope, known, reach};
 use super::{
     ALL, BACKEND, Entry, Flag, LOOKAHEAD, NamedDevices, PARAMS, Params, PinError, Pins, SPLIT,
@@ -52,6 +52,11 @@ impl Pin {
         self.devices == [None]
     }
 
+    /// Whether groups of items follow one another through several devices, which hold all weights.
+    pub fn is_pipeline(&self) -> bool {
+        self.split == Split::Pipeline && self.devices.len() > 1
+    }
+
     /// Whether weights cannot be changed when they are loaded: they are streamed, or split by rows
     /// or heads.
     pub fn forbids_changes(&self) -> bool {
@@ -63,6 +68,7 @@ impl Pin {
     /// may where nobody says where that is.
     pub fn may_stream(&self) -> bool {
         match self.params {
+            _ if self.is_pipeline() => false,
             Some(params) => params.is_streamed(),
             None => !self.on_host(),
         }
@@ -131,6 +137,9 @@ impl Pins {
             _ if params.is_streamed() && pin.on_host() => {
                 Err("computes on the host, where nothing is streamed")
             }
+            _ if params.is_streamed() && pin.is_pipeline() => Err(
+                "is a pipeline, where weights stay: each would be streamed once for every group of items",
+            ),
             Params::Device if pin.on_host() => Err("computes on the host, not on a device"),
             _ => {
                 pin.params = Some(params);
@@ -138,6 +147,9 @@ impl Pins {
             }
         })?;
         apply(LOOKAHEAD, &self.lookahead, components, &mut pins, |pin, slots| {
+            if pin.is_pipeline() {
+                return Err("is a pipeline, where nothing is streamed");
+            }
             if !pin.may_stream() {
                 return Err("is not streamed: --params-backend cpu would stream it");
             }
@@ -297,7 +309,7 @@ fn check_split(
     let lacks = |index: &usize| !inventory.devices[*index].unsupported.is_empty();
     let one = format!("name one device for it, as {name}={}", entry.value[0].0);
     let problem = match pin.split {
-        Split::Layer if segments < count => {
+        Split::Layer | Split::Pipeline if segments < count => {
             (format!("{name} has {segments} segments, too few for {count} devices"), one)
         }
         Split::Row if !component.splits_rows => {
@@ -364,7 +376,32 @@ fn check_split(
                     .to_owned(),
             )
         }
-        Split::Layer | Split::Row | Split::Tensor | Split::Items => return Ok(()),
+        Split::Pipeline if component.items.count() < 2 => {
+            let layer = format!("add --split-mode {name}=layer");
+            let more = match component.phase {
+                Phase::Denoise => {
+                    format!("make more pictures together, as with --batch, or {layer}")
+                }
+                _ => layer,
+            };
+            (format!("{name} has 1 item in each step, and a pipeline needs 2 at least"), more)
+        }
+        Split::Pipeline if pin.devices.contains(&None) => {
+            let layer = format!("leave out the host, or add --split-mode {name}=layer");
+            (format!("the host takes no part in a pipeline of {name}"), layer)
+        }
+        Split::Pipeline if group_counts(component.items, count).is_empty() => {
+            let StepItems { batch, run_min, .. } = component.items;
+            (
+                format!(
+                    "groups of fewer than {run_min} pictures of {batch} would differ in the last bits from those of {name} as a whole"
+                ),
+                format!("make fewer pictures together, or add --split-mode {name}=layer"),
+            )
+        }
+        Split::Layer | Split::Row | Split::Tensor | Split::Items | Split::Pipeline => {
+            return Ok(());
+        }
     };
     let (problem, mut hint) = problem;
     if entry.subject == ALL {

@@ -217,6 +217,40 @@ fn items_are_shared_where_a_step_has_enough() {
 }
 
 #[test]
+fn groups_follow_one_another_where_a_step_has_several_items() {
+    let items = |passes, batch, run_min| StepItems { passes, batch, run_min };
+    let pins = resolve_items(items(1, 2, 1), "dit=cuda0:3&virtual0:1", "pipeline").expect("a pin");
+    assert_eq!((pins[3].shares.as_slice(), pins[3].split), ([3, 1].as_slice(), Split::Pipeline));
+    assert!(pins[3].is_pipeline() && !pins[3].may_stream() && !pins[3].forbids_changes());
+    resolve_items(items(2, 1, 1), "dit=virtual0&virtual1", "dit=pipeline").expect("two passes");
+    for (items, backend, says) in [
+        (items(1, 1, 1), "dit=virtual0&virtual1", &["needs 2", "--batch", "dit=layer"][..]),
+        (items(1, 2, 1), "t5=virtual0&virtual1", &["t5 has 1 item in each step", "t5=layer"]),
+        (items(1, 2, 1), "dit=virtual0&cpu", &["the host takes no part", "dit=layer"]),
+        (items(1, 10, 9), "dit=virtual0&virtual1", &["fewer than 9 pictures of 10", "last bits"]),
+    ] {
+        let error = resolve_items(items, backend, "pipeline").expect_err(backend).to_string();
+        for part in says {
+            assert!(error.contains(part), "no {part} in: {error}");
+        }
+        assert!(error.contains("hint:"), "{error}");
+    }
+    let mut components = model();
+    components[3].items = items(1, 2, 1);
+    for (params, lookahead, says) in [
+        (Some("dit=cpu"), None, "would be streamed once for every group"),
+        (Some("dit=locked"), None, "would be streamed once for every group"),
+        (None, Some("dit=4"), "is a pipeline, where nothing is streamed"),
+    ] {
+        let flags = [Some("dit=virtual0&virtual1"), params, Some("dit=pipeline"), lookahead];
+        let pins = parse(flags).expect("readable");
+        let error = pins.resolve(&components, &machine(&DEVICES), &[const { None }; 4]);
+        let error = error.expect_err(says).to_string();
+        assert!(error.contains(says) && error.contains("hint:"), "{error}");
+    }
+}
+
+#[test]
 fn text_that_is_no_pin_is_refused_with_a_hint() {
     const LONG: &str = "dit=cuda0&cuda1&cuda2&cuda3&cuda4&cuda5&cuda6&cuda7&cuda8&cuda9&cuda10&cuda11&cuda12&cuda13:x";
     let cases: [Refusal; 20] = [
@@ -240,7 +274,7 @@ fn text_that_is_no_pin_is_refused_with_a_hint() {
         ([None, Some("dit=cuda0"), None, None], &["`cuda0` is not a place for weights"]),
         (
             [None, None, Some("column"), None],
-            &["--split-mode", "`column`", "hint: write layer, row, tensor or items"],
+            &["--split-mode", "`column`", "hint: write layer, row, tensor, items or pipeline"],
         ),
         ([None, None, None, Some("0")], &["--lookahead", "`0` is not within 1 to 64"]),
         ([None, None, None, Some("dit=65")], &["`65` is not within"]),

@@ -157,6 +157,7 @@ fn how(component: &ComponentPlan) -> String {
         Division::Row { .. } => " in rows",
         Division::Tensor { .. } => " by heads",
         Division::Items { .. } => " by items",
+        Division::Pipeline { .. } => " as a pipeline",
     };
     let residency = match component.residency {
         Residency::Mapped => String::new(),

@@ -96,6 +96,7 @@ fn residency(component: &ComponentPlan) -> String {
         Division::Row { .. } => "rows, ".to_owned(),
         Division::Tensor { .. } => "heads, ".to_owned(),
         Division::Items { .. } => "items, ".to_owned(),
+        Division::Pipeline { .. } => "pipeline, ".to_owned(),
     };
     text.push_str(&component.residency.to_string());
     if component.residency == Residency::Streamed {
@@ -133,12 +134,16 @@ fn share(component: &ComponentPlan, index: usize, part: &PartPlan) -> String {
         let all: u32 = shares.iter().sum();
         return format!("share {} of {all}", shares[index]);
     }
-    if let Some(counts) = component.division.item_counts() {
-        let all: u32 = counts.iter().sum();
-        return format!("{} of {all} items", counts[index]);
-    }
     let segments = 0..component.segments.len();
     let segments = segments.filter(|s| component.division.lane(*s) == Some(index)).count();
+    match (component.division.item_counts(), component.division.is_replicated()) {
+        (Some(counts), true) => {
+            let all: u32 = counts.iter().sum();
+            return format!("{} of {all} items", counts[index]);
+        }
+        (Some(counts), false) => return format!("{segments} segments, {} groups", counts.len()),
+        (None, _) => {}
+    }
     let mapped = if part.device.is_host() { ", mapped" } else { "" };
     format!("{segments} segments{mapped}")
 }

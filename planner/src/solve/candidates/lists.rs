@@ -9,7 +9,7 @@ use protocol::profile::ComponentProfile;
 use super::super::Problem;
 use super::super::time::SegmentTimes;
 use crate::inventory::{Device, Inventory};
-use crate::policy::pins::{Params, Pin, Split};
+use crate::policy::pins::{Params, Pin, Split, group_counts};
 
 /// Up to so many devices every subset is tried; of more, those that lead by speed.
 pub const DEVICES_EXACT: usize = 4;
@@ -33,8 +33,8 @@ pub struct DeviceList {
 /// Which lists of devices are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lists {
-    /// Those that are looked at first: all but splits in turns that nobody pinned. These are most
-    /// of all places, and seldom the best.
+    /// Those that are looked at first: all but splits in turns and pipelines that nobody pinned.
+    /// These are most of all places, and seldom the best.
     First,
     /// Every list.
     All,
@@ -43,22 +43,27 @@ pub enum Lists {
 impl Lists {
     /// Whether a list is one of these.
     pub fn have(self, inventory: &Inventory, list: &DeviceList) -> bool {
-        self == Lists::All || list.pinned || !is_in_turns(inventory, list)
+        self == Lists::All || list.pinned || !is_left_out(inventory, list)
     }
 }
 
-/// Whether the devices of a list compute one after the other: they have layers, share the host's
-/// threads, or are parts of one GPU.
-fn is_in_turns(inventory: &Inventory, list: &DeviceList) -> bool {
+/// Whether a list is left out at first: a pipeline, or one whose devices compute one after the
+/// other, as they have layers or share a processor.
+fn is_left_out(inventory: &Inventory, list: &DeviceList) -> bool {
     match list.split {
         None => false,
-        Some(Split::Layer) => true,
+        Some(Split::Layer | Split::Pipeline) => true,
         Some(Split::Row | Split::Tensor | Split::Items) => {
-            let mut devices = list.devices.iter().flatten();
-            let share_threads = !devices.any(|at| inventory.devices[*at].computes_apart());
-            share_threads || inventory.gpus(&list.devices).iter().all(|gpu| *gpu == 0)
+            share_processor(inventory, &list.devices)
         }
     }
+}
+
+/// Whether all of these share the host's threads, or are parts of one GPU.
+fn share_processor(inventory: &Inventory, devices: &[Option<usize>]) -> bool {
+    let mut some = devices.iter().flatten();
+    let share_threads = !some.any(|at| inventory.devices[*at].computes_apart());
+    share_threads || inventory.gpus(devices).iter().all(|gpu| *gpu == 0)
 }
 
 /// The lists of a component, in the order in which ties are broken.
@@ -97,7 +102,7 @@ fn free(
         return lists;
     }
     let subsets = subsets(problem, &devices);
-    for split in [Split::Layer, Split::Row, Split::Tensor, Split::Items] {
+    for split in [Split::Layer, Split::Row, Split::Tensor, Split::Items, Split::Pipeline] {
         for subset in &subsets {
             if !may_split(problem, component, subset, split, times) {
                 continue;
@@ -171,7 +176,7 @@ fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
             (0..subset.len()).filter(new).filter(tried).map(first).collect()
         }
         Split::Items => vec![subset.to_vec()],
-        Split::Layer => {
+        Split::Layer | Split::Pipeline => {
             vec![subset.to_vec(), by_speed.clone(), turned(subset.to_vec()), turned(by_speed)]
         }
     };
@@ -263,6 +268,14 @@ fn may_split(
         Split::Items => {
             let whole = |index| device(index).unsupported.is_empty();
             component.items.count() as usize >= devices.len() && devices.iter().all(whole)
+        }
+        Split::Pipeline => {
+            let whole = |index| device(index).unsupported.is_empty();
+            let some: Vec<Option<usize>> = devices.iter().copied().map(Some).collect();
+            component.segments.len() >= devices.len()
+                && !group_counts(component.items, devices.len()).is_empty()
+                && devices.iter().all(whole)
+                && !share_processor(problem.inventory, &some)
         }
     }
 }

@@ -87,6 +87,9 @@ pub fn rings_within(
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let of_layout = |spread: &&Arc<ComponentLayout>| {
         let timing = Timing::new(&times, spread);
+        if !timing.may_stream() {
+            return Vec::new();
+        }
         let layout = (0, &timing, Steps::All);
         let rings = rings_of(problem, component, pin, Within::Budgets(allowance), layout);
         let mut ways = ways_to_hold(problem, component, pin, &timing, rings.iter());

@@ -35,14 +35,14 @@ pub fn neighbours(
         (devices, shares)
     };
     let shares: Vec<u32> = match &layout.division {
-        Division::Layer { segments } => {
+        Division::Layer { segments } | Division::Pipeline { segments, .. } => {
             let of_device = |device| segments.iter().filter(|of| **of as usize == device).count();
             (0..count).map(|device| of_device(device) as u32).collect()
         }
         Division::Row { shares } | Division::Tensor { shares } => shares.clone(),
         Division::One | Division::Items { .. } => return Vec::new(),
     };
-    let in_layers = matches!(layout.division, Division::Layer { .. });
+    let in_layers = layout.division.segments().is_some();
     let orders = match (on_devices, in_layers) {
         (false, _) => Vec::new(),
         (true, true) => orders(count),
@@ -68,10 +68,13 @@ pub fn neighbours(
     let query = |(devices, shares): (Vec<Option<usize>>, Vec<u32>)| {
         let component = problem.profile.components[index].name.clone();
         let lanes = devices.iter().map(|device| lane(problem, *device)).collect();
-        let division = match layout.division {
+        let division = match &layout.division {
             Division::Row { .. } => Division::Row { shares },
             Division::Tensor { .. } => Division::Tensor { shares },
-            _ => layers(shares),
+            Division::Pipeline { counts, .. } => {
+                Division::Pipeline { segments: layers(shares), counts: counts.clone() }
+            }
+            _ => Division::Layer { segments: layers(shares) },
         };
         let layout = Layout { component, lanes, division };
         LayoutQuery::of(index, devices, layout)
@@ -79,10 +82,10 @@ pub fn neighbours(
     near.into_iter().map(query).collect()
 }
 
-/// The split that gives each device its count of segments, in order.
-fn layers(counts: Vec<u32>) -> Division {
+/// The device of each segment, where each has its count of them, in order.
+fn layers(counts: Vec<u32>) -> Vec<u32> {
     let of_device = |(device, count)| std::iter::repeat_n(device, count as usize);
-    Division::Layer { segments: (0..).zip(counts).flat_map(of_device).collect() }
+    (0..).zip(counts).flat_map(of_device).collect()
 }
 
 /// Orders of `count` devices: every order of few devices; of more, those that swap two neighbours.

@@ -53,6 +53,8 @@ impl Quota {
                 let steps = if kinds <= DEVICES_EXACT + 1 { Steps::All } else { Steps::Fine };
                 Quota { stride: 1, layouts, steps }
             }
+            // Each group would need all weights anew.
+            Some(Split::Pipeline) => Quota { stride: 1, layouts: 0, steps },
             _ if list.pinned => Quota { stride: 1, layouts, steps },
             Some(Split::Row | Split::Tensor | Split::Items) => {
                 Quota { stride: 1, layouts: layouts.min(STREAMED_ROWS), steps }

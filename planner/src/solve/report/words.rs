@@ -4,7 +4,7 @@ use protocol::profile::ComponentProfile;
 use protocol::{Division, Residency};
 
 use super::super::Problem;
-use super::super::place::{Place, WeightResidency};
+use super::super::place::{ComponentLayout, Place, WeightResidency};
 use super::super::time::{CallBound, SegmentTimes, Timing};
 
 /// The kind of a place.
@@ -17,6 +17,7 @@ pub fn name(problem: &Problem<'_>, place: &Place) -> String {
         Division::Row { .. } => " by rows",
         Division::Tensor { .. } => " by heads",
         Division::Items { .. } => " by items",
+        Division::Pipeline { .. } => " as a pipeline",
     };
     let residency = match place.residency() {
         Residency::Mapped => "computed in place from the file mapping",
@@ -36,10 +37,11 @@ pub fn details(place: &Place) -> String {
     match &spread.division {
         Division::One => {}
         Division::Layer { segments } => {
-            let lanes = 0..spread.devices.len() as u32;
-            let count = |lane| segments.iter().filter(|at| **at == lane).count() as u32;
-            let counts: Vec<u32> = lanes.map(count).collect();
-            details.push_str(&format!(" ({} segments)", numbers(&counts)));
+            details.push_str(&format!(" ({} segments)", numbers(&on_each(spread, segments))));
+        }
+        Division::Pipeline { segments, counts } => {
+            let (on_each, counts) = (numbers(&on_each(spread, segments)), numbers(counts));
+            details.push_str(&format!(" ({on_each} segments, groups of {counts} items)"));
         }
         Division::Row { shares } => {
             details.push_str(&format!(" ({} of the rows)", numbers(shares)))
@@ -71,6 +73,12 @@ pub fn details(place: &Place) -> String {
         details.push_str(", the host doing what the device cannot");
     }
     details
+}
+
+/// How many of the segments each device has.
+fn on_each(spread: &ComponentLayout, segments: &[u32]) -> Vec<u32> {
+    let lanes = 0..spread.devices.len() as u32;
+    lanes.map(|lane| segments.iter().filter(|at| **at == lane).count() as u32).collect()
 }
 
 /// What a component's calls take as long as, where weights are streamed.

@@ -7,13 +7,13 @@ use protocol::profile::{
     BackendBytes, ComponentProfile, LayoutPart, SegmentProfile, StepItems, StorageBytes, Work,
     WorkKind,
 };
-use protocol::{Layout, LayoutBytes, ModelSource, Phase, StorageType};
+use protocol::{Division, Layout, LayoutBytes, ModelSource, Phase, StorageType};
 
 use super::super::*;
 use crate::inventory::tests::{device_of, host_of};
 use crate::inventory::{DeviceKind, Part, Rate};
 use crate::policy::IdleBudgets;
-use crate::policy::pins::{Params, Split};
+use crate::policy::pins::{Params, Split, group_counts};
 
 /// The phases of a job without a picture to start from.
 pub(super) const TIMELINE: [Phase; 3] = [Phase::Condition, Phase::Denoise, Phase::Decode];
@@ -150,7 +150,7 @@ impl Case {
     }
 
     /// Makes all GPUs parts of one: the first has its context.
-    fn divide(&mut self) {
+    pub(super) fn divide(&mut self) {
         let devices = self.inventory.devices.iter_mut();
         let gpus = devices.filter(|device| device.kind == DeviceKind::Cuda);
         for (index, device) in gpus.enumerate() {
@@ -320,7 +320,7 @@ impl Case {
 
 /// Bytes of a layout, as the protocol says they are: layers hold their segments' weights, rows a
 /// share of each in steps of 256 bytes, replicas all of them, the host what belongs to every third
-/// segment where a device lacks something.
+/// segment where a device lacks something. What crosses in a pipeline does so for all passes.
 fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
     let lanes = layout.lanes.len();
     let lacks = layout.lanes.iter().any(|lane| !lane.unsupported.is_empty());
@@ -332,7 +332,7 @@ fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
         })
         .collect();
     let dealt = layout.division.shares().unwrap_or_default();
-    let replicas = layout.division.item_counts().is_some();
+    let replicas = layout.division.is_replicated();
     let shares: u64 = dealt.iter().map(|share| u64::from(*share)).sum();
     for (index, segment) in component.segments.iter().enumerate() {
         let weights = segment.weights_bytes;
@@ -349,7 +349,12 @@ fn sized(component: &ComponentProfile, layout: &Layout) -> LayoutBytes {
             parts[layout.division.lane(index).unwrap()].segment_bytes[index] = weights;
         }
     }
-    LayoutBytes { parts, crossing_bytes: component.boundary_bytes + Bytes(64 * lanes as u64) }
+    let calls = match layout.division {
+        Division::Pipeline { .. } => u64::from(component.items.passes),
+        _ => 1,
+    };
+    let crossing_bytes = component.boundary_bytes + Bytes(64 * lanes as u64);
+    LayoutBytes { parts, crossing_bytes: Bytes(calls * crossing_bytes.0) }
 }
 
 pub(super) fn random_component(dice: &mut Dice, name: &str, phase: Phase) -> ComponentProfile {
@@ -401,12 +406,21 @@ fn random_pin(dice: &mut Dice, case: &Case, component: &ComponentProfile) -> Pin
     if replicas && !devices.contains(&None) && dice.below(2) == 0 {
         split = Split::Items;
     }
+    let pipeline = devices.len() > 1
+        && !devices.contains(&None)
+        && !group_counts(component.items, devices.len()).is_empty();
+    if pipeline && dice.below(3) == 0 {
+        split = Split::Pipeline;
+    }
     let shared = devices.len() > 1 && dice.below(3) == 0;
     let shares = devices.iter().filter(|_| shared).map(|_| 1 + dice.below(4) as u32).collect();
     let any =
         [None, Some(Params::Cpu), Some(Params::Disk), Some(Params::Device), Some(Params::Locked)];
-    let params = if devices == [None] { None } else { any[dice.below(5) as usize] };
-    let lookahead = dice.one_in(2).then(|| 1 + dice.below(3) as u32);
+    let mut params = if devices == [None] { None } else { any[dice.below(5) as usize] };
+    let mut lookahead = dice.one_in(2).then(|| 1 + dice.below(3) as u32);
+    if split == Split::Pipeline {
+        (params, lookahead) = (params.filter(|params| !params.is_streamed()), None);
+    }
     let forbidden = if devices.is_empty() && dice.one_in(3) { vec![Some(0)] } else { Vec::new() };
     Pin { devices, shares, split, params, lookahead, forbidden }
 }

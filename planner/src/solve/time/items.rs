@@ -2,7 +2,7 @@
 //! other.
 
 use protocol::profile::{SegmentProfile, Work, WorkKind};
-use protocol::{Bytes, item_runs};
+use protocol::{Bytes, Division, item_runs};
 
 use super::{SegmentTimes, Timing};
 
@@ -10,13 +10,13 @@ impl Timing<'_> {
     /// For each device of an item split one call of each segment, with its items of all passes;
     /// nothing for other splits.
     pub(super) fn replicas_s(&self) -> Vec<Vec<f64>> {
-        let Some(counts) = self.spread.division.item_counts() else { return Vec::new() };
+        let Division::Items { counts } = &self.spread.division else { return Vec::new() };
         let times = self.times;
         let batch = times.component.items.batch;
         let runs = item_runs(counts, batch as usize);
         let mut replicas: Vec<Vec<f64>> = Vec::new();
         for (at, device) in self.spread.devices.iter().enumerate() {
-            let own = runs.iter().filter(|run| run.device == at);
+            let own = runs.iter().filter(|run| run.part == at);
             let parts: Vec<f64> =
                 own.map(|run| run.items.len() as f64 / f64::from(batch)).collect();
             let segments = (0..self.spread.segments()).map(|segment| {
@@ -29,7 +29,7 @@ impl Timing<'_> {
     }
 
     /// A segment with a part of the batch; what a device cannot do, the host does.
-    fn of_items_s(&self, device: Option<usize>, segment: usize, part: f64) -> f64 {
+    pub(super) fn of_items_s(&self, device: Option<usize>, segment: usize, part: f64) -> f64 {
         let weights = self.segment_bytes[segment] as f64;
         let parts = &self.spread.parts;
         let host = parts[self.spread.devices.len()..].iter();

@@ -1,8 +1,12 @@
-//! The least that any split takes whose devices compute one after the other, whatever its shares
-//! and whatever room there is.
+//! The least that any split takes whose devices compute one after the other, or as a pipeline,
+//! whatever its shares and whatever room there is.
+
+use std::collections::BTreeMap;
+
+use protocol::profile::StepItems;
 
 use super::super::component_ms::ComponentMs;
-use super::{RING_TIME, SegmentTime, SegmentTimes};
+use super::{RING_TIME, SegmentTime, SegmentTimes, sum_s};
 
 /// What sums of times in another order may differ by, as a part of them.
 pub(super) const ROUNDING: f64 = 1e-9;
@@ -41,6 +45,59 @@ impl SegmentTimes<'_> {
         LeastInTurns {
             held: least(self.read_ms(), 0.0, calls * once_ms),
             streamed: least(ring_reads_ms, first_read_ms, calls * RING_TIME * once_ms),
+        }
+    }
+
+    /// As a pipeline over any of these devices, with all weights there: no processor computes for
+    /// longer than need be, nothing crosses, and of the other processors each computes for one item
+    /// while this one waits.
+    pub fn least_pipelined(&self, devices: &[Option<usize>]) -> ComponentMs {
+        let StepItems { passes, .. } = self.component.items;
+        let mut processors: BTreeMap<Option<usize>, Vec<Option<usize>>> = BTreeMap::new();
+        for (device, gpu) in devices.iter().zip(self.inventory.gpus(devices)) {
+            let apart = device.is_some_and(|at| self.inventory.devices[at].computes_apart());
+            processors.entry(apart.then_some(gpu)).or_default().push(*device);
+        }
+        let segments = 0..self.component.segments.len();
+        let fastest_s = |devices: &Vec<Option<usize>>| -> Vec<f64> {
+            let least_s = |segment: usize| {
+                let each = devices.iter().map(|device| self.on(*device)[segment].all_s());
+                each.fold(f64::INFINITY, f64::min)
+            };
+            segments.clone().map(least_s).collect()
+        };
+        let each_s: Vec<Vec<f64>> = processors.values().map(fastest_s).collect();
+        let alone_s: Vec<f64> = each_s.iter().map(|segments_s| sum_s(segments_s)).collect();
+        let least = |part_of: &dyn Fn(usize) -> f64| -> f64 {
+            let least = |segment: usize| {
+                let each = each_s.iter().enumerate();
+                let each = each.map(|(at, segments_s)| part_of(at) * segments_s[segment]);
+                each.fold(f64::INFINITY, f64::min)
+            };
+            segments.clone().map(least).sum()
+        };
+        let in_turns_s = least(&|_| 1.0);
+        // Whatever weights the processors are given, the one that computes longest takes no less
+        // than the weighted mean of all: those that are equal where all have the same rates.
+        let rates: f64 = alone_s.iter().map(|alone_s| 1.0 / alone_s).sum();
+        let longest_s = match in_turns_s > 0.0 {
+            true => least(&|at| 1.0 / (alone_s[at] * rates)),
+            false => 0.0,
+        };
+        let items = f64::from(self.component.items.count());
+        // Those that share a processor may have what is between its segments.
+        let others_s = match processors.len() == devices.len() {
+            true => (in_turns_s - longest_s).max(0.0) / items,
+            false => 0.0,
+        };
+        let once_ms = 1e3 * (1.0 - ROUNDING) * (longest_s + others_s);
+        let steps = self.component.calls / passes.max(1);
+        ComponentMs {
+            load: self.read_ms(),
+            first_read: 0.0,
+            compute: f64::from(steps) * f64::from(passes) * once_ms,
+            storage: 0.0,
+            storage_again: 0.0,
         }
     }
 

@@ -3,7 +3,8 @@
 //! A document names its division in a word and each segment's device by its id, for people and
 //! other programs; the shares of rows are there too, empty without a row split, and where there are
 //! such splits the shares of a tensor split and the items of each device, or of each group of a
-//! pipeline. Inside the program one [`Division`] says all of it. A document that contradicts itself is refused where it is read.
+//! pipeline. Inside the program one [`Division`] says all of it. A document that contradicts itself
+//! is refused where it is read.
 
 use serde::ser::{Error, SerializeStruct};
 use serde::{Deserialize, Serialize, Serializer};
