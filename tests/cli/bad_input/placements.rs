@@ -32,7 +32,7 @@ fn a_placement_that_makes_no_sense_is_refused() {
         ),
         (
             "--split-mode dit=column",
-            &["`column` is not a way to split; hint: write layer, row, tensor or items"],
+            &["`column` is not a way to split; hint: write layer, row, tensor, items or pipeline"],
         ),
         ("--params-backend dit=ram", &["`ram` is not a place for weights; hint: write cpu"]),
         ("--params-backend dit=cpu --backend dit=cpu", &["dit computes on the host", "hint: "]),
