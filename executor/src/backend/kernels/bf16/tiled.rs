@@ -36,10 +36,14 @@ const STRIP_ROWS: usize = 2 * TILE_ROWS;
 /// Columns of a sliver: two tiles.
 const SLIVER_COLUMNS: usize = 2 * TILE_ROWS;
 
-/// The deepest panel: a strip of it takes 64 KiB. Each panel reads and writes all its results once
-/// more, and all activations are read and rounded for each panel's columns: of 256 to 3072, and as
-/// many columns as scratch allows, this ran fastest at 512 x 3072 x 3072.
-const PANEL_DEPTH_MAX: usize = 1024;
+/// The largest panels. Each reads and writes all its results once more, and all activations are
+/// read and rounded for each panel's columns: of depths from 256 to 3072, and as many columns as
+/// scratch allows, this ran fastest at 512 x 3072 x 3072 with AMX (Sapphire Rapids).
+const PANEL_MAX: PanelSize = PanelSize { columns: PANEL_COLUMNS, depth: 1024 };
+
+/// The same of processors whose vectors multiply bf16: of 352 x 1024 to 1056 x 352 this ran fastest
+/// in steps of FLUX.1's width at 256 and 512 pixels (Zen 5), by 2 and 4 % of all.
+const PANEL_MAX_OF_VECTORS: PanelSize = PanelSize { columns: 512, depth: 768 };
 
 /// A panel of fewer columns than this is made less deep instead.
 const PANEL_COLUMNS_MIN: usize = 256;
@@ -56,19 +60,19 @@ struct PanelSize {
 
 impl PanelSize {
     /// The largest that go with a strip into so many elements of scratch, in panels of about the
-    /// same size. Results do not depend on it.
-    fn within(scratch_len: usize, shape: &LinearShape<'_>) -> PanelSize {
+    /// same size, but none larger than `max`. Results do not depend on it.
+    fn within(scratch_len: usize, shape: &LinearShape<'_>, max: PanelSize) -> PanelSize {
         let deepest = shape.in_features.iter().copied().max().unwrap_or(0);
         let columns_of = |depth: usize| {
             let words = scratch_len.saturating_sub(aligned_len(strip_words(depth)));
             words * 2 / depth / SLIVER_COLUMNS * SLIVER_COLUMNS
         };
         let wanted = shape.out_features.next_multiple_of(SLIVER_COLUMNS).min(PANEL_COLUMNS_MIN);
-        let mut depth = deepest.next_multiple_of(STEP).min(PANEL_DEPTH_MAX);
+        let mut depth = deepest.next_multiple_of(STEP).min(max.depth);
         while columns_of(depth) < wanted && depth > STEP {
             depth = (depth / 2).next_multiple_of(STEP);
         }
-        let most = columns_of(depth).min(PANEL_COLUMNS);
+        let most = columns_of(depth).min(max.columns);
         assert!(most > 0, "{scratch_len} elements of scratch hold no panel");
         let panels = shape.out_features.div_ceil(most);
         let columns = shape.out_features.div_ceil(panels).next_multiple_of(SLIVER_COLUMNS);
@@ -91,7 +95,8 @@ pub(super) fn multiply(
 ) {
     let shape = operands.shape();
     let len = scratch.len() / workers.count();
-    let panel = PanelSize::within(len, &shape);
+    let max = if workers.isa().has_tiles() { PANEL_MAX } else { PANEL_MAX_OF_VECTORS };
+    let panel = PanelSize::within(len, &shape, max);
     let grid =
         Grid::new(shape.rows, shape.out_features, panel.columns, TASK_ROWS_MIN, workers.count());
     let call = Call { operands, isa: workers.isa(), depth: panel.depth, out: &Disjoint::new(out) };
@@ -139,7 +144,10 @@ impl Call<'_> {
                     let strip = Strip { words: strip, rows: chunk.len(), depth };
                     multiply_strip(tiles, &strip, panel, columns.len(), target);
                     if first + from + depth == operands.in_features {
-                        operands.finish(self.isa, chunk, columns.clone(), self.out);
+                        for from in columns.clone().step_by(PANEL_COLUMNS) {
+                            let some = from..columns.end.min(from + PANEL_COLUMNS);
+                            operands.finish(self.isa, chunk.clone(), some, self.out);
+                        }
                     }
                 }
             }
@@ -365,13 +373,16 @@ mod tests {
                 let in_features = [part, 1];
                 let shape = LinearShape { rows: 9, in_features: &in_features, out_features };
                 let len = linear_scratch_len(&shape, 1);
-                let PanelSize { columns, depth } = PanelSize::within(len, &shape);
-                let words = aligned_len(strip_words(depth)) + columns * depth / 2;
-                assert!(words <= len, "{part} x {out_features}: {columns} x {depth}");
+                for max in [PANEL_MAX, PANEL_MAX_OF_VECTORS] {
+                    let PanelSize { columns, depth } = PanelSize::within(len, &shape, max);
+                    let words = aligned_len(strip_words(depth)) + columns * depth / 2;
+                    assert!(words <= len, "{part} x {out_features}: {columns} x {depth}");
+                }
             }
         }
         let shape = LinearShape { rows: 512, in_features: &[3072], out_features: 3072 };
-        let size = PanelSize::within(linear_scratch_len(&shape, 1), &shape);
-        assert_eq!(size, PanelSize { columns: 352, depth: 1024 });
+        let size = |max| PanelSize::within(linear_scratch_len(&shape, 1), &shape, max);
+        assert_eq!(size(PANEL_MAX), PanelSize { columns: 352, depth: 1024 });
+        assert_eq!(size(PANEL_MAX_OF_VECTORS), PanelSize { columns: 448, depth: 768 });
     }
 }
