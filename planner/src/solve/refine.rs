@@ -30,8 +30,8 @@ const LAYOUTS_MAX: usize = 64;
 /// The same of the others.
 const LAYOUTS_MAX_OF_OTHERS: usize = 16;
 
-/// So many layouts of a component have their rings made at once at first; then twice as many, and so
-/// on: a better plan that is found leaves less to look at.
+/// So many layouts of a component have their rings made at once at first; then twice as many, and
+/// so on: a better plan that is found leaves less to look at.
 const LAYOUTS_FIRST: usize = 16;
 
 /// How often each component is looked at, while plans get better.

@@ -184,7 +184,7 @@ impl AttentionCall<'_> {
     fn attend(&self, head: usize, chunk: Range<usize>, scratch: &mut Scratch<'_>) {
         let shape = self.shape;
         #[cfg(target_arch = "x86_64")]
-        let tiles = self.in_tiles.then(|| Tiles::configure(self.isa));
+        let tiles = self.in_tiles.then(|| Tiles::configure(self.isa.has_tiles()));
         #[cfg(not(target_arch = "x86_64"))]
         let tiles = None;
         for (index, queries) in Self::panels(&chunk) {

@@ -228,12 +228,14 @@ macro_rules! per_isa {
             }
 
             match isa.level() {
-                // SAFETY: an `Isa` of this level exists only where its instructions do.
                 #[cfg(target_arch = "x86_64")]
                 simd::Level::Amx
                 | simd::Level::Avx512Bf16
                 | simd::Level::Avx512Vnni
-                | simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                | simd::Level::Avx512 => {
+                    // SAFETY: an `Isa` of this level exists only where its instructions do.
+                    unsafe { avx512($($arg),*) }
+                }
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 simd::Level::Avx2Vnni | simd::Level::Avx2 => unsafe { avx2($($arg),*) },

@@ -9,7 +9,6 @@
 mod amx;
 mod dots;
 
-use super::simd::Isa;
 use amx::TileRegisters;
 pub(super) use amx::is_here;
 pub(super) use dots::are_fast;
@@ -27,13 +26,12 @@ pub(super) const TILE_BYTES: usize = TILE_ROWS * TILE_ROW_BYTES;
 pub(super) struct Tiles(Option<TileRegisters>);
 
 impl Tiles {
-    /// Makes the thread ready.
+    /// Makes the thread ready: with registers for tiles, or with vectors that multiply bf16.
     ///
     /// # Panics
-    /// If the set has no products of bf16.
-    pub(super) fn configure(isa: Isa) -> Tiles {
-        assert!(isa.has_bf16_products(), "no products of bf16 on this machine");
-        Tiles(isa.has_tiles().then(TileRegisters::configure))
+    /// If it is to have registers, and they are not [here](is_here).
+    pub(super) fn configure(registers: bool) -> Tiles {
+        Tiles(registers.then(TileRegisters::configure))
     }
 
     /// Sums of products of bf16: of each pair of rows of `a` with all columns of `b`.
@@ -46,7 +44,7 @@ impl Tiles {
     ///
     /// # Safety
     /// All these tiles are valid for reading, and the sums for writing, by nobody else meanwhile;
-    /// without `accumulate` they need no values.
+    /// without `accumulate` they need no values. Without registers, the machine has the vectors.
     #[inline]
     pub(super) unsafe fn bf16_products(
         &self,
@@ -56,7 +54,7 @@ impl Tiles {
         steps: usize,
         sums: TileSums,
     ) {
-        // SAFETY: the caller's promise; a set with products of bf16 has one or the other.
+        // SAFETY: the caller's promise.
         unsafe {
             match &self.0 {
                 Some(registers) => registers.bf16_products(row_tiles, a, b, steps, sums),
@@ -73,7 +71,8 @@ impl Tiles {
     /// are there if `row_tiles` is 2. `b` has two tiles for each step of all runs.
     ///
     /// # Safety
-    /// All these rows and tiles are valid for reading.
+    /// All these rows and tiles are valid for reading. Without registers, the machine has the
+    /// vectors.
     #[inline]
     pub(super) unsafe fn bf16_run_products(
         &self,

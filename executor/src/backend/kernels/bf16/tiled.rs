@@ -42,7 +42,7 @@ const SLIVER_COLUMNS: usize = 2 * TILE_ROWS;
 const PANEL_MAX: PanelSize = PanelSize { columns: PANEL_COLUMNS, depth: 1024 };
 
 /// The same of processors whose vectors multiply bf16: of 352 x 1024 to 1056 x 352 this ran fastest
-/// in steps of FLUX.1's width at 256 and 512 pixels (Zen 5), by 2 and 4 % of all.
+/// in steps of 3072 features over 512 and 1280 tokens (Zen 5), by 2 and 4 % of all.
 const PANEL_MAX_OF_VECTORS: PanelSize = PanelSize { columns: 512, depth: 768 };
 
 /// A panel of fewer columns than this is made less deep instead.
@@ -102,7 +102,7 @@ pub(super) fn multiply(
     let call = Call { operands, isa: workers.isa(), depth: panel.depth, out: &Disjoint::new(out) };
     workers.for_each_with(grid.tasks(), operands.operations(), scratch, len, |scratch, task| {
         let (rows, columns) = grid.task(task);
-        call.multiply(&Tiles::configure(call.isa), rows, columns, scratch);
+        call.multiply(&Tiles::configure(call.isa.has_tiles()), rows, columns, scratch);
     });
 }
 

@@ -207,7 +207,7 @@ impl TiledCall<'_> {
             let packed = piece(&mut scratch, rows * self.tiling.row_bytes / 4);
             let packed: &mut [u8] = bytemuck::cast_slice_mut(packed);
             self.pack(&region, packed);
-            self.convolve(&Tiles::configure(self.isa), &region, packed);
+            self.convolve(&Tiles::configure(self.isa.has_tiles()), &region, packed);
         });
     }
 

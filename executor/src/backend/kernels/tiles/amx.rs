@@ -188,8 +188,8 @@ unsafe fn one_row_tile(a: *const u8, b: *const u8, steps: usize, sums: TileSums)
     }
 }
 
-/// [`TileRegisters::bf16_products`] of 32 rows with 32 columns: each tile that is loaded is multiplied
-/// twice.
+/// [`TileRegisters::bf16_products`] of 32 rows with 32 columns: each tile that is loaded is
+/// multiplied twice.
 ///
 /// # Safety
 /// As there.
