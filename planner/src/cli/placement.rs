@@ -44,8 +44,9 @@ pub struct PlacementArguments {
     #[arg(long)]
     no_prefetch: bool,
     /// Multiply all weights as f32, their values to the bit; without it the CPU multiplies those of
-    /// 8, 6, 5 and 4 bits as integers, with activations rounded to 8 bits for it, or, with AMX,
-    /// these and bf16 as bf16, which is two to five times as fast
+    /// 8, 6, 5 and 4 bits as integers, with activations rounded to 8 bits for it, and bf16 as bf16
+    /// with AVX-512 on AMD's processors; with AMX all of these as bf16. That is two to five times
+    /// as fast
     #[arg(long)]
     exact_matmul: bool,
     #[command(flatten)]
