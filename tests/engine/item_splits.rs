@@ -2,19 +2,15 @@
 //! in the bytes that the plan states, for each number of items a device may have.
 
 use std::path::Path;
-use std::sync::Arc;
 
+use crate::dealt_items::{JOB, assert_gives, hardware, plan};
 use crate::support::fixture;
 use crate::support::plans::{self, Choice, Hardware};
 use crate::support::wide::Wide;
 use executor::backend::CancelFlag;
 use executor::families;
-use executor::models::Model;
 use executor::runtime::schedules;
-use protocol::{Division, FailureKind, GraphOptions, Job, JobShape, Plan, Residency};
-
-const JOB: JobShape =
-    JobShape { width: 64, height: 48, steps: 2, max_sequence_length: 32, ..JobShape::small() };
+use protocol::{Division, FailureKind, Job, JobShape, Plan, Residency};
 
 /// Replicas on the first devices, so many items each; every other one computes by itself.
 fn by_items(counts: &[u32], residency: Residency) -> impl Fn(usize) -> Choice {
@@ -30,53 +26,25 @@ fn by_items(counts: &[u32], residency: Residency) -> impl Fn(usize) -> Choice {
     }
 }
 
-fn plan(
-    dir: &Path,
-    model: &dyn Model,
-    job: &JobShape,
-    dit: impl Fn(usize) -> Choice,
-    unsupported: &[&str],
-) -> Plan {
-    let unsupported = unsupported.iter().map(|&name| name.to_owned()).collect();
-    let hardware = Hardware {
-        devices: 4,
-        apart: 0b1010,
-        link_bytes_per_s: 1e10,
-        unsupported,
-        ..Hardware::none()
-    };
-    let choices = plans::with_dit(model, job, dit);
-    plans::plan(dir, model, job, &GraphOptions::default(), &hardware, &choices)
-}
-
-/// Runs a plan, which must give these pictures in its bytes, without races.
-#[track_caller]
-fn assert_gives(plan: &Plan, model: &Arc<dyn Model>, expected: &[u8]) {
-    let (result, races) = plans::run_traced(plan, model, None).expect("a run");
-    let division = &plan.components.iter().find(|c| c.name == "dit").expect("a DiT").division;
-    assert!(result.pixels == expected, "{division:?}: other pictures");
-    assert!(races.is_empty(), "{division:?}: {}", races[0]);
-    for device in &result.usage.devices {
-        for phase in &device.phases {
-            let [planned, used] = [phase.predicted_peak_bytes, phase.measured_peak_bytes];
-            assert_eq!(planned, used, "{division:?}: {} in {}", device.id, phase.phase);
-        }
-    }
+/// Four devices, of which every other one computes by itself.
+fn four(unsupported: &[&str]) -> Hardware {
+    hardware(4, 0b1010, unsupported)
 }
 
 /// Each way to deal a job's items out gives what one device gives.
 fn each_gives_the_same(dir: &Path, job: &JobShape, counts: &[&[u32]]) {
     let model = families::open(dir).expect("a whole model");
     let one = |segments| Choice::one(0, segments, Residency::Resident);
-    let one = plan(dir, &*model, job, one, &[]);
+    let one = plan(dir, &*model, job, one, &four(&[]));
     let expected = plans::run(&one, &model).expect("one device").pixels;
     for counts in counts {
         for residency in [Residency::Resident, Residency::Lazy, Residency::Streamed] {
-            let split = plan(dir, &*model, job, by_items(counts, residency), &[]);
+            let split = plan(dir, &*model, job, by_items(counts, residency), &four(&[]));
             assert_gives(&split, &model, &expected);
         }
     }
-    let helped = plan(dir, &*model, job, by_items(counts[0], Residency::Resident), &["Attention"]);
+    let helped =
+        plan(dir, &*model, job, by_items(counts[0], Residency::Resident), &four(&["Attention"]));
     assert_gives(&helped, &model, &expected);
 }
 
@@ -122,9 +90,9 @@ fn other_lengths_meet(dir: &Path) {
         plans::paint_job(&mut runtime, &job).expect("a run").pixels
     };
     let one = |segments| Choice::one(0, segments, Residency::Resident);
-    let expected = paint(&plan(dir, &*model, &shape, one, &[]));
+    let expected = paint(&plan(dir, &*model, &shape, one, &four(&[])));
     for residency in [Residency::Resident, Residency::Streamed] {
-        let split = paint(&plan(dir, &*model, &shape, by_items(&[1, 1], residency), &[]));
+        let split = paint(&plan(dir, &*model, &shape, by_items(&[1, 1], residency), &four(&[])));
         assert!(split == expected, "another picture, {residency}");
     }
 }
@@ -141,8 +109,8 @@ fn a_loaded_plan_is_followed_by_one_of_other_counts() {
     let dir = fixture("flux_dev");
     let model = families::open(&dir).expect("a whole model");
     let [two, three] = [2, 3].map(|batch| JobShape { batch, ..JOB });
-    let first = plan(&dir, &*model, &two, by_items(&[1, 1], Residency::Resident), &[]);
-    let mut next = plan(&dir, &*model, &three, by_items(&[2, 1], Residency::Resident), &[]);
+    let first = plan(&dir, &*model, &two, by_items(&[1, 1], Residency::Resident), &four(&[]));
+    let mut next = plan(&dir, &*model, &three, by_items(&[2, 1], Residency::Resident), &four(&[]));
     let expected = plans::run(&next, &model).expect("a run").pixels;
     next.generation = 2;
     next.keeps_weights_of = Some(1);
@@ -160,7 +128,7 @@ fn items_that_cannot_be_dealt_out_are_refused() {
     let dir = fixture("flux_dev");
     let model = families::open(&dir).expect("a whole model");
     let one = |segments| Choice::one(0, segments, Residency::Resident);
-    let whole = plan(&dir, &*model, &JobShape { batch: 10, ..JOB }, one, &[]);
+    let whole = plan(&dir, &*model, &JobShape { batch: 10, ..JOB }, one, &four(&[]));
     let split = |counts: &[u32], component: usize| {
         let mut plan = whole.clone();
         let devices = plan.devices[..2].iter().map(|device| device.id.clone()).collect();

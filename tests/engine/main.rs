@@ -6,6 +6,7 @@
 mod support;
 
 mod conditioned;
+mod dealt_items;
 mod faults;
 mod flux2;
 mod formats;

@@ -2,19 +2,15 @@
 //! one device, to the bit, in the bytes that the plan states, for all cuts and groups.
 
 use std::path::Path;
-use std::sync::Arc;
 
+use crate::dealt_items::{JOB, assert_gives, hardware, plan};
 use crate::support::fixture;
-use crate::support::plans::{self, Choice, Hardware};
+use crate::support::plans::{self, Choice};
 use crate::support::wide::Wide;
 use executor::backend::CancelFlag;
 use executor::families;
-use executor::models::Model;
 use executor::runtime::schedules;
-use protocol::{Division, FailureKind, GraphOptions, JobShape, Plan, Residency};
-
-const JOB: JobShape =
-    JobShape { width: 64, height: 48, steps: 2, max_sequence_length: 32, ..JobShape::small() };
+use protocol::{Division, FailureKind, JobShape, Residency};
 
 /// Contiguous segments over the first devices, with the same number of them on each but the last;
 /// `first` more on the first one.
@@ -40,40 +36,11 @@ fn pipeline(
     }
 }
 
-fn plan(
-    dir: &Path,
-    model: &dyn Model,
-    job: &JobShape,
-    dit: impl Fn(usize) -> Choice,
-    (apart, unsupported): (u32, &[&str]),
-) -> Plan {
-    let unsupported = unsupported.iter().map(|&name| name.to_owned()).collect();
-    let hardware =
-        Hardware { devices: 3, apart, link_bytes_per_s: 1e10, unsupported, ..Hardware::none() };
-    let choices = plans::with_dit(model, job, dit);
-    plans::plan(dir, model, job, &GraphOptions::default(), &hardware, &choices)
-}
-
-/// Runs a plan, which must give these pictures in its bytes, without races.
-#[track_caller]
-fn assert_gives(plan: &Plan, model: &Arc<dyn Model>, expected: &[u8]) {
-    let (result, races) = plans::run_traced(plan, model, None).expect("a run");
-    let division = &plan.components.iter().find(|c| c.name == "dit").expect("a DiT").division;
-    assert!(result.pixels == expected, "{division:?}: other pictures");
-    assert!(races.is_empty(), "{division:?}: {}", races[0]);
-    for device in &result.usage.devices {
-        for phase in &device.phases {
-            let [planned, used] = [phase.predicted_peak_bytes, phase.measured_peak_bytes];
-            assert_eq!(planned, used, "{division:?}: {} in {}", device.id, phase.phase);
-        }
-    }
-}
-
 /// Each way to let a job's items follow one another gives what one device gives.
 fn each_gives_the_same(dir: &Path, job: &JobShape, groups: &[&[u32]]) {
     let model = families::open(dir).expect("a whole model");
     let one = |segments| Choice::one(0, segments, Residency::Resident);
-    let one = plan(dir, &*model, job, one, (0, &[]));
+    let one = plan(dir, &*model, job, one, &hardware(3, 0, &[]));
     let expected = plans::run(&one, &model).expect("one device").pixels;
     for (number, counts) in groups.iter().enumerate() {
         // Some devices compute beside the others, or all, or none.
@@ -84,13 +51,13 @@ fn each_gives_the_same(dir: &Path, job: &JobShape, groups: &[&[u32]]) {
             (3, 0b000, Residency::Resident),
         ] {
             let choice = pipeline(devices, counts, number % 2, residency);
-            let split = plan(dir, &*model, job, choice, (apart, &[]));
+            let split = plan(dir, &*model, job, choice, &hardware(3, apart, &[]));
             assert_gives(&split, &model, &expected);
         }
     }
     // The host does what the first device cannot.
     let choice = pipeline(2, groups[0], 0, Residency::Resident);
-    let helped = plan(dir, &*model, job, choice, (0b11, &["Attention"]));
+    let helped = plan(dir, &*model, job, choice, &hardware(3, 0b11, &["Attention"]));
     assert_gives(&helped, &model, &expected);
 }
 
@@ -129,7 +96,7 @@ fn weights_stay_for_other_groups_and_for_one_picture_in_layers() {
     let [one, two, three] = [1, 2, 3].map(|batch| JobShape { batch, ..JOB });
     let in_groups = |job, counts| {
         let choice = pipeline(2, counts, 1, Residency::Resident);
-        plan(&dir, &*model, job, choice, (0b11, &[]))
+        plan(&dir, &*model, job, choice, &hardware(3, 0b11, &[]))
     };
     let in_layers = |segments: usize| {
         let mut choice = pipeline(2, &[], 1, Residency::Resident)(segments);
@@ -141,7 +108,7 @@ fn weights_stay_for_other_groups_and_for_one_picture_in_layers() {
     plans::paint(&mut runtime).expect("a run");
     let next = [
         in_groups(&three, &[1, 1, 1]),
-        plan(&dir, &*model, &one, in_layers, (0b11, &[])),
+        plan(&dir, &*model, &one, in_layers, &hardware(3, 0b11, &[])),
         in_groups(&two, &[1, 1]),
     ];
     for (mut next, generation) in next.into_iter().zip(2..) {
@@ -161,7 +128,7 @@ fn groups_that_cannot_be_are_refused() {
     let dir = fixture("flux_dev");
     let model = families::open(&dir).expect("a whole model");
     let choice = pipeline(2, &[10, 10], 0, Residency::Resident);
-    let whole = plan(&dir, &*model, &JobShape { batch: 20, ..JOB }, choice, (0, &[]));
+    let whole = plan(&dir, &*model, &JobShape { batch: 20, ..JOB }, choice, &hardware(3, 0, &[]));
     let dit = whole.components.iter().position(|c| c.name == "dit").expect("a DiT");
     let with = |counts: &[u32]| {
         let mut plan = whole.clone();

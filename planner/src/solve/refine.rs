@@ -30,8 +30,8 @@ const LAYOUTS_MAX: usize = 64;
 /// The same of the others.
 const LAYOUTS_MAX_OF_OTHERS: usize = 16;
 
-/// So many layouts of a component have their rings made at once at first; then twice as many, and
-/// so on: a better plan that is found leaves less to look at.
+/// How many layouts of a component have their rings made before a plan is looked for; then twice as
+/// many, and so on. A better plan leaves less to look at.
 const LAYOUTS_FIRST: usize = 16;
 
 /// How often each component is looked at, while plans get better.
@@ -196,7 +196,7 @@ struct Open {
 }
 
 impl Open {
-    /// Goes on to these layouts, at most so many of a kind.
+    /// Goes on to these layouts, to `most` of each kind.
     fn renew(&mut self, mut layouts: Vec<OpenLayout>, most: usize) {
         layouts.sort_by(|a, b| alone_ms(&a.least).total_cmp(&alone_ms(&b.least)));
         let mut of_kind: BTreeMap<(Placement, usize), usize> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Tiles of bf16, and sums of products of two: 16 rows of 64 bytes each, of which one has rows of
-//! the depth and the other pairs of the depth of 16 columns.
+//! Tiles of bf16, and sums of products of two. A tile is 16 rows of 64 bytes. Of the first one each
+//! row is 32 of the depth; of the second one each row is two of the depth of 16 columns.
 //!
 //! Two kinds of processors multiply them: those with registers for tiles (AMX), and those whose
 //! vectors multiply pairs of bf16.

@@ -16,8 +16,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// For jobs of so many ticks at most, beside the least that the other components have a choice
-    /// of.
+    /// For jobs of `ticks_max` at most, beside the least that each other component can take.
     pub fn beside(
         problem: &Problem<'_>,
         choices: &Choices,

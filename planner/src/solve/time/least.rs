@@ -52,8 +52,8 @@ impl Timing<'_> {
     }
 }
 
-/// The least weights of a device that are streamed, with room for so many bytes of those that stay
-/// and of a slot. The slot has room for the largest streamed segment, so all others of them have
+/// The least bytes that a device streams, where `room` is for the weights that stay and for a slot.
+/// The slot has room for the largest streamed segment, so all others of them have
 /// the bytes for which there is no room.
 fn streamed_bytes(segments: &[Bytes], room: Bytes) -> u64 {
     let all: u64 = segments.iter().map(|bytes| bytes.0).sum();

@@ -13,11 +13,11 @@ use super::{
 /// Rows that are multiplied at once: their sums with 32 columns take half of the 32 registers.
 const ROWS: usize = 8;
 
-/// Sums of so many rows with 32 columns.
+/// What the registers hold: sums of [`ROWS`] rows with 32 columns.
 type BlockSums = [[__m512; 2]; ROWS];
 
-/// Whether they form more products in a second than fused multiply-adds of f32: AMD's form twice as
-/// many (Zen 5, docs/performance.md), Intel's half (docs/decisions/0019).
+/// Whether these vectors form more products in a second than fused multiply-adds of f32: AMD's form
+/// twice as many (Zen 5, docs/performance.md), Intel's half (docs/decisions/0019).
 pub(in crate::backend::kernels) fn are_fast() -> bool {
     #[allow(unused_unsafe, reason = "later versions of Rust have it safe")]
     // SAFETY: every x86-64 has the instruction.
@@ -85,8 +85,8 @@ pub(super) unsafe fn run_products(
     }
 }
 
-/// Adds the products of rows with two tiles of columns for each step of 32 of the depth. From one
-/// row to the next, and from one step to the next, there are so many bytes.
+/// Adds the products of [`ROWS`] rows with two tiles of columns for each step of 32 of the depth.
+/// `row_bytes` lie between two rows, `step_bytes` between two steps of a row.
 ///
 /// # Safety
 /// The machine has the instructions; all rows and tiles are valid for reading.
