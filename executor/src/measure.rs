@@ -13,8 +13,8 @@ use rayon::prelude::*;
 
 use crate::failure::bad_request;
 use crate::models::cut::{Cuts, summand_bytes};
-use crate::models::dealt::BatchGraphs;
-use crate::models::{ComponentGraph, Model, ModelError};
+use crate::models::dealt::SharedGraph;
+use crate::models::{Model, ModelError};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
 use crate::schedule::{Assignment, Footprint, Schedule, Variants, arena_bytes, variants};
@@ -33,7 +33,7 @@ pub fn profile(
     threads: usize,
     known: &mut KnownComponents,
 ) -> Result<ModelProfile, ModelError> {
-    let graphs = model.graphs(job, options)?;
+    let graphs = known.graphs(model, job, options)?.components().to_vec();
     let cached: Vec<Bytes> = graphs
         .iter()
         .map(|component| {
@@ -53,7 +53,7 @@ pub fn profile(
         if let Some(profile) = profiles.get(component.name) {
             return profile.clone();
         }
-        let profile = component_profile(component, options, threads);
+        let profile = component_profile(&component, options, threads);
         ComponentProfile { cached_bytes: cached_bytes.min(profile.tensor_bytes), ..profile }
     });
     let components: Vec<ComponentProfile> = components.collect();
@@ -69,11 +69,10 @@ pub fn profile(
 }
 
 fn component_profile(
-    component: ComponentGraph,
+    component: &SharedGraph,
     options: &GraphOptions,
     threads: usize,
 ) -> ComponentProfile {
-    let component = component.shared();
     let graphs = component.deciding();
     let of_kind = |kind| -> Variants {
         let attention_chunk = options.attention_chunk as usize;
@@ -115,7 +114,7 @@ fn component_profile(
     }
 }
 
-/// The exact bytes of layouts.
+/// The exact bytes of layouts. `known` may have the job's graphs, and gets them.
 ///
 /// # Errors
 /// `BadRequest` for a layout that its component cannot have.
@@ -125,9 +124,10 @@ pub fn sizes(
     options: &GraphOptions,
     threads: usize,
     layouts: &[Layout],
+    known: &mut KnownComponents,
 ) -> Result<Vec<LayoutBytes>, Failure> {
-    let divisions = layouts.iter().map(|layout| &layout.division);
-    let batches = BatchGraphs::new(model, job, options, divisions)?;
+    let batches = known.graphs(model, job, options)?;
+    batches.add_parts(model, layouts.iter().map(|layout| &layout.division))?;
     // On all cores, one by one: what a layout over many devices takes is that of a hundred others.
     let sized = layouts.par_iter().with_max_len(1).map(|layout| {
         let name = layout.component.as_str();

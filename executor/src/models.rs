@@ -86,6 +86,7 @@ pub trait Model: Any + Send + Sync {
 }
 
 /// The graph of one component for one job shape; `G` where others have it too.
+#[derive(Debug, Clone)]
 pub struct ComponentGraph<G = Graph> {
     /// The component's name, as `dit`.
     pub name: &'static str,

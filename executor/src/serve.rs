@@ -178,8 +178,10 @@ impl Executor {
                 check_threads(threads)?;
                 check::check_options(&options).map_err(bad_request)?;
                 check::check_layouts(&layouts).map_err(bad_request)?;
+                let known = self.last_model.of(&model, &options.loras);
                 let model = self.models.sized(&model, &job, &options)?;
-                let sizes = measure::sizes(&*model, &job, &options, threads as usize, &layouts)?;
+                let threads = threads as usize;
+                let sizes = measure::sizes(&*model, &job, &options, threads, &layouts, known)?;
                 Ok(Event::Sized(sizes))
             }
             Command::Verify { plan } => {
@@ -279,6 +281,8 @@ impl Executor {
             return Err(stale(plan.generation, self.generation));
         }
         self.generation = plan.generation;
+        // Its graphs would be in RAM that the plan does not state.
+        self.last_model = measure::LastModel::default();
         // What the plan before held is free before this one allocates, unless it is kept.
         let before = self.runtime.take().filter(|_| plan.keeps_weights_of.is_some());
         let start = Instant::now();

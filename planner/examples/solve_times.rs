@@ -126,7 +126,8 @@ fn run(
     let layouts: Vec<_> = wanted.iter().map(|wanted| wanted.layout.clone()).collect();
     let start = Instant::now();
     let bytes: Vec<LayoutBytes> =
-        measure::sizes(model, job, options, 16, &layouts).expect("sizes of layouts");
+        measure::sizes(model, job, options, 16, &layouts, &mut Default::default())
+            .expect("sizes of layouts");
     let sizes_ms = start.elapsed().as_secs_f64() * 1e3;
     let (mut places_ms, mut solve_ms, mut feasible) = (Vec::new(), Vec::new(), false);
     for _ in 0..REPETITIONS {

@@ -1,7 +1,8 @@
 //! What was found out of a model's components for one question, and holds for those after it.
 //!
 //! A plan asks for several sizes of one job within a second, with the VAE in other pieces each
-//! time: everything but the VAE is measured once. How much of the weights is in the page cache
+//! time: everything but the VAE is measured once. Then it asks for the bytes of layouts, several
+//! times, and the graphs are made once. How much of the weights is in the page cache
 //! hardly changes meanwhile, and the system counts cached pages one by one: 20 ms for the 10 GB of
 //! a large text encoder (`perf record` of `plan --dry-run`: 60 % of its time).
 
@@ -11,6 +12,9 @@ use std::time::{Duration, Instant};
 use protocol::plan::Lora;
 use protocol::profile::ComponentProfile;
 use protocol::{Bytes, GraphOptions, JobShape, ModelSource, Phase};
+
+use crate::models::dealt::BatchGraphs;
+use crate::models::{Model, ModelError};
 
 /// For how long what was found out counts.
 const FRESH: Duration = Duration::from_secs(1);
@@ -34,6 +38,8 @@ struct SeenModel {
 pub struct KnownComponents {
     /// What of their weights is in the page cache.
     pub(super) cached_bytes: BTreeMap<String, Bytes>,
+    /// The graphs that were made last.
+    graphs: Option<BatchGraphs>,
     profiles: Option<KnownProfiles>,
 }
 
@@ -67,6 +73,18 @@ impl LastModel {
 }
 
 impl KnownComponents {
+    /// The graphs of a job of this model: those that were made last, where they are of that.
+    pub(super) fn graphs(
+        &mut self,
+        model: &dyn Model,
+        job: &JobShape,
+        options: &GraphOptions,
+    ) -> Result<&mut BatchGraphs, ModelError> {
+        let last = self.graphs.take().filter(|last| last.are_of(job, options));
+        let graphs = last.map_or_else(|| BatchGraphs::new(model, job, options), Ok)?;
+        Ok(self.graphs.insert(graphs))
+    }
+
     /// The profiles that hold for a job with these options, whatever the VAE's pieces are.
     pub(super) fn profiles(
         &mut self,

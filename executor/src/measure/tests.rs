@@ -36,7 +36,9 @@ fn cuts(model: &dyn Model) -> Vec<Layout> {
 fn many_layouts_have_the_sizes_of_each_alone_in_their_order() {
     let (model, options) = (model(), GraphOptions::default());
     let layouts = cuts(&*model);
-    let sized = |layouts: &[Layout]| sizes(&*model, &JOB, &options, 2, layouts);
+    let sized = |layouts: &[Layout]| {
+        sizes(&*model, &JOB, &options, 2, layouts, &mut KnownComponents::default())
+    };
     let together = sized(&layouts).unwrap();
     let alone: Vec<LayoutBytes> = layouts
         .iter()
@@ -61,7 +63,8 @@ fn devices_of_a_tensor_split_give_each_other_the_summands_that_are_stated() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
     let model = crate::families::open(&fixtures.join("flux_dev")).unwrap();
     let options = GraphOptions::default();
-    let profile = profile(&*model, &JOB, &options, 2, &mut KnownComponents::default()).unwrap();
+    let mut known = KnownComponents::default();
+    let profile = profile(&*model, &JOB, &options, 2, &mut known).unwrap();
     let stated = |name: &str| {
         let mut components = profile.components.iter();
         components.find(|component| component.name == name).unwrap().summand_bytes
@@ -74,7 +77,8 @@ fn devices_of_a_tensor_split_give_each_other_the_summands_that_are_stated() {
         let division = Division::Tensor { shares: vec![1; devices] };
         let lanes = vec![lane.clone(); devices];
         let layout = Layout { component: "dit".to_owned(), lanes, division };
-        let crossing = sizes(&*model, &JOB, &options, 2, &[layout]).unwrap()[0].crossing_bytes.0;
+        let sized = sizes(&*model, &JOB, &options, 2, &[layout], &mut known).unwrap();
+        let crossing = sized[0].crossing_bytes.0;
         let given = (devices * (devices - 1)) as u64 * summands;
         // Inputs, results and rows of other products cross too.
         assert!(crossing > given && crossing < 2 * given, "{devices}: {crossing} of {given}");

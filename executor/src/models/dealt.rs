@@ -13,38 +13,55 @@ use super::{ComponentGraph, Model, ModelError};
 use crate::graph::Graph;
 
 /// The graphs of a job, and of jobs of fewer pictures.
+#[derive(Debug)]
 pub struct BatchGraphs {
     job: JobShape,
+    options: GraphOptions,
     /// By pictures.
     batches: BTreeMap<u32, Vec<SharedGraph>>,
 }
 
 /// A component's graphs, which schedules of several layouts have in common.
-type SharedGraph = ComponentGraph<Arc<Graph>>;
+pub type SharedGraph = ComponentGraph<Arc<Graph>>;
 
 impl BatchGraphs {
-    /// The graphs of a job, and of those parts of its batch that some layouts need.
+    /// The graphs of a job.
     ///
     /// # Errors
     /// As [`Model::stored_graphs`].
-    pub fn new<'d>(
+    pub fn new(
         model: &dyn Model,
         job: &JobShape,
         options: &GraphOptions,
-        divisions: impl Iterator<Item = &'d Division>,
     ) -> Result<BatchGraphs, ModelError> {
-        let graphs = |job: &JobShape| -> Result<Vec<SharedGraph>, ModelError> {
-            Ok(model.graphs(job, options)?.into_iter().map(ComponentGraph::shared).collect())
-        };
-        let mut batches = BTreeMap::from([(job.batch, graphs(job)?)]);
+        let batches = BTreeMap::from([(job.batch, graphs(model, job, options)?)]);
+        Ok(BatchGraphs { job: job.clone(), options: options.clone(), batches })
+    }
+
+    /// Adds the graphs of those parts of the job's batch that some layouts need. It is the same
+    /// model's.
+    ///
+    /// # Errors
+    /// As [`Model::stored_graphs`].
+    pub fn add_parts<'d>(
+        &mut self,
+        model: &dyn Model,
+        divisions: impl Iterator<Item = &'d Division>,
+    ) -> Result<(), ModelError> {
         let counts = divisions.filter_map(Division::item_counts);
-        for run in counts.flat_map(|counts| item_runs(counts, job.batch as usize)) {
+        for run in counts.flat_map(|counts| item_runs(counts, self.job.batch as usize)) {
             let batch = run.items.len() as u32;
-            if let Entry::Vacant(free) = batches.entry(batch) {
-                free.insert(graphs(&JobShape { batch, more_prompts: 0, ..job.clone() })?);
+            if let Entry::Vacant(free) = self.batches.entry(batch) {
+                let job = JobShape { batch, more_prompts: 0, ..self.job.clone() };
+                free.insert(graphs(model, &job, &self.options)?);
             }
         }
-        Ok(BatchGraphs { job: job.clone(), batches })
+        Ok(())
+    }
+
+    /// Whether they are of this job, with these options.
+    pub fn are_of(&self, job: &JobShape, options: &GraphOptions) -> bool {
+        self.job == *job && self.options == *options
     }
 
     /// The components of the whole job, in the order in which they run.
@@ -87,4 +104,12 @@ impl BatchGraphs {
         });
         joined.collect()
     }
+}
+
+fn graphs(
+    model: &dyn Model,
+    job: &JobShape,
+    options: &GraphOptions,
+) -> Result<Vec<SharedGraph>, ModelError> {
+    Ok(model.graphs(job, options)?.into_iter().map(ComponentGraph::shared).collect())
 }

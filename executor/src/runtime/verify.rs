@@ -77,7 +77,8 @@ pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failu
         )));
     }
     let divisions = plan.components.iter().map(|component| &component.division);
-    let batches = BatchGraphs::new(model, &plan.job, &plan.options, divisions)?;
+    let mut batches = BatchGraphs::new(model, &plan.job, &plan.options)?;
+    batches.add_parts(model, divisions)?;
     let graphs = batches.components();
     let names: Vec<&str> = graphs.iter().map(|graph| graph.name).collect();
     let planned: Vec<&str> = plan.components.iter().map(|c| c.name.as_str()).collect();

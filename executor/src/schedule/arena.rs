@@ -4,6 +4,8 @@
 //! (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020). Ties go
 //! to the earlier buffer, so that the same graph always gives the same arena.
 
+use std::cmp::Reverse;
+
 use protocol::Bytes;
 
 use super::ArenaBuffer;
@@ -65,8 +67,9 @@ impl PlacedBySteps {
                     }
                 }
             }
-            // Above what one list has in the way, another one may have more.
-            if new.offset == before {
+            // Above what one list has in the way, another one may have more. A list has nothing
+            // below that it did not have before, as it is in the order of offsets.
+            if new.offset == before || lists.len() == 1 {
                 return new;
             }
         }
@@ -81,12 +84,14 @@ impl PlacedBySteps {
 
 /// Offsets of the buffers, in their order, and the size of the arena.
 pub fn place(buffers: &[ArenaBuffer]) -> (Vec<Bytes>, Bytes) {
-    let mut order: Vec<usize> = (0..buffers.len()).collect();
-    order.sort_unstable_by_key(|&index| (std::cmp::Reverse(buffers[index].bytes), index));
+    let sized = buffers.iter().enumerate();
+    let mut order: Vec<(Reverse<Bytes>, usize)> =
+        sized.map(|(index, buffer)| (Reverse(buffer.bytes), index)).collect();
+    order.sort_unstable();
     let mut offsets = vec![Bytes::ZERO; buffers.len()];
     let mut placed = PlacedBySteps::new(buffers);
     let mut arena_bytes = 0;
-    for index in order {
+    for (_, index) in order {
         let new = placed.lowest(buffers, index);
         offsets[index] = Bytes(new.offset);
         arena_bytes = new.end.max(arena_bytes);

@@ -196,7 +196,7 @@ impl<'a> ProgramBuilder<'a> {
     fn node(&mut self, index: usize) {
         let node = &self.graph.nodes[index];
         let lane = self.node_lanes[index];
-        let rows = self.rows[index].clone();
+        let rows = self.rows[index].take();
         let own_rows = rows.as_ref().map(|rows| rows[lane].clone());
         let elsewhere = rows.into_iter().flatten().enumerate();
         let elsewhere: Vec<_> =
@@ -280,7 +280,9 @@ impl<'a> ProgramBuilder<'a> {
 /// The lanes that have a bit, in order.
 fn lanes_of(bits: u32) -> impl Iterator<Item = usize> {
     const { assert!(DEVICES_MAX < u32::BITS as usize) };
-    (0..=DEVICES_MAX).filter(move |lane| bits >> lane & 1 == 1)
+    let without_lowest = |bits: &u32| Some(bits & (bits - 1)).filter(|bits| *bits != 0);
+    let left = std::iter::successors(Some(bits).filter(|bits| *bits != 0), without_lowest);
+    left.map(|bits| bits.trailing_zeros() as usize)
 }
 
 /// Sets an acquisition before the first step of each streamed segment on each lane, and a release
