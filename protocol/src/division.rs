@@ -77,6 +77,19 @@ pub fn item_runs(counts: &[u32], batch: usize) -> Vec<ItemRun> {
     runs
 }
 
+/// How many of some units each part has by its share: one at least, and each further one where it
+/// brings least beyond the share, ties to the first. There are at least as many units as parts.
+pub fn dealt(units: u32, shares: &[u64]) -> Vec<u32> {
+    let mut counts = vec![1; shares.len()];
+    for _ in shares.len() as u32..units {
+        let with_one_more =
+            |at: usize| (u128::from(counts[at] + 1) << 64) / u128::from(shares[at].max(1));
+        let next = (0..shares.len()).min_by_key(|at| with_one_more(*at));
+        counts[next.expect("there are parts")] += 1;
+    }
+    counts
+}
+
 impl Division {
     /// The index of the device on which a segment computes: for a row split, and a tensor split,
     /// the one of all that is not split; for an item split, the first of those that have it. `None`

@@ -24,7 +24,7 @@ pub mod times;
 pub mod units;
 pub mod usage;
 
-pub use division::{Division, Placement, item_runs};
+pub use division::{Division, Placement, dealt, item_runs};
 pub use faults::Faults;
 pub use message::{
     Command, Embeddings, Event, Failure, FailureKind, Handshake, Job, JobItem, PROTOCOL_VERSION,

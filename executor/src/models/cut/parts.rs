@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use protocol::dealt;
+
 use super::Cuts;
 use crate::graph::{Graph, Node, NodeOp, ValueId, Weight, WeightId};
 use crate::ops::add::AddOp;
@@ -59,22 +61,15 @@ pub fn copied(graph: &Graph, cuts: &Cuts) -> Vec<bool> {
     copied
 }
 
-/// Deals units out in proportion, one to each at least: each further one to whom it would bring
-/// least beyond its share, ties to the first. They lie one after the other.
+/// The units that each device has by its share, one after the other.
 pub(super) fn deal(units: usize, shares: &[u32]) -> Vec<Range<usize>> {
-    let mut counts = vec![1; shares.len()];
-    for _ in shares.len()..units {
-        let with_one_more =
-            |at: usize| ((counts[at] as u128 + 1) << 64) / u128::from(shares[at].max(1));
-        let next = (0..shares.len()).min_by_key(|at| with_one_more(*at));
-        counts[next.expect("there are devices")] += 1;
-    }
+    let shares: Vec<u64> = shares.iter().copied().map(u64::from).collect();
     let mut end = 0;
     let range = |count| {
-        end += count;
-        end - count..end
+        end += count as usize;
+        end - count as usize..end
     };
-    counts.into_iter().map(range).collect()
+    dealt(units as u32, &shares).into_iter().map(range).collect()
 }
 
 /// A cut graph while it is made.

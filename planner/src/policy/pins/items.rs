@@ -1,5 +1,6 @@
 //! Items dealt out to devices: by shares, by speed, or alike; and to the groups of a pipeline.
 
+use protocol::dealt;
 use protocol::profile::StepItems;
 
 /// The most items of a step for which every way to deal them out to two devices is tried.
@@ -54,19 +55,6 @@ fn once(items: StepItems, counts: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
         }
     }
     kept
-}
-
-/// Deals items out in proportion, one to each device at least: each further one to the device that
-/// would have it done first, ties to the first.
-fn dealt(items: u32, shares: &[u64]) -> Vec<u32> {
-    let mut counts = vec![1; shares.len()];
-    for _ in shares.len() as u32..items {
-        let with_one_more =
-            |at: usize| (u128::from(counts[at] + 1) << 64) / u128::from(shares[at].max(1));
-        let first = (0..shares.len()).min_by_key(|at| with_one_more(*at));
-        counts[first.expect("there are devices")] += 1;
-    }
-    counts
 }
 
 #[cfg(test)]
