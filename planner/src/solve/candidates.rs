@@ -31,7 +31,7 @@ use crate::policy::pins::{Pin, Split, group_counts, item_counts, item_counts_of}
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
 pub use more_rings::{OpenLayout, new_layouts, open_layouts, rings_within};
-pub use neighbours::neighbours;
+pub use neighbours::{neighbours, other_heads};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 use rings::{Ring, Steps, rings};
 

@@ -145,9 +145,13 @@ fn scaled(shares: &[u64]) -> Vec<u32> {
         let scaled = (u128::from(*share) * u128::from(SHARES) + total / 2) / total;
         scaled.clamp(1, u128::from(ROW_SHARE_MAX)) as u32
     };
-    let shares: Vec<u32> = shares.iter().map(one).collect();
-    let common = shares.iter().copied().fold(0, gcd);
-    shares.iter().map(|share| share / common).collect()
+    in_lowest_terms(shares.iter().map(one).collect())
+}
+
+/// The same shares by the smallest whole numbers.
+pub fn in_lowest_terms(shares: Vec<u32>) -> Vec<u32> {
+    let common = shares.iter().copied().fold(0, gcd).max(1);
+    shares.into_iter().map(|share| share / common).collect()
 }
 
 fn gcd(a: u32, b: u32) -> u32 {

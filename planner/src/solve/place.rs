@@ -236,7 +236,8 @@ pub fn parts(spread: &ComponentLayout, held: &WeightResidency, early: bool) -> V
             return taken;
         }
         let mut streamed = 0;
-        for (segment, bytes) in part.segment_bytes.iter().enumerate() {
+        let there = part.segment_bytes.iter().enumerate().filter(|(_, bytes)| bytes.0 > 0);
+        for (segment, bytes) in there {
             match residency_of(spread, held, segment) {
                 Residency::Resident => taken.resident_bytes += *bytes,
                 Residency::Lazy => taken.lazy_bytes += *bytes,
@@ -245,7 +246,7 @@ pub fn parts(spread: &ComponentLayout, held: &WeightResidency, early: bool) -> V
                         taken.locked_bytes += *bytes;
                     }
                     taken.slot_bytes = taken.slot_bytes.max(*bytes);
-                    streamed += u32::from(*bytes > Bytes::ZERO);
+                    streamed += 1;
                 }
                 Residency::Mapped => taken.mapped_bytes += *bytes,
             }

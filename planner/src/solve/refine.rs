@@ -15,7 +15,7 @@ use protocol::{Division, Placement};
 use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, OpenLayout, neighbours, new_layouts, open_layouts, rings_within,
+    LayoutQuery, OpenLayout, neighbours, new_layouts, open_layouts, other_heads, rings_within,
 };
 use super::place::{ComponentLayout, Place};
 use super::search::{self, Allowance, Choices, KnownChoices, Limits};
@@ -110,11 +110,15 @@ impl OpenLayouts {
         let Some(component) = largest(problem) else { return Vec::new() };
         let open = &self.0[component];
         let from = open.best_of_layers(&chosen.places[component]).into_iter();
-        let near = from.flat_map(|layout| neighbours(problem, component, layout));
-        let mut near: Vec<LayoutQuery> = near.filter(|wanted| !open.has(wanted)).collect();
-        near.sort_by(|a, b| (&a.devices, &a.layout).cmp(&(&b.devices, &b.layout)));
-        near.dedup();
-        near
+        open.new_ones(from.flat_map(|layout| neighbours(problem, component, layout)))
+    }
+
+    /// The same with some heads of the largest component on other devices, if it is split so.
+    fn other_heads(&self, problem: &Problem<'_>, solution: &Solution) -> Vec<LayoutQuery> {
+        let Some(chosen) = &solution.chosen else { return Vec::new() };
+        let Some(component) = largest(problem) else { return Vec::new() };
+        let spread = &chosen.places[component].spread;
+        self.0[component].new_ones(other_heads(problem, component, spread).into_iter())
     }
 
     /// Goes on to other layouts. `bytes` answer `wanted`.
@@ -160,14 +164,18 @@ pub fn refined<E>(
     }
     let mut open = OpenLayouts::left_out(problem, wanted, bytes);
     solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
-    for _ in 0..NEIGHBOURS_ROUNDS {
-        let wanted = open.neighbours(problem, &solution);
-        if wanted.is_empty() {
-            break;
+    // Heads come last: what is moved on from is near the best plan until then, and splits by layers
+    // that would get better on their way are not.
+    for near in [OpenLayouts::neighbours, OpenLayouts::other_heads] {
+        for _ in 0..NEIGHBOURS_ROUNDS {
+            let wanted = near(&open, problem, &solution);
+            if wanted.is_empty() {
+                break;
+            }
+            let bytes = size(&wanted)?;
+            open.renew(problem, &wanted, &bytes);
+            solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
         }
-        let bytes = size(&wanted)?;
-        open.renew(problem, &wanted, &bytes);
-        solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
     }
     Ok((solution, Some(open)))
 }
@@ -214,8 +222,15 @@ impl Open {
         (self.least, self.others) = (least.into(), others.concat());
     }
 
-    fn has(&self, LayoutQuery { devices, layout, .. }: &LayoutQuery) -> bool {
-        self.seen.contains(&(devices.clone(), layout.division.clone()))
+    /// Those of some layouts that were not among all until now, each once.
+    fn new_ones(&self, layouts: impl Iterator<Item = LayoutQuery>) -> Vec<LayoutQuery> {
+        let is_new = |LayoutQuery { devices, layout, .. }: &LayoutQuery| {
+            !self.seen.contains(&(devices.clone(), layout.division.clone()))
+        };
+        let mut new: Vec<LayoutQuery> = layouts.filter(is_new).collect();
+        new.sort_by(|a, b| (&a.devices, &a.layout).cmp(&(&b.devices, &b.layout)));
+        new.dedup();
+        new
     }
 
     /// All places that were made.
@@ -265,7 +280,9 @@ impl Open {
                 only.is_some_and(|only| search::any_better(&with_least, &only, limits))
             };
             let may_beat: Vec<usize> = batch.into_par_iter().filter(may_beat).collect();
-            let ticks_max = LONGER_MAX * score.ticks_max(choices.step) as f64;
+            // Of others than the largest component nothing is moved on from.
+            let longer_max = if largest(problem) == Some(component) { LONGER_MAX } else { 1.0 };
+            let ticks_max = longer_max * score.ticks_max(choices.step) as f64;
             let allowance = Allowance::beside(problem, &choices, component, ticks_max as u64);
             self.make_rings(problem, component, &may_beat, &allowance);
             let rings = may_beat.iter().flat_map(|at| &self.rings[at]);

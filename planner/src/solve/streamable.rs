@@ -30,7 +30,7 @@ pub fn level_sets(segments: &[Option<Streamable>], lanes: usize) -> Vec<Vec<bool
 pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<bool>> {
     // Nanoseconds as whole numbers have an order.
     let nanoseconds = |lane: &Lane, held| {
-        let streamed = lane.all_bytes() - lane.held_bytes(held);
+        let streamed = lane.held_bytes(lane.count()) - lane.held_bytes(held);
         (1e9 * streamed as f64 / rates[lane.index].max(1.0)) as u64
     };
     growing_sets(segments, rates.len(), nanoseconds)
@@ -78,8 +78,6 @@ struct Lane {
     index: usize,
     blocks: Vec<(usize, u64)>,
     others: Vec<(usize, u64)>,
-    /// Weights that stay when none, one, two segments do, up to all.
-    held_bytes: Vec<u64>,
 }
 
 impl Lane {
@@ -89,16 +87,11 @@ impl Lane {
         });
         let (blocks, others): (Vec<_>, Vec<_>) = here.partition(|(_, segment)| segment.block);
         let sized = |(index, segment): (usize, Streamable)| (index, segment.bytes);
-        let mut lane = Lane {
+        Lane {
             index: lane,
             blocks: blocks.into_iter().map(sized).collect(),
             others: others.into_iter().map(sized).collect(),
-            held_bytes: Vec::new(),
-        };
-        let bytes =
-            |held| lane.stays(held).map(|((_, bytes), stays)| if stays { bytes } else { 0 }).sum();
-        lane.held_bytes = (0..=lane.count()).map(bytes).collect();
-        lane
+        }
     }
 
     fn count(&self) -> usize {
@@ -117,13 +110,9 @@ impl Lane {
         self.stays(held).for_each(|((index, _), own)| stays[index] = own);
     }
 
-    fn all_bytes(&self) -> u64 {
-        self.held_bytes(self.count())
-    }
-
     /// Weights that stay when `held` segments do.
     fn held_bytes(&self, held: usize) -> u64 {
-        self.held_bytes[held]
+        self.stays(held).map(|((_, bytes), stays)| if stays { bytes } else { 0 }).sum()
     }
 }
 
@@ -132,8 +121,13 @@ impl Lane {
 /// end too.
 fn spread<T: Copy>(entries: &[T], held: usize) -> impl Iterator<Item = (T, bool)> {
     let count = entries.len();
-    let is_held = move |index: usize| (index + 1) * held / count > index * held / count;
-    entries.iter().enumerate().map(move |(index, entry)| (*entry, is_held(index)))
+    let mut beyond_whole = 0;
+    entries.iter().map(move |entry| {
+        beyond_whole += held;
+        let is_held = beyond_whole >= count;
+        beyond_whole -= if is_held { count } else { 0 };
+        (*entry, is_held)
+    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Layouts next to one that was chosen: its devices in another order, each with as much as it has,
-//! and one segment more or less on each of two devices. Of more than two devices not all of these
-//! are tried at first.
+//! and some segments, or heads and features, from one device to another. Not all of these are
+//! tried at first.
 
-use protocol::{Division, Layout};
+use protocol::{Division, Layout, dealt};
 
 use super::super::Problem;
+use super::super::layouts::in_lowest_terms;
 use super::super::place::ComponentLayout;
 use super::{LayoutQuery, kinds_of, lane};
 
@@ -12,13 +13,21 @@ use super::{LayoutQuery, kinds_of, lane};
 /// the first number is tried, and only between neighbours.
 const MOVES: [u32; 3] = [1, 2, 4];
 
-/// With at most this many devices, segments move between any two of them.
+/// The same of parts of a head.
+const MOVES_OF_HEADS: [u32; 4] = [HEAD_PARTS, 1, 2, 4];
+
+/// Parts of a head. Features are finer than heads: with a part more, a device may have as many
+/// heads and compute for as long as the others. Of 24 heads a part is half a percent.
+const HEAD_PARTS: u32 = 8;
+
+/// With at most this many devices, segments and heads move between any two of them.
 const MOVED_EXACT: usize = 4;
 
 /// With at most this many devices, every order is tried.
 const ORDERS_EXACT: usize = 3;
 
-/// The layouts next to one of a component; none where its devices are pinned.
+/// The layouts next to one of a component, of other orders and with other segments; none where its
+/// devices are pinned.
 pub fn neighbours(
     problem: &Problem<'_>,
     index: usize,
@@ -52,7 +61,7 @@ pub fn neighbours(
     let mut near: Vec<(Vec<Option<usize>>, Vec<u32>)> =
         orders.iter().map(|order| ordered(&shares, order)).collect();
     if in_layers {
-        let moved = moved(&shares).into_iter();
+        let moved = moved(&shares, &MOVES).into_iter();
         near.extend(moved.map(|shares| (layout.devices.clone(), shares)));
     }
     // Devices that are alike change places without any difference.
@@ -65,9 +74,7 @@ pub fn neighbours(
         seen.push(kind);
         new
     });
-    let query = |(devices, shares): (Vec<Option<usize>>, Vec<u32>)| {
-        let component = problem.profile.components[index].name.clone();
-        let lanes = devices.iter().map(|device| lane(problem, *device)).collect();
+    let query = |(devices, shares)| {
         let division = match &layout.division {
             Division::Row { .. } => Division::Row { shares },
             Division::Tensor { .. } => Division::Tensor { shares },
@@ -76,10 +83,41 @@ pub fn neighbours(
             }
             _ => Division::Layer { segments: layers(shares) },
         };
-        let layout = Layout { component, lanes, division };
-        LayoutQuery::of(index, devices, layout)
+        query(problem, index, devices, division)
     };
     near.into_iter().map(query).collect()
+}
+
+/// The layouts next to a tensor split, with some heads and features on another device; none of
+/// another split, or where its devices are pinned.
+pub fn other_heads(
+    problem: &Problem<'_>,
+    index: usize,
+    layout: &ComponentLayout,
+) -> Vec<LayoutQuery> {
+    let Division::Tensor { shares } = &layout.division else { return Vec::new() };
+    if !problem.pins[index].devices.is_empty() {
+        return Vec::new();
+    }
+    let shares: Vec<u64> = shares.iter().copied().map(u64::from).collect();
+    let parts = problem.profile.components[index].heads_max.saturating_mul(HEAD_PARTS);
+    let moved = moved(&dealt(parts, &shares), &MOVES_OF_HEADS).into_iter();
+    let query = |shares| {
+        let division = Division::Tensor { shares: in_lowest_terms(shares) };
+        query(problem, index, layout.devices.clone(), division)
+    };
+    moved.map(query).collect()
+}
+
+fn query(
+    problem: &Problem<'_>,
+    index: usize,
+    devices: Vec<Option<usize>>,
+    division: Division,
+) -> LayoutQuery {
+    let component = problem.profile.components[index].name.clone();
+    let lanes = devices.iter().map(|device| lane(problem, *device)).collect();
+    LayoutQuery::of(index, devices, Layout { component, lanes, division })
 }
 
 /// The device of each segment, where each has its count of them, in order.
@@ -110,18 +148,18 @@ fn swapped(count: usize, a: usize, b: usize) -> Vec<usize> {
     order
 }
 
-/// Numbers of segments with some more on one device, and as many less on another one.
-fn moved(counts: &[u32]) -> Vec<Vec<u32>> {
+/// Counts with some more on one device, and as many less on another one.
+fn moved(counts: &[u32], moves: &[u32]) -> Vec<Vec<u32>> {
     let few = counts.len() <= MOVED_EXACT;
     let devices = 0..counts.len();
     let pairs = devices.clone().flat_map(|from| devices.clone().map(move |to| (from, to)));
-    let moves = pairs.filter(|(from, to)| from != to && (few || from.abs_diff(*to) == 1));
-    let segments = if few { &MOVES[..] } else { &MOVES[..1] };
-    let moves = moves.flat_map(|(from, to)| segments.iter().map(move |count| (from, to, *count)));
-    let moves = moves.filter(|(from, _, segments)| counts[*from] > *segments);
-    let moved = moves.map(|(from, to, segments)| {
+    let pairs = pairs.filter(|(from, to)| from != to && (few || from.abs_diff(*to) == 1));
+    let tried = if few { moves } else { &moves[..1] };
+    let all = pairs.flat_map(|(from, to)| tried.iter().map(move |count| (from, to, *count)));
+    let all = all.filter(|(from, _, count)| counts[*from] > *count);
+    let moved = all.map(|(from, to, count)| {
         let mut moved = counts.to_vec();
-        (moved[from], moved[to]) = (moved[from] - segments, moved[to] + segments);
+        (moved[from], moved[to]) = (moved[from] - count, moved[to] + count);
         moved
     });
     moved.collect()

@@ -3,6 +3,8 @@
 //! Of all that are made, those stay that no other one covers: one that takes no more memory
 //! anywhere and no more time.
 
+mod fitting;
+
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use super::super::search::Allowance;
 use super::super::streamable::{Streamable, held_in_lane, level_sets, paced_sets};
 use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
+use fitting::{Fitted, Fitting, slots_within};
 
 /// The most stream slots on each device that are tried where nobody says how many.
 const LOOKAHEAD_MAX: u32 = 16;
@@ -95,8 +98,8 @@ impl Ring {
         WeightResidency::Some { residency, stays, locked, lookahead: self.slots }
     }
 
-    fn is_faster(&self, other: &Ring) -> bool {
-        self.ms.load + self.calls_ms() < other.ms.load + other.calls_ms()
+    fn all_ms(&self) -> f64 {
+        self.ms.load + self.calls_ms()
     }
 
     /// Its calls, the first one cold.
@@ -164,120 +167,74 @@ fn rings_in(
         return Vec::new();
     }
     let segments = streamable(component, spread);
-    let (mut rings, mut fastest_of_others): (Vec<Ring>, Option<Ring>) = (Vec::new(), None);
-    for mut growing in sets(problem, spread, &segments, pin, steps) {
-        if matches!(within, Within::Budgets(_)) {
-            keep_fitting(problem, spread, &mut growing);
+    let runs = sets(problem, spread, &segments, pin, steps);
+    let among = |growing: &[Vec<bool>], within| {
+        rings_among(problem, &segments, pin, within, growing, (layout, timing, steps))
+    };
+    let Within::Budgets(allowance) = within else {
+        return runs.iter().flat_map(|growing| among(growing, within)).collect();
+    };
+    let mut fitting = Fitting { problem, timing, allowance, least: None };
+    let runs = runs.into_iter().map(|growing| fitting.of(growing));
+    let rings: Vec<Ring> = runs.flat_map(|growing| among(&growing, within)).collect();
+    match fitting.least {
+        Some((_, stays)) if rings.is_empty() => {
+            let rings = among(&[stays], Within::Budgets(None)).into_iter();
+            rings.min_by(|a, b| a.all_ms().total_cmp(&b.all_ms())).into_iter().collect()
         }
-        let mut before = [Fitted::default(); 2];
-        for (stays, locked) in waits(timing, &growing, pin, steps) {
-            let held = segments.iter().zip(&stays[..]);
-            let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
-            let holds = held.count() > 0;
-            let all = WeightResidency::Some {
-                residency: Residency::Lazy,
-                stays: Arc::clone(&stays),
-                locked: locked.clone(),
-                lookahead: u32::MAX,
-            };
-            let parts = parts(spread, &all, false);
-            let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
-            let tried = match within {
-                Within::Memory => 1..=LOOKAHEAD_MAX,
-                Within::Budgets(_) => {
-                    let most = slots_within(problem, &parts);
-                    before[usize::from(locked.is_some())].slots_beside(most)
-                }
-            };
-            if tried.is_empty() {
-                continue;
-            }
-            let streamed = timing.streamed(&stays, locked.as_deref());
-            for (slots, ms) in slots(&streamed, pin.lookahead, tried, within) {
-                let bytes = parts.iter().flat_map(|part| {
-                    let part = PlacePart { slots: part.slots.min(slots), ..*part };
-                    let held = part.lazy_bytes + part.staging_bytes();
-                    [held, held + part.compute_bytes]
-                });
-                let bytes = bytes.chain([locked_bytes]).collect();
-                let (stays, locked) = (Arc::clone(&stays), locked.clone());
-                let ring = Ring { layout, stays, locked, slots, ms, holds, bytes };
-                if within.allows(ms) {
-                    rings.push(ring);
-                } else if fastest_of_others.as_ref().is_none_or(|other| ring.is_faster(other)) {
-                    fastest_of_others = Some(ring);
-                }
-            }
-        }
+        _ => rings,
     }
-    if rings.is_empty() {
-        rings.extend(fastest_of_others);
+}
+
+/// The rings with one of these sets, of which each one streams more than the one before it.
+fn rings_among(
+    problem: &Problem<'_>,
+    segments: &[Option<Streamable>],
+    pin: &Pin,
+    within: Within<'_>,
+    growing: &[Vec<bool>],
+    (layout, timing, steps): (usize, &Timing<'_>, Steps),
+) -> Vec<Ring> {
+    let mut rings = Vec::new();
+    let mut before = [Fitted::default(); 2];
+    for (stays, locked) in waits(timing, growing, pin, steps) {
+        let held = segments.iter().zip(&stays[..]);
+        let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
+        let holds = held.count() > 0;
+        let all = WeightResidency::Some {
+            residency: Residency::Lazy,
+            stays: Arc::clone(&stays),
+            locked: locked.clone(),
+            lookahead: u32::MAX,
+        };
+        let parts = parts(timing.spread(), &all, false);
+        let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
+        let tried = match within {
+            Within::Memory => 1..=LOOKAHEAD_MAX,
+            Within::Budgets(_) => {
+                let most = slots_within(problem, &parts);
+                before[usize::from(locked.is_some())].slots_beside(most)
+            }
+        };
+        if tried.is_empty()
+            || !within.allows(timing.least_with_slots(&stays, locked.as_deref(), *tried.end()))
+        {
+            continue;
+        }
+        let streamed = timing.streamed(&stays, locked.as_deref());
+        let slots = slots(&streamed, pin.lookahead, tried, within).into_iter();
+        rings.extend(slots.filter(|(_, ms)| within.allows(*ms)).map(|(slots, ms)| {
+            let bytes = parts.iter().flat_map(|part| {
+                let part = PlacePart { slots: part.slots.min(slots), ..*part };
+                let held = part.lazy_bytes + part.staging_bytes();
+                [held, held + part.compute_bytes]
+            });
+            let bytes = bytes.chain([locked_bytes]).collect();
+            let (stays, locked) = (Arc::clone(&stays), locked.clone());
+            Ring { layout, stays, locked, slots, ms, holds, bytes }
+        }));
     }
     rings
-}
-
-/// What the earlier sets of a run had room for. Each of them streams less than the next one.
-#[derive(Debug, Clone, Copy, Default)]
-struct Fitted {
-    sets: u32,
-    /// As many slots as any of them leaves room for.
-    slots: u32,
-}
-
-impl Fitted {
-    /// The numbers of slots to try with the next set, which has room for `most`. Usually only those
-    /// that no earlier set had room for. The first, second, fourth, eighth set, and so on, has all
-    /// numbers, as a plan may need the memory elsewhere.
-    fn slots_beside(&mut self, most: u32) -> RangeInclusive<u32> {
-        self.sets += 1;
-        let least = if self.sets.is_power_of_two() { 1 } else { self.slots + 1 };
-        self.slots = self.slots.max(most);
-        least..=most
-    }
-}
-
-/// Keeps the sets that fit with one slot: the first 16 of them, then fewer and fewer. Each set
-/// streams more than the one before it, and is seldom the best where one that streams less fits.
-fn keep_fitting(problem: &Problem<'_>, spread: &ComponentLayout, growing: &mut Vec<Vec<bool>>) {
-    growing.retain(|stays| {
-        let held = WeightResidency::Some {
-            residency: Residency::Lazy,
-            stays: stays.as_slice().into(),
-            locked: None,
-            lookahead: LOOKAHEAD_MAX,
-        };
-        fits(problem, &parts(spread, &held, false), 1)
-    });
-    let numbers = Steps::Fine.numbers(growing.len());
-    let mut number = 0;
-    growing.retain(|_| {
-        number += 1;
-        numbers.binary_search(&number).is_ok()
-    });
-}
-
-/// The most slots with which what a component takes fits; 0 where none do, or more is page-locked
-/// than may be.
-fn slots_within(problem: &Problem<'_>, parts: &[PlacePart]) -> u32 {
-    let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
-    if problem.budgets.pinned.is_some_and(|most| locked_bytes > most) {
-        return 0;
-    }
-    let all = 1..=LOOKAHEAD_MAX;
-    all.take_while(|slots| fits(problem, parts, *slots)).last().unwrap_or(0)
-}
-
-/// Whether what a component takes with so many slots is within each device's budget.
-fn fits(problem: &Problem<'_>, parts: &[PlacePart], slots: u32) -> bool {
-    parts.iter().all(|part| {
-        let Some(index) = part.device else { return true };
-        let device = &problem.inventory.devices[index];
-        // Parts of a GPU have one context.
-        let fixed = if device.part.is_some() { Bytes::ZERO } else { device.overhead_bytes };
-        let part = PlacePart { slots: part.slots.min(slots), ..*part };
-        let taken = part.lazy_bytes + part.staging_bytes() + part.compute_bytes + fixed;
-        taken <= problem.budgets.devices[index]
-    })
 }
 
 /// Which segments stay, and which of the others are page-locked, if any.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use protocol::{Division, Layout, Phase, StorageType};
 
-use super::super::candidates::{lane, neighbours, rings_within};
+use super::super::candidates::{lane, neighbours, other_heads, rings_within};
 use super::super::*;
 use super::made_up::{Case, component, segment};
 use crate::policy::pins::Pin;
@@ -60,19 +60,21 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
         device.speeds.f32_flops_per_s.value *= 1.0 + at as f64;
     }
     let problem = case.problem(Objective::Latency);
-    let near = |division| {
+    let layout = |division| {
         let devices = vec![Some(0), Some(1), Some(2)];
         let lanes = devices.iter().map(|device| lane(&problem, *device)).collect();
         let layout = Layout { component: "dit".to_owned(), lanes, division };
         let wanted = LayoutQuery::of(0, devices, layout);
         let bytes = case.sizes(std::slice::from_ref(&wanted)).remove(0);
-        let near = neighbours(&problem, 0, &wanted.answered(&bytes));
-        let shown = |wanted: LayoutQuery| {
-            let devices: Vec<usize> = wanted.devices.into_iter().flatten().collect();
-            (devices, wanted.layout.division)
-        };
-        near.into_iter().map(shown).collect::<Vec<_>>()
+        wanted.answered(&bytes)
     };
+    let shown = |near: Vec<LayoutQuery>| -> Vec<(Vec<usize>, Division)> {
+        let one = |wanted: LayoutQuery| {
+            (wanted.devices.into_iter().flatten().collect(), wanted.layout.division)
+        };
+        near.into_iter().map(one).collect()
+    };
+    let near = |division| shown(neighbours(&problem, 0, &layout(division)));
     // One of the first device is all that it has.
     let near_layers = near(Division::Layer { segments: vec![0, 1, 1, 2, 2, 2, 2, 2] });
     let layers = |devices: [usize; 3], segments: [u32; 8]| {
@@ -88,10 +90,19 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
     };
     let near_heads = near(Division::Tensor { shares: vec![1, 2, 5] });
     assert_eq!(near_heads, [heads([1, 0, 2], [2, 1, 5]), heads([2, 1, 0], [5, 2, 1])]);
+    // Of each ordered pair of devices a head, and one, two and four eighths; the first has one head.
+    let tensor = layout(Division::Tensor { shares: vec![1, 2, 5] });
+    let moved = shown(other_heads(&problem, 0, &tensor));
+    assert!(moved.contains(&heads([0, 1, 2], [1, 1, 2])));
+    assert!(moved.contains(&heads([0, 1, 2], [8, 17, 39])));
+    assert_eq!(moved.len(), 2 * 3 + 4 * 4);
+    let layers = layout(Division::Layer { segments: vec![0, 1, 1, 2, 2, 2, 2, 2] });
+    assert!(other_heads(&problem, 0, &layers).is_empty());
     // Who pins the devices pins their order.
     case.pins[0].devices = vec![Some(0), Some(1)];
     let problem = case.problem(Objective::Latency);
     let pinned = problem.places[0].iter().find(|place| place.spread.devices.len() == 2);
     let spread = &pinned.expect("a split").spread;
     assert!(neighbours(&problem, 0, spread).is_empty());
+    assert!(other_heads(&problem, 0, &tensor).is_empty());
 }

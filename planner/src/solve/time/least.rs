@@ -39,13 +39,18 @@ impl Timing<'_> {
             let parts = [0.0, 1.0, if hidden.is_finite() { hidden } else { 0.0 }];
             parts.into_iter().map(all_s).fold(f64::INFINITY, f64::min)
         };
-        let compute_s = once_s + gpus.values().map(with_copies_s).fold(again * call_s, f64::max);
+        let calls_s = once_s + gpus.values().map(with_copies_s).fold(again * call_s, f64::max);
+        self.least_ms(once_s, calls_s)
+    }
+
+    /// All calls, of which each computes for so long.
+    pub(super) fn least_ms(&self, once_s: f64, calls_s: f64) -> ComponentMs {
         let once_ms = 1e3 * (1.0 - ROUNDING) * once_s;
         let (load, first_read) = self.times.least_reads_ms(once_ms);
         ComponentMs {
             load,
             first_read,
-            compute: 1e3 * (1.0 - ROUNDING) * RING_TIME * compute_s,
+            compute: 1e3 * (1.0 - ROUNDING) * RING_TIME * calls_s,
             storage: 0.0,
             storage_again: 0.0,
         }

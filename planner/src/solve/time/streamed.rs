@@ -2,6 +2,7 @@
 //! their way with.
 
 mod bound;
+mod least;
 
 use std::cell::OnceCell;
 

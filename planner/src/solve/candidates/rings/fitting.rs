@@ -1,0 +1,105 @@
+//! Which rings are worth a look where budgets are given: those that there is room for, and that may
+//! take no longer than is allowed.
+
+use std::ops::RangeInclusive;
+
+use protocol::{Bytes, Residency};
+
+use super::super::super::Problem;
+use super::super::super::place::{PlacePart, WeightResidency, parts};
+use super::super::super::search::Allowance;
+use super::super::super::time::Timing;
+use super::{LOOKAHEAD_MAX, Steps};
+
+/// What the earlier sets of a run had room for. Each of them streams less than the next one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Fitted {
+    sets: u32,
+    /// As many slots as any of them leaves room for.
+    slots: u32,
+}
+
+impl Fitted {
+    /// The numbers of slots to try with the next set, which has room for `most`. Usually only those
+    /// that no earlier set had room for. The first, second, fourth, eighth set, and so on, has all
+    /// numbers, as a plan may need the memory elsewhere.
+    pub(super) fn slots_beside(&mut self, most: u32) -> RangeInclusive<u32> {
+        self.sets += 1;
+        let least = if self.sets.is_power_of_two() { 1 } else { self.slots + 1 };
+        self.slots = self.slots.max(most);
+        least..=most
+    }
+}
+
+/// Which sets of one layout are looked at for given budgets.
+pub(super) struct Fitting<'a> {
+    pub problem: &'a Problem<'a>,
+    pub timing: &'a Timing<'a>,
+    pub allowance: Option<&'a Allowance>,
+    /// Of all that fit the one that may take the least, with that in milliseconds.
+    pub least: Option<(f64, Vec<bool>)>,
+}
+
+impl Fitting<'_> {
+    /// The sets that fit with one slot, and may take no longer than is allowed: the first 16 of
+    /// them, then fewer and fewer. Each set streams more than the one before it, and is seldom the
+    /// best where one that streams less fits.
+    pub(super) fn of(&mut self, mut growing: Vec<Vec<bool>>) -> Vec<Vec<bool>> {
+        growing.retain(|stays| self.has(stays));
+        let numbers = Steps::Fine.numbers(growing.len());
+        let mut number = 0;
+        growing.retain(|_| {
+            number += 1;
+            numbers.binary_search(&number).is_ok()
+        });
+        growing
+    }
+
+    /// Whether a set fits and may take no longer, from files or from page-locked copies.
+    fn has(&mut self, stays: &[bool]) -> bool {
+        let held = WeightResidency::Some {
+            residency: Residency::Lazy,
+            stays: stays.into(),
+            locked: None,
+            lookahead: u32::MAX,
+        };
+        let parts = parts(self.timing.spread(), &held, false);
+        let slots = slots_within(self.problem, &parts);
+        if slots == 0 {
+            return false;
+        }
+        let all = vec![true; stays.len()];
+        let ways = [None, Some(&all[..])];
+        let least = ways.map(|locked| self.timing.least_with_slots(stays, locked, slots));
+        let least_ms = least.map(|ms| ms.load + ms.first_read + ms.compute);
+        let least_ms = least_ms.into_iter().fold(f64::INFINITY, f64::min);
+        if self.least.as_ref().is_none_or(|(other, _)| least_ms < *other) {
+            self.least = Some((least_ms, stays.to_vec()));
+        }
+        self.allowance.is_none_or(|allowance| least.iter().any(|ms| allowance.has(*ms)))
+    }
+}
+
+/// The most slots with which what a component takes fits; 0 where none do, or more is page-locked
+/// than may be.
+pub(super) fn slots_within(problem: &Problem<'_>, parts: &[PlacePart]) -> u32 {
+    let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
+    if problem.budgets.pinned.is_some_and(|most| locked_bytes > most) {
+        return 0;
+    }
+    let all = 1..=LOOKAHEAD_MAX;
+    all.take_while(|slots| fits(problem, parts, *slots)).last().unwrap_or(0)
+}
+
+/// Whether what a component takes with so many slots is within each device's budget.
+fn fits(problem: &Problem<'_>, parts: &[PlacePart], slots: u32) -> bool {
+    parts.iter().all(|part| {
+        let Some(index) = part.device else { return true };
+        let device = &problem.inventory.devices[index];
+        // Parts of a GPU have one context.
+        let fixed = if device.part.is_some() { Bytes::ZERO } else { device.overhead_bytes };
+        let part = PlacePart { slots: part.slots.min(slots), ..*part };
+        let taken = part.lazy_bytes + part.staging_bytes() + part.compute_bytes + fixed;
+        taken <= problem.budgets.devices[index]
+    })
+}

@@ -1,0 +1,72 @@
+//! The least that calls take with given segments streamed, without a simulation.
+
+use protocol::Division;
+
+use super::super::super::component_ms::ComponentMs;
+use super::super::Timing;
+use super::{PAGE_LOCK_BYTES_PER_S, WeightSources};
+
+/// What is streamed to one device in a call.
+#[derive(Clone, Copy, Default)]
+struct LaneCopies {
+    bytes: f64,
+    /// Of its largest segment.
+    largest: f64,
+    /// Their time over its link.
+    copies_s: f64,
+}
+
+impl Timing<'_> {
+    /// With these segments held, these of the others page-locked, and so many slots on each device.
+    /// With one slot nothing is copied while a streamed segment is computed. Of layers, a device
+    /// fills its slots while others compute; what has no room in them is copied while it computes
+    /// itself. The first call is taken to be no longer than computing.
+    pub fn least_with_slots(
+        &self,
+        stays: &[bool],
+        locked: Option<&[bool]>,
+        slots: u32,
+    ) -> ComponentMs {
+        let sources = WeightSources::of(self, stays, locked);
+        let (mut shared_s, mut streamed_s) = (0.0, 0.0);
+        let mut lanes = vec![LaneCopies::default(); self.spread.devices.len()];
+        for segment in (0..stays.len()).filter(|segment| self.streams(stays, *segment)) {
+            let source = sources.at(locked, segment);
+            streamed_s += self.segments_s[segment];
+            for (lane, device) in self.spread.devices.iter().enumerate() {
+                let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
+                let Some(device) = device.filter(|_| bytes > 0.0) else { continue };
+                shared_s += bytes / source.shared / self.copies_of_all();
+                let copies = &mut lanes[lane];
+                copies.bytes += bytes;
+                copies.largest = copies.largest.max(bytes);
+                copies.copies_s += bytes / self.link(device).min(source.each);
+            }
+        }
+        let once_s: f64 = self.segments_s.iter().sum();
+        let mut call_s = f64::max(once_s, shared_s);
+        if let Division::Layer { segments } = &self.spread.division {
+            let mut computes_s = vec![0.0; lanes.len()];
+            for (lane, segment_s) in segments.iter().zip(&self.segments_s) {
+                computes_s[*lane as usize] += segment_s;
+            }
+            let in_turns = computes_s.into_iter().zip(&lanes).map(|(computes_s, lane)| {
+                let beyond_slots = (lane.bytes - f64::from(slots) * lane.largest).max(0.0);
+                f64::max(computes_s, lane.copies_s * beyond_slots / lane.bytes.max(1.0))
+            });
+            call_s = call_s.max(in_turns.sum());
+        } else if slots == 1 {
+            let alone_s = lanes.iter().map(|lane| lane.copies_s + streamed_s);
+            call_s = alone_s.fold(call_s, f64::max);
+        }
+        let mut links_s = vec![0.0; lanes.len()];
+        for (lane, gpu) in lanes.iter().zip(&self.gpus) {
+            links_s[*gpu] += lane.copies_s;
+        }
+        call_s = links_s.into_iter().fold(call_s, f64::max);
+        let again = f64::from(self.calls.saturating_sub(1));
+        let least = self.least_ms(once_s, once_s + again * call_s);
+        let locking_ms = 1e3 * sources.locked_bytes / PAGE_LOCK_BYTES_PER_S;
+        ComponentMs { first_read: least.first_read + locking_ms, ..least }
+    }
+}
