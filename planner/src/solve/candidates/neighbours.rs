@@ -2,6 +2,8 @@
 //! and some segments, or heads and features, from one device to another. Not all of these are
 //! tried at first.
 
+use std::collections::BTreeSet;
+
 use protocol::{Division, Layout, dealt};
 
 use super::super::Problem;
@@ -101,7 +103,18 @@ pub fn other_heads(
     }
     let shares: Vec<u64> = shares.iter().copied().map(u64::from).collect();
     let parts = problem.profile.components[index].heads_max.saturating_mul(HEAD_PARTS);
-    let moved = moved(&dealt(parts, &shares), &MOVES_OF_HEADS).into_iter();
+    let (kinds, gpus) = kinds_of(problem, &layout.devices);
+    let mut seen = BTreeSet::new();
+    // Only the first device does more than its share: others that are alike change places without
+    // any difference, but for parts of one GPU.
+    let is_new = |shares: &Vec<u32>| {
+        let mut of_kinds: Vec<_> = kinds.iter().zip(shares.iter().copied()).collect();
+        if gpus.iter().is_sorted_by(|a, b| a < b) {
+            of_kinds[1..].sort_unstable();
+        }
+        seen.insert(of_kinds)
+    };
+    let moved = moved(&dealt(parts, &shares), &MOVES_OF_HEADS).into_iter().filter(is_new);
     let query = |shares| {
         let division = Division::Tensor { shares: in_lowest_terms(shares) };
         query(problem, index, layout.devices.clone(), division)

@@ -90,7 +90,7 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
     };
     let near_heads = near(Division::Tensor { shares: vec![1, 2, 5] });
     assert_eq!(near_heads, [heads([1, 0, 2], [2, 1, 5]), heads([2, 1, 0], [5, 2, 1])]);
-    // Of each ordered pair of devices a head, and one, two and four eighths; the first has one head.
+    // From each device to each other a head, and one, two and four eighths; the first has one head.
     let tensor = layout(Division::Tensor { shares: vec![1, 2, 5] });
     let moved = shown(other_heads(&problem, 0, &tensor));
     assert!(moved.contains(&heads([0, 1, 2], [1, 1, 2])));
