@@ -146,7 +146,7 @@ fn a_family_that_takes_one_prompt_for_a_batch_says_so() {
     let model = families::open(&fixture("zimage_turbo")).expect("a whole model");
     let all = items(2);
     let refused = model.graphs(&shape(&all, false, false), &GraphOptions::default());
-    let error = refused.err().expect("its prompts are two").to_string();
+    let error = refused.expect_err("its prompts are two").to_string();
     assert!(error.contains("the same prompt"), "{error}");
     // Seeds of their own are no matter.
     let mut same = vec![all[0].clone(); 3];

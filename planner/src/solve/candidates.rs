@@ -306,7 +306,7 @@ fn timed<'t>(
     for (list, kinds) in lists.iter().zip(kinds) {
         split_kinds.entry(list.split).or_default().insert(kinds);
     }
-    let each = lists.iter().zip(spreads).zip(kinds);
+    let each = lists.par_iter().zip(spreads).zip(kinds);
     each.map(|((list, spreads), kinds)| ListTimings {
         kinds,
         timings: spreads.iter().map(|spread| Timing::new(times, spread)).collect(),

@@ -48,7 +48,7 @@ pub fn open_layouts(
     let kinds: Vec<DeviceKinds> =
         lists.iter().map(|list| kinds_of(problem, &list.devices)).collect();
     let timed = timed(&times, &lists, &kinds, &spreads);
-    let open = timed.iter().zip(&spreads).flat_map(|(list, spreads)| {
+    let open = timed.par_iter().zip(&spreads).flat_map_iter(|(list, spreads)| {
         list.open().map(|number| OpenLayout {
             least: least(problem, &list.timings[number], &spreads[number]),
             others: Vec::new(),
