@@ -8,13 +8,15 @@ mod known;
 use protocol::profile::{
     BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile, WorkKind,
 };
-use protocol::{BackendKind, Bytes, Failure, GraphOptions, JobShape, Residency, StorageType};
+use protocol::{
+    BackendKind, Bytes, Failure, GraphOptions, JobShape, Phase, Residency, StorageType,
+};
 use rayon::prelude::*;
 
 use crate::failure::bad_request;
 use crate::models::cut::{Cuts, summand_bytes};
 use crate::models::dealt::SharedGraph;
-use crate::models::{Model, ModelError};
+use crate::models::{Model, ModelError, VaeGraphs};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
 use crate::schedule::{Assignment, Footprint, Schedule, Variants, arena_bytes, variants};
@@ -33,7 +35,15 @@ pub fn profile(
     threads: usize,
     known: &mut KnownComponents,
 ) -> Result<ModelProfile, ModelError> {
-    let graphs = known.graphs(model, job, options)?.components().to_vec();
+    let whole = known.profiles(job, options, threads).map(<[ComponentProfile]>::to_vec);
+    let graphs = match &whole {
+        Some(_) => {
+            let VaeGraphs { encoder, decoder } = model.vae_graphs(job, options)?;
+            let all = encoder.into_iter().chain([decoder]);
+            all.map(|component| component.stored_as(options.weights_as).shared()).collect()
+        }
+        None => known.graphs(model, job, options)?.components().to_vec(),
+    };
     let cached: Vec<Bytes> = graphs
         .iter()
         .map(|component| {
@@ -48,17 +58,23 @@ pub fn profile(
             }
         })
         .collect();
-    let profiles = known.profiles(job, options, threads);
-    let components = graphs.into_par_iter().zip(cached).map(|(component, cached_bytes)| {
-        if let Some(profile) = profiles.get(component.name) {
-            return profile.clone();
-        }
-        let profile = component_profile(&component, options, threads);
+    let measured = graphs.par_iter().zip(cached).map(|(component, cached_bytes)| {
+        let profile = component_profile(component, options, threads);
         ComponentProfile { cached_bytes: cached_bytes.min(profile.tensor_bytes), ..profile }
     });
-    let components: Vec<ComponentProfile> = components.collect();
-    let untiled = components.iter().filter(|component| !is_tiled(component.phase));
-    profiles.extend(untiled.map(|component| (component.name.clone(), component.clone())));
+    let measured: Vec<ComponentProfile> = measured.collect();
+    let components = match whole {
+        None => {
+            let whole = measured.iter().filter(|component| !is_tiled(component.phase));
+            known.set_profiles(job, options, threads, whole.cloned().collect());
+            measured
+        }
+        Some(whole) => {
+            let (encoder, decoder): (Vec<_>, Vec<_>) =
+                measured.into_iter().partition(|component| component.phase == Phase::Encode);
+            [encoder, whole, decoder].concat()
+        }
+    };
     Ok(ModelProfile {
         family: model.family().to_owned(),
         components,

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::profile::StepItems;
-use protocol::{Bytes, GraphOptions, JobShape, Phase};
+use protocol::{Bytes, GraphOptions, JobShape, Phase, StorageType};
 
 use crate::graph::Graph;
 use crate::weights::lora::{LoraMode, LoraNames, LoraSource, Loras};
@@ -55,16 +55,18 @@ pub trait Model: Any + Send + Sync {
     /// The weight files of a component.
     fn files(&self, component: &str) -> &Arc<WeightFiles>;
 
-    /// The graphs of the components that a job runs, in the order in which they run, on weights as
-    /// they are stored.
+    /// The graphs of the components that a job runs between the VAE's, in the order in which they
+    /// run, on weights as they are stored.
     ///
     /// # Errors
     /// The job asks for what the model cannot do, or the files lack a weight.
-    fn stored_graphs(
-        &self,
-        job: &JobShape,
-        options: &GraphOptions,
-    ) -> Result<Vec<ComponentGraph>, ModelError>;
+    fn whole_graphs(&self, job: &JobShape) -> Result<Vec<ComponentGraph>, ModelError>;
+
+    /// The VAE's graphs of a possible job, on weights as they are stored.
+    ///
+    /// # Errors
+    /// The options ask for tiles that cannot be, or the files lack the encoder, or a weight.
+    fn vae_graphs(&self, job: &JobShape, options: &GraphOptions) -> Result<VaeGraphs, ModelError>;
 
     /// What a job holds on the host from its first phase to its last.
     ///
@@ -105,11 +107,27 @@ pub struct ComponentGraph<G = Graph> {
     pub items: StepItems,
 }
 
+/// The graphs of a job's VAE.
+pub struct VaeGraphs {
+    /// Of a job that starts from a picture.
+    pub encoder: Option<ComponentGraph>,
+    /// Of any job.
+    pub decoder: ComponentGraph,
+}
+
 impl ComponentGraph {
     /// A component whose inputs have one size.
     pub fn one(name: &'static str, phase: Phase, calls: u32, graph: Graph) -> ComponentGraph {
         let (variants, items) = (vec![graph], StepItems::ONE);
         ComponentGraph { name, phase, calls, variants, nested: true, items }
+    }
+
+    /// The same with its weights as if in another type, if one is given.
+    pub fn stored_as(mut self, storage: Option<StorageType>) -> ComponentGraph {
+        if let Some(storage) = storage {
+            self.variants.iter_mut().for_each(|graph| graph.store_as(storage));
+        }
+        self
     }
 
     /// The same, to be had by several.
@@ -135,12 +153,10 @@ impl dyn Model {
         job: &JobShape,
         options: &GraphOptions,
     ) -> Result<Vec<ComponentGraph>, ModelError> {
-        let mut graphs = self.stored_graphs(job, options)?;
-        if let Some(storage) = options.weights_as {
-            let variants = graphs.iter_mut().flat_map(|component| &mut component.variants);
-            variants.for_each(|graph| graph.store_as(storage));
-        }
-        Ok(graphs)
+        let whole = self.whole_graphs(job)?;
+        let VaeGraphs { encoder, decoder } = self.vae_graphs(job, options)?;
+        let all = encoder.into_iter().chain(whole).chain([decoder]);
+        Ok(all.map(|component| component.stored_as(options.weights_as)).collect())
     }
 
     /// Opens LoRA files and matches them with this model's weights. Reads headers and scalars only,

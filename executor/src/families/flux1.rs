@@ -27,7 +27,7 @@ use crate::models::buffers::{BufferPlan, BufferSpec};
 use crate::models::config::Limits;
 use crate::models::rgb_map::RgbMap;
 use crate::models::source::{ModelPart, OpenedSource, PartSpec};
-use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, defaults, job};
+use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, VaeGraphs, defaults, job};
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::FlowMatchConfig;
 use crate::tokenizer::Tokenizer;
@@ -186,18 +186,9 @@ impl Model for Flux1 {
         }
     }
 
-    fn stored_graphs(
-        &self,
-        job: &JobShape,
-        options: &GraphOptions,
-    ) -> Result<Vec<ComponentGraph>, ModelError> {
+    fn whole_graphs(&self, job: &JobShape) -> Result<Vec<ComponentGraph>, ModelError> {
         job::check(job, self.side_multiple(), SEQUENCE_TOKENS_MAX)?;
-        let vae = &self.vae;
-        let tiles = vae.config.tiles(job, options)?;
         let mut graphs = Vec::new();
-        if job.init_image {
-            graphs.push(vae.config.encoder_component(&vae.files, &tiles)?);
-        }
         let (batch, prompts) = (job.batch as usize, job.prompts());
         let text_tokens = job.max_sequence_length as usize;
         if !job.conditioned {
@@ -212,8 +203,11 @@ impl Model for Flux1 {
         let items = StepItems::of(job, &[1, text_tokens, image_tokens]);
         let dit = ComponentGraph::one("dit", Phase::Denoise, calls, dit);
         graphs.push(ComponentGraph { items, ..dit });
-        graphs.push(vae.config.decoder_component(&vae.files, &tiles, job.batch)?);
         Ok(graphs)
+    }
+
+    fn vae_graphs(&self, job: &JobShape, options: &GraphOptions) -> Result<VaeGraphs, ModelError> {
+        self.vae.config.graphs(&self.vae.files, job, options)
     }
 
     fn buffers(&self, job: &JobShape, options: &GraphOptions) -> Result<BufferPlan, ModelError> {

@@ -31,7 +31,7 @@ use crate::models::buffers::{BufferPlan, BufferSpec};
 use crate::models::config::Limits;
 use crate::models::rgb_map::RgbMap;
 use crate::models::source::{Directory, ModelPart, OpenedSource, PartSpec};
-use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, defaults, job};
+use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, VaeGraphs, defaults, job};
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::FlowMatchConfig;
 use crate::tokenizer::Tokenizer;
@@ -198,18 +198,9 @@ impl Model for Flux2 {
         }
     }
 
-    fn stored_graphs(
-        &self,
-        job: &JobShape,
-        options: &GraphOptions,
-    ) -> Result<Vec<ComponentGraph>, ModelError> {
+    fn whole_graphs(&self, job: &JobShape) -> Result<Vec<ComponentGraph>, ModelError> {
         job::check(job, self.side_multiple(), SEQUENCE_TOKENS_MAX)?;
-        let (vae, files) = (&self.vae.config.kl, &self.vae.files);
-        let tiles = vae.tiles(job, options)?;
         let mut graphs = Vec::new();
-        if job.init_image {
-            graphs.push(vae.encoder_component(files, &tiles)?);
-        }
         let text_tokens = job.max_sequence_length as usize;
         if !job.conditioned {
             let llm = self.llm_graph(text_tokens)?;
@@ -221,8 +212,11 @@ impl Model for Flux2 {
         let items = StepItems::of(job, &[1, text_tokens, image_tokens]);
         let dit = ComponentGraph::one("dit", Phase::Denoise, calls, dit);
         graphs.push(ComponentGraph { items, ..dit });
-        graphs.push(vae.decoder_component(files, &tiles, job.batch)?);
         Ok(graphs)
+    }
+
+    fn vae_graphs(&self, job: &JobShape, options: &GraphOptions) -> Result<VaeGraphs, ModelError> {
+        self.vae.config.kl.graphs(&self.vae.files, job, options)
     }
 
     fn buffers(&self, job: &JobShape, options: &GraphOptions) -> Result<BufferPlan, ModelError> {

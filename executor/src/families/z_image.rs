@@ -30,7 +30,7 @@ use crate::models::buffers::{BufferPlan, BufferSpec};
 use crate::models::config::Limits;
 use crate::models::rgb_map::RgbMap;
 use crate::models::source::{ModelPart, OpenedSource, PartSpec};
-use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, defaults, job};
+use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, VaeGraphs, defaults, job};
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::FlowMatchConfig;
 use crate::tokenizer::Tokenizer;
@@ -226,19 +226,10 @@ impl Model for ZImage {
         }
     }
 
-    fn stored_graphs(
-        &self,
-        job: &JobShape,
-        options: &GraphOptions,
-    ) -> Result<Vec<ComponentGraph>, ModelError> {
+    fn whole_graphs(&self, job: &JobShape) -> Result<Vec<ComponentGraph>, ModelError> {
         job::check(job, self.side_multiple(), SEQUENCE_TOKENS_MAX)?;
         ZImage::check_prompts(job)?;
-        let vae = &self.vae;
-        let tiles = vae.config.tiles(job, options)?;
         let mut graphs = Vec::new();
-        if job.init_image {
-            graphs.push(vae.config.encoder_component(&vae.files, &tiles)?);
-        }
         if !job.conditioned {
             let llm = ZImage::caption_lengths(job).map(|tokens| self.llm_graph(tokens));
             graphs.push(ComponentGraph {
@@ -263,8 +254,11 @@ impl Model for ZImage {
             nested: true,
             items: StepItems::of(job, &rows),
         });
-        graphs.push(vae.config.decoder_component(&vae.files, &tiles, job.batch)?);
         Ok(graphs)
+    }
+
+    fn vae_graphs(&self, job: &JobShape, options: &GraphOptions) -> Result<VaeGraphs, ModelError> {
+        self.vae.config.graphs(&self.vae.files, job, options)
     }
 
     fn buffers(&self, job: &JobShape, options: &GraphOptions) -> Result<BufferPlan, ModelError> {

@@ -50,7 +50,7 @@ struct KnownProfiles {
     /// Without the VAE's pieces.
     options: GraphOptions,
     threads: usize,
-    components: BTreeMap<String, ComponentProfile>,
+    components: Vec<ComponentProfile>,
 }
 
 impl LastModel {
@@ -87,25 +87,28 @@ impl KnownComponents {
 
     /// The profiles that hold for a job with these options, whatever the VAE's pieces are.
     pub(super) fn profiles(
+        &self,
+        job: &JobShape,
+        options: &GraphOptions,
+        threads: usize,
+    ) -> Option<&[ComponentProfile]> {
+        let options = GraphOptions { vae_tile: None, ..options.clone() };
+        let is_same = |known: &&KnownProfiles| {
+            known.job == *job && known.options == options && known.threads == threads
+        };
+        self.profiles.as_ref().filter(is_same).map(|known| known.components.as_slice())
+    }
+
+    /// Notes these.
+    pub(super) fn set_profiles(
         &mut self,
         job: &JobShape,
         options: &GraphOptions,
         threads: usize,
-    ) -> &mut BTreeMap<String, ComponentProfile> {
+        components: Vec<ComponentProfile>,
+    ) {
         let options = GraphOptions { vae_tile: None, ..options.clone() };
-        let is_same = |known: &KnownProfiles| {
-            known.job == *job && known.options == options && known.threads == threads
-        };
-        if !self.profiles.as_ref().is_some_and(is_same) {
-            self.profiles = None;
-        }
-        let known = self.profiles.get_or_insert_with(|| KnownProfiles {
-            job: job.clone(),
-            options,
-            threads,
-            components: BTreeMap::new(),
-        });
-        &mut known.components
+        self.profiles = Some(KnownProfiles { job: job.clone(), options, threads, components });
     }
 }
 

@@ -28,7 +28,7 @@ impl BatchGraphs {
     /// The graphs of a job.
     ///
     /// # Errors
-    /// As [`Model::stored_graphs`].
+    /// As the model's.
     pub fn new(
         model: &dyn Model,
         job: &JobShape,
@@ -42,7 +42,7 @@ impl BatchGraphs {
     /// model's.
     ///
     /// # Errors
-    /// As [`Model::stored_graphs`].
+    /// As the model's.
     pub fn add_parts<'d>(
         &mut self,
         model: &dyn Model,

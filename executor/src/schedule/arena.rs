@@ -67,8 +67,8 @@ impl PlacedBySteps {
                     }
                 }
             }
-            // Above what one list has in the way, another one may have more. A list has nothing
-            // below that it did not have before, as it is in the order of offsets.
+            // Above what one list has in the way, another one may have more. Of a single list one
+            // look is enough, as it is in the order of offsets.
             if new.offset == before || lists.len() == 1 {
                 return new;
             }

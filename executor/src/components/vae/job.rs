@@ -10,7 +10,7 @@ use protocol::{GraphOptions, JobShape, Phase};
 use super::tiles::{TileGrid, TileLayout};
 use crate::graph::Graph;
 use crate::models::buffers::{BufferPlace, BufferSpec};
-use crate::models::{ComponentGraph, ModelError};
+use crate::models::{ComponentGraph, ModelError, VaeGraphs};
 use crate::weights::{WeightFiles, WeightsError};
 
 /// The component that makes latents of a picture.
@@ -150,6 +150,25 @@ pub trait VaeJob {
             .map_err(|found| ModelError::Job(found.sentences()))?;
         TileGrid::new(self.latent_size(job), options.vae_tile.as_ref(), self.scale())
             .map_err(ModelError::Job)
+    }
+
+    /// The graphs of a job.
+    ///
+    /// # Errors
+    /// The options ask for tiles that cannot be, or the files lack the encoder, or a weight.
+    fn graphs(
+        &self,
+        files: &Arc<WeightFiles>,
+        job: &JobShape,
+        options: &GraphOptions,
+    ) -> Result<VaeGraphs, ModelError>
+    where
+        Self: Sized,
+    {
+        let tiles = self.tiles(job, options)?;
+        let encoder = job.init_image.then(|| self.encoder_component(files, &tiles)).transpose()?;
+        let decoder = self.decoder_component(files, &tiles, job.batch)?;
+        Ok(VaeGraphs { encoder, decoder })
     }
 
     /// The encoder, for a job that starts from a picture.
