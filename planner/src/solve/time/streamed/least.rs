@@ -14,13 +14,15 @@ struct LaneCopies {
     largest: f64,
     /// Their time over its link.
     copies_s: f64,
+    /// How long it computes these segments.
+    computes_s: f64,
 }
 
 impl Timing<'_> {
-    /// With these segments held, these of the others page-locked, and so many slots on each device.
-    /// With one slot nothing is copied while a streamed segment is computed. Of layers, a device
-    /// fills its slots while others compute; what has no room in them is copied while it computes
-    /// itself. The first call is taken to be no longer than computing.
+    /// Some segments stay, some of the others are page-locked, and each device has so many slots.
+    /// A device with one slot copies nothing while it computes a streamed segment. A device of a
+    /// split by layers fills its slots while others compute, and copies the rest while it computes
+    /// itself. The first call takes as long as computing, at least.
     pub fn least_with_slots(
         &self,
         stays: &[bool],
@@ -28,11 +30,10 @@ impl Timing<'_> {
         slots: u32,
     ) -> ComponentMs {
         let sources = WeightSources::of(self, stays, locked);
-        let (mut shared_s, mut streamed_s) = (0.0, 0.0);
+        let mut shared_s = 0.0;
         let mut lanes = vec![LaneCopies::default(); self.spread.devices.len()];
         for segment in (0..stays.len()).filter(|segment| self.streams(stays, *segment)) {
             let source = sources.at(locked, segment);
-            streamed_s += self.segments_s[segment];
             for (lane, device) in self.spread.devices.iter().enumerate() {
                 let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
                 let Some(device) = device.filter(|_| bytes > 0.0) else { continue };
@@ -41,6 +42,7 @@ impl Timing<'_> {
                 copies.bytes += bytes;
                 copies.largest = copies.largest.max(bytes);
                 copies.copies_s += bytes / self.link(device).min(source.each);
+                copies.computes_s += self.replicas_s.get(lane).unwrap_or(&self.segments_s)[segment];
             }
         }
         let once_s: f64 = self.segments_s.iter().sum();
@@ -56,7 +58,7 @@ impl Timing<'_> {
             });
             call_s = call_s.max(in_turns.sum());
         } else if slots == 1 {
-            let alone_s = lanes.iter().map(|lane| lane.copies_s + streamed_s);
+            let alone_s = lanes.iter().map(|lane| lane.copies_s + lane.computes_s);
             call_s = alone_s.fold(call_s, f64::max);
         }
         let mut links_s = vec![0.0; lanes.len()];
