@@ -268,6 +268,8 @@ impl Open {
         let mut with_least = problem.clone();
         with_least.places[component] = Arc::clone(&self.least);
         let choices = Choices::by_time(&with_least, known)?;
+        // Of others than the largest component nothing is moved on from.
+        let longer_max = if largest(problem) == Some(component) { LONGER_MAX } else { 1.0 };
         let mut best: Option<Solution> = None;
         let (mut others, mut end) = (self.others.clone(), 0);
         while end < self.least.len() {
@@ -280,8 +282,6 @@ impl Open {
                 only.is_some_and(|only| search::any_better(&with_least, &only, limits))
             };
             let may_beat: Vec<usize> = batch.into_par_iter().filter(may_beat).collect();
-            // Of others than the largest component nothing is moved on from.
-            let longer_max = if largest(problem) == Some(component) { LONGER_MAX } else { 1.0 };
             let ticks_max = longer_max * score.ticks_max(choices.step) as f64;
             let allowance = Allowance::beside(problem, &choices, component, ticks_max as u64);
             self.make_rings(problem, component, &may_beat, &allowance);

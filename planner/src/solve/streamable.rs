@@ -30,8 +30,7 @@ pub fn level_sets(segments: &[Option<Streamable>], lanes: usize) -> Vec<Vec<bool
 pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<bool>> {
     // Nanoseconds as whole numbers have an order.
     let nanoseconds = |lane: &Lane, held| {
-        let streamed = lane.held_bytes(lane.count()) - lane.held_bytes(held);
-        (1e9 * streamed as f64 / rates[lane.index].max(1.0)) as u64
+        (1e9 * lane.streamed_bytes(held) as f64 / rates[lane.index].max(1.0)) as u64
     };
     growing_sets(segments, rates.len(), nanoseconds)
 }
@@ -112,7 +111,12 @@ impl Lane {
 
     /// Weights that stay when `held` segments do.
     fn held_bytes(&self, held: usize) -> u64 {
-        self.stays(held).map(|((_, bytes), stays)| if stays { bytes } else { 0 }).sum()
+        self.stays(held).filter(|(_, stays)| *stays).map(|((_, bytes), _)| bytes).sum()
+    }
+
+    /// Weights that are streamed when `held` segments stay.
+    fn streamed_bytes(&self, held: usize) -> u64 {
+        self.stays(held).filter(|(_, stays)| !*stays).map(|((_, bytes), _)| bytes).sum()
     }
 }
 

@@ -119,10 +119,10 @@ pub enum Within<'a> {
 }
 
 impl Within<'_> {
-    fn allows(self, ms: ComponentMs) -> bool {
+    fn allows(self, ms: impl FnOnce() -> ComponentMs) -> bool {
         match self {
             Within::Memory | Within::Budgets(None) => true,
-            Within::Budgets(Some(allowance)) => allowance.has(ms),
+            Within::Budgets(Some(allowance)) => allowance.has(ms()),
         }
     }
 }
@@ -186,7 +186,7 @@ fn rings_in(
     }
 }
 
-/// The rings with one of these sets, of which each one streams more than the one before it.
+/// The rings of these sets. Each set streams more than the one before it.
 fn rings_among(
     problem: &Problem<'_>,
     segments: &[Option<Streamable>],
@@ -216,14 +216,13 @@ fn rings_among(
                 before[usize::from(locked.is_some())].slots_beside(most)
             }
         };
-        if tried.is_empty()
-            || !within.allows(timing.least_with_slots(&stays, locked.as_deref(), *tried.end()))
-        {
+        let least = || timing.least_with_slots(&stays, locked.as_deref(), *tried.end());
+        if tried.is_empty() || !within.allows(least) {
             continue;
         }
         let streamed = timing.streamed(&stays, locked.as_deref());
         let slots = slots(&streamed, pin.lookahead, tried, within).into_iter();
-        rings.extend(slots.filter(|(_, ms)| within.allows(*ms)).map(|(slots, ms)| {
+        rings.extend(slots.filter(|(_, ms)| within.allows(|| *ms)).map(|(slots, ms)| {
             let bytes = parts.iter().flat_map(|part| {
                 let part = PlacePart { slots: part.slots.min(slots), ..*part };
                 let held = part.lazy_bytes + part.staging_bytes();
@@ -376,7 +375,7 @@ fn slots(
     let least = most.min(*tried.start());
     let total = |ms: &ComponentMs| ms.first_read + ms.compute;
     let with_most = timing.ms(most);
-    if !within.allows(with_most) {
+    if !within.allows(|| with_most) {
         return vec![(most, with_most)];
     }
     let enough = total(&with_most) * (1.0 + SLOT_GAIN);

@@ -43,7 +43,7 @@ impl Timing<'_> {
         self.least_ms(once_s, calls_s)
     }
 
-    /// All calls, of which each computes for so long.
+    /// A component whose calls take `calls_s` together. One call computes for `once_s`.
     pub(super) fn least_ms(&self, once_s: f64, calls_s: f64) -> ComponentMs {
         let once_ms = 1e3 * (1.0 - ROUNDING) * once_s;
         let (load, first_read) = self.times.least_reads_ms(once_ms);

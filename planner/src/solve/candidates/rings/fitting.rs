@@ -55,7 +55,8 @@ impl Fitting<'_> {
         growing
     }
 
-    /// Whether a set fits and may take no longer, from files or from page-locked copies.
+    /// Whether a set fits, and may take no longer than is allowed with all that it streams from
+    /// files, or all from page-locked copies. Over several devices nothing between is tried.
     fn has(&mut self, stays: &[bool]) -> bool {
         let held = WeightResidency::Some {
             residency: Residency::Lazy,
@@ -91,7 +92,7 @@ pub(super) fn slots_within(problem: &Problem<'_>, parts: &[PlacePart]) -> u32 {
     all.take_while(|slots| fits(problem, parts, *slots)).last().unwrap_or(0)
 }
 
-/// Whether what a component takes with so many slots is within each device's budget.
+/// Whether a component with so many slots fits each device's budget.
 fn fits(problem: &Problem<'_>, parts: &[PlacePart], slots: u32) -> bool {
     parts.iter().all(|part| {
         let Some(index) = part.device else { return true };
