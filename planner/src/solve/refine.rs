@@ -43,9 +43,13 @@ const NEIGHBOURS_ROUNDS: usize = 3;
 /// Splits that take so many times as long by themselves as what was chosen are not moved on from.
 const LONGER_MAX: f64 = 1.05;
 
-/// Plans by heads that take so many times as long as the best one are not moved on from. On 40 hosts
-/// that were drawn, with 11 budgets each, none gets better than the best one that takes longer.
+/// Plans by heads that take so many times as long as the best one are not moved on from. On 40
+/// hosts that were drawn, with 11 budgets each, 1.05 finds nothing better.
 const HEADS_LONGER_MAX: f64 = 1.005;
+
+/// Layouts that are asked for at most from such a plan on, in all rounds: each takes two to four
+/// milliseconds of a core. Over two devices a round has eight, over four up to 48.
+const HEADS_ASKED_MAX: usize = 32;
 
 /// Layouts in which a better plan may be, of each component.
 pub struct OpenLayouts(Vec<Open>);
@@ -110,27 +114,30 @@ impl OpenLayouts {
     /// of its other splits by layers, as far as they are new. Little is won with others of smaller
     /// components.
     fn neighbours(&self, problem: &Problem<'_>, solution: &Solution) -> Vec<LayoutQuery> {
-        let Some(chosen) = &solution.chosen else { return Vec::new() };
-        let Some(component) = largest(problem) else { return Vec::new() };
+        let Some((component, place, _)) = largest_chosen(problem, solution) else {
+            return Vec::new();
+        };
         let open = &self.0[component];
-        let from = open.best_of_layers(&chosen.places[component]).into_iter();
+        let from = open.best_of_layers(place).into_iter();
         open.new_ones(from.flat_map(|layout| neighbours(problem, component, layout)))
     }
 
-    /// The layouts of the largest component with some heads on other devices than in a solution, or,
-    /// if it is not split so there, than in the best plan in which it is, as far as they are new.
+    /// The layouts of the largest component with some heads on other devices than in a solution,
+    /// or, if it is not split so there, than in the best plan in which it is, as far as they are
+    /// new.
     fn other_heads(
         &self,
         problem: &Problem<'_>,
         solution: &Solution,
         known: &mut KnownChoices,
     ) -> Vec<LayoutQuery> {
-        let Some(chosen) = &solution.chosen else { return Vec::new() };
-        let Some(component) = largest(problem) else { return Vec::new() };
+        let Some((component, place, score)) = largest_chosen(problem, solution) else {
+            return Vec::new();
+        };
         let open = &self.0[component];
-        let place = match is_by_heads(&chosen.places[component]) {
-            true => Some(chosen.places[component].clone()),
-            false => open.best_by_heads(problem, component, chosen.score, known),
+        let place = match is_by_heads(place) {
+            true => Some(place.clone()),
+            false => open.best_by_heads(problem, component, score, known),
         };
         let near = place.iter().flat_map(|place| other_heads(problem, component, &place.spread));
         open.new_ones(near)
@@ -182,14 +189,18 @@ pub fn refined<E>(
     // Heads come last: what is moved on from is near the best plan until then, and splits by layers
     // that would get better on their way are not.
     for heads in [false, true] {
+        let chosen = largest_chosen(problem, &solution);
+        let is_all = !heads || chosen.is_some_and(|(_, place, _)| is_by_heads(place));
+        let mut left = if is_all { usize::MAX } else { HEADS_ASKED_MAX };
         for _ in 0..NEIGHBOURS_ROUNDS {
             let wanted = match heads {
                 false => open.neighbours(problem, &solution),
                 true => open.other_heads(problem, &solution, known),
             };
-            if wanted.is_empty() {
+            if wanted.is_empty() || wanted.len() > left {
                 break;
             }
+            left -= wanted.len();
             let bytes = size(&wanted)?;
             open.renew(problem, &wanted, &bytes);
             solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
@@ -357,6 +368,15 @@ impl Open {
 fn largest(problem: &Problem<'_>) -> Option<usize> {
     let components = problem.profile.components.iter().enumerate();
     components.max_by_key(|(_, component)| component.weights_bytes).map(|(index, _)| index)
+}
+
+/// The place of that component in a solution, and what this is compared by.
+fn largest_chosen<'s>(
+    problem: &Problem<'_>,
+    solution: &'s Solution,
+) -> Option<(usize, &'s Place, Score)> {
+    let (chosen, component) = (solution.chosen.as_ref()?, largest(problem)?);
+    Some((component, &chosen.places[component], chosen.score))
 }
 
 /// What kind of split a place has, and over how many devices.
