@@ -132,8 +132,57 @@ def numbers(words: np.ndarray, kind: str) -> np.ndarray:
     return halves.view(np.float16).astype(np.float64) if kind == "f16" else floats.f32_of_bf16(halves).astype(np.float64)
 
 
+# Of signed bytes ("Matrix Fragments for mma.m8n8k16", "... mma.m16n8k16 with integer type" and "... mma.m16n8k32"): rows and columns of
+# A, and depths, of the four bytes of each register. B is as A with one register for each 16 of the depth.
+
+
+def byte_places(rows: int, depth: int):
+    """`[lanes, registers, 4]`: rows, and places in the depth, of A's bytes."""
+    uppers = rows // 8
+    registers = np.arange(uppers * depth // 16)
+    byte = np.arange(4)
+    at = GROUP[:, None, None] + 8 * (registers % uppers)[None, :, None] + 0 * byte
+    places = (LANE % 4 * 4)[:, None, None] + 16 * (registers // uppers)[None, :, None] + byte
+    return at, places
+
+
+def build_byte_mma(frame, instruction):
+    parts = instruction.parts
+    shape = {"m8n8k16": (8, 16), "m16n8k16": (16, 16), "m16n8k32": (16, 32)}.get(parts[3])
+    if shape is None or parts[7:9] != ("s8", "s8") or parts[9] != "s32":
+        raise Unsupported("a product")
+    height, depth = shape
+    to, left, right, addend = instruction.operands
+    operands = [operand.items if isinstance(operand, Vector) else (operand,) for operand in (to, left, right, addend)]
+    a_places, b_places = byte_places(height, depth), byte_places(8, depth)
+    count = (height // 4, height * depth // 128, depth // 16, height // 4)
+    if tuple(map(len, operands)) != count:
+        raise Fault("arithmetic", f"fragments of other sizes, {instruction}")
+    targets = [by_warps(frame.target(item, "b32")) for item in operands[0]]
+    lefts, rights = ([by_warps(frame.target(item, "b32")) for item in items] for items in operands[1:3])
+    addends = [frame.source(item, "b32") for item in operands[3]]
+    addends = [by_warps(np.broadcast_to(item, frame.machine.lanes)) for item in addends]
+    machine = frame.machine
+
+    def step(mask):
+        warps = whole_warps(machine, mask, instruction)
+        a = np.empty((warps.size, height, depth), np.int64)
+        b = np.empty((warps.size, 8, depth), np.int64)
+        for to, of_places, registers in ((a, a_places, lefts), (b, b_places, rights)):
+            words = np.stack([register[warps] for register in registers], axis=2).astype(np.uint32)
+            to[:, of_places[0], of_places[1]] = np.ascontiguousarray(words).view(np.int8).reshape(*words.shape, 4)
+        sums = np.matmul(a, b.transpose(0, 2, 1))
+        results = [sums[:, SUM_ROWS[:, i], SUM_COLUMNS[:, i]] + addends[i][warps].astype(np.uint32).view(np.int32) for i in range(len(targets))]
+        for target, result in zip(targets, results):
+            target[warps] = result.astype(np.int32).view(np.uint32)
+
+    return step
+
+
 def build_mma(frame, instruction):
     parts = instruction.parts
+    if parts[6] == "s32" and parts[1:3] == ("sync", "aligned") and parts[4:6] == ("row", "col"):
+        return build_byte_mma(frame, instruction)
     if parts[1:3] != ("sync", "aligned") or parts[4:6] != ("row", "col") or parts[6] != "f32" or parts[9] != "f32":
         raise Unsupported("a product")
     depth = {"m16n8k16": 16, "m16n8k8": 8}[parts[3]]

@@ -1,7 +1,7 @@
 // What a warp's operations compute, once all lanes have come.
 //
-// Fragment layouts are those of the PTX ISA manual, sections on mma.m16n8k16 with .f16/.bf16 and on
-// ldmatrix: with group = lane / 4 and t = lane % 4,
+// Fragment layouts are those of the PTX ISA manual, sections on mma.m16n8k16 with .f16/.bf16, on mma.m16n8k32
+// with .s8, and on ldmatrix: with group = lane / 4 and t = lane % 4,
 //   a: registers 0..3 hold rows group, group + 8, group, group + 8 and columns 2t (+ 8 in 2, 3) and the next;
 //   b: registers 0..1 hold column group and rows 2t (+ 8 in 1) and the next;
 //   d: elements 0..3 hold rows group (+ 8 in 2, 3) and columns 2t, 2t + 1;
@@ -79,6 +79,28 @@ static void mma(Warp& warp) {
     }
 }
 
+// As mma, with four signed bytes where a pair is.
+static void mma_s8(Warp& warp) {
+    std::uint32_t a_words[16][8], b_words[8][8];
+    int d[16][8];
+    for (unsigned lane = 0; lane < LANES; lane++) {
+        const unsigned group = lane / 4, t = lane % 4;
+        for (unsigned i = 0; i < 4; i++) a_words[group + 8 * (i % 2)][t + 4 * (i / 2)] = warp.words[i][lane];
+        for (unsigned i = 0; i < 2; i++) b_words[group][t + 4 * i] = warp.words[4 + i][lane];
+        for (unsigned i = 0; i < 4; i++) d[group + 8 * (i / 2)][2 * t + i % 2] = int(warp.words[6 + i][lane]);
+    }
+    std::int8_t a[16][32], b[8][32];
+    std::memcpy(a, a_words, sizeof a);
+    std::memcpy(b, b_words, sizeof b);
+    for (unsigned row = 0; row < 16; row++)
+        for (unsigned column = 0; column < 8; column++)
+            for (unsigned k = 0; k < 32; k++) d[row][column] += a[row][k] * b[column][k];
+    for (unsigned lane = 0; lane < LANES; lane++) {
+        const unsigned group = lane / 4, t = lane % 4;
+        for (unsigned i = 0; i < 4; i++) warp.words[6 + i][lane] = std::uint32_t(d[group + 8 * (i / 2)][2 * t + i % 2]);
+    }
+}
+
 static void ldmatrix(Block& block, Warp& warp, bool transposed) {
     const unsigned count = warp.words[4][0];
     std::uint16_t matrices[4][8][8];
@@ -139,6 +161,7 @@ void perform(Operation operation, Block& block, Warp& warp, unsigned mask) {
         case Operation::ballot: return ballot(warp, mask);
         case Operation::mma_f16: return mma<from_f16>(warp);
         case Operation::mma_bf16: return mma<from_bf16>(warp);
+        case Operation::mma_s8: return mma_s8(warp);
         case Operation::ldmatrix: return ldmatrix(block, warp, false);
         case Operation::ldmatrix_trans: return ldmatrix(block, warp, true);
     }

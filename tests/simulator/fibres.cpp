@@ -119,6 +119,7 @@ static const char* name_of(Operation operation) {
         case Operation::ballot: return "a vote";
         case Operation::mma_f16: return "mma_f16";
         case Operation::mma_bf16: return "mma_bf16";
+        case Operation::mma_s8: return "mma_s8";
         case Operation::ldmatrix: return "ldmatrix";
         case Operation::ldmatrix_trans: return "ldmatrix_trans";
     }

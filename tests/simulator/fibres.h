@@ -29,7 +29,7 @@ struct Site {
     unsigned line;
 };
 
-enum class Operation : unsigned { sync, shuffle, shuffle_64, ballot, mma_f16, mma_bf16, ldmatrix, ldmatrix_trans };
+enum class Operation : unsigned { sync, shuffle, shuffle_64, ballot, mma_f16, mma_bf16, mma_s8, ldmatrix, ldmatrix_trans };
 enum class State : unsigned { running, at_barrier, in_warp_operation, ended };
 
 // A copy_async that was not waited for yet.

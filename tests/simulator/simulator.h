@@ -148,6 +148,18 @@ static inline void mma(Operation operation, float (&d)[4], const std::uint32_t (
     for (int i = 0; i < 4; i++) std::memcpy(&d[i], &warp.words[6 + i][lane], 4);
 }
 
+static inline void mma_s8(Operation operation, int (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                          int start, Site site) {
+    Fibre& fibre = self();
+    Warp& warp = *fibre.warp;
+    const unsigned lane = fibre.lane;
+    for (int i = 0; i < 4; i++) warp.words[i][lane] = a[i];
+    for (int i = 0; i < 2; i++) warp.words[4 + i][lane] = b[i];
+    for (int i = 0; i < 4; i++) warp.words[6 + i][lane] = std::uint32_t(start);
+    collective(fibre, operation, 0xffffffff, site);
+    for (int i = 0; i < 4; i++) d[i] = int(warp.words[6 + i][lane]);
+}
+
 // `words[4]` says how many matrices.
 template <unsigned COUNT>
 static inline void ldmatrix(Operation operation, std::uint32_t (&r)[COUNT], const void* row, Site site) {
@@ -169,6 +181,18 @@ static inline void mma_f16(float (&d)[4], const std::uint32_t (&a)[4], const std
 // d += a b, m16n8k16, operands bf16.
 static inline void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], SIMULATOR_SITE) {
     simulator::mma(simulator::Operation::mma_bf16, d, a, b, {file, line});
+}
+
+// d = a b + start, m16n8k32, operands signed bytes.
+static inline void mma_s8(int (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], int start,
+                          SIMULATOR_SITE) {
+    simulator::mma_s8(simulator::Operation::mma_s8, d, a, b, start, {file, line});
+}
+
+// The same of half the depth, m16n8k16: a's registers are upper and lower.
+static inline void mma_s8_half(int (&d)[4], std::uint32_t upper, std::uint32_t lower, std::uint32_t b, int start,
+                               SIMULATOR_SITE) {
+    simulator::mma_s8(simulator::Operation::mma_s8, d, {upper, lower, 0, 0}, {b, 0}, start, {file, line});
 }
 
 // A device's has 32 bits.
