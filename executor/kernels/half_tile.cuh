@@ -232,6 +232,21 @@ struct WarpSums {
         for (int at = threadIdx.x % WARP; at < 8 * N && column + at < to.columns; at += WARP) {
             const float bias = bias_of(to, column + at);
             float* out = in_place ? buffer + at : static_cast<float*>(to.out) + place_of(to, row, column + at);
+            if (factors == nullptr && to.activation == ACTIVATION_NONE) {
+                // As below, and short enough to be there several times.
+                constexpr int AT_ONCE = 8;
+#pragma unroll
+                for (int first = 0; first < 16; first += AT_ONCE) {
+                    float some[AT_ONCE];
+#pragma unroll
+                    for (int i = 0; i < AT_ONCE; i++)
+                        some[i] = __fadd_rn(__fmul_rn(buffer[(first + i) * BUFFER_STRIDE + at], to.scale), bias);
+#pragma unroll
+                    for (int i = 0; i < AT_ONCE; i++)
+                        if (first + i < count) out[(first + i) * stride] = some[i];
+                }
+                continue;
+            }
 #pragma unroll 1
             for (int i = 0; i < count; i++) {
                 const float factor = factors == nullptr ? 1.0f : factors[row + i];
