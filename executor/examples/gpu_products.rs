@@ -1,7 +1,9 @@
 //! The rate of our products on the first GPU, at the shapes of FLUX.1's DiT at 1024x1024, in bf16
 //! and two types in blocks:
 //!
-//! `cargo run --release -p executor --example gpu_products [ROWSxINxOUT:TYPE ...]`
+//! `cargo run --release -p executor --example gpu_products [--bytes] [ROWSxINxOUT:TYPE ...]`
+//!
+//! With `--bytes` quantised weights are multiplied as bytes, also where that does not pay.
 //!
 //! Prints a JSON object for each shape: the least milliseconds of some turns by events of the
 //! stream, several products in each. Activations are in bf16 where the layer reads them so, results
@@ -16,7 +18,7 @@ use executor::backend::cuda::gpu::{self, Gpu};
 use executor::backend::cuda::launch::{Launcher, StoredWeight};
 use executor::backend::cuda::ops::ValueAt;
 use executor::backend::cuda::ops::linear::{
-    DECODED_BYTES_MAX, Linear, linear, linear_workspace_bytes, reads,
+    Linear, PART_BYTES_MAX, linear, linear_workspace_bytes, reads,
 };
 use executor::backend::cuda::stream::{Event, Stream};
 use executor::backend::kernels::{Columns, LinearShape};
@@ -75,7 +77,12 @@ fn random_bytes(count: usize) -> Vec<u8> {
     bytes
 }
 
-fn least_ms(gpu: &Arc<Gpu>, stream: &Stream, shape: &Shape) -> Result<f32, Box<dyn Error>> {
+fn least_ms(
+    gpu: &Arc<Gpu>,
+    stream: &Stream,
+    shape: &Shape,
+    bytes: bool,
+) -> Result<f32, Box<dyn Error>> {
     let Shape { rows, inner, outer, storage } = *shape;
     let kernels = Arc::clone(gpu.kernels());
     let weight_bytes = storage.bytes((outer * inner) as u64).as_usize();
@@ -99,13 +106,14 @@ fn least_ms(gpu: &Arc<Gpu>, stream: &Stream, shape: &Shape) -> Result<f32, Box<d
         out: ValueAt { address: out.address(), element: ElementType::F32 },
         columns: Columns { stride: outer, from: 0 },
         exact: false,
-        decoded_bytes_max: DECODED_BYTES_MAX,
+        part_bytes_max: PART_BYTES_MAX,
         workspace: workspace.address(),
     };
     let mut times_ms = Vec::new();
     for _ in 0..=TURNS {
         let (start, end) = (Event::new(gpu, true)?, Event::new(gpu, true)?);
         let launcher = Launcher::new(stream, &kernels);
+        let launcher = if bytes { launcher.with_bytes() } else { launcher };
         stream.record(&start)?;
         for _ in 0..PRODUCTS {
             linear(&launcher, &layer)?;
@@ -119,6 +127,8 @@ fn least_ms(gpu: &Arc<Gpu>, stream: &Stream, shape: &Shape) -> Result<f32, Box<d
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut asked: Vec<String> = std::env::args().skip(1).collect();
+    let bytes = asked.first().is_some_and(|first| first == "--bytes");
+    asked.drain(..usize::from(bytes));
     if asked.is_empty() {
         asked = SHAPES.map(str::to_owned).to_vec();
     }
@@ -129,7 +139,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stream = Stream::new(&gpu, "compute", None)?;
     for text in &asked {
         let shape = Shape::parse(text).ok_or_else(|| format!("{text}: not ROWSxINxOUT:TYPE"))?;
-        let ms = f64::from(least_ms(&gpu, &stream, &shape)?);
+        let ms = f64::from(least_ms(&gpu, &stream, &shape, bytes)?);
         let flops = 2.0 * shape.rows as f64 * shape.inner as f64 * shape.outer as f64;
         let line = serde_json::json!({
             "shape": text, "ms": ms, "tflops": flops / ms / 1e9,

@@ -50,12 +50,6 @@ __device__ inline void scaled(uint2 bytes, float factor, float (&out)[GROUP]) {
     }
 }
 
-// factor × number + summand, rounded twice as on the host
-__device__ inline void scaled_plus(uint2 bytes, float factor, float summand, float (&out)[GROUP]) {
-    scaled<0>(bytes, factor, out);
-#pragma unroll
-    for (int i = 0; i < GROUP; i++) out[i] = __fadd_rn(out[i], summand);
-}
 
 // What the types with blocks have in common: where an element's block begins, and one element by its group.
 template <class Type, int ELEMENTS, int BYTES>
@@ -76,56 +70,82 @@ struct Blocks {
     }
 };
 
+// Eight stored numbers with what they stand for: factor × (byte - the type's OFFSET) + summand.
+struct Levels {
+    uint2 bytes;  // below 128, or 256 where the offset is 128
+    float factor;
+    float summand;
+};
+
+// The types whose `levels(row, element)` gives eight numbers with an offset and no summand.
+template <class Type, int ELEMENTS, int BYTES, int OFF>
+struct OffsetBlocks : Blocks<Type, ELEMENTS, BYTES> {
+    static constexpr int OFFSET = OFF;
+    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+        const Levels levels = Type::levels(row, element);
+        scaled<OFFSET>(levels.bytes, levels.factor, out);
+    }
+};
+
+// Those whose numbers have a summand and no offset; rounded twice as on the host.
+template <class Type, int ELEMENTS, int BYTES>
+struct SummandBlocks : Blocks<Type, ELEMENTS, BYTES> {
+    static constexpr int OFFSET = 0;
+    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+        const Levels levels = Type::levels(row, element);
+        scaled<OFFSET>(levels.bytes, levels.factor, out);
+#pragma unroll
+        for (int i = 0; i < GROUP; i++) out[i] = __fadd_rn(out[i], levels.summand);
+    }
+};
+
 // --- Blocks of 32 numbers. Nibbles: the lower ones are the first 16 numbers, the upper ones the others.
 
 // factor, bytes[32]
-struct Q8_0 : Blocks<Q8_0, 32, 34> {
-    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+struct Q8_0 : OffsetBlocks<Q8_0, 32, 34, 128> {
+    static __device__ Levels levels(const uint8_t* row, int64_t element) {
         const uint8_t* from = block(row, element);
         const uint2 bytes = read_8(from + 2 + within(element));
         // As numbers that are not negative.
-        const uint2 raised = make_uint2(bytes.x ^ 0x80808080, bytes.y ^ 0x80808080);
-        scaled<128>(raised, read_f16(from), out);
+        return {make_uint2(bytes.x ^ 0x80808080, bytes.y ^ 0x80808080), read_f16(from), 0.0f};
     }
 };
 
 // factor, nibbles[16]
-struct Q4_0 : Blocks<Q4_0, 32, 18> {
-    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+struct Q4_0 : OffsetBlocks<Q4_0, 32, 18, 8> {
+    static __device__ Levels levels(const uint8_t* row, int64_t element) {
         const uint8_t* from = block(row, element);
         const int place = within(element);
-        scaled<8>(nibbles(read_8(from + 2 + place % 16), place >= 16), read_f16(from), out);
+        return {nibbles(read_8(from + 2 + place % 16), place >= 16), read_f16(from), 0.0f};
     }
 };
 
 // factor, summand, nibbles[16]
-struct Q4_1 : Blocks<Q4_1, 32, 20> {
-    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+struct Q4_1 : SummandBlocks<Q4_1, 32, 20> {
+    static __device__ Levels levels(const uint8_t* row, int64_t element) {
         const uint8_t* from = block(row, element);
         const int place = within(element);
-        const uint2 bytes = nibbles(read_8(from + 4 + place % 16), place >= 16);
-        scaled_plus(bytes, read_f16(from), read_f16(from + 2), out);
+        return {nibbles(read_8(from + 4 + place % 16), place >= 16), read_f16(from), read_f16(from + 2)};
     }
 };
 
 // factor, fifth bits, nibbles[16]
-struct Q5_0 : Blocks<Q5_0, 32, 22> {
-    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+struct Q5_0 : OffsetBlocks<Q5_0, 32, 22, 16> {
+    static __device__ Levels levels(const uint8_t* row, int64_t element) {
         const uint8_t* from = block(row, element);
         const int place = within(element);
         const uint2 bytes = nibbles(read_8(from + 6 + place % 16), place >= 16);
-        scaled<16>(with<4>(bytes, spread(read_4(from + 2) >> place)), read_f16(from), out);
+        return {with<4>(bytes, spread(read_4(from + 2) >> place)), read_f16(from), 0.0f};
     }
 };
 
 // factor, summand, fifth bits, nibbles[16]
-struct Q5_1 : Blocks<Q5_1, 32, 24> {
-    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+struct Q5_1 : SummandBlocks<Q5_1, 32, 24> {
+    static __device__ Levels levels(const uint8_t* row, int64_t element) {
         const uint8_t* from = block(row, element);
         const int place = within(element);
         const uint2 bytes = nibbles(read_8(from + 8 + place % 16), place >= 16);
-        const uint2 fives = with<4>(bytes, spread(read_4(from + 4) >> place));
-        scaled_plus(fives, read_f16(from), read_f16(from + 2), out);
+        return {with<4>(bytes, spread(read_4(from + 4) >> place)), read_f16(from), read_f16(from + 2)};
     }
 };
 

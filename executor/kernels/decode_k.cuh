@@ -58,36 +58,36 @@ __device__ inline float2 scale_and_less(uint4 head, int run) {
 }
 
 // factor, minimum, factors[12], nibbles[128]
-struct Q4_K : Blocks<Q4_K, 256, 144> {
-    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+struct Q4_K : SummandBlocks<Q4_K, 256, 144> {
+    static __device__ Levels levels(const uint8_t* row, int64_t element) {
         const uint8_t* from = block(row, element);
         const int place = within(element);
         const float2 group = scale_and_less(__ldg(reinterpret_cast<const uint4*>(from)), place / 32);
         const uint2 bytes = read_8_aligned(from + 16 + place / 64 * 32 + place % 32);
-        scaled_minus(nibbles(bytes, place % 64 >= 32), group.x, group.y, out);
+        return {nibbles(bytes, place % 64 >= 32), group.x, -group.y};
     }
 };
 
 // factor, minimum, factors[12], fifth bits[32], nibbles[128]
-struct Q5_K : Blocks<Q5_K, 256, 176> {
-    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+struct Q5_K : SummandBlocks<Q5_K, 256, 176> {
+    static __device__ Levels levels(const uint8_t* row, int64_t element) {
         const uint8_t* from = block(row, element);
         const int place = within(element);
         const float2 group = scale_and_less(__ldg(reinterpret_cast<const uint4*>(from)), place / 32);
         const uint2 bytes = read_8_aligned(from + 48 + place / 64 * 32 + place % 32);
         const uint2 fifths = planes<1>(read_8_aligned(from + 16 + place % 32), place / 32);
-        scaled_minus(with<4>(nibbles(bytes, place % 64 >= 32), fifths), group.x, group.y, out);
+        return {with<4>(nibbles(bytes, place % 64 >= 32), fifths), group.x, -group.y};
     }
 };
 
 // nibbles[128], twos[64], factors[16], factor: numbers have six bits, less 32; factors are signed.
-struct Q6_K : Blocks<Q6_K, 256, 210> {
-    static __device__ void decode(const uint8_t* row, int64_t element, float (&out)[GROUP]) {
+struct Q6_K : OffsetBlocks<Q6_K, 256, 210, 32> {
+    static __device__ Levels levels(const uint8_t* row, int64_t element) {
         const uint8_t* from = block(row, element);
         const int place = within(element);
         const int8_t factor = static_cast<int8_t>(__ldg(from + 192 + place / 16));
         const float scale = __fmul_rn(read_f16(from + 208), static_cast<float>(factor));
         const uint2 low = nibbles(read_8(from + place / 128 * 64 + place % 64), place % 128 >= 64);
-        scaled<32>(with<4>(low, twos(from + 128, place)), scale, out);
+        return {with<4>(low, twos(from + 128, place)), scale, 0.0f};
     }
 };

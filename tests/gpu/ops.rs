@@ -14,6 +14,7 @@ mod elements;
 mod elementwise;
 mod group_norm;
 mod linear;
+mod linear_bytes;
 mod linear_decoded;
 mod linear_halves;
 mod modulated;

@@ -283,7 +283,7 @@ impl CudaOperation for LinearOp {
             out: on.output_at(),
             columns: on.columns(),
             exact: on.products() == Products::Exact,
-            decoded_bytes_max: linear::DECODED_BYTES_MAX,
+            part_bytes_max: linear::PART_BYTES_MAX,
             workspace: on.workspace(),
         };
         linear::linear(on.launcher(), &layer)

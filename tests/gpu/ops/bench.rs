@@ -18,6 +18,7 @@ pub struct Bench {
     kernels: Arc<Kernels>,
     library: bool,
     tall_attention: bool,
+    bytes: bool,
     /// Of the host, to compare with.
     pub workers: Workers,
 }
@@ -31,7 +32,7 @@ impl Bench {
         let kernels = Arc::clone(gpu.kernels());
         let stream = Stream::new(&gpu, "compute", None).expect("a stream");
         let workers = Workers::new(1).expect("a thread");
-        Bench { stream, kernels, library: false, tall_attention: false, workers }
+        Bench { stream, kernels, library: false, tall_attention: false, bytes: false, workers }
     }
 
     /// Attention takes its largest blocks however small it is, where the GPU has room for them.
@@ -44,9 +45,21 @@ impl Bench {
         Bench { library: true, ..Bench::new() }
     }
 
+    /// Quantised weights are multiplied as bytes whatever the GPU is.
+    pub fn with_bytes() -> Bench {
+        Bench { bytes: true, ..Bench::new() }
+    }
+
+    /// Whether quantised weights are multiplied as bytes.
+    pub fn multiplies_bytes(&self) -> bool {
+        let wide = matches!(self.stream.gpu().info.capability, (8, 0) | (9 | 10, _));
+        self.bytes || !wide
+    }
+
     pub fn launcher(&self) -> Launcher<'_> {
         let launcher = Launcher::new(&self.stream, &self.kernels);
         let launcher = if self.library { launcher } else { launcher.with_own_kernels() };
+        let launcher = if self.bytes { launcher.with_bytes() } else { launcher };
         if self.tall_attention { launcher.with_tall_attention() } else { launcher }
     }
 

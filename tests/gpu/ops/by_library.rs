@@ -131,7 +131,7 @@ fn decoded_first() {
                 let case = Case::new(&mut random, storage, 515, &[256], 40, false);
                 let case = case.with_bias(&mut random, StorageType::F32).unscaled();
                 let case = case.ending(activation, [8, 0]).of_bf16().into(element);
-                case.copy().decoded_in(Bytes(1)).check(&bench);
+                case.copy().in_parts_of(Bytes(1)).check(&bench);
                 case.check(&bench);
             }
         }

@@ -5,9 +5,9 @@ use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::launch::Address;
 use executor::backend::cuda::ops::ValueAt;
 use executor::backend::cuda::ops::linear::{
-    DECODED_BYTES_MAX, FEW_ROWS, Linear, linear, linear_workspace_bytes,
+    FEW_ROWS, Linear, PART_BYTES_MAX, linear, linear_workspace_bytes,
 };
-use executor::backend::kernels::{self, Columns, LinearShape};
+use executor::backend::kernels::{self, Columns, Isa, LinearShape, Workers};
 use executor::graph::{Activation, ElementType};
 use protocol::{Bytes, StorageType};
 
@@ -28,7 +28,7 @@ pub struct Case {
     /// Of all inputs.
     input_element: ElementType,
     out_element: ElementType,
-    decoded_bytes_max: Bytes,
+    part_bytes_max: Bytes,
 }
 
 impl Case {
@@ -53,7 +53,7 @@ impl Case {
             exact,
             input_element: ElementType::F32,
             out_element: ElementType::F32,
-            decoded_bytes_max: DECODED_BYTES_MAX,
+            part_bytes_max: PART_BYTES_MAX,
         }
     }
 
@@ -65,9 +65,9 @@ impl Case {
         Case { rows, ..self }
     }
 
-    /// Where weights are decoded first, a part of them takes at most this.
-    pub fn decoded_in(self, decoded_bytes_max: Bytes) -> Case {
-        Case { decoded_bytes_max, ..self }
+    /// A part of the layer takes at most this of the workspace.
+    pub fn in_parts_of(self, part_bytes_max: Bytes) -> Case {
+        Case { part_bytes_max, ..self }
     }
 
     /// With inputs that are bf16 already.
@@ -162,14 +162,29 @@ impl Case {
             out: ValueAt { address: out.address(), element: out_element },
             columns,
             exact,
-            decoded_bytes_max: self.decoded_bytes_max,
+            part_bytes_max: self.part_bytes_max,
             workspace: workspace.address(),
         };
         floats(&bench.run_bytes(&out, |on| linear(on, &layer)), out_element)
     }
 
-    /// The same by the host's kernel in f32.
+    /// Whether this is multiplied as bytes.
+    fn is_of_bytes(&self, bench: &Bench) -> bool {
+        use StorageType::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+        let storage = self.weight.storage;
+        let has_form = matches!(storage, Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4K | Q5K | Q6K);
+        let eights = self.features.iter().all(|features| features.is_multiple_of(8));
+        let whole = (self.weight.shape[1] as u64).is_multiple_of(storage.block_elements());
+        let on_tensor_cores = self.rows > FEW_ROWS && !self.exact && whole;
+        on_tensor_cores && has_form && eights && bench.multiplies_bytes()
+    }
+
+    /// The same by the host's kernel in f32; or, as bytes, by that for bytes, of activations in
+    /// bf16.
     fn on_host(&self, bench: &Bench) -> Vec<f32> {
+        if self.is_of_bytes(bench) {
+            return self.of_bytes_on_host();
+        }
         let columns = self.columns();
         let scratch_len = kernels::linear_scratch_len(&self.shape(), bench.workers.count());
         let mut scratch = vec![0.0; scratch_len];
@@ -177,6 +192,30 @@ impl Case {
         let inputs: Vec<&[f32]> = self.inputs.iter().map(Vec::as_slice).collect();
         kernels::linear(
             &bench.workers,
+            &inputs,
+            self.weight.view(),
+            self.bias.as_ref().map(Stored::view),
+            self.activation,
+            &mut out,
+            columns,
+            &mut scratch,
+        );
+        out
+    }
+
+    fn of_bytes_on_host(&self) -> Vec<f32> {
+        // In plain words: tiles of AMX would round weights to bf16.
+        let isa = Isa::named("portable").expect("every machine has it");
+        let workers = Workers::with_isa(1, isa).expect("a thread");
+        let in_bf16 = |x: &Vec<f32>| floats(&bf16_bytes(x), ElementType::BF16);
+        let inputs: Vec<Vec<f32>> = self.inputs.iter().map(in_bf16).collect();
+        let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
+        let columns = self.columns();
+        let len = kernels::integer_linear_scratch_len(&self.shape(), self.weight.storage, 1);
+        let mut scratch = vec![0.0; len];
+        let mut out = vec![f32::from_bits(UNTOUCHED); self.rows * columns.stride];
+        kernels::integer_linear(
+            &workers,
             &inputs,
             self.weight.view(),
             self.bias.as_ref().map(Stored::view),
@@ -210,13 +249,21 @@ impl Case {
         }
     }
 
+    /// The same where both multiply bytes: the whole numbers are equal, and a few roundings follow
+    /// for each 16 of the depth.
+    fn tolerance_of_bytes(&self) -> f64 {
+        (self.weight.shape[1] as f64 / 4.0 + 16.0) * 2f64.powi(-24)
+    }
+
     /// Compares the GPU's result with the host's.
     pub fn check(&self, bench: &Bench) {
         /// The steepest of the activations is GELU, 1.13 (at 1.4).
         const STEEPEST: f64 = 1.13;
         let (found, expected) = (self.on_gpu(bench), self.on_host(bench));
         let Columns { stride, from } = self.columns();
-        let (weights, tolerance) = (self.weight.view().to_f32(), self.tolerance());
+        let is_of_bytes = self.is_of_bytes(bench);
+        let tolerance = if is_of_bytes { self.tolerance_of_bytes() } else { self.tolerance() };
+        let weights = self.weight.view().to_f32();
         let bias = self.bias.as_ref().map(|bias| bias.view().to_f32());
         let depth = self.weight.shape[1];
         let rows = found.chunks_exact(stride).zip(expected.chunks_exact(stride));
@@ -230,7 +277,10 @@ impl Case {
                     assert_eq!(found.to_bits(), UNTOUCHED, "{}: [{row}, {column}]", self.name());
                     continue;
                 };
-                let products = x.iter().zip(w).map(|(&x, &w)| f64::from(x * w).abs());
+                // Of bytes and their summand each may be as large as the largest weight, twice.
+                let largest = w.iter().fold(0.0_f32, |largest, w| largest.max(w.abs()));
+                let factor = |w: f32| if is_of_bytes { 2.0 * largest } else { w };
+                let products = x.iter().zip(w).map(|(&x, &w)| f64::from(x * factor(w)).abs());
                 let bias = bias.as_ref().map_or(0.0, |bias| bias[column - from]);
                 let magnitude = products.sum::<f64>() + f64::from(bias).abs();
                 // Activations are good to 1e-6 on either side; subnormal weights lose up to 2^-25
@@ -308,7 +358,7 @@ impl Case {
             exact: self.exact,
             input_element: self.input_element,
             out_element: self.out_element,
-            decoded_bytes_max: self.decoded_bytes_max,
+            part_bytes_max: self.part_bytes_max,
         }
     }
 }

@@ -48,7 +48,7 @@ fn parts_of_a_layer_are_the_layer() {
         let case = case.of_bf16().into(element);
         let whole = case.on_gpu(&bench);
         // Parts of 256 columns, the fewest that there are.
-        assert_same(&case.copy().decoded_in(Bytes(1)).on_gpu(&bench), &whole, &case.name());
+        assert_same(&case.copy().in_parts_of(Bytes(1)).on_gpu(&bench), &whole, &case.name());
         check(&bench, case);
     }
 }

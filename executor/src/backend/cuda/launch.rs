@@ -32,12 +32,20 @@ pub struct Launcher<'a> {
     starts: bool,
     own_kernels: bool,
     tall_attention: bool,
+    bytes: bool,
 }
 
 impl<'a> Launcher<'a> {
     /// Operations go to this stream.
     pub fn new(stream: &'a Stream, kernels: &'a Arc<Kernels>) -> Launcher<'a> {
-        Launcher { stream, kernels, starts: true, own_kernels: false, tall_attention: false }
+        Launcher {
+            stream,
+            kernels,
+            starts: true,
+            own_kernels: false,
+            tall_attention: false,
+            bytes: false,
+        }
     }
 
     /// The kernels of operations are loaded, and nothing is started.
@@ -54,6 +62,11 @@ impl<'a> Launcher<'a> {
     /// room for them: for tests, which are small.
     pub fn with_tall_attention(self) -> Launcher<'a> {
         Launcher { tall_attention: true, ..self }
+    }
+
+    /// Quantised weights are multiplied as bytes on every GPU: for tests and measurements.
+    pub fn with_bytes(self) -> Launcher<'a> {
+        Launcher { bytes: true, ..self }
     }
 
     /// The GPU's compute capability.
@@ -74,6 +87,11 @@ impl<'a> Launcher<'a> {
     /// Whether attention takes the blocks of a large one however few queries there are.
     pub(super) fn prefers_tall_attention(&self) -> bool {
         self.tall_attention
+    }
+
+    /// Whether quantised weights are multiplied as bytes on every GPU.
+    pub(super) fn prefers_bytes(&self) -> bool {
+        self.bytes
     }
 
     /// Starts to copy bytes within the GPU's memory.

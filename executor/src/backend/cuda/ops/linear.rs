@@ -10,6 +10,9 @@
 //!   capability 8.0, they become f16 on their way into shared memory, by factors that are found
 //!   first (`linear_scaled.cu`).
 //!
+//! Quantised weights are multiplied as bytes, with activations that become so too, unless the GPU is
+//! one for which that does not pay (`bytes`).
+//!
 //! Weights of 16 bits are multiplied as they are (`linear_half.cu`), or by cuBLASLt where it is
 //! (`library`). From capability 8.0 on others become so first where there are many rows
 //! (`decoded`), and else on their way (`linear_decoded.cu`).
@@ -20,13 +23,14 @@
 //! whole shape: a layer that is split by rows of its weight may then differ from the whole one in
 //! the last bits. Twice the same is the same with either.
 
+mod bytes;
 mod decoded;
 mod library;
 mod tiles;
 
 use protocol::{Bytes, StorageType};
 
-pub use self::decoded::DECODED_BYTES_MAX;
+use self::bytes::ByteParts;
 use self::decoded::DecodedParts;
 use self::tiles::{ProductTile, kernel_of_common, kernel_of_decoded, kernel_of_plain};
 use super::convert::{Half, INPUTS_MAX, convert, factors, half_row_stride, input_arguments};
@@ -39,6 +43,11 @@ use crate::graph::{Activation, ElementType};
 /// Up to so many rows, reading the weights takes longer than multiplying: the limit of
 /// `linear_few.cu`.
 pub const FEW_ROWS: usize = 8;
+
+/// What a part of a layer may take that is made for it in the workspace: of weights that become bf16
+/// or bytes first, and of activations that become bytes. With a width of 3072 the deepest layers of
+/// a DiT, of 12288 and 15360 inputs, are two parts in bf16, and one in bytes.
+pub const PART_BYTES_MAX: Bytes = Bytes::mib(57);
 
 /// What each part of a workspace begins at a multiple of: that of arenas.
 const PART_ALIGNMENT: u64 = protocol::plan::ALIGNMENT_BYTES;
@@ -66,9 +75,8 @@ pub struct Linear<'a> {
     pub columns: Columns,
     /// Whether products are to be formed in f32.
     pub exact: bool,
-    /// What weights that are decoded first may take of the workspace: at most
-    /// [`DECODED_BYTES_MAX`].
-    pub decoded_bytes_max: Bytes,
+    /// What a part may take of the workspace: at most [`PART_BYTES_MAX`].
+    pub part_bytes_max: Bytes,
     /// As long as [`linear_workspace_bytes`] says.
     pub workspace: Address,
 }
@@ -136,7 +144,8 @@ pub struct AfterSums {
 /// Bytes of a layer's workspace, on every GPU: where it is computed on tensor cores, its
 /// activations as 16-bit floats unless they are bf16 already, and a factor for each row; otherwise
 /// none. With weights in bf16, and those that become so, the bias in f32 may lie where factors do.
-/// Weights that are decoded first lie behind.
+/// Weights that are decoded first lie behind. Where both become bytes on some GPUs, there is room
+/// for these instead.
 pub fn linear_workspace_bytes(
     shape: &LinearShape<'_>,
     storage: StorageType,
@@ -150,16 +159,18 @@ pub fn linear_workspace_bytes(
             let has_bias = storage == StorageType::BF16 && in_features.is_multiple_of(8);
             let (rows, columns) = (shape.rows, shape.out_features);
             let sides = [rows, in_features, columns];
-            let parts = DecodedParts::of(sides, storage, DECODED_BYTES_MAX);
+            let parts = DecodedParts::of(sides, storage, PART_BYTES_MAX);
             let parts = parts.filter(|_| method == ProductMethod::BF16);
             let bias = match parts {
                 Some(parts) => parts.columns(),
                 None if has_bias => columns,
                 None => 0,
             };
-            converted_bytes(rows, in_features, input_element)
+            let halves = converted_bytes(rows, in_features, input_element)
                 + floats_bytes(rows.max(bias))
-                + parts.map_or(Bytes::ZERO, DecodedParts::bytes)
+                + parts.map_or(Bytes::ZERO, DecodedParts::bytes);
+            let of_bytes = ByteParts::of(sides, shape.in_features, storage, PART_BYTES_MAX);
+            halves.max(of_bytes.map_or(Bytes::ZERO, ByteParts::bytes))
         }
     }
 }
@@ -312,6 +323,9 @@ impl Linear<'_> {
     }
 
     fn as_bf16(&self, on: &Launcher<'_>) -> Result<(), DriverError> {
+        if let Some(parts) = bytes::parts_on(on, self) {
+            return bytes::linear(on, self, parts);
+        }
         let depth = self.in_features();
         let storage = self.weight.storage;
         let converted = [(self.workspace, half_row_stride(depth))];
@@ -331,7 +345,7 @@ impl Linear<'_> {
             return self.multiply(on, &x, kernel);
         }
         let sides = [self.rows, depth, self.out_features];
-        if let Some(parts) = DecodedParts::of(sides, storage, self.decoded_bytes_max) {
+        if let Some(parts) = DecodedParts::of(sides, storage, self.part_bytes_max) {
             return decoded::linear(on, self, inputs, parts);
         }
         let x = Halves { inputs, factors: Address::NONE };

@@ -20,10 +20,6 @@ use crate::graph::ElementType;
 /// and each row is one product with the number.
 const ROWS_MIN: usize = 512;
 
-/// What decoded weights may take: with a width of 3072 the deepest layers of a DiT, of 12288 and
-/// 15360 inputs, are two parts.
-pub const DECODED_BYTES_MAX: Bytes = Bytes::mib(48);
-
 /// Numbers that are decoded together: `GROUP` of `plain.cuh`.
 const GROUP: usize = 8;
 
@@ -135,14 +131,15 @@ pub(super) fn linear(
 
 #[cfg(test)]
 mod tests {
+    use super::super::PART_BYTES_MAX;
     use super::*;
 
     #[test]
     fn parts_are_alike_and_end_with_tiles() {
         let columns = |columns, depth| {
             let sides = [4608, depth, columns];
-            let parts = DecodedParts::of(sides, StorageType::Q4K, DECODED_BYTES_MAX).unwrap();
-            assert!(parts.bytes() <= DECODED_BYTES_MAX + Bytes(512 * depth as u64), "{parts:?}");
+            let parts = DecodedParts::of(sides, StorageType::Q4K, PART_BYTES_MAX).unwrap();
+            assert!(parts.bytes() <= PART_BYTES_MAX + Bytes(512 * depth as u64), "{parts:?}");
             parts.columns()
         };
         assert_eq!(columns(3072, 3072), 3072);
@@ -156,7 +153,7 @@ mod tests {
     #[test]
     fn few_rows_and_odd_depths_are_not_decoded_before() {
         let of = |rows, depth, storage| {
-            DecodedParts::of([rows, depth, 64], storage, DECODED_BYTES_MAX).is_some()
+            DecodedParts::of([rows, depth, 64], storage, PART_BYTES_MAX).is_some()
         };
         assert!(of(512, 256, StorageType::Q8_0));
         assert!(!of(511, 256, StorageType::Q8_0));

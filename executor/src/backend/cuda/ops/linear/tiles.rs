@@ -12,35 +12,41 @@ pub(super) enum ProductTile {
 impl ProductTile {
     /// Large tiles read less, where there are enough of them for the whole GPU.
     pub(super) fn of(rows: usize, columns: usize, multiprocessors: u32) -> ProductTile {
-        if ProductTile::Large.count(rows, columns) >= u64::from(multiprocessors) && rows > 64 {
+        if ProductTile::Large.count(rows, columns) >= multiprocessors as usize && rows > 64 {
             ProductTile::Large
         } else {
             ProductTile::Small
         }
     }
 
-    fn side(self) -> u64 {
+    fn side(self) -> usize {
         match self {
             ProductTile::Large => 128,
             ProductTile::Small => 64,
         }
     }
 
-    fn count(self, rows: usize, columns: usize) -> u64 {
-        (rows as u64).div_ceil(self.side()) * (columns as u64).div_ceil(self.side())
+    fn count(self, rows: usize, columns: usize) -> usize {
+        rows.div_ceil(self.side()) * columns.div_ceil(self.side())
     }
 
-    /// A block for each tile, in one dimension: `TilePlace` of `linear.cuh` says which.
-    ///
-    /// # Panics
-    /// If there are more than a grid has.
+    /// A block for each tile, as [`grid_of`].
     pub(super) fn grid(self, rows: usize, columns: usize) -> [u32; 3] {
-        /// `CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X` of every GPU since capability 3.0.
-        const BLOCKS_MAX: u64 = (1 << 31) - 1;
-        let tiles = self.count(rows, columns);
-        assert!(tiles <= BLOCKS_MAX, "{tiles} tiles");
-        [tiles as u32, 1, 1]
+        grid_of([self.side(), self.side()], rows, columns)
     }
+}
+
+/// A block for each tile of so many rows and columns, in one dimension: `TilePlace` of `linear.cuh`
+/// says which.
+///
+/// # Panics
+/// If there are more than a grid has.
+pub(super) fn grid_of(tile: [usize; 2], rows: usize, columns: usize) -> [u32; 3] {
+    /// `CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X` of every GPU since capability 3.0.
+    const BLOCKS_MAX: usize = (1 << 31) - 1;
+    let tiles = rows.div_ceil(tile[0]) * columns.div_ceil(tile[1]);
+    assert!(tiles <= BLOCKS_MAX, "{tiles} tiles");
+    [tiles as u32, 1, 1]
 }
 
 /// A kernel that there is for the types which models mostly have, and once for all others:

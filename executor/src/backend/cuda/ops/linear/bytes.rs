@@ -1,0 +1,413 @@
+//! Products of signed bytes: activations are quantised as on the host (`quantise.cu`), weights
+//! become bytes with their scales (`decode_bytes.cu`), and both are multiplied on tensor cores
+//! (`linear_bytes.cu`).
+//!
+//! A GeForce multiplies bytes at four times the rate of 16-bit numbers with sums in f32, so that is
+//! how layers with weights in [`ByteForm`]s are computed, unless the GPU is [wide](is_wide).
+//! Whatever is multiplied at a time lies in the workspace: some columns of the layer, and some of
+//! its rows.
+
+use protocol::{Bytes, StorageType};
+
+use super::tiles::grid_of;
+use super::{Linear, OutArgument, PART_ALIGNMENT};
+use crate::backend::cuda::driver::DriverError;
+use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
+use crate::backend::cuda::ops::convert::{INPUTS_MAX, input_arguments};
+use crate::backend::cuda::ops::{THREADS, ValueAt, blocks_for, count, element_kind};
+use crate::backend::kernels::Columns;
+
+/// Numbers of a row of activations that share a scale: `BLOCK` of `linear_bytes.cu`.
+const BLOCK: usize = 32;
+
+/// Numbers that a thread takes at a time: `GROUP` of `plain.cuh`.
+const GROUP: usize = 8;
+
+/// Parts end where tiles do, which have 64, 96 or 128 rows or columns.
+const PART_COLUMNS: usize = 192;
+const PART_ROWS: usize = 128;
+
+/// Whether a GPU's tensor cores multiply 16-bit numbers so fast that scaling sums of bytes, one
+/// after the other, takes longer: those of data centres.
+fn is_wide(capability: (u32, u32)) -> bool {
+    matches!(capability, (8, 0) | (9, 0) | (10, _) | (11, 0))
+}
+
+/// What weights look like as bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ByteForm {
+    /// A scale for each 32 numbers.
+    Scaled,
+    /// A scale and a summand for each 32 numbers.
+    Summed,
+    /// A scale for each 16 numbers.
+    Finer,
+}
+
+impl ByteForm {
+    /// Of a type whose numbers are whole ones of up to eight bits, but for factors.
+    pub(super) fn of(storage: StorageType) -> Option<ByteForm> {
+        match storage {
+            StorageType::Q8_0 | StorageType::Q4_0 | StorageType::Q5_0 => Some(ByteForm::Scaled),
+            StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {
+                Some(ByteForm::Summed)
+            }
+            StorageType::Q6K => Some(ByteForm::Finer),
+            _ => None,
+        }
+    }
+
+    /// Numbers of a row of weights that share a scale.
+    fn run(self) -> usize {
+        match self {
+            ByteForm::Scaled | ByteForm::Summed => BLOCK,
+            ByteForm::Finer => BLOCK / 2,
+        }
+    }
+
+    /// Rows and columns of large tiles, and the two kernels.
+    fn tiles(self) -> ([usize; 2], &'static str, &'static str) {
+        match self {
+            ByteForm::Scaled => ([128, 96], "linear_bytes_32_large", "linear_bytes_32_small"),
+            ByteForm::Summed => {
+                ([128, 96], "linear_bytes_32_plus_large", "linear_bytes_32_plus_small")
+            }
+            ByteForm::Finer => ([128, 64], "linear_bytes_16_large", "linear_bytes_16_small"),
+        }
+    }
+}
+
+/// Rows of bytes with what belongs to each run of them, as one part of a workspace: `[count, depth]`
+/// bytes, then `[depth / run, stride]` of f32, and the same again where there are two.
+#[derive(Debug, Clone, Copy)]
+struct ByteRows {
+    count: usize,
+    depth: usize,
+    run: usize,
+    /// Of `count`, the multiple of this that follows.
+    stride: usize,
+    has_second: bool,
+}
+
+impl ByteRows {
+    fn numbers_bytes(self) -> u64 {
+        (self.count * self.depth) as u64
+    }
+
+    /// Elements of each table of f32.
+    fn table_len(self) -> usize {
+        self.depth / self.run * self.stride
+    }
+
+    fn bytes(self) -> Bytes {
+        let tables = if self.has_second { 2 } else { 1 };
+        let bytes = self.numbers_bytes() + (4 * tables * self.table_len()) as u64;
+        Bytes(bytes).align_up(PART_ALIGNMENT)
+    }
+
+    /// Where the first table and the second lie behind `start`; [`Address::NONE`] where there is no
+    /// second one.
+    fn tables(self, start: Address) -> [Address; 2] {
+        let first = start.offset(self.numbers_bytes());
+        let second = first.offset(4 * self.table_len() as u64);
+        [first, if self.has_second { second } else { Address::NONE }]
+    }
+}
+
+/// How a layer is computed as products of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ByteParts {
+    form: ByteForm,
+    depth: usize,
+    /// Rows of a part, and columns; the last ones may have fewer.
+    rows: usize,
+    columns: usize,
+}
+
+impl ByteParts {
+    /// The parts of a layer with these rows, depth and columns on tensor cores, `None` where it is
+    /// not computed so on any GPU. A part of either operand takes at most `bytes_max`, but has at
+    /// least the rows of a tile.
+    pub(super) fn of(
+        [rows, depth, columns]: [usize; 3],
+        in_features: &[usize],
+        storage: StorageType,
+        bytes_max: Bytes,
+    ) -> Option<ByteParts> {
+        let form = ByteForm::of(storage)?;
+        let is_read = in_features.iter().all(|features| features.is_multiple_of(GROUP));
+        if !is_read || !depth.is_multiple_of(BLOCK) {
+            return None;
+        }
+        let whole = ByteParts { form, depth, rows, columns };
+        let parts = |rows: ByteRows| rows.bytes().0.div_ceil(bytes_max.0).max(1) as usize;
+        let of_rows = parts(whole.activations(rows));
+        let of_columns = parts(whole.weights(columns));
+        Some(ByteParts {
+            rows: rows.div_ceil(of_rows).next_multiple_of(PART_ROWS).min(rows),
+            columns: columns.div_ceil(of_columns).next_multiple_of(PART_COLUMNS).min(columns),
+            ..whole
+        })
+    }
+
+    fn activations(self, rows: usize) -> ByteRows {
+        /// `ROWS_PLACED` of `row_places.cuh`.
+        const PLACED: usize = 64;
+        let stride = rows.next_multiple_of(PLACED);
+        let has_second = self.form == ByteForm::Summed;
+        ByteRows { count: rows, depth: self.depth, run: BLOCK, stride, has_second }
+    }
+
+    fn weights(self, columns: usize) -> ByteRows {
+        let stride = columns.next_multiple_of(4);
+        let has_second = self.form == ByteForm::Summed;
+        ByteRows { count: columns, depth: self.depth, run: self.form.run(), stride, has_second }
+    }
+
+    /// What the largest parts take in the workspace.
+    pub(super) fn bytes(self) -> Bytes {
+        self.activations(self.rows).bytes() + self.weights(self.columns).bytes()
+    }
+}
+
+/// `QuantiseArgs` of `quantise.cu`.
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+#[repr(C)]
+struct QuantiseArguments {
+    out: Address,
+    scales: Address,
+    sums: Address,
+    inputs: [Address; INPUTS_MAX],
+    features: [u32; INPUTS_MAX],
+    rows: u32,
+    depth: u32,
+    stride: u32,
+    element: u32,
+}
+
+/// `DecodeBytesArgs` of `decode_bytes.cu`.
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+#[repr(C)]
+struct DecodeBytesArguments {
+    weight: Address,
+    out: Address,
+    scales: Address,
+    summands: Address,
+    columns: u32,
+    depth: u32,
+    stride: u32,
+    padding: u32,
+}
+
+/// `LinearBytesArgs` of `linear_bytes.cu`.
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+#[repr(C)]
+struct LinearBytesArguments {
+    to: OutArgument,
+    x: Address,
+    x_scales: Address,
+    weight: Address,
+    weight_scales: Address,
+    depth: u32,
+    x_stride: u32,
+    weight_stride: u32,
+    x_sums: u32,
+    weight_summands: u32,
+    padding: u32,
+}
+
+/// How this GPU computes a layer as products of bytes, if it does.
+pub(super) fn parts_on(on: &Launcher<'_>, layer: &Linear<'_>) -> Option<ByteParts> {
+    if is_wide(on.capability()) && !on.prefers_bytes() {
+        return None;
+    }
+    let features: Vec<usize> = layer.inputs.iter().map(|input| input.1).collect();
+    let sides = [layer.rows, layer.in_features(), layer.out_features];
+    ByteParts::of(sides, &features, layer.weight.storage, layer.part_bytes_max)
+}
+
+/// Computes a layer, part by part.
+pub(super) fn linear(
+    on: &Launcher<'_>,
+    layer: &Linear<'_>,
+    parts: ByteParts,
+) -> Result<(), DriverError> {
+    let weights = layer.workspace.offset(parts.activations(parts.rows).bytes().0);
+    for from in (0..layer.out_features).step_by(parts.columns) {
+        let columns = parts.columns.min(layer.out_features - from);
+        decode(on, layer, parts, weights, [from, columns])?;
+        let whole = parts.rows == layer.rows;
+        for row in (0..layer.rows).step_by(parts.rows) {
+            let rows = parts.rows.min(layer.rows - row);
+            if from == 0 || !whole {
+                quantise(on, layer, parts, [row, rows])?;
+            }
+            multiply(on, layer, parts, weights, [row, rows, from, columns])?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes rows of the activations to the workspace.
+fn quantise(
+    on: &Launcher<'_>,
+    layer: &Linear<'_>,
+    parts: ByteParts,
+    [row, rows]: [usize; 2],
+) -> Result<(), DriverError> {
+    let to = parts.activations(rows);
+    let element_bytes = layer.input_element.bytes();
+    let inputs: Vec<(Address, usize)> = layer
+        .inputs
+        .iter()
+        .map(|&(input, features)| (input.offset(element_bytes * (row * features) as u64), features))
+        .collect();
+    let (inputs, features) = input_arguments(&inputs);
+    let [scales, sums] = to.tables(layer.workspace);
+    let arguments = QuantiseArguments {
+        out: layer.workspace,
+        scales,
+        sums,
+        inputs,
+        features,
+        rows: count(rows),
+        depth: count(parts.depth),
+        stride: count(to.stride),
+        element: element_kind(layer.input_element),
+    };
+    let grid = blocks_for((to.stride * parts.depth / GROUP) as u64);
+    on.launch("quantise", grid, [THREADS, 1, 1], 0, &arguments)
+}
+
+/// Writes columns of the layer's weights to the workspace.
+fn decode(
+    on: &Launcher<'_>,
+    layer: &Linear<'_>,
+    parts: ByteParts,
+    out: Address,
+    [from, columns]: [usize; 2],
+) -> Result<(), DriverError> {
+    let to = parts.weights(columns);
+    let StoredWeight { address, storage, .. } = layer.weight;
+    let row_bytes = storage.bytes(parts.depth as u64).0;
+    let [scales, summands] = to.tables(out);
+    let arguments = DecodeBytesArguments {
+        weight: address.offset(from as u64 * row_bytes),
+        out,
+        scales,
+        summands,
+        columns: count(columns),
+        depth: count(parts.depth),
+        stride: count(to.stride),
+        padding: 0,
+    };
+    let kernel = match storage {
+        StorageType::Q8_0 => "decode_bytes_q8_0",
+        StorageType::Q4_0 => "decode_bytes_q4_0",
+        StorageType::Q4_1 => "decode_bytes_q4_1",
+        StorageType::Q5_0 => "decode_bytes_q5_0",
+        StorageType::Q5_1 => "decode_bytes_q5_1",
+        StorageType::Q4K => "decode_bytes_q4_k",
+        StorageType::Q5K => "decode_bytes_q5_k",
+        StorageType::Q6K => "decode_bytes_q6_k",
+        other => unreachable!("{other} has no form"),
+    };
+    let grid = blocks_for((columns * parts.depth / GROUP) as u64);
+    on.launch(kernel, grid, [THREADS, 1, 1], 0, &arguments)
+}
+
+/// Multiplies rows and columns that are in the workspace.
+fn multiply(
+    on: &Launcher<'_>,
+    layer: &Linear<'_>,
+    parts: ByteParts,
+    weight: Address,
+    [row, rows, from, columns]: [usize; 4],
+) -> Result<(), DriverError> {
+    const SMALL: [usize; 2] = [64, 64];
+    const BLOCK_THREADS: u32 = 128;
+    let (x, w) = (parts.activations(rows), parts.weights(columns));
+    let out_row_bytes = layer.out.element.bytes() * layer.columns.stride as u64;
+    let part = Linear {
+        rows,
+        out_features: columns,
+        bias: layer.bias.map(|bias| StoredWeight {
+            address: bias.address.offset(bias.storage.bytes(from as u64).0),
+            ..bias
+        }),
+        out: ValueAt { address: layer.out.address.offset(row as u64 * out_row_bytes), ..layer.out },
+        columns: Columns { from: layer.columns.from + from, ..layer.columns },
+        ..*layer
+    };
+    let arguments = LinearBytesArguments {
+        to: part.out_argument(),
+        x: layer.workspace,
+        x_scales: x.tables(layer.workspace)[0],
+        weight,
+        weight_scales: w.tables(weight)[0],
+        depth: count(parts.depth),
+        x_stride: count(x.stride),
+        weight_stride: count(w.stride),
+        x_sums: count(x.table_len()),
+        weight_summands: count(w.table_len()),
+        padding: 0,
+    };
+    let (sides, large, small) = parts.form.tiles();
+    let tiles = rows.div_ceil(sides[0]) * columns.div_ceil(sides[1]);
+    // Large tiles read less, where there are enough of them for the whole GPU.
+    let is_large = on.capability() >= (8, 0) && tiles >= on.multiprocessors() as usize;
+    let (kernel, sides) = if is_large { (large, sides) } else { (small, SMALL) };
+    on.launch(kernel, grid_of(sides, rows, columns), [BLOCK_THREADS, 1, 1], 0, &arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PART_BYTES_MAX;
+    use super::*;
+
+    fn parts(sides: [usize; 3], storage: StorageType) -> ByteParts {
+        ByteParts::of(sides, &[sides[1]], storage, PART_BYTES_MAX).expect("a form")
+    }
+
+    #[test]
+    fn parts_are_alike_and_within_their_bounds() {
+        let of = |sides| {
+            let parts = parts(sides, StorageType::Q4K);
+            assert!(parts.activations(parts.rows).bytes() <= PART_BYTES_MAX, "{parts:?}");
+            assert!(parts.weights(parts.columns).bytes() <= PART_BYTES_MAX, "{parts:?}");
+            [parts.rows, parts.columns]
+        };
+        assert_eq!(of([4608, 3072, 3072]), [4608, 3072]);
+        assert_eq!(of([4608, 3072, 21_504]), [4608, 10_752]);
+        assert_eq!(of([4608, 12_288, 3072]), [2304, 3072]);
+        assert_eq!(of([4608, 15_360, 3072]), [2304, 3072]);
+        assert_eq!(of([9, 256, 72]), [9, 72]);
+    }
+
+    #[test]
+    fn a_workspace_has_room_for_a_part_of_each() {
+        let parts = parts([70, 256, 10], StorageType::Q4K);
+        // 70 rows, scales and sums of 8 blocks of 128; 10 columns, scales and summands of 12.
+        let activations = (70 * 256 + 2 * 8 * 128 * 4_u64).next_multiple_of(256);
+        let weights = (10 * 256 + 2 * 8 * 12 * 4_u64).next_multiple_of(256);
+        assert_eq!(parts.bytes(), Bytes(activations + weights));
+    }
+
+    #[test]
+    fn types_without_a_form_and_odd_features_have_no_parts() {
+        let of = |features: &[usize], storage| {
+            let sides = [9, features.iter().sum(), 72];
+            ByteParts::of(sides, features, storage, PART_BYTES_MAX).is_some()
+        };
+        assert!(of(&[8, 24], StorageType::Q8_0));
+        assert!(!of(&[4, 28], StorageType::Q8_0));
+        assert!(!of(&[256], StorageType::IQ4XS));
+        assert!(!of(&[256], StorageType::BF16));
+    }
+
+    #[test]
+    fn cards_of_data_centres_are_wide() {
+        assert!(is_wide((9, 0)) && is_wide((8, 0)));
+        assert!(!is_wide((7, 5)) && !is_wide((8, 6)) && !is_wide((8, 9)) && !is_wide((12, 0)));
+    }
+}
