@@ -14,15 +14,49 @@ const JOB: &str =
 /// What is said of a device whose kernels are wrong.
 const DIFFERS: &str = "does not compute as the host does: ";
 
-/// Each file of kernels that is shipped, with the kernels that it has for GPUs from 8.0 on, or for
-/// older ones.
-fn families(turing: bool) -> Vec<(String, Vec<String>)> {
+/// A GPU that some kernels are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The oldest.
+    Turing,
+    /// One that multiplies bytes.
+    Ampere,
+    /// One that does not, with room for the largest blocks of attention.
+    Hopper,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Turing, Kind::Ampere, Kind::Hopper];
+
+    fn capability(self) -> &'static str {
+        match self {
+            Kind::Turing => "7.5",
+            Kind::Ampere => "8.6",
+            Kind::Hopper => "9.0",
+        }
+    }
+
+    /// Whether kernels of a file are started by its self-test.
+    fn starts(self, family: &str) -> bool {
+        match family {
+            // Biases for products of bf16 by cuBLASLt, which older GPUs do not have.
+            "decode" => self != Kind::Turing,
+            "attention_tall" | "decode_half" => self == Kind::Hopper,
+            "linear_bytes" | "decode_bytes" | "quantise" => self != Kind::Hopper,
+            _ => true,
+        }
+    }
+}
+
+/// Each file of kernels that is shipped, with the kernels that it has for a GPU and that this
+/// starts.
+fn families(kind: Kind) -> Vec<(String, Vec<String>)> {
     let mut families = Vec::new();
     for entry in fs::read_dir(root().join("executor/kernels/ptx")).expect("the kernels") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         let (family, of) = name.split_once('.').expect("an ending");
-        if of != (if turing { "75.ptx.z" } else { "80.ptx.z" }) {
+        if of != (if kind == Kind::Turing { "75.ptx.z" } else { "80.ptx.z" }) {
             continue;
         }
         let packed = fs::read(&path).expect("a file");
@@ -30,9 +64,7 @@ fn families(turing: bool) -> Vec<(String, Vec<String>)> {
         let line = String::from_utf8(line.to_vec()).expect("names");
         let kernels = line.split(' ').filter(|name| !name.starts_with("source="));
         let kernels: Vec<String> = kernels.map(str::to_owned).collect();
-        // Biases for products of bf16 by cuBLASLt, which older GPUs do not have.
-        let is_never_started = turing && family == "decode";
-        if !kernels.is_empty() && !is_never_started {
+        if !kernels.is_empty() && kind.starts(family) {
             families.push((family.to_owned(), kernels));
         }
     }
@@ -40,10 +72,8 @@ fn families(turing: bool) -> Vec<(String, Vec<String>)> {
     families
 }
 
-fn machine(turing: bool) -> Machine {
-    // The latter has room for the largest blocks of attention too.
-    let capability = if turing { "7.5" } else { "9.0" };
-    Machine::new(1).with("memory", "1GiB").with("capability", capability).self_tested()
+fn machine(kind: Kind) -> Machine {
+    Machine::new(1).with("memory", "1GiB").with("capability", kind.capability()).self_tested()
 }
 
 fn home_on(machine: &Machine) -> Home {
@@ -80,12 +110,16 @@ fn is_found(machine: Machine, kernels: &[String], host: &[u8]) {
 
 #[test]
 fn every_family_that_is_wrong_is_found_and_the_picture_is_the_hosts() {
-    for turing in [false, true] {
-        let (_, host) = picture(&home_on(&machine(turing)), "all=cpu");
-        for (family, kernels) in families(turing) {
+    for kind in Kind::ALL {
+        let (_, host) = picture(&home_on(&machine(kind)), "all=cpu");
+        for (family, kernels) in families(kind) {
+            // On the others they are as on the last.
+            if kind == Kind::Ampere && Kind::Hopper.starts(&family) {
+                continue;
+            }
             // What follows the products of cuBLASLt, and a copy of the biases that it takes.
             let by_library = ["linear_finish", "decode"].contains(&family.as_str());
-            let machine = machine(turing);
+            let machine = machine(kind);
             let machine = if by_library { machine.with_cublas() } else { machine };
             is_found(machine, &kernels, &host);
         }
@@ -94,15 +128,16 @@ fn every_family_that_is_wrong_is_found_and_the_picture_is_the_hosts() {
 
 #[test]
 fn wrong_products_of_cublas_are_found() {
-    let (_, host) = picture(&home_on(&machine(false)), "all=cpu");
-    is_found(machine(false).with_cublas(), &["cublasLtMatmul".to_owned()], &host);
+    let (_, host) = picture(&home_on(&machine(Kind::Hopper)), "all=cpu");
+    is_found(machine(Kind::Hopper).with_cublas(), &["cublasLtMatmul".to_owned()], &host);
 }
 
 /// The test above can fail: a wrong kernel makes another picture where nothing tests it.
 #[test]
 fn a_wrong_kernel_makes_another_picture() {
-    let (_, host) = picture(&home_on(&machine(false)), "all=cpu");
-    let wrong = machine(false).with("wrong", "conv_half_k3_32,conv_half_k3_8,conv_half_k3_128");
+    let (_, host) = picture(&home_on(&machine(Kind::Hopper)), "all=cpu");
+    let wrong =
+        machine(Kind::Hopper).with("wrong", "conv_half_k3_32,conv_half_k3_8,conv_half_k3_128");
     let untested = vec![("BERTH_SELF_TEST", "0".into())];
     let home = home_on(&wrong).with([wrong.environment(), untested].concat());
     let (ended, pixels) = picture(&home, "all=cuda0");
@@ -121,21 +156,21 @@ fn started(log: &Path) -> Vec<String> {
 #[test]
 fn every_file_of_kernels_takes_part() {
     let folder = tempfile::tempdir().expect("a folder");
-    for turing in [false, true] {
+    for kind in Kind::ALL {
         let mut all = BTreeSet::new();
         for library in [false, true] {
-            let log = folder.path().join(format!("{turing}-{library}"));
-            let machine = machine(turing).logged(&log);
+            let log = folder.path().join(format!("{kind:?}-{library}"));
+            let machine = machine(kind).logged(&log);
             let machine = if library { machine.with_cublas() } else { machine };
             let ended = home_on(&machine).run(&["calibrate", "--self-test", "--json"]);
             assert_eq!(ended.code, Some(0), "{}", ended.stderr);
             let found = &ended.json()["devices"][0];
             assert_eq!(found["differences"], serde_json::json!([]));
-            println!("turing {turing}, library {library}: {} ms", found["ms"]);
+            println!("{kind:?}, library {library}: {} ms", found["ms"]);
             all.extend(started(&log));
         }
-        for (family, kernels) in families(turing) {
-            assert!(kernels.iter().any(|kernel| all.contains(kernel)), "{family}, {turing}");
+        for (family, kernels) in families(kind) {
+            assert!(kernels.iter().any(|kernel| all.contains(kernel)), "{family}, {kind:?}");
         }
     }
 }
@@ -145,7 +180,7 @@ fn a_gpu_is_tested_once_and_again_with_another_driver_or_by_command() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("log");
     let wrong = |machine: Machine| machine.with("wrong", "attention_half_direct_64,rope");
-    let machine = || machine(false).logged(&log);
+    let machine = || machine(Kind::Hopper).logged(&log);
     // A kernel that only the self-test starts.
     let tests = || {
         let count = started(&log).iter().filter(|kernel| *kernel == "rope_halves").count();
@@ -198,7 +233,7 @@ fn a_gpu_is_tested_once_and_again_with_another_driver_or_by_command() {
 
 #[test]
 fn gpus_between_which_copies_change_are_not_used_together() {
-    let two = |peer: u32| machine(false).with("devices", 2).with("peer", peer);
+    let two = |peer: u32| machine(Kind::Hopper).with("devices", 2).with("peer", peer);
     let (_, host) = picture(&home_on(&two(0)), "all=cpu");
     for (peer, wrong) in
         [(0, "cuMemcpy3DPeerAsync"), (1, "cuMemcpy3DPeerAsync"), (1, "cuMemcpyPeerAsync")]

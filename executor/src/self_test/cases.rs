@@ -22,10 +22,13 @@ const HALF: f64 = 1.2e-2;
 /// Features in and out of products: a block of the K-quants, and no multiple of a tile.
 pub const PRODUCT: [usize; 2] = [256, 72];
 
+/// Features in of a product whose rows of weights do not begin where 16 bytes can be copied.
+pub const ODD_FEATURES: usize = 250;
+
 /// Rows of products on tensor cores: no multiple of a tile.
 const ROWS: usize = 20;
 
-/// Rows of products for which weights are decoded first.
+/// Rows of products for which weights are decoded first, on GPUs that do so.
 const MANY_ROWS: usize = 512;
 
 /// Tokens of values that no product takes.
@@ -86,10 +89,11 @@ pub static CASES: &[Case] = &[
     case("linear_half", HALF, |graph| linear(graph, ROWS, StorageType::F16)),
     case("linear_half", HALF, |graph| linear(graph, ROWS, StorageType::BF16)),
     case("linear_half", HALF, linear_chain),
-    case("decode_half", HALF, |graph| linear(graph, MANY_ROWS, StorageType::Q8_0)),
-    case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q8_0)),
-    case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q4K)),
-    case("linear_decoded", HALF, |graph| linear(graph, ROWS, StorageType::Q6K)),
+    case("linear_decoded", HALF, odd_linear),
+    // On wide GPUs these are decode_half, and linear_decoded.
+    case("linear_bytes", HALF, |graph| linear(graph, MANY_ROWS, StorageType::Q8_0)),
+    case("linear_bytes", HALF, |graph| linear(graph, ROWS, StorageType::Q4K)),
+    case("linear_bytes", HALF, |graph| linear(graph, ROWS, StorageType::Q6K)),
     exact("conv_exact", |graph| convolution(graph, "conv", ConvOp::same(3))),
     case("conv_half", HALF, |graph| convolution(graph, "conv", ConvOp::same(3))),
     case("conv_half", HALF, |graph| convolution(graph, "pixels", ConvOp::same(1))),
@@ -192,6 +196,12 @@ fn linear(graph: &mut GraphBuilder<'_>, rows: usize, storage: StorageType) -> Bu
     let [inner, out] = PRODUCT;
     let x = graph.input("x", &[1, rows, inner], ElementType::F32); // [1, rows, inner]
     graph.linear(&[x], storage.name(), out, Activation::GeluTanh) // [1, rows, out]
+}
+
+/// A layer whose weights are copied element by element.
+fn odd_linear(graph: &mut GraphBuilder<'_>) -> BuiltCase {
+    let x = graph.input("x", &[1, ROWS, ODD_FEATURES], ElementType::F32); // [1, rows, inner]
+    graph.linear(&[x], "odd", PRODUCT[1], Activation::None) // [1, rows, out]
 }
 
 /// Two layers, the value between which is written and read in bf16.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use protocol::{Failure, StorageType};
 use rustix::fs::MemfdFlags;
 
-use super::cases::{BUCKETS, CHANNELS, FEATURES, HEADS, PRODUCT, TABLE_ROWS};
+use super::cases::{BUCKETS, CHANNELS, FEATURES, HEADS, ODD_FEATURES, PRODUCT, TABLE_ROWS};
 use crate::calibrate::file::{FileTensor, PART_BYTES, header, part};
 use crate::failure::internal;
 use crate::weights::WeightFiles;
@@ -44,6 +44,7 @@ fn tensors() -> Vec<FileTensor> {
     }
     for (prefix, shape) in [
         ("second", &[out, out][..]),
+        ("odd", &[out, ODD_FEATURES]),
         ("conv", &[CHANNELS, CHANNELS, 3, 3]),
         ("pixels", &[CHANNELS, CHANNELS, 1, 1]),
     ] {
