@@ -15,6 +15,7 @@ mod elementwise;
 mod group_norm;
 mod linear;
 mod linear_bytes;
+mod linear_case;
 mod linear_decoded;
 mod linear_halves;
 mod modulated;

@@ -138,9 +138,9 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
         let mut work = exact.segments.iter().flat_map(|segment| &segment.work);
         assert!(!work.any(|work| work.kind == WorkKind::Matmul(Q8_0)), "computed as f32");
     }
-    let dit = &blocks.components[2];
-    let on_gpu = [&exact.components[2], dit].map(|dit| dit.compute_bytes(BackendKind::Cuda));
+    let on_gpu = [&exact, &stored].map(|of| of.components[2].compute_bytes(BackendKind::Cuda));
     assert!(on_gpu[0] > on_gpu[1], "exact products have their operands in f32: {on_gpu:?}");
+    let dit = &blocks.components[2];
     let kinds = dit.segments.iter().flat_map(|segment| &segment.work).map(|work| work.kind);
     assert!(kinds.clone().any(|kind| kind == WorkKind::Matmul(Q8_0)));
     assert!(!kinds.clone().any(|kind| kind == WorkKind::Matmul(BF16)), "all rows are whole blocks");

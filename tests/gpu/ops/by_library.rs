@@ -6,7 +6,7 @@ use executor::graph::{Activation, ElementType};
 use protocol::{Bytes, StorageType};
 
 use super::bench::{Bench, Random, assert_same};
-use super::linear::Case;
+use super::linear_case::Case;
 
 /// Types that the library multiplies; before capability 8.0 it is not asked for the second.
 const TYPES: [StorageType; 2] = [StorageType::F16, StorageType::BF16];

@@ -5,7 +5,7 @@ use executor::graph::{Activation, ElementType};
 use protocol::{Bytes, StorageType};
 
 use super::bench::{Bench, Random, assert_same};
-use super::linear::Case;
+use super::linear_case::Case;
 
 /// Every type that becomes bytes.
 const STORAGES: [StorageType; 8] = [

@@ -5,7 +5,7 @@ use executor::graph::{Activation, ElementType};
 use protocol::{Bytes, StorageType};
 
 use super::bench::{Bench, Random, assert_same};
-use super::linear::Case;
+use super::linear_case::Case;
 
 /// The fewest rows with which weights are decoded first.
 const MANY_ROWS: usize = 512;

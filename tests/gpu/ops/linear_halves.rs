@@ -7,7 +7,7 @@ use protocol::StorageType;
 
 use super::bench::{Bench, Random, assert_same};
 use super::elements::{UNTOUCHED, rounded};
-use super::linear::Case;
+use super::linear_case::Case;
 
 /// One to four inputs: features that make a depth of `blocks` times a block of the type, in
 /// multiples of eight that end within tiles.

@@ -10,8 +10,8 @@
 //!   capability 8.0, they become f16 on their way into shared memory, by factors that are found
 //!   first (`linear_scaled.cu`).
 //!
-//! Quantised weights are multiplied as bytes, with activations that become so too, unless the GPU is
-//! one for which that does not pay (`bytes`).
+//! Quantised weights are multiplied as bytes, with activations that become so too, unless the GPU
+//! is one for which that does not pay (`bytes`).
 //!
 //! Weights of 16 bits are multiplied as they are (`linear_half.cu`), or by cuBLASLt where it is
 //! (`library`). From capability 8.0 on others become so first where there are many rows
@@ -44,9 +44,9 @@ use crate::graph::{Activation, ElementType};
 /// `linear_few.cu`.
 pub const FEW_ROWS: usize = 8;
 
-/// What a part of a layer may take that is made for it in the workspace: of weights that become bf16
-/// or bytes first, and of activations that become bytes. With a width of 3072 the deepest layers of
-/// a DiT, of 12288 and 15360 inputs, are two parts in bf16, and one in bytes.
+/// What a part of a layer may take that is made for it in the workspace: of weights that become
+/// bf16 or bytes first, and of activations that become bytes. With a width of 3072 the deepest
+/// layers of a DiT, of 12288 and 15360 inputs, are two parts in bf16, and one in bytes.
 pub const PART_BYTES_MAX: Bytes = Bytes::mib(57);
 
 /// What each part of a workspace begins at a multiple of: that of arenas.

@@ -77,8 +77,8 @@ impl ByteForm {
     }
 }
 
-/// Rows of bytes with what belongs to each run of them, as one part of a workspace: `[count, depth]`
-/// bytes, then `[depth / run, stride]` of f32, and the same again where there are two.
+/// Rows of bytes with what belongs to each run of them, as one part of a workspace: bytes
+/// `[count, depth]`, then f32 `[depth / run, stride]`, and the same again where there are two.
 #[derive(Debug, Clone, Copy)]
 struct ByteRows {
     count: usize,
