@@ -104,7 +104,7 @@ fn what_is_known_of_other_tiles_is_what_would_be_measured() {
 
 #[test]
 fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
-    use protocol::StorageType::{BF16, Q8_0};
+    use protocol::StorageType::{BF16, IQ4NL, Q8_0};
     use protocol::profile::{BackendKind, WorkKind};
     let model = model();
     let measured = |weights_as, exact_matmul| {
@@ -138,7 +138,9 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
         let mut work = exact.segments.iter().flat_map(|segment| &segment.work);
         assert!(!work.any(|work| work.kind == WorkKind::Matmul(Q8_0)), "computed as f32");
     }
-    let on_gpu = [&exact, &stored].map(|of| of.components[2].compute_bytes(BackendKind::Cuda));
+    // Of a type that is never multiplied as bytes, for which this small model has more workspace.
+    let halves = measured(Some(IQ4NL), false);
+    let on_gpu = [&exact, &halves].map(|of| of.components[2].compute_bytes(BackendKind::Cuda));
     assert!(on_gpu[0] > on_gpu[1], "exact products have their operands in f32: {on_gpu:?}");
     let dit = &blocks.components[2];
     let kinds = dit.segments.iter().flat_map(|segment| &segment.work).map(|work| work.kind);
