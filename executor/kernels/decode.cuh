@@ -50,7 +50,6 @@ __device__ inline void scaled(uint2 bytes, float factor, float (&out)[GROUP]) {
     }
 }
 
-
 // What the types with blocks have in common: where an element's block begins, and one element by its group.
 template <class Type, int ELEMENTS, int BYTES>
 struct Blocks {

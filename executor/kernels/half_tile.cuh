@@ -146,6 +146,35 @@ struct JoinedRows {
     }
 };
 
+// Where this lane begins to read 16 rows of a tile, as the left operand of a product.
+__device__ inline SharedAddress left_at(const uint16_t* tile, int row) {
+    const int lane = threadIdx.x % WARP;
+    return shared_address(tile) + 2 * chunk_at(row + lane % 16, lane / 16);
+}
+
+// The same for rows that are the right operand.
+__device__ inline SharedAddress right_at(const uint16_t* tile, int row) {
+    const int lane = threadIdx.x % WARP;
+    return shared_address(tile) + 2 * chunk_at(row + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+// Reads the m-th 16 rows behind there, one half of their depth.
+__device__ inline void read_left(uint32_t (&left)[4], SharedAddress at, int m, int half) {
+    ldmatrix_x4(left, (at ^ 32 * half) + 32 * m * DEPTH);
+}
+
+// Reads N × 8 rows from there on, one half of their depth.
+template <int N>
+__device__ inline void read_right(uint32_t (&right)[N][2], SharedAddress at, int half) {
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        uint32_t both[4];
+        ldmatrix_x4(both, (at ^ 32 * half) + 16 * n * DEPTH);
+        right[n][0] = both[0], right[n][1] = both[1];
+        right[n + 1][0] = both[2], right[n + 1][1] = both[3];
+    }
+}
+
 // The sums of a warp: M × 16 rows and N × 8 columns.
 template <int M, int N>
 struct WarpSums {
@@ -163,23 +192,16 @@ struct WarpSums {
     // Adds the products of rows from `row` on of tile `a` with rows from `column` on of tile `b`, both multiples of 8.
     template <bool BF16_NUMBERS>
     __device__ void add(const uint16_t* a, int row, const uint16_t* b, int column) {
-        const int lane = threadIdx.x % WARP;
-        const SharedAddress a_at = shared_address(a) + 2 * chunk_at(row + lane % 16, lane / 16);
-        const SharedAddress b_at = shared_address(b) + 2 * chunk_at(column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+        const SharedAddress a_at = left_at(a, row);
+        const SharedAddress b_at = right_at(b, column);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t right[N][2];
-#pragma unroll
-            for (int n = 0; n < N; n += 2) {
-                uint32_t both[4];
-                ldmatrix_x4(both, (b_at ^ 32 * half) + 16 * n * DEPTH);
-                right[n][0] = both[0], right[n][1] = both[1];
-                right[n + 1][0] = both[2], right[n + 1][1] = both[3];
-            }
+            read_right(right, b_at, half);
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 uint32_t left[4];
-                ldmatrix_x4(left, (a_at ^ 32 * half) + 32 * m * DEPTH);
+                read_left(left, a_at, m, half);
 #pragma unroll
                 for (int n = 0; n < N; n++) {
                     if constexpr (BF16_NUMBERS) {

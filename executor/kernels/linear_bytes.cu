@@ -190,20 +190,14 @@ template <int RUN, bool SUMMANDS, int ROWS, int COLUMNS, int M, int N>
 __device__ inline void add(WarpSums<M, N>& sums, const Stage<RUN, SUMMANDS, ROWS, COLUMNS>& stage, int row, int column) {
     constexpr int RUNS = BLOCK / RUN;
     const int lane = threadIdx.x % WARP;
-    const SharedAddress x_at = shared_address(stage.x) + 2 * chunk_at(row + lane % 16, lane / 16);
-    const SharedAddress w_at = shared_address(stage.w) + 2 * chunk_at(column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const SharedAddress x_at = left_at(stage.x, row);
+    const SharedAddress w_at = right_at(stage.w, column);
     const int x_row = row_place(row + lane / 4);
     const int w_row = column + lane % 4 * 2;
 #pragma unroll 1
     for (int block = 0; block < TILE_BLOCKS; block++) {
         uint32_t right[N][2];
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            uint32_t both[4];
-            ldmatrix_x4(both, (w_at ^ 32 * block) + 16 * n * DEPTH);
-            right[n][0] = both[0], right[n][1] = both[1];
-            right[n + 1][0] = both[2], right[n + 1][1] = both[3];
-        }
+        read_right(right, w_at, block);
         float2 scales[N][RUNS];
         float2 summands[N];
 #pragma unroll
@@ -216,7 +210,7 @@ __device__ inline void add(WarpSums<M, N>& sums, const Stage<RUN, SUMMANDS, ROWS
 #pragma unroll
         for (int m = 0; m < M; m++) {
             uint32_t left[4];
-            ldmatrix_x4(left, (x_at ^ 32 * block) + 32 * m * DEPTH);
+            read_left(left, x_at, m, block);
             // Of the upper row, and of that eight below it.
             const float* rows = &stage.x_rows[block][x_row + 2 * m];
             const float2 x_scales = *reinterpret_cast<const float2*>(rows);

@@ -50,12 +50,6 @@ impl Bench {
         Bench { bytes: true, ..Bench::new() }
     }
 
-    /// Whether quantised weights are multiplied as bytes.
-    pub fn multiplies_bytes(&self) -> bool {
-        let wide = matches!(self.stream.gpu().info.capability, (8, 0) | (9 | 10, _));
-        self.bytes || !wide
-    }
-
     pub fn launcher(&self) -> Launcher<'_> {
         let launcher = Launcher::new(&self.stream, &self.kernels);
         let launcher = if self.library { launcher } else { launcher.with_own_kernels() };

@@ -4,14 +4,27 @@ use executor::backend::cuda::buffer::Buffer;
 use executor::backend::cuda::launch::Address;
 use executor::backend::cuda::ops::ValueAt;
 use executor::backend::cuda::ops::linear::{
-    FEW_ROWS, Linear, PART_BYTES_MAX, linear, linear_workspace_bytes,
+    FEW_ROWS, Linear, PART_BYTES_MAX, linear, linear_workspace_bytes, multiplies_bytes,
 };
 use executor::backend::kernels::{self, Columns, Isa, LinearShape, Workers};
 use executor::graph::{Activation, ElementType};
+use executor::weights::WeightView;
 use protocol::{Bytes, StorageType};
 
 use super::bench::{Bench, Random, Stored};
 use super::elements::{UNTOUCHED, bf16_bytes, floats, rounded};
+
+/// What `kernels::linear` and `kernels::integer_linear` are.
+type HostKernel = fn(
+    &Workers,
+    &[&[f32]],
+    WeightView<'_>,
+    Option<WeightView<'_>>,
+    Activation,
+    &mut [f32],
+    Columns,
+    &mut [f32],
+);
 
 /// A layer with its operands on the host.
 pub struct Case {
@@ -169,59 +182,44 @@ impl Case {
 
     /// Whether this is multiplied as bytes.
     fn is_of_bytes(&self, bench: &Bench) -> bool {
-        use StorageType::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-        let storage = self.weight.storage;
-        let has_form = matches!(storage, Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4K | Q5K | Q6K);
-        let eights = self.features.iter().all(|features| features.is_multiple_of(8));
-        let whole = (self.weight.shape[1] as u64).is_multiple_of(storage.block_elements());
-        let on_tensor_cores = self.rows > FEW_ROWS && !self.exact && whole;
-        on_tensor_cores && has_form && eights && bench.multiplies_bytes()
+        multiplies_bytes(&bench.launcher(), &self.shape(), self.weight.storage, self.exact)
     }
 
     /// The same by the host's kernel in f32; or, as bytes, by that for bytes, of activations in
     /// bf16.
     fn on_host(&self, bench: &Bench) -> Vec<f32> {
-        if self.is_of_bytes(bench) {
-            return self.of_bytes_on_host();
+        if !self.is_of_bytes(bench) {
+            let len = kernels::linear_scratch_len(&self.shape(), bench.workers.count());
+            return self.by_host_kernel(kernels::linear, &bench.workers, &self.inputs, len);
         }
-        let columns = self.columns();
-        let scratch_len = kernels::linear_scratch_len(&self.shape(), bench.workers.count());
-        let mut scratch = vec![0.0; scratch_len];
-        let mut out = vec![f32::from_bits(UNTOUCHED); self.rows * columns.stride];
-        let inputs: Vec<&[f32]> = self.inputs.iter().map(Vec::as_slice).collect();
-        kernels::linear(
-            &bench.workers,
-            &inputs,
-            self.weight.view(),
-            self.bias.as_ref().map(Stored::view),
-            self.activation,
-            &mut out,
-            columns,
-            &mut scratch,
-        );
-        out
-    }
-
-    fn of_bytes_on_host(&self) -> Vec<f32> {
         // In plain words: tiles of AMX would round weights to bf16.
         let isa = Isa::named("portable").expect("every machine has it");
         let workers = Workers::with_isa(1, isa).expect("a thread");
         let in_bf16 = |x: &Vec<f32>| floats(&bf16_bytes(x), ElementType::BF16);
         let inputs: Vec<Vec<f32>> = self.inputs.iter().map(in_bf16).collect();
-        let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
-        let columns = self.columns();
         let len = kernels::integer_linear_scratch_len(&self.shape(), self.weight.storage, 1);
-        let mut scratch = vec![0.0; len];
+        self.by_host_kernel(kernels::integer_linear, &workers, &inputs, len)
+    }
+
+    fn by_host_kernel(
+        &self,
+        kernel: HostKernel,
+        workers: &Workers,
+        inputs: &[Vec<f32>],
+        scratch_len: usize,
+    ) -> Vec<f32> {
+        let columns = self.columns();
         let mut out = vec![f32::from_bits(UNTOUCHED); self.rows * columns.stride];
-        kernels::integer_linear(
-            &workers,
+        let inputs: Vec<&[f32]> = inputs.iter().map(Vec::as_slice).collect();
+        kernel(
+            workers,
             &inputs,
             self.weight.view(),
             self.bias.as_ref().map(Stored::view),
             self.activation,
             &mut out,
             columns,
-            &mut scratch,
+            &mut vec![0.0; scratch_len],
         );
         out
     }

@@ -109,11 +109,30 @@ impl ProductMethod {
 pub fn reads(shape: &LinearShape<'_>, storage: StorageType, exact: bool) -> ElementType {
     let in_features = shape.in_features.iter().sum();
     // Rows that lie without room between them begin where 16 bytes can be copied.
-    let aligned = shape.in_features.iter().all(|features| features.is_multiple_of(8));
     match ProductMethod::of(shape.rows, in_features, storage, exact) {
-        ProductMethod::BF16 if aligned => ElementType::BF16,
+        ProductMethod::BF16 if are_eights(shape.in_features) => ElementType::BF16,
         _ => ElementType::F32,
     }
+}
+
+/// Whether a layer is multiplied as bytes on this GPU.
+pub fn multiplies_bytes(
+    on: &Launcher<'_>,
+    shape: &LinearShape<'_>,
+    storage: StorageType,
+    exact: bool,
+) -> bool {
+    let in_features = shape.in_features.iter().sum();
+    let sides = [shape.rows, in_features, shape.out_features];
+    let is_bf16 = ProductMethod::of(shape.rows, in_features, storage, exact) == ProductMethod::BF16;
+    let in_eights = are_eights(shape.in_features);
+    let parts = ByteParts::of(sides, in_eights, storage, PART_BYTES_MAX);
+    is_bf16 && parts.is_some() && bytes::pay_on(on)
+}
+
+/// Whether each input's features are a multiple of eight.
+fn are_eights(in_features: &[usize]) -> bool {
+    in_features.iter().all(|features| features.is_multiple_of(8))
 }
 
 /// Whether a layer is best told to write its result in 16 bits: not where that would take its
@@ -169,7 +188,8 @@ pub fn linear_workspace_bytes(
             let halves = converted_bytes(rows, in_features, input_element)
                 + floats_bytes(rows.max(bias))
                 + parts.map_or(Bytes::ZERO, DecodedParts::bytes);
-            let of_bytes = ByteParts::of(sides, shape.in_features, storage, PART_BYTES_MAX);
+            let in_eights = are_eights(shape.in_features);
+            let of_bytes = ByteParts::of(sides, in_eights, storage, PART_BYTES_MAX);
             halves.max(of_bytes.map_or(Bytes::ZERO, ByteParts::bytes))
         }
     }
@@ -255,11 +275,10 @@ pub fn linear(on: &Launcher<'_>, layer: &Linear<'_>) -> Result<(), DriverError> 
     assert!(rows > 0 && out_features > 0, "{rows} rows, {out_features} columns");
     assert!(columns.from + out_features <= columns.stride, "columns beyond {}", columns.stride);
     let way = ProductMethod::of(rows, layer.in_features(), layer.weight.storage, layer.exact);
-    let aligned = inputs.iter().all(|input| input.1.is_multiple_of(8));
     let element = layer.input_element;
     let is_read = match element {
         ElementType::F32 => true,
-        ElementType::BF16 => way == ProductMethod::BF16 && aligned,
+        ElementType::BF16 => way == ProductMethod::BF16 && layer.in_eights(),
         ElementType::F16 | ElementType::I32 => false,
     };
     assert!(is_read, "inputs of {element:?} by {}", layer.weight.storage);
@@ -274,6 +293,26 @@ pub fn linear(on: &Launcher<'_>, layer: &Linear<'_>) -> Result<(), DriverError> 
 impl Linear<'_> {
     fn in_features(&self) -> usize {
         self.inputs.iter().map(|input| input.1).sum()
+    }
+
+    /// Whether each input's features are a multiple of eight.
+    fn in_eights(&self) -> bool {
+        self.inputs.iter().all(|input| input.1.is_multiple_of(8))
+    }
+
+    /// The layer of `count` of its columns, from `from` on. Rows of the weight are whole blocks.
+    fn of_columns(&self, from: usize, count: usize) -> Self {
+        let behind = |rows: StoredWeight, elements: usize| StoredWeight {
+            address: rows.address.offset(rows.storage.bytes(elements as u64).0),
+            ..rows
+        };
+        Linear {
+            weight: behind(self.weight, from * self.in_features()),
+            out_features: count,
+            bias: self.bias.map(|bias| behind(bias, from)),
+            columns: Columns { from: self.columns.from + from, ..self.columns },
+            ..*self
+        }
     }
 
     fn few(&self, on: &Launcher<'_>) -> Result<(), DriverError> {
@@ -323,11 +362,13 @@ impl Linear<'_> {
     }
 
     fn as_bf16(&self, on: &Launcher<'_>) -> Result<(), DriverError> {
-        if let Some(parts) = bytes::parts_on(on, self) {
-            return bytes::linear(on, self, parts);
-        }
         let depth = self.in_features();
         let storage = self.weight.storage;
+        let sides = [self.rows, depth, self.out_features];
+        let of_bytes = ByteParts::of(sides, self.in_eights(), storage, self.part_bytes_max);
+        if let Some(parts) = of_bytes.filter(|_| bytes::pay_on(on)) {
+            return bytes::linear(on, self, parts);
+        }
         let converted = [(self.workspace, half_row_stride(depth))];
         let inputs = if self.input_element == ElementType::BF16 {
             self.inputs
@@ -344,7 +385,6 @@ impl Linear<'_> {
             };
             return self.multiply(on, &x, kernel);
         }
-        let sides = [self.rows, depth, self.out_features];
         if let Some(parts) = DecodedParts::of(sides, storage, self.part_bytes_max) {
             return decoded::linear(on, self, inputs, parts);
         }

@@ -12,10 +12,9 @@ use protocol::{Bytes, StorageType};
 use super::tiles::grid_of;
 use super::{Linear, OutArgument, PART_ALIGNMENT};
 use crate::backend::cuda::driver::DriverError;
-use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
+use crate::backend::cuda::launch::{Address, Launcher};
 use crate::backend::cuda::ops::convert::{INPUTS_MAX, input_arguments};
 use crate::backend::cuda::ops::{THREADS, ValueAt, blocks_for, count, element_kind};
-use crate::backend::kernels::Columns;
 
 /// Numbers of a row of activations that share a scale: `BLOCK` of `linear_bytes.cu`.
 const BLOCK: usize = 32;
@@ -126,17 +125,16 @@ pub(super) struct ByteParts {
 
 impl ByteParts {
     /// The parts of a layer with these rows, depth and columns on tensor cores, `None` where it is
-    /// not computed so on any GPU. A part of either operand takes at most `bytes_max`, but has at
-    /// least the rows of a tile.
+    /// not computed so on any GPU. `in_groups`: each input's features are whole [`GROUP`]s. A part
+    /// of either operand takes at most `bytes_max`, but has at least the rows of a tile.
     pub(super) fn of(
         [rows, depth, columns]: [usize; 3],
-        in_features: &[usize],
+        in_groups: bool,
         storage: StorageType,
         bytes_max: Bytes,
     ) -> Option<ByteParts> {
         let form = ByteForm::of(storage)?;
-        let is_read = in_features.iter().all(|features| features.is_multiple_of(GROUP));
-        if !is_read || !depth.is_multiple_of(BLOCK) {
+        if !in_groups || !depth.is_multiple_of(BLOCK) {
             return None;
         }
         let whole = ByteParts { form, depth, rows, columns };
@@ -216,14 +214,9 @@ struct LinearBytesArguments {
     padding: u32,
 }
 
-/// How this GPU computes a layer as products of bytes, if it does.
-pub(super) fn parts_on(on: &Launcher<'_>, layer: &Linear<'_>) -> Option<ByteParts> {
-    if is_wide(on.capability()) && !on.prefers_bytes() {
-        return None;
-    }
-    let features: Vec<usize> = layer.inputs.iter().map(|input| input.1).collect();
-    let sides = [layer.rows, layer.in_features(), layer.out_features];
-    ByteParts::of(sides, &features, layer.weight.storage, layer.part_bytes_max)
+/// Whether this GPU multiplies bytes where a layer has [`ByteParts`].
+pub(super) fn pay_on(on: &Launcher<'_>) -> bool {
+    on.prefers_bytes() || !is_wide(on.capability())
 }
 
 /// Computes a layer, part by part.
@@ -288,11 +281,10 @@ fn decode(
     [from, columns]: [usize; 2],
 ) -> Result<(), DriverError> {
     let to = parts.weights(columns);
-    let StoredWeight { address, storage, .. } = layer.weight;
-    let row_bytes = storage.bytes(parts.depth as u64).0;
     let [scales, summands] = to.tables(out);
+    let weight = layer.of_columns(from, columns).weight;
     let arguments = DecodeBytesArguments {
-        weight: address.offset(from as u64 * row_bytes),
+        weight: weight.address,
         out,
         scales,
         summands,
@@ -301,7 +293,7 @@ fn decode(
         stride: count(to.stride),
         padding: 0,
     };
-    let kernel = match storage {
+    let kernel = match weight.storage {
         StorageType::Q8_0 => "decode_bytes_q8_0",
         StorageType::Q4_0 => "decode_bytes_q4_0",
         StorageType::Q4_1 => "decode_bytes_q4_1",
@@ -330,14 +322,8 @@ fn multiply(
     let out_row_bytes = layer.out.element.bytes() * layer.columns.stride as u64;
     let part = Linear {
         rows,
-        out_features: columns,
-        bias: layer.bias.map(|bias| StoredWeight {
-            address: bias.address.offset(bias.storage.bytes(from as u64).0),
-            ..bias
-        }),
         out: ValueAt { address: layer.out.address.offset(row as u64 * out_row_bytes), ..layer.out },
-        columns: Columns { from: layer.columns.from + from, ..layer.columns },
-        ..*layer
+        ..layer.of_columns(from, columns)
     };
     let arguments = LinearBytesArguments {
         to: part.out_argument(),
@@ -366,7 +352,7 @@ mod tests {
     use super::*;
 
     fn parts(sides: [usize; 3], storage: StorageType) -> ByteParts {
-        ByteParts::of(sides, &[sides[1]], storage, PART_BYTES_MAX).expect("a form")
+        ByteParts::of(sides, true, storage, PART_BYTES_MAX).expect("a form")
     }
 
     #[test]
@@ -395,14 +381,13 @@ mod tests {
 
     #[test]
     fn types_without_a_form_and_odd_features_have_no_parts() {
-        let of = |features: &[usize], storage| {
-            let sides = [9, features.iter().sum(), 72];
-            ByteParts::of(sides, features, storage, PART_BYTES_MAX).is_some()
+        let of = |in_groups, storage| {
+            ByteParts::of([9, 256, 72], in_groups, storage, PART_BYTES_MAX).is_some()
         };
-        assert!(of(&[8, 24], StorageType::Q8_0));
-        assert!(!of(&[4, 28], StorageType::Q8_0));
-        assert!(!of(&[256], StorageType::IQ4XS));
-        assert!(!of(&[256], StorageType::BF16));
+        assert!(of(true, StorageType::Q8_0));
+        assert!(!of(false, StorageType::Q8_0));
+        assert!(!of(true, StorageType::IQ4XS));
+        assert!(!of(true, StorageType::BF16));
     }
 
     #[test]

@@ -12,7 +12,6 @@ use super::{Linear, floats_bytes};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher, StoredWeight};
 use crate::backend::cuda::ops::{THREADS, blocks_for};
-use crate::backend::kernels::Columns;
 use crate::graph::ElementType;
 
 /// With fewer rows it does not pay. A number that is decoded first is written and read once more.
@@ -103,26 +102,16 @@ pub(super) fn linear(
     let workspace = layer.behind_converted();
     // Before it lies what a part takes itself.
     let decoded = workspace.offset(floats_bytes(layer.rows.max(parts.columns)).0);
-    let row_bytes = layer.weight.storage.bytes(parts.depth as u64).0;
     for from in (0..layer.out_features).step_by(parts.columns) {
         let out_features = parts.columns.min(layer.out_features - from);
-        let stored = StoredWeight {
-            address: layer.weight.address.offset(from as u64 * row_bytes),
-            ..layer.weight
-        };
-        decode_half(on, decoded, stored, out_features * parts.depth)?;
+        let stored = layer.of_columns(from, out_features);
+        decode_half(on, decoded, stored.weight, out_features * parts.depth)?;
         let part = Linear {
             inputs,
             input_element: ElementType::BF16,
-            weight: StoredWeight { address: decoded, storage: StorageType::BF16, ..stored },
-            out_features,
-            bias: layer.bias.map(|bias| StoredWeight {
-                address: bias.address.offset(bias.storage.bytes(from as u64).0),
-                ..bias
-            }),
-            columns: Columns { from: layer.columns.from + from, ..layer.columns },
+            weight: StoredWeight { address: decoded, storage: StorageType::BF16, ..stored.weight },
             workspace,
-            ..*layer
+            ..stored
         };
         part.as_bf16(on)?;
     }
