@@ -389,7 +389,7 @@ fn more_memory_never_predicts_a_slower_job() {
     for profile in ["rtx-4090-24g", "rtx-5060ti-16g-rtx-3080-10g", "rtx-3060-laptop-6g"] {
         for cap in ["--max-vram", "--max-ram"] {
             let mut best: Option<f64> = None;
-            for gib in [1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 32] {
+            for gib in [1.0, 2.0, 4.0, 6.0, 6.75, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0] {
                 let found =
                     place.plan(profile, [1024, 1024], &[cap.to_owned(), format!("{gib}GiB")]);
                 let total = found["predicted_ms"]["total"].as_f64();

@@ -33,6 +33,7 @@ use lists::{DeviceList, kind_of, lists};
 pub use more_rings::{OpenLayout, new_layouts, open_layouts, rings_within};
 pub use neighbours::{neighbours, other_heads};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
+pub use rings::Within;
 use rings::{Ring, Steps, rings};
 
 /// Layer splits of one component over all lists of devices.

@@ -15,7 +15,8 @@ use protocol::{Division, Placement};
 use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, OpenLayout, neighbours, new_layouts, open_layouts, other_heads, rings_within,
+    LayoutQuery, OpenLayout, Within, neighbours, new_layouts, open_layouts, other_heads,
+    rings_within,
 };
 use super::place::{ComponentLayout, Place};
 use super::search::{self, Allowance, Choices, KnownChoices, Limits, Score};
@@ -40,15 +41,16 @@ const ROUNDS: usize = 2;
 /// How often the layouts next to the best ones are looked at, while these get better.
 const NEIGHBOURS_ROUNDS: usize = 3;
 
-/// Splits that take so many times as long by themselves as what was chosen are not moved on from.
+/// A split that takes more than this times what was chosen, each by itself, is not moved on from.
 const LONGER_MAX: f64 = 1.05;
 
-/// Plans by heads that take so many times as long as the best one are not moved on from. On 40
-/// hosts that were drawn, with 11 budgets each, 1.05 finds nothing better.
+/// A plan by heads that takes more than this times the best one is not moved on from. On 40 hosts
+/// that were drawn, with 11 budgets each, 1.05 finds nothing better.
 const HEADS_LONGER_MAX: f64 = 1.005;
 
-/// Layouts that are asked for at most from such a plan on, in all rounds: each takes two to four
-/// milliseconds of a core. Over two devices a round has eight, over four up to 48.
+/// Layouts that are asked for at most, in all rounds, where such a plan is not the best one: each
+/// takes two to four milliseconds of a core. Over two devices a round has eight, over four up to
+/// 48.
 const HEADS_ASKED_MAX: usize = 32;
 
 /// Layouts in which a better plan may be, of each component.
@@ -143,6 +145,34 @@ impl OpenLayouts {
         open.new_ones(near)
     }
 
+    /// A plan that is better than another one, with the largest component in the same layout, but
+    /// with other rings. Until then those were tried that leave the least of the budgets, and so
+    /// with other budgets others.
+    fn with_all_rings(
+        &mut self,
+        problem: &Problem<'_>,
+        than: &Solution,
+        generation: u64,
+        known: &mut KnownChoices,
+    ) -> Option<Solution> {
+        let (component, place, score) = largest_chosen(problem, than)?;
+        if place.spread.placement() == Placement::One {
+            return None;
+        }
+        let mut problem = problem.clone();
+        add_places(&mut problem, &than.chosen.as_ref()?.places);
+        let choices = Choices::by_time(&problem, known)?;
+        let ticks_max = score.ticks_max(choices.step);
+        let allowance = Allowance::beside(&problem, &choices, component, ticks_max);
+        let within = Within::Allowance(&allowance);
+        let rings = rings_within(&problem, component, &[&place.spread], within).concat();
+        self.0[component].before.extend_from_slice(&rings);
+        problem.places[component] = rings.into();
+        let mut found = better(&[problem], generation, Some(than), known)?;
+        found.chosen.as_mut()?.problem = than.chosen.as_ref()?.problem;
+        Some(found)
+    }
+
     /// Goes on to other layouts. `bytes` answer `wanted`.
     fn renew(&mut self, problem: &Problem<'_>, wanted: &[LayoutQuery], bytes: &[LayoutBytes]) {
         for (component, open) in self.0.iter_mut().enumerate() {
@@ -188,14 +218,12 @@ pub fn refined<E>(
     solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
     // Heads come last: what is moved on from is near the best plan until then, and splits by layers
     // that would get better on their way are not.
-    for heads in [false, true] {
-        let chosen = largest_chosen(problem, &solution);
-        let is_all = !heads || chosen.is_some_and(|(_, place, _)| is_by_heads(place));
-        let mut left = if is_all { usize::MAX } else { HEADS_ASKED_MAX };
+    for moved in [Moved::Segments, Moved::Heads] {
+        let mut left = moved.asked_max(problem, &solution);
         for _ in 0..NEIGHBOURS_ROUNDS {
-            let wanted = match heads {
-                false => open.neighbours(problem, &solution),
-                true => open.other_heads(problem, &solution, known),
+            let wanted = match moved {
+                Moved::Segments => open.neighbours(problem, &solution),
+                Moved::Heads => open.other_heads(problem, &solution, known),
             };
             if wanted.is_empty() || wanted.len() > left {
                 break;
@@ -206,7 +234,27 @@ pub fn refined<E>(
             solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
         }
     }
+    solution = open.with_all_rings(problem, &solution, generation, known).unwrap_or(solution);
     Ok((solution, Some(open)))
+}
+
+/// What is on another device in the next layouts of the largest component.
+#[derive(Clone, Copy)]
+enum Moved {
+    Segments,
+    Heads,
+}
+
+impl Moved {
+    /// How many such layouts are asked for at most.
+    fn asked_max(self, problem: &Problem<'_>, solution: &Solution) -> usize {
+        let is_by_heads =
+            || largest_chosen(problem, solution).is_some_and(|(_, place, _)| is_by_heads(place));
+        match self {
+            Moved::Heads if !is_by_heads() => HEADS_ASKED_MAX,
+            Moved::Segments | Moved::Heads => usize::MAX,
+        }
+    }
 }
 
 fn add_places(problem: &mut Problem<'_>, new: &[Place]) {
@@ -359,7 +407,8 @@ impl Open {
         let new: Vec<usize> = new.collect();
         let spreads: Vec<&Arc<ComponentLayout>> =
             new.iter().map(|at| &self.least[*at].spread).collect();
-        let made = rings_within(problem, component, &spreads, Some(allowance));
+        let within = Within::Budgets(Some(allowance));
+        let made = rings_within(problem, component, &spreads, within);
         self.rings.extend(new.into_iter().zip(made));
     }
 }

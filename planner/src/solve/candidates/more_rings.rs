@@ -10,7 +10,6 @@ use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::place::{ComponentLayout, Place, WeightResidency};
-use super::super::search::Allowance;
 use super::super::time::{SegmentTimes, Timing};
 use super::lists::DeviceList;
 use super::residencies::ways_to_hold;
@@ -75,13 +74,12 @@ pub fn new_layouts<'w>(
     layouts.collect()
 }
 
-/// The places of a component with rings, in each of these layouts, that are within the budgets and
-/// take no longer than is allowed; of a layout without any the fastest.
+/// The places of a component with rings in each of these layouts.
 pub fn rings_within(
     problem: &Problem<'_>,
     index: usize,
     layouts: &[&Arc<ComponentLayout>],
-    allowance: Option<&Allowance>,
+    within: Within<'_>,
 ) -> Vec<Vec<Place>> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
@@ -91,7 +89,7 @@ pub fn rings_within(
             return Vec::new();
         }
         let layout = (0, &timing, Steps::All);
-        let rings = rings_of(problem, component, pin, Within::Budgets(allowance), layout);
+        let rings = rings_of(problem, component, pin, within, layout);
         let mut ways = ways_to_hold(problem, component, pin, &timing, rings.iter());
         ways.retain(|way| matches!(way.held, WeightResidency::Some { .. }));
         places_of(problem, spread, ways)

@@ -116,13 +116,16 @@ pub enum Within<'a> {
     /// Those that the problem's budgets have room for, and that take no longer than is allowed; the
     /// fastest one where none is within that. `None` allows any time.
     Budgets(Option<&'a Allowance>),
+    /// Of those for any budgets all that the problem's have room for, and that take no longer than
+    /// is allowed.
+    Allowance(&'a Allowance),
 }
 
 impl Within<'_> {
     fn allows(self, ms: impl FnOnce() -> ComponentMs) -> bool {
         match self {
             Within::Memory | Within::Budgets(None) => true,
-            Within::Budgets(Some(allowance)) => allowance.has(ms()),
+            Within::Budgets(Some(allowance)) | Within::Allowance(allowance) => allowance.has(ms()),
         }
     }
 }
@@ -209,20 +212,24 @@ fn rings_among(
         };
         let parts = parts(timing.spread(), &all, false);
         let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
-        let tried = match within {
-            Within::Memory => 1..=LOOKAHEAD_MAX,
-            Within::Budgets(_) => {
-                let most = slots_within(problem, &parts);
-                before[usize::from(locked.is_some())].slots_beside(most)
-            }
+        let most = match within {
+            Within::Memory => LOOKAHEAD_MAX,
+            Within::Budgets(_) | Within::Allowance(_) => slots_within(problem, &parts),
         };
-        let least = || timing.least_with_slots(&stays, locked.as_deref(), *tried.end());
+        let tried = match within {
+            Within::Budgets(_) => before[usize::from(locked.is_some())].slots_beside(most),
+            // Which numbers of slots save time beside others is the same with any budget.
+            Within::Allowance(_) if most > 0 => 1..=LOOKAHEAD_MAX,
+            _ => 1..=most,
+        };
+        let least = || timing.least_with_slots(&stays, locked.as_deref(), most);
         if tried.is_empty() || !within.allows(least) {
             continue;
         }
         let streamed = timing.streamed(&stays, locked.as_deref());
         let slots = slots(&streamed, pin.lookahead, tried, within).into_iter();
-        rings.extend(slots.filter(|(_, ms)| within.allows(|| *ms)).map(|(slots, ms)| {
+        let slots = slots.filter(|(slots, ms)| *slots <= most && within.allows(|| *ms));
+        rings.extend(slots.map(|(slots, ms)| {
             let bytes = parts.iter().flat_map(|part| {
                 let part = PlacePart { slots: part.slots.min(slots), ..*part };
                 let held = part.lazy_bytes + part.staging_bytes();

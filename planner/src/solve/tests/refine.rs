@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use protocol::{Division, Layout, Phase, StorageType};
 
-use super::super::candidates::{lane, neighbours, other_heads, rings_within};
+use super::super::candidates::{Within, lane, neighbours, other_heads, rings_within};
 use super::super::*;
 use super::made_up::{Case, component, segment};
 use crate::policy::pins::Pin;
@@ -34,7 +34,8 @@ fn what_is_left_out_is_found_where_it_is_better() {
             let layouts = asked.map(|(wanted, bytes)| Arc::new(wanted.answered(bytes)));
             let layouts: Vec<Arc<ComponentLayout>> = layouts.collect();
             let layouts: Vec<&Arc<ComponentLayout>> = layouts.iter().collect();
-            let rings = rings_within(&all, index, &layouts, None).into_iter().flatten();
+            let rings = rings_within(&all, index, &layouts, Within::Budgets(None));
+            let rings = rings.into_iter().flatten();
             let places = all.places[index].iter().cloned().chain(rings);
             all.places[index] = places.collect();
         }
