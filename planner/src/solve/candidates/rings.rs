@@ -228,7 +228,9 @@ fn rings_among(
         }
         let streamed = timing.streamed(&stays, locked.as_deref());
         let slots = slots(&streamed, pin.lookahead, tried, within).into_iter();
-        let slots = slots.filter(|(slots, ms)| *slots <= most && within.allows(|| *ms));
+        // Of a pinned number the search says whether it fits.
+        let fits = |slots: u32| pin.lookahead.is_some() || slots <= most;
+        let slots = slots.filter(|(slots, ms)| fits(*slots) && within.allows(|| *ms));
         rings.extend(slots.map(|(slots, ms)| {
             let bytes = parts.iter().flat_map(|part| {
                 let part = PlacePart { slots: part.slots.min(slots), ..*part };

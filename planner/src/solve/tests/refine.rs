@@ -7,7 +7,8 @@ use protocol::{Division, Layout, Phase, StorageType};
 use super::super::candidates::{Within, lane, neighbours, other_heads, rings_within};
 use super::super::*;
 use super::made_up::{Case, component, segment};
-use crate::policy::pins::Pin;
+use crate::policy::pins::{Params, Pin};
+use crate::solve::place::WeightResidency;
 
 /// How much longer a plan may take than the best with all rings: of numbers of slots that save less
 /// than this only the least is tried.
@@ -106,4 +107,29 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
     let spread = &pinned.expect("a split").spread;
     assert!(neighbours(&problem, 0, spread).is_empty());
     assert!(other_heads(&problem, 0, &tensor).is_empty());
+}
+
+#[test]
+fn slots_beyond_what_is_tried_are_those_that_were_pinned() {
+    const SLOTS: u32 = 20;
+    let blocks = vec![segment("block", Bytes(1 << 20), StorageType::BF16, 1e12); 48];
+    for devices in 1..=3 {
+        let dit = component("dit", Phase::Denoise, blocks.clone());
+        let mut case = Case::plain(devices, Bytes::mib(64), vec![dit]);
+        for (at, device) in case.inventory.devices.iter_mut().enumerate() {
+            device.speeds.f32_flops_per_s.value *= 1.0 + at as f64;
+        }
+        case.pins[0] = Pin {
+            devices: (0..devices).map(Some).collect(),
+            params: Some(Params::Cpu),
+            lookahead: Some(SLOTS),
+            ..Pin::FREE
+        };
+        let solution = case.solve_refined(Objective::Latency).expect("it fits");
+        let held = &solution.chosen.expect("it was solved").places[0].held;
+        assert!(
+            matches!(held, WeightResidency::Some { lookahead: SLOTS, .. }),
+            "{devices} devices: {held:?}"
+        );
+    }
 }
