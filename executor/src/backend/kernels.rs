@@ -64,7 +64,7 @@ pub use conv::{ConvShape, Filters, InputNorm, bf16_conv2d, conv2d, conv2d_scratc
 pub use elementwise::{activate, add, add_rows, gated_add, mul, rope, scaled_add};
 pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};
 pub use integer::{integer_linear, integer_linear_scratch_len};
-pub use matmul::{Columns, LinearShape, linear, linear_scratch_len};
+pub use matmul::{Columns, LinearKernel, LinearShape, linear, linear_scratch_len};
 pub use modulated_norm::{gated_norm_add, modulated_scratch_len, scaled_norm};
 pub use narrow::{narrow, narrow_scratch_len};
 pub use norm::{Modulation, ada_layer_norm, layer_norm, rms_norm};

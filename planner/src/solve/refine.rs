@@ -146,8 +146,8 @@ impl OpenLayouts {
     }
 
     /// A plan that is better than another one, with the largest component in the same layout, but
-    /// with other rings. Until then those were tried that leave the least of the budgets, and so
-    /// with other budgets others.
+    /// with other rings. Until then only those were tried that leave little of the budgets free, so
+    /// that other budgets had other rings.
     fn with_all_rings(
         &mut self,
         problem: &Problem<'_>,
@@ -155,21 +155,22 @@ impl OpenLayouts {
         generation: u64,
         known: &mut KnownChoices,
     ) -> Option<Solution> {
-        let (component, place, score) = largest_chosen(problem, than)?;
+        let (chosen, component) = (than.chosen.as_ref()?, largest(problem)?);
+        let place = &chosen.places[component];
         if place.spread.placement() == Placement::One {
             return None;
         }
         let mut problem = problem.clone();
-        add_places(&mut problem, &than.chosen.as_ref()?.places);
+        add_places(&mut problem, &chosen.places);
         let choices = Choices::by_time(&problem, known)?;
-        let ticks_max = score.ticks_max(choices.step);
+        let ticks_max = chosen.score.ticks_max(choices.step);
         let allowance = Allowance::beside(&problem, &choices, component, ticks_max);
         let within = Within::Allowance(&allowance);
         let rings = rings_within(&problem, component, &[&place.spread], within).concat();
         self.0[component].before.extend_from_slice(&rings);
         problem.places[component] = rings.into();
         let mut found = better(&[problem], generation, Some(than), known)?;
-        found.chosen.as_mut()?.problem = than.chosen.as_ref()?.problem;
+        found.chosen.as_mut()?.problem = chosen.problem;
         Some(found)
     }
 
@@ -218,12 +219,12 @@ pub fn refined<E>(
     solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
     // Heads come last: what is moved on from is near the best plan until then, and splits by layers
     // that would get better on their way are not.
-    for moved in [Moved::Segments, Moved::Heads] {
-        let mut left = moved.asked_max(problem, &solution);
+    for shifted in [Shifted::Segments, Shifted::Heads] {
+        let mut left = shifted.asked_max(problem, &solution);
         for _ in 0..NEIGHBOURS_ROUNDS {
-            let wanted = match moved {
-                Moved::Segments => open.neighbours(problem, &solution),
-                Moved::Heads => open.other_heads(problem, &solution, known),
+            let wanted = match shifted {
+                Shifted::Segments => open.neighbours(problem, &solution),
+                Shifted::Heads => open.other_heads(problem, &solution, known),
             };
             if wanted.is_empty() || wanted.len() > left {
                 break;
@@ -240,19 +241,19 @@ pub fn refined<E>(
 
 /// What is on another device in the next layouts of the largest component.
 #[derive(Clone, Copy)]
-enum Moved {
+enum Shifted {
     Segments,
     Heads,
 }
 
-impl Moved {
+impl Shifted {
     /// How many such layouts are asked for at most.
     fn asked_max(self, problem: &Problem<'_>, solution: &Solution) -> usize {
         let is_by_heads =
             || largest_chosen(problem, solution).is_some_and(|(_, place, _)| is_by_heads(place));
         match self {
-            Moved::Heads if !is_by_heads() => HEADS_ASKED_MAX,
-            Moved::Segments | Moved::Heads => usize::MAX,
+            Shifted::Heads if !is_by_heads() => HEADS_ASKED_MAX,
+            Shifted::Segments | Shifted::Heads => usize::MAX,
         }
     }
 }

@@ -6,25 +6,12 @@ use executor::backend::cuda::ops::ValueAt;
 use executor::backend::cuda::ops::linear::{
     FEW_ROWS, Linear, PART_BYTES_MAX, linear, linear_workspace_bytes, multiplies_bytes,
 };
-use executor::backend::kernels::{self, Columns, Isa, LinearShape, Workers};
+use executor::backend::kernels::{self, Columns, Isa, LinearKernel, LinearShape, Workers};
 use executor::graph::{Activation, ElementType};
-use executor::weights::WeightView;
 use protocol::{Bytes, StorageType};
 
 use super::bench::{Bench, Random, Stored};
 use super::elements::{UNTOUCHED, bf16_bytes, floats, rounded};
-
-/// What `kernels::linear` and `kernels::integer_linear` are.
-type HostKernel = fn(
-    &Workers,
-    &[&[f32]],
-    WeightView<'_>,
-    Option<WeightView<'_>>,
-    Activation,
-    &mut [f32],
-    Columns,
-    &mut [f32],
-);
 
 /// A layer with its operands on the host.
 pub struct Case {
@@ -203,7 +190,7 @@ impl Case {
 
     fn by_host_kernel(
         &self,
-        kernel: HostKernel,
+        kernel: LinearKernel,
         workers: &Workers,
         inputs: &[Vec<f32>],
         scratch_len: usize,

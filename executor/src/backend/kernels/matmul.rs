@@ -97,6 +97,18 @@ impl Columns {
     }
 }
 
+/// What [`linear`] is, and the kernels that form its products in other numbers.
+pub type LinearKernel = fn(
+    &Workers,
+    &[&[f32]],
+    WeightView<'_>,
+    Option<WeightView<'_>>,
+    Activation,
+    &mut [f32],
+    Columns,
+    &mut [f32],
+);
+
 /// `out[columns] = activation(cat(inputs) · weightᵀ + bias)`.
 ///
 /// `inputs`: one to four `[rows, in]`, thought concatenated along the features. `weight`:

@@ -219,11 +219,10 @@ fn rings_among(
         let tried = match within {
             Within::Budgets(_) => before[usize::from(locked.is_some())].slots_beside(most),
             // Which numbers of slots save time beside others is the same with any budget.
-            Within::Allowance(_) if most > 0 => 1..=LOOKAHEAD_MAX,
-            _ => 1..=most,
+            Within::Memory | Within::Allowance(_) => 1..=LOOKAHEAD_MAX,
         };
         let least = || timing.least_with_slots(&stays, locked.as_deref(), most);
-        if tried.is_empty() || !within.allows(least) {
+        if most == 0 || tried.is_empty() || !within.allows(least) {
             continue;
         }
         let streamed = timing.streamed(&stays, locked.as_deref());

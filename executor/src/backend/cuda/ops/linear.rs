@@ -110,7 +110,7 @@ pub fn reads(shape: &LinearShape<'_>, storage: StorageType, exact: bool) -> Elem
     let in_features = shape.in_features.iter().sum();
     // Rows that lie without room between them begin where 16 bytes can be copied.
     match ProductMethod::of(shape.rows, in_features, storage, exact) {
-        ProductMethod::BF16 if are_eights(shape.in_features) => ElementType::BF16,
+        ProductMethod::BF16 if in_eights(shape.in_features) => ElementType::BF16,
         _ => ElementType::F32,
     }
 }
@@ -125,14 +125,13 @@ pub fn multiplies_bytes(
     let in_features = shape.in_features.iter().sum();
     let sides = [shape.rows, in_features, shape.out_features];
     let is_bf16 = ProductMethod::of(shape.rows, in_features, storage, exact) == ProductMethod::BF16;
-    let in_eights = are_eights(shape.in_features);
-    let parts = ByteParts::of(sides, in_eights, storage, PART_BYTES_MAX);
+    let parts = ByteParts::of(sides, in_eights(shape.in_features), storage, PART_BYTES_MAX);
     is_bf16 && parts.is_some() && bytes::pay_on(on)
 }
 
 /// Whether each input's features are a multiple of eight.
-fn are_eights(in_features: &[usize]) -> bool {
-    in_features.iter().all(|features| features.is_multiple_of(8))
+fn in_eights<'f>(in_features: impl IntoIterator<Item = &'f usize>) -> bool {
+    in_features.into_iter().all(|features| features.is_multiple_of(8))
 }
 
 /// Whether a layer is best told to write its result in 16 bits: not where that would take its
@@ -188,7 +187,7 @@ pub fn linear_workspace_bytes(
             let halves = converted_bytes(rows, in_features, input_element)
                 + floats_bytes(rows.max(bias))
                 + parts.map_or(Bytes::ZERO, DecodedParts::bytes);
-            let in_eights = are_eights(shape.in_features);
+            let in_eights = in_eights(shape.in_features);
             let of_bytes = ByteParts::of(sides, in_eights, storage, PART_BYTES_MAX);
             halves.max(of_bytes.map_or(Bytes::ZERO, ByteParts::bytes))
         }
@@ -297,7 +296,7 @@ impl Linear<'_> {
 
     /// Whether each input's features are a multiple of eight.
     fn in_eights(&self) -> bool {
-        self.inputs.iter().all(|input| input.1.is_multiple_of(8))
+        in_eights(self.inputs.iter().map(|(_, features)| features))
     }
 
     /// The layer of `count` of its columns, from `from` on. Rows of the weight are whole blocks.

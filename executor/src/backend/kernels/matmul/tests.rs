@@ -103,22 +103,10 @@ fn the_activation_comes_after_the_bias() {
     });
 }
 
-/// A kernel of linear layers.
-type Kernel = fn(
-    &Workers,
-    &[&[f32]],
-    WeightView<'_>,
-    Option<WeightView<'_>>,
-    Activation,
-    &mut [f32],
-    Columns,
-    &mut [f32],
-);
-
 /// How a row, or the products with some weight rows, are computed with others and alone.
 pub(in super::super) fn cut_results_are_equal(
     storage: StorageType,
-    kernel: Kernel,
+    kernel: LinearKernel,
     scratch_len: impl Fn(&LinearShape<'_>, usize) -> usize,
 ) {
     let mut random = Random::new(5);

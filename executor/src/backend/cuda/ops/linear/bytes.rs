@@ -227,15 +227,15 @@ pub(super) fn linear(
 ) -> Result<(), DriverError> {
     let weights = layer.workspace.offset(parts.activations(parts.rows).bytes().0);
     for from in (0..layer.out_features).step_by(parts.columns) {
-        let columns = parts.columns.min(layer.out_features - from);
-        decode(on, layer, parts, weights, [from, columns])?;
+        let part = layer.of_columns(from, parts.columns.min(layer.out_features - from));
+        decode(on, &part, parts, weights)?;
         let whole = parts.rows == layer.rows;
         for row in (0..layer.rows).step_by(parts.rows) {
             let rows = parts.rows.min(layer.rows - row);
             if from == 0 || !whole {
                 quantise(on, layer, parts, [row, rows])?;
             }
-            multiply(on, layer, parts, weights, [row, rows, from, columns])?;
+            multiply(on, &part, parts, weights, [row, rows])?;
         }
     }
     Ok(())
@@ -272,17 +272,16 @@ fn quantise(
     on.launch("quantise", grid, [THREADS, 1, 1], 0, &arguments)
 }
 
-/// Writes columns of the layer's weights to the workspace.
+/// Writes the weights of a layer, which are a part, to the workspace.
 fn decode(
     on: &Launcher<'_>,
     layer: &Linear<'_>,
     parts: ByteParts,
     out: Address,
-    [from, columns]: [usize; 2],
 ) -> Result<(), DriverError> {
+    let Linear { weight, out_features: columns, .. } = *layer;
     let to = parts.weights(columns);
     let [scales, summands] = to.tables(out);
-    let weight = layer.of_columns(from, columns).weight;
     let arguments = DecodeBytesArguments {
         weight: weight.address,
         out,
@@ -308,22 +307,23 @@ fn decode(
     on.launch(kernel, grid, [THREADS, 1, 1], 0, &arguments)
 }
 
-/// Multiplies rows and columns that are in the workspace.
+/// Multiplies rows that are in the workspace with the weights of a layer, which are there too.
 fn multiply(
     on: &Launcher<'_>,
     layer: &Linear<'_>,
     parts: ByteParts,
     weight: Address,
-    [row, rows, from, columns]: [usize; 4],
+    [row, rows]: [usize; 2],
 ) -> Result<(), DriverError> {
     const SMALL: [usize; 2] = [64, 64];
     const BLOCK_THREADS: u32 = 128;
+    let columns = layer.out_features;
     let (x, w) = (parts.activations(rows), parts.weights(columns));
     let out_row_bytes = layer.out.element.bytes() * layer.columns.stride as u64;
     let part = Linear {
         rows,
         out: ValueAt { address: layer.out.address.offset(row as u64 * out_row_bytes), ..layer.out },
-        ..layer.of_columns(from, columns)
+        ..*layer
     };
     let arguments = LinearBytesArguments {
         to: part.out_argument(),
