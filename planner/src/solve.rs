@@ -50,7 +50,7 @@ pub use report::{PlanReport, Rejected, Shortfall, explain, options, shown_ms, sl
 pub use time::SHORT_ATTENTION_CHUNK;
 pub use turns::lists_that_may_beat;
 
-use crate::inventory::Inventory;
+use crate::inventory::{Device, Inventory};
 use crate::policy::pins::Pin;
 use crate::policy::{Budgets, Objective};
 pub use search::KnownChoices;
@@ -100,6 +100,21 @@ impl Problem<'_> {
             Some(index) => self.budgets.devices[index],
             None => self.budgets.host,
         }
+    }
+
+    /// What a device's budget leaves for weights and slots beside an arena; `None` where it has not
+    /// even room for that. Parts of a GPU have one context, which the search adds.
+    fn room_for_weights(&self, device: usize, compute_bytes: Bytes) -> Option<Bytes> {
+        let Device { part, overhead_bytes, .. } = &self.inventory.devices[device];
+        let fixed = if part.is_some() { Bytes::ZERO } else { *overhead_bytes };
+        let left = self.budgets.devices[device].0.checked_sub(fixed.0)?;
+        left.checked_sub(compute_bytes.0).map(Bytes)
+    }
+
+    /// What may be page-locked.
+    fn locked_max(&self) -> Bytes {
+        let Budgets { host, pinned, .. } = &self.budgets;
+        pinned.map_or(*host, |pinned| pinned.min(*host))
     }
 
     fn backend(&self, device: Option<usize>) -> BackendKind {

@@ -5,12 +5,15 @@
 //! The model is sparse files, which hold no data: nothing is computed here. Invariant of all of it:
 //! planning for 33 GB of weights takes few megabytes, as only headers are read.
 
+mod hosts;
+
 use std::fs;
 use std::process::Command;
 
 use crate::support::sparse::{self, SparseModel};
 use crate::support::{Ended, Home, alone};
 use executor::families;
+use hosts::{LARGE_CARD, LITTLE_RAM, SMALL_DEVICE};
 use protocol::{GraphOptions, JobShape};
 use serde_json::Value;
 
@@ -46,31 +49,6 @@ const PROFILES: [&str; 10] = [
 /// What an infeasible answer may name: budgets and sizes that would fit.
 const NEAREST: [&str; 4] = ["max_vram_bytes", "max_ram_bytes", "width", "height"];
 
-/// A host with one card that holds all of the model, for budgets in between.
-const LARGE_CARD: &str = r#"
-name = "large-card"
-[host]
-memory = "128GiB"
-cores = 16
-[[device]]
-kind = "cuda"
-total = "80GiB"
-link = "50GB/s"
-flops = "60TFLOP/s"
-memory_bandwidth = "3TB/s"
-"#;
-
-/// A device that does not hold the largest block of the DiT, which has 680 MB.
-const SMALL_DEVICE: &str = r#"
-name = "small-device"
-[host]
-compute = false
-[[device]]
-kind = "virtual"
-total = "512MiB"
-link = "2GiB/s"
-"#;
-
 /// A home with the model.
 struct Place {
     home: Home,
@@ -84,6 +62,7 @@ impl Place {
             sparse::write_flux_dev(&home.path("flux-dev")).expect("a file system with holes");
         fs::write(home.path("large-card.toml"), LARGE_CARD).unwrap();
         fs::write(home.path("small-device.toml"), SMALL_DEVICE).unwrap();
+        fs::write(home.path("little-ram.toml"), LITTLE_RAM).unwrap();
         Place { home, model }
     }
 
@@ -405,6 +384,30 @@ fn more_memory_never_predicts_a_slower_job() {
             }
             assert!(best.is_some(), "{profile}: no amount of {cap} is enough");
         }
+    }
+}
+
+/// Each card holds as much as it has room for, and RAM as much of the rest: what is read from the
+/// storage in each step is little then.
+#[test]
+fn where_ram_is_short_a_part_of_what_is_streamed_is_page_locked() {
+    let place = Place::new();
+    let plan = |pins: &[&str]| {
+        let caps = ["--max-vram", "5GiB"].iter().chain(pins).map(|word| (*word).to_owned());
+        place.plan("little-ram.toml", [1024, 1024], &caps.collect::<Vec<_>>())
+    };
+    let chosen = plan(&[]);
+    let dit = list(&chosen["components"]).iter().find(|component| component["name"] == "dit");
+    let dit = dit.expect("a DiT");
+    let count = |residency: &str| {
+        list(&dit["segments"]).iter().filter(|segment| segment["residency"] == residency).count()
+    };
+    assert_eq!(list(&dit["devices"]).len(), 2, "{dit:#}");
+    assert!(count("locked") > 0 && count("streamed") > 0, "{dit:#}");
+    let total = |plan: &Value| plan["predicted_ms"]["total"].as_f64().expect("it fits");
+    for pins in [["--backend", "dit=cuda0"], ["--params-backend", "dit=cpu"]] {
+        let pinned = total(&plan(&pins));
+        assert!(total(&chosen) <= pinned, "{pins:?}: {pinned} ms, {} ms", total(&chosen));
     }
 }
 

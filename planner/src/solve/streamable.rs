@@ -3,7 +3,8 @@
 //! Streamed segments are copied while others compute. A run of streamed segments without a held one
 //! between them waits for the link at its end; held ones spread evenly give the link the most even
 //! load. The ring wraps from the last segment into the next call's first one, so the spread is even
-//! around that end too.
+//! around that end too. Where blocks have different sizes there is more than one way: slots have
+//! room for the largest streamed one.
 
 /// A segment that may stay or be streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +16,29 @@ pub struct Streamable {
     pub block: bool,
     /// Its weights there. What has none stays.
     pub bytes: u64,
+}
+
+/// Which blocks of a device stay, where they are of different sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldBlocks {
+    /// Any, spread evenly: the link has as much to do at any time.
+    Any,
+    /// The largest: slots are as small as they can be.
+    Largest,
+    /// Of the larger ones a number half-way between.
+    Between,
+}
+
+impl HeldBlocks {
+    /// The ways that make a difference for these segments.
+    pub fn of(segments: &[Option<Streamable>]) -> &'static [HeldBlocks] {
+        let mut blocks = segments.iter().flatten().filter(|s| s.block && s.bytes > 0);
+        let first = blocks.next().map(|block| block.bytes);
+        match blocks.all(|block| Some(block.bytes) == first) {
+            true => &[HeldBlocks::Any],
+            false => &[HeldBlocks::Any, HeldBlocks::Largest, HeldBlocks::Between],
+        }
+    }
 }
 
 /// For each number of streamed segments, from one to all that have weights, which segments stay.
@@ -35,6 +59,37 @@ pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<boo
     growing_sets(segments, rates.len(), nanoseconds)
 }
 
+/// For each number of slots up to `slots_max`, the set in which each lane streams as few segments
+/// as it has room for, in bytes of weights and slots: each set once, as far as there is room.
+pub fn fitting_sets(
+    segments: &[Option<Streamable>],
+    room: &[u64],
+    slots_max: u64,
+    staying: HeldBlocks,
+) -> Vec<Vec<bool>> {
+    let lanes = (0..room.len()).map(|lane| Lane::of(segments, lane, staying));
+    let lanes: Vec<(Lane, Vec<Taken>)> = lanes
+        .map(|lane| {
+            let taken = (0..=lane.count()).map(|held| lane.taken(held)).collect();
+            (lane, taken)
+        })
+        .collect();
+    let mut sets: Vec<Vec<bool>> = Vec::new();
+    for slots in 1..=slots_max {
+        let mut stays = vec![true; segments.len()];
+        for ((lane, taken), room) in lanes.iter().zip(room) {
+            match taken.iter().rposition(|taken| taken.with_slots(slots) <= *room) {
+                Some(held) => lane.hold(held, &mut stays),
+                None => return sets,
+            }
+        }
+        if stays.contains(&false) && sets.last() != Some(&stays) {
+            sets.push(stays);
+        }
+    }
+    sets
+}
+
 /// Sets with one more streamed segment each: of the lane with the least of `key`, of those that
 /// hold any; the first among equals. The key is of a lane with so many held segments.
 fn growing_sets<K: Ord>(
@@ -42,7 +97,8 @@ fn growing_sets<K: Ord>(
     lanes: usize,
     key: impl Fn(&Lane, usize) -> K,
 ) -> Vec<Vec<bool>> {
-    let lanes: Vec<Lane> = (0..lanes).map(|lane| Lane::of(segments, lane)).collect();
+    let lanes: Vec<Lane> =
+        (0..lanes).map(|lane| Lane::of(segments, lane, HeldBlocks::Any)).collect();
     let mut held: Vec<usize> = lanes.iter().map(Lane::count).collect();
     let mut keys: Vec<K> = lanes.iter().zip(&held).map(|(lane, held)| key(lane, *held)).collect();
     let (mut stays, mut sets) = (vec![true; segments.len()], Vec::new());
@@ -64,49 +120,103 @@ pub fn held_in_lane(
     segments: &[Option<Streamable>],
     lane: usize,
     streamed: usize,
+    staying: HeldBlocks,
 ) -> Option<Vec<bool>> {
-    let lane = Lane::of(segments, lane);
+    let lane = Lane::of(segments, lane, staying);
     let held = lane.count().checked_sub(streamed)?;
     let mut stays = vec![true; segments.len()];
     lane.hold(held, &mut stays);
     Some(stays)
 }
 
-/// The segments of one device that may be streamed, each with its index and weights.
+/// A segment's index and its weights.
+type Sized = (usize, u64);
+
+/// The segments of one device that may be streamed.
 struct Lane {
     index: usize,
-    blocks: Vec<(usize, u64)>,
-    others: Vec<(usize, u64)>,
+    staying: HeldBlocks,
+    /// Blocks in groups, of each of which those that stay are spread evenly: all of them, or those
+    /// of each size, the largest first.
+    blocks: Vec<Vec<Sized>>,
+    others: Vec<Sized>,
+}
+
+/// What a lane with some of its segments held takes.
+struct Taken {
+    held_bytes: u64,
+    streamed: u64,
+    /// The largest of those that are streamed.
+    slot_bytes: u64,
+}
+
+impl Taken {
+    fn with_slots(&self, slots: u64) -> u64 {
+        self.held_bytes + slots.min(self.streamed) * self.slot_bytes
+    }
 }
 
 impl Lane {
-    fn of(segments: &[Option<Streamable>], lane: usize) -> Lane {
+    fn of(segments: &[Option<Streamable>], lane: usize, staying: HeldBlocks) -> Lane {
         let here = segments.iter().enumerate().filter_map(|(index, segment)| {
             segment.filter(|s| s.lane == lane && s.bytes > 0).map(|s| (index, s))
         });
         let (blocks, others): (Vec<_>, Vec<_>) = here.partition(|(_, segment)| segment.block);
         let sized = |(index, segment): (usize, Streamable)| (index, segment.bytes);
-        Lane {
-            index: lane,
-            blocks: blocks.into_iter().map(sized).collect(),
-            others: others.into_iter().map(sized).collect(),
-        }
+        let mut blocks: Vec<Sized> = blocks.into_iter().map(sized).collect();
+        let blocks = match staying {
+            HeldBlocks::Any => vec![blocks],
+            HeldBlocks::Largest | HeldBlocks::Between => {
+                blocks.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+                blocks.chunk_by(|(_, a), (_, b)| a == b).map(<[Sized]>::to_vec).collect()
+            }
+        };
+        let others = others.into_iter().map(sized).collect();
+        Lane { index: lane, staying, blocks, others }
     }
 
     fn count(&self) -> usize {
-        self.blocks.len() + self.others.len()
+        self.blocks.iter().map(Vec::len).sum::<usize>() + self.others.len()
     }
 
     /// The weights of each segment, and whether they stay when `held` segments do: what is no block
     /// is streamed last.
-    fn stays(&self, held: usize) -> impl Iterator<Item = ((usize, u64), bool)> {
-        let of_blocks = held.saturating_sub(self.others.len());
-        spread(&self.blocks, of_blocks).chain(spread(&self.others, held - of_blocks))
+    fn stays(&self, held: usize) -> impl Iterator<Item = (Sized, bool)> {
+        let of_others = held.min(self.others.len());
+        let mut left = held - of_others;
+        let mut behind = self.count() - self.others.len();
+        let of_groups = self.blocks.iter().flat_map(move |group| {
+            let evenly = (group.len() * left).div_ceil(behind.max(1));
+            behind -= group.len();
+            let most = left.min(group.len());
+            let own = match self.staying {
+                HeldBlocks::Any | HeldBlocks::Largest => most,
+                HeldBlocks::Between => (evenly.min(most) + most).div_ceil(2),
+            };
+            let own = own.max(left.saturating_sub(behind));
+            left -= own;
+            spread(group, own)
+        });
+        of_groups.chain(spread(&self.others, of_others))
     }
 
     /// Notes which of its segments stay when `held` do.
     fn hold(&self, held: usize, stays: &mut [bool]) {
         self.stays(held).for_each(|((index, _), own)| stays[index] = own);
+    }
+
+    /// What it takes when `held` segments stay.
+    fn taken(&self, held: usize) -> Taken {
+        let mut taken = Taken { held_bytes: 0, streamed: 0, slot_bytes: 0 };
+        for ((_, bytes), stays) in self.stays(held) {
+            if stays {
+                taken.held_bytes += bytes;
+            } else {
+                taken.streamed += 1;
+                taken.slot_bytes = taken.slot_bytes.max(bytes);
+            }
+        }
+        taken
     }
 
     /// Weights that stay when `held` segments do.
@@ -123,7 +233,7 @@ impl Lane {
 /// The entries, and whether each is one of `held` that are spread evenly among them: the i-th of n
 /// is where `i·held/n` steps over a whole number, so that gaps differ by at most one, around the
 /// end too.
-fn spread<T: Copy>(entries: &[T], held: usize) -> impl Iterator<Item = (T, bool)> {
+fn spread(entries: &[Sized], held: usize) -> impl Iterator<Item = (Sized, bool)> + use<'_> {
     let count = entries.len();
     let mut beyond_whole = 0;
     entries.iter().map(move |entry| {

@@ -101,9 +101,7 @@ pub fn rings_within(
 fn least(problem: &Problem<'_>, timing: &Timing<'_>, spread: &Arc<ComponentLayout>) -> Place {
     let room = |lane: usize| {
         let device = spread.devices[lane].expect("a device has room");
-        let overhead = problem.inventory.devices[device].overhead_bytes;
-        let budget = problem.budgets.devices[device];
-        budget.saturating_sub(overhead).saturating_sub(spread.parts[lane].compute_bytes)
+        problem.room_for_weights(device, spread.parts[lane].compute_bytes).unwrap_or_default()
     };
     let held = WeightResidency::Some {
         residency: Residency::Resident,

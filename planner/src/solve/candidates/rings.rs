@@ -4,36 +4,31 @@
 //! anywhere and no more time.
 
 mod fitting;
+mod sets;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use protocol::profile::ComponentProfile;
-use protocol::{Bytes, Division, Residency};
+use protocol::{Bytes, Residency};
 use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::component_ms::ComponentMs;
-use super::super::place::{ComponentLayout, PlacePart, WeightResidency, parts, residency_of};
+use super::super::place::{PlacePart, WeightResidency, parts};
 use super::super::search::Allowance;
-use super::super::streamable::{Streamable, held_in_lane, level_sets, paced_sets};
+use super::super::streamable::Streamable;
 use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
 use fitting::{Fitted, Fitting, slots_within};
+use sets::{LOCKED_WAYS, StreamedSet, add_fitting, sets, streamable, waits};
 
 /// The most stream slots on each device that are tried where nobody says how many.
 const LOOKAHEAD_MAX: u32 = 16;
 
 /// More slots must save so much of a component's time, else fewer are as good: a part of it.
 const SLOT_GAIN: f64 = 5e-4;
-
-/// Of streamed segments of which some are page-locked: so many parts are tried.
-const LOCKED_PARTS: usize = 4;
-
-/// Of sets whose page-locked weights are not waited for, one of so many is tried: they differ in
-/// what they take of RAM.
-const LOCKED_STRIDE: usize = 4;
 
 /// Rings in a block, of some thousands in all.
 const BLOCK_RINGS: usize = 16;
@@ -116,12 +111,15 @@ pub enum Within<'a> {
     /// Those that the problem's budgets have room for, and that take no longer than is allowed; the
     /// fastest one where none is within that. `None` allows any time.
     Budgets(Option<&'a Allowance>),
-    /// Of those for any budgets all that the problem's have room for, and that take no longer than
-    /// is allowed.
+    /// All of these, whatever else is made.
     Allowance(&'a Allowance),
 }
 
 impl Within<'_> {
+    fn depends_on_budgets(self) -> bool {
+        !matches!(self, Within::Memory)
+    }
+
     fn allows(self, ms: impl FnOnce() -> ComponentMs) -> bool {
         match self {
             Within::Memory | Within::Budgets(None) => true,
@@ -170,7 +168,10 @@ fn rings_in(
         return Vec::new();
     }
     let segments = streamable(component, spread);
-    let runs = sets(problem, spread, &segments, pin, steps);
+    let mut runs = sets(problem, spread, &segments, pin, steps);
+    if within.depends_on_budgets() {
+        add_fitting(problem, spread, &segments, &mut runs);
+    }
     let among = |growing: &[Vec<bool>], within| {
         rings_among(problem, &segments, pin, within, growing, (layout, timing, steps))
     };
@@ -199,8 +200,10 @@ fn rings_among(
     (layout, timing, steps): (usize, &Timing<'_>, Steps),
 ) -> Vec<Ring> {
     let mut rings = Vec::new();
-    let mut before = [Fitted::default(); 2];
-    for (stays, locked) in waits(timing, growing, pin, steps) {
+    let mut before = [Fitted::default(); LOCKED_WAYS];
+    let locked_max = within.depends_on_budgets().then(|| problem.locked_max());
+    let sets = waits(timing, growing, pin, steps, locked_max).into_iter();
+    for StreamedSet { stays, locked, way } in sets {
         let held = segments.iter().zip(&stays[..]);
         let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
         let holds = held.count() > 0;
@@ -217,7 +220,7 @@ fn rings_among(
             Within::Budgets(_) | Within::Allowance(_) => slots_within(problem, &parts),
         };
         let tried = match within {
-            Within::Budgets(_) => before[usize::from(locked.is_some())].slots_beside(most),
+            Within::Budgets(_) => before[way].slots_beside(most),
             // Which numbers of slots save time beside others is the same with any budget.
             Within::Memory | Within::Allowance(_) => 1..=LOOKAHEAD_MAX,
         };
@@ -242,62 +245,6 @@ fn rings_among(
         }));
     }
     rings
-}
-
-/// Which segments stay, and which of the others are page-locked, if any.
-type StreamedSet = (Arc<[bool]>, Option<Arc<[bool]>>);
-
-/// Of sets of which each one streams more than the one before it, those that may be worth it, with
-/// what is page-locked: nothing, and where streamed weights are waited for, parts of them up to
-/// all; over several devices it is all or none.
-///
-/// A set for which nothing is waited for takes no longer than one that streams less, and less
-/// memory unless it has more slots.
-fn waits(timing: &Timing<'_>, growing: &[Vec<bool>], pin: &Pin, steps: Steps) -> Vec<StreamedSet> {
-    let spread = timing.spread();
-    let streams = |stays: &[bool], segment: usize| !stays[segment] && !spread.is_mapped(segment);
-    let locked = |stays: &[bool], parts: usize| -> Arc<[bool]> {
-        let mut number = 0;
-        let locked = (0..stays.len()).map(|segment| {
-            let before = number * parts / LOCKED_PARTS;
-            number += usize::from(streams(stays, segment));
-            number * parts / LOCKED_PARTS > before
-        });
-        locked.collect()
-    };
-    let is_hidden = |timing: &StreamedTiming<'_>| {
-        let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
-        timing.is_hidden(pin.lookahead.unwrap_or(most), SLOT_GAIN)
-    };
-    let is_hidden_from_copies =
-        |stays: &[bool]| is_hidden(&timing.streamed(stays, Some(&locked(stays, LOCKED_PARTS))));
-    let is_locked = pin.params == Some(Params::Locked);
-    let from_files = match is_locked {
-        true => 0,
-        false => growing.partition_point(|stays| is_hidden(&timing.streamed(stays, None))),
-    };
-    let from_copies =
-        from_files + growing[from_files..].partition_point(|stays| is_hidden_from_copies(stays));
-    let near = |index: usize, hidden: usize| index + LOOKAHEAD_MAX as usize >= hidden;
-    let mut held: Vec<StreamedSet> = Vec::new();
-    for (index, stays) in growing.iter().enumerate() {
-        let stays: Arc<[bool]> = stays.as_slice().into();
-        if !is_locked && near(index, from_files) {
-            held.push((Arc::clone(&stays), None));
-        }
-        if index < from_files || !(near(index, from_copies) || index % LOCKED_STRIDE == 0) {
-            continue;
-        }
-        let count = (0..stays.len()).filter(|segment| streams(&stays, *segment)).count();
-        let parts = match steps {
-            Steps::All if !is_locked && spread.devices.len() == 1 && count >= LOCKED_PARTS => 1,
-            _ => LOCKED_PARTS,
-        };
-        held.extend(
-            (parts..=LOCKED_PARTS).map(|parts| (Arc::clone(&stays), Some(locked(&stays, parts)))),
-        );
-    }
-    held
 }
 
 /// The rings that no other one covers, in their order. One covers another over the same devices
@@ -400,59 +347,4 @@ fn slots(
         }
     }
     chosen
-}
-
-/// Which segments may be streamed: none that the host computes, or that has no weights.
-fn streamable(component: &ComponentProfile, spread: &ComponentLayout) -> Vec<Option<Streamable>> {
-    let segments = component.segments.iter().enumerate().map(|(index, segment)| {
-        // Rows of a segment are streamed on all devices, or on none.
-        let lane = spread.lane(index);
-        let bytes = spread.parts[..spread.devices.len()].iter();
-        let bytes = bytes.map(|part| part.segment_bytes[index].0).sum();
-        let mapped = residency_of(spread, &WeightResidency::All(Residency::Lazy), index)
-            == Residency::Mapped;
-        (!mapped).then_some(Streamable { lane, block: segment.block, bytes })
-    });
-    segments.collect()
-}
-
-/// Which segments stay, in runs of sets of which each one streams more than the one before it. Of
-/// layers, one device streams and the others hold all of theirs; or all of them stream, each for
-/// about as long, or so much that each holds as much.
-fn sets(
-    problem: &Problem<'_>,
-    spread: &ComponentLayout,
-    segments: &[Option<Streamable>],
-    pin: &Pin,
-    steps: Steps,
-) -> Vec<Vec<Vec<bool>>> {
-    let in_layers = matches!(spread.division, Division::Layer { .. });
-    let lanes = if in_layers { spread.devices.len() } else { 1 };
-    let alone = if lanes > 2 && pin.devices.is_empty() { Steps::Coarse } else { steps };
-    let in_lane = |lane: usize| -> Vec<Vec<bool>> {
-        let here = segments.iter().flatten().filter(|s| s.lane == lane && s.bytes > 0).count();
-        let numbers = alone.numbers(here).into_iter();
-        numbers.filter_map(|streamed| held_in_lane(segments, lane, streamed)).collect()
-    };
-    let mut runs: Vec<Vec<Vec<bool>>> = match steps {
-        Steps::Last if lanes > 1 => Vec::new(),
-        _ => (0..lanes).map(in_lane).collect(),
-    };
-    if lanes > 1 {
-        let rates = spread.devices.iter().map(|device| match device {
-            Some(index) => problem.inventory.devices[*index].link_bytes_per_s.value,
-            None => f64::INFINITY,
-        });
-        let rates: Vec<f64> = rates.collect();
-        let paced = (paced_sets(segments, &rates), steps);
-        let level = (level_sets(segments, lanes), steps);
-        for (growing, steps) in [paced, level] {
-            let numbers = steps.numbers(growing.len()).into_iter();
-            let chosen = numbers.map(|number| &growing[number - 1]);
-            let is_new = |set: &&Vec<bool>| !runs.iter().any(|run| run.contains(set));
-            let new: Vec<Vec<bool>> = chosen.filter(is_new).cloned().collect();
-            runs.push(new);
-        }
-    }
-    runs
 }

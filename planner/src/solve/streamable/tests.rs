@@ -105,6 +105,73 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn what_fits_streams_no_more_than_it_must(
+        segments in segments(),
+        room in vec(0..3_000u64, 3),
+        staying in prop::sample::select(vec![HeldBlocks::Any, HeldBlocks::Largest, HeldBlocks::Between]),
+    ) {
+        let taken = |stays: &[bool], lane: usize, slots: u64| {
+            let streamed = of_lane(&segments, lane).into_iter().filter(|index| !stays[*index]);
+            let streamed: Vec<u64> = streamed.map(|index| segments[index].unwrap().bytes).collect();
+            let slot = streamed.iter().max().copied().unwrap_or(0);
+            held_and_streamed(&segments, lane, stays).0 + slots.min(streamed.len() as u64) * slot
+        };
+        let fits = |stays: &[bool], slots| (0..3).all(|lane| taken(stays, lane, slots) <= room[lane]);
+        let sets = fitting_sets(&segments, &room, 4, staying);
+        for stays in &sets {
+            prop_assert!(fits(stays, 1));
+            let slots = (1..=4).rev().find(|slots| fits(stays, *slots)).unwrap();
+            for (lane, room) in room.iter().enumerate() {
+                let streamed = of_lane(&segments, lane).iter().filter(|index| !stays[**index]).count();
+                if streamed > 0 {
+                    let more = held_in_lane(&segments, lane, streamed - 1, staying).unwrap();
+                    prop_assert!(taken(&more, lane, slots) > *room, "{stays:?}");
+                }
+            }
+        }
+        // Where one slot of everything fits, something is streamed or nothing need be.
+        let all = vec![false; segments.len()];
+        let whole = vec![true; segments.len()];
+        prop_assert!(!sets.is_empty() || fits(&whole, 1) || !fits(&all, 1));
+    }
+
+    #[test]
+    fn the_largest_blocks_stay_and_every_number_can(segments in segments()) {
+        for lane in 0..3 {
+            let here = of_lane(&segments, lane);
+            for streamed in 0..=here.len() {
+                let held = |staying| held_in_lane(&segments, lane, streamed, staying).unwrap();
+                let sum = |stays: &[bool]| held_and_streamed(&segments, lane, stays).0;
+                let [any, between, largest] =
+                    [HeldBlocks::Any, HeldBlocks::Between, HeldBlocks::Largest].map(held);
+                for stays in [&any, &between, &largest] {
+                    let own = here.iter().filter(|index| !stays[**index]).count();
+                    prop_assert_eq!(own, streamed);
+                }
+                prop_assert!(sum(&largest) >= sum(&between) && sum(&largest) >= sum(&any));
+            }
+            prop_assert!(held_in_lane(&segments, lane, here.len() + 1, HeldBlocks::Any).is_none());
+        }
+    }
+}
+
+#[test]
+fn blocks_of_different_sizes_stay_in_three_ways() {
+    let segment = |bytes| Some(Streamable { lane: 0, block: true, bytes });
+    let segments = [vec![segment(200); 4], vec![segment(100); 4]].concat();
+    assert_eq!(HeldBlocks::of(&segments).len(), 3);
+    assert_eq!(HeldBlocks::of(&segments[..4]), [HeldBlocks::Any]);
+    let shown = |staying| -> String {
+        let stays = held_in_lane(&segments, 0, 4, staying).unwrap();
+        stays.into_iter().map(|stays| if stays { '#' } else { '.' }).collect()
+    };
+    assert_eq!(shown(HeldBlocks::Any), ".#.#.#.#");
+    assert_eq!(shown(HeldBlocks::Largest), "####....");
+    assert_eq!(shown(HeldBlocks::Between), ".###...#");
+}
+
 /// The sets by rates, or by what is held.
 fn sets(segments: &[Option<Streamable>], rates: &[f64], paced: bool) -> Vec<Vec<bool>> {
     if paced { paced_sets(segments, rates) } else { level_sets(segments, rates.len()) }

@@ -95,12 +95,9 @@ pub(super) fn slots_within(problem: &Problem<'_>, parts: &[PlacePart]) -> u32 {
 /// Whether a component with so many slots fits each device's budget.
 fn fits(problem: &Problem<'_>, parts: &[PlacePart], slots: u32) -> bool {
     parts.iter().all(|part| {
-        let Some(index) = part.device else { return true };
-        let device = &problem.inventory.devices[index];
-        // Parts of a GPU have one context.
-        let fixed = if device.part.is_some() { Bytes::ZERO } else { device.overhead_bytes };
+        let Some(device) = part.device else { return true };
         let part = PlacePart { slots: part.slots.min(slots), ..*part };
-        let taken = part.lazy_bytes + part.staging_bytes() + part.compute_bytes + fixed;
-        taken <= problem.budgets.devices[index]
+        let room = problem.room_for_weights(device, part.compute_bytes);
+        room.is_some_and(|room| part.lazy_bytes + part.staging_bytes() <= room)
     })
 }

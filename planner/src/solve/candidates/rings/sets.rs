@@ -1,0 +1,204 @@
+//! Which segments of a component are streamed, and which of these are page-locked: the sets that
+//! rings are made of.
+
+use std::sync::Arc;
+
+use protocol::profile::ComponentProfile;
+use protocol::{Bytes, Division, Residency};
+
+use super::super::super::Problem;
+use super::super::super::place::{ComponentLayout, WeightResidency, residency_of};
+use super::super::super::streamable::{
+    HeldBlocks, Streamable, fitting_sets, held_in_lane, level_sets, paced_sets,
+};
+use super::super::super::time::{StreamedTiming, Timing};
+use super::{LOOKAHEAD_MAX, SLOT_GAIN, Steps};
+use crate::policy::pins::{Params, Pin};
+
+/// Of streamed segments of which some are page-locked: so many parts are tried.
+const LOCKED_PARTS: usize = 4;
+
+/// Of sets whose page-locked weights are not waited for, one of so many is tried: they differ in
+/// what they take of RAM.
+const LOCKED_STRIDE: usize = 4;
+
+/// Which segments stay, and which of the others are page-locked, if any.
+#[derive(Clone)]
+pub(super) struct StreamedSet {
+    pub stays: Arc<[bool]>,
+    pub locked: Option<Arc<[bool]>>,
+    /// How much is page-locked: a number below [`LOCKED_WAYS`], the same for as large a part.
+    pub way: usize,
+}
+
+/// How many parts may be page-locked: none, each number of [`LOCKED_PARTS`], or what there is room
+/// for.
+pub(super) const LOCKED_WAYS: usize = LOCKED_PARTS + 2;
+
+/// Which segments may be streamed: none that the host computes, or that has no weights.
+pub(super) fn streamable(
+    component: &ComponentProfile,
+    spread: &ComponentLayout,
+) -> Vec<Option<Streamable>> {
+    let segments = component.segments.iter().enumerate().map(|(index, segment)| {
+        // Rows of a segment are streamed on all devices, or on none.
+        let lane = spread.lane(index);
+        let bytes = spread.parts[..spread.devices.len()].iter();
+        let bytes = bytes.map(|part| part.segment_bytes[index].0).sum();
+        let mapped = residency_of(spread, &WeightResidency::All(Residency::Lazy), index)
+            == Residency::Mapped;
+        (!mapped).then_some(Streamable { lane, block: segment.block, bytes })
+    });
+    segments.collect()
+}
+
+/// Which segments stay, in runs of sets of which each one streams more than the one before it. Of
+/// layers, one device streams and the others hold all of theirs; or all of them stream, each for
+/// about as long, or so much that each holds as much.
+pub(super) fn sets(
+    problem: &Problem<'_>,
+    spread: &ComponentLayout,
+    segments: &[Option<Streamable>],
+    pin: &Pin,
+    steps: Steps,
+) -> Vec<Vec<Vec<bool>>> {
+    let lanes = if is_in_layers(spread) { spread.devices.len() } else { 1 };
+    let alone = if lanes > 2 && pin.devices.is_empty() { Steps::Coarse } else { steps };
+    let mut runs: Vec<Vec<Vec<bool>>> = Vec::new();
+    if steps != Steps::Last || lanes == 1 {
+        for lane in 0..lanes {
+            let here = segments.iter().flatten().filter(|s| s.lane == lane && s.bytes > 0).count();
+            for staying in HeldBlocks::of(segments) {
+                let numbers = alone.numbers(here).into_iter();
+                let held = |streamed| held_in_lane(segments, lane, streamed, *staying);
+                add_new(&mut runs, numbers.filter_map(held));
+            }
+        }
+    }
+    if lanes > 1 {
+        let rates = spread.devices.iter().map(|device| match device {
+            Some(index) => problem.inventory.devices[*index].link_bytes_per_s.value,
+            None => f64::INFINITY,
+        });
+        let rates: Vec<f64> = rates.collect();
+        for growing in [paced_sets(segments, &rates), level_sets(segments, lanes)] {
+            let numbers = steps.numbers(growing.len()).into_iter();
+            add_new(&mut runs, numbers.map(|number| growing[number - 1].clone()));
+        }
+    }
+    runs
+}
+
+/// Adds to the runs those in which each device of a split by layers streams what it has no room
+/// for, with the problem's budgets.
+pub(super) fn add_fitting(
+    problem: &Problem<'_>,
+    spread: &ComponentLayout,
+    segments: &[Option<Streamable>],
+    runs: &mut Vec<Vec<Vec<bool>>>,
+) {
+    if !is_in_layers(spread) {
+        return;
+    }
+    let room = spread.devices.iter().zip(&spread.parts).map(|(device, part)| match device {
+        Some(device) => Some(problem.room_for_weights(*device, part.compute_bytes)?.0),
+        None => Some(u64::MAX),
+    });
+    let Some(room) = room.collect::<Option<Vec<u64>>>() else { return };
+    for staying in HeldBlocks::of(segments) {
+        let sets = fitting_sets(segments, &room, u64::from(LOOKAHEAD_MAX), *staying);
+        add_new(runs, sets.into_iter());
+    }
+}
+
+fn is_in_layers(spread: &ComponentLayout) -> bool {
+    matches!(spread.division, Division::Layer { .. })
+}
+
+/// A new run of the sets that no run has yet.
+fn add_new(runs: &mut Vec<Vec<Vec<bool>>>, sets: impl Iterator<Item = Vec<bool>>) {
+    let is_new = |set: &Vec<bool>| !runs.iter().any(|run| run.contains(set));
+    let new: Vec<Vec<bool>> = sets.filter(is_new).collect();
+    runs.push(new);
+}
+
+/// Of sets of which each one streams more than the one before it, those that may be worth it, with
+/// what is page-locked: nothing, and where streamed weights are waited for, parts of them up to
+/// all; over several devices it is all or none, or, where `locked_max` is less than all, parts of
+/// them and as many as that has room for.
+///
+/// A set for which nothing is waited for takes no longer than one that streams less, and less
+/// memory unless it has more slots.
+pub(super) fn waits(
+    timing: &Timing<'_>,
+    growing: &[Vec<bool>],
+    pin: &Pin,
+    steps: Steps,
+    locked_max: Option<Bytes>,
+) -> Vec<StreamedSet> {
+    let spread = timing.spread();
+    let streamed = |stays: &[bool]| -> Vec<usize> {
+        let all = 0..stays.len();
+        all.filter(|segment| !stays[*segment] && !spread.is_mapped(*segment)).collect()
+    };
+    // So many of so many streamed ones, spread evenly.
+    let locked = |stays: &[bool], part: usize, of: usize| -> Arc<[bool]> {
+        let mut locked = vec![false; stays.len()];
+        for (number, segment) in streamed(stays).into_iter().enumerate() {
+            locked[segment] = (number + 1) * part / of > number * part / of;
+        }
+        locked.into()
+    };
+    let is_hidden = |timing: &StreamedTiming<'_>| {
+        let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
+        timing.is_hidden(pin.lookahead.unwrap_or(most), SLOT_GAIN)
+    };
+    let is_hidden_from_copies = |stays: &[bool]| {
+        let all = locked(stays, 1, 1);
+        is_hidden(&timing.streamed(stays, Some(&all)))
+    };
+    let is_locked = pin.params == Some(Params::Locked);
+    let from_files = match is_locked {
+        true => 0,
+        false => growing.partition_point(|stays| is_hidden(&timing.streamed(stays, None))),
+    };
+    let from_copies =
+        from_files + growing[from_files..].partition_point(|stays| is_hidden_from_copies(stays));
+    let near = |index: usize, hidden: usize| index + LOOKAHEAD_MAX as usize >= hidden;
+    let mut held: Vec<StreamedSet> = Vec::new();
+    for (index, stays) in growing.iter().enumerate() {
+        let stays: Arc<[bool]> = stays.as_slice().into();
+        if !is_locked && near(index, from_files) {
+            held.push(StreamedSet { stays: Arc::clone(&stays), locked: None, way: 0 });
+        }
+        if index < from_files || !(near(index, from_copies) || index % LOCKED_STRIDE == 0) {
+            continue;
+        }
+        let count = streamed(&stays).len();
+        let bytes = |locked: &[bool]| -> Bytes {
+            let locked = (0..stays.len()).filter(|segment| locked[*segment]);
+            locked.map(|segment| spread.segment_bytes(segment)).sum()
+        };
+        let in_parts = steps == Steps::All && !is_locked && count >= LOCKED_PARTS;
+        let all = locked(&stays, 1, 1);
+        let most = locked_max.filter(|most| in_parts && *most < bytes(&all));
+        let mut ways = Vec::new();
+        if in_parts && (spread.devices.len() == 1 || most.is_some()) {
+            ways.extend((1..LOCKED_PARTS).map(|part| (locked(&stays, part, LOCKED_PARTS), part)));
+        }
+        ways.push(match most {
+            Some(most) => {
+                let mut fewer = (0..count).rev().map(|fewer| locked(&stays, fewer, count));
+                let fitting = fewer.find(|locked| bytes(locked) <= most);
+                (fitting.expect("none takes nothing"), LOCKED_PARTS + 1)
+            }
+            None => (all, LOCKED_PARTS),
+        });
+        held.extend(ways.into_iter().map(|(locked, way)| StreamedSet {
+            stays: Arc::clone(&stays),
+            locked: Some(locked),
+            way,
+        }));
+    }
+    held
+}
