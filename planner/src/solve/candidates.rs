@@ -6,14 +6,16 @@
 //! ```text
 //! Problem without places ──wanted──► layouts ──Size──► bytes ──places──► Problem
 //! ```
-//! None of these depends on a budget: more of it never takes one away. What depends on budgets is
-//! made when a plan is known ([`more_rings`], [`neighbours`]).
+//! None of these depends on a budget. What does is made when a plan is known ([`more_rings`],
+//! [`likely_cuts`], [`neighbours`]).
 
+mod likely_cuts;
 mod lists;
 mod more_rings;
 mod neighbours;
 mod residencies;
 mod rings;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,11 +25,12 @@ use protocol::{Bytes, Division, Layout};
 use rayon::prelude::*;
 
 use super::Problem;
-use super::layouts::{CUTS_MAX, heads, layers, layers_of_shares, rows};
+use super::layouts::{CUTS_MAX, heads, rows};
 use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
-use crate::policy::pins::{Pin, Split, group_counts, item_counts, item_counts_of};
+use crate::policy::pins::{Split, group_counts};
+pub use likely_cuts::likely_layers;
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
 pub use more_rings::{OpenLayout, new_layouts, open_layouts, rings_within};
@@ -35,9 +38,14 @@ pub use neighbours::{neighbours, other_heads};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 pub use rings::Within;
 use rings::{Ring, Steps, rings};
+pub use shares::counts;
+use shares::{cuts, pinned_or, preferred};
 
 /// Layer splits of one component over all lists of devices.
 const LAYERS_MAX: usize = 240;
+
+/// The same over each list of more than two devices: [`likely_layers`] has others.
+const LAYERS_MAX_OF_MORE: usize = 16;
 
 /// The same of pipelines: only cuts with which all devices compute for about as long pay, and the
 /// graphs of all groups take several times as long to size.
@@ -102,7 +110,9 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
                 }
                 None => {}
                 Some(Split::Layer) => {
-                    let cuts = cuts(problem, component, pin, &list, &times, layers_max).into_iter();
+                    let few = list.devices.len() <= 2;
+                    let most = if few { layers_max } else { layers_max.min(LAYERS_MAX_OF_MORE) };
+                    let cuts = cuts(problem, component, pin, &list, &times, most).into_iter();
                     cuts.for_each(|segments| want(Division::Layer { segments }));
                 }
                 Some(Split::Row) => {
@@ -416,70 +426,6 @@ pub fn lane(problem: &Problem<'_>, device: Option<usize>) -> Lane {
 /// Whether a device cannot do everything.
 fn lacks(problem: &Problem<'_>, device: usize) -> bool {
     !problem.inventory.devices[device].unsupported.is_empty()
-}
-
-/// The segments' devices, for each cut of a layer split: at most so many beside the preferred ones.
-fn cuts(
-    problem: &Problem<'_>,
-    component: &ComponentProfile,
-    pin: &Pin,
-    list: &DeviceList,
-    times: &SegmentTimes<'_>,
-    most: usize,
-) -> Vec<Vec<u32>> {
-    let weights: Vec<u64> = component.segments.iter().map(|s| s.weights_bytes.0).collect();
-    if !pin.shares.is_empty() {
-        let shares: Vec<u64> = pin.shares.iter().map(|share| u64::from(*share)).collect();
-        return vec![layers_of_shares(&weights, &shares)];
-    }
-    layers(&weights, list.devices.len(), &preferred(problem, &list.devices, times), most)
-}
-
-/// The shares of the pin, or those that are tried.
-fn pinned_or(pin: &Pin, tried: impl FnOnce() -> Vec<Vec<u32>>) -> Vec<Vec<u32>> {
-    match pin.shares.as_slice() {
-        [] => tried(),
-        shares => vec![shares.to_vec()],
-    }
-}
-
-/// The items of each device of an item split, the ones by speed first.
-pub fn counts(
-    problem: &Problem<'_>,
-    component: &ComponentProfile,
-    pin: &Pin,
-    devices: &[Option<usize>],
-    times: &SegmentTimes<'_>,
-) -> Vec<Vec<u32>> {
-    match pin.shares.as_slice() {
-        [] => {
-            let preferred = preferred(problem, devices, times);
-            item_counts(component.items, devices.len(), &preferred)
-        }
-        shares => item_counts_of(component.items, shares),
-    }
-}
-
-/// Proportions of a list's devices: by speed, by memory, and equal ones.
-fn preferred(
-    problem: &Problem<'_>,
-    devices: &[Option<usize>],
-    times: &SegmentTimes<'_>,
-) -> Vec<Vec<u64>> {
-    let speed = |device: &Option<usize>| {
-        // Calls in 1000 s, as whole numbers, so that proportions of equal devices are equal; 2^53
-        // is exact.
-        (1e3 / times.once_s(*device).max(1e-12)) as u64 + 1
-    };
-    let memory = |device: &Option<usize>| match device {
-        Some(index) => problem.inventory.devices[*index].free_bytes.0,
-        None => problem.inventory.host.available_bytes.0,
-    };
-    vec![
-        devices.iter().map(speed).collect(),
-        devices.iter().map(memory).collect(),
-        vec![1; devices.len()],
-    ]
 }
 
 /// How far the fullest device of a split is filled by its weights, in parts of 2^20 of its memory.

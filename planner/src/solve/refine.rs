@@ -15,10 +15,10 @@ use protocol::{Division, Placement};
 use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, OpenLayout, Within, neighbours, new_layouts, open_layouts, other_heads,
-    rings_within,
+    LayoutQuery, OpenLayout, Within, likely_layers, neighbours, new_layouts, open_layouts,
+    other_heads, rings_within,
 };
-use super::place::{ComponentLayout, Place};
+use super::place::{ComponentLayout, Place, WeightResidency};
 use super::search::{self, Allowance, Choices, KnownChoices, Limits, Score};
 use super::{Problem, Solution, better};
 use crate::policy::Objective;
@@ -41,12 +41,14 @@ const ROUNDS: usize = 2;
 /// How often the layouts next to the best ones are looked at, while these get better.
 const NEIGHBOURS_ROUNDS: usize = 3;
 
+/// How often likely layer splits are looked for, while plans get better.
+const LIKELY_ROUNDS: usize = 3;
+
 /// A split that takes more than this times what was chosen, each by itself, is not moved on from.
 const LONGER_MAX: f64 = 1.05;
 
-/// A plan by heads that takes more than this times the best one is not moved on from. On 40 hosts
-/// that were drawn, with 11 budgets each, 1.05 finds nothing better.
-const HEADS_LONGER_MAX: f64 = 1.005;
+/// A plan by heads that takes more than this times the best one is not moved on from.
+const HEADS_LONGER_MAX: f64 = 1.05;
 
 /// Layouts that are asked for at most, in all rounds, where such a plan is not the best one: each
 /// takes two to four milliseconds of a core. Over two devices a round has eight, over four up to
@@ -124,6 +126,19 @@ impl OpenLayouts {
         open.new_ones(from.flat_map(|layout| neighbours(problem, component, layout)))
     }
 
+    /// The layer splits of the largest component that may be better than a solution, as far as they
+    /// are new.
+    fn likely(&self, problem: &Problem<'_>, solution: &Solution) -> Vec<LayoutQuery> {
+        let Some((component, place, _)) = largest_chosen(problem, solution) else {
+            return Vec::new();
+        };
+        let open = &self.0[component];
+        let known = problem.places[component].iter().chain(open.least.iter());
+        let known: Vec<&ComponentLayout> = known.map(|place| &*place.spread).collect();
+        let longest_ms = LONGER_MAX * (place.ms.first_read + place.ms.compute);
+        open.new_ones(likely_layers(problem, component, &known, longest_ms).into_iter())
+    }
+
     /// The layouts of the largest component with some heads on other devices than in a solution,
     /// or, if it is not split so there, than in the best plan in which it is, as far as they are
     /// new.
@@ -155,9 +170,10 @@ impl OpenLayouts {
         generation: u64,
         known: &mut KnownChoices,
     ) -> Option<Solution> {
-        let (chosen, component) = (than.chosen.as_ref()?, largest(problem)?);
-        let place = &chosen.places[component];
-        if place.spread.placement() == Placement::One {
+        let (component, place, _) = largest_chosen(problem, than)?;
+        let chosen = than.chosen.as_ref()?;
+        let is_whole = place.spread.placement() == Placement::One;
+        if is_whole && place.spread.weights_bytes() <= problem.locked_max() {
             return None;
         }
         let mut problem = problem.clone();
@@ -217,6 +233,16 @@ pub fn refined<E>(
     }
     let mut open = OpenLayouts::left_out(problem, wanted, bytes);
     solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
+    for _ in 0..LIKELY_ROUNDS {
+        let wanted = open.likely(problem, &solution);
+        if wanted.is_empty() {
+            break;
+        }
+        let bytes = size(&wanted)?;
+        open.renew(problem, &wanted, &bytes);
+        let Some(better) = open.better(problem, &solution, generation, known) else { break };
+        solution = better;
+    }
     // Heads come last: what is moved on from is near the best plan until then, and splits by layers
     // that would get better on their way are not.
     for shifted in [Shifted::Segments, Shifted::Heads] {
@@ -319,12 +345,16 @@ impl Open {
     /// The layout of a place, and of other splits by layers over as many devices the one that takes
     /// the least by itself, if that is not much longer.
     fn best_of_layers<'o>(&'o self, chosen: &'o Place) -> Vec<&'o ComponentLayout> {
-        let mut best: BTreeMap<(Placement, usize), &Place> = BTreeMap::new();
+        let source = |place: &Place| {
+            let locked = matches!(place.held, WeightResidency::Some { locked: Some(_), .. });
+            (kind(place), locked)
+        };
+        let mut best: BTreeMap<_, &Place> = BTreeMap::new();
         let others = self.places().filter(|place| {
-            place.spread.placement() == Placement::Layer && kind(place) != kind(chosen)
+            place.spread.placement() == Placement::Layer && source(place) != source(chosen)
         });
         for place in others {
-            let best = best.entry(kind(place)).or_insert(place);
+            let best = best.entry(source(place)).or_insert(place);
             if alone_ms(place) < alone_ms(best) {
                 *best = place;
             }

@@ -39,7 +39,7 @@ use super::place::{ComponentLayout, WeightResidency};
 use crate::inventory::speeds::Speeds;
 use crate::inventory::{DeviceKind, Inventory};
 use heads::Summands;
-pub use streamed::{CallBound, StreamedTiming};
+pub use streamed::{CallBound, PAGE_LOCK_BYTES_PER_S, StreamedTiming};
 
 /// The queries at a time that are tried beside the usual ones, where these take too much.
 pub const SHORT_ATTENTION_CHUNK: u32 = 64;
@@ -157,6 +157,11 @@ impl<'a> SegmentTimes<'a> {
     /// One call on a device alone, or on the host for `None`.
     pub fn once_s(&self, device: Option<usize>) -> f64 {
         self.on(device).iter().map(|pace| pace.all_s()).sum()
+    }
+
+    /// One call of each segment on a device alone, or on the host for `None`.
+    pub fn segments_s(&self, device: Option<usize>) -> impl Iterator<Item = f64> {
+        self.on(device).iter().map(|time| time.all_s())
     }
 
     fn on(&self, device: Option<usize>) -> &[SegmentTime] {

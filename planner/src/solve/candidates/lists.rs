@@ -197,7 +197,7 @@ pub fn kind_of(all: &[Device], device: usize) -> usize {
 }
 
 /// The devices that may be chosen for a component: none that is unusable or forbidden.
-fn choosable(problem: &Problem<'_>, pin: &Pin) -> Vec<usize> {
+pub fn choosable(problem: &Problem<'_>, pin: &Pin) -> Vec<usize> {
     let usable = problem.unusable.iter().enumerate().filter(|(_, why)| why.is_none());
     usable.map(|(index, _)| index).filter(|index| !pin.forbidden.contains(&Some(*index))).collect()
 }

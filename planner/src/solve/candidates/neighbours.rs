@@ -1,5 +1,5 @@
 //! Layouts next to one that was chosen: its devices in another order, each with as much as it has,
-//! and some segments, or heads and features, from one device to another. Not all of these are
+//! and a segment, or some heads and features, from one device to another. Not all of these are
 //! tried at first.
 
 use std::collections::BTreeSet;
@@ -11,19 +11,16 @@ use super::super::layouts::in_lowest_terms;
 use super::super::place::ComponentLayout;
 use super::{LayoutQuery, kinds_of, lane};
 
-/// How many segments move from one device to another. With more than [`MOVED_EXACT`] devices, only
-/// the first number is tried, and only between neighbours.
-const MOVES: [u32; 3] = [1, 2, 4];
-
-/// The same of parts of a head.
+/// How many parts of a head move from one device to another.
 const MOVES_OF_HEADS: [u32; 4] = [HEAD_PARTS, 1, 2, 4];
 
 /// Parts of a head. Features are finer than heads: with a part more, a device may have as many
 /// heads and compute for as long as the others. Of 24 heads a part is half a percent.
 const HEAD_PARTS: u32 = 8;
 
-/// With at most this many devices, segments and heads move between any two of them.
-const MOVED_EXACT: usize = 4;
+/// With at most this many devices, segments and heads move between any two of them. With more, only
+/// the first number of [`MOVES_OF_HEADS`] does, and only between neighbours.
+const MOVED_EXACT: usize = 6;
 
 /// With at most this many devices, every order is tried.
 const ORDERS_EXACT: usize = 3;
@@ -63,7 +60,7 @@ pub fn neighbours(
     let mut near: Vec<(Vec<Option<usize>>, Vec<u32>)> =
         orders.iter().map(|order| ordered(&shares, order)).collect();
     if in_layers {
-        let moved = moved(&shares, &MOVES).into_iter();
+        let moved = moved(&shares, &[1]).into_iter();
         near.extend(moved.map(|shares| (layout.devices.clone(), shares)));
     }
     // Devices that are alike change places without any difference.
@@ -122,7 +119,8 @@ pub fn other_heads(
     moved.map(query).collect()
 }
 
-fn query(
+/// The layout of a component over these devices.
+pub(super) fn query(
     problem: &Problem<'_>,
     index: usize,
     devices: Vec<Option<usize>>,

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use protocol::{Division, Layout, Phase, StorageType};
 
-use super::super::candidates::{Within, lane, neighbours, other_heads, rings_within};
+use super::super::candidates::{
+    Within, lane, likely_layers, neighbours, other_heads, rings_within,
+};
 use super::super::*;
 use super::made_up::{Case, component, segment};
 use crate::policy::pins::{Params, Pin};
@@ -84,9 +86,9 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
     };
     assert!(near_layers.contains(&layers([2, 0, 1], [0, 0, 0, 0, 0, 1, 2, 2])));
     assert!(near_layers.contains(&layers([0, 1, 2], [0, 0, 1, 2, 2, 2, 2, 2])));
-    assert!(near_layers.contains(&layers([0, 1, 2], [0, 1, 1, 1, 1, 1, 1, 2])));
-    // Five other orders; from the second one segment to either, of the third one, two and four.
-    assert_eq!(near_layers.len(), 5 + 2 + 6);
+    assert!(near_layers.contains(&layers([0, 1, 2], [0, 1, 1, 1, 2, 2, 2, 2])));
+    // Five other orders; from the second one segment to either, and of the third.
+    assert_eq!(near_layers.len(), 5 + 2 + 2);
     let heads = |devices: [usize; 3], shares: [u32; 3]| {
         (devices.to_vec(), Division::Tensor { shares: shares.to_vec() })
     };
@@ -107,6 +109,34 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
     let spread = &pinned.expect("a split").spread;
     assert!(neighbours(&problem, 0, spread).is_empty());
     assert!(other_heads(&problem, 0, &tensor).is_empty());
+}
+
+/// Eight large blocks, then sixteen small ones, over two unlike devices: one has room for the large
+/// ones, the other has a fast link.
+#[test]
+fn a_likely_cut_leaves_small_blocks_to_the_device_that_streams() {
+    let block = |bytes, flops| segment("block", bytes, StorageType::BF16, flops);
+    let blocks = [vec![block(Bytes::mib(4), 4e9); 8], vec![block(Bytes::mib(1), 4e9); 16]].concat();
+    let mut case = Case::plain(2, Bytes::mib(64), vec![component("dit", Phase::Denoise, blocks)]);
+    let large: Bytes =
+        case.profile.components[0].segments[..8].iter().map(|s| s.weights_bytes).sum();
+    case.budgets.devices = vec![large + Bytes::mib(1), Bytes::mib(5)];
+    let [first, second] = &mut case.inventory.devices[..] else { panic!("two devices") };
+    first.link_bytes_per_s.value /= 1e3;
+    second.link_bytes_per_s.value *= 4.0;
+    let problem = case.problem(Objective::Latency);
+    let known = problem.places[0].iter().map(|place| &*place.spread);
+    let known: Vec<&ComponentLayout> = known.collect();
+    let likely = |longest_ms| likely_layers(&problem, 0, &known, longest_ms);
+    let best = likely(f64::INFINITY).remove(0);
+    assert_eq!(best.devices, [Some(0), Some(1)]);
+    let on_first =
+        best.layout.division.segments().expect("layers").iter().filter(|lane| **lane == 0);
+    // All large ones, and a small one at most beside them.
+    let on_first = on_first.count();
+    assert!((8..=9).contains(&on_first), "{on_first} on the first device");
+    // Nothing takes no time.
+    assert!(likely(0.0).is_empty());
 }
 
 #[test]

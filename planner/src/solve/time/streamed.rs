@@ -14,7 +14,7 @@ pub use bound::CallBound;
 /// How fast memory is page-locked, in bytes per second, as it is found, cleared and locked page by
 /// page: 32 MB in 11.6 ms by `cuMemHostAlloc` (rapidsai/dask-cuda, issue 106). Ordinary memory is
 /// touched for the first time at 1.6 to 1.8 GB/s on a virtual machine (docs/streaming.md).
-pub(super) const PAGE_LOCK_BYTES_PER_S: f64 = 2.8e9;
+pub const PAGE_LOCK_BYTES_PER_S: f64 = 2.8e9;
 
 /// Where streamed weights come from, in bytes per second.
 #[derive(Debug, Clone, Copy)]

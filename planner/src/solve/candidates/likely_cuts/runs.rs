@@ -1,0 +1,246 @@
+//! What runs of segments take on each kind of device, and which of them make up the best splits.
+
+use protocol::profile::ComponentProfile;
+
+use super::super::super::Problem;
+use super::super::super::time::PAGE_LOCK_BYTES_PER_S;
+use super::{Cut, DeviceTurn, Kind};
+
+/// What a run of segments takes of a call.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    turn_s: f64,
+    streamed_bytes: f64,
+}
+
+/// A run for which there is no room, or no time.
+const NEVER: Run = Run { turn_s: f64::INFINITY, streamed_bytes: 0.0 };
+
+/// All runs of segments on each kind of device, with so many slots at most.
+pub(super) struct DeviceRuns<'a> {
+    component: &'a ComponentProfile,
+    kinds: &'a [Kind],
+    /// Whether what is streamed is page-locked, as far as it may be.
+    locks: bool,
+    /// By kind, first segment, and end.
+    of: Vec<Vec<Run>>,
+}
+
+/// The least sum of turns of some devices up to a segment.
+#[derive(Clone, Copy)]
+struct Least {
+    sum_s: f64,
+    /// The kind of the last device, and where it begins.
+    kind: usize,
+    begin: usize,
+}
+
+impl<'a> DeviceRuns<'a> {
+    /// Those of which neither computing nor copying takes longer than the limit.
+    pub(super) fn of(
+        component: &'a ComponentProfile,
+        kinds: &'a [Kind],
+        slots: u64,
+        locks: bool,
+        limit_s: f64,
+    ) -> DeviceRuns<'a> {
+        let of_kind = |kind: &Kind| {
+            let ends = component.segments.len() + 1;
+            let copy_s = if locks { kind.copy_s } else { kind.file_s };
+            let mut runs = vec![NEVER; ends * ends];
+            for begin in 0..component.segments.len() {
+                let mut weights = RunWeights::default();
+                for end in begin + 1..ends {
+                    let segment = &component.segments[end - 1];
+                    weights.add(segment.weights_bytes.0, segment.block);
+                    let computes_s = kind.before_s[end] - kind.before_s[begin];
+                    let ways = weights.streamed(kind.room, slots);
+                    let turn = |streamed: Streamed| Run {
+                        turn_s: streamed.turn_s(computes_s, copy_s, slots, end - begin),
+                        streamed_bytes: streamed.bytes as f64,
+                    };
+                    let turns = ways.into_iter().flatten().map(turn);
+                    let best = turns.min_by(|a, b| a.turn_s.total_cmp(&b.turn_s));
+                    let in_time =
+                        |run: &Run| run.turn_s.max(run.streamed_bytes * copy_s) <= limit_s;
+                    runs[begin * ends + end] = best.filter(in_time).unwrap_or(NEVER);
+                }
+            }
+            runs
+        };
+        DeviceRuns { component, kinds, locks, of: kinds.iter().map(of_kind).collect() }
+    }
+
+    /// For each set of two or more devices the cut with the least sum of turns, and of the price of
+    /// what is streamed.
+    pub(super) fn best_cuts(&self, price: f64) -> Vec<Cut> {
+        // What is read from files costs nothing by itself.
+        let byte_s = match self.locks || price > 1.0 {
+            true => price / PAGE_LOCK_BYTES_PER_S / f64::from(self.component.calls),
+            false => 0.0,
+        };
+        let ends = self.component.segments.len() + 1;
+        let counts: Vec<usize> = self.kinds.iter().map(|kind| kind.devices.len() + 1).collect();
+        // A set is a number whose digits say how many of each kind it has.
+        let units = counts.iter().scan(1, |unit, count| {
+            let own = *unit;
+            *unit *= count;
+            Some(own)
+        });
+        let units: Vec<usize> = units.collect();
+        let sets: usize = counts.iter().product();
+        let none = Least { sum_s: f64::INFINITY, kind: 0, begin: 0 };
+        let mut least = vec![none; sets * ends];
+        least[0].sum_s = 0.0;
+        for set in 0..sets {
+            for kind in (0..counts.len())
+                .filter(|kind| set / units[*kind] % counts[*kind] + 1 < counts[*kind])
+            {
+                let next = (set + units[kind]) * ends;
+                for begin in 0..ends - 1 {
+                    let before_s = least[set * ends + begin].sum_s;
+                    if before_s == f64::INFINITY {
+                        continue;
+                    }
+                    for end in begin + 1..ends {
+                        let Run { turn_s, streamed_bytes } = self.of[kind][begin * ends + end];
+                        let sum_s = before_s + turn_s + byte_s * streamed_bytes;
+                        if sum_s < least[next + end].sum_s {
+                            least[next + end] = Least { sum_s, kind, begin };
+                        }
+                    }
+                }
+            }
+        }
+        let cut = |mut set: usize| {
+            let (mut cut, mut end) = (Vec::new(), ends - 1);
+            while end > 0 {
+                let Least { sum_s, kind, begin } = least[set * ends + end];
+                if sum_s == f64::INFINITY {
+                    return None;
+                }
+                let number = set / units[kind] % counts[kind] - 1;
+                cut.push(DeviceTurn { device: self.kinds[kind].devices[number], kind, begin, end });
+                (set, end) = (set - units[kind], begin);
+            }
+            cut.reverse();
+            (cut.len() > 1).then_some(cut)
+        };
+        (0..sets).filter_map(cut).collect()
+    }
+
+    fn run(&self, turn: &DeviceTurn) -> Run {
+        self.of[turn.kind][turn.begin * (self.component.segments.len() + 1) + turn.end]
+    }
+
+    pub(super) fn streamed_bytes(&self, cut: &Cut) -> f64 {
+        cut.iter().map(|turn| self.run(turn).streamed_bytes).sum()
+    }
+
+    /// About what a call takes, with its part of what is page-locked once.
+    pub(super) fn call_s(&self, problem: &Problem<'_>, cut: &Cut, crossing_bytes: f64) -> f64 {
+        let host = &problem.inventory.host;
+        let memory = host.speeds.memory_bytes_per_s.value;
+        let all_bytes = self.streamed_bytes(cut);
+        let locked_bytes =
+            if self.locks { all_bytes.min(problem.locked_max().0 as f64) } else { 0.0 };
+        let file_bytes = all_bytes - locked_bytes;
+        let locked = locked_bytes / all_bytes.max(1.0);
+        let copies_s = cut.iter().map(|turn| {
+            let Kind { file_s, copy_s, .. } = self.kinds[turn.kind];
+            self.run(turn).streamed_bytes * (locked * copy_s + (1.0 - locked) * file_s)
+        });
+        let links = cut.iter().map(|turn| {
+            let device = &problem.inventory.devices[turn.device];
+            device.link_bytes_per_s.value.min(device.link_back_bytes_per_s.value)
+        });
+        let turns_s = cut.iter().map(|turn| self.run(turn).turn_s).sum::<f64>()
+            + crossing_bytes / links.fold(f64::INFINITY, f64::min);
+        // Bytes from files are read and written.
+        let shared_s = (locked_bytes + 2.0 * file_bytes) / memory;
+        let cached = all_bytes <= host.available_bytes.0 as f64;
+        let storage_s = if cached { 0.0 } else { file_bytes / host.storage_bytes_per_s.value };
+        let locking_s = locked_bytes / PAGE_LOCK_BYTES_PER_S / f64::from(self.component.calls);
+        copies_s.fold(turns_s, f64::max).max(shared_s).max(storage_s) + locking_s
+    }
+}
+
+/// The weights of a run of segments.
+#[derive(Default)]
+struct RunWeights {
+    bytes: u64,
+    blocks_bytes: u64,
+    /// Of each block, in order.
+    sizes: Vec<u64>,
+}
+
+/// What of a run is streamed.
+#[derive(Clone, Copy)]
+struct Streamed {
+    bytes: u64,
+    slot_bytes: u64,
+    /// As a part of the run.
+    part: f64,
+}
+
+impl RunWeights {
+    fn add(&mut self, bytes: u64, block: bool) {
+        self.bytes += bytes;
+        if block {
+            self.blocks_bytes += bytes;
+            let at = self.sizes.partition_point(|other| *other < bytes);
+            self.sizes.insert(at, bytes);
+        }
+    }
+
+    /// The blocks that are streamed where there is such a room for weights and slots: of any size,
+    /// and the smallest; `None` where there is too little.
+    fn streamed(&self, room: u64, slots: u64) -> [Option<Streamed>; 2] {
+        if self.bytes <= room {
+            return [Some(Streamed { bytes: 0, slot_bytes: 0, part: 0.0 }), None];
+        }
+        let beyond = self.bytes - room;
+        let streamed = |bytes: u64, slot_bytes: u64| {
+            let part = bytes as f64 / self.bytes as f64;
+            Streamed { bytes, slot_bytes, part }
+        };
+        let count = self.sizes.len() as u64;
+        let largest = self.sizes.last().copied().unwrap_or_default();
+        let mean = (self.blocks_bytes / count.max(1)).max(1);
+        let some = (beyond + slots * largest).div_ceil(mean);
+        let any = match some < count {
+            true => Some(streamed(some * mean, largest)),
+            false => {
+                let all = self.bytes - self.blocks_bytes + slots.min(count) * largest;
+                (all <= room).then(|| streamed(self.blocks_bytes, largest))
+            }
+        };
+        let mut sum = 0;
+        let smallest = (1..).zip(&self.sizes).find_map(|(count, size)| {
+            sum += size;
+            (sum >= beyond + slots.min(count) * size).then(|| streamed(sum, *size))
+        });
+        [any, smallest]
+    }
+}
+
+impl Streamed {
+    /// How long a device with so many segments, which it computes in `computes_s`, has its turn.
+    fn turn_s(self, computes_s: f64, copy_s: f64, slots: u64, segments: usize) -> f64 {
+        let beyond_slots = self.bytes.saturating_sub(slots * self.slot_bytes);
+        let copies_s = beyond_slots as f64 * copy_s;
+        if copies_s == 0.0 {
+            return computes_s;
+        }
+        match slots {
+            // Nothing is copied while a streamed segment computes.
+            1 => computes_s * self.part + copies_s.max(computes_s * (1.0 - self.part)),
+            // The link waits for the first of them. The last waits for the link, and one that stays
+            // for the last.
+            _ => {
+                let waits = if self.part < 1.0 { 3.0 } else { 2.0 };
+                computes_s.max(copies_s + waits * computes_s / segments as f64)
+            }
+        }
+    }
+}
