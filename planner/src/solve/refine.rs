@@ -47,7 +47,8 @@ const LIKELY_ROUNDS: usize = 3;
 /// A split that takes more than this times what was chosen, each by itself, is not moved on from.
 const LONGER_MAX: f64 = 1.05;
 
-/// A plan by heads that takes more than this times the best one is not moved on from.
+/// A plan by heads that takes more than this times the best one is not moved on from. With 1.005 a
+/// host of four unlike cards had plans that were 2.3 and 2.9 % slower, with 3 and 4 GiB of each.
 const HEADS_LONGER_MAX: f64 = 1.05;
 
 /// Layouts that are asked for at most, in all rounds, where such a plan is not the best one: each
