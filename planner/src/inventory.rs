@@ -241,6 +241,11 @@ impl Device {
         self.kind == DeviceKind::Cuda || self.threads.is_some()
     }
 
+    /// How fast its link is in the slower of both directions.
+    pub fn link_both_ways_bytes_per_s(&self) -> f64 {
+        self.link_bytes_per_s.value.min(self.link_back_bytes_per_s.value)
+    }
+
     /// Whether the same work takes the same time here as on another device, and the same bytes.
     pub fn is_like(&self, other: &Device) -> bool {
         self.kind == other.kind

@@ -38,11 +38,8 @@ const LAYOUTS_FIRST: usize = 16;
 /// How often each component is looked at, while plans get better.
 const ROUNDS: usize = 2;
 
-/// How often the layouts next to the best ones are looked at, while these get better.
-const NEIGHBOURS_ROUNDS: usize = 3;
-
-/// How often likely layer splits are looked for, while plans get better.
-const LIKELY_ROUNDS: usize = 3;
+/// How often each kind of [`NextLayouts`] is looked at, while plans get better.
+const NEXT_ROUNDS: usize = 3;
 
 /// A split that takes more than this times what was chosen, each by itself, is not moved on from.
 const LONGER_MAX: f64 = 1.05;
@@ -234,24 +231,15 @@ pub fn refined<E>(
     }
     let mut open = OpenLayouts::left_out(problem, wanted, bytes);
     solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
-    for _ in 0..LIKELY_ROUNDS {
-        let wanted = open.likely(problem, &solution);
-        if wanted.is_empty() {
-            break;
-        }
-        let bytes = size(&wanted)?;
-        open.renew(problem, &wanted, &bytes);
-        let Some(better) = open.better(problem, &solution, generation, known) else { break };
-        solution = better;
-    }
     // Heads come last: what is moved on from is near the best plan until then, and splits by layers
     // that would get better on their way are not.
-    for shifted in [Shifted::Segments, Shifted::Heads] {
-        let mut left = shifted.asked_max(problem, &solution);
-        for _ in 0..NEIGHBOURS_ROUNDS {
-            let wanted = match shifted {
-                Shifted::Segments => open.neighbours(problem, &solution),
-                Shifted::Heads => open.other_heads(problem, &solution, known),
+    for next in [NextLayouts::Likely, NextLayouts::Neighbours, NextLayouts::OtherHeads] {
+        let mut left = next.asked_max(problem, &solution);
+        for _ in 0..NEXT_ROUNDS {
+            let wanted = match next {
+                NextLayouts::Likely => open.likely(problem, &solution),
+                NextLayouts::Neighbours => open.neighbours(problem, &solution),
+                NextLayouts::OtherHeads => open.other_heads(problem, &solution, known),
             };
             if wanted.is_empty() || wanted.len() > left {
                 break;
@@ -259,28 +247,37 @@ pub fn refined<E>(
             left -= wanted.len();
             let bytes = size(&wanted)?;
             open.renew(problem, &wanted, &bytes);
-            solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
+            let better = open.better(problem, &solution, generation, known);
+            // What is likely follows from the best plan; neighbours are of other plans too.
+            if better.is_none() && next == NextLayouts::Likely {
+                break;
+            }
+            solution = better.unwrap_or(solution);
         }
     }
     solution = open.with_all_rings(problem, &solution, generation, known).unwrap_or(solution);
     Ok((solution, Some(open)))
 }
 
-/// What is on another device in the next layouts of the largest component.
-#[derive(Clone, Copy)]
-enum Shifted {
-    Segments,
-    Heads,
+/// Which layouts of the largest component are looked at next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NextLayouts {
+    /// Layer splits over any devices, in the order of about what they take.
+    Likely,
+    /// The best plans' layouts with other orders, or a segment on another device.
+    Neighbours,
+    /// A split by heads with some of these on another device.
+    OtherHeads,
 }
 
-impl Shifted {
+impl NextLayouts {
     /// How many such layouts are asked for at most.
     fn asked_max(self, problem: &Problem<'_>, solution: &Solution) -> usize {
         let is_by_heads =
             || largest_chosen(problem, solution).is_some_and(|(_, place, _)| is_by_heads(place));
         match self {
-            Shifted::Heads if !is_by_heads() => HEADS_ASKED_MAX,
-            Shifted::Segments | Shifted::Heads => usize::MAX,
+            NextLayouts::OtherHeads if !is_by_heads() => HEADS_ASKED_MAX,
+            _ => usize::MAX,
         }
     }
 }

@@ -46,7 +46,7 @@ impl HeldBlocks {
 /// goes next is of the lane that holds most; each lane's held blocks are spread evenly among its
 /// streamed ones.
 pub fn level_sets(segments: &[Option<Streamable>], lanes: usize) -> Vec<Vec<bool>> {
-    growing_sets(segments, lanes, |lane, held| std::cmp::Reverse(lane.held_bytes(held)))
+    growing_sets(segments, lanes, |lane, held| std::cmp::Reverse(lane.taken(held).held_bytes))
 }
 
 /// The same, where the segment that goes next is of the lane whose streamed ones take the least
@@ -54,7 +54,7 @@ pub fn level_sets(segments: &[Option<Streamable>], lanes: usize) -> Vec<Vec<bool
 pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<bool>> {
     // Nanoseconds as whole numbers have an order.
     let nanoseconds = |lane: &Lane, held| {
-        (1e9 * lane.streamed_bytes(held) as f64 / rates[lane.index].max(1.0)) as u64
+        (1e9 * lane.taken(held).streamed_bytes as f64 / rates[lane.index].max(1.0)) as u64
     };
     growing_sets(segments, rates.len(), nanoseconds)
 }
@@ -136,8 +136,8 @@ type Sized = (usize, u64);
 struct Lane {
     index: usize,
     staying: HeldBlocks,
-    /// Blocks in groups, of each of which those that stay are spread evenly: all of them, or those
-    /// of each size, the largest first.
+    /// One group of all blocks, or a group for each size, the largest first. Within a group those
+    /// that stay are spread evenly.
     blocks: Vec<Vec<Sized>>,
     others: Vec<Sized>,
 }
@@ -145,6 +145,8 @@ struct Lane {
 /// What a lane with some of its segments held takes.
 struct Taken {
     held_bytes: u64,
+    streamed_bytes: u64,
+    /// How many segments are streamed.
     streamed: u64,
     /// The largest of those that are streamed.
     slot_bytes: u64,
@@ -207,26 +209,17 @@ impl Lane {
 
     /// What it takes when `held` segments stay.
     fn taken(&self, held: usize) -> Taken {
-        let mut taken = Taken { held_bytes: 0, streamed: 0, slot_bytes: 0 };
+        let mut taken = Taken { held_bytes: 0, streamed_bytes: 0, streamed: 0, slot_bytes: 0 };
         for ((_, bytes), stays) in self.stays(held) {
             if stays {
                 taken.held_bytes += bytes;
             } else {
+                taken.streamed_bytes += bytes;
                 taken.streamed += 1;
                 taken.slot_bytes = taken.slot_bytes.max(bytes);
             }
         }
         taken
-    }
-
-    /// Weights that stay when `held` segments do.
-    fn held_bytes(&self, held: usize) -> u64 {
-        self.stays(held).filter(|(_, stays)| *stays).map(|((_, bytes), _)| bytes).sum()
-    }
-
-    /// Weights that are streamed when `held` segments stay.
-    fn streamed_bytes(&self, held: usize) -> u64 {
-        self.stays(held).filter(|(_, stays)| !*stays).map(|((_, bytes), _)| bytes).sum()
     }
 }
 

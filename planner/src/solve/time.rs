@@ -55,7 +55,7 @@ const RING_TIME: f64 = 1.05;
 /// Bytes of a memory that move for each byte that is copied in it: it is read and written. So is
 /// what is copied from the page cache to page-locked memory, and what goes from one device through
 /// the host's memory to another one.
-const MOVED_PER_COPIED: f64 = 2.0;
+pub const MOVED_PER_COPIED: f64 = 2.0;
 
 /// Of what is no product and no attention, the part that is on heads: of the elements that blocks
 /// of transformers read and write so, about half are of queries, keys and the feed-forward layer,
@@ -327,10 +327,12 @@ impl<'a> Timing<'a> {
     /// What crosses between devices in one call, but for summands.
     fn crossing_s(&self) -> f64 {
         let devices = &self.times.inventory.devices;
-        let links = self.spread.devices.iter().flatten().map(|device| {
-            let device = &devices[*device];
-            device.link_bytes_per_s.value.min(device.link_back_bytes_per_s.value)
-        });
+        let links = self
+            .spread
+            .devices
+            .iter()
+            .flatten()
+            .map(|device| devices[*device].link_both_ways_bytes_per_s());
         if self.spread.is_on_host() || self.summands.is_some() {
             return 0.0;
         }

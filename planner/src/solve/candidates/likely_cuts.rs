@@ -149,16 +149,14 @@ fn kinds(problem: &Problem<'_>, index: usize, known: &[&ComponentLayout]) -> Vec
             kind.room == room && problem.inventory.devices[kind.devices[0]].is_like(device)
         };
         let sets: usize = kinds.iter().map(|kind| kind.devices.len() + 1).product();
-        if let Some(kind) = kinds.iter_mut().find(is_like) {
-            let count = kind.devices.len() + 1;
-            if sets / count * (count + 1) > SETS_MAX {
-                break;
-            }
+        let like = kinds.iter_mut().find(is_like);
+        let count = like.as_ref().map_or(1, |kind| kind.devices.len() + 1);
+        if sets / count * (count + 1) > SETS_MAX {
+            break;
+        }
+        if let Some(kind) = like {
             kind.devices.push(at);
             continue;
-        }
-        if 2 * sets > SETS_MAX {
-            break;
         }
         let mut before_s = vec![0.0];
         for segment_s in times.segments_s(Some(at)) {
@@ -171,7 +169,8 @@ fn kinds(problem: &Problem<'_>, index: usize, known: &[&ComponentLayout]) -> Vec
     kinds
 }
 
-/// About what crosses in a call between so many devices, as between those of other layouts.
+/// How much crosses in a call, by the number of devices. Other layouts say what crosses from one
+/// device to the next.
 fn crossing_bytes(
     component: &ComponentProfile,
     known: &[&ComponentLayout],

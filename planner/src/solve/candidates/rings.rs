@@ -111,7 +111,7 @@ pub enum Within<'a> {
     /// Those that the problem's budgets have room for, and that take no longer than is allowed; the
     /// fastest one where none is within that. `None` allows any time.
     Budgets(Option<&'a Allowance>),
-    /// All of these, whatever else is made.
+    /// The same, but no set is passed over because one that streams less fits.
     Allowance(&'a Allowance),
 }
 

@@ -9,7 +9,8 @@ use super::super::time::SegmentTimes;
 use super::lists::DeviceList;
 use crate::policy::pins::{Pin, item_counts, item_counts_of};
 
-/// The segments' devices, for each cut of a layer split: at most so many beside the preferred ones.
+/// The device of each segment, for each cut of a layer split. Beside the preferred cuts there are
+/// `most` at most.
 pub(super) fn cuts(
     problem: &Problem<'_>,
     component: &ComponentProfile,

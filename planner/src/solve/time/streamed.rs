@@ -77,7 +77,7 @@ fn is_locked(locked: Option<&[bool]>, segment: usize) -> bool {
 
 impl Timing<'_> {
     /// Whether a segment is streamed, where these stay.
-    fn streams(&self, stays: &[bool], segment: usize) -> bool {
+    pub fn streams(&self, stays: &[bool], segment: usize) -> bool {
         !stays[segment] && !self.spread.is_mapped(segment)
     }
 

@@ -3,7 +3,7 @@
 use protocol::profile::ComponentProfile;
 
 use super::super::super::Problem;
-use super::super::super::time::PAGE_LOCK_BYTES_PER_S;
+use super::super::super::time::{MOVED_PER_COPIED, PAGE_LOCK_BYTES_PER_S};
 use super::{Cut, DeviceTurn, Kind};
 
 /// What a run of segments takes of a call.
@@ -16,7 +16,8 @@ struct Run {
 /// A run for which there is no room, or no time.
 const NEVER: Run = Run { turn_s: f64::INFINITY, streamed_bytes: 0.0 };
 
-/// All runs of segments on each kind of device, with so many slots at most.
+/// What each run of segments takes on each kind of device, where a device has a given number of
+/// slots.
 pub(super) struct DeviceRuns<'a> {
     component: &'a ComponentProfile,
     kinds: &'a [Kind],
@@ -36,7 +37,7 @@ struct Least {
 }
 
 impl<'a> DeviceRuns<'a> {
-    /// Those of which neither computing nor copying takes longer than the limit.
+    /// A run that computes or copies for longer than the limit counts as one without room.
     pub(super) fn of(
         component: &'a ComponentProfile,
         kinds: &'a [Kind],
@@ -92,10 +93,10 @@ impl<'a> DeviceRuns<'a> {
         let none = Least { sum_s: f64::INFINITY, kind: 0, begin: 0 };
         let mut least = vec![none; sets * ends];
         least[0].sum_s = 0.0;
+        let of_kind = |set: usize, kind: usize| set / units[kind] % counts[kind];
         for set in 0..sets {
-            for kind in (0..counts.len())
-                .filter(|kind| set / units[*kind] % counts[*kind] + 1 < counts[*kind])
-            {
+            let kinds = 0..counts.len();
+            for kind in kinds.filter(|kind| of_kind(set, *kind) + 1 < counts[*kind]) {
                 let next = (set + units[kind]) * ends;
                 for begin in 0..ends - 1 {
                     let before_s = least[set * ends + begin].sum_s;
@@ -119,8 +120,8 @@ impl<'a> DeviceRuns<'a> {
                 if sum_s == f64::INFINITY {
                     return None;
                 }
-                let number = set / units[kind] % counts[kind] - 1;
-                cut.push(DeviceTurn { device: self.kinds[kind].devices[number], kind, begin, end });
+                let device = self.kinds[kind].devices[of_kind(set, kind) - 1];
+                cut.push(DeviceTurn { device, kind, begin, end });
                 (set, end) = (set - units[kind], begin);
             }
             cut.reverse();
@@ -150,14 +151,12 @@ impl<'a> DeviceRuns<'a> {
             let Kind { file_s, copy_s, .. } = self.kinds[turn.kind];
             self.run(turn).streamed_bytes * (locked * copy_s + (1.0 - locked) * file_s)
         });
-        let links = cut.iter().map(|turn| {
-            let device = &problem.inventory.devices[turn.device];
-            device.link_bytes_per_s.value.min(device.link_back_bytes_per_s.value)
-        });
+        let links = cut
+            .iter()
+            .map(|turn| problem.inventory.devices[turn.device].link_both_ways_bytes_per_s());
         let turns_s = cut.iter().map(|turn| self.run(turn).turn_s).sum::<f64>()
             + crossing_bytes / links.fold(f64::INFINITY, f64::min);
-        // Bytes from files are read and written.
-        let shared_s = (locked_bytes + 2.0 * file_bytes) / memory;
+        let shared_s = (locked_bytes + MOVED_PER_COPIED * file_bytes) / memory;
         let cached = all_bytes <= host.available_bytes.0 as f64;
         let storage_s = if cached { 0.0 } else { file_bytes / host.storage_bytes_per_s.value };
         let locking_s = locked_bytes / PAGE_LOCK_BYTES_PER_S / f64::from(self.component.calls);
@@ -193,8 +192,8 @@ impl RunWeights {
         }
     }
 
-    /// The blocks that are streamed where there is such a room for weights and slots: of any size,
-    /// and the smallest; `None` where there is too little.
+    /// The blocks that are streamed, where `room` bytes are for weights and slots: blocks of any
+    /// size, or the smallest ones; `None` where there is too little room.
     fn streamed(&self, room: u64, slots: u64) -> [Option<Streamed>; 2] {
         if self.bytes <= room {
             return [Some(Streamed { bytes: 0, slot_bytes: 0, part: 0.0 }), None];
@@ -225,7 +224,8 @@ impl RunWeights {
 }
 
 impl Streamed {
-    /// How long a device with so many segments, which it computes in `computes_s`, has its turn.
+    /// How long the turn of a device with this number of segments lasts. It computes them in
+    /// `computes_s`.
     fn turn_s(self, computes_s: f64, copy_s: f64, slots: u64, segments: usize) -> f64 {
         let beyond_slots = self.bytes.saturating_sub(slots * self.slot_bytes);
         let copies_s = beyond_slots as f64 * copy_s;

@@ -15,15 +15,14 @@ use super::super::super::time::{StreamedTiming, Timing};
 use super::{LOOKAHEAD_MAX, SLOT_GAIN, Steps};
 use crate::policy::pins::{Params, Pin};
 
-/// Of streamed segments of which some are page-locked: so many parts are tried.
+/// Page-locked are quarters of what is streamed: one, two, three, or all.
 const LOCKED_PARTS: usize = 4;
 
-/// Of sets whose page-locked weights are not waited for, one of so many is tried: they differ in
-/// what they take of RAM.
+/// Where page-locked weights are not waited for, every fourth set is tried: these sets differ only
+/// in what they take of RAM.
 const LOCKED_STRIDE: usize = 4;
 
 /// Which segments stay, and which of the others are page-locked, if any.
-#[derive(Clone)]
 pub(super) struct StreamedSet {
     pub stays: Arc<[bool]>,
     pub locked: Option<Arc<[bool]>>,
@@ -52,9 +51,9 @@ pub(super) fn streamable(
     segments.collect()
 }
 
-/// Which segments stay, in runs of sets of which each one streams more than the one before it. Of
-/// layers, one device streams and the others hold all of theirs; or all of them stream, each for
-/// about as long, or so much that each holds as much.
+/// Which segments stay, for any budgets. Within a run each set streams more than the one before it.
+/// In a split by layers either one device streams, and the others hold all of theirs; or all of
+/// them stream for about as long; or all of them hold as much.
 pub(super) fn sets(
     problem: &Problem<'_>,
     spread: &ComponentLayout,
@@ -122,10 +121,9 @@ fn add_new(runs: &mut Vec<Vec<Vec<bool>>>, sets: impl Iterator<Item = Vec<bool>>
     runs.push(new);
 }
 
-/// Of sets of which each one streams more than the one before it, those that may be worth it, with
-/// what is page-locked: nothing, and where streamed weights are waited for, parts of them up to
-/// all; over several devices it is all or none, or, where `locked_max` is less than all, parts of
-/// them and as many as that has room for.
+/// The sets of a run that may be worth it, each with what is page-locked: nothing, and all where
+/// streamed weights are waited for. Parts are page-locked on one device, and on several where
+/// `locked_max` bytes are less than all; then also as many as that has room for.
 ///
 /// A set for which nothing is waited for takes no longer than one that streams less, and less
 /// memory unless it has more slots.
@@ -139,9 +137,9 @@ pub(super) fn waits(
     let spread = timing.spread();
     let streamed = |stays: &[bool]| -> Vec<usize> {
         let all = 0..stays.len();
-        all.filter(|segment| !stays[*segment] && !spread.is_mapped(*segment)).collect()
+        all.filter(|segment| timing.streams(stays, *segment)).collect()
     };
-    // So many of so many streamed ones, spread evenly.
+    // `part` in every `of` streamed segments.
     let locked = |stays: &[bool], part: usize, of: usize| -> Arc<[bool]> {
         let mut locked = vec![false; stays.len()];
         for (number, segment) in streamed(stays).into_iter().enumerate() {
