@@ -60,8 +60,9 @@ pub trait Family: Sync {
     /// Whatever is wrong with any part.
     fn open(&self, source: &OpenedSource) -> Result<Arc<dyn Model>, ModelError>;
 
-    /// What is in the files of a model, whole or not.
-    fn describe(&self, source: &OpenedSource) -> ModelDescription;
+    /// What is in the files of a model, whole or not; `makes_tokenizers` to see whether that can be
+    /// done.
+    fn describe(&self, source: &OpenedSource, makes_tokenizers: bool) -> ModelDescription;
 
     /// Whether a job runs the denoiser a second time in each step, on the negative prompt.
     fn second_pass(&self, job: &Job) -> bool {
@@ -87,16 +88,20 @@ pub fn open_source(source: &ModelSource) -> Result<Arc<dyn Model>, ModelError> {
     family_of(&source)?.open(&source)
 }
 
-/// What is in a diffusers directory or a file: [`describe_source`] of it.
+/// What is in a diffusers directory or a file: [`describe_source`] of it, with its tokenizers.
 pub fn describe(path: &Path) -> Result<ModelDescription, ModelError> {
-    describe_source(&ModelSource::of(path.to_string_lossy()))
+    describe_source(&ModelSource::of(path.to_string_lossy()), true)
 }
 
-/// What is in a model's files, whole or not. An error only if nothing can be said of them.
-pub fn describe_source(source: &ModelSource) -> Result<ModelDescription, ModelError> {
+/// What is in a model's files, whole or not; tokenizers are made to see whether that can be done, or
+/// only looked for. An error only if nothing can be said of the files.
+pub fn describe_source(
+    source: &ModelSource,
+    makes_tokenizers: bool,
+) -> Result<ModelDescription, ModelError> {
     let source = OpenedSource::open(source)?;
     match family_of(&source) {
-        Ok(family) => Ok(family.describe(&source)),
+        Ok(family) => Ok(family.describe(&source, makes_tokenizers)),
         Err(problem @ (ModelError::UnknownFiles { .. } | ModelError::OtherFamily { .. })) => {
             Ok(describe::unknown(&source, &problem))
         }

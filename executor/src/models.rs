@@ -19,6 +19,7 @@ pub mod describe;
 pub mod job;
 pub mod rgb_map;
 pub mod shapes;
+pub mod tokenizers;
 
 mod error;
 
@@ -28,12 +29,14 @@ use std::sync::Arc;
 
 use protocol::profile::StepItems;
 use protocol::{Bytes, GraphOptions, JobShape, Phase, StorageType};
+use rayon::prelude::*;
 
 use crate::graph::Graph;
 use crate::weights::lora::{LoraMode, LoraNames, LoraSource, Loras};
 use crate::weights::{WeightFiles, WeightsError};
 
 use buffers::BufferPlan;
+use tokenizers::ModelTokenizer;
 
 pub use error::ModelError;
 
@@ -51,6 +54,9 @@ pub trait Model: Any + Send + Sync {
 
     /// The names of those that a job does without which brings its embeddings.
     fn text_encoders(&self) -> &'static [&'static str];
+
+    /// The tokenizers of its text encoders.
+    fn tokenizers(&self) -> Vec<&ModelTokenizer>;
 
     /// The weight files of a component.
     fn files(&self, component: &str) -> &Arc<WeightFiles>;
@@ -157,6 +163,16 @@ impl dyn Model {
         let VaeGraphs { encoder, decoder } = self.vae_graphs(job, options)?;
         let all = encoder.into_iter().chain(whole).chain([decoder]);
         Ok(all.map(|component| component.stored_as(options.weights_as)).collect())
+    }
+
+    /// Makes the tokenizers, beside each other.
+    ///
+    /// # Errors
+    /// A tokenizer's files are at fault.
+    pub fn make_tokenizers(&self) -> Result<(), ModelError> {
+        let made = self.tokenizers().into_par_iter().map(|tokenizer| tokenizer.get().map(drop));
+        // The first failure of several is the answer, whichever was there first.
+        made.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// Opens LoRA files and matches them with this model's weights. Reads headers and scalars only,

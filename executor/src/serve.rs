@@ -35,6 +35,7 @@ use crate::calibrate::calibrate;
 use crate::failure::{bad_request, internal, refused};
 use crate::families;
 use crate::measure;
+use crate::models::Model;
 use crate::pipeline::{Observer, Picture};
 use crate::runtime::{Runtime, verify};
 use crate::self_test::{program, self_test};
@@ -168,8 +169,9 @@ impl Executor {
         }
         match command {
             Command::Hello { version, libraries } => self.hello(version, libraries),
-            Command::Inspect { model } => {
-                Ok(Event::Inspected(Box::new(families::describe_source(&model)?)))
+            Command::Inspect { model, makes_tokenizers } => {
+                let description = families::describe_source(&model, makes_tokenizers)?;
+                Ok(Event::Inspected(Box::new(description)))
             }
             Command::Measure { model, job, options, threads } => {
                 self.measure(&model, &job, &options, threads)
@@ -294,9 +296,13 @@ impl Executor {
                     "it keeps the weights of generation {generation}, and no plan is loaded"
                 )));
             }
-            (Some(_), Some(before)) => before.follow(plan, &self.cancel)?,
+            (Some(_), Some(before)) => {
+                make_tokenizers(&plan, &*before.model)?;
+                before.follow(plan, &self.cancel)?
+            }
             (None, _) => {
                 let model = self.models.loaded(&plan, &self.cancel)?;
+                make_tokenizers(&plan, &*model)?;
                 let watched = self.models.watched(&plan, &*model);
                 self.send(Event::Files(watched.states()));
                 let mut runtime = Runtime::load(plan, model, &self.cancel)?;
@@ -320,6 +326,15 @@ impl Executor {
 fn ends_process(answer: &Event) -> bool {
     let Event::Failed(failure) = answer else { return false };
     matches!(failure.kind, FailureKind::DeviceLost { .. })
+}
+
+/// Makes the tokenizers of a plan's model before anything is loaded, unless its jobs bring what
+/// these are for.
+fn make_tokenizers(plan: &Plan, model: &dyn Model) -> Result<(), Failure> {
+    if !plan.job.conditioned {
+        model.make_tokenizers()?;
+    }
+    Ok(())
 }
 
 fn check_threads(threads: u32) -> Result<(), Failure> {

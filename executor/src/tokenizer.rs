@@ -39,6 +39,9 @@ pub const TEXT_BYTES_MAX: Bytes = Bytes::kib(64);
 /// encoder is a few thousand.
 pub const SEQUENCE_LENGTH_MAX: usize = 1 << 16;
 
+/// The file of a whole tokenizer.
+const DOCUMENT: &str = "tokenizer.json";
+
 /// Largest `tokenizer.json`, `vocab.json` or `merges.txt`. The largest in use (Gemma 3) has 33 MB.
 pub const VOCABULARY_FILE_BYTES_MAX: Bytes = Bytes::mib(64);
 
@@ -134,7 +137,7 @@ impl Tokenizer {
     /// `tokenizer.json` that does not end sequences with the end token.
     pub fn open(directory: &Path, kind: TokenizerKind) -> Result<Tokenizer, TokenizerError> {
         let config = TokenizerConfig::read(directory)?;
-        let document = directory.join("tokenizer.json");
+        let document = directory.join(DOCUMENT);
         let inner = match read_capped(&document, VOCABULARY_FILE_BYTES_MAX)? {
             Some(bytes) => {
                 bounds::check_document(&bytes).map_err(|error| error.at(&document))?;
@@ -150,6 +153,24 @@ impl Tokenizer {
         Tokenizer::checked(inner, kind, &config, directory)
     }
 
+    /// Whether `directory` has the files that [`Tokenizer::open`] reads.
+    ///
+    /// # Errors
+    /// A file is missing.
+    pub fn check_there(directory: &Path, kind: TokenizerKind) -> Result<(), TokenizerError> {
+        let has = |name: &str| directory.join(name).exists();
+        if has(DOCUMENT) || kind.pairs && pairs::FILES.into_iter().all(has) {
+            return Ok(());
+        }
+        Err(match kind.pairs {
+            true => TokenizerError::missing_bpe(directory),
+            false => TokenizerError::missing_unigram(directory),
+        })
+    }
+
+    /// Tokens of the built-in tokenizers.
+    pub const CLIP_TOKENS: usize = 49_408;
+
     /// The tokenizer of every published CLIP-L, which is built into the program.
     pub fn clip() -> Tokenizer {
         builtin::clip().expect("the tables are whole")
@@ -159,6 +180,15 @@ impl Tokenizer {
     /// which is found whole in texts then.
     pub fn clip_g() -> Tokenizer {
         builtin::clip_g().expect("the tables are whole")
+    }
+
+    /// Whether a GGUF file of a text encoder holds a tokenizer of this kind.
+    pub fn is_in_gguf(keys: GgufKeys<'_>, kind: TokenizerKind) -> bool {
+        match kind.in_gguf {
+            Some(GgufTables::Unigram) => unigram::is_in_gguf(keys),
+            Some(GgufTables::ByteLevel) => byte_level::is_in_gguf(keys),
+            None => false,
+        }
     }
 
     /// The tokenizer that a GGUF file of a text encoder holds, if it is of this kind; the path is

@@ -273,12 +273,14 @@ pub struct FailedDevice {
     pub message: String,
 }
 
-/// Asks the executor what is in a model.
+/// Asks the executor what is in a model, and, if it `makes_tokenizers`, whether these are sound: a
+/// job would find out before it loads anything.
 pub fn inspect(
     session: &mut Session,
     model: &ModelSource,
+    makes_tokenizers: bool,
 ) -> Result<ModelDescription, SessionError> {
-    let command = Command::Inspect { model: model.clone() };
+    let command = Command::Inspect { model: model.clone(), makes_tokenizers };
     session.ask("Inspect", command, |event| match event {
         Event::Inspected(description) => Ok(*description),
         other => Err(other),

@@ -40,7 +40,7 @@ use crate::usage::UsageReport;
 pub use texts::{JobTexts, PromptText};
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 19;
+pub const PROTOCOL_VERSION: u32 = 20;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,6 +65,8 @@ pub enum Command {
     Inspect {
         /// Where the model is.
         model: ModelSource,
+        /// Whether tokenizers are made, to see whether that can be done: no size depends on them.
+        makes_tokenizers: bool,
     },
     /// What does a model need for this job shape?
     Measure {
@@ -394,7 +396,7 @@ impl Command {
     /// Checks every free string against its limit. Plans have a checker of their own.
     pub fn check_limits(&self) -> Result<(), TooLong> {
         match self {
-            Command::Inspect { model }
+            Command::Inspect { model, .. }
             | Command::Measure { model, .. }
             | Command::Size { model, .. } => {
                 at_most("model path", &model.to_string(), STRING_BYTES_MAX)

@@ -2,10 +2,11 @@
 //!
 //! Names, shapes, byte ranges, shards and configurations are those of the published checkpoint in
 //! bf16, so that inspecting, measuring and planning can be tested at full scale on any disk. It is
-//! not a model that can paint: all weights read as zero, and the tokenizers are from the fixture.
+//! not a model that can paint: all weights read as zero, and of T5's tokenizer most tokens are made
+//! up.
 //!
 //! Invariants: a file's length is 8 + header + data exactly, each tensor of a component lies in one
-//! shard, and the whole directory takes less than 5 MB of disk on a file system with holes.
+//! shard, and the whole directory takes less than 8 MB of disk on a file system with holes.
 
 #[allow(clippy::duplicate_mod, reason = "examples and tests that have no other support use it too")]
 #[path = "place.rs"]
@@ -61,6 +62,11 @@ pub fn write_flux_dev(dir: &Path) -> Result<SparseModel> {
     for part in ["scheduler", "tokenizer", "tokenizer_2"] {
         copy_files(&fixture.join(part), &dir.join(part))?;
     }
+    let published = place::root().join("executor/src/tokenizer/builtin");
+    for table in ["vocab.json", "merges.txt"] {
+        fs::copy(published.join(table), dir.join("tokenizer").join(table))?;
+    }
+    fill_up(&dir.join("tokenizer_2/tokenizer.json"), T5_TOKENS)?;
 
     let (dit, t5, clip, vae) = (dit_tensors(), t5_tensors(), clip_tensors(), vae_tensors());
     let decoder: Vec<Tensor> = vae
@@ -111,6 +117,8 @@ const TRANSFORMERS_SHARD_BYTES: u64 = 5_000_000_000;
 const BF16_BYTES: u64 = 2;
 
 // The dimensions are those of the published `config.json` files of FLUX.1-dev.
+/// Entries of T5's published vocabulary.
+const T5_TOKENS: usize = 32_000;
 const DIT_WIDTH: u64 = 24 * DIT_HEAD_DIM;
 const DIT_HEAD_DIM: u64 = 128;
 const DIT_DOUBLE_BLOCKS: usize = 19;
@@ -460,6 +468,16 @@ fn write_safetensors(path: &Path, tensors: &[Tensor]) -> Result<()> {
     file.write_all(&header_bytes.to_le_bytes())?;
     file.write_all(header.as_bytes())?;
     file.set_len(8 + header_bytes + end)
+}
+
+/// Gives a unigram tokenizer as many tokens as that, which no text meets.
+fn fill_up(path: &Path, tokens: usize) -> Result<()> {
+    let mut document: Value = serde_json::from_slice(&fs::read(path)?)?;
+    let vocabulary = document["model"]["vocab"].as_array_mut();
+    let vocabulary = vocabulary.expect("a unigram tokenizer has a list of tokens");
+    let more = vocabulary.len()..tokens;
+    vocabulary.extend(more.map(|number| json!([format!("▁filled{number:x}up"), -30.0])));
+    fs::write(path, serde_json::to_vec(&document)?)
 }
 
 fn copy_files(from: &Path, to: &Path) -> Result<()> {

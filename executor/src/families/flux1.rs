@@ -27,10 +27,10 @@ use crate::models::buffers::{BufferPlan, BufferSpec};
 use crate::models::config::Limits;
 use crate::models::rgb_map::RgbMap;
 use crate::models::source::{ModelPart, OpenedSource, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, VaeGraphs, defaults, job};
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::Tokenizer;
 use crate::weights::WeightFiles;
 use crate::weights::lora::LoraNames;
 
@@ -99,8 +99,8 @@ impl Family for Flux1Family {
         Ok(Arc::new(Flux1::from_parts(source, Parts::read(source))?))
     }
 
-    fn describe(&self, source: &OpenedSource) -> ModelDescription {
-        describe::describe(source)
+    fn describe(&self, source: &OpenedSource, makes_tokenizers: bool) -> ModelDescription {
+        describe::describe(source, makes_tokenizers)
     }
 
     fn start(&self, job: &mut RunningJob<'_>) -> Result<Box<dyn JobPhases>, Failure> {
@@ -115,7 +115,7 @@ pub struct Flux1 {
     t5: ModelPart<T5Config>,
     dit: ModelPart<DitConfig>,
     vae: ModelPart<VaeConfig>,
-    tokenizers: Arc<[Tokenizer; 2]>,
+    tokenizers: Arc<[ModelTokenizer; 2]>,
     sampler: FlowMatchConfig,
     defaults: JobDefaults,
     rgb_map: RgbMap,
@@ -174,6 +174,10 @@ impl Model for Flux1 {
 
     fn text_encoders(&self) -> &'static [&'static str] {
         &TEXT_ENCODERS
+    }
+
+    fn tokenizers(&self) -> Vec<&ModelTokenizer> {
+        self.tokenizers.iter().collect()
     }
 
     fn files(&self, component: &str) -> &Arc<WeightFiles> {

@@ -31,10 +31,10 @@ use crate::models::buffers::{BufferPlan, BufferSpec};
 use crate::models::config::Limits;
 use crate::models::rgb_map::RgbMap;
 use crate::models::source::{Directory, ModelPart, OpenedSource, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, VaeGraphs, defaults, job};
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::Tokenizer;
 use crate::weights::lora::LoraNames;
 use crate::weights::{WeightFiles, WeightsError};
 
@@ -111,8 +111,8 @@ impl Family for Flux2Family {
         Ok(Arc::new(Flux2::from_parts(source, Flux2Parts::read(source))?))
     }
 
-    fn describe(&self, source: &OpenedSource) -> ModelDescription {
-        describe::describe(source)
+    fn describe(&self, source: &OpenedSource, makes_tokenizers: bool) -> ModelDescription {
+        describe::describe(source, makes_tokenizers)
     }
 
     fn start(&self, job: &mut RunningJob<'_>) -> Result<Box<dyn JobPhases>, Failure> {
@@ -126,7 +126,7 @@ pub struct Flux2 {
     llm: ModelPart<DecoderConfig>,
     dit: ModelPart<Flux2DitConfig>,
     vae: ModelPart<Flux2VaeConfig>,
-    tokenizer: Arc<Tokenizer>,
+    tokenizer: Arc<ModelTokenizer>,
     sampler: FlowMatchConfig,
     defaults: JobDefaults,
     rgb_map: RgbMap,
@@ -187,6 +187,10 @@ impl Model for Flux2 {
 
     fn text_encoders(&self) -> &'static [&'static str] {
         &TEXT_ENCODERS
+    }
+
+    fn tokenizers(&self) -> Vec<&ModelTokenizer> {
+        vec![&self.tokenizer]
     }
 
     fn files(&self, component: &str) -> &Arc<WeightFiles> {

@@ -31,10 +31,10 @@ use crate::models::buffers::{BufferPlan, BufferSpec};
 use crate::models::config::Limits;
 use crate::models::rgb_map::RgbMap;
 use crate::models::source::{ModelPart, OpenedSource, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, VaeGraphs, defaults, job};
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::Tokenizer;
 use crate::weights::lora::LoraNames;
 use crate::weights::{WeightFiles, WeightsError};
 
@@ -106,8 +106,8 @@ impl Family for QwenImageFamily {
         Ok(Arc::new(QwenImage::from_parts(source, QwenParts::read(source))?))
     }
 
-    fn describe(&self, source: &OpenedSource) -> ModelDescription {
-        describe::describe(source)
+    fn describe(&self, source: &OpenedSource, makes_tokenizers: bool) -> ModelDescription {
+        describe::describe(source, makes_tokenizers)
     }
 
     fn start(&self, job: &mut RunningJob<'_>) -> Result<Box<dyn JobPhases>, Failure> {
@@ -121,7 +121,7 @@ pub struct QwenImage {
     llm: ModelPart<QwenVlConfig>,
     dit: ModelPart<QwenDitConfig>,
     vae: ModelPart<CausalVaeConfig>,
-    tokenizer: Arc<Tokenizer>,
+    tokenizer: Arc<ModelTokenizer>,
     sampler: FlowMatchConfig,
     defaults: JobDefaults,
     rgb_map: RgbMap,
@@ -209,6 +209,10 @@ impl Model for QwenImage {
 
     fn text_encoders(&self) -> &'static [&'static str] {
         &TEXT_ENCODERS
+    }
+
+    fn tokenizers(&self) -> Vec<&ModelTokenizer> {
+        vec![&self.tokenizer]
     }
 
     fn files(&self, component: &str) -> &Arc<WeightFiles> {

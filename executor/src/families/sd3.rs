@@ -31,10 +31,10 @@ use crate::models::buffers::{BufferPlan, BufferSpec};
 use crate::models::config::Limits;
 use crate::models::rgb_map::RgbMap;
 use crate::models::source::{ModelPart, OpenedSource, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, VaeGraphs, defaults, job};
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::Tokenizer;
 use crate::weights::WeightFiles;
 use crate::weights::lora::LoraNames;
 
@@ -107,8 +107,8 @@ impl Family for Sd3Family {
         Ok(Arc::new(Sd3::from_parts(source, Sd3Parts::read(source))?))
     }
 
-    fn describe(&self, source: &OpenedSource) -> ModelDescription {
-        describe::describe(source)
+    fn describe(&self, source: &OpenedSource, makes_tokenizers: bool) -> ModelDescription {
+        describe::describe(source, makes_tokenizers)
     }
 
     fn start(&self, job: &mut RunningJob<'_>) -> Result<Box<dyn JobPhases>, Failure> {
@@ -134,8 +134,8 @@ pub struct Sd3 {
 /// The tokenizers of the text encoders.
 struct Sd3Tokenizers {
     /// CLIP-L's, CLIP-G's.
-    clip: [Tokenizer; 2],
-    t5: Option<Tokenizer>,
+    clip: [ModelTokenizer; 2],
+    t5: Option<ModelTokenizer>,
 }
 
 impl Sd3 {
@@ -233,6 +233,10 @@ impl Model for Sd3 {
             Some(_) => &TEXT_ENCODERS,
             None => TEXT_ENCODERS.split_at(2).0,
         }
+    }
+
+    fn tokenizers(&self) -> Vec<&ModelTokenizer> {
+        self.tokenizers.clip.iter().chain(&self.tokenizers.t5).collect()
     }
 
     fn files(&self, component: &str) -> &Arc<WeightFiles> {

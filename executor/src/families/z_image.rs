@@ -30,10 +30,10 @@ use crate::models::buffers::{BufferPlan, BufferSpec};
 use crate::models::config::Limits;
 use crate::models::rgb_map::RgbMap;
 use crate::models::source::{ModelPart, OpenedSource, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::models::{ComponentFiles, ComponentGraph, Model, ModelError, VaeGraphs, defaults, job};
 use crate::pipeline::{JobPhases, RunningJob};
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::Tokenizer;
 use crate::weights::lora::LoraNames;
 use crate::weights::{WeightFiles, WeightsError};
 
@@ -108,8 +108,8 @@ impl Family for ZImageFamily {
         Ok(Arc::new(ZImage::from_parts(source, ZImageParts::read(source))?))
     }
 
-    fn describe(&self, source: &OpenedSource) -> ModelDescription {
-        describe::describe(source)
+    fn describe(&self, source: &OpenedSource, makes_tokenizers: bool) -> ModelDescription {
+        describe::describe(source, makes_tokenizers)
     }
 
     fn start(&self, job: &mut RunningJob<'_>) -> Result<Box<dyn JobPhases>, Failure> {
@@ -123,7 +123,7 @@ pub struct ZImage {
     llm: ModelPart<DecoderConfig>,
     dit: ModelPart<ZImageDitConfig>,
     vae: ModelPart<VaeConfig>,
-    tokenizer: Arc<Tokenizer>,
+    tokenizer: Arc<ModelTokenizer>,
     sampler: FlowMatchConfig,
     defaults: JobDefaults,
     rgb_map: RgbMap,
@@ -215,6 +215,10 @@ impl Model for ZImage {
 
     fn text_encoders(&self) -> &'static [&'static str] {
         &TEXT_ENCODERS
+    }
+
+    fn tokenizers(&self) -> Vec<&ModelTokenizer> {
+        vec![&self.tokenizer]
     }
 
     fn files(&self, component: &str) -> &Arc<WeightFiles> {

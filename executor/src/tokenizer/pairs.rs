@@ -17,6 +17,9 @@ pub(super) const VOCABULARY: &str = "vocab.json";
 /// The pairs that are merged.
 const MERGES: &str = "merges.txt";
 
+/// Both files.
+pub(super) const FILES: [&str; 2] = [VOCABULARY, MERGES];
+
 /// The content of both files of a directory.
 ///
 /// # Errors

@@ -41,13 +41,18 @@ struct Tables {
     pad: usize,
 }
 
+/// Whether a file has a tokenizer of this kind.
+pub(super) fn is_in_gguf(keys: GgufKeys<'_>) -> bool {
+    keys.keys().text("tokenizer.ggml.model") == Some(MODEL)
+}
+
 /// The tokenizer within a file, if it has one of this kind.
 pub(super) fn from_gguf(
     keys: GgufKeys<'_>,
     path: &Path,
     kind: TokenizerKind,
 ) -> Result<Option<Tokenizer>, TokenizerError> {
-    if keys.keys().text("tokenizer.ggml.model") != Some(MODEL) {
+    if !is_in_gguf(keys) {
         return Ok(None);
     }
     let malformed = |message: String| TokenizerError::Malformed { path: path.to_owned(), message };

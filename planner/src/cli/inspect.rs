@@ -36,7 +36,7 @@ impl Inspect {
         let model = self.model.name()?.source(&BTreeMap::new())?;
         let executors = Terminal::new(self.executor.verbose).executors();
         let mut session = Session::start(&self.executor.program(), executors)?;
-        let description = planning::inspect(&mut session, &model)?;
+        let description = planning::inspect(&mut session, &model, true)?;
         session.end();
         if self.json {
             render::document::print(&description)?;

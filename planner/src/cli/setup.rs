@@ -100,7 +100,7 @@ impl Opening {
         outputs.ready()?;
         let terminal = Terminal::new(executor.verbose);
         let mut session = Session::start(&program, terminal.executors())?;
-        let description = planning::inspect(&mut session, &asked.model)?;
+        let description = planning::inspect(&mut session, &asked.model, false)?;
         check_description(&description)?;
         Ok(Opening { asked, host, outputs, session, terminal, description })
     }

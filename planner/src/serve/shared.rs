@@ -150,7 +150,7 @@ impl ServedHost {
         if let Some(known) = known.filter(|known| known.is_current()) {
             return known.sound();
         }
-        let found = Arc::new(DescribedModel::of(planning::inspect(session, model)?));
+        let found = Arc::new(DescribedModel::of(planning::inspect(session, model, true)?));
         let mut described = lock(&self.described);
         described.retain(|known| !is_it(known));
         if described.len() == MODELS_MAX {

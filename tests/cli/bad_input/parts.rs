@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::bad_input::case::{Case, Line, assert_refused, edit_json};
+use crate::bad_input::case::{Case, Line, assert_refused, copy, edit_json};
+use crate::support::{Ended, Home, fixture};
 
 #[test]
 fn a_directory_that_is_no_known_model_is_named() {
@@ -126,6 +127,21 @@ fn a_damaged_tokenizer_is_named() {
         ),
     ];
     assert_refused(cases.iter().map(|&(name, damage, says)| Case::damaged(name, damage, says)));
+    let inspected =
+        |&(name, damage, says): &Line| Case::of(name, "inspect model", says).after(damage);
+    // Whether ids are within the text encoder's table is a prompt's to show.
+    let files = cases.iter().filter(|(name, ..)| !name.starts_with("ids beyond"));
+    assert_refused(files.map(inspected));
+}
+
+#[test]
+fn a_plan_makes_no_tokenizer() {
+    let home = Home::new();
+    copy(&fixture("flux_schnell"), &home.path("model"));
+    fs::write(home.path("model/tokenizer_2/tokenizer.json"), "{\"model\":").unwrap();
+    let plan = ["plan", "model", "--dry-run", "--host", "virtual-2x2g"];
+    let ended = Ended::of(home.berth(&plan).output().expect("berth starts"));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
 #[test]

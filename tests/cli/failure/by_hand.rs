@@ -190,7 +190,7 @@ fn nothing_is_answered_before_hello() {
     let (_home, plan) = plan(1);
     let executor = Executor::start();
     for command in [
-        Command::Inspect { model: plan.model.clone() },
+        Command::Inspect { model: plan.model.clone(), makes_tokenizers: true },
         Command::Measure {
             model: plan.model.clone(),
             job: plan.job.clone(),

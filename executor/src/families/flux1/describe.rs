@@ -8,6 +8,7 @@ use super::parts::{PARTS, Parts};
 use super::{FAMILY, Flux1, PATCH, SEQUENCE_TOKENS_MAX, check_widths, family_defaults};
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::OpenedSource;
+use crate::models::tokenizers;
 use crate::sampling::{FLOW_SAMPLERS, FLOW_SCHEDULERS};
 
 /// Steps of the LoRAs that are distilled for FLUX.1-dev: Hyper-SD's and Turbo-Alpha's, by their
@@ -20,7 +21,7 @@ const DEV_BLOCKS: usize = 19 + 38;
 
 /// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a
 /// graph misses in a part's files.
-pub fn describe(opened: &OpenedSource) -> ModelDescription {
+pub fn describe(opened: &OpenedSource, makes_tokenizers: bool) -> ModelDescription {
     let parts = Parts::read(opened);
     let mut defects = Defects::default();
     if let (Ok(clip), Ok(t5), Ok(dit), Ok(vae)) = (&parts.clip, &parts.t5, &parts.dit, &parts.vae)
@@ -50,10 +51,12 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
             Err(defect) => defects.add(defect),
         }
     }
-    let others = parts.tokenizers.iter().map(|tokenizer| tokenizer.as_ref().err());
-    let others = others.chain([parts.sampler.as_ref().err()]);
+    let tokenizers = parts.tokenizers.iter();
+    let of_tokenizers = tokenizers.filter_map(|found| tokenizers::defect(found, makes_tokenizers));
+    of_tokenizers.for_each(|defect| defects.add(defect));
     let unused = opened.check_used(&PARTS).err();
-    others.flatten().chain(&unused).for_each(|error| defects.add(Defect::from(error)));
+    let others = parts.sampler.as_ref().err().into_iter().chain(&unused);
+    others.for_each(|error| defects.add(Defect::from(error)));
     let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.scale());
     let guidance_embeds = parts.dit.as_ref().is_ok_and(|dit| dit.config.guidance_embeds);
     let few_steps = parts.dit.as_ref().ok().and_then(|dit| distilled(&dit.config));

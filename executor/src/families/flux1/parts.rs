@@ -13,8 +13,9 @@ use crate::components::vae::flux1;
 use crate::components::vae::kl::VaeConfig;
 use crate::models::ModelError;
 use crate::models::source::{ModelPart, OpenedSource, PartKind, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::{Tokenizer, TokenizerKind};
+use crate::tokenizer::TokenizerKind;
 
 /// All parts, or what is wrong with each.
 pub struct Parts {
@@ -27,7 +28,7 @@ pub struct Parts {
     /// The flux1::PART.
     pub vae: Result<ModelPart<VaeConfig>, ModelError>,
     /// The tokenizers of the two text encoders.
-    pub tokenizers: [Result<Tokenizer, ModelError>; 2],
+    pub tokenizers: [Result<ModelTokenizer, ModelError>; 2],
     /// The sampler's configuration.
     pub sampler: Result<FlowMatchConfig, ModelError>,
 }

@@ -19,7 +19,7 @@ pub struct PromptIds {
 impl Flux1 {
     /// The ids of all texts of a job.
     pub(super) fn tokenize(&self, running: &mut RunningJob<'_>) -> Result<Vec<PromptIds>, Failure> {
-        let [clip, t5] = self.readers(running.shape().max_sequence_length as usize);
+        let [clip, t5] = self.readers(running.shape().max_sequence_length as usize)?;
         let mut ids = Vec::new();
         for (place, text) in running.texts.all.clone().into_iter().enumerate() {
             let roles = match text {
@@ -37,23 +37,23 @@ impl Flux1 {
         Ok(ids)
     }
 
-    fn readers(&self, text_tokens: usize) -> [PromptReader<'_>; 2] {
+    fn readers(&self, text_tokens: usize) -> Result<[PromptReader<'_>; 2], Failure> {
         let [clip, t5] = &*self.tokenizers;
-        [
+        Ok([
             PromptReader {
                 called: "CLIP",
-                tokenizer: clip,
+                tokenizer: clip.get()?,
                 tokens: self.clip.config.max_position_embeddings,
                 vocabulary: self.clip.config.vocab_size,
                 template: [""; 2],
             },
             PromptReader {
                 called: "T5",
-                tokenizer: t5,
+                tokenizer: t5.get()?,
                 tokens: text_tokens,
                 vocabulary: self.t5.config.vocab_size,
                 template: [""; 2],
             },
-        ]
+        ])
     }
 }

@@ -10,11 +10,12 @@ use super::{
 };
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::OpenedSource;
+use crate::models::tokenizers;
 use crate::sampling::{FLOW_SAMPLERS, FLOW_SCHEDULERS};
 
 /// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a
 /// graph misses in a part's files.
-pub fn describe(opened: &OpenedSource) -> ModelDescription {
+pub fn describe(opened: &OpenedSource, makes_tokenizers: bool) -> ModelDescription {
     let parts = Flux2Parts::read(opened);
     let mut defects = Defects::default();
     let whole = (&parts.llm, &parts.dit, &parts.vae);
@@ -46,9 +47,11 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
             Err(defect) => defects.add(defect),
         }
     }
-    let others = [parts.tokenizer.as_ref().err(), parts.sampler.as_ref().err()];
+    let of_tokenizer = tokenizers::defect(&parts.tokenizer, makes_tokenizers);
+    of_tokenizer.into_iter().for_each(|defect| defects.add(defect));
     let unused = opened.check_used(&PARTS).err();
-    others.into_iter().flatten().chain(&unused).for_each(|error| defects.add(Defect::from(error)));
+    let others = parts.sampler.as_ref().err().into_iter().chain(&unused);
+    others.for_each(|error| defects.add(Defect::from(error)));
     let multiple = parts.vae.as_ref().map_or(16, |vae| PATCH * vae.config.kl.scale());
     let distilled = is_distilled(opened);
     let mut defaults = family_defaults(distilled);

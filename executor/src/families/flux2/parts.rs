@@ -16,8 +16,9 @@ use crate::components::vae::flux2::{self, Flux2VaeConfig};
 use crate::models::ModelError;
 use crate::models::config::Limits;
 use crate::models::source::{ModelPart, OpenedSource, PartKind, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::{Tokenizer, TokenizerKind};
+use crate::tokenizer::TokenizerKind;
 
 /// All parts, or what is wrong with each.
 pub struct Flux2Parts {
@@ -28,7 +29,7 @@ pub struct Flux2Parts {
     /// The VAE, whose statistics its files may lack.
     pub vae: Result<ModelPart<Flux2VaeConfig>, ModelError>,
     /// The text encoder's tokenizer.
-    pub tokenizer: Result<Tokenizer, ModelError>,
+    pub tokenizer: Result<ModelTokenizer, ModelError>,
     /// The sampler, with the shift that the family's pipeline computes.
     pub sampler: Result<FlowMatchConfig, ModelError>,
 }

@@ -23,9 +23,10 @@ impl Flux2 {
                  --prompt-2",
             ));
         }
+        let tokenizer = self.tokenizer.get()?;
         let reader = PromptReader {
             called: "Qwen3",
-            tokenizer: &self.tokenizer,
+            tokenizer,
             tokens: running.shape().max_sequence_length as usize,
             vocabulary: self.llm.config.vocab_size,
             template: TEMPLATE,

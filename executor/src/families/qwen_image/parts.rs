@@ -14,8 +14,9 @@ use crate::components::vae::causal::{self, CausalVaeConfig};
 use crate::components::vae::job;
 use crate::models::ModelError;
 use crate::models::source::{ModelPart, OpenedSource, PartKind, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::{Tokenizer, TokenizerKind};
+use crate::tokenizer::TokenizerKind;
 use crate::weights::{WeightFiles, WeightsError};
 
 /// All parts, or what is wrong with each.
@@ -27,7 +28,7 @@ pub struct QwenParts {
     /// Between pictures and latents, both ways.
     pub vae: Result<ModelPart<CausalVaeConfig>, ModelError>,
     /// The text encoder's tokenizer.
-    pub tokenizer: Result<Tokenizer, ModelError>,
+    pub tokenizer: Result<ModelTokenizer, ModelError>,
     /// Which noise levels steps visit.
     pub sampler: Result<FlowMatchConfig, ModelError>,
 }

@@ -61,9 +61,10 @@ impl QwenImage {
             ));
         }
         let tokens = DROPPED + running.shape().max_sequence_length as usize;
+        let tokenizer = self.tokenizer.get()?;
         let reader = PromptReader {
             called: "Qwen2.5-VL",
-            tokenizer: &self.tokenizer,
+            tokenizer,
             tokens,
             vocabulary: self.llm.config.0.vocab_size,
             template: TEMPLATE,
@@ -82,7 +83,7 @@ impl QwenImage {
                      are the template's; hint: the tokenizer is of another model"
                 )));
             }
-            ids.resize(filled(tokens), self.tokenizer.pad_id() as i32);
+            ids.resize(filled(tokens), tokenizer.pad_id() as i32);
             captions.push(TemplatedPrompt { ids, length });
         }
         Ok(captions)

@@ -9,6 +9,7 @@ use crate::components::text::clip::ClipConfig;
 use crate::models::ModelError;
 use crate::models::describe::{self, Defect, Defects, component};
 use crate::models::source::{ModelPart, OpenedSource};
+use crate::models::tokenizers;
 use crate::sampling::{FLOW_SAMPLERS, FLOW_SCHEDULERS};
 
 /// Cells along a patch of every published model.
@@ -16,7 +17,7 @@ const PATCH: usize = 2;
 
 /// Describes an opened source. Parts that cannot be opened stand among the problems; so does what a
 /// graph misses in a part's files.
-pub fn describe(opened: &OpenedSource) -> ModelDescription {
+pub fn describe(opened: &OpenedSource, makes_tokenizers: bool) -> ModelDescription {
     let parts = Sd3Parts::read(opened);
     let mut defects = Defects::default();
     let t5 = parts.t5.as_ref().and_then(|part| part.as_ref().ok());
@@ -55,10 +56,11 @@ pub fn describe(opened: &OpenedSource) -> ModelDescription {
         }
     }
     let tokenizers = parts.clip_tokenizers.iter().chain(&parts.t5_tokenizer);
-    let others = tokenizers.map(|tokenizer| tokenizer.as_ref().err());
-    let others = others.chain([parts.sampler.as_ref().err()]);
+    let of_tokenizers = tokenizers.filter_map(|found| tokenizers::defect(found, makes_tokenizers));
+    of_tokenizers.for_each(|defect| defects.add(defect));
     let unused = opened.check_used(&PARTS).err();
-    others.flatten().chain(&unused).for_each(|error| defects.add(Defect::from(error)));
+    let others = parts.sampler.as_ref().err().into_iter().chain(&unused);
+    others.for_each(|error| defects.add(Defect::from(error)));
     let multiple = parts.vae.as_ref().map_or(8 * patch, |vae| patch * vae.config.scale());
     let mut defaults = family_defaults(parts.dit.as_ref().ok().map(|dit| &dit.config));
     match Sd3::from_parts(opened, parts) {

@@ -13,8 +13,9 @@ use crate::components::vae::kl::VaeConfig;
 use crate::components::vae::sd3;
 use crate::models::ModelError;
 use crate::models::source::{ModelPart, OpenedSource, PartKind, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::{Tokenizer, TokenizerKind};
+use crate::tokenizer::TokenizerKind;
 
 /// All parts, or what is wrong with each.
 pub struct Sd3Parts {
@@ -29,9 +30,9 @@ pub struct Sd3Parts {
     /// What makes pictures of latents, and latents of a picture.
     pub vae: Result<ModelPart<VaeConfig>, ModelError>,
     /// The tokenizers of the two CLIP.
-    pub clip_tokenizers: [Result<Tokenizer, ModelError>; 2],
+    pub clip_tokenizers: [Result<ModelTokenizer, ModelError>; 2],
     /// That of T5, where the model has it.
-    pub t5_tokenizer: Option<Result<Tokenizer, ModelError>>,
+    pub t5_tokenizer: Option<Result<ModelTokenizer, ModelError>>,
     /// Which noise levels a job goes through.
     pub sampler: Result<FlowMatchConfig, ModelError>,
 }

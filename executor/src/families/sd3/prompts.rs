@@ -33,9 +33,9 @@ impl Sd3 {
             };
             let read = ReadText { place, role, text: first };
             let read_second = ReadText { place, role: second.0, text: second.1 };
-            let clip_l = running.token_ids(self.clip_reader(0), read)?.ids;
-            let clip_g = running.token_ids(self.clip_reader(1), read_second)?.ids;
-            let t5 = match self.t5_reader(text_tokens) {
+            let clip_l = running.token_ids(self.clip_reader(0)?, read)?.ids;
+            let clip_g = running.token_ids(self.clip_reader(1)?, read_second)?.ids;
+            let t5 = match self.t5_reader(text_tokens)? {
                 Some(reader) => Some(running.token_ids(reader, read)?.ids),
                 None => None,
             };
@@ -44,20 +44,21 @@ impl Sd3 {
         Ok(ids)
     }
 
-    fn clip_reader(&self, which: usize) -> PromptReader<'_> {
+    fn clip_reader(&self, which: usize) -> Result<PromptReader<'_>, Failure> {
         let part = [&self.clip_l, &self.clip_g][which];
-        PromptReader {
+        Ok(PromptReader {
             called: ["CLIP-L", "CLIP-G"][which],
-            tokenizer: &self.tokenizers.clip[which],
+            tokenizer: self.tokenizers.clip[which].get()?,
             tokens: part.config.max_position_embeddings,
             vocabulary: part.config.vocab_size,
             template: [""; 2],
-        }
+        })
     }
 
-    fn t5_reader(&self, tokens: usize) -> Option<PromptReader<'_>> {
-        let (t5, tokenizer) = (self.t5.as_ref()?, self.tokenizers.t5.as_ref()?);
+    fn t5_reader(&self, tokens: usize) -> Result<Option<PromptReader<'_>>, Failure> {
+        let (Some(t5), Some(tokenizer)) = (&self.t5, &self.tokenizers.t5) else { return Ok(None) };
+        let tokenizer = tokenizer.get()?;
         let (called, vocabulary) = ("T5", t5.config.vocab_size);
-        Some(PromptReader { called, tokenizer, tokens, vocabulary, template: [""; 2] })
+        Ok(Some(PromptReader { called, tokenizer, tokens, vocabulary, template: [""; 2] }))
     }
 }

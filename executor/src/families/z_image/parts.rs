@@ -12,8 +12,9 @@ use crate::components::vae::flux1;
 use crate::components::vae::kl::VaeConfig;
 use crate::models::ModelError;
 use crate::models::source::{ModelPart, OpenedSource, PartKind, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::sampling::FlowMatchConfig;
-use crate::tokenizer::{Tokenizer, TokenizerKind};
+use crate::tokenizer::TokenizerKind;
 
 /// All parts, or what is wrong with each.
 pub struct ZImageParts {
@@ -24,7 +25,7 @@ pub struct ZImageParts {
     /// The flux1::PART.
     pub vae: Result<ModelPart<VaeConfig>, ModelError>,
     /// The text encoder's tokenizer.
-    pub tokenizer: Result<Tokenizer, ModelError>,
+    pub tokenizer: Result<ModelTokenizer, ModelError>,
     /// The sampler's configuration.
     pub sampler: Result<FlowMatchConfig, ModelError>,
 }

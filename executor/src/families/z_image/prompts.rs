@@ -43,9 +43,10 @@ impl ZImage {
             ));
         }
         let tokens = running.shape().max_sequence_length as usize;
+        let tokenizer = self.tokenizer.get()?;
         let reader = PromptReader {
             called: "Qwen3",
-            tokenizer: &self.tokenizer,
+            tokenizer,
             tokens,
             vocabulary: self.llm.config.vocab_size,
             template: TEMPLATE,
@@ -59,7 +60,7 @@ impl ZImage {
             let of = ReadText { place, role, text };
             let TokenIds { mut ids, length } = running.token_ids(reader, of)?;
             // No sequence has none: a caption is at least what its template begins with.
-            ids.resize(caption_tokens(tokens), self.tokenizer.pad_id() as i32);
+            ids.resize(caption_tokens(tokens), tokenizer.pad_id() as i32);
             captions.push(Caption { ids, length });
         }
         Ok(captions)

@@ -5,6 +5,7 @@ use super::ClipConfig;
 use crate::components::tokenizers::TokenizerFolders;
 use crate::models::ModelError;
 use crate::models::source::{ModelPart, PartSpec};
+use crate::models::tokenizers::ModelTokenizer;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// CLIP-L's tokenizer; `encoder` is the text encoder `part` where it could be read.
@@ -16,7 +17,7 @@ pub fn open(
     folder: &'static str,
     part: PartSpec,
     encoder: Option<&ModelPart<ClipConfig>>,
-) -> Result<Tokenizer, ModelError> {
+) -> Result<ModelTokenizer, ModelError> {
     open_or(folders, folder, part, encoder, Tokenizer::clip)
 }
 
@@ -29,7 +30,7 @@ pub fn open_g(
     folder: &'static str,
     part: PartSpec,
     encoder: Option<&ModelPart<ClipConfig>>,
-) -> Result<Tokenizer, ModelError> {
+) -> Result<ModelTokenizer, ModelError> {
     open_or(folders, folder, part, encoder, Tokenizer::clip_g)
 }
 
@@ -39,20 +40,21 @@ fn open_or(
     part: PartSpec,
     encoder: Option<&ModelPart<ClipConfig>>,
     built_in: fn() -> Tokenizer,
-) -> Result<Tokenizer, ModelError> {
-    if let Some(found) = folders.named(folder, TokenizerKind::CLIP)? {
-        return Ok(found);
+) -> Result<ModelTokenizer, ModelError> {
+    let kind = TokenizerKind::CLIP;
+    let found = match folders.named(folder, kind)? {
+        Some(place) => Some(place),
+        None => folders.own(folder, kind)?,
+    };
+    if let Some(place) = found {
+        return Ok(ModelTokenizer::new(move || place.open(kind)));
     }
-    if let Some(found) = folders.own(folder, TokenizerKind::CLIP)? {
-        return Ok(found);
-    }
-    let tokenizer = built_in();
-    let has = tokenizer.vocabulary_size();
+    let has = Tokenizer::CLIP_TOKENS;
     match encoder {
         Some(ModelPart { config, path, .. }) if config.vocab_size < has => {
             let (path, knows, called) = (path.clone(), config.vocab_size, part.called);
             Err(ModelError::OtherVocabulary { path, called, folder, knows, has })
         }
-        _ => Ok(tokenizer),
+        _ => Ok(ModelTokenizer::new(move || Ok(built_in()))),
     }
 }
