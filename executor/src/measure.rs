@@ -5,8 +5,10 @@
 
 mod known;
 
+use std::sync::{Arc, OnceLock};
+
 use protocol::profile::{
-    BackendBytes, ComponentProfile, Layout, LayoutBytes, LayoutPart, ModelProfile, WorkKind,
+    BackendBytes, ComponentProfile, Lane, Layout, LayoutBytes, LayoutPart, ModelProfile, WorkKind,
 };
 use protocol::{
     BackendKind, Bytes, Failure, GraphOptions, JobShape, Phase, Residency, StorageType,
@@ -14,12 +16,13 @@ use protocol::{
 use rayon::prelude::*;
 
 use crate::failure::bad_request;
+use crate::graph::Graph;
 use crate::models::cut::{Cuts, summand_bytes};
 use crate::models::dealt::SharedGraph;
 use crate::models::{Model, ModelError, VaeGraphs};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
-use crate::schedule::{Assignment, Footprint, Schedule, Variants, arena_bytes, variants};
+use crate::schedule::{Assignment, Elements, Footprint, Schedule, Variants, arena_bytes, variants};
 use known::is_tiled;
 pub use known::{KnownComponents, LastModel};
 
@@ -144,12 +147,15 @@ pub fn sizes(
 ) -> Result<Vec<LayoutBytes>, Failure> {
     let batches = known.graphs(model, job, options)?;
     batches.add_parts(model, layouts.iter().map(|layout| &layout.division))?;
+    // What values are made of is the same in all divisions of a graph over GPUs that do all of it.
+    let on_gpus: Vec<OnceLock<Vec<Elements>>> =
+        batches.components().iter().map(|_| OnceLock::new()).collect();
     // On all cores, one by one: what a layout over many devices takes is that of a hundred others.
     let sized = layouts.par_iter().with_max_len(1).map(|layout| {
         let name = layout.component.as_str();
-        let component = batches.components().iter().find(|component| component.name == name);
-        let component =
-            component.ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
+        let at = batches.components().iter().position(|component| component.name == name);
+        let at = at.ok_or_else(|| bad_request(format!("the model has no component {name}")))?;
+        let component = &batches.components()[at];
         let graphs = batches.for_layout(component, component.deciding(), &layout.division);
         let graphs = graphs.map_err(|why| bad_request(format!("{name}: {why}")))?;
         let assignment = Assignment {
@@ -160,7 +166,21 @@ pub fn sizes(
             attention_chunk: options.attention_chunk as usize,
             exact_matmul: options.exact_matmul,
         };
-        let each = graphs.iter().map(|graph| Footprint::of(graph, &assignment, &OperationNeeds));
+        let division = &layout.division;
+        let is_whole = division.tensor_shares().is_none() && division.item_counts().is_none();
+        let does_all =
+            |lane: &Lane| lane.backend == BackendKind::Cuda && lane.unsupported.is_empty();
+        let elements = (is_whole && layout.lanes.iter().all(does_all)).then(|| {
+            on_gpus[at].get_or_init(|| {
+                let of =
+                    |graph: &Arc<Graph>| Elements::on_gpus(graph, &assignment, &OperationNeeds);
+                graphs.iter().map(of).collect()
+            })
+        });
+        let each = graphs.iter().enumerate().map(|(size, graph)| {
+            let elements = elements.map(|elements| &elements[size]);
+            Footprint::of(graph, &assignment, &OperationNeeds, elements)
+        });
         let each: Result<Vec<Footprint>, String> = each.collect();
         let each = each.map_err(|why| bad_request(format!("{name}: {why}")))?;
         Ok(layout_bytes(&each))

@@ -25,6 +25,7 @@ mod lifetime;
 mod profile;
 mod resolve;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -182,7 +183,8 @@ impl Schedule {
         if let Err(why) = assignment.check(&graph, needs.operations()) {
             panic!("an assignment that was not checked: {why}");
         }
-        let Outline { program, elements, lifetimes } = Outline::of(&graph, &assignment, needs);
+        let Outline { program, elements, lifetimes } =
+            Outline::of(&graph, &assignment, needs, None);
         let lanes = lifetimes.into_iter().enumerate();
         let placed: Vec<PlacedBuffers> =
             lanes.map(|(lane, lifetimes)| place(lane, lifetimes)).collect();
@@ -218,7 +220,7 @@ impl Schedule {
         Schedule {
             graph,
             assignment,
-            elements,
+            elements: elements.into_owned(),
             lanes,
             program: instructions,
             transfers,
@@ -256,17 +258,26 @@ impl Schedule {
 }
 
 /// What a schedule is made of, before anything has a place.
-struct Outline {
+struct Outline<'e> {
     program: Program,
-    elements: Elements,
+    elements: Cow<'e, Elements>,
     /// By lane.
     lifetimes: Vec<Lifetimes>,
 }
 
-impl Outline {
-    fn of(graph: &Graph, assignment: &Assignment, needs: &dyn Needs) -> Outline {
+impl<'e> Outline<'e> {
+    /// `elements` are those of the graph, where they are known.
+    fn of(
+        graph: &Graph,
+        assignment: &Assignment,
+        needs: &dyn Needs,
+        elements: Option<&'e Elements>,
+    ) -> Outline<'e> {
         let program = program::program(graph, assignment);
-        let elements = Elements::new(graph, &program, assignment, needs);
+        let elements = match elements {
+            Some(known) => Cow::Borrowed(known),
+            None => Cow::Owned(Elements::new(graph, &program, assignment, needs)),
+        };
         let workspace = |step: &Step| step_workspace(graph, &elements, assignment, needs, step);
         let lifetimes =
             lifetime::lifetimes(graph, &elements, assignment, needs, &program, workspace);

@@ -32,7 +32,20 @@ impl Elements {
         assignment: &Assignment,
         needs: &dyn Needs,
     ) -> Elements {
-        let mut kept = kept(graph, program, assignment);
+        Elements::keeping(kept(graph, program, assignment), graph, assignment, needs)
+    }
+
+    /// Those of a graph that GPUs compute alone: the same over any of them, however it is divided.
+    pub fn on_gpus(graph: &Graph, assignment: &Assignment, needs: &dyn Needs) -> Elements {
+        Elements::keeping(ends(graph), graph, assignment, needs)
+    }
+
+    fn keeping(
+        mut kept: Vec<bool>,
+        graph: &Graph,
+        assignment: &Assignment,
+        needs: &dyn Needs,
+    ) -> Elements {
         let readings = Readings::new(graph, assignment, needs);
         loop {
             let elements = Elements::unless(&kept, graph, &readings, assignment, needs);
@@ -137,11 +150,17 @@ impl Readings {
     }
 }
 
+/// The values at the graph's ends.
+fn ends(graph: &Graph) -> Vec<bool> {
+    let mut ends = vec![false; graph.values.len()];
+    let ports = graph.inputs.iter().chain(&graph.outputs);
+    ports.for_each(|port| ends[port.value.0] = true);
+    ends
+}
+
 /// The values that the host touches, in its arena or across the graph's ends.
 fn kept(graph: &Graph, program: &Program, assignment: &Assignment) -> Vec<bool> {
-    let mut kept = vec![false; graph.values.len()];
-    let ports = graph.inputs.iter().chain(&graph.outputs);
-    ports.for_each(|port| kept[port.value.0] = true);
+    let mut kept = ends(graph);
     for step in &program.steps {
         if let Step::Run { lane, node, .. } = step
             && assignment.backend(*lane) != BackendKind::Cuda

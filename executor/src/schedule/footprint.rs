@@ -8,7 +8,7 @@ use protocol::{BackendKind, Bytes};
 
 use super::program::Step;
 use super::resolve::{rows_of, transfer_bytes};
-use super::{Assignment, LaneWeights, Needs, Outline, arena, crossing_bytes};
+use super::{Assignment, Elements, LaneWeights, Needs, Outline, arena, crossing_bytes};
 use crate::graph::{Graph, ValueId};
 
 /// The bytes of one graph under an assignment.
@@ -31,7 +31,8 @@ pub struct LaneFootprint {
 }
 
 impl Footprint {
-    /// The same steps, lives and places as [`super::Schedule::new`] has.
+    /// The same steps, lives and places as [`super::Schedule::new`] has. `elements` are those of the
+    /// graph, where they are known.
     ///
     /// # Errors
     /// Why the graph cannot be laid out so.
@@ -39,9 +40,11 @@ impl Footprint {
         graph: &Arc<Graph>,
         assignment: &Assignment,
         needs: &dyn Needs,
+        elements: Option<&Elements>,
     ) -> Result<Footprint, String> {
         assignment.check(graph, needs.operations())?;
-        let Outline { program, elements, lifetimes } = Outline::of(graph, assignment, needs);
+        let Outline { program, elements, lifetimes } =
+            Outline::of(graph, assignment, needs, elements);
         let mut weights = vec![LaneWeights::new(graph.segments.len()); lifetimes.len()];
         for step in &program.steps {
             let Step::Run { lane, node, rows, .. } = step else { continue };

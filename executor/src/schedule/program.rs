@@ -107,10 +107,11 @@ fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
     let mut node_lanes = Vec::new();
     for node in &graph.nodes {
         let own = assignment.lane_of(graph, node);
-        let lane = match lane_of_inputs(graph, assignment, node, &home) {
-            _ if !assignment.can_do(own, &*node.op) => host,
-            Some(lane) if node.weights.is_empty() && node.lane.is_none() => lane,
-            _ => own,
+        let is_free = node.weights.is_empty() && node.lane.is_none();
+        let lane = match assignment.can_do(own, &*node.op) {
+            false => host,
+            true if is_free => lane_of_inputs(graph, assignment, node, &home).unwrap_or(own),
+            true => own,
         };
         home[node.output.0] = Some(lane);
         node_lanes.push(lane);

@@ -249,12 +249,19 @@ fn assert_arena_is_bounded(schedule: &Schedule) {
 
 /// What is said of a layout without its instructions is what its schedule takes.
 fn assert_footprint_is_the_same(schedule: &Schedule) {
-    let footprint = Footprint::of(&schedule.graph, &schedule.assignment, &OperationNeeds).unwrap();
-    let lanes = schedule.lanes.iter();
-    let lanes: Vec<_> = lanes.map(|l| (l.arena_bytes, l.weights.segment_bytes.clone())).collect();
-    let stated = footprint.lanes.into_iter().map(|l| (l.arena_bytes, l.segment_bytes));
-    assert_eq!(stated.collect::<Vec<_>>(), lanes);
-    assert_eq!(footprint.crossing_bytes, schedule.crossing_bytes());
+    let Schedule { graph, assignment, .. } = schedule;
+    let on_gpus = Elements::on_gpus(graph, assignment, &OperationNeeds);
+    let is_on_gpus = |lane: &LaneSchedule| lane.lane.backend == BackendKind::Cuda;
+    let known = schedule.lanes.iter().all(is_on_gpus).then_some(&on_gpus);
+    for elements in [None, known] {
+        let footprint = Footprint::of(graph, assignment, &OperationNeeds, elements).unwrap();
+        let lanes = schedule.lanes.iter();
+        let lanes: Vec<_> =
+            lanes.map(|l| (l.arena_bytes, l.weights.segment_bytes.clone())).collect();
+        let stated = footprint.lanes.into_iter().map(|l| (l.arena_bytes, l.segment_bytes));
+        assert_eq!(stated.collect::<Vec<_>>(), lanes);
+        assert_eq!(footprint.crossing_bytes, schedule.crossing_bytes());
+    }
 }
 
 type LanePlaces = (Bytes, Vec<WeightSlice>);

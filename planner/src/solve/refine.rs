@@ -154,7 +154,9 @@ impl OpenLayouts {
             true => Some(place.clone()),
             false => open.best_by_heads(problem, component, score, known),
         };
-        let near = place.iter().flat_map(|place| other_heads(problem, component, &place.spread));
+        let near = place
+            .iter()
+            .flat_map(|place| other_heads(problem, component, &place.spread, alone_ms(place)));
         open.new_ones(near)
     }
 
