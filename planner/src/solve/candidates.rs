@@ -51,6 +51,10 @@ const LAYERS_MAX_OF_MORE: usize = 16;
 /// graphs of all groups take several times as long to size.
 const PIPELINES_MAX: usize = 96;
 
+/// Over so many kinds of two devices at most shares are tried in eighths: to cut a graph by heads
+/// and to size it takes two milliseconds of a core. Over more kinds [`other_heads`] has others.
+const PAIRS_IN_EIGHTHS: usize = 2;
+
 /// A layout whose bytes are to be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayoutQuery {
@@ -94,6 +98,9 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
         let most = |all: usize, split| (all / lane_lists(problem, &lists, split)).min(CUTS_MAX);
         let layers_max = most(LAYERS_MAX, Split::Layer);
         let pipelines_max = most(PIPELINES_MAX, Split::Pipeline);
+        let few = [Split::Row, Split::Tensor]
+            .map(|split| (split, pairs(problem, &lists, split) <= PAIRS_IN_EIGHTHS));
+        let are_few_kinds = |split| few.contains(&(split, true));
         for (at, list) in
             lists.into_iter().enumerate().filter(|(_, list)| of.have(problem.inventory, list))
         {
@@ -117,13 +124,15 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
                 }
                 Some(Split::Row) => {
                     let preferred = preferred(problem, &list.devices, &times);
-                    let all = pinned_or(pin, || rows(list.devices.len(), &preferred)).into_iter();
+                    let tried = || rows(list.devices.len(), &preferred, are_few_kinds(Split::Row));
+                    let all = pinned_or(pin, tried).into_iter();
                     all.for_each(|shares| want(Division::Row { shares }));
                 }
                 Some(Split::Tensor) => {
                     let preferred = preferred(problem, &list.devices, &times);
                     let balanced = times.balanced(&list.devices);
-                    let all = pinned_or(pin, || heads(balanced, &preferred)).into_iter();
+                    let tried = || heads(balanced, &preferred, are_few_kinds(Split::Tensor));
+                    let all = pinned_or(pin, tried).into_iter();
                     all.for_each(|shares| want(Division::Tensor { shares }));
                 }
                 Some(Split::Items) => {
@@ -164,6 +173,12 @@ pub fn devices_left_out(
         devices.insert(None);
     }
     devices.into_iter().collect()
+}
+
+/// How many kinds of lists of two devices there are with such a split.
+fn pairs(problem: &Problem<'_>, lists: &[DeviceList], split: Split) -> usize {
+    let pairs = lists.iter().filter(|list| list.split == Some(split) && list.devices.len() == 2);
+    pairs.map(|list| kinds_of(problem, &list.devices)).collect::<BTreeSet<_>>().len()
 }
 
 /// How many lists with such a split there are whose cuts have bytes of their own: lists of other

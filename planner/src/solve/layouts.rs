@@ -73,20 +73,21 @@ pub fn layers_of_shares(weights: &[u64], shares: &[u64]) -> Vec<u32> {
     lanes(&nearest(weights, shares), weights.len())
 }
 
-/// Row shares, each once: the preferred proportions, and for two devices more.
-pub fn rows(devices: usize, preferred: &[Vec<u64>]) -> Vec<Vec<u32>> {
+/// Row shares, each once: the preferred proportions, and for two devices eighths, if asked for.
+pub fn rows(devices: usize, preferred: &[Vec<u64>], in_eighths: bool) -> Vec<Vec<u32>> {
     let mut seen = BTreeSet::new();
-    let all = preferred.iter().cloned().chain(eighths(devices));
+    let all = preferred.iter().cloned().chain(eighths(devices, in_eighths));
     all.map(|shares| scaled(&shares)).filter(|shares| seen.insert(shares.clone())).collect()
 }
 
 /// Shares of heads and features: equal ones, those with which all devices compute for about as
-/// long, the preferred proportions, and for two devices more. Of those that hardly differ the
-/// first: heads are wholes.
-pub fn heads(balanced: Vec<u64>, preferred: &[Vec<u64>]) -> Vec<Vec<u32>> {
+/// long, the preferred proportions, and for two devices eighths, if asked for. Of those that hardly
+/// differ the first: heads are wholes.
+pub fn heads(balanced: Vec<u64>, preferred: &[Vec<u64>], in_eighths: bool) -> Vec<Vec<u32>> {
     let devices = balanced.len();
     let first = [vec![1; devices], balanced];
-    let all = first.into_iter().chain(preferred.iter().cloned()).chain(eighths(devices));
+    let all = first.into_iter().chain(preferred.iter().cloned());
+    let all = all.chain(eighths(devices, in_eighths));
     let mut kept: Vec<Vec<u32>> = Vec::new();
     for shares in all.map(|shares| scaled(&shares)) {
         if !kept.iter().any(|other| are_near(other, &shares)) {
@@ -106,8 +107,8 @@ fn are_near(a: &[u32], b: &[u32]) -> bool {
 }
 
 /// For two devices proportions in steps of an eighth.
-fn eighths(devices: usize) -> impl Iterator<Item = Vec<u64>> {
-    let parts = if devices == 2 { 1..ROW_PARTS } else { 0..0 };
+fn eighths(devices: usize, in_eighths: bool) -> impl Iterator<Item = Vec<u64>> {
+    let parts = if devices == 2 && in_eighths { 1..ROW_PARTS } else { 0..0 };
     parts.map(|part| vec![part, ROW_PARTS - part])
 }
 

@@ -26,10 +26,10 @@ use crate::policy::Objective;
 /// Layouts of the largest component whose rings are made, of each kind of split over as many
 /// devices: those that may take the least. Over four unlike cards with 3, 5 and 12 GiB of each, 16
 /// found what all of them have, 8 did not; over three on a slow disk it took 64.
-const LAYOUTS_MAX: usize = 64;
+const LAYOUTS_MAX: usize = 32;
 
 /// The same of the others.
-const LAYOUTS_MAX_OF_OTHERS: usize = 16;
+const LAYOUTS_MAX_OF_OTHERS: usize = 8;
 
 /// How many layouts of a component have their rings made before a plan is looked for; then twice as
 /// many, and so on. A better plan leaves less to look at.
