@@ -93,8 +93,8 @@ pub fn describe(path: &Path) -> Result<ModelDescription, ModelError> {
     describe_source(&ModelSource::of(path.to_string_lossy()), true)
 }
 
-/// What is in a model's files, whole or not; tokenizers are made to see whether that can be done, or
-/// only looked for. An error only if nothing can be said of the files.
+/// What is in a model's files, whole or not; tokenizers are made, to see whether that can be done,
+/// or only looked for. An error only if nothing can be said of the files.
 pub fn describe_source(
     source: &ModelSource,
     makes_tokenizers: bool,

@@ -63,7 +63,7 @@ pub fn write_flux_dev(dir: &Path) -> Result<SparseModel> {
         copy_files(&fixture.join(part), &dir.join(part))?;
     }
     let published = place::root().join("executor/src/tokenizer/builtin");
-    for table in ["vocab.json", "merges.txt"] {
+    for table in ["vocab.json", "merges.txt", "tokenizer_config.json"] {
         fs::copy(published.join(table), dir.join("tokenizer").join(table))?;
     }
     fill_up(&dir.join("tokenizer_2/tokenizer.json"), T5_TOKENS)?;

@@ -1,5 +1,5 @@
-//! Tokenizers of a model that are made when a job needs them: no size depends on them, and making
-//! CLIP's and T5's takes longer than all else of a plan for one device (docs/planning.md).
+//! Tokenizers of a model that are made when a job needs them: no size depends on them, and to make
+//! those of two text encoders takes longer than all else of a plan (docs/planning.md).
 
 use std::sync::OnceLock;
 

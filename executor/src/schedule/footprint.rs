@@ -31,8 +31,8 @@ pub struct LaneFootprint {
 }
 
 impl Footprint {
-    /// The same steps, lives and places as [`super::Schedule::new`] has. `elements` are those of the
-    /// graph, where they are known.
+    /// The same steps, lives and places as [`super::Schedule::new`] has. `elements` are those of
+    /// the graph, where they are known.
     ///
     /// # Errors
     /// Why the graph cannot be laid out so.

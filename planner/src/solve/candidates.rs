@@ -98,9 +98,9 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
         let most = |all: usize, split| (all / lane_lists(problem, &lists, split)).min(CUTS_MAX);
         let layers_max = most(LAYERS_MAX, Split::Layer);
         let pipelines_max = most(PIPELINES_MAX, Split::Pipeline);
-        let few = [Split::Row, Split::Tensor]
-            .map(|split| (split, pairs(problem, &lists, split) <= PAIRS_IN_EIGHTHS));
-        let are_few_kinds = |split| few.contains(&(split, true));
+        let mut in_eighths = vec![Split::Row, Split::Tensor];
+        in_eighths.retain(|split| pairs(problem, &lists, *split) <= PAIRS_IN_EIGHTHS);
+        let in_eighths = |split| in_eighths.contains(&split);
         for (at, list) in
             lists.into_iter().enumerate().filter(|(_, list)| of.have(problem.inventory, list))
         {
@@ -124,14 +124,14 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
                 }
                 Some(Split::Row) => {
                     let preferred = preferred(problem, &list.devices, &times);
-                    let tried = || rows(list.devices.len(), &preferred, are_few_kinds(Split::Row));
+                    let tried = || rows(list.devices.len(), &preferred, in_eighths(Split::Row));
                     let all = pinned_or(pin, tried).into_iter();
                     all.for_each(|shares| want(Division::Row { shares }));
                 }
                 Some(Split::Tensor) => {
                     let preferred = preferred(problem, &list.devices, &times);
                     let balanced = times.balanced(&list.devices);
-                    let tried = || heads(balanced, &preferred, are_few_kinds(Split::Tensor));
+                    let tried = || heads(balanced, &preferred, in_eighths(Split::Tensor));
                     let all = pinned_or(pin, tried).into_iter();
                     all.for_each(|shares| want(Division::Tensor { shares }));
                 }

@@ -26,7 +26,7 @@ use crate::policy::Objective;
 /// Layouts of the largest component whose rings are made, of each kind of split over as many
 /// devices: those that may take the least. Over four unlike cards with 3, 5 and 12 GiB of each, 16
 /// found what all of them have, 8 did not; over three on a slow disk it took 64.
-const LAYOUTS_MAX: usize = 32;
+const LAYOUTS_MAX: usize = 64;
 
 /// The same of the others.
 const LAYOUTS_MAX_OF_OTHERS: usize = 8;
@@ -40,6 +40,9 @@ const ROUNDS: usize = 2;
 
 /// How often each kind of [`NextLayouts`] is looked at, while plans get better.
 const NEXT_ROUNDS: usize = 3;
+
+/// The same of other heads: of many kinds of devices few shares are tried at first.
+const HEADS_ROUNDS: usize = 6;
 
 /// A split that takes more than this times what was chosen, each by itself, is not moved on from.
 const LONGER_MAX: f64 = 1.05;
@@ -154,9 +157,7 @@ impl OpenLayouts {
             true => Some(place.clone()),
             false => open.best_by_heads(problem, component, score, known),
         };
-        let near = place
-            .iter()
-            .flat_map(|place| other_heads(problem, component, &place.spread, alone_ms(place)));
+        let near = place.iter().flat_map(|place| other_heads(problem, component, &place.spread));
         open.new_ones(near)
     }
 
@@ -237,7 +238,7 @@ pub fn refined<E>(
     // that would get better on their way are not.
     for next in [NextLayouts::Likely, NextLayouts::Neighbours, NextLayouts::OtherHeads] {
         let mut left = next.asked_max(problem, &solution);
-        for _ in 0..NEXT_ROUNDS {
+        for _ in 0..next.rounds() {
             let wanted = match next {
                 NextLayouts::Likely => open.likely(problem, &solution),
                 NextLayouts::Neighbours => open.neighbours(problem, &solution),
@@ -273,6 +274,13 @@ enum NextLayouts {
 }
 
 impl NextLayouts {
+    fn rounds(self) -> usize {
+        match self {
+            NextLayouts::Likely | NextLayouts::Neighbours => NEXT_ROUNDS,
+            NextLayouts::OtherHeads => HEADS_ROUNDS,
+        }
+    }
+
     /// How many such layouts are asked for at most.
     fn asked_max(self, problem: &Problem<'_>, solution: &Solution) -> usize {
         let is_by_heads =

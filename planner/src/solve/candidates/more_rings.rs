@@ -98,11 +98,7 @@ pub fn rings_within(
 }
 
 /// What stands for a layout's rings.
-pub(super) fn least(
-    problem: &Problem<'_>,
-    timing: &Timing<'_>,
-    spread: &Arc<ComponentLayout>,
-) -> Place {
+fn least(problem: &Problem<'_>, timing: &Timing<'_>, spread: &Arc<ComponentLayout>) -> Place {
     let room = |lane: usize| {
         let device = spread.devices[lane].expect("a device has room");
         problem.room_for_weights(device, spread.parts[lane].compute_bytes).unwrap_or_default()

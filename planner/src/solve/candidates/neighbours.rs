@@ -3,16 +3,12 @@
 //! tried at first.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use protocol::{Bytes, Division, Layout, dealt};
+use protocol::{Division, Layout, dealt};
 
 use super::super::Problem;
-use super::super::component_ms::ComponentMs;
 use super::super::layouts::in_lowest_terms;
 use super::super::place::ComponentLayout;
-use super::super::time::{SegmentTimes, Timing};
-use super::more_rings::least;
 use super::{LayoutQuery, kinds_of, lane};
 
 /// How many parts of a head move from one device to another.
@@ -21,9 +17,6 @@ const MOVES_OF_HEADS: [u32; 4] = [HEAD_PARTS, 1, 2, 4];
 /// Parts of a head. Features are finer than heads: with a part more, a device may have as many
 /// heads and compute for as long as the others. Of 24 heads a part is half a percent.
 const HEAD_PARTS: u32 = 8;
-
-/// How far off weights are by [`with_shares`], at most about: features come in whole blocks.
-const HEADS_APART: f64 = 0.005;
 
 /// With at most this many devices, segments and heads move between any two of them. With more, only
 /// the first number of [`MOVES_OF_HEADS`] does, and only between neighbours.
@@ -94,13 +87,12 @@ pub fn neighbours(
     near.into_iter().map(query).collect()
 }
 
-/// The layouts next to a tensor split, with some heads and features on another device, that may take
-/// no longer than so many milliseconds; none of another split, or where its devices are pinned.
+/// The layouts next to a tensor split, with some heads and features on another device, or with
+/// another device first; none of another split, or where its devices are pinned.
 pub fn other_heads(
     problem: &Problem<'_>,
     index: usize,
     layout: &ComponentLayout,
-    longest_ms: f64,
 ) -> Vec<LayoutQuery> {
     let Division::Tensor { shares } = &layout.division else { return Vec::new() };
     if !problem.pins[index].devices.is_empty() {
@@ -119,34 +111,19 @@ pub fn other_heads(
         }
         seen.insert(of_kinds)
     };
-    let component = &problem.profile.components[index];
-    let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let own = dealt(parts, &shares);
-    let may_pay = |shares: &Vec<u32>| {
-        let spread = Arc::new(with_shares(layout, &own, shares));
-        let ComponentMs { load, first_read, compute, .. } =
-            least(problem, &Timing::new(&times, &spread), &spread).ms;
-        load + first_read + compute < (1.0 + HEADS_APART) * longest_ms
-    };
-    let moved = moved(&own, &MOVES_OF_HEADS).into_iter().filter(is_new).filter(may_pay);
-    let query = |shares| {
+    let moved = moved(&own, &MOVES_OF_HEADS).into_iter().filter(is_new);
+    let query = |order: &[usize], shares: &[u32]| {
+        let devices = order.iter().map(|at| layout.devices[*at]).collect();
+        let shares = order.iter().map(|at| shares[*at]).collect();
         let division = Division::Tensor { shares: in_lowest_terms(shares) };
-        query(problem, index, layout.devices.clone(), division)
+        query(problem, index, devices, division)
     };
-    moved.map(query).collect()
-}
-
-/// About the same layout with other shares in place of its own: weights as the shares are. To cut the
-/// graph takes some hundred times as long.
-fn with_shares(layout: &ComponentLayout, own: &[u32], shares: &[u32]) -> ComponentLayout {
-    let mut other = layout.clone();
-    other.division = Division::Tensor { shares: shares.to_vec() };
-    for ((part, own), share) in other.parts.iter_mut().zip(own).zip(shares) {
-        for bytes in &mut part.segment_bytes {
-            *bytes = Bytes(bytes.0 * u64::from(*share) / u64::from(*own).max(1));
-        }
-    }
-    other
+    let count = layout.devices.len();
+    let in_order: Vec<usize> = (0..count).collect();
+    let others_first = (1..count).filter(|at| kinds[*at] != kinds[0]);
+    let others_first = others_first.map(|at| query(&swapped(count, 0, at), &own));
+    moved.map(|shares| query(&in_order, &shares)).chain(others_first).collect()
 }
 
 /// The layout of a component over these devices.

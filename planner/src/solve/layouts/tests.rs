@@ -47,7 +47,7 @@ proptest! {
 
     #[test]
     fn row_shares_are_small_and_in_proportion(shares in vec(0..u64::MAX, 3..8)) {
-        let found = rows(shares.len(), &[shares.clone(), shares.clone()]);
+        let found = rows(shares.len(), &[shares.clone(), shares.clone()], true);
         prop_assert_eq!(found.len(), 1, "each once");
         let total = shares.iter().map(|s| *s as f64).sum::<f64>();
         let sum = f64::from(found[0].iter().sum::<u32>());
@@ -83,7 +83,7 @@ fn shares_are_of_the_weights_and_none_is_empty() {
     assert_eq!(layers_of_shares(&[1; 4], &[1, 1_048_576, 1]), [0, 1, 1, 2]);
     assert_eq!(layers_of_shares(&[1; 3], &[1, 0, 0]), [0, 1, 2]);
     assert_eq!(layers_of_shares(&[1; 4], &[0, 0]), [0, 0, 1, 1]);
-    let found = rows(2, &[vec![2, 2], vec![1, 0]]);
+    let found = rows(2, &[vec![2, 2], vec![1, 0]], true);
     let expected = [[1, 1], [1000, 1], [1, 7], [1, 3], [3, 5], [5, 3], [3, 1], [7, 1]];
     assert_eq!(found, expected);
 }
@@ -91,13 +91,17 @@ fn shares_are_of_the_weights_and_none_is_empty() {
 #[test]
 fn shares_of_heads_that_hardly_differ_are_one() {
     // A little more memory on one of two devices that are alike.
-    let shares = heads(vec![500, 500], &[vec![7, 7], vec![1000, 1010], vec![1, 1]]);
+    let shares = heads(vec![500, 500], &[vec![7, 7], vec![1000, 1010], vec![1, 1]], true);
     let expected = [[1, 1], [1, 7], [1, 3], [3, 5], [5, 3], [3, 1], [7, 1]];
     assert_eq!(shares, expected.map(Vec::from));
     // What balances their times comes second, and what lies between is tried too.
-    let shares = heads(vec![700_000, 300_000], &[vec![71, 29], vec![2, 1]]);
+    let shares = heads(vec![700_000, 300_000], &[vec![71, 29], vec![2, 1]], true);
     assert_eq!(shares[..4], [[1, 1], [7, 3], [71, 29], [667, 333]].map(Vec::from));
-    // Of more devices only what is preferred.
-    let three = heads(vec![3, 2, 1], &[vec![1, 1, 1], vec![3, 2, 1]]);
+    // Of more devices only what is preferred, and of two where eighths are not asked for.
+    assert_eq!(
+        heads(vec![7, 3], &[vec![2, 1]], false),
+        [[1, 1], [7, 3], [667, 333]].map(Vec::from)
+    );
+    let three = heads(vec![3, 2, 1], &[vec![1, 1, 1], vec![3, 2, 1]], true);
     assert_eq!(three, [[1, 1, 1], [500, 333, 167]].map(Vec::from));
 }

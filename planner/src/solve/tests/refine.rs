@@ -99,7 +99,9 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
     let moved = shown(other_heads(&problem, 0, &tensor));
     assert!(moved.contains(&heads([0, 1, 2], [1, 1, 2])));
     assert!(moved.contains(&heads([0, 1, 2], [8, 17, 39])));
-    assert_eq!(moved.len(), 2 * 3 + 4 * 4);
+    // Each of the two others comes first, too.
+    assert!(moved.contains(&heads([2, 1, 0], [5, 2, 1])));
+    assert_eq!(moved.len(), 2 * 3 + 4 * 4 + 2);
     let layers = layout(Division::Layer { segments: vec![0, 1, 1, 2, 2, 2, 2, 2] });
     assert!(other_heads(&problem, 0, &layers).is_empty());
     // Who pins the devices pins their order.
