@@ -129,6 +129,9 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
+    /// Tokens of the built-in tokenizers.
+    pub const CLIP_TOKENS: usize = 49_408;
+
     /// Reads the tokenizer of `directory`, which holds `tokenizer.json` (or, where the
     /// kind takes pairs, `vocab.json` and `merges.txt`) and optionally `tokenizer_config.json`.
     ///
@@ -167,9 +170,6 @@ impl Tokenizer {
             false => TokenizerError::missing_unigram(directory),
         })
     }
-
-    /// Tokens of the built-in tokenizers.
-    pub const CLIP_TOKENS: usize = 49_408;
 
     /// The tokenizer of every published CLIP-L, which is built into the program.
     pub fn clip() -> Tokenizer {
