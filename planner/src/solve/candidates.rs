@@ -51,8 +51,9 @@ const LAYERS_MAX_OF_MORE: usize = 16;
 /// graphs of all groups take several times as long to size.
 const PIPELINES_MAX: usize = 96;
 
-/// Over so many kinds of two devices at most shares are tried in eighths: to cut a graph by heads
-/// and to size it takes two milliseconds of a core. Over more kinds [`other_heads`] has others.
+/// Two devices share rows and heads in eighths too, where a host has no more kinds of pairs than
+/// that. With more kinds it takes too long: a graph that is cut by heads takes two milliseconds of
+/// a core to size. Other shares of heads come later ([`other_heads`]).
 const PAIRS_IN_EIGHTHS: usize = 2;
 
 /// A layout whose bytes are to be asked for.
