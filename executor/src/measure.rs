@@ -166,8 +166,8 @@ pub fn sizes(
             attention_chunk: options.attention_chunk as usize,
             exact_matmul: options.exact_matmul,
         };
-        let division = &layout.division;
-        let is_whole = division.tensor_shares().is_none() && division.item_counts().is_none();
+        // A graph that was cut or joined is another one.
+        let is_whole = Arc::ptr_eq(&graphs[0], &component.deciding()[0]);
         let does_all =
             |lane: &Lane| lane.backend == BackendKind::Cuda && lane.unsupported.is_empty();
         let elements = (is_whole && layout.lanes.iter().all(does_all)).then(|| {
