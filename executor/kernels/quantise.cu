@@ -6,13 +6,11 @@
 // [rows, depth]; scales: [depth / 32, stride], rows in the order of row_places.cuh, zeros beyond them; sums: the same of the sums
 // of what was quantised, or null.
 // A thread takes eight features, and four threads that follow each other a block; grid and block of one dimension, whole warps.
+#include "byte_block.cuh"
 #include "element.cuh"
-#include "plain.cuh"
 #include "row_places.cuh"
 
 constexpr int QUANTISE_INPUTS = 4;
-// Threads that share a block's scale.
-constexpr int SHARERS = 4;
 
 struct QuantiseArgs {
     uint2* out;
@@ -57,20 +55,6 @@ __device__ inline float2 scale_and_inverse(float largest) {
     return make_float2(__uint_as_float(0x7fffffff), 0.0f);
 }
 
-// Four whole numbers as bytes, and their sum.
-__device__ inline uint32_t four_bytes(const float* values, float inverse, int& sum) {
-    // Adding this rounds to the nearest whole number, whose byte is then the lowest.
-    constexpr float ROUNDING = 12582912.0f;
-    uint32_t word = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t byte = __float_as_uint(__fadd_rn(__fmul_rn(values[i], inverse), ROUNDING)) & 255;
-        sum += static_cast<int8_t>(byte);
-        word |= byte << 8 * i;
-    }
-    return word;
-}
-
 extern "C" __global__ void quantise(QuantiseArgs args) {
     const uint32_t row_groups = args.depth / GROUP;
     const uint32_t step = gridDim.x * blockDim.x;
@@ -83,13 +67,7 @@ extern "C" __global__ void quantise(QuantiseArgs args) {
         const bool there = row < args.rows;
         float values[GROUP] = {};
         if (there) eight_features(args, row, first * GROUP, values);
-        // Magnitudes compare as their bits do, and what is not finite is above all others.
-        uint32_t largest = 0;
-#pragma unroll
-        for (int i = 0; i < GROUP; i++) largest = max(largest, __float_as_uint(values[i]) & 0x7fffffff);
-        largest = max(largest, __shfl_xor_sync(WHOLE_WARP, largest, 1));
-        largest = max(largest, __shfl_xor_sync(WHOLE_WARP, largest, 2));
-        const float2 by = scale_and_inverse(__uint_as_float(largest));
+        const float2 by = scale_and_inverse(__uint_as_float(largest_of_block(values)));
         int sum = 0;
         const uint32_t low = four_bytes(values, by.y, sum);
         const uint32_t high = four_bytes(values + 4, by.y, sum);

@@ -63,7 +63,7 @@ pub use bf16::bf16_linear;
 pub use conv::{ConvShape, Filters, InputNorm, bf16_conv2d, conv2d, conv2d_scratch_len};
 pub use elementwise::{activate, add, add_rows, gated_add, mul, rope, scaled_add};
 pub use group_norm::{GroupNormShape, group_norm, group_norm_scratch_len};
-pub use integer::{integer_linear, integer_linear_scratch_len};
+pub use integer::{has_integer_products, integer_linear, integer_linear_scratch_len};
 pub use matmul::{Columns, LinearKernel, LinearShape, linear, linear_scratch_len};
 pub use modulated_norm::{gated_norm_add, modulated_scratch_len, scaled_norm};
 pub use narrow::{narrow, narrow_scratch_len};

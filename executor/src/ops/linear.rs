@@ -168,9 +168,9 @@ fn shape<'f>(node: NodeView<'_>, in_features: &'f [usize], out_features: usize) 
     LinearShape { rows: node.output().rows(), in_features, out_features }
 }
 
-/// Whether the host's products with weights of a type are formed of bytes.
-fn integer_products(storage: StorageType, assignment: &Assignment) -> bool {
-    !assignment.exact_matmul && storage.has_integer_products()
+/// Whether the host's products with weights of a type and so many features are formed of bytes.
+fn integer_products(storage: StorageType, in_features: usize, assignment: &Assignment) -> bool {
+    !assignment.exact_matmul && kernels::has_integer_products(storage, in_features)
 }
 
 /// Whether activations may be rounded to bf16 for a weight of a type.
@@ -187,8 +187,9 @@ impl HostOperation for LinearOp {
     ) -> usize {
         let in_features = in_features(node);
         let (shape, threads) = (shape(node, &in_features, out_features), assignment.threads);
+        let features = in_features.iter().sum();
         match node.storage(0) {
-            Some(storage) if integer_products(storage, assignment) => {
+            Some(storage) if integer_products(storage, features, assignment) => {
                 kernels::integer_linear_scratch_len(&shape, storage, threads)
             }
             _ => kernels::linear_scratch_len(&shape, threads),
@@ -206,7 +207,9 @@ impl HostOperation for LinearOp {
             tensor.view_of(&bias_shape, bytes)
         });
         let kernel = match weight.storage {
-            storage if integer_products(storage, on.assignment()) => kernels::integer_linear,
+            storage if integer_products(storage, shape[1], on.assignment()) => {
+                kernels::integer_linear
+            }
             storage if bf16_products(storage, on.assignment()) => kernels::bf16_linear,
             _ => kernels::linear,
         };

@@ -72,6 +72,32 @@ def decode_bytes(device, rng, storage: Storage, columns: int, depth: int):
     equal("numbers", got.reshape(-1), storage.numbers(stored))
 
 
+def round_to_bytes(device, rng, storage: Storage, columns: int, depth: int, wrong: int = 0):
+    """8-bit floats as bytes: the blocks' factors are powers of two; `wrong` is what the first stored number becomes."""
+    stored = storage.random(rng, columns * depth).reshape(columns, depth)
+    # Blocks of all sizes, and one of zeros.
+    stored[:, BLOCK:] &= rng.choice([0x8F, 0xBF, 0xFF], (columns, 1)).astype(np.uint8)
+    stored[-1, :BLOCK] = 0
+    stored[0, 0] = wrong or stored[0, 0]
+    stride = up(columns, 4)
+    out = device.write("out", columns * depth)
+    scales = device.write("scales", 4 * depth // BLOCK * stride)
+    device.launch("decode_bytes", f"decode_bytes_{storage.name}", blocks_for(columns * depth // 8), [THREADS],
+                  ("4Q", device.read("in", stored.reshape(-1)).address, out.address, scales.address, 0), ("4I", columns, depth, stride, 0))
+    values = storage.numbers(stored.reshape(-1)).reshape(columns, -1, BLOCK).astype(np.float64)
+    largest = np.abs(values).max(axis=2)
+    exponents = np.frexp(np.where(largest > 0, largest, 2.0**-63))[1] - 1
+    scale = np.where(np.isfinite(largest), 2.0 ** (exponents - 6), np.nan)
+    want = np.zeros((depth // BLOCK, stride), np.float32)
+    want[:, :columns] = scale.T
+    equal("scales", result(device, scales, "f32", *want.shape), want)
+    numbers = device.memory.content(out, np.int8).reshape(values.shape)
+    finite = np.isfinite(scale)
+    equal("out", numbers[finite], np.rint(values[finite] / scale[finite][:, None]).astype(np.int8))
+    large = np.abs(values) >= largest[:, :, None] / 8
+    equal("large numbers", (numbers * scale[:, :, None])[finite][large[finite]], values[finite][large[finite]])
+
+
 def linear_bytes(device, rng, form: tuple[int, bool], size: str, rows: int, columns: int, depth: int, **wanted):
     run, summands = form
     blocks, runs = depth // BLOCK, depth // run
@@ -118,6 +144,10 @@ def cases():
         storage = STORAGES[name]
         yield Case("decode_bytes", name, of(decode_bytes, storage, 5, 2 * max(storage.elements, 64)))
         yield Case("decode_bytes", f"{name}, whole fours", of(decode_bytes, storage, 8, storage.elements))
+    for name, wrong in (("f8_e4m3", 0xFF), ("f8_e5m2", 0x7C)):
+        yield Case("decode_bytes", name, of(round_to_bytes, STORAGES[name], 5, 96))
+        yield Case("decode_bytes", f"{name}, whole fours", of(round_to_bytes, STORAGES[name], 8, 32))
+        yield Case("decode_bytes", f"{name}, not finite", of(round_to_bytes, STORAGES[name], 3, 64, wrong))
     for form in KERNELS:
         for index, depth in enumerate((64, 32, 160)):
             wanted = variants(index + 1)

@@ -91,13 +91,14 @@ fn every_quantised_dit_matches_in_every_tensor() {
     }
 }
 
-/// Models whose DiTs are in blocks.
+/// Models whose DiTs are in blocks, or in floats of eight bits.
 pub fn quantised() -> Vec<Golden> {
     let of = |(base, name, source)| variant(base, name, source);
     [
         ("flux_dev", "flux_dev.gguf-Q8_0", dev("gguf/flux_dev-Q8_0.gguf")),
         ("flux_single", "flux_single.gguf-Q4_K", parts("gguf/flux_single-Q4_K.gguf", T5)),
         ("flux_single", "flux_single.gguf-MIXED", parts("gguf/flux_single-MIXED.gguf", T5)),
+        ("flux_single", "flux_single.fp8", parts(FP8, T5)),
     ]
     .map(of)
     .into()

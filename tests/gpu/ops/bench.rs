@@ -173,8 +173,10 @@ impl Stored {
         // Exponents near that of 1, in what is otherwise random.
         match storage {
             StorageType::F16 => set_f16(random, &mut bytes, 2, &[0], 14),
-            StorageType::F8E4M3 => bytes.iter_mut().for_each(|byte| *byte = *byte & 0x8f | 0x30),
-            StorageType::F8E5M2 => bytes.iter_mut().for_each(|byte| *byte = *byte & 0x87 | 0x38),
+            // Without the exponent's highest bit they are below two.
+            StorageType::F8E4M3 | StorageType::F8E5M2 => {
+                bytes.iter_mut().for_each(|byte| *byte &= 0xbf);
+            }
             _ if storage.is_blocks() => {
                 let factors: &[usize] = match storage {
                     StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {

@@ -8,7 +8,9 @@ use super::bench::{Bench, Random, assert_same};
 use super::linear_case::Case;
 
 /// Every type that becomes bytes.
-const STORAGES: [StorageType; 8] = [
+const STORAGES: [StorageType; 10] = [
+    StorageType::F8E4M3,
+    StorageType::F8E5M2,
     StorageType::Q8_0,
     StorageType::Q4_0,
     StorageType::Q4_1,
@@ -25,7 +27,7 @@ fn every_type_and_odd_sizes() {
     let bench = Bench::with_bytes();
     let mut random = Random::new(91);
     for storage in STORAGES {
-        let block = storage.block_elements() as usize;
+        let block = storage.block_elements().max(32) as usize;
         for (rows, depth, out_features) in [(9, block, 19), (65, 3 * block, 63), (70, block, 130)] {
             let case = Case::new(&mut random, storage, rows, &[depth], out_features, false);
             case.with_bias(&mut random, StorageType::F32).check(&bench);
@@ -40,6 +42,7 @@ fn inputs_side_by_side_of_either_element() {
     let mut random = Random::new(92);
     for (storage, features) in [
         (StorageType::Q8_0, &[8, 40, 16][..]),
+        (StorageType::F8E4M3, &[8, 40, 16]),
         (StorageType::Q4K, &[136, 120]),
         (StorageType::Q6K, &[8, 8, 8, 232]),
     ] {
@@ -60,8 +63,8 @@ fn inputs_side_by_side_of_either_element() {
 fn rows_and_parts_are_the_whole() {
     let bench = Bench::with_bytes();
     let mut random = Random::new(93);
-    for storage in [StorageType::Q5_1, StorageType::Q6K] {
-        let depth = storage.block_elements() as usize;
+    for storage in [StorageType::Q5_1, StorageType::Q6K, StorageType::F8E4M3] {
+        let depth = storage.block_elements().max(64) as usize;
         let case = Case::new(&mut random, storage, 140, &[depth], 200, false);
         let case = case.with_bias(&mut random, StorageType::BF16).ending(Activation::Silu, [8, 0]);
         let whole = case.on_gpu(&bench);

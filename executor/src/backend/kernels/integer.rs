@@ -1,4 +1,4 @@
-//! Linear layers over quantised weights as products of bytes.
+//! Linear layers over quantised weights, or such of eight bits, as products of bytes.
 //!
 //! First each activation row is quantised ([`quantise`](super::quantise)). Then a task takes a
 //! panel of weight rows, unpacks one block of the summed dimension of it at a time into slivers of
@@ -46,6 +46,12 @@ const TASK_ROWS_MIN: usize = 84;
 /// Weight rows that are unpacked at a time.
 const UNPACKED_ROWS: usize = 8;
 
+/// Whether products with weights of a type and so many features can be formed of integers: those
+/// without blocks need whole ones of activations.
+pub fn has_integer_products(storage: StorageType, in_features: usize) -> bool {
+    storage.has_integer_products() && in_features.is_multiple_of(BLOCK)
+}
+
 /// How many elements of scratch [`integer_linear`] needs with so many workers.
 pub fn integer_linear_scratch_len(
     shape: &LinearShape<'_>,
@@ -85,9 +91,10 @@ const fn unpacked_len(depth: usize) -> usize {
     UNPACKED_ROWS * (depth / 4) + 2 * (depth / 16)
 }
 
-/// As [`linear`](super::matmul::linear), for weights of a type that [has integer
-/// products](StorageType::has_integer_products), with activations quantised: their rows' blocks of
-/// 32 are each off by at most 1/254 of the block's largest magnitude. `scratch`:
+/// As [`linear`](super::matmul::linear), for weights that [have integer
+/// products](has_integer_products), with activations quantised: their rows' blocks of 32 are each
+/// off by at most 1/254 of the block's largest magnitude. Weights in floats of eight bits that are
+/// below an eighth of their block's largest are off by up to 1/128 of it. `scratch`:
 /// [`integer_linear_scratch_len`].
 #[expect(clippy::too_many_arguments, reason = "each is an operand of the operation")]
 pub fn integer_linear(

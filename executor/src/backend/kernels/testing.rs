@@ -83,7 +83,8 @@ impl Stored {
         Stored { shape: shape.to_vec(), values: rounded, storage, bytes, skip }
     }
 
-    /// Blocks of random numbers with small scales, an element of which is about 1 at most.
+    /// Blocks of random numbers with small scales, or floats of eight bits: an element of which is
+    /// about 1 at most.
     fn blocks(random: &mut Random, storage: StorageType, shape: &[usize]) -> Stored {
         let count: usize = shape.iter().product();
         let len = storage.bytes(count as u64).as_usize();
@@ -97,10 +98,13 @@ impl Stored {
             StorageType::Q3K => (&[108], 0.005),
             StorageType::Q6K => (&[208], 0.0005),
             StorageType::Q8_0 => (&[0], 0.01),
+            StorageType::F8E4M3 | StorageType::F8E5M2 => (&[], 0.0),
             _ => (&[0], 0.05),
         };
+        // Without the highest bit of the exponent they are below two.
+        let kept = if storage.is_blocks() { 0xff } else { 0xbf };
         for block in bytes[skip..skip + len].chunks_exact_mut(storage.block_bytes() as usize) {
-            block.iter_mut().for_each(|byte| *byte = random.next() as u8);
+            block.iter_mut().for_each(|byte| *byte = random.next() as u8 & kept);
             for &at in factors {
                 let factor = f16::from_f32(size * (0.5 + random.normal().abs()));
                 block[at..at + 2].copy_from_slice(&factor.to_le_bytes());
@@ -113,7 +117,7 @@ impl Stored {
     }
 
     pub(super) fn random(random: &mut Random, storage: StorageType, shape: &[usize]) -> Stored {
-        if storage.is_blocks() {
+        if storage.is_blocks() || matches!(storage, StorageType::F8E4M3 | StorageType::F8E5M2) {
             return Stored::blocks(random, storage, shape);
         }
         let values = random.normals(shape.iter().product());

@@ -1,13 +1,15 @@
-//! Quantised weights as unsigned bytes with scales: the common form of all types that are
-//! multiplied as integers.
+//! Weights as unsigned bytes with scales: the common form of all types that are multiplied as
+//! integers.
 //!
 //! A weight is `scale · (q - offset)` or `scale · q - minimum`, with `q` an unsigned byte and one
 //! scale for each 16 or 32 of a row. Layouts are those of `ggml-common.h` and `ggml-quants.c`.
+//!
+//! Floats of eight bits are rounded to it ([`rounded`]), all others are as they were.
 
 use protocol::StorageType;
 
 use super::simd::{Isa, Lanes, per_isa};
-use crate::weights::float::f32_of_f16;
+use crate::weights::float::{f32_of_e4m3, f32_of_e5m2, f32_of_f16};
 
 /// How a type's numbers stand for weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +30,7 @@ impl Form {
         let form =
             |bits, offset, scales, has_minimum| Some(Form { bits, offset, scales, has_minimum });
         match storage {
-            StorageType::Q8_0 => form(8, 128, 1, false),
+            StorageType::Q8_0 | StorageType::F8E4M3 | StorageType::F8E5M2 => form(8, 128, 1, false),
             StorageType::Q4_0 => form(5, 8, 1, false),
             StorageType::Q5_0 => form(5, 16, 1, false),
             StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {
@@ -65,6 +67,8 @@ pub(super) fn unpack(
         StorageType::Q5_1 => q5_1(isa, bytes, numbers, scales, minima),
         StorageType::Q4K => q4_k(isa, bytes, numbers, scales, minima),
         StorageType::Q5K => q5_k(isa, bytes, numbers, scales, minima),
+        StorageType::F8E4M3 => f8_e4m3(isa, bytes, numbers, scales),
+        StorageType::F8E5M2 => f8_e5m2(isa, bytes, numbers, scales),
         _ => q6_k(isa, bytes, numbers, scales),
     }
 }
@@ -256,6 +260,44 @@ per_isa! {
                     numbers[at + 96] = second >> 4 | high >> 6 << 4;
                 }
             }
+        }
+    }
+}
+
+/// Values of eight bits as numbers that share a power of two, by which the largest is between 64
+/// and 120. As they have four bits or fewer, those of at least an eighth of the largest are whole
+/// numbers then, and so exact; smaller ones are rounded. What is not finite makes the scale no
+/// number.
+#[inline(always)]
+fn rounded(values: &[f32; 32], numbers: &mut [u8; 32]) -> f32 {
+    /// Adding this rounds to the nearest whole number, which is then in the low bits.
+    const ROUNDING: f32 = 12_582_912.0;
+    /// Binary32's exponent of a number that only zeros are below.
+    const EXPONENT_MIN: u32 = 64;
+    // Magnitudes compare as their bits do, and what is not finite is above all others.
+    let largest = values.iter().fold(0, |largest, value| largest.max(value.abs().to_bits()));
+    let exponent = (largest >> 23).max(EXPONENT_MIN);
+    let inverse = f32::from_bits((2 * 127 + 6 - exponent) << 23);
+    for (number, value) in numbers.iter_mut().zip(values) {
+        *number = (value * inverse + ROUNDING).to_bits() as u8 ^ 0x80;
+    }
+    if exponent == 255 { f32::NAN } else { f32::from_bits((exponent - 6) << 23) }
+}
+
+per_isa! {
+    fn f8_e4m3<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
+        let blocks = bytes.as_chunks::<32>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
+        for ((block, numbers), scale) in blocks.zip(scales) {
+            *scale = rounded(&block.map(f32_of_e4m3), numbers);
+        }
+    }
+}
+
+per_isa! {
+    fn f8_e5m2<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
+        let blocks = bytes.as_chunks::<32>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
+        for ((block, numbers), scale) in blocks.zip(scales) {
+            *scale = rounded(&block.map(f32_of_e5m2), numbers);
         }
     }
 }

@@ -29,18 +29,37 @@ fn in_bf16(x: &[f32]) -> Vec<f32> {
     x.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect()
 }
 
-/// How far each product may be off, as activations are by 1/254 of their block's largest.
-fn bounds(x: &[f32], rows: usize, weight: &Stored) -> Vec<f64> {
+/// Weights as they are multiplied: floats of eight bits after being rounded, written anew here from
+/// what `unpack` says that it does.
+fn unpacked(weight: &Stored) -> Stored {
+    let mut values = weight.values.clone();
+    if !weight.view().storage.is_blocks() {
+        for block in values.chunks_mut(32) {
+            let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+            let scale = largest.log2().floor().exp2() / 64.0;
+            for value in block.iter_mut().filter(|_| largest > 0.0) {
+                *value = (*value / scale).round_ties_even() * scale;
+            }
+        }
+    }
+    Stored::new(StorageType::F32, &weight.shape, values)
+}
+
+/// How far each product may be off, as activations are by 1/254 of their block's largest, and
+/// weights by what `unpacked` did.
+fn bounds(x: &[f32], rows: usize, weight: &Stored, unpacked: &Stored) -> Vec<f64> {
     let n = weight.shape[0];
     let k = weight.values.len() / n;
     let largest = |block: &[f32]| block.iter().fold(0.0f32, |a, b| a.max(b.abs()));
     let mut bounds = Vec::new();
     for row in 0..rows {
         let x: Vec<f32> = x[row * k..(row + 1) * k].chunks(32).map(largest).collect();
-        for w in weight.values.chunks(k) {
-            let blocks = w.chunks(32).zip(&x);
-            let off = blocks.map(|(w, x)| {
-                f64::from(*x) / 254.0 * w.iter().map(|w| f64::from(w.abs())).sum::<f64>()
+        for (w, unpacked) in weight.values.chunks(k).zip(unpacked.values.chunks(k)) {
+            let blocks = w.chunks(32).zip(unpacked.chunks(32)).zip(&x);
+            let off = blocks.map(|((w, unpacked), x)| {
+                let of_x: f64 = unpacked.iter().map(|w| f64::from(w.abs()) / 254.0).sum();
+                let of_w: f64 = w.iter().zip(unpacked).map(|(w, u)| f64::from((w - u).abs())).sum();
+                f64::from(*x) * (of_x + of_w)
             });
             bounds.push(off.sum::<f64>());
         }
@@ -64,10 +83,11 @@ fn check(rows: usize, parts: &[usize], n: usize, storage: StorageType, with_bias
     let weight = Stored::random(&mut random, storage, &[n, k]);
     let bias = with_bias.then(|| Stored::random(&mut random, StorageType::BF16, &[n]));
     let x = joined(&inputs, rows);
-    let of_bytes = reference(&[&quantised(&x, k)], rows, &weight, bias.as_ref());
+    let unpacked = unpacked(&weight);
+    let of_bytes = reference(&[&quantised(&x, k)], rows, &unpacked, bias.as_ref());
     let of_bf16 = reference(&[&in_bf16(&x)], rows, &weight.in_bf16(), bias.as_ref());
     let exact = reference(&[&x], rows, &weight, bias.as_ref());
-    let bounds = bounds(&x, rows, &weight);
+    let bounds = bounds(&x, rows, &weight, &unpacked);
     let shape = LinearShape { rows, in_features: parts, out_features: n };
     for_each_workers(|workers| {
         let mut out = vec![f32::NAN; rows * n];
@@ -92,7 +112,7 @@ fn check(rows: usize, parts: &[usize], n: usize, storage: StorageType, with_bias
 #[test]
 fn every_type_and_odd_shapes_match_the_reference() {
     for storage in natives() {
-        let block = storage.block_elements() as usize;
+        let block = storage.block_elements().max(BLOCK as u64) as usize;
         check(1, &[block], 1, storage, true);
         check(9, &[block], 1, storage, true);
         check(3, &[2 * block], 37, storage, false);
@@ -109,6 +129,7 @@ fn many_panels_tasks_and_inputs_match_the_reference() {
     check(190, &[256, 1792], 300, StorageType::Q8_0, true);
     check(101, &[1024], 259, StorageType::Q4K, false);
     check(90, &[1536], 40, StorageType::Q6K, true);
+    check(101, &[1024], 259, StorageType::F8E4M3, false);
 }
 
 #[test]
@@ -133,10 +154,17 @@ fn the_largest_numbers_do_not_overflow() {
 
 /// Blocks of the largest numbers, or the smallest that are stored.
 fn extreme(storage: StorageType, byte: u8, elements: usize) -> Vec<u8> {
+    let byte = match storage {
+        // The largest numbers have all bits but one of the fraction, or of the exponent.
+        StorageType::F8E4M3 => byte & 0x80 | (byte & 0x7f).min(0x7e),
+        StorageType::F8E5M2 => byte & 0x80 | (byte & 0x7f).min(0x7b),
+        _ => byte,
+    };
     let mut bytes = vec![byte; storage.bytes(elements as u64).as_usize()];
     let factors: &[usize] = match storage {
         StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => &[0, 2],
         StorageType::Q6K => &[208],
+        StorageType::F8E4M3 | StorageType::F8E5M2 => &[],
         _ => &[0],
     };
     for block in bytes.chunks_exact_mut(storage.block_bytes() as usize) {
@@ -196,7 +224,7 @@ fn blocks_of_zeros_are_zero_and_what_is_not_finite_stays_so() {
 
 #[test]
 fn what_is_computed_alone_equals_what_is_computed_together() {
-    for storage in [StorageType::Q8_0, StorageType::Q4K, StorageType::Q6K] {
+    for storage in [StorageType::Q8_0, StorageType::Q4K, StorageType::Q6K, StorageType::F8E4M3] {
         cut_results_are_equal(storage, integer_linear, |shape, workers| {
             integer_linear_scratch_len(shape, storage, workers)
         });
@@ -226,7 +254,8 @@ fn unpacked_numbers_stand_for_the_decoded_values() {
                 let group = at / (32 / form.scales);
                 let added = if form.has_minimum { minima[group] } else { 0.0 };
                 let value = scales[group] * (f32::from(number) - f32::from(form.offset)) + added;
-                let close = (value - expected).abs() <= 1e-6 * (scales[group] * 64.0).abs();
+                let allowed = if storage.is_blocks() { 64e-6 } else { 0.5 };
+                let close = (value - expected).abs() <= allowed * scales[group].abs();
                 assert!(close, "{storage} {isa}: element {at} is {value}, not {expected}");
             }
         }

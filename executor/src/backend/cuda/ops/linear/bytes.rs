@@ -1,6 +1,6 @@
 //! Products of signed bytes: activations are quantised as on the host (`quantise.cu`), weights
-//! become bytes with their scales (`decode_bytes.cu`), and both are multiplied on tensor cores
-//! (`linear_bytes.cu`).
+//! become bytes with their scales (`decode_bytes.cu`), floats of eight bits as on the host too, and
+//! both are multiplied on tensor cores (`linear_bytes.cu`).
 //!
 //! A GeForce multiplies bytes at four times the rate of 16-bit numbers with sums in f32, so that is
 //! how layers with weights in [`ByteForm`]s are computed, unless the GPU is [wide](is_wide).
@@ -44,10 +44,14 @@ pub(super) enum ByteForm {
 }
 
 impl ByteForm {
-    /// Of a type whose numbers are whole ones of up to eight bits, but for factors.
+    /// Of a type whose numbers are whole ones of up to eight bits, but for factors, or nearly.
     pub(super) fn of(storage: StorageType) -> Option<ByteForm> {
         match storage {
-            StorageType::Q8_0 | StorageType::Q4_0 | StorageType::Q5_0 => Some(ByteForm::Scaled),
+            StorageType::Q8_0
+            | StorageType::Q4_0
+            | StorageType::Q5_0
+            | StorageType::F8E4M3
+            | StorageType::F8E5M2 => Some(ByteForm::Scaled),
             StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {
                 Some(ByteForm::Summed)
             }
@@ -301,6 +305,8 @@ fn decode(
         StorageType::Q4K => "decode_bytes_q4_k",
         StorageType::Q5K => "decode_bytes_q5_k",
         StorageType::Q6K => "decode_bytes_q6_k",
+        StorageType::F8E4M3 => "decode_bytes_f8_e4m3",
+        StorageType::F8E5M2 => "decode_bytes_f8_e5m2",
         other => unreachable!("{other} has no form"),
     };
     let grid = blocks_for((columns * parts.depth / GROUP) as u64);
