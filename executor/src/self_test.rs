@@ -3,6 +3,7 @@
 //!
 //! A case is a graph of a few nodes (`cases`), scheduled, loaded and computed through what a run
 //! uses. Devices are tested at the same time, and beside them the host computes what is expected.
+//! Several executors may have a share of the cases each.
 //! Layers that cuBLASLt multiplies are computed by our own kernels too: a run goes on with those
 //! where the library fails.
 //!
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use protocol::calibration::CalibrationDevice;
-use protocol::self_test::SelfTest;
+use protocol::self_test::{SelfTest, SelfTestShare};
 use protocol::{Bytes, DeviceId, Failure};
 
 use crate::backend::cuda::launch::LIBRARY_PRODUCT;
@@ -32,7 +33,7 @@ use crate::ops::OperationNeeds;
 use crate::runtime::open_device;
 use crate::schedule::{Assignment, Schedule};
 use crate::weights::WeightFiles;
-use cases::{CASES, Case};
+use cases::Case;
 
 pub use program::program;
 
@@ -40,9 +41,13 @@ pub use program::program;
 /// and weights of the largest case are below 2 MiB.
 const HOST_BYTES_MAX: Bytes = Bytes::mib(16);
 
+/// Into so many shares may a test be divided.
+pub const SHARES_MAX: u32 = 32;
+
 /// What all cases are computed with.
 #[derive(Clone, Copy)]
 struct SelfTestBench<'a> {
+    cases: &'a [&'static Case],
     files: &'a Arc<WeightFiles>,
     threads: usize,
     cancel: &'a CancelFlag,
@@ -56,7 +61,7 @@ struct ComputedCase {
     operations: Vec<String>,
 }
 
-/// Tests GPUs.
+/// Tests GPUs by a share of the cases.
 ///
 /// # Errors
 /// `BadRequest` for a device that is no GPU; `OutOfMemory`, `DeviceFailed`, `DeviceLost`,
@@ -64,6 +69,7 @@ struct ComputedCase {
 pub fn self_test(
     devices: &[CalibrationDevice],
     threads: usize,
+    share: SelfTestShare,
     cancel: &CancelFlag,
 ) -> Result<SelfTest, Failure> {
     let pinned: Bytes = devices.iter().map(|device| device.pinned_bytes).sum();
@@ -80,7 +86,8 @@ pub fn self_test(
         }
         opened.push(device);
     }
-    let bench = SelfTestBench { files: &files, threads, cancel };
+    let cases = cases::of(share);
+    let bench = SelfTestBench { cases: &cases, files: &files, threads, cancel };
     let (expected, computed) = std::thread::scope(|scope| {
         let run = |device: Box<dyn Backend>| {
             scope.spawn(move || {
@@ -101,17 +108,18 @@ pub fn self_test(
         let (device, computed, ms) =
             ended.map_err(|_| internal("a thread that tested a GPU has panicked"))?;
         let id = device.memory().device().clone();
-        tested.push(compare::tested(id, &computed?, &expected, ms));
+        tested.push(compare::tested(id, &computed?, &cases, &expected, ms));
         gpus.push(device);
     }
     let gpus: Vec<&CudaDevice> = gpus.iter().filter_map(|device| device.as_cuda()).collect();
-    Ok(SelfTest { devices: tested, copies: copies::between(&gpus)? })
+    let copies = if share.index == 0 { copies::between(&gpus)? } else { Vec::new() };
+    Ok(SelfTest { devices: tested, copies })
 }
 
 impl SelfTestBench<'_> {
     /// What is expected of each case: the host's, with products in f32.
     fn on_host(&self, host: &HostBackend) -> Result<Vec<Vec<f32>>, Failure> {
-        let expected = CASES.iter().map(|case| self.computed(case, host, true));
+        let expected = self.cases.iter().map(|case| self.computed(case, host, true));
         expected.map(|computed| Ok(computed?.values)).collect()
     }
 
@@ -120,10 +128,13 @@ impl SelfTestBench<'_> {
         // Cases are too small to fill a GPU.
         gpu.use_tall_attention(true);
         let mut all = Vec::new();
-        for case in CASES {
+        for case in self.cases {
             gpu.gpu().take_launched();
+            let begun = Instant::now();
             let computed = self.computed(case, device, case.exact)?;
             let kernels = gpu.gpu().take_launched();
+            let ms = begun.elapsed().as_millis() as u64;
+            tracing::debug!(case.family, ?kernels, ms, "tested");
             let by_library = kernels.iter().any(|kernel| kernel == LIBRARY_PRODUCT);
             all.push(ComputedCase { kernels, ..computed });
             if by_library {

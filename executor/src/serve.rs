@@ -24,6 +24,7 @@ use protocol::calibration::CalibrationDevice;
 use protocol::check;
 use protocol::message::{Image, Output, Preview, Progress};
 use protocol::notice::Notice;
+use protocol::self_test::SelfTestShare;
 use protocol::{
     Command, Embeddings, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape,
     ModelProfile, ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
@@ -38,7 +39,7 @@ use crate::measure;
 use crate::models::Model;
 use crate::pipeline::{Observer, Picture};
 use crate::runtime::{Runtime, verify};
-use crate::self_test::{program, self_test};
+use crate::self_test::{SHARES_MAX, program, self_test};
 use heartbeat::Heartbeat;
 use opened::OpenModels;
 
@@ -194,7 +195,9 @@ impl Executor {
             Command::Calibrate { devices, threads, directory } => {
                 self.calibrate(&devices, threads, &directory)
             }
-            Command::SelfTest { devices, threads } => self.self_test(&devices, threads),
+            Command::SelfTest { devices, threads, share } => {
+                self.self_test(&devices, threads, share)
+            }
             Command::Load { plan, rehearse } => self.load(*plan, rehearse),
             Command::Generate { generation, job } => {
                 let Some(runtime) = self.runtime.as_mut() else {
@@ -271,10 +274,19 @@ impl Executor {
         Ok(Event::Calibrated(Box::new(measured)))
     }
 
-    fn self_test(&self, devices: &[CalibrationDevice], threads: u32) -> Result<Event, Failure> {
+    fn self_test(
+        &self,
+        devices: &[CalibrationDevice],
+        threads: u32,
+        share: SelfTestShare,
+    ) -> Result<Event, Failure> {
         check_threads(threads)?;
         check::check_calibration(devices).map_err(bad_request)?;
-        let tested = self_test(devices, threads as usize, &self.cancel)?;
+        let SelfTestShare { index, count } = share;
+        if index >= count || count > SHARES_MAX {
+            return Err(bad_request(format!("share {index} of {count} of the self-test")));
+        }
+        let tested = self_test(devices, threads as usize, share, &self.cancel)?;
         Ok(Event::SelfTested(Box::new(tested)))
     }
 

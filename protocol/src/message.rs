@@ -33,14 +33,14 @@ use crate::phase::Phase;
 use crate::plan::{DeviceId, GraphOptions, JobShape, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 use crate::sampler::Scheduler;
-use crate::self_test::SelfTest;
+use crate::self_test::{SelfTest, SelfTestShare};
 use crate::units::Bytes;
 use crate::usage::UsageReport;
 
 pub use texts::{JobTexts, PromptText};
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 20;
+pub const PROTOCOL_VERSION: u32 = 21;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -121,6 +121,8 @@ pub enum Command {
         devices: Vec<CalibrationDevice>,
         /// Worker threads of the host's kernels.
         threads: u32,
+        /// Which of the cases.
+        share: SelfTestShare,
     },
     /// Run a job by the loaded plan.
     Generate {

@@ -5,6 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::DeviceId;
 
+/// A share of the self-test's cases, where several executors have one each: a driver compiles for
+/// one process as fast as for several at once, and within one process one kernel after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelfTestShare {
+    /// Which one, from 0. The first one tests copies too.
+    pub index: u32,
+    /// Of how many; at least 1.
+    pub count: u32,
+}
+
 /// What the self-test found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SelfTest {
@@ -21,7 +31,8 @@ pub struct TestedDevice {
     pub id: DeviceId,
     /// Families of kernels that computed something.
     pub families: Vec<String>,
-    /// What it took in milliseconds, with the compilation of kernels by the driver.
+    /// What it took in milliseconds, with the compilation of kernels by the driver; of shares of
+    /// a test the longest.
     pub ms: f64,
     /// What it computed otherwise than the host.
     pub differences: Vec<Difference>,
@@ -70,6 +81,22 @@ pub struct ChangedByte {
     pub got: u8,
 }
 
+impl SelfTest {
+    /// Adds what another share of the same test found, of the same devices.
+    pub fn add(&mut self, other: SelfTest) {
+        for (device, of_other) in self.devices.iter_mut().zip(other.devices) {
+            for family in of_other.families {
+                if !device.families.contains(&family) {
+                    device.families.push(family);
+                }
+            }
+            device.ms = device.ms.max(of_other.ms);
+            device.differences.extend(of_other.differences);
+        }
+        self.copies.extend(other.copies);
+    }
+}
+
 impl Difference {
     /// What differs, as a clause.
     pub fn told(&self) -> String {
@@ -78,5 +105,36 @@ impl Difference {
             "{family} ({}): element {element} of {elements} is {got:?}, the host computes {expected:?}",
             kernels.join(", ")
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_test_are_one() {
+        let found = |families: &[&str], ms| SelfTest {
+            devices: vec![TestedDevice {
+                id: DeviceId("cuda0".to_owned()),
+                families: families.iter().map(|&family| family.to_owned()).collect(),
+                ms,
+                differences: vec![Difference {
+                    family: families[0].to_owned(),
+                    kernels: Vec::new(),
+                    operations: Vec::new(),
+                    element: 0,
+                    elements: 1,
+                    expected: 1.0,
+                    got: 2.0,
+                }],
+            }],
+            copies: Vec::new(),
+        };
+        let mut whole = found(&["norm", "linear_few"], 7.0);
+        whole.add(found(&["linear_few", "tables"], 9.0));
+        let device = &whole.devices[0];
+        assert_eq!(device.families, ["norm", "linear_few", "tables"]);
+        assert_eq!((device.ms, device.differences.len()), (9.0, 2));
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::simulator::Machine;
-use crate::support::{Ended, Home, pixels, root};
+use crate::support::{Ended, Home, pixels, program, root};
 
 const JOB: &str =
     "generate --prompt a --seed 7 --width 64 --height 64 --steps 1 --vae-tile off --json";
@@ -229,6 +230,29 @@ fn a_gpu_is_tested_once_and_again_with_another_driver_or_by_command() {
     let ended = home.run(&["calibrate", "--self-test"]);
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
     assert!(ended.stdout.contains("attention_half"), "{}", ended.stdout);
+}
+
+/// With more than one core others share the test; here none of them starts.
+#[test]
+fn what_a_helper_does_not_test_the_jobs_own_executor_does() {
+    let (_, host) = picture(&home_on(&machine(Kind::Hopper)), "all=cpu");
+    for wrong in ["attention_half_direct_64", "rope", "linear_few_bf16_eight"] {
+        let machine = machine(Kind::Hopper).with("memory", "8GiB").with("wrong", wrong);
+        let home = Home::new();
+        let body = format!(
+            "#!/bin/sh\nmkdir {} 2>/dev/null || exit 3\nexec {} executor \"$@\"\n",
+            home.path("started").display(),
+            program().display()
+        );
+        let executor = home.path("executor");
+        fs::write(&executor, body).expect("room");
+        fs::set_permissions(&executor, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        let executor = vec![("BERTH_EXECUTOR", executor.into())];
+        let home = home.with([machine.environment(), crate::f32_host(), executor].concat());
+        let (ended, pixels) = picture(&home, "all=cuda0");
+        assert!(ended.stderr.contains(DIFFERS), "{wrong}: {}", ended.stderr);
+        assert!(are_alike(&pixels, &host), "{wrong}: another picture");
+    }
 }
 
 #[test]

@@ -4,15 +4,16 @@ use protocol::DeviceId;
 use protocol::self_test::{Difference, TestedDevice};
 
 use super::ComputedCase;
-use super::cases::CASES;
+use super::cases::Case;
 
 /// The largest difference may be so many times the root mean square that is allowed.
 const LARGEST: f64 = 4.0;
 
-/// What was found on a device, of what is `expected` of each case.
+/// What was found on a device, of what is `expected` of each of the `cases`.
 pub fn tested(
     id: DeviceId,
     computed: &[ComputedCase],
+    cases: &[&Case],
     expected: &[Vec<f32>],
     ms: f64,
 ) -> TestedDevice {
@@ -23,7 +24,7 @@ pub fn tested(
         if !families.iter().any(|known| known == family) {
             families.push(family.to_owned());
         }
-        let index = CASES.iter().position(|case| std::ptr::eq(case, computed.case));
+        let index = cases.iter().position(|case| std::ptr::eq(*case, computed.case));
         let expected = &expected[index.expect("a case of the list")];
         let Some(element) = furthest(&computed.values, expected, computed.case.allowed) else {
             continue;

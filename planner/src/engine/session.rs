@@ -245,6 +245,11 @@ impl Session {
         self.backends.contains(&BackendKind::Cuda)
     }
 
+    /// How its executors are started.
+    pub fn executor_program(&self) -> &ExecutorProgram {
+        &self.executors.program
+    }
+
     /// The executor's process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()

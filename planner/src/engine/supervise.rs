@@ -37,9 +37,10 @@ use retry::{Attempt, Next, RetryPolicy};
 mod free;
 mod notices;
 pub(crate) mod retry;
+mod testers;
 mod testing;
 
-pub use testing::ask as test_gpus;
+pub use testers::test as test_gpus;
 
 /// How many plans of one job are tried.
 pub const ATTEMPTS_MAX: u64 = 3;

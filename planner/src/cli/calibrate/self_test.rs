@@ -39,7 +39,7 @@ pub fn run(
         let why = session.why_no_cuda.as_deref().unwrap_or("`berth devices` tells why");
         bail!("there is no GPU that could be tested: {why}");
     }
-    let found = test_gpus(&mut session, &to_test, inventory.host.cores)?;
+    let found = test_gpus(&mut session, &to_test, &inventory.host)?;
     session.end();
     if json {
         render::document::print(&SelfTestDocument { schema: SCHEMA, found: &found })?;

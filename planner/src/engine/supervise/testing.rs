@@ -1,13 +1,13 @@
 //! The self-test of a plan's GPUs, before it is loaded for the first time.
 
 use protocol::limits::DEVICES_MAX;
-use protocol::self_test::SelfTest;
-use protocol::{Command, Event, Failure, Plan};
+use protocol::{Failure, Plan};
 
-use crate::engine::session::{Session, SessionError};
+use super::testers;
+use crate::engine::session::SessionError;
 use crate::engine::warm::{Decision, Warm};
 use crate::planning::{PlanError, Request};
-use crate::self_test::{SelfTests, ToTest, is_wanted};
+use crate::self_test::{SelfTests, is_wanted};
 
 /// How a job begins with its GPUs as they are known to be; `decide` decides, for a request into
 /// which what was found is put. Each plan that is to be loaded has its GPUs tested, if they are not
@@ -34,7 +34,7 @@ pub fn decide(
             && let Some(to_test) = self_tests.to_test(plan, &request.inventory, &program)
         {
             *tested = Some(plan.clone());
-            let found = ask(&mut warm.session, &to_test, request.inventory.host.cores);
+            let found = testers::test(&mut warm.session, &to_test, &request.inventory.host);
             let found = found.map_err(told)?;
             *tested = None;
             if let Err(message) = self_tests.keep(&to_test, &found) {
@@ -53,22 +53,6 @@ pub fn decide(
         self_tests.apply(request);
     }
     Err(PlanError::Unsettled("the self-test of its GPUs has no end".to_owned()))
-}
-
-/// Has an executor test GPUs.
-///
-/// # Errors
-/// The executor's failure.
-pub fn ask(
-    session: &mut Session,
-    to_test: &ToTest,
-    threads: usize,
-) -> Result<SelfTest, SessionError> {
-    let command = Command::SelfTest { devices: to_test.devices.clone(), threads: threads as u32 };
-    session.ask("SelfTest", command, |event| match event {
-        Event::SelfTested(found) => Ok(*found),
-        other => Err(other),
-    })
 }
 
 /// A failure with what was being done, since nobody asked for that.
