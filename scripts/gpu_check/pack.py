@@ -29,9 +29,9 @@ FIXTURES = [
     "golden/clip_full.*",
     "gguf/flux_dev-Q8_0.*",
     "gguf/flux_single-*",
-    "single/flux_single_[act]*",
+    "single/flux_single_[acft]*",
 ]
-READ = [*(f"tests/fixtures/{name}" for name in FIXTURES), "planner/demo/model"]
+READ = [*(f"tests/fixtures/{name}" for name in FIXTURES), "planner/demo/model", "executor/src/tokenizer/builtin"]
 SCRIPTS = ["scripts/gpu-check.sh", "scripts/gpu_check", "scripts/torch_reference.py", "scripts/gguf_transformer.py"]
 
 

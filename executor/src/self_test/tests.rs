@@ -61,7 +61,7 @@ fn every_case_is_in_one_share_and_none_takes_much_longer_than_the_others() {
             let has = |cases: &&Vec<&Case>| cases.iter().any(|of| std::ptr::eq(*of, case));
             assert_eq!(shares.iter().filter(has).count(), 1, "{} of {count}", case.family);
         }
-        let ms = |cases: &[&Case]| cases.iter().map(|case| case.compiled_ms).sum::<u32>();
+        let ms = |cases: &[&Case]| cases.iter().map(|case| case.cold_ms).sum::<u32>();
         let all: u32 = shares.iter().map(|cases| ms(cases)).sum();
         let longest = shares.iter().map(|cases| ms(cases)).max().unwrap();
         // A family is never divided.

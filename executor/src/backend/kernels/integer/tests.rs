@@ -85,7 +85,7 @@ fn check(rows: usize, parts: &[usize], n: usize, storage: StorageType, with_bias
     let x = joined(&inputs, rows);
     let unpacked = unpacked(&weight);
     let of_bytes = reference(&[&quantised(&x, k)], rows, &unpacked, bias.as_ref());
-    let of_bf16 = reference(&[&in_bf16(&x)], rows, &weight.in_bf16(), bias.as_ref());
+    let of_bf16 = reference(&[&in_bf16(&x)], rows, &unpacked.in_bf16(), bias.as_ref());
     let exact = reference(&[&x], rows, &weight, bias.as_ref());
     let bounds = bounds(&x, rows, &weight, &unpacked);
     let shape = LinearShape { rows, in_features: parts, out_features: n };
