@@ -105,6 +105,8 @@ pub struct DeviceProfile {
     pub f32_flops_per_s: Option<f64>,
     /// Half precision operations per second; as f32 by default.
     pub half_flops_per_s: Option<f64>,
+    /// Operations per second of products of integers; as half precision by default.
+    pub integer_flops_per_s: Option<f64>,
     /// Memory bytes per second; a virtual device has the host's by default.
     pub memory_bytes_per_s: Option<f64>,
     /// How its rates are known: `Declared`, or `Datasheet` of a GPU.

@@ -75,7 +75,9 @@ fn put_speeds(
     if let (Some(measured), true) = (measured.bf16_flops_per_s, half_is_free) {
         speeds.bf16_flops_per_s = Some(Rate::measured(measured));
     }
-    if let Some(measured) = measured.integer_flops_per_s {
+    let integers_are_declared =
+        speeds.integer_flops_per_s.is_some_and(|rate| rate.source == Source::Declared);
+    if let (Some(measured), false) = (measured.integer_flops_per_s, integers_are_declared) {
         speeds.integer_flops_per_s = Some(Rate::measured(measured));
     }
     put(&mut speeds.attention_flops_per_s, measured.attention_flops_per_s);

@@ -272,7 +272,8 @@ impl<'nvml> Gpu<'nvml> {
                 Rate::datasheet(whole.half_flops_per_s * share),
                 memory_bytes_per_s,
                 CUDA_STARTS_PER_S,
-            ),
+            )
+            .with_integers(whole.integer_flops_per_s.map(|rate| Rate::datasheet(rate * share))),
             overhead_bytes: ASSUMED_CONTEXT_BYTES,
             overhead_source: Source::Assumed,
             pinned_bytes: DeviceKind::Cuda.staging_bytes(),

@@ -6,7 +6,7 @@ use protocol::StorageType;
 use protocol::profile::{Work, WorkKind};
 use serde::Serialize;
 
-use super::efficiency::{HALF_PRODUCTS, MEMORY, reached};
+use super::efficiency::{HALF_PRODUCTS, MEMORY, reached, reached_of_bytes};
 use super::{Rate, Source};
 
 /// Operations per second that a host thread is assumed to start: it wakes its workers for each,
@@ -28,8 +28,9 @@ pub struct Speeds {
     /// do: some CPUs multiply in bf16 and not in f16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bf16_flops_per_s: Option<Rate>,
-    /// Products with quantised weights that are formed of integers, where a processor is known to
-    /// do it; else it decodes them, and then computes as with half precision.
+    /// Products with weights that [have integer products](StorageType::has_integer_products), where
+    /// a processor is known to form these; else it decodes them, and then computes as with half
+    /// precision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integer_flops_per_s: Option<Rate>,
     /// Operations per second of scaled dot products.
@@ -67,23 +68,34 @@ impl Speeds {
         }
     }
 
+    /// The same with what is known of products of integers.
+    pub fn with_integers(self, integer_flops: Option<Rate>) -> Speeds {
+        Speeds { integer_flops_per_s: integer_flops, ..self }
+    }
+
     /// Seconds that work takes: to start its operations, then the longer of computing and moving
     /// bytes.
     pub fn seconds(&self, work: &Work) -> f64 {
-        let rate = match work.kind {
-            WorkKind::Matmul(StorageType::F32) | WorkKind::Elementwise => self.f32_flops_per_s,
+        let of_kind = |rate: Rate| rate.reaches(reached(work.kind));
+        let flops_per_s = match work.kind {
+            WorkKind::Matmul(StorageType::F32) | WorkKind::Elementwise => {
+                of_kind(self.f32_flops_per_s)
+            }
             WorkKind::Matmul(StorageType::BF16) => {
-                self.bf16_flops_per_s.unwrap_or(self.half_flops_per_s)
+                of_kind(self.bf16_flops_per_s.unwrap_or(self.half_flops_per_s))
             }
             WorkKind::Matmul(storage) if storage.has_integer_products() => {
-                self.integer_flops_per_s.unwrap_or(self.half_flops_per_s)
+                match self.integer_flops_per_s {
+                    Some(rate) => rate.reaches(reached_of_bytes(storage)),
+                    None => of_kind(self.half_flops_per_s),
+                }
             }
-            WorkKind::Matmul(_) => self.half_flops_per_s,
-            WorkKind::Attention => self.attention_flops_per_s,
-            WorkKind::Convolution => self.convolution_flops_per_s,
+            WorkKind::Matmul(_) => of_kind(self.half_flops_per_s),
+            WorkKind::Attention => of_kind(self.attention_flops_per_s),
+            WorkKind::Convolution => of_kind(self.convolution_flops_per_s),
         };
         let moving = work.moved_bytes.0 as f64 / self.memory_bytes_per_s.reaches(MEMORY);
-        self.starting_s(work) + (work.flops / rate.reaches(reached(work.kind))).max(moving)
+        self.starting_s(work) + (work.flops / flops_per_s).max(moving)
     }
 
     /// Seconds of these that it takes to start its operations.

@@ -79,6 +79,7 @@ struct DeviceSection {
     link: Option<ByteRate>,
     flops: Option<FlopRate>,
     half_flops: Option<FlopRate>,
+    integer_flops: Option<FlopRate>,
     memory_bandwidth: Option<ByteRate>,
     rates: Option<Spanned<RatesKey>>,
     margin: Option<Spanned<String>>,
@@ -287,6 +288,7 @@ fn device(section: Spanned<DeviceSection>) -> Result<DeviceProfile, TextError> {
         link_bytes_per_s: section.link.map(|rate| rate.0),
         f32_flops_per_s: section.flops.map(|rate| rate.0),
         half_flops_per_s: section.half_flops.map(|rate| rate.0),
+        integer_flops_per_s: section.integer_flops.map(|rate| rate.0),
         memory_bytes_per_s: section.memory_bandwidth.map(|rate| rate.0),
         rates: match section.rates.map(Spanned::into_inner) {
             Some(RatesKey::Datasheet) => Source::Datasheet,

@@ -210,6 +210,13 @@ impl DeviceProfile {
             rate(self.memory_bytes_per_s, gpu.speeds.memory_bytes_per_s),
             CUDA_STARTS_PER_S,
         );
+        let integer_flops = match (self.integer_flops_per_s, half) {
+            (Some(value), _) => Some(self.stated(value)),
+            // What is said of half precision stands for integers, as long as nothing else is.
+            (None, Some(_)) => None,
+            (None, None) => gpu.speeds.integer_flops_per_s,
+        };
+        device.speeds.integer_flops_per_s = integer_flops;
     }
 
     /// A rate that the profile states.
@@ -223,21 +230,24 @@ impl DeviceProfile {
             DeviceKind::Virtual => host.virtual_speeds(self.speed, self.threads),
             DeviceKind::Cuda => rates::modest_speeds(),
         };
-        let declared = [self.f32_flops_per_s, self.half_flops_per_s, self.memory_bytes_per_s];
-        if self.kind == DeviceKind::Virtual && declared == [None; 3] {
+        let half = self.half_flops_per_s;
+        let declared =
+            [self.f32_flops_per_s, half, self.integer_flops_per_s, self.memory_bytes_per_s];
+        if self.kind == DeviceKind::Virtual && declared == [None; 4] {
             return own;
         }
         let rate = |declared: Option<f64>, otherwise: Rate| {
             declared.map_or(Rate::assumed(otherwise.value), |value| self.stated(value))
         };
         let f32_flops = rate(self.f32_flops_per_s, own.f32_flops_per_s);
-        let half_flops = self.half_flops_per_s.map_or(f32_flops, |value| self.stated(value));
+        let half_flops = half.map_or(f32_flops, |value| self.stated(value));
+        let integer_flops = self.integer_flops_per_s.map(|value| self.stated(value));
         let memory_bytes = rate(self.memory_bytes_per_s, own.memory_bytes_per_s);
         let starts_per_s = match self.kind {
             DeviceKind::Virtual => HOST_STARTS_PER_S * self.speed,
             DeviceKind::Cuda => CUDA_STARTS_PER_S,
         };
-        Speeds::new(f32_flops, half_flops, memory_bytes, starts_per_s)
+        Speeds::new(f32_flops, half_flops, memory_bytes, starts_per_s).with_integers(integer_flops)
     }
 }
 

@@ -6,7 +6,9 @@ use protocol::profile::{Work, WorkKind};
 use protocol::{Phase, StorageType};
 
 use super::*;
-use crate::inventory::efficiency::{ATTENTION, BLOCK_PRODUCTS, CONVOLUTION, HALF_PRODUCTS};
+use crate::inventory::efficiency::{
+    ATTENTION, BLOCK_PRODUCTS, CONVOLUTION, FINER_BYTES, HALF_PRODUCTS, SCALED_BYTES, SUMMED_BYTES,
+};
 use crate::inventory::tests::host_of;
 use crate::inventory::{HostFacts, Rate};
 
@@ -88,6 +90,7 @@ const KEYS: [&str; 49] = [
     "used_by_others",
     "link",
     "half_flops",
+    "integer_flops",
     "integrated",
     "overhead",
     "uuid",
@@ -456,7 +459,11 @@ fn a_datasheet_is_counted_with_in_part_and_a_declared_rate_whole() {
     };
     for (kind, part) in [
         (WorkKind::Matmul(StorageType::BF16), HALF_PRODUCTS.part),
-        (WorkKind::Matmul(StorageType::Q4K), BLOCK_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::Q2K), BLOCK_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::Q8_0), SCALED_BYTES.part),
+        (WorkKind::Matmul(StorageType::F8E4M3), SCALED_BYTES.part),
+        (WorkKind::Matmul(StorageType::Q4K), SUMMED_BYTES.part),
+        (WorkKind::Matmul(StorageType::Q6K), FINER_BYTES.part),
         (WorkKind::Attention, ATTENTION.part),
         (WorkKind::Convolution, CONVOLUTION.part),
     ] {

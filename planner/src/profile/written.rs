@@ -97,8 +97,9 @@ fn of_device(text: &mut String, device: &Device) -> std::fmt::Result {
         writeln!(text, "rates = \"datasheet\"  # programs reach a part of them")?;
     }
     writeln!(text, "link = {}  # {}{link}", bytes_per_s(from_device.value), from_device.source)?;
-    for (key, rate) in [("flops", speeds.f32_flops_per_s), ("half_flops", speeds.half_flops_per_s)]
-    {
+    let integers = speeds.integer_flops_per_s.map(|rate| ("integer_flops", rate));
+    let rates = [("flops", speeds.f32_flops_per_s), ("half_flops", speeds.half_flops_per_s)];
+    for (key, rate) in rates.into_iter().chain(integers) {
         writeln!(text, "{key} = {}  # {}", flops(rate.value), rate.source)?;
     }
     let memory = speeds.memory_bytes_per_s;
@@ -233,6 +234,8 @@ mod tests {
             let (read, written) = (&read.speeds, &written.speeds);
             assert!(close(read.f32_flops_per_s, written.f32_flops_per_s), "{text}");
             assert!(close(read.half_flops_per_s, written.half_flops_per_s), "{text}");
+            let integers = [read, written].map(|speeds| speeds.integer_flops_per_s);
+            assert_eq!(integers[0].map(|rate| rate.value), integers[1].map(|rate| rate.value));
             assert!(close(read.memory_bytes_per_s, written.memory_bytes_per_s), "{text}");
         }
         assert_eq!(again.devices[0].name, "A \"card\"\\ of many words");

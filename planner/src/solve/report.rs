@@ -301,6 +301,7 @@ fn are_alike(a: &Device, b: &Device) -> bool {
     a.kind == b.kind
         && a.name == b.name
         && a.speeds.half_flops_per_s.value == b.speeds.half_flops_per_s.value
+        && a.speeds.integer_flops_per_s == b.speeds.integer_flops_per_s
         && a.link_bytes_per_s.value == b.link_bytes_per_s.value
 }
 

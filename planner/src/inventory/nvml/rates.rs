@@ -30,6 +30,8 @@ pub fn modest_speeds() -> Speeds {
 pub(super) struct GpuRates {
     pub f32_flops_per_s: f64,
     pub half_flops_per_s: f64,
+    /// Where products of bytes pay.
+    pub integer_flops_per_s: Option<f64>,
     pub memory_bytes_per_s: f64,
     pub link: Link,
 }
@@ -50,9 +52,9 @@ pub(super) fn read(gpu: &Device<'_>) -> GpuRates {
         }
         _ => MODEST_MEMORY_BYTES_PER_S,
     };
-    let ratio = gpu
-        .cuda_compute_capability()
-        .map_or(1.0, |version| half_ratio(version.major, version.minor));
+    let capability = gpu.cuda_compute_capability().ok();
+    let ratio = capability.as_ref().map_or(1.0, |of| half_ratio(of.major, of.minor));
+    let integers = capability.and_then(|of| integer_ratio(of.major, of.minor));
     // The maximum: the present link is slower while the GPU idles.
     let link = match (gpu.max_pcie_link_gen(), gpu.max_pcie_link_width()) {
         (Ok(generation), Ok(lanes)) => Link::told(generation, lanes),
@@ -61,6 +63,7 @@ pub(super) fn read(gpu: &Device<'_>) -> GpuRates {
     GpuRates {
         f32_flops_per_s,
         half_flops_per_s: f32_flops_per_s * ratio,
+        integer_flops_per_s: integers.map(|ratio| f32_flops_per_s * ratio),
         memory_bytes_per_s,
         link,
     }
@@ -82,6 +85,14 @@ pub(super) fn half_ratio(major: i32, minor: i32) -> f64 {
         (12.., _) => 2.0,
         _ => 1.0,
     }
+}
+
+/// Dense operations of signed bytes, per f32 operation, on GPUs that multiply quantised weights so
+/// and whose kernels were counted (docs/decisions/0023-products-of-bytes.md): the same rows of the
+/// whitepapers (RTX 3080 238 : 29.8, RTX 4090 661 : 82.6, RTX 5090 838 : 105). Those of data centres
+/// decode such weights.
+pub(super) fn integer_ratio(major: i32, minor: i32) -> Option<f64> {
+    matches!((major, minor), (8, 6 | 9) | (12.., _)).then_some(8.0)
 }
 
 /// A PCI Express link as NVML told it, or none.

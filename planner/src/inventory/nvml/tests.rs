@@ -66,10 +66,11 @@ fn ids_follow_the_bus_and_each_device_says_what_it_is() {
         (large.pcie.as_deref(), large.driver.as_deref()),
         (Some("gen 4 x16"), Some("580.95.05"))
     );
-    // The RTX 4090's datasheet: 82.6 TFLOP/s, 165.2 in half precision, 1008 GB/s.
+    // The RTX 4090's datasheet: 82.6 TFLOP/s, 165.2 in half precision, 661 of bytes, 1008 GB/s.
     for (rate, expected) in [
         (large.speeds.f32_flops_per_s, 82.6e12),
         (large.speeds.half_flops_per_s, 165.2e12),
+        (large.speeds.integer_flops_per_s.expect("of 8.9"), 660.8e12),
         (large.speeds.memory_bytes_per_s, 1008e9),
         (large.link_bytes_per_s, 26.5e9),
     ] {
