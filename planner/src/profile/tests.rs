@@ -73,7 +73,7 @@ fn the_example_of_the_readme_is_a_profile() {
 }
 
 /// Each key of the format and its sections, for the README's test.
-const KEYS: [&str; 49] = [
+const KEYS: [&str; 50] = [
     "name",
     "description",
     "devices",
