@@ -20,10 +20,11 @@ const SHAPES: [[usize; 3]; 4] =
     [[512, 3072, 3072], [1024, 3072, 12288], [1024, 12288, 3072], [1, 3072, 18432]];
 
 /// Types that are measured; those without integer products are decoded.
-const STORAGES: [StorageType; 11] = [
+const STORAGES: [StorageType; 12] = [
     StorageType::F32,
     StorageType::F16,
     StorageType::BF16,
+    StorageType::F8E4M3,
     StorageType::Q8_0,
     StorageType::Q4_0,
     StorageType::Q4_1,
@@ -68,6 +69,10 @@ fn bytes(storage: StorageType, elements: usize) -> Vec<u8> {
         }
         StorageType::BF16 => {
             values(elements).iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect()
+        }
+        StorageType::F8E4M3 => {
+            // Without the highest bit of the exponent: below two.
+            (0..elements).map(|i| ((i * 2_654_435_761) >> 7) as u8 & 0xbf).collect()
         }
         _ => {
             let len = storage.bytes(elements as u64).as_usize();
