@@ -62,8 +62,8 @@ type BuiltCase = Result<ValueId, WeightsError>;
 pub struct Case {
     /// The family: the name of its file, where a file is for one thing.
     pub family: &'static str,
-    /// Milliseconds that it took an H100 whose driver had compiled nothing, behind the family's cases
-    /// before it (docs/gpu-runs.md): by these, families are shared out.
+    /// Milliseconds that it took an H100 whose driver had compiled nothing, behind those of the
+    /// family before it (docs/gpu-runs.md): by these, families are shared out.
     pub cold_ms: u32,
     /// Whether products are formed in f32.
     pub exact: bool,

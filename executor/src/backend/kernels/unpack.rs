@@ -264,31 +264,46 @@ per_isa! {
     }
 }
 
-/// Values of eight bits as numbers that share a power of two, by which the largest is between 64
+/// Floats of eight bits as numbers that share a power of two, by which the largest is between 64
 /// and 120. As they have four bits or fewer, those of at least an eighth of the largest are whole
 /// numbers then, and so exact; smaller ones are rounded. What is not finite makes the scale no
-/// number.
+/// number. `halves`: their bits as binary16, of which they are `unit` times; `largest`: the largest
+/// of them.
 #[inline(always)]
-fn rounded(values: &[f32; 32], numbers: &mut [u8; 32]) -> f32 {
-    /// Adding this rounds to the nearest whole number, which is then in the low bits.
-    const ROUNDING: f32 = 12_582_912.0;
+fn rounded<L: Lanes>(halves: &[u16; 32], unit: f32, largest: f32, numbers: &mut [u8; 32]) -> f32 {
+    /// Adding this rounds to the nearest whole number, which with 128 is then in the low byte.
+    const ROUNDING: f32 = 12_582_912.0 + 128.0;
     /// Binary32's exponent of a number that only zeros are below.
     const EXPONENT_MIN: u32 = 64;
-    // Magnitudes compare as their bits do, and what is not finite is above all others.
-    let largest = values.iter().fold(0, |largest, value| largest.max(value.abs().to_bits()));
-    let exponent = (largest >> 23).max(EXPONENT_MIN);
-    let inverse = f32::from_bits((2 * 127 + 6 - exponent) << 23);
-    for (number, value) in numbers.iter_mut().zip(values) {
-        *number = (value * inverse + ROUNDING).to_bits() as u8 ^ 0x80;
+    let exponent = (largest.to_bits() >> 23).max(EXPONENT_MIN);
+    let inverse = unit * f32::from_bits((2 * 127 + 6 - exponent) << 23);
+    for at in (0..32).step_by(L::WIDTH) {
+        // SAFETY: whoever names `L` has its instructions; 32 is a multiple of its width.
+        unsafe {
+            let values = L::load_f16(halves.as_ptr().add(at).cast());
+            let rounded = L::add(L::multiply(values, L::splat(inverse)), L::splat(ROUNDING));
+            L::store_low_bytes(numbers.as_mut_ptr().add(at).cast(), rounded);
+        }
     }
     if exponent == 255 { f32::NAN } else { f32::from_bits((exponent - 6) << 23) }
+}
+
+/// The largest magnitude's bits: floats of eight bits compare as these do.
+#[inline(always)]
+fn largest(block: &[u8; 32]) -> u8 {
+    block.iter().fold(0, |largest, byte| largest.max(byte & 0x7f))
 }
 
 per_isa! {
     fn f8_e4m3<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
         let blocks = bytes.as_chunks::<32>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
         for ((block, numbers), scale) in blocks.zip(scales) {
-            *scale = rounded(&block.map(f32_of_e4m3), numbers);
+            // With a binary16's longer fraction they lack the difference of the biases, 15 - 7.
+            let mut halves = [0; 32];
+            for (half, &byte) in halves.iter_mut().zip(block) {
+                *half = (u16::from(byte) << 8 & 0x8000) | (u16::from(byte) << 7 & 0x3f80);
+            }
+            *scale = rounded::<L>(&halves, 256.0, f32_of_e4m3(largest(block)), numbers);
         }
     }
 }
@@ -297,7 +312,11 @@ per_isa! {
     fn f8_e5m2<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
         let blocks = bytes.as_chunks::<32>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
         for ((block, numbers), scale) in blocks.zip(scales) {
-            *scale = rounded(&block.map(f32_of_e5m2), numbers);
+            let mut halves = [0; 32];
+            for (half, &byte) in halves.iter_mut().zip(block) {
+                *half = u16::from(byte) << 8;
+            }
+            *scale = rounded::<L>(&halves, 1.0, f32_of_e5m2(largest(block)), numbers);
         }
     }
 }

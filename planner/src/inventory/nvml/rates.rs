@@ -89,8 +89,8 @@ pub(super) fn half_ratio(major: i32, minor: i32) -> f64 {
 
 /// Dense operations of signed bytes, per f32 operation, on GPUs that multiply quantised weights so
 /// and whose kernels were counted (docs/decisions/0023-products-of-bytes.md): the same rows of the
-/// whitepapers (RTX 3080 238 : 29.8, RTX 4090 661 : 82.6, RTX 5090 838 : 105). Those of data centres
-/// decode such weights.
+/// whitepapers (RTX 3080 238 : 29.8, RTX 4090 661 : 82.6, RTX 5090 838 : 105). Those of data
+/// centres decode such weights.
 pub(super) fn integer_ratio(major: i32, minor: i32) -> Option<f64> {
     matches!((major, minor), (8, 6 | 9) | (12.., _)).then_some(8.0)
 }
