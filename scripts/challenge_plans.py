@@ -3,7 +3,7 @@
 
 Draws pins at random, for every shipped host profile and budgets from 3 to 24 GiB: lists of devices with and without shares, all ways
 to split, residencies, stream slots from 1 to 16, tiles. Each is planned by `berth plan --dry-run`, for FLUX.1-dev at 1024x1024 as sparse
-files of its true sizes, and compared with the plan that is made without it. A pin that fits nowhere is drawn anew. With `--made-up 4`
+files of its true sizes, or as if stored in another type (`--weights-as q8_0`), and compared with the plan that is made without it. A pin that fits nowhere is drawn anew. With `--made-up 4`
 hosts of two to five cards are drawn too, in place of the shipped ones. Prints how many pins are accepted, those that are predicted
 faster, and by how much; the exit code is 1 where one is faster by more than 0.2 percent.
 """
@@ -47,9 +47,9 @@ CARDS = [
 class Planner:
     """Asks for plans of one model on one host profile at a time."""
 
-    def __init__(self, berth: pathlib.Path, model: str, home: pathlib.Path, batch: int):
+    def __init__(self, berth: pathlib.Path, model: str, home: pathlib.Path, batch: int, weights_as: str | None):
         self.berth, self.model = berth, model
-        self.shape = [*SHAPE, "--batch", str(batch)]
+        self.shape = [*SHAPE, "--batch", str(batch), *(["--weights-as", weights_as] if weights_as else [])]
         self.env = {**os.environ, "XDG_CACHE_HOME": str(home), "XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(home)}
         self.chosen = functools.lru_cache(maxsize=None)(self.plan)
 
@@ -155,6 +155,7 @@ def main() -> int:
     options.add_argument("--pins", type=int, default=5000, help="accepted pins in all")
     options.add_argument("--minutes", type=float, default=float("inf"), help="how long pins are drawn at most")
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--weights-as", metavar="TYPE", help="plan as if each matrix were stored in this type, as `berth plan` does")
     options.add_argument("--batch", type=int, default=1, help="pictures made together; with several, item splits and pipelines are drawn too")
     options.add_argument("--hosts", nargs="*", help="names or files of profiles; all that are shipped")
     options.add_argument("--made-up", type=int, default=0, metavar="COUNT", help="so many hosts that are drawn, in place of profiles")
@@ -172,7 +173,7 @@ def main() -> int:
             model = str(home / "flux-dev")
             cargo = ["cargo", "run", "--quiet", "--release", "--locked", "--example", "sparse_flux_dev", "--", model]
             subprocess.run(cargo, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        return challenge(Planner(given.berth, model, home, given.batch), hosts, given)
+        return challenge(Planner(given.berth, model, home, given.batch, given.weights_as), hosts, given)
 
 
 def challenge(planner: Planner, hosts: list[str], given: argparse.Namespace) -> int:

@@ -233,6 +233,24 @@ fn devices_tells_of_cublas_where_there_is_a_gpu() {
 }
 
 #[test]
+fn exact_products_of_a_gpu_are_recorded_and_so_made_again() {
+    let studio = Studio::new(Wide::bf16(), Machine::new(1).with("memory", "1GiB"));
+    let place = ["--backend", "all=cuda0"];
+    let recorded = || {
+        let shown = studio.home.json(&["inspect", "picture.png", "--json"]);
+        shown["settings"]["exact_matmul"].clone()
+    };
+    studio.paint(&place);
+    assert_eq!(recorded(), false);
+    let exact = studio.paint(&[&place[..], &["--exact-matmul"]].concat());
+    assert_eq!(recorded(), true);
+    let again = ["generate", "--settings", "picture.png", "--output", "again.png"];
+    let ended = studio.home.run(&[&again[..], &place].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(pixels(&studio.home.path("again.png")) == exact.pixels, "another picture");
+}
+
+#[test]
 fn how_long_each_gpu_worked_is_told_by_its_own_clock() {
     let machine = Machine::new(2).with("memory", "1GiB").with("delay", 300).with("seed", 5);
     let studio = Studio::with_disk(Wide::bf16(), machine);

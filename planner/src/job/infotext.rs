@@ -80,7 +80,7 @@ pub struct Settings {
     pub weights: Option<String>,
     /// The VAE's tiles, as `--vae-tile` takes them; `None` for the whole picture at once.
     pub vae_tile: Option<String>,
-    /// Whether products with quantised weights were formed in f32.
+    /// Whether products were formed in f32 for which a GPU or some CPU rounds activations.
     pub exact_matmul: bool,
     /// Components that a GPU computed, which rounds otherwise than the CPU does.
     pub on_gpu: Vec<String>,

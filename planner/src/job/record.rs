@@ -170,7 +170,7 @@ impl FinishedRun<'_> {
                 let VaeTile { width, height, overlap } = tile;
                 format!("{width}x{height}:{overlap}")
             }),
-            exact_matmul: plan.options.exact_matmul && has_rounded_off_gpus(description, &on_gpu),
+            exact_matmul: plan.options.exact_matmul && has_rounded(description, &on_gpu),
             on_gpu,
             quality,
             version: Some(Settings::this_version()),
@@ -240,11 +240,9 @@ fn weights(description: &ModelDescription, plan: &Plan) -> String {
     types.collect::<Vec<_>>().join(" ")
 }
 
-/// Whether the CPU multiplies weights for which some CPU rounds activations: only there exact
-/// products are others.
-fn has_rounded_off_gpus(description: &ModelDescription, on_gpu: &[String]) -> bool {
-    let on_host = description.components.iter().filter(|c| !on_gpu.contains(&c.name));
-    on_host
-        .flat_map(|component| &component.storage)
-        .any(|entry| entry.storage.has_rounded_products())
+/// Whether exact products are others somewhere: on a GPU, which rounds activations for all weights,
+/// and where the CPU multiplies weights for which some CPU does.
+fn has_rounded(description: &ModelDescription, on_gpu: &[String]) -> bool {
+    let mut entries = description.components.iter().flat_map(|component| &component.storage);
+    !on_gpu.is_empty() || entries.any(|entry| entry.storage.has_rounded_products())
 }

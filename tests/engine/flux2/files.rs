@@ -263,7 +263,7 @@ fn floats_of_eight_bits_with_scales_give_the_picture_of_their_numbers() {
         expanded.insert(info.name.to_owned(), tensor);
     }
     write(&home.path("f32.safetensors"), &expanded);
-    let of = |name: &str| run(&home, &case, &[["--diffusion-model", name]], &[]);
+    let of = |name: &str| run(&home, &case, &[["--diffusion-model", name]], &EXACT);
     let painted = of("fp8.safetensors");
     assert_eq!(painted, of("f32.safetensors"));
     assert!(painted["image_u8"] != case.tensors["image_u8"], "other numbers than the directory's");

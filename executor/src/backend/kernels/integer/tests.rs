@@ -223,6 +223,30 @@ fn blocks_of_zeros_are_zero_and_what_is_not_finite_stays_so() {
 }
 
 #[test]
+fn a_weight_that_is_no_number_makes_none_of_its_column_alone() {
+    // All bits set, and an infinity: the largest of their blocks, as bits.
+    for (storage, wrong) in [(StorageType::F8E4M3, 0xff), (StorageType::F8E5M2, 0x7c)] {
+        let mut bytes = [0x30; 2 * 64];
+        bytes[64 + 40] = wrong;
+        let weight = WeightView { storage, shape: &[2, 64], bytes: &bytes, scale: 1.0 };
+        for rows in [1, FEW_ROWS + 1] {
+            for_each_workers(|workers| {
+                let shape = LinearShape { rows, in_features: &[64], out_features: 2 };
+                let len = integer_linear_scratch_len(&shape, storage, workers.count());
+                let (none, all, mut out) = (Activation::None, Columns::all(2), vec![0.0; 2 * rows]);
+                let (x, mut scratch) = (vec![1.0; 64 * rows], scratch(len));
+                integer_linear(workers, &[&x], weight, None, none, &mut out, all, &mut scratch);
+                for row in out.chunks(2) {
+                    let name = format!("{storage}, {rows} rows, {}: {row:?}", workers.isa());
+                    assert!(row[0].is_finite() && row[0] > 0.0 && !row[1].is_finite(), "{name}");
+                }
+                vec![0.0]
+            });
+        }
+    }
+}
+
+#[test]
 fn what_is_computed_alone_equals_what_is_computed_together() {
     for storage in [StorageType::Q8_0, StorageType::Q4K, StorageType::Q6K, StorageType::F8E4M3] {
         cut_results_are_equal(storage, integer_linear, |shape, workers| {
