@@ -41,7 +41,7 @@ pub use program::program;
 /// and weights of the largest case are below 2 MiB.
 const HOST_BYTES_MAX: Bytes = Bytes::mib(16);
 
-/// Into so many shares may a test be divided.
+/// The most shares of a test.
 pub const SHARES_MAX: u32 = 32;
 
 /// What all cases are computed with.

@@ -168,7 +168,7 @@ fn shape<'f>(node: NodeView<'_>, in_features: &'f [usize], out_features: usize) 
     LinearShape { rows: node.output().rows(), in_features, out_features }
 }
 
-/// Whether the host's products with weights of a type and so many features are formed of bytes.
+/// Whether the host forms a layer's products of bytes.
 fn integer_products(storage: StorageType, in_features: usize, assignment: &Assignment) -> bool {
     !assignment.exact_matmul && kernels::has_integer_products(storage, in_features)
 }

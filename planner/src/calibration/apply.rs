@@ -75,10 +75,9 @@ fn put_speeds(
     if let (Some(measured), true) = (measured.bf16_flops_per_s, half_is_free) {
         speeds.bf16_flops_per_s = Some(Rate::measured(measured));
     }
-    let integers_are_declared =
-        speeds.integer_flops_per_s.is_some_and(|rate| rate.source == Source::Declared);
-    if let (Some(measured), false) = (measured.integer_flops_per_s, integers_are_declared) {
-        speeds.integer_flops_per_s = Some(Rate::measured(measured));
+    match &mut speeds.integer_flops_per_s {
+        Some(rate) => put(rate, measured.integer_flops_per_s),
+        none => *none = measured.integer_flops_per_s.map(Rate::measured),
     }
     put(&mut speeds.attention_flops_per_s, measured.attention_flops_per_s);
     put(&mut speeds.convolution_flops_per_s, measured.convolution_flops_per_s);

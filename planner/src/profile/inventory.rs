@@ -204,19 +204,18 @@ impl DeviceProfile {
             stated.map_or(otherwise, |value| self.stated(value))
         };
         let half = self.half_flops_per_s.or(self.f32_flops_per_s);
+        // What is stated of half precision stands for integers, unless these are stated too.
+        let integer_flops = match self.integer_flops_per_s {
+            Some(value) => Some(self.stated(value)),
+            None => gpu.speeds.integer_flops_per_s.filter(|_| half.is_none()),
+        };
         device.speeds = Speeds::new(
             rate(self.f32_flops_per_s, gpu.speeds.f32_flops_per_s),
             rate(half, gpu.speeds.half_flops_per_s),
             rate(self.memory_bytes_per_s, gpu.speeds.memory_bytes_per_s),
             CUDA_STARTS_PER_S,
-        );
-        let integer_flops = match (self.integer_flops_per_s, half) {
-            (Some(value), _) => Some(self.stated(value)),
-            // What is said of half precision stands for integers, as long as nothing else is.
-            (None, Some(_)) => None,
-            (None, None) => gpu.speeds.integer_flops_per_s,
-        };
-        device.speeds.integer_flops_per_s = integer_flops;
+        )
+        .with_integers(integer_flops);
     }
 
     /// A rate that the profile states.

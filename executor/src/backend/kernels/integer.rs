@@ -1,4 +1,4 @@
-//! Linear layers over quantised weights, or such of eight bits, as products of bytes.
+//! Linear layers over quantised weights, or floats of eight bits, as products of bytes.
 //!
 //! First each activation row is quantised ([`quantise`](super::quantise)). Then a task takes a
 //! panel of weight rows, unpacks one block of the summed dimension of it at a time into slivers of
@@ -46,8 +46,8 @@ const TASK_ROWS_MIN: usize = 84;
 /// Weight rows that are unpacked at a time.
 const UNPACKED_ROWS: usize = 8;
 
-/// Whether products with weights of a type and so many features can be formed of integers: those
-/// without blocks need whole ones of activations.
+/// Whether a layer's products can be formed of integers: its weights are of a type that has them,
+/// and each row of `in_features` is whole blocks of activations.
 pub fn has_integer_products(storage: StorageType, in_features: usize) -> bool {
     storage.has_integer_products() && in_features.is_multiple_of(BLOCK)
 }

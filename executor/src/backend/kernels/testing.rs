@@ -83,8 +83,8 @@ impl Stored {
         Stored { shape: shape.to_vec(), values: rounded, storage, bytes, skip }
     }
 
-    /// Blocks of random numbers with small scales, or floats of eight bits: an element of which is
-    /// about 1 at most.
+    /// Random numbers in blocks, with small scales, or in floats of eight bits. An element is about
+    /// 1 at most.
     fn blocks(random: &mut Random, storage: StorageType, shape: &[usize]) -> Stored {
         let count: usize = shape.iter().product();
         let len = storage.bytes(count as u64).as_usize();

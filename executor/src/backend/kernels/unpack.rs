@@ -4,7 +4,7 @@
 //! A weight is `scale · (q - offset)` or `scale · q - minimum`, with `q` an unsigned byte and one
 //! scale for each 16 or 32 of a row. Layouts are those of `ggml-common.h` and `ggml-quants.c`.
 //!
-//! Floats of eight bits are rounded to it ([`rounded`]), all others are as they were.
+//! Floats of eight bits are rounded to it ([`round_floats`]), all others are as they were.
 
 use protocol::StorageType;
 
@@ -264,11 +264,30 @@ per_isa! {
     }
 }
 
-/// Floats of eight bits as numbers that share a power of two, by which the largest is between 64
-/// and 120. As they have four bits or fewer, those of at least an eighth of the largest are whole
-/// numbers then, and so exact; smaller ones are rounded. What is not finite makes the scale no
-/// number. `halves`: their bits as binary16, of which they are `unit` times; `largest`: the largest
-/// of them.
+/// Rounds floats of eight bits to numbers of which each 32 share a power of two. `half` gives a
+/// float's bits in binary16, but for the factor `unit`; `value` is the float itself.
+#[inline(always)]
+fn round_floats<L: Lanes>(
+    bytes: &[u8],
+    numbers: &mut [u8],
+    scales: &mut [f32],
+    (half, unit): (impl Fn(u8) -> u16, f32),
+    value: impl Fn(u8) -> f32,
+) {
+    let blocks = bytes.as_chunks::<32>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
+    for ((block, numbers), scale) in blocks.zip(scales) {
+        let mut halves = [0; 32];
+        halves.iter_mut().zip(block).for_each(|(bits, &byte)| *bits = half(byte));
+        // Magnitudes compare as their bits do.
+        let largest = block.iter().fold(0, |largest, byte| largest.max(byte & 0x7f));
+        *scale = rounded::<L>(&halves, unit, value(largest), numbers);
+    }
+}
+
+/// A block's numbers, and the power of two by which its `largest` float is between 64 and 120. The
+/// floats have four bits or fewer. So those of at least an eighth of the largest become whole
+/// numbers without rounding; smaller ones are rounded. A largest one that is not finite makes the
+/// scale no number.
 #[inline(always)]
 fn rounded<L: Lanes>(halves: &[u16; 32], unit: f32, largest: f32, numbers: &mut [u8; 32]) -> f32 {
     /// Adding this rounds to the nearest whole number, which with 128 is then in the low byte.
@@ -288,35 +307,17 @@ fn rounded<L: Lanes>(halves: &[u16; 32], unit: f32, largest: f32, numbers: &mut 
     if exponent == 255 { f32::NAN } else { f32::from_bits((exponent - 6) << 23) }
 }
 
-/// The largest magnitude's bits: floats of eight bits compare as these do.
-#[inline(always)]
-fn largest(block: &[u8; 32]) -> u8 {
-    block.iter().fold(0, |largest, byte| largest.max(byte & 0x7f))
-}
-
 per_isa! {
     fn f8_e4m3<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
-        let blocks = bytes.as_chunks::<32>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
-        for ((block, numbers), scale) in blocks.zip(scales) {
-            // With a binary16's longer fraction they lack the difference of the biases, 15 - 7.
-            let mut halves = [0; 32];
-            for (half, &byte) in halves.iter_mut().zip(block) {
-                *half = (u16::from(byte) << 8 & 0x8000) | (u16::from(byte) << 7 & 0x3f80);
-            }
-            *scale = rounded::<L>(&halves, 256.0, f32_of_e4m3(largest(block)), numbers);
-        }
+        // A binary16 of these bits lacks the difference of the biases, 15 - 7.
+        let half = |byte| (u16::from(byte) << 8 & 0x8000) | (u16::from(byte) << 7 & 0x3f80);
+        round_floats::<L>(bytes, numbers, scales, (half, 256.0), f32_of_e4m3);
     }
 }
 
 per_isa! {
     fn f8_e5m2<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
-        let blocks = bytes.as_chunks::<32>().0.iter().zip(numbers.as_chunks_mut::<32>().0);
-        for ((block, numbers), scale) in blocks.zip(scales) {
-            let mut halves = [0; 32];
-            for (half, &byte) in halves.iter_mut().zip(block) {
-                *half = u16::from(byte) << 8;
-            }
-            *scale = rounded::<L>(&halves, 1.0, f32_of_e5m2(largest(block)), numbers);
-        }
+        let half = |byte| u16::from(byte) << 8;
+        round_floats::<L>(bytes, numbers, scales, (half, 1.0), f32_of_e5m2);
     }
 }
