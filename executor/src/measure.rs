@@ -161,7 +161,10 @@ pub fn sizes(
         let assignment = Assignment {
             lanes: layout.lanes.clone(),
             division: layout.division.clone(),
-            residencies: vec![Residency::Resident; graphs[0].segments.len()],
+            residencies: vec![
+                vec![Residency::Resident; graphs[0].segments.len()];
+                layout.lanes.len()
+            ],
             threads,
             attention_chunk: options.attention_chunk as usize,
             exact_matmul: options.exact_matmul,

@@ -20,6 +20,7 @@ mod candidates;
 mod component_ms;
 mod compose;
 mod kept;
+mod lanes;
 mod layouts;
 mod nearest;
 mod place;

@@ -40,7 +40,7 @@ use crate::usage::UsageReport;
 pub use texts::{JobTexts, PromptText};
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 21;
+pub const PROTOCOL_VERSION: u32 = 22;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]

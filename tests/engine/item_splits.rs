@@ -42,6 +42,14 @@ fn each_gives_the_same(dir: &Path, job: &JobShape, counts: &[&[u32]]) {
             let split = plan(dir, &*model, job, by_items(counts, residency), &four(&[]));
             assert_gives(&split, &model, &expected);
         }
+        // The first device holds all, the others stream.
+        let own = |segments| {
+            let mut choice = by_items(counts, Residency::Streamed)(segments);
+            let first = (0..segments).map(|segment| ((0, segment), Residency::Lazy));
+            choice.own_residencies = first.collect();
+            choice
+        };
+        assert_gives(&plan(dir, &*model, job, own, &four(&[])), &model, &expected);
     }
     let helped =
         plan(dir, &*model, job, by_items(counts[0], Residency::Resident), &four(&["Attention"]));
@@ -132,8 +140,12 @@ fn items_that_cannot_be_dealt_out_are_refused() {
     let split = |counts: &[u32], component: usize| {
         let mut plan = whole.clone();
         let devices = plan.devices[..2].iter().map(|device| device.id.clone()).collect();
-        plan.components[component].devices = devices;
-        plan.components[component].division = Division::Items { counts: counts.to_vec() };
+        let component = &mut plan.components[component];
+        component.devices = devices;
+        component.division = Division::Items { counts: counts.to_vec() };
+        for segment in &mut component.segments {
+            segment.residencies = vec![Residency::Resident; 2];
+        }
         plan
     };
     for (plan, expected) in [

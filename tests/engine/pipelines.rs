@@ -151,7 +151,7 @@ fn groups_that_cannot_be_are_refused() {
     assert!(failure.message.contains(expected), "{failure}");
     let mut streamed = whole.clone();
     for segment in &mut streamed.components[dit].segments {
-        segment.residency = Residency::Streamed;
+        segment.residencies.fill(Residency::Streamed);
     }
     let failure = schedules(&streamed, &*model).err().expect("a ring");
     assert!(failure.message.contains("need weights that stay"), "{failure}");

@@ -162,6 +162,14 @@ fn tensors(component: &str) -> u64 {
     }
 }
 
+/// A segment's residency on one of its component's devices, which are named where they differ.
+fn residency_on(segment: &Value, device: usize) -> &Value {
+    match segment.get("device_residencies") {
+        Some(each) => &each[device],
+        None => &segment["residency"],
+    }
+}
+
 /// Recomputes what a component takes on each of its devices from its segments: those that stay,
 /// those that are loaded for its phase, and the ring through which the others pass.
 fn check_parts(component: &Value) {
@@ -171,7 +179,8 @@ fn check_parts(component: &Value) {
         let of = |residency: &'static str| {
             // What the host computes in the place of a device it reads from the file.
             let segments = list(&component["segments"]).iter().filter(move |_| index < devices);
-            let segments = segments.filter(move |segment| segment["residency"] == residency);
+            let segments =
+                segments.filter(move |segment| residency_on(segment, index) == residency);
             segments.map(move |segment| bytes(&segment["part_bytes"][index]))
         };
         for (residency, field) in [("resident", "resident_bytes"), ("lazy", "lazy_bytes")] {
@@ -181,18 +190,21 @@ fn check_parts(component: &Value) {
         let largest = passing().max().unwrap_or(0);
         assert_eq!(bytes(&part["slot_bytes"]), largest, "{name}: {part:#}");
         let streamed = passing().count() as u64;
-        let slots = streamed.min(bytes(&component["lookahead"]));
-        assert_eq!(bytes(&part["slots"]), slots, "{name}: {part:#}");
+        let slots_max = streamed.min(bytes(&component["lookahead"]));
+        let slots = slots_max.min(1)..=slots_max;
+        assert!(slots.contains(&bytes(&part["slots"])), "{name}: {part:#}, not {slots:?}");
     }
 }
 
 /// Page-locked copies of streamed weights, for all devices.
 fn locked_bytes(plan: &Value) -> u64 {
     let of = |component: &Value| -> u64 {
-        let devices = list(&component["devices"]).len();
-        let segments = list(&component["segments"]).iter();
-        let locked = segments.filter(|segment| segment["residency"] == "locked");
-        locked.flat_map(|segment| list(&segment["part_bytes"])[..devices].iter().map(bytes)).sum()
+        let of_device = |device: usize| -> u64 {
+            let segments = list(&component["segments"]).iter();
+            let locked = segments.filter(|segment| residency_on(segment, device) == "locked");
+            locked.map(|segment| bytes(&segment["part_bytes"][device])).sum()
+        };
+        (0..list(&component["devices"]).len()).map(of_device).sum()
     };
     list(&plan["components"]).iter().map(of).sum()
 }

@@ -30,6 +30,20 @@ fn by_heads(shares: &[u32], residency: Residency) -> impl Fn(usize) -> Choice {
     }
 }
 
+/// The same, but each device holds other segments than the one before it, and has fewer slots.
+fn own_sets(choice: impl Fn(usize) -> Choice) -> impl Fn(usize) -> Choice {
+    move |segments| {
+        let mut choice = choice(segments);
+        let lanes = choice.devices.len();
+        let held = (0..lanes).flat_map(|lane| (0..segments).map(move |segment| (lane, segment)));
+        let held = held.filter(|(lane, segment)| (lane + segment) % 3 == 0);
+        choice.own_residencies = held.map(|at| (at, Residency::Resident)).collect();
+        choice.lookahead = lanes as u32;
+        choice.own_slots = (1..=lanes as u32).rev().collect();
+        choice
+    }
+}
+
 fn plan(
     dir: &Path,
     model: &dyn Model,
@@ -86,6 +100,8 @@ fn each_gives_the_picture(dir: &Path, job: &JobShape, shares: &[&[u32]]) {
             for residency in [Resident, Lazy, Streamed, Locked] {
                 assert!(painted(residency) == first, "{shares:?}: other bits, {residency}");
             }
+            let own = plan(dir, &*model, job, exact, own_sets(by_heads(shares, Streamed)));
+            assert!(run(&own, &model, "own sets") == first, "{shares:?}: other bits, own sets");
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod choices;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,8 +40,12 @@ pub struct Choice {
     pub division: Division,
     /// For each segment, where its weights wait.
     pub residencies: Vec<Residency>,
+    /// Where a segment's weights wait on one of the devices, by their numbers, if elsewhere.
+    pub own_residencies: BTreeMap<(usize, usize), Residency>,
     /// Slots of the ring.
     pub lookahead: u32,
+    /// Of each device, if any has fewer.
+    pub own_slots: Vec<u32>,
     /// Whether weights are loaded ahead of their phase.
     pub prefetch: bool,
 }
@@ -52,7 +57,9 @@ impl Choice {
             devices: vec![None],
             division: Division::One,
             residencies: vec![Residency::Mapped; segments],
+            own_residencies: BTreeMap::new(),
             lookahead: 0,
+            own_slots: Vec::new(),
             prefetch: false,
         }
     }
@@ -67,11 +74,26 @@ impl Choice {
         }
     }
 
+    /// Where a segment's weights wait on each device.
+    fn of_segment(&self, segment: usize) -> Vec<Residency> {
+        let own = |device| self.own_residencies.get(&(device, segment)).copied();
+        (0..self.devices.len()).map(|at| own(at).unwrap_or(self.residencies[segment])).collect()
+    }
+
+    fn all_residencies(&self) -> Vec<Residency> {
+        (0..self.residencies.len()).flat_map(|segment| self.of_segment(segment)).collect()
+    }
+
+    /// Whether any segment is streamed to any device.
+    pub fn streams(&self) -> bool {
+        self.all_residencies().iter().any(|residency| residency.is_streamed())
+    }
+
     fn residency(&self) -> Residency {
         match self.devices.as_slice() {
             [None] => self.residencies[0],
-            _ if self.residencies.iter().any(|r| r.is_streamed()) => Residency::Streamed,
-            _ if self.residencies.contains(&Residency::Lazy) => Residency::Lazy,
+            _ if self.streams() => Residency::Streamed,
+            _ if self.all_residencies().contains(&Residency::Lazy) => Residency::Lazy,
             _ => Residency::Resident,
         }
     }
@@ -141,7 +163,7 @@ pub fn plan(
         let segments = graph.variants[0].segments.iter().enumerate();
         let segments = segments.map(|(index, segment)| SegmentPlan {
             name: segment.name.clone(),
-            residency: choice.residencies[index],
+            residencies: choice.of_segment(index),
             weights_bytes: Bytes::ZERO,
             part_bytes: Vec::new(),
         });
@@ -177,8 +199,12 @@ pub fn plan(
         predicted_ms: PredictedMs::default(),
     };
     let schedules = schedules(&plan, model).expect("a possible assignment");
-    for (component, Scheduled { variants, .. }) in plan.components.iter_mut().zip(&schedules) {
+    let each = plan.components.iter_mut().zip(&schedules).zip(choices);
+    for ((component, Scheduled { variants, .. }), choice) in each {
         component.parts = parts(component, variants);
+        for (part, slots) in component.parts.iter_mut().zip(&choice.own_slots) {
+            part.slots = part.slots.min(*slots);
+        }
         component.tensor_bytes = variants[0].tensor_bytes();
         for (index, segment) in component.segments.iter_mut().enumerate() {
             let lanes = variants[0].lanes.iter();

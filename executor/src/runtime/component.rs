@@ -48,7 +48,8 @@ pub struct Component {
     /// What its times were since they were last taken.
     pub times: Times,
     calls: u32,
-    lookahead: u32,
+    /// Of each lane the slots of its ring.
+    slots: Vec<u32>,
     /// Weights on their way, each to a lane.
     loads: Vec<(usize, Ticket)>,
     stop: CancelFlag,
@@ -131,7 +132,7 @@ impl Component {
             files,
             times: Times::default(),
             calls,
-            lookahead: plan.lookahead,
+            slots: plan.parts.iter().map(|part| part.slots).collect(),
             loads: Vec::new(),
             stop: CancelFlag::default(),
         }
@@ -293,7 +294,7 @@ impl Component {
             let device = &self.devices[lane];
             self.memory[lane].arena = arenas.get(device).cloned();
             let weights = &self.variants[0].lanes[lane].weights;
-            let slots = weights.slots(self.lookahead);
+            let slots = self.slots[lane];
             if slots == 0 {
                 continue;
             }

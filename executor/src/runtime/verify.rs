@@ -133,10 +133,16 @@ fn readable(
 
 fn assignment(plan: &Plan, component: &ComponentPlan) -> Result<Assignment, Failure> {
     let lanes = component.devices.iter().map(|id| lane(plan, id)).collect::<Result<_, _>>()?;
+    let residencies = (0..component.devices.len()).map(|lane| {
+        let on_lane = component.segments.iter().map(|s| s.residencies.get(lane).copied());
+        on_lane.collect::<Option<Vec<_>>>().ok_or_else(|| {
+            refused(format!("{}: a segment without a residency on each device", component.name))
+        })
+    });
     Ok(Assignment {
         lanes,
         division: component.division.clone(),
-        residencies: component.segments.iter().map(|segment| segment.residency).collect(),
+        residencies: residencies.collect::<Result<_, _>>()?,
         threads: plan.host.threads as usize,
         attention_chunk: plan.options.attention_chunk as usize,
         exact_matmul: plan.options.exact_matmul,
@@ -159,18 +165,19 @@ fn lane(plan: &Plan, id: &DeviceId) -> Result<Lane, Failure> {
     }
 }
 
-/// What a component takes on each of its devices, by its own schedules.
+/// What a component takes on each of its devices, by its own schedules: with as many slots as the
+/// plan has there, or its lookahead where it does not say yet.
 pub fn parts(component: &ComponentPlan, variants: &[Arc<Schedule>]) -> Vec<PartPlan> {
     let first = &variants[0];
     let host = DeviceId::host();
     let part = |index: usize| {
-        let weights = &first.lanes[index].weights;
+        let (weights, planned) = (&first.lanes[index].weights, component.parts.get(index));
         PartPlan {
             device: component.devices.get(index).unwrap_or(&host).clone(),
             resident_bytes: weights.resident_bytes,
             lazy_bytes: weights.lazy_bytes,
             slot_bytes: weights.slot_bytes,
-            slots: weights.slots(component.lookahead),
+            slots: weights.slots(planned.map_or(component.lookahead, |part| part.slots)),
             compute_bytes: arena_bytes(variants, index),
         }
     };

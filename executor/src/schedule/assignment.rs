@@ -27,8 +27,8 @@ pub struct Assignment {
     pub lanes: Vec<Lane>,
     /// What of the graph computes on which of them.
     pub division: Division,
-    /// For each segment, where its weights wait.
-    pub residencies: Vec<Residency>,
+    /// For each lane, where the weights of each segment wait.
+    pub residencies: Vec<Vec<Residency>>,
     /// Worker threads of the host's kernels.
     pub threads: usize,
     /// Queries that one worker attends with at a time.
@@ -44,7 +44,7 @@ impl Assignment {
         Assignment {
             lanes: vec![Lane { backend, unsupported: Vec::new() }],
             division: Division::One,
-            residencies: vec![Residency::Resident; segments],
+            residencies: vec![vec![Residency::Resident; segments]],
             threads,
             attention_chunk: protocol::plan::ATTENTION_CHUNK as usize,
             exact_matmul: false,
@@ -60,15 +60,18 @@ impl Assignment {
             Division::One
             | Division::Row { .. }
             | Division::Tensor { .. }
-            | Division::Items { .. } => self.residencies.len(),
+            | Division::Items { .. } => segments,
         };
-        for placed in [placed, self.residencies.len()] {
+        for placed in self.residencies.iter().map(Vec::len).chain([placed]) {
             if placed != segments {
                 return Err(format!("{placed} segments are placed of {segments}"));
             }
         }
         if (0..segments).any(|segment| self.lane(segment) >= self.lanes.len()) {
             return Err("a segment is on a device that is not there".to_owned());
+        }
+        if self.residencies.len() != self.lanes.len() {
+            return Err("weights wait on devices that are not there".to_owned());
         }
         for name in self.lanes.iter().flat_map(|lane| &lane.unsupported) {
             if !operations.contains(&name.as_str()) {
@@ -88,7 +91,7 @@ impl Assignment {
         for node in &graph.nodes {
             for weight in &node.weights {
                 let owner = graph.weights[weight.0].segment;
-                let streams = |segment: usize| self.residencies[segment].is_streamed();
+                let streams = |segment: usize| self.is_streamed(segment);
                 if owner != node.segment && (streams(owner) || streams(node.segment)) {
                     return Err(format!(
                         "segment {} cannot be streamed: others use its weights",
@@ -137,7 +140,8 @@ impl Assignment {
         if is_replicated && counts.len() != self.lanes.len() {
             return Err("an item split needs a count of each device".to_owned());
         }
-        if !is_replicated && self.residencies.iter().any(|residency| residency.is_streamed()) {
+        let mut segments = 0..graph.segments.len();
+        if !is_replicated && segments.any(|segment| self.is_streamed(segment)) {
             return Err("groups that follow one another need weights that stay".to_owned());
         }
         if self.lanes.iter().any(|lane| lane.backend == BackendKind::Host) {
@@ -148,6 +152,17 @@ impl Assignment {
             return Err("it has no items that could be split so".to_owned());
         }
         Ok(())
+    }
+
+    /// Whether any lane streams a segment.
+    pub fn is_streamed(&self, segment: usize) -> bool {
+        self.residencies.iter().any(|on_lane| on_lane[segment].is_streamed())
+    }
+
+    /// Whether a lane streams a segment; the host streams none.
+    pub fn streams(&self, lane: usize, segment: usize) -> bool {
+        let on_device = self.backend(lane) != BackendKind::Host;
+        on_device && self.residencies[lane][segment].is_streamed()
     }
 
     /// The rows of a node's matrix on each lane, where it is split; else `None`.
@@ -173,7 +188,7 @@ impl Assignment {
 
     /// Whether all segments are on this lane.
     pub fn is_whole_on(&self, lane: usize) -> bool {
-        (0..self.residencies.len()).all(|segment| self.lane(segment) == lane)
+        (0..self.residencies[0].len()).all(|segment| self.lane(segment) == lane)
     }
 
     /// What a lane is: the host's where it is none of these.

@@ -289,16 +289,13 @@ fn lanes_of(bits: u32) -> impl Iterator<Item = usize> {
 /// Sets an acquisition before the first step of each streamed segment on each lane, and a release
 /// after its last.
 fn with_slots(graph: &Graph, assignment: &Assignment, steps: Vec<Step>) -> Vec<Step> {
-    if !assignment.residencies.iter().any(|residency| residency.is_streamed()) {
+    if !(0..graph.segments.len()).any(|segment| assignment.is_streamed(segment)) {
         return steps;
     }
     let user = |step: &Step| match step {
         Step::Run { lane, node, .. } if !graph.nodes[*node].weights.is_empty() => {
             let segment = graph.nodes[*node].segment;
-            let device = assignment.lanes.get(*lane);
-            let device = device.is_some_and(|lane| lane.backend != BackendKind::Host);
-            let streamed = assignment.residencies[segment].is_streamed();
-            (device && streamed).then_some((*lane, segment))
+            assignment.streams(*lane, segment).then_some((*lane, segment))
         }
         _ => None,
     };

@@ -189,6 +189,7 @@ fn cut_over(
 ) -> Schedule {
     let mut assignment = Assignment::on_one(&graph, kind, 2);
     assignment.lanes = vec![assignment.lanes[0].clone(); lanes];
+    assignment.residencies = vec![assignment.residencies[0].clone(); lanes];
     if host {
         assignment.lanes[lanes - 1].backend = BackendKind::Host;
     }

@@ -85,10 +85,10 @@ impl LaneWeights {
         let bytes = slice_bytes(graph, weight, &rows).align_up(ALIGNMENT_BYTES);
         self.segment_bytes[segment] += bytes;
         let on_host = assignment.lanes.get(lane).is_none_or(|l| l.backend == BackendKind::Host);
-        let residency = match assignment.residencies[segment] {
+        let residency = match on_host && !assignment.is_whole_on(lane) {
             // The host computes from the mapping what was meant for a device.
-            _ if on_host && !assignment.is_whole_on(lane) => Residency::Mapped,
-            residency => residency,
+            true => Residency::Mapped,
+            false => assignment.residencies[lane][segment],
         };
         let place = match residency {
             Residency::Resident => WeightPlace::Resident(take(&mut self.resident_bytes, bytes)),
@@ -134,9 +134,10 @@ impl LaneWeights {
         self.locked.iter().map(|segment| self.segment_bytes[*segment]).sum()
     }
 
-    /// Slots of the ring: never more than there are items.
-    pub fn slots(&self, lookahead: u32) -> u32 {
-        lookahead.min(self.items.len() as u32)
+    /// Slots of the ring, where a plan has so many: at least one, and never more than there are
+    /// items.
+    pub fn slots(&self, planned: u32) -> u32 {
+        planned.max(1).min(self.items.len() as u32)
     }
 }
 

@@ -79,7 +79,10 @@ fn misprediction(
 fn slowest_link_ms(inventory: &Inventory, component: &ComponentPlan) -> f64 {
     let of_part = |(index, part): (usize, &PartPlan)| {
         let link = inventory.device(&part.device.0)?.link_bytes_per_s.value;
-        let streamed = component.segments.iter().filter(|s| s.residency.is_streamed());
+        let streamed = component
+            .segments
+            .iter()
+            .filter(|s| s.residencies.get(index).is_some_and(|r| r.is_streamed()));
         let bytes: f64 = streamed.map(|segment| segment.part_bytes[index].0 as f64).sum();
         Some(1e3 * bytes / link)
     };

@@ -49,9 +49,10 @@ pub(crate) fn device(id: &str, gib: [u64; 3]) -> DevicePlan {
 /// A component of four segments of 1 GiB, of which two are streamed if it is.
 pub(crate) fn component(name: &str, phase: Phase, device: &str, how: Residency) -> ComponentPlan {
     let id = DeviceId(device.to_owned());
+    let stays = |index: usize| index < 2 && how == Residency::Streamed;
     let segment = |index: usize| SegmentPlan {
         name: format!("block.{index}"),
-        residency: if index < 2 && how == Residency::Streamed { Residency::Resident } else { how },
+        residencies: vec![if stays(index) { Residency::Resident } else { how }],
         weights_bytes: Bytes::gib(1),
         part_bytes: vec![Bytes::gib(1)],
     };

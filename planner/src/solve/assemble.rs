@@ -68,7 +68,7 @@ fn component_plan(
     let id = |device: Option<usize>| problem.device_id(device);
     let segments = component.segments.iter().enumerate().map(|(index, segment)| SegmentPlan {
         name: segment.name.clone(),
-        residency: place.segment_residency(index),
+        residencies: place.residencies(index).collect(),
         weights_bytes: spread.segment_bytes(index),
         part_bytes: spread.parts.iter().map(|part| part.segment_bytes[index]).collect(),
     });

@@ -33,7 +33,7 @@ use crate::policy::pins::{Split, group_counts};
 pub use likely_cuts::likely_layers;
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
-pub use more_rings::{OpenLayout, new_layouts, open_layouts, rings_within};
+pub use more_rings::{OpenLayout, new_layouts, open_layouts, own_slots, rings_within};
 pub use neighbours::{neighbours, other_heads};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 pub use rings::Within;
@@ -376,11 +376,16 @@ impl<'t> ListTimings<'t> {
         self.kinds == other.kinds && divisions.eq(others)
     }
 
-    /// The numbers of the layouts that do not have all of their rings.
-    fn open(&self) -> impl Iterator<Item = usize> {
+    /// The numbers of the layouts that do not have all of their rings: none has those in which each
+    /// device with a part of every segment streams what it has no room for itself.
+    fn open(&self, problem: &Problem<'_>) -> impl Iterator<Item = usize> {
         let all = 0..self.timings.len();
         let all = all.filter(|number| self.timings[*number].may_stream());
-        all.filter(|number| self.quota.has(*number) != Some(Steps::All))
+        all.filter(|number| {
+            let spread = self.timings[*number].spread();
+            self.quota.has(*number) != Some(Steps::All)
+                || spread.division.is_on_each() && have_unlike_rooms(problem, spread)
+        })
     }
 
     /// The layouts that also have rings, each with its number and its steps.
@@ -391,6 +396,17 @@ impl<'t> ListTimings<'t> {
         });
         layouts.collect()
     }
+}
+
+/// Whether one of a layout's devices has room for another part of its weights than the others.
+fn have_unlike_rooms(problem: &Problem<'_>, spread: &ComponentLayout) -> bool {
+    let lanes = spread.devices.iter().enumerate();
+    let parts = lanes.map(|(lane, device)| {
+        let room = problem.room_for_weights((*device)?, spread.parts[lane].compute_bytes)?;
+        Some((u128::from(room.0) << 10) / u128::from(spread.part_bytes(lane).0.max(1)))
+    });
+    let parts: Vec<Option<u128>> = parts.collect();
+    parts.windows(2).any(|pair| pair[0] != pair[1])
 }
 
 /// For each device of a list the first one of the inventory that is like it; and the first one of

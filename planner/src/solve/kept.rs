@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
-use protocol::plan::{ComponentPlan, LOOKAHEAD};
+use protocol::plan::{ComponentPlan, LOOKAHEAD, SegmentPlan};
 use protocol::profile::{ComponentProfile, LayoutBytes};
 use protocol::{Division, Layout, Plan, Residency};
 
 use super::Problem;
 use super::candidates::{LayoutQuery, counts, lane};
+use super::lanes::{LaneSet, SlotCounts};
 use super::place::{ComponentLayout, Place, WeightResidency, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::policy::pins::group_counts;
@@ -114,25 +115,43 @@ fn ways(before: &ComponentPlan) -> Vec<WeightResidency> {
     if before.residency != Residency::Streamed {
         return vec![WeightResidency::All(before.residency)];
     }
-    let stays: Arc<[bool]> =
-        before.segments.iter().map(|segment| !segment.residency.is_streamed()).collect();
-    let locked: Arc<[bool]> =
-        before.segments.iter().map(|segment| segment.residency == Residency::Locked).collect();
+    let is_any = |segment: &SegmentPlan, is_it: fn(Residency) -> bool| {
+        segment.residencies.iter().any(|residency| is_it(*residency))
+    };
+    let is_locked = |residency| residency == Residency::Locked;
+    // Of a segment all devices that stream it have copies, or none: no other plan is made.
+    let from_files = |segment: &SegmentPlan| is_any(segment, |r| r == Residency::Streamed);
+    if before.segments.iter().any(|s| from_files(s) && is_any(s, is_locked)) {
+        return Vec::new();
+    }
+    let stays = |segment: &SegmentPlan| {
+        let mut stays = LaneSet::ALL;
+        for (lane, residency) in segment.residencies.iter().enumerate() {
+            stays.set(LaneSet::from(lane), !residency.is_streamed());
+        }
+        stays
+    };
+    let stays: Arc<[LaneSet]> = before.segments.iter().map(stays).collect();
+    let locked: Arc<[bool]> = before.segments.iter().map(|s| is_any(s, is_locked)).collect();
     let locked = locked.contains(&true).then_some(locked);
-    let mut held = before.segments.iter().map(|segment| segment.residency);
+    let mut held = before.segments.iter().flat_map(|segment| segment.residencies.iter().copied());
     let is_kind =
         |residency: &Residency| matches!(residency, Residency::Resident | Residency::Lazy);
     let residency = held.find(is_kind).unwrap_or(Residency::Lazy);
     if held.filter(is_kind).any(|other| other != residency) {
         return Vec::new();
     }
-    let mut slots = vec![before.lookahead];
-    slots.extend([LOOKAHEAD, 1].into_iter().filter(|fewer| *fewer < before.lookahead));
-    let way = |lookahead| {
+    let lanes = before.parts.iter().take(before.devices.len()).enumerate();
+    let as_before = lanes.fold(SlotCounts::alike(before.lookahead), |slots, (lane, part)| {
+        slots.with(lane, part.slots)
+    });
+    let fewer = [LOOKAHEAD, 1].into_iter().filter(|fewer| *fewer < before.lookahead);
+    let slots = std::iter::once(as_before).chain(fewer.map(SlotCounts::alike));
+    let way = |slots| {
         let (stays, locked) = (Arc::clone(&stays), locked.clone());
-        WeightResidency::Some { residency, stays, locked, lookahead }
+        WeightResidency::Some { residency, stays, locked, slots }
     };
-    slots.into_iter().map(way).collect()
+    slots.map(way).collect()
 }
 
 /// Whether what is held may come early: as before, and what is loaded for its phase also not.

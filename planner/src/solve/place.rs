@@ -9,6 +9,7 @@ use protocol::profile::{ComponentProfile, LayoutPart};
 use protocol::{Bytes, Division, Placement, Residency};
 
 use super::component_ms::ComponentMs;
+use super::lanes::{LaneSet, SlotCounts};
 
 /// A component laid out over devices: where each segment computes, and its exact bytes there.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,12 +99,13 @@ pub enum WeightResidency {
     Some {
         /// When those that stay are there: resident or lazy.
         residency: Residency,
-        /// For each segment, whether its weights stay.
-        stays: Arc<[bool]>,
-        /// For each segment, whether it is streamed from a page-locked copy; `None` where none is.
+        /// For each segment, the lanes on which its weights stay.
+        stays: Arc<[LaneSet]>,
+        /// For each segment, whether what is streamed of it comes from page-locked copies; `None`
+        /// where nothing does.
         locked: Option<Arc<[bool]>>,
-        /// Slots of the ring on each device.
-        lookahead: u32,
+        /// Slots of the ring on each lane.
+        slots: SlotCounts,
     },
 }
 
@@ -181,16 +183,19 @@ impl Place {
         }
     }
 
-    /// When the weights of one segment are there.
-    pub fn segment_residency(&self, segment: usize) -> Residency {
-        residency_of(&self.spread, &self.held, segment)
+    /// When the weights of one segment are there, on each device.
+    pub fn residencies(&self, segment: usize) -> impl Iterator<Item = Residency> {
+        let lanes = 0..self.spread.devices.len();
+        lanes.map(move |lane| residency_of(&self.spread, &self.held, lane, segment))
     }
 
-    /// Slots of the ring on each device; 0 where nothing is streamed.
+    /// The most slots of the ring on any device; 0 where nothing is streamed.
     pub fn lookahead(&self) -> u32 {
         match self.held {
             WeightResidency::All(_) => 0,
-            WeightResidency::Some { lookahead, .. } => lookahead,
+            WeightResidency::Some { slots, .. } => {
+                (0..self.spread.devices.len()).map(|lane| slots.on(lane)).max().unwrap_or(0)
+            }
         }
     }
 
@@ -213,12 +218,17 @@ impl Place {
     }
 }
 
-/// When a segment's weights are there.
-pub fn residency_of(spread: &ComponentLayout, held: &WeightResidency, segment: usize) -> Residency {
+/// When a segment's weights are there on a lane.
+pub fn residency_of(
+    spread: &ComponentLayout,
+    held: &WeightResidency,
+    lane: usize,
+    segment: usize,
+) -> Residency {
     match held {
         _ if spread.is_mapped(segment) => Residency::Mapped,
         WeightResidency::All(residency) => *residency,
-        WeightResidency::Some { residency, stays, .. } if stays[segment] => *residency,
+        WeightResidency::Some { residency, stays, .. } if stays[segment].has(lane) => *residency,
         WeightResidency::Some { locked: Some(locked), .. } if locked[segment] => Residency::Locked,
         WeightResidency::Some { .. } => Residency::Streamed,
     }
@@ -238,7 +248,7 @@ pub fn parts(spread: &ComponentLayout, held: &WeightResidency, early: bool) -> V
         let mut streamed = 0;
         let there = part.segment_bytes.iter().enumerate().filter(|(_, bytes)| bytes.0 > 0);
         for (segment, bytes) in there {
-            match residency_of(spread, held, segment) {
+            match residency_of(spread, held, index, segment) {
                 Residency::Resident => taken.resident_bytes += *bytes,
                 Residency::Lazy => taken.lazy_bytes += *bytes,
                 residency @ (Residency::Streamed | Residency::Locked) => {
@@ -251,8 +261,8 @@ pub fn parts(spread: &ComponentLayout, held: &WeightResidency, early: bool) -> V
                 Residency::Mapped => taken.mapped_bytes += *bytes,
             }
         }
-        if let WeightResidency::Some { lookahead, .. } = held {
-            taken.slots = streamed.min(*lookahead);
+        if let WeightResidency::Some { slots, .. } = held {
+            taken.slots = streamed.min(slots.on(index));
         }
         if early {
             taken.early_bytes = taken.lazy_bytes;

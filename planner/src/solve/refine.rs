@@ -6,22 +6,22 @@
 //! streamed. For each, what its rings take at least is known from its bytes and the budgets alone;
 //! where that is little, and would make a better plan, they are made, and searched among.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+mod open;
 
+use std::cmp::Reverse;
+
+use protocol::Placement;
 use protocol::profile::LayoutBytes;
-use protocol::{Division, Placement};
-use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, OpenLayout, Within, likely_layers, neighbours, new_layouts, open_layouts,
-    other_heads, rings_within,
+    LayoutQuery, Within, likely_layers, neighbours, new_layouts, open_layouts, other_heads,
+    own_slots, rings_within,
 };
-use super::place::{ComponentLayout, Place, WeightResidency};
-use super::search::{self, Allowance, Choices, KnownChoices, Limits, Score};
+use super::place::{ComponentLayout, Place};
+use super::search::{Allowance, Choices, KnownChoices, Score};
 use super::{Problem, Solution, better};
 use crate::policy::Objective;
+use open::{LONGER_MAX, Open};
 
 /// Layouts of the largest component whose rings are made, of each kind of split over as many
 /// devices: those that may take the least. Over four unlike cards with 3, 5 and 12 GiB of each, 16
@@ -31,10 +31,6 @@ const LAYOUTS_MAX: usize = 64;
 /// The same of the others.
 const LAYOUTS_MAX_OF_OTHERS: usize = 8;
 
-/// How many layouts of a component have their rings made before a plan is looked for; then twice as
-/// many, and so on. A better plan leaves less to look at.
-const LAYOUTS_FIRST: usize = 16;
-
 /// How often each component is looked at, while plans get better.
 const ROUNDS: usize = 2;
 
@@ -43,13 +39,6 @@ const NEXT_ROUNDS: usize = 3;
 
 /// The same of other heads: of many kinds of devices few shares are tried at first.
 const HEADS_ROUNDS: usize = 6;
-
-/// A split that takes more than this times what was chosen, each by itself, is not moved on from.
-const LONGER_MAX: f64 = 1.05;
-
-/// A plan by heads that takes more than this times the best one is not moved on from. With 1.005 a
-/// host of four unlike cards had plans that were 2.3 and 2.9 % slower, with 3 and 4 GiB of each.
-const HEADS_LONGER_MAX: f64 = 1.05;
 
 /// Layouts that are asked for at most, in all rounds, where such a plan is not the best one: each
 /// takes two to four milliseconds of a core. Over two devices a round has eight, over four up to
@@ -184,10 +173,44 @@ impl OpenLayouts {
         let allowance = Allowance::beside(&problem, &choices, component, ticks_max);
         let within = Within::Allowance(&allowance);
         let rings = rings_within(&problem, component, &[&place.spread], within).concat();
-        self.0[component].before.extend_from_slice(&rings);
-        problem.places[component] = rings.into();
+        self.better_with(&problem, (component, rings), than, generation, known)
+    }
+
+    /// The same, with another number of slots on each device; also in layouts that would take about
+    /// as long as the chosen one.
+    fn with_own_slots(
+        &mut self,
+        problem: &Problem<'_>,
+        than: &Solution,
+        generation: u64,
+        known: &mut KnownChoices,
+    ) -> Option<Solution> {
+        let (component, place, _) = largest_chosen(problem, than)?;
+        let near = self.0[component].best_of_splits(&problem.places[component], place);
+        let rings: Vec<Place> =
+            near.into_iter().flat_map(|place| own_slots(problem, component, place)).collect();
+        if rings.is_empty() {
+            return None;
+        }
+        let mut problem = problem.clone();
+        add_places(&mut problem, &than.chosen.as_ref()?.places);
+        self.better_with(&problem, (component, rings), than, generation, known)
+    }
+
+    /// A plan that is better than another one, with a component in one of these places.
+    fn better_with(
+        &mut self,
+        problem: &Problem<'_>,
+        (component, places): (usize, Vec<Place>),
+        than: &Solution,
+        generation: u64,
+        known: &mut KnownChoices,
+    ) -> Option<Solution> {
+        self.0[component].before.extend_from_slice(&places);
+        let mut problem = problem.clone();
+        problem.places[component] = places.into();
         let mut found = better(&[problem], generation, Some(than), known)?;
-        found.chosen.as_mut()?.problem = chosen.problem;
+        found.chosen.as_mut()?.problem = than.chosen.as_ref()?.problem;
         Some(found)
     }
 
@@ -259,6 +282,7 @@ pub fn refined<E>(
         }
     }
     solution = open.with_all_rings(problem, &solution, generation, known).unwrap_or(solution);
+    solution = open.with_own_slots(problem, &solution, generation, known).unwrap_or(solution);
     Ok((solution, Some(open)))
 }
 
@@ -300,158 +324,6 @@ fn add_places(problem: &mut Problem<'_>, new: &[Place]) {
     }
 }
 
-/// The open layouts of a component.
-#[derive(Default)]
-struct Open {
-    /// What stands for the rings of each, the fastest first.
-    least: Arc<[Place]>,
-    /// Other places of all.
-    others: Vec<Place>,
-    /// The rings of those that were looked at.
-    rings: BTreeMap<usize, Vec<Place>>,
-    /// What was made in layouts that were open before.
-    before: Vec<Place>,
-    /// All layouts until now.
-    seen: BTreeSet<(Vec<Option<usize>>, Division)>,
-}
-
-impl Open {
-    /// Goes on to these layouts, to `most` of each kind.
-    fn renew(&mut self, mut layouts: Vec<OpenLayout>, most: usize) {
-        layouts.sort_by(|a, b| alone_ms(&a.least).total_cmp(&alone_ms(&b.least)));
-        let mut of_kind: BTreeMap<(Placement, usize), usize> = BTreeMap::new();
-        layouts.retain(|OpenLayout { least, .. }| {
-            let count = of_kind.entry(kind(least)).or_default();
-            *count += 1;
-            *count <= most
-        });
-        self.before.extend(std::mem::take(&mut self.rings).into_values().flatten());
-        self.before.append(&mut self.others);
-        let (least, others): (Vec<Place>, Vec<Vec<Place>>) =
-            layouts.into_iter().map(|layout| (layout.least, layout.others)).unzip();
-        let layouts = least.iter().map(|Place { spread, .. }| spread);
-        self.seen.extend(layouts.map(|layout| (layout.devices.clone(), layout.division.clone())));
-        (self.least, self.others) = (least.into(), others.concat());
-    }
-
-    /// Those of some layouts that were not among all until now, each once.
-    fn new_ones(&self, layouts: impl Iterator<Item = LayoutQuery>) -> Vec<LayoutQuery> {
-        let is_new = |LayoutQuery { devices, layout, .. }: &LayoutQuery| {
-            !self.seen.contains(&(devices.clone(), layout.division.clone()))
-        };
-        let mut new: Vec<LayoutQuery> = layouts.filter(is_new).collect();
-        new.sort_by(|a, b| (&a.devices, &a.layout).cmp(&(&b.devices, &b.layout)));
-        new.dedup();
-        new
-    }
-
-    /// All places that were made.
-    fn places(&self) -> impl Iterator<Item = &Place> + Clone {
-        self.before.iter().chain(&self.others).chain(self.rings.values().flatten())
-    }
-
-    /// The layout of a place, and of other splits by layers over as many devices the one that takes
-    /// the least by itself, if that is not much longer.
-    fn best_of_layers<'o>(&'o self, chosen: &'o Place) -> Vec<&'o ComponentLayout> {
-        let source = |place: &Place| {
-            let locked = matches!(place.held, WeightResidency::Some { locked: Some(_), .. });
-            (kind(place), locked)
-        };
-        let mut best: BTreeMap<_, &Place> = BTreeMap::new();
-        let others = self.places().filter(|place| {
-            place.spread.placement() == Placement::Layer && source(place) != source(chosen)
-        });
-        for place in others {
-            let best = best.entry(source(place)).or_insert(place);
-            if alone_ms(place) < alone_ms(best) {
-                *best = place;
-            }
-        }
-        best.retain(|_, place| alone_ms(place) < LONGER_MAX * alone_ms(chosen));
-        best.into_values().chain([chosen]).map(|place| &*place.spread).collect()
-    }
-
-    /// The component's place in the best plan in which it is split by heads, if that takes not much
-    /// longer than a plan with this score.
-    fn best_by_heads(
-        &self,
-        problem: &Problem<'_>,
-        component: usize,
-        score: Score,
-        known: &mut KnownChoices,
-    ) -> Option<Place> {
-        let mut by_heads = problem.clone();
-        let places = problem.places[component].iter().chain(self.places());
-        by_heads.places[component] = places.filter(|place| is_by_heads(place)).cloned().collect();
-        let choices = Choices::by_time(&by_heads, known)?;
-        let ticks_max = HEADS_LONGER_MAX * score.ticks_max(choices.step) as f64;
-        let beat = Some(Score::just_beaten_by(choices.step, ticks_max as u64));
-        let found = search::best(&by_heads, &choices, Limits { beat, ..Limits::default() })?;
-        Some(by_heads.places[component][found.places[component]].clone())
-    }
-
-    /// A plan with the rings of these layouts, and with the component's other places in them, that
-    /// is better than another one: the most promising first, some at a time.
-    fn better(
-        &mut self,
-        problem: &Problem<'_>,
-        component: usize,
-        than: &Solution,
-        generation: u64,
-        known: &mut KnownChoices,
-    ) -> Option<Solution> {
-        let mut with_least = problem.clone();
-        with_least.places[component] = Arc::clone(&self.least);
-        let choices = Choices::by_time(&with_least, known)?;
-        // Of others than the largest component nothing is moved on from.
-        let longer_max = if largest(problem) == Some(component) { LONGER_MAX } else { 1.0 };
-        let mut best: Option<Solution> = None;
-        let (mut others, mut end) = (self.others.clone(), 0);
-        while end < self.least.len() {
-            let batch = end..self.least.len().min(2 * end + LAYOUTS_FIRST);
-            end = batch.end;
-            let score = best.as_ref().unwrap_or(than).chosen.as_ref()?.score;
-            let limits = Limits { beat: Some(score), ..Limits::default() };
-            let may_beat = |at: &usize| {
-                let only = choices.with(component, &[*at]);
-                only.is_some_and(|only| search::any_better(&with_least, &only, limits))
-            };
-            let may_beat: Vec<usize> = batch.into_par_iter().filter(may_beat).collect();
-            let ticks_max = longer_max * score.ticks_max(choices.step) as f64;
-            let allowance = Allowance::beside(problem, &choices, component, ticks_max as u64);
-            self.make_rings(problem, component, &may_beat, &allowance);
-            let rings = may_beat.iter().flat_map(|at| &self.rings[at]);
-            let places: Arc<[Place]> = rings.chain(&others).cloned().collect();
-            others.clear();
-            if places.is_empty() {
-                continue;
-            }
-            let mut with_rings = problem.clone();
-            with_rings.places[component] = places;
-            let than = best.as_ref().unwrap_or(than);
-            best = better(&[with_rings], generation, Some(than), known).or(best);
-        }
-        best
-    }
-
-    /// Makes the rings of some layouts that have none yet.
-    fn make_rings(
-        &mut self,
-        problem: &Problem<'_>,
-        component: usize,
-        layouts: &[usize],
-        allowance: &Allowance,
-    ) {
-        let new = layouts.iter().copied().filter(|at| !self.rings.contains_key(at));
-        let new: Vec<usize> = new.collect();
-        let spreads: Vec<&Arc<ComponentLayout>> =
-            new.iter().map(|at| &self.least[*at].spread).collect();
-        let within = Within::Budgets(Some(allowance));
-        let made = rings_within(problem, component, &spreads, within);
-        self.rings.extend(new.into_iter().zip(made));
-    }
-}
-
 /// The component with most weights.
 fn largest(problem: &Problem<'_>) -> Option<usize> {
     let components = problem.profile.components.iter().enumerate();
@@ -467,16 +339,6 @@ fn largest_chosen<'s>(
     Some((component, &chosen.places[component], chosen.score))
 }
 
-/// What kind of split a place has, and over how many devices.
-fn kind(place: &Place) -> (Placement, usize) {
-    (place.spread.placement(), place.spread.devices.len())
-}
-
 fn is_by_heads(place: &Place) -> bool {
     place.spread.placement() == Placement::Tensor
-}
-
-/// What a place takes by itself.
-fn alone_ms(place: &Place) -> f64 {
-    place.ms.load + place.ms.first_read + place.ms.compute
 }

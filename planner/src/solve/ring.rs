@@ -8,6 +8,8 @@
 //!
 //! What is read passes in turns through what all devices share: the storage, or the host's memory.
 
+use super::lanes::SlotCounts;
+
 /// What the segments of one call take.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stages {
@@ -89,10 +91,10 @@ pub struct CallsMs {
 /// third on, or nearly so. Later ones are taken to be as long.
 const SIMULATED: u32 = 3;
 
-/// Simulates calls over `lanes` devices with a ring of at most `lookahead` slots each. Times in
+/// Simulates calls over `lanes` devices with a ring of at most so many slots on each. Times in
 /// milliseconds.
-pub fn calls_ms(stages: &Stages, lanes: usize, lookahead: u32, calls: u32) -> CallsMs {
-    let mut engines = Engines::new(stages, lanes, lookahead);
+pub fn calls_ms(stages: &Stages, lanes: usize, slots: SlotCounts, calls: u32) -> CallsMs {
+    let mut engines = Engines::new(stages, lanes, slots);
     let (mut now_s, mut first_s, mut last_s) = (0.0_f64, 0.0, 0.0);
     for call in 0..calls.min(SIMULATED) {
         let began_s = now_s;
@@ -140,15 +142,15 @@ struct Engine {
 }
 
 impl Engines {
-    fn new(stages: &Stages, lanes: usize, lookahead: u32) -> Engines {
+    fn new(stages: &Stages, lanes: usize, slots: SlotCounts) -> Engines {
         let mut of = vec![Engine::default(); lanes];
-        let mut slots = 0;
-        for (engine, count) in of.iter_mut().zip(&stages.counts) {
-            *engine = Engine { first: slots, slots: (*count).min(lookahead as usize), next: 0 };
-            slots += engine.slots;
+        let mut first = 0;
+        for (lane, (engine, count)) in of.iter_mut().zip(&stages.counts).enumerate() {
+            *engine = Engine { first, slots: (*count).min(slots.on(lane) as usize), next: 0 };
+            first += engine.slots;
         }
         let links_free_s = vec![0.0; lanes];
-        Engines { of, links_free_s, slots_free_s: vec![0.0; slots], shared_free_s: 0.0 }
+        Engines { of, links_free_s, slots_free_s: vec![0.0; first], shared_free_s: 0.0 }
     }
 
     /// When the next copy of a device is there.
@@ -186,21 +188,21 @@ mod tests {
 
     /// The first call, and each after the ring has wrapped around.
     fn first_and_steady(stages: &Stages, lanes: usize, lookahead: u32) -> (f64, f64) {
-        let total = |calls| calls_ms(stages, lanes, lookahead, calls).total;
-        (calls_ms(stages, lanes, lookahead, 1).first, total(10) - total(9))
+        let total = |calls| calls_ms(stages, lanes, SlotCounts::alike(lookahead), calls).total;
+        (calls_ms(stages, lanes, SlotCounts::alike(lookahead), 1).first, total(10) - total(9))
     }
 
     #[test]
     fn nothing_streamed_is_the_sum_of_computing() {
-        let calls = calls_ms(&stages(&[(1.0, 0.0), (2.0, 0.0)]), 1, 2, 5);
+        let calls = calls_ms(&stages(&[(1.0, 0.0), (2.0, 0.0)]), 1, SlotCounts::alike(2), 5);
         assert_eq!((calls.first, calls.total), (3e3, 15e3));
-        assert_eq!(calls_ms(&stages(&[]), 1, 2, 0).total, 0.0);
+        assert_eq!(calls_ms(&stages(&[]), 1, SlotCounts::alike(2), 0).total, 0.0);
     }
 
     #[test]
     fn one_slot_hides_nothing() {
         // Each copy waits until the segment before it has been computed.
-        let calls = calls_ms(&stages(&[(1.0, 2.0), (1.0, 2.0)]), 1, 1, 4);
+        let calls = calls_ms(&stages(&[(1.0, 2.0), (1.0, 2.0)]), 1, SlotCounts::alike(1), 4);
         assert_eq!((calls.first, calls.total), (6e3, 24e3));
     }
 
@@ -209,7 +211,7 @@ mod tests {
         for (compute, copy, first, steady) in [(1.0, 3.0, 13e3, 12e3), (3.0, 1.0, 13e3, 12e3)] {
             let stages = stages(&[(compute, copy); 4]);
             assert_eq!(first_and_steady(&stages, 1, 2), (first, steady));
-            assert_eq!(calls_ms(&stages, 1, 2, 10).total, first + 9.0 * steady);
+            assert_eq!(calls_ms(&stages, 1, SlotCounts::alike(2), 10).total, first + 9.0 * steady);
         }
     }
 

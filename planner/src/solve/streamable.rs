@@ -6,10 +6,12 @@
 //! around that end too. Where blocks have different sizes there is more than one way: slots have
 //! room for the largest streamed one.
 
+use super::lanes::LaneSet;
+
 /// A segment that may stay or be streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Streamable {
-    /// The index of its device; all the same for a row split.
+    /// The index of its device; all the same where several have a part of it each.
     pub lane: usize,
     /// Whether it is a block, one of several alike. Others stay for as long as any segment of the
     /// lane does.
@@ -45,13 +47,13 @@ impl HeldBlocks {
 /// `None` stands for a segment that is never streamed, as the host's; it stays. The segment that
 /// goes next is of the lane that holds most; each lane's held blocks are spread evenly among its
 /// streamed ones.
-pub fn level_sets(segments: &[Option<Streamable>], lanes: usize) -> Vec<Vec<bool>> {
+pub fn level_sets(segments: &[Option<Streamable>], lanes: usize) -> Vec<Vec<LaneSet>> {
     growing_sets(segments, lanes, |lane, held| std::cmp::Reverse(lane.taken(held).held_bytes))
 }
 
 /// The same, where the segment that goes next is of the lane whose streamed ones take the least
 /// time at its rate, in bytes per second.
-pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<bool>> {
+pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<LaneSet>> {
     // Nanoseconds as whole numbers have an order.
     let nanoseconds = |lane: &Lane, held| {
         (1e9 * lane.taken(held).streamed_bytes as f64 / rates[lane.index].max(1.0)) as u64
@@ -61,29 +63,18 @@ pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<boo
 
 /// For each number of slots up to `slots_max`, the set in which each lane streams as few segments
 /// as it has room for, in bytes of weights and slots: each set once, as far as there is room.
-pub fn fitting_sets(
-    segments: &[Option<Streamable>],
-    room: &[u64],
-    slots_max: u64,
-    staying: HeldBlocks,
-) -> Vec<Vec<bool>> {
-    let lanes = (0..room.len()).map(|lane| Lane::of(segments, lane, staying));
-    let lanes: Vec<(Lane, Vec<Taken>)> = lanes
-        .map(|lane| {
-            let taken = (0..=lane.count()).map(|held| lane.taken(held)).collect();
-            (lane, taken)
-        })
-        .collect();
-    let mut sets: Vec<Vec<bool>> = Vec::new();
+pub fn fitting_sets(lanes: &[Lane], room: &[u64], slots_max: u64) -> Vec<Vec<LaneSet>> {
+    let fitting = lanes.iter().zip(room).map(|(lane, room)| lane.fitting(*room));
+    let fitting: Vec<FittingLane<'_>> = fitting.collect();
+    let segments = lanes.first().map_or(0, |lane| lane.segments);
+    let mut sets: Vec<Vec<LaneSet>> = Vec::new();
     for slots in 1..=slots_max {
-        let mut stays = vec![true; segments.len()];
-        for ((lane, taken), room) in lanes.iter().zip(room) {
-            match taken.iter().rposition(|taken| taken.with_slots(slots) <= *room) {
-                Some(held) => lane.hold(held, &mut stays),
-                None => return sets,
-            }
+        let mut stays = vec![LaneSet::ALL; segments];
+        if !fitting.iter().all(|lane| lane.hold_with(slots, &mut stays)) {
+            return sets;
         }
-        if stays.contains(&false) && sets.last() != Some(&stays) {
+        let streams = stays.iter().any(|lanes| *lanes != LaneSet::ALL);
+        if streams && sets.last() != Some(&stays) {
             sets.push(stays);
         }
     }
@@ -96,12 +87,12 @@ fn growing_sets<K: Ord>(
     segments: &[Option<Streamable>],
     lanes: usize,
     key: impl Fn(&Lane, usize) -> K,
-) -> Vec<Vec<bool>> {
+) -> Vec<Vec<LaneSet>> {
     let lanes: Vec<Lane> =
         (0..lanes).map(|lane| Lane::of(segments, lane, HeldBlocks::Any)).collect();
     let mut held: Vec<usize> = lanes.iter().map(Lane::count).collect();
     let mut keys: Vec<K> = lanes.iter().zip(&held).map(|(lane, held)| key(lane, *held)).collect();
-    let (mut stays, mut sets) = (vec![true; segments.len()], Vec::new());
+    let (mut stays, mut sets) = (vec![LaneSet::ALL; segments.len()], Vec::new());
     loop {
         let holding = lanes.iter().filter(|lane| held[lane.index] > 0);
         let Some(next) = holding.min_by_key(|lane| &keys[lane.index]) else {
@@ -121,10 +112,10 @@ pub fn held_in_lane(
     lane: usize,
     streamed: usize,
     staying: HeldBlocks,
-) -> Option<Vec<bool>> {
+) -> Option<Vec<LaneSet>> {
     let lane = Lane::of(segments, lane, staying);
     let held = lane.count().checked_sub(streamed)?;
-    let mut stays = vec![true; segments.len()];
+    let mut stays = vec![LaneSet::ALL; segments.len()];
     lane.hold(held, &mut stays);
     Some(stays)
 }
@@ -133,9 +124,14 @@ pub fn held_in_lane(
 type Sized = (usize, u64);
 
 /// The segments of one device that may be streamed.
-struct Lane {
+pub struct Lane {
     index: usize,
+    /// The devices for which it decides: all, where it has segments that no other one has, or where
+    /// those with a part of them do alike.
+    decides: LaneSet,
     staying: HeldBlocks,
+    /// How many segments the component has.
+    segments: usize,
     /// One group of all blocks, or a group for each size, the largest first. Within a group those
     /// that stay are spread evenly.
     blocks: Vec<Vec<Sized>>,
@@ -159,7 +155,8 @@ impl Taken {
 }
 
 impl Lane {
-    fn of(segments: &[Option<Streamable>], lane: usize, staying: HeldBlocks) -> Lane {
+    /// Of a device among others of which each has its own segments.
+    pub fn of(segments: &[Option<Streamable>], lane: usize, staying: HeldBlocks) -> Lane {
         let here = segments.iter().enumerate().filter_map(|(index, segment)| {
             segment.filter(|s| s.lane == lane && s.bytes > 0).map(|s| (index, s))
         });
@@ -174,7 +171,19 @@ impl Lane {
             }
         };
         let others = others.into_iter().map(sized).collect();
-        Lane { index: lane, staying, blocks, others }
+        let (decides, segments) = (LaneSet::ALL, segments.len());
+        Lane { index: lane, decides, staying, segments, blocks, others }
+    }
+
+    /// Of a device that has a part of each segment and decides by itself which of them stay.
+    pub fn apart(segments: &[Option<Streamable>], lane: usize, staying: HeldBlocks) -> Lane {
+        Lane { decides: LaneSet::from(lane), ..Lane::of(segments, lane, staying) }
+    }
+
+    /// With room for so many bytes of weights and slots.
+    pub fn fitting(&self, room: u64) -> FittingLane<'_> {
+        let taken = (0..=self.count()).map(|held| self.taken(held)).collect();
+        FittingLane { lane: self, taken, room }
     }
 
     fn count(&self) -> usize {
@@ -203,8 +212,8 @@ impl Lane {
     }
 
     /// Notes which of its segments stay when `held` do.
-    fn hold(&self, held: usize, stays: &mut [bool]) {
-        self.stays(held).for_each(|((index, _), own)| stays[index] = own);
+    fn hold(&self, held: usize, stays: &mut [LaneSet]) {
+        self.stays(held).for_each(|((index, _), own)| stays[index].set(self.decides, own));
     }
 
     /// What it takes when `held` segments stay.
@@ -220,6 +229,26 @@ impl Lane {
             }
         }
         taken
+    }
+}
+
+/// A lane with its room, and what it takes with each number of its segments held.
+pub struct FittingLane<'l> {
+    lane: &'l Lane,
+    taken: Vec<Taken>,
+    room: u64,
+}
+
+impl FittingLane<'_> {
+    /// Notes which of its segments stay, if as few are streamed as there is room for beside so many
+    /// slots; `false` where there is none.
+    pub fn hold_with(&self, slots: u64, stays: &mut [LaneSet]) -> bool {
+        let fits = |taken: &Taken| taken.with_slots(slots) <= self.room;
+        let held = self.taken.iter().rposition(fits);
+        if let Some(held) = held {
+            self.lane.hold(held, stays);
+        }
+        held.is_some()
     }
 }
 

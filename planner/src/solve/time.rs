@@ -253,6 +253,10 @@ impl<'a> Timing<'a> {
         self.replicas_s.len().max(1) as f64
     }
 
+    fn lanes(&self) -> std::ops::Range<usize> {
+        0..self.spread.devices.len()
+    }
+
     /// Where it is.
     pub fn spread(&self) -> &'a ComponentLayout {
         self.spread
@@ -262,8 +266,8 @@ impl<'a> Timing<'a> {
     pub fn ms(&self, held: &WeightResidency) -> ComponentMs {
         match held {
             WeightResidency::All(residency) => self.all(*residency),
-            WeightResidency::Some { stays, locked, lookahead, .. } => {
-                self.streamed(stays, locked.as_deref()).ms(*lookahead)
+            WeightResidency::Some { stays, locked, slots, .. } => {
+                self.streamed(stays, locked.as_deref()).ms(*slots)
             }
         }
     }
@@ -274,7 +278,7 @@ impl<'a> Timing<'a> {
         let once: f64 = self.segments_s.iter().sum();
         let is_mapped = |segment| residency == Residency::Mapped || self.spread.is_mapped(segment);
         let reread_s = self.reread_s(is_mapped, 0.0);
-        let load_s = self.load_s(|segment| !(reread_s > 0.0 && is_mapped(segment)));
+        let load_s = self.load_s(|_, segment| !(reread_s > 0.0 && is_mapped(segment)));
         let compute = 1e3 * calls * (once + reread_s);
         let storage = 1e3 * calls * reread_s;
         ComponentMs {
@@ -340,9 +344,9 @@ impl<'a> Timing<'a> {
         self.spread.crossing_bytes.0 as f64 / link
     }
 
-    /// The weights of some segments on their way, all devices beside each other, all from one
-    /// storage.
-    fn load_s(&self, loads: impl Fn(usize) -> bool) -> f64 {
+    /// The weights of some segments on their way to each part, all devices beside each other, all
+    /// from one storage.
+    fn load_s(&self, loads: impl Fn(usize, usize) -> bool) -> f64 {
         let copies = self.copies_of_all();
         let weights = self.segment_bytes.iter().sum::<u64>() as f64 / copies;
         if weights == 0.0 {
@@ -351,9 +355,9 @@ impl<'a> Timing<'a> {
         let (mut total_bytes, mut links_s) = (0.0, vec![0.0; self.gpus.len()]);
         for (index, part) in self.spread.parts.iter().enumerate() {
             let segments = part.segment_bytes.iter().enumerate();
-            let here = segments.filter(|(segment, _)| loads(*segment)).map(|(_, bytes)| bytes.0);
+            let here = segments.filter(|(segment, _)| loads(index, *segment));
             // Files have no alignment: the same part of the tensors.
-            let part_of_all = here.sum::<u64>() as f64 / weights;
+            let part_of_all = here.map(|(_, bytes)| bytes.0).sum::<u64>() as f64 / weights;
             let tensor_bytes = self.times.component.tensor_bytes.0 as f64 * part_of_all;
             total_bytes += tensor_bytes;
             if let Some(device) = self.spread.part_device(index) {
@@ -361,7 +365,10 @@ impl<'a> Timing<'a> {
             }
         }
         // What several devices have is read once, and then found in the page cache.
-        let once = total_bytes / copies;
+        let once = match self.replicas_s.is_empty() {
+            true => total_bytes,
+            false => self.tensors(|segment| self.lanes().any(|lane| loads(lane, segment))),
+        };
         let page_cache = self.times.inventory.host.page_cache_bytes_per_s.value;
         let read_s = once / self.times.source_bytes_per_s() + (total_bytes - once) / page_cache;
         links_s.into_iter().fold(read_s, f64::max)
@@ -379,11 +386,15 @@ impl<'a> Timing<'a> {
     /// Bytes of some segments' tensors as in the files, which have no alignment: the same part of
     /// all.
     fn tensors(&self, some: impl Fn(usize) -> bool) -> f64 {
-        let weights = self.segment_bytes.iter().sum::<u64>() as f64;
         let here = (0..self.segment_bytes.len()).filter(|segment| some(*segment));
-        let here: u64 = here.map(|segment| self.segment_bytes[segment]).sum();
+        self.tensor_bytes(here.map(|segment| self.segment_bytes[segment]).sum())
+    }
+
+    /// Bytes of tensors as in the files, of so many bytes of weights on all devices.
+    fn tensor_bytes(&self, held_bytes: u64) -> f64 {
+        let weights = self.segment_bytes.iter().sum::<u64>() as f64;
         let all = self.times.component.tensor_bytes.0 as f64;
-        if weights == 0.0 { 0.0 } else { all * (here as f64 / weights) }
+        if weights == 0.0 { 0.0 } else { all * (held_bytes as f64 / weights) }
     }
 
     fn link(&self, device: usize) -> f64 {

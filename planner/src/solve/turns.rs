@@ -13,6 +13,7 @@ use protocol::profile::LayoutPart;
 use protocol::{Bytes, Division, Residency};
 
 use super::candidates::{Lists, devices_left_out};
+use super::lanes::{LaneSet, SlotCounts};
 use super::place::{ComponentLayout, Place, WeightResidency};
 use super::search::{self, Choices, KnownChoices, Limits, Score};
 use super::time::SegmentTimes;
@@ -114,9 +115,9 @@ fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
     });
     let streamed = WeightResidency::Some {
         residency: Residency::Resident,
-        stays: vec![false; profile.segments.len()].into(),
+        stays: vec![LaneSet::NONE; profile.segments.len()].into(),
         locked: None,
-        lookahead: 1,
+        slots: SlotCounts::alike(1),
     };
     let least = times.least_in_turns(&devices);
     // The host has its weights in place, in no budget.

@@ -150,14 +150,18 @@ fn check_residency(plan: &Plan, component: &ComponentPlan, found: &mut Finder<'_
             Residency::Mapped => &[Residency::Mapped],
             Residency::Locked => &[],
         };
-        let agrees = allowed.contains(&segment.residency);
-        let segment = || segment.name.clone();
-        found.ensure(agrees, || ComponentRule::SegmentResidency { segment: segment() });
+        let agrees = segment.residencies.iter().all(|residency| allowed.contains(residency));
+        let name = || segment.name.clone();
+        found.ensure(agrees, || ComponentRule::SegmentResidency { segment: name() });
+        let alike = segment.residencies.windows(2).all(|pair| pair[0] == pair[1]);
+        let of_each = segment.residencies.len() == component.devices.len()
+            && (alike || component.division.is_on_each());
+        found.ensure(of_each, || ComponentRule::DeviceResidencies { segment: name() });
     }
     let in_groups = component.placement() == Placement::Pipeline;
     found.ensure(!in_groups || !streamed, || ComponentRule::StreamedInGroups);
     let weighs = |s: &SegmentPlan| s.weights_bytes > Bytes::ZERO;
-    let streams = component.segments.iter().any(|s| s.residency.is_streamed() && weighs(s));
+    let streams = component.segments.iter().any(|s| s.is_streamed() && weighs(s));
     found.ensure(streams == streamed, || ComponentRule::NotStreamed);
     let first = component.phase == plan.job.timeline()[0];
     let early = !component.prefetch

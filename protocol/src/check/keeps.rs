@@ -78,8 +78,8 @@ fn check_component(component: &ComponentPlan, before: &ComponentPlan, found: &mu
         component.devices == before.devices && component.division.holds_as(&before.division);
     found.ensure(placed, || KeptRule::Placed { component: name() });
     let held = |segment: &SegmentPlan| {
-        let SegmentPlan { name, residency, part_bytes, .. } = segment.clone();
-        (name, residency, part_bytes)
+        let SegmentPlan { name, residencies, part_bytes, .. } = segment.clone();
+        (name, residencies, part_bytes)
     };
     let same = component.segments.iter().map(held).eq(before.segments.iter().map(held));
     found.ensure(same, || KeptRule::Held { component: name() });

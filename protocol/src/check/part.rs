@@ -21,17 +21,19 @@ pub(super) fn check_part(component: &ComponentPlan, index: usize, found: &mut Fi
     let part = &component.parts[index];
     let mapped = is_mapped(component, part);
     let of = |is_it: fn(Residency) -> bool| {
-        let held = component.segments.iter().filter(move |s| is_it(s.residency) && !mapped);
+        let here = move |segment: &&SegmentPlan| segment.residencies.get(index).copied();
+        let held = component.segments.iter().filter(move |s| !mapped && here(s).is_some_and(is_it));
         held.map(|segment| bytes_in(segment, index))
     };
     let sum = |is_it| of(is_it).fold(0u64, u64::saturating_add);
     let streamed = || of(Residency::is_streamed).filter(|&bytes| bytes > 0);
-    let slots = streamed().count().min(component.lookahead as usize) as u64;
+    let slots_max = streamed().count().min(component.lookahead as usize) as u64;
+    let stated_slots = u64::from(part.slots);
     for (what, stated, expected) in [
         ("resident", part.resident_bytes.0, sum(|residency| residency == Residency::Resident)),
         ("lazy", part.lazy_bytes.0, sum(|residency| residency == Residency::Lazy)),
         ("a slot", part.slot_bytes.0, streamed().max().unwrap_or(0)),
-        ("slots", u64::from(part.slots), slots),
+        ("slots", stated_slots, stated_slots.clamp(slots_max.min(1), slots_max)),
     ] {
         let device = || part.device.clone();
         found.ensure(stated == expected, || ComponentRule::Part {

@@ -37,6 +37,8 @@ rules! {
         Lookahead { residency: Residency, lookahead: u32 } =
             ", {residency}, has a lookahead of {lookahead}",
         SegmentResidency { segment: String } = ": segment {segment} has another residency",
+        DeviceResidencies { segment: String } =
+            ": segment {segment} has other residencies than its devices",
         NotStreamed = " is streamed without a streamed segment",
         Prefetch = " has nothing to prefetch, or no phase to do it in",
         Segments { count: usize } = " has {count} segments",

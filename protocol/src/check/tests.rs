@@ -11,6 +11,7 @@ mod heads;
 mod host;
 mod items;
 mod keeps;
+mod own_sets;
 mod parts;
 mod passes;
 mod pipelines;

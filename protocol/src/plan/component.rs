@@ -29,7 +29,7 @@ pub struct ComponentPlan {
     pub division: Division,
     /// When its weights are there.
     pub residency: Residency,
-    /// For [`Residency::Streamed`], slots of the ring on each device; else 0.
+    /// For [`Residency::Streamed`], the most slots that its ring has on any device; else 0.
     pub lookahead: u32,
     /// Whether its weights are on their way before its phase: resident ones while the phases before
     /// it compute, lazy ones during the phase just before it, which then holds them too.
@@ -67,10 +67,9 @@ impl ComponentPlan {
 
     /// Page-locked copies of its streamed weights, for all of its devices.
     pub fn locked_bytes(&self) -> Bytes {
-        let locked = self.segments.iter().filter(|s| s.residency == Residency::Locked);
-        let bytes = locked.flat_map(|segment| segment.part_bytes.iter().zip(&self.parts));
-        let on_devices = bytes.filter(|(_, part)| !part.device.is_host());
-        Bytes(on_devices.fold(0, |sum, (bytes, _)| sum.saturating_add(bytes.0)))
+        let parts = self.segments.iter().flat_map(|s| s.residencies.iter().zip(&s.part_bytes));
+        let locked = parts.filter(|(residency, _)| **residency == Residency::Locked);
+        Bytes(locked.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes.0)))
     }
 }
 
@@ -86,7 +85,7 @@ pub struct PartPlan {
     /// Size of one stream slot: the largest of the segments that pass through the ring here.
     /// Smaller ones take their own bytes of the ring only.
     pub slot_bytes: Bytes,
-    /// Stream slots: the lookahead, or the number of streamed segments here where that is less.
+    /// Stream slots: no more than the lookahead, nor than the streamed segments here.
     pub slots: u32,
     /// Activations and workspaces, while it runs.
     pub compute_bytes: Bytes,
@@ -104,12 +103,25 @@ impl PartPlan {
 pub struct SegmentPlan {
     /// The segment's name, usually its block's.
     pub name: String,
-    /// When its weights are there.
-    pub residency: Residency,
+    /// When its weights are there, on each of the component's devices. They are alike but where
+    /// each device has some of every segment ([`Division::is_on_each`]).
+    pub residencies: Vec<Residency>,
     /// Its weights as held in memory, on all devices.
     pub weights_bytes: Bytes,
     /// The same by part of the component.
     pub part_bytes: Vec<Bytes>,
+}
+
+impl SegmentPlan {
+    /// One word for all devices: that it is streamed, where any of them streams it.
+    pub fn residency(&self) -> Residency {
+        self.residencies.iter().copied().max().unwrap_or(Residency::Resident)
+    }
+
+    /// Whether any device streams it.
+    pub fn is_streamed(&self) -> bool {
+        self.residencies.iter().any(|residency| residency.is_streamed())
+    }
 }
 
 /// When a component's weights are where it computes.

@@ -297,7 +297,7 @@ const TAMPERINGS: [Tampering; 14] = [
         "weights elsewhere",
         |plan| {
             let segments = plan.components[2].segments.iter_mut();
-            let mut held = segments.filter(|s| s.residency != Residency::Streamed);
+            let mut held = segments.filter(|s| s.residency() != Residency::Streamed);
             let (one, other) = (held.next().unwrap(), held.next().unwrap());
             one.weights_bytes += Bytes(256);
             other.weights_bytes = other.weights_bytes - Bytes(256);

@@ -11,7 +11,7 @@ pub fn settle(plan: &mut Plan) {
         }
         component.weights_bytes = component.segments.iter().map(|s| s.weights_bytes).sum();
         let with = |residency| {
-            let segments = component.segments.iter().filter(move |s| s.residency == residency);
+            let segments = component.segments.iter().filter(move |s| s.residency() == residency);
             segments.map(|segment| segment.weights_bytes)
         };
         let part = &mut component.parts[0];

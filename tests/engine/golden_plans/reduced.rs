@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-/// Segments in a row on one device, with one residency.
+/// Segments in a row on one device, with the same residency.
 struct Run {
     first: String,
     last: String,
@@ -29,7 +29,14 @@ fn runs(segments: &[Value]) -> Vec<Run> {
         let text = |field: &str| segment[field].as_str().expect("a name").to_owned();
         let bytes = segment["part_bytes"].as_array().expect("a size for each part");
         let bytes: Vec<u64> = bytes.iter().map(|b| b.as_u64().expect("bytes")).collect();
-        let (name, device, residency) = (text("name"), text("device"), text("residency"));
+        let (name, device) = (text("name"), text("device"));
+        // Those of the devices in their order, where they differ.
+        let residency = match segment.get("device_residencies").and_then(Value::as_array) {
+            Some(each) => {
+                each.iter().map(|one| one.as_str().expect("a word")).collect::<Vec<_>>().join("/")
+            }
+            None => text("residency"),
+        };
         match runs.last_mut() {
             Some(run) if run.device == device && run.residency == residency => {
                 run.last = name;

@@ -76,7 +76,7 @@ fn compute_at(
 ) -> Vec<f32> {
     let residency = if place.mapped { Residency::Mapped } else { Residency::Resident };
     let mut assignment = Assignment::on_one(graph, place.kind, place.threads);
-    assignment.residencies.fill(residency);
+    assignment.residencies[0].fill(residency);
     assignment.exact_matmul = exact;
     let schedule = Arc::new(Schedule::new(Arc::new(graph.clone()), assignment, &OperationNeeds));
     let lane = &schedule.lanes[0];

@@ -1,5 +1,7 @@
 //! Choices at random: any placement, cut and residency of a component over any devices.
 
+use std::collections::BTreeMap;
+
 use executor::models::ComponentGraph;
 use executor::models::cut::Cuts;
 use executor::schedule::assignment::splits_rows;
@@ -45,6 +47,20 @@ fn residencies(random: &mut Random, segments: usize) -> Vec<Residency> {
             all
         }
     }
+}
+
+/// What some of the devices have elsewhere of each segment.
+fn own_residencies(
+    random: &mut Random,
+    segments: usize,
+    lanes: usize,
+) -> BTreeMap<(usize, usize), Residency> {
+    let own = (0..lanes).flat_map(|lane| {
+        let on_lane = residencies(random, segments);
+        on_lane.into_iter().enumerate().map(move |(at, residency)| ((lane, at), residency))
+    });
+    let own: Vec<_> = own.collect();
+    own.into_iter().filter(|_| random.chance(50)).collect()
 }
 
 /// Items of a step over so many devices, each of which has at least one.
@@ -136,10 +152,21 @@ pub fn choice(random: &mut Random, devices: usize, of: Divisible, first: bool) -
             }
         }
     }
-    let streams = choice.residencies.iter().any(|residency| residency.is_streamed());
-    if streams {
+    if choice.residencies.iter().any(|residency| residency.is_streamed()) {
         choice.lookahead = 1 + random.below(4) as u32;
+        let lanes = choice.devices.len();
+        if choice.division.is_on_each() && random.chance(60) {
+            choice.own_residencies = own_residencies(random, segments, lanes);
+            // At least one is streamed.
+            let (at, any) = (random.below(lanes), random.below(segments));
+            choice.own_residencies.insert((at, any), Residency::Streamed);
+        }
+        if random.chance(50) {
+            let slots = |_| 1 + random.below(choice.lookahead as usize) as u32;
+            choice.own_slots = (0..lanes).map(slots).collect();
+        }
     }
+    let streams = choice.streams();
     // Nothing but weights that wait for their phase can be prefetched in the first.
     let early = streams || choice.residencies.contains(&Residency::Lazy);
     choice.prefetch = random.chance(50) && !(first && early);

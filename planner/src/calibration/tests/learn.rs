@@ -13,7 +13,7 @@ fn component(devices: &[&str], residency: Residency) -> ComponentPlan {
     let bytes = Bytes::mib(64);
     let segment = |name: &str| SegmentPlan {
         name: name.to_owned(),
-        residency,
+        residencies: vec![residency; devices.len()],
         weights_bytes: bytes,
         part_bytes: devices.iter().map(|_| Bytes(bytes.0 / devices.len() as u64)).collect(),
     };

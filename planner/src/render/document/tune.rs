@@ -121,7 +121,7 @@ impl<'a> TuneDocument<'a> {
 
 impl<'a> ComponentDocument<'a> {
     fn new(component: &'a protocol::plan::ComponentPlan) -> ComponentDocument<'a> {
-        let streamed = component.segments.iter().filter(|s| s.residency.is_streamed());
+        let streamed = component.segments.iter().filter(|s| s.is_streamed());
         ComponentDocument {
             name: &component.name,
             placement: component.placement(),

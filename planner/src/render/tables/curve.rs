@@ -164,7 +164,7 @@ fn how(component: &ComponentPlan) -> String {
         Residency::Resident | Residency::Lazy => format!(" {}", component.residency),
         Residency::Streamed | Residency::Locked => {
             let segments = &component.segments;
-            let streamed = segments.iter().filter(|s| s.residency.is_streamed()).count();
+            let streamed = segments.iter().filter(|s| s.is_streamed()).count();
             let slots = slots(component.lookahead);
             let locked = if locked(component) > 0 { ", locked" } else { "" };
             format!(" streamed {streamed}/{} through {slots}{locked}", segments.len())

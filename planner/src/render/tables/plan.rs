@@ -1,6 +1,6 @@
 //! The tables of a plan: where components are, what that takes, and what it took.
 
-use protocol::plan::{ComponentPlan, PartPlan};
+use protocol::plan::{ComponentPlan, PartPlan, SegmentPlan};
 use protocol::{Bytes, Division, Phase, Plan, Residency, UsageReport};
 
 use super::memory::memory;
@@ -79,7 +79,7 @@ fn components(plan: &Plan) -> String {
                 String::new(),
                 String::new(),
                 format!("  {}", part.device),
-                share(component, index, part),
+                share(component, index, part) + &ring(component, index, part),
                 weights.to_string(),
                 part.compute_bytes.to_string(),
             ]);
@@ -100,14 +100,14 @@ fn residency(component: &ComponentPlan) -> String {
     };
     text.push_str(&component.residency.to_string());
     if component.residency == Residency::Streamed {
-        let streamed = component.segments.iter().filter(|s| s.residency.is_streamed());
+        let streamed = component.segments.iter().filter(|s| s.is_streamed());
         let (streamed, all) = (streamed.count(), component.segments.len());
         text.push_str(&format!(" {streamed} of {all}, {}", slots(component.lookahead)));
         match locked(component) {
             0 => {}
             count => text.push_str(&format!(", {count} locked")),
         }
-        let lazy = component.segments.iter().any(|s| s.residency == Residency::Lazy);
+        let lazy = component.segments.iter().any(|s| s.residencies.contains(&Residency::Lazy));
         text.push_str(if lazy { ", others lazy" } else { "" });
     }
     if component.prefetch {
@@ -118,7 +118,7 @@ fn residency(component: &ComponentPlan) -> String {
 
 /// How many of its segments are streamed from page-locked copies.
 pub fn locked(component: &ComponentPlan) -> usize {
-    component.segments.iter().filter(|s| s.residency == Residency::Locked).count()
+    component.segments.iter().filter(|s| s.residencies.contains(&Residency::Locked)).count()
 }
 
 /// What of a component is on one of its devices.
@@ -146,6 +146,29 @@ fn share(component: &ComponentPlan, index: usize, part: &PartPlan) -> String {
     }
     let mapped = if part.device.is_host() { ", mapped" } else { "" };
     format!("{segments} segments{mapped}")
+}
+
+/// What one of a split's devices streams, where others have another number of segments or slots.
+fn ring(component: &ComponentPlan, index: usize, part: &PartPlan) -> String {
+    let on = |device: usize| {
+        let streams = |s: &&SegmentPlan| {
+            s.residencies[device].is_streamed() && s.part_bytes[device] > Bytes::ZERO
+        };
+        component.segments.iter().filter(streams).count()
+    };
+    let devices = component.devices.len();
+    let rings: Vec<(usize, u32)> =
+        (0..devices).map(|device| (on(device), component.parts[device].slots)).collect();
+    let alike = match component.division.is_on_each() {
+        true => rings.windows(2).all(|pair| pair[0] == pair[1]),
+        // How many segments each has is another number anyway.
+        false => rings.iter().all(|(on, slots)| component.lookahead.min(*on as u32) == *slots),
+    };
+    match rings.get(index) {
+        Some((0, _)) if !alike => ", none streamed".to_owned(),
+        Some((streamed, _)) if !alike => format!(", {streamed} streamed, {}", slots(part.slots)),
+        _ => String::new(),
+    }
 }
 
 /// What beside the sizes decides what is computed.

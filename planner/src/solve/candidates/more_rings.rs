@@ -9,11 +9,12 @@ use protocol::profile::LayoutBytes;
 use rayon::prelude::*;
 
 use super::super::Problem;
+use super::super::lanes::{LaneSet, SlotCounts};
 use super::super::place::{ComponentLayout, Place, WeightResidency};
 use super::super::time::{SegmentTimes, Timing};
 use super::lists::DeviceList;
 use super::residencies::ways_to_hold;
-use super::rings::{Steps, Within, rings_of};
+use super::rings::{Steps, Within, rings_of, rings_with_own_slots};
 use super::{DeviceKinds, LayoutQuery, kinds_of, layouts_of, lists, places_of, timed};
 
 /// A layout of a component in which rings may be made.
@@ -48,7 +49,7 @@ pub fn open_layouts(
         lists.iter().map(|list| kinds_of(problem, &list.devices)).collect();
     let timed = timed(&times, &lists, &kinds, &spreads);
     let open = timed.par_iter().zip(&spreads).flat_map_iter(|(list, spreads)| {
-        list.open().map(|number| OpenLayout {
+        list.open(problem).map(|number| OpenLayout {
             least: least(problem, &list.timings[number], &spreads[number]),
             others: Vec::new(),
         })
@@ -97,6 +98,23 @@ pub fn rings_within(
     layouts.par_iter().map(of_layout).collect()
 }
 
+/// The places of a component next to a streamed one: in the same layout over several devices, each
+/// of these with as many slots as serve it best.
+pub fn own_slots(problem: &Problem<'_>, index: usize, place: &Place) -> Vec<Place> {
+    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let WeightResidency::Some { slots, locked, .. } = &place.held else { return Vec::new() };
+    if place.spread.devices.len() < 2 || pin.lookahead.is_some() {
+        return Vec::new();
+    }
+    let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
+    let timing = Timing::new(&times, &place.spread);
+    let rings = rings_with_own_slots(problem, component, &timing, *slots, locked.is_some());
+    let ways = ways_to_hold(problem, component, pin, &timing, rings.iter());
+    let with_rings =
+        ways.into_iter().filter(|way| matches!(way.held, WeightResidency::Some { .. }));
+    places_of(problem, &place.spread, with_rings.collect())
+}
+
 /// What stands for a layout's rings.
 fn least(problem: &Problem<'_>, timing: &Timing<'_>, spread: &Arc<ComponentLayout>) -> Place {
     let room = |lane: usize| {
@@ -105,9 +123,9 @@ fn least(problem: &Problem<'_>, timing: &Timing<'_>, spread: &Arc<ComponentLayou
     };
     let held = WeightResidency::Some {
         residency: Residency::Resident,
-        stays: vec![false; spread.segments()].into(),
+        stays: vec![LaneSet::NONE; spread.segments()].into(),
         locked: None,
-        lookahead: 1,
+        slots: SlotCounts::alike(1),
     };
     Place {
         spread: Arc::clone(spread),

@@ -4,6 +4,7 @@
 //! anywhere and no more time.
 
 mod fitting;
+mod own_slots;
 mod sets;
 
 use std::collections::BTreeMap;
@@ -16,12 +17,13 @@ use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::component_ms::ComponentMs;
+use super::super::lanes::{LaneSet, SlotCounts};
 use super::super::place::{PlacePart, WeightResidency, parts};
 use super::super::search::Allowance;
-use super::super::streamable::Streamable;
 use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
 use fitting::{Fitted, Fitting, slots_within};
+pub use own_slots::rings_with_own_slots;
 use sets::{LOCKED_WAYS, StreamedSet, add_fitting, sets, streamable, waits};
 
 /// The most stream slots on each device that are tried where nobody says how many.
@@ -75,14 +77,15 @@ impl Steps {
 pub struct Ring {
     /// The number of its layout in its list.
     pub layout: usize,
-    stays: Arc<[bool]>,
+    stays: Arc<[LaneSet]>,
     locked: Option<Arc<[bool]>>,
-    slots: u32,
+    slots: SlotCounts,
     /// What the component takes so.
     pub ms: ComponentMs,
     /// Whether any weights stay.
     pub holds: bool,
     /// On each device held weights and slots, and these with the arena; then what is page-locked.
+    /// Nothing, of a ring that is compared with no other.
     bytes: Vec<Bytes>,
 }
 
@@ -90,7 +93,21 @@ impl Ring {
     /// When its weights are there, with those that stay resident or lazy.
     pub fn with(&self, residency: Residency) -> WeightResidency {
         let (stays, locked) = (Arc::clone(&self.stays), self.locked.clone());
-        WeightResidency::Some { residency, stays, locked, lookahead: self.slots }
+        WeightResidency::Some { residency, stays, locked, slots: self.slots }
+    }
+
+    /// The only ring of a layout.
+    fn alone(
+        timing: &Timing<'_>,
+        (stays, locked): (Arc<[LaneSet]>, Option<Arc<[bool]>>),
+        slots: SlotCounts,
+        ms: ComponentMs,
+    ) -> Ring {
+        let bytes = Vec::new();
+        let mut ring = Ring { layout: 0, stays, locked, slots, ms, holds: false, bytes };
+        let parts = parts(timing.spread(), &ring.with(Residency::Lazy), false);
+        ring.holds = holds(&parts);
+        ring
     }
 
     fn all_ms(&self) -> f64 {
@@ -170,10 +187,10 @@ fn rings_in(
     let segments = streamable(component, spread);
     let mut runs = sets(problem, spread, &segments, pin, steps);
     if within.depends_on_budgets() {
-        add_fitting(problem, spread, &segments, &mut runs);
+        add_fitting(problem, component, spread, &segments, &mut runs);
     }
-    let among = |growing: &[Vec<bool>], within| {
-        rings_among(problem, &segments, pin, within, growing, (layout, timing, steps))
+    let among = |growing: &[Vec<LaneSet>], within| {
+        rings_among(problem, pin, within, growing, (layout, timing, steps))
     };
     let Within::Budgets(allowance) = within else {
         return runs.iter().flat_map(|growing| among(growing, within)).collect();
@@ -193,10 +210,9 @@ fn rings_in(
 /// The rings of these sets. Each set streams more than the one before it.
 fn rings_among(
     problem: &Problem<'_>,
-    segments: &[Option<Streamable>],
     pin: &Pin,
     within: Within<'_>,
-    growing: &[Vec<bool>],
+    growing: &[Vec<LaneSet>],
     (layout, timing, steps): (usize, &Timing<'_>, Steps),
 ) -> Vec<Ring> {
     let mut rings = Vec::new();
@@ -204,16 +220,14 @@ fn rings_among(
     let locked_max = within.depends_on_budgets().then(|| problem.locked_max());
     let sets = waits(timing, growing, pin, steps, locked_max).into_iter();
     for StreamedSet { stays, locked, way } in sets {
-        let held = segments.iter().zip(&stays[..]);
-        let held = held.filter(|(s, stays)| **stays && s.is_some_and(|s| s.bytes > 0));
-        let holds = held.count() > 0;
         let all = WeightResidency::Some {
             residency: Residency::Lazy,
             stays: Arc::clone(&stays),
             locked: locked.clone(),
-            lookahead: u32::MAX,
+            slots: SlotCounts::alike(u32::MAX),
         };
         let parts = parts(timing.spread(), &all, false);
+        let holds = holds(&parts);
         let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
         let most = match within {
             Within::Memory => LOOKAHEAD_MAX,
@@ -241,10 +255,16 @@ fn rings_among(
             });
             let bytes = bytes.chain([locked_bytes]).collect();
             let (stays, locked) = (Arc::clone(&stays), locked.clone());
+            let slots = SlotCounts::alike(slots);
             Ring { layout, stays, locked, slots, ms, holds, bytes }
         }));
     }
     rings
+}
+
+/// Whether weights stay on any device: those that do are lazy here.
+fn holds(parts: &[PlacePart]) -> bool {
+    parts.iter().any(|part| part.lazy_bytes > Bytes::ZERO)
 }
 
 /// The rings that no other one covers, in their order. One covers another over the same devices
@@ -324,19 +344,19 @@ fn slots(
     within: Within<'_>,
 ) -> Vec<(u32, ComponentMs)> {
     if let Some(slots) = pinned {
-        return vec![(slots, timing.ms(slots))];
+        return vec![(slots, timing.ms(SlotCounts::alike(slots)))];
     }
     let most = timing.slots_max().clamp(1, *tried.end());
     let least = most.min(*tried.start());
     let total = |ms: &ComponentMs| ms.first_read + ms.compute;
-    let with_most = timing.ms(most);
+    let with_most = timing.ms(SlotCounts::alike(most));
     if !within.allows(|| with_most) {
         return vec![(most, with_most)];
     }
     let enough = total(&with_most) * (1.0 + SLOT_GAIN);
     let mut chosen: Vec<(u32, ComponentMs)> = Vec::new();
     for slots in least..=most {
-        let ms = if slots == most { with_most } else { timing.ms(slots) };
+        let ms = if slots == most { with_most } else { timing.ms(SlotCounts::alike(slots)) };
         let saves = |(_, fewer): &(u32, ComponentMs)| total(&ms) < total(fewer) * (1.0 - SLOT_GAIN);
         let is_enough = total(&ms) <= enough;
         if chosen.last().is_none_or(saves) {

@@ -53,16 +53,19 @@ pub fn details(place: &Place) -> String {
             details.push_str(&format!(" ({} of the items)", numbers(counts)))
         }
     }
-    if let WeightResidency::Some { residency, lookahead, .. } = &place.held {
+    if let WeightResidency::Some { residency, .. } = &place.held {
         let segments = 0..spread.segments();
         let all = segments.len();
-        let streamed = segments.clone().filter(|s| place.segment_residency(*s).is_streamed());
-        let locked = segments.filter(|s| place.segment_residency(*s) == Residency::Locked).count();
-        let slots = match locked {
-            0 => slots(*lookahead),
-            count => format!("{}, {count} of them from page-locked RAM", slots(*lookahead)),
+        let are_any = |is_it: fn(Residency) -> bool| {
+            segments.clone().filter(|segment| place.residencies(*segment).any(is_it)).count()
         };
-        details.push_str(&match streamed.count() {
+        let streamed = are_any(Residency::is_streamed);
+        let locked = are_any(|residency| residency == Residency::Locked);
+        let slots = match locked {
+            0 => slots(place.lookahead()),
+            count => format!("{}, {count} of them from page-locked RAM", slots(place.lookahead())),
+        };
+        details.push_str(&match streamed {
             count if count == all => format!(" (all {all} segments through {slots})"),
             count => {
                 format!(" ({count} of {all} segments through {slots}, the others {residency})")

@@ -14,6 +14,21 @@ fn segments() -> impl Strategy<Value = Vec<Option<Streamable>>> {
     vec(segment, 1..40)
 }
 
+/// Which segments stay, where all lanes do alike.
+fn flags(stays: Vec<LaneSet>) -> Vec<bool> {
+    assert!(stays.iter().all(|lanes| [LaneSet::ALL, LaneSet::NONE].contains(lanes)), "{stays:?}");
+    stays.into_iter().map(|lanes| lanes == LaneSet::ALL).collect()
+}
+
+fn held_in(
+    segments: &[Option<Streamable>],
+    lane: usize,
+    streamed: usize,
+    staying: HeldBlocks,
+) -> Option<Vec<bool>> {
+    held_in_lane(segments, lane, streamed, staying).map(flags)
+}
+
 /// Bytes per second of three lanes.
 fn rates() -> impl Strategy<Value = Vec<f64>> {
     vec((1..200u32).prop_map(f64::from), 3)
@@ -119,14 +134,28 @@ proptest! {
             held_and_streamed(&segments, lane, stays).0 + slots.min(streamed.len() as u64) * slot
         };
         let fits = |stays: &[bool], slots| (0..3).all(|lane| taken(stays, lane, slots) <= room[lane]);
-        let sets = fitting_sets(&segments, &room, 4, staying);
+        let lanes: Vec<Lane> = (0..3).map(|lane| Lane::of(&segments, lane, staying)).collect();
+        let sets: Vec<Vec<bool>> = fitting_sets(&lanes, &room, 4).into_iter().map(flags).collect();
+        // A device that has nothing of the others' segments is one that decides for itself.
+        let apart = |lane| Lane::apart(&segments, lane, staying);
+        let apart: Vec<Lane> = (0..3).map(apart).collect();
+        let apart = fitting_sets(&apart, &room, 4);
+        prop_assert_eq!(apart.len(), sets.len());
+        for (stays, apart) in sets.iter().zip(apart) {
+            for lane in 0..3 {
+                let own = of_lane(&segments, lane);
+                prop_assert!(own.iter().all(|index| apart[*index].has(lane) == stays[*index]));
+                let others = (0..segments.len()).filter(|index| !own.contains(index));
+                prop_assert!(others.into_iter().all(|index| apart[index].has(lane)));
+            }
+        }
         for stays in &sets {
             prop_assert!(fits(stays, 1));
             let slots = (1..=4).rev().find(|slots| fits(stays, *slots)).unwrap();
             for (lane, room) in room.iter().enumerate() {
                 let streamed = of_lane(&segments, lane).iter().filter(|index| !stays[**index]).count();
                 if streamed > 0 {
-                    let more = held_in_lane(&segments, lane, streamed - 1, staying).unwrap();
+                    let more = held_in(&segments, lane, streamed - 1, staying).unwrap();
                     prop_assert!(taken(&more, lane, slots) > *room, "{stays:?}");
                 }
             }
@@ -142,7 +171,7 @@ proptest! {
         for lane in 0..3 {
             let here = of_lane(&segments, lane);
             for streamed in 0..=here.len() {
-                let held = |staying| held_in_lane(&segments, lane, streamed, staying).unwrap();
+                let held = |staying| held_in(&segments, lane, streamed, staying).unwrap();
                 let sum = |stays: &[bool]| held_and_streamed(&segments, lane, stays).0;
                 let [any, between, largest] =
                     [HeldBlocks::Any, HeldBlocks::Between, HeldBlocks::Largest].map(held);
@@ -164,7 +193,7 @@ fn blocks_of_different_sizes_stay_in_three_ways() {
     assert_eq!(HeldBlocks::of(&segments).len(), 3);
     assert_eq!(HeldBlocks::of(&segments[..4]), [HeldBlocks::Any]);
     let shown = |staying| -> String {
-        let stays = held_in_lane(&segments, 0, 4, staying).unwrap();
+        let stays = held_in(&segments, 0, 4, staying).unwrap();
         stays.into_iter().map(|stays| if stays { '#' } else { '.' }).collect()
     };
     assert_eq!(shown(HeldBlocks::Any), ".#.#.#.#");
@@ -174,7 +203,11 @@ fn blocks_of_different_sizes_stay_in_three_ways() {
 
 /// The sets by rates, or by what is held.
 fn sets(segments: &[Option<Streamable>], rates: &[f64], paced: bool) -> Vec<Vec<bool>> {
-    if paced { paced_sets(segments, rates) } else { level_sets(segments, rates.len()) }
+    let sets = match paced {
+        true => paced_sets(segments, rates),
+        false => level_sets(segments, rates.len()),
+    };
+    sets.into_iter().map(flags).collect()
 }
 
 #[test]
@@ -182,10 +215,10 @@ fn a_flux_like_component_streams_its_blocks_first() {
     let segment = |block, bytes| Some(Streamable { lane: 0, block, bytes });
     let segments =
         [vec![segment(false, 10)], vec![segment(true, 100); 4], vec![segment(false, 10)]];
-    let sets = level_sets(&segments.concat(), 1);
+    let sets = level_sets(&segments.concat(), 1).into_iter().map(flags);
     let shown =
-        |stays: &Vec<bool>| stays.iter().map(|s| if *s { '#' } else { '.' }).collect::<String>();
-    let shown: Vec<String> = sets.iter().map(shown).collect();
+        |stays: Vec<bool>| stays.iter().map(|s| if *s { '#' } else { '.' }).collect::<String>();
+    let shown: Vec<String> = sets.map(shown).collect();
     assert_eq!(shown, ["#.####", "#.#.##", "#...##", "#....#", ".....#", "......"]);
     assert!(level_sets(&[None, segment(true, 0)], 1).is_empty());
 }

@@ -7,6 +7,7 @@ use super::super::*;
 use super::made_up::{Case, TIMELINE};
 use crate::policy::IdleBudgets;
 use crate::solve::component_ms::ComponentMs;
+use crate::solve::place::WeightResidency;
 use crate::solve::time::SegmentTimes;
 
 /// What is compared, in this order: time, what the next job takes without overlap, copies in RAM,
@@ -35,8 +36,8 @@ fn sums(case: &Case, places: &[&Place]) -> Vec<([u64; 3], u64)> {
             arenas[at][now] = arenas[at][now].max(part.compute_bytes.0);
             let mut streamed = Vec::new();
             for (segment, bytes) in part.segment_bytes.iter().enumerate() {
-                match place.segment_residency(segment) {
-                    _ if in_place => {}
+                let Some(residency) = place.residencies(segment).nth(index) else { continue };
+                match residency {
                     Residency::Mapped => {}
                     Residency::Resident => {
                         weights[at].iter_mut().for_each(|w| *w += bytes.0);
@@ -57,7 +58,11 @@ fn sums(case: &Case, places: &[&Place]) -> Vec<([u64; 3], u64)> {
                 }
             }
             streamed.retain(|bytes| *bytes > 0);
-            let slots = streamed.len().min(place.lookahead() as usize) as u64;
+            let slots = match &place.held {
+                WeightResidency::Some { slots, .. } if !in_place => slots.on(index),
+                _ => 0,
+            };
+            let slots = streamed.len().min(slots as usize) as u64;
             weights[at][now] += slots * streamed.iter().max().unwrap_or(&0);
         }
     }
@@ -107,11 +112,11 @@ pub(super) fn fits(case: &Case, places: &[&Place]) -> bool {
 fn locked_bytes(place: &Place) -> u64 {
     let devices = place.spread.devices.len();
     let of = |segment: usize| {
-        place.spread.parts[..devices].iter().map(move |part| part.segment_bytes[segment].0)
+        let parts = place.spread.parts[..devices].iter().zip(place.residencies(segment));
+        let locked = parts.filter(|(_, residency)| *residency == Residency::Locked);
+        locked.map(|(part, _)| part.segment_bytes[segment].0).sum::<u64>()
     };
-    let segments = 0..place.spread.segments();
-    let locked = segments.filter(|s| place.segment_residency(*s) == Residency::Locked);
-    locked.flat_map(of).sum()
+    (0..place.spread.segments()).map(of).sum()
 }
 
 /// Whether what stays between two jobs is within its limits.
@@ -208,7 +213,8 @@ fn total(case: &Case, places: &[&Place]) -> u64 {
         for (index, part) in place.spread.parts.iter().enumerate() {
             let in_place = index >= place.spread.devices.len();
             for (segment, bytes) in part.segment_bytes.iter().enumerate() {
-                if in_place || place.segment_residency(segment) == Residency::Mapped {
+                let mut residencies = place.residencies(segment);
+                if in_place || residencies.nth(index) == Some(Residency::Mapped) {
                     host[now] += bytes.0;
                 }
             }

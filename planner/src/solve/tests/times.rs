@@ -9,6 +9,7 @@ use super::*;
 use crate::inventory::{Device, DeviceKind, Inventory, Part, Rate};
 use crate::policy::pins::Params;
 use crate::solve::component_ms::ComponentMs;
+use crate::solve::lanes::{LaneSet, SlotCounts};
 use crate::solve::time::{CallBound, SegmentTimes, Timing};
 
 /// Devices of 1000, 2000, 4000 operations a second, behind links of 100, 200, 400 B/s; storage of
@@ -31,7 +32,7 @@ fn machine(devices: usize) -> Case {
 }
 
 /// Four segments of 1000 B and 4000 operations each, twice a job.
-fn four() -> ComponentProfile {
+pub(super) fn four() -> ComponentProfile {
     let segments =
         (0..4).map(|_| segment("block", Bytes(1000), StorageType::F32, 4000.0)).collect();
     ComponentProfile { calls: 2, ..component("dit", Phase::Denoise, segments) }
@@ -43,7 +44,11 @@ fn layers(devices: &[Option<usize>], parts: &[[u64; 4]]) -> ComponentLayout {
     spread(Division::Layer { segments: (0..4).map(of).collect() }, devices, parts)
 }
 
-fn spread(division: Division, devices: &[Option<usize>], parts: &[[u64; 4]]) -> ComponentLayout {
+pub(super) fn spread(
+    division: Division,
+    devices: &[Option<usize>],
+    parts: &[[u64; 4]],
+) -> ComponentLayout {
     let part = |bytes: &[u64; 4]| LayoutPart {
         compute_bytes: Bytes::ZERO,
         segment_bytes: bytes.iter().map(|bytes| Bytes(*bytes)).collect(),
@@ -284,7 +289,7 @@ fn parts_of_a_gpu_take_turns_at_it_and_at_its_link() {
 }
 
 /// Two GPUs, the first and the second of the machine.
-fn gpus() -> Inventory {
+pub(super) fn gpus() -> Inventory {
     let mut inventory = machine(2).inventory;
     inventory.devices.iter_mut().for_each(|device| device.kind = DeviceKind::Cuda);
     inventory
@@ -294,9 +299,9 @@ fn gpus() -> Inventory {
 fn streamed(stays: [bool; 4]) -> WeightResidency {
     WeightResidency::Some {
         residency: Residency::Lazy,
-        stays: stays.to_vec().into(),
+        stays: stays.map(LaneSet::all_if).to_vec().into(),
         locked: None,
-        lookahead: 2,
+        slots: SlotCounts::alike(2),
     }
 }
 
@@ -357,7 +362,8 @@ fn a_call_is_bound_by_what_takes_longest() {
     let whole = spread(Division::One, &[Some(0)], &[[1000; 4]]);
     let bound = |inventory: &Inventory, stays: [bool; 4], locked: Option<[bool; 4]>| {
         let times = SegmentTimes::new(inventory, &component, ATTENTION_CHUNK);
-        Timing::new(&times, &whole).call_bound(&stays, locked.as_ref().map(|locked| &locked[..]))
+        Timing::new(&times, &whole)
+            .call_bound(&stays.map(LaneSet::all_if), locked.as_ref().map(|locked| &locked[..]))
     };
     // A call computes for 19 s; 1000 B take 10 s over the link.
     let mut inventory = machine(1).inventory;

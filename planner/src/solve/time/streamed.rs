@@ -6,9 +6,13 @@ mod least;
 
 use std::cell::OnceCell;
 
+use protocol::Bytes;
+
 use super::super::component_ms::ComponentMs;
+use super::super::lanes::{LaneSet, SlotCounts};
 use super::super::ring::{CallsMs, Copy, Stages, calls_ms};
 use super::{MOVED_PER_COPIED, RING_TIME, Timing};
+use crate::inventory::HostFacts;
 pub use bound::CallBound;
 
 /// How fast memory is page-locked, in bytes per second, as it is found, cleared and locked page by
@@ -28,46 +32,67 @@ struct WeightSource {
 }
 
 /// Where a component's streamed weights come from after the first call.
-struct WeightSources {
-    /// What is page-locked.
-    copy: WeightSource,
-    /// What is not.
-    file: WeightSource,
-    /// Bytes that come from files, and bytes of all page-locked copies.
+struct WeightSources<'s> {
+    host: &'s HostFacts,
+    locked: Option<&'s [bool]>,
+    /// For each segment, how many devices stream all of it: those of an item split share the host's
+    /// memory, as each is looked at alone. 1 for other splits.
+    sharers: Vec<f64>,
+    /// Bytes that come from files; bytes of all page-locked copies; and of these what is read from
+    /// the files once.
     file_bytes: f64,
     locked_bytes: f64,
-    /// Whether both fit in RAM, together with what the host reads in place: files are read from it
+    locked_once_bytes: f64,
+    /// Whether all fits in RAM, together with what the host reads in place: files are read from it
     /// then.
     cached: bool,
 }
 
-impl WeightSources {
-    fn of(timing: &Timing<'_>, stays: &[bool], locked: Option<&[bool]>) -> WeightSources {
+impl<'s> WeightSources<'s> {
+    fn of(
+        timing: &'s Timing<'_>,
+        stays: &[LaneSet],
+        locked: Option<&'s [bool]>,
+    ) -> WeightSources<'s> {
         let host = &timing.times.inventory.host;
-        let bytes = |from_copies: bool| {
-            timing.tensors(|segment| {
-                timing.streams(stays, segment) && is_locked(locked, segment) == from_copies
-            })
-        };
-        let file_bytes = bytes(false);
+        let replicated = !timing.replicas_s.is_empty();
+        let (mut from_files, mut in_copies, mut in_copies_once) = (0, 0, 0);
+        let mut sharers = vec![1.0; stays.len()];
+        for segment in (0..stays.len()).filter(|segment| timing.streams_any(stays, *segment)) {
+            let own = timing.streamed_bytes(stays, segment);
+            // What several devices stream of an item split is the same, and read once.
+            let once = if replicated { timing.segment_bytes[segment] } else { own };
+            if replicated {
+                let streams = |lane: &usize| timing.streams(stays, *lane, segment);
+                sharers[segment] = timing.lanes().filter(streams).count() as f64;
+            }
+            match is_locked(locked, segment) {
+                true => (in_copies, in_copies_once) = (in_copies + own, in_copies_once + once),
+                false => from_files += once,
+            }
+        }
+        let file_bytes = timing.tensor_bytes(from_files);
         // Each device has copies of its own.
-        let locked_bytes = bytes(true) * timing.copies_of_all();
+        let locked_bytes = timing.tensor_bytes(in_copies) * timing.copies_of_all();
+        let locked_once_bytes = timing.tensor_bytes(in_copies_once);
         let mapped_bytes = timing.tensors(|segment| timing.spread.is_mapped(segment));
         let cached = file_bytes + locked_bytes + mapped_bytes <= host.available_bytes.0 as f64;
-        // What several devices stream is read once from the storage, by each from memory.
-        let memory = host.speeds.memory_bytes_per_s.value / timing.copies_of_all();
-        let file = WeightSource {
-            each: host.page_cache_bytes_per_s.value,
-            shared: if cached { memory / MOVED_PER_COPIED } else { host.storage_bytes_per_s.value },
-            memory: if cached { memory } else { f64::INFINITY },
-        };
-        let copy = WeightSource { each: f64::INFINITY, shared: memory, memory };
-        WeightSources { copy, file, file_bytes, locked_bytes, cached }
+        WeightSources { host, locked, sharers, file_bytes, locked_bytes, locked_once_bytes, cached }
     }
 
     /// Where a streamed segment comes from.
-    fn at(&self, locked: Option<&[bool]>, segment: usize) -> WeightSource {
-        if is_locked(locked, segment) { self.copy } else { self.file }
+    fn at(&self, segment: usize) -> WeightSource {
+        // What several devices stream is read once from the storage, by each from memory.
+        let memory = self.host.speeds.memory_bytes_per_s.value / self.sharers[segment];
+        let each = self.host.page_cache_bytes_per_s.value;
+        match (is_locked(self.locked, segment), self.cached) {
+            (true, _) => WeightSource { each: f64::INFINITY, shared: memory, memory },
+            (false, true) => WeightSource { each, shared: memory / MOVED_PER_COPIED, memory },
+            (false, false) => {
+                let shared = self.host.storage_bytes_per_s.value;
+                WeightSource { each, shared, memory: f64::INFINITY }
+            }
+        }
     }
 }
 
@@ -76,15 +101,30 @@ fn is_locked(locked: Option<&[bool]>, segment: usize) -> bool {
 }
 
 impl Timing<'_> {
-    /// Whether a segment is streamed, where these stay.
-    pub fn streams(&self, stays: &[bool], segment: usize) -> bool {
-        !stays[segment] && !self.spread.is_mapped(segment)
+    /// Whether a segment is streamed to a lane, where these stay.
+    pub fn streams(&self, stays: &[LaneSet], lane: usize, segment: usize) -> bool {
+        let has_some = self.spread.parts[lane].segment_bytes[segment] > Bytes::ZERO;
+        has_some && !stays[segment].has(lane) && !self.spread.is_mapped(segment)
+    }
+
+    /// Whether a segment is streamed to any lane.
+    pub fn streams_any(&self, stays: &[LaneSet], segment: usize) -> bool {
+        stays[segment] != LaneSet::ALL
+            && self.lanes().any(|lane| self.streams(stays, lane, segment))
+    }
+
+    /// A segment's weights but for those that stay on their lanes.
+    pub fn streamed_bytes(&self, stays: &[LaneSet], segment: usize) -> u64 {
+        let parts = self.spread.parts[..self.spread.devices.len()].iter().enumerate();
+        let held = parts.filter(|(lane, _)| stays[segment].has(*lane));
+        let held: u64 = held.map(|(_, part)| part.segment_bytes[segment].0).sum();
+        self.segment_bytes[segment] - held
     }
 
     /// With a ring, these segments held, and these of the others page-locked.
     pub fn streamed<'t>(
         &'t self,
-        stays: &'t [bool],
+        stays: &'t [LaneSet],
         locked: Option<&[bool]>,
     ) -> StreamedTiming<'t> {
         StreamedTiming::new(self, stays, locked)
@@ -92,7 +132,7 @@ impl Timing<'_> {
 
     /// The stages of a call, each segment from its source: of each device of an item split its own,
     /// of another split all together.
-    fn stages(&self, source: impl Fn(usize) -> Option<WeightSource>) -> Vec<Stages> {
+    fn stages(&self, source: impl Fn(usize, usize) -> Option<WeightSource>) -> Vec<Stages> {
         let copies = self.copies(source);
         if self.replicas_s.is_empty() {
             return vec![Stages::new(&self.segments_s, copies)];
@@ -105,23 +145,22 @@ impl Timing<'_> {
         stages.collect()
     }
 
-    /// What is copied in one call, each segment from its source. Summands that cross meanwhile take
-    /// their time of the link, and of the host's memory.
-    fn copies(&self, source: impl Fn(usize) -> Option<WeightSource>) -> Vec<Copy> {
-        let streams = |lane: usize, segment: usize| {
-            source(segment).is_some() && self.spread.parts[lane].segment_bytes[segment].0 > 0
-        };
-        let lanes = 0..self.spread.devices.len();
+    /// What is copied in one call, to each lane each segment from its source. Summands that cross
+    /// meanwhile take their time of the link, and of the host's memory.
+    fn copies(&self, source: impl Fn(usize, usize) -> Option<WeightSource>) -> Vec<Copy> {
         let summands = self.summands.as_ref().map(|summands| {
-            let since = lanes.map(|lane| summands.since_copies(|segment| streams(lane, segment)));
+            let streams =
+                |lane: usize| summands.since_copies(|segment| source(lane, segment).is_some());
+            let since = self.lanes().map(streams);
             (&summands.received_bytes, since.collect::<Vec<_>>())
         });
         let mut copies = Vec::new();
         for segment in 0..self.segment_bytes.len() {
-            let Some(source) = source(segment) else { continue };
             for (lane, device) in self.spread.devices.iter().enumerate() {
+                let (Some(source), Some(device)) = (source(lane, segment), *device) else {
+                    continue;
+                };
                 let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
-                let Some(device) = device.filter(|_| bytes > 0.0) else { continue };
                 let link = self.link(device) / self.replicas_beside(lane);
                 let mut copy = Copy {
                     segment,
@@ -157,7 +196,7 @@ pub struct StreamedTiming<'t> {
     warm: Vec<Stages>,
     /// The first call, made when it is asked for; `None` where it is as the others.
     cold: OnceCell<Option<Vec<Stages>>>,
-    stays: &'t [bool],
+    stays: &'t [LaneSet],
     /// From where the first call reads, where it reads the files.
     first: Option<WeightSource>,
     load: f64,
@@ -171,27 +210,37 @@ pub struct StreamedTiming<'t> {
 impl<'t> StreamedTiming<'t> {
     fn new(
         timing: &'t Timing<'t>,
-        stays: &'t [bool],
+        stays: &'t [LaneSet],
         locked: Option<&[bool]>,
     ) -> StreamedTiming<'t> {
         let inventory = timing.times.inventory;
         let host = &inventory.host;
         let is_mapped = |segment| timing.spread.is_mapped(segment);
-        let streams = |segment: usize| timing.streams(stays, segment);
         let sources = WeightSources::of(timing, stays, locked);
-        let WeightSources { file, file_bytes, locked_bytes, cached, .. } = sources;
+        let WeightSources { file_bytes, locked_bytes, locked_once_bytes, cached, .. } = sources;
         let cold_rate = timing.times.source_bytes_per_s();
-        let first = WeightSource { each: file.each, shared: cold_rate, memory: f64::INFINITY };
+        let each = host.page_cache_bytes_per_s.value;
+        let first = WeightSource { each, shared: cold_rate, memory: f64::INFINITY };
         let reread_s = timing.reread_s(is_mapped, file_bytes + locked_bytes);
-        let loads = |segment: usize| !streams(segment) && (!is_mapped(segment) || reread_s == 0.0);
+        let devices = timing.lanes().len();
+        // What the host has of a segment comes with what is streamed of it.
+        let is_streamed = |part: usize, segment: usize| match part < devices {
+            true => timing.streams(stays, part, segment),
+            false => timing.streams_any(stays, segment),
+        };
+        let loads = |part: usize, segment: usize| {
+            !is_streamed(part, segment) && (!is_mapped(segment) || reread_s == 0.0)
+        };
         let calls = f64::from(timing.calls);
         let reread = 1e3 * calls * reread_s;
         let again = if cached { 0.0 } else { 1e3 * file_bytes / host.storage_bytes_per_s.value };
-        let read_bytes = file_bytes + locked_bytes / timing.copies_of_all();
+        let read_bytes = file_bytes + locked_once_bytes;
         let is_read_first = locked.is_some() || !timing.times.is_in_page_cache();
         StreamedTiming {
             timing,
-            warm: timing.stages(|segment| streams(segment).then(|| sources.at(locked, segment))),
+            warm: timing.stages(|lane, segment| {
+                timing.streams(stays, lane, segment).then(|| sources.at(segment))
+            }),
             cold: OnceCell::new(),
             stays,
             first: is_read_first.then_some(first),
@@ -205,17 +254,17 @@ impl<'t> StreamedTiming<'t> {
 
     /// Whether the calls take no longer than computing does, with so many slots on each device: a
     /// part of it more is as good.
-    pub fn is_hidden(&self, lookahead: u32, part: f64) -> bool {
+    pub fn is_hidden(&self, slots: SlotCounts, part: f64) -> bool {
         let calls = f64::from(self.timing.calls);
         let computes: f64 = 1e3 * calls * self.timing.segments_s.iter().sum::<f64>();
-        let warm_ms = self.slowest(&self.warm, lookahead, self.timing.calls).total;
+        let warm_ms = self.slowest(&self.warm, slots, self.timing.calls).total;
         RING_TIME * warm_ms + self.reread <= RING_TIME * computes * (1.0 + part) + self.reread
     }
 
     /// Calls of the device that takes longest, with so many slots on each.
-    fn slowest(&self, stages: &[Stages], lookahead: u32, calls: u32) -> CallsMs {
-        let lanes = self.timing.spread.devices.len();
-        let each = stages.iter().map(|stages| calls_ms(stages, lanes, lookahead, calls));
+    fn slowest(&self, stages: &[Stages], slots: SlotCounts, calls: u32) -> CallsMs {
+        let lanes = self.timing.lanes().len();
+        let each = stages.iter().map(|stages| calls_ms(stages, lanes, slots, calls));
         let zero = CallsMs { first: 0.0, total: 0.0 };
         each.fold(zero, |a, b| CallsMs { first: a.first.max(b.first), total: a.total.max(b.total) })
     }
@@ -224,7 +273,8 @@ impl<'t> StreamedTiming<'t> {
         let make = || {
             let first = self.first?;
             let timing = self.timing;
-            Some(timing.stages(|segment| timing.streams(self.stays, segment).then_some(first)))
+            let streams = |lane, segment| timing.streams(self.stays, lane, segment);
+            Some(timing.stages(|lane, segment| streams(lane, segment).then_some(first)))
         };
         self.cold.get_or_init(make).as_deref()
     }
@@ -235,9 +285,9 @@ impl<'t> StreamedTiming<'t> {
     }
 
     /// The job's times with so many slots on each device.
-    pub fn ms(&self, lookahead: u32) -> ComponentMs {
-        let warm = self.slowest(&self.warm, lookahead, self.timing.calls);
-        let cold = self.cold().map(|cold| self.slowest(cold, lookahead, 1).first);
+    pub fn ms(&self, slots: SlotCounts) -> ComponentMs {
+        let warm = self.slowest(&self.warm, slots, self.timing.calls);
+        let cold = self.cold().map(|cold| self.slowest(cold, slots, 1).first);
         ComponentMs {
             load: self.load,
             first_read: RING_TIME * (cold.unwrap_or(warm.first) - warm.first) + self.locking,

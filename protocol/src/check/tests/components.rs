@@ -109,20 +109,20 @@ const RESIDENCY: [Change; 22] = [
         "clip: segment embeddings has another residency",
     ),
     (
-        |p| p.components[CLIP].segments[1].residency = Residency::Lazy,
+        |p| p.components[CLIP].segments[1].residencies.fill(Residency::Lazy),
         "clip: segment layers.0 has another residency",
     ),
     (
-        |p| p.components[T5].segments[1].residency = Residency::Resident,
+        |p| p.components[T5].segments[1].residencies.fill(Residency::Resident),
         "t5: segment block.1 has another residency",
     ),
     // What is on the host among layers is mapped.
     (
-        |p| p.components[T5].segments[2].residency = Residency::Lazy,
+        |p| p.components[T5].segments[2].residencies.fill(Residency::Lazy),
         "t5: segment block.2 has another residency",
     ),
     (
-        |p| p.components[DIT].segments[0].residency = Residency::Mapped,
+        |p| p.components[DIT].segments[0].residencies.fill(Residency::Mapped),
         "dit: segment embed has another residency",
     ),
     (
@@ -130,13 +130,13 @@ const RESIDENCY: [Change; 22] = [
         "vae: segment mid has another residency",
     ),
     (
-        |p| p.components[VAE].segments[0].residency = Residency::Resident,
+        |p| p.components[VAE].segments[0].residencies.fill(Residency::Resident),
         "vae: segment mid has another residency",
     ),
     (
         |p| {
             let segments = p.components[DIT].segments.iter_mut();
-            segments.for_each(|segment| segment.residency = Residency::Resident);
+            segments.for_each(|segment| segment.residencies.fill(Residency::Resident));
         },
         "dit is streamed without a streamed segment",
     ),
@@ -144,7 +144,7 @@ const RESIDENCY: [Change; 22] = [
     (
         |p| {
             let segments = &mut p.components[DIT].segments;
-            segments.iter_mut().for_each(|segment| segment.residency = Residency::Lazy);
+            segments.iter_mut().for_each(|segment| segment.residencies.fill(Residency::Lazy));
             segments.push(segment("end", Residency::Streamed, &[0, 0, 0]));
         },
         "dit is streamed without a streamed segment",

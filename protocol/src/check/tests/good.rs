@@ -11,7 +11,7 @@ use crate::times::{PhaseMs, PredictedMs};
 pub fn segment(name: &str, residency: Residency, part_bytes: &[u64]) -> SegmentPlan {
     SegmentPlan {
         name: name.to_owned(),
-        residency,
+        residencies: vec![residency; part_bytes.len()],
         weights_bytes: Bytes(part_bytes.iter().sum()),
         part_bytes: part_bytes.iter().copied().map(Bytes).collect(),
     }
@@ -40,8 +40,10 @@ fn component(
     (division, devices): (Division, &[&str]),
     residency: Residency,
     parts: Vec<PartPlan>,
-    segments: Vec<SegmentPlan>,
+    mut segments: Vec<SegmentPlan>,
 ) -> ComponentPlan {
+    // The host is no device where it does what these cannot.
+    segments.iter_mut().for_each(|segment| segment.residencies.truncate(devices.len()));
     let weights: u64 = segments.iter().map(|segment| segment.weights_bytes.0).sum();
     ComponentPlan {
         name: name.to_owned(),

@@ -36,7 +36,7 @@ const CHANGES: [Change; 17] = [
     ),
     (|p| p.components[1].devices.swap(0, 1), "t5 keeps its weights, and is placed anew"),
     (
-        |p| p.components[DIT].segments[2].residency = Residency::Streamed,
+        |p| p.components[DIT].segments[2].residencies.fill(Residency::Streamed),
         "dit keeps its weights, and holds other ones",
     ),
     (

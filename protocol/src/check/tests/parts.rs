@@ -118,7 +118,7 @@ const SEGMENTS: [Change; 22] = [
     ),
 ];
 
-const PARTS: [Change; 29] = [
+const PARTS: [Change; 31] = [
     (|p| p.components[CLIP].parts.clear(), "clip: its parts are on other devices"),
     (|p| drop(p.components[T5].parts.remove(1)), "t5: its parts are on other devices"),
     (|p| p.components[T5].parts.swap(0, 2), "t5: its parts are on other devices"),
@@ -185,7 +185,13 @@ const PARTS: [Change; 29] = [
         |p| p.components[DIT].parts[1].slot_bytes = Bytes(4096),
         "dit on virtual1: 4096 for a slot, its segments give 2048",
     ),
-    (|p| p.components[DIT].parts[0].slots = 3, "dit on virtual0: 3 for slots, its segments give 4"),
+    (|p| p.components[DIT].parts[0].slots = 0, "dit on virtual0: 0 for slots, its segments give 1"),
+    (|p| p.components[DIT].parts[0].slots = 5, "dit on virtual0: 5 for slots, its segments give 4"),
+    // It may have fewer, which take less.
+    (
+        |p| p.components[DIT].parts[0].slots = 3,
+        "virtual0, denoise: 16384 B of staging, the components' sum is 12288 B",
+    ),
     // What has no bytes on a device takes no slot there.
     (|p| p.components[DIT].parts[1].slots = 4, "dit on virtual1: 4 for slots, its segments give 3"),
     (
@@ -197,7 +203,7 @@ const PARTS: [Change; 29] = [
         "clip on virtual0: 1 for slots, its segments give 0",
     ),
     (
-        |p| p.components[DIT].segments[1].residency = Residency::Resident,
+        |p| p.components[DIT].segments[1].residencies.fill(Residency::Resident),
         "dit on virtual0: 2048 for resident, its segments give 6144",
     ),
     (

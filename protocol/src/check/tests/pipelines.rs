@@ -53,7 +53,7 @@ const CHANGES: [Change; 11] = [
     (
         |p| {
             p.components[DIT].residency = Residency::Streamed;
-            p.components[DIT].segments[1].residency = Residency::Streamed;
+            p.components[DIT].segments[1].residencies.fill(Residency::Streamed);
         },
         "dit is streamed: groups that follow one another would need all weights once for each",
     ),

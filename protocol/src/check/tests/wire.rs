@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::good::{picture, text};
 use super::items::replicas;
+use super::own_sets::own_sets;
 use super::pipelines::pipeline;
 use super::*;
 use crate::message::Command;
@@ -63,8 +64,8 @@ fn other_programs_find_the_names_that_they_read() {
 #[test]
 fn a_plan_survives_the_wire() {
     let (sender, receiver) = ipc::channel().unwrap();
-    let plans = [text(), picture(), replicas(), heads(), pipeline()];
-    for (sent, rehearse) in plans.into_iter().zip([false, true, true, false, true]) {
+    let plans = [text(), picture(), replicas(), heads(), pipeline(), own_sets()];
+    for (sent, rehearse) in plans.into_iter().zip([false, true, true, false, true, false]) {
         sender.send(Command::Load { plan: Box::new(sent.clone()), rehearse }).unwrap();
         match receiver.recv().unwrap() {
             Command::Load { plan, rehearse: got } => assert_eq!((*plan, got), (sent, rehearse)),

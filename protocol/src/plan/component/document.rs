@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{ComponentPlan, DeviceId, PartPlan, Phase, Residency, SegmentPlan};
 use crate::division::{Division, Placement};
+use crate::limits::DEVICES_MAX;
 use crate::units::Bytes;
 
 /// The keys of [`ComponentPlan`] in a document, in their order.
@@ -40,11 +41,13 @@ pub(super) struct ComponentDocument {
 }
 
 /// The keys of [`SegmentPlan`], and where the segment computes.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct SegmentDocument {
     name: String,
     device: DeviceId,
     residency: Residency,
+    #[serde(default)]
+    device_residencies: Vec<Residency>,
     weights_bytes: Bytes,
     part_bytes: Vec<Bytes>,
 }
@@ -53,12 +56,21 @@ impl Serialize for ComponentPlan {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let plan = self.clone();
         let segments = plan.segments.into_iter().enumerate().map(|(index, segment)| {
-            let SegmentPlan { name, residency, weights_bytes, part_bytes } = segment;
+            let residency = segment.residency();
+            let SegmentPlan { name, residencies, weights_bytes, part_bytes } = segment;
             let Some(device) = self.segment_device(index).cloned() else {
                 let name = &self.name;
                 return Err(S::Error::custom(format!("{name}: segment {index} has no device")));
             };
-            Ok(SegmentDocument { name, device, residency, weights_bytes, part_bytes })
+            let device_residencies = residencies;
+            Ok(SegmentDocument {
+                name,
+                device,
+                residency,
+                device_residencies,
+                weights_bytes,
+                part_bytes,
+            })
         });
         let document = ComponentDocument {
             placement: self.placement(),
@@ -117,6 +129,43 @@ impl Serialize for ComponentDocument {
     }
 }
 
+/// Documents name `device_residencies` where these differ; the wire always has them.
+impl Serialize for SegmentDocument {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let differ = self.device_residencies.iter().any(|other| *other != self.residency);
+        let has_all = differ || !serializer.is_human_readable();
+        let count = 5 + usize::from(has_all);
+        let mut fields = serializer.serialize_struct("SegmentDocument", count)?;
+        fields.serialize_field("name", &self.name)?;
+        fields.serialize_field("device", &self.device)?;
+        fields.serialize_field("residency", &self.residency)?;
+        if has_all {
+            fields.serialize_field("device_residencies", &self.device_residencies)?;
+        }
+        fields.serialize_field("weights_bytes", &self.weights_bytes)?;
+        fields.serialize_field("part_bytes", &self.part_bytes)?;
+        fields.end()
+    }
+}
+
+impl SegmentDocument {
+    /// The segment of a component of this name on so many devices.
+    fn plan(self, component: &str, devices: usize) -> Result<SegmentPlan, Contradiction> {
+        let SegmentDocument { name, residency, device_residencies, .. } = self;
+        let residencies = match device_residencies.is_empty() {
+            true => vec![residency; devices],
+            false => device_residencies,
+        };
+        let (weights_bytes, part_bytes) = (self.weights_bytes, self.part_bytes);
+        let plan = SegmentPlan { name, residencies, weights_bytes, part_bytes };
+        if plan.residency() != residency {
+            let (name, segment) = (component.to_owned(), plan.name);
+            return Err(Contradiction::Residencies { name, segment, residency });
+        }
+        Ok(plan)
+    }
+}
+
 /// A component's document that says two things at once.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Contradiction {
@@ -128,6 +177,8 @@ pub(super) enum Contradiction {
     Items { name: String },
     #[error("{name}: placement {placement} cannot be on {devices}")]
     Placement { name: String, placement: Placement, devices: String },
+    #[error("{name}: segment {segment} is {residency}, and its devices have it otherwise")]
+    Residencies { name: String, segment: String, residency: Residency },
     #[error("{name}: segment {segment} is on {device}, and placement {placement} is on {devices}")]
     Segment {
         name: String,
@@ -143,10 +194,11 @@ impl TryFrom<ComponentDocument> for ComponentPlan {
 
     fn try_from(document: ComponentDocument) -> Result<ComponentPlan, Contradiction> {
         let division = document.division()?;
-        let segment = |segment: SegmentDocument| {
-            let SegmentDocument { name, device: _, residency, weights_bytes, part_bytes } = segment;
-            SegmentPlan { name, residency, weights_bytes, part_bytes }
-        };
+        // Of more devices than may be, the plan is refused.
+        let devices = document.devices.len().min(DEVICES_MAX + 1);
+        let segments = document.segments.into_iter();
+        let segments = segments.map(|segment| segment.plan(&document.name, devices));
+        let segments = segments.collect::<Result<_, _>>()?;
         Ok(ComponentPlan {
             name: document.name,
             phase: document.phase,
@@ -156,7 +208,7 @@ impl TryFrom<ComponentDocument> for ComponentPlan {
             lookahead: document.lookahead,
             prefetch: document.prefetch,
             parts: document.parts,
-            segments: document.segments.into_iter().map(segment).collect(),
+            segments,
             weights_bytes: document.weights_bytes,
             tensor_bytes: document.tensor_bytes,
             predicted_load_ms: document.predicted_load_ms,

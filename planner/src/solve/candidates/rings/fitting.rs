@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use protocol::{Bytes, Residency};
 
 use super::super::super::Problem;
+use super::super::super::lanes::{LaneSet, SlotCounts};
 use super::super::super::place::{PlacePart, WeightResidency, parts};
 use super::super::super::search::Allowance;
 use super::super::super::time::Timing;
@@ -37,14 +38,14 @@ pub(super) struct Fitting<'a> {
     pub timing: &'a Timing<'a>,
     pub allowance: Option<&'a Allowance>,
     /// Of all that fit the one that may take the least, with that in milliseconds.
-    pub least: Option<(f64, Vec<bool>)>,
+    pub least: Option<(f64, Vec<LaneSet>)>,
 }
 
 impl Fitting<'_> {
     /// The sets that fit with one slot, and may take no longer than is allowed: the first 16 of
     /// them, then fewer and fewer. Each set streams more than the one before it, and is seldom the
     /// best where one that streams less fits.
-    pub(super) fn of(&mut self, mut growing: Vec<Vec<bool>>) -> Vec<Vec<bool>> {
+    pub(super) fn of(&mut self, mut growing: Vec<Vec<LaneSet>>) -> Vec<Vec<LaneSet>> {
         growing.retain(|stays| self.has(stays));
         let numbers = Steps::Fine.numbers(growing.len());
         let mut number = 0;
@@ -57,12 +58,12 @@ impl Fitting<'_> {
 
     /// Whether a set fits, and may take no longer than is allowed with all that it streams from
     /// files, or all from page-locked copies. Over several devices nothing between is tried.
-    fn has(&mut self, stays: &[bool]) -> bool {
+    fn has(&mut self, stays: &[LaneSet]) -> bool {
         let held = WeightResidency::Some {
             residency: Residency::Lazy,
             stays: stays.into(),
             locked: None,
-            lookahead: u32::MAX,
+            slots: SlotCounts::alike(u32::MAX),
         };
         let parts = parts(self.timing.spread(), &held, false);
         let slots = slots_within(self.problem, &parts);

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use protocol::profile::ComponentProfile;
-use protocol::{Bytes, Division, Residency};
+use protocol::{Bytes, Division};
 
 use super::super::super::Problem;
-use super::super::super::place::{ComponentLayout, WeightResidency, residency_of};
+use super::super::super::lanes::{LaneSet, SlotCounts};
+use super::super::super::place::ComponentLayout;
 use super::super::super::streamable::{
-    HeldBlocks, Streamable, fitting_sets, held_in_lane, level_sets, paced_sets,
+    HeldBlocks, Lane, Streamable, fitting_sets, held_in_lane, level_sets, paced_sets,
 };
 use super::super::super::time::{StreamedTiming, Timing};
 use super::{LOOKAHEAD_MAX, SLOT_GAIN, Steps};
@@ -24,7 +25,7 @@ const LOCKED_STRIDE: usize = 4;
 
 /// Which segments stay, and which of the others are page-locked, if any.
 pub(super) struct StreamedSet {
-    pub stays: Arc<[bool]>,
+    pub stays: Arc<[LaneSet]>,
     pub locked: Option<Arc<[bool]>>,
     /// How much is page-locked: a number below [`LOCKED_WAYS`], the same for as large a part.
     pub way: usize,
@@ -34,21 +35,39 @@ pub(super) struct StreamedSet {
 /// for.
 pub(super) const LOCKED_WAYS: usize = LOCKED_PARTS + 2;
 
-/// Which segments may be streamed: none that the host computes, or that has no weights.
+/// Which segments may be streamed: none that the host computes, or that has no weights. Where
+/// several devices have a part of each, all of them do alike.
 pub(super) fn streamable(
     component: &ComponentProfile,
     spread: &ComponentLayout,
 ) -> Vec<Option<Streamable>> {
     let segments = component.segments.iter().enumerate().map(|(index, segment)| {
-        // Rows of a segment are streamed on all devices, or on none.
-        let lane = spread.lane(index);
         let bytes = spread.parts[..spread.devices.len()].iter();
         let bytes = bytes.map(|part| part.segment_bytes[index].0).sum();
-        let mapped = residency_of(spread, &WeightResidency::All(Residency::Lazy), index)
-            == Residency::Mapped;
-        (!mapped).then_some(Streamable { lane, block: segment.block, bytes })
+        let lane = spread.lane(index);
+        (!spread.is_mapped(index)).then_some(Streamable { lane, block: segment.block, bytes })
     });
     segments.collect()
+}
+
+/// The lanes of which each streams a set of its own, each of as many segments as it has no room
+/// for: in a split by layers its own, else its parts of all.
+pub(super) fn own_lanes(
+    component: &ComponentProfile,
+    spread: &ComponentLayout,
+    segments: &[Option<Streamable>],
+    staying: HeldBlocks,
+) -> Vec<Lane> {
+    let own = |lane: usize| {
+        if is_in_layers(spread) {
+            return Lane::of(segments, lane, staying);
+        }
+        let parts = component.segments.iter().zip(&spread.parts[lane].segment_bytes);
+        let parts =
+            parts.map(|(s, bytes)| Some(Streamable { lane, block: s.block, bytes: bytes.0 }));
+        Lane::apart(&parts.collect::<Vec<_>>(), lane, staying)
+    };
+    (0..spread.devices.len()).map(own).collect()
 }
 
 /// Which segments stay, for any budgets. Within a run each set streams more than the one before it.
@@ -60,10 +79,10 @@ pub(super) fn sets(
     segments: &[Option<Streamable>],
     pin: &Pin,
     steps: Steps,
-) -> Vec<Vec<Vec<bool>>> {
+) -> Vec<Vec<Vec<LaneSet>>> {
     let lanes = if is_in_layers(spread) { spread.devices.len() } else { 1 };
     let alone = if lanes > 2 && pin.devices.is_empty() { Steps::Coarse } else { steps };
-    let mut runs: Vec<Vec<Vec<bool>>> = Vec::new();
+    let mut runs: Vec<Vec<Vec<LaneSet>>> = Vec::new();
     if steps != Steps::Last || lanes == 1 {
         for lane in 0..lanes {
             let here = segments.iter().flatten().filter(|s| s.lane == lane && s.bytes > 0).count();
@@ -88,26 +107,34 @@ pub(super) fn sets(
     runs
 }
 
-/// Adds to the runs those in which each device of a split by layers streams what it has no room
-/// for, with the problem's budgets.
+/// Adds to the runs those in which each device of a split streams what it has no room for, with the
+/// problem's budgets.
 pub(super) fn add_fitting(
     problem: &Problem<'_>,
+    component: &ComponentProfile,
     spread: &ComponentLayout,
     segments: &[Option<Streamable>],
-    runs: &mut Vec<Vec<Vec<bool>>>,
+    runs: &mut Vec<Vec<Vec<LaneSet>>>,
 ) {
-    if !is_in_layers(spread) {
+    if spread.devices.len() < 2 {
         return;
     }
+    let Some(room) = room_of_lanes(problem, spread) else { return };
+    for staying in HeldBlocks::of(segments) {
+        let lanes = own_lanes(component, spread, segments, *staying);
+        let sets = fitting_sets(&lanes, &room, u64::from(LOOKAHEAD_MAX));
+        add_new(runs, sets.into_iter());
+    }
+}
+
+/// What each device's budget leaves for weights and slots, the host's without an end; `None` where
+/// one has no room for its arena.
+pub(super) fn room_of_lanes(problem: &Problem<'_>, spread: &ComponentLayout) -> Option<Vec<u64>> {
     let room = spread.devices.iter().zip(&spread.parts).map(|(device, part)| match device {
         Some(device) => Some(problem.room_for_weights(*device, part.compute_bytes)?.0),
         None => Some(u64::MAX),
     });
-    let Some(room) = room.collect::<Option<Vec<u64>>>() else { return };
-    for staying in HeldBlocks::of(segments) {
-        let sets = fitting_sets(segments, &room, u64::from(LOOKAHEAD_MAX), *staying);
-        add_new(runs, sets.into_iter());
-    }
+    room.collect()
 }
 
 fn is_in_layers(spread: &ComponentLayout) -> bool {
@@ -115,9 +142,9 @@ fn is_in_layers(spread: &ComponentLayout) -> bool {
 }
 
 /// A new run of the sets that no run has yet.
-fn add_new(runs: &mut Vec<Vec<Vec<bool>>>, sets: impl Iterator<Item = Vec<bool>>) {
-    let is_new = |set: &Vec<bool>| !runs.iter().any(|run| run.contains(set));
-    let new: Vec<Vec<bool>> = sets.filter(is_new).collect();
+fn add_new(runs: &mut Vec<Vec<Vec<LaneSet>>>, sets: impl Iterator<Item = Vec<LaneSet>>) {
+    let is_new = |set: &Vec<LaneSet>| !runs.iter().any(|run| run.contains(set));
+    let new: Vec<Vec<LaneSet>> = sets.filter(is_new).collect();
     runs.push(new);
 }
 
@@ -129,30 +156,17 @@ fn add_new(runs: &mut Vec<Vec<Vec<bool>>>, sets: impl Iterator<Item = Vec<bool>>
 /// memory unless it has more slots.
 pub(super) fn waits(
     timing: &Timing<'_>,
-    growing: &[Vec<bool>],
+    growing: &[Vec<LaneSet>],
     pin: &Pin,
     steps: Steps,
     locked_max: Option<Bytes>,
 ) -> Vec<StreamedSet> {
-    let spread = timing.spread();
-    let streamed = |stays: &[bool]| -> Vec<usize> {
-        let all = 0..stays.len();
-        all.filter(|segment| timing.streams(stays, *segment)).collect()
-    };
-    // `part` in every `of` streamed segments.
-    let locked = |stays: &[bool], part: usize, of: usize| -> Arc<[bool]> {
-        let mut locked = vec![false; stays.len()];
-        for (number, segment) in streamed(stays).into_iter().enumerate() {
-            locked[segment] = (number + 1) * part / of > number * part / of;
-        }
-        locked.into()
-    };
     let is_hidden = |timing: &StreamedTiming<'_>| {
         let most = timing.slots_max().clamp(1, LOOKAHEAD_MAX);
-        timing.is_hidden(pin.lookahead.unwrap_or(most), SLOT_GAIN)
+        timing.is_hidden(SlotCounts::alike(pin.lookahead.unwrap_or(most)), SLOT_GAIN)
     };
-    let is_hidden_from_copies = |stays: &[bool]| {
-        let all = locked(stays, 1, 1);
+    let is_hidden_from_copies = |stays: &[LaneSet]| {
+        let all = locked_part(timing, stays, 1, 1);
         is_hidden(&timing.streamed(stays, Some(&all)))
     };
     let is_locked = pin.params == Some(Params::Locked);
@@ -165,32 +179,25 @@ pub(super) fn waits(
     let near = |index: usize, hidden: usize| index + LOOKAHEAD_MAX as usize >= hidden;
     let mut held: Vec<StreamedSet> = Vec::new();
     for (index, stays) in growing.iter().enumerate() {
-        let stays: Arc<[bool]> = stays.as_slice().into();
+        let stays: Arc<[LaneSet]> = stays.as_slice().into();
         if !is_locked && near(index, from_files) {
             held.push(StreamedSet { stays: Arc::clone(&stays), locked: None, way: 0 });
         }
         if index < from_files || !(near(index, from_copies) || index % LOCKED_STRIDE == 0) {
             continue;
         }
-        let count = streamed(&stays).len();
-        let bytes = |locked: &[bool]| -> Bytes {
-            let locked = (0..stays.len()).filter(|segment| locked[*segment]);
-            locked.map(|segment| spread.segment_bytes(segment)).sum()
-        };
+        let count = streamed(timing, &stays).count();
         let in_parts = steps == Steps::All && !is_locked && count >= LOCKED_PARTS;
-        let all = locked(&stays, 1, 1);
-        let most = locked_max.filter(|most| in_parts && *most < bytes(&all));
+        let fewer = locked_max.filter(|_| in_parts);
+        let fewer = fewer.and_then(|most| locked_within(timing, &stays, most));
         let mut ways = Vec::new();
-        if in_parts && (spread.devices.len() == 1 || most.is_some()) {
-            ways.extend((1..LOCKED_PARTS).map(|part| (locked(&stays, part, LOCKED_PARTS), part)));
+        if in_parts && (timing.spread().devices.len() == 1 || fewer.is_some()) {
+            let part = |part| (locked_part(timing, &stays, part, LOCKED_PARTS), part);
+            ways.extend((1..LOCKED_PARTS).map(part));
         }
-        ways.push(match most {
-            Some(most) => {
-                let mut fewer = (0..count).rev().map(|fewer| locked(&stays, fewer, count));
-                let fitting = fewer.find(|locked| bytes(locked) <= most);
-                (fitting.expect("none takes nothing"), LOCKED_PARTS + 1)
-            }
-            None => (all, LOCKED_PARTS),
+        ways.push(match fewer {
+            Some(fewer) => (fewer, LOCKED_PARTS + 1),
+            None => (locked_part(timing, &stays, 1, 1), LOCKED_PARTS),
         });
         held.extend(ways.into_iter().map(|(locked, way)| StreamedSet {
             stays: Arc::clone(&stays),
@@ -199,4 +206,43 @@ pub(super) fn waits(
         }));
     }
     held
+}
+
+/// The segments of which any device streams some.
+fn streamed<'t>(timing: &'t Timing<'_>, stays: &'t [LaneSet]) -> impl Iterator<Item = usize> + 't {
+    (0..stays.len()).filter(|segment| timing.streams_any(stays, *segment))
+}
+
+/// `part` in every `of` streamed segments, spread evenly.
+pub(super) fn locked_part(
+    timing: &Timing<'_>,
+    stays: &[LaneSet],
+    part: usize,
+    of: usize,
+) -> Arc<[bool]> {
+    let mut locked = vec![false; stays.len()];
+    for (number, segment) in streamed(timing, stays).enumerate() {
+        locked[segment] = (number + 1) * part / of > number * part / of;
+    }
+    locked.into()
+}
+
+/// As many streamed segments as `most` bytes of page-locked copies have room for; `None` where that
+/// is all of them.
+pub(super) fn locked_within(
+    timing: &Timing<'_>,
+    stays: &[LaneSet],
+    most: Bytes,
+) -> Option<Arc<[bool]>> {
+    let fits = |locked: &[bool]| {
+        let locked = streamed(timing, stays).filter(|segment| locked[*segment]);
+        let bytes: u64 = locked.map(|segment| timing.streamed_bytes(stays, segment)).sum();
+        bytes <= most.0
+    };
+    if fits(&vec![true; stays.len()]) {
+        return None;
+    }
+    let count = streamed(timing, stays).count();
+    let mut fewer = (0..count).rev().map(|fewer| locked_part(timing, stays, fewer, count));
+    Some(fewer.find(|locked| fits(locked)).expect("none takes nothing"))
 }

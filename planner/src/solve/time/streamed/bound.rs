@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::super::lanes::LaneSet;
 use super::super::Timing;
 use super::WeightSources;
 
@@ -22,15 +23,16 @@ pub enum CallBound {
 
 impl Timing<'_> {
     /// What a call takes as long as, with these segments held, and these of the others page-locked.
-    pub fn call_bound(&self, stays: &[bool], locked: Option<&[bool]>) -> CallBound {
+    pub fn call_bound(&self, stays: &[LaneSet], locked: Option<&[bool]>) -> CallBound {
         let sources = WeightSources::of(self, stays, locked);
-        let source = |segment| self.streams(stays, segment).then(|| sources.at(locked, segment));
+        let source =
+            |lane, segment| self.streams(stays, lane, segment).then(|| sources.at(segment));
         let (mut shared_s, mut links_s) = (0.0, BTreeMap::<usize, f64>::new());
         for copy in self.copies(source) {
             // Replicas are looked at one by one.
             let apart = !self.replicas_s.is_empty();
             *links_s.entry(if apart { copy.lane } else { copy.link }).or_default() += copy.link_s;
-            shared_s += copy.shared_s / self.copies_of_all();
+            shared_s += copy.shared_s / sources.sharers[copy.segment];
         }
         let slowest = links_s.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let (lane, link_s) = slowest.unwrap_or_default();
@@ -39,8 +41,9 @@ impl Timing<'_> {
             return CallBound::Computing;
         }
         let device = self.spread.devices[lane];
+        let page_cache = sources.host.page_cache_bytes_per_s.value;
         match device.filter(|_| link_s >= shared_s) {
-            Some(device) if self.link(device) <= sources.file.each || sources.file_bytes == 0.0 => {
+            Some(device) if self.link(device) <= page_cache || sources.file_bytes == 0.0 => {
                 CallBound::Link(device)
             }
             Some(device) => CallBound::PageCache(device),

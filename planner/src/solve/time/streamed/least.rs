@@ -3,6 +3,7 @@
 use protocol::Division;
 
 use super::super::super::component_ms::ComponentMs;
+use super::super::super::lanes::LaneSet;
 use super::super::Timing;
 use super::{PAGE_LOCK_BYTES_PER_S, WeightSources};
 
@@ -25,19 +26,20 @@ impl Timing<'_> {
     /// itself. The first call takes as long as computing, at least.
     pub fn least_with_slots(
         &self,
-        stays: &[bool],
+        stays: &[LaneSet],
         locked: Option<&[bool]>,
         slots: u32,
     ) -> ComponentMs {
         let sources = WeightSources::of(self, stays, locked);
         let mut shared_s = 0.0;
         let mut lanes = vec![LaneCopies::default(); self.spread.devices.len()];
-        for segment in (0..stays.len()).filter(|segment| self.streams(stays, *segment)) {
-            let source = sources.at(locked, segment);
+        for segment in (0..stays.len()).filter(|segment| self.streams_any(stays, *segment)) {
+            let source = sources.at(segment);
             for (lane, device) in self.spread.devices.iter().enumerate() {
                 let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
-                let Some(device) = device.filter(|_| bytes > 0.0) else { continue };
-                shared_s += bytes / source.shared / self.copies_of_all();
+                let streamed = self.streams(stays, lane, segment);
+                let Some(device) = device.filter(|_| streamed) else { continue };
+                shared_s += bytes / source.shared / sources.sharers[segment];
                 let copies = &mut lanes[lane];
                 copies.bytes += bytes;
                 copies.largest = copies.largest.max(bytes);
