@@ -24,6 +24,31 @@ impl LaneSet {
         self.0 >> lane & 1 == 1
     }
 
+    /// These without some others.
+    pub const fn without(self, others: LaneSet) -> LaneSet {
+        LaneSet(self.0 & !others.0)
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many there are.
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Their numbers, in order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let lowest = left.trailing_zeros();
+            left &= left.checked_sub(1)?;
+            Some(lowest as usize)
+        })
+    }
+
     /// Takes some lanes in, or out.
     pub const fn set(&mut self, lanes: LaneSet, are_in: bool) {
         self.0 = if are_in { self.0 | lanes.0 } else { self.0 & !lanes.0 };

@@ -82,11 +82,27 @@ impl ComponentLayout {
         self.parts[part].segment_bytes.iter().copied().sum()
     }
 
+    /// The lanes with weights of a segment, unless the host computes it from their mapping.
+    pub fn streamable(&self, segment: usize) -> LaneSet {
+        let mut lanes = LaneSet::NONE;
+        if !self.is_mapped(segment) {
+            for (lane, part) in self.parts[..self.devices.len()].iter().enumerate() {
+                let has_some = part.segment_bytes[segment] > Bytes::ZERO;
+                lanes.set(LaneSet::from(lane), has_some);
+            }
+        }
+        lanes
+    }
+
     /// Whether a segment is computed by the host within a component that is not on the host: from
     /// the file mapping, whatever the component's residency.
     pub fn is_mapped(&self, segment: usize) -> bool {
-        matches!(self.division, Division::Layer { .. })
-            && self.devices[self.lane(segment)].is_none()
+        self.maps_on(self.lane(segment))
+    }
+
+    /// Whether a lane is the host's beside others, which has its segments in place.
+    fn maps_on(&self, lane: usize) -> bool {
+        matches!(self.division, Division::Layer { .. }) && self.devices[lane].is_none()
     }
 }
 
@@ -186,7 +202,8 @@ impl Place {
     /// When the weights of one segment are there, on each device.
     pub fn residencies(&self, segment: usize) -> impl Iterator<Item = Residency> {
         let lanes = 0..self.spread.devices.len();
-        lanes.map(move |lane| residency_of(&self.spread, &self.held, lane, segment))
+        let is_mapped = self.spread.is_mapped(segment);
+        lanes.map(move |lane| residency_on(&self.held, is_mapped, lane, segment))
     }
 
     /// The most slots of the ring on any device; 0 where nothing is streamed.
@@ -218,15 +235,11 @@ impl Place {
     }
 }
 
-/// When a segment's weights are there on a lane.
-pub fn residency_of(
-    spread: &ComponentLayout,
-    held: &WeightResidency,
-    lane: usize,
-    segment: usize,
-) -> Residency {
+/// When a segment's weights are there on a lane; `is_mapped` where the host computes it from their
+/// mapping.
+fn residency_on(held: &WeightResidency, is_mapped: bool, lane: usize, segment: usize) -> Residency {
     match held {
-        _ if spread.is_mapped(segment) => Residency::Mapped,
+        _ if is_mapped => Residency::Mapped,
         WeightResidency::All(residency) => *residency,
         WeightResidency::Some { residency, stays, .. } if stays[segment].has(lane) => *residency,
         WeightResidency::Some { locked: Some(locked), .. } if locked[segment] => Residency::Locked,
@@ -245,10 +258,11 @@ pub fn parts(spread: &ComponentLayout, held: &WeightResidency, early: bool) -> V
             taken.mapped_bytes = spread.part_bytes(index);
             return taken;
         }
+        let is_mapped = spread.maps_on(index);
         let mut streamed = 0;
         let there = part.segment_bytes.iter().enumerate().filter(|(_, bytes)| bytes.0 > 0);
         for (segment, bytes) in there {
-            match residency_of(spread, held, index, segment) {
+            match residency_on(held, is_mapped, index, segment) {
                 Residency::Resident => taken.resident_bytes += *bytes,
                 Residency::Lazy => taken.lazy_bytes += *bytes,
                 residency @ (Residency::Streamed | Residency::Locked) => {

@@ -6,6 +6,7 @@
 //! streamed. For each, what its rings take at least is known from its bytes and the budgets alone;
 //! where that is little, and would make a better plan, they are made, and searched among.
 
+mod beside;
 mod open;
 
 use std::cmp::Reverse;
@@ -21,6 +22,7 @@ use super::place::{ComponentLayout, Place};
 use super::search::{Allowance, Choices, KnownChoices, Score};
 use super::{Problem, Solution, better};
 use crate::policy::Objective;
+use beside::Beside;
 use open::{LONGER_MAX, Open};
 
 /// Layouts of the largest component whose rings are made, of each kind of split over as many
@@ -76,8 +78,7 @@ impl OpenLayouts {
     ) -> Option<Solution> {
         let OpenLayouts(open) = self;
         let chosen = solution.chosen.as_ref()?;
-        let mut problem = problem.clone();
-        add_places(&mut problem, &chosen.places);
+        let mut beside = Beside::new(problem, &chosen.places);
         let mut order: Vec<usize> = (0..open.len()).collect();
         order.retain(|component| !open[*component].least.is_empty());
         let weights = |component: usize| problem.profile.components[component].weights_bytes;
@@ -87,6 +88,7 @@ impl OpenLayouts {
         let mut fruitless = 0;
         for component in order.into_iter().cycle().take(ROUNDS * count) {
             let than = best.as_ref().unwrap_or(solution);
+            let problem = beside.of(component);
             let found = open[component].better(&problem, component, than, generation, known);
             let Some(mut new) = found else {
                 fruitless += 1;
@@ -98,7 +100,7 @@ impl OpenLayouts {
             };
             let places = new.chosen.as_mut()?;
             places.problem = chosen.problem;
-            add_places(&mut problem, &places.places);
+            beside.add(&places.places);
             (best, fruitless) = (Some(new), 0);
         }
         best
@@ -166,14 +168,13 @@ impl OpenLayouts {
         if is_whole && place.spread.weights_bytes() <= problem.locked_max() {
             return None;
         }
-        let mut problem = problem.clone();
-        add_places(&mut problem, &chosen.places);
+        let problem = Beside::new(problem, &chosen.places).of(component);
         let choices = Choices::by_time(&problem, known)?;
         let ticks_max = chosen.score.ticks_max(choices.step);
         let allowance = Allowance::beside(&problem, &choices, component, ticks_max);
         let within = Within::Allowance(&allowance);
         let rings = rings_within(&problem, component, &[&place.spread], within).concat();
-        self.better_with(&problem, (component, rings), than, generation, known)
+        self.better_with(problem, (component, rings), than, generation, known)
     }
 
     /// The same, with another number of slots on each device; also in layouts that would take about
@@ -192,22 +193,20 @@ impl OpenLayouts {
         if rings.is_empty() {
             return None;
         }
-        let mut problem = problem.clone();
-        add_places(&mut problem, &than.chosen.as_ref()?.places);
-        self.better_with(&problem, (component, rings), than, generation, known)
+        let problem = Beside::new(problem, &than.chosen.as_ref()?.places).of(component);
+        self.better_with(problem, (component, rings), than, generation, known)
     }
 
     /// A plan that is better than another one, with a component in one of these places.
     fn better_with(
         &mut self,
-        problem: &Problem<'_>,
+        mut problem: Problem<'_>,
         (component, places): (usize, Vec<Place>),
         than: &Solution,
         generation: u64,
         known: &mut KnownChoices,
     ) -> Option<Solution> {
         self.0[component].before.extend_from_slice(&places);
-        let mut problem = problem.clone();
         problem.places[component] = places.into();
         let mut found = better(&[problem], generation, Some(than), known)?;
         found.chosen.as_mut()?.problem = than.chosen.as_ref()?.problem;
@@ -312,14 +311,6 @@ impl NextLayouts {
         match self {
             NextLayouts::OtherHeads if !is_by_heads() => HEADS_ASKED_MAX,
             _ => usize::MAX,
-        }
-    }
-}
-
-fn add_places(problem: &mut Problem<'_>, new: &[Place]) {
-    for (places, place) in problem.places.iter_mut().zip(new) {
-        if !places.contains(place) {
-            *places = places.iter().chain([place]).cloned().collect();
         }
     }
 }

@@ -35,6 +35,7 @@ use protocol::Residency;
 use protocol::profile::{ComponentProfile, Work, WorkKind};
 
 use super::component_ms::ComponentMs;
+use super::lanes::LaneSet;
 use super::place::{ComponentLayout, WeightResidency};
 use crate::inventory::speeds::Speeds;
 use crate::inventory::{DeviceKind, Inventory};
@@ -208,6 +209,8 @@ pub struct Timing<'a> {
     summands: Option<Summands>,
     /// Weights of each segment on all devices.
     segment_bytes: Vec<u64>,
+    /// For each segment the lanes with weights of it that may be streamed.
+    streamable: Vec<LaneSet>,
     calls: u32,
 }
 
@@ -224,6 +227,7 @@ impl<'a> Timing<'a> {
             replicas_s: Vec::new(),
             summands: None,
             segment_bytes,
+            streamable: (0..spread.segments()).map(|index| spread.streamable(index)).collect(),
             calls: times.component.calls,
         };
         timing.summands = timing.summands();

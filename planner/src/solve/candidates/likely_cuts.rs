@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::profile::ComponentProfile;
 use protocol::{Bytes, Division};
+use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::place::ComponentLayout;
@@ -86,30 +87,35 @@ fn cuts_within(
     let kinds = kinds(problem, index, known);
     let crossing_bytes = crossing_bytes(component, known);
     let slots = pin.lookahead.map_or(SLOTS.to_vec(), |slots| vec![u64::from(slots)]);
-    let mut cuts: BTreeMap<Cut, f64> = BTreeMap::new();
-    for locks in [false, true] {
-        if !locks && pin.params == Some(Params::Locked) {
-            continue;
-        }
+    let sources: &[bool] = match pin.params {
+        Some(Params::Locked) => &[true],
+        _ => &[false, true],
+    };
+    let ways = sources.iter().flat_map(|locks| slots.iter().map(move |slots| (*locks, *slots)));
+    let found = ways.collect::<Vec<_>>().into_par_iter().flat_map_iter(|(locks, slots)| {
         let streamed_max = match locks {
             true => problem.locked_max(),
             false => problem.inventory.host.available_bytes,
         };
-        for slots in &slots {
-            let runs = DeviceRuns::of(component, &kinds, *slots, locks, limit_s);
-            for price in PRICES {
-                let mut fits = true;
-                for cut in runs.best_cuts(price) {
-                    fits &= runs.streamed_bytes(&cut) <= streamed_max.0 as f64;
-                    let call_s = runs.call_s(problem, &cut, crossing_bytes(cut.len()));
-                    let least = cuts.entry(cut).or_insert(call_s);
-                    *least = least.min(call_s);
-                }
-                if fits {
-                    break;
-                }
+        let runs = DeviceRuns::of(component, &kinds, slots, locks, limit_s);
+        let mut found = Vec::new();
+        for price in PRICES {
+            let mut fits = true;
+            for cut in runs.best_cuts(price) {
+                fits &= runs.streamed_bytes(&cut) <= streamed_max.0 as f64;
+                let call_s = runs.call_s(problem, &cut, crossing_bytes(cut.len()));
+                found.push((cut, call_s));
+            }
+            if fits {
+                break;
             }
         }
+        found
+    });
+    let mut cuts: BTreeMap<Cut, f64> = BTreeMap::new();
+    for (cut, call_s) in found.collect::<Vec<_>>() {
+        let least = cuts.entry(cut).or_insert(call_s);
+        *least = least.min(call_s);
     }
     cuts.into_iter().filter(|(_, call_s)| *call_s <= limit_s).collect()
 }

@@ -19,8 +19,8 @@ const LAYOUTS_FIRST: usize = 16;
 /// A split that takes more than this times what was chosen, each by itself, is not moved on from.
 pub const LONGER_MAX: f64 = 1.05;
 
-/// A split that takes more than this times what was chosen gets no slots of its own for each device:
-/// they saved 0.3 % at most, over up to five unlike cards with 2 to 16 GiB of each.
+/// In a split that takes more than this times what was chosen, devices get no slots of their own:
+/// these saved 0.3 % at most, over up to five unlike cards with 2 to 16 GiB of each.
 const SLOTS_LONGER_MAX: f64 = 1.005;
 
 /// A plan by heads that takes more than this times the best one is not moved on from. With 1.005 a
@@ -98,8 +98,8 @@ impl Open {
         best.into_values().chain([chosen]).map(|place| &*place.spread).collect()
     }
 
-    /// A place, and of each other kind of split over as many devices the one that takes the least by
-    /// itself, if that is hardly longer. `others` are places as well.
+    /// A place, and of each other kind of split over as many devices the one that takes the least
+    /// by itself, if that is hardly longer. `others` are places as well.
     pub fn best_of_splits<'o>(&'o self, others: &'o [Place], chosen: &'o Place) -> Vec<&'o Place> {
         let longest_ms = SLOTS_LONGER_MAX * alone_ms(chosen);
         let mut best: BTreeMap<_, &Place> = BTreeMap::new();

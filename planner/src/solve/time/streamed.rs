@@ -6,8 +6,6 @@ mod least;
 
 use std::cell::OnceCell;
 
-use protocol::Bytes;
-
 use super::super::component_ms::ComponentMs;
 use super::super::lanes::{LaneSet, SlotCounts};
 use super::super::ring::{CallsMs, Copy, Stages, calls_ms};
@@ -35,8 +33,8 @@ struct WeightSource {
 struct WeightSources<'s> {
     host: &'s HostFacts,
     locked: Option<&'s [bool]>,
-    /// For each segment, how many devices stream all of it: those of an item split share the host's
-    /// memory, as each is looked at alone. 1 for other splits.
+    /// Of an item split, for each segment how many devices stream it: they share the host's memory,
+    /// as each is looked at alone. Nothing for other splits.
     sharers: Vec<f64>,
     /// Bytes that come from files; bytes of all page-locked copies; and of these what is read from
     /// the files once.
@@ -57,15 +55,12 @@ impl<'s> WeightSources<'s> {
         let host = &timing.times.inventory.host;
         let replicated = !timing.replicas_s.is_empty();
         let (mut from_files, mut in_copies, mut in_copies_once) = (0, 0, 0);
-        let mut sharers = vec![1.0; stays.len()];
-        for segment in (0..stays.len()).filter(|segment| timing.streams_any(stays, *segment)) {
+        let sharers = |segment| f64::from(timing.streamed_to(stays, segment).count());
+        let sharers = if replicated { (0..stays.len()).map(sharers).collect() } else { Vec::new() };
+        for segment in timing.streamed_segments(stays) {
             let own = timing.streamed_bytes(stays, segment);
             // What several devices stream of an item split is the same, and read once.
             let once = if replicated { timing.segment_bytes[segment] } else { own };
-            if replicated {
-                let streams = |lane: &usize| timing.streams(stays, *lane, segment);
-                sharers[segment] = timing.lanes().filter(streams).count() as f64;
-            }
             match is_locked(locked, segment) {
                 true => (in_copies, in_copies_once) = (in_copies + own, in_copies_once + once),
                 false => from_files += once,
@@ -80,10 +75,15 @@ impl<'s> WeightSources<'s> {
         WeightSources { host, locked, sharers, file_bytes, locked_bytes, locked_once_bytes, cached }
     }
 
+    /// How many devices share what a segment comes through, of those that are looked at alone.
+    fn sharers_of(&self, segment: usize) -> f64 {
+        self.sharers.get(segment).copied().unwrap_or(1.0)
+    }
+
     /// Where a streamed segment comes from.
     fn at(&self, segment: usize) -> WeightSource {
         // What several devices stream is read once from the storage, by each from memory.
-        let memory = self.host.speeds.memory_bytes_per_s.value / self.sharers[segment];
+        let memory = self.host.speeds.memory_bytes_per_s.value / self.sharers_of(segment);
         let each = self.host.page_cache_bytes_per_s.value;
         match (is_locked(self.locked, segment), self.cached) {
             (true, _) => WeightSource { each: f64::INFINITY, shared: memory, memory },
@@ -101,24 +101,23 @@ fn is_locked(locked: Option<&[bool]>, segment: usize) -> bool {
 }
 
 impl Timing<'_> {
-    /// Whether a segment is streamed to a lane, where these stay.
-    pub fn streams(&self, stays: &[LaneSet], lane: usize, segment: usize) -> bool {
-        let has_some = self.spread.parts[lane].segment_bytes[segment] > Bytes::ZERO;
-        has_some && !stays[segment].has(lane) && !self.spread.is_mapped(segment)
+    /// The lanes to which a segment is streamed, where these stay.
+    fn streamed_to(&self, stays: &[LaneSet], segment: usize) -> LaneSet {
+        self.streamable[segment].without(stays[segment])
     }
 
-    /// Whether a segment is streamed to any lane.
-    pub fn streams_any(&self, stays: &[LaneSet], segment: usize) -> bool {
-        stays[segment] != LaneSet::ALL
-            && self.lanes().any(|lane| self.streams(stays, lane, segment))
+    /// The segments that are streamed to any lane.
+    pub fn streamed_segments(&self, stays: &[LaneSet]) -> impl Iterator<Item = usize> {
+        let all = 0..self.segment_bytes.len();
+        all.filter(|segment| !self.streamed_to(stays, *segment).is_empty())
     }
 
     /// A segment's weights but for those that stay on their lanes.
     pub fn streamed_bytes(&self, stays: &[LaneSet], segment: usize) -> u64 {
-        let parts = self.spread.parts[..self.spread.devices.len()].iter().enumerate();
-        let held = parts.filter(|(lane, _)| stays[segment].has(*lane));
-        let held: u64 = held.map(|(_, part)| part.segment_bytes[segment].0).sum();
-        self.segment_bytes[segment] - held
+        let streamed = self.streamed_to(stays, segment);
+        let held = self.streamable[segment].without(streamed);
+        let held = held.iter().map(|lane| self.spread.parts[lane].segment_bytes[segment].0);
+        self.segment_bytes[segment] - held.sum::<u64>()
     }
 
     /// With a ring, these segments held, and these of the others page-locked.
@@ -132,8 +131,8 @@ impl Timing<'_> {
 
     /// The stages of a call, each segment from its source: of each device of an item split its own,
     /// of another split all together.
-    fn stages(&self, source: impl Fn(usize, usize) -> Option<WeightSource>) -> Vec<Stages> {
-        let copies = self.copies(source);
+    fn stages(&self, stays: &[LaneSet], source: impl Fn(usize) -> WeightSource) -> Vec<Stages> {
+        let copies = self.copies(stays, source);
         if self.replicas_s.is_empty() {
             return vec![Stages::new(&self.segments_s, copies)];
         }
@@ -147,21 +146,23 @@ impl Timing<'_> {
 
     /// What is copied in one call, to each lane each segment from its source. Summands that cross
     /// meanwhile take their time of the link, and of the host's memory.
-    fn copies(&self, source: impl Fn(usize, usize) -> Option<WeightSource>) -> Vec<Copy> {
+    fn copies(&self, stays: &[LaneSet], source: impl Fn(usize) -> WeightSource) -> Vec<Copy> {
         let summands = self.summands.as_ref().map(|summands| {
-            let streams =
-                |lane: usize| summands.since_copies(|segment| source(lane, segment).is_some());
-            let since = self.lanes().map(streams);
+            let since = self.lanes().map(|lane| {
+                summands.since_copies(|segment| self.streamed_to(stays, segment).has(lane))
+            });
             (&summands.received_bytes, since.collect::<Vec<_>>())
         });
+        let link = |(lane, device): (usize, &Option<usize>)| {
+            device.map(|device| self.link(device) / self.replicas_beside(lane))
+        };
+        let links: Vec<Option<f64>> = self.spread.devices.iter().enumerate().map(link).collect();
         let mut copies = Vec::new();
-        for segment in 0..self.segment_bytes.len() {
-            for (lane, device) in self.spread.devices.iter().enumerate() {
-                let (Some(source), Some(device)) = (source(lane, segment), *device) else {
-                    continue;
-                };
+        for segment in self.streamed_segments(stays) {
+            let source = source(segment);
+            for lane in self.streamed_to(stays, segment).iter() {
+                let Some(link) = links[lane] else { continue };
                 let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
-                let link = self.link(device) / self.replicas_beside(lane);
                 let mut copy = Copy {
                     segment,
                     lane,
@@ -225,8 +226,8 @@ impl<'t> StreamedTiming<'t> {
         let devices = timing.lanes().len();
         // What the host has of a segment comes with what is streamed of it.
         let is_streamed = |part: usize, segment: usize| match part < devices {
-            true => timing.streams(stays, part, segment),
-            false => timing.streams_any(stays, segment),
+            true => timing.streamed_to(stays, segment).has(part),
+            false => !timing.streamed_to(stays, segment).is_empty(),
         };
         let loads = |part: usize, segment: usize| {
             !is_streamed(part, segment) && (!is_mapped(segment) || reread_s == 0.0)
@@ -238,9 +239,7 @@ impl<'t> StreamedTiming<'t> {
         let is_read_first = locked.is_some() || !timing.times.is_in_page_cache();
         StreamedTiming {
             timing,
-            warm: timing.stages(|lane, segment| {
-                timing.streams(stays, lane, segment).then(|| sources.at(segment))
-            }),
+            warm: timing.stages(stays, |segment| sources.at(segment)),
             cold: OnceCell::new(),
             stays,
             first: is_read_first.then_some(first),
@@ -272,9 +271,7 @@ impl<'t> StreamedTiming<'t> {
     fn cold(&self) -> Option<&[Stages]> {
         let make = || {
             let first = self.first?;
-            let timing = self.timing;
-            let streams = |lane, segment| timing.streams(self.stays, lane, segment);
-            Some(timing.stages(|lane, segment| streams(lane, segment).then_some(first)))
+            Some(self.timing.stages(self.stays, |_| first))
         };
         self.cold.get_or_init(make).as_deref()
     }

@@ -186,7 +186,7 @@ pub(super) fn waits(
         if index < from_files || !(near(index, from_copies) || index % LOCKED_STRIDE == 0) {
             continue;
         }
-        let count = streamed(timing, &stays).count();
+        let count = timing.streamed_segments(&stays).count();
         let in_parts = steps == Steps::All && !is_locked && count >= LOCKED_PARTS;
         let fewer = locked_max.filter(|_| in_parts);
         let fewer = fewer.and_then(|most| locked_within(timing, &stays, most));
@@ -208,11 +208,6 @@ pub(super) fn waits(
     held
 }
 
-/// The segments of which any device streams some.
-fn streamed<'t>(timing: &'t Timing<'_>, stays: &'t [LaneSet]) -> impl Iterator<Item = usize> + 't {
-    (0..stays.len()).filter(|segment| timing.streams_any(stays, *segment))
-}
-
 /// `part` in every `of` streamed segments, spread evenly.
 pub(super) fn locked_part(
     timing: &Timing<'_>,
@@ -221,7 +216,7 @@ pub(super) fn locked_part(
     of: usize,
 ) -> Arc<[bool]> {
     let mut locked = vec![false; stays.len()];
-    for (number, segment) in streamed(timing, stays).enumerate() {
+    for (number, segment) in timing.streamed_segments(stays).enumerate() {
         locked[segment] = (number + 1) * part / of > number * part / of;
     }
     locked.into()
@@ -235,14 +230,14 @@ pub(super) fn locked_within(
     most: Bytes,
 ) -> Option<Arc<[bool]>> {
     let fits = |locked: &[bool]| {
-        let locked = streamed(timing, stays).filter(|segment| locked[*segment]);
+        let locked = timing.streamed_segments(stays).filter(|segment| locked[*segment]);
         let bytes: u64 = locked.map(|segment| timing.streamed_bytes(stays, segment)).sum();
         bytes <= most.0
     };
     if fits(&vec![true; stays.len()]) {
         return None;
     }
-    let count = streamed(timing, stays).count();
+    let count = timing.streamed_segments(stays).count();
     let mut fewer = (0..count).rev().map(|fewer| locked_part(timing, stays, fewer, count));
     Some(fewer.find(|locked| fits(locked)).expect("none takes nothing"))
 }

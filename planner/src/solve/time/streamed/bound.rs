@@ -25,14 +25,12 @@ impl Timing<'_> {
     /// What a call takes as long as, with these segments held, and these of the others page-locked.
     pub fn call_bound(&self, stays: &[LaneSet], locked: Option<&[bool]>) -> CallBound {
         let sources = WeightSources::of(self, stays, locked);
-        let source =
-            |lane, segment| self.streams(stays, lane, segment).then(|| sources.at(segment));
         let (mut shared_s, mut links_s) = (0.0, BTreeMap::<usize, f64>::new());
-        for copy in self.copies(source) {
+        for copy in self.copies(stays, |segment| sources.at(segment)) {
             // Replicas are looked at one by one.
             let apart = !self.replicas_s.is_empty();
             *links_s.entry(if apart { copy.lane } else { copy.link }).or_default() += copy.link_s;
-            shared_s += copy.shared_s / sources.sharers[copy.segment];
+            shared_s += copy.shared_s / sources.sharers_of(copy.segment);
         }
         let slowest = links_s.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let (lane, link_s) = slowest.unwrap_or_default();

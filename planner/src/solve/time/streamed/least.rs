@@ -33,13 +33,12 @@ impl Timing<'_> {
         let sources = WeightSources::of(self, stays, locked);
         let mut shared_s = 0.0;
         let mut lanes = vec![LaneCopies::default(); self.spread.devices.len()];
-        for segment in (0..stays.len()).filter(|segment| self.streams_any(stays, *segment)) {
+        for segment in self.streamed_segments(stays) {
             let source = sources.at(segment);
-            for (lane, device) in self.spread.devices.iter().enumerate() {
+            for lane in self.streamed_to(stays, segment).iter() {
+                let Some(device) = self.spread.devices[lane] else { continue };
                 let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
-                let streamed = self.streams(stays, lane, segment);
-                let Some(device) = device.filter(|_| streamed) else { continue };
-                shared_s += bytes / source.shared / sources.sharers[segment];
+                shared_s += bytes / source.shared / sources.sharers_of(segment);
                 let copies = &mut lanes[lane];
                 copies.bytes += bytes;
                 copies.largest = copies.largest.max(bytes);
