@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use protocol::Residency;
 use protocol::profile::LayoutBytes;
+use protocol::{Bytes, Residency};
 use rayon::prelude::*;
 
 use super::super::Problem;
@@ -16,6 +16,7 @@ use super::lists::DeviceList;
 use super::residencies::ways_to_hold;
 use super::rings::{Steps, Within, rings_of, rings_with_own_slots};
 use super::{DeviceKinds, LayoutQuery, kinds_of, layouts_of, lists, places_of, timed};
+use crate::policy::pins::Params;
 
 /// A layout of a component in which rings may be made.
 pub struct OpenLayout {
@@ -108,7 +109,13 @@ pub fn own_slots(problem: &Problem<'_>, index: usize, place: &Place) -> Vec<Plac
     }
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let timing = Timing::new(&times, &place.spread);
-    let rings = rings_with_own_slots(problem, component, &timing, *slots, locked.is_some());
+    let locked_max = match pin.params {
+        // All of it, or it does not fit.
+        Some(Params::Locked) => Bytes(u64::MAX),
+        _ => problem.locked_max(),
+    };
+    let locked_max = locked.is_some().then_some(locked_max);
+    let rings = rings_with_own_slots(problem, component, &timing, *slots, locked_max);
     let ways = ways_to_hold(problem, component, pin, &timing, rings.iter());
     let with_rings =
         ways.into_iter().filter(|way| matches!(way.held, WeightResidency::Some { .. }));

@@ -1,5 +1,7 @@
 //! Places and times in words.
 
+use std::collections::BTreeSet;
+
 use protocol::profile::ComponentProfile;
 use protocol::{Division, Residency};
 
@@ -53,7 +55,7 @@ pub fn details(place: &Place) -> String {
             details.push_str(&format!(" ({} of the items)", numbers(counts)))
         }
     }
-    if let WeightResidency::Some { residency, .. } = &place.held {
+    if let WeightResidency::Some { residency, slots: counts, .. } = &place.held {
         let segments = 0..spread.segments();
         let all = segments.len();
         let are_any = |is_it: fn(Residency) -> bool| {
@@ -61,9 +63,14 @@ pub fn details(place: &Place) -> String {
         };
         let streamed = are_any(Residency::is_streamed);
         let locked = are_any(|residency| residency == Residency::Locked);
+        let lanes = 0..spread.devices.len();
+        let own = lanes.filter(|lane| place.parts[*lane].slots > 0).map(|lane| counts.on(lane));
+        let unlike = own.collect::<BTreeSet<u32>>().len() > 1;
+        let most = slots(place.lookahead());
+        let through = if unlike { format!("up to {most}") } else { most };
         let slots = match locked {
-            0 => slots(place.lookahead()),
-            count => format!("{}, {count} of them from page-locked RAM", slots(place.lookahead())),
+            0 => through,
+            count => format!("{through}, {count} of them from page-locked RAM"),
         };
         details.push_str(&match streamed {
             count if count == all => format!(" (all {all} segments through {slots})"),

@@ -172,3 +172,20 @@ fn own_slots_are_those_that_a_search_of_all_finds() {
     }
     assert!(unlike > 0, "no device has slots of its own");
 }
+
+#[test]
+fn what_is_pinned_to_page_locked_copies_has_no_file_as_its_source() {
+    let mut case = unlike_rooms([3, 2], Split::Row);
+    case.pins[0].params = Some(Params::Locked);
+    let solution = case.solve(Objective::Latency).expect("it fits");
+    let place = &solution.chosen.expect("it was solved").places[0];
+    // No byte more may be page-locked than this place has.
+    let locked = place.parts.iter().map(|part| part.locked_bytes).sum();
+    case.budgets.pinned = Some(locked);
+    let others = own_slots(&case.problem(Objective::Latency), 0, place);
+    assert!(!others.is_empty() && locked > Bytes::ZERO);
+    for other in others {
+        let all = (0..16).flat_map(|segment| other.residencies(segment).collect::<Vec<_>>());
+        assert!(!all.into_iter().any(|r| r == protocol::Residency::Streamed), "{:?}", other.held);
+    }
+}

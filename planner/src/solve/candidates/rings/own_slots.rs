@@ -20,21 +20,20 @@ const ROUNDS: usize = 4;
 
 /// The ring that is found from one with so many slots, for each way to choose the blocks that stay:
 /// of one device after another the number of slots is changed to that with which the component
-/// takes the least, as long as that gets less. `is_locked`: all of what is streamed is page-locked,
-/// as far as there is RAM for it.
+/// takes the least, as long as that gets less. Of what is streamed as many bytes as `locked_max` are
+/// page-locked; nothing where it is `None`.
 pub fn rings_with_own_slots(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     timing: &Timing<'_>,
     from: SlotCounts,
-    is_locked: bool,
+    locked_max: Option<Bytes>,
 ) -> Vec<Ring> {
     let spread = timing.spread();
     let Some(room) = room_of_lanes(problem, spread) else { return Vec::new() };
     let segments = streamable(component, spread);
     let ways = HeldBlocks::of(&segments).par_iter().filter_map(|staying| {
         let lanes = own_lanes(component, spread, &segments, *staying);
-        let locked_max = is_locked.then(|| problem.locked_max());
         descend(timing, &lanes, &room, locked_max, from)
     });
     ways.collect()
