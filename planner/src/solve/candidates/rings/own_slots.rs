@@ -18,10 +18,10 @@ use super::{LOOKAHEAD_MAX, Ring};
 /// How often each device's number of slots is looked at anew, while calls get shorter.
 const ROUNDS: usize = 4;
 
-/// The ring that is found from one with so many slots, for each way to choose the blocks that stay:
-/// of one device after another the number of slots is changed to that with which the component
-/// takes the least, as long as that gets less. Of what is streamed as many bytes as `locked_max` are
-/// page-locked; nothing where it is `None`.
+/// The ring that is found from one with so many slots, for each way to choose the blocks that stay.
+/// Of one device after another the number of slots is changed to that with which the component
+/// takes the least, as long as that gets less. As many bytes as `locked_max` are page-locked of
+/// what is streamed; nothing where it is `None`.
 pub fn rings_with_own_slots(
     problem: &Problem<'_>,
     component: &ComponentProfile,
