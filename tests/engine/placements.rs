@@ -155,30 +155,6 @@ fn every_placement_by_hand_gives_the_hosts_picture_in_the_planned_bytes() {
     }
 }
 
-#[test]
-fn devices_of_unlike_budgets_stream_sets_of_their_own() {
-    let studio = Studio::new(Wide { single_blocks: 4, ..Wide::bf16() });
-    let on_both = ["--vae-tile", "off", "--backend", "all=virtual0,dit=virtual0:1&virtual1:1"];
-    for split in ["dit=row", "dit=tensor"] {
-        let split = [&on_both[..], &["--split-mode", split]].concat();
-        let resident = studio.paint(&[&split[..], &["--params-backend", "all=device"]].concat());
-        let of_second = &resident.component("dit")["parts"][1];
-        let bytes = |name: &str| of_second[name].as_u64().expect("a number of bytes");
-        // Room for three quarters of its part, in weights and slots.
-        let cap = bytes("compute_bytes") + bytes("resident_bytes") * 3 / 4;
-        let cap = format!("virtual1={cap}B");
-        let arguments = [&split[..], &["--max-vram", &cap]].concat();
-        let painted = studio.paint(&arguments);
-        let dit = painted.component("dit");
-        assert!(dit["parts"][1]["slots"].as_u64() > Some(0), "{arguments:?}: {}", dit["parts"]);
-        let segments = dit["segments"].as_array().expect("segments");
-        let differ = segments.iter().filter(|segment| !segment["device_residencies"].is_null());
-        assert!(differ.count() > 0, "{arguments:?}: {segments:#?}");
-        assert!(painted.pixels == resident.pixels, "{arguments:?}: another picture");
-        painted.assert_exact(&arguments);
-    }
-}
-
 #[rustfmt::skip]
 const ITEMS: [(&[&str], [u32; 2], &str); 4] = [
     (&["--params-backend", "all=device"], [2, 1], "dit=virtual0&virtual1"),
