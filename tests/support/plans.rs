@@ -18,8 +18,8 @@ use executor::runtime::{Runtime, Scheduled, parts, schedules};
 use ipc_channel::ipc::IpcSharedMemory;
 use protocol::message::{Progress, Rng};
 use protocol::plan::{
-    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PhaseBytes, SCHEMA,
-    STAGING_BYTES, SegmentPlan,
+    ComponentPlan, DeviceBackend, DevicePlan, HostPlan, MappingPolicy, PartPlan, PhaseBytes,
+    SCHEMA, STAGING_BYTES, SegmentPlan,
 };
 use protocol::{
     Bytes, DeviceId, Division, Embeddings, Failure, Faults, GraphOptions, Job, JobItem, JobShape,
@@ -71,6 +71,19 @@ impl Choice {
             residencies: vec![residency; segments],
             lookahead: if residency == Residency::Streamed { 2 } else { 0 },
             ..Choice::host(segments)
+        }
+    }
+
+    /// What is asked of a device before its schedule says what the component takes there.
+    fn unsized_part(&self, at: usize, device: DeviceId) -> PartPlan {
+        let slots = self.own_slots.get(at).copied().unwrap_or(self.lookahead);
+        PartPlan {
+            device,
+            resident_bytes: Bytes::ZERO,
+            lazy_bytes: Bytes::ZERO,
+            slot_bytes: Bytes::ZERO,
+            slots: slots.min(self.lookahead),
+            compute_bytes: Bytes::ZERO,
         }
     }
 
@@ -167,15 +180,17 @@ pub fn plan(
             weights_bytes: Bytes::ZERO,
             part_bytes: Vec::new(),
         });
+        let devices = choice.devices.iter().map(|&device| hardware.id(device));
+        let parts = devices.clone().enumerate().map(|(at, id)| choice.unsized_part(at, id));
         ComponentPlan {
             name: graph.name.to_owned(),
             phase: graph.phase,
-            devices: choice.devices.iter().map(|&device| hardware.id(device)).collect(),
+            devices: devices.collect(),
             division: choice.division.clone(),
             residency: choice.residency(),
             lookahead: choice.lookahead,
             prefetch: choice.prefetch,
-            parts: Vec::new(),
+            parts: parts.collect(),
             segments: segments.collect(),
             weights_bytes: Bytes::ZERO,
             tensor_bytes: Bytes::ZERO,
@@ -199,12 +214,8 @@ pub fn plan(
         predicted_ms: PredictedMs::default(),
     };
     let schedules = schedules(&plan, model).expect("a possible assignment");
-    let each = plan.components.iter_mut().zip(&schedules).zip(choices);
-    for ((component, Scheduled { variants, .. }), choice) in each {
+    for (component, Scheduled { variants, .. }) in plan.components.iter_mut().zip(&schedules) {
         component.parts = parts(component, variants);
-        for (part, slots) in component.parts.iter_mut().zip(&choice.own_slots) {
-            part.slots = part.slots.min(*slots);
-        }
         component.tensor_bytes = variants[0].tensor_bytes();
         for (index, segment) in component.segments.iter_mut().enumerate() {
             let lanes = variants[0].lanes.iter();

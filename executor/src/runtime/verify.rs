@@ -165,8 +165,7 @@ fn lane(plan: &Plan, id: &DeviceId) -> Result<Lane, Failure> {
     }
 }
 
-/// What a component takes on each of its devices, by its own schedules: with as many slots as the
-/// plan has there, or its lookahead where it does not say yet.
+/// What a component takes on each of its devices, by its own schedules and with the plan's slots.
 pub fn parts(component: &ComponentPlan, variants: &[Arc<Schedule>]) -> Vec<PartPlan> {
     let first = &variants[0];
     let host = DeviceId::host();
@@ -177,7 +176,7 @@ pub fn parts(component: &ComponentPlan, variants: &[Arc<Schedule>]) -> Vec<PartP
             resident_bytes: weights.resident_bytes,
             lazy_bytes: weights.lazy_bytes,
             slot_bytes: weights.slot_bytes,
-            slots: weights.slots(planned.map_or(component.lookahead, |part| part.slots)),
+            slots: weights.slots(planned.map_or(0, |part| part.slots)),
             compute_bytes: arena_bytes(variants, index),
         }
     };

@@ -134,8 +134,8 @@ impl LaneWeights {
         self.locked.iter().map(|segment| self.segment_bytes[*segment]).sum()
     }
 
-    /// Slots of the ring, where a plan has so many: at least one, and never more than there are
-    /// items.
+    /// The slots that the ring has where a plan states `planned`: one at least, as many as items at
+    /// most.
     pub fn slots(&self, planned: u32) -> u32 {
         planned.max(1).min(self.items.len() as u32)
     }

@@ -91,7 +91,7 @@ pub struct CallsMs {
 /// third on, or nearly so. Later ones are taken to be as long.
 const SIMULATED: u32 = 3;
 
-/// Simulates calls over `lanes` devices with a ring of at most so many slots on each. Times in
+/// Simulates calls over `lanes` devices, each with a ring of at most its `slots`. Times in
 /// milliseconds.
 pub fn calls_ms(stages: &Stages, lanes: usize, slots: SlotCounts, calls: u32) -> CallsMs {
     let mut engines = Engines::new(stages, lanes, slots);

@@ -66,19 +66,31 @@ pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<Lan
 pub fn fitting_sets(lanes: &[Lane], room: &[u64], slots_max: u64) -> Vec<Vec<LaneSet>> {
     let fitting = lanes.iter().zip(room).map(|(lane, room)| lane.fitting(*room));
     let fitting: Vec<FittingLane<'_>> = fitting.collect();
-    let segments = lanes.first().map_or(0, |lane| lane.segments);
     let mut sets: Vec<Vec<LaneSet>> = Vec::new();
     for slots in 1..=slots_max {
-        let mut stays = vec![LaneSet::ALL; segments];
-        if !fitting.iter().all(|lane| lane.hold_with(slots, &mut stays)) {
-            return sets;
-        }
-        let streams = stays.iter().any(|lanes| *lanes != LaneSet::ALL);
-        if streams && sets.last() != Some(&stays) {
+        let Some(stays) = fitting_set(&fitting, |_| slots) else { return sets };
+        if !stays_whole(&stays) && sets.last() != Some(&stays) {
             sets.push(stays);
         }
     }
     sets
+}
+
+/// The set in which each lane streams as few segments as it has room for beside its slots; `None`
+/// where one has no room for these.
+pub fn fitting_set(
+    lanes: &[FittingLane<'_>],
+    slots: impl Fn(usize) -> u64,
+) -> Option<Vec<LaneSet>> {
+    let segments = lanes.first().map_or(0, |fitting| fitting.lane.segments);
+    let mut stays = vec![LaneSet::ALL; segments];
+    let fits = lanes.iter().enumerate().all(|(at, lane)| lane.hold_with(slots(at), &mut stays));
+    fits.then_some(stays)
+}
+
+/// Whether nothing of a component is streamed.
+pub fn stays_whole(stays: &[LaneSet]) -> bool {
+    stays.iter().all(|lanes| *lanes == LaneSet::ALL)
 }
 
 /// Sets with one more streamed segment each: of the lane with the least of `key`, of those that
@@ -155,7 +167,7 @@ impl Taken {
 }
 
 impl Lane {
-    /// Of a device among others of which each has its own segments.
+    /// Of a device whose segments no other device has.
     pub fn of(segments: &[Option<Streamable>], lane: usize, staying: HeldBlocks) -> Lane {
         let here = segments.iter().enumerate().filter_map(|(index, segment)| {
             segment.filter(|s| s.lane == lane && s.bytes > 0).map(|s| (index, s))
@@ -180,7 +192,7 @@ impl Lane {
         Lane { decides: LaneSet::from(lane), ..Lane::of(segments, lane, staying) }
     }
 
-    /// With room for so many bytes of weights and slots.
+    /// With `room` bytes for its weights and slots.
     pub fn fitting(&self, room: u64) -> FittingLane<'_> {
         let taken = (0..=self.count()).map(|held| self.taken(held)).collect();
         FittingLane { lane: self, taken, room }
@@ -240,9 +252,9 @@ pub struct FittingLane<'l> {
 }
 
 impl FittingLane<'_> {
-    /// Notes which of its segments stay, if as few are streamed as there is room for beside so many
-    /// slots; `false` where there is none.
-    pub fn hold_with(&self, slots: u64, stays: &mut [LaneSet]) -> bool {
+    /// Notes which of its segments stay where it streams as few as it has room for beside its
+    /// `slots`; `false` where it has no room for these.
+    fn hold_with(&self, slots: u64, stays: &mut [LaneSet]) -> bool {
         let fits = |taken: &Taken| taken.with_slots(slots) <= self.room;
         let held = self.taken.iter().rposition(fits);
         if let Some(held) = held {

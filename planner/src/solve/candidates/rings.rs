@@ -24,7 +24,7 @@ use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
 use fitting::{Fitted, Fitting, slots_within};
 pub use own_slots::rings_with_own_slots;
-use sets::{LOCKED_WAYS, StreamedSet, add_fitting, rooms_of_lanes, sets, streamable, waits};
+use sets::{LOCKED_WAYS, SMALLER_ROOMS, StreamedSet, add_fitting, sets, streamable, waits};
 
 /// The most stream slots on each device that are tried where nobody says how many.
 const LOOKAHEAD_MAX: u32 = 16;
@@ -187,11 +187,8 @@ fn rings_in(
     let segments = streamable(component, spread);
     let mut runs = sets(problem, spread, &segments, pin, steps);
     if within.depends_on_budgets() {
-        let mut rooms = rooms_of_lanes(problem, spread);
-        if !matches!(within, Within::Allowance(_)) {
-            rooms.truncate(1);
-        }
-        add_fitting(component, spread, &segments, &mut runs, &rooms);
+        let smaller = if matches!(within, Within::Allowance(_)) { SMALLER_ROOMS } else { 0 };
+        add_fitting(problem, component, spread, &segments, &mut runs, smaller);
     }
     let among = |growing: &[Vec<LaneSet>], within| {
         rings_among(problem, pin, within, growing, (layout, timing, steps))

@@ -1,4 +1,4 @@
-//! The layouts of a component of which rings were left out, with those that were made since.
+//! The layouts of a component that lack some of their rings, and the rings that were made since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,16 +84,10 @@ impl Open {
             let locked = matches!(place.held, WeightResidency::Some { locked: Some(_), .. });
             (kind(place), locked)
         };
-        let mut best: BTreeMap<_, &Place> = BTreeMap::new();
         let others = self.places().filter(|place| {
             place.spread.placement() == Placement::Layer && source(place) != source(chosen)
         });
-        for place in others {
-            let best = best.entry(source(place)).or_insert(place);
-            if alone_ms(place) < alone_ms(best) {
-                *best = place;
-            }
-        }
+        let mut best = fastest_of_each(others, source);
         best.retain(|_, place| alone_ms(place) < LONGER_MAX * alone_ms(chosen));
         best.into_values().chain([chosen]).map(|place| &*place.spread).collect()
     }
@@ -102,20 +96,13 @@ impl Open {
     /// by itself, if that is hardly longer. `others` are places as well.
     pub fn best_of_splits<'o>(&'o self, others: &'o [Place], chosen: &'o Place) -> Vec<&'o Place> {
         let longest_ms = SLOTS_LONGER_MAX * alone_ms(chosen);
-        let mut best: BTreeMap<_, &Place> = BTreeMap::new();
         let near = others.iter().chain(self.places()).filter(|place| {
             place.spread.devices.len() > 1
                 && kind(place) != kind(chosen)
                 && alone_ms(place) <= longest_ms
                 && matches!(place.held, WeightResidency::Some { .. })
         });
-        for place in near {
-            let best = best.entry(kind(place)).or_insert(place);
-            if alone_ms(place) < alone_ms(best) {
-                *best = place;
-            }
-        }
-        best.into_values().chain([chosen]).collect()
+        fastest_of_each(near, kind).into_values().chain([chosen]).collect()
     }
 
     /// The component's place in the best plan in which it is split by heads, if that takes not much
@@ -202,6 +189,21 @@ impl Open {
 /// What kind of split a place has, and over how many devices.
 fn kind(place: &Place) -> (Placement, usize) {
     (place.spread.placement(), place.spread.devices.len())
+}
+
+/// For each key the place that takes the least by itself, the first among equals.
+fn fastest_of_each<'p, K: Ord>(
+    places: impl Iterator<Item = &'p Place>,
+    key: impl Fn(&Place) -> K,
+) -> BTreeMap<K, &'p Place> {
+    let mut best: BTreeMap<K, &Place> = BTreeMap::new();
+    for place in places {
+        let best = best.entry(key(place)).or_insert(place);
+        if alone_ms(place) < alone_ms(best) {
+            *best = place;
+        }
+    }
+    best
 }
 
 /// What a place takes by itself.

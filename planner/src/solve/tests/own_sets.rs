@@ -1,4 +1,4 @@
-//! Splits of which each device streams a set of its own, through as many slots as serve it best.
+//! Splits whose devices each stream a set of their own, through a number of slots of their own.
 
 use protocol::plan::ATTENTION_CHUNK;
 use protocol::profile::{ComponentProfile, SegmentProfile, StepItems};
@@ -86,14 +86,10 @@ fn a_replica_that_streams_has_the_memory_to_itself() {
 fn what_one_device_streams_is_page_locked_once() {
     let mut inventory = gpus();
     inventory.host.storage_bytes_per_s = Rate::declared(1e12);
-    let all: Option<std::sync::Arc<[bool]>> = Some([true; 4].into());
     let locking = |stays: LaneSet| {
-        let held = match held([stays; 4], SlotCounts::alike(2)) {
-            WeightResidency::Some { residency, stays, slots, .. } => {
-                WeightResidency::Some { residency, stays, locked: all.clone(), slots }
-            }
-            other => other,
-        };
+        let (residency, slots) = (protocol::Residency::Lazy, SlotCounts::alike(2));
+        let (stays, locked) = ([stays; 4].into(), Some([true; 4].into()));
+        let held = WeightResidency::Some { residency, stays, locked, slots };
         let rows = Division::Row { shares: vec![1, 1] };
         call(&inventory, &four(), rows, &held).1.first_read
     };

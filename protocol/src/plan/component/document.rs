@@ -62,12 +62,11 @@ impl Serialize for ComponentPlan {
                 let name = &self.name;
                 return Err(S::Error::custom(format!("{name}: segment {index} has no device")));
             };
-            let device_residencies = residencies;
             Ok(SegmentDocument {
                 name,
                 device,
                 residency,
-                device_residencies,
+                device_residencies: residencies,
                 weights_bytes,
                 part_bytes,
             })

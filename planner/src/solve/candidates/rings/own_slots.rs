@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::super::super::Problem;
 use super::super::super::component_ms::ComponentMs;
 use super::super::super::lanes::{LaneSet, SlotCounts};
-use super::super::super::streamable::{FittingLane, HeldBlocks, Lane};
+use super::super::super::streamable::{FittingLane, HeldBlocks, Lane, fitting_set, stays_whole};
 use super::super::super::time::Timing;
 use super::sets::{locked_part, locked_within, own_lanes, room_of_lanes, streamable};
 use super::{LOOKAHEAD_MAX, Ring};
@@ -18,10 +18,10 @@ use super::{LOOKAHEAD_MAX, Ring};
 /// How often each device's number of slots is looked at anew, while calls get shorter.
 const ROUNDS: usize = 4;
 
-/// The ring that is found from one with so many slots, for each way to choose the blocks that stay.
-/// Of one device after another the number of slots is changed to that with which the component
-/// takes the least, as long as that gets less. As many bytes as `locked_max` are page-locked of
-/// what is streamed; nothing where it is `None`.
+/// For each way to choose the blocks that stay, a ring with own slots. It starts with the slots
+/// `from`. One device after another then gets the number with which the component takes the least,
+/// until no other number saves time. Up to `locked_max` bytes of what is streamed are page-locked,
+/// none where that is `None`.
 pub fn rings_with_own_slots(
     problem: &Problem<'_>,
     component: &ComponentProfile,
@@ -53,9 +53,9 @@ fn descend(
     for _ in 0..ROUNDS {
         let before_ms = best.all_ms();
         for lane in 0..lanes.len() {
-            let others = (1..=LOOKAHEAD_MAX).map(|number| best.slots.with(lane, number));
-            for other in others.collect::<Vec<_>>().into_iter().filter_map(tried) {
-                if other.all_ms() < best.all_ms() {
+            for number in 1..=LOOKAHEAD_MAX {
+                let other = tried(best.slots.with(lane, number));
+                if let Some(other) = other.filter(|other| other.all_ms() < best.all_ms()) {
                     best = other;
                 }
             }
@@ -76,18 +76,15 @@ struct Tried {
 }
 
 impl Tried {
-    /// `None` where there is no room for so many slots.
+    /// `None` where a device has no room for its slots, or where nothing is streamed.
     fn new(
         timing: &Timing<'_>,
         lanes: &[FittingLane<'_>],
         locked_max: Option<Bytes>,
         slots: SlotCounts,
     ) -> Option<Tried> {
-        let mut stays = vec![LaneSet::ALL; timing.spread().segments()];
-        let mut each = lanes.iter().enumerate();
-        let fits = each.all(|(at, lane)| lane.hold_with(u64::from(slots.on(at)), &mut stays));
-        let streams = stays.iter().any(|lanes| *lanes != LaneSet::ALL);
-        if !fits || !streams {
+        let stays = fitting_set(lanes, |at| u64::from(slots.on(at)))?;
+        if stays_whole(&stays) {
             return None;
         }
         let locked = locked_max.map(|most| {

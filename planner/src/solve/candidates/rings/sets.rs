@@ -23,10 +23,11 @@ const LOCKED_PARTS: usize = 4;
 /// in what they take of RAM.
 const LOCKED_STRIDE: usize = 4;
 
-/// In about how many steps a device's room for weights is made smaller, and how many of them are
-/// tried.
+/// A step of budgets is about such a part of the largest device's weights.
 const ROOM_STEPS: u64 = 64;
-const SMALLER_ROOMS: usize = 6;
+
+/// How many steps smaller than they are budgets are tried.
+pub(super) const SMALLER_ROOMS: usize = 6;
 
 /// Which segments stay, and which of the others are page-locked, if any.
 pub(super) struct StreamedSet {
@@ -55,8 +56,8 @@ pub(super) fn streamable(
     segments.collect()
 }
 
-/// The lanes of which each streams a set of its own, each of as many segments as it has no room
-/// for: in a split by layers its own, else its parts of all.
+/// The lanes of a split, of which each streams what it has no room for: of its own segments in a
+/// split by layers, else of its parts of all.
 pub(super) fn own_lanes(
     component: &ComponentProfile,
     spread: &ComponentLayout,
@@ -113,36 +114,42 @@ pub(super) fn sets(
 }
 
 /// Adds to the runs those in which each device of a split streams what it has no room for, with the
-/// problem's budgets.
+/// problem's budgets and with some that are smaller.
 pub(super) fn add_fitting(
+    problem: &Problem<'_>,
     component: &ComponentProfile,
     spread: &ComponentLayout,
     segments: &[Option<Streamable>],
     runs: &mut Vec<Vec<Vec<LaneSet>>>,
-    rooms: &[Vec<u64>],
+    smaller: usize,
 ) {
     if spread.devices.len() < 2 {
         return;
     }
+    let rooms = rooms_of_lanes(problem, spread, smaller);
     for staying in HeldBlocks::of(segments) {
         let lanes = own_lanes(component, spread, segments, *staying);
-        for room in rooms {
+        for room in &rooms {
             let sets = fitting_sets(&lanes, room, u64::from(LOOKAHEAD_MAX));
             add_new(runs, sets.into_iter());
         }
     }
 }
 
-/// What each device's budget leaves for weights and slots, and then what it would if no budget were
-/// more than a number of bytes: of numbers that are the same with any budgets the next lower ones.
-/// What is held is loaded first, so that a device may be better off with less of it.
-pub(super) fn rooms_of_lanes(problem: &Problem<'_>, spread: &ComponentLayout) -> Vec<Vec<u64>> {
+/// What each device's budget leaves for weights and slots; then what it would leave if none were
+/// above a limit, for the next lower limits. The limits are the same with any budgets. What is held
+/// is loaded first, so a device may be better off with less of it.
+fn rooms_of_lanes(
+    problem: &Problem<'_>,
+    spread: &ComponentLayout,
+    smaller: usize,
+) -> Vec<Vec<u64>> {
     let Some(all) = room_of_lanes(problem, spread) else { return Vec::new() };
     let parts = (0..spread.devices.len()).map(|lane| spread.part_bytes(lane).0);
     let step = (parts.max().unwrap_or(0) / ROOM_STEPS).next_power_of_two();
     let budget = |device: Option<usize>| device.map_or(0, |at| problem.budgets.devices[at].0);
     let largest = spread.devices.iter().map(|device| budget(*device)).max().unwrap_or(0);
-    let below = (1..=largest.saturating_sub(1) / step).rev().take(SMALLER_ROOMS);
+    let below = (1..=largest.saturating_sub(1) / step).rev().take(smaller);
     let below = below.map_while(|number| {
         let lanes = all.iter().zip(&spread.devices);
         let room = lanes
