@@ -17,16 +17,15 @@ __device__ inline uint32_t largest_of_block(const float (&values)[GROUP]) {
     return max(largest, __shfl_xor_sync(WHOLE_WARP, largest, 2));
 }
 
-// Four numbers times `inverse`, rounded to whole ones, as bytes; their sum is added to `sum`.
-__device__ inline uint32_t four_bytes(const float* values, float inverse, int& sum) {
+// Eight numbers times `inverse`, rounded to whole ones, as bytes.
+__device__ inline uint2 eight_bytes(const float (&values)[GROUP], float inverse) {
     // Adding this rounds to the nearest whole number, whose byte is then the lowest.
     constexpr float ROUNDING = 12582912.0f;
-    uint32_t word = 0;
+    uint32_t words[2] = {};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < GROUP; i++) {
         const uint32_t byte = __float_as_uint(__fadd_rn(__fmul_rn(values[i], inverse), ROUNDING)) & 255;
-        sum += static_cast<int8_t>(byte);
-        word |= byte << 8 * i;
+        words[i / 4] |= byte << i % 4 * 8;
     }
-    return word;
+    return make_uint2(words[0], words[1]);
 }

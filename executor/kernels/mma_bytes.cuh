@@ -30,18 +30,4 @@ __device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], cons
 #endif
 }
 
-// The same of half the depth: upper is a[0], lower a[1], and b b[0].
-__device__ __forceinline__ void mma_s8_half(int (&d)[4], uint32_t upper, uint32_t lower, uint32_t b, int start) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-        : "r"(upper), "r"(lower), "r"(b), "r"(start));
-#else
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%4}, {%6}, {%7, %7};\n"
-        "mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%2, %3}, {%5}, {%6}, {%7, %7};"
-        : "=&r"(d[0]), "=&r"(d[1]), "=&r"(d[2]), "=&r"(d[3])
-        : "r"(upper), "r"(lower), "r"(b), "r"(start));
-#endif
-}
-
 #endif

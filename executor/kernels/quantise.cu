@@ -3,8 +3,7 @@
 // over 127; what is not finite makes it no number.
 //
 // inputs: up to four of [rows, features of each], multiples of eight, thought beside each other: a multiple of 32 in all. out:
-// [rows, depth]; scales: [depth / 32, stride], rows in the order of row_places.cuh, zeros beyond them; sums: the same of the sums
-// of what was quantised, or null.
+// [rows, depth]; scales: [depth / 32, stride], rows in the order of row_places.cuh, zeros beyond them.
 // A thread takes eight features, and four threads that follow each other a block; grid and block of one dimension, whole warps.
 #include "byte_block.cuh"
 #include "element.cuh"
@@ -15,7 +14,6 @@ constexpr int QUANTISE_INPUTS = 4;
 struct QuantiseArgs {
     uint2* out;
     float* scales;
-    float* sums;
     const uint8_t* inputs[QUANTISE_INPUTS];
     uint32_t features[QUANTISE_INPUTS];  // of each input; those that are not there have none
     uint32_t rows;
@@ -68,15 +66,8 @@ extern "C" __global__ void quantise(QuantiseArgs args) {
         float values[GROUP] = {};
         if (there) eight_features(args, row, first * GROUP, values);
         const float2 by = scale_and_inverse(__uint_as_float(largest_of_block(values)));
-        int sum = 0;
-        const uint32_t low = four_bytes(values, by.y, sum);
-        const uint32_t high = four_bytes(values + 4, by.y, sum);
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
-        if (there) args.out[group] = make_uint2(low, high);
+        if (there) args.out[group] = eight_bytes(values, by.y);
         if (group >= groups || first % SHARERS != 0) continue;
-        const int64_t place = static_cast<int64_t>(first / SHARERS) * args.stride + row_place(row);
-        args.scales[place] = by.x;
-        if (args.sums != nullptr) args.sums[place] = __fmul_rn(by.x, static_cast<float>(sum));
+        args.scales[static_cast<int64_t>(first / SHARERS) * args.stride + row_place(row)] = by.x;
     }
 }

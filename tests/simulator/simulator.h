@@ -189,12 +189,6 @@ static inline void mma_s8(int (&d)[4], const std::uint32_t (&a)[4], const std::u
     simulator::mma_s8(simulator::Operation::mma_s8, d, a, b, start, {file, line});
 }
 
-// The same of half the depth, m16n8k16: a's registers are upper and lower.
-static inline void mma_s8_half(int (&d)[4], std::uint32_t upper, std::uint32_t lower, std::uint32_t b, int start,
-                               SIMULATOR_SITE) {
-    simulator::mma_s8(simulator::Operation::mma_s8, d, {upper, lower, 0, 0}, {b, 0}, start, {file, line});
-}
-
 // A device's has 32 bits.
 using SharedAddress = std::uintptr_t;
 

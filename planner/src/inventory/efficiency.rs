@@ -41,20 +41,14 @@ pub const BLOCK_PRODUCTS: Reached = Reached {
            H100, and 283 to 359 beside 293 to 373 without it (docs/gpu-runs.md)",
 };
 
-/// Products of bytes with weights that have a factor for each 32 numbers; of a rate for bytes.
-pub const SCALED_BYTES: Reached = Reached { part: 0.63, from: COUNTED };
-
-/// The same with a factor and a summand for each 32.
-pub const SUMMED_BYTES: Reached = Reached { part: 0.48, from: COUNTED };
-
-/// The same with a factor for each 16.
-pub const FINER_BYTES: Reached = Reached { part: 0.33, from: COUNTED };
-
-/// Of all products of bytes.
-const COUNTED: &str = "counted: 16 cycles of the tensor cores over 13.6, 18.0 and 25.7 issue slots \
-                       on a GeForce of 12.0, if schedulers issue in 0.57 of all cycles as they do \
-                       on an H100, and weights and activations become bytes in 6 % of the time \
-                       (docs/decisions/0023-products-of-bytes.md); no GeForce has shown it";
+/// Products of bytes, of a rate for bytes.
+pub const INTEGER_PRODUCTS: Reached = Reached {
+    part: 0.63,
+    from: "counted: 16 cycles of the tensor cores over 13.6 issue slots on a GeForce of 12.0, if \
+           schedulers issue in 0.57 of all cycles as they do on an H100, and weights and \
+           activations become bytes in 6 % of the time (docs/decisions/0023-products-of-bytes.md); \
+           no GeForce has shown it",
+};
 
 /// Products with f32 weights.
 pub const F32_PRODUCTS: Reached = Reached { part: 0.78, from: "assumed: as with 16-bit weights" };
@@ -81,16 +75,6 @@ pub const MEMORY: Reached =
 /// L20 in 0.715 s (diffusers, compiled) and an RTX 6000 Ada in 0.575 s (eager PyTorch).
 pub const TIMES_SPREAD: [f64; 2] = [0.78, 1.62];
 
-/// What a GPU reaches of its rate for bytes, with weights of a type.
-pub fn reached_of_bytes(storage: StorageType) -> Reached {
-    use StorageType::{Q4_1, Q4K, Q5_1, Q5K, Q6K};
-    match storage {
-        Q4_1 | Q5_1 | Q4K | Q5K => SUMMED_BYTES,
-        Q6K => FINER_BYTES,
-        _ => SCALED_BYTES,
-    }
-}
-
 /// What a GPU reaches in work of a kind, where products of bytes have no rate of their own.
 pub fn reached(kind: WorkKind) -> Reached {
     match kind {
@@ -115,8 +99,7 @@ mod tests {
             WorkKind::Convolution,
             WorkKind::Elementwise,
         ]);
-        let of_bytes = StorageType::ALL.map(reached_of_bytes);
-        for Reached { part, from } in kinds.map(reached).chain([MEMORY]).chain(of_bytes) {
+        for Reached { part, from } in kinds.map(reached).chain([MEMORY, INTEGER_PRODUCTS]) {
             assert!(part > 0.0 && part <= 1.0 && !from.is_empty(), "{part}: {from}");
         }
         // What is decoded first is never faster than what is not.

@@ -6,7 +6,7 @@ use protocol::StorageType;
 use protocol::profile::{Work, WorkKind};
 use serde::Serialize;
 
-use super::efficiency::{HALF_PRODUCTS, MEMORY, reached, reached_of_bytes};
+use super::efficiency::{HALF_PRODUCTS, INTEGER_PRODUCTS, MEMORY, reached};
 use super::{Rate, Source};
 
 /// Operations per second that a host thread is assumed to start: it wakes its workers for each,
@@ -86,7 +86,7 @@ impl Speeds {
             }
             WorkKind::Matmul(storage) if storage.has_integer_products() => {
                 match self.integer_flops_per_s {
-                    Some(rate) => rate.reaches(reached_of_bytes(storage)),
+                    Some(rate) => rate.reaches(INTEGER_PRODUCTS),
                     None => of_kind(self.half_flops_per_s),
                 }
             }

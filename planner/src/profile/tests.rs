@@ -7,7 +7,7 @@ use protocol::{Phase, StorageType};
 
 use super::*;
 use crate::inventory::efficiency::{
-    ATTENTION, BLOCK_PRODUCTS, CONVOLUTION, FINER_BYTES, HALF_PRODUCTS, SCALED_BYTES, SUMMED_BYTES,
+    ATTENTION, BLOCK_PRODUCTS, CONVOLUTION, HALF_PRODUCTS, INTEGER_PRODUCTS,
 };
 use crate::inventory::tests::host_of;
 use crate::inventory::{HostFacts, Rate};
@@ -460,10 +460,10 @@ fn a_datasheet_is_counted_with_in_part_and_a_declared_rate_whole() {
     for (kind, part) in [
         (WorkKind::Matmul(StorageType::BF16), HALF_PRODUCTS.part),
         (WorkKind::Matmul(StorageType::Q2K), BLOCK_PRODUCTS.part),
-        (WorkKind::Matmul(StorageType::Q8_0), SCALED_BYTES.part),
-        (WorkKind::Matmul(StorageType::F8E4M3), SCALED_BYTES.part),
-        (WorkKind::Matmul(StorageType::Q4K), SUMMED_BYTES.part),
-        (WorkKind::Matmul(StorageType::Q6K), FINER_BYTES.part),
+        (WorkKind::Matmul(StorageType::Q8_0), INTEGER_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::F8E4M3), INTEGER_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::Q4K), INTEGER_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::Q6K), INTEGER_PRODUCTS.part),
         (WorkKind::Attention, ATTENTION.part),
         (WorkKind::Convolution, CONVOLUTION.part),
     ] {

@@ -5,8 +5,8 @@ use protocol::{DeviceId, Phase, Plan};
 use serde::Serialize;
 
 use crate::inventory::efficiency::{
-    ATTENTION, BLOCK_PRODUCTS, BYTE_PRODUCTS, CONVOLUTION, FINER_BYTES, HALF_PRODUCTS, MEMORY,
-    SCALED_BYTES, SUMMED_BYTES, TIMES_SPREAD,
+    ATTENTION, BLOCK_PRODUCTS, BYTE_PRODUCTS, CONVOLUTION, HALF_PRODUCTS, INTEGER_PRODUCTS, MEMORY,
+    TIMES_SPREAD,
 };
 use crate::inventory::{Device, HostFacts, Inventory, Rate, Source, Speeds};
 use crate::solve::shown_ms;
@@ -52,24 +52,13 @@ pub struct ReachedParts {
     /// Products of bytes, of the datasheet's rate for these: where it has one, they count in place
     /// of the two before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub integer_products: Option<IntegerParts>,
+    pub integer_products: Option<f64>,
     /// Scaled dot products of queries, keys and values.
     pub attention: f64,
     /// Those of more than one pixel, in operations per second.
     pub convolution: f64,
     /// Bytes per second between the processors and device memory.
     pub memory: f64,
-}
-
-/// The parts of a rate for bytes, by what stands beside a weight's numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct IntegerParts {
-    /// A factor for each 32.
-    pub scaled: f64,
-    /// A factor and a summand for each 32.
-    pub summed: f64,
-    /// A factor for each 16.
-    pub finer: f64,
 }
 
 /// Between which times a job should be where rates are a datasheet's.
@@ -163,11 +152,7 @@ impl Rates {
             products: HALF_PRODUCTS.part,
             byte_products: BYTE_PRODUCTS.part,
             block_products: BLOCK_PRODUCTS.part,
-            integer_products: speeds.integer_flops_per_s.map(|_| IntegerParts {
-                scaled: SCALED_BYTES.part,
-                summed: SUMMED_BYTES.part,
-                finer: FINER_BYTES.part,
-            }),
+            integer_products: speeds.integer_flops_per_s.map(|_| INTEGER_PRODUCTS.part),
             attention: ATTENTION.part,
             convolution: CONVOLUTION.part,
             memory: MEMORY.part,
@@ -200,9 +185,7 @@ impl Rates {
                 ..
             }) => {
                 let quantised = match integer_products {
-                    Some(IntegerParts { scaled, finer, .. }) => {
-                        format!("of bytes × {finer} to {scaled}")
-                    }
+                    Some(part) => format!("of bytes × {part}"),
                     None => format!("quantised × {block_products}"),
                 };
                 format!(
@@ -272,7 +255,7 @@ mod tests {
         assert_eq!(serde_json::to_value(&rates).expect("plain data")["reached"]["memory"], 0.8);
         device.speeds.integer_flops_per_s = Some(Rate::datasheet(2.4e14));
         let line = Rates::of_device(&device).line();
-        assert!(line.contains("× 0.78 (of bytes × 0.33 to 0.63, attention"), "{line}");
+        assert!(line.contains("× 0.78 (of bytes × 0.63, attention"), "{line}");
         device.speeds.half_flops_per_s = Rate::measured(6e13);
         assert_eq!(Rates::of_device(&device).reached, None);
     }

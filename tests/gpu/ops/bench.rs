@@ -12,6 +12,8 @@ use executor::backend::kernels::Workers;
 use executor::weights::WeightView;
 use protocol::StorageType;
 
+use super::elements::f16_of;
+
 /// The first GPU of the machine.
 pub struct Bench {
     pub stream: Stream,
@@ -193,6 +195,40 @@ impl Stored {
         }
         let scale = if storage.is_blocks() { 1.0 } else { 0.75 };
         Stored { storage, shape: shape.to_vec(), bytes, scale }
+    }
+
+    /// The same as the bytes that are multiplied in its place: itself, or, where its numbers are
+    /// not whole ones times a factor for each 32, rounded ones, as `decode_bytes.cu` says.
+    pub fn as_bytes(&self) -> Stored {
+        /// Brings factors into f16's range: they are told times this, and the whole over it.
+        const UNIT: f32 = 1024.0;
+        /// Of an f32's mantissa, all but the 11 bits of an f16's.
+        const LOWER_BITS: u32 = (1 << 13) - 1;
+        if !matches!(
+            self.storage,
+            StorageType::Q4_1
+                | StorageType::Q5_1
+                | StorageType::Q4K
+                | StorageType::Q5K
+                | StorageType::Q6K
+        ) {
+            return self.copy();
+        }
+        let mut bytes = Vec::new();
+        for block in self.view().to_f32().as_chunks::<32>().0 {
+            let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+            let above = (largest / 127.0).to_bits() + LOWER_BITS;
+            let factor = f32::from_bits(above & !LOWER_BITS);
+            bytes.extend(f16_of(factor * UNIT).to_le_bytes());
+            let inverse = if factor > 0.0 { 1.0 / factor } else { 0.0 };
+            bytes.extend(block.map(|x| (x * inverse).round_ties_even() as i8 as u8));
+        }
+        Stored { storage: StorageType::Q8_0, shape: self.shape.clone(), bytes, scale: 1.0 / UNIT }
+    }
+
+    pub fn copy(&self) -> Stored {
+        let Stored { storage, shape, bytes, scale } = self;
+        Stored { storage: *storage, shape: shape.clone(), bytes: bytes.clone(), scale: *scale }
     }
 
     pub fn view(&self) -> WeightView<'_> {

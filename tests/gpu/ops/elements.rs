@@ -52,7 +52,7 @@ pub fn floats(bytes: &[u8], element: ElementType) -> Vec<f32> {
     elements.map(|(e, x)| if untouched(e) { f32::from_bits(UNTOUCHED) } else { x }).collect()
 }
 
-fn f16_of(value: f32) -> u16 {
+pub fn f16_of(value: f32) -> u16 {
     let size = f64::from(value.abs().min(65504.0));
     // Below the least normal number the distance between two neighbours stays.
     let exponent = (size.log2().floor() as i32).max(-14);

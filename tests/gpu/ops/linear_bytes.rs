@@ -82,11 +82,9 @@ fn rows_and_parts_are_the_whole() {
 fn large_tiles() {
     let bench = Bench::with_bytes();
     let mut random = Random::new(94);
-    for (storage, columns) in
-        [(StorageType::Q8_0, 96), (StorageType::Q4_1, 96), (StorageType::Q6K, 64)]
-    {
+    for storage in [StorageType::Q8_0, StorageType::Q4_1, StorageType::Q6K] {
         let multiprocessors = bench.stream.gpu().multiprocessors as usize;
-        let across = columns * multiprocessors.div_ceil(2) + 33;
+        let across = 96 * multiprocessors.div_ceil(2) + 33;
         let depth = storage.block_elements().max(96) as usize;
         let case = Case::new(&mut random, storage, 131, &[depth], across, false);
         let whole = case.on_gpu(&bench);

@@ -1,11 +1,11 @@
 //! Products of signed bytes: activations are quantised as on the host (`quantise.cu`), weights
-//! become bytes with their scales (`decode_bytes.cu`), floats of eight bits as on the host too, and
-//! both are multiplied on tensor cores (`linear_bytes.cu`).
+//! become bytes (`decode_bytes.cu`), each 32 of either with a scale, and both are multiplied on
+//! tensor cores (`linear_bytes.cu`).
 //!
 //! A GeForce multiplies bytes at four times the rate of 16-bit numbers with sums in f32, so that is
-//! how layers with weights in [`ByteForm`]s are computed, unless the GPU is [wide](is_wide).
-//! Whatever is multiplied at a time lies in the workspace: some columns of the layer, and some of
-//! its rows.
+//! how layers with [such weights](decoding_kernel) are computed, unless the GPU is
+//! [wide](is_wide). Whatever is multiplied at a time lies in the workspace: some columns of the
+//! layer, and some of its rows.
 
 use protocol::{Bytes, StorageType};
 
@@ -16,7 +16,7 @@ use crate::backend::cuda::launch::{Address, Launcher};
 use crate::backend::cuda::ops::convert::{INPUTS_MAX, input_arguments};
 use crate::backend::cuda::ops::{THREADS, ValueAt, blocks_for, count, element_kind};
 
-/// Numbers of a row of activations that share a scale: `BLOCK` of `linear_bytes.cu`.
+/// Numbers of a row that share a scale: `BLOCK` of `linear_bytes.cu`.
 const BLOCK: usize = 32;
 
 /// Numbers that a thread takes at a time: `GROUP` of `plain.cuh`.
@@ -32,64 +32,31 @@ fn is_wide(capability: (u32, u32)) -> bool {
     matches!(capability, (8, 0) | (9, 0) | (10, _) | (11, 0))
 }
 
-/// What weights look like as bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ByteForm {
-    /// A scale for each 32 numbers.
-    Scaled,
-    /// A scale and a summand for each 32 numbers.
-    Summed,
-    /// A scale for each 16 numbers.
-    Finer,
+/// The kernel that makes weights of a type bytes, `None` for types that are multiplied otherwise.
+fn decoding_kernel(storage: StorageType) -> Option<&'static str> {
+    Some(match storage {
+        StorageType::Q8_0 => "decode_bytes_q8_0",
+        StorageType::Q4_0 => "decode_bytes_q4_0",
+        StorageType::Q4_1 => "decode_bytes_q4_1",
+        StorageType::Q5_0 => "decode_bytes_q5_0",
+        StorageType::Q5_1 => "decode_bytes_q5_1",
+        StorageType::Q4K => "decode_bytes_q4_k",
+        StorageType::Q5K => "decode_bytes_q5_k",
+        StorageType::Q6K => "decode_bytes_q6_k",
+        StorageType::F8E4M3 => "decode_bytes_f8_e4m3",
+        StorageType::F8E5M2 => "decode_bytes_f8_e5m2",
+        _ => return None,
+    })
 }
 
-impl ByteForm {
-    /// Of a type whose numbers are whole ones of up to eight bits, but for factors, or nearly.
-    pub(super) fn of(storage: StorageType) -> Option<ByteForm> {
-        match storage {
-            StorageType::Q8_0
-            | StorageType::Q4_0
-            | StorageType::Q5_0
-            | StorageType::F8E4M3
-            | StorageType::F8E5M2 => Some(ByteForm::Scaled),
-            StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {
-                Some(ByteForm::Summed)
-            }
-            StorageType::Q6K => Some(ByteForm::Finer),
-            _ => None,
-        }
-    }
-
-    /// Numbers of a row of weights that share a scale.
-    fn run(self) -> usize {
-        match self {
-            ByteForm::Scaled | ByteForm::Summed => BLOCK,
-            ByteForm::Finer => BLOCK / 2,
-        }
-    }
-
-    /// Rows and columns of large tiles, and the two kernels.
-    fn tiles(self) -> ([usize; 2], &'static str, &'static str) {
-        match self {
-            ByteForm::Scaled => ([128, 96], "linear_bytes_32_large", "linear_bytes_32_small"),
-            ByteForm::Summed => {
-                ([128, 96], "linear_bytes_32_plus_large", "linear_bytes_32_plus_small")
-            }
-            ByteForm::Finer => ([128, 64], "linear_bytes_16_large", "linear_bytes_16_small"),
-        }
-    }
-}
-
-/// Rows of bytes with what belongs to each run of them, as one part of a workspace: bytes
-/// `[count, depth]`, then f32 `[depth / run, stride]`, and the same again where there are two.
+/// Rows of bytes with their scales, as one part of a workspace: bytes `[count, depth]`, then f32
+/// `[depth / 32, stride]`.
 #[derive(Debug, Clone, Copy)]
 struct ByteRows {
     count: usize,
     depth: usize,
-    run: usize,
     /// Of `count`, the multiple of this that follows.
     stride: usize,
-    has_second: bool,
 }
 
 impl ByteRows {
@@ -97,30 +64,20 @@ impl ByteRows {
         (self.count * self.depth) as u64
     }
 
-    /// Elements of each table of f32.
-    fn table_len(self) -> usize {
-        self.depth / self.run * self.stride
-    }
-
     fn bytes(self) -> Bytes {
-        let tables = if self.has_second { 2 } else { 1 };
-        let bytes = self.numbers_bytes() + (4 * tables * self.table_len()) as u64;
-        Bytes(bytes).align_up(PART_ALIGNMENT)
+        let scales_bytes = (4 * self.depth / BLOCK * self.stride) as u64;
+        Bytes(self.numbers_bytes() + scales_bytes).align_up(PART_ALIGNMENT)
     }
 
-    /// Where the first table and the second lie behind `start`; [`Address::NONE`] where there is no
-    /// second one.
-    fn tables(self, start: Address) -> [Address; 2] {
-        let first = start.offset(self.numbers_bytes());
-        let second = first.offset(4 * self.table_len() as u64);
-        [first, if self.has_second { second } else { Address::NONE }]
+    /// Where the scales of rows at `start` are.
+    fn scales(self, start: Address) -> Address {
+        start.offset(self.numbers_bytes())
     }
 }
 
 /// How a layer is computed as products of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ByteParts {
-    form: ByteForm,
     depth: usize,
     /// Rows of a part, and columns; the last ones may have fewer.
     rows: usize,
@@ -137,11 +94,11 @@ impl ByteParts {
         storage: StorageType,
         bytes_max: Bytes,
     ) -> Option<ByteParts> {
-        let form = ByteForm::of(storage)?;
+        decoding_kernel(storage)?;
         if !in_groups || !depth.is_multiple_of(BLOCK) {
             return None;
         }
-        let whole = ByteParts { form, depth, rows, columns };
+        let whole = ByteParts { depth, rows, columns };
         let parts = |rows: ByteRows| rows.bytes().0.div_ceil(bytes_max.0).max(1) as usize;
         let of_rows = parts(whole.activations(rows));
         let of_columns = parts(whole.weights(columns));
@@ -155,15 +112,11 @@ impl ByteParts {
     fn activations(self, rows: usize) -> ByteRows {
         /// `ROWS_PLACED` of `row_places.cuh`.
         const PLACED: usize = 64;
-        let stride = rows.next_multiple_of(PLACED);
-        let has_second = self.form == ByteForm::Summed;
-        ByteRows { count: rows, depth: self.depth, run: BLOCK, stride, has_second }
+        ByteRows { count: rows, depth: self.depth, stride: rows.next_multiple_of(PLACED) }
     }
 
     fn weights(self, columns: usize) -> ByteRows {
-        let stride = columns.next_multiple_of(4);
-        let has_second = self.form == ByteForm::Summed;
-        ByteRows { count: columns, depth: self.depth, run: self.form.run(), stride, has_second }
+        ByteRows { count: columns, depth: self.depth, stride: columns.next_multiple_of(4) }
     }
 
     /// What the largest parts take in the workspace.
@@ -178,7 +131,6 @@ impl ByteParts {
 struct QuantiseArguments {
     out: Address,
     scales: Address,
-    sums: Address,
     inputs: [Address; INPUTS_MAX],
     features: [u32; INPUTS_MAX],
     rows: u32,
@@ -194,7 +146,6 @@ struct DecodeBytesArguments {
     weight: Address,
     out: Address,
     scales: Address,
-    summands: Address,
     columns: u32,
     depth: u32,
     stride: u32,
@@ -213,8 +164,6 @@ struct LinearBytesArguments {
     depth: u32,
     x_stride: u32,
     weight_stride: u32,
-    x_sums: u32,
-    weight_summands: u32,
     padding: u32,
 }
 
@@ -260,11 +209,9 @@ fn quantise(
         .map(|&(input, features)| (input.offset(element_bytes * (row * features) as u64), features))
         .collect();
     let (inputs, features) = input_arguments(&inputs);
-    let [scales, sums] = to.tables(layer.workspace);
     let arguments = QuantiseArguments {
         out: layer.workspace,
-        scales,
-        sums,
+        scales: to.scales(layer.workspace),
         inputs,
         features,
         rows: count(rows),
@@ -285,30 +232,16 @@ fn decode(
 ) -> Result<(), DriverError> {
     let Linear { weight, out_features: columns, .. } = *layer;
     let to = parts.weights(columns);
-    let [scales, summands] = to.tables(out);
     let arguments = DecodeBytesArguments {
         weight: weight.address,
         out,
-        scales,
-        summands,
+        scales: to.scales(out),
         columns: count(columns),
         depth: count(parts.depth),
         stride: count(to.stride),
         padding: 0,
     };
-    let kernel = match weight.storage {
-        StorageType::Q8_0 => "decode_bytes_q8_0",
-        StorageType::Q4_0 => "decode_bytes_q4_0",
-        StorageType::Q4_1 => "decode_bytes_q4_1",
-        StorageType::Q5_0 => "decode_bytes_q5_0",
-        StorageType::Q5_1 => "decode_bytes_q5_1",
-        StorageType::Q4K => "decode_bytes_q4_k",
-        StorageType::Q5K => "decode_bytes_q5_k",
-        StorageType::Q6K => "decode_bytes_q6_k",
-        StorageType::F8E4M3 => "decode_bytes_f8_e4m3",
-        StorageType::F8E5M2 => "decode_bytes_f8_e5m2",
-        other => unreachable!("{other} has no form"),
-    };
+    let kernel = decoding_kernel(weight.storage).expect("a layer with parts");
     let grid = blocks_for((columns * parts.depth / GROUP) as u64);
     on.launch(kernel, grid, [THREADS, 1, 1], 0, &arguments)
 }
@@ -321,7 +254,9 @@ fn multiply(
     weight: Address,
     [row, rows]: [usize; 2],
 ) -> Result<(), DriverError> {
+    /// Rows and columns of tiles.
     const SMALL: [usize; 2] = [64, 64];
+    const LARGE: [usize; 2] = [128, 96];
     const BLOCK_THREADS: u32 = 128;
     let columns = layer.out_features;
     let (x, w) = (parts.activations(rows), parts.weights(columns));
@@ -334,21 +269,19 @@ fn multiply(
     let arguments = LinearBytesArguments {
         to: part.out_argument(),
         x: layer.workspace,
-        x_scales: x.tables(layer.workspace)[0],
+        x_scales: x.scales(layer.workspace),
         weight,
-        weight_scales: w.tables(weight)[0],
+        weight_scales: w.scales(weight),
         depth: count(parts.depth),
         x_stride: count(x.stride),
         weight_stride: count(w.stride),
-        x_sums: count(x.table_len()),
-        weight_summands: count(w.table_len()),
         padding: 0,
     };
-    let (sides, large, small) = parts.form.tiles();
-    let tiles = rows.div_ceil(sides[0]) * columns.div_ceil(sides[1]);
+    let tiles = rows.div_ceil(LARGE[0]) * columns.div_ceil(LARGE[1]);
     // Large tiles read less, where there are enough of them for the whole GPU.
     let is_large = on.capability() >= (8, 0) && tiles >= on.multiprocessors() as usize;
-    let (kernel, sides) = if is_large { (large, sides) } else { (small, SMALL) };
+    let (kernel, sides) =
+        if is_large { ("linear_bytes_large", LARGE) } else { ("linear_bytes_small", SMALL) };
     on.launch(kernel, grid_of(sides, rows, columns), [BLOCK_THREADS, 1, 1], 0, &arguments)
 }
 
@@ -379,14 +312,14 @@ mod tests {
     #[test]
     fn a_workspace_has_room_for_a_part_of_each() {
         let parts = parts([70, 256, 10], StorageType::Q4K);
-        // 70 rows, scales and sums of 8 blocks of 128; 10 columns, scales and summands of 12.
-        let activations = (70 * 256 + 2 * 8 * 128 * 4_u64).next_multiple_of(256);
-        let weights = (10 * 256 + 2 * 8 * 12 * 4_u64).next_multiple_of(256);
+        // 70 rows, scales of 8 blocks of 128; 10 columns, scales of 12.
+        let activations = (70 * 256 + 8 * 128 * 4_u64).next_multiple_of(256);
+        let weights = (10 * 256 + 8 * 12 * 4_u64).next_multiple_of(256);
         assert_eq!(parts.bytes(), Bytes(activations + weights));
     }
 
     #[test]
-    fn types_without_a_form_and_odd_features_have_no_parts() {
+    fn other_types_and_odd_features_have_no_parts() {
         let of = |in_groups, storage| {
             ByteParts::of([9, 256, 72], in_groups, storage, PART_BYTES_MAX).is_some()
         };
