@@ -26,10 +26,13 @@ pub fn normalize(pixels: &[u8], values: &mut [f32]) {
 /// Values of -1 to 1 as 0 to 255, halves to even, as diffusers' `VaeImageProcessor` with numpy
 /// does.
 pub fn quantize(values: &[f32], pixels: &mut [u8]) {
+    /// Adding this rounds to the nearest whole number, which is then in the low byte: 1.0 ms for
+    /// 1024x1024 pixels, where `round_ties_even`, a call without SSE 4.1, takes 10.
+    const ROUNDING: f32 = 12_582_912.0;
     assert_eq!(values.len(), pixels.len(), "one byte for each value");
     for (pixel, value) in pixels.iter_mut().zip(values) {
         let unit = (value * 0.5 + 0.5).clamp(0.0, 1.0);
-        *pixel = (unit * 255.0).round_ties_even() as u8;
+        *pixel = (unit * 255.0 + ROUNDING).to_bits() as u8;
     }
 }
 
