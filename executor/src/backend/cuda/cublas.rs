@@ -2,8 +2,9 @@
 //!
 //! It is a convenience: without it, and wherever it fails, kernels of our own multiply, and a
 //! warning says why. Each GPU has one handle, made when a product first wants it. How a product is
-//! computed is asked once for each shape, when its component is prepared, and kept; afterwards
-//! nothing is asked or made.
+//! computed is asked once for each shape, when its component is prepared, and kept. It is computed
+//! once then, as the library loads its kernels when they are first started; afterwards nothing is
+//! asked, made or loaded.
 //!
 //! Not here: which layers are multiplied so, and what is left to do with sums
 //! (`ops/linear/library.rs`).
@@ -55,19 +56,32 @@ impl Cublas {
         Ok(Cublas { library, inner: Mutex::new(Inner { handle, products: HashMap::new() }) })
     }
 
-    /// Whether the library computes products of a shape; asked of it the first time.
-    pub fn computes(
+    /// Whether the library computes products of a shape; asked of it the first time. Where a stream
+    /// is given, one is computed on it then, so that the kernel is loaded.
+    ///
+    /// # Safety
+    /// With a stream, the operands have this shape, and are valid until it has done this; nobody
+    /// needs what is in the result. The stream's context is `context`.
+    pub(super) unsafe fn computes(
         &self,
         context: &Context,
         shape: &Shape,
         operands: &ProductOperands,
+        stream: Option<CUstream>,
     ) -> Result<bool, DriverError> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = inner.products.get(shape) {
             return Ok(known.is_some());
         }
         context.enter()?;
-        let chosen = Product::choose(&self.library.functions, inner.handle, shape, operands);
+        let (functions, handle) = (&self.library.functions, inner.handle);
+        let chosen = Product::choose(functions, handle, shape, operands).and_then(|product| {
+            if let Some(stream) = stream {
+                // SAFETY: the caller's promise.
+                unsafe { product.multiply(functions, handle, operands, stream)? };
+            }
+            Ok(product)
+        });
         let chosen = chosen.inspect_err(|why| warn(shape, why)).ok();
         let computes = chosen.is_some();
         inner.products.insert(*shape, chosen);

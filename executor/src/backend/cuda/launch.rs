@@ -48,7 +48,8 @@ impl<'a> Launcher<'a> {
         }
     }
 
-    /// The kernels of operations are loaded, and nothing is started.
+    /// The kernels of operations are loaded. Nothing is started but a product of each shape that is
+    /// new to cuBLASLt, by which that loads its own.
     pub fn loading(stream: &'a Stream, kernels: &'a Arc<Kernels>) -> Launcher<'a> {
         Launcher { starts: false, ..Launcher::new(stream, kernels) }
     }
@@ -109,8 +110,13 @@ impl<'a> Launcher<'a> {
         unsafe { self.stream.copy_rows(to, from, bytes, 1) }
     }
 
-    /// cuBLASLt, where it computes products of this shape; asked of it the first time.
-    pub(super) fn library_for(
+    /// cuBLASLt, where it computes products of this shape; asked of it the first time. While
+    /// kernels are loaded only, it computes one then.
+    ///
+    /// # Safety
+    /// The operands have this shape, and are valid until the stream has computed a product of them.
+    /// While kernels are loaded only, nobody needs what is in the result.
+    pub(super) unsafe fn library_for(
         &self,
         shape: &Shape,
         operands: &ProductOperands,
@@ -119,7 +125,10 @@ impl<'a> Launcher<'a> {
         let Some(cublas) = gpu.cublas().filter(|_| !self.own_kernels) else {
             return Ok(None);
         };
-        Ok(cublas.computes(&gpu.context, shape, operands)?.then_some(cublas))
+        let stream = (!self.starts).then(|| self.stream.issue(|stream| stream)).transpose()?;
+        // SAFETY: the caller's promise.
+        let computes = unsafe { cublas.computes(&gpu.context, shape, operands, stream)? };
+        Ok(computes.then_some(cublas))
     }
 
     /// Starts a product by cuBLASLt; `false` where it failed.

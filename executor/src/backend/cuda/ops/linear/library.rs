@@ -74,9 +74,14 @@ pub(super) fn linear(
     let Some(parts) = InputProducts::of(layer, x) else {
         return Ok(false);
     };
+    let library_for = |shape: &Shape, operands: &ProductOperands| {
+        // SAFETY: a layer's operands have its sizes, and live until the stream has computed it:
+        // what launches rely on too. What it will write is of no use before.
+        unsafe { on.library_for(shape, operands) }
+    };
     for index in 0..x.inputs.len() {
         let (shape, operands) = parts.at(index);
-        if on.library_for(&shape, &operands)?.is_none() {
+        if library_for(&shape, &operands)?.is_none() {
             return Ok(false);
         }
     }
@@ -89,11 +94,10 @@ pub(super) fn linear(
     }
     for index in 0..x.inputs.len() {
         let (shape, operands) = parts.at(index);
-        let Some(library) = on.library_for(&shape, &operands)? else {
+        let Some(library) = library_for(&shape, &operands)? else {
             return Ok(false);
         };
-        // SAFETY: a layer's operands have its sizes, and live until the stream has computed it:
-        // what launches rely on too.
+        // SAFETY: as above.
         if !unsafe { on.multiply(library, &shape, &operands)? } {
             return Ok(false);
         }
