@@ -5,6 +5,7 @@
     scripts/ptxas_facts.py --check        fail if the table is not of the shipped files, or, where the tools are, not what they say
     scripts/ptxas_facts.py --install      only put the tools' wheels into target/ptxas, where they are found from then on
     scripts/ptxas_facts.py --self-test    whether the lint finds what is planted in small listings, and, where the tools are, in a kernel
+    scripts/ptxas_facts.py --loops NAME   of each kernel of a source its loops with products: their instructions, and the products among them
 
 A line is a kernel on an architecture: registers, stack, spilled bytes, shared memory, how many blocks a multiprocessor runs together and
 what bounds them, and how many loads there are of each width. A kernel to which a launch adds shared memory has lines where it is
@@ -258,6 +259,20 @@ def self_test(given) -> int:
     return 1 if wrong else 0
 
 
+def loops(given) -> int:
+    ptxas, nvdisasm = find("ptxas", given.ptxas), find("nvdisasm", given.nvdisasm)
+    if given.loops not in sources() or not ptxas or not nvdisasm:
+        print(f"ptxas: ptxas and nvdisasm are needed, and one of {', '.join(sources())}")
+        return 1
+    for architecture in MULTIPROCESSORS:
+        with tempfile.TemporaryDirectory() as folder:
+            kernels = listing.read(code(given.loops, architecture, ptxas, nvdisasm, folder)[1])
+        for kernel in kernels:
+            told = ", within ".join(f"{count} instructions with {products} products" for count, products in lint.product_loops(kernel))
+            print(f"{kernel.name} {architecture / 10}: {told or 'no loop with products'}")
+    return 0
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     action = parser.add_mutually_exclusive_group(required=True)
@@ -265,6 +280,7 @@ def arguments():
     action.add_argument("--check", action="store_true", help="compare the table")
     action.add_argument("--install", action="store_true", help="only put the tools into target/ptxas; needs a network")
     action.add_argument("--self-test", action="store_true", help="only whether the lint finds what is planted")
+    action.add_argument("--loops", metavar="NAME", help="only show a source's loops with products")
     parser.add_argument("--ptxas", metavar="PATH", help="the assembler")
     parser.add_argument("--nvdisasm", metavar="PATH", help="the disassembler")
     parser.add_argument("--require", action="store_true", help="fail where a tool is missing")
@@ -278,6 +294,8 @@ def main() -> int:
         return 0
     if given.self_test:
         return self_test(given)
+    if given.loops:
+        return loops(given)
     return write(given) if given.write else check(given)
 
 

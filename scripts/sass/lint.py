@@ -1,4 +1,4 @@
-"""What must not be in a kernel on tensor cores, and how wide a kernel's loads are."""
+"""What must not be in a kernel on tensor cores, how wide a kernel's loads are, and how long its loops with products."""
 
 import collections
 
@@ -26,6 +26,14 @@ def findings(kernel: Listing) -> list[str]:
             first = kernel.instructions[apart[0]]
             found.append(f"{len(apart)} instructions of a whole warp behind a branch that may part it, the first in line {first.line}: {first}")
     return found
+
+
+def product_loops(kernel: Listing) -> list[tuple[int, int]]:
+    """Of each loop with products, the inner ones first: its instructions, and how many of them are products."""
+    ends = [(target, index) for index, after in enumerate(kernel.successors) for target in after if target <= index]
+    loops = [kernel.instructions[first : last + 1] for first, last in sorted(ends, key=lambda ends: ends[1] - ends[0])]
+    counts = [(len(loop), sum(one.kind in TENSOR for one in loop)) for loop in loops]
+    return [counted for counted in counts if counted[1] > 0]
 
 
 def width(name: str) -> int:
