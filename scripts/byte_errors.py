@@ -17,32 +17,31 @@ BLOCK, SUPER_BLOCK = 32, 256
 LOWER_BITS = np.uint32((1 << 13) - 1)
 
 
-def with_summand(x: np.ndarray, bits: int, is_super: bool) -> np.ndarray:
-    """Q4_1 and Q5_1; Q4_K and Q5_K, whose factors and summands have six bits in a super-block."""
-    blocks = x.reshape(-1, BLOCK)
-    least = np.minimum(blocks.min(axis=1, keepdims=True), 0)
-    factor = (blocks.max(axis=1, keepdims=True) - least) / (2**bits - 1)
-    if is_super:
-        factor, least = (of_six_bits(of) for of in (factor, least))
-    number = np.clip(np.rint((blocks - least) / factor), 0, 2**bits - 1)
+def with_summand(x: np.ndarray, bits: int, run: int = BLOCK, of_bits: int = 0) -> np.ndarray:
+    """A factor and a summand for each run, of `of_bits` bits in a super-block, or whole."""
+    runs = x.reshape(-1, run)
+    least = np.minimum(runs.min(axis=1, keepdims=True), 0)
+    factor = (runs.max(axis=1, keepdims=True) - least) / (2**bits - 1)
+    if of_bits:
+        factor, least = (in_super_blocks(of, run, 2**of_bits - 1) for of in (factor, least))
+    number = np.clip(np.rint((runs - least) / np.where(factor == 0, 1, factor)), 0, 2**bits - 1)
     return (number * factor + least).astype(np.float32)
 
 
-def of_six_bits(of: np.ndarray) -> np.ndarray:
-    """Each rounded to a 63rd of the largest of its super-block."""
-    of = of.reshape(-1, SUPER_BLOCK // BLOCK)
-    unit = np.abs(of).max(axis=1, keepdims=True) / 63
-    return (np.rint(of / unit) * unit).reshape(-1, 1)
-
-
-def q6_k(x: np.ndarray) -> np.ndarray:
-    """A factor of eight bits for each 16, of the number that is furthest from zero."""
+def without_summand(x: np.ndarray, bits: int, levels: int) -> np.ndarray:
+    """A factor for each 16, of the number that is furthest from zero; it has so many levels of either sign in a super-block."""
     runs = x.reshape(-1, 16)
     furthest = np.take_along_axis(runs, np.abs(runs).argmax(axis=1)[:, None], axis=1)
-    factor = (furthest / -32).reshape(-1, SUPER_BLOCK // 16)
-    unit = np.abs(factor).max(axis=1, keepdims=True) / 127
-    factor = (np.rint(factor / unit) * unit).reshape(-1, 1)
-    return (np.clip(np.rint(runs / factor), -32, 31) * factor).astype(np.float32)
+    half = 2 ** (bits - 1)
+    factor = in_super_blocks(furthest / -half, 16, levels)
+    return (np.clip(np.rint(runs / np.where(factor == 0, 1, factor)), -half, half - 1) * factor).astype(np.float32)
+
+
+def in_super_blocks(of: np.ndarray, run: int, levels: int) -> np.ndarray:
+    """What stands for each run, rounded to so many levels up to the largest of its super-block."""
+    of = of.reshape(-1, SUPER_BLOCK // run)
+    unit = np.abs(of).max(axis=1, keepdims=True) / levels
+    return (np.rint(of / unit) * unit).reshape(-1, 1)
 
 
 def as_bytes(x: np.ndarray) -> np.ndarray:
@@ -53,11 +52,13 @@ def as_bytes(x: np.ndarray) -> np.ndarray:
 
 
 TYPES = {
-    "Q4_1": lambda x: with_summand(x, 4, False),
-    "Q4_K": lambda x: with_summand(x, 4, True),
-    "Q5_1": lambda x: with_summand(x, 5, False),
-    "Q5_K": lambda x: with_summand(x, 5, True),
-    "Q6_K": q6_k,
+    "Q2_K": lambda x: with_summand(x, 2, 16, 4),
+    "Q3_K": lambda x: without_summand(x, 3, 31),
+    "Q4_1": lambda x: with_summand(x, 4),
+    "Q4_K": lambda x: with_summand(x, 4, BLOCK, 6),
+    "Q5_1": lambda x: with_summand(x, 5),
+    "Q5_K": lambda x: with_summand(x, 5, BLOCK, 6),
+    "Q6_K": lambda x: without_summand(x, 6, 127),
 }
 
 

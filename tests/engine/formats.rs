@@ -17,36 +17,27 @@ const DIT: &str = "transformer/diffusion_pytorch_model.safetensors";
 
 const DEVICE: &str = "[[device]]\nkind = \"virtual\"\ntotal = \"256MiB\"\nlink = \"8GiB/s\"\n";
 
-/// Types of blocks that are multiplied as f32, with where the f16 factors of their blocks are.
-const EXPANDED: [(StorageType, &[usize]); 10] = [
-    (StorageType::Q2K, &[80, 82]),
-    (StorageType::Q3K, &[108]),
-    (StorageType::IQ1S, &[0]),
-    (StorageType::IQ2XXS, &[0]),
-    (StorageType::IQ2XS, &[0]),
-    (StorageType::IQ2S, &[0]),
-    (StorageType::IQ3XXS, &[0]),
-    (StorageType::IQ3S, &[0]),
-    (StorageType::IQ4NL, &[0]),
-    (StorageType::IQ4XS, &[0]),
+/// Types of blocks that are multiplied as f32. Each block begins with its factor, an f16.
+const EXPANDED: [StorageType; 8] = [
+    StorageType::IQ1S,
+    StorageType::IQ2XXS,
+    StorageType::IQ2XS,
+    StorageType::IQ2S,
+    StorageType::IQ3XXS,
+    StorageType::IQ3S,
+    StorageType::IQ4NL,
+    StorageType::IQ4XS,
 ];
 
 /// Random blocks whose numbers are small.
-fn blocks(
-    storage: StorageType,
-    factors: &[usize],
-    elements: u64,
-    random: &mut SplitMix64,
-) -> Vec<u8> {
+fn blocks(storage: StorageType, elements: u64, random: &mut SplitMix64) -> Vec<u8> {
     /// 2⁻¹⁴ and 2⁻¹³ as f16: numbers of up to 127 steps, some with factors of up to 63, stay within
     /// weights' reach.
     const SMALL: [u8; 2] = [0x04, 0x08];
     let mut bytes: Vec<u8> = Vec::new();
     bytes.resize_with(storage.bytes(elements).as_usize(), || random.below(256) as u8);
     for block in bytes.chunks_exact_mut(storage.block_bytes() as usize) {
-        for &at in factors {
-            block[at..at + 2].copy_from_slice(&[0, SMALL[random.below(2)]]);
-        }
+        block[..2].copy_from_slice(&[0, SMALL[random.below(2)]]);
     }
     bytes
 }
@@ -91,10 +82,10 @@ fn write_blocks_of(home: &Home, wide: Wide) {
         let dimensions: Vec<u64> = info.shape.iter().rev().map(|&size| size as u64).collect();
         let whole = |storage: &StorageType| dimensions[0].is_multiple_of(storage.block_elements());
         let turn = if info.shape.len() == 2 { types.next() } else { None };
-        file = match turn.filter(|(storage, _)| whole(storage)) {
-            Some(&(storage, factors)) => {
+        file = match turn.filter(|storage| whole(storage)) {
+            Some(&storage) => {
                 let Dtype::Ggml(of) = Dtype::of_storage(storage) else { unreachable!() };
-                let bytes = blocks(storage, factors, dimensions.iter().product(), &mut random);
+                let bytes = blocks(storage, dimensions.iter().product(), &mut random);
                 file.with(info.name, &dimensions, of.number(), &bytes)
             }
             None => file.with(info.name, &dimensions, 0, files.bytes(&info)),
@@ -103,7 +94,7 @@ fn write_blocks_of(home: &Home, wide: Wide) {
     let stored = home.path("stored").join(DIT).with_extension("gguf");
     std::fs::write(&stored, file.bytes()).unwrap();
     let opened = WeightFiles::open_file(&stored).unwrap();
-    for (storage, _) in EXPANDED {
+    for storage in EXPANDED {
         let of = |info: &executor::weights::TensorInfo<'_>| info.dtype.storage() == Some(storage);
         assert!(opened.tensors().filter(of).count() > 1, "{storage} is hardly there");
     }

@@ -20,7 +20,7 @@ const SHAPES: [[usize; 3]; 4] =
     [[512, 3072, 3072], [1024, 3072, 12288], [1024, 12288, 3072], [1, 3072, 18432]];
 
 /// Types that are measured; those without integer products are decoded.
-const STORAGES: [StorageType; 12] = [
+const STORAGES: [StorageType; 14] = [
     StorageType::F32,
     StorageType::F16,
     StorageType::BF16,
@@ -30,6 +30,8 @@ const STORAGES: [StorageType; 12] = [
     StorageType::Q4_1,
     StorageType::Q5_0,
     StorageType::Q5_1,
+    StorageType::Q2K,
+    StorageType::Q3K,
     StorageType::Q4K,
     StorageType::Q5K,
     StorageType::Q6K,
@@ -82,6 +84,8 @@ fn bytes(storage: StorageType, elements: usize) -> Vec<u8> {
                 StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {
                     &[0, 2]
                 }
+                StorageType::Q2K => &[80, 82],
+                StorageType::Q3K => &[108],
                 StorageType::Q6K => &[208],
                 _ => &[0],
             };

@@ -459,11 +459,10 @@ fn a_datasheet_is_counted_with_in_part_and_a_declared_rate_whole() {
     };
     for (kind, part) in [
         (WorkKind::Matmul(StorageType::BF16), HALF_PRODUCTS.part),
-        (WorkKind::Matmul(StorageType::Q2K), BLOCK_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::IQ4XS), BLOCK_PRODUCTS.part),
         (WorkKind::Matmul(StorageType::Q8_0), INTEGER_PRODUCTS.part),
         (WorkKind::Matmul(StorageType::F8E4M3), INTEGER_PRODUCTS.part),
-        (WorkKind::Matmul(StorageType::Q4K), INTEGER_PRODUCTS.part),
-        (WorkKind::Matmul(StorageType::Q6K), INTEGER_PRODUCTS.part),
+        (WorkKind::Matmul(StorageType::Q2K), INTEGER_PRODUCTS.part),
         (WorkKind::Attention, ATTENTION.part),
         (WorkKind::Convolution, CONVOLUTION.part),
     ] {

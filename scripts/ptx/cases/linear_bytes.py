@@ -12,7 +12,7 @@ from .tools import ELEMENTS, THREADS, UNIT, Case, blocks_for, equal, f32_of, nor
 BLOCK, PLACED = 32, 64
 # Types whose numbers stay as they are, and those that are rounded by the largest of a block over 127.
 EXACT = ("q8_0", "q4_0", "q5_0")
-ROUNDED = ("q4_1", "q5_1", "q4_k", "q5_k", "q6_k")
+ROUNDED = ("q4_1", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 # Bits of a rounded block's scale that are zeros: all but 11.
 LOWER_BITS = (1 << 13) - 1
 

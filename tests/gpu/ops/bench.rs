@@ -208,6 +208,8 @@ impl Stored {
             self.storage,
             StorageType::Q4_1
                 | StorageType::Q5_1
+                | StorageType::Q2K
+                | StorageType::Q3K
                 | StorageType::Q4K
                 | StorageType::Q5K
                 | StorageType::Q6K

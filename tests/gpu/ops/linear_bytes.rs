@@ -8,7 +8,7 @@ use super::bench::{Bench, Random, assert_same};
 use super::linear_case::Case;
 
 /// Every type that becomes bytes.
-const STORAGES: [StorageType; 10] = [
+const STORAGES: [StorageType; 12] = [
     StorageType::F8E4M3,
     StorageType::F8E5M2,
     StorageType::Q8_0,
@@ -16,6 +16,8 @@ const STORAGES: [StorageType; 10] = [
     StorageType::Q4_1,
     StorageType::Q5_0,
     StorageType::Q5_1,
+    StorageType::Q2K,
+    StorageType::Q3K,
     StorageType::Q4K,
     StorageType::Q5K,
     StorageType::Q6K,

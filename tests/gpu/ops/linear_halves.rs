@@ -134,7 +134,7 @@ fn results_in_16_bits() {
         StorageType::BF16,
         StorageType::F8E5M2,
         StorageType::Q4_0,
-        StorageType::Q2K,
+        StorageType::IQ4XS,
     ];
     for storage in kinds {
         let depth = 48_usize.next_multiple_of(storage.block_elements() as usize);

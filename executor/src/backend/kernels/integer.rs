@@ -191,6 +191,7 @@ impl IntegerCall<'_> {
                     (1, false, 8) => multiply_slab::<1, false, 8>(self.isa, a, slab, target),
                     (1, false, 5) => multiply_slab::<1, false, 5>(self.isa, a, slab, target),
                     (1, true, 5) => multiply_slab::<1, true, 5>(self.isa, a, slab, target),
+                    (2, true, 5) => multiply_slab::<2, true, 5>(self.isa, a, slab, target),
                     (2, false, 6) => multiply_slab::<2, false, 6>(self.isa, a, slab, target),
                     _ => unreachable!("no type has the form {:?}", self.form),
                 }

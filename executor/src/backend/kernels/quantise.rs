@@ -46,7 +46,7 @@ pub(super) struct LaneBlocks<'a> {
     /// For each word the scale of its block.
     pub(super) scales: &'a mut [f32],
     /// For each word the sum of its bytes times minus the form's offset, an integer's bits; or,
-    /// with minima, for each block the sum of its quantised values.
+    /// with minima, the sums of a block's quantised values as in [`quantise_row`]'s.
     pub(super) terms: &'a mut [f32],
 }
 
@@ -59,7 +59,7 @@ per_isa! {
         rest.fill(0);
         let (scales, rest) = spread.scales.split_at_mut(blocks * SCALE_WORD);
         rest.fill(0.0);
-        let each = if form.has_minimum { 1 } else { SCALE_WORD };
+        let each = if form.has_minimum { form.scales } else { SCALE_WORD };
         let (terms, rest) = spread.terms.split_at_mut(blocks * each);
         rest.fill(0.0);
         let mut values = Concatenated { parts, part: 0, at: 0 };
@@ -70,7 +70,9 @@ per_isa! {
             *words = packed(&bytes);
             *scales = [scale; SCALE_WORD];
             if form.has_minimum {
-                terms[0] = scale * bytes.iter().map(|&byte| i32::from(byte)).sum::<i32>() as f32;
+                for (term, group) in terms.iter_mut().zip(bytes.chunks_exact(BLOCK / each)) {
+                    *term = scale * group.iter().map(|&byte| i32::from(byte)).sum::<i32>() as f32;
+                }
             } else {
                 for (term, four) in terms.iter_mut().zip(bytes.as_chunks::<4>().0) {
                     let sum: i32 = four.iter().map(|&byte| i32::from(byte)).sum();

@@ -14,7 +14,7 @@ use crate::weights::float::{f32_of_e4m3, f32_of_e5m2, f32_of_f16};
 /// How a type's numbers stand for weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
-    /// Bits of the largest number: 5 also of types of 4.
+    /// Bits of the largest number, or more: 5 also of types of 2 and 4, 6 also of those of 3.
     pub(super) bits: u32,
     /// Subtracted from each number.
     pub(super) offset: u8,
@@ -36,6 +36,8 @@ impl Form {
             StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => {
                 form(5, 0, 1, true)
             }
+            StorageType::Q2K => form(5, 0, 2, true),
+            StorageType::Q3K => form(6, 4, 2, false),
             StorageType::Q6K => form(6, 32, 2, false),
             _ => None,
         }
@@ -65,6 +67,8 @@ pub(super) fn unpack(
         StorageType::Q4_1 => q4_1(isa, bytes, numbers, scales, minima),
         StorageType::Q5_0 => q5_0(isa, bytes, numbers, scales),
         StorageType::Q5_1 => q5_1(isa, bytes, numbers, scales, minima),
+        StorageType::Q2K => q2_k(isa, bytes, numbers, scales, minima),
+        StorageType::Q3K => q3_k(isa, bytes, numbers, scales),
         StorageType::Q4K => q4_k(isa, bytes, numbers, scales, minima),
         StorageType::Q5K => q5_k(isa, bytes, numbers, scales, minima),
         StorageType::F8E4M3 => f8_e4m3(isa, bytes, numbers, scales),
@@ -182,6 +186,52 @@ per_isa! {
         }
         halves::<L, 24>(blocks, 0, scales);
         halves::<L, 24>(blocks, 2, minima);
+    }
+}
+
+/// Numbers of two bits: each 32 bytes hold 128 of them, the lowest bits the first 32.
+#[inline(always)]
+fn twos(packed: &[u8; 64], numbers: &mut [u8; 256]) {
+    let packed = packed.as_chunks::<32>().0.iter();
+    for (packed, numbers) in packed.zip(numbers.as_chunks_mut::<128>().0) {
+        for (plane, numbers) in numbers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            numbers.iter_mut().zip(packed).for_each(|(n, byte)| *n = byte >> (2 * plane) & 3);
+        }
+    }
+}
+
+per_isa! {
+    fn q2_k<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32], minima: &mut [f32]) {
+        let scales = scales.as_chunks_mut::<16>().0.iter_mut().zip(minima.as_chunks_mut::<16>().0);
+        let blocks = bytes.as_chunks::<84>().0.iter().zip(numbers.as_chunks_mut::<256>().0);
+        for ((block, numbers), (scales, minima)) in blocks.zip(scales) {
+            let (scale, minimum) = (half(block, 80), -half(block, 82));
+            for (at, byte) in block[..16].iter().enumerate() {
+                scales[at] = scale * f32::from(byte & 0xf);
+                minima[at] = minimum * f32::from(byte >> 4);
+            }
+            twos(block[16..].first_chunk().expect("84 bytes"), numbers);
+        }
+    }
+}
+
+per_isa! {
+    fn q3_k<L>(bytes: &[u8], numbers: &mut [u8], scales: &mut [f32]) {
+        let blocks = bytes.as_chunks::<110>().0.iter().zip(numbers.as_chunks_mut::<256>().0);
+        for ((block, numbers), scales) in blocks.zip(scales.as_chunks_mut::<16>().0) {
+            let scale = half(block, 108);
+            // Six bits each, less 32: the lower four in eight bytes, the upper two in four.
+            for (at, value) in scales.iter_mut().enumerate() {
+                let low = block[96 + at % 8] >> (at / 8 * 4) & 0xf;
+                let high = block[104 + at % 4] >> (at / 4 * 2) & 3;
+                *value = scale * f32::from((low | high << 4) as i8 - 32);
+            }
+            twos(block[32..].first_chunk().expect("110 bytes"), numbers);
+            let thirds: &[u8; 32] = block.first_chunk().expect("110 bytes");
+            for (plane, numbers) in numbers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                numbers.iter_mut().zip(thirds).for_each(|(n, bits)| *n |= (bits >> plane & 1) << 2);
+            }
+        }
     }
 }
 

@@ -137,7 +137,10 @@ impl FewRowsCall<'_> {
                     bytes: from / 4,
                     scales: self.layout.words + from / 4,
                     terms: 2 * self.layout.words
-                        + if self.form.has_minimum { from / BLOCK } else { from / 4 },
+                        + match self.form.has_minimum {
+                            true => from / BLOCK * self.form.scales,
+                            false => from / 4,
+                        },
                     count: operands.rows,
                 };
                 let b = FewRowsWeights { values: unpacked, layout, count };
@@ -147,6 +150,7 @@ impl FewRowsCall<'_> {
                     (1, false, 8) => multiply_rows::<1, false, 8>(self.isa, a, b, target),
                     (1, false, 5) => multiply_rows::<1, false, 5>(self.isa, a, b, target),
                     (1, true, 5) => multiply_rows::<1, true, 5>(self.isa, a, b, target),
+                    (2, true, 5) => multiply_rows::<2, true, 5>(self.isa, a, b, target),
                     (2, false, 6) => multiply_rows::<2, false, 6>(self.isa, a, b, target),
                     _ => unreachable!("no type has the form {:?}", self.form),
                 }

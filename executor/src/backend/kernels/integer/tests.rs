@@ -163,6 +163,8 @@ fn extreme(storage: StorageType, byte: u8, elements: usize) -> Vec<u8> {
     let mut bytes = vec![byte; storage.bytes(elements as u64).as_usize()];
     let factors: &[usize] = match storage {
         StorageType::Q4_1 | StorageType::Q5_1 | StorageType::Q4K | StorageType::Q5K => &[0, 2],
+        StorageType::Q2K => &[80, 82],
+        StorageType::Q3K => &[108],
         StorageType::Q6K => &[208],
         StorageType::F8E4M3 | StorageType::F8E5M2 => &[],
         _ => &[0],

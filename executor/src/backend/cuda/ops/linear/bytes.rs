@@ -40,6 +40,8 @@ fn decoding_kernel(storage: StorageType) -> Option<&'static str> {
         StorageType::Q4_1 => "decode_bytes_q4_1",
         StorageType::Q5_0 => "decode_bytes_q5_0",
         StorageType::Q5_1 => "decode_bytes_q5_1",
+        StorageType::Q2K => "decode_bytes_q2_k",
+        StorageType::Q3K => "decode_bytes_q3_k",
         StorageType::Q4K => "decode_bytes_q4_k",
         StorageType::Q5K => "decode_bytes_q5_k",
         StorageType::Q6K => "decode_bytes_q6_k",
