@@ -154,12 +154,14 @@ impl StorageType {
         matches!(self, StorageType::F32 | StorageType::F16 | StorageType::BF16)
     }
 
-    /// Whether the host's kernels form products with weights of this type of integers, unless they
-    /// are asked for exact ones.
+    /// Whether products with weights of this type are formed of integers, unless exact ones are
+    /// asked for: by the host's kernels, and by GPUs that multiply bytes faster than halves.
     pub const fn has_integer_products(self) -> bool {
         use StorageType::{F8E4M3, F8E5M2, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-        let of_32 = matches!(self, F8E4M3 | F8E5M2 | Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1);
-        of_32 || matches!(self, Q2K | Q3K | Q4K | Q5K | Q6K)
+        matches!(
+            self,
+            F8E4M3 | F8E5M2 | Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q2K | Q3K | Q4K | Q5K | Q6K
+        )
     }
 
     /// Whether the host's kernels may round activations for products with weights of this type,

@@ -204,16 +204,8 @@ impl Stored {
         const UNIT: f32 = 1024.0;
         /// Of an f32's mantissa, all but the 11 bits of an f16's.
         const LOWER_BITS: u32 = (1 << 13) - 1;
-        if !matches!(
-            self.storage,
-            StorageType::Q4_1
-                | StorageType::Q5_1
-                | StorageType::Q2K
-                | StorageType::Q3K
-                | StorageType::Q4K
-                | StorageType::Q5K
-                | StorageType::Q6K
-        ) {
+        let kept = [StorageType::Q8_0, StorageType::Q4_0, StorageType::Q5_0];
+        if !self.storage.is_blocks() || kept.contains(&self.storage) {
             return self.copy();
         }
         let mut bytes = Vec::new();

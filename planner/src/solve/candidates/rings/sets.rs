@@ -56,8 +56,8 @@ pub(super) fn streamable(
     segments.collect()
 }
 
-/// The lanes of a split, of which each streams what it has no room for: of its own segments in a
-/// split by layers, else of its parts of all.
+/// The lanes of a split, with what each may stream: in a split by layers its own segments, else its
+/// parts of all segments.
 pub(super) fn own_lanes(
     component: &ComponentProfile,
     spread: &ComponentLayout,

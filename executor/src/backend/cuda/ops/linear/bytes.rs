@@ -3,9 +3,9 @@
 //! tensor cores (`linear_bytes.cu`).
 //!
 //! A GeForce multiplies bytes at four times the rate of 16-bit numbers with sums in f32, so that is
-//! how layers with [such weights](decoding_kernel) are computed, unless the GPU is
-//! [wide](is_wide). Whatever is multiplied at a time lies in the workspace: some columns of the
-//! layer, and some of its rows.
+//! how layers whose weights [have integer products](StorageType::has_integer_products) are
+//! computed, unless the GPU is [wide](is_wide). Whatever is multiplied at a time lies in the
+//! workspace: some columns of the layer, and some of its rows.
 
 use protocol::{Bytes, StorageType};
 
@@ -14,7 +14,7 @@ use super::{Linear, OutArgument, PART_ALIGNMENT};
 use crate::backend::cuda::driver::DriverError;
 use crate::backend::cuda::launch::{Address, Launcher};
 use crate::backend::cuda::ops::convert::{INPUTS_MAX, input_arguments};
-use crate::backend::cuda::ops::{THREADS, ValueAt, blocks_for, count, element_kind};
+use crate::backend::cuda::ops::{THREADS, ValueAt, blocks_for, count, element_kind, kernel_of};
 
 /// Numbers of a row that share a scale: `BLOCK` of `linear_bytes.cu`.
 const BLOCK: usize = 32;
@@ -30,25 +30,6 @@ const PART_ROWS: usize = 128;
 /// after the other, takes longer: those of data centres.
 fn is_wide(capability: (u32, u32)) -> bool {
     matches!(capability, (8, 0) | (9, 0) | (10, _) | (11, 0))
-}
-
-/// The kernel that makes weights of a type bytes, `None` for types that are multiplied otherwise.
-fn decoding_kernel(storage: StorageType) -> Option<&'static str> {
-    Some(match storage {
-        StorageType::Q8_0 => "decode_bytes_q8_0",
-        StorageType::Q4_0 => "decode_bytes_q4_0",
-        StorageType::Q4_1 => "decode_bytes_q4_1",
-        StorageType::Q5_0 => "decode_bytes_q5_0",
-        StorageType::Q5_1 => "decode_bytes_q5_1",
-        StorageType::Q2K => "decode_bytes_q2_k",
-        StorageType::Q3K => "decode_bytes_q3_k",
-        StorageType::Q4K => "decode_bytes_q4_k",
-        StorageType::Q5K => "decode_bytes_q5_k",
-        StorageType::Q6K => "decode_bytes_q6_k",
-        StorageType::F8E4M3 => "decode_bytes_f8_e4m3",
-        StorageType::F8E5M2 => "decode_bytes_f8_e5m2",
-        _ => return None,
-    })
 }
 
 /// Rows of bytes with their scales, as one part of a workspace: bytes `[count, depth]`, then f32
@@ -96,8 +77,8 @@ impl ByteParts {
         storage: StorageType,
         bytes_max: Bytes,
     ) -> Option<ByteParts> {
-        decoding_kernel(storage)?;
-        if !in_groups || !depth.is_multiple_of(BLOCK) {
+        let can = storage.has_integer_products() && in_groups && depth.is_multiple_of(BLOCK);
+        if !can {
             return None;
         }
         let whole = ByteParts { depth, rows, columns };
@@ -243,7 +224,7 @@ fn decode(
         stride: count(to.stride),
         padding: 0,
     };
-    let kernel = decoding_kernel(weight.storage).expect("a layer with parts");
+    let kernel = kernel_of!("decode_bytes", weight.storage);
     let grid = blocks_for((columns * parts.depth / GROUP) as u64);
     on.launch(kernel, grid, [THREADS, 1, 1], 0, &arguments)
 }
