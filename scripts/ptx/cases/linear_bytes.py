@@ -13,6 +13,8 @@ BLOCK, PLACED = 32, 64
 # Types whose numbers stay as they are, and those that are rounded by the largest of a block over 127.
 EXACT = ("q8_0", "q4_0", "q5_0")
 ROUNDED = ("q4_1", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+# Infinity of either sign and two that are no number, in binary16.
+WRONG_FACTORS = (0x7C00, 0xFC00, 0x7E01, 0x7E01)
 # Bits of a rounded block's scale that are zeros: all but 11.
 LOWER_BITS = (1 << 13) - 1
 
@@ -67,16 +69,22 @@ def keep_bytes(device, rng, storage: Storage, columns: int, depth: int):
     equal("numbers", (scales[:, :, None] * numbers.astype(np.float32)).reshape(-1), storage.numbers(stored))
 
 
-def round_blocks(device, rng, storage: Storage, columns: int, depth: int):
-    """Other numbers are rounded: a block's scale is its largest over 127, rounded up to 11 bits."""
+def round_blocks(device, rng, storage: Storage, columns: int, depth: int, wrong: tuple[int, ...] = ()):
+    """Other numbers are rounded: a block's scale is its largest over 127, rounded up to 11 bits. `wrong` is what the factors of the first
+    stored blocks become."""
     stored = storage.random(rng, columns * depth)
-    values = storage.numbers(stored).astype(np.float32).reshape(columns, -1, BLOCK)
-    bits = (np.abs(values).max(axis=2) / np.float32(127)).view(np.uint32)
-    scale = ((bits + LOWER_BITS) & ~np.uint32(LOWER_BITS)).view(np.float32)
+    for index, factor in enumerate(wrong):
+        begin = index * storage.size + storage.factors[index % len(storage.factors)]
+        stored.reshape(-1)[begin : begin + 2] = np.frombuffer(factor.to_bytes(2, "little"), np.uint8)
+    values = storage.numbers(stored).reshape(columns, -1, BLOCK)
+    largest = np.abs(values).max(axis=2)
+    finite = np.isfinite(largest)
+    bits = (largest / np.float32(127)).view(np.uint32)
+    scale = np.where(finite, ((bits + LOWER_BITS) & ~np.uint32(LOWER_BITS)).view(np.float32), np.float32(np.nan))
     inverse = np.float32(1) / scale
     numbers, scales = launch_decode(device, storage, stored, columns, depth)
     equal("scales", scales, scale)
-    equal("out", numbers, np.rint(values * inverse[:, :, None]).astype(np.int8))
+    equal("out", numbers[finite], np.rint(values * inverse[:, :, None])[finite].astype(np.int8))
     assert np.abs(numbers.astype(np.int32)).max() <= 127, "a byte is below -127"
 
 
@@ -138,6 +146,9 @@ def cases():
             storage = STORAGES[name]
             yield Case("decode_bytes", name, of(function, storage, 5, 2 * max(storage.elements, 64)))
             yield Case("decode_bytes", f"{name}, whole fours", of(function, storage, 8, storage.elements))
+    for name in ROUNDED:
+        storage = STORAGES[name]
+        yield Case("decode_bytes", f"{name}, not finite", of(round_blocks, storage, 4, 2 * storage.elements, WRONG_FACTORS))
     for name, wrong in (("f8_e4m3", 0xFF), ("f8_e5m2", 0x7C)):
         yield Case("decode_bytes", name, of(round_floats, STORAGES[name], 5, 96))
         yield Case("decode_bytes", f"{name}, whole fours", of(round_floats, STORAGES[name], 8, 32))
