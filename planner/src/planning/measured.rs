@@ -9,6 +9,7 @@ use protocol::profile::ComponentProfile;
 use protocol::{
     BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile, Plan,
 };
+use rayon::prelude::*;
 
 use super::sizes::sizes;
 use super::unusable::{broken, check_failed, unusable};
@@ -274,7 +275,8 @@ impl MeasuredModel {
                 None => chosen(),
             }
         };
-        let places = (0..components.len()).map(|index| match is_new(index) {
+        let each = (0..components.len()).into_par_iter().with_max_len(1);
+        let places = each.map(|index| match is_new(index) {
             true => Some(own(index)),
             false => same[index].clone(),
         });

@@ -255,8 +255,10 @@ pub fn places_beside(
         .iter()
         .map(|list| timed.iter().position(|other| other.has_rings_of(list)).expect("its own"))
         .collect();
+    // Lists of one device have the most, and stand beside each other.
     let rings: Vec<Vec<Ring>> = timed
         .par_iter()
+        .with_max_len(1)
         .enumerate()
         .map(|(at, list)| match first[at] == at {
             true => rings(problem, component, pin, list.streamed()),
@@ -333,7 +335,7 @@ fn timed<'t>(
     for (list, kinds) in lists.iter().zip(kinds) {
         split_kinds.entry(list.split).or_default().insert(kinds);
     }
-    let each = lists.par_iter().zip(spreads).zip(kinds);
+    let each = lists.par_iter().with_max_len(1).zip(spreads).zip(kinds);
     each.map(|((list, spreads), kinds)| ListTimings {
         kinds,
         timings: spreads.iter().map(|spread| Timing::new(times, spread)).collect(),

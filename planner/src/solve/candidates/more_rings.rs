@@ -96,7 +96,7 @@ pub fn rings_within(
         ways.retain(|way| matches!(way.held, WeightResidency::Some { .. }));
         places_of(problem, spread, ways)
     };
-    layouts.par_iter().map(of_layout).collect()
+    layouts.par_iter().with_max_len(1).map(of_layout).collect()
 }
 
 /// The places of a component next to a streamed one: in the same layout over several devices, each
