@@ -5,6 +5,7 @@
 //! to the earlier buffer, so that the same graph always gives the same arena.
 
 use std::cmp::Reverse;
+use std::ops::RangeInclusive;
 
 use protocol::Bytes;
 
@@ -20,15 +21,21 @@ const STEPS: usize = 32;
 struct PlacedBuffer {
     offset: u64,
     end: u64,
-    index: usize,
-    first: usize,
-    last: usize,
+    first: u32,
+    last: u32,
 }
 
 impl PlacedBuffer {
-    fn new(buffers: &[ArenaBuffer], index: usize, offset: u64) -> PlacedBuffer {
-        let ArenaBuffer { bytes, first, last, .. } = buffers[index];
-        PlacedBuffer { offset, end: (Bytes(offset) + bytes).0, index, first, last }
+    fn new(buffer: &ArenaBuffer, offset: u64) -> PlacedBuffer {
+        let end = (Bytes(offset) + buffer.bytes).0;
+        let [first, last] = [buffer.first, buffer.last]
+            .map(|step| u32::try_from(step).expect("fewer than 2^32 steps"));
+        PlacedBuffer { offset, end, first, last }
+    }
+
+    /// The lists that it is in.
+    fn lists(&self) -> RangeInclusive<usize> {
+        self.first as usize / STEPS..=self.last as usize / STEPS
     }
 
     fn is_alive_with(&self, other: &PlacedBuffer) -> bool {
@@ -52,9 +59,9 @@ impl PlacedBySteps {
     }
 
     /// The lowest place of a buffer beside those that are alive with it.
-    fn lowest(&self, buffers: &[ArenaBuffer], index: usize) -> PlacedBuffer {
-        let mut new = PlacedBuffer::new(buffers, index, 0);
-        let lists = &self.0[new.first / STEPS..=new.last / STEPS];
+    fn lowest(&self, buffer: &ArenaBuffer) -> PlacedBuffer {
+        let mut new = PlacedBuffer::new(buffer, 0);
+        let lists = &self.0[new.lists()];
         loop {
             let before = new.offset;
             for list in lists {
@@ -63,7 +70,7 @@ impl PlacedBySteps {
                         break;
                     }
                     if other.end > new.offset && other.is_alive_with(&new) {
-                        new = PlacedBuffer::new(buffers, index, other.end);
+                        new = PlacedBuffer::new(buffer, other.end);
                     }
                 }
             }
@@ -76,7 +83,7 @@ impl PlacedBySteps {
     }
 
     fn add(&mut self, new: PlacedBuffer) {
-        for placed in &mut self.0[new.first / STEPS..=new.last / STEPS] {
+        for placed in &mut self.0[new.lists()] {
             placed.insert(placed.partition_point(|other| other.offset <= new.offset), new);
         }
     }
@@ -92,7 +99,7 @@ pub fn place(buffers: &[ArenaBuffer]) -> (Vec<Bytes>, Bytes) {
     let mut placed = PlacedBySteps::new(buffers);
     let mut arena_bytes = 0;
     for (_, index) in order {
-        let new = placed.lowest(buffers, index);
+        let new = placed.lowest(&buffers[index]);
         offsets[index] = Bytes(new.offset);
         arena_bytes = new.end.max(arena_bytes);
         placed.add(new);
@@ -103,13 +110,14 @@ pub fn place(buffers: &[ArenaBuffer]) -> (Vec<Bytes>, Bytes) {
 /// Panics if two buffers that are alive together overlap: a fault of this file, which would let one
 /// kernel overwrite what another still needs.
 pub fn assert_disjoint(buffers: &[ArenaBuffer], offsets: &[Bytes]) {
-    let placed = (0..buffers.len()).map(|at| PlacedBuffer::new(buffers, at, offsets[at].0));
+    let placed = buffers.iter().zip(offsets).enumerate();
+    let placed = placed.map(|(at, (buffer, offset))| (PlacedBuffer::new(buffer, offset.0), at));
     // What is empty overlaps nothing.
-    let mut placed: Vec<PlacedBuffer> = placed.filter(|one| one.offset < one.end).collect();
-    placed.sort_by_key(|one| one.offset);
-    for (at, one) in placed.iter().enumerate() {
-        for other in placed[at + 1..].iter().take_while(|other| other.offset < one.end) {
-            let (a, b) = (one.index, other.index);
+    let mut placed: Vec<(PlacedBuffer, usize)> =
+        placed.filter(|(one, _)| one.offset < one.end).collect();
+    placed.sort_by_key(|(one, _)| one.offset);
+    for (at, (one, a)) in placed.iter().enumerate() {
+        for (other, b) in placed[at + 1..].iter().take_while(|(other, _)| other.offset < one.end) {
             assert!(!one.is_alive_with(other), "buffers {a} and {b} overlap while both are alive");
         }
     }

@@ -135,6 +135,17 @@ fn lane_of_inputs(
     (together && smaller && able).then_some(lane)
 }
 
+/// How far a value is on its way to a lane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arrival {
+    /// It is not sent.
+    Not,
+    /// The copy of this number has started.
+    Started(u32),
+    /// It was waited for.
+    There,
+}
+
 struct ProgramBuilder<'a> {
     graph: &'a Graph,
     assignment: &'a Assignment,
@@ -148,8 +159,8 @@ struct ProgramBuilder<'a> {
     lanes: usize,
     steps: Vec<Step>,
     copies: Vec<PieceCopy>,
-    /// Copies of values that have started, by value and lane; `true` once waited for.
-    arrivals: BTreeMap<(ValueId, usize), (usize, bool)>,
+    /// By value, and of each by lane.
+    arrivals: Vec<Arrival>,
     /// Copies of parts into a value that nobody has waited for.
     gathers: BTreeMap<ValueId, Vec<usize>>,
     parts: usize,
@@ -177,10 +188,11 @@ impl<'a> ProgramBuilder<'a> {
             }
         }
         let most = node_lanes.iter().copied().max().unwrap_or(0);
+        let lanes = assignment.lanes.len().max(most + 1);
         ProgramBuilder {
             graph,
             assignment,
-            lanes: assignment.lanes.len().max(most + 1),
+            lanes,
             node_lanes,
             rows,
             readers,
@@ -188,7 +200,7 @@ impl<'a> ProgramBuilder<'a> {
             home,
             steps: Vec::with_capacity(graph.nodes.len()),
             copies: Vec::new(),
-            arrivals: BTreeMap::new(),
+            arrivals: vec![Arrival::Not; graph.values.len() * lanes],
             gathers: BTreeMap::new(),
             parts: 0,
         }
@@ -237,11 +249,12 @@ impl<'a> ProgramBuilder<'a> {
     /// lane.
     fn start(&mut self, value: ValueId, lane: usize) {
         let home = self.home[value.0];
-        if lane == home || !self.produced[value.0] || self.arrivals.contains_key(&(value, lane)) {
+        let arrival = value.0 * self.lanes + lane;
+        if lane == home || !self.produced[value.0] || self.arrivals[arrival] != Arrival::Not {
             return;
         }
         self.gather(value);
-        self.arrivals.insert((value, lane), (self.copies.len(), false));
+        self.arrivals[arrival] = Arrival::Started(self.copies.len() as u32);
         self.steps.push(Step::Start(self.copies.len()));
         let from = (home, Piece::Value(value));
         self.copies.push(PieceCopy { from, to: (lane, value), columns: None });
@@ -249,13 +262,12 @@ impl<'a> ProgramBuilder<'a> {
 
     /// Waits until a value is whole on a lane.
     fn arrive(&mut self, value: ValueId, lane: usize) {
+        let arrival = value.0 * self.lanes + lane;
         if lane == self.home[value.0] {
             self.gather(value);
-        } else if let Some((copy, waited)) = self.arrivals.get_mut(&(value, lane))
-            && !*waited
-        {
-            *waited = true;
-            self.steps.push(Step::Wait(*copy));
+        } else if let Arrival::Started(copy) = self.arrivals[arrival] {
+            self.arrivals[arrival] = Arrival::There;
+            self.steps.push(Step::Wait(copy as usize));
         }
     }
 
