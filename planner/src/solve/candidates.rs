@@ -255,7 +255,7 @@ pub fn places_beside(
         .iter()
         .map(|list| timed.iter().position(|other| other.has_rings_of(list)).expect("its own"))
         .collect();
-    // Lists of one device have the most, and stand beside each other.
+    // Each list by itself: those of one device have the most rings, and stand beside each other.
     let rings: Vec<Vec<Ring>> = timed
         .par_iter()
         .with_max_len(1)
