@@ -29,38 +29,64 @@ pub use known::{KnownComponents, LastModel};
 /// Every kind of backend that a profile states sizes for.
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
 
-/// The profile of a model for a job shape and a number of worker threads. `known` has what was
-/// found out lately of its components, and gets what is found out now.
-pub fn profile(
+/// The profiles of a model for a job shape and a number of worker threads, with each of these
+/// options. `known` has what was found out lately of its components, and gets what is found out
+/// now.
+pub fn profiles(
+    model: &dyn Model,
+    job: &JobShape,
+    options: &[GraphOptions],
+    threads: usize,
+    known: &mut KnownComponents,
+) -> Result<Vec<ModelProfile>, ModelError> {
+    let mut profiles = Vec::new();
+    // Most of what is found out first holds for the others, which are looked at beside each other.
+    for options in [&options[..options.len().min(1)], options.get(1..).unwrap_or_default()] {
+        let profile = |options| profile(model, job, options, threads, known);
+        let found: Vec<_> = options.par_iter().with_max_len(1).map(profile).collect();
+        for found in found {
+            let (profile, new) = found?;
+            profiles.push(profile);
+            known.take_in(new);
+        }
+    }
+    Ok(profiles)
+}
+
+/// A profile with these options, and what was not known for it.
+fn profile(
     model: &dyn Model,
     job: &JobShape,
     options: &GraphOptions,
     threads: usize,
-    known: &mut KnownComponents,
-) -> Result<ModelProfile, ModelError> {
-    let whole = known.profiles(job, options, threads).map(<[ComponentProfile]>::to_vec);
-    let graphs = match &whole {
-        Some(_) => {
+    known: &KnownComponents,
+) -> Result<(ModelProfile, KnownComponents), ModelError> {
+    let mut new = KnownComponents::default();
+    let whole = known.profiles(job, options, threads);
+    let graphs = match (whole, known.graphs_of(job, options)) {
+        (Some(_), _) => {
             let VaeGraphs { encoder, decoder } = model.vae_graphs(job, options)?;
             let all = encoder.into_iter().chain([decoder]);
             all.map(|component| component.stored_as(options.weights_as).shared()).collect()
         }
-        None => known.graphs(model, job, options)?.components().to_vec(),
+        (None, Some(graphs)) => graphs.components().to_vec(),
+        (None, None) => new.graphs(model, job, options)?.components().to_vec(),
     };
-    let cached: Vec<Bytes> = graphs
-        .iter()
-        .map(|component| {
-            let weights = component.variants[0].weights.iter().map(|weight| &weight.tensor);
-            match options.weights_as {
-                // Files that are not there are nowhere.
-                Some(_) => Bytes::ZERO,
-                None => *known
-                    .cached_bytes
-                    .entry(component.name.to_owned())
-                    .or_insert_with(|| model.files(component.name).cached_weight_bytes(weights)),
+    let mut cached_bytes = |component: &SharedGraph| {
+        let name = component.name;
+        let weights = component.variants[0].weights.iter().map(|weight| &weight.tensor);
+        match (options.weights_as, known.cached_bytes.get(name)) {
+            // Files that are not there are nowhere.
+            (Some(_), _) => Bytes::ZERO,
+            (None, Some(bytes)) => *bytes,
+            (None, None) => {
+                let bytes = model.files(name).cached_weight_bytes(weights);
+                new.cached_bytes.insert(name.to_owned(), bytes);
+                bytes
             }
-        })
-        .collect();
+        }
+    };
+    let cached: Vec<Bytes> = graphs.iter().map(&mut cached_bytes).collect();
     let measured = graphs.par_iter().zip(cached).map(|(component, cached_bytes)| {
         let profile = component_profile(component, options, threads);
         ComponentProfile { cached_bytes: cached_bytes.min(profile.tensor_bytes), ..profile }
@@ -69,22 +95,23 @@ pub fn profile(
     let components = match whole {
         None => {
             let whole = measured.iter().filter(|component| !is_tiled(component.phase));
-            known.set_profiles(job, options, threads, whole.cloned().collect());
+            new.add_profiles(job, options, threads, whole.cloned().collect());
             measured
         }
         Some(whole) => {
             let (encoder, decoder): (Vec<_>, Vec<_>) =
                 measured.into_iter().partition(|component| component.phase == Phase::Encode);
-            [encoder, whole, decoder].concat()
+            [&encoder, whole, &decoder].concat()
         }
     };
-    Ok(ModelProfile {
+    let profile = ModelProfile {
         family: model.family().to_owned(),
         components,
         job_bytes: model.buffers(job, options)?.bytes(),
         changed_bytes: model.changed_bytes(),
         notices: Vec::new(),
-    })
+    };
+    Ok((profile, new))
 }
 
 fn component_profile(

@@ -27,7 +27,7 @@ use protocol::notice::Notice;
 use protocol::self_test::SelfTestShare;
 use protocol::{
     Command, Embeddings, Event, Failure, FailureKind, GraphOptions, Handshake, JobShape,
-    ModelProfile, ModelSource, PROTOCOL_VERSION, Phase, Plan, UsageReport,
+    ModelProfile, ModelSource, PROTOCOL_VERSION, Phase, PieceSizes, Plan, UsageReport,
 };
 
 use crate::backend::cuda::cublas_told;
@@ -174,8 +174,8 @@ impl Executor {
                 let description = families::describe_source(&model, makes_tokenizers)?;
                 Ok(Event::Inspected(Box::new(description)))
             }
-            Command::Measure { model, job, options, threads } => {
-                self.measure(&model, &job, &options, threads)
+            Command::Measure { model, job, options, pieces, threads } => {
+                self.measure(&model, &job, &options, &pieces, threads)
             }
             Command::Size { model, job, options, threads, layouts } => {
                 check_threads(threads)?;
@@ -244,16 +244,20 @@ impl Executor {
         model: &ModelSource,
         job: &JobShape,
         options: &GraphOptions,
+        pieces: &[PieceSizes],
         threads: u32,
     ) -> Result<Event, Failure> {
         check_threads(threads)?;
-        check::check_options(options).map_err(bad_request)?;
+        check::check_measured(options, pieces).map_err(bad_request)?;
         let notices = self.models.notices(model, options)?;
         let known = self.last_model.of(model, &options.loras);
         let model = self.models.sized(model, job, options)?;
-        let profile = measure::profile(&*model, job, options, threads as usize, known)?;
-        let profile = ModelProfile { notices, ..profile };
-        Ok(Event::Measured(Box::new(profile)))
+        let options: Vec<GraphOptions> =
+            pieces.iter().map(|sizes| options.in_pieces(*sizes)).collect();
+        let profiles = measure::profiles(&*model, job, &options, threads as usize, known)?;
+        let profiles = profiles.into_iter();
+        let told = |profile| ModelProfile { notices: notices.clone(), ..profile };
+        Ok(Event::Measured(profiles.map(told).collect()))
     }
 
     fn calibrate(

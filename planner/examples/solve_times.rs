@@ -83,8 +83,15 @@ fn main() -> ExitCode {
         ..JobShape::small()
     };
     let options = GraphOptions::default();
-    let measured =
-        measure::profile(&*model, &job, &options, 16, &mut Default::default()).expect("a profile");
+    let measured = measure::profiles(
+        &*model,
+        &job,
+        std::slice::from_ref(&options),
+        16,
+        &mut Default::default(),
+    )
+    .expect("a profile")
+    .remove(0);
     for devices in [1, 2, 4, 16] {
         let inventory = host(devices);
         for objective in [Objective::Latency, Objective::Throughput, Objective::Memory] {

@@ -38,7 +38,7 @@ pub use device::DeviceRule;
 pub use job::{JobRule, check_job};
 pub use keeps::{KeptRule, check_keeps};
 pub use layout::{LayoutRule, check_layouts};
-pub use options::{OptionsRule, check_options};
+pub use options::{OptionsRule, check_measured, check_options};
 pub use phases::MemoryRule;
 pub use rule::ComponentRule;
 pub use violation::{ListRule, SHOWN_MAX, VIOLATIONS_MAX, Violation, Violations};

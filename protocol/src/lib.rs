@@ -31,7 +31,7 @@ pub use message::{
 };
 pub use model::{ModelSource, PartFlag};
 pub use phase::Phase;
-pub use plan::{DeviceId, GraphOptions, JobShape, MappingPolicy, Plan, Residency};
+pub use plan::{DeviceId, GraphOptions, JobShape, MappingPolicy, PieceSizes, Plan, Residency};
 pub use profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 pub use sampler::{Sampler, Scheduler};
 pub use storage::StorageType;

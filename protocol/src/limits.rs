@@ -50,6 +50,9 @@ pub const SPEED_MIN: f64 = 1e-3;
 /// Most LoRA files of a job.
 pub const LORAS_MAX: usize = 16;
 
+/// Most sizes of pieces that a model is measured in at once.
+pub const PIECE_SIZES_MAX: usize = 32;
+
 /// Largest weight of a LoRA, of either sign. Useful ones are below 20; a larger one is a mistake.
 pub const LORA_WEIGHT_MAX: f32 = 1000.0;
 

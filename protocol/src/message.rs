@@ -30,7 +30,7 @@ use crate::limits::{PROMPT_BYTES_MAX, STEPS_MAX, STRING_BYTES_MAX, TooLong};
 use crate::model::ModelSource;
 use crate::notice::{FileState, Notice};
 use crate::phase::Phase;
-use crate::plan::{DeviceId, GraphOptions, JobShape, Plan};
+use crate::plan::{DeviceId, GraphOptions, JobShape, PieceSizes, Plan};
 use crate::profile::{BackendKind, Layout, LayoutBytes, ModelDescription, ModelProfile};
 use crate::sampler::Scheduler;
 use crate::self_test::{SelfTest, SelfTestShare};
@@ -40,7 +40,7 @@ use crate::usage::UsageReport;
 pub use texts::{JobTexts, PromptText};
 
 /// Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 22;
+pub const PROTOCOL_VERSION: u32 = 23;
 
 /// The executor's first and only message over the one-shot server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,14 +68,16 @@ pub enum Command {
         /// Whether tokenizers are made, to see whether that can be done: no size depends on them.
         makes_tokenizers: bool,
     },
-    /// What does a model need for this job shape?
+    /// What does a model need for this job shape, in these pieces?
     Measure {
         /// Where the model is.
         model: ModelSource,
         /// The sizes asked for.
         job: JobShape,
-        /// What beside the job decides what is computed.
+        /// What beside the job decides what is computed, but for the pieces.
         options: GraphOptions,
+        /// The pieces: a profile for each.
+        pieces: Vec<PieceSizes>,
         /// Worker threads of the host's kernels.
         threads: u32,
     },
@@ -226,8 +228,8 @@ pub enum Event {
     },
     /// The answer to [`Command::Inspect`].
     Inspected(Box<ModelDescription>),
-    /// The answer to [`Command::Measure`].
-    Measured(Box<ModelProfile>),
+    /// The answer to [`Command::Measure`], in its order.
+    Measured(Vec<ModelProfile>),
     /// The answer to [`Command::Size`], in its order.
     Sized(Vec<LayoutBytes>),
     /// The answer to [`Command::Verify`].

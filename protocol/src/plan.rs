@@ -22,7 +22,7 @@ pub use device::{
 };
 pub use host::HostPlan;
 pub use job::JobShape;
-pub use options::{ATTENTION_CHUNK, GraphOptions, Lora, MappingPolicy, VaeTile};
+pub use options::{ATTENTION_CHUNK, GraphOptions, Lora, MappingPolicy, PieceSizes, VaeTile};
 pub use phase_bytes::PhaseBytes;
 
 /// Version of the plan's document. Raised when a field changes its meaning or goes away.

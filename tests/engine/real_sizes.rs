@@ -462,16 +462,16 @@ fn planning_takes_little_memory_in_the_planner_and_in_the_executor() {
     for [width, height] in SIZES {
         let job =
             JobShape { width, height, steps: 28, max_sequence_length: 512, ..JobShape::small() };
-        let profile = executor::measure::profile(
+        let profiles = executor::measure::profiles(
             &*opened,
             &job,
-            &GraphOptions::default(),
+            &[GraphOptions::default()],
             16,
             &mut Default::default(),
         )
         .expect("the job is possible");
         // The VAE's encoder is there, for jobs that start from a picture.
-        assert_eq!(profile.components.len() + 1, description.components.len());
+        assert_eq!(profiles[0].components.len() + 1, description.components.len());
     }
     let status = fs::read_to_string("/proc/self/status").expect("the kernel tells of this process");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it was resident");

@@ -40,7 +40,7 @@ pub struct KnownComponents {
     pub(super) cached_bytes: BTreeMap<String, Bytes>,
     /// The graphs that were made last.
     graphs: Option<BatchGraphs>,
-    profiles: Option<KnownProfiles>,
+    profiles: Vec<KnownProfiles>,
 }
 
 /// Profiles of components that do not depend on the VAE's pieces.
@@ -73,6 +73,11 @@ impl LastModel {
 }
 
 impl KnownComponents {
+    /// The graphs of a job that were made last, where they are of that.
+    pub(super) fn graphs_of(&self, job: &JobShape, options: &GraphOptions) -> Option<&BatchGraphs> {
+        self.graphs.as_ref().filter(|last| last.are_of(job, options))
+    }
+
     /// The graphs of a job of this model: those that were made last, where they are of that.
     pub(super) fn graphs(
         &mut self,
@@ -96,11 +101,11 @@ impl KnownComponents {
         let is_same = |known: &&KnownProfiles| {
             known.job == *job && known.options == options && known.threads == threads
         };
-        self.profiles.as_ref().filter(is_same).map(|known| known.components.as_slice())
+        self.profiles.iter().find(is_same).map(|known| known.components.as_slice())
     }
 
     /// Notes these.
-    pub(super) fn set_profiles(
+    pub(super) fn add_profiles(
         &mut self,
         job: &JobShape,
         options: &GraphOptions,
@@ -108,7 +113,15 @@ impl KnownComponents {
         components: Vec<ComponentProfile>,
     ) {
         let options = GraphOptions { vae_tile: None, ..options.clone() };
-        self.profiles = Some(KnownProfiles { job: job.clone(), options, threads, components });
+        self.profiles.push(KnownProfiles { job: job.clone(), options, threads, components });
+    }
+
+    /// Notes what was not known.
+    pub(super) fn take_in(&mut self, new: KnownComponents) {
+        let KnownComponents { cached_bytes, graphs, profiles } = new;
+        self.cached_bytes.extend(cached_bytes);
+        self.graphs = graphs.or(self.graphs.take());
+        self.profiles.extend(profiles);
     }
 }
 

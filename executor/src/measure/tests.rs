@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use protocol::plan::VaeTile;
 use protocol::profile::Lane;
-use protocol::{Division, FailureKind};
+use protocol::{Division, FailureKind, PieceSizes};
 
 use super::*;
 
@@ -15,6 +15,16 @@ const JOB: JobShape =
 fn model() -> Arc<dyn Model> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
     crate::families::open(&fixtures.join("flux_schnell")).unwrap()
+}
+
+/// The profile with some options.
+fn measured(
+    model: &dyn Model,
+    job: &JobShape,
+    options: &GraphOptions,
+    known: &mut KnownComponents,
+) -> ModelProfile {
+    profiles(model, job, std::slice::from_ref(options), 2, known).unwrap().remove(0)
 }
 
 /// Every way to cut the DiT in two.
@@ -64,7 +74,7 @@ fn devices_of_a_tensor_split_give_each_other_the_summands_that_are_stated() {
     let model = crate::families::open(&fixtures.join("flux_dev")).unwrap();
     let options = GraphOptions::default();
     let mut known = KnownComponents::default();
-    let profile = profile(&*model, &JOB, &options, 2, &mut known).unwrap();
+    let profile = measured(&*model, &JOB, &options, &mut known);
     let stated = |name: &str| {
         let mut components = profile.components.iter();
         components.find(|component| component.name == name).unwrap().summand_bytes
@@ -90,15 +100,27 @@ fn what_is_known_of_other_tiles_is_what_would_be_measured() {
     let model = model();
     let mut known = KnownComponents::default();
     let tile = VaeTile { width: 32, height: 32, overlap: 0.25 };
-    for (vae_tile, attention_chunk) in [(None, 256), (Some(tile), 256), (Some(tile), 64)] {
-        let options = GraphOptions { vae_tile, attention_chunk, ..GraphOptions::default() };
-        for job in [JOB, JobShape { batch: 2, ..JOB }, JOB] {
-            let measure =
-                |known: &mut KnownComponents| profile(&*model, &job, &options, 2, known).unwrap();
-            let alone = measure(&mut KnownComponents::default());
-            assert_eq!(measure(&mut known), alone, "{options:?}");
-            assert_eq!(measure(&mut known), alone, "{options:?}");
+    let pieces = [(None, 256), (Some(tile), 256), (None, 64), (Some(tile), 64)];
+    let options = pieces.map(|(vae_tile, attention_chunk)| {
+        GraphOptions::default().in_pieces(PieceSizes { vae_tile, attention_chunk })
+    });
+    let jobs = [JOB, JobShape { batch: 2, ..JOB }, JOB];
+    let alone = jobs.each_ref().map(|job| {
+        let with = |options| measured(&*model, job, options, &mut KnownComponents::default());
+        options.each_ref().map(with)
+    });
+    for (at, options) in options.iter().enumerate() {
+        for (job, alone) in jobs.iter().zip(&alone) {
+            for _ in 0..2 {
+                let known = measured(&*model, job, options, &mut known);
+                assert_eq!(known, alone[at], "{options:?}");
+            }
         }
+    }
+    for (job, alone) in jobs.iter().zip(&alone) {
+        let together = profiles(&*model, job, &options, 2, &mut KnownComponents::default());
+        assert_eq!(together.unwrap(), alone);
+        assert_eq!(profiles(&*model, job, &options, 2, &mut known).unwrap(), alone);
     }
 }
 
@@ -107,12 +129,12 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
     use protocol::StorageType::{BF16, IQ4NL, Q8_0};
     use protocol::profile::{BackendKind, WorkKind};
     let model = model();
-    let measured = |weights_as, exact_matmul| {
+    let stored_as = |weights_as, exact_matmul| {
         let options = GraphOptions { weights_as, exact_matmul, ..GraphOptions::default() };
-        profile(&*model, &JOB, &options, 2, &mut KnownComponents::default()).unwrap()
+        measured(&*model, &JOB, &options, &mut KnownComponents::default())
     };
-    let [stored, blocks] = [measured(None, false), measured(Some(Q8_0), false)];
-    let exact = measured(Some(Q8_0), true);
+    let [stored, blocks] = [stored_as(None, false), stored_as(Some(Q8_0), false)];
+    let exact = stored_as(Some(Q8_0), true);
     let graphs = model.graphs(&JOB, &GraphOptions::default()).unwrap();
     for ((stored, blocks), graph) in stored.components.iter().zip(&blocks.components).zip(&graphs) {
         let tensors = graph.variants[0].weights.iter().map(|weight| weight.tensor);
@@ -139,7 +161,7 @@ fn weights_as_if_in_blocks_take_less_and_compute_the_same() {
         assert!(!work.any(|work| work.kind == WorkKind::Matmul(Q8_0)), "computed as f32");
     }
     // Of a type that is never multiplied as bytes, for which this small model has more workspace.
-    let halves = measured(Some(IQ4NL), false);
+    let halves = stored_as(Some(IQ4NL), false);
     let on_gpu = [&exact, &halves].map(|of| of.components[2].compute_bytes(BackendKind::Cuda));
     assert!(on_gpu[0] > on_gpu[1], "exact products have their operands in f32: {on_gpu:?}");
     let dit = &blocks.components[2];

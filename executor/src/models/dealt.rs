@@ -59,9 +59,12 @@ impl BatchGraphs {
         Ok(())
     }
 
-    /// Whether they are of this job, with these options.
+    /// Whether they are of this job, with these options. How many queries are attended with at a
+    /// time is said by schedules, not by graphs.
     pub fn are_of(&self, job: &JobShape, options: &GraphOptions) -> bool {
-        self.job == *job && self.options == *options
+        let attention_chunk = self.options.attention_chunk;
+        let options = GraphOptions { attention_chunk, ..options.clone() };
+        self.job == *job && self.options == options
     }
 
     /// The components of the whole job, in the order in which they run.

@@ -6,6 +6,7 @@ use protocol::message::VerifiedBytes;
 use protocol::plan::{ComponentPlan, DeviceBackend, PartPlan};
 use protocol::profile::Lane;
 use protocol::{BackendKind, Bytes, DeviceId, Failure, Phase, Plan};
+use rayon::prelude::*;
 
 use crate::backend::cuda;
 use crate::failure::{bad_model, refused};
@@ -89,8 +90,8 @@ pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failu
             names.join(", ")
         )));
     }
-    let each = plan.components.iter().zip(graphs);
-    each.map(|(component, graph)| {
+    let each = plan.components.par_iter().zip(graphs).with_max_len(1);
+    let each = each.map(|(component, graph)| {
         if component.phase != graph.phase {
             return Err(refused(format!("{} is planned for the wrong phase", component.name)));
         }
@@ -104,8 +105,9 @@ pub fn schedules(plan: &Plan, model: &dyn Model) -> Result<Vec<Scheduled>, Failu
         let variants = variants(&graphs, nested, &assignment, &OperationNeeds)
             .map_err(|why| refused(format!("{}: {why}", component.name)))?;
         Ok(Scheduled { calls, variants })
-    })
-    .collect()
+    });
+    // The first failure of several is the answer, whichever was there first.
+    each.collect::<Vec<_>>().into_iter().collect()
 }
 
 /// Whether the devices' kernels read all weights of a component as they are stored.

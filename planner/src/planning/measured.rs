@@ -7,7 +7,8 @@ use std::sync::Arc;
 use protocol::plan::VaeTile;
 use protocol::profile::ComponentProfile;
 use protocol::{
-    BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile, Plan,
+    BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile,
+    PieceSizes, Plan,
 };
 use rayon::prelude::*;
 
@@ -80,24 +81,39 @@ impl MeasuredModel {
     ) -> Result<MeasuredModel, PlanError> {
         let mut options = GraphOptions { lora_runtime: runtime.clone(), ..request.options.clone() };
         let tiles = tiles(request, job);
-        options.vae_tile = tiles[0];
-        let mut first = measure(session, request, job, &options)?;
+        let in_tiles = |attention_chunk| {
+            let sizes = |vae_tile: &_| PieceSizes { vae_tile: *vae_tile, attention_chunk };
+            tiles.iter().map(sizes).collect::<Vec<_>>()
+        };
+        let mut pieces = in_tiles(options.attention_chunk);
+        let short = in_tiles(SHORT_ATTENTION_CHUNK);
+        pieces.push(short[0]);
+        let mut profiles = measure(session, request, job, &options, &pieces)?;
+        let components = &profiles[0].components;
         let broken = broken(session, request);
         let inventory = &request.inventory;
         let pins = match job.conditioned {
             // What is said of text encoders has no effect on a job that brings their results.
-            true => request.pins.of_components(&first.components),
+            true => request.pins.of_components(components),
             false => request.pins.clone(),
         };
-        let pins = pins.resolve(&first.components, inventory, &broken)?;
-        check_failed(request, &first, &pins)?;
-        let fixed = first.components.iter().zip(&pins);
+        let pins = pins.resolve(components, inventory, &broken)?;
+        check_failed(request, &profiles[0], &pins)?;
+        let fixed = components.iter().zip(&pins);
         let fixed =
             fixed.filter(|(c, pin)| pin.forbids_changes() || !can_change(c)).map(|(c, _)| &c.name);
         if add_runtime(&mut options, fixed) {
-            first = measure(session, request, job, &options)?;
+            profiles = measure(session, request, job, &options, &pieces)?;
         }
         runtime.clone_from(&options.lora_runtime);
+        // Short chunks are a choice where any component takes less with them.
+        if !takes_less(request, &profiles[tiles.len()], &profiles[0]) {
+            pieces.pop();
+            profiles.pop();
+        } else if tiles.len() > 1 {
+            pieces.extend(&short[1..]);
+            profiles.extend(measure(session, request, job, &options, &short[1..])?);
+        }
         let unusable = unusable(request, broken);
         let mut measured = MeasuredModel {
             job: job.clone(),
@@ -106,43 +122,10 @@ impl MeasuredModel {
             first_lists: first_lists(request),
             cases: Vec::new(),
         };
-        measured.add_tiled(session, request, &tiles, options.clone(), first)?;
-        let short = GraphOptions { attention_chunk: SHORT_ATTENTION_CHUNK, ..options };
-        let profile = measure(session, request, job, &short)?;
-        if measured.takes_less(request, &profile) {
-            measured.add_tiled(session, request, &tiles, short, profile)?;
+        for (sizes, profile) in pieces.into_iter().zip(profiles) {
+            measured.add(session, request, options.in_pieces(sizes), profile)?;
         }
         Ok(measured)
-    }
-
-    /// Whether any component takes less than in the first case on any kind of backend that there
-    /// is.
-    fn takes_less(&self, request: &Request, profile: &ModelProfile) -> bool {
-        let devices = request.inventory.devices.iter().map(|device| device.kind.backend());
-        let mut kinds = devices.chain([BackendKind::Host]);
-        kinds.any(|kind| {
-            let mut both = profile.components.iter().zip(&self.cases[0].profile.components);
-            both.any(|(a, b)| a.compute_bytes(kind) < b.compute_bytes(kind))
-        })
-    }
-
-    /// Adds a case for each of the tiles; `first` is the profile with the first of them, which the
-    /// options have.
-    fn add_tiled(
-        &mut self,
-        session: &mut Session,
-        request: &Request,
-        tiles: &[Option<VaeTile>],
-        options: GraphOptions,
-        first: ModelProfile,
-    ) -> Result<(), PlanError> {
-        self.add(session, request, options.clone(), first)?;
-        for tile in &tiles[1..] {
-            let options = GraphOptions { vae_tile: *tile, ..options.clone() };
-            let profile = measure(session, request, &self.job, &options)?;
-            self.add(session, request, options, profile)?;
-        }
-        Ok(())
     }
 
     /// For each component the lists of devices that are looked at first:
@@ -453,21 +436,34 @@ pub fn add_runtime<'n>(
     runtime.len() > before
 }
 
+/// The model's profile in pieces of each of these sizes.
 fn measure(
     session: &mut Session,
     request: &Request,
     job: &JobShape,
     options: &GraphOptions,
-) -> Result<ModelProfile, SessionError> {
+    pieces: &[PieceSizes],
+) -> Result<Vec<ModelProfile>, SessionError> {
     let command = Command::Measure {
         model: request.model.clone(),
         job: job.clone(),
         options: options.clone(),
+        pieces: pieces.to_vec(),
         threads: request.inventory.host.cores as u32,
     };
     session.ask("Measure", command, |event| match event {
-        Event::Measured(profile) => Ok(*profile),
+        Event::Measured(profiles) if profiles.len() == pieces.len() => Ok(profiles),
         other => Err(other),
+    })
+}
+
+/// Whether any component takes less than in another profile on any kind of backend that there is.
+fn takes_less(request: &Request, profile: &ModelProfile, other: &ModelProfile) -> bool {
+    let devices = request.inventory.devices.iter().map(|device| device.kind.backend());
+    let mut kinds = devices.chain([BackendKind::Host]);
+    kinds.any(|kind| {
+        let mut both = profile.components.iter().zip(&other.components);
+        both.any(|(a, b)| a.compute_bytes(kind) < b.compute_bytes(kind))
     })
 }
 

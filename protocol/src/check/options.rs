@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::Violations;
 use crate::limits::{
-    ATTENTION_CHUNK_MAX, COMPONENTS_MAX, LORA_WEIGHT_MAX, LORAS_MAX, SIDE_PIXELS_MAX,
-    STRING_BYTES_MAX,
+    ATTENTION_CHUNK_MAX, COMPONENTS_MAX, LORA_WEIGHT_MAX, LORAS_MAX, PIECE_SIZES_MAX,
+    SIDE_PIXELS_MAX, STRING_BYTES_MAX,
 };
-use crate::plan::{GraphOptions, Lora, Plan, VaeTile};
+use crate::plan::{GraphOptions, Lora, PieceSizes, Plan, VaeTile};
 use crate::units::Bytes;
 
 rules! {
@@ -15,6 +15,7 @@ rules! {
     pub enum OptionsRule {
         Chunk { chunk: u32 } =
             "an attention chunk of {chunk} queries is not within 1 to {ATTENTION_CHUNK_MAX}",
+        Pieces { count: usize } = "{count} sizes of pieces",
         TileSide { side: u32 } = "a tile's side of {side} pixels",
         Overlap { overlap: f64 } = "an overlap of {overlap} is not within 0 to 0.5",
         Loras { count: usize } = "{count} LoRA files",
@@ -39,18 +40,23 @@ pub fn check_options(options: &GraphOptions) -> Result<(), Violations> {
     found.result()
 }
 
-pub(super) fn find(options: &GraphOptions, found: &mut Violations) {
-    let chunk = options.attention_chunk;
-    let within = (1..=ATTENTION_CHUNK_MAX).contains(&chunk);
-    found.ensure(within, || OptionsRule::Chunk { chunk });
-    if let Some(VaeTile { width, height, overlap }) = options.vae_tile {
-        for side in [width, height] {
-            let within = (1..=SIDE_PIXELS_MAX).contains(&side);
-            found.ensure(within, || OptionsRule::TileSide { side });
-        }
-        let within = (0.0..=0.5).contains(&overlap);
-        found.ensure(within, || OptionsRule::Overlap { overlap });
+/// Checks what a model is to be measured with: options, in pieces of these sizes.
+///
+/// # Errors
+/// The rules that they break.
+pub fn check_measured(options: &GraphOptions, pieces: &[PieceSizes]) -> Result<(), Violations> {
+    let mut found = Violations::default();
+    let count = pieces.len();
+    found.ensure(count <= PIECE_SIZES_MAX, || OptionsRule::Pieces { count });
+    find(options, &mut found);
+    for sizes in pieces.iter().take(PIECE_SIZES_MAX) {
+        find_pieces(*sizes, &mut found);
     }
+    found.result()
+}
+
+pub(super) fn find(options: &GraphOptions, found: &mut Violations) {
+    find_pieces(options.pieces(), found);
     let count = options.loras.len();
     found.ensure(count <= LORAS_MAX, || OptionsRule::Loras { count });
     for Lora { path, weight } in &options.loras {
@@ -63,6 +69,20 @@ pub(super) fn find(options: &GraphOptions, found: &mut Violations) {
     found.ensure(few, || OptionsRule::LoraComponents);
     let short = options.lora_runtime.iter().all(|name| name.len() <= STRING_BYTES_MAX);
     found.ensure(short, || OptionsRule::LoraName);
+}
+
+fn find_pieces(sizes: PieceSizes, found: &mut Violations) {
+    let chunk = sizes.attention_chunk;
+    let within = (1..=ATTENTION_CHUNK_MAX).contains(&chunk);
+    found.ensure(within, || OptionsRule::Chunk { chunk });
+    if let Some(VaeTile { width, height, overlap }) = sizes.vae_tile {
+        for side in [width, height] {
+            let within = (1..=SIDE_PIXELS_MAX).contains(&side);
+            found.ensure(within, || OptionsRule::TileSide { side });
+        }
+        let within = (0.0..=0.5).contains(&overlap);
+        found.ensure(within, || OptionsRule::Overlap { overlap });
+    }
 }
 
 /// What a plan says of LoRA against its components.

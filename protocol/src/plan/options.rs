@@ -63,6 +63,28 @@ impl Serialize for GraphOptions {
     }
 }
 
+impl GraphOptions {
+    /// The pieces.
+    pub fn pieces(&self) -> PieceSizes {
+        PieceSizes { vae_tile: self.vae_tile, attention_chunk: self.attention_chunk }
+    }
+
+    /// The same in other pieces.
+    pub fn in_pieces(&self, sizes: PieceSizes) -> GraphOptions {
+        let PieceSizes { vae_tile, attention_chunk } = sizes;
+        GraphOptions { vae_tile, attention_chunk, ..self.clone() }
+    }
+}
+
+/// The sizes of the pieces in which a job is computed. What is computed is the same in all.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PieceSizes {
+    /// As [`GraphOptions::vae_tile`].
+    pub vae_tile: Option<VaeTile>,
+    /// As [`GraphOptions::attention_chunk`].
+    pub attention_chunk: u32,
+}
+
 impl Default for GraphOptions {
     fn default() -> GraphOptions {
         GraphOptions {

@@ -29,10 +29,10 @@ fn survive(model: &Path) -> Result<(), String> {
             ..JobShape::small()
         };
         // A refusal is as good as a profile here.
-        drop(executor::measure::profile(
+        drop(executor::measure::profiles(
             &*model,
             &job,
-            &GraphOptions::default(),
+            &[GraphOptions::default()],
             2,
             &mut Default::default(),
         ));

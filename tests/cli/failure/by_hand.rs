@@ -195,6 +195,7 @@ fn nothing_is_answered_before_hello() {
             model: plan.model.clone(),
             job: plan.job.clone(),
             options: plan.options.clone(),
+            pieces: vec![plan.options.pieces()],
             threads: 1,
         },
         Command::Verify { plan: Box::new(plan.clone()) },
