@@ -275,7 +275,8 @@ pub fn places_beside(
         }
         places
     };
-    let of_lists: Vec<Vec<Place>> = timed.par_iter().enumerate().map(of_list).collect();
+    let of_lists = timed.par_iter().with_max_len(1).enumerate().map(of_list);
+    let of_lists: Vec<Vec<Place>> = of_lists.collect();
     of_lists.into_iter().flatten().collect()
 }
 

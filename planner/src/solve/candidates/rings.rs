@@ -194,7 +194,8 @@ fn rings_in(
         rings_among(problem, pin, within, growing, (layout, timing, steps))
     };
     let Within::Budgets(allowance) = within else {
-        return runs.iter().flat_map(|growing| among(growing, within)).collect();
+        let runs = runs.par_iter().with_max_len(1);
+        return runs.flat_map_iter(|growing| among(growing, within)).collect();
     };
     let mut fitting = Fitting { problem, timing, allowance, least: None };
     let runs = runs.into_iter().map(|growing| fitting.of(growing));
