@@ -92,7 +92,7 @@ fn cuts_within(
         _ => &[false, true],
     };
     let ways = sources.iter().flat_map(|locks| slots.iter().map(move |slots| (*locks, *slots)));
-    let found = ways.collect::<Vec<_>>().into_par_iter().flat_map_iter(|(locks, slots)| {
+    let found = ways.collect::<Vec<_>>().into_par_iter().map(|(locks, slots)| {
         let streamed_max = match locks {
             true => problem.locked_max(),
             false => problem.inventory.host.available_bytes,
@@ -100,24 +100,25 @@ fn cuts_within(
         let runs = DeviceRuns::of(component, &kinds, slots, locks, limit_s);
         let mut found = Vec::new();
         for price in PRICES {
-            let mut fits = true;
-            for cut in runs.best_cuts(price) {
-                fits &= runs.streamed_bytes(&cut) <= streamed_max.0 as f64;
-                let call_s = runs.call_s(problem, &cut, crossing_bytes(cut.len()));
-                found.push((cut, call_s));
-            }
+            let cuts = runs.best_cuts(price);
+            let fits = cuts.iter().all(|cut| runs.streamed_bytes(cut) <= streamed_max.0 as f64);
+            found.extend(cuts);
             if fits {
                 break;
             }
         }
-        found
+        (runs, found)
     });
-    let mut cuts: BTreeMap<Cut, f64> = BTreeMap::new();
-    for (cut, call_s) in found.collect::<Vec<_>>() {
-        let least = cuts.entry(cut).or_insert(call_s);
-        *least = least.min(call_s);
-    }
-    cuts.into_iter().filter(|(_, call_s)| *call_s <= limit_s).collect()
+    let (ways, found): (Vec<DeviceRuns<'_>>, Vec<Vec<Cut>>) = found.unzip();
+    // What is the best in one way may be better in another.
+    let cuts: BTreeSet<Cut> = found.into_iter().flatten().collect();
+    let timed = cuts.into_iter().map(|cut| {
+        let crossing_bytes = crossing_bytes(cut.len());
+        let each_s = ways.iter().map(|runs| runs.call_s(problem, &cut, crossing_bytes));
+        let call_s = each_s.fold(f64::INFINITY, f64::min);
+        (cut, call_s)
+    });
+    timed.filter(|(_, call_s)| *call_s <= limit_s).collect()
 }
 
 /// Devices that are alike and have the same room.

@@ -1,5 +1,7 @@
 //! What runs of segments take on each kind of device, and which of them make up the best splits.
 
+use std::ops::Range;
+
 use protocol::profile::ComponentProfile;
 
 use super::super::super::Problem;
@@ -53,12 +55,22 @@ impl<'a> DeviceRuns<'a> {
                 let mut weights = RunWeights::default();
                 for end in begin + 1..ends {
                     let segment = &component.segments[end - 1];
-                    weights.add(segment.weights_bytes.0, segment.block);
-                    let computes_s = kind.before_s[end] - kind.before_s[begin];
+                    weights.add(end - 1, segment.weights_bytes.0, segment.block);
+                    let computes_s = |run: Range<usize>| {
+                        kind.before_s[run.end.max(run.start)] - kind.before_s[run.start]
+                    };
                     let ways = weights.streamed(kind.room, slots);
-                    let turn = |streamed: Streamed| Run {
-                        turn_s: streamed.turn_s(computes_s, copy_s, slots, end - begin),
-                        streamed_bytes: streamed.bytes as f64,
+                    let turn = |streamed: Streamed| {
+                        let among = &streamed.among;
+                        let computes = Computes {
+                            all_s: computes_s(begin..end),
+                            outside_s: computes_s(begin..among.start) + computes_s(among.end..end),
+                            segments: end - begin,
+                        };
+                        Run {
+                            turn_s: streamed.turn_s(computes, copy_s, slots),
+                            streamed_bytes: streamed.bytes as f64,
+                        }
                     };
                     let turns = ways.into_iter().flatten().map(turn);
                     let best = turns.min_by(|a, b| a.turn_s.total_cmp(&b.turn_s));
@@ -171,38 +183,60 @@ struct RunWeights {
     blocks_bytes: u64,
     /// Of each block, in order.
     sizes: Vec<u64>,
+    /// Each size of which there are blocks, with the first to the last of these.
+    blocks: Vec<(u64, Range<usize>)>,
 }
 
 /// What of a run is streamed.
-#[derive(Clone, Copy)]
 struct Streamed {
     bytes: u64,
     slot_bytes: u64,
     /// As a part of the run.
     part: f64,
+    /// From the first to the last segment that may be streamed.
+    among: Range<usize>,
+}
+
+/// How long the segments of a run compute.
+struct Computes {
+    all_s: f64,
+    /// Those before the first and behind the last one that may be streamed.
+    outside_s: f64,
+    segments: usize,
 }
 
 impl RunWeights {
-    fn add(&mut self, bytes: u64, block: bool) {
+    fn add(&mut self, segment: usize, bytes: u64, block: bool) {
         self.bytes += bytes;
         if block {
             self.blocks_bytes += bytes;
             let at = self.sizes.partition_point(|other| *other < bytes);
             self.sizes.insert(at, bytes);
+            match self.blocks.iter_mut().find(|(size, _)| *size == bytes) {
+                Some((_, range)) => range.end = segment + 1,
+                None => self.blocks.push((bytes, segment..segment + 1)),
+            }
         }
+    }
+
+    /// From the first to the last block up to a size.
+    fn blocks_up_to(&self, bytes: u64) -> Range<usize> {
+        let small = self.blocks.iter().filter(|(size, _)| *size <= bytes);
+        let ranges = small.map(|(_, range)| range.clone());
+        ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or_default()
     }
 
     /// The blocks that are streamed, where `room` bytes are for weights and slots: blocks of any
     /// size, or the smallest ones; `None` where there is too little room.
     fn streamed(&self, room: u64, slots: u64) -> [Option<Streamed>; 2] {
+        let streamed = |bytes: u64, slot_bytes: u64| {
+            let part = bytes as f64 / self.bytes.max(1) as f64;
+            Streamed { bytes, slot_bytes, part, among: self.blocks_up_to(slot_bytes) }
+        };
         if self.bytes <= room {
-            return [Some(Streamed { bytes: 0, slot_bytes: 0, part: 0.0 }), None];
+            return [Some(streamed(0, 0)), None];
         }
         let beyond = self.bytes - room;
-        let streamed = |bytes: u64, slot_bytes: u64| {
-            let part = bytes as f64 / self.bytes as f64;
-            Streamed { bytes, slot_bytes, part }
-        };
         let count = self.sizes.len() as u64;
         let largest = self.sizes.last().copied().unwrap_or_default();
         let mean = (self.blocks_bytes / count.max(1)).max(1);
@@ -224,22 +258,22 @@ impl RunWeights {
 }
 
 impl Streamed {
-    /// How long the turn of a device with this number of segments lasts. It computes them in
-    /// `computes_s`.
-    fn turn_s(self, computes_s: f64, copy_s: f64, slots: u64, segments: usize) -> f64 {
+    /// How long the turn of a device lasts that has these segments.
+    fn turn_s(&self, computes: Computes, copy_s: f64, slots: u64) -> f64 {
+        let Computes { all_s, outside_s, segments } = computes;
         let beyond_slots = self.bytes.saturating_sub(slots * self.slot_bytes);
         let copies_s = beyond_slots as f64 * copy_s;
         if copies_s == 0.0 {
-            return computes_s;
+            return all_s;
         }
         match slots {
             // Nothing is copied while a streamed segment computes.
-            1 => computes_s * self.part + copies_s.max(computes_s * (1.0 - self.part)),
-            // The link waits for the first of them. The last waits for the link, and one that stays
-            // for the last.
+            1 => all_s * self.part + copies_s.max(all_s * (1.0 - self.part)),
+            // No slot is free before the first of them has computed: the link waits for it. The
+            // last waits for the link, and one that stays for the last.
             _ => {
                 let waits = if self.part < 1.0 { 3.0 } else { 2.0 };
-                computes_s.max(copies_s + waits * computes_s / segments as f64)
+                all_s.max(outside_s + copies_s + waits * all_s / segments as f64)
             }
         }
     }
