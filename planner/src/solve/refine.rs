@@ -13,6 +13,7 @@ use std::cmp::Reverse;
 
 use protocol::Placement;
 use protocol::profile::LayoutBytes;
+use rayon::prelude::*;
 
 use super::candidates::{
     LayoutQuery, Within, likely_layers, neighbours, new_layouts, open_layouts, other_heads,
@@ -187,14 +188,19 @@ impl OpenLayouts {
         known: &mut KnownChoices,
     ) -> Option<Solution> {
         let (component, place, _) = largest_chosen(problem, than)?;
+        let chosen = than.chosen.as_ref()?;
+        let beside = Beside::new(problem, &chosen.places).of(component);
+        let choices = Choices::by_time(&beside, known)?;
+        let ticks_max = chosen.score.ticks_max(choices.step);
+        let allowance = Allowance::beside(&beside, &choices, component, ticks_max);
         let near = self.0[component].best_of_splits(&problem.places[component], place);
-        let rings: Vec<Place> =
-            near.into_iter().flat_map(|place| own_slots(problem, component, place)).collect();
+        let near = near.into_par_iter().with_max_len(1);
+        let own = |place: &Place| own_slots(problem, component, place, Some(&allowance));
+        let rings: Vec<Place> = near.flat_map_iter(own).collect();
         if rings.is_empty() {
             return None;
         }
-        let problem = Beside::new(problem, &than.chosen.as_ref()?.places).of(component);
-        self.better_with(problem, (component, rings), than, generation, known)
+        self.better_with(beside, (component, rings), than, generation, known)
     }
 
     /// A plan that is better than another one, with a component in one of these places.

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use super::super::Problem;
 use super::super::lanes::{LaneSet, SlotCounts};
 use super::super::place::{ComponentLayout, Place, WeightResidency};
+use super::super::search::Allowance;
 use super::super::time::{SegmentTimes, Timing};
 use super::lists::DeviceList;
 use super::residencies::ways_to_hold;
@@ -100,8 +101,14 @@ pub fn rings_within(
 }
 
 /// The places of a component next to a streamed one: in the same layout over several devices, each
-/// of these with as many slots as serve it best.
-pub fn own_slots(problem: &Problem<'_>, index: usize, place: &Place) -> Vec<Place> {
+/// of these with a number of slots of its own, as far as they are within what is allowed; all of
+/// them, if that is `None`.
+pub fn own_slots(
+    problem: &Problem<'_>,
+    index: usize,
+    place: &Place,
+    allowance: Option<&Allowance>,
+) -> Vec<Place> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let WeightResidency::Some { slots, locked, .. } = &place.held else { return Vec::new() };
     if place.spread.devices.len() < 2 || pin.lookahead.is_some() {
@@ -115,7 +122,7 @@ pub fn own_slots(problem: &Problem<'_>, index: usize, place: &Place) -> Vec<Plac
         _ => problem.locked_max(),
     };
     let locked_max = locked.is_some().then_some(locked_max);
-    let rings = rings_with_own_slots(problem, component, &timing, *slots, locked_max);
+    let rings = rings_with_own_slots(problem, component, &timing, *slots, locked_max, allowance);
     let ways = ways_to_hold(problem, component, pin, &timing, rings.iter());
     let with_rings =
         ways.into_iter().filter(|way| matches!(way.held, WeightResidency::Some { .. }));

@@ -98,7 +98,7 @@ pub fn other_heads(
     if !problem.pins[index].devices.is_empty() {
         return Vec::new();
     }
-    let shares: Vec<u64> = shares.iter().copied().map(u64::from).collect();
+    let ratio: Vec<u64> = shares.iter().copied().map(u64::from).collect();
     let parts = problem.profile.components[index].heads_max.saturating_mul(HEAD_PARTS);
     let (kinds, gpus) = kinds_of(problem, &layout.devices);
     let mut seen = BTreeSet::new();
@@ -111,8 +111,11 @@ pub fn other_heads(
         }
         seen.insert(of_kinds)
     };
-    let own = dealt(parts, &shares);
-    let moved = moved(&own, &MOVES_OF_HEADS).into_iter().filter(is_new);
+    let own = dealt(parts, &ratio);
+    // Shares that are finer than parts of a head are rounded to these too.
+    let is_other = in_lowest_terms(own.clone()) != in_lowest_terms(shares.clone());
+    let rounded = is_other.then(|| own.clone());
+    let moved = rounded.into_iter().chain(moved(&own, &MOVES_OF_HEADS)).filter(is_new);
     let query = |order: &[usize], shares: &[u32]| {
         let devices = order.iter().map(|at| layout.devices[*at]).collect();
         let shares = order.iter().map(|at| shares[*at]).collect();

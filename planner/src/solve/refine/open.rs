@@ -23,6 +23,9 @@ pub const LONGER_MAX: f64 = 1.05;
 /// these saved 0.3 % at most, over up to five unlike cards with 2 to 16 GiB of each.
 const SLOTS_LONGER_MAX: f64 = 1.005;
 
+/// In so many splits beside the chosen one devices get slots of their own.
+const SPLITS_MAX: usize = 3;
+
 /// A plan by heads that takes more than this times the best one is not moved on from. With 1.005 a
 /// host of four unlike cards had plans that were 2.3 and 2.9 % slower, with 3 and 4 GiB of each.
 const HEADS_LONGER_MAX: f64 = 1.05;
@@ -92,17 +95,25 @@ impl Open {
         best.into_values().chain([chosen]).map(|place| &*place.spread).collect()
     }
 
-    /// A place, and of each other kind of split over as many devices the one that takes the least
-    /// by itself, if that is hardly longer. `others` are places as well.
+    /// A place, and of each kind of split over other devices, or in another order, the one that
+    /// takes the least by itself, if that is hardly longer: some of them. `others` are places as
+    /// well.
     pub fn best_of_splits<'o>(&'o self, others: &'o [Place], chosen: &'o Place) -> Vec<&'o Place> {
+        fn list(place: &Place) -> (Placement, &[Option<usize>]) {
+            (place.spread.placement(), &place.spread.devices)
+        }
         let longest_ms = SLOTS_LONGER_MAX * alone_ms(chosen);
         let near = others.iter().chain(self.places()).filter(|place| {
             place.spread.devices.len() > 1
-                && kind(place) != kind(chosen)
+                && list(place) != list(chosen)
                 && alone_ms(place) <= longest_ms
                 && matches!(place.held, WeightResidency::Some { .. })
         });
-        fastest_of_each(near, kind).into_values().chain([chosen]).collect()
+        let mut near: Vec<&Place> = fastest_of_each(near, list).into_values().collect();
+        near.sort_by(|a, b| alone_ms(a).total_cmp(&alone_ms(b)));
+        near.truncate(SPLITS_MAX);
+        near.push(chosen);
+        near
     }
 
     /// The component's place in the best plan in which it is split by heads, if that takes not much
@@ -194,7 +205,7 @@ fn kind(place: &Place) -> (Placement, usize) {
 /// For each key the place that takes the least by itself, the first among equals.
 fn fastest_of_each<'p, K: Ord>(
     places: impl Iterator<Item = &'p Place>,
-    key: impl Fn(&Place) -> K,
+    key: impl Fn(&'p Place) -> K,
 ) -> BTreeMap<K, &'p Place> {
     let mut best: BTreeMap<K, &Place> = BTreeMap::new();
     for place in places {

@@ -143,7 +143,7 @@ fn own_slots_are_those_that_a_search_of_all_finds() {
         let Ok(solution) = case.solve(Objective::Latency) else { continue };
         let chosen = solution.chosen.expect("it was solved");
         let problem = case.problem(Objective::Latency);
-        let found = own_slots(&problem, 0, &chosen.places[0]);
+        let found = own_slots(&problem, 0, &chosen.places[0], None);
         let alone = |place: &Place| place.ms.load + place.ms.first_read + place.ms.compute;
         let least = found.iter().map(alone).fold(f64::INFINITY, f64::min);
         // From every pair of numbers it comes to the same, or hardly less.
@@ -158,7 +158,7 @@ fn own_slots_are_those_that_a_search_of_all_finds() {
                 ..chosen.places[0].clone()
             };
             let other =
-                own_slots(&problem, 0, &from).iter().map(alone).fold(f64::INFINITY, f64::min);
+                own_slots(&problem, 0, &from, None).iter().map(alone).fold(f64::INFINITY, f64::min);
             assert!(least <= 1.01 * other, "round {round}, {slots:?}: {least} ms, {other} ms");
         }
         unlike += usize::from(found.iter().any(|place| match &place.held {
@@ -178,7 +178,7 @@ fn what_is_pinned_to_page_locked_copies_has_no_file_as_its_source() {
     // No byte more may be page-locked than this place has.
     let locked = place.parts.iter().map(|part| part.locked_bytes).sum();
     case.budgets.pinned = Some(locked);
-    let others = own_slots(&case.problem(Objective::Latency), 0, place);
+    let others = own_slots(&case.problem(Objective::Latency), 0, place, None);
     assert!(!others.is_empty() && locked > Bytes::ZERO);
     for other in others {
         let all = (0..16).flat_map(|segment| other.residencies(segment).collect::<Vec<_>>());

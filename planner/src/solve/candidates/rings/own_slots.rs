@@ -10,61 +10,94 @@ use rayon::prelude::*;
 use super::super::super::Problem;
 use super::super::super::component_ms::ComponentMs;
 use super::super::super::lanes::{LaneSet, SlotCounts};
+use super::super::super::search::Allowance;
 use super::super::super::streamable::{FittingLane, HeldBlocks, Lane, fitting_set, stays_whole};
 use super::super::super::time::Timing;
-use super::sets::{locked_part, locked_within, own_lanes, room_of_lanes, streamable};
+use super::sets::{
+    SMALLER_ROOMS, locked_part, locked_within, own_lanes, rooms_of_lanes, streamable,
+};
 use super::{LOOKAHEAD_MAX, Ring};
 
 /// How often each device's number of slots is looked at anew, while calls get shorter.
 const ROUNDS: usize = 4;
 
-/// For each way to choose the blocks that stay, a ring with own slots. It starts with the slots
-/// `from`. One device after another then gets the number with which the component takes the least,
-/// until no other number saves time. Up to `locked_max` bytes of what is streamed are page-locked,
-/// none where that is `None`.
+/// How many of the best numbers of slots are tried with less room too.
+const NUMBERS_MAX: usize = 8;
+
+/// For each way to choose the blocks that stay, rings with own slots, as far as they are within
+/// what is allowed. The first has the slots `from`. One device after another then gets the number
+/// with which the component takes the least, until no other number saves time. All that were looked
+/// at on the way are told, and the best also with a little less room: what is held is loaded first,
+/// so of a plan another one may be a part. Up to `locked_max` bytes of what is streamed are
+/// page-locked, none where that is `None`.
 pub fn rings_with_own_slots(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     timing: &Timing<'_>,
     from: SlotCounts,
     locked_max: Option<Bytes>,
+    allowance: Option<&Allowance>,
 ) -> Vec<Ring> {
     let spread = timing.spread();
-    let Some(room) = room_of_lanes(problem, spread) else { return Vec::new() };
+    let rooms = rooms_of_lanes(problem, spread, SMALLER_ROOMS);
     let segments = streamable(component, spread);
-    let ways = HeldBlocks::of(&segments).par_iter().filter_map(|staying| {
+    let ways = HeldBlocks::of(&segments).par_iter().flat_map_iter(|staying| {
         let lanes = own_lanes(component, spread, &segments, *staying);
-        descend(timing, &lanes, &room, locked_max, from)
+        descend(timing, &lanes, &rooms, locked_max, from)
     });
-    ways.collect()
+    let allowed = ways.filter(|tried| allowance.is_none_or(|allowance| allowance.has(tried.ms)));
+    let ring = |tried: Tried| {
+        Ring::alone(timing, (tried.stays.into(), tried.locked), tried.slots, tried.ms)
+    };
+    allowed.map(ring).collect()
 }
 
+/// What was looked at, the shortest first.
 fn descend(
     timing: &Timing<'_>,
     lanes: &[Lane],
-    room: &[u64],
+    rooms: &[Vec<u64>],
     locked_max: Option<Bytes>,
     from: SlotCounts,
-) -> Option<Ring> {
-    let lanes = lanes.iter().zip(room).map(|(lane, room)| lane.fitting(*room));
-    let lanes: Vec<FittingLane<'_>> = lanes.collect();
-    let tried = |slots| Tried::new(timing, &lanes, locked_max, slots);
-    let mut best = tried(from).or_else(|| tried(SlotCounts::alike(1)))?;
+) -> Vec<Tried> {
+    let fitting = |room: &Vec<u64>| -> Vec<FittingLane<'_>> {
+        lanes.iter().zip(room).map(|(lane, room)| lane.fitting(*room)).collect()
+    };
+    let mut rooms = rooms.iter().map(fitting);
+    let Some(room) = rooms.next() else { return Vec::new() };
+    let tried = |slots| Tried::new(timing, &room, locked_max, slots);
+    let Some(first) = tried(from).or_else(|| tried(SlotCounts::alike(1))) else {
+        return Vec::new();
+    };
+    let (mut best, mut best_ms, mut seen) = (first.slots, first.all_ms(), vec![first]);
     for _ in 0..ROUNDS {
-        let before_ms = best.all_ms();
+        let before_ms = best_ms;
         for lane in 0..lanes.len() {
             for number in 1..=LOOKAHEAD_MAX {
-                let other = tried(best.slots.with(lane, number));
-                if let Some(other) = other.filter(|other| other.all_ms() < best.all_ms()) {
-                    best = other;
+                let Some(other) = tried(best.with(lane, number)) else { continue };
+                let streams = other.stays.iter().any(|stays| !stays.has(lane));
+                if other.all_ms() < best_ms {
+                    (best, best_ms) = (other.slots, other.all_ms());
+                }
+                seen.push(other);
+                if !streams {
+                    break;
                 }
             }
         }
-        if best.all_ms() >= before_ms {
+        if best_ms >= before_ms {
             break;
         }
     }
-    Some(Ring::alone(timing, (best.stays.into(), best.locked), best.slots, best.ms))
+    seen.sort_by(|a, b| a.all_ms().total_cmp(&b.all_ms()));
+    // More slots than it takes, and those of a device that streams nothing, make no difference.
+    seen.dedup_by(|a, b| a.all_ms() == b.all_ms() && a.stays == b.stays);
+    let numbers: Vec<SlotCounts> = seen.iter().take(NUMBERS_MAX).map(|tried| tried.slots).collect();
+    for room in rooms {
+        let tried = |slots: &SlotCounts| Tried::new(timing, &room, locked_max, *slots);
+        seen.extend(numbers.iter().filter_map(tried));
+    }
+    seen
 }
 
 /// What is streamed with some numbers of slots, and what the component takes so.

@@ -139,7 +139,7 @@ pub(super) fn add_fitting(
 /// What each device's budget leaves for weights and slots; then what it would leave if none were
 /// above a limit, for the next lower limits. The limits are the same with any budgets. What is held
 /// is loaded first, so a device may be better off with less of it.
-fn rooms_of_lanes(
+pub(super) fn rooms_of_lanes(
     problem: &Problem<'_>,
     spread: &ComponentLayout,
     smaller: usize,
@@ -161,7 +161,7 @@ fn rooms_of_lanes(
 
 /// What each device's budget leaves for weights and slots, the host's without an end; `None` where
 /// one has no room for its arena.
-pub(super) fn room_of_lanes(problem: &Problem<'_>, spread: &ComponentLayout) -> Option<Vec<u64>> {
+fn room_of_lanes(problem: &Problem<'_>, spread: &ComponentLayout) -> Option<Vec<u64>> {
     let room = spread.devices.iter().zip(&spread.parts).map(|(device, part)| match device {
         Some(device) => Some(problem.room_for_weights(*device, part.compute_bytes)?.0),
         None => Some(u64::MAX),
