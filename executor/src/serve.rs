@@ -86,7 +86,7 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
         .spawn(move || read(&commands, &queue, &taken))?;
     let _heartbeat = Heartbeat::start(events.clone())?;
     let cancel = CancelFlag::default();
-    Executor {
+    let mut executor = Executor {
         events,
         cancel,
         previews,
@@ -95,8 +95,10 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
         runtime: None,
         greeted: false,
         generation: 0,
-    }
-    .run(&queued);
+    };
+    executor.run(&queued);
+    // The thousands of nodes of their graphs go with the process; what is on devices goes now.
+    std::mem::forget((executor.models, executor.last_model));
     Ok(())
 }
 

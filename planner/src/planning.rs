@@ -293,7 +293,11 @@ pub fn plan(
     request: &Request,
     generation: u64,
 ) -> Result<Solution, PlanError> {
-    let mut solution = Survey::new(session, request)?.plan(session, request, generation)?;
+    let mut survey = Survey::new(session, request)?;
+    let planned = survey.plan(session, request, generation);
+    // It has thousands of places, and no one waits until they are freed.
+    rayon::spawn(|| drop(survey));
+    let mut solution = planned?;
     solution.report.advice = advice::of(session, request, &solution.plan)?;
     Ok(solution)
 }

@@ -23,12 +23,11 @@ use protocol::Bytes;
 
 use crate::graph::Graph;
 
-/// A component's graph on devices with such shares.
+/// A component's graph on devices with such shares; `cuts` are the graph's.
 ///
 /// # Errors
 /// Why it cannot be cut so.
-pub fn cut(graph: &Graph, shares: &[u32]) -> Result<Graph, String> {
-    let cuts = Cuts::of(graph);
+pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Result<Graph, String> {
     let most = cuts.parts_max();
     if most < shares.len() {
         return Err(match most {
@@ -36,7 +35,7 @@ pub fn cut(graph: &Graph, shares: &[u32]) -> Result<Graph, String> {
             most => format!("its heads can be shared by {most} devices, not by {}", shares.len()),
         });
     }
-    Ok(parts::cut(graph, &cuts, shares))
+    Ok(parts::cut(graph, cuts, shares))
 }
 
 /// The summands that each device of a cut graph has of each other one, in one call: of the results

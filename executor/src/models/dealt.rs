@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use protocol::{Division, GraphOptions, JobShape, item_runs};
 
-use super::cut::cut;
+use super::cut::{Cuts, cut};
 use super::{ComponentGraph, Model, ModelError};
 use crate::graph::Graph;
 
@@ -19,6 +19,8 @@ pub struct BatchGraphs {
     options: GraphOptions,
     /// By pictures.
     batches: BTreeMap<u32, Vec<SharedGraph>>,
+    /// What can be cut of the whole job's graphs, by component: it is asked for again and again.
+    cuts: BTreeMap<&'static str, Vec<OnceLock<Cuts>>>,
 }
 
 /// A component's graphs, which schedules of several layouts have in common.
@@ -34,8 +36,14 @@ impl BatchGraphs {
         job: &JobShape,
         options: &GraphOptions,
     ) -> Result<BatchGraphs, ModelError> {
-        let batches = BTreeMap::from([(job.batch, graphs(model, job, options)?)]);
-        Ok(BatchGraphs { job: job.clone(), options: options.clone(), batches })
+        let graphs = graphs(model, job, options)?;
+        let unknown = |component: &SharedGraph| {
+            let cuts = component.variants.iter().map(|_| OnceLock::new());
+            (component.name, cuts.collect())
+        };
+        let cuts = graphs.iter().map(unknown).collect();
+        let batches = BTreeMap::from([(job.batch, graphs)]);
+        Ok(BatchGraphs { job: job.clone(), options: options.clone(), batches, cuts })
     }
 
     /// Adds the graphs of those parts of the job's batch that some layouts need. It is the same
@@ -86,7 +94,11 @@ impl BatchGraphs {
         division: &Division,
     ) -> Result<Vec<Arc<Graph>>, String> {
         if let Some(shares) = division.tensor_shares() {
-            return whole.iter().map(|graph| cut(graph, shares).map(Arc::new)).collect();
+            let each = whole.iter().zip(&self.cuts[component.name]);
+            let cut = each.map(|(graph, cuts)| {
+                cut(graph, cuts.get_or_init(|| Cuts::of(graph)), shares).map(Arc::new)
+            });
+            return cut.collect();
         }
         let Some(counts) = division.item_counts() else { return Ok(whole.to_vec()) };
         let items = component.items.count();

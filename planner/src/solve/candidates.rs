@@ -430,7 +430,7 @@ fn places_of(
 ) -> Vec<Place> {
     let fullness = fullness(problem, spread);
     let places = ways.into_iter().map(|way| Place {
-        parts: parts(spread, &way.held, way.early),
+        parts: parts(spread, &way.held, way.early).into(),
         ms: way.ms,
         fullness,
         spread: Arc::clone(spread),

@@ -116,7 +116,7 @@ impl Composition {
     pub fn add(&mut self, problem: &Problem<'_>, phase: Phase, place: &Place) {
         let now = position(self.timeline, phase);
         let host = self.memories.len() - 1;
-        for part in &place.parts {
+        for part in place.parts.iter() {
             if part.locked_bytes > Bytes::ZERO {
                 self.locked_bytes += part.locked_bytes;
                 self.pinned_bytes += part.locked_bytes;

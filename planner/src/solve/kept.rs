@@ -78,7 +78,7 @@ pub fn places(
     for held in ways(before) {
         for early in earliness(problem, profile, before, &held) {
             let mut place = Place {
-                parts: parts(&spread, &held, early),
+                parts: parts(&spread, &held, early).into(),
                 ms: timing.ms(&held),
                 fullness: 0,
                 spread: Arc::clone(&spread),

@@ -115,15 +115,16 @@ fn eighths(devices: usize, in_eighths: bool) -> impl Iterator<Item = Vec<u64>> {
 /// Proportions of so many devices in equal steps, each device with one step at least: as fine as
 /// they can be so that there are no more than `most`.
 fn grid(devices: usize, most: usize) -> Vec<Vec<u64>> {
-    let mut finest = Vec::new();
-    for steps in devices as u64.. {
-        let proportions = compositions(steps, devices);
-        if proportions.len() > most {
-            break;
-        }
-        finest = proportions;
-    }
-    finest
+    let parts = devices as u64;
+    let is_fine = |steps: &u64| compositions_count(*steps, parts) <= most as u64;
+    let finest = (parts..).take_while(is_fine).last();
+    finest.map_or_else(Vec::new, |steps| compositions(steps, devices))
+}
+
+/// How many ways there are to write a number as an ordered sum of so many parts: to choose where
+/// each part but the last one ends.
+fn compositions_count(total: u64, parts: u64) -> u64 {
+    (1..parts).fold(1, |count, end| count * (total - end) / end)
 }
 
 /// All ways to write a number as an ordered sum of so many parts, each at least 1.

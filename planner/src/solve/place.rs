@@ -136,7 +136,7 @@ pub struct Place {
     /// phase before it computes, lazy ones during the phase just before, which then holds them too.
     pub early: bool,
     /// What it takes, by part.
-    pub parts: Vec<PlacePart>,
+    pub parts: Arc<[PlacePart]>,
     /// What it is predicted to take.
     pub ms: ComponentMs,
     /// How far the fullest device of a split is filled by its weights: parts in 2^20 of its memory.

@@ -134,7 +134,7 @@ fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
         spread: Arc::clone(&spread),
         held,
         early: problem.prefetch,
-        parts: Vec::new(),
+        parts: Arc::new([]),
         ms,
         fullness: 0,
     };

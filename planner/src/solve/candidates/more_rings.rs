@@ -145,7 +145,7 @@ fn least(problem: &Problem<'_>, timing: &Timing<'_>, spread: &Arc<ComponentLayou
         spread: Arc::clone(spread),
         held,
         early: problem.prefetch,
-        parts: Vec::new(),
+        parts: Arc::new([]),
         ms: timing.least_streamed(room),
         fullness: 0,
     }

@@ -103,6 +103,11 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
     // Each of the two others comes first, too.
     assert!(moved.contains(&heads([2, 1, 0], [5, 2, 1])));
     assert_eq!(moved.len(), 2 * 3 + 4 * 4 + 2);
+    // Shares that are finer than that come to it.
+    let fine = layout(Division::Tensor { shares: vec![101, 199, 500] });
+    let mut of_fine = shown(other_heads(&problem, 0, &fine));
+    assert_eq!(of_fine.remove(0), heads([0, 1, 2], [1, 2, 5]));
+    assert_eq!(of_fine, moved);
     let layers = layout(Division::Layer { segments: vec![0, 1, 1, 2, 2, 2, 2, 2] });
     assert!(other_heads(&problem, 0, &layers).is_empty());
     // Who pins the devices pins their order.
