@@ -64,7 +64,7 @@ impl Serialize for GraphOptions {
 }
 
 impl GraphOptions {
-    /// The pieces.
+    /// What may be chosen of it without another picture.
     pub fn pieces(&self) -> PieceSizes {
         PieceSizes { vae_tile: self.vae_tile, attention_chunk: self.attention_chunk }
     }

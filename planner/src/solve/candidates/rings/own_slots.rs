@@ -52,7 +52,7 @@ pub fn rings_with_own_slots(
     allowed.map(ring).collect()
 }
 
-/// What was looked at, the shortest first.
+/// What was looked at: with all of the room, the shortest first, then with less.
 fn descend(
     timing: &Timing<'_>,
     lanes: &[Lane],
