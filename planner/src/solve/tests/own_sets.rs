@@ -131,7 +131,7 @@ fn a_device_with_room_for_its_part_streams_nothing() {
 #[test]
 fn own_slots_are_those_that_a_search_of_all_finds() {
     let dice = &mut Dice(5);
-    let [mut unlike, mut less] = [0; 2];
+    let mut unlike = 0;
     for round in 0..60 {
         let rooms = [2 + dice.below(5), 2 + dice.below(5)];
         let mut case = unlike_rooms(rooms, [Split::Row, Split::Tensor, Split::Layer][round % 3]);
@@ -161,15 +161,12 @@ fn own_slots_are_those_that_a_search_of_all_finds() {
                 own_slots(&problem, 0, &from, None).iter().map(alone).fold(f64::INFINITY, f64::min);
             assert!(least <= 1.01 * other, "round {round}, {slots:?}: {least} ms, {other} ms");
         }
-        let held = |place: &Place| place.parts.iter().map(|part| part.lazy_bytes).sum::<Bytes>();
-        less += usize::from(found.iter().any(|place| held(place) < held(&found[0])));
         unlike += usize::from(found.iter().any(|place| match &place.held {
             WeightResidency::Some { slots, .. } => slots.on(0) != slots.on(1),
             WeightResidency::All(_) => false,
         }));
     }
     assert!(unlike > 0, "no device has slots of its own");
-    assert!(less > 0, "none holds less than fits");
 }
 
 #[test]
