@@ -86,7 +86,7 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
         .spawn(move || read(&commands, &queue, &taken))?;
     let _heartbeat = Heartbeat::start(events.clone())?;
     let cancel = CancelFlag::default();
-    let mut executor = Executor {
+    Executor {
         events,
         cancel,
         previews,
@@ -95,10 +95,8 @@ fn serve(server: &str, planner: i32) -> anyhow::Result<()> {
         runtime: None,
         greeted: false,
         generation: 0,
-    };
-    executor.run(&queued);
-    // The thousands of nodes of their graphs go with the process; what is on devices goes now.
-    std::mem::forget((executor.models, executor.last_model));
+    }
+    .run(&queued);
     Ok(())
 }
 

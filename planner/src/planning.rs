@@ -293,11 +293,7 @@ pub fn plan(
     request: &Request,
     generation: u64,
 ) -> Result<Solution, PlanError> {
-    let mut survey = Survey::new(session, request)?;
-    let planned = survey.plan(session, request, generation);
-    // It has thousands of places, and no one waits until they are freed.
-    rayon::spawn(|| drop(survey));
-    let mut solution = planned?;
+    let mut solution = Survey::new(session, request)?.plan(session, request, generation)?;
     solution.report.advice = advice::of(session, request, &solution.plan)?;
     Ok(solution)
 }
