@@ -41,7 +41,8 @@ pub fn profiles(
 ) -> Result<Vec<ModelProfile>, ModelError> {
     let mut profiles = Vec::new();
     // Most of what is found out first holds for the others, which are looked at beside each other.
-    for options in [&options[..options.len().min(1)], options.get(1..).unwrap_or_default()] {
+    let (first, others) = options.split_at(options.len().min(1));
+    for options in [first, others] {
         let profile = |options| profile(model, job, options, threads, known);
         let found: Vec<_> = options.par_iter().with_max_len(1).map(profile).collect();
         for found in found {

@@ -85,9 +85,10 @@ impl KnownComponents {
         job: &JobShape,
         options: &GraphOptions,
     ) -> Result<&mut BatchGraphs, ModelError> {
-        let last = self.graphs.take().filter(|last| last.are_of(job, options));
-        let graphs = last.map_or_else(|| BatchGraphs::new(model, job, options), Ok)?;
-        Ok(self.graphs.insert(graphs))
+        if self.graphs_of(job, options).is_none() {
+            self.graphs = Some(BatchGraphs::new(model, job, options)?);
+        }
+        Ok(self.graphs.as_mut().expect("they were there, or are made"))
     }
 
     /// The profiles that hold for a job with these options, whatever the VAE's pieces are.

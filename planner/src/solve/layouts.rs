@@ -121,8 +121,7 @@ fn grid(devices: usize, most: usize) -> Vec<Vec<u64>> {
     finest.map_or_else(Vec::new, |steps| compositions(steps, devices))
 }
 
-/// How many ways there are to write a number as an ordered sum of so many parts: to choose where
-/// each part but the last one ends.
+/// How many [`compositions`] a number has: the ways to choose where each part but the last ends.
 fn compositions_count(total: u64, parts: u64) -> u64 {
     (1..parts).fold(1, |count, end| count * (total - end) / end)
 }

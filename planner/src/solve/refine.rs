@@ -164,15 +164,11 @@ impl OpenLayouts {
         known: &mut KnownChoices,
     ) -> Option<Solution> {
         let (component, place, _) = largest_chosen(problem, than)?;
-        let chosen = than.chosen.as_ref()?;
         let is_whole = place.spread.placement() == Placement::One;
         if is_whole && place.spread.weights_bytes() <= problem.locked_max() {
             return None;
         }
-        let problem = Beside::new(problem, &chosen.places).of(component);
-        let choices = Choices::by_time(&problem, known)?;
-        let ticks_max = chosen.score.ticks_max(choices.step);
-        let allowance = Allowance::beside(&problem, &choices, component, ticks_max);
+        let (problem, allowance) = no_slower(problem, component, than, known)?;
         let within = Within::Allowance(&allowance);
         let rings = rings_within(&problem, component, &[&place.spread], within).concat();
         self.better_with(problem, (component, rings), than, generation, known)
@@ -188,11 +184,7 @@ impl OpenLayouts {
         known: &mut KnownChoices,
     ) -> Option<Solution> {
         let (component, place, _) = largest_chosen(problem, than)?;
-        let chosen = than.chosen.as_ref()?;
-        let beside = Beside::new(problem, &chosen.places).of(component);
-        let choices = Choices::by_time(&beside, known)?;
-        let ticks_max = chosen.score.ticks_max(choices.step);
-        let allowance = Allowance::beside(&beside, &choices, component, ticks_max);
+        let (beside, allowance) = no_slower(problem, component, than, known)?;
         let near = self.0[component].best_of_splits(&problem.places[component], place);
         let near = near.into_par_iter().with_max_len(1);
         let own = |place: &Place| own_slots(problem, component, place, Some(&allowance));
@@ -319,6 +311,22 @@ impl NextLayouts {
             _ => usize::MAX,
         }
     }
+}
+
+/// The problem of a component's place beside the others of a plan, and what it may take in a plan
+/// that is no slower.
+fn no_slower<'a>(
+    problem: &Problem<'a>,
+    component: usize,
+    than: &Solution,
+    known: &mut KnownChoices,
+) -> Option<(Problem<'a>, Allowance)> {
+    let chosen = than.chosen.as_ref()?;
+    let problem = Beside::new(problem, &chosen.places).of(component);
+    let choices = Choices::by_time(&problem, known)?;
+    let ticks_max = chosen.score.ticks_max(choices.step);
+    let allowance = Allowance::beside(&problem, &choices, component, ticks_max);
+    Some((problem, allowance))
 }
 
 /// The component with most weights.

@@ -23,7 +23,7 @@ pub const LONGER_MAX: f64 = 1.05;
 /// these saved 0.3 % at most, over up to five unlike cards with 2 to 16 GiB of each.
 const SLOTS_LONGER_MAX: f64 = 1.005;
 
-/// In so many splits beside the chosen one devices get slots of their own.
+/// Devices get slots of their own in the chosen split, and in at most this many others.
 const SPLITS_MAX: usize = 3;
 
 /// A plan by heads that takes more than this times the best one is not moved on from. With 1.005 a

@@ -183,7 +183,7 @@ struct RunWeights {
     blocks_bytes: u64,
     /// Of each block, in order.
     sizes: Vec<u64>,
-    /// Each size of which there are blocks, with the first to the last of these.
+    /// For each size of blocks the segments from the first to the last block of that size.
     blocks: Vec<(u64, Range<usize>)>,
 }
 
