@@ -50,7 +50,7 @@ pub struct Copy {
 impl Stages {
     /// Segments that take so long to compute each, with their copies in the order of the segments.
     pub fn new(compute_s: &[f64], copies: Vec<Copy>) -> Stages {
-        let mut stages = Stages::default();
+        let mut stages = Stages { waiting: Vec::with_capacity(copies.len()), ..Stages::default() };
         let mut left = copies.as_slice();
         for (segment, &compute_s) in compute_s.iter().enumerate() {
             let count = left.iter().take_while(|copy| copy.segment == segment).count();
@@ -91,83 +91,113 @@ pub struct CallsMs {
 /// third on, or nearly so. Later ones are taken to be as long.
 const SIMULATED: u32 = 3;
 
-/// Simulates calls over `lanes` devices, each with a ring of at most its `slots`. Times in
-/// milliseconds.
-pub fn calls_ms(stages: &Stages, lanes: usize, slots: SlotCounts, calls: u32) -> CallsMs {
+/// Simulates calls over `lanes` devices, once for each of these numbers of stream slots, which a
+/// ring has at most. Times in milliseconds.
+///
+/// A simulation waits for its own sums most of the time: a processor does several at once in about
+/// the time of one.
+pub fn calls_ms<const N: usize>(
+    stages: &Stages,
+    lanes: usize,
+    slots: &[SlotCounts; N],
+    calls: u32,
+) -> [CallsMs; N] {
     let mut engines = Engines::new(stages, lanes, slots);
-    let (mut now_s, mut first_s, mut last_s) = (0.0_f64, 0.0, 0.0);
+    let (mut now_s, mut first_s, mut last_s) = ([0.0_f64; N], [0.0; N], [0.0; N]);
     for call in 0..calls.min(SIMULATED) {
         let began_s = now_s;
         let mut copies = stages.copies.as_slice();
         for waiting in &stages.waiting {
             let (own, rest) = copies.split_at(waiting.copies);
-            now_s += waiting.before_s;
+            now_s.iter_mut().for_each(|now_s| *now_s += waiting.before_s);
             for copy in own {
-                now_s = now_s.max(engines.copy(copy));
+                engines.copy(copy, &mut now_s);
             }
-            now_s += waiting.compute_s;
+            now_s.iter_mut().for_each(|now_s| *now_s += waiting.compute_s);
             for copy in own {
                 engines.used(copy.lane, now_s);
             }
             copies = rest;
         }
-        now_s += stages.rest_s;
-        last_s = now_s - began_s;
+        now_s.iter_mut().for_each(|now_s| *now_s += stages.rest_s);
+        last_s = std::array::from_fn(|one| now_s[one] - began_s[one]);
         if call == 0 {
             first_s = last_s;
         }
     }
     let rest = f64::from(calls.saturating_sub(SIMULATED));
-    CallsMs { first: 1e3 * first_s, total: 1e3 * (now_s + rest * last_s) }
+    let ms = |one: usize| CallsMs {
+        first: 1e3 * first_s[one],
+        total: 1e3 * (now_s[one] + rest * last_s[one]),
+    };
+    std::array::from_fn(ms)
 }
 
-/// The slots of all devices, their links, and what they share.
-struct Engines {
-    of: Vec<Engine>,
+/// The slots of all devices, their links, and what they share, of `N` simulations.
+struct Engines<const N: usize> {
+    of: Vec<Engine<N>>,
     /// When each link is free.
-    links_free_s: Vec<f64>,
-    /// When each slot is free again: `slots` of each device, one device after the other.
-    slots_free_s: Vec<f64>,
-    shared_free_s: f64,
+    links_free_s: Vec<[f64; N]>,
+    /// When the segments of the last copies have been computed: of each device as many as are
+    /// looked back at, one device after the other.
+    used_s: Vec<[f64; N]>,
+    shared_free_s: [f64; N],
 }
 
 /// The slots of one device.
-#[derive(Clone, Copy, Default)]
-struct Engine {
-    /// The index of its first slot among all.
+#[derive(Clone, Copy)]
+struct Engine<const N: usize> {
+    /// The index of its first entry in `used_s`.
     first: usize,
-    slots: usize,
-    /// The slot of the oldest copy, counted from its first.
-    next: usize,
+    /// How many entries it has there, less one: these are a power of two.
+    mask: usize,
+    /// The number of its oldest copy whose segment has not been computed.
+    number: usize,
+    /// The copy of which number before that one had its slot.
+    slots: [usize; N],
 }
 
-impl Engines {
-    fn new(stages: &Stages, lanes: usize, slots: SlotCounts) -> Engines {
-        let mut of = vec![Engine::default(); lanes];
+impl<const N: usize> Engines<N> {
+    fn new(stages: &Stages, lanes: usize, slots: &[SlotCounts; N]) -> Engines<N> {
         let mut first = 0;
-        for (lane, (engine, count)) in of.iter_mut().zip(&stages.counts).enumerate() {
-            *engine = Engine { first, slots: (*count).min(slots.on(lane) as usize), next: 0 };
-            first += engine.slots;
-        }
-        let links_free_s = vec![0.0; lanes];
-        Engines { of, links_free_s, slots_free_s: vec![0.0; first], shared_free_s: 0.0 }
+        let of = (0..lanes).map(|lane| {
+            let count = stages.counts.get(lane).copied().unwrap_or(0);
+            let slots = slots.each_ref().map(|slots| count.min(slots.on(lane) as usize));
+            let entries = slots.iter().copied().max().unwrap_or(0).next_power_of_two();
+            first += entries;
+            Engine { first: first - entries, mask: entries - 1, number: 0, slots }
+        });
+        let (of, links_free_s) = (of.collect(), vec![[0.0; N]; lanes]);
+        Engines { of, links_free_s, used_s: vec![[0.0; N]; first], shared_free_s: [0.0; N] }
     }
 
-    /// When the next copy of a device is there.
-    fn copy(&mut self, copy: &Copy) -> f64 {
-        let (engine, link_free_s) = (self.of[copy.lane], &mut self.links_free_s[copy.link]);
-        let begins_s = link_free_s.max(self.slots_free_s[engine.first + engine.next]);
-        self.shared_free_s = self.shared_free_s.max(begins_s) + copy.shared_s;
-        *link_free_s = (begins_s + copy.link_s).max(self.shared_free_s);
-        *link_free_s
+    /// Waits until the next copy of a device is there.
+    fn copy(&mut self, copy: &Copy, now_s: &mut [f64; N]) {
+        let Engine { first, mask, number, slots } = self.of[copy.lane];
+        let link_free_s = &mut self.links_free_s[copy.link];
+        for one in 0..N {
+            // Of a slot that no copy has had yet the entry is still 0.
+            let slot_free_s = self.used_s[first + (number.wrapping_sub(slots[one]) & mask)][one];
+            let begins_s = later(link_free_s[one], slot_free_s);
+            let shared_s = later(self.shared_free_s[one], begins_s) + copy.shared_s;
+            self.shared_free_s[one] = shared_s;
+            link_free_s[one] = later(begins_s + copy.link_s, shared_s);
+            now_s[one] = later(now_s[one], link_free_s[one]);
+        }
     }
 
     /// The segment of a device's oldest copy has been computed: its slot is free.
-    fn used(&mut self, lane: usize, now_s: f64) {
+    fn used(&mut self, lane: usize, now_s: [f64; N]) {
         let engine = &mut self.of[lane];
-        self.slots_free_s[engine.first + engine.next] = now_s;
-        engine.next = if engine.next + 1 == engine.slots { 0 } else { engine.next + 1 };
+        self.used_s[engine.first + (engine.number & engine.mask)] = now_s;
+        engine.number += 1;
     }
+}
+
+/// The later of two times, neither of which is NaN: one instruction, where `f64::max` takes
+/// several.
+fn later(a: f64, b: f64) -> f64 {
+    if b > a { b } else { a }
 }
 
 #[cfg(test)]
@@ -186,23 +216,28 @@ mod tests {
         Stages::new(&times.iter().map(|(compute_s, _)| *compute_s).collect::<Vec<_>>(), copies)
     }
 
+    fn of_calls(stages: &Stages, lanes: usize, lookahead: u32, calls: u32) -> CallsMs {
+        let [ms] = calls_ms(stages, lanes, &[SlotCounts::alike(lookahead)], calls);
+        ms
+    }
+
     /// The first call, and each after the ring has wrapped around.
     fn first_and_steady(stages: &Stages, lanes: usize, lookahead: u32) -> (f64, f64) {
-        let total = |calls| calls_ms(stages, lanes, SlotCounts::alike(lookahead), calls).total;
-        (calls_ms(stages, lanes, SlotCounts::alike(lookahead), 1).first, total(10) - total(9))
+        let total = |calls| of_calls(stages, lanes, lookahead, calls).total;
+        (of_calls(stages, lanes, lookahead, 1).first, total(10) - total(9))
     }
 
     #[test]
     fn nothing_streamed_is_the_sum_of_computing() {
-        let calls = calls_ms(&stages(&[(1.0, 0.0), (2.0, 0.0)]), 1, SlotCounts::alike(2), 5);
+        let calls = of_calls(&stages(&[(1.0, 0.0), (2.0, 0.0)]), 1, 2, 5);
         assert_eq!((calls.first, calls.total), (3e3, 15e3));
-        assert_eq!(calls_ms(&stages(&[]), 1, SlotCounts::alike(2), 0).total, 0.0);
+        assert_eq!(of_calls(&stages(&[]), 1, 2, 0).total, 0.0);
     }
 
     #[test]
     fn one_slot_hides_nothing() {
         // Each copy waits until the segment before it has been computed.
-        let calls = calls_ms(&stages(&[(1.0, 2.0), (1.0, 2.0)]), 1, SlotCounts::alike(1), 4);
+        let calls = of_calls(&stages(&[(1.0, 2.0), (1.0, 2.0)]), 1, 1, 4);
         assert_eq!((calls.first, calls.total), (6e3, 24e3));
     }
 
@@ -211,7 +246,7 @@ mod tests {
         for (compute, copy, first, steady) in [(1.0, 3.0, 13e3, 12e3), (3.0, 1.0, 13e3, 12e3)] {
             let stages = stages(&[(compute, copy); 4]);
             assert_eq!(first_and_steady(&stages, 1, 2), (first, steady));
-            assert_eq!(calls_ms(&stages, 1, SlotCounts::alike(2), 10).total, first + 9.0 * steady);
+            assert_eq!(of_calls(&stages, 1, 2, 10).total, first + 9.0 * steady);
         }
     }
 
@@ -262,5 +297,23 @@ mod tests {
         assert_eq!(both(0.0), (2e3, 2e3));
         assert_eq!(both(0.25), (2e3, 2e3));
         assert_eq!(both(2.0), (5e3, 5e3));
+    }
+
+    #[test]
+    fn simulations_beside_each_other_are_what_each_is_alone() {
+        let copy = |(segment, lane): (usize, usize)| Copy {
+            shared_s: 0.3,
+            ..alone(segment, lane, 1.0 + 0.1 * (segment * 7 % 5) as f64 + 0.2 * lane as f64)
+        };
+        let copies = (0..9).flat_map(|segment| [0, 1].map(|lane| (segment, lane)));
+        let copies = copies.filter(|(segment, lane)| segment % 3 != *lane).map(copy).collect();
+        let stages = Stages::new(&[1.1; 10], copies);
+        let slots = [1, 2, 3, 7, 64].map(SlotCounts::alike);
+        let slots = [slots[0], slots[1], slots[2].with(1, 1), slots[3], slots[4]];
+        let together = calls_ms(&stages, 2, &slots, 8);
+        for (slots, together) in slots.into_iter().zip(together) {
+            assert_eq!(calls_ms(&stages, 2, &[slots], 8), [together]);
+        }
+        assert!(together[0].total > together[4].total);
     }
 }

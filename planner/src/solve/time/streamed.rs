@@ -157,7 +157,9 @@ impl Timing<'_> {
             device.map(|device| self.link(device) / self.replicas_beside(lane))
         };
         let links: Vec<Option<f64>> = self.spread.devices.iter().enumerate().map(link).collect();
-        let mut copies = Vec::new();
+        let segments = 0..stays.len();
+        let count = segments.map(|segment| self.streamed_to(stays, segment).count()).sum::<u32>();
+        let mut copies = Vec::with_capacity(count as usize);
         for segment in self.streamed_segments(stays) {
             let source = source(segment);
             for lane in self.streamed_to(stays, segment).iter() {
@@ -256,16 +258,28 @@ impl<'t> StreamedTiming<'t> {
     pub fn is_hidden(&self, slots: SlotCounts, part: f64) -> bool {
         let calls = f64::from(self.timing.calls);
         let computes: f64 = 1e3 * calls * self.timing.segments_s.iter().sum::<f64>();
-        let warm_ms = self.slowest(&self.warm, slots, self.timing.calls).total;
+        let [warm] = self.slowest(&self.warm, &[slots], self.timing.calls);
+        let warm_ms = warm.total;
         RING_TIME * warm_ms + self.reread <= RING_TIME * computes * (1.0 + part) + self.reread
     }
 
-    /// Calls of the device that takes longest, with so many slots on each.
-    fn slowest(&self, stages: &[Stages], slots: SlotCounts, calls: u32) -> CallsMs {
+    /// Calls of the device that takes longest, for each of these numbers of slots.
+    fn slowest<const N: usize>(
+        &self,
+        stages: &[Stages],
+        slots: &[SlotCounts; N],
+        calls: u32,
+    ) -> [CallsMs; N] {
         let lanes = self.timing.lanes().len();
-        let each = stages.iter().map(|stages| calls_ms(stages, lanes, slots, calls));
-        let zero = CallsMs { first: 0.0, total: 0.0 };
-        each.fold(zero, |a, b| CallsMs { first: a.first.max(b.first), total: a.total.max(b.total) })
+        let mut slowest = [CallsMs { first: 0.0, total: 0.0 }; N];
+        for stages in stages {
+            let each = calls_ms(stages, lanes, slots, calls);
+            for (slowest, own) in slowest.iter_mut().zip(each) {
+                slowest.first = slowest.first.max(own.first);
+                slowest.total = slowest.total.max(own.total);
+            }
+        }
+        slowest
     }
 
     fn cold(&self) -> Option<&[Stages]> {
@@ -283,14 +297,24 @@ impl<'t> StreamedTiming<'t> {
 
     /// The job's times with so many slots on each device.
     pub fn ms(&self, slots: SlotCounts) -> ComponentMs {
-        let warm = self.slowest(&self.warm, slots, self.timing.calls);
-        let cold = self.cold().map(|cold| self.slowest(cold, slots, 1).first);
-        ComponentMs {
-            load: self.load,
-            first_read: RING_TIME * (cold.unwrap_or(warm.first) - warm.first) + self.locking,
-            compute: RING_TIME * warm.total + self.reread,
-            storage: self.storage,
-            storage_again: self.storage_again,
-        }
+        let [ms] = self.each_ms([slots]);
+        ms
+    }
+
+    /// The same for each of these numbers of slots: in less time than one after the other.
+    pub fn each_ms<const N: usize>(&self, slots: [SlotCounts; N]) -> [ComponentMs; N] {
+        let warm = self.slowest(&self.warm, &slots, self.timing.calls);
+        let cold = self.cold().map(|cold| self.slowest(cold, &slots, 1));
+        std::array::from_fn(|one| {
+            let CallsMs { first, total } = warm[one];
+            let cold_first = cold.map_or(first, |cold| cold[one].first);
+            ComponentMs {
+                load: self.load,
+                first_read: RING_TIME * (cold_first - first) + self.locking,
+                compute: RING_TIME * total + self.reread,
+                storage: self.storage,
+                storage_again: self.storage_again,
+            }
+        })
     }
 }
