@@ -3,6 +3,7 @@
 
 mod advice;
 mod integrated;
+mod loaded;
 mod measured;
 mod sizes;
 mod survey;

@@ -42,19 +42,21 @@ use protocol::{
 };
 
 pub use advice::{Advice, Faster, Integrated};
-pub use candidates::{KnownLists, KnownPlaces, LayoutQuery, Lists, places, places_beside, wanted};
+pub use candidates::{
+    KnownLists, KnownPlaces, LayoutQuery, Lists, Within, places, places_beside, wanted,
+};
 pub use kept::{layout as kept_layout, places as kept_places};
 pub use nearest::{infeasible, smallest_budget};
 pub use place::{ComponentLayout, Place, PlacePart, WeightResidency};
 pub use refine::{OpenLayouts, refined};
 pub use report::{PlanReport, Rejected, Shortfall, explain, options, shown_ms, slots};
 pub use time::SHORT_ATTENTION_CHUNK;
-pub use turns::lists_that_may_beat;
+pub use turns::turns_that_may_beat;
 
 use crate::inventory::{Device, Inventory};
 use crate::policy::pins::Pin;
 use crate::policy::{Budgets, Objective};
-pub use search::KnownChoices;
+pub use search::{Allowance, KnownChoices};
 use search::{Choices, Limits, Score};
 
 /// Everything that a plan depends on.

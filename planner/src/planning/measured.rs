@@ -8,10 +8,11 @@ use protocol::plan::VaeTile;
 use protocol::profile::ComponentProfile;
 use protocol::{
     BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile,
-    PieceSizes, Plan,
+    PieceSizes,
 };
 use rayon::prelude::*;
 
+use super::loaded::{is_of, on_open_devices, wanted_beside};
 use super::sizes::sizes;
 use super::unusable::{broken, check_failed, unusable};
 use super::{PlanError, Request};
@@ -20,8 +21,8 @@ use crate::policy::Objective;
 use crate::policy::pins::Pin;
 use crate::policy::tile::{OVERLAP, TileRequest};
 use crate::solve::{
-    KnownLists, KnownPlaces, LayoutQuery, Lists, Place, Problem, SHORT_ATTENTION_CHUNK, fits,
-    kept_layout, kept_places, places_beside, wanted,
+    Allowance, KnownLists, KnownPlaces, LayoutQuery, Lists, Place, Problem, SHORT_ATTENTION_CHUNK,
+    Within, fits, kept_places, places_beside, wanted,
 };
 
 /// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers
@@ -47,6 +48,8 @@ struct Case {
     first: Vec<Arc<[Place]>>,
     /// Those in all lists, once they are asked for.
     all: Vec<Option<Arc<[Place]>>>,
+    /// Those in all lists as far as one plan may have them, while that is made.
+    of_plan: Vec<Option<Arc<[Place]>>>,
     /// The bytes of layouts.
     sized: BTreeMap<Layout, LayoutBytes>,
 }
@@ -64,7 +67,10 @@ impl Case {
     fn places(&self, component: usize, lists: Lists) -> &Arc<[Place]> {
         match lists {
             Lists::First => &self.first[component],
-            Lists::All => self.all[component].as_ref().expect("they were asked for"),
+            Lists::All => {
+                let places = self.all[component].as_ref().or(self.of_plan[component].as_ref());
+                places.expect("they were asked for")
+            }
         }
     }
 }
@@ -139,23 +145,52 @@ impl MeasuredModel {
         vec![Lists::All; self.pins.len()]
     }
 
-    /// Asks for the bytes of the layouts over these lists that were not asked for yet.
-    pub fn complete(
+    /// Asks for the bytes of the layouts over all lists that were not asked for yet.
+    pub fn complete(&mut self, session: &mut Session, request: &Request) -> Result<(), PlanError> {
+        self.forget_plan();
+        let of = vec![Some(Within::Memory); self.pins.len()];
+        self.add_all(session, request, &of, |case| &mut case.all)
+    }
+
+    /// The same of the components that have an allowance, and of their places only those that a
+    /// plan with the request's budgets may have that is within it. The next plan has others.
+    pub fn complete_plan(
         &mut self,
         session: &mut Session,
         request: &Request,
-        lists: &[Lists],
+        allowances: &[Option<Allowance>],
+    ) -> Result<(), PlanError> {
+        let of = allowances.iter().map(|allowance| allowance.as_ref().map(Within::Plan));
+        let of: Vec<Option<Within<'_>>> = of.collect();
+        self.add_all(session, request, &of, |case| &mut case.of_plan)
+    }
+
+    /// Forgets what only one plan may have.
+    pub fn forget_plan(&mut self) {
+        for case in &mut self.cases {
+            case.of_plan.fill(None);
+        }
+    }
+
+    /// Adds places in all lists, of these components and with these rings, to each case that has
+    /// none of the component yet.
+    fn add_all(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        of: &[Option<Within<'_>>],
+        to: impl Fn(&mut Case) -> &mut Vec<Option<Arc<[Place]>>>,
     ) -> Result<(), PlanError> {
         for at in 0..self.cases.len() {
             let case = &self.cases[at];
-            let has = case.all.iter().map(Option::is_some);
-            let lacks = has.zip(lists).map(|(has, lists)| !has && *lists == Lists::All);
-            let lacks: Vec<bool> = lacks.collect();
+            let lacks = case.all.iter().zip(of);
+            let lacks = lacks.map(|(all, within)| within.filter(|_| all.is_none()));
+            let lacks: Vec<Option<Within<'_>>> = lacks.collect();
             let NewPlaces { places, sized } =
                 self.places(session, request, case, &self.cases[..at], Lists::All, &lacks)?;
             let case = &mut self.cases[at];
             case.sized.extend(sized);
-            for (all, places) in case.all.iter_mut().zip(places) {
+            for (all, places) in to(case).iter_mut().zip(places) {
                 *all = places.or(all.take());
             }
         }
@@ -167,9 +202,8 @@ impl MeasuredModel {
         if fits(&self.problems(request, &self.first_lists())) {
             return Ok(true);
         }
-        let all = self.all_lists();
-        self.complete(session, request, &all)?;
-        Ok(fits(&self.problems(request, &all)))
+        self.complete(session, request)?;
+        Ok(fits(&self.problems(request, &self.all_lists())))
     }
 
     /// Adds a case, with the places that are looked at first.
@@ -181,9 +215,9 @@ impl MeasuredModel {
         profile: ModelProfile,
     ) -> Result<(), PlanError> {
         let all = vec![None; profile.components.len()];
-        let (first, sized) = (Vec::new(), BTreeMap::new());
-        let mut case = Case { options, profile, first, all, sized };
-        let each = vec![true; case.profile.components.len()];
+        let (first, of_plan, sized) = (Vec::new(), all.clone(), BTreeMap::new());
+        let mut case = Case { options, profile, first, all, of_plan, sized };
+        let each = vec![Some(Within::Memory); case.profile.components.len()];
         let NewPlaces { places, sized } =
             self.places(session, request, &case, &self.cases, self.first_lists, &each)?;
         case.sized = sized;
@@ -195,8 +229,8 @@ impl MeasuredModel {
         Ok(())
     }
 
-    /// The places of some of a case's components in some lists of devices. What is the same with
-    /// other options, of the cases before it, is taken from there.
+    /// The places of some of a case's components in some lists of devices, with these rings. What
+    /// is the same with other options, of the cases before it, is taken from there.
     fn places(
         &self,
         session: &mut Session,
@@ -204,7 +238,7 @@ impl MeasuredModel {
         case: &Case,
         before: &[Case],
         lists: Lists,
-        of: &[bool],
+        of: &[Option<Within<'_>>],
     ) -> Result<NewPlaces, PlanError> {
         let problem = self.problem(request, case, Vec::new());
         let components = &case.profile.components;
@@ -215,19 +249,17 @@ impl MeasuredModel {
             })?;
             Some(Arc::clone(same.places(index, lists)))
         };
-        let same = (0..components.len()).map(|index| if of[index] { same(index) } else { None });
+        let same = (0..components.len()).map(|index| of[index].and_then(|_| same(index)));
         let same: Vec<Option<Arc<[Place]>>> = same.collect();
-        let is_new = |index: usize| of[index] && same[index].is_none();
-        let of_new = (0..components.len()).map(|index| is_new(index).then_some(lists));
+        let new = |index: usize| of[index].filter(|_| same[index].is_none());
+        let of_new = (0..components.len()).map(|index| new(index).map(|_| lists));
         let of_new: Vec<Option<Lists>> = of_new.collect();
         let wanted = match &request.keeps {
             None => wanted(&problem, &of_new),
             Some(loaded) => wanted_beside(&problem, &of_new, loaded),
         };
-        let alike = (0..components.len()).map(|index| match is_new(index) {
-            true => alike_on_gpus(before, index, &components[index]),
-            false => None,
-        });
+        let alike = (0..components.len())
+            .map(|index| new(index).and_then(|_| alike_on_gpus(before, index, &components[index])));
         let alike: Vec<Option<&Case>> = alike.collect();
         let known = |wanted: &LayoutQuery| {
             let own = case.sized.get(&wanted.layout);
@@ -235,7 +267,7 @@ impl MeasuredModel {
         };
         let of = (&case.options, &case.profile);
         let bytes = sizes(session, request, &self.job, of, &wanted, known)?;
-        let own = |index: usize| {
+        let own = |(index, within): (usize, Within<'_>)| {
             let first = case
                 .first
                 .get(index)
@@ -245,7 +277,7 @@ impl MeasuredModel {
                 in_lists: KnownLists::OfGpus,
             });
             let known: Vec<KnownPlaces<'_>> = first.into_iter().chain(alike).collect();
-            let chosen = || places_beside(&problem, index, &wanted, &bytes, &known);
+            let chosen = || places_beside(&problem, index, (&wanted, &bytes), &known, within);
             match &request.keeps {
                 Some(loaded) if is_of(loaded, &problem, index) => {
                     let at = wanted.iter().position(|wanted| wanted.component == index);
@@ -259,9 +291,9 @@ impl MeasuredModel {
             }
         };
         let each = (0..components.len()).into_par_iter().with_max_len(1);
-        let places = each.map(|index| match is_new(index) {
-            true => Some(own(index)),
-            false => same[index].clone(),
+        let places = each.map(|index| match new(index) {
+            Some(within) => Some(own((index, within))),
+            None => same[index].clone(),
         });
         let places = places.collect();
         let sized = wanted.into_iter().map(|wanted| wanted.layout).zip(bytes).collect();
@@ -362,37 +394,6 @@ fn alike_on_gpus<'c>(
 ) -> Option<&'c Case> {
     let gpus = on_gpus(component);
     cases.iter().find(|case| on_gpus(&case.profile.components[index]) == gpus)
-}
-
-/// Components of a loaded plan have the layouts of that plan; the others have those over these
-/// lists of devices. A component with `None` has no layouts here.
-fn wanted_beside(problem: &Problem<'_>, of: &[Option<Lists>], loaded: &Plan) -> Vec<LayoutQuery> {
-    let components = 0..problem.profile.components.len();
-    let of_loaded =
-        components.filter(|index| of[*index].is_some() && is_of(loaded, problem, *index));
-    let kept = of_loaded.filter_map(|index| kept_layout(problem, index, loaded));
-    let mut all: Vec<LayoutQuery> = kept.collect();
-    let others = wanted(problem, of).into_iter();
-    all.extend(others.filter(|wanted| !is_of(loaded, problem, wanted.component)));
-    all
-}
-
-/// Of a component that a loaded plan does not have, the places on the devices that it uses, and on
-/// the host: what is open stays as it is.
-fn on_open_devices(problem: &Problem<'_>, loaded: &Plan, places: &[Place]) -> Arc<[Place]> {
-    let at = problem.inventory.places_of(loaded);
-    let devices = loaded.devices.iter().zip(at);
-    let open: Vec<usize> =
-        devices.filter(|(device, _)| loaded.uses(&device.id)).filter_map(|(_, at)| at).collect();
-    let is_open =
-        |place: &&Place| place.spread.devices.iter().flatten().all(|device| open.contains(device));
-    places.iter().filter(is_open).cloned().collect()
-}
-
-/// Whether a plan has one of a problem's components.
-fn is_of(plan: &Plan, problem: &Problem<'_>, index: usize) -> bool {
-    let name = &problem.profile.components[index].name;
-    plan.components.iter().any(|component| component.name == *name)
 }
 
 /// The tiles that there is a choice of, the most wanted first: none changes the picture.

@@ -7,7 +7,7 @@ use super::{DoesNotFit, PlanError, Request, difference, does_not_fit, verify};
 use crate::engine::session::Session;
 use crate::solve::{
     Infeasible, KnownChoices, LayoutQuery, Lists, OpenLayouts, Problem, Solution, better, explain,
-    fits, infeasible, lists_that_may_beat, refined,
+    fits, infeasible, refined, turns_that_may_beat,
 };
 
 /// A model that was measured for a job on a host: plans for any budgets there, without measuring it
@@ -70,19 +70,29 @@ impl Survey {
         request: &Request,
         generation: u64,
     ) -> Result<Result<Solution, Infeasible>, PlanError> {
+        self.measured.forget_plan();
         let changes = self.fits_with_changes(session, request)?;
         let (first, all) = (self.measured.first_lists(), self.measured.all_lists());
         let mut known = KnownChoices::default();
         let problems = self.problems(request, &first, changes);
         let mut best = better(&problems, generation, None, &mut known);
-        let may_beat = match &best {
-            Some(_) if first == all => first.clone(),
-            Some(best) => lists_that_may_beat(&problems, best, request.longer_max),
-            None => all.clone(),
+        let lists = match &best {
+            _ if first == all => first.clone(),
+            Some(best) => {
+                let may_beat = turns_that_may_beat(&problems, best, request.longer_max);
+                self.measured.complete_plan(session, request, &may_beat)?;
+                may_beat
+                    .iter()
+                    .map(|turns| turns.as_ref().map_or(Lists::First, |_| Lists::All))
+                    .collect()
+            }
+            None => {
+                self.measured.complete(session, request)?;
+                all.clone()
+            }
         };
-        if may_beat != first {
-            self.measured.complete(session, request, &may_beat)?;
-            let problems = self.problems(request, &may_beat, changes);
+        if lists != first {
+            let problems = self.problems(request, &lists, changes);
             best = better(&problems, generation, best.as_ref(), &mut known).or(best);
         }
         let mut open = None;
@@ -90,15 +100,14 @@ impl Survey {
         // lie where they are.
         let is_free = !changes && request.keeps.is_none();
         if let Some(found) = best.take_if(|_| is_free) {
-            let refined =
-                self.refine(session, request, generation, found, &may_beat, &mut known)?;
+            let refined = self.refine(session, request, generation, found, &lists, &mut known)?;
             (best, open) = (Some(refined.0), refined.1);
         }
         let mut solution = match best {
             Some(best) if !request.explain => return Ok(Ok(best)),
             best => best,
         };
-        self.measured.complete(session, request, &all)?;
+        self.measured.complete(session, request)?;
         let mut problems = self.problems(request, &all, changes);
         if let Some(solution) = &mut solution {
             if let (Some(open), Some(at)) = (open, solution.problem()) {

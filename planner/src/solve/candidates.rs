@@ -199,7 +199,7 @@ pub fn places(
     wanted: &[LayoutQuery],
     bytes: &[LayoutBytes],
 ) -> Arc<[Place]> {
-    places_beside(problem, index, wanted, bytes, &[])
+    places_beside(problem, index, (wanted, bytes), &[], Within::Memory)
 }
 
 /// A component's places in another problem. Some of them are its places in this one too.
@@ -220,13 +220,14 @@ pub enum KnownLists {
     First,
 }
 
-/// The same where some places are known: these are not made anew.
+/// The same where some places are known: these are not made anew. The others have the rings
+/// `within` some bounds.
 pub fn places_beside(
     problem: &Problem<'_>,
     index: usize,
-    wanted: &[LayoutQuery],
-    bytes: &[LayoutBytes],
+    (wanted, bytes): (&[LayoutQuery], &[LayoutBytes]),
     known: &[KnownPlaces<'_>],
+    within: Within<'_>,
 ) -> Arc<[Place]> {
     assert_eq!(wanted.len(), bytes.len(), "each layout has its bytes");
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
@@ -250,10 +251,17 @@ pub fn places_beside(
     let kinds: Vec<DeviceKinds> =
         lists.iter().map(|list| kinds_of(problem, &list.devices)).collect();
     let timed = timed(&times, &lists, &kinds, &spreads);
-    // The rings of lists whose devices are alike, one by one, are the same.
-    let first: Vec<usize> = timed
-        .iter()
-        .map(|list| timed.iter().position(|other| other.has_rings_of(list)).expect("its own"))
+    // The rings of lists whose devices are alike, one by one, are the same; where budgets count, if
+    // these are too.
+    let have_rings_of = |a: usize, b: usize| {
+        let budgets = |at: usize| lists[at].devices.iter().map(|device| problem.budget(*device));
+        timed[a].has_rings_of(&timed[b])
+            && (matches!(within, Within::Memory) || budgets(a).eq(budgets(b)))
+    };
+    let all = 0..timed.len();
+    let first: Vec<usize> = all
+        .clone()
+        .map(|at| all.clone().find(|other| have_rings_of(*other, at)).expect("its own"))
         .collect();
     // Each list by itself: those of one device have the most rings, and stand beside each other.
     let rings: Vec<Vec<Ring>> = timed
@@ -261,7 +269,7 @@ pub fn places_beside(
         .with_max_len(1)
         .enumerate()
         .map(|(at, list)| match first[at] == at {
-            true => rings(problem, component, pin, list.streamed()),
+            true => rings(problem, component, pin, within, list.streamed()),
             false => Vec::new(),
         })
         .collect();

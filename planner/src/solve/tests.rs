@@ -99,7 +99,11 @@ fn no_pin_beats_the_plan_that_is_chosen() {
             >= case.profile.components.iter().map(|c| c.weights_bytes.0).sum();
         let split = pin.devices.len() > 1;
         let vae = case.profile.components[component].phase == Phase::Decode;
-        if !usable || split && (vae || !large || !pin.shares.is_empty()) {
+        // Nor are rows where heads can be split: of models they take longer, of these made-up
+        // profiles not always.
+        let heads_max = case.profile.components[component].heads_max as usize;
+        let rows = pin.split == Split::Row && heads_max >= pin.devices.len();
+        if !usable || split && (vae || !large || rows || !pin.shares.is_empty()) {
             continue;
         }
         // The host has layers where it is fast, not where a device has no room for the whole.
@@ -331,7 +335,8 @@ fn places_on_gpus_are_those_of_a_problem_in_which_gpus_do_the_same() {
         let (wanted, bytes) = case.sized(&problem, Lists::All);
         for (index, places) in problem.places.iter().enumerate() {
             let known_there = KnownPlaces { places: &known[index], in_lists: KnownLists::OfGpus };
-            let beside = places_beside(&problem, index, &wanted, &bytes, &[known_there]);
+            let beside =
+                places_beside(&problem, index, (&wanted, &bytes), &[known_there], Within::Memory);
             assert_eq!(beside, *places, "seed {seed}");
             let is_known = |place: &&Place| known[index].contains(place);
             known_ones += places.iter().filter(is_known).count();
@@ -342,7 +347,7 @@ fn places_on_gpus_are_those_of_a_problem_in_which_gpus_do_the_same() {
 
 #[test]
 fn splits_in_turns_are_left_out_only_where_none_is_better() {
-    let [mut left_out, mut better_ones, mut asked_for] = [0; 3];
+    let [mut left_out, mut better_ones, mut asked_for, mut fewer] = [0; 4];
     for seed in 0..CHECKED {
         let case = Case::random(seed);
         for objective in [Objective::Latency, Objective::Throughput] {
@@ -351,17 +356,31 @@ fn splits_in_turns_are_left_out_only_where_none_is_better() {
             let known = KnownChoices::default;
             let Some(best) = better(&first, 1, None, &mut known()) else { continue };
             let with_turns = better(&all, 1, Some(&best), &mut known());
-            let may_beat = lists_that_may_beat(&first, &best, 0.0);
-            for (component, lists) in may_beat.iter().enumerate() {
+            let may_beat = turns_that_may_beat(&first, &best, 0.0);
+            for (component, allowance) in may_beat.iter().enumerate() {
                 let in_turns = |chosen: &Chosen| {
                     let first = &first[0].places[component];
                     !first.contains(&chosen.places[component])
                 };
                 let better = with_turns.as_ref().and_then(|better| better.chosen.as_ref());
                 let is_better = better.is_some_and(in_turns);
-                assert!(!is_better || *lists == Lists::All, "seed {seed}, {objective:?}");
+                assert!(!is_better || allowance.is_some(), "seed {seed}, {objective:?}");
             }
-            match (may_beat.contains(&Lists::All), with_turns) {
+            let of_plan = [case.problem_of_plan(&first[0], &may_beat)];
+            let best_of_plan = better(&of_plan, 1, Some(&best), &mut known());
+            let score = |plan: &Option<Solution>| {
+                let chosen = plan.as_ref().unwrap_or(&best).chosen.as_ref();
+                chosen.expect("it was solved").score
+            };
+            // Rings that are as fast to 0.05 % cover each other: of some the slower is too slow.
+            let scores = [&best_of_plan, &with_turns].map(score);
+            assert!(scores[0] <= scores[1], "seed {seed}, {objective:?}: {scores:?}");
+            let count = |problem: &Problem<'_>| -> usize {
+                problem.places.iter().map(|places| places.len()).sum()
+            };
+            let counts = [&all, &of_plan].map(|problems| count(&problems[0]));
+            fewer += u64::from(counts[1] < counts[0]);
+            match (may_beat.iter().any(Option::is_some), with_turns) {
                 (false, Some(better)) => {
                     panic!("seed {seed}, {objective:?}: {:?} beats {:?}", better.plan, best.plan)
                 }
@@ -371,7 +390,7 @@ fn splits_in_turns_are_left_out_only_where_none_is_better() {
             }
         }
     }
-    let seen = [left_out, better_ones, asked_for];
+    let seen = [left_out, better_ones, asked_for, fewer];
     assert!(seen.iter().all(|count| *count > CHECKED / 100), "{seen:?}: one-sided cases");
 }
 
@@ -385,7 +404,7 @@ fn known_places_of_the_first_lists_are_not_made_anew() {
         for (index, places) in all.places.iter().enumerate() {
             let known = KnownPlaces { places: &first.places[index], in_lists: KnownLists::First };
             assert!(known.places.iter().all(|place| places.contains(place)), "seed {seed}");
-            let beside = places_beside(&all, index, &wanted, &bytes, &[known]);
+            let beside = places_beside(&all, index, (&wanted, &bytes), &[known], Within::Memory);
             assert_eq!(beside, *places, "seed {seed}");
         }
     }

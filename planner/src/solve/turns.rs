@@ -12,22 +12,22 @@ use std::sync::Arc;
 use protocol::profile::LayoutPart;
 use protocol::{Bytes, Division, Residency};
 
-use super::candidates::{Lists, devices_left_out};
+use super::candidates::devices_left_out;
 use super::lanes::{LaneSet, SlotCounts};
 use super::place::{ComponentLayout, Place, WeightResidency};
-use super::search::{self, Choices, KnownChoices, Limits, Score};
+use super::search::{self, Allowance, Choices, KnownChoices, Limits, Score};
 use super::time::SegmentTimes;
 use super::{Problem, Solution};
 
-/// The lists of devices that are worth a look, for each component: all, where a plan with one of
-/// its splits that were left out could be better than `solution`, by more than such a part of its
-/// time. That is the best of these problems, which have no such splits.
-pub fn lists_that_may_beat(
+/// For each component what its splits that were left out may take, where a plan with one of these
+/// could be better than `solution`, by more than such a part of its time; `None` where none could.
+/// That is the best of these problems, which have no such splits.
+pub fn turns_that_may_beat(
     problems: &[Problem<'_>],
     solution: &Solution,
     longer_max: f64,
-) -> Vec<Lists> {
-    let mut may_beat = vec![Lists::First; problems[0].places.len()];
+) -> Vec<Option<Allowance>> {
+    let mut may_beat: Vec<Option<Allowance>> = problems[0].places.iter().map(|_| None).collect();
     let Some(chosen) = &solution.chosen else { return may_beat };
     // Problems that differ in their tiles have most places in common.
     let (mut made, mut known): (Vec<WithLeast>, _) = (Vec::new(), KnownChoices::default());
@@ -55,7 +55,12 @@ pub fn lists_that_may_beat(
             let left_out: Vec<usize> = (0..places.least).collect();
             let only = choices.with(component, &left_out);
             if only.is_some_and(|only| search::any_better(&problem, &only, limits)) {
-                *may_beat = Lists::All;
+                let ticks_max = beat.ticks_max(choices.step);
+                let own = Allowance::beside(&problem, &choices, component, ticks_max);
+                *may_beat = Some(match may_beat.take() {
+                    Some(others) => others.or(own),
+                    None => own,
+                });
             }
         }
     }

@@ -22,7 +22,7 @@ use super::super::place::{PlacePart, WeightResidency, parts};
 use super::super::search::Allowance;
 use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
-use fitting::{Fitted, Fitting, slots_within};
+use fitting::{Fitted, Fitting, may_pay, slots_within};
 pub use own_slots::rings_with_own_slots;
 use sets::{LOCKED_WAYS, SMALLER_ROOMS, StreamedSet, add_fitting, sets, streamable, waits};
 
@@ -31,6 +31,9 @@ const LOOKAHEAD_MAX: u32 = 16;
 
 /// More slots must save so much of a component's time, else fewer are as good: a part of it.
 const SLOT_GAIN: f64 = 5e-4;
+
+/// Numbers of slots that are timed beside each other.
+const BESIDE: usize = 4;
 
 /// Rings in a block, of some thousands in all.
 const BLOCK_RINGS: usize = 16;
@@ -125,6 +128,9 @@ impl Ring {
 pub enum Within<'a> {
     /// Those for any budgets.
     Memory,
+    /// Of these the ones that the problem's budgets have room for and that take no longer than is
+    /// allowed: no plan with these budgets has another one.
+    Plan(&'a Allowance),
     /// Those that the problem's budgets have room for, and that take no longer than is allowed; the
     /// fastest one where none is within that. `None` allows any time.
     Budgets(Option<&'a Allowance>),
@@ -133,14 +139,17 @@ pub enum Within<'a> {
 }
 
 impl Within<'_> {
+    /// Whether other sets and numbers of slots are tried with other budgets.
     fn depends_on_budgets(self) -> bool {
-        !matches!(self, Within::Memory)
+        !matches!(self, Within::Memory | Within::Plan(_))
     }
 
     fn allows(self, ms: impl FnOnce() -> ComponentMs) -> bool {
         match self {
             Within::Memory | Within::Budgets(None) => true,
-            Within::Budgets(Some(allowance)) | Within::Allowance(allowance) => allowance.has(ms()),
+            Within::Plan(allowance)
+            | Within::Budgets(Some(allowance))
+            | Within::Allowance(allowance) => allowance.has(ms()),
         }
     }
 }
@@ -150,11 +159,12 @@ pub fn rings(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     pin: &Pin,
+    within: Within<'_>,
     layouts: Vec<(usize, &Timing<'_>, Steps)>,
 ) -> Vec<Ring> {
     let own = layouts
         .into_par_iter()
-        .flat_map_iter(|layout| rings_of(problem, component, pin, Within::Memory, layout));
+        .flat_map_iter(|layout| rings_of(problem, component, pin, within, layout));
     undominated(own.collect())
 }
 
@@ -193,6 +203,10 @@ fn rings_in(
     let among = |growing: &[Vec<LaneSet>], within| {
         rings_among(problem, pin, within, growing, (layout, timing, steps))
     };
+    if let Within::Plan(_) = within {
+        let may_pay = |stays: &Vec<LaneSet>| may_pay(problem, timing, within, stays);
+        runs.retain(|growing| growing.iter().any(may_pay));
+    }
     let Within::Budgets(allowance) = within else {
         let runs = runs.par_iter().with_max_len(1);
         return runs.flat_map_iter(|growing| among(growing, within)).collect();
@@ -233,12 +247,14 @@ fn rings_among(
         let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
         let most = match within {
             Within::Memory => LOOKAHEAD_MAX,
-            Within::Budgets(_) | Within::Allowance(_) => slots_within(problem, &parts),
+            Within::Plan(_) | Within::Budgets(_) | Within::Allowance(_) => {
+                slots_within(problem, &parts)
+            }
         };
         let tried = match within {
             Within::Budgets(_) => before[way].slots_beside(most),
             // Which numbers of slots save time beside others is the same with any budget.
-            Within::Memory | Within::Allowance(_) => 1..=LOOKAHEAD_MAX,
+            Within::Memory | Within::Plan(_) | Within::Allowance(_) => 1..=LOOKAHEAD_MAX,
         };
         let least = || timing.least_with_slots(&stays, locked.as_deref(), most);
         if most == 0 || tried.is_empty() || !within.allows(least) {
@@ -250,12 +266,13 @@ fn rings_among(
         let fits = |slots: u32| pin.lookahead.is_some() || slots <= most;
         let slots = slots.filter(|(slots, ms)| fits(*slots) && within.allows(|| *ms));
         rings.extend(slots.map(|(slots, ms)| {
-            let bytes = parts.iter().flat_map(|part| {
+            let mut bytes = Vec::with_capacity(2 * parts.len() + 1);
+            for part in &parts {
                 let part = PlacePart { slots: part.slots.min(slots), ..*part };
                 let held = part.lazy_bytes + part.staging_bytes();
-                [held, held + part.compute_bytes]
-            });
-            let bytes = bytes.chain([locked_bytes]).collect();
+                bytes.extend([held, held + part.compute_bytes]);
+            }
+            bytes.push(locked_bytes);
             let (stays, locked) = (Arc::clone(&stays), locked.clone());
             let slots = SlotCounts::alike(slots);
             Ring { layout, stays, locked, slots, ms, holds, bytes }
@@ -351,14 +368,17 @@ fn slots(
     let most = timing.slots_max().clamp(1, *tried.end());
     let least = most.min(*tried.start());
     let total = |ms: &ComponentMs| ms.first_read + ms.compute;
-    let with_most = timing.ms(SlotCounts::alike(most));
+    let each_ms = |numbers: [u32; BESIDE]| timing.each_ms(numbers.map(SlotCounts::alike));
+    // Few are enough in most cases.
+    let [with_most, fewest @ ..] = each_ms([most, least, least + 1, least + 2]);
     if !within.allows(|| with_most) {
         return vec![(most, with_most)];
     }
     let enough = total(&with_most) * (1.0 + SLOT_GAIN);
     let mut chosen: Vec<(u32, ComponentMs)> = Vec::new();
-    for slots in least..=most {
-        let ms = if slots == most { with_most } else { timing.ms(SlotCounts::alike(slots)) };
+    let more = (least + 3..=most).step_by(BESIDE);
+    let more = more.flat_map(|first| each_ms(std::array::from_fn(|at| first + at as u32)));
+    for (slots, ms) in (least..=most).zip(fewest.into_iter().chain(more)) {
         let saves = |(_, fewer): &(u32, ComponentMs)| total(&ms) < total(fewer) * (1.0 - SLOT_GAIN);
         let is_enough = total(&ms) <= enough;
         if chosen.last().is_none_or(saves) {

@@ -11,8 +11,8 @@ pub struct Allowance {
     objective: Objective,
     step: TimeStep,
     phase: usize,
-    others: OtherSums,
-    ticks_max: u64,
+    /// What the others take at least, and what a job may take beside that: one of these suffices.
+    beside: Vec<(OtherSums, u64)>,
 }
 
 impl Allowance {
@@ -40,15 +40,22 @@ impl Allowance {
             objective: problem.objective,
             step: choices.step,
             phase,
-            others: OtherSums::of(&sums, phase),
-            ticks_max,
+            beside: vec![(OtherSums::of(&sums, phase), ticks_max)],
         }
+    }
+
+    /// What this or another one allows, of the same component for the same job.
+    pub fn or(mut self, other: Allowance) -> Allowance {
+        self.beside.extend(other.beside);
+        self
     }
 
     /// Whether a place with these times is within it: as if its load were on its way from the
     /// start, and nothing of it loaded anew.
     pub fn has(&self, ms: ComponentMs) -> bool {
         let interval = LoadInterval::freest(self.objective, ms, self.phase, self.step);
-        self.others.longest(&interval.phase_sums()) <= self.ticks_max
+        let sums = interval.phase_sums();
+        let mut beside = self.beside.iter();
+        beside.any(|(others, ticks_max)| others.longest(&sums) <= *ticks_max)
     }
 }

@@ -284,6 +284,24 @@ impl Case {
         problem
     }
 
+    /// One of these with the places that a better plan may have, where splits in turns may take
+    /// this.
+    pub(super) fn problem_of_plan<'c>(
+        &'c self,
+        first: &Problem<'c>,
+        may_beat: &[Option<Allowance>],
+    ) -> Problem<'c> {
+        let mut problem = first.clone();
+        let (wanted, bytes) = self.sized(&problem, Lists::All);
+        for (index, allowance) in may_beat.iter().enumerate() {
+            let Some(allowance) = allowance else { continue };
+            let known = KnownPlaces { places: &first.places[index], in_lists: KnownLists::First };
+            let (sized, within) = ((&wanted[..], &bytes[..]), Within::Plan(allowance));
+            problem.places[index] = places_beside(first, index, sized, &[known], within);
+        }
+        problem
+    }
+
     /// The layouts of a problem of this case, with their bytes.
     pub(super) fn sized(
         &self,

@@ -159,7 +159,7 @@ fn a_pipeline_is_chosen_where_cards_hold_half_of_a_model_behind_slow_links() {
     // Found by the bound too, where pipelines are left out at first.
     let first = [slow.problem_over(Objective::Latency, Lists::First)];
     let best = solve(&first, 1).expect("it fits");
-    assert_eq!(lists_that_may_beat(&first, &best, 0.0), [Lists::All]);
+    assert!(matches!(turns_that_may_beat(&first, &best, 0.0).as_slice(), [Some(_)]));
     // One picture has no groups.
     let one = chosen_division(&case(1, 1e5, Bytes::mib(5)));
     assert!(matches!(one, Division::Layer { .. }), "{one:?}");
@@ -174,7 +174,7 @@ fn no_pipeline_is_chosen_where_it_wins_nothing() {
     // Nor is any measured: not even the best conceivable one would be better.
     let first = [wide.problem_over(Objective::Latency, Lists::First)];
     let best = solve(&first, 1).expect("it fits");
-    assert_eq!(lists_that_may_beat(&first, &best, 0.0), [Lists::First]);
+    assert!(matches!(turns_that_may_beat(&first, &best, 0.0).as_slice(), [None]));
     // Parts of one card take turns, and have none.
     let mut parts = case(4, 1e5, Bytes::mib(5));
     parts.divide();

@@ -6,11 +6,12 @@ use std::ops::RangeInclusive;
 use protocol::{Bytes, Residency};
 
 use super::super::super::Problem;
+use super::super::super::component_ms::ComponentMs;
 use super::super::super::lanes::{LaneSet, SlotCounts};
 use super::super::super::place::{PlacePart, WeightResidency, parts};
 use super::super::super::search::Allowance;
 use super::super::super::time::Timing;
-use super::{LOOKAHEAD_MAX, Steps};
+use super::{LOOKAHEAD_MAX, Steps, Within};
 
 /// What the earlier sets of a run had room for. Each of them streams less than the next one.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,20 +60,7 @@ impl Fitting<'_> {
     /// Whether a set fits, and may take no longer than is allowed with all that it streams from
     /// files, or all from page-locked copies. Over several devices nothing between is tried.
     fn has(&mut self, stays: &[LaneSet]) -> bool {
-        let held = WeightResidency::Some {
-            residency: Residency::Lazy,
-            stays: stays.into(),
-            locked: None,
-            slots: SlotCounts::alike(u32::MAX),
-        };
-        let parts = parts(self.timing.spread(), &held, false);
-        let slots = slots_within(self.problem, &parts);
-        if slots == 0 {
-            return false;
-        }
-        let all = vec![true; stays.len()];
-        let ways = [None, Some(&all[..])];
-        let least = ways.map(|locked| self.timing.least_with_slots(stays, locked, slots));
+        let Some(least) = least(self.problem, self.timing, stays) else { return false };
         let least_ms = least.map(|ms| ms.load + ms.first_read + ms.compute);
         let least_ms = least_ms.into_iter().fold(f64::INFINITY, f64::min);
         if self.least.as_ref().is_none_or(|(other, _)| least_ms < *other) {
@@ -80,6 +68,39 @@ impl Fitting<'_> {
         }
         self.allowance.is_none_or(|allowance| least.iter().any(|ms| allowance.has(*ms)))
     }
+}
+
+/// Whether a set fits, and may take no longer than is allowed with all that it streams from files,
+/// or all from page-locked copies.
+pub(super) fn may_pay(
+    problem: &Problem<'_>,
+    timing: &Timing<'_>,
+    within: Within<'_>,
+    stays: &[LaneSet],
+) -> bool {
+    let least = least(problem, timing, stays);
+    least.is_some_and(|least| least.into_iter().any(|ms| within.allows(|| ms)))
+}
+
+/// The least that a set takes with as many slots as it has room for, with all that it streams from
+/// files, and all from page-locked copies; `None` where it does not fit.
+fn least(
+    problem: &Problem<'_>,
+    timing: &Timing<'_>,
+    stays: &[LaneSet],
+) -> Option<[ComponentMs; 2]> {
+    let held = WeightResidency::Some {
+        residency: Residency::Lazy,
+        stays: stays.into(),
+        locked: None,
+        slots: SlotCounts::alike(u32::MAX),
+    };
+    let slots = slots_within(problem, &parts(timing.spread(), &held, false));
+    if slots == 0 {
+        return None;
+    }
+    let all = vec![true; stays.len()];
+    Some([None, Some(&all[..])].map(|locked| timing.least_with_slots(stays, locked, slots)))
 }
 
 /// The most slots with which what a component takes fits; 0 where none do, or more is page-locked
