@@ -154,7 +154,7 @@ fn host_may_help(
 /// segments are neighbours on which device; of rows and heads, which device does what is not split;
 /// of items none. Devices that are alike change places without any. Of more than two devices some
 /// orders are tried: of layers the inventory's and by speed, and both turned round; of rows and
-/// heads the inventory's, and with the fastest device first. [`super::neighbours`] has the others.
+/// heads those with the fastest device first. [`super::neighbours`] has the others.
 fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
     let kinds = |order: &[usize]| -> Vec<usize> {
         order.iter().map(|device| kind_of(all, *device)).collect()
@@ -172,7 +172,7 @@ fn orders(all: &[Device], subset: &[usize], split: Split) -> Vec<Vec<usize>> {
             let new = |at: &usize| !kinds[..*at].contains(&kinds[*at]);
             let fastest = by_speed.first().map(|device| kind_of(all, *device));
             let few = subset.len() <= 2;
-            let tried = |at: &usize| few || *at == 0 || Some(kinds[*at]) == fastest;
+            let tried = |at: &usize| few || Some(kinds[*at]) == fastest;
             (0..subset.len()).filter(new).filter(tried).map(first).collect()
         }
         Split::Items => vec![subset.to_vec()],
@@ -256,7 +256,10 @@ fn may_split(
         Split::Row => {
             let kind = device(&devices[0]).kind;
             let whole = |index| device(index).kind == kind && device(index).unsupported.is_empty();
-            component.splits_rows && devices.iter().all(whole)
+            // Where heads can be split, rows take longer: each product's input and result cross,
+            // and one device attends alone. docs/planning.md has how much longer.
+            let has_heads = component.heads_max as usize >= devices.len();
+            component.splits_rows && !has_heads && devices.iter().all(whole)
         }
         Split::Tensor => {
             let kind = device(&devices[0]).kind;
