@@ -153,7 +153,7 @@ struct Engine<const N: usize> {
     mask: usize,
     /// The number of its oldest copy whose segment has not been computed.
     number: usize,
-    /// The copy of which number before that one had its slot.
+    /// How many slots it has: a copy gets the slot of the copy that came so many before it.
     slots: [usize; N],
 }
 
@@ -194,8 +194,8 @@ impl<const N: usize> Engines<N> {
     }
 }
 
-/// The later of two times, neither of which is NaN: one instruction, where `f64::max` takes
-/// several.
+/// The later of two times. Neither is NaN. `f64::max` looks for NaN too, and takes several
+/// instructions; this takes one.
 fn later(a: f64, b: f64) -> f64 {
     if b > a { b } else { a }
 }

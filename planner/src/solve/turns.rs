@@ -21,7 +21,7 @@ use super::{Problem, Solution};
 
 /// For each component what its splits that were left out may take, where a plan with one of these
 /// could be better than `solution`, by more than such a part of its time; `None` where none could.
-/// That is the best of these problems, which have no such splits.
+/// `solution` is the best one of these problems, which have no such splits.
 pub fn turns_that_may_beat(
     problems: &[Problem<'_>],
     solution: &Solution,
