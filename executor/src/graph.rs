@@ -20,9 +20,11 @@ pub use builder::GraphBuilder;
 pub use operation::{AnyOperation, Cutting, NodeOp, Operation};
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use protocol::division::ItemRun;
 use protocol::{Bytes, StorageType};
+use smallvec::SmallVec;
 
 use crate::weights::TensorRef;
 
@@ -58,11 +60,15 @@ impl ElementType {
     }
 }
 
+/// A list that is nearly always short: up to four stand in it, and take no allocation. A plan looks
+/// at a hundred graphs of thousands of nodes each.
+pub type Few<T> = SmallVec<[T; 4]>;
+
 /// An activation, an input or an output.
 #[derive(Debug, Clone)]
 pub struct Value {
     /// Dimensions, outermost first.
-    pub shape: Vec<usize>,
+    pub shape: Few<usize>,
     /// What its elements are.
     pub element: ElementType,
 }
@@ -90,7 +96,8 @@ impl Value {
 
     /// How often its features stand there: the product of all other dimensions.
     pub fn rows(&self) -> usize {
-        self.elements() / self.features()
+        let (_, others) = self.shape.split_last().expect("values have at least one dimension");
+        others.iter().product()
     }
 }
 
@@ -98,7 +105,7 @@ impl Value {
 #[derive(Debug, Clone)]
 pub struct Weight {
     /// Its name in the checkpoint.
-    pub name: String,
+    pub name: Arc<str>,
     /// Where its bytes are.
     pub tensor: TensorRef,
     /// Index of its segment.
@@ -120,9 +127,9 @@ pub struct Node {
     /// What is computed.
     pub op: NodeOp,
     /// Its activations.
-    pub inputs: Vec<ValueId>,
+    pub inputs: Few<ValueId>,
     /// Its parameters.
-    pub weights: Vec<WeightId>,
+    pub weights: Few<WeightId>,
     /// Its result.
     pub output: ValueId,
     /// Index of its segment.
@@ -256,7 +263,7 @@ impl Graph {
 
     /// Their names, each with where its bytes are.
     pub fn linear_tensors(&self) -> impl Iterator<Item = (&str, TensorRef)> {
-        self.linear_weights().map(|weight| (weight.name.as_str(), weight.tensor))
+        self.linear_weights().map(|weight| (&*weight.name, weight.tensor))
     }
 
     /// Takes each matrix as if it were stored in another type, for a look at what that would take.

@@ -287,7 +287,7 @@ fn factors_are_weights_of_the_segment_that_they_adapt() {
     let graphs = reference.model.graphs(&job(), &GraphOptions::default()).unwrap().into_iter();
     for (base, adapted) in graphs.zip(runtime.graphs(&job(), &GraphOptions::default()).unwrap()) {
         let segment = |name: &str| {
-            adapted.variants[0].weights.iter().find(|weight| weight.name == name).unwrap().segment
+            adapted.variants[0].weights.iter().find(|weight| *weight.name == *name).unwrap().segment
         };
         let files = runtime.files(base.name);
         for weight in files.adapted_weights() {

@@ -124,13 +124,13 @@ impl<'a> GraphBuilder<'a> {
         let tensor = part(&tensor).ok_or_else(|| self.files.cut_blocks(name))?;
         let id = WeightId(self.graph.weights.len());
         let segment = self.present_segment();
-        self.graph.weights.push(Weight { name: name.to_owned(), tensor, segment });
+        self.graph.weights.push(Weight { name: name.into(), tensor, segment });
         self.weight_ids.insert(name.to_owned(), id);
         Ok(id)
     }
 
     fn value(&mut self, shape: &[usize], element: ElementType) -> ValueId {
-        self.graph.values.push(Value { shape: shape.to_vec(), element });
+        self.graph.values.push(Value { shape: shape.into(), element });
         ValueId(self.graph.values.len() - 1)
     }
 
@@ -156,6 +156,7 @@ impl<'a> GraphBuilder<'a> {
         let output = self.value(shape, ElementType::F32);
         let segment = self.present_segment();
         let op = op.into();
+        let (inputs, weights) = (inputs.as_slice().into(), weights.as_slice().into());
         let (lane, item_run) = (None, 0);
         self.graph.nodes.push(Node { op, inputs, weights, output, segment, lane, item_run });
         output

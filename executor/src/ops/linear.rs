@@ -12,7 +12,7 @@ use crate::backend::cuda::ops::{Products, products};
 use crate::backend::kernels::{self, LinearShape};
 use crate::backend::{CudaOperands, CudaOperation, HostOperands, HostOperation};
 use crate::graph::{
-    Activation, Cutting, ElementType, GraphBuilder, NodeView, Operation, ValueId, WeightId,
+    Activation, Cutting, ElementType, Few, GraphBuilder, NodeView, Operation, ValueId, WeightId,
 };
 use crate::schedule::{Assignment, Elements, Reading};
 use crate::weights::WeightsError;
@@ -160,7 +160,7 @@ impl Operation for LinearOp {
 }
 
 /// The features of each input.
-fn in_features(node: NodeView<'_>) -> Vec<usize> {
+fn in_features(node: NodeView<'_>) -> Few<usize> {
     node.inputs().map(|input| input.features()).collect()
 }
 

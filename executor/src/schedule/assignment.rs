@@ -91,8 +91,8 @@ impl Assignment {
         for node in &graph.nodes {
             for weight in &node.weights {
                 let owner = graph.weights[weight.0].segment;
-                let is_any_streamed = self.is_streamed(owner) || self.is_streamed(node.segment);
-                if owner != node.segment && is_any_streamed {
+                let is_any_streamed = || self.is_streamed(owner) || self.is_streamed(node.segment);
+                if owner != node.segment && is_any_streamed() {
                     return Err(format!(
                         "segment {} cannot be streamed: others use its weights",
                         graph.segments[owner].name

@@ -214,19 +214,19 @@ impl Uses {
         let input = *node.inputs.first()?;
         let pinned = |value| self.pinned.contains(&(lane, value));
         let held = [elements.of(input), elements.of(node.output)];
-        let takes = needs.in_place(graph.view(node), held, assignment.backend(lane), assignment)
+        let takes = self.last.of(lane, Piece::Value(input)) == at
+            // A second operand that is the same value would be overwritten while it is read.
+            && !node.inputs[1..].contains(&input)
             && !pinned(input)
             && !pinned(node.output)
-            && self.last.of(lane, Piece::Value(input)) == at
-            // A second operand that is the same value would be overwritten while it is read.
-            && !node.inputs[1..].contains(&input);
+            && needs.in_place(graph.view(node), held, assignment.backend(lane), assignment);
         takes.then_some(input)
     }
 }
 
 /// Bytes of some columns of a value.
 fn bytes_of(graph: &Graph, elements: &Elements, value: ValueId, columns: usize) -> Bytes {
-    let rows = graph.value(value).elements() / graph.value(value).features();
+    let rows = graph.value(value).rows();
     Bytes(elements.of(value).bytes() * (rows * columns) as u64).align_up(ALIGNMENT_BYTES)
 }
 

@@ -187,6 +187,11 @@ impl<'a> ProgramBuilder<'a> {
                 node.inputs.iter().for_each(|input| readers[input.0] |= 1 << lane);
             }
         }
+        // As many as there are, but for parts of split products.
+        let copies = readers.iter().zip(&home).zip(&produced).map(|((readers, home), produced)| {
+            if *produced { (readers & !(1_u32 << home)).count_ones() as usize } else { 0 }
+        });
+        let copies = copies.sum();
         let most = node_lanes.iter().copied().max().unwrap_or(0);
         let lanes = assignment.lanes.len().max(most + 1);
         ProgramBuilder {
@@ -198,8 +203,8 @@ impl<'a> ProgramBuilder<'a> {
             readers,
             produced,
             home,
-            steps: Vec::with_capacity(graph.nodes.len()),
-            copies: Vec::new(),
+            steps: Vec::with_capacity(graph.nodes.len() + 2 * copies),
+            copies: Vec::with_capacity(copies),
             arrivals: vec![Arrival::Not; graph.values.len() * lanes],
             gathers: BTreeMap::new(),
             parts: 0,

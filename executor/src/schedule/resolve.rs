@@ -160,7 +160,7 @@ impl Resolver<'_> {
             to_lane,
             to: to + bytes(columns.start),
             to_stride: bytes(value.features()),
-            rows: value.elements() / value.features(),
+            rows: value.rows(),
             row_bytes: bytes(columns.len()),
         }
     }
@@ -176,6 +176,6 @@ pub fn rows_of(graph: &Graph, weight: WeightId, rows: Option<&Range<usize>>) -> 
 pub fn transfer_bytes(graph: &Graph, elements: &Elements, copy: &PieceCopy) -> Bytes {
     let (_, value) = copy.to;
     let Some(columns) = &copy.columns else { return elements.bytes(graph, value) };
-    let rows = graph.value(value).elements() / graph.value(value).features();
+    let rows = graph.value(value).rows();
     Bytes(elements.of(value).bytes() * (rows * columns.len()) as u64)
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use protocol::dealt;
 
 use super::Cuts;
-use crate::graph::{Graph, Node, NodeOp, ValueId, Weight, WeightId};
+use crate::graph::{Few, Graph, Node, NodeOp, ValueId, Weight, WeightId};
 use crate::ops::add::AddOp;
 use crate::weights::TensorRef;
 
@@ -20,17 +20,24 @@ pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
             dealt_of.entry(*units).or_insert_with(|| deal(*units, shares));
         dealt.clone()
     });
+    let lanes = shares.len();
+    // Memory for all of it at once: vectors of this size would be copied as they grow.
+    let both = graph.nodes.iter().zip(&copied);
+    let nodes = both.map(|(node, copied)| nodes_of(cuts, node, *copied, lanes)).sum();
+    let mut values = Vec::with_capacity(graph.values.len() + nodes);
+    values.extend(graph.values.iter().cloned());
     let mut parts = CutBuilder {
         graph,
         cuts,
         dealt: dealt.collect(),
-        lanes: shares.len(),
-        places: (0..graph.values.len()).map(|value| vec![ValueId(value); shares.len()]).collect(),
-        weights: BTreeMap::new(),
+        lanes,
+        add: AddOp.into(),
+        places: (0..graph.values.len() * lanes).map(|at| ValueId(at / lanes)).collect(),
+        weights: vec![None; graph.weights.len()],
         out: Graph {
-            values: graph.values.clone(),
-            weights: Vec::new(),
-            nodes: Vec::new(),
+            values,
+            weights: Vec::with_capacity(graph.weights.len() * lanes),
+            nodes: Vec::with_capacity(nodes),
             segments: graph.segments.clone(),
             inputs: graph.inputs.clone(),
             outputs: graph.outputs.clone(),
@@ -41,6 +48,17 @@ pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
         parts.node(node, copied);
     }
     parts.out
+}
+
+/// How many nodes a node becomes on so many devices.
+fn nodes_of(cuts: &Cuts, node: &Node, copied: bool, lanes: usize) -> usize {
+    let is_cut = cuts.class(node.output).is_some();
+    let with_whole = if copied { lanes } else { 1 };
+    match (is_cut, cuts.sums(node)) {
+        (true, _) => lanes,
+        (false, true) => lanes + with_whole * (lanes - 1),
+        (false, false) => with_whole,
+    }
 }
 
 /// For each node that makes a whole value, whether every device computes it by itself: what they
@@ -79,11 +97,13 @@ struct CutBuilder<'a> {
     /// For each class and device, which units that has.
     dealt: Vec<Vec<Range<usize>>>,
     lanes: usize,
+    /// What adds two summands.
+    add: NodeOp,
     /// For each value of the graph and each device, what that has of it: its part, or all. What a
     /// device has not computed it reads of the first.
-    places: Vec<Vec<ValueId>>,
-    /// The weights that are used whole.
-    weights: BTreeMap<WeightId, WeightId>,
+    places: Vec<ValueId>,
+    /// For each weight that is used whole, which one it is.
+    weights: Vec<Option<WeightId>>,
     out: Graph,
 }
 
@@ -103,9 +123,9 @@ impl CutBuilder<'_> {
                     0 => node.output,
                     _ => self.new_value(node.output, features),
                 };
-                self.places[node.output.0][lane] = output;
+                *self.place(node.output, lane) = output;
                 let (inputs, weights) = (self.inputs(node, lane), self.whole(&node.weights));
-                self.add(node, lane, node.op.clone(), inputs, weights, output);
+                self.node_on(node, lane, node.op.clone(), inputs, weights, output);
             }
         } else {
             let weights = self.whole(&node.weights);
@@ -113,9 +133,15 @@ impl CutBuilder<'_> {
         }
     }
 
+    fn place(&mut self, value: ValueId, lane: usize) -> &mut ValueId {
+        &mut self.places[value.0 * self.lanes + lane]
+    }
+
     /// What a device has of a node's inputs.
-    fn inputs(&self, node: &Node, lane: usize) -> Vec<ValueId> {
-        node.inputs.iter().map(|input| self.places[input.0][lane]).collect()
+    fn inputs(&self, node: &Node, lane: usize) -> Few<ValueId> {
+        let mut inputs = node.inputs.clone();
+        inputs.iter_mut().for_each(|input| *input = self.places[input.0 * self.lanes + lane]);
+        inputs
     }
 
     /// A device's part of a result that is cut.
@@ -134,8 +160,8 @@ impl CutBuilder<'_> {
             false => self.whole(&node.weights),
         };
         let output = self.new_value(node.output, columns.len());
-        self.places[node.output.0][lane] = output;
-        self.add(node, lane, op, inputs, weights, output);
+        *self.place(node.output, lane) = output;
+        self.node_on(node, lane, op, inputs, weights, output);
     }
 
     /// The sum of what each device makes of its part of the inputs; on every device, or the first.
@@ -145,12 +171,14 @@ impl CutBuilder<'_> {
         for lane in (0..self.lanes).rev() {
             let runs = self.runs(node, lane);
             let matrix = self.weight(node, node.weights[0], |tensor| tensor.columns(&runs));
-            // Biases are in the first summand.
-            let vectors = if lane == 0 { self.whole(&node.weights[1..]) } else { Vec::new() };
-            let weights = [&[matrix], &vectors[..]].concat();
+            let mut weights = Few::from_slice(&[matrix]);
+            if lane == 0 {
+                // Biases are in the first summand.
+                weights.extend(self.whole(&node.weights[1..]));
+            }
             let inputs = self.inputs(node, lane);
             summands[lane] = self.new_value(node.output, features);
-            self.add(node, lane, node.op.clone(), inputs, weights, summands[lane]);
+            self.node_on(node, lane, node.op.clone(), inputs, weights, summands[lane]);
         }
         let lanes = if copied { self.lanes } else { 1 };
         for lane in (0..lanes).rev() {
@@ -161,10 +189,11 @@ impl CutBuilder<'_> {
                     (true, 0) => node.output,
                     _ => self.new_value(node.output, features),
                 };
-                self.add(node, lane, AddOp.into(), vec![sum, *summand], Vec::new(), output);
+                let (op, inputs) = (self.add.clone(), Few::from_slice(&[sum, *summand]));
+                self.node_on(node, lane, op, inputs, Few::new(), output);
                 sum = output;
             }
-            self.places[node.output.0][lane] = sum;
+            *self.place(node.output, lane) = sum;
         }
     }
 
@@ -182,10 +211,10 @@ impl CutBuilder<'_> {
     }
 
     /// Weights that are used whole.
-    fn whole(&mut self, weights: &[WeightId]) -> Vec<WeightId> {
+    fn whole(&mut self, weights: &[WeightId]) -> Few<WeightId> {
         let CutBuilder { graph, weights: known, out, .. } = self;
         let place = |weight: &WeightId| {
-            *known.entry(*weight).or_insert_with(|| {
+            *known[weight.0].get_or_insert_with(|| {
                 out.weights.push(graph.weights[weight.0].clone());
                 WeightId(out.weights.len() - 1)
             })
@@ -214,13 +243,13 @@ impl CutBuilder<'_> {
         ValueId(self.out.values.len() - 1)
     }
 
-    fn add(
+    fn node_on(
         &mut self,
         node: &Node,
         lane: usize,
         op: NodeOp,
-        inputs: Vec<ValueId>,
-        weights: Vec<WeightId>,
+        inputs: Few<ValueId>,
+        weights: Few<WeightId>,
         output: ValueId,
     ) {
         let (segment, item_run) = (node.segment, node.item_run);

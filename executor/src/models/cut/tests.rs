@@ -57,8 +57,7 @@ fn blocks_of_stored_types_decide_how_fine_heads_are_shared() {
 fn elements(graph: &Graph) -> BTreeMap<&str, usize> {
     let mut sizes = BTreeMap::new();
     for weight in &graph.weights {
-        *sizes.entry(weight.name.as_str()).or_default() +=
-            weight.tensor.shape().iter().product::<usize>();
+        *sizes.entry(&*weight.name).or_default() += weight.tensor.shape().iter().product::<usize>();
     }
     sizes
 }

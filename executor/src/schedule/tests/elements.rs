@@ -147,7 +147,7 @@ fn products_and_attention_of_the_models_read_16_bits() {
         graph.store_as(storage);
         let schedule = on_one(graph, BackendKind::Cuda, 2);
         let graph = &schedule.graph;
-        let rows = |value: ValueId| graph.value(value).elements() / graph.value(value).features();
+        let rows = |value: ValueId| graph.value(value).rows();
         for node in &graph.nodes {
             let (kind, element) = match node.op.name() {
                 "Linear" if rows(node.output) > 8 => (0, ElementType::BF16),
