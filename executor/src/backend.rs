@@ -32,7 +32,7 @@ pub use call::{HeldCall, LaneMemory, NodeCall};
 pub use cancel::{CancelFlag, Cancelled};
 pub use cuda::{CudaDevice, CudaOperands};
 pub use host::{HostBackend, HostOperands};
-pub use memory::{Link, Memory, OutOfMemory, Region, SharedBytes, Turn, limits};
+pub use memory::{Link, Memory, OutOfMemory, Region, SharedBytes, Turn, heap, limits};
 pub use moving::{
     LockedCopy, Queue, RegionCopy, Ring, RingItem, RingPlan, Ticket, WeightLoad, WeightMove,
     WeightPiece,

@@ -31,7 +31,7 @@ use protocol::{
 };
 
 use crate::backend::cuda::cublas_told;
-use crate::backend::{CancelFlag, Turn, supported};
+use crate::backend::{CancelFlag, Turn, heap, supported};
 use crate::calibrate::calibrate;
 use crate::failure::{bad_request, internal, refused};
 use crate::families;
@@ -168,6 +168,9 @@ impl Executor {
         if !self.greeted && !matches!(command, Command::Hello { .. }) {
             return Err(bad_request("the first command is not Hello"));
         }
+        if matches!(command, Command::Measure { .. } | Command::Size { .. }) {
+            heap::keep_for_plans();
+        }
         match command {
             Command::Hello { version, libraries } => self.hello(version, libraries),
             Command::Inspect { model, makes_tokenizers } => {
@@ -301,6 +304,7 @@ impl Executor {
         self.generation = plan.generation;
         // Its graphs would be in RAM that the plan does not state.
         self.last_model = measure::LastModel::default();
+        heap::give_back();
         // What the plan before held is free before this one allocates, unless it is kept.
         let before = self.runtime.take().filter(|_| plan.keeps_weights_of.is_some());
         let start = Instant::now();

@@ -1,6 +1,7 @@
 //! Memory: what is allocated of a device and charged to its account, what the system still lets
 //! this process have, and the link by which a virtual device's memory is reached.
 
+pub mod heap;
 pub mod limits;
 
 mod account;
