@@ -94,6 +94,7 @@ impl Division {
     /// The index of the device on which a segment computes: for a row split, and a tensor split,
     /// the one of all that is not split; for an item split, the first of those that have it. `None`
     /// where nothing is said of this segment.
+    #[inline]
     pub fn lane(&self, segment: usize) -> Option<usize> {
         match self {
             Division::One

@@ -52,8 +52,8 @@ const LAYERS_MAX_OF_MORE: usize = 16;
 const PIPELINES_MAX: usize = 96;
 
 /// Two devices share rows and heads in eighths too, where a host has no more kinds of pairs than
-/// that. With more kinds it takes too long: a graph that is cut by heads takes two milliseconds of
-/// a core to size. Other shares of heads come later ([`other_heads`]).
+/// that. With more kinds it takes too long: a graph that is cut by heads takes more than a
+/// millisecond of a core to size. Other shares of heads come later ([`other_heads`]).
 const PAIRS_IN_EIGHTHS: usize = 2;
 
 /// A layout whose bytes are to be asked for.

@@ -4,7 +4,7 @@
 use protocol::limits::{DEVICES_MAX, LOOKAHEAD_MAX};
 
 /// Some of a component's lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LaneSet(u32);
 
 impl LaneSet {

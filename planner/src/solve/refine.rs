@@ -44,7 +44,7 @@ const NEXT_ROUNDS: usize = 3;
 const HEADS_ROUNDS: usize = 6;
 
 /// Layouts that are asked for at most, in all rounds, where such a plan is not the best one: each
-/// takes two to four milliseconds of a core. Over two devices a round has eight, over four up to
+/// takes one to three milliseconds of a core. Over two devices a round has eight, over four up to
 /// 48.
 const HEADS_ASKED_MAX: usize = 32;
 

@@ -117,21 +117,6 @@ fn growing_sets<K: Ord>(
     }
 }
 
-/// Which segments stay when so many of one lane's are streamed, and all of the other lanes' stay;
-/// `None` where the lane has fewer.
-pub fn held_in_lane(
-    segments: &[Option<Streamable>],
-    lane: usize,
-    streamed: usize,
-    staying: HeldBlocks,
-) -> Option<Vec<LaneSet>> {
-    let lane = Lane::of(segments, lane, staying);
-    let held = lane.count().checked_sub(streamed)?;
-    let mut stays = vec![LaneSet::ALL; segments.len()];
-    lane.hold(held, &mut stays);
-    Some(stays)
-}
-
 /// A segment's index and its weights.
 type Sized = (usize, u64);
 
@@ -196,6 +181,15 @@ impl Lane {
     pub fn fitting(&self, room: u64) -> FittingLane<'_> {
         let taken = (0..=self.count()).map(|held| self.taken(held)).collect();
         FittingLane { lane: self, taken, room }
+    }
+
+    /// Which segments stay when so many of its own are streamed, and all of the other lanes' stay;
+    /// `None` where it has fewer.
+    pub fn streaming(&self, streamed: usize) -> Option<Vec<LaneSet>> {
+        let held = self.count().checked_sub(streamed)?;
+        let mut stays = vec![LaneSet::ALL; self.segments];
+        self.hold(held, &mut stays);
+        Some(stays)
     }
 
     fn count(&self) -> usize {

@@ -306,14 +306,14 @@ impl<'a> Timing<'a> {
             return self.heads_s(index, summands);
         }
         let weights = self.segment_bytes[index] as f64;
-        if weights == 0.0 || parts.len() == 1 {
+        let own = self.spread.lane(index);
+        if parts[own].segment_bytes[index].0 == self.segment_bytes[index] {
             return main.all_s();
         }
         let fraction = |part: usize| parts[part].segment_bytes[index].0 as f64 / weights;
         let pace = |part: usize| self.times.on(self.spread.part_device(part))[index];
         // Handed out in turns, the segment's own device last; what computes in the thread that
         // hands out keeps the rest waiting.
-        let own = self.spread.lane(index);
         let (mut handed_out_s, mut ends_s) = (0.0, vec![0.0_f64; devices.len()]);
         for part in (0..devices.len()).filter(|part| *part != own).chain([own]) {
             let products_s = fraction(part) * pace(part).products_s;

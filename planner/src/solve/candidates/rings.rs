@@ -201,6 +201,7 @@ fn rings_in(
         let smaller = if matches!(within, Within::Allowance(_)) { SMALLER_ROOMS } else { 0 };
         add_fitting(problem, component, spread, &segments, &mut runs, smaller);
     }
+    let mut runs = runs.all;
     let among = |growing: &[Vec<LaneSet>], within| {
         rings_among(problem, pin, within, growing, (layout, timing, steps))
     };

@@ -26,7 +26,7 @@ fn held_in(
     streamed: usize,
     staying: HeldBlocks,
 ) -> Option<Vec<bool>> {
-    held_in_lane(segments, lane, streamed, staying).map(flags)
+    Lane::of(segments, lane, staying).streaming(streamed).map(flags)
 }
 
 /// Bytes per second of three lanes.
@@ -181,7 +181,7 @@ proptest! {
                 }
                 prop_assert!(sum(&largest) >= sum(&between) && sum(&largest) >= sum(&any));
             }
-            prop_assert!(held_in_lane(&segments, lane, here.len() + 1, HeldBlocks::Any).is_none());
+            prop_assert!(Lane::of(&segments, lane, HeldBlocks::Any).streaming(here.len() + 1).is_none());
         }
     }
 }

@@ -110,16 +110,18 @@ pub(super) fn slots_within(problem: &Problem<'_>, parts: &[PlacePart]) -> u32 {
     if problem.budgets.pinned.is_some_and(|most| locked_bytes > most) {
         return 0;
     }
-    let all = 1..=LOOKAHEAD_MAX;
-    all.take_while(|slots| fits(problem, parts, *slots)).last().unwrap_or(0)
+    let fitting = parts.iter().map(|part| slots_of_part(problem, part));
+    fitting.fold(LOOKAHEAD_MAX, u32::min)
 }
 
-/// Whether a component with so many slots fits each device's budget.
-fn fits(problem: &Problem<'_>, parts: &[PlacePart], slots: u32) -> bool {
-    parts.iter().all(|part| {
-        let Some(device) = part.device else { return true };
-        let part = PlacePart { slots: part.slots.min(slots), ..*part };
-        let room = problem.room_for_weights(device, part.compute_bytes);
-        room.is_some_and(|room| part.lazy_bytes + part.staging_bytes() <= room)
-    })
+/// The most slots with which a part fits its device's budget; 0 where it does not.
+fn slots_of_part(problem: &Problem<'_>, part: &PlacePart) -> u32 {
+    let Some(device) = part.device else { return LOOKAHEAD_MAX };
+    let Some(room) = problem.room_for_weights(device, part.compute_bytes) else { return 0 };
+    let Some(left) = room.0.checked_sub(part.lazy_bytes.0) else { return 0 };
+    // It has no more slots than segments that are streamed.
+    if part.staging_bytes().0 <= left {
+        return LOOKAHEAD_MAX;
+    }
+    u32::try_from(left / part.slot_bytes.0).unwrap_or(LOOKAHEAD_MAX)
 }

@@ -1,6 +1,7 @@
 //! Which segments of a component are streamed, and which of these are page-locked: the sets that
 //! rings are made of.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use protocol::profile::ComponentProfile;
@@ -10,7 +11,7 @@ use super::super::super::Problem;
 use super::super::super::lanes::{LaneSet, SlotCounts};
 use super::super::super::place::ComponentLayout;
 use super::super::super::streamable::{
-    HeldBlocks, Lane, Streamable, fitting_sets, held_in_lane, level_sets, paced_sets,
+    HeldBlocks, Lane, Streamable, fitting_sets, level_sets, paced_sets,
 };
 use super::super::super::time::{StreamedTiming, Timing};
 use super::{LOOKAHEAD_MAX, SLOT_GAIN, Steps};
@@ -76,6 +77,22 @@ pub(super) fn own_lanes(
     (0..spread.devices.len()).map(own).collect()
 }
 
+/// SetRuns of sets: within one each set streams more than the one before it. No set is in two runs.
+#[derive(Default)]
+pub(super) struct SetRuns {
+    pub all: Vec<Vec<Vec<LaneSet>>>,
+    seen: HashSet<Vec<LaneSet>>,
+}
+
+impl SetRuns {
+    /// A new run of the sets that no run has yet.
+    fn add_new(&mut self, sets: impl Iterator<Item = Vec<LaneSet>>) {
+        let new: Vec<Vec<LaneSet>> = sets.filter(|set| !self.seen.contains(set)).collect();
+        self.seen.extend(new.iter().cloned());
+        self.all.push(new);
+    }
+}
+
 /// Which segments stay, for any budgets. Within a run each set streams more than the one before it.
 /// In a split by layers either one device streams, and the others hold all of theirs; or all of
 /// them stream for about as long; or all of them hold as much.
@@ -85,17 +102,17 @@ pub(super) fn sets(
     segments: &[Option<Streamable>],
     pin: &Pin,
     steps: Steps,
-) -> Vec<Vec<Vec<LaneSet>>> {
+) -> SetRuns {
     let lanes = if is_in_layers(spread) { spread.devices.len() } else { 1 };
     let alone = if lanes > 2 && pin.devices.is_empty() { Steps::Coarse } else { steps };
-    let mut runs: Vec<Vec<Vec<LaneSet>>> = Vec::new();
+    let mut runs = SetRuns::default();
     if steps != Steps::Last || lanes == 1 {
         for lane in 0..lanes {
             let here = segments.iter().flatten().filter(|s| s.lane == lane && s.bytes > 0).count();
             for staying in HeldBlocks::of(segments) {
+                let lane = Lane::of(segments, lane, *staying);
                 let numbers = alone.numbers(here).into_iter();
-                let held = |streamed| held_in_lane(segments, lane, streamed, *staying);
-                add_new(&mut runs, numbers.filter_map(held));
+                runs.add_new(numbers.filter_map(|streamed| lane.streaming(streamed)));
             }
         }
     }
@@ -107,7 +124,7 @@ pub(super) fn sets(
         let rates: Vec<f64> = rates.collect();
         for growing in [paced_sets(segments, &rates), level_sets(segments, lanes)] {
             let numbers = steps.numbers(growing.len()).into_iter();
-            add_new(&mut runs, numbers.map(|number| growing[number - 1].clone()));
+            runs.add_new(numbers.map(|number| growing[number - 1].clone()));
         }
     }
     runs
@@ -120,7 +137,7 @@ pub(super) fn add_fitting(
     component: &ComponentProfile,
     spread: &ComponentLayout,
     segments: &[Option<Streamable>],
-    runs: &mut Vec<Vec<Vec<LaneSet>>>,
+    runs: &mut SetRuns,
     smaller: usize,
 ) {
     if spread.devices.len() < 2 {
@@ -131,7 +148,7 @@ pub(super) fn add_fitting(
         let lanes = own_lanes(component, spread, segments, *staying);
         for room in &rooms {
             let sets = fitting_sets(&lanes, room, u64::from(LOOKAHEAD_MAX));
-            add_new(runs, sets.into_iter());
+            runs.add_new(sets.into_iter());
         }
     }
 }
@@ -171,13 +188,6 @@ fn room_of_lanes(problem: &Problem<'_>, spread: &ComponentLayout) -> Option<Vec<
 
 fn is_in_layers(spread: &ComponentLayout) -> bool {
     matches!(spread.division, Division::Layer { .. })
-}
-
-/// A new run of the sets that no run has yet.
-fn add_new(runs: &mut Vec<Vec<Vec<LaneSet>>>, sets: impl Iterator<Item = Vec<LaneSet>>) {
-    let is_new = |set: &Vec<LaneSet>| !runs.iter().any(|run| run.contains(set));
-    let new: Vec<Vec<LaneSet>> = sets.filter(is_new).collect();
-    runs.push(new);
 }
 
 /// The sets of a run that may be worth it, each with what is page-locked: nothing, and all where
