@@ -24,7 +24,7 @@ use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
 use crate::schedule::{Assignment, Elements, Footprint, Schedule, Variants, arena_bytes, variants};
 use known::is_tiled;
-pub use known::{KnownComponents, LastModel};
+pub use known::{FRESH, KnownComponents, LastModel};
 
 /// Every kind of backend that a profile states sizes for.
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];

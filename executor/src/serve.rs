@@ -15,7 +15,7 @@ mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -137,7 +137,7 @@ struct Executor {
 
 impl Executor {
     fn run(&mut self, commands: &Receiver<(Command, CancelFlag)>) {
-        while let Ok((command, cancel)) = commands.recv() {
+        while let Some((command, cancel)) = self.next(commands) {
             self.cancel = cancel;
             if matches!(command, Command::Bye) {
                 tracing::debug!("the planner says goodbye");
@@ -155,6 +155,25 @@ impl Executor {
                 std::process::exit(EXIT_DEVICE_LOST);
             }
         }
+    }
+
+    /// The next command; `None` when there is none any more. What the last one left is kept for the
+    /// next one, and not for long.
+    fn next(
+        &mut self,
+        commands: &Receiver<(Command, CancelFlag)>,
+    ) -> Option<(Command, CancelFlag)> {
+        match commands.recv_timeout(measure::FRESH) {
+            Err(RecvTimeoutError::Timeout) => self.forget_last_model(),
+            next => return next.ok(),
+        }
+        commands.recv().ok()
+    }
+
+    /// Lets the graphs of a plan go, and gives their memory back.
+    fn forget_last_model(&mut self) {
+        self.last_model = measure::LastModel::default();
+        heap::give_back();
     }
 
     fn send(&self, event: Event) {
@@ -303,8 +322,7 @@ impl Executor {
         }
         self.generation = plan.generation;
         // Its graphs would be in RAM that the plan does not state.
-        self.last_model = measure::LastModel::default();
-        heap::give_back();
+        self.forget_last_model();
         // What the plan before held is free before this one allocates, unless it is kept.
         let before = self.runtime.take().filter(|_| plan.keeps_weights_of.is_some());
         let start = Instant::now();

@@ -17,7 +17,7 @@ use crate::models::dealt::BatchGraphs;
 use crate::models::{Model, ModelError};
 
 /// For how long what was found out counts.
-const FRESH: Duration = Duration::from_secs(1);
+pub const FRESH: Duration = Duration::from_secs(1);
 
 /// What was found out last: of one model, with one list of LoRA files.
 #[derive(Debug, Default)]
