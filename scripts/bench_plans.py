@@ -2,9 +2,10 @@
 """How long planning takes and what memory: `python3 scripts/bench_plans.py [--target-dir target] [--runs 7]`.
 
 First the solver alone, with the profile of a model in hand (`cargo run --release --example solve_times`); then the whole of
-`berth plan --dry-run` for FLUX.1-dev at 1024x1024, from the start of the program to its end, without and with its reasons (`--json`), on
-every shipped host profile and on a made-up host of 16 unlike GPUs. The model is sparse files of its true sizes. Prints the Markdown tables of docs/planning.md; a figure past its limit is bold, and the
-exit code is 1 then.
+`berth plan --dry-run` for FLUX.1-dev at 1024x1024, from the start of the program to its end: with all memory that is free, without and
+with its reasons (`--json`), and with little memory of each device, on every shipped host profile and on made-up hosts of 4 and 16 unlike
+GPUs. The model is sparse files of its true sizes. Prints the Markdown tables of docs/planning.md; a figure past its limit is bold, and
+the exit code is 1 then.
 """
 
 import argparse
@@ -24,6 +25,12 @@ SHAPE = ["--width", "1024", "--height", "1024"]
 SOLVE_MS_MAX = [(4, 50.0), (16, 100.0)]
 PLAN_MS_MAX = [(4, 300.0), (16, 1000.0)]
 RESIDENT_MB_MAX = 300.0
+
+# Little memory, in GiB of each device: most placements may be the best then.
+LITTLE_GIB = [3, 4, 6]
+
+# Four unlike cards: GiB, TFLOP/s in 16 bits, GB/s of memory and of the link.
+FOUR_UNLIKE = [(16, 90, 448, 13), (12, 51, 360, 13), (10, 119, 760, 26), (24, 165, 1008, 26)]
 
 
 def limit_of(limits: list[tuple[int, float]], devices: int) -> float:
@@ -136,24 +143,29 @@ def dit(plan: dict) -> str:
     return f"{' & '.join(component['devices'])}, {how}"
 
 
-def sixteen(folder: pathlib.Path) -> str:
-    """A profile of 16 GPUs, each a little slower than the one before it: the host of the example `solve_times`."""
-    text = '[host]\nrates = "assumed"\nmemory = "128GiB"\navailable = "120GiB"\ncores = 16\nflops = "800GFLOP/s"\n'
-    text = 'name = "16-made-up"\n' + text + 'memory_bandwidth = "80GB/s"\nstorage_bandwidth = "3GB/s"\n'
-    for index in range(16):
-        speed = 60 - 1.5 * index
-        text += f'[[device]]\nkind = "cuda"\ntotal = "{[16, 10, 24, 8][index % 4]}GiB"\nlink = "{12 + index % 3}GB/s"\n'
-        text += f'flops = "{speed}TFLOP/s"\nhalf_flops = "{2 * speed}TFLOP/s"\nmemory_bandwidth = "{700 - 10 * index}GB/s"\n'
-    path = folder / "16-made-up.toml"
+def made_up(folder: pathlib.Path, name: str, cards: list[tuple[float, float, float, float]]) -> str:
+    """A profile of some cards, in the figures of `FOUR_UNLIKE`."""
+    text = f'name = "{name}"\n[host]\nrates = "assumed"\nmemory = "128GiB"\navailable = "120GiB"\ncores = 16\n'
+    text += 'flops = "800GFLOP/s"\nmemory_bandwidth = "80GB/s"\nstorage_bandwidth = "3GB/s"\n'
+    for total, half, memory, link in cards:
+        text += f'[[device]]\nkind = "cuda"\ntotal = "{total}GiB"\nlink = "{link}GB/s"\n'
+        text += f'flops = "{half / 2}TFLOP/s"\nhalf_flops = "{half}TFLOP/s"\nmemory_bandwidth = "{memory}GB/s"\n'
+    path = folder / f"{name}.toml"
     path.write_text(text)
     return str(path)
 
 
+def sixteen() -> list[tuple[float, float, float, float]]:
+    """16 GPUs, each a little slower than the one before it: the host of the example `solve_times`."""
+    return [([16, 10, 24, 8][at % 4], 2 * (60 - 1.5 * at), 700 - 10 * at, 12 + at % 3) for at in range(16)]
+
+
 def programs(plans: Plans, runs: int, limits: Limits) -> None:
-    print("| profile | median | most | with reasons | planner | executor | DiT |")
-    print("|---|---|---|---|---|---|---|")
+    print("| profile | median | most | with reasons | with little memory | planner | executor | DiT |")
+    print("|---|---|---|---|---|---|---|---|")
     shipped = sorted(path.stem for path in (ROOT / "profiles").glob("*.toml"))
-    for profile in [*shipped, sixteen(plans.home)]:
+    unlike = [made_up(plans.home, "4-unlike", FOUR_UNLIKE), made_up(plans.home, "16-made-up", sixteen())]
+    for profile in [*shipped, *unlike]:
         timed = [plans.timed(profile) for _ in range(runs)]
         with_reasons = [plans.timed(profile, "--json") for _ in range(runs)]
         # The free memory of this machine changes from run to run: these have its host.
@@ -165,11 +177,17 @@ def programs(plans: Plans, runs: int, limits: Limits) -> None:
         plan = json.loads(with_reasons[0][1])
         devices = sum(device["id"] != "host" for device in plan.get("devices", []))
         times = [ms for ms, _ in timed]
-        median = limits.shown(statistics.median(times), limit_of(PLAN_MS_MAX, devices), 0)
+        limit = limit_of(PLAN_MS_MAX, devices)
+        median = limits.shown(statistics.median(times), limit, 0)
+        with_little = [
+            (statistics.median(plans.timed(profile, "--max-vram", str(gib))[0] for _ in range(runs)), gib)
+            for gib in LITTLE_GIB
+        ]
+        slowest, gib = max(with_little)
         reasons = statistics.median(ms for ms, _ in with_reasons)
         print(
             f"| {pathlib.Path(profile).stem} | {median} ms | {max(times):.0f} ms | {reasons:.0f} ms "
-            f"| {planner} MB | {executor} MB | {dit(plan)} |"
+            f"| {limits.shown(slowest, limit, 0)} ms ({gib} GiB) | {planner} MB | {executor} MB | {dit(plan)} |"
         )
 
 
