@@ -183,8 +183,8 @@ impl Lane {
         FittingLane { lane: self, taken, room }
     }
 
-    /// Which segments stay when so many of its own are streamed, and all of the other lanes' stay;
-    /// `None` where it has fewer.
+    /// Which segments stay when it streams `streamed` of its own. Those of other lanes all stay.
+    /// `None` where it has fewer than that.
     pub fn streaming(&self, streamed: usize) -> Option<Vec<LaneSet>> {
         let held = self.count().checked_sub(streamed)?;
         let mut stays = vec![LaneSet::ALL; self.segments];

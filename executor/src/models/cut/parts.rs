@@ -50,7 +50,7 @@ pub fn cut(graph: &Graph, cuts: &Cuts, shares: &[u32]) -> Graph {
     parts.out
 }
 
-/// How many nodes a node becomes on so many devices.
+/// How many nodes of a graph that is cut over `lanes` devices stand for one of the whole graph.
 fn nodes_of(cuts: &Cuts, node: &Node, copied: bool, lanes: usize) -> usize {
     let is_cut = cuts.class(node.output).is_some();
     let with_whole = if copied { lanes } else { 1 };

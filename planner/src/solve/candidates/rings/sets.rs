@@ -77,7 +77,7 @@ pub(super) fn own_lanes(
     (0..spread.devices.len()).map(own).collect()
 }
 
-/// SetRuns of sets: within one each set streams more than the one before it. No set is in two runs.
+/// Runs of sets. Each set of a run streams more than the one before it. No set is in two runs.
 #[derive(Default)]
 pub(super) struct SetRuns {
     pub all: Vec<Vec<Vec<LaneSet>>>,
