@@ -7,6 +7,7 @@ mod known;
 
 use std::sync::{Arc, OnceLock};
 
+use protocol::limits::DEVICES_MAX;
 use protocol::profile::{
     BackendBytes, ComponentProfile, Lane, Layout, LayoutBytes, LayoutPart, ModelProfile, WorkKind,
 };
@@ -22,7 +23,9 @@ use crate::models::dealt::SharedGraph;
 use crate::models::{Model, ModelError, VaeGraphs};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
-use crate::schedule::{Assignment, Elements, Footprint, Schedule, Variants, arena_bytes, variants};
+use crate::schedule::{
+    Assignment, Elements, Footprint, Known, Outline, Schedule, Variants, arena_bytes, variants,
+};
 use known::is_tiled;
 pub use known::{FRESH, KnownComponents, LastModel};
 
@@ -178,6 +181,13 @@ pub fn sizes(
     // What values are made of is the same in all divisions of a graph over GPUs that do all of it.
     let on_gpus: Vec<OnceLock<Vec<Elements>>> =
         batches.components().iter().map(|_| OnceLock::new()).collect();
+    // Graphs that are cut over as many GPUs have the same nodes, whatever the shares are.
+    let cut_outlines = |component: &SharedGraph| {
+        let of_sizes = || component.deciding().iter().map(|_| OnceLock::new()).collect();
+        (0..=DEVICES_MAX).map(|_| of_sizes()).collect()
+    };
+    let cut_outlines: Vec<Vec<Vec<OnceLock<Outline<'static>>>>> =
+        batches.components().iter().map(cut_outlines).collect();
     // On all cores, one by one: what a layout over many devices takes is that of a hundred others.
     let sized = layouts.par_iter().with_max_len(1).map(|layout| {
         let name = layout.component.as_str();
@@ -201,16 +211,24 @@ pub fn sizes(
         let is_whole = Arc::ptr_eq(&graphs[0], &component.deciding()[0]);
         let does_all =
             |lane: &Lane| lane.backend == BackendKind::Cuda && lane.unsupported.is_empty();
-        let elements = (is_whole && layout.lanes.iter().all(does_all)).then(|| {
+        let on_gpus_alone = layout.lanes.iter().all(does_all);
+        let elements = (is_whole && on_gpus_alone).then(|| {
             on_gpus[at].get_or_init(|| {
                 let of =
                     |graph: &Arc<Graph>| Elements::on_gpus(graph, &assignment, &OperationNeeds);
                 graphs.iter().map(of).collect()
             })
         });
+        let is_cut = layout.division.tensor_shares().is_some();
         let each = graphs.iter().enumerate().map(|(size, graph)| {
-            let elements = elements.map(|elements| &elements[size]);
-            Footprint::of(graph, &assignment, &OperationNeeds, elements)
+            let known = match elements {
+                Some(elements) => Known::Elements(&elements[size]),
+                None if is_cut && on_gpus_alone => {
+                    Known::Outline(&cut_outlines[at][layout.lanes.len()][size])
+                }
+                None => Known::Nothing,
+            };
+            Footprint::of(graph, &assignment, &OperationNeeds, known)
         });
         let each: Result<Vec<Footprint>, String> = each.collect();
         let each = each.map_err(|why| bad_request(format!("{name}: {why}")))?;

@@ -22,10 +22,10 @@ pub mod weights;
 mod arena;
 mod footprint;
 mod lifetime;
+mod outline;
 mod profile;
 mod resolve;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,14 +35,15 @@ use protocol::{BackendKind, Bytes};
 
 pub use assignment::Assignment;
 pub use elements::Elements;
-pub use footprint::Footprint;
+pub use footprint::{Footprint, Known};
 pub use lifetime::ArenaBuffer;
 pub use needs::{Needs, Reading};
+pub use outline::Outline;
 pub use weights::{LaneWeights, WeightPlace, WeightSlice};
 
 use crate::graph::{Graph, ValueId};
 use lifetime::Lifetimes;
-use program::{Piece, Program, Step};
+use program::{Piece, Program};
 use resolve::{PlacedBuffers, Resolver};
 
 /// A graph with the order and the place of everything in it.
@@ -257,34 +258,6 @@ impl Schedule {
     }
 }
 
-/// What a schedule is made of, before anything has a place.
-struct Outline<'e> {
-    program: Program,
-    elements: Cow<'e, Elements>,
-    /// By lane.
-    lifetimes: Vec<Lifetimes>,
-}
-
-impl<'e> Outline<'e> {
-    /// `elements` are those of the graph, where they are known.
-    fn of(
-        graph: &Graph,
-        assignment: &Assignment,
-        needs: &dyn Needs,
-        elements: Option<&'e Elements>,
-    ) -> Outline<'e> {
-        let program = program::program(graph, assignment);
-        let elements = match elements {
-            Some(known) => Cow::Borrowed(known),
-            None => Cow::Owned(Elements::new(graph, &program, assignment, needs)),
-        };
-        let workspace = |step: &Step| step_workspace(graph, &elements, assignment, needs, step);
-        let lifetimes =
-            lifetime::lifetimes(graph, &elements, assignment, needs, &program, workspace);
-        Outline { program, elements, lifetimes }
-    }
-}
-
 /// Activations that cross: those `between` lanes, each input once for each device that reads it,
 /// and the outputs that a device makes.
 fn crossing_bytes(
@@ -330,21 +303,6 @@ pub fn variants(
 /// The arena of a lane that does for every size of a component's inputs.
 pub fn arena_bytes(variants: &[Arc<Schedule>], lane: usize) -> Bytes {
     variants.iter().map(|variant| variant.lanes[lane].arena_bytes).max().unwrap_or_default()
-}
-
-/// What a step needs beside its values; shared by lifetimes here and by the kernels when they run.
-fn step_workspace(
-    graph: &Graph,
-    elements: &Elements,
-    assignment: &Assignment,
-    needs: &dyn Needs,
-    step: &Step,
-) -> Bytes {
-    let Step::Run { lane, node, rows, .. } = step else { return Bytes::ZERO };
-    let backend = assignment.backend(*lane);
-    let node = &graph.nodes[*node];
-    let features = rows.as_ref().map_or(graph.value(node.output).features(), |rows| rows.len());
-    needs.workspace_bytes(graph.view(node), elements, features, backend, assignment)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use protocol::division::ItemRun;
 use protocol::profile::{BackendKind, Lane};
 use protocol::{Division, Residency};
 
-use crate::graph::{Graph, Node, Operation};
+use crate::graph::{Graph, Node, NodeOp};
 
 /// Rows of a split matrix come in multiples of this: a tile of the widest kernels (64 columns of
 /// AVX-512, and the 16 to 64 of CUDA's tensor core tiles) is then never shared between two devices
@@ -168,7 +168,7 @@ impl Assignment {
     /// The rows of a node's matrix on each lane, where it is split; else `None`.
     pub fn rows(&self, graph: &Graph, node: &Node) -> Option<Vec<Range<usize>>> {
         let shares = self.division.shares()?;
-        let split = node.lane.is_none() && can_split(graph, node) && self.can_do(0, &*node.op);
+        let split = node.lane.is_none() && can_split(graph, node) && self.can_do(0, &node.op);
         split.then(|| share_rows(graph.value(node.output).features(), shares))
     }
 
@@ -197,7 +197,7 @@ impl Assignment {
     }
 
     /// Whether a lane can do an operation.
-    pub fn can_do(&self, lane: usize, op: &dyn Operation) -> bool {
+    pub fn can_do(&self, lane: usize, op: &NodeOp) -> bool {
         !self.lanes[lane].unsupported.iter().any(|name| name == op.name())
     }
 }

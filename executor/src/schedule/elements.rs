@@ -70,7 +70,7 @@ impl Elements {
         let mut wanted: Vec<Option<ElementType>> = vec![None; graph.values.len()];
         for (number, node) in graph.nodes.iter().enumerate().rev() {
             let output = node.output.0;
-            if let Some(element) = wanted[output]
+            if let Some(element) = wanted[output].filter(|wanted| *wanted != elements[output])
                 && !kept[output]
                 && needs.writes(graph.view(node), element, assignment)
             {

@@ -2,13 +2,15 @@
 //! hundreds of layouts and runs one.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 use protocol::{BackendKind, Bytes};
 
 use super::program::Step;
 use super::resolve::{rows_of, transfer_bytes};
-use super::{Assignment, Elements, LaneWeights, Needs, Outline, arena, crossing_bytes};
+use super::{
+    ArenaBuffer, Assignment, Elements, LaneWeights, Needs, Outline, arena, crossing_bytes,
+};
 use crate::graph::{Graph, ValueId};
 
 /// The bytes of one graph under an assignment.
@@ -30,21 +32,59 @@ pub struct LaneFootprint {
     pub segment_bytes: Vec<Bytes>,
 }
 
+/// What is known of a graph's schedule.
+#[derive(Debug, Clone, Copy)]
+pub enum Known<'k> {
+    /// All is worked out anew.
+    Nothing,
+    /// What its values are held in.
+    Elements(&'k Elements),
+    /// The outline of the first of several graphs with the same nodes and values, on the same
+    /// lanes. It is made when it is needed.
+    Outline(&'k OnceLock<Outline<'static>>),
+}
+
 impl Footprint {
-    /// The same steps, lives and places as [`super::Schedule::new`] has. `elements` are those of
-    /// the graph, where they are known.
+    /// The same steps, lives and places as [`super::Schedule::new`] has.
     ///
     /// # Errors
     /// Why the graph cannot be laid out so.
     pub fn of(
-        graph: &Arc<Graph>,
+        graph: &Graph,
         assignment: &Assignment,
         needs: &dyn Needs,
-        elements: Option<&Elements>,
+        known: Known<'_>,
     ) -> Result<Footprint, String> {
         assignment.check(graph, needs.operations())?;
-        let Outline { program, elements, lifetimes } =
-            Outline::of(graph, assignment, needs, elements);
+        let elements = match known {
+            Known::Elements(elements) => Some(elements),
+            Known::Nothing => None,
+            Known::Outline(shared) => {
+                let mut is_own = false;
+                let shared = shared.get_or_init(|| {
+                    is_own = true;
+                    Outline::of(graph, assignment, needs, None)
+                });
+                if is_own {
+                    return Ok(Footprint::outlined(graph, assignment, shared, shared.buffers()));
+                }
+                if let Some(buffers) = shared.buffers_of(graph, assignment, needs) {
+                    return Ok(Footprint::outlined(graph, assignment, shared, buffers.iter()));
+                }
+                None
+            }
+        };
+        let outline = Outline::of(graph, assignment, needs, elements);
+        Ok(Footprint::outlined(graph, assignment, &outline, outline.buffers()))
+    }
+
+    /// With these buffers on each lane.
+    fn outlined<'b>(
+        graph: &Graph,
+        assignment: &Assignment,
+        Outline { program, elements, lifetimes }: &Outline<'_>,
+        buffers: impl Iterator<Item = &'b Vec<ArenaBuffer>>,
+    ) -> Footprint {
         let mut weights = vec![LaneWeights::new(graph.segments.len()); lifetimes.len()];
         for step in &program.steps {
             let Step::Run { lane, node, rows, .. } = step else { continue };
@@ -53,20 +93,20 @@ impl Footprint {
                 weights[*lane].place(graph, assignment, *lane, weight, rows);
             }
         }
-        let lanes = lifetimes.iter().zip(weights).map(|(lifetimes, weights)| LaneFootprint {
-            arena_bytes: arena::place(&lifetimes.buffers).1,
+        let lanes = buffers.zip(weights).map(|(buffers, weights)| LaneFootprint {
+            arena_bytes: arena::place(buffers).1,
             segment_bytes: weights.segment_bytes,
         });
-        let between = program.copies.iter().map(|copy| transfer_bytes(graph, &elements, copy));
+        let between = program.copies.iter().map(|copy| transfer_bytes(graph, elements, copy));
         let on_device = |lane| assignment.backend(lane) != BackendKind::Host;
         let readers = |value: ValueId| {
             let lanes = program.input_lanes.get(&value).into_iter().flat_map(BTreeSet::iter);
             lanes.filter(|lane| on_device(**lane)).count()
         };
         let made = |value: ValueId| on_device(program.home[value.0]);
-        Ok(Footprint {
+        Footprint {
             lanes: lanes.collect(),
             crossing_bytes: crossing_bytes(graph, between.sum(), readers, made),
-        })
+        }
     }
 }

@@ -34,11 +34,14 @@ pub struct Lifetimes {
     pub pieces: Vec<(Piece, usize)>,
     /// The workspace of each step that needs one, in order.
     pub workspaces: Vec<(usize, usize)>,
+    /// For each buffer the value that it has the size of; `None` of workspaces and parts.
+    values: Vec<Option<ValueId>>,
     /// The buffer of each value that is ever on the lane.
     of_values: Vec<Option<usize>>,
 }
 
-/// Computes the buffers of all lanes; `workspace` tells what a step needs beside its values. Inputs
+/// Computes the buffers of all lanes; `workspace` tells what a step needs beside its values, a
+/// multiple of the alignment. Inputs
 /// and outputs live from the first step to the last: inputs are given once for several runs,
 /// outputs are read after one. An operation that can work in place takes its first input's buffer
 /// when nothing reads or sends that input later.
@@ -78,10 +81,10 @@ pub fn lifetimes(
                         }
                     }
                 }
-                let bytes = workspace(step).align_up(ALIGNMENT_BYTES);
+                let bytes = workspace(step);
                 if bytes > Bytes::ZERO {
                     let buffer = ArenaBuffer { bytes, first: at, last: at, workspace: true };
-                    let index = lanes[*lane].push(buffer);
+                    let index = lanes[*lane].push(buffer, None);
                     lanes[*lane].workspaces.push((at, index));
                 }
             }
@@ -122,14 +125,32 @@ impl Lifetimes {
         }
     }
 
-    fn push(&mut self, buffer: ArenaBuffer) -> usize {
+    fn push(&mut self, buffer: ArenaBuffer, of: Option<ValueId>) -> usize {
         self.buffers.push(buffer);
+        self.values.push(of);
         self.buffers.len() - 1
     }
 
     fn add(&mut self, piece: Piece, buffer: ArenaBuffer) {
-        let index = self.push(buffer);
+        let of = match piece {
+            Piece::Value(value) => Some(value),
+            Piece::Part(_) => None,
+        };
+        let index = self.push(buffer, of);
         self.set(piece, index);
+    }
+
+    /// The buffers for another graph with the same nodes, workspaces as they are here; `None` where
+    /// some are of parts.
+    pub fn buffers_of(&self, graph: &Graph, elements: &Elements) -> Option<Vec<ArenaBuffer>> {
+        let sized = |(buffer, value): (&ArenaBuffer, &Option<ValueId>)| match *value {
+            Some(value) => {
+                let bytes = bytes_of(graph, elements, value, graph.value(value).features());
+                Some(ArenaBuffer { bytes, ..buffer.clone() })
+            }
+            None => buffer.workspace.then(|| buffer.clone()),
+        };
+        self.buffers.iter().zip(&self.values).map(sized).collect()
     }
 
     /// Gives a piece the buffer of another one, which ends there.
@@ -230,20 +251,37 @@ fn bytes_of(graph: &Graph, elements: &Elements, value: ValueId, columns: usize) 
     Bytes(elements.of(value).bytes() * (rows * columns) as u64).align_up(ALIGNMENT_BYTES)
 }
 
-/// The most bytes of values alive at any one step of a range.
-pub fn most_alive(buffers: &[ArenaBuffer], first: usize, last: usize) -> Bytes {
-    let alive = |at: usize| {
-        buffers
-            .iter()
-            .filter(|b| !b.workspace && b.first <= at && at <= b.last)
-            .map(|b| b.bytes)
-            .sum()
-    };
-    (first..=last).map(alive).max().unwrap_or_default()
+/// The bytes of values at each step.
+pub struct AliveBytes {
+    /// Of those alive during it.
+    alive: Vec<Bytes>,
+    /// Of those that it is the last to use.
+    ending: Vec<Bytes>,
 }
 
-/// Bytes of values written at or before a step and read after it.
-pub fn carried(buffers: &[ArenaBuffer], at: usize) -> Bytes {
-    let crosses = |b: &&ArenaBuffer| !b.workspace && b.first <= at && at < b.last;
-    buffers.iter().filter(crosses).map(|b| b.bytes).sum()
+impl AliveBytes {
+    /// Of a lane's buffers, in a program of so many steps.
+    pub fn of(buffers: &[ArenaBuffer], steps: usize) -> AliveBytes {
+        let (mut alive, mut ending) = (vec![Bytes::ZERO; steps], vec![Bytes::ZERO; steps]);
+        // At first only of those that begin there.
+        for buffer in buffers.iter().filter(|buffer| !buffer.workspace) {
+            alive[buffer.first] += buffer.bytes;
+            ending[buffer.last] += buffer.bytes;
+        }
+        for at in 1..steps {
+            let before = alive[at - 1] - ending[at - 1];
+            alive[at] += before;
+        }
+        AliveBytes { alive, ending }
+    }
+
+    /// The most at any one step of a range.
+    pub fn most(&self, first: usize, last: usize) -> Bytes {
+        self.alive[first..=last].iter().copied().max().unwrap_or_default()
+    }
+
+    /// Of those written at or before a step and read after it.
+    pub fn carried(&self, at: usize) -> Bytes {
+        self.alive[at] - self.ending[at]
+    }
 }

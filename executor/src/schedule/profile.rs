@@ -2,9 +2,14 @@
 //! made of.
 
 use protocol::profile::{BackendBytes, SegmentProfile, StorageBytes};
-use protocol::{Bytes, StorageType};
+use protocol::{BackendKind, Bytes, StorageType};
 
-use super::{Instruction, Run, Schedule, lifetime};
+use super::lifetime::AliveBytes;
+use super::{Instruction, Run, Schedule};
+use crate::weights::TensorRef;
+
+/// The steps that compute a segment, with their places in the program.
+type SegmentRuns<'s> = Vec<(usize, &'s Run)>;
 
 impl Schedule {
     /// What each segment needs. `other` are schedules of the same graph for other kinds of backend,
@@ -15,57 +20,61 @@ impl Schedule {
     pub fn segments(&self, other: &[&Schedule]) -> Vec<SegmentProfile> {
         let kinds: Vec<&Schedule> = std::iter::once(self).chain(other.iter().copied()).collect();
         assert!(kinds.iter().all(|schedule| schedule.lanes.len() == 1), "profiles are of one lane");
-        (0..self.graph.segments.len()).map(|index| self.segment(index, &kinds)).collect()
+        let runs: Vec<Vec<SegmentRuns<'_>>> = kinds.iter().map(|kind| kind.runs()).collect();
+        let alive = AliveBytes::of(&self.lanes[0].buffers, self.program.len());
+        let mut weights = vec![Vec::new(); self.graph.segments.len()];
+        self.graph.weights.iter().for_each(|weight| weights[weight.segment].push(&weight.tensor));
+        let of_segment = |(index, weights): (usize, Vec<&TensorRef>)| {
+            let backends = kinds.iter().map(|schedule| schedule.lanes[0].lane.backend);
+            let runs = runs.iter().map(|runs| &runs[index]);
+            self.segment(index, &weights, &alive, &backends.zip(runs).collect::<Vec<_>>())
+        };
+        weights.into_iter().enumerate().map(of_segment).collect()
     }
 
-    /// The steps that compute a segment, with their places in the program.
-    fn runs(&self, segment: usize) -> impl DoubleEndedIterator<Item = (usize, &Run)> {
-        self.program.iter().enumerate().filter_map(move |(at, instruction)| match instruction {
-            Instruction::Run(run) if self.graph.nodes[run.node].segment == segment => {
-                Some((at, run))
+    /// Those of each segment.
+    fn runs(&self) -> Vec<SegmentRuns<'_>> {
+        let mut runs = vec![Vec::new(); self.graph.segments.len()];
+        for (at, instruction) in self.program.iter().enumerate() {
+            if let Instruction::Run(run) = instruction {
+                runs[self.graph.nodes[run.node].segment].push((at, run));
             }
-            _ => None,
-        })
+        }
+        runs
     }
 
-    fn segment(&self, index: usize, kinds: &[&Schedule]) -> SegmentProfile {
+    /// What a segment with these weights needs. `kinds` have its steps on each kind of backend,
+    /// this schedule's first.
+    fn segment(
+        &self,
+        index: usize,
+        weights: &[&TensorRef],
+        alive: &AliveBytes,
+        kinds: &[(BackendKind, &SegmentRuns<'_>)],
+    ) -> SegmentProfile {
         let graph = &self.graph;
-        let nodes = || self.runs(index).map(|(_, run)| &graph.nodes[run.node]);
-        let weights = || graph.weights.iter().filter(|weight| weight.segment == index);
-        let first = self.runs(index).map(|(at, _)| at).next().unwrap_or(0);
-        let last = self.runs(index).map(|(at, _)| at).next_back().unwrap_or(first);
-        let storage = StorageType::ALL
-            .into_iter()
-            .map(|storage| StorageBytes {
-                storage,
-                bytes: weights()
-                    .filter(|weight| weight.tensor.storage() == storage)
-                    .map(|weight| weight.tensor.size())
-                    .sum(),
-            })
-            .filter(|entry| entry.bytes > Bytes::ZERO)
-            .collect();
-        let workspace = kinds
-            .iter()
-            .map(|schedule| BackendBytes {
-                backend: schedule.lanes[0].lane.backend,
-                bytes: schedule
-                    .runs(index)
-                    .map(|(_, run)| run.workspace.1)
-                    .max()
-                    .unwrap_or_default(),
-            })
-            .collect();
-        let lane = &self.lanes[0];
+        let own = kinds[0].1;
+        let nodes = own.iter().map(|(_, run)| &graph.nodes[run.node]);
+        let first = own.first().map_or(0, |(at, _)| *at);
+        let last = own.last().map_or(first, |(at, _)| *at);
+        let of_type = |storage| {
+            let own = weights.iter().filter(|tensor| tensor.storage() == storage);
+            StorageBytes { storage, bytes: own.map(|tensor| tensor.size()).sum() }
+        };
+        let storage = StorageType::ALL.into_iter().map(of_type);
+        let workspace = kinds.iter().map(|(backend, runs)| {
+            let bytes = runs.iter().map(|(_, run)| run.workspace.1).max().unwrap_or_default();
+            BackendBytes { backend: *backend, bytes }
+        });
         SegmentProfile {
             name: graph.segments[index].name.clone(),
             block: graph.segments[index].block,
-            weights_bytes: lane.weights.segment_bytes[index],
-            storage,
-            arena_bytes: lifetime::most_alive(&lane.buffers, first, last),
-            carried_bytes: lifetime::carried(&lane.buffers, last),
-            workspace,
-            work: graph.work(nodes()),
+            weights_bytes: self.lanes[0].weights.segment_bytes[index],
+            storage: storage.filter(|entry| entry.bytes > Bytes::ZERO).collect(),
+            arena_bytes: alive.most(first, last),
+            carried_bytes: alive.carried(last),
+            workspace: workspace.collect(),
+            work: graph.work(nodes),
         }
     }
 }

@@ -75,6 +75,7 @@ pub enum Step {
 }
 
 /// The steps of a graph under an assignment.
+#[derive(Debug)]
 pub struct Program {
     /// All steps, in order.
     pub steps: Vec<Step>,
@@ -108,7 +109,7 @@ fn node_lanes(graph: &Graph, assignment: &Assignment) -> Vec<usize> {
     for node in &graph.nodes {
         let own = assignment.lane_of(graph, node);
         let is_free = node.weights.is_empty() && node.lane.is_none();
-        let lane = match assignment.can_do(own, &*node.op) {
+        let lane = match assignment.can_do(own, &node.op) {
             false => host,
             true if is_free => lane_of_inputs(graph, assignment, node, &home).unwrap_or(own),
             true => own,
@@ -131,7 +132,7 @@ fn lane_of_inputs(
     let together = node.inputs.iter().all(|input| home[input.0] == Some(lane));
     let inputs_bytes: u64 = node.inputs.iter().map(|&input| graph.value(input).bytes().0).sum();
     let smaller = graph.value(node.output).bytes().0 < inputs_bytes;
-    let able = assignment.lanes.get(lane).is_none() || assignment.can_do(lane, &*node.op);
+    let able = assignment.lanes.get(lane).is_none() || assignment.can_do(lane, &node.op);
     (together && smaller && able).then_some(lane)
 }
 

@@ -1,10 +1,11 @@
 //! Properties of lifetimes and arenas, on random graphs and on the reference models' own. Those of
-//! elements are in [`elements`].
+//! elements are in [`elements`], those of graphs that are cut alike in [`outlines`].
 //!
 //! What is asserted is worked out anew from the graph and from byte ranges; of the code under test
 //! only results are used.
 
 mod elements;
+mod outlines;
 mod simulate;
 
 use std::cmp::Reverse;
@@ -18,6 +19,7 @@ use protocol::plan::ALIGNMENT_BYTES;
 use protocol::profile::SegmentProfile;
 use protocol::{Division, GraphOptions, JobShape, StorageType};
 
+use super::lifetime::AliveBytes;
 use simulate::assert_values_last;
 
 use super::*;
@@ -255,9 +257,10 @@ fn assert_footprint_is_the_same(schedule: &Schedule) {
     let Schedule { graph, assignment, .. } = schedule;
     let on_gpus = Elements::on_gpus(graph, assignment, &OperationNeeds);
     let is_on_gpus = |lane: &LaneSchedule| lane.lane.backend == BackendKind::Cuda;
-    let known = schedule.lanes.iter().all(is_on_gpus).then_some(&on_gpus);
-    for elements in [None, known] {
-        let footprint = Footprint::of(graph, assignment, &OperationNeeds, elements).unwrap();
+    let all_on_gpus = schedule.lanes.iter().all(is_on_gpus);
+    let known = all_on_gpus.then_some(Known::Elements(&on_gpus));
+    for known in [Known::Nothing].into_iter().chain(known) {
+        let footprint = Footprint::of(graph, assignment, &OperationNeeds, known).unwrap();
         let lanes = schedule.lanes.iter();
         let lanes: Vec<_> =
             lanes.map(|l| (l.arena_bytes, l.weights.segment_bytes.clone())).collect();
@@ -300,6 +303,20 @@ proptest! {
         let most = (0..50).map(alive).max().unwrap();
         let all: u64 = buffers.iter().map(|b| b.bytes.0).sum();
         prop_assert!((most..=all).contains(&arena_bytes.0), "{most} {arena_bytes} {all}");
+    }
+
+    #[test]
+    fn alive_is_what_began_and_has_not_ended(buffers in any_buffers()) {
+        let alive = AliveBytes::of(&buffers, 50);
+        let bytes = |is: &dyn Fn(&ArenaBuffer) -> bool| -> Bytes {
+            buffers.iter().filter(|b| !b.workspace && is(b)).map(|b| b.bytes).sum()
+        };
+        let at = |at: usize| bytes(&|b| b.first <= at && at <= b.last);
+        prop_assert_eq!(alive.most(10, 19), (10..=19).map(at).max().unwrap());
+        for step in 0..50 {
+            prop_assert_eq!(alive.most(step, step), at(step));
+            prop_assert_eq!(alive.carried(step), bytes(&|b| b.first <= step && step < b.last));
+        }
     }
 
     #[test]
