@@ -100,6 +100,12 @@ impl ComponentLayout {
         self.maps_on(self.lane(segment))
     }
 
+    /// Whether a part, by index, is computed by the host within a component that is not on the
+    /// host.
+    fn maps_part(&self, index: usize) -> bool {
+        index >= self.devices.len() || self.maps_on(index)
+    }
+
     /// Whether a lane is the host's beside others, which has its segments in place.
     fn maps_on(&self, lane: usize) -> bool {
         matches!(self.division, Division::Layer { .. }) && self.devices[lane].is_none()
@@ -184,6 +190,55 @@ impl PlacePart {
         }
     }
 
+    /// The arena of a component's part, by index.
+    fn without_weights(spread: &ComponentLayout, index: usize) -> PlacePart {
+        let compute_bytes = spread.parts[index].compute_bytes;
+        PlacePart { compute_bytes, ..PlacePart::nothing(spread.part_device(index)) }
+    }
+
+    /// A component's part, by index: some segments stay, of the others some come from page-locked
+    /// copies, through so many slots.
+    pub fn with_ring(
+        spread: &ComponentLayout,
+        index: usize,
+        residency: Residency,
+        (stays, locked): (&[LaneSet], Option<&[bool]>),
+        slots: SlotCounts,
+    ) -> PlacePart {
+        let mut taken = PlacePart::without_weights(spread, index);
+        if spread.maps_part(index) {
+            taken.mapped_bytes = spread.part_bytes(index);
+            return taken;
+        }
+        let mut held_bytes = Bytes::ZERO;
+        for (segment, bytes) in spread.parts[index].segment_bytes.iter().enumerate() {
+            if stays[segment].has(index) {
+                held_bytes += *bytes;
+            } else if *bytes > Bytes::ZERO {
+                taken.slot_bytes = taken.slot_bytes.max(*bytes);
+                taken.slots += 1;
+                if locked.is_some_and(|locked| locked[segment]) {
+                    taken.locked_bytes += *bytes;
+                }
+            }
+        }
+        // It has no more slots than segments that are streamed.
+        taken.slots = taken.slots.min(slots.on(index));
+        taken.hold(spread, index, residency, held_bytes);
+        taken
+    }
+
+    /// Weights of a component's part, by index, that do not pass through slots.
+    fn hold(&mut self, spread: &ComponentLayout, index: usize, residency: Residency, bytes: Bytes) {
+        match residency {
+            _ if spread.maps_part(index) => self.mapped_bytes += bytes,
+            Residency::Resident => self.resident_bytes += bytes,
+            Residency::Lazy => self.lazy_bytes += bytes,
+            Residency::Mapped => self.mapped_bytes += bytes,
+            Residency::Streamed | Residency::Locked => unreachable!("streamed weights have slots"),
+        }
+    }
+
     /// The ring of slots.
     pub fn staging_bytes(&self) -> Bytes {
         Bytes(self.slot_bytes.0.saturating_mul(u64::from(self.slots)))
@@ -251,37 +306,22 @@ fn residency_on(held: &WeightResidency, is_mapped: bool, lane: usize, segment: u
 /// device, it computes from the mapping: only activations count there. `early`: lazy weights come
 /// in the phase before.
 pub fn parts(spread: &ComponentLayout, held: &WeightResidency, early: bool) -> Vec<PlacePart> {
-    let one = |(index, part): (usize, &LayoutPart)| {
-        let mut taken = PlacePart::nothing(spread.part_device(index));
-        taken.compute_bytes = part.compute_bytes;
-        if index >= spread.devices.len() {
-            taken.mapped_bytes = spread.part_bytes(index);
-            return taken;
-        }
-        let is_mapped = spread.maps_on(index);
-        let mut streamed = 0;
-        let there = part.segment_bytes.iter().enumerate().filter(|(_, bytes)| bytes.0 > 0);
-        for (segment, bytes) in there {
-            match residency_on(held, is_mapped, index, segment) {
-                Residency::Resident => taken.resident_bytes += *bytes,
-                Residency::Lazy => taken.lazy_bytes += *bytes,
-                residency @ (Residency::Streamed | Residency::Locked) => {
-                    if residency == Residency::Locked {
-                        taken.locked_bytes += *bytes;
-                    }
-                    taken.slot_bytes = taken.slot_bytes.max(*bytes);
-                    streamed += 1;
-                }
-                Residency::Mapped => taken.mapped_bytes += *bytes,
+    let part = |index: usize| {
+        let mut taken = match held {
+            WeightResidency::All(residency) => {
+                let mut taken = PlacePart::without_weights(spread, index);
+                taken.hold(spread, index, *residency, spread.part_bytes(index));
+                taken
             }
-        }
-        if let WeightResidency::Some { slots, .. } = held {
-            taken.slots = streamed.min(slots.on(index));
-        }
+            WeightResidency::Some { residency, stays, locked, slots } => {
+                let locked = locked.as_deref();
+                PlacePart::with_ring(spread, index, *residency, (stays, locked), *slots)
+            }
+        };
         if early {
             taken.early_bytes = taken.lazy_bytes;
         }
         taken
     };
-    spread.parts.iter().enumerate().map(one).collect()
+    (0..spread.parts.len()).map(part).collect()
 }

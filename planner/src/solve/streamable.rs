@@ -6,6 +6,8 @@
 //! around that end too. Where blocks have different sizes there is more than one way: slots have
 //! room for the largest streamed one.
 
+use std::cell::OnceCell;
+
 use super::lanes::LaneSet;
 
 /// A segment that may stay or be streamed.
@@ -133,6 +135,8 @@ pub struct Lane {
     /// that stay are spread evenly.
     blocks: Vec<Vec<Sized>>,
     others: Vec<Sized>,
+    /// What it takes with each number of its segments held, made when it is asked for.
+    taken: OnceCell<Vec<Taken>>,
 }
 
 /// What a lane with some of its segments held takes.
@@ -169,7 +173,8 @@ impl Lane {
         };
         let others = others.into_iter().map(sized).collect();
         let (decides, segments) = (LaneSet::ALL, segments.len());
-        Lane { index: lane, decides, staying, segments, blocks, others }
+        let taken = OnceCell::new();
+        Lane { index: lane, decides, staying, segments, blocks, others, taken }
     }
 
     /// Of a device that has a part of each segment and decides by itself which of them stay.
@@ -179,8 +184,7 @@ impl Lane {
 
     /// With `room` bytes for its weights and slots.
     pub fn fitting(&self, room: u64) -> FittingLane<'_> {
-        let taken = (0..=self.count()).map(|held| self.taken(held)).collect();
-        FittingLane { lane: self, taken, room }
+        FittingLane { lane: self, room }
     }
 
     /// Which segments stay when it streams `streamed` of its own. Those of other lanes all stay.
@@ -222,8 +226,17 @@ impl Lane {
         self.stays(held).for_each(|((index, _), own)| stays[index].set(self.decides, own));
     }
 
+    /// What it takes when no segment stays, when one does, and so on.
+    fn each_taken(&self) -> &[Taken] {
+        self.taken.get_or_init(|| (0..=self.count()).map(|held| self.taken_with(held)).collect())
+    }
+
     /// What it takes when `held` segments stay.
-    fn taken(&self, held: usize) -> Taken {
+    fn taken(&self, held: usize) -> &Taken {
+        &self.each_taken()[held]
+    }
+
+    fn taken_with(&self, held: usize) -> Taken {
         let mut taken = Taken { held_bytes: 0, streamed_bytes: 0, streamed: 0, slot_bytes: 0 };
         for ((_, bytes), stays) in self.stays(held) {
             if stays {
@@ -238,10 +251,9 @@ impl Lane {
     }
 }
 
-/// A lane with its room, and what it takes with each number of its segments held.
+/// A lane with its room.
 pub struct FittingLane<'l> {
     lane: &'l Lane,
-    taken: Vec<Taken>,
     room: u64,
 }
 
@@ -250,7 +262,7 @@ impl FittingLane<'_> {
     /// `slots`; `false` where it has no room for these.
     fn hold_with(&self, slots: u64, stays: &mut [LaneSet]) -> bool {
         let fits = |taken: &Taken| taken.with_slots(slots) <= self.room;
-        let held = self.taken.iter().rposition(fits);
+        let held = self.lane.each_taken().iter().rposition(fits);
         if let Some(held) = held {
             self.lane.hold(held, stays);
         }

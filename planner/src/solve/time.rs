@@ -209,6 +209,12 @@ pub struct Timing<'a> {
     summands: Option<Summands>,
     /// Weights of each segment on all devices.
     segment_bytes: Vec<u64>,
+    /// The same of all segments.
+    weights_bytes: u64,
+    /// Which segments the host computes from their mapping.
+    mapped: Vec<bool>,
+    /// Weights of these.
+    mapped_bytes: u64,
     /// For each segment the lanes with weights of it that may be streamed.
     streamable: Vec<LaneSet>,
     calls: u32,
@@ -218,7 +224,10 @@ impl<'a> Timing<'a> {
     /// The times of each segment.
     pub fn new(times: &'a SegmentTimes<'a>, spread: &'a ComponentLayout) -> Timing<'a> {
         let segments = 0..spread.segments();
-        let segment_bytes = segments.map(|segment| spread.segment_bytes(segment).0).collect();
+        let segment_bytes: Vec<u64> =
+            segments.clone().map(|segment| spread.segment_bytes(segment).0).collect();
+        let mapped: Vec<bool> = segments.clone().map(|at| spread.is_mapped(at)).collect();
+        let of_mapped = segment_bytes.iter().zip(&mapped).filter(|(_, mapped)| **mapped);
         let mut timing = Timing {
             times,
             spread,
@@ -226,8 +235,11 @@ impl<'a> Timing<'a> {
             segments_s: Vec::new(),
             replicas_s: Vec::new(),
             summands: None,
+            weights_bytes: segment_bytes.iter().sum(),
+            mapped_bytes: of_mapped.map(|(bytes, _)| bytes).sum(),
             segment_bytes,
-            streamable: (0..spread.segments()).map(|index| spread.streamable(index)).collect(),
+            mapped,
+            streamable: segments.clone().map(|segment| spread.streamable(segment)).collect(),
             calls: times.component.calls,
         };
         timing.summands = timing.summands();
@@ -241,7 +253,7 @@ impl<'a> Timing<'a> {
                 timing.calls /= times.component.items.passes.max(1);
                 segments_s
             }
-            None => (0..spread.segments()).map(|i| timing.segment_s(i)).collect(),
+            None => segments.map(|segment| timing.segment_s(segment)).collect(),
         };
         let crossing_s = timing.crossing_s();
         for segments_s in timing.replicas_s.iter_mut().chain([&mut timing.segments_s]) {
@@ -280,8 +292,12 @@ impl<'a> Timing<'a> {
     fn all(&self, residency: Residency) -> ComponentMs {
         let calls = f64::from(self.calls);
         let once: f64 = self.segments_s.iter().sum();
-        let is_mapped = |segment| residency == Residency::Mapped || self.spread.is_mapped(segment);
-        let reread_s = self.reread_s(is_mapped, 0.0);
+        let mapped_bytes = match residency {
+            Residency::Mapped => self.weights_bytes,
+            _ => self.mapped_bytes,
+        };
+        let is_mapped = |segment: usize| residency == Residency::Mapped || self.mapped[segment];
+        let reread_s = self.reread_s(mapped_bytes, 0.0);
         let load_s = self.load_s(|_, segment| !(reread_s > 0.0 && is_mapped(segment)));
         let compute = 1e3 * calls * (once + reread_s);
         let storage = 1e3 * calls * reread_s;
@@ -301,12 +317,12 @@ impl<'a> Timing<'a> {
     /// One call of a segment, on all devices that have a part of it.
     fn segment_s(&self, index: usize) -> f64 {
         let ComponentLayout { devices, parts, .. } = self.spread;
-        let main = self.times.on(devices[self.spread.lane(index)])[index];
         if let Some(summands) = &self.summands {
             return self.heads_s(index, summands);
         }
-        let weights = self.segment_bytes[index] as f64;
         let own = self.spread.lane(index);
+        let main = self.times.on(devices[own])[index];
+        let weights = self.segment_bytes[index] as f64;
         if parts[own].segment_bytes[index].0 == self.segment_bytes[index] {
             return main.all_s();
         }
@@ -352,7 +368,7 @@ impl<'a> Timing<'a> {
     /// from one storage.
     fn load_s(&self, loads: impl Fn(usize, usize) -> bool) -> f64 {
         let copies = self.copies_of_all();
-        let weights = self.segment_bytes.iter().sum::<u64>() as f64 / copies;
+        let weights = self.weights_bytes as f64 / copies;
         if weights == 0.0 {
             return 0.0;
         }
@@ -380,9 +396,9 @@ impl<'a> Timing<'a> {
 
     /// What is read from storage anew in each call: weights mapped by the host that are more than
     /// its RAM has room for, beside so many other bytes of weights.
-    fn reread_s(&self, is_mapped: impl Fn(usize) -> bool, beside: f64) -> f64 {
+    fn reread_s(&self, mapped_bytes: u64, beside: f64) -> f64 {
         let host = &self.times.inventory.host;
-        let bytes = self.tensors(is_mapped);
+        let bytes = self.tensor_bytes(mapped_bytes);
         let cached = bytes + beside <= host.available_bytes.0 as f64;
         if cached { 0.0 } else { bytes / host.storage_bytes_per_s.value }
     }
@@ -396,7 +412,7 @@ impl<'a> Timing<'a> {
 
     /// Bytes of tensors as in the files, of so many bytes of weights on all devices.
     fn tensor_bytes(&self, held_bytes: u64) -> f64 {
-        let weights = self.segment_bytes.iter().sum::<u64>() as f64;
+        let weights = self.weights_bytes as f64;
         let all = self.times.component.tensor_bytes.0 as f64;
         if weights == 0.0 { 0.0 } else { all * (held_bytes as f64 / weights) }
     }

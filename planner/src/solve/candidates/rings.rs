@@ -18,11 +18,11 @@ use rayon::prelude::*;
 use super::super::Problem;
 use super::super::component_ms::ComponentMs;
 use super::super::lanes::{LaneSet, SlotCounts};
-use super::super::place::{PlacePart, WeightResidency, parts};
+use super::super::place::{PlacePart, WeightResidency};
 use super::super::search::Allowance;
 use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
-use fitting::{Fitted, Fitting, may_pay, slots_within};
+use fitting::{Fitted, Fitting, may_pay, ring_parts, slots_within};
 pub use own_slots::rings_with_own_slots;
 use sets::{LOCKED_WAYS, SMALLER_ROOMS, StreamedSet, add_fitting, sets, streamable, waits};
 
@@ -108,10 +108,8 @@ impl Ring {
         ms: ComponentMs,
     ) -> Ring {
         let bytes = Vec::new();
-        let mut ring = Ring { layout: 0, stays, locked, slots, ms, holds: false, bytes };
-        let parts = parts(timing.spread(), &ring.with(Residency::Lazy), false);
-        ring.holds = holds(&parts);
-        ring
+        let holds = holds(ring_parts(timing.spread(), &stays, locked.as_deref()));
+        Ring { layout: 0, stays, locked, slots, ms, holds, bytes }
     }
 
     fn all_ms(&self) -> f64 {
@@ -202,11 +200,11 @@ fn rings_in(
         add_fitting(problem, component, spread, &segments, &mut runs, smaller);
     }
     let mut runs = runs.all;
-    let among = |growing: &[Vec<LaneSet>], within| {
+    let among = |growing: &[Arc<[LaneSet]>], within| {
         rings_among(problem, pin, within, growing, (layout, timing, steps))
     };
     if let Within::Plan(_) = within {
-        let may_pay = |stays: &Vec<LaneSet>| may_pay(problem, timing, within, stays);
+        let may_pay = |stays: &Arc<[LaneSet]>| may_pay(problem, timing, within, stays);
         runs.retain(|growing| growing.iter().any(may_pay));
     }
     let Within::Budgets(allowance) = within else {
@@ -230,7 +228,7 @@ fn rings_among(
     problem: &Problem<'_>,
     pin: &Pin,
     within: Within<'_>,
-    growing: &[Vec<LaneSet>],
+    growing: &[Arc<[LaneSet]>],
     (layout, timing, steps): (usize, &Timing<'_>, Steps),
 ) -> Vec<Ring> {
     let mut rings = Vec::new();
@@ -238,19 +236,14 @@ fn rings_among(
     let locked_max = within.depends_on_budgets().then(|| problem.locked_max());
     let sets = waits(timing, growing, pin, steps, locked_max).into_iter();
     for StreamedSet { stays, locked, way } in sets {
-        let all = WeightResidency::Some {
-            residency: Residency::Lazy,
-            stays: Arc::clone(&stays),
-            locked: locked.clone(),
-            slots: SlotCounts::alike(u32::MAX),
-        };
-        let parts = parts(timing.spread(), &all, false);
-        let holds = holds(&parts);
+        let parts = ring_parts(timing.spread(), &stays, locked.as_deref());
+        let parts: Vec<PlacePart> = parts.collect();
+        let holds = holds(parts.iter().copied());
         let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
         let most = match within {
             Within::Memory => LOOKAHEAD_MAX,
             Within::Plan(_) | Within::Budgets(_) | Within::Allowance(_) => {
-                slots_within(problem, &parts)
+                slots_within(problem, parts.iter().copied())
             }
         };
         let tried = match within {
@@ -258,7 +251,7 @@ fn rings_among(
             // Which numbers of slots save time beside others is the same with any budget.
             Within::Memory | Within::Plan(_) | Within::Allowance(_) => 1..=LOOKAHEAD_MAX,
         };
-        let least = || timing.least_with_slots(&stays, locked.as_deref(), most);
+        let least = || timing.streamed_sums(&stays, locked.as_deref()).least(most);
         if most == 0 || tried.is_empty() || !within.allows(least) {
             continue;
         }
@@ -284,8 +277,8 @@ fn rings_among(
 }
 
 /// Whether weights stay on any device: those that do are lazy here.
-fn holds(parts: &[PlacePart]) -> bool {
-    parts.iter().any(|part| part.lazy_bytes > Bytes::ZERO)
+fn holds(mut parts: impl Iterator<Item = PlacePart>) -> bool {
+    parts.any(|part| part.lazy_bytes > Bytes::ZERO)
 }
 
 /// The rings that no other one covers, in their order. One covers another over the same devices

@@ -29,6 +29,30 @@ struct WeightSource {
     memory: f64,
 }
 
+/// Bytes of weights that are streamed in a call.
+#[derive(Debug, Clone, Copy, Default)]
+struct StreamedBytes {
+    files: EachAndOnce,
+    copies: EachAndOnce,
+}
+
+/// Bytes of weights that devices have.
+#[derive(Debug, Clone, Copy, Default)]
+struct EachAndOnce {
+    /// Of all devices.
+    each: u64,
+    /// What several of an item split have is counted once, as it is read once from the files.
+    once: u64,
+}
+
+impl EachAndOnce {
+    /// Adds another one's, which has nothing then.
+    fn take(&mut self, other: &mut EachAndOnce) {
+        let EachAndOnce { each, once } = std::mem::take(other);
+        (self.each, self.once) = (self.each + each, self.once + once);
+    }
+}
+
 /// Where a component's streamed weights come from after the first call.
 struct WeightSources<'s> {
     host: &'s HostFacts,
@@ -52,26 +76,28 @@ impl<'s> WeightSources<'s> {
         stays: &[LaneSet],
         locked: Option<&'s [bool]>,
     ) -> WeightSources<'s> {
-        let host = &timing.times.inventory.host;
-        let replicated = !timing.replicas_s.is_empty();
-        let (mut from_files, mut in_copies, mut in_copies_once) = (0, 0, 0);
         let sharers = |segment| f64::from(timing.streamed_to(stays, segment).count());
-        let sharers = if replicated { (0..stays.len()).map(sharers).collect() } else { Vec::new() };
+        let sharers = match timing.replicas_s.is_empty() {
+            true => Vec::new(),
+            false => (0..stays.len()).map(sharers).collect(),
+        };
+        let mut bytes = StreamedBytes::default();
         for segment in timing.streamed_segments(stays) {
-            let own = timing.streamed_bytes(stays, segment);
-            // What several devices stream of an item split is the same, and read once.
-            let once = if replicated { timing.segment_bytes[segment] } else { own };
-            match is_locked(locked, segment) {
-                true => (in_copies, in_copies_once) = (in_copies + own, in_copies_once + once),
-                false => from_files += once,
-            }
+            bytes.add(timing, stays, segment, is_locked(locked, segment));
         }
-        let file_bytes = timing.tensor_bytes(from_files);
+        WeightSources { locked, sharers, ..WeightSources::of_bytes(timing, bytes) }
+    }
+
+    /// The same of so many bytes, without telling segments apart.
+    fn of_bytes(timing: &'s Timing<'_>, bytes: StreamedBytes) -> WeightSources<'s> {
+        let host = &timing.times.inventory.host;
+        let file_bytes = timing.tensor_bytes(bytes.files.once);
         // Each device has copies of its own.
-        let locked_bytes = timing.tensor_bytes(in_copies) * timing.copies_of_all();
-        let locked_once_bytes = timing.tensor_bytes(in_copies_once);
-        let mapped_bytes = timing.tensors(|segment| timing.spread.is_mapped(segment));
+        let locked_bytes = timing.tensor_bytes(bytes.copies.each) * timing.copies_of_all();
+        let locked_once_bytes = timing.tensor_bytes(bytes.copies.once);
+        let mapped_bytes = timing.tensor_bytes(timing.mapped_bytes);
         let cached = file_bytes + locked_bytes + mapped_bytes <= host.available_bytes.0 as f64;
+        let (locked, sharers) = (None, Vec::new());
         WeightSources { host, locked, sharers, file_bytes, locked_bytes, locked_once_bytes, cached }
     }
 
@@ -82,10 +108,16 @@ impl<'s> WeightSources<'s> {
 
     /// Where a streamed segment comes from.
     fn at(&self, segment: usize) -> WeightSource {
+        let sharers = self.sharers_of(segment);
+        self.source(is_locked(self.locked, segment), sharers)
+    }
+
+    /// Where weights come from that so many devices share.
+    fn source(&self, locked: bool, sharers: f64) -> WeightSource {
         // What several devices stream is read once from the storage, by each from memory.
-        let memory = self.host.speeds.memory_bytes_per_s.value / self.sharers_of(segment);
+        let memory = self.host.speeds.memory_bytes_per_s.value / sharers;
         let each = self.host.page_cache_bytes_per_s.value;
-        match (is_locked(self.locked, segment), self.cached) {
+        match (locked, self.cached) {
             (true, _) => WeightSource { each: f64::INFINITY, shared: memory, memory },
             (false, true) => WeightSource { each, shared: memory / MOVED_PER_COPIED, memory },
             (false, false) => {
@@ -93,6 +125,19 @@ impl<'s> WeightSources<'s> {
                 WeightSource { each, shared, memory: f64::INFINITY }
             }
         }
+    }
+}
+
+impl StreamedBytes {
+    /// With another segment.
+    fn add(&mut self, timing: &Timing<'_>, stays: &[LaneSet], segment: usize, locked: bool) {
+        let each = timing.streamed_bytes(stays, segment);
+        let once = match timing.replicas_s.is_empty() {
+            true => each,
+            false => timing.segment_bytes[segment],
+        };
+        let source = if locked { &mut self.copies } else { &mut self.files };
+        source.take(&mut EachAndOnce { each, once });
     }
 }
 
@@ -218,13 +263,13 @@ impl<'t> StreamedTiming<'t> {
     ) -> StreamedTiming<'t> {
         let inventory = timing.times.inventory;
         let host = &inventory.host;
-        let is_mapped = |segment| timing.spread.is_mapped(segment);
+        let is_mapped = |segment: usize| timing.mapped[segment];
         let sources = WeightSources::of(timing, stays, locked);
         let WeightSources { file_bytes, locked_bytes, locked_once_bytes, cached, .. } = sources;
         let cold_rate = timing.times.source_bytes_per_s();
         let each = host.page_cache_bytes_per_s.value;
         let first = WeightSource { each, shared: cold_rate, memory: f64::INFINITY };
-        let reread_s = timing.reread_s(is_mapped, file_bytes + locked_bytes);
+        let reread_s = timing.reread_s(timing.mapped_bytes, file_bytes + locked_bytes);
         let devices = timing.lanes().len();
         // What the host has of a segment comes with what is streamed of it.
         let is_streamed = |part: usize, segment: usize| match part < devices {

@@ -2,13 +2,14 @@
 //! take no longer than is allowed.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use protocol::{Bytes, Residency};
 
 use super::super::super::Problem;
 use super::super::super::component_ms::ComponentMs;
 use super::super::super::lanes::{LaneSet, SlotCounts};
-use super::super::super::place::{PlacePart, WeightResidency, parts};
+use super::super::super::place::{ComponentLayout, PlacePart};
 use super::super::super::search::Allowance;
 use super::super::super::time::Timing;
 use super::{LOOKAHEAD_MAX, Steps, Within};
@@ -39,14 +40,14 @@ pub(super) struct Fitting<'a> {
     pub timing: &'a Timing<'a>,
     pub allowance: Option<&'a Allowance>,
     /// Of all that fit the one that may take the least, with that in milliseconds.
-    pub least: Option<(f64, Vec<LaneSet>)>,
+    pub least: Option<(f64, Arc<[LaneSet]>)>,
 }
 
 impl Fitting<'_> {
     /// The sets that fit with one slot, and may take no longer than is allowed: the first 16 of
     /// them, then fewer and fewer. Each set streams more than the one before it, and is seldom the
     /// best where one that streams less fits.
-    pub(super) fn of(&mut self, mut growing: Vec<Vec<LaneSet>>) -> Vec<Vec<LaneSet>> {
+    pub(super) fn of(&mut self, mut growing: Vec<Arc<[LaneSet]>>) -> Vec<Arc<[LaneSet]>> {
         growing.retain(|stays| self.has(stays));
         let numbers = Steps::Fine.numbers(growing.len());
         let mut number = 0;
@@ -59,12 +60,12 @@ impl Fitting<'_> {
 
     /// Whether a set fits, and may take no longer than is allowed with all that it streams from
     /// files, or all from page-locked copies. Over several devices nothing between is tried.
-    fn has(&mut self, stays: &[LaneSet]) -> bool {
+    fn has(&mut self, stays: &Arc<[LaneSet]>) -> bool {
         let Some(least) = least(self.problem, self.timing, stays) else { return false };
         let least_ms = least.map(|ms| ms.load + ms.first_read + ms.compute);
         let least_ms = least_ms.into_iter().fold(f64::INFINITY, f64::min);
         if self.least.as_ref().is_none_or(|(other, _)| least_ms < *other) {
-            self.least = Some((least_ms, stays.to_vec()));
+            self.least = Some((least_ms, Arc::clone(stays)));
         }
         self.allowance.is_none_or(|allowance| least.iter().any(|ms| allowance.has(*ms)))
     }
@@ -89,29 +90,43 @@ fn least(
     timing: &Timing<'_>,
     stays: &[LaneSet],
 ) -> Option<[ComponentMs; 2]> {
-    let held = WeightResidency::Some {
-        residency: Residency::Lazy,
-        stays: stays.into(),
-        locked: None,
-        slots: SlotCounts::alike(u32::MAX),
-    };
-    let slots = slots_within(problem, &parts(timing.spread(), &held, false));
+    let slots = slots_within(problem, ring_parts(timing.spread(), stays, None));
     if slots == 0 {
         return None;
     }
-    let all = vec![true; stays.len()];
-    Some([None, Some(&all[..])].map(|locked| timing.least_with_slots(stays, locked, slots)))
+    let from_files = timing.streamed_sums(stays, None);
+    Some([from_files.least(slots), from_files.all_locked().least(slots)])
+}
+
+/// What a component takes by part where some segments stay, lazy, and of the others some are
+/// page-locked: with as many slots as segments are streamed.
+pub(super) fn ring_parts(
+    spread: &ComponentLayout,
+    stays: &[LaneSet],
+    locked: Option<&[bool]>,
+) -> impl Iterator<Item = PlacePart> {
+    let slots = SlotCounts::alike(u32::MAX);
+    let part = move |index: usize| {
+        PlacePart::with_ring(spread, index, Residency::Lazy, (stays, locked), slots)
+    };
+    (0..spread.parts.len()).map(part)
 }
 
 /// The most slots with which what a component takes fits; 0 where none do, or more is page-locked
 /// than may be.
-pub(super) fn slots_within(problem: &Problem<'_>, parts: &[PlacePart]) -> u32 {
-    let locked_bytes: Bytes = parts.iter().map(|part| part.locked_bytes).sum();
-    if problem.budgets.pinned.is_some_and(|most| locked_bytes > most) {
-        return 0;
+pub(super) fn slots_within(
+    problem: &Problem<'_>,
+    parts: impl IntoIterator<Item = PlacePart>,
+) -> u32 {
+    let (mut locked_bytes, mut most) = (Bytes::ZERO, LOOKAHEAD_MAX);
+    for part in parts {
+        locked_bytes += part.locked_bytes;
+        most = most.min(slots_of_part(problem, &part));
+        if most == 0 || problem.budgets.pinned.is_some_and(|most| locked_bytes > most) {
+            return 0;
+        }
     }
-    let fitting = parts.iter().map(|part| slots_of_part(problem, part));
-    fitting.fold(LOOKAHEAD_MAX, u32::min)
+    most
 }
 
 /// The most slots with which a part fits its device's budget; 0 where it does not.

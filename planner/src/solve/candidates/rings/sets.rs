@@ -1,11 +1,11 @@
 //! Which segments of a component are streamed, and which of these are page-locked: the sets that
 //! rings are made of.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use protocol::profile::ComponentProfile;
 use protocol::{Bytes, Division};
+use rustc_hash::FxHashSet;
 
 use super::super::super::Problem;
 use super::super::super::lanes::{LaneSet, SlotCounts};
@@ -80,14 +80,15 @@ pub(super) fn own_lanes(
 /// Runs of sets. Each set of a run streams more than the one before it. No set is in two runs.
 #[derive(Default)]
 pub(super) struct SetRuns {
-    pub all: Vec<Vec<Vec<LaneSet>>>,
-    seen: HashSet<Vec<LaneSet>>,
+    pub all: Vec<Vec<Arc<[LaneSet]>>>,
+    seen: FxHashSet<Arc<[LaneSet]>>,
 }
 
 impl SetRuns {
     /// A new run of the sets that no run has yet.
     fn add_new(&mut self, sets: impl Iterator<Item = Vec<LaneSet>>) {
-        let new: Vec<Vec<LaneSet>> = sets.filter(|set| !self.seen.contains(set)).collect();
+        let new = sets.filter(|set| !self.seen.contains(set.as_slice()));
+        let new: Vec<Arc<[LaneSet]>> = new.map(Arc::from).collect();
         self.seen.extend(new.iter().cloned());
         self.all.push(new);
     }
@@ -198,7 +199,7 @@ fn is_in_layers(spread: &ComponentLayout) -> bool {
 /// memory unless it has more slots.
 pub(super) fn waits(
     timing: &Timing<'_>,
-    growing: &[Vec<LaneSet>],
+    growing: &[Arc<[LaneSet]>],
     pin: &Pin,
     steps: Steps,
     locked_max: Option<Bytes>,
@@ -221,28 +222,27 @@ pub(super) fn waits(
     let near = |index: usize, hidden: usize| index + LOOKAHEAD_MAX as usize >= hidden;
     let mut held: Vec<StreamedSet> = Vec::new();
     for (index, stays) in growing.iter().enumerate() {
-        let stays: Arc<[LaneSet]> = stays.as_slice().into();
         if !is_locked && near(index, from_files) {
-            held.push(StreamedSet { stays: Arc::clone(&stays), locked: None, way: 0 });
+            held.push(StreamedSet { stays: Arc::clone(stays), locked: None, way: 0 });
         }
         if index < from_files || !(near(index, from_copies) || index % LOCKED_STRIDE == 0) {
             continue;
         }
-        let count = timing.streamed_segments(&stays).count();
+        let count = timing.streamed_segments(stays).count();
         let in_parts = steps == Steps::All && !is_locked && count >= LOCKED_PARTS;
         let fewer = locked_max.filter(|_| in_parts);
-        let fewer = fewer.and_then(|most| locked_within(timing, &stays, most));
+        let fewer = fewer.and_then(|most| locked_within(timing, stays, most));
         let mut ways = Vec::new();
         if in_parts && (timing.spread().devices.len() == 1 || fewer.is_some()) {
-            let part = |part| (locked_part(timing, &stays, part, LOCKED_PARTS), part);
+            let part = |part| (locked_part(timing, stays, part, LOCKED_PARTS), part);
             ways.extend((1..LOCKED_PARTS).map(part));
         }
         ways.push(match fewer {
             Some(fewer) => (fewer, LOCKED_PARTS + 1),
-            None => (locked_part(timing, &stays, 1, 1), LOCKED_PARTS),
+            None => (locked_part(timing, stays, 1, 1), LOCKED_PARTS),
         });
         held.extend(ways.into_iter().map(|(locked, way)| StreamedSet {
-            stays: Arc::clone(&stays),
+            stays: Arc::clone(stays),
             locked: Some(locked),
             way,
         }));

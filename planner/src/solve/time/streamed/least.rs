@@ -5,70 +5,114 @@ use protocol::Division;
 use super::super::super::component_ms::ComponentMs;
 use super::super::super::lanes::LaneSet;
 use super::super::Timing;
-use super::{PAGE_LOCK_BYTES_PER_S, WeightSources};
+use super::{PAGE_LOCK_BYTES_PER_S, StreamedBytes, WeightSources, is_locked};
 
 /// What is streamed to one device in a call.
 #[derive(Clone, Copy, Default)]
 struct LaneCopies {
-    bytes: f64,
+    /// What is read from files for it.
+    file_bytes: f64,
+    /// What comes from its page-locked copies.
+    locked_bytes: f64,
     /// Of its largest segment.
     largest: f64,
-    /// Their time over its link.
-    copies_s: f64,
     /// How long it computes these segments.
     computes_s: f64,
 }
 
+/// What calls stream, summed up.
+pub struct StreamedSums<'t> {
+    timing: &'t Timing<'t>,
+    bytes: StreamedBytes,
+    lanes: Vec<LaneCopies>,
+    /// What devices have of files: of what several share, each has its part.
+    shared_file_bytes: f64,
+}
+
 impl Timing<'_> {
-    /// Some segments stay, some of the others are page-locked, and each device has so many slots.
-    /// A device with one slot copies nothing while it computes a streamed segment. A device of a
-    /// split by layers fills its slots while others compute, and copies the rest while it computes
-    /// itself. The first call takes as long as computing, at least.
-    pub fn least_with_slots(
-        &self,
-        stays: &[LaneSet],
-        locked: Option<&[bool]>,
-        slots: u32,
-    ) -> ComponentMs {
-        let sources = WeightSources::of(self, stays, locked);
-        let mut shared_s = 0.0;
+    /// With these segments held, and these of the others page-locked.
+    pub fn streamed_sums(&self, stays: &[LaneSet], locked: Option<&[bool]>) -> StreamedSums<'_> {
+        let mut bytes = StreamedBytes::default();
         let mut lanes = vec![LaneCopies::default(); self.spread.devices.len()];
+        let mut shared_file_bytes = 0.0;
         for segment in self.streamed_segments(stays) {
-            let source = sources.at(segment);
-            for lane in self.streamed_to(stays, segment).iter() {
-                let Some(device) = self.spread.devices[lane] else { continue };
+            let (to, is_locked) = (self.streamed_to(stays, segment), is_locked(locked, segment));
+            bytes.add(self, stays, segment, is_locked);
+            let sharers = if self.replicas_s.is_empty() { 1.0 } else { f64::from(to.count()) };
+            for lane in to.iter().filter(|lane| self.spread.devices[*lane].is_some()) {
                 let bytes = self.spread.parts[lane].segment_bytes[segment].0 as f64;
-                shared_s += bytes / source.shared / sources.sharers_of(segment);
                 let copies = &mut lanes[lane];
-                copies.bytes += bytes;
+                if is_locked {
+                    copies.locked_bytes += bytes;
+                } else {
+                    copies.file_bytes += bytes;
+                    shared_file_bytes += bytes / sharers;
+                }
                 copies.largest = copies.largest.max(bytes);
-                copies.copies_s += bytes / self.link(device).min(source.each);
                 copies.computes_s += self.replicas_s.get(lane).unwrap_or(&self.segments_s)[segment];
             }
         }
-        let once_s: f64 = self.segments_s.iter().sum();
+        StreamedSums { timing: self, bytes, lanes, shared_file_bytes }
+    }
+}
+
+impl StreamedSums<'_> {
+    /// With all of it page-locked.
+    pub fn all_locked(mut self) -> Self {
+        let StreamedBytes { files, copies } = &mut self.bytes;
+        copies.take(files);
+        for lane in &mut self.lanes {
+            lane.locked_bytes += std::mem::take(&mut lane.file_bytes);
+        }
+        self.shared_file_bytes = 0.0;
+        self
+    }
+
+    /// Times with so many slots on each device. A device with one slot copies nothing while it
+    /// computes a streamed segment. A device of a split by layers fills its slots while others
+    /// compute, and copies the rest while it computes itself. The first call takes as long as
+    /// computing, at least.
+    pub fn least(&self, slots: u32) -> ComponentMs {
+        let StreamedSums { timing, bytes, lanes, shared_file_bytes } = self;
+        let sources = WeightSources::of_bytes(timing, *bytes);
+        let [files, copies] = [false, true].map(|is_locked| sources.source(is_locked, 1.0));
+        let of_files = match sources.cached {
+            true => lanes.iter().map(|lane| lane.file_bytes).sum(),
+            false => *shared_file_bytes,
+        };
+        let of_copies: f64 = lanes.iter().map(|lane| lane.locked_bytes).sum();
+        let shared_s = of_files / files.shared + of_copies / copies.shared;
+        let copies_s = lanes.iter().zip(&timing.spread.devices).map(|(lane, device)| {
+            let link = device.map_or(f64::INFINITY, |device| timing.link(device));
+            lane.file_bytes / link.min(files.each) + lane.locked_bytes / link
+        });
+        let copies_s: Vec<f64> = copies_s.collect();
+        let once_s: f64 = timing.segments_s.iter().sum();
         let mut call_s = f64::max(once_s, shared_s);
-        if let Division::Layer { segments } = &self.spread.division {
+        if let Division::Layer { segments } = &timing.spread.division {
             let mut computes_s = vec![0.0; lanes.len()];
-            for (lane, segment_s) in segments.iter().zip(&self.segments_s) {
+            for (lane, segment_s) in segments.iter().zip(&timing.segments_s) {
                 computes_s[*lane as usize] += segment_s;
             }
-            let in_turns = computes_s.into_iter().zip(&lanes).map(|(computes_s, lane)| {
-                let beyond_slots = (lane.bytes - f64::from(slots) * lane.largest).max(0.0);
-                f64::max(computes_s, lane.copies_s * beyond_slots / lane.bytes.max(1.0))
+            let in_turns = computes_s.into_iter().zip(lanes.iter().zip(&copies_s));
+            let in_turns = in_turns.map(|(computes_s, (lane, copies_s))| {
+                let bytes = lane.file_bytes + lane.locked_bytes;
+                let beyond_slots = (bytes - f64::from(slots) * lane.largest).max(0.0);
+                f64::max(computes_s, copies_s * beyond_slots / bytes.max(1.0))
             });
             call_s = call_s.max(in_turns.sum());
         } else if slots == 1 {
-            let alone_s = lanes.iter().map(|lane| lane.copies_s + lane.computes_s);
+            let alone_s =
+                lanes.iter().zip(&copies_s).map(|(lane, copies_s)| copies_s + lane.computes_s);
             call_s = alone_s.fold(call_s, f64::max);
         }
         let mut links_s = vec![0.0; lanes.len()];
-        for (lane, gpu) in lanes.iter().zip(&self.gpus) {
-            links_s[*gpu] += lane.copies_s;
+        for (copies_s, gpu) in copies_s.iter().zip(&timing.gpus) {
+            links_s[*gpu] += copies_s;
         }
         call_s = links_s.into_iter().fold(call_s, f64::max);
-        let again = f64::from(self.calls.saturating_sub(1));
-        let least = self.least_ms(once_s, once_s + again * call_s);
+        let again = f64::from(timing.calls.saturating_sub(1));
+        let least = timing.least_ms(once_s, once_s + again * call_s);
         let locking_ms = 1e3 * sources.locked_bytes / PAGE_LOCK_BYTES_PER_S;
         ComponentMs { first_read: least.first_read + locking_ms, ..least }
     }
