@@ -10,6 +10,7 @@
 //! [`likely_cuts`], [`neighbours`]).
 
 mod likely_cuts;
+mod likely_heads;
 mod lists;
 mod more_rings;
 mod neighbours;
@@ -31,6 +32,7 @@ use super::time::{SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
 use crate::policy::pins::{Split, group_counts};
 pub use likely_cuts::likely_layers;
+pub use likely_heads::likely_heads;
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
 pub use more_rings::{OpenLayout, new_layouts, open_layouts, own_slots, rings_within};

@@ -16,8 +16,8 @@ use protocol::profile::LayoutBytes;
 use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, Within, likely_layers, neighbours, new_layouts, open_layouts, other_heads,
-    own_slots, rings_within,
+    LayoutQuery, Within, likely_heads, likely_layers, neighbours, new_layouts, open_layouts,
+    other_heads, own_slots, rings_within,
 };
 use super::place::{ComponentLayout, Place};
 use super::search::{Allowance, Choices, KnownChoices, Score};
@@ -134,7 +134,7 @@ impl OpenLayouts {
 
     /// The layouts of the largest component with some heads on other devices than in a solution,
     /// or, if it is not split so there, than in the best plan in which it is, as far as they are
-    /// new.
+    /// new and may take no longer.
     fn other_heads(
         &self,
         problem: &Problem<'_>,
@@ -149,8 +149,9 @@ impl OpenLayouts {
             true => Some(place.clone()),
             false => open.best_by_heads(problem, component, score, known),
         };
-        let near = place.iter().flat_map(|place| other_heads(problem, component, &place.spread));
-        open.new_ones(near)
+        let Some(Place { spread, .. }) = place else { return Vec::new() };
+        let new = open.new_ones(other_heads(problem, component, &spread).into_iter());
+        likely_heads(problem, component, &spread, new)
     }
 
     /// A plan that is better than another one, with the largest component in the same layout, but

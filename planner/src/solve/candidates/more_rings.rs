@@ -130,7 +130,11 @@ pub fn own_slots(
 }
 
 /// What stands for a layout's rings.
-fn least(problem: &Problem<'_>, timing: &Timing<'_>, spread: &Arc<ComponentLayout>) -> Place {
+pub(super) fn least(
+    problem: &Problem<'_>,
+    timing: &Timing<'_>,
+    spread: &Arc<ComponentLayout>,
+) -> Place {
     let room = |lane: usize| {
         let device = spread.devices[lane].expect("a device has room");
         problem.room_for_weights(device, spread.parts[lane].compute_bytes).unwrap_or_default()

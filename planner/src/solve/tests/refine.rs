@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::{Division, Layout, Phase, StorageType};
 
 use super::super::candidates::{
-    Within, lane, likely_layers, neighbours, other_heads, rings_within,
+    Within, lane, likely_heads, likely_layers, neighbours, other_heads, rings_within,
 };
 use super::super::*;
 use super::made_up::{Case, component, segment};
@@ -117,6 +117,35 @@ fn neighbours_are_other_orders_and_a_few_segments_elsewhere() {
     let spread = &pinned.expect("a split").spread;
     assert!(neighbours(&problem, 0, spread).is_empty());
     assert!(other_heads(&problem, 0, &tensor).is_empty());
+}
+
+#[test]
+fn heads_are_tried_on_devices_that_have_time_for_them() {
+    let blocks = vec![segment("block", Bytes(1 << 20), StorageType::BF16, 1e12); 8];
+    let mut dit = component("dit", Phase::Denoise, blocks);
+    dit.heads_max = 8;
+    let mut case = Case::plain(3, Bytes::mib(64), vec![dit]);
+    case.inventory.devices.iter_mut().for_each(|device| device.threads = Some(1));
+    let problem = case.problem(Objective::Latency);
+    let wanted = |order: [usize; 3], shares: [u32; 3]| {
+        let devices = order.map(Some).to_vec();
+        let lanes = devices.iter().map(|device| lane(&problem, *device)).collect();
+        let division = Division::Tensor { shares: shares.to_vec() };
+        let layout = Layout { component: "dit".to_owned(), lanes, division };
+        LayoutQuery::of(0, devices, layout)
+    };
+    let in_order = |shares| wanted([0, 1, 2], shares);
+    let chosen = in_order([2, 3, 3]);
+    let bytes = case.sizes(std::slice::from_ref(&chosen)).remove(0);
+    let others = vec![
+        in_order([3, 2, 3]),
+        in_order([1, 3, 4]),
+        in_order([2, 2, 4]),
+        // Layouts over other devices, or in another order, are not compared with it.
+        wanted([1, 0, 2], [1, 3, 4]),
+    ];
+    let likely = likely_heads(&problem, 0, &chosen.answered(&bytes), others.clone());
+    assert_eq!(likely, [others[0].clone(), others[3].clone()]);
 }
 
 /// Eight large blocks, then sixteen small ones, over two unlike devices: one has room for the large
