@@ -41,10 +41,9 @@ pub struct Lifetimes {
 }
 
 /// Computes the buffers of all lanes; `workspace` tells what a step needs beside its values, a
-/// multiple of the alignment. Inputs
-/// and outputs live from the first step to the last: inputs are given once for several runs,
-/// outputs are read after one. An operation that can work in place takes its first input's buffer
-/// when nothing reads or sends that input later.
+/// multiple of the alignment. Inputs and outputs live from the first step to the last: inputs are
+/// given once for several runs, outputs are read after one. An operation that can work in place
+/// takes its first input's buffer when nothing reads or sends that input later.
 pub fn lifetimes(
     graph: &Graph,
     elements: &Elements,
@@ -260,7 +259,7 @@ pub struct AliveBytes {
 }
 
 impl AliveBytes {
-    /// Of a lane's buffers, in a program of so many steps.
+    /// Adds up a lane's buffers, at each of the program's steps.
     pub fn of(buffers: &[ArenaBuffer], steps: usize) -> AliveBytes {
         let (mut alive, mut ending) = (vec![Bytes::ZERO; steps], vec![Bytes::ZERO; steps]);
         // At first only of those that begin there.

@@ -196,8 +196,8 @@ impl PlacePart {
         PlacePart { compute_bytes, ..PlacePart::nothing(spread.part_device(index)) }
     }
 
-    /// A component's part, by index: some segments stay, of the others some come from page-locked
-    /// copies, through so many slots.
+    /// A component's part, by index, with a ring of `slots`. Segments of `stays` are held, the
+    /// others are streamed: those of `locked` from page-locked copies.
     pub fn with_ring(
         spread: &ComponentLayout,
         index: usize,

@@ -88,7 +88,7 @@ impl<'s> WeightSources<'s> {
         WeightSources { locked, sharers, ..WeightSources::of_bytes(timing, bytes) }
     }
 
-    /// The same of so many bytes, without telling segments apart.
+    /// The same from sums of bytes: where single segments come from is not known then.
     fn of_bytes(timing: &'s Timing<'_>, bytes: StreamedBytes) -> WeightSources<'s> {
         let host = &timing.times.inventory.host;
         let file_bytes = timing.tensor_bytes(bytes.files.once);
@@ -112,7 +112,7 @@ impl<'s> WeightSources<'s> {
         self.source(is_locked(self.locked, segment), sharers)
     }
 
-    /// Where weights come from that so many devices share.
+    /// The source of weights that `sharers` devices stream at once.
     fn source(&self, locked: bool, sharers: f64) -> WeightSource {
         // What several devices stream is read once from the storage, by each from memory.
         let memory = self.host.speeds.memory_bytes_per_s.value / sharers;

@@ -68,10 +68,11 @@ impl StreamedSums<'_> {
         self
     }
 
-    /// Times with so many slots on each device. A device with one slot copies nothing while it
-    /// computes a streamed segment. A device of a split by layers fills its slots while others
-    /// compute, and copies the rest while it computes itself. The first call takes as long as
-    /// computing, at least.
+    /// The least times with this number of slots on each device.
+    ///
+    /// With one slot a device copies nothing while it computes a streamed segment. By layers a
+    /// device fills its slots while others compute, and copies the rest while it computes itself.
+    /// The first call takes at least as long as computing.
     pub fn least(&self, slots: u32) -> ComponentMs {
         let StreamedSums { timing, bytes, lanes, shared_file_bytes } = self;
         let sources = WeightSources::of_bytes(timing, *bytes);
