@@ -18,6 +18,11 @@ pub struct ComponentMs {
 }
 
 impl ComponentMs {
+    /// All of it, with nothing of another component beside it.
+    pub fn alone(self) -> f64 {
+        self.load + self.first_read + self.compute
+    }
+
     /// The same in a job that finds its files in RAM, and what is not loaded anew (`reloads`) in
     /// its place.
     pub fn again(self, reloads: bool) -> ComponentMs {

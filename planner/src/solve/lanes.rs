@@ -64,7 +64,7 @@ impl From<usize> for LaneSet {
 }
 
 /// The stream slots of each lane, where it streams as many segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotCounts([u8; DEVICES_MAX + 1]);
 
 impl SlotCounts {

@@ -4,8 +4,6 @@
 //! Their bytes are estimated: a device has as much more or less of each segment's weights as its
 //! share is, and the arena that it has.
 
-use std::sync::Arc;
-
 use protocol::{Bytes, Division};
 use rayon::prelude::*;
 
@@ -13,7 +11,7 @@ use super::super::Problem;
 use super::super::place::ComponentLayout;
 use super::super::time::{SegmentTimes, Timing};
 use super::LayoutQuery;
-use super::more_rings::least;
+use super::more_rings::least_ms;
 
 /// A split whose estimate is more than this times that of the chosen one is left out. Plans of
 /// shipped hosts, and of five made-up ones of three to five cards with 2 to 10 GiB of each, were
@@ -31,15 +29,11 @@ pub fn likely_heads(
 ) -> Vec<LayoutQuery> {
     let component = &problem.profile.components[index];
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
-    let least_ms = |layout: ComponentLayout| {
-        let layout = Arc::new(layout);
-        let ms = least(problem, &Timing::new(&times, &layout), &layout).ms;
-        ms.load + ms.first_read + ms.compute
-    };
-    let longest_ms = LONGER_MAX * least_ms(chosen.clone());
+    let alone = |layout: &ComponentLayout| least_ms(problem, &Timing::new(&times, layout)).alone();
+    let longest_ms = LONGER_MAX * alone(chosen);
     let may_pay = |other: &LayoutQuery| {
         other.devices != chosen.devices
-            || with_shares(chosen, &other.layout.division).is_none_or(|o| least_ms(o) <= longest_ms)
+            || with_shares(chosen, &other.layout.division).is_none_or(|o| alone(&o) <= longest_ms)
     };
     others.into_par_iter().filter(may_pay).collect()
 }

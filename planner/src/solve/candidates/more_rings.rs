@@ -9,6 +9,7 @@ use protocol::{Bytes, Residency};
 use rayon::prelude::*;
 
 use super::super::Problem;
+use super::super::component_ms::ComponentMs;
 use super::super::lanes::{LaneSet, SlotCounts};
 use super::super::place::{ComponentLayout, Place, WeightResidency};
 use super::super::search::Allowance;
@@ -130,15 +131,7 @@ pub fn own_slots(
 }
 
 /// What stands for a layout's rings.
-pub(super) fn least(
-    problem: &Problem<'_>,
-    timing: &Timing<'_>,
-    spread: &Arc<ComponentLayout>,
-) -> Place {
-    let room = |lane: usize| {
-        let device = spread.devices[lane].expect("a device has room");
-        problem.room_for_weights(device, spread.parts[lane].compute_bytes).unwrap_or_default()
-    };
+fn least(problem: &Problem<'_>, timing: &Timing<'_>, spread: &Arc<ComponentLayout>) -> Place {
     let held = WeightResidency::Some {
         residency: Residency::Resident,
         stays: vec![LaneSet::NONE; spread.segments()].into(),
@@ -150,7 +143,16 @@ pub(super) fn least(
         held,
         early: problem.prefetch,
         parts: Arc::new([]),
-        ms: timing.least_streamed(room),
+        ms: least_ms(problem, timing),
         fullness: 0,
     }
+}
+
+/// The least that a layout's rings take, with the room that its devices have.
+pub(super) fn least_ms(problem: &Problem<'_>, timing: &Timing<'_>) -> ComponentMs {
+    let spread = timing.spread();
+    timing.least_streamed(|lane: usize| {
+        let device = spread.devices[lane].expect("a device has room");
+        problem.room_for_weights(device, spread.parts[lane].compute_bytes).unwrap_or_default()
+    })
 }

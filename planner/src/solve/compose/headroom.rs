@@ -28,7 +28,9 @@ pub struct Headroom<'a> {
 /// fit.
 #[derive(Debug, Clone, Copy)]
 struct MemoryHeadroom {
-    unused: bool,
+    /// What of the host is page-locked with the first component there, in bytes: the weights of a
+    /// device pass through it.
+    first_pinned: u64,
     /// In the component's own phase, beside all but arenas.
     now: i64,
     /// The largest arena of that phase so far.
@@ -57,7 +59,8 @@ impl<'a> Headroom<'a> {
             let left = |at: usize| budget - memory.peak_bytes(at).0 as i64;
             let others = (0..phases).filter(|at| *at != now && *at + 1 != now).map(left).min();
             MemoryHeadroom {
-                unused: unused.is_some(),
+                first_pinned: unused
+                    .map_or(0, |device| problem.inventory.devices[device].pinned_bytes.0),
                 now: left(now) + memory.compute[now].0 as i64,
                 compute: memory.compute[now].0,
                 before: now.checked_sub(1).map_or(i64::MAX, left),
@@ -78,32 +81,46 @@ impl<'a> Headroom<'a> {
     /// Whether every budget holds with the component in a place. `scratch` is a composition of the
     /// same problem.
     pub fn takes(&self, place: &Place, scratch: &mut Composition) -> bool {
-        let hosts = place.parts.iter().filter(|part| part.device.is_none()).count();
         let Composition { pooled, parted, .. } = self.composition;
-        if hosts > 1 || *pooled || *parted || self.problem.budgets.idle.is_some() {
+        let mut added = |place: &Place| {
             scratch.copy_from(self.composition);
             scratch.add(self.problem, self.phase, place);
-            return scratch.fits(self.problem);
+            scratch.fits(self.problem)
+        };
+        if *pooled || *parted || self.problem.budgets.idle.is_some() {
+            return added(place);
         }
-        let host = self.memories.len() - 1;
-        let newly = |part: &PlacePart| part.device.filter(|d| self.memories[*d].unused);
-        // The weights of each device pass through memory of the host, or come from copies there.
-        let devices = &self.problem.inventory.devices;
-        let staging = place.parts.iter().filter_map(newly).map(|d| devices[d].pinned_bytes.0);
-        let locked = place.parts.iter().map(|part| part.locked_bytes.0);
-        let pinned: u64 = staging.chain(locked).sum();
-        if pinned > self.pinned || (hosts == 0 && pinned > self.host_least) {
-            return false;
+        let (mut pinned, mut on_host) = (0, None);
+        for part in place.parts.iter() {
+            pinned += part.locked_bytes.0;
+            let Some(device) = part.device else {
+                if on_host.replace(part).is_some() {
+                    return added(place);
+                }
+                continue;
+            };
+            let memory = &self.memories[device];
+            pinned += memory.first_pinned;
+            if !memory.takes(part, 0) {
+                return false;
+            }
         }
-        place.parts.iter().all(|part| {
-            let left = &self.memories[part.device.unwrap_or(host)];
-            let beside = if part.device.is_none() { pinned } else { 0 };
-            let resident = (part.resident_bytes.0 + beside) as i64;
-            let here = part.lazy_bytes + part.staging_bytes();
-            let compute = part.compute_bytes.max(Bytes(left.compute));
-            resident <= left.others
-                && resident + part.early_bytes.0 as i64 <= left.before
-                && resident + (here + compute).0 as i64 <= left.now
-        })
+        pinned <= self.pinned
+            && match on_host {
+                None => pinned <= self.host_least,
+                Some(part) => self.memories[self.memories.len() - 1].takes(part, pinned),
+            }
+    }
+}
+
+impl MemoryHeadroom {
+    /// Whether there is room for a part, and for this beside it.
+    fn takes(&self, part: &PlacePart, beside: u64) -> bool {
+        let resident = (part.resident_bytes.0 + beside) as i64;
+        let here = part.lazy_bytes + part.staging_bytes();
+        let compute = part.compute_bytes.max(Bytes(self.compute));
+        resident <= self.others
+            && resident + part.early_bytes.0 as i64 <= self.before
+            && resident + (here + compute).0 as i64 <= self.now
     }
 }

@@ -219,5 +219,5 @@ fn fastest_of_each<'p, K: Ord>(
 
 /// What a place takes by itself.
 fn alone_ms(place: &Place) -> f64 {
-    place.ms.load + place.ms.first_read + place.ms.compute
+    place.ms.alone()
 }

@@ -62,7 +62,7 @@ impl Fitting<'_> {
     /// files, or all from page-locked copies. Over several devices nothing between is tried.
     fn has(&mut self, stays: &Arc<[LaneSet]>) -> bool {
         let Some(least) = least(self.problem, self.timing, stays) else { return false };
-        let least_ms = least.map(|ms| ms.load + ms.first_read + ms.compute);
+        let least_ms = least.map(ComponentMs::alone);
         let least_ms = least_ms.into_iter().fold(f64::INFINITY, f64::min);
         if self.least.as_ref().is_none_or(|(other, _)| least_ms < *other) {
             self.least = Some((least_ms, Arc::clone(stays)));

@@ -1,6 +1,7 @@
 //! Rings in which each device of a split has a number of slots of its own, and streams what it has
 //! no room for beside them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::Bytes;
@@ -70,16 +71,22 @@ fn descend(
         return Vec::new();
     };
     let (mut best, mut best_ms, mut seen) = (first.slots, first.all_ms(), vec![first]);
+    // Whether the device streams anything with some numbers that were looked at.
+    let mut looked_at = BTreeMap::new();
     for _ in 0..ROUNDS {
         let before_ms = best_ms;
         for lane in 0..lanes.len() {
             for number in 1..=LOOKAHEAD_MAX {
-                let Some(other) = tried(best.with(lane, number)) else { continue };
-                let streams = other.stays.iter().any(|stays| !stays.has(lane));
-                if other.all_ms() < best_ms {
-                    (best, best_ms) = (other.slots, other.all_ms());
-                }
-                seen.push(other);
+                let slots = best.with(lane, number);
+                let streams = *looked_at.entry((lane, slots)).or_insert_with(|| {
+                    let Some(other) = tried(slots) else { return true };
+                    let streams = other.stays.iter().any(|stays| !stays.has(lane));
+                    if other.all_ms() < best_ms {
+                        (best, best_ms) = (other.slots, other.all_ms());
+                    }
+                    seen.push(other);
+                    streams
+                });
                 if !streams {
                     break;
                 }
@@ -128,6 +135,6 @@ impl Tried {
     }
 
     fn all_ms(&self) -> f64 {
-        self.ms.load + self.ms.first_read + self.ms.compute
+        self.ms.alone()
     }
 }
