@@ -228,6 +228,11 @@ impl PlacePart {
         taken
     }
 
+    /// Weights and slots in the component's own phase.
+    pub fn held_bytes(&self) -> Bytes {
+        self.resident_bytes + self.lazy_bytes + self.staging_bytes()
+    }
+
     /// Weights of a component's part, by index, that do not pass through slots.
     fn hold(&mut self, spread: &ComponentLayout, index: usize, residency: Residency, bytes: Bytes) {
         match residency {

@@ -10,7 +10,9 @@
 //! one device alone are looked at before, so that it is never worse than these.
 
 mod allowance;
+mod choice;
 mod choices;
+mod covered;
 
 use protocol::Bytes;
 
@@ -18,7 +20,8 @@ use super::Problem;
 use super::compose::{Composition, Headroom};
 use super::timeline::{self, LoadInterval, PHASES_MAX, PhaseSums, TimeStep, position};
 use crate::policy::Objective;
-use choices::{ComponentChoices, ORDERS, OrderedChoice, Simplicity, TieBreak};
+use choice::{Simplicity, TieBreak};
+use choices::{ComponentChoices, ORDERS, OrderedChoice};
 
 pub use allowance::Allowance;
 pub use choices::{Choices, KnownChoices};

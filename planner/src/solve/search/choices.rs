@@ -1,7 +1,6 @@
 //! Choices: the places of each component that fit alone, sorted for the search, with what each adds
 //! to a score.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use protocol::limits::DEVICES_MAX;
@@ -11,7 +10,9 @@ use rayon::prelude::*;
 use super::super::Problem;
 use super::super::compose::Composition;
 use super::super::place::{Place, PlacePart};
-use super::super::timeline::{LoadInterval, PhaseSums, Prefetch, TimeStep, position};
+use super::super::timeline::{LoadInterval, PhaseSums, TimeStep, position};
+use super::choice::{Choice, Simplicity, TieBreak};
+use super::covered::undominated;
 
 /// Orders in which choices are looked at.
 pub const ORDERS: usize = 3;
@@ -20,21 +21,6 @@ pub const ORDERS: usize = 3;
 /// adds to the sums of the phases after it, and before it.
 pub const KEYS: [fn(&LoadInterval) -> u64; ORDERS] =
     [LoadInterval::both, LoadInterval::stored, |interval| interval.compute];
-
-/// A place with what it adds to a score.
-#[derive(Debug, Clone, Copy)]
-pub struct Choice {
-    /// Its index among the component's places.
-    pub index: usize,
-    /// What it adds to the timeline.
-    pub interval: LoadInterval,
-    /// The same in the timeline's sums.
-    pub phase_sums: PhaseSums,
-    /// What is compared after its time.
-    pub tie_break: TieBreak,
-    /// Peaks of all devices and the host with nothing else.
-    pub alone: Bytes,
-}
 
 /// A choice in one of the orders, with what decides most often that it is passed by: a search looks
 /// at thousands in a row.
@@ -46,53 +32,6 @@ pub struct OrderedChoice {
     pub key: u64,
     /// What it adds to the timeline's sums.
     pub sums: PhaseSums,
-}
-
-/// What is compared after time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct TieBreak {
-    /// What it loads and computes in the next job, one after the other, in ticks.
-    pub again: u64,
-    /// What is compared after that.
-    pub simplicity: Simplicity,
-}
-
-/// What is simpler, in this order: smaller is better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Simplicity {
-    /// Whether it is a copy in RAM of what could be mapped.
-    pub copies: u64,
-    /// Page-locked copies of weights, in bytes.
-    pub locked: u64,
-    /// Devices beside the first, and one where weights are streamed.
-    pub parts: u64,
-    /// How far it fills the fullest device.
-    pub fullness: u64,
-}
-
-impl TieBreak {
-    /// Both together.
-    pub fn plus(self, other: TieBreak) -> TieBreak {
-        self.with(other, u64::saturating_add)
-    }
-
-    /// The least of both in every respect.
-    fn least(self, other: TieBreak) -> TieBreak {
-        self.with(other, u64::min)
-    }
-
-    fn with(self, other: TieBreak, both: fn(u64, u64) -> u64) -> TieBreak {
-        let (a, b) = (self.simplicity, other.simplicity);
-        TieBreak {
-            again: both(self.again, other.again),
-            simplicity: Simplicity {
-                copies: both(a.copies, b.copies),
-                locked: both(a.locked, b.locked),
-                parts: both(a.parts, b.parts),
-                fullness: both(a.fullness, b.fullness),
-            },
-        }
-    }
 }
 
 /// The choices of a problem: made once, searched often.
@@ -392,46 +331,6 @@ fn put_alone(
     bytes.add(problem, phase, place);
 }
 
-/// The choices without those of one device, or of the host, that another one there covers: it takes
-/// no more time in any respect, and no more bytes in any phase. With the other one instead, a
-/// combination is no worse.
-fn undominated(choices: impl Iterator<Item = Choice>, places: &[Place]) -> Vec<Choice> {
-    let mut kept: BTreeMap<Option<usize>, Vec<Choice>> = BTreeMap::new();
-    let mut all = Vec::new();
-    // What covers another choice comes before it in their order, or is its equal.
-    for choice in choices {
-        if let [device] = places[choice.index].spread.devices.as_slice() {
-            let there = kept.entry(*device).or_default();
-            if there.iter().any(|other| covers(other, &choice, places)) {
-                continue;
-            }
-            there.push(choice);
-        }
-        all.push(choice);
-    }
-    all
-}
-
-/// Whether one choice is no worse than another in any combination.
-fn covers(a: &Choice, b: &Choice, places: &[Place]) -> bool {
-    a.interval.load <= b.interval.load
-        && a.interval.compute <= b.interval.compute
-        // Of what it computes less, it need hide no loads.
-        && a.interval.hides + (b.interval.compute - a.interval.compute) >= b.interval.hides
-        && freedom(a.interval.early) >= freedom(b.interval.early)
-        && a.tie_break.least(b.tie_break) == a.tie_break
-        && takes_no_more(&places[a.index], &places[b.index])
-}
-
-/// A number that is larger the earlier a load may be on its way.
-fn freedom(early: Prefetch) -> u32 {
-    match early {
-        Prefetch::No => 0,
-        Prefetch::PhaseBefore => 1,
-        Prefetch::Any => 2,
-    }
-}
-
 /// A bit for each device of a place, and one for the host. What takes no more than another place
 /// has none that the other lacks.
 fn device_bits(place: &Place) -> u32 {
@@ -452,13 +351,8 @@ fn takes_no_more(a: &Place, b: &Place) -> bool {
 fn part_takes_no_more(a: &PlacePart, b: &PlacePart) -> bool {
     a.resident_bytes <= b.resident_bytes
         && a.resident_bytes + a.early_bytes <= b.resident_bytes + b.early_bytes
-        && held_bytes(a) <= held_bytes(b)
-        && held_bytes(a) + a.mapped_bytes <= held_bytes(b) + b.mapped_bytes
+        && a.held_bytes() <= b.held_bytes()
+        && a.held_bytes() + a.mapped_bytes <= b.held_bytes() + b.mapped_bytes
         && a.compute_bytes <= b.compute_bytes
         && a.locked_bytes <= b.locked_bytes
-}
-
-/// Weights and slots in the component's own phase.
-fn held_bytes(part: &PlacePart) -> Bytes {
-    part.resident_bytes + part.lazy_bytes + part.staging_bytes()
 }
