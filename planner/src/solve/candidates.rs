@@ -26,13 +26,13 @@ use protocol::{Bytes, Division, Layout};
 use rayon::prelude::*;
 
 use super::Problem;
-use super::layouts::{CUTS_MAX, heads, rows};
+use super::layouts::{CUTS_MAX, rows};
 use super::place::{ComponentLayout, Place, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
 use crate::policy::pins::{Split, group_counts};
 pub use likely_cuts::likely_layers;
-pub use likely_heads::likely_heads;
+pub use likely_heads::{heads_left_out, likely_heads};
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
 pub use more_rings::{OpenLayout, new_layouts, open_layouts, own_slots, rings_within};
@@ -41,7 +41,7 @@ use residencies::{Quota, ResidencyChoice, ways_to_hold};
 pub use rings::Within;
 use rings::{Ring, Steps, rings};
 pub use shares::counts;
-use shares::{cuts, pinned_or, preferred};
+use shares::{cuts, heads_of, pinned_or, preferred};
 
 /// Layer splits of one component over all lists of devices.
 const LAYERS_MAX: usize = 240;
@@ -132,10 +132,10 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
                     all.for_each(|shares| want(Division::Row { shares }));
                 }
                 Some(Split::Tensor) => {
-                    let preferred = preferred(problem, &list.devices, &times);
-                    let balanced = times.balanced(&list.devices);
-                    let tried = || heads(balanced, &preferred, in_eighths(Split::Tensor));
-                    let all = pinned_or(pin, tried).into_iter();
+                    let few = in_eighths(Split::Tensor);
+                    let tried = || heads_of(problem, &list.devices, &times, few);
+                    let most = if few { usize::MAX } else { 1 };
+                    let all = pinned_or(pin, tried).into_iter().take(most);
                     all.for_each(|shares| want(Division::Tensor { shares }));
                 }
                 Some(Split::Items) => {
@@ -455,8 +455,7 @@ fn has_room(problem: &Problem<'_>, place: &Place) -> bool {
     place.parts.iter().all(|part| match part.device {
         Some(index) => {
             let device = &problem.inventory.devices[index];
-            let held = part.resident_bytes + part.lazy_bytes + part.staging_bytes();
-            held + part.compute_bytes + device.overhead_bytes <= device.total_bytes
+            part.held_bytes() + part.compute_bytes + device.overhead_bytes <= device.total_bytes
         }
         None => true,
     })

@@ -16,8 +16,8 @@ use protocol::profile::LayoutBytes;
 use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, Within, likely_heads, likely_layers, neighbours, new_layouts, open_layouts,
-    other_heads, own_slots, rings_within,
+    LayoutQuery, Within, heads_left_out, likely_heads, likely_layers, neighbours, new_layouts,
+    open_layouts, other_heads, own_slots, rings_within,
 };
 use super::place::{ComponentLayout, Place};
 use super::search::{Allowance, Choices, KnownChoices, Score};
@@ -130,6 +130,21 @@ impl OpenLayouts {
         let known: Vec<&ComponentLayout> = known.map(|place| &*place.spread).collect();
         let longest_ms = LONGER_MAX * (place.ms.first_read + place.ms.compute);
         open.new_ones(likely_layers(problem, component, &known, longest_ms).into_iter())
+    }
+
+    /// The splits of the largest component by heads that were left out, and may be about as fast as
+    /// a solution, as far as they are new. `bytes` answer `wanted`.
+    fn left_out_heads(
+        &self,
+        problem: &Problem<'_>,
+        solution: &Solution,
+        asked: (&[LayoutQuery], &[LayoutBytes]),
+    ) -> Vec<LayoutQuery> {
+        let Some((component, place, _)) = largest_chosen(problem, solution) else {
+            return Vec::new();
+        };
+        let left_out = heads_left_out(problem, component, asked, place.ms.alone());
+        self.0[component].new_ones(left_out.into_iter())
     }
 
     /// The layouts of the largest component with some heads on other devices than in a solution,
@@ -257,10 +272,13 @@ pub fn refined<E>(
     solution = open.better(problem, &solution, generation, known).unwrap_or(solution);
     // Heads come last: what is moved on from is near the best plan until then, and splits by layers
     // that would get better on their way are not.
-    for next in [NextLayouts::Likely, NextLayouts::Neighbours, NextLayouts::OtherHeads] {
+    for next in NextLayouts::ALL {
         let mut left = next.asked_max(problem, &solution);
         for _ in 0..next.rounds() {
             let wanted = match next {
+                NextLayouts::LeftOutHeads => {
+                    open.left_out_heads(problem, &solution, (wanted, bytes))
+                }
                 NextLayouts::Likely => open.likely(problem, &solution),
                 NextLayouts::Neighbours => open.neighbours(problem, &solution),
                 NextLayouts::OtherHeads => open.other_heads(problem, &solution, known),
@@ -287,6 +305,8 @@ pub fn refined<E>(
 /// Which layouts of the largest component are looked at next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NextLayouts {
+    /// Splits by heads over many kinds of devices, with other shares than the first ones.
+    LeftOutHeads,
     /// Layer splits over any devices, in the order of about what they take.
     Likely,
     /// The best plans' layouts with other orders, or a segment on another device.
@@ -296,8 +316,16 @@ enum NextLayouts {
 }
 
 impl NextLayouts {
+    const ALL: [NextLayouts; 4] = [
+        NextLayouts::LeftOutHeads,
+        NextLayouts::Likely,
+        NextLayouts::Neighbours,
+        NextLayouts::OtherHeads,
+    ];
+
     fn rounds(self) -> usize {
         match self {
+            NextLayouts::LeftOutHeads => 1,
             NextLayouts::Likely | NextLayouts::Neighbours => NEXT_ROUNDS,
             NextLayouts::OtherHeads => HEADS_ROUNDS,
         }

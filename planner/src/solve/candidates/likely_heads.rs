@@ -1,10 +1,10 @@
-//! Splits by heads that may take less than one that was chosen, next to it: those that are worth
-//! asking for, as a graph that is cut by heads takes more than a millisecond of a core to size.
+//! Splits by heads that may take less than what was chosen: those that are worth asking for, as a
+//! graph that is cut by heads takes more than a millisecond of a core to size.
 //!
-//! Their bytes are estimated: a device has as much more or less of each segment's weights as its
-//! share is, and the arena that it has.
+//! Their bytes are estimated by those of another one over the same devices: a device has as much
+//! more or less of each segment's weights as its share is, and the arena that it has.
 
-use protocol::{Bytes, Division};
+use protocol::{Bytes, Division, LayoutBytes};
 use rayon::prelude::*;
 
 use super::super::Problem;
@@ -12,6 +12,8 @@ use super::super::place::ComponentLayout;
 use super::super::time::{SegmentTimes, Timing};
 use super::LayoutQuery;
 use super::more_rings::least_ms;
+use super::neighbours::query;
+use super::shares::heads_of;
 
 /// A split whose estimate is more than this times that of the chosen one is left out. Plans of
 /// shipped hosts, and of five made-up ones of three to five cards with 2 to 10 GiB of each, were
@@ -36,6 +38,47 @@ pub fn likely_heads(
             || with_shares(chosen, &other.layout.division).is_none_or(|o| alone(&o) <= longest_ms)
     };
     others.into_par_iter().filter(may_pay).collect()
+}
+
+/// The splits by heads of a component that are left out at first, over the devices of those that
+/// are not, and that may take about `longest_ms`, or less. `bytes` answer `wanted`, which has the
+/// latter. None where devices are pinned.
+pub fn heads_left_out(
+    problem: &Problem<'_>,
+    index: usize,
+    (wanted, bytes): (&[LayoutQuery], &[LayoutBytes]),
+    longest_ms: f64,
+) -> Vec<LayoutQuery> {
+    if !problem.pins[index].devices.is_empty() {
+        return Vec::new();
+    }
+    let component = &problem.profile.components[index];
+    let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
+    let longest_ms = LONGER_MAX * longest_ms;
+    let asked = wanted.iter().zip(bytes);
+    let by_heads = asked.filter(|(asked, _)| {
+        asked.component == index && asked.layout.division.tensor_shares().is_some()
+    });
+    let by_heads: Vec<(&LayoutQuery, &LayoutBytes)> = by_heads.collect();
+    let beside = |(asked, bytes): &(&LayoutQuery, &LayoutBytes)| {
+        let devices = &asked.devices;
+        let asked = asked.answered(bytes);
+        let may_pay = |shares: Vec<u32>| {
+            let division = Division::Tensor { shares };
+            let estimated = with_shares(&asked, &division)?;
+            let ms = least_ms(problem, &Timing::new(&times, &estimated)).alone();
+            (ms <= longest_ms).then(|| query(problem, index, devices.clone(), division))
+        };
+        let is_wanted = |shares: &Vec<u32>| {
+            let is_same = |(other, _): &(&LayoutQuery, _)| {
+                other.devices == *devices && other.layout.division.tensor_shares() == Some(shares)
+            };
+            by_heads.iter().any(is_same)
+        };
+        let others = heads_of(problem, devices, &times, true).into_iter();
+        others.filter(|shares| !is_wanted(shares)).filter_map(may_pay).collect::<Vec<_>>()
+    };
+    by_heads.par_iter().flat_map_iter(beside).collect()
 }
 
 /// About what a tensor split is with the shares of another one; `None` where one of them is none.

@@ -4,7 +4,7 @@
 use protocol::profile::ComponentProfile;
 
 use super::super::Problem;
-use super::super::layouts::{layers, layers_of_shares};
+use super::super::layouts::{heads, layers, layers_of_shares};
 use super::super::time::SegmentTimes;
 use super::lists::DeviceList;
 use crate::policy::pins::{Pin, item_counts, item_counts_of};
@@ -33,6 +33,17 @@ pub(super) fn pinned_or(pin: &Pin, tried: impl FnOnce() -> Vec<Vec<u32>>) -> Vec
         [] => tried(),
         shares => vec![shares.to_vec()],
     }
+}
+
+/// The shares of heads that are tried, for two devices in eighths too, if asked for. The first ones
+/// are those with which all compute for about as long.
+pub(super) fn heads_of(
+    problem: &Problem<'_>,
+    devices: &[Option<usize>],
+    times: &SegmentTimes<'_>,
+    in_eighths: bool,
+) -> Vec<Vec<u32>> {
+    heads(times.balanced(devices), &preferred(problem, devices, times), in_eighths)
 }
 
 /// The items of each device of an item split, the ones by speed first.
