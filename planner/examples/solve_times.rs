@@ -20,9 +20,9 @@ use planner::inventory::Inventory;
 use planner::policy::pins::Pin;
 use planner::policy::{Objective, Policy};
 use planner::profile::Profile;
-use planner::solve::{Lists, Problem, places, solve, wanted};
+use planner::solve::{Lists, Problem, SizedLayout, places, solve, wanted};
 use protocol::plan::MappingPolicy;
-use protocol::{GraphOptions, JobShape, LayoutBytes, ModelProfile, ModelSource};
+use protocol::{GraphOptions, JobShape, ModelProfile, ModelSource};
 
 /// Repetitions of each measurement.
 const REPETITIONS: usize = 9;
@@ -132,9 +132,9 @@ fn run(
     let wanted = wanted(&problem, &vec![Some(Lists::All); profile.components.len()]);
     let layouts: Vec<_> = wanted.iter().map(|wanted| wanted.layout.clone()).collect();
     let start = Instant::now();
-    let bytes: Vec<LayoutBytes> =
-        measure::sizes(model, job, options, 16, &layouts, &mut Default::default())
-            .expect("sizes of layouts");
+    let bytes = measure::sizes(model, job, options, 16, &layouts, &mut Default::default())
+        .expect("sizes of layouts");
+    let bytes: Vec<SizedLayout> = bytes.into_iter().map(SizedLayout::from).collect();
     let sizes_ms = start.elapsed().as_secs_f64() * 1e3;
     let (mut places_ms, mut solve_ms, mut feasible) = (Vec::new(), Vec::new(), false);
     for _ in 0..REPETITIONS {

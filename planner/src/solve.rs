@@ -47,7 +47,7 @@ pub use candidates::{
 };
 pub use kept::{layout as kept_layout, places as kept_places};
 pub use nearest::{infeasible, smallest_budget};
-pub use place::{ComponentLayout, Place, PlacePart, WeightResidency};
+pub use place::{ComponentLayout, Place, PlacePart, SizedLayout, WeightResidency};
 pub use refine::{OpenLayouts, refined};
 pub use report::{PlanReport, Rejected, Shortfall, explain, options, shown_ms, slots};
 pub use time::SHORT_ATTENTION_CHUNK;

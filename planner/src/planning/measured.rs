@@ -7,8 +7,7 @@ use std::sync::Arc;
 use protocol::plan::VaeTile;
 use protocol::profile::ComponentProfile;
 use protocol::{
-    BackendKind, Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, ModelProfile,
-    PieceSizes,
+    BackendKind, Command, Event, GraphOptions, JobShape, Layout, ModelProfile, PieceSizes,
 };
 use rayon::prelude::*;
 
@@ -22,7 +21,7 @@ use crate::policy::pins::Pin;
 use crate::policy::tile::{OVERLAP, TileRequest};
 use crate::solve::{
     Allowance, KnownLists, KnownPlaces, LayoutQuery, Lists, Place, Problem, SHORT_ATTENTION_CHUNK,
-    Within, fits, kept_places, places_beside, wanted,
+    SizedLayout, Within, fits, kept_places, places_beside, wanted,
 };
 
 /// Sides of the VAE's tiles that are tried where nobody says which, in pixels: from what diffusers
@@ -51,7 +50,7 @@ struct Case {
     /// Those in all lists as far as one plan may have them, while that is made.
     of_plan: Vec<Option<Arc<[Place]>>>,
     /// The bytes of layouts.
-    sized: BTreeMap<Layout, LayoutBytes>,
+    sized: BTreeMap<Layout, SizedLayout>,
 }
 
 /// Places that were made for a case.
@@ -59,7 +58,7 @@ struct NewPlaces {
     /// By component; `None` for those that were not asked for.
     places: Vec<Option<Arc<[Place]>>>,
     /// The bytes of layouts.
-    sized: BTreeMap<Layout, LayoutBytes>,
+    sized: BTreeMap<Layout, SizedLayout>,
 }
 
 impl Case {
@@ -307,18 +306,22 @@ impl MeasuredModel {
         case: usize,
         problem: &Problem<'_>,
         lists: &[Lists],
-    ) -> (Vec<LayoutQuery>, Vec<LayoutBytes>) {
+    ) -> (Vec<LayoutQuery>, Vec<SizedLayout>) {
         let case = &self.cases[case];
         let of: Vec<Option<Lists>> = lists.iter().copied().map(Some).collect();
-        let bytes = |wanted: &LayoutQuery| {
-            let own = &case.profile.components[wanted.component];
+        let asked_in = |(index, own): (usize, &ComponentProfile)| {
             let like = self.cases.iter().filter(|other| {
                 other.options.attention_chunk == case.options.attention_chunk
-                    && other.profile.components[wanted.component] == *own
+                    && other.profile.components[index] == *own
             });
-            let mut all = like.filter_map(|other| other.sized.get(&wanted.layout));
-            let alike = || sized_in(alike_on_gpus(&self.cases, wanted.component, own)?, wanted);
-            all.next().or_else(alike).cloned()
+            (like.collect::<Vec<_>>(), alike_on_gpus(&self.cases, index, own))
+        };
+        let asked_in = case.profile.components.iter().enumerate().map(asked_in);
+        let asked_in: Vec<(Vec<&Case>, Option<&Case>)> = asked_in.collect();
+        let bytes = |wanted: &LayoutQuery| {
+            let (like, alike) = &asked_in[wanted.component];
+            let mut all = like.iter().filter_map(|other| other.sized.get(&wanted.layout));
+            all.next().or_else(|| sized_in((*alike)?, wanted)).cloned()
         };
         let wanted = wanted(problem, &of).into_iter();
         wanted.filter_map(|wanted| bytes(&wanted).map(|bytes| (wanted, bytes))).unzip()
@@ -331,7 +334,7 @@ impl MeasuredModel {
         request: &Request,
         case: usize,
         wanted: &[LayoutQuery],
-    ) -> Result<Vec<LayoutBytes>, PlanError> {
+    ) -> Result<Vec<SizedLayout>, PlanError> {
         let case = &self.cases[case];
         let known = |wanted: &LayoutQuery| case.sized.get(&wanted.layout);
         sizes(session, request, &self.job, (&case.options, &case.profile), wanted, known)
@@ -381,7 +384,7 @@ fn first_lists(request: &Request) -> Lists {
 }
 
 /// The bytes of a layout over GPUs alone, in a case that is alike on these.
-fn sized_in<'c>(alike: &'c Case, wanted: &LayoutQuery) -> Option<&'c LayoutBytes> {
+fn sized_in<'c>(alike: &'c Case, wanted: &LayoutQuery) -> Option<&'c SizedLayout> {
     alike.sized.get(&wanted.layout).filter(|_| wanted.layout.is_on_gpus())
 }
 

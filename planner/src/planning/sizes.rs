@@ -7,7 +7,7 @@ use protocol::{Command, Event, GraphOptions, JobShape, Layout, LayoutBytes, Mode
 
 use super::{PlanError, Request};
 use crate::engine::session::Session;
-use crate::solve::LayoutQuery;
+use crate::solve::{LayoutQuery, SizedLayout};
 
 /// The exact bytes of the layouts that are wanted, in their order.
 pub fn sizes<'k>(
@@ -16,9 +16,9 @@ pub fn sizes<'k>(
     job: &JobShape,
     (options, profile): (&GraphOptions, &ModelProfile),
     wanted: &[LayoutQuery],
-    known: impl Fn(&LayoutQuery) -> Option<&'k LayoutBytes>,
-) -> Result<Vec<LayoutBytes>, PlanError> {
-    let mut bytes: BTreeMap<&Layout, LayoutBytes> = BTreeMap::new();
+    known: impl Fn(&LayoutQuery) -> Option<&'k SizedLayout>,
+) -> Result<Vec<SizedLayout>, PlanError> {
+    let mut bytes: BTreeMap<&Layout, SizedLayout> = BTreeMap::new();
     for wanted in wanted {
         if let Some(known) = known(wanted) {
             bytes.insert(&wanted.layout, known.clone());
@@ -30,6 +30,7 @@ pub fn sizes<'k>(
     layouts.sort_unstable();
     layouts.dedup();
     for layouts in layouts.chunks(LAYOUTS_MAX) {
+        tracing::debug!(layouts = layouts.len(), "asks for the bytes of layouts");
         let command = Command::Size {
             model: request.model.clone(),
             job: job.clone(),
@@ -52,7 +53,7 @@ pub fn sizes<'k>(
         if sized.len() != layouts.len() || !layouts.iter().zip(&sized).all(answers) {
             return Err(PlanError::Unsettled("the sizes are of other layouts".to_owned()));
         }
-        bytes.extend(layouts.iter().copied().zip(sized));
+        bytes.extend(layouts.iter().copied().zip(sized.into_iter().map(SizedLayout::from)));
     }
     Ok(wanted.iter().map(|wanted| bytes[&wanted.layout].clone()).collect())
 }

@@ -21,13 +21,13 @@ mod shares;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use protocol::profile::{ComponentProfile, Lane, LayoutBytes};
+use protocol::profile::{ComponentProfile, Lane};
 use protocol::{Bytes, Division, Layout};
 use rayon::prelude::*;
 
 use super::Problem;
 use super::layouts::{CUTS_MAX, rows};
-use super::place::{ComponentLayout, Place, parts};
+use super::place::{ComponentLayout, Place, SizedLayout, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
 use crate::policy::pins::{Split, group_counts};
@@ -78,11 +78,11 @@ impl LayoutQuery {
     }
 
     /// The component laid out so, with the bytes that answer the question.
-    pub fn answered(&self, bytes: &LayoutBytes) -> ComponentLayout {
+    pub fn answered(&self, bytes: &SizedLayout) -> ComponentLayout {
         ComponentLayout {
             devices: self.devices.clone(),
             division: self.layout.division.clone(),
-            parts: bytes.parts.clone(),
+            parts: Arc::clone(&bytes.parts),
             crossing_bytes: bytes.crossing_bytes,
         }
     }
@@ -199,7 +199,7 @@ pub fn places(
     problem: &Problem<'_>,
     index: usize,
     wanted: &[LayoutQuery],
-    bytes: &[LayoutBytes],
+    bytes: &[SizedLayout],
 ) -> Arc<[Place]> {
     places_beside(problem, index, (wanted, bytes), &[], Within::Memory)
 }
@@ -227,7 +227,7 @@ pub enum KnownLists {
 pub fn places_beside(
     problem: &Problem<'_>,
     index: usize,
-    (wanted, bytes): (&[LayoutQuery], &[LayoutBytes]),
+    (wanted, bytes): (&[LayoutQuery], &[SizedLayout]),
     known: &[KnownPlaces<'_>],
     within: Within<'_>,
 ) -> Arc<[Place]> {
@@ -360,7 +360,7 @@ fn layouts_of<'w>(
     problem: &Problem<'_>,
     component: &ComponentProfile,
     list: &DeviceList,
-    asked: impl Iterator<Item = (&'w LayoutQuery, &'w LayoutBytes)>,
+    asked: impl Iterator<Item = (&'w LayoutQuery, &'w SizedLayout)>,
 ) -> Vec<Arc<ComponentLayout>> {
     let mut spreads: Vec<ComponentLayout> =
         asked.map(|(wanted, bytes)| wanted.answered(bytes)).collect();

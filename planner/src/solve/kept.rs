@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use protocol::plan::{ComponentPlan, LOOKAHEAD, SegmentPlan};
-use protocol::profile::{ComponentProfile, LayoutBytes};
+use protocol::profile::ComponentProfile;
 use protocol::{Division, Layout, Plan, Residency};
 
 use super::Problem;
 use super::candidates::{LayoutQuery, counts, lane};
 use super::lanes::{LaneSet, SlotCounts};
-use super::place::{ComponentLayout, Place, WeightResidency, parts};
+use super::place::{ComponentLayout, Place, SizedLayout, WeightResidency, parts};
 use super::time::{SegmentTimes, Timing};
 use crate::policy::pins::group_counts;
 
@@ -65,7 +65,7 @@ pub fn layout(problem: &Problem<'_>, index: usize, loaded: &Plan) -> Option<Layo
 pub fn places(
     problem: &Problem<'_>,
     wanted: &LayoutQuery,
-    bytes: &LayoutBytes,
+    bytes: &SizedLayout,
     loaded: &Plan,
 ) -> Arc<[Place]> {
     let profile = &problem.profile.components[wanted.component];
@@ -95,14 +95,14 @@ pub fn places(
 fn spread(
     profile: &ComponentProfile,
     wanted: &LayoutQuery,
-    bytes: &LayoutBytes,
+    bytes: &SizedLayout,
 ) -> ComponentLayout {
     let on_host = wanted.devices == [None];
     ComponentLayout {
         devices: wanted.devices.clone(),
         division: wanted.layout.division.clone(),
-        parts: bytes.parts.clone(),
-        crossing_bytes: match bytes.parts.as_slice() {
+        parts: Arc::clone(&bytes.parts),
+        crossing_bytes: match &*bytes.parts {
             // As the solver counts what a component alone on a device exchanges with the host.
             [_] if !on_host => profile.boundary_bytes,
             _ => bytes.crossing_bytes,

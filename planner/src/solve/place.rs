@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use protocol::profile::{ComponentProfile, LayoutPart};
-use protocol::{Bytes, Division, Placement, Residency};
+use protocol::{Bytes, Division, LayoutBytes, Placement, Residency};
 
 use super::component_ms::ComponentMs;
 use super::lanes::{LaneSet, SlotCounts};
@@ -19,9 +19,25 @@ pub struct ComponentLayout {
     /// What of it computes on which of them.
     pub division: Division,
     /// What it takes on each device, then on the host where that computes what a device cannot.
-    pub parts: Vec<LayoutPart>,
+    pub parts: Arc<[LayoutPart]>,
     /// Activations that cross between devices, and between them and the host, in one call.
     pub crossing_bytes: Bytes,
+}
+
+/// The exact bytes of a layout, as the executor states them. Components that are laid out so over
+/// devices that are alike have them in common.
+#[derive(Debug, Clone)]
+pub struct SizedLayout {
+    /// What it takes on each device, then on the host where that computes what a device cannot.
+    pub parts: Arc<[LayoutPart]>,
+    /// Activations that cross between devices, and between them and the host, in one call.
+    pub crossing_bytes: Bytes,
+}
+
+impl From<LayoutBytes> for SizedLayout {
+    fn from(LayoutBytes { parts, crossing_bytes }: LayoutBytes) -> SizedLayout {
+        SizedLayout { parts: parts.into(), crossing_bytes }
+    }
 }
 
 impl ComponentLayout {
@@ -36,7 +52,7 @@ impl ComponentLayout {
         ComponentLayout {
             devices: vec![device],
             division: Division::One,
-            parts: vec![LayoutPart { compute_bytes, segment_bytes }],
+            parts: Arc::new([LayoutPart { compute_bytes, segment_bytes }]),
             crossing_bytes: if device.is_some() { component.boundary_bytes } else { Bytes::ZERO },
         }
     }

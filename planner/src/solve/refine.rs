@@ -12,14 +12,13 @@ mod open;
 use std::cmp::Reverse;
 
 use protocol::Placement;
-use protocol::profile::LayoutBytes;
 use rayon::prelude::*;
 
 use super::candidates::{
     LayoutQuery, Within, heads_left_out, likely_heads, likely_layers, neighbours, new_layouts,
     open_layouts, other_heads, own_slots, rings_within,
 };
-use super::place::{ComponentLayout, Place};
+use super::place::{ComponentLayout, Place, SizedLayout};
 use super::search::{Allowance, Choices, KnownChoices, Score};
 use super::{Problem, Solution, better};
 use crate::policy::Objective;
@@ -56,7 +55,7 @@ impl OpenLayouts {
     fn left_out(
         problem: &Problem<'_>,
         wanted: &[LayoutQuery],
-        bytes: &[LayoutBytes],
+        bytes: &[SizedLayout],
     ) -> OpenLayouts {
         let components = 0..problem.places.len();
         let largest = largest(problem);
@@ -138,7 +137,7 @@ impl OpenLayouts {
         &self,
         problem: &Problem<'_>,
         solution: &Solution,
-        asked: (&[LayoutQuery], &[LayoutBytes]),
+        asked: (&[LayoutQuery], &[SizedLayout]),
     ) -> Vec<LayoutQuery> {
         let Some((component, place, _)) = largest_chosen(problem, solution) else {
             return Vec::new();
@@ -228,7 +227,7 @@ impl OpenLayouts {
     }
 
     /// Goes on to other layouts. `bytes` answer `wanted`.
-    fn renew(&mut self, problem: &Problem<'_>, wanted: &[LayoutQuery], bytes: &[LayoutBytes]) {
+    fn renew(&mut self, problem: &Problem<'_>, wanted: &[LayoutQuery], bytes: &[SizedLayout]) {
         for (component, open) in self.0.iter_mut().enumerate() {
             let asked = wanted.iter().zip(bytes);
             let asked = asked.filter(|(wanted, _)| wanted.component == component);
@@ -258,8 +257,8 @@ impl OpenLayouts {
 pub fn refined<E>(
     problems: &[Problem<'_>],
     mut solution: Solution,
-    (wanted, bytes): (&[LayoutQuery], &[LayoutBytes]),
-    mut size: impl FnMut(&[LayoutQuery]) -> Result<Vec<LayoutBytes>, E>,
+    (wanted, bytes): (&[LayoutQuery], &[SizedLayout]),
+    mut size: impl FnMut(&[LayoutQuery]) -> Result<Vec<SizedLayout>, E>,
     generation: u64,
     known: &mut KnownChoices,
 ) -> Result<(Solution, Option<OpenLayouts>), E> {
@@ -359,7 +358,7 @@ fn no_slower<'a>(
 }
 
 /// The component with most weights.
-fn largest(problem: &Problem<'_>) -> Option<usize> {
+pub fn largest(problem: &Problem<'_>) -> Option<usize> {
     let components = problem.profile.components.iter().enumerate();
     components.max_by_key(|(_, component)| component.weights_bytes).map(|(index, _)| index)
 }

@@ -115,7 +115,7 @@ fn least(problem: &Problem<'_>, component: usize) -> Vec<Place> {
     let spread = Arc::new(ComponentLayout {
         devices: vec![devices[0]; 2],
         division: Division::Layer { segments: vec![0; profile.segments.len()] },
-        parts: vec![nothing(), nothing()],
+        parts: Arc::new([nothing(), nothing()]),
         crossing_bytes: Bytes::ZERO,
     });
     let streamed = WeightResidency::Some {

@@ -4,11 +4,11 @@
 //! Their bytes are estimated by those of another one over the same devices: a device has as much
 //! more or less of each segment's weights as its share is, and the arena that it has.
 
-use protocol::{Bytes, Division, LayoutBytes};
+use protocol::{Bytes, Division};
 use rayon::prelude::*;
 
 use super::super::Problem;
-use super::super::place::ComponentLayout;
+use super::super::place::{ComponentLayout, SizedLayout};
 use super::super::time::{SegmentTimes, Timing};
 use super::LayoutQuery;
 use super::more_rings::least_ms;
@@ -46,7 +46,7 @@ pub fn likely_heads(
 pub fn heads_left_out(
     problem: &Problem<'_>,
     index: usize,
-    (wanted, bytes): (&[LayoutQuery], &[LayoutBytes]),
+    (wanted, bytes): (&[LayoutQuery], &[SizedLayout]),
     longest_ms: f64,
 ) -> Vec<LayoutQuery> {
     if !problem.pins[index].devices.is_empty() {
@@ -59,8 +59,8 @@ pub fn heads_left_out(
     let by_heads = asked.filter(|(asked, _)| {
         asked.component == index && asked.layout.division.tensor_shares().is_some()
     });
-    let by_heads: Vec<(&LayoutQuery, &LayoutBytes)> = by_heads.collect();
-    let beside = |(asked, bytes): &(&LayoutQuery, &LayoutBytes)| {
+    let by_heads: Vec<(&LayoutQuery, &SizedLayout)> = by_heads.collect();
+    let beside = |(asked, bytes): &(&LayoutQuery, &SizedLayout)| {
         let devices = &asked.devices;
         let asked = asked.answered(bytes);
         let may_pay = |shares: Vec<u32>| {
@@ -84,17 +84,17 @@ pub fn heads_left_out(
 /// About what a tensor split is with the shares of another one; `None` where one of them is none.
 fn with_shares(layout: &ComponentLayout, division: &Division) -> Option<ComponentLayout> {
     let [own, other] = [parts_of_all(&layout.division)?, parts_of_all(division)?];
-    let mut estimated = ComponentLayout { division: division.clone(), ..layout.clone() };
+    let mut parts = layout.parts.to_vec();
     for segment in 0..layout.segments() {
         // The first device also has what is not cut.
         let of_others = layout.parts.iter().skip(1).map(|part| part.segment_bytes[segment].0);
         let cut_bytes = of_others.sum::<u64>() as f64 / own.iter().skip(1).sum::<f64>();
-        for (part, (own, other)) in estimated.parts.iter_mut().zip(own.iter().zip(&other)) {
+        for (part, (own, other)) in parts.iter_mut().zip(own.iter().zip(&other)) {
             let bytes = &mut part.segment_bytes[segment];
             *bytes = Bytes((bytes.0 as f64 + cut_bytes * (other - own)).max(0.0) as u64);
         }
     }
-    Some(estimated)
+    Some(ComponentLayout { division: division.clone(), parts: parts.into(), ..layout.clone() })
 }
 
 /// The parts of all heads that the devices of a tensor split have.

@@ -4,14 +4,13 @@
 
 use std::sync::Arc;
 
-use protocol::profile::LayoutBytes;
 use protocol::{Bytes, Residency};
 use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::component_ms::ComponentMs;
 use super::super::lanes::{LaneSet, SlotCounts};
-use super::super::place::{ComponentLayout, Place, WeightResidency};
+use super::super::place::{ComponentLayout, Place, SizedLayout, WeightResidency};
 use super::super::search::Allowance;
 use super::super::time::{SegmentTimes, Timing};
 use super::lists::DeviceList;
@@ -33,7 +32,7 @@ pub fn open_layouts(
     problem: &Problem<'_>,
     index: usize,
     wanted: &[LayoutQuery],
-    bytes: &[LayoutBytes],
+    bytes: &[SizedLayout],
 ) -> Vec<OpenLayout> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
@@ -64,7 +63,7 @@ pub fn open_layouts(
 pub fn new_layouts<'w>(
     problem: &Problem<'_>,
     index: usize,
-    asked: impl Iterator<Item = (&'w LayoutQuery, &'w LayoutBytes)>,
+    asked: impl Iterator<Item = (&'w LayoutQuery, &'w SizedLayout)>,
 ) -> Vec<OpenLayout> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);

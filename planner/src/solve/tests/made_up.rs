@@ -307,7 +307,7 @@ impl Case {
         &self,
         problem: &Problem<'_>,
         lists: Lists,
-    ) -> (Vec<LayoutQuery>, Vec<LayoutBytes>) {
+    ) -> (Vec<LayoutQuery>, Vec<SizedLayout>) {
         let wanted = wanted(problem, &vec![Some(lists); self.profile.components.len()]);
         let bytes = self.sizes(&wanted);
         (wanted, bytes)
@@ -330,8 +330,9 @@ impl Case {
     }
 
     /// The bytes of layouts of this case.
-    pub(super) fn sizes(&self, wanted: &[LayoutQuery]) -> Vec<LayoutBytes> {
-        let sized = |w: &LayoutQuery| sized(&self.profile.components[w.component], &w.layout);
+    pub(super) fn sizes(&self, wanted: &[LayoutQuery]) -> Vec<SizedLayout> {
+        let sized =
+            |w: &LayoutQuery| sized(&self.profile.components[w.component], &w.layout).into();
         wanted.iter().map(sized).collect()
     }
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use protocol::{Division, Layout, Phase, StorageType};
 
 use super::super::candidates::{
-    Within, lane, likely_heads, likely_layers, neighbours, other_heads, rings_within,
+    Within, heads_left_out, lane, likely_heads, likely_layers, neighbours, new_layouts,
+    other_heads, rings_within,
 };
+use super::super::refine::largest;
 use super::super::*;
 use super::made_up::{Case, component, segment};
 use crate::policy::pins::{Params, Pin};
@@ -36,12 +38,18 @@ fn what_is_left_out_is_found_where_it_is_better() {
         for index in 0..all.places.len() {
             let asked = wanted.iter().zip(&bytes).filter(|(wanted, _)| wanted.component == index);
             let layouts = asked.map(|(wanted, bytes)| Arc::new(wanted.answered(bytes)));
-            let layouts: Vec<Arc<ComponentLayout>> = layouts.collect();
+            let mut layouts: Vec<Arc<ComponentLayout>> = layouts.collect();
+            let mut places = all.places[index].to_vec();
+            if Some(index) == largest(&all) {
+                let heads = heads_left_out(&all, index, (&wanted, &bytes), f64::INFINITY);
+                let bytes = case.sizes(&heads);
+                let more = new_layouts(&all, index, heads.iter().zip(&bytes));
+                layouts.extend(more.iter().map(|layout| Arc::clone(&layout.least.spread)));
+                places.extend(more.into_iter().flat_map(|layout| layout.others));
+            }
             let layouts: Vec<&Arc<ComponentLayout>> = layouts.iter().collect();
-            let rings = rings_within(&all, index, &layouts, Within::Budgets(None));
-            let rings = rings.into_iter().flatten();
-            let places = all.places[index].iter().cloned().chain(rings);
-            all.places[index] = places.collect();
+            places.extend(rings_within(&all, index, &layouts, Within::Budgets(None)).concat());
+            all.places[index] = places.into();
         }
         let best = solve(&[all], 1).expect("it fits");
         let [first, refined, best] =
@@ -146,6 +154,53 @@ fn heads_are_tried_on_devices_that_have_time_for_them() {
     ];
     let likely = likely_heads(&problem, 0, &chosen.answered(&bytes), others.clone());
     assert_eq!(likely, [others[0].clone(), others[3].clone()]);
+}
+
+#[test]
+fn of_many_kinds_of_devices_shares_of_heads_are_left_out_that_take_longer() {
+    let blocks = vec![segment("block", Bytes(1 << 20), StorageType::BF16, 1e12); 8];
+    let mut dit = component("dit", Phase::Denoise, blocks);
+    dit.heads_max = 8;
+    let mut case = Case::plain(3, Bytes::mib(64), vec![dit]);
+    for (at, device) in case.inventory.devices.iter_mut().enumerate() {
+        device.threads = Some(1);
+        device.speeds.f32_flops_per_s.value *= 1.0 + at as f64;
+        device.speeds.half_flops_per_s.value *= 1.0 + at as f64;
+    }
+    let by_heads = |wanted: &[LayoutQuery]| -> Vec<(Vec<Option<usize>>, Vec<u32>)> {
+        let shares = wanted.iter().filter_map(|wanted| {
+            Some((wanted.devices.clone(), wanted.layout.division.tensor_shares()?.to_vec()))
+        });
+        shares.collect()
+    };
+    let left_out = |case: &Case, longest_ms| {
+        let problem = case.problem(Objective::Latency);
+        let (wanted, bytes) = case.sized(&problem, Lists::All);
+        let left_out = heads_left_out(&problem, 0, (&wanted, &bytes), longest_ms);
+        (by_heads(&wanted), by_heads(&left_out))
+    };
+    let (first, others) = left_out(&case, f64::INFINITY);
+    // Pairs in both orders, and the fastest of three first: each as it computes.
+    assert_eq!(first.len(), 3 * 2 + 1);
+    let all_three = [Some(2), Some(0), Some(1)].to_vec();
+    assert!(first.contains(&(all_three.clone(), vec![500, 167, 333])), "{first:?}");
+    assert!(others.contains(&(all_three.clone(), vec![1, 1, 1])), "{others:?}");
+    assert!(others.contains(&(vec![Some(0), Some(1)], vec![1, 7])), "{others:?}");
+    assert!(others.iter().all(|other| !first.contains(other)));
+    // In the time of the fastest device, the slowest cannot do most.
+    let mut alone = Case::clone(&case);
+    alone.pins[0].devices = vec![Some(2)];
+    let places = Arc::clone(&alone.problem(Objective::Latency).places[0]);
+    let fastest_ms = places.iter().map(|place| place.ms.alone()).fold(f64::INFINITY, f64::min);
+    let (_, near) = left_out(&case, fastest_ms);
+    assert!(near.len() < others.len() && near.iter().all(|other| others.contains(other)));
+    assert!(!near.contains(&(vec![Some(0), Some(1)], vec![7, 1])), "{near:?}");
+    assert!(left_out(&case, 0.0).1.is_empty());
+    // Over alike devices all are tried at first, and so is what is pinned.
+    for device in &mut case.inventory.devices {
+        device.speeds = case.inventory.host.speeds.clone();
+    }
+    assert!(left_out(&case, f64::INFINITY).1.is_empty());
 }
 
 /// Eight large blocks, then sixteen small ones, over two unlike devices: one has room for the large
