@@ -7,7 +7,6 @@ mod known;
 
 use std::sync::{Arc, OnceLock};
 
-use protocol::limits::DEVICES_MAX;
 use protocol::profile::{
     BackendBytes, ComponentProfile, Lane, Layout, LayoutBytes, LayoutPart, ModelProfile, WorkKind,
 };
@@ -24,10 +23,10 @@ use crate::models::{Model, ModelError, VaeGraphs};
 use crate::ops::OperationNeeds;
 use crate::schedule::assignment::splits_rows;
 use crate::schedule::{
-    Assignment, Elements, Footprint, Known, Outline, Schedule, Variants, arena_bytes, variants,
+    Assignment, Elements, Footprint, Known, Schedule, Variants, arena_bytes, variants,
 };
-use known::is_tiled;
 pub use known::{FRESH, KnownComponents, LastModel};
+use known::{KnownGraphs, is_tiled};
 
 /// Every kind of backend that a profile states sizes for.
 const KINDS: [BackendKind; 3] = [BackendKind::Host, BackendKind::Virtual, BackendKind::Cuda];
@@ -74,7 +73,7 @@ fn profile(
             all.map(|component| component.stored_as(options.weights_as).shared()).collect()
         }
         (None, Some(graphs)) => graphs.components().to_vec(),
-        (None, None) => new.graphs(model, job, options)?.components().to_vec(),
+        (None, None) => new.graphs(model, job, options)?.batches.components().to_vec(),
     };
     let mut cached_bytes = |component: &SharedGraph| {
         let name = component.name;
@@ -176,18 +175,11 @@ pub fn sizes(
     layouts: &[Layout],
     known: &mut KnownComponents,
 ) -> Result<Vec<LayoutBytes>, Failure> {
-    let batches = known.graphs(model, job, options)?;
+    let KnownGraphs { batches, cut_outlines } = known.graphs(model, job, options)?;
     batches.add_parts(model, layouts.iter().map(|layout| &layout.division))?;
     // What values are made of is the same in all divisions of a graph over GPUs that do all of it.
     let on_gpus: Vec<OnceLock<Vec<Elements>>> =
         batches.components().iter().map(|_| OnceLock::new()).collect();
-    // Graphs that are cut over as many GPUs have the same nodes, whatever the shares are.
-    let cut_outlines = |component: &SharedGraph| {
-        let of_sizes = || component.deciding().iter().map(|_| OnceLock::new()).collect();
-        (0..=DEVICES_MAX).map(|_| of_sizes()).collect()
-    };
-    let cut_outlines: Vec<Vec<Vec<OnceLock<Outline<'static>>>>> =
-        batches.components().iter().map(cut_outlines).collect();
     // On all cores, one by one: what a layout over many devices takes is that of a hundred others.
     let sized = layouts.par_iter().with_max_len(1).map(|layout| {
         let name = layout.component.as_str();

@@ -7,14 +7,17 @@
 //! a large text encoder (`perf record` of `plan --dry-run`: 60 % of its time).
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use protocol::limits::DEVICES_MAX;
 use protocol::plan::Lora;
 use protocol::profile::ComponentProfile;
 use protocol::{Bytes, GraphOptions, JobShape, ModelSource, Phase};
 
-use crate::models::dealt::BatchGraphs;
+use crate::models::dealt::{BatchGraphs, SharedGraph};
 use crate::models::{Model, ModelError};
+use crate::schedule::Outline;
 
 /// For how long what was found out counts.
 pub const FRESH: Duration = Duration::from_secs(1);
@@ -39,8 +42,28 @@ pub struct KnownComponents {
     /// What of their weights is in the page cache.
     pub(super) cached_bytes: BTreeMap<String, Bytes>,
     /// The graphs that were made last.
-    graphs: Option<BatchGraphs>,
+    graphs: Option<KnownGraphs>,
     profiles: Vec<KnownProfiles>,
+}
+
+/// The graphs of a job.
+#[derive(Debug)]
+pub(super) struct KnownGraphs {
+    pub batches: BatchGraphs,
+    /// Graphs that are cut over as many GPUs have the same nodes, whatever the shares are: the
+    /// outlines of these, by component, number of GPUs, and size of the inputs.
+    pub cut_outlines: Vec<Vec<Vec<OnceLock<Outline<'static>>>>>,
+}
+
+impl KnownGraphs {
+    fn new(batches: BatchGraphs) -> KnownGraphs {
+        let unknown = |component: &SharedGraph| {
+            let of_sizes = || component.deciding().iter().map(|_| OnceLock::new()).collect();
+            (0..=DEVICES_MAX).map(|_| of_sizes()).collect()
+        };
+        let cut_outlines = batches.components().iter().map(unknown).collect();
+        KnownGraphs { batches, cut_outlines }
+    }
 }
 
 /// Profiles of components that do not depend on the VAE's pieces.
@@ -75,7 +98,8 @@ impl LastModel {
 impl KnownComponents {
     /// The graphs of a job that were made last, where they are of that.
     pub(super) fn graphs_of(&self, job: &JobShape, options: &GraphOptions) -> Option<&BatchGraphs> {
-        self.graphs.as_ref().filter(|last| last.are_of(job, options))
+        let last = self.graphs.as_ref().map(|last| &last.batches);
+        last.filter(|last| last.are_of(job, options))
     }
 
     /// The graphs of a job of this model: those that were made last, where they are of that.
@@ -84,9 +108,9 @@ impl KnownComponents {
         model: &dyn Model,
         job: &JobShape,
         options: &GraphOptions,
-    ) -> Result<&mut BatchGraphs, ModelError> {
+    ) -> Result<&mut KnownGraphs, ModelError> {
         if self.graphs_of(job, options).is_none() {
-            self.graphs = Some(BatchGraphs::new(model, job, options)?);
+            self.graphs = Some(KnownGraphs::new(BatchGraphs::new(model, job, options)?));
         }
         Ok(self.graphs.as_mut().expect("they were there, or are made"))
     }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use protocol::{BackendKind, Bytes};
 
-use super::program::Step;
+use super::program::{Program, Step};
 use super::resolve::{rows_of, transfer_bytes};
 use super::{
     ArenaBuffer, Assignment, Elements, LaneWeights, Needs, Outline, arena, crossing_bytes,
@@ -66,26 +66,29 @@ impl Footprint {
                     Outline::of(graph, assignment, needs, None)
                 });
                 if is_own {
-                    return Ok(Footprint::outlined(graph, assignment, shared, shared.buffers()));
+                    let steps = (&shared.program, &*shared.elements);
+                    return Ok(Footprint::outlined(graph, assignment, steps, shared.buffers()));
                 }
-                if let Some(buffers) = shared.buffers_of(graph, assignment, needs) {
-                    return Ok(Footprint::outlined(graph, assignment, shared, buffers.iter()));
+                if let Some((program, buffers)) = shared.buffers_of(graph, assignment, needs) {
+                    let steps = (&program, &*shared.elements);
+                    return Ok(Footprint::outlined(graph, assignment, steps, buffers.iter()));
                 }
                 None
             }
         };
         let outline = Outline::of(graph, assignment, needs, elements);
-        Ok(Footprint::outlined(graph, assignment, &outline, outline.buffers()))
+        let steps = (&outline.program, &*outline.elements);
+        Ok(Footprint::outlined(graph, assignment, steps, outline.buffers()))
     }
 
     /// With these buffers on each lane.
     fn outlined<'b>(
         graph: &Graph,
         assignment: &Assignment,
-        Outline { program, elements, lifetimes }: &Outline<'_>,
-        buffers: impl Iterator<Item = &'b Vec<ArenaBuffer>>,
+        (program, elements): (&Program, &Elements),
+        buffers: impl ExactSizeIterator<Item = &'b Vec<ArenaBuffer>>,
     ) -> Footprint {
-        let mut weights = vec![LaneWeights::new(graph.segments.len()); lifetimes.len()];
+        let mut weights = vec![LaneWeights::new(graph.segments.len()); buffers.len()];
         for step in &program.steps {
             let Step::Run { lane, node, rows, .. } = step else { continue };
             for &weight in &graph.nodes[*node].weights {

@@ -139,17 +139,32 @@ impl Lifetimes {
         self.set(piece, index);
     }
 
-    /// The buffers for another graph with the same nodes, workspaces as they are here; `None` where
-    /// some are of parts.
-    pub fn buffers_of(&self, graph: &Graph, elements: &Elements) -> Option<Vec<ArenaBuffer>> {
+    /// The buffers for another graph with the same nodes, workspaces as they are here. `program` is
+    /// that graph's.
+    pub fn buffers_of(
+        &self,
+        graph: &Graph,
+        elements: &Elements,
+        program: &Program,
+    ) -> Vec<ArenaBuffer> {
         let sized = |(buffer, value): (&ArenaBuffer, &Option<ValueId>)| match *value {
             Some(value) => {
                 let bytes = bytes_of(graph, elements, value, graph.value(value).features());
-                Some(ArenaBuffer { bytes, ..buffer.clone() })
+                ArenaBuffer { bytes, ..buffer.clone() }
             }
-            None => buffer.workspace.then(|| buffer.clone()),
+            None => buffer.clone(),
         };
-        self.buffers.iter().zip(&self.values).map(sized).collect()
+        let mut buffers: Vec<ArenaBuffer> =
+            self.buffers.iter().zip(&self.values).map(sized).collect();
+        for (piece, buffer) in &self.pieces {
+            if let Piece::Part(part) = piece {
+                let PieceCopy { to: (_, value), columns, .. } =
+                    &program.copies[program.sent[*part]];
+                let columns = columns.as_ref().map_or(0, |columns| columns.len());
+                buffers[*buffer].bytes = bytes_of(graph, elements, *value, columns);
+            }
+        }
+        buffers
     }
 
     /// Gives a piece the buffer of another one, which ends there.

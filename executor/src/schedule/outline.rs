@@ -40,29 +40,30 @@ impl<'e> Outline<'e> {
     }
 
     /// The buffers of each lane.
-    pub(super) fn buffers(&self) -> impl Iterator<Item = &Vec<ArenaBuffer>> {
+    pub(super) fn buffers(&self) -> impl ExactSizeIterator<Item = &Vec<ArenaBuffer>> {
         self.lifetimes.iter().map(|lane| &lane.buffers)
     }
 
-    /// The buffers of each lane for another graph with the same nodes and values, on the same
-    /// lanes, whose values have other sizes: one that is cut by other shares. What is cut works in
-    /// place whatever its size is. `None` where it has another outline: values with other elements,
-    /// or workspaces of other steps.
+    /// The program, and the buffers of each lane, of another graph with the same nodes and values,
+    /// on the same lanes, whose values have other sizes: one that is cut by other shares. What is
+    /// cut works in place whatever its size is. `None` where it has another outline: values with
+    /// other elements, workspaces of other steps, or rows on other lanes.
     pub fn buffers_of(
         &self,
         graph: &Graph,
         assignment: &Assignment,
         needs: &dyn Needs,
-    ) -> Option<Vec<Vec<ArenaBuffer>>> {
+    ) -> Option<(Program, Vec<Vec<ArenaBuffer>>)> {
         let elements = Elements::new(graph, &self.program, assignment, needs);
         if elements != *self.elements {
             return None;
         }
-        let lanes = self.lifetimes.iter().map(|lane| lane.buffers_of(graph, &elements));
-        let mut lanes: Vec<Vec<ArenaBuffer>> = lanes.collect::<Option<_>>()?;
+        let program = self.program.with_rows_of(graph, assignment)?;
+        let lanes = self.lifetimes.iter().map(|lane| lane.buffers_of(graph, &elements, &program));
+        let mut lanes: Vec<Vec<ArenaBuffer>> = lanes.collect();
         let workspaces = self.lifetimes.iter().map(|lane| lane.workspaces.iter().peekable());
         let mut workspaces: Vec<_> = workspaces.collect();
-        for (at, step) in self.program.steps.iter().enumerate() {
+        for (at, step) in program.steps.iter().enumerate() {
             let Step::Run { lane, .. } = step else { continue };
             let bytes = step_workspace(graph, &elements, assignment, needs, step);
             match workspaces[*lane].next_if(|(step, _)| *step == at) {
@@ -71,7 +72,7 @@ impl<'e> Outline<'e> {
                 _ => return None,
             }
         }
-        Some(lanes)
+        Some((program, lanes))
     }
 }
 

@@ -81,12 +81,42 @@ pub struct Program {
     pub steps: Vec<Step>,
     /// All copies, by number.
     pub copies: Vec<PieceCopy>,
+    /// For each part, by number, the copy that sends it.
+    pub sent: Vec<usize>,
     /// The lanes on which each input of the graph is read.
     pub input_lanes: BTreeMap<ValueId, BTreeSet<usize>>,
     /// The lane on which each value is made; 0 for inputs.
     pub home: Vec<usize>,
     /// Lanes in all: those of the assignment, and the host's after them where it is needed.
     pub lanes: usize,
+}
+
+impl Program {
+    /// The same for another graph with the same nodes, of which other parts of rows are on each
+    /// lane. `None` where rows of other nodes are split, or lanes have rows that have none here.
+    pub fn with_rows_of(&self, graph: &Graph, assignment: &Assignment) -> Option<Program> {
+        let rows = graph.nodes.iter().map(|node| assignment.rows(graph, node));
+        let rows: Vec<Option<Vec<Range<usize>>>> = rows.collect();
+        let some = rows.iter().flatten().flatten().filter(|rows| !rows.is_empty());
+        let (mut steps, mut missing) = (self.steps.clone(), some.count());
+        let mut copies = self.copies.clone();
+        for step in &mut steps {
+            let Step::Run { lane, node, rows: own, output } = step else { continue };
+            let new = rows[*node].as_ref().map(|of_lanes| of_lanes[*lane].clone());
+            if own.is_some() != new.is_some() || new.as_ref().is_some_and(Range::is_empty) {
+                return None;
+            }
+            missing -= usize::from(new.is_some());
+            if let Piece::Part(part) = output {
+                copies[self.sent[*part]].columns.clone_from(&new);
+            }
+            *own = new;
+        }
+        let (sent, input_lanes) = (self.sent.clone(), self.input_lanes.clone());
+        let (home, lanes) = (self.home.clone(), self.lanes);
+        let program = Program { steps, copies, sent, input_lanes, home, lanes };
+        (missing == 0).then_some(program)
+    }
 }
 
 /// Orders everything.
@@ -164,7 +194,8 @@ struct ProgramBuilder<'a> {
     arrivals: Vec<Arrival>,
     /// Copies of parts into a value that nobody has waited for.
     gathers: BTreeMap<ValueId, Vec<usize>>,
-    parts: usize,
+    /// For each part the copy that sends it.
+    sent: Vec<usize>,
 }
 
 impl<'a> ProgramBuilder<'a> {
@@ -208,7 +239,7 @@ impl<'a> ProgramBuilder<'a> {
             copies: Vec::with_capacity(copies),
             arrivals: vec![Arrival::Not; graph.values.len() * lanes],
             gathers: BTreeMap::new(),
-            parts: 0,
+            sent: Vec::new(),
         }
     }
 
@@ -242,8 +273,8 @@ impl<'a> ProgramBuilder<'a> {
     /// Runs some rows of a node on a lane, and sends what they give to the node's own.
     fn part(&mut self, index: usize, lane: usize, rows: Range<usize>) {
         let output = self.graph.nodes[index].output;
-        let part = Piece::Part(self.parts);
-        self.parts += 1;
+        let part = Piece::Part(self.sent.len());
+        self.sent.push(self.copies.len());
         self.steps.push(Step::Run { lane, node: index, rows: Some(rows.clone()), output: part });
         let to = (self.node_lanes[index], output);
         self.steps.push(Step::Start(self.copies.len()));
@@ -291,8 +322,8 @@ impl<'a> ProgramBuilder<'a> {
         let of = |value: ValueId| (value, lanes_of(self.readers[value.0]).collect());
         let input_lanes: BTreeMap<ValueId, BTreeSet<usize>> = inputs.map(of).collect();
         let steps = with_slots(self.graph, self.assignment, self.steps);
-        let ProgramBuilder { copies, home, lanes, .. } = self;
-        Program { steps, copies, input_lanes, home, lanes }
+        let ProgramBuilder { copies, sent, home, lanes, .. } = self;
+        Program { steps, copies, sent, input_lanes, home, lanes }
     }
 }
 

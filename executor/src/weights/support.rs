@@ -37,6 +37,15 @@ pub fn header_text(tensors: &[(&str, &str, &[usize], usize)]) -> String {
     text
 }
 
+/// Such a file of these (name, dtype, shape, bytes), open; on the disk it is gone.
+pub fn opened(tensors: &[(&str, &str, &[usize], usize)]) -> WeightFiles {
+    let data_bytes = tensors.iter().map(|(.., bytes)| bytes).sum();
+    let directory = tempfile::tempdir().expect("there is a place for it");
+    let path = directory.path().join("made.safetensors");
+    std::fs::write(&path, file_bytes(&header_text(tensors), data_bytes)).expect("it is writable");
+    WeightFiles::open_file(&path).expect("it is whole")
+}
+
 /// File systems whose files are on a disk and in the page cache besides, as statfs(2) numbers them:
 /// ext2 to ext4, and XFS. Others hold files in memory, or pass advice on to one of which nothing is
 /// known here.

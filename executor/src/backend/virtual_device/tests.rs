@@ -14,7 +14,7 @@ use crate::ops::OperationNeeds;
 use crate::ops::attention::AttentionOp;
 use crate::schedule::{Assignment, Instruction, Schedule};
 use crate::weights::WeightFiles;
-use crate::weights::support::{file_bytes, header_text};
+use crate::weights::support::opened;
 use protocol::{DeviceId, Faults};
 
 const SHAPE: [usize; 3] = [1, 96, 64];
@@ -23,10 +23,7 @@ const VALUE_BYTES: usize = 4 * 96 * 64;
 /// Attention after attention, each of some ten to a hundred microseconds: less than a timer can
 /// wait.
 fn graph() -> (Graph, WeightFiles) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("unused.safetensors");
-    std::fs::write(&path, file_bytes(&header_text(&[("unused", "F32", &[1], 4)]), 4)).unwrap();
-    let files = WeightFiles::open_file(&path).unwrap();
+    let files = opened(&[("unused", "F32", &[1], 4)]);
     let mut graph = GraphBuilder::new(&files);
     graph.segment("all");
     let x = graph.input("x", &SHAPE, ElementType::F32);

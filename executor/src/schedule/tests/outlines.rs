@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use super::*;
+use crate::graph::GraphBuilder;
 use crate::models::cut::{Cuts, cut};
+use crate::weights::support::opened;
 
 const JOB: JobShape =
     JobShape { width: 64, height: 48, steps: 2, max_sequence_length: 32, ..JobShape::small() };
@@ -29,6 +31,10 @@ fn on_gpus(graph: &Graph, shares: &[u32]) -> Assignment {
         residencies: vec![residencies; lanes],
         ..one
     }
+}
+
+fn outline_of(graph: &Graph, assignment: &Assignment) -> Outline<'static> {
+    Outline::of(graph, assignment, &OperationNeeds, None)
 }
 
 fn footprint(graph: &Graph, assignment: &Assignment, known: Known<'_>) -> Footprint {
@@ -61,6 +67,54 @@ fn graphs_that_are_cut_by_other_shares_have_their_own_bytes() {
     assert_eq!(footprint(&graph, &assignment, Known::Outline(&shared)), own);
 }
 
+/// Two products in a block, with matrices that are split by rows; of the second the results are
+/// gathered on the first device.
+fn products() -> Graph {
+    let weights = [("a.weight", &[256, 256], 2 << 16), ("b.weight", &[512, 256], 4 << 16)];
+    let files = opened(&weights.map(|(name, shape, bytes)| (name, "BF16", &shape[..], bytes)));
+    let mut graph = GraphBuilder::new(&files);
+    graph.block("products");
+    let x = graph.input("x", &[1, 24, 256], ElementType::F32);
+    let a = graph.linear_no_bias(x, "a", 256, Activation::Silu).unwrap();
+    let b = graph.linear_no_bias(a, "b", 512, Activation::None).unwrap();
+    graph.output("b", b);
+    graph.finish()
+}
+
+#[test]
+fn rows_that_are_dealt_out_otherwise_have_their_own_bytes() {
+    let graph = products();
+    let by_rows = |shares: &[u32]| Assignment {
+        division: Division::Row { shares: shares.to_vec() },
+        ..on_gpus(&graph, shares)
+    };
+    let (shared, mut seen) = (OnceLock::new(), Vec::new());
+    for shares in [[1, 1, 2], [2, 1, 1], [1, 1, 1], [5, 2, 1]] {
+        let assignment = by_rows(&shares);
+        let own = footprint(&graph, &assignment, Known::Nothing);
+        assert_eq!(footprint(&graph, &assignment, Known::Outline(&shared)), own);
+        let outline: &Outline<'_> = shared.get().expect("the first made it");
+        let found = outline.buffers_of(&graph, &assignment, &OperationNeeds);
+        let (program, buffers) = found.expect("the same lanes have rows");
+        assert_eq!(program.steps, outline_of(&graph, &assignment).program.steps);
+        assert_eq!(program.copies, outline_of(&graph, &assignment).program.copies);
+        assert!(outline_of(&graph, &assignment).buffers().eq(&buffers));
+        assert!(!seen.contains(&own), "other shares, other bytes");
+        seen.push(own);
+    }
+    // A device whose share is no 32 rows has none.
+    let none = by_rows(&[100, 100, 1]);
+    let outline: &Outline<'_> = shared.get().expect("the first made it");
+    assert!(outline.buffers_of(&graph, &none, &OperationNeeds).is_none());
+    let own = footprint(&graph, &none, Known::Nothing);
+    assert_eq!(footprint(&graph, &none, Known::Outline(&shared)), own);
+    // Nor do rows that nobody had before go unseen.
+    let others = OnceLock::from(outline_of(&graph, &none));
+    let assignment = by_rows(&[1, 1, 1]);
+    let outline: &Outline<'_> = others.get().expect("it is there");
+    assert!(outline.buffers_of(&graph, &assignment, &OperationNeeds).is_none());
+}
+
 #[test]
 fn a_graph_with_another_outline_is_looked_at_by_itself() {
     let shares = [3, 1];
@@ -68,7 +122,7 @@ fn a_graph_with_another_outline_is_looked_at_by_itself() {
     let assignment = on_gpus(&graph, &shares);
     // Products in f32 leave no value in 16 bits, and need no workspace.
     let in_f32 = Assignment { exact_matmul: true, ..assignment.clone() };
-    let other = OnceLock::from(Outline::of(&graph, &in_f32, &OperationNeeds, None));
+    let other = OnceLock::from(outline_of(&graph, &in_f32));
     assert!(other.get().unwrap().buffers_of(&graph, &assignment, &OperationNeeds).is_none());
     let own = footprint(&graph, &assignment, Known::Nothing);
     assert_eq!(footprint(&graph, &assignment, Known::Outline(&other)), own);
