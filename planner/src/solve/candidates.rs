@@ -41,7 +41,7 @@ use residencies::{Quota, ResidencyChoice, ways_to_hold};
 pub use rings::Within;
 use rings::{Ring, Steps, rings};
 pub use shares::counts;
-use shares::{cuts, heads_of, pinned_or, preferred};
+use shares::{balanced_heads, cuts, heads_of, pinned_or, preferred};
 
 /// Layer splits of one component over all lists of devices.
 const LAYERS_MAX: usize = 240;
@@ -132,10 +132,11 @@ pub fn wanted(problem: &Problem<'_>, of: &[Option<Lists>]) -> Vec<LayoutQuery> {
                     all.for_each(|shares| want(Division::Row { shares }));
                 }
                 Some(Split::Tensor) => {
-                    let few = in_eighths(Split::Tensor);
-                    let tried = || heads_of(problem, &list.devices, &times, few);
-                    let most = if few { usize::MAX } else { 1 };
-                    let all = pinned_or(pin, tried).into_iter().take(most);
+                    let tried = || match in_eighths(Split::Tensor) {
+                        true => heads_of(problem, &list.devices, &times),
+                        false => balanced_heads(&list.devices, &times).into_iter().collect(),
+                    };
+                    let all = pinned_or(pin, tried).into_iter();
                     all.for_each(|shares| want(Division::Tensor { shares }));
                 }
                 Some(Split::Items) => {

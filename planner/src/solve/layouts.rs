@@ -80,12 +80,12 @@ pub fn rows(devices: usize, preferred: &[Vec<u64>], in_eighths: bool) -> Vec<Vec
     all.map(|shares| scaled(&shares)).filter(|shares| seen.insert(shares.clone())).collect()
 }
 
-/// Shares of heads and features: those with which all devices compute for about as long, equal
-/// ones, the preferred proportions, and for two devices eighths, if asked for. Of those that hardly
+/// Shares of heads and features: equal ones, those with which all devices compute for about as
+/// long, the preferred proportions, and for two devices eighths, if asked for. Of those that hardly
 /// differ the first: heads are wholes.
 pub fn heads(balanced: Vec<u64>, preferred: &[Vec<u64>], in_eighths: bool) -> Vec<Vec<u32>> {
     let devices = balanced.len();
-    let first = [balanced, vec![1; devices]];
+    let first = [vec![1; devices], balanced];
     let all = first.into_iter().chain(preferred.iter().cloned());
     let all = all.chain(eighths(devices, in_eighths));
     let mut kept: Vec<Vec<u32>> = Vec::new();

@@ -75,7 +75,7 @@ pub fn heads_left_out(
             };
             by_heads.iter().any(is_same)
         };
-        let others = heads_of(problem, devices, &times, true).into_iter();
+        let others = heads_of(problem, devices, &times).into_iter();
         others.filter(|shares| !is_wanted(shares)).filter_map(may_pay).collect::<Vec<_>>()
     };
     by_heads.par_iter().flat_map_iter(beside).collect()

@@ -35,15 +35,22 @@ pub(super) fn pinned_or(pin: &Pin, tried: impl FnOnce() -> Vec<Vec<u32>>) -> Vec
     }
 }
 
-/// The shares of heads that are tried, for two devices in eighths too, if asked for. The first ones
-/// are those with which all compute for about as long.
+/// The shares of heads with which a list's devices compute for about as long.
+pub(super) fn balanced_heads(
+    devices: &[Option<usize>],
+    times: &SegmentTimes<'_>,
+) -> Option<Vec<u32>> {
+    // After equal ones, if they are not about equal.
+    heads(times.balanced(devices), &[], false).pop()
+}
+
+/// All shares of heads that are tried, for two devices in eighths too.
 pub(super) fn heads_of(
     problem: &Problem<'_>,
     devices: &[Option<usize>],
     times: &SegmentTimes<'_>,
-    in_eighths: bool,
 ) -> Vec<Vec<u32>> {
-    heads(times.balanced(devices), &preferred(problem, devices, times), in_eighths)
+    heads(times.balanced(devices), &preferred(problem, devices, times), true)
 }
 
 /// The items of each device of an item split, the ones by speed first.

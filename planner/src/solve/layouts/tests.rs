@@ -94,14 +94,14 @@ fn shares_of_heads_that_hardly_differ_are_one() {
     let shares = heads(vec![500, 500], &[vec![7, 7], vec![1000, 1010], vec![1, 1]], true);
     let expected = [[1, 1], [1, 7], [1, 3], [3, 5], [5, 3], [3, 1], [7, 1]];
     assert_eq!(shares, expected.map(Vec::from));
-    // What balances their times comes first, and what lies between is tried too.
+    // What balances their times comes second, and what lies between is tried too.
     let shares = heads(vec![700_000, 300_000], &[vec![71, 29], vec![2, 1]], true);
-    assert_eq!(shares[..4], [[7, 3], [1, 1], [71, 29], [667, 333]].map(Vec::from));
+    assert_eq!(shares[..4], [[1, 1], [7, 3], [71, 29], [667, 333]].map(Vec::from));
     // Of more devices only what is preferred, and of two where eighths are not asked for.
     assert_eq!(
         heads(vec![7, 3], &[vec![2, 1]], false),
-        [[7, 3], [1, 1], [667, 333]].map(Vec::from)
+        [[1, 1], [7, 3], [667, 333]].map(Vec::from)
     );
     let three = heads(vec![3, 2, 1], &[vec![1, 1, 1], vec![3, 2, 1]], true);
-    assert_eq!(three, [[500, 333, 167], [1, 1, 1]].map(Vec::from));
+    assert_eq!(three, [[1, 1, 1], [500, 333, 167]].map(Vec::from));
 }
