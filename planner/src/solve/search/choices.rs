@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use protocol::Phase;
 use protocol::limits::DEVICES_MAX;
-use protocol::{Bytes, Phase};
 use rayon::prelude::*;
 
 use super::super::Problem;
