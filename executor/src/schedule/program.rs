@@ -92,8 +92,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The same for another graph with the same nodes, of which other parts of rows are on each
-    /// lane. `None` where rows of other nodes are split, or lanes have rows that have none here.
+    /// The program of another graph with the same nodes, whose shares of rows are others. `None`
+    /// where rows of other nodes are split, or where not the same lanes have some.
     pub fn with_rows_of(&self, graph: &Graph, assignment: &Assignment) -> Option<Program> {
         let rows = graph.nodes.iter().map(|node| assignment.rows(graph, node));
         let rows: Vec<Option<Vec<Range<usize>>>> = rows.collect();

@@ -13,11 +13,10 @@ use super::choice::{Choice, Simplicity};
 /// Choices that are looked at as one first.
 const BLOCK_CHOICES: usize = 16;
 
-/// What a place on one device, or on the host, takes there; then the same of the host, where it has
-/// page-locked copies or files for a device.
+/// How many sums of bytes are compared of a place's part: see [`bytes`].
 const BYTES: usize = 6;
 
-/// What is compared of a choice.
+/// How many figures are compared of a choice: bytes of its device and of the host, and nine others.
 const RESPECTS: usize = 2 * BYTES + 9;
 
 /// What a choice takes, in every respect in which one that covers it takes no more. What tells most

@@ -196,7 +196,7 @@ fn of_many_kinds_of_devices_shares_of_heads_are_left_out_that_take_longer() {
     assert!(near.len() < others.len() && near.iter().all(|other| others.contains(other)));
     assert!(!near.contains(&(vec![Some(0), Some(1)], vec![7, 1])), "{near:?}");
     assert!(left_out(&case, 0.0).1.is_empty());
-    // Over alike devices all are tried at first, and so is what is pinned.
+    // Over alike devices all are tried at first.
     for device in &mut case.inventory.devices {
         device.speeds = case.inventory.host.speeds.clone();
     }
