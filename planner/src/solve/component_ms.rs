@@ -23,6 +23,17 @@ impl ComponentMs {
         self.load + self.first_read + self.compute
     }
 
+    /// Of each time the lesser one.
+    pub fn least_of_each(self, other: ComponentMs) -> ComponentMs {
+        ComponentMs {
+            load: self.load.min(other.load),
+            first_read: self.first_read.min(other.first_read),
+            compute: self.compute.min(other.compute),
+            storage: self.storage.min(other.storage),
+            storage_again: self.storage_again.min(other.storage_again),
+        }
+    }
+
     /// The same in a job that finds its files in RAM, and what is not loaded anew (`reloads`) in
     /// its place.
     pub fn again(self, reloads: bool) -> ComponentMs {

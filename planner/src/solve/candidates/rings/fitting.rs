@@ -58,8 +58,7 @@ impl Fitting<'_> {
         growing
     }
 
-    /// Whether a set fits, and may take no longer than is allowed with all that it streams from
-    /// files, or all from page-locked copies. Over several devices nothing between is tried.
+    /// Whether a set fits, and may take no longer than is allowed.
     fn has(&mut self, stays: &Arc<[LaneSet]>) -> bool {
         let Some(least) = least(self.problem, self.timing, stays) else { return false };
         let least_ms = least.map(ComponentMs::alone);
@@ -71,8 +70,7 @@ impl Fitting<'_> {
     }
 }
 
-/// Whether a set fits, and may take no longer than is allowed with all that it streams from files,
-/// or all from page-locked copies.
+/// Whether a set fits, and may take no longer than is allowed.
 pub(super) fn may_pay(
     problem: &Problem<'_>,
     timing: &Timing<'_>,
@@ -84,18 +82,25 @@ pub(super) fn may_pay(
 }
 
 /// The least that a set takes with as many slots as it has room for, with all that it streams from
-/// files, and all from page-locked copies; `None` where it does not fit.
+/// files, all from page-locked copies, and as much as may be from these; `None` where it does not
+/// fit.
 fn least(
     problem: &Problem<'_>,
     timing: &Timing<'_>,
     stays: &[LaneSet],
-) -> Option<[ComponentMs; 2]> {
+) -> Option<[ComponentMs; 3]> {
     let slots = slots_within(problem, ring_parts(timing.spread(), stays, None));
     if slots == 0 {
         return None;
     }
-    let from_files = timing.streamed_sums(stays, None);
-    Some([from_files.least(slots), from_files.all_locked().least(slots)])
+    let sums = timing.streamed_sums(stays, None);
+    let streamed_bytes = sums.bytes();
+    let from_files = sums.least(slots);
+    let from_copies = sums.all_locked().least(slots);
+    // Parts are page-locked on one device, and on several where there is no room for all.
+    let in_parts = timing.spread().devices.len() == 1 || streamed_bytes > problem.locked_max();
+    let between = if in_parts { from_files.least_of_each(from_copies) } else { from_copies };
+    Some([from_files, from_copies, between])
 }
 
 /// What a component takes by part where some segments stay, lazy, and of the others some are

@@ -1,6 +1,6 @@
 //! The least that calls take with given segments streamed, without a simulation.
 
-use protocol::Division;
+use protocol::{Bytes, Division};
 
 use super::super::super::component_ms::ComponentMs;
 use super::super::super::lanes::LaneSet;
@@ -57,6 +57,11 @@ impl Timing<'_> {
 }
 
 impl StreamedSums<'_> {
+    /// Of all devices.
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.bytes.files.each + self.bytes.copies.each)
+    }
+
     /// With all of it page-locked.
     pub fn all_locked(mut self) -> Self {
         let StreamedBytes { files, copies } = &mut self.bytes;
