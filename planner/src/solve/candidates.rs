@@ -7,12 +7,14 @@
 //! Problem without places ──wanted──► layouts ──Size──► bytes ──places──► Problem
 //! ```
 //! None of these depends on a budget. What does is made when a plan is known ([`more_rings`],
-//! [`likely_cuts`], [`neighbours`]).
+//! [`likely_cuts`], [`neighbours`], [`mod@nearby`]).
 
+mod estimated;
 mod likely_cuts;
 mod likely_heads;
 mod lists;
 mod more_rings;
+mod nearby;
 mod neighbours;
 mod residencies;
 mod rings;
@@ -35,7 +37,10 @@ pub use likely_cuts::likely_layers;
 pub use likely_heads::{heads_left_out, likely_heads};
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
-pub use more_rings::{OpenLayout, new_layouts, open_layouts, own_slots, rings_within};
+pub use more_rings::{
+    OpenLayout, new_layouts, open_layouts, own_slots, own_slots_in, rings_within,
+};
+pub use nearby::{NearbySplit, nearby};
 pub use neighbours::{neighbours, other_heads};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 pub use rings::Within;

@@ -10,13 +10,14 @@ mod beside;
 mod open;
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use protocol::Placement;
 use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, Within, heads_left_out, likely_heads, likely_layers, neighbours, new_layouts,
-    open_layouts, other_heads, own_slots, rings_within,
+    LayoutQuery, NearbySplit, Within, heads_left_out, likely_heads, likely_layers, nearby,
+    neighbours, new_layouts, open_layouts, other_heads, own_slots, own_slots_in, rings_within,
 };
 use super::place::{ComponentLayout, Place, SizedLayout};
 use super::search::{Allowance, Choices, KnownChoices, Score};
@@ -40,7 +41,10 @@ const ROUNDS: usize = 2;
 const NEXT_ROUNDS: usize = 3;
 
 /// The same of other heads: of many kinds of devices few shares are tried at first.
-const HEADS_ROUNDS: usize = 6;
+const HEADS_ROUNDS: usize = 4;
+
+/// How often splits near a plan's are looked at, while plans get better.
+const NEARBY_ROUNDS: usize = 3;
 
 /// Layouts that are asked for at most, in all rounds, where such a plan is not the best one: each
 /// takes one to three milliseconds of a core. Over two devices a round has eight, over four up to
@@ -163,9 +167,10 @@ impl OpenLayouts {
             true => Some(place.clone()),
             false => open.best_by_heads(problem, component, score, known),
         };
-        let Some(Place { spread, .. }) = place else { return Vec::new() };
-        let new = open.new_ones(other_heads(problem, component, &spread).into_iter());
-        likely_heads(problem, component, &spread, new)
+        let Some(place) = place else { return Vec::new() };
+        let splits = open.best_of_heads(&problem.places[component], &place);
+        let others = splits.iter().flat_map(|split| other_heads(problem, component, split));
+        likely_heads(problem, component, &splits, open.new_ones(others))
     }
 
     /// A plan that is better than another one, with the largest component in the same layout, but
@@ -207,6 +212,39 @@ impl OpenLayouts {
         if rings.is_empty() {
             return None;
         }
+        self.better_with(beside, (component, rings), than, generation, known)
+    }
+
+    /// Splits of the largest component near its place in a solution, and near some others that
+    /// would take about as long, which may take less.
+    fn nearby(&self, problem: &Problem<'_>, solution: &Solution) -> Vec<NearbySplit> {
+        let Some((component, place, _)) = largest_chosen(problem, solution) else {
+            return Vec::new();
+        };
+        let near = self.0[component].best_of_splits(&problem.places[component], place);
+        let longest_ms = place.ms.alone();
+        let near = near.into_iter().flat_map(|from| nearby(problem, component, from, longest_ms));
+        near.collect()
+    }
+
+    /// A plan that is better than another one, with the largest component in one of these splits.
+    /// `bytes` are theirs.
+    fn better_nearby(
+        &mut self,
+        problem: &Problem<'_>,
+        (splits, bytes): (&[NearbySplit], &[SizedLayout]),
+        than: &Solution,
+        generation: u64,
+        known: &mut KnownChoices,
+    ) -> Option<Solution> {
+        let (component, _, _) = largest_chosen(problem, than)?;
+        let (beside, allowance) = no_slower(problem, component, than, known)?;
+        let rings = splits.par_iter().zip(bytes).with_max_len(1).flat_map_iter(|(split, bytes)| {
+            let spread = Arc::new(split.query.answered(bytes));
+            let from = (&spread, split.slots, split.locks);
+            own_slots_in(problem, component, from, Some(&allowance))
+        });
+        let rings: Vec<Place> = rings.collect();
         self.better_with(beside, (component, rings), than, generation, known)
     }
 
@@ -298,6 +336,18 @@ pub fn refined<E>(
     }
     solution = open.with_all_rings(problem, &solution, generation, known).unwrap_or(solution);
     solution = open.with_own_slots(problem, &solution, generation, known).unwrap_or(solution);
+    for _ in 0..NEARBY_ROUNDS {
+        let splits = open.nearby(problem, &solution);
+        if splits.is_empty() {
+            break;
+        }
+        let wanted: Vec<LayoutQuery> = splits.iter().map(|split| split.query.clone()).collect();
+        let bytes = size(&wanted)?;
+        let near = (splits.as_slice(), bytes.as_slice());
+        let better = open.better_nearby(problem, near, &solution, generation, known);
+        let Some(better) = better else { break };
+        solution = better;
+    }
     Ok((solution, Some(open)))
 }
 

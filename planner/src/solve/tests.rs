@@ -3,6 +3,7 @@
 
 mod brute;
 mod made_up;
+mod nearby;
 mod own_sets;
 mod pipelines;
 mod refine;

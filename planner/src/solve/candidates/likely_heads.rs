@@ -1,16 +1,16 @@
 //! Splits by heads that may take less than what was chosen: those that are worth asking for, as a
 //! graph that is cut by heads takes more than a millisecond of a core to size.
 //!
-//! Their bytes are estimated by those of another one over the same devices: a device has as much
-//! more or less of each segment's weights as its share is, and the arena that it has.
+//! Their bytes are [estimated](super::estimated) by those of another one over the same devices.
 
-use protocol::{Bytes, Division};
+use protocol::Division;
 use rayon::prelude::*;
 
 use super::super::Problem;
 use super::super::place::{ComponentLayout, SizedLayout};
 use super::super::time::{SegmentTimes, Timing};
 use super::LayoutQuery;
+use super::estimated::divided;
 use super::more_rings::least_ms;
 use super::neighbours::query;
 use super::shares::heads_of;
@@ -21,21 +21,23 @@ use super::shares::heads_of;
 /// 1.01 none was.
 const LONGER_MAX: f64 = 1.02;
 
-/// Of layouts those that may take about as long as a tensor split over the same devices, or less.
-/// Layouts over other devices are among them.
+/// Of layouts those that may take about as long as the first of some tensor splits, or less.
+/// Layouts over devices, or in an order, that none of these has are among them.
 pub fn likely_heads(
     problem: &Problem<'_>,
     index: usize,
-    chosen: &ComponentLayout,
+    splits: &[&ComponentLayout],
     others: Vec<LayoutQuery>,
 ) -> Vec<LayoutQuery> {
+    let Some(first) = splits.first() else { return others };
     let component = &problem.profile.components[index];
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let alone = |layout: &ComponentLayout| least_ms(problem, &Timing::new(&times, layout)).alone();
-    let longest_ms = LONGER_MAX * alone(chosen);
+    let longest_ms = LONGER_MAX * alone(first);
     let may_pay = |other: &LayoutQuery| {
-        other.devices != chosen.devices
-            || with_shares(chosen, &other.layout.division).is_none_or(|o| alone(&o) <= longest_ms)
+        let beside = splits.iter().find(|split| split.devices == other.devices);
+        let estimated = beside.and_then(|split| divided(split, other.layout.division.clone()));
+        estimated.is_none_or(|estimated| alone(&estimated) <= longest_ms)
     };
     others.into_par_iter().filter(may_pay).collect()
 }
@@ -65,7 +67,7 @@ pub fn heads_left_out(
         let asked = asked.answered(bytes);
         let may_pay = |shares: Vec<u32>| {
             let division = Division::Tensor { shares };
-            let estimated = with_shares(&asked, &division)?;
+            let estimated = divided(&asked, division.clone())?;
             let ms = least_ms(problem, &Timing::new(&times, &estimated)).alone();
             (ms <= longest_ms).then(|| query(problem, index, devices.clone(), division))
         };
@@ -79,27 +81,4 @@ pub fn heads_left_out(
         others.filter(|shares| !is_wanted(shares)).filter_map(may_pay).collect::<Vec<_>>()
     };
     by_heads.par_iter().flat_map_iter(beside).collect()
-}
-
-/// About what a tensor split is with the shares of another one; `None` where one of them is none.
-fn with_shares(layout: &ComponentLayout, division: &Division) -> Option<ComponentLayout> {
-    let [own, other] = [parts_of_all(&layout.division)?, parts_of_all(division)?];
-    let mut parts = layout.parts.to_vec();
-    for segment in 0..layout.segments() {
-        // The first device also has what is not cut.
-        let of_others = layout.parts.iter().skip(1).map(|part| part.segment_bytes[segment].0);
-        let cut_bytes = of_others.sum::<u64>() as f64 / own.iter().skip(1).sum::<f64>();
-        for (part, (own, other)) in parts.iter_mut().zip(own.iter().zip(&other)) {
-            let bytes = &mut part.segment_bytes[segment];
-            *bytes = Bytes((bytes.0 as f64 + cut_bytes * (other - own)).max(0.0) as u64);
-        }
-    }
-    Some(ComponentLayout { division: division.clone(), parts: parts.into(), ..layout.clone() })
-}
-
-/// The parts of all heads that the devices of a tensor split have.
-fn parts_of_all(division: &Division) -> Option<Vec<f64>> {
-    let shares = division.tensor_shares()?;
-    let all: f64 = shares.iter().copied().map(f64::from).sum();
-    Some(shares.iter().map(|share| f64::from(*share) / all).collect())
 }

@@ -109,24 +109,34 @@ pub fn own_slots(
     place: &Place,
     allowance: Option<&Allowance>,
 ) -> Vec<Place> {
-    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let WeightResidency::Some { slots, locked, .. } = &place.held else { return Vec::new() };
-    if place.spread.devices.len() < 2 || pin.lookahead.is_some() {
+    own_slots_in(problem, index, (&place.spread, *slots, locked.is_some()), allowance)
+}
+
+/// The same next to a layout with these slots, and whether some of what is streamed is page-locked.
+pub fn own_slots_in(
+    problem: &Problem<'_>,
+    index: usize,
+    (spread, slots, locks): (&Arc<ComponentLayout>, SlotCounts, bool),
+    allowance: Option<&Allowance>,
+) -> Vec<Place> {
+    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    if spread.devices.len() < 2 || pin.lookahead.is_some() {
         return Vec::new();
     }
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
-    let timing = Timing::new(&times, &place.spread);
+    let timing = Timing::new(&times, spread);
     let locked_max = match pin.params {
         // All of it, or it does not fit.
         Some(Params::Locked) => Bytes(u64::MAX),
         _ => problem.locked_max(),
     };
-    let locked_max = locked.is_some().then_some(locked_max);
-    let rings = rings_with_own_slots(problem, component, &timing, *slots, locked_max, allowance);
+    let locked_max = locks.then_some(locked_max);
+    let rings = rings_with_own_slots(problem, component, &timing, slots, locked_max, allowance);
     let ways = ways_to_hold(problem, component, pin, &timing, rings.iter());
     let with_rings =
         ways.into_iter().filter(|way| matches!(way.held, WeightResidency::Some { .. }));
-    places_of(problem, &place.spread, with_rings.collect())
+    places_of(problem, spread, with_rings.collect())
 }
 
 /// What stands for a layout's rings.

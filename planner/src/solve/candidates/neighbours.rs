@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use protocol::profile::ComponentProfile;
 use protocol::{Division, Layout, dealt};
 
 use super::super::Problem;
@@ -12,7 +13,7 @@ use super::super::place::ComponentLayout;
 use super::{LayoutQuery, kinds_of, lane};
 
 /// How many parts of a head move from one device to another.
-const MOVES_OF_HEADS: [u32; 4] = [HEAD_PARTS, 1, 2, 4];
+pub(super) const MOVES_OF_HEADS: [u32; 4] = [HEAD_PARTS, 1, 2, 4];
 
 /// Parts of a head. Features are finer than heads: with a part more, a device may have as many
 /// heads and compute for as long as the others. Of 24 heads a part is half a percent.
@@ -44,8 +45,7 @@ pub fn neighbours(
     };
     let shares: Vec<u32> = match &layout.division {
         Division::Layer { segments } | Division::Pipeline { segments, .. } => {
-            let of_device = |device| segments.iter().filter(|of| **of as usize == device).count();
-            (0..count).map(|device| of_device(device) as u32).collect()
+            segment_counts(count, segments)
         }
         Division::Row { shares } | Division::Tensor { shares } => shares.clone(),
         Division::One | Division::Items { .. } => return Vec::new(),
@@ -98,8 +98,6 @@ pub fn other_heads(
     if !problem.pins[index].devices.is_empty() {
         return Vec::new();
     }
-    let ratio: Vec<u64> = shares.iter().copied().map(u64::from).collect();
-    let parts = problem.profile.components[index].heads_max.saturating_mul(HEAD_PARTS);
     let (kinds, gpus) = kinds_of(problem, &layout.devices);
     let mut seen = BTreeSet::new();
     // Only the first device does more than its share: others that are alike change places without
@@ -111,7 +109,7 @@ pub fn other_heads(
         }
         seen.insert(of_kinds)
     };
-    let own = dealt(parts, &ratio);
+    let own = parts_of_heads(&problem.profile.components[index], shares);
     // Shares that are finer than parts of a head are rounded to these too.
     let is_other = in_lowest_terms(own.clone()) != in_lowest_terms(shares.clone());
     let rounded = is_other.then(|| own.clone());
@@ -129,6 +127,12 @@ pub fn other_heads(
     moved.map(|shares| query(&in_order, &shares)).chain(others_first).collect()
 }
 
+/// How many parts of a head each device has, by its share.
+pub(super) fn parts_of_heads(component: &ComponentProfile, shares: &[u32]) -> Vec<u32> {
+    let ratio: Vec<u64> = shares.iter().copied().map(u64::from).collect();
+    dealt(component.heads_max.saturating_mul(HEAD_PARTS), &ratio)
+}
+
 /// The layout of a component over these devices.
 pub(super) fn query(
     problem: &Problem<'_>,
@@ -141,8 +145,14 @@ pub(super) fn query(
     LayoutQuery::of(index, devices, Layout { component, lanes, division })
 }
 
+/// How many segments each device has.
+pub(super) fn segment_counts(devices: usize, lanes: &[u32]) -> Vec<u32> {
+    let of = |device: usize| lanes.iter().filter(|lane| **lane as usize == device).count() as u32;
+    (0..devices).map(of).collect()
+}
+
 /// The device of each segment, where each has its count of them, in order.
-fn layers(counts: Vec<u32>) -> Vec<u32> {
+pub(super) fn layers(counts: Vec<u32>) -> Vec<u32> {
     let of_device = |(device, count)| std::iter::repeat_n(device, count as usize);
     (0..).zip(counts).flat_map(of_device).collect()
 }
@@ -170,7 +180,7 @@ fn swapped(count: usize, a: usize, b: usize) -> Vec<usize> {
 }
 
 /// Counts with some more on one device, and as many less on another one.
-fn moved(counts: &[u32], moves: &[u32]) -> Vec<Vec<u32>> {
+pub(super) fn moved(counts: &[u32], moves: &[u32]) -> Vec<Vec<u32>> {
     let few = counts.len() <= MOVED_EXACT;
     let devices = 0..counts.len();
     let pairs = devices.clone().flat_map(|from| devices.clone().map(move |to| (from, to)));

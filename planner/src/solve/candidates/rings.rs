@@ -23,11 +23,11 @@ use super::super::search::Allowance;
 use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
 use fitting::{Fitted, Fitting, may_pay, ring_parts, slots_within};
-pub use own_slots::rings_with_own_slots;
+pub use own_slots::{ms_with_slots, rings_with_own_slots};
 use sets::{LOCKED_WAYS, SMALLER_ROOMS, StreamedSet, add_fitting, sets, streamable, waits};
 
 /// The most stream slots on each device that are tried where nobody says how many.
-const LOOKAHEAD_MAX: u32 = 16;
+pub const LOOKAHEAD_MAX: u32 = 16;
 
 /// More slots must save so much of a component's time, else fewer are as good: a part of it.
 const SLOT_GAIN: f64 = 5e-4;

@@ -118,6 +118,29 @@ impl Open {
         near
     }
 
+    /// The layout of a place that is split by heads, and for each other order of its devices the one
+    /// that takes the least by itself, if that is not much longer. `others` are places as well.
+    pub fn best_of_heads<'o>(
+        &'o self,
+        others: &'o [Place],
+        chosen: &'o Place,
+    ) -> Vec<&'o ComponentLayout> {
+        let sorted = |place: &Place| {
+            let mut devices = place.spread.devices.clone();
+            devices.sort_unstable();
+            devices
+        };
+        let (devices, longest_ms) = (sorted(chosen), LONGER_MAX * alone_ms(chosen));
+        let turned = others.iter().chain(self.places()).filter(|place| {
+            is_by_heads(place)
+                && place.spread.devices != chosen.spread.devices
+                && alone_ms(place) <= longest_ms
+                && sorted(place) == devices
+        });
+        let best = fastest_of_each(turned, |place: &Place| place.spread.devices.clone());
+        [chosen].into_iter().chain(best.into_values()).map(|place| &*place.spread).collect()
+    }
+
     /// The component's place in the best plan in which it is split by heads, if that takes not much
     /// longer than a plan with this score.
     pub fn best_by_heads(

@@ -152,7 +152,7 @@ fn heads_are_tried_on_devices_that_have_time_for_them() {
         // Layouts over other devices, or in another order, are not compared with it.
         wanted([1, 0, 2], [1, 3, 4]),
     ];
-    let likely = likely_heads(&problem, 0, &chosen.answered(&bytes), others.clone());
+    let likely = likely_heads(&problem, 0, &[&chosen.answered(&bytes)], others.clone());
     assert_eq!(likely, [others[0].clone(), others[3].clone()]);
 }
 

@@ -53,6 +53,28 @@ pub fn rings_with_own_slots(
     allowed.map(ring).collect()
 }
 
+/// What a component takes that has this number of slots on each device, and streams what it has no
+/// room for beside them, in whichever way takes the least; `None` where a device has no room for
+/// its slots, or where nothing is streamed.
+pub fn ms_with_slots(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    timing: &Timing<'_>,
+    slots: SlotCounts,
+    locked_max: Option<Bytes>,
+) -> Option<ComponentMs> {
+    let spread = timing.spread();
+    let room = rooms_of_lanes(problem, spread, 0).into_iter().next()?;
+    let segments = streamable(component, spread);
+    let ways = HeldBlocks::of(&segments).iter().filter_map(|staying| {
+        let lanes = own_lanes(component, spread, &segments, *staying);
+        let fitting = lanes.iter().zip(&room).map(|(lane, room)| lane.fitting(*room));
+        let fitting: Vec<FittingLane<'_>> = fitting.collect();
+        Tried::new(timing, &fitting, locked_max, slots)
+    });
+    ways.map(|tried| tried.ms).min_by(|a, b| a.alone().total_cmp(&b.alone()))
+}
+
 /// What was looked at: with all of the room, the shortest first, then with less.
 fn descend(
     timing: &Timing<'_>,
