@@ -2,8 +2,8 @@
 //! another device, and devices have other numbers of slots. Both have to change together, as slots
 //! are as large as the largest share that passes through them.
 //!
-//! Bytes are [estimated](super::estimated), so that a step costs no question to the executor: only where
-//! the steps end is a layout worth one.
+//! Bytes are [estimated](super::estimated), so that a step costs no question to the executor: only
+//! where the steps end is a layout worth one.
 
 use protocol::Division;
 use protocol::profile::ComponentProfile;

@@ -118,8 +118,8 @@ impl Open {
         near
     }
 
-    /// The layout of a place that is split by heads, and for each other order of its devices the one
-    /// that takes the least by itself, if that is not much longer. `others` are places as well.
+    /// The layout of a place that is split by heads, and for each other order of its devices the
+    /// one that takes the least by itself, if that is not much longer. `others` are places as well.
     pub fn best_of_heads<'o>(
         &'o self,
         others: &'o [Place],
