@@ -66,8 +66,7 @@ pub fn paced_sets(segments: &[Option<Streamable>], rates: &[f64]) -> Vec<Vec<Lan
 /// For each number of slots up to `slots_max`, the set in which each lane streams as few segments
 /// as it has room for, in bytes of weights and slots: each set once, as far as there is room.
 pub fn fitting_sets(lanes: &[Lane], room: &[u64], slots_max: u64) -> Vec<Vec<LaneSet>> {
-    let fitting = lanes.iter().zip(room).map(|(lane, room)| lane.fitting(*room));
-    let fitting: Vec<FittingLane<'_>> = fitting.collect();
+    let fitting = fitting_lanes(lanes, room);
     let mut sets: Vec<Vec<LaneSet>> = Vec::new();
     for slots in 1..=slots_max {
         let Some(stays) = fitting_set(&fitting, |_| slots) else { return sets };
@@ -76,6 +75,11 @@ pub fn fitting_sets(lanes: &[Lane], room: &[u64], slots_max: u64) -> Vec<Vec<Lan
         }
     }
     sets
+}
+
+/// Lanes, each with its room in bytes of weights and slots.
+pub fn fitting_lanes<'l>(lanes: &'l [Lane], room: &[u64]) -> Vec<FittingLane<'l>> {
+    lanes.iter().zip(room).map(|(lane, room)| lane.fitting(*room)).collect()
 }
 
 /// The set in which each lane streams as few segments as it has room for beside its slots; `None`

@@ -66,7 +66,7 @@ pub fn nearby(
     let starts = std::iter::once((split.clone(), *slots)).chain(others_first);
     let found = starts.filter_map(|(split, slots)| descent.from(split, slots));
     let found = found.filter(|found| found.ms < (1.0 - GAIN) * longest_ms);
-    let near = found.map(|Found { split, slots, .. }| {
+    let near = found.map(|TimedSplit { split, slots, .. }| {
         let query = query(problem, index, split.devices, split.division);
         NearbySplit { query, slots, locks: descent.locks }
     });
@@ -82,7 +82,7 @@ struct Descent<'d, 'p> {
 }
 
 /// A split with the numbers of slots with which it takes this long.
-struct Found {
+struct TimedSplit {
     ms: f64,
     split: ComponentLayout,
     slots: SlotCounts,
@@ -90,8 +90,8 @@ struct Found {
 
 impl Descent<'_, '_> {
     /// Where the steps from a split end; `None` where it has no room for its slots.
-    fn from(&self, split: ComponentLayout, slots: SlotCounts) -> Option<Found> {
-        let mut best = Found { ms: self.ms(&split, slots)?, split, slots };
+    fn from(&self, split: ComponentLayout, slots: SlotCounts) -> Option<TimedSplit> {
+        let mut best = TimedSplit { ms: self.ms(&split, slots)?, split, slots };
         for _ in 0..STEPS_MAX {
             let moved = self.moved(&best.split).into_iter().map(|split| (split, best.slots));
             let slots = self.other_slots(&best).into_iter();
@@ -101,7 +101,7 @@ impl Descent<'_, '_> {
             let times: Vec<Option<f64>> = times.collect();
             let timed = next.into_iter().zip(times);
             let timed =
-                timed.filter_map(|((split, slots), ms)| Some(Found { ms: ms?, split, slots }));
+                timed.filter_map(|((split, slots), ms)| Some(TimedSplit { ms: ms?, split, slots }));
             let fastest = timed.min_by(|a, b| a.ms.total_cmp(&b.ms));
             let Some(fastest) = fastest.filter(|found| found.ms < best.ms) else { break };
             best = fastest;
@@ -128,7 +128,7 @@ impl Descent<'_, '_> {
     }
 
     /// With a slot more or less on one device.
-    fn other_slots(&self, Found { split, slots, .. }: &Found) -> Vec<SlotCounts> {
+    fn other_slots(&self, TimedSplit { split, slots, .. }: &TimedSplit) -> Vec<SlotCounts> {
         let mut others = Vec::new();
         for lane in 0..split.devices.len() {
             let own = slots.on(lane);

@@ -1,4 +1,5 @@
-//! Splits near one that streams, and rings of which a part is page-locked.
+//! Splits near one that streams are found where they are faster. So are rings that page-lock only
+//! a part of what they stream.
 
 use protocol::profile::ComponentProfile;
 use protocol::{Division, Layout, Phase, StorageType};

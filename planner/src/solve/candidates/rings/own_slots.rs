@@ -12,10 +12,12 @@ use super::super::super::Problem;
 use super::super::super::component_ms::ComponentMs;
 use super::super::super::lanes::{LaneSet, SlotCounts};
 use super::super::super::search::Allowance;
-use super::super::super::streamable::{FittingLane, HeldBlocks, Lane, fitting_set, stays_whole};
+use super::super::super::streamable::{
+    FittingLane, HeldBlocks, Lane, fitting_lanes, fitting_set, stays_whole,
+};
 use super::super::super::time::Timing;
 use super::sets::{
-    SMALLER_ROOMS, locked_part, locked_within, own_lanes, rooms_of_lanes, streamable,
+    SMALLER_ROOMS, locked_part, locked_within, own_lanes, room_of_lanes, rooms_of_lanes, streamable,
 };
 use super::{LOOKAHEAD_MAX, Ring};
 
@@ -64,13 +66,11 @@ pub fn ms_with_slots(
     locked_max: Option<Bytes>,
 ) -> Option<ComponentMs> {
     let spread = timing.spread();
-    let room = rooms_of_lanes(problem, spread, 0).into_iter().next()?;
+    let room = room_of_lanes(problem, spread)?;
     let segments = streamable(component, spread);
     let ways = HeldBlocks::of(&segments).iter().filter_map(|staying| {
         let lanes = own_lanes(component, spread, &segments, *staying);
-        let fitting = lanes.iter().zip(&room).map(|(lane, room)| lane.fitting(*room));
-        let fitting: Vec<FittingLane<'_>> = fitting.collect();
-        Tried::new(timing, &fitting, locked_max, slots)
+        Tried::new(timing, &fitting_lanes(&lanes, &room), locked_max, slots)
     });
     ways.map(|tried| tried.ms).min_by(|a, b| a.alone().total_cmp(&b.alone()))
 }
@@ -83,10 +83,7 @@ fn descend(
     locked_max: Option<Bytes>,
     from: SlotCounts,
 ) -> Vec<Tried> {
-    let fitting = |room: &Vec<u64>| -> Vec<FittingLane<'_>> {
-        lanes.iter().zip(room).map(|(lane, room)| lane.fitting(*room)).collect()
-    };
-    let mut rooms = rooms.iter().map(fitting);
+    let mut rooms = rooms.iter().map(|room| fitting_lanes(lanes, room));
     let Some(room) = rooms.next() else { return Vec::new() };
     let tried = |slots| Tried::new(timing, &room, locked_max, slots);
     let Some(first) = tried(from).or_else(|| tried(SlotCounts::alike(1))) else {

@@ -179,7 +179,7 @@ pub(super) fn rooms_of_lanes(
 
 /// What each device's budget leaves for weights and slots, the host's without an end; `None` where
 /// one has no room for its arena.
-fn room_of_lanes(problem: &Problem<'_>, spread: &ComponentLayout) -> Option<Vec<u64>> {
+pub(super) fn room_of_lanes(problem: &Problem<'_>, spread: &ComponentLayout) -> Option<Vec<u64>> {
     let room = spread.devices.iter().zip(spread.parts.iter()).map(|(device, part)| match device {
         Some(device) => Some(problem.room_for_weights(*device, part.compute_bytes)?.0),
         None => Some(u64::MAX),
