@@ -3,8 +3,9 @@
 //! A branch is cut when its bytes are over a budget already, or when what it has and the least of
 //! what is still open cannot beat the best so far. Both only grow, so nothing better is lost. What
 //! is still open is taken to load and to compute the least that fits beside what is decided, each
-//! for itself; with these the timeline is no longer than with any of its places, and neither is any
-//! of the timeline's chains, which know the least of both together.
+//! for itself, and what it loads too late to hide it counts as computed; with these the timeline is
+//! no longer than with any of its places, and neither is any of the timeline's chains, which know
+//! the least of both together.
 //!
 //! With more devices than [`DEVICES_EXACT`] the search ends after so many branches; the plans of
 //! one device alone are looked at before, so that it is never worse than these.
@@ -399,23 +400,20 @@ impl<'a> Search<'a> {
             // The one that is decided now needs its own order only; bytes alone have no others.
             let timed = matches!(self.goal, Goal::Best { .. });
             let needed = if later == depth || !timed { 1 } else { ORDERS };
-            let mut intervals = [&all[0].interval; ORDERS];
+            let mut least_keys = [0; ORDERS];
             for (order, ordered) in orders.iter().enumerate().take(needed) {
                 let from = &mut first[component][order];
                 *from += ordered[*from..].iter().position(&mut fits)?;
-                intervals[order] = &all[ordered[*from].number as usize].interval;
+                least_keys[order] = ordered[*from].key;
             }
             if later > depth {
                 open = open.plus(*least);
-                let [both, stored, compute] = intervals;
+                let [own, after, before] = least_keys;
                 let interval = &mut self.intervals[component];
-                *interval = LoadInterval::least(interval.phase, *least_load, compute.compute);
-                self.phase_sums[component] = PhaseSums {
-                    phase: interval.phase,
-                    before: compute.compute,
-                    own: both.both(),
-                    after: stored.stored(),
-                };
+                let phase = interval.phase;
+                // A load that is not early is waited for as if it were computed.
+                *interval = LoadInterval::least(phase, *least_load, before);
+                self.phase_sums[component] = PhaseSums { phase, before, own, after };
                 let longest =
                     (0..PHASES_MAX).map(|phase| self.chain(phase, None)).fold(0, u64::max);
                 if self.is_too_long(self.bound_ticks(longest)) {

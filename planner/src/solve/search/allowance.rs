@@ -29,7 +29,9 @@ impl Allowance {
         let others = (0..choices.of.len()).filter(|other| *other != component);
         let least: Vec<PhaseSums> = others
             .map(|other| {
-                let [own, after, before] = choices.of[other].least_keys();
+                let [own, after] = choices.of[other].least_own_and_after();
+                // Places that are not made yet may come earlier than these.
+                let before = choices.of[other].least_compute;
                 PhaseSums { phase: phase_of(other), before, own, after }
             })
             .collect();

@@ -1,6 +1,7 @@
 //! Choices: the places of each component that fit alone, sorted for the search, with what each adds
 //! to a score.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use protocol::Phase;
@@ -19,8 +20,8 @@ pub const ORDERS: usize = 3;
 
 /// What each order is by: the sum of what a choice adds to its own phase, and the least that it
 /// adds to the sums of the phases after it, and before it.
-pub const KEYS: [fn(&LoadInterval) -> u64; ORDERS] =
-    [LoadInterval::both, LoadInterval::stored, |interval| interval.compute];
+pub const KEYS: [fn(&PhaseSums) -> u64; ORDERS] =
+    [|sums| sums.own, |sums| sums.after, |sums| sums.before];
 
 /// A choice in one of the orders, with what decides most often that it is passed by: a search looks
 /// at thousands in a row.
@@ -39,8 +40,8 @@ pub struct OrderedChoice {
 pub struct Choices {
     /// By component.
     pub of: Vec<Arc<ComponentChoices>>,
-    /// Components in the order in which to decide them: those between whose places most is to be
-    /// won first.
+    /// Components in the order in which to decide them: the largest first, as what it takes of the
+    /// devices decides most what others may have.
     pub order: Vec<usize>,
     /// The step of the problem's times.
     pub step: TimeStep,
@@ -90,24 +91,22 @@ pub struct ComponentChoices {
     /// Those that are searched among, the fastest first.
     pub all: Vec<Choice>,
     /// By what they load and compute together, by how long they keep the storage busy, and by what
-    /// they compute; where time is of no account, only one, by bytes.
+    /// they compute and load too late to hide it; where time is of no account, only one, by bytes.
     pub orders: Vec<Vec<OrderedChoice>>,
-    /// The least that any loads.
+    /// The least that any loads while others compute.
     pub least_load: u64,
+    /// The least that any computes.
+    pub least_compute: u64,
     /// The least of each that any has.
     pub least: TieBreak,
-    /// How much is to be won between them.
-    weight: u64,
 }
 
 impl ComponentChoices {
     /// Of choices with the fastest first; `None` where there are none.
     fn by_time(all: Vec<Choice>) -> Option<Arc<ComponentChoices>> {
-        let ticks = || all.iter().map(|choice| choice.interval.both());
-        let weight = ticks().max()? - ticks().min()?;
         let orders = (0..ORDERS).into_par_iter().map(|order| {
             let keyed = all.iter().zip(0..);
-            let keyed = keyed.map(|(choice, number)| (KEYS[order](&choice.interval), number));
+            let keyed = keyed.map(|(choice, number)| (KEYS[order](&choice.phase_sums), number));
             let mut keyed: Vec<(u64, u32)> = keyed.collect();
             if order > 0 {
                 keyed.sort_unstable();
@@ -115,31 +114,28 @@ impl ComponentChoices {
             ordered(&all, keyed)
         });
         let orders: Vec<Vec<OrderedChoice>> = orders.collect();
-        ComponentChoices::new(all, orders, weight)
+        ComponentChoices::new(all, orders)
     }
 
     /// `None` where there are none.
     fn as_they_are(all: Vec<Choice>) -> Option<Arc<ComponentChoices>> {
-        let weight = all.first()?.alone.0;
         let keyed = all.iter().zip(0..).map(|(choice, number)| (choice.alone.0, number));
         let orders = vec![ordered(&all, keyed.collect())];
-        ComponentChoices::new(all, orders, weight)
+        ComponentChoices::new(all, orders)
     }
 
-    /// The least of what each order is by.
-    pub fn least_keys(&self) -> [u64; ORDERS] {
+    /// The least that any adds to its own phase, and to those after it.
+    pub fn least_own_and_after(&self) -> [u64; 2] {
         let least = |order: &Vec<OrderedChoice>| order.first().map_or(0, |choice| choice.key);
         std::array::from_fn(|order| self.orders.get(order).map_or(0, least))
     }
 
-    fn new(
-        all: Vec<Choice>,
-        orders: Vec<Vec<OrderedChoice>>,
-        weight: u64,
-    ) -> Option<Arc<ComponentChoices>> {
-        let least_load = all.iter().map(|choice| choice.interval.load).min()?;
+    fn new(all: Vec<Choice>, orders: Vec<Vec<OrderedChoice>>) -> Option<Arc<ComponentChoices>> {
+        let early = |choice: &Choice| choice.interval.both() - choice.phase_sums.before;
+        let least_load = all.iter().map(early).min()?;
+        let least_compute = all.iter().map(|choice| choice.interval.compute).min()?;
         let least = all.iter().map(|choice| choice.tie_break).reduce(TieBreak::least)?;
-        Some(Arc::new(ComponentChoices { all, orders, least_load, least, weight }))
+        Some(Arc::new(ComponentChoices { all, orders, least_load, least_compute, least }))
     }
 }
 
@@ -157,7 +153,7 @@ impl Choices {
         let known = known.of(problem, step);
         let of = known.iter().map(|known| known.choices.clone());
         let timed = known.iter().map(|known| Arc::clone(&known.timed)).collect();
-        Some(Choices::new(step, of.collect::<Option<_>>()?, timed))
+        Some(Choices::new(problem, of.collect::<Option<_>>()?, timed))
     }
 
     /// The same with the budgets of a problem that differs in these only, without places that take
@@ -175,7 +171,7 @@ impl Choices {
             let fitting = timed.no_longer_than(ticks_max).iter().copied().filter(fits);
             ComponentChoices::by_time(undominated(fitting, places))
         });
-        Some(Choices::new(self.step, of.collect::<Option<_>>()?, self.timed.clone()))
+        Some(Choices { of: of.collect::<Option<_>>()?, ..self.clone() })
     }
 
     /// Sorted by bytes, and of places of which one takes no less than another one anywhere only the
@@ -205,17 +201,18 @@ impl Choices {
             ComponentChoices::as_they_are(kept.into_iter().map(|(_, choice)| choice).collect())
         });
         let of: Vec<Option<Arc<ComponentChoices>>> = of.collect();
-        Some(Choices::new(step, of.into_iter().collect::<Option<_>>()?, Vec::new()))
+        Some(Choices::new(problem, of.into_iter().collect::<Option<_>>()?, Vec::new()))
     }
 
     fn new(
-        step: TimeStep,
+        problem: &Problem<'_>,
         of: Vec<Arc<ComponentChoices>>,
         timed: Vec<Arc<TimedPlaces>>,
     ) -> Choices {
+        let weights = |component: usize| problem.profile.components[component].weights_bytes;
         let mut order: Vec<usize> = (0..of.len()).collect();
-        order.sort_by_key(|component| std::cmp::Reverse(of[*component].weight));
-        Choices { of, order, step, timed }
+        order.sort_by_key(|component| Reverse(weights(*component)));
+        Choices { of, order, step: TimeStep::of(problem), timed }
     }
 
     /// The same with some places only of one component; `None` where none of them fits alone.
@@ -228,7 +225,7 @@ impl Choices {
         let chosen = timed.fitting().filter(|choice| wanted[choice.index]);
         let mut of = self.of.clone();
         of[component] = ComponentChoices::by_time(chosen.collect())?;
-        Some(Choices::new(self.step, of, self.timed.clone()))
+        Some(Choices { of, ..self.clone() })
     }
 
     /// The same with the places only that one device, or the host, has alone; `None` where a
@@ -242,7 +239,7 @@ impl Choices {
             let all = sorted.all.iter().filter(|choice| there(component, choice));
             ComponentChoices::by_time(all.copied().collect())
         });
-        Some(Choices::new(self.step, of.collect::<Option<_>>()?, self.timed.clone()))
+        Some(Choices { of: of.collect::<Option<_>>()?, ..self.clone() })
     }
 }
 
