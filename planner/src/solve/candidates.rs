@@ -34,11 +34,11 @@ use super::time::{SegmentTimes, Timing};
 use crate::inventory::DeviceKind;
 use crate::policy::pins::{Split, group_counts};
 pub use likely_cuts::likely_layers;
-pub use likely_heads::{heads_left_out, likely_heads};
+pub use likely_heads::{fastest_heads, heads_left_out, likely_heads};
 pub use lists::Lists;
 use lists::{DeviceList, kind_of, lists};
 pub use more_rings::{
-    OpenLayout, new_layouts, open_layouts, own_slots, own_slots_in, rings_within,
+    OpenLayout, held_whole, new_layouts, open_layouts, own_slots, own_slots_in, rings_within,
 };
 pub use nearby::{NearbySplit, nearby};
 pub use neighbours::{neighbours, other_heads};

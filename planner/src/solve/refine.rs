@@ -16,15 +16,16 @@ use protocol::Placement;
 use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, NearbySplit, Within, heads_left_out, likely_heads, likely_layers, nearby,
-    neighbours, new_layouts, open_layouts, other_heads, own_slots, own_slots_in, rings_within,
+    LayoutQuery, NearbySplit, Within, fastest_heads, heads_left_out, held_whole, likely_heads,
+    likely_layers, nearby, neighbours, new_layouts, open_layouts, other_heads, own_slots,
+    own_slots_in, rings_within,
 };
 use super::place::{ComponentLayout, Place, SizedLayout};
 use super::search::{Allowance, Choices, KnownChoices, Score};
 use super::{Problem, Solution, better};
 use crate::policy::Objective;
 use beside::Beside;
-use open::{LONGER_MAX, Open};
+use open::{HEADS_LONGER_MAX, LONGER_MAX, Open};
 
 /// Layouts of the largest component whose rings are made, of each kind of split over as many
 /// devices: those that may take the least. Over four unlike cards with 3, 5 and 12 GiB of each, 16
@@ -45,11 +46,6 @@ const HEADS_ROUNDS: usize = 4;
 
 /// How often splits near a plan's are looked at, while plans get better.
 const NEARBY_ROUNDS: usize = 3;
-
-/// Layouts that are asked for at most, in all rounds, where such a plan is not the best one: each
-/// takes one to three milliseconds of a core. Over two devices a round has eight, over four up to
-/// 48.
-const HEADS_ASKED_MAX: usize = 32;
 
 /// Layouts in which a better plan may be, of each component.
 pub struct OpenLayouts(Vec<Open>);
@@ -150,9 +146,9 @@ impl OpenLayouts {
         self.0[component].new_ones(left_out.into_iter())
     }
 
-    /// The layouts of the largest component with some heads on other devices than in a solution,
-    /// or, if it is not split so there, than in the best plan in which it is, as far as they are
-    /// new and may take no longer.
+    /// The layouts of the largest component with some heads on other devices than in a solution;
+    /// or, if it is not split so there, than in the best plan in which it is, and than in the split
+    /// that should take the least. They are new, and may take no longer.
     fn other_heads(
         &self,
         problem: &Problem<'_>,
@@ -162,13 +158,16 @@ impl OpenLayouts {
         let Some((component, place, score)) = largest_chosen(problem, solution) else {
             return Vec::new();
         };
-        let open = &self.0[component];
-        let place = match is_by_heads(place) {
+        let (open, own) = (&self.0[component], &problem.places[component]);
+        let best = match is_by_heads(place) {
             true => Some(place.clone()),
             false => open.best_by_heads(problem, component, score, known),
         };
-        let Some(place) = place else { return Vec::new() };
-        let splits = open.best_of_heads(&problem.places[component], &place);
+        let mut splits = best.as_ref().map_or_else(Vec::new, |best| open.best_of_heads(own, best));
+        if !is_by_heads(place) {
+            let longest_ms = HEADS_LONGER_MAX * place.ms.alone();
+            splits.extend(fastest_heads(problem, component, open.by_heads(own), longest_ms));
+        }
         let others = splits.iter().flat_map(|split| other_heads(problem, component, split));
         likely_heads(problem, component, &splits, open.new_ones(others))
     }
@@ -215,15 +214,26 @@ impl OpenLayouts {
         self.better_with(beside, (component, rings), than, generation, known)
     }
 
-    /// Splits of the largest component near its place in a solution, and near some others that
-    /// would take about as long, which may take less.
-    fn nearby(&self, problem: &Problem<'_>, solution: &Solution) -> Vec<NearbySplit> {
-        let Some((component, place, _)) = largest_chosen(problem, solution) else {
+    /// Splits of the largest component which may take less than those that they are near: its place
+    /// in a solution, some others that would take about as long, and the best one by heads.
+    fn nearby(
+        &self,
+        problem: &Problem<'_>,
+        solution: &Solution,
+        known: &mut KnownChoices,
+    ) -> Vec<NearbySplit> {
+        let Some((component, place, score)) = largest_chosen(problem, solution) else {
             return Vec::new();
         };
-        let near = self.0[component].best_of_splits(&problem.places[component], place);
-        let longest_ms = place.ms.alone();
-        let near = near.into_iter().flat_map(|from| nearby(problem, component, from, longest_ms));
+        let open = &self.0[component];
+        let by_heads = match is_by_heads(place) {
+            true => None,
+            false => open.best_by_heads(problem, component, score, known),
+        };
+        let near = open.best_of_splits(&problem.places[component], place).into_iter();
+        let near = near.map(|from| (from, place.ms.alone()));
+        let near = near.chain(by_heads.iter().map(|from| (from, from.ms.alone())));
+        let near = near.flat_map(|(from, longest_ms)| nearby(problem, component, from, longest_ms));
         near.collect()
     }
 
@@ -242,7 +252,9 @@ impl OpenLayouts {
         let rings = splits.par_iter().zip(bytes).with_max_len(1).flat_map_iter(|(split, bytes)| {
             let spread = Arc::new(split.query.answered(bytes));
             let from = (&spread, split.slots, split.locks);
-            own_slots_in(problem, component, from, Some(&allowance))
+            let mut places = own_slots_in(problem, component, from, Some(&allowance));
+            places.extend(held_whole(problem, component, &spread));
+            places
         });
         let rings: Vec<Place> = rings.collect();
         self.better_with(beside, (component, rings), than, generation, known)
@@ -310,7 +322,6 @@ pub fn refined<E>(
     // Heads come last: what is moved on from is near the best plan until then, and splits by layers
     // that would get better on their way are not.
     for next in NextLayouts::ALL {
-        let mut left = next.asked_max(problem, &solution);
         for _ in 0..next.rounds() {
             let wanted = match next {
                 NextLayouts::LeftOutHeads => {
@@ -320,10 +331,9 @@ pub fn refined<E>(
                 NextLayouts::Neighbours => open.neighbours(problem, &solution),
                 NextLayouts::OtherHeads => open.other_heads(problem, &solution, known),
             };
-            if wanted.is_empty() || wanted.len() > left {
+            if wanted.is_empty() {
                 break;
             }
-            left -= wanted.len();
             let bytes = size(&wanted)?;
             open.renew(problem, &wanted, &bytes);
             let better = open.better(problem, &solution, generation, known);
@@ -337,7 +347,7 @@ pub fn refined<E>(
     solution = open.with_all_rings(problem, &solution, generation, known).unwrap_or(solution);
     solution = open.with_own_slots(problem, &solution, generation, known).unwrap_or(solution);
     for _ in 0..NEARBY_ROUNDS {
-        let splits = open.nearby(problem, &solution);
+        let splits = open.nearby(problem, &solution, known);
         if splits.is_empty() {
             break;
         }
@@ -377,16 +387,6 @@ impl NextLayouts {
             NextLayouts::LeftOutHeads => 1,
             NextLayouts::Likely | NextLayouts::Neighbours => NEXT_ROUNDS,
             NextLayouts::OtherHeads => HEADS_ROUNDS,
-        }
-    }
-
-    /// How many such layouts are asked for at most.
-    fn asked_max(self, problem: &Problem<'_>, solution: &Solution) -> usize {
-        let is_by_heads =
-            || largest_chosen(problem, solution).is_some_and(|(_, place, _)| is_by_heads(place));
-        match self {
-            NextLayouts::OtherHeads if !is_by_heads() => HEADS_ASKED_MAX,
-            _ => usize::MAX,
         }
     }
 }

@@ -65,14 +65,12 @@ pub fn new_layouts<'w>(
     index: usize,
     asked: impl Iterator<Item = (&'w LayoutQuery, &'w SizedLayout)>,
 ) -> Vec<OpenLayout> {
-    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let component = &problem.profile.components[index];
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let layouts = asked.map(|(wanted, bytes)| {
         let spread = Arc::new(wanted.answered(bytes));
-        let timing = Timing::new(&times, &spread);
-        let whole = ways_to_hold(problem, component, pin, &timing, std::iter::empty());
-        let least = least(problem, &timing, &spread);
-        OpenLayout { least, others: places_of(problem, &spread, whole) }
+        let least = least(problem, &Timing::new(&times, &spread), &spread);
+        OpenLayout { least, others: held_whole(problem, index, &spread) }
     });
     layouts.collect()
 }
@@ -137,6 +135,18 @@ pub fn own_slots_in(
     let with_rings =
         ways.into_iter().filter(|way| matches!(way.held, WeightResidency::Some { .. }));
     places_of(problem, spread, with_rings.collect())
+}
+
+/// The places of a component in a layout in which it holds all of its weights.
+pub fn held_whole(
+    problem: &Problem<'_>,
+    index: usize,
+    spread: &Arc<ComponentLayout>,
+) -> Vec<Place> {
+    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
+    let timing = Timing::new(&times, spread);
+    places_of(problem, spread, ways_to_hold(problem, component, pin, &timing, std::iter::empty()))
 }
 
 /// What stands for a layout's rings.

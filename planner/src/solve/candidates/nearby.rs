@@ -1,4 +1,4 @@
-//! Splits near one that streams, which may take less: some heads, features or segments are on
+//! Splits near one that was found, which may take less: some heads, features or segments are on
 //! another device, and devices have other numbers of slots. Both have to change together, as slots
 //! are as large as the largest share that passes through them.
 //!
@@ -16,12 +16,15 @@ use super::super::place::{ComponentLayout, Place, WeightResidency};
 use super::super::time::{SegmentTimes, Timing};
 use super::estimated::{divided, with_first};
 use super::neighbours::{MOVES_OF_HEADS, layers, moved, parts_of_heads, query, segment_counts};
-use super::rings::{LOOKAHEAD_MAX, ms_with_slots};
+use super::rings::{LOOKAHEAD_MAX, StreamingSplit};
 use super::{LayoutQuery, kinds_of};
 use crate::policy::pins::Params;
 
 /// How many segments move from one device to another.
 const MOVES_OF_SEGMENTS: [u32; 2] = [1, 2];
+
+/// Slots on each device, at first, of a split that holds all of its weights.
+const SLOTS_FIRST: u32 = 2;
 
 /// Steps from one split at most.
 const STEPS_MAX: usize = 32;
@@ -39,8 +42,8 @@ pub struct NearbySplit {
     pub locks: bool,
 }
 
-/// Splits near a streamed one that may take less than `longest_ms` by themselves: one at most for
-/// each device that may be first. None where devices or slots are pinned.
+/// Splits near one over several devices that may take less than `longest_ms` by themselves: one at
+/// most for each device that may be first. None where devices or slots are pinned.
 pub fn nearby(
     problem: &Problem<'_>,
     index: usize,
@@ -48,13 +51,17 @@ pub fn nearby(
     longest_ms: f64,
 ) -> Vec<NearbySplit> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
-    let WeightResidency::Some { slots, locked, .. } = &place.held else { return Vec::new() };
+    let (slots, locks) = match &place.held {
+        WeightResidency::Some { slots, locked, .. } => (*slots, locked.is_some()),
+        WeightResidency::All(_) => (SlotCounts::alike(SLOTS_FIRST), true),
+    };
     let is_pinned = !pin.devices.is_empty() || pin.lookahead.is_some();
-    if is_pinned || matches!(pin.params, Some(Params::Device | Params::Disk)) {
+    let is_split = place.spread.devices.len() > 1;
+    if !is_split || is_pinned || matches!(pin.params, Some(Params::Device | Params::Disk)) {
         return Vec::new();
     }
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
-    let descent = Descent { problem, component, times: &times, locks: locked.is_some() };
+    let descent = Descent { problem, component, times: &times, locks };
     let split = &*place.spread;
     let (kinds, _) = kinds_of(problem, &split.devices);
     // By heads the first device does more than its share.
@@ -63,7 +70,7 @@ pub fn nearby(
         let slots = slots.with(0, slots.on(first)).with(first, slots.on(0));
         Some((with_first(split, first)?, slots))
     });
-    let starts = std::iter::once((split.clone(), *slots)).chain(others_first);
+    let starts = std::iter::once((split.clone(), slots)).chain(others_first);
     let found = starts.filter_map(|(split, slots)| descent.from(split, slots));
     let found = found.filter(|found| found.ms < (1.0 - GAIN) * longest_ms);
     let near = found.map(|TimedSplit { split, slots, .. }| {
@@ -142,6 +149,7 @@ impl Descent<'_, '_> {
     fn ms(&self, split: &ComponentLayout, slots: SlotCounts) -> Option<f64> {
         let timing = Timing::new(self.times, split);
         let locked_max = self.locks.then(|| self.problem.locked_max());
-        Some(ms_with_slots(self.problem, self.component, &timing, slots, locked_max)?.alone())
+        let split = StreamingSplit::new(self.problem, self.component, &timing)?;
+        Some(split.ms(slots, locked_max)?.alone())
     }
 }

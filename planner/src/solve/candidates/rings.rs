@@ -23,7 +23,7 @@ use super::super::search::Allowance;
 use super::super::time::{StreamedTiming, Timing};
 use crate::policy::pins::{Params, Pin};
 use fitting::{Fitted, Fitting, may_pay, ring_parts, slots_within};
-pub use own_slots::{ms_with_slots, rings_with_own_slots};
+pub use own_slots::{StreamingSplit, rings_with_own_slots};
 use sets::{LOCKED_WAYS, SMALLER_ROOMS, StreamedSet, add_fitting, sets, streamable, waits};
 
 /// The most stream slots on each device that are tried where nobody says how many.

@@ -30,7 +30,7 @@ const SPLITS_MAX: usize = 3;
 
 /// A plan by heads that takes more than this times the best one is not moved on from. With 1.005 a
 /// host of four unlike cards had plans that were 2.3 and 2.9 % slower, with 3 and 4 GiB of each.
-const HEADS_LONGER_MAX: f64 = 1.05;
+pub const HEADS_LONGER_MAX: f64 = 1.05;
 
 /// The open layouts of a component.
 #[derive(Default)]
@@ -158,6 +158,15 @@ impl Open {
         let beat = Some(Score::just_beaten_by(choices.step, ticks_max as u64));
         let found = search::best(&by_heads, &choices, Limits { beat, ..Limits::default() })?;
         Some(by_heads.places[component][found.places[component]].clone())
+    }
+
+    /// All layouts that are split by heads, each once. `others` are places as well.
+    pub fn by_heads<'o>(&'o self, others: &'o [Place]) -> Vec<&'o ComponentLayout> {
+        let places = others.iter().chain(self.places()).chain(self.least.iter());
+        let mut seen = BTreeSet::new();
+        let new =
+            places.filter(|place| is_by_heads(place) && seen.insert(Arc::as_ptr(&place.spread)));
+        new.map(|place| &*place.spread).collect()
     }
 
     /// A plan with the rings of these layouts, and with the component's other places in them, that

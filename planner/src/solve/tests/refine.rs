@@ -5,8 +5,8 @@ use std::sync::Arc;
 use protocol::{Division, Layout, Phase, StorageType};
 
 use super::super::candidates::{
-    Within, heads_left_out, lane, likely_heads, likely_layers, neighbours, new_layouts,
-    other_heads, rings_within,
+    Within, fastest_heads, heads_left_out, lane, likely_heads, likely_layers, neighbours,
+    new_layouts, other_heads, rings_within,
 };
 use super::super::refine::largest;
 use super::super::*;
@@ -135,13 +135,14 @@ fn heads_are_tried_on_devices_that_have_time_for_them() {
     let mut case = Case::plain(3, Bytes::mib(64), vec![dit]);
     case.inventory.devices.iter_mut().for_each(|device| device.threads = Some(1));
     let problem = case.problem(Objective::Latency);
-    let wanted = |order: [usize; 3], shares: [u32; 3]| {
-        let devices = order.map(Some).to_vec();
+    let over = |devices: &[usize], shares: &[u32]| {
+        let devices: Vec<Option<usize>> = devices.iter().copied().map(Some).collect();
         let lanes = devices.iter().map(|device| lane(&problem, *device)).collect();
         let division = Division::Tensor { shares: shares.to_vec() };
         let layout = Layout { component: "dit".to_owned(), lanes, division };
         LayoutQuery::of(0, devices, layout)
     };
+    let wanted = |order: [usize; 3], shares: [u32; 3]| over(&order, &shares);
     let in_order = |shares| wanted([0, 1, 2], shares);
     let chosen = in_order([2, 3, 3]);
     let bytes = case.sizes(std::slice::from_ref(&chosen)).remove(0);
@@ -149,11 +150,20 @@ fn heads_are_tried_on_devices_that_have_time_for_them() {
         in_order([3, 2, 3]),
         in_order([1, 3, 4]),
         in_order([2, 2, 4]),
-        // Layouts over other devices, or in another order, are not compared with it.
+        // In another order they are compared with it, too; layouts over other devices are not.
+        wanted([1, 0, 2], [3, 2, 3]),
         wanted([1, 0, 2], [1, 3, 4]),
+        over(&[1, 2], &[1, 7]),
     ];
-    let likely = likely_heads(&problem, 0, &[&chosen.answered(&bytes)], others.clone());
-    assert_eq!(likely, [others[0].clone(), others[3].clone()]);
+    let chosen = chosen.answered(&bytes);
+    let mut likely = likely_heads(&problem, 0, &[&chosen], others.clone());
+    likely.sort_by_key(|likely| others.iter().position(|other| other == likely));
+    assert_eq!(likely, [others[0].clone(), others[3].clone(), others[5].clone()]);
+    // Of some splits it is the fastest, where they may take that long.
+    let slow = others[1].answered(&case.sizes(&others[1..2])[0]);
+    let fastest = |longest_ms| fastest_heads(&problem, 0, vec![&slow, &chosen], longest_ms);
+    assert_eq!(fastest(f64::INFINITY), Some(&chosen));
+    assert_eq!(fastest(0.0), None);
 }
 
 #[test]

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use protocol::Bytes;
 use protocol::profile::ComponentProfile;
+use protocol::{Bytes, Residency};
 use rayon::prelude::*;
 
 use super::super::super::Problem;
 use super::super::super::component_ms::ComponentMs;
 use super::super::super::lanes::{LaneSet, SlotCounts};
+use super::super::super::place::WeightResidency;
 use super::super::super::search::Allowance;
 use super::super::super::streamable::{
     FittingLane, HeldBlocks, Lane, fitting_lanes, fitting_set, stays_whole,
@@ -55,24 +56,45 @@ pub fn rings_with_own_slots(
     allowed.map(ring).collect()
 }
 
-/// What a component takes that has this number of slots on each device, and streams what it has no
-/// room for beside them, in whichever way takes the least; `None` where a device has no room for
-/// its slots, or where nothing is streamed.
-pub fn ms_with_slots(
-    problem: &Problem<'_>,
-    component: &ComponentProfile,
-    timing: &Timing<'_>,
-    slots: SlotCounts,
-    locked_max: Option<Bytes>,
-) -> Option<ComponentMs> {
-    let spread = timing.spread();
-    let room = room_of_lanes(problem, spread)?;
-    let segments = streamable(component, spread);
-    let ways = HeldBlocks::of(&segments).iter().filter_map(|staying| {
-        let lanes = own_lanes(component, spread, &segments, *staying);
-        Tried::new(timing, &fitting_lanes(&lanes, &room), locked_max, slots)
-    });
-    ways.map(|tried| tried.ms).min_by(|a, b| a.alone().total_cmp(&b.alone()))
+/// A split's devices, each with what it may stream and the room that it has for weights and slots.
+pub struct StreamingSplit<'s> {
+    timing: &'s Timing<'s>,
+    /// For each way to choose the blocks that stay.
+    ways: Vec<Vec<Lane>>,
+    room: Vec<u64>,
+    fits: bool,
+}
+
+impl<'s> StreamingSplit<'s> {
+    /// `None` where a device has no room for its arena.
+    pub fn new(
+        problem: &Problem<'_>,
+        component: &ComponentProfile,
+        timing: &'s Timing<'s>,
+    ) -> Option<StreamingSplit<'s>> {
+        let spread = timing.spread();
+        let room = room_of_lanes(problem, spread)?;
+        let segments = streamable(component, spread);
+        let ways = HeldBlocks::of(&segments).iter();
+        let ways = ways.map(|staying| own_lanes(component, spread, &segments, *staying)).collect();
+        let mut parts = room.iter().enumerate();
+        let fits = parts.all(|(lane, room)| spread.part_bytes(lane).0 <= *room);
+        Some(StreamingSplit { timing, ways, room, fits })
+    }
+
+    /// What the component takes that has this number of slots on each device, and streams what it
+    /// has no room for beside them, in whichever way takes the least; all lazy, where there is room
+    /// for it. Up to `locked_max` bytes of what is streamed are page-locked. `None` where a device
+    /// has no room for its slots.
+    pub fn ms(&self, slots: SlotCounts, locked_max: Option<Bytes>) -> Option<ComponentMs> {
+        if self.fits {
+            return Some(self.timing.ms(&WeightResidency::All(Residency::Lazy)));
+        }
+        let ways = self.ways.iter().filter_map(|lanes| {
+            Tried::new(self.timing, &fitting_lanes(lanes, &self.room), locked_max, slots)
+        });
+        ways.map(|tried| tried.ms).min_by(|a, b| a.alone().total_cmp(&b.alone()))
+    }
 }
 
 /// What was looked at: with all of the room, the shortest first, then with less.
