@@ -19,27 +19,27 @@ use super::neighbours::query;
 use super::rings::StreamingSplit;
 use super::shares::heads_of;
 
-/// A split that takes at least more than this times what the chosen one takes at least is left out.
+/// A split is left out if the least that its rings take is more than this times the chosen one's.
 /// Plans of shipped hosts, and of five made-up ones of three to five cards with 2 to 10 GiB of
 /// each, were compared with those that leave nothing out: with 1 three of 59 were 0.5 to 1.7 %
 /// slower, with 1.01 none was.
 const LONGER_MAX: f64 = 1.02;
 
-/// The same of what they take about, next to a split.
+/// The same of [`about_ms`], for splits next to one.
 const NEAR_LONGER_MAX: f64 = 1.005;
 
-/// The same, of shares that were left out at first.
+/// The same of [`about_ms`], for shares that were left out at first.
 const LEFT_OUT_LONGER_MAX: f64 = 1.03;
 
-/// So many of those next to a split are asked for, the fastest by their estimates. On 20 hosts with
-/// 2 to 14 GiB of each card plans were no better with 12, 24, or all.
+/// At most this many splits next to one are asked for: those with the shortest estimates. On 20
+/// hosts with 2 to 14 GiB of each card, plans were no better with 12, 24, or all.
 const NEAR_MAX: usize = 8;
 
 /// Numbers of slots that are timed, on all devices alike.
 const SLOTS_TIMED: [u32; 4] = [1, 2, 3, 4];
 
-/// Of layouts those that may take about as long as the first of some tensor splits, or less; the
-/// others of these are as near. What is over devices that none of them has is among them.
+/// Of layouts next to some tensor splits those that may take about as long as the first of these
+/// splits, or less. A layout over devices that no split has is not compared, and is among them.
 pub fn likely_heads(
     problem: &Problem<'_>,
     index: usize,
@@ -55,11 +55,8 @@ pub fn likely_heads(
     let about = |other: LayoutQuery| {
         let Some(estimated) = estimated(splits, &other) else { return Some((0.0, other)) };
         let timing = Timing::new(&times, &estimated);
-        if least_ms(problem, &timing).alone() > longest_least_ms {
-            return None;
-        }
-        let ms = about_ms(problem, component, &timing);
-        (ms <= longest_ms).then_some((ms, other))
+        let ms = about_ms_within(problem, component, &timing, [longest_least_ms, longest_ms])?;
+        Some((ms, other))
     };
     let mut likely: Vec<(f64, LayoutQuery)> = others.into_par_iter().filter_map(about).collect();
     likely.sort_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -79,12 +76,11 @@ pub fn fastest_heads<'l>(
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let about = |split: &'l ComponentLayout| {
         let timing = Timing::new(&times, split);
-        let may_pay = least_ms(problem, &timing).alone() <= longest_ms;
-        may_pay.then(|| (about_ms(problem, component, &timing), split))
+        let ms = about_ms_within(problem, component, &timing, [longest_ms; 2])?;
+        Some((ms, split))
     };
     let about: Vec<(f64, &ComponentLayout)> = splits.into_par_iter().filter_map(about).collect();
-    let fastest = about.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
-    fastest.filter(|(ms, _)| *ms <= longest_ms).map(|(_, split)| split)
+    about.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, split)| split)
 }
 
 /// A layout with about the bytes that it has, by those of a split over its devices; if none has
@@ -109,6 +105,17 @@ fn about_ms(problem: &Problem<'_>, component: &ComponentProfile, timing: &Timing
     let ways = SLOTS_TIMED.iter().flat_map(|slots| sources.map(|locked| (*slots, locked)));
     let ways = ways.filter_map(|(slots, locked)| split.ms(SlotCounts::alike(slots), locked));
     ways.map(|ms| ms.alone()).fold(f64::INFINITY, f64::min)
+}
+
+/// The same, if neither the least that its rings take nor this is more than these.
+fn about_ms_within(
+    problem: &Problem<'_>,
+    component: &ComponentProfile,
+    timing: &Timing<'_>,
+    [longest_least_ms, longest_ms]: [f64; 2],
+) -> Option<f64> {
+    let may_pay = least_ms(problem, timing).alone() <= longest_least_ms;
+    may_pay.then(|| about_ms(problem, component, timing)).filter(|ms| *ms <= longest_ms)
 }
 
 /// The splits by heads of a component that are left out at first, over the devices of those that
@@ -137,9 +144,9 @@ pub fn heads_left_out(
             let division = Division::Tensor { shares };
             let estimated = divided(&asked, division.clone())?;
             let timing = Timing::new(&times, &estimated);
-            let may_pay = least_ms(problem, &timing).alone() <= LONGER_MAX * longest_ms
-                && about_ms(problem, component, &timing) <= LEFT_OUT_LONGER_MAX * longest_ms;
-            may_pay.then(|| query(problem, index, devices.clone(), division))
+            let longest_ms = [LONGER_MAX, LEFT_OUT_LONGER_MAX].map(|longer| longer * longest_ms);
+            about_ms_within(problem, component, &timing, longest_ms)?;
+            Some(query(problem, index, devices.clone(), division))
         };
         let is_wanted = |shares: &Vec<u32>| {
             let is_same = |(other, _): &(&LayoutQuery, _)| {

@@ -69,8 +69,9 @@ pub fn new_layouts<'w>(
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
     let layouts = asked.map(|(wanted, bytes)| {
         let spread = Arc::new(wanted.answered(bytes));
-        let least = least(problem, &Timing::new(&times, &spread), &spread);
-        OpenLayout { least, others: held_whole(problem, index, &spread) }
+        let timing = Timing::new(&times, &spread);
+        let least = least(problem, &timing, &spread);
+        OpenLayout { least, others: timed_whole(problem, index, &timing, &spread) }
     });
     layouts.collect()
 }
@@ -143,10 +144,20 @@ pub fn held_whole(
     index: usize,
     spread: &Arc<ComponentLayout>,
 ) -> Vec<Place> {
-    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    let component = &problem.profile.components[index];
     let times = SegmentTimes::new(problem.inventory, component, problem.options.attention_chunk);
-    let timing = Timing::new(&times, spread);
-    places_of(problem, spread, ways_to_hold(problem, component, pin, &timing, std::iter::empty()))
+    timed_whole(problem, index, &Timing::new(&times, spread), spread)
+}
+
+/// The same with the layout's times.
+fn timed_whole(
+    problem: &Problem<'_>,
+    index: usize,
+    timing: &Timing<'_>,
+    spread: &Arc<ComponentLayout>,
+) -> Vec<Place> {
+    let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
+    places_of(problem, spread, ways_to_hold(problem, component, pin, timing, std::iter::empty()))
 }
 
 /// What stands for a layout's rings.

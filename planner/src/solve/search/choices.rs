@@ -153,7 +153,7 @@ impl Choices {
         let known = known.of(problem, step);
         let of = known.iter().map(|known| known.choices.clone());
         let timed = known.iter().map(|known| Arc::clone(&known.timed)).collect();
-        Some(Choices::new(problem, of.collect::<Option<_>>()?, timed))
+        Some(Choices::new(problem, step, of.collect::<Option<_>>()?, timed))
     }
 
     /// The same with the budgets of a problem that differs in these only, without places that take
@@ -171,7 +171,7 @@ impl Choices {
             let fitting = timed.no_longer_than(ticks_max).iter().copied().filter(fits);
             ComponentChoices::by_time(undominated(fitting, places))
         });
-        Some(Choices { of: of.collect::<Option<_>>()?, ..self.clone() })
+        Some(self.among(of.collect::<Option<_>>()?))
     }
 
     /// Sorted by bytes, and of places of which one takes no less than another one anywhere only the
@@ -201,18 +201,25 @@ impl Choices {
             ComponentChoices::as_they_are(kept.into_iter().map(|(_, choice)| choice).collect())
         });
         let of: Vec<Option<Arc<ComponentChoices>>> = of.collect();
-        Some(Choices::new(problem, of.into_iter().collect::<Option<_>>()?, Vec::new()))
+        let of = of.into_iter().collect::<Option<_>>()?;
+        Some(Choices::new(problem, step, of, Vec::new()))
     }
 
     fn new(
         problem: &Problem<'_>,
+        step: TimeStep,
         of: Vec<Arc<ComponentChoices>>,
         timed: Vec<Arc<TimedPlaces>>,
     ) -> Choices {
         let weights = |component: usize| problem.profile.components[component].weights_bytes;
         let mut order: Vec<usize> = (0..of.len()).collect();
         order.sort_by_key(|component| Reverse(weights(*component)));
-        Choices { of, order, step: TimeStep::of(problem), timed }
+        Choices { of, order, step, timed }
+    }
+
+    /// The same with other choices of the components.
+    fn among(&self, of: Vec<Arc<ComponentChoices>>) -> Choices {
+        Choices { of, order: self.order.clone(), step: self.step, timed: self.timed.clone() }
     }
 
     /// The same with some places only of one component; `None` where none of them fits alone.
@@ -225,7 +232,7 @@ impl Choices {
         let chosen = timed.fitting().filter(|choice| wanted[choice.index]);
         let mut of = self.of.clone();
         of[component] = ComponentChoices::by_time(chosen.collect())?;
-        Some(Choices { of, ..self.clone() })
+        Some(self.among(of))
     }
 
     /// The same with the places only that one device, or the host, has alone; `None` where a
@@ -239,7 +246,7 @@ impl Choices {
             let all = sorted.all.iter().filter(|choice| there(component, choice));
             ComponentChoices::by_time(all.copied().collect())
         });
-        Some(Choices { of: of.collect::<Option<_>>()?, ..self.clone() })
+        Some(self.among(of.collect::<Option<_>>()?))
     }
 }
 
