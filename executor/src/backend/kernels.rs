@@ -40,6 +40,7 @@ mod dot;
 mod exp2;
 mod grid;
 mod lanes;
+mod lines_ahead;
 mod math;
 mod outer;
 mod pack;

@@ -10,6 +10,16 @@
 #[cfg(target_arch = "x86_64")]
 mod decode;
 #[cfg(target_arch = "x86_64")]
+mod edge;
+#[cfg(target_arch = "x86_64")]
+mod panel;
+#[cfg(target_arch = "x86_64")]
+mod rounding;
+#[cfg(target_arch = "x86_64")]
+mod rows;
+#[cfg(target_arch = "x86_64")]
+mod strip;
+#[cfg(target_arch = "x86_64")]
 mod tiled;
 
 use super::grid::aligned_len;
@@ -19,7 +29,7 @@ use crate::graph::Activation;
 use crate::weights::view::WeightView;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use tiled::round_rows;
+pub(super) use rounding::round_rows;
 
 /// The least scratch of a worker that multiplies tiles: of a strip and a sliver, 32 deep. Each is
 /// two tiles, and the first begins at a 64-byte border.

@@ -70,6 +70,13 @@ impl Grid {
             column..self.columns.min(column + self.task_columns),
         )
     }
+
+    /// The columns of the task that a worker probably does after one: each of `workers` takes the
+    /// next one in turn. None after the last ones.
+    pub(super) fn following(&self, index: usize, workers: usize) -> Range<usize> {
+        let next = index + workers;
+        if next < self.tasks() { self.task(next).1 } else { 0..0 }
+    }
 }
 
 /// Rows in memory: row `i` begins at `i * stride`.

@@ -107,3 +107,48 @@ fn what_is_not_finite_stays_so_and_in_its_row() {
         vec![0.0]
     });
 }
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn strips_of_tiles_and_strips_of_rows_give_the_same_bits() {
+    use super::panel::{Panel, StoredColumns, sliver_words};
+    use crate::backend::kernels::grid::{Rows, Target, aligned};
+    use crate::backend::kernels::lines_ahead::LinesAhead;
+    use crate::backend::kernels::simd::Isa;
+    use crate::backend::kernels::tiles::Tiles;
+    use crate::backend::kernels::workers::Disjoint;
+
+    let Some(isa) = Isa::available().into_iter().find(|isa| isa.has_bf16_products()) else {
+        return;
+    };
+    for (count, columns, depth) in [(14, 32, 64), (13, 65, 70), (7, 96, 31), (1, 7, 768)] {
+        let mut random = Random::new((count * columns) as u64);
+        let (x, before) = (random.normals(count * depth), random.normals(count * columns));
+        let weight = Stored::random(&mut random, StorageType::BF16, &[columns, depth]);
+        let inputs = [x.as_slice()];
+        let all = Columns::all(columns);
+        let operands =
+            LinearOperands::new(&inputs, weight.view(), None, Activation::None, before.len(), all);
+        let mut panel = vec![0.0; columns.div_ceil(32) * sliver_words(depth) + 15];
+        let words = aligned(&mut panel);
+        StoredColumns { operands: &operands, isa }.pack(0..columns, 0, depth, words);
+        let panel = Panel { words, columns, depth };
+        let rows = Rows { values: &x, stride: depth, count };
+        let mut strip = vec![0.0; 32 * 1024 / 2 + 15];
+        let strip = aligned(&mut strip);
+        for accumulate in [false, true] {
+            let mut both = [before.clone(), before.clone()];
+            let [of_tiles, of_rows] = both.each_mut().map(|out| Disjoint::new(out));
+            // SAFETY: nobody else has these results, and the processor multiplies bf16.
+            unsafe {
+                let target = Target::new(&of_tiles, 0, columns, accumulate);
+                strip::multiply(&Tiles::configure(false), rows, strip, panel, target);
+                let target = Target::new(&of_rows, 0, columns, accumulate);
+                let mut ahead = [LinesAhead::none(), LinesAhead::none()];
+                rows::multiply(rows, strip, panel, target, ahead.each_mut());
+            }
+            assert!(both[0] == both[1], "{count} x {depth} x {columns}, {accumulate}");
+            assert!(both[0] != before);
+        }
+    }
+}
