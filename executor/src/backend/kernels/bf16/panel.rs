@@ -24,7 +24,7 @@ pub(super) const fn sliver_words(depth: usize) -> usize {
     depth.next_multiple_of(STEP) / 2 * SLIVER_COLUMNS
 }
 
-/// A packed panel.
+/// Weight rows that are packed as columns, of some of the depth.
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
     pub(super) words: &'a [f32],
@@ -43,7 +43,7 @@ impl Panel<'_> {
     }
 }
 
-/// Weight rows that are packed as columns.
+/// A layer's weight rows, to be packed as columns.
 #[derive(Clone, Copy)]
 pub(super) struct StoredColumns<'a> {
     pub(super) operands: &'a LinearOperands<'a>,
@@ -67,7 +67,7 @@ impl StoredColumns<'_> {
         }
     }
 
-    /// The features from one on, at most `depth` of them, of some weight rows that are packed later.
+    /// Features of some weight rows that are packed later: at most `depth` from one on.
     pub(super) fn ahead(
         &self,
         columns: Range<usize>,
