@@ -59,7 +59,8 @@ pub fn bf16_linear(
 
 /// Forms products in tiles if the processor multiplies bf16 and there are more than
 /// [`FEW_ROWS`](protocol::limits::FEW_ROWS); says whether it did. Each worker needs
-/// [`TILES_LEN_MIN`] elements of scratch, and is faster with more.
+/// [`TILES_LEN_MIN`] elements of scratch with AMX, else as many as [`linear`]; it is faster with
+/// more.
 pub(super) fn multiply_in_tiles(
     workers: &Workers,
     operands: &LinearOperands<'_>,

@@ -6,7 +6,7 @@ use super::simd::{LINE_BYTES, prefetch};
 /// Cache lines of rows that lie apart, all of a row and then the next row's. Those past the last
 /// row are never asked for.
 pub(super) struct LinesAhead {
-    /// The next line's address, of which nothing is required.
+    /// The next line's address. It need not be valid.
     next: *const u8,
     /// From behind a row's last line to the next row's first one.
     gap_bytes: usize,

@@ -7,7 +7,7 @@
 //! Not here: what is multiplied, and how it comes into tiles.
 
 mod amx;
-mod dots;
+pub(super) mod dots;
 
 use amx::TileRegisters;
 pub(super) use amx::is_here;

@@ -1,5 +1,5 @@
-//! Sums at the edge of a matrix: kernels write whole slivers, of which some rows or columns may lie
-//! outside.
+//! Sums at the edge of a matrix. Kernels write whole slivers; some of their rows or columns may lie
+//! outside the matrix.
 
 use super::panel::SLIVER_COLUMNS;
 use super::rounding::STRIP_ROWS;

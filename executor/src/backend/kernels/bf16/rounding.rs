@@ -58,8 +58,8 @@ pub(in crate::backend::kernels) unsafe fn round_rows(
 /// The first `count` values in bf16, then zeros.
 ///
 /// # Safety
-/// The machine has AVX-512 with its conversion to bf16; so many values are valid for reading, at
-/// most 32.
+/// The machine has AVX-512 with its conversion to bf16. `count` values are valid for reading; it is
+/// at most 32.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 pub(super) unsafe fn rounded(from: *const f32, count: usize) -> __m512i {

@@ -4,21 +4,15 @@
 //! A strip is [`ROWS`] activation rows, rounded, one behind the other: it stays in a first level
 //! cache of 32 KiB while the panel goes by, once for each strip.
 
-use std::arch::x86_64::{
-    __m512, __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_storeu_ps,
-};
-use std::mem::transmute;
-
 use super::edge::EdgeSums;
 use super::panel::{Panel, SLIVER_COLUMNS, STEP};
 use super::rounding::rounded;
 use crate::backend::kernels::grid::{Rows, Target};
 use crate::backend::kernels::lines_ahead::LinesAhead;
-use crate::backend::kernels::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS};
+use crate::backend::kernels::tiles::{TILE_ROW_BYTES, TileSums, dots};
 
-/// Rows of a strip. Their sums with 32 columns take 28 of the 32 registers.
-pub(super) const ROWS: usize = 14;
+/// Rows of a strip.
+pub(super) const ROWS: usize = dots::ROWS_MAX;
 
 /// The deepest strip. Of 352 to 1024, and panels of 1056 to 352 columns, this ran fastest in steps
 /// of 3072 features over 512 and 1280 tokens, by 2 and 4 % of all, before strips were rows (Zen 5);
@@ -80,7 +74,8 @@ pub(super) unsafe fn multiply(
             row += unsafe {
                 let a = strip.add(row * ROW_BYTES);
                 let accumulate = out.accumulates();
-                let sums = RowSums { start: to.add(row * stride), stride, accumulate };
+                let start = to.add(row * stride);
+                let sums = TileSums { start, stride_bytes: 4 * stride, accumulate };
                 match rows.count - row {
                     14.. => products::<14>(a, b, steps, sums, &mut ahead),
                     8.. => products::<8>(a, b, steps, sums, &mut ahead),
@@ -99,58 +94,21 @@ pub(super) fn calls(columns: usize, depth: usize) -> usize {
     columns.div_ceil(SLIVER_COLUMNS) * depth.div_ceil(STEP)
 }
 
-/// Rows of sums of 32 columns, and whether products are added to what is there.
-struct RowSums {
-    start: *mut f32,
-    stride: usize,
-    accumulate: bool,
-}
-
-/// Products of `M` rows with a sliver, in order of the depth. Returns `M`.
+/// Products of `M` rows of a strip with a sliver, in order of the depth. Returns `M`.
 ///
 /// # Safety
-/// The machine has the instructions; the rows and the sliver are there for `steps` of 32 of the
-/// depth, and the sums for writing.
+/// As of [`dots::row_products`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn products<const M: usize>(
     a: *const u8,
     b: *const u8,
     steps: usize,
-    sums: RowSums,
+    sums: TileSums,
     ahead: &mut [&mut LinesAhead; 2],
 ) -> usize {
-    // SAFETY: the caller's promise; vectors of bf16 and of integers are the same bits.
-    unsafe {
-        let mut block: [[__m512; 2]; M] = [[_mm512_setzero_ps(); 2]; M];
-        if sums.accumulate {
-            for (row, block) in block.iter_mut().enumerate() {
-                let from = sums.start.add(row * sums.stride);
-                *block = [_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(TILE_ROWS))];
-            }
-        }
-        for step in 0..steps {
-            ahead.iter_mut().for_each(|lines| lines.ask());
-            let (rows, b) = (a.add(step * TILE_ROW_BYTES), b.add(step * 2 * TILE_BYTES));
-            for pair in 0..TILE_ROWS {
-                let columns = b.add(pair * TILE_ROW_BYTES);
-                let columns = [columns, columns.add(TILE_BYTES)]
-                    .map(|at| transmute::<__m512i, __m512bh>(_mm512_loadu_si512(at.cast())));
-                for (row, block) in block.iter_mut().enumerate() {
-                    let both = rows.add(row * ROW_BYTES).cast::<i32>().add(pair);
-                    let both = _mm512_set1_epi32(both.read_unaligned());
-                    let both = transmute::<__m512i, __m512bh>(both);
-                    for (sum, columns) in block.iter_mut().zip(columns) {
-                        *sum = _mm512_dpbf16_ps(*sum, both, columns);
-                    }
-                }
-            }
-        }
-        for (row, [first, second]) in block.iter().enumerate() {
-            let to = sums.start.add(row * sums.stride);
-            _mm512_storeu_ps(to, *first);
-            _mm512_storeu_ps(to.add(TILE_ROWS), *second);
-        }
-    }
+    let each_step = || ahead.iter_mut().for_each(|lines| lines.ask());
+    // SAFETY: the caller's promise.
+    unsafe { dots::row_products::<M>(a, [ROW_BYTES, TILE_ROW_BYTES], b, steps, sums, each_step) };
     M
 }

@@ -134,7 +134,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// The products of some rows with a panel of weight rows, through bias and activation.
-    /// `following` are the weight rows of which the next panel will probably be.
+    /// The worker will probably pack the weight rows `following` next.
     fn multiply(
         &self,
         rows: Range<usize>,
