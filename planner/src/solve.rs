@@ -33,6 +33,7 @@ mod time;
 mod timeline;
 mod turns;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::plan::MappingPolicy;
@@ -58,6 +59,9 @@ use crate::policy::pins::Pin;
 use crate::policy::{Budgets, Objective};
 pub use search::{Allowance, KnownChoices};
 use search::{Choices, Limits, Score};
+
+/// Staging of all devices is little if it takes such a part, at most, of what may be page-locked.
+const STAGING_PART: u64 = 16;
 
 /// Everything that a plan depends on.
 #[derive(Debug, Clone)]
@@ -114,10 +118,19 @@ impl Problem<'_> {
         left.checked_sub(compute_bytes.0).map(Bytes)
     }
 
-    /// What may be page-locked.
-    fn locked_max(&self) -> Bytes {
+    /// What page-locked copies of a component's weights may take beside the job's own buffers and
+    /// the staging of its devices; of all devices, where that is little.
+    fn locked_max(&self, devices: &[Option<usize>]) -> Bytes {
         let Budgets { host, pinned, .. } = &self.budgets;
-        pinned.map_or(*host, |pinned| pinned.min(*host))
+        let host = host.saturating_sub(self.profile.job_bytes + self.profile.changed_bytes);
+        let most = pinned.map_or(host, |pinned| pinned.min(host));
+        let staging = |device: usize| self.inventory.devices[device].pinned_bytes;
+        let of_all: Bytes = (0..self.inventory.devices.len()).map(staging).sum();
+        if of_all.0 <= most.0 / STAGING_PART {
+            return most.saturating_sub(of_all);
+        }
+        let own: BTreeSet<usize> = devices.iter().copied().flatten().collect();
+        most.saturating_sub(own.into_iter().map(staging).sum())
     }
 
     fn backend(&self, device: Option<usize>) -> BackendKind {

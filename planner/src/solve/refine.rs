@@ -17,8 +17,8 @@ use rayon::prelude::*;
 
 use super::candidates::{
     LayoutQuery, NearbySplit, Within, fastest_heads, heads_left_out, held_whole, likely_heads,
-    likely_layers, nearby, neighbours, new_layouts, open_layouts, other_heads, own_slots,
-    own_slots_in, rings_within,
+    likely_layers, most_promising, nearby, neighbours, new_layouts, open_layouts, other_heads,
+    own_slots, own_slots_in, rings_within,
 };
 use super::place::{ComponentLayout, Place, SizedLayout};
 use super::search::{Allowance, Choices, KnownChoices, Score};
@@ -184,7 +184,7 @@ impl OpenLayouts {
     ) -> Option<Solution> {
         let (component, place, _) = largest_chosen(problem, than)?;
         let is_whole = place.spread.placement() == Placement::One;
-        if is_whole && place.spread.weights_bytes() <= problem.locked_max() {
+        if is_whole && place.spread.weights_bytes() <= problem.locked_max(&place.spread.devices) {
             return None;
         }
         let (problem, allowance) = no_slower(problem, component, than, known)?;
@@ -234,7 +234,7 @@ impl OpenLayouts {
         let near = near.map(|from| (from, place.ms.alone()));
         let near = near.chain(by_heads.iter().map(|from| (from, from.ms.alone())));
         let near = near.flat_map(|(from, longest_ms)| nearby(problem, component, from, longest_ms));
-        near.collect()
+        most_promising(near.collect())
     }
 
     /// A plan that is better than another one, with the largest component in one of these splits.
@@ -346,11 +346,14 @@ pub fn refined<E>(
     }
     solution = open.with_all_rings(problem, &solution, generation, known).unwrap_or(solution);
     solution = open.with_own_slots(problem, &solution, generation, known).unwrap_or(solution);
+    let mut asked: Vec<NearbySplit> = Vec::new();
     for _ in 0..NEARBY_ROUNDS {
-        let splits = open.nearby(problem, &solution, known);
+        let mut splits = open.nearby(problem, &solution, known);
+        splits.retain(|split| !asked.contains(split));
         if splits.is_empty() {
             break;
         }
+        asked.extend_from_slice(&splits);
         let wanted: Vec<LayoutQuery> = splits.iter().map(|split| split.query.clone()).collect();
         let bytes = size(&wanted)?;
         let near = (splits.as_slice(), bytes.as_slice());

@@ -7,8 +7,12 @@
 //! room for the largest streamed one.
 
 use std::cell::OnceCell;
+use std::cmp::Reverse;
 
 use super::lanes::LaneSet;
+
+/// How often something is exchanged to fill what room is left.
+const EXCHANGES_MAX: usize = 4;
 
 /// A segment that may stay or be streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +54,7 @@ impl HeldBlocks {
 /// goes next is of the lane that holds most; each lane's held blocks are spread evenly among its
 /// streamed ones.
 pub fn level_sets(segments: &[Option<Streamable>], lanes: usize) -> Vec<Vec<LaneSet>> {
-    growing_sets(segments, lanes, |lane, held| std::cmp::Reverse(lane.taken(held).held_bytes))
+    growing_sets(segments, lanes, |lane, held| Reverse(lane.taken(held).held_bytes))
 }
 
 /// The same, where the segment that goes next is of the lane whose streamed ones take the least
@@ -171,7 +175,7 @@ impl Lane {
         let blocks = match staying {
             HeldBlocks::Any => vec![blocks],
             HeldBlocks::Largest | HeldBlocks::Between => {
-                blocks.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+                blocks.sort_by_key(|(_, bytes)| Reverse(*bytes));
                 blocks.chunk_by(|(_, a), (_, b)| a == b).map(<[Sized]>::to_vec).collect()
             }
         };
@@ -265,12 +269,73 @@ impl FittingLane<'_> {
     /// Notes which of its segments stay where it streams as few as it has room for beside its
     /// `slots`; `false` where it has no room for these.
     fn hold_with(&self, slots: u64, stays: &mut [LaneSet]) -> bool {
-        let fits = |taken: &Taken| taken.with_slots(slots) <= self.room;
-        let held = self.lane.each_taken().iter().rposition(fits);
-        if let Some(held) = held {
-            self.lane.hold(held, stays);
+        let FittingLane { lane, room } = *self;
+        let fits = |taken: &Taken| taken.with_slots(slots) <= room;
+        let Some(held) = lane.each_taken().iter().rposition(fits) else { return false };
+        let (entries, mut own): (Vec<Sized>, Vec<bool>) = lane.stays(held).unzip();
+        let sizes: Vec<u64> = entries.iter().map(|(_, bytes)| *bytes).collect();
+        // Slots get no larger: what is streamed in place of another one is smaller than that.
+        let blocks = lane.count() - lane.others.len();
+        let left = room - lane.taken(held).with_slots(slots);
+        fill_up(&sizes[..blocks], &mut own[..blocks], left);
+        for ((index, _), own) in entries.into_iter().zip(own) {
+            stays[index].set(lane.decides, own);
         }
-        held.is_some()
+        true
+    }
+}
+
+/// Takes one more of some sizes, or one in place of a smaller one, so that the least of `left` is
+/// left; then again, a few times. Of those that leave as little the two that are nearest to each
+/// other.
+pub fn fill_up(sizes: &[u64], taken: &mut [bool], mut left: u64) {
+    for _ in 0..EXCHANGES_MAX {
+        let others = sizes_of(sizes, taken, false);
+        let in_place_of = [sizes_of(sizes, taken, true), vec![0]].concat();
+        let exchanges =
+            others.iter().flat_map(|more| in_place_of.iter().map(move |less| (*more, *less)));
+        let fits = |(more, less): &(u64, u64)| more > less && more - less <= left;
+        let fullest = exchanges.filter(fits).max_by_key(|(more, less)| more - less);
+        let Some((more, less)) = fullest else { return };
+        exchange(sizes, taken, more, less);
+        left -= more - less;
+    }
+}
+
+/// The different sizes of those that are taken, or of the others.
+fn sizes_of(sizes: &[u64], taken: &[bool], is_taken: bool) -> Vec<u64> {
+    let mut found = Vec::new();
+    for (size, taken) in sizes.iter().zip(taken) {
+        if *taken == is_taken && !found.contains(size) {
+            found.push(*size);
+        }
+    }
+    found
+}
+
+/// Takes one of a size, in place of the nearest one of another size; if that is 0 of none, the one
+/// that is farthest from those that are taken.
+fn exchange(sizes: &[u64], taken: &mut [bool], more: u64, less: u64) {
+    let of = |size: u64, is_taken: bool| {
+        let at = sizes.iter().zip(&*taken).enumerate();
+        let at = at.filter(move |(_, (own, taken))| **own == size && **taken == is_taken);
+        at.map(|(at, _)| at).collect::<Vec<usize>>()
+    };
+    let others = of(more, false);
+    if less > 0 {
+        let own = of(less, true);
+        let pairs = others.iter().flat_map(|other| own.iter().map(|own| (*other, *own)));
+        if let Some((other, own)) = pairs.min_by_key(|(other, own)| own.abs_diff(*other)) {
+            (taken[other], taken[own]) = (true, false);
+        }
+        return;
+    }
+    let distance = |other: &usize| {
+        let own = taken.iter().enumerate().filter(|(_, taken)| **taken);
+        own.map(|(own, _)| own.abs_diff(*other)).min()
+    };
+    if let Some(other) = others.into_iter().max_by_key(distance) {
+        taken[other] = true;
     }
 }
 

@@ -94,7 +94,7 @@ fn cuts_within(
     let ways = sources.iter().flat_map(|locks| slots.iter().map(move |slots| (*locks, *slots)));
     let found = ways.collect::<Vec<_>>().into_par_iter().map(|(locks, slots)| {
         let streamed_max = match locks {
-            true => problem.locked_max(),
+            true => problem.locked_max(&[]),
             false => problem.inventory.host.available_bytes,
         };
         let runs = DeviceRuns::of(component, &kinds, slots, locks, limit_s);

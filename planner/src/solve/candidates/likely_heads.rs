@@ -101,7 +101,7 @@ fn estimated(splits: &[&ComponentLayout], other: &LayoutQuery) -> Option<Compone
 /// page-locked or as much as may be.
 fn about_ms(problem: &Problem<'_>, component: &ComponentProfile, timing: &Timing<'_>) -> f64 {
     let Some(split) = StreamingSplit::new(problem, component, timing) else { return f64::INFINITY };
-    let sources = [None, Some(problem.locked_max())];
+    let sources = [None, Some(problem.locked_max(&timing.spread().devices))];
     let ways = SLOTS_TIMED.iter().flat_map(|slots| sources.map(|locked| (*slots, locked)));
     let ways = ways.filter_map(|(slots, locked)| split.ms(SlotCounts::alike(slots), locked));
     ways.map(|ms| ms.alone()).fold(f64::INFINITY, f64::min)

@@ -100,8 +100,8 @@ pub fn rings_within(
 }
 
 /// The places of a component next to a streamed one: in the same layout over several devices, each
-/// of these with a number of slots of its own, as far as they are within what is allowed; all of
-/// them, if that is `None`.
+/// of these with a number of slots of its own, and with segments exchanged where calls read from
+/// the storage; as far as they are within what is allowed, or all of them, if that is `None`.
 pub fn own_slots(
     problem: &Problem<'_>,
     index: usize,
@@ -128,7 +128,7 @@ pub fn own_slots_in(
     let locked_max = match pin.params {
         // All of it, or it does not fit.
         Some(Params::Locked) => Bytes(u64::MAX),
-        _ => problem.locked_max(),
+        _ => problem.locked_max(&spread.devices),
     };
     let locked_max = locks.then_some(locked_max);
     let rings = rings_with_own_slots(problem, component, &timing, slots, locked_max, allowance);

@@ -5,17 +5,20 @@
 //! Bytes are [estimated](super::estimated), so that a step costs no question to the executor: only
 //! where the steps end is a layout worth one.
 
-use protocol::Division;
 use protocol::profile::ComponentProfile;
+use protocol::{Bytes, Division};
 use rayon::prelude::*;
 
 use super::super::Problem;
+use super::super::component_ms::ComponentMs;
 use super::super::lanes::SlotCounts;
 use super::super::layouts::in_lowest_terms;
 use super::super::place::{ComponentLayout, Place, WeightResidency};
 use super::super::time::{SegmentTimes, Timing};
 use super::estimated::{divided, with_first};
-use super::neighbours::{MOVES_OF_HEADS, layers, moved, parts_of_heads, query, segment_counts};
+use super::neighbours::{
+    HEAD_PARTS, MOVES_OF_HEADS, layers, moved, parts_of_heads, query, segment_counts,
+};
 use super::rings::{LOOKAHEAD_MAX, StreamingSplit};
 use super::{LayoutQuery, kinds_of};
 use crate::policy::pins::Params;
@@ -23,27 +26,46 @@ use crate::policy::pins::Params;
 /// How many segments move from one device to another.
 const MOVES_OF_SEGMENTS: [u32; 2] = [1, 2];
 
-/// Slots on each device, at first, of a split that holds all of its weights.
+/// Slots on each device, at first, of a split that holds all of its weights, and of equal shares.
 const SLOTS_FIRST: u32 = 2;
 
 /// Steps from one split at most.
 const STEPS_MAX: usize = 32;
 
+/// The parts of a head that move where calls read from the storage, as what these take has many
+/// hills.
+const MOVES_WHERE_READING: [u32; 10] = [HEAD_PARTS, 1, 2, 3, 4, 6, 11, 12, 16, 24];
+
+/// In so many of the fastest splits segments are exchanged, where calls read from the storage: what
+/// these take depends on how well segments fill the devices, more than on shares. With 16 a host of
+/// two cards on a slow disk had the same plans.
+const EXCHANGED_MAX: usize = 8;
+
+/// So many of these are asked for: with one the same host had plans that took 0.9 % longer.
+const READING_MAX: usize = 4;
+
+/// There an estimate may be longer by this part: more is exchanged where bytes are known.
+const READING_LONGER: f64 = 0.01;
+
 /// An estimate must be shorter by this part to be asked for.
 const GAIN: f64 = 5e-4;
 
 /// A split that may take less than the one it is near.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct NearbySplit {
     pub query: LayoutQuery,
+    /// About what it takes.
+    pub ms: ComponentMs,
     /// Slots on each device.
     pub slots: SlotCounts,
     /// Whether some of what is streamed is page-locked.
     pub locks: bool,
 }
 
-/// Splits near one over several devices that may take less than `longest_ms` by themselves: one at
-/// most for each device that may be first. None where devices or slots are pinned.
+/// Splits near one over several devices that may take less than `longest_ms` by themselves: for
+/// each device that may be first the one where the steps end. Where calls read from the storage,
+/// some others that were looked at too, and by heads those near equal shares. None where devices or
+/// slots are pinned.
 pub fn nearby(
     problem: &Problem<'_>,
     index: usize,
@@ -71,13 +93,31 @@ pub fn nearby(
         Some((with_first(split, first)?, slots))
     });
     let starts = std::iter::once((split.clone(), slots)).chain(others_first);
-    let found = starts.filter_map(|(split, slots)| descent.from(split, slots));
-    let found = found.filter(|found| found.ms < (1.0 - GAIN) * longest_ms);
-    let near = found.map(|TimedSplit { split, slots, .. }| {
+    let reads_again = place.ms.storage_again > 0.0;
+    let equal = Division::Tensor { shares: vec![1; kinds.len()] };
+    let equal =
+        divided(split, equal).filter(|equal| reads_again && equal.division != split.division);
+    let starts = starts.chain(equal.map(|equal| (equal, SlotCounts::alike(SLOTS_FIRST))));
+    let found = starts.flat_map(|(split, slots)| descent.from(split, slots));
+    let found = found.filter(|found| found.may_take_less_than(longest_ms));
+    let near = found.map(|TimedSplit { ms, split, slots }| {
         let query = query(problem, index, split.devices, split.division);
-        NearbySplit { query, slots, locks: descent.locks }
+        NearbySplit { query, ms, slots, locks: descent.locks }
     });
     near.collect()
+}
+
+/// Of splits near several ones those that are worth their bytes: where calls read from the storage
+/// some of the fastest, else all.
+pub fn most_promising(mut splits: Vec<NearbySplit>) -> Vec<NearbySplit> {
+    splits.sort_by(|a, b| a.ms.alone().total_cmp(&b.ms.alone()));
+    splits.dedup();
+    let mut reading = 0;
+    splits.retain(|split| {
+        reading += usize::from(split.ms.storage_again > 0.0);
+        split.ms.storage_again == 0.0 || reading <= READING_MAX
+    });
+    splits
 }
 
 /// Steps to splits that take less.
@@ -90,38 +130,74 @@ struct Descent<'d, 'p> {
 
 /// A split with the numbers of slots with which it takes this long.
 struct TimedSplit {
-    ms: f64,
+    ms: ComponentMs,
     split: ComponentLayout,
     slots: SlotCounts,
 }
 
+impl TimedSplit {
+    /// Whether calls read some of what is streamed from the storage again.
+    fn reads_again(&self) -> bool {
+        self.ms.storage_again > 0.0
+    }
+
+    fn may_take_less_than(&self, longest_ms: f64) -> bool {
+        let longer = if self.reads_again() { READING_LONGER } else { -GAIN };
+        self.ms.alone() < (1.0 + longer) * longest_ms
+    }
+}
+
 impl Descent<'_, '_> {
-    /// Where the steps from a split end; `None` where it has no room for its slots.
-    fn from(&self, split: ComponentLayout, slots: SlotCounts) -> Option<TimedSplit> {
-        let mut best = TimedSplit { ms: self.ms(&split, slots)?, split, slots };
+    /// The fastest splits on the way from one; none where it has no room for its slots.
+    fn from(&self, split: ComponentLayout, slots: SlotCounts) -> Vec<TimedSplit> {
+        let Some(ms) = self.ms(&split, slots) else { return Vec::new() };
+        let mut fastest = vec![TimedSplit { ms, split, slots }];
         for _ in 0..STEPS_MAX {
-            let moved = self.moved(&best.split).into_iter().map(|split| (split, best.slots));
-            let slots = self.other_slots(&best).into_iter();
+            let best = &fastest[0];
+            let (best_ms, reads_again) = (best.ms.alone(), best.reads_again());
+            let moved = self.moved(best).into_iter().map(|split| (split, best.slots));
+            let slots = self.other_slots(best).into_iter();
             let slots = slots.map(|slots| (best.split.clone(), slots));
             let next: Vec<(ComponentLayout, SlotCounts)> = moved.chain(slots).collect();
             let times = next.par_iter().map(|(split, slots)| self.ms(split, *slots));
-            let times: Vec<Option<f64>> = times.collect();
+            let times: Vec<Option<ComponentMs>> = times.collect();
             let timed = next.into_iter().zip(times);
             let timed =
                 timed.filter_map(|((split, slots), ms)| Some(TimedSplit { ms: ms?, split, slots }));
-            let fastest = timed.min_by(|a, b| a.ms.total_cmp(&b.ms));
-            let Some(fastest) = fastest.filter(|found| found.ms < best.ms) else { break };
-            best = fastest;
+            let all = fastest.drain(..).chain(timed).collect();
+            fastest = fastest_divisions(all, if reads_again { EXCHANGED_MAX } else { 1 });
+            if fastest[0].ms.alone() >= best_ms {
+                break;
+            }
         }
-        Some(best)
+        self.exchanged(fastest)
+    }
+
+    /// The best of these where calls read from the storage, with some segments exchanged; others as
+    /// they are.
+    fn exchanged(&self, splits: Vec<TimedSplit>) -> Vec<TimedSplit> {
+        let exchanged = splits.into_par_iter().with_max_len(1).map(|mut timed| {
+            if timed.reads_again()
+                && let Some(ms) = self.exchanged_ms(&timed.split, timed.slots)
+            {
+                timed.ms = ms;
+            }
+            timed
+        });
+        fastest_divisions(exchanged.collect(), READING_MAX)
     }
 
     /// With some heads and features, or some segments, on another device.
-    fn moved(&self, split: &ComponentLayout) -> Vec<ComponentLayout> {
+    fn moved(&self, from: &TimedSplit) -> Vec<ComponentLayout> {
+        let split = &from.split;
+        let moves_of_heads: &[u32] = match from.reads_again() {
+            true => &MOVES_WHERE_READING,
+            false => &MOVES_OF_HEADS,
+        };
         let divisions: Vec<Division> = match &split.division {
             Division::Tensor { shares } => {
                 let own = parts_of_heads(self.component, shares);
-                let moved = moved(&own, &MOVES_OF_HEADS).into_iter();
+                let moved = moved(&own, moves_of_heads).into_iter();
                 moved.map(|shares| Division::Tensor { shares: in_lowest_terms(shares) }).collect()
             }
             Division::Layer { segments } => {
@@ -146,10 +222,32 @@ impl Descent<'_, '_> {
         others
     }
 
-    fn ms(&self, split: &ComponentLayout, slots: SlotCounts) -> Option<f64> {
+    fn ms(&self, split: &ComponentLayout, slots: SlotCounts) -> Option<ComponentMs> {
         let timing = Timing::new(self.times, split);
-        let locked_max = self.locks.then(|| self.problem.locked_max());
         let split = StreamingSplit::new(self.problem, self.component, &timing)?;
-        Some(split.ms(slots, locked_max)?.alone())
+        split.ms(slots, self.locked_max(timing.spread()))
     }
+
+    fn exchanged_ms(&self, split: &ComponentLayout, slots: SlotCounts) -> Option<ComponentMs> {
+        let timing = Timing::new(self.times, split);
+        let split = StreamingSplit::new(self.problem, self.component, &timing)?;
+        split.exchanged_ms(slots, self.locked_max(timing.spread()))
+    }
+
+    fn locked_max(&self, split: &ComponentLayout) -> Option<Bytes> {
+        self.locks.then(|| self.problem.locked_max(&split.devices))
+    }
+}
+
+/// At most so many of some splits, each division once, the fastest first.
+fn fastest_divisions(mut splits: Vec<TimedSplit>, most: usize) -> Vec<TimedSplit> {
+    splits.sort_by(|a, b| a.ms.alone().total_cmp(&b.ms.alone()));
+    let mut fastest: Vec<TimedSplit> = Vec::new();
+    for split in splits {
+        let is_new = fastest.iter().all(|other| other.split.division != split.split.division);
+        if fastest.len() < most && is_new {
+            fastest.push(split);
+        }
+    }
+    fastest
 }

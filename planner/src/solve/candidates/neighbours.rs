@@ -17,7 +17,7 @@ pub(super) const MOVES_OF_HEADS: [u32; 4] = [HEAD_PARTS, 1, 2, 4];
 
 /// Parts of a head. Features are finer than heads: with a part more, a device may have as many
 /// heads and compute for as long as the others. Of 24 heads a part is half a percent.
-const HEAD_PARTS: u32 = 8;
+pub(super) const HEAD_PARTS: u32 = 8;
 
 /// With at most this many devices, segments and heads move between any two of them. With more, only
 /// the first number of [`MOVES_OF_HEADS`] does, and only between neighbours.

@@ -3,9 +3,11 @@
 //! Of all that are made, those stay that no other one covers: one that takes no more memory
 //! anywhere and no more time.
 
+mod exchanges;
 mod fitting;
 mod own_slots;
 mod sets;
+mod tried;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -233,7 +235,8 @@ fn rings_among(
 ) -> Vec<Ring> {
     let mut rings = Vec::new();
     let mut before = [Fitted::default(); LOCKED_WAYS];
-    let locked_max = within.depends_on_budgets().then(|| problem.locked_max());
+    let locked_max =
+        within.depends_on_budgets().then(|| problem.locked_max(&timing.spread().devices));
     let sets = waits(timing, growing, pin, steps, locked_max).into_iter();
     for StreamedSet { stays, locked, way } in sets {
         let parts = ring_parts(timing.spread(), &stays, locked.as_deref());

@@ -167,6 +167,33 @@ proptest! {
     }
 
     #[test]
+    fn what_is_left_is_filled_up(
+        sizes in vec((1..5u64).prop_map(|size| 100 * size + size), 1..30),
+        taken in vec(any::<bool>(), 30),
+        left in 0..900u64,
+    ) {
+        let sum = |taken: &[bool]| {
+            let taken = sizes.iter().zip(taken).filter(|(_, taken)| **taken);
+            taken.map(|(size, _)| *size).sum::<u64>()
+        };
+        let before = &taken[..sizes.len()];
+        let mut after = before.to_vec();
+        fill_up(&sizes, &mut after, left);
+        let more = sum(&after) - sum(before);
+        prop_assert!(more <= left, "{more} of {left}");
+        let room = sum(before) + left;
+        let others = (0..sizes.len()).filter(|at| !before[*at]);
+        for other in others {
+            let with = sum(before) + sizes[other];
+            prop_assert!(with > room || sum(&after) >= with, "{other} would fill more");
+            for own in (0..sizes.len()).filter(|at| before[*at]) {
+                let with = with - sizes[own];
+                prop_assert!(with > room || sum(&after) >= with, "{other} in place of {own}");
+            }
+        }
+    }
+
+    #[test]
     fn the_largest_blocks_stay_and_every_number_can(segments in segments()) {
         for lane in 0..3 {
             let here = of_lane(&segments, lane);
@@ -184,6 +211,20 @@ proptest! {
             prop_assert!(Lane::of(&segments, lane, HeldBlocks::Any).streaming(here.len() + 1).is_none());
         }
     }
+}
+
+#[test]
+fn what_fills_the_room_is_far_from_what_is_taken_or_next_to_what_it_replaces() {
+    let filled = |left| {
+        let (sizes, mut taken) = ([100, 100, 100, 100, 100, 150, 150], vec![true; 1]);
+        taken.resize(sizes.len(), false);
+        fill_up(&sizes, &mut taken, left);
+        taken.into_iter().map(|taken| if taken { '#' } else { '.' }).collect::<String>()
+    };
+    assert_eq!(filled(49), "#......");
+    assert_eq!(filled(50), ".....#.");
+    assert_eq!(filled(100), "#...#..");
+    assert_eq!(filled(400), "#..#.##");
 }
 
 #[test]

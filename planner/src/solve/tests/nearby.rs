@@ -1,7 +1,7 @@
 //! Splits near one that streams are found where they are faster. So are rings that page-lock only
 //! a part of what they stream.
 
-use protocol::profile::ComponentProfile;
+use protocol::profile::{ComponentProfile, ModelProfile};
 use protocol::{Division, Layout, Phase, StorageType};
 
 use super::super::candidates::{Within, lane, nearby, own_slots, own_slots_in, rings_within};
@@ -122,4 +122,57 @@ fn a_ring_is_found_that_is_page_locked_in_part() {
         );
     }
     assert!(in_part >= 10 && all - in_part >= 10, "{in_part} of {all} in part");
+}
+
+/// The two cards, on a host whose RAM has room for a part of what they stream.
+fn on_a_slow_disk(dice: &mut Dice) -> Case {
+    let mut case = two_cards(dice);
+    let sizes = [48, 64, 64, 80].map(Bytes::mib);
+    let blocks = (0..24).map(|at| segment("block", sizes[at % 4], StorageType::BF16, 2e11));
+    let dit = &case.profile.components[0];
+    let dit = ComponentProfile {
+        calls: dit.calls,
+        heads_max: dit.heads_max,
+        ..component("dit", Phase::Denoise, blocks.collect())
+    };
+    case = Case { profile: ModelProfile { components: vec![dit], ..case.profile }, ..case };
+    let host = &mut case.inventory.host;
+    host.available_bytes = Bytes::mib(100 + dice.below(300));
+    host.storage_bytes_per_s = Rate::declared(1e8 * (2 + dice.below(20)) as f64);
+    case.budgets.pinned = Some(Bytes::mib(100 + dice.below(300)));
+    case
+}
+
+#[test]
+fn segments_are_exchanged_where_calls_read_from_the_storage() {
+    let dice = &mut Dice(9);
+    let [mut reading, mut shorter] = [0; 2];
+    for round in 0..20 {
+        let case = on_a_slow_disk(dice);
+        let problem = case.problem(Objective::Latency);
+        let layout = sized(&case, &by_heads(&problem, [0, 1], [1, 1]));
+        let rings = rings_within(&problem, 0, &[&layout], Within::Budgets(None)).concat();
+        let Some(from) = fastest(&rings).filter(|ring| ring.ms.storage_again > 0.0) else {
+            continue;
+        };
+        let places = own_slots(&problem, 0, from, None);
+        let found = fastest(&places).expect("it streams");
+        reading += 1;
+        shorter += u32::from(found.ms.alone() < 0.999 * from.ms.alone());
+        assert!(found.ms.alone() <= from.ms.alone(), "round {round}");
+        for place in &places {
+            let locked: Bytes = place.parts.iter().map(|part| part.locked_bytes).sum();
+            assert!(
+                locked <= problem.locked_max(&layout.devices),
+                "round {round}: {locked} page-locked"
+            );
+            for part in place.parts.iter() {
+                let Some(device) = part.device else { continue };
+                let taken = part.resident_bytes + part.lazy_bytes + part.staging_bytes();
+                let room = problem.room_for_weights(device, part.compute_bytes);
+                assert!(room.is_some_and(|room| taken <= room), "round {round}: {taken}");
+            }
+        }
+    }
+    assert!(reading >= 15 && shorter >= 10, "{shorter} of {reading} are shorter");
 }

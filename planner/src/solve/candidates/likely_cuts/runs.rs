@@ -156,7 +156,7 @@ impl<'a> DeviceRuns<'a> {
         let memory = host.speeds.memory_bytes_per_s.value;
         let all_bytes = self.streamed_bytes(cut);
         let locked_bytes =
-            if self.locks { all_bytes.min(problem.locked_max().0 as f64) } else { 0.0 };
+            if self.locks { all_bytes.min(problem.locked_max(&[]).0 as f64) } else { 0.0 };
         let file_bytes = all_bytes - locked_bytes;
         let locked = locked_bytes / all_bytes.max(1.0);
         let copies_s = cut.iter().map(|turn| {

@@ -98,7 +98,9 @@ fn least(
     let from_files = sums.least(slots);
     let from_copies = sums.all_locked().least(slots);
     // Parts are page-locked on one device, and on several where there is no room for all.
-    let in_parts = timing.spread().devices.len() == 1 || streamed_bytes > problem.locked_max();
+    let spread = timing.spread();
+    let in_parts =
+        spread.devices.len() == 1 || streamed_bytes > problem.locked_max(&spread.devices);
     let between = if in_parts { from_files.least_of_each(from_copies) } else { from_copies };
     Some([from_files, from_copies, between])
 }

@@ -2,7 +2,6 @@
 //! no room for beside them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use protocol::profile::ComponentProfile;
 use protocol::{Bytes, Residency};
@@ -10,20 +9,22 @@ use rayon::prelude::*;
 
 use super::super::super::Problem;
 use super::super::super::component_ms::ComponentMs;
-use super::super::super::lanes::{LaneSet, SlotCounts};
+use super::super::super::lanes::SlotCounts;
 use super::super::super::place::WeightResidency;
 use super::super::super::search::Allowance;
-use super::super::super::streamable::{
-    FittingLane, HeldBlocks, Lane, fitting_lanes, fitting_set, stays_whole,
-};
+use super::super::super::streamable::{HeldBlocks, Lane, fitting_lanes};
 use super::super::super::time::Timing;
-use super::sets::{
-    SMALLER_ROOMS, locked_part, locked_within, own_lanes, room_of_lanes, rooms_of_lanes, streamable,
-};
+use super::exchanges::{Effort, Exchanges};
+use super::sets::{SMALLER_ROOMS, own_lanes, room_of_lanes, rooms_of_lanes, streamable};
+use super::tried::Tried;
 use super::{LOOKAHEAD_MAX, Ring};
 
 /// How often each device's number of slots is looked at anew, while calls get shorter.
 const ROUNDS: usize = 4;
+
+/// With so many more slots than the best number that the component takes more than this times as
+/// long, still more are not tried.
+const LONGER_MAX: f64 = 1.05;
 
 /// How many of the best numbers of slots are tried with less room too.
 const NUMBERS_MAX: usize = 8;
@@ -45,11 +46,19 @@ pub fn rings_with_own_slots(
     let spread = timing.spread();
     let rooms = rooms_of_lanes(problem, spread, SMALLER_ROOMS);
     let segments = streamable(component, spread);
-    let ways = HeldBlocks::of(&segments).par_iter().flat_map_iter(|staying| {
+    let ways = HeldBlocks::of(&segments).par_iter().map(|staying| {
         let lanes = own_lanes(component, spread, &segments, *staying);
         descend(timing, &lanes, &rooms, locked_max, from)
     });
-    let allowed = ways.filter(|tried| allowance.is_none_or(|allowance| allowance.has(tried.ms)));
+    let mut tried = ways.collect::<Vec<_>>().concat();
+    let fastest = tried.iter().min_by(|a, b| a.all_ms().total_cmp(&b.all_ms()));
+    let reading = fastest.filter(|tried| tried.reads_again()).zip(rooms.first());
+    if let Some((fastest, room)) = reading {
+        let exchanges = Exchanges::new(component, timing, room, locked_max);
+        tried.push(exchanges.from(fastest, Effort::FULL));
+    }
+    let allowed = tried.into_iter();
+    let allowed = allowed.filter(|tried| allowance.is_none_or(|allowance| allowance.has(tried.ms)));
     let ring = |tried: Tried| {
         Ring::alone(timing, (tried.stays.into(), tried.locked), tried.slots, tried.ms)
     };
@@ -58,6 +67,7 @@ pub fn rings_with_own_slots(
 
 /// A split's devices, each with what it may stream and the room that it has for weights and slots.
 pub struct StreamingSplit<'s> {
+    component: &'s ComponentProfile,
     timing: &'s Timing<'s>,
     /// For each way to choose the blocks that stay.
     ways: Vec<Vec<Lane>>,
@@ -69,7 +79,7 @@ impl<'s> StreamingSplit<'s> {
     /// `None` where a device has no room for its arena.
     pub fn new(
         problem: &Problem<'_>,
-        component: &ComponentProfile,
+        component: &'s ComponentProfile,
         timing: &'s Timing<'s>,
     ) -> Option<StreamingSplit<'s>> {
         let spread = timing.spread();
@@ -79,7 +89,7 @@ impl<'s> StreamingSplit<'s> {
         let ways = ways.map(|staying| own_lanes(component, spread, &segments, *staying)).collect();
         let mut parts = room.iter().enumerate();
         let fits = parts.all(|(lane, room)| spread.part_bytes(lane).0 <= *room);
-        Some(StreamingSplit { timing, ways, room, fits })
+        Some(StreamingSplit { component, timing, ways, room, fits })
     }
 
     /// What the component takes that has this number of slots on each device, and streams what it
@@ -90,10 +100,26 @@ impl<'s> StreamingSplit<'s> {
         if self.fits {
             return Some(self.timing.ms(&WeightResidency::All(Residency::Lazy)));
         }
+        Some(self.fastest(slots, locked_max)?.ms)
+    }
+
+    /// The same where calls read from the storage, after [`Exchanges`] with a little effort.
+    pub fn exchanged_ms(
+        &self,
+        slots: SlotCounts,
+        locked_max: Option<Bytes>,
+    ) -> Option<ComponentMs> {
+        let fastest = self.fastest(slots, locked_max)?;
+        let exchanges = Exchanges::new(self.component, self.timing, &self.room, locked_max);
+        Some(exchanges.from(&fastest, Effort::LITTLE).ms)
+    }
+
+    /// In whichever way takes the least.
+    fn fastest(&self, slots: SlotCounts, locked_max: Option<Bytes>) -> Option<Tried> {
         let ways = self.ways.iter().filter_map(|lanes| {
             Tried::new(self.timing, &fitting_lanes(lanes, &self.room), locked_max, slots)
         });
-        ways.map(|tried| tried.ms).min_by(|a, b| a.alone().total_cmp(&b.alone()))
+        ways.min_by(|a, b| a.all_ms().total_cmp(&b.all_ms()))
     }
 }
 
@@ -112,23 +138,24 @@ fn descend(
         return Vec::new();
     };
     let (mut best, mut best_ms, mut seen) = (first.slots, first.all_ms(), vec![first]);
-    // Whether the device streams anything with some numbers that were looked at.
+    // Whether more slots than some that were looked at may make a difference.
     let mut looked_at = BTreeMap::new();
     for _ in 0..ROUNDS {
         let before_ms = best_ms;
         for lane in 0..lanes.len() {
             for number in 1..=LOOKAHEAD_MAX {
                 let slots = best.with(lane, number);
-                let streams = *looked_at.entry((lane, slots)).or_insert_with(|| {
+                let goes_on = *looked_at.entry((lane, slots)).or_insert_with(|| {
                     let Some(other) = tried(slots) else { return true };
-                    let streams = other.stays.iter().any(|stays| !stays.has(lane));
                     if other.all_ms() < best_ms {
                         (best, best_ms) = (other.slots, other.all_ms());
                     }
+                    let streams = other.stays.iter().any(|stays| !stays.has(lane));
+                    let is_long = other.all_ms() > LONGER_MAX * best_ms;
                     seen.push(other);
-                    streams
+                    streams && !(is_long && number > best.on(lane))
                 });
-                if !streams {
+                if !goes_on {
                     break;
                 }
             }
@@ -146,36 +173,4 @@ fn descend(
         seen.extend(numbers.iter().filter_map(tried));
     }
     seen
-}
-
-/// What is streamed with some numbers of slots, and what the component takes so.
-struct Tried {
-    slots: SlotCounts,
-    stays: Vec<LaneSet>,
-    locked: Option<Arc<[bool]>>,
-    ms: ComponentMs,
-}
-
-impl Tried {
-    /// `None` where a device has no room for its slots, or where nothing is streamed.
-    fn new(
-        timing: &Timing<'_>,
-        lanes: &[FittingLane<'_>],
-        locked_max: Option<Bytes>,
-        slots: SlotCounts,
-    ) -> Option<Tried> {
-        let stays = fitting_set(lanes, |at| u64::from(slots.on(at)))?;
-        if stays_whole(&stays) {
-            return None;
-        }
-        let locked = locked_max.map(|most| {
-            locked_within(timing, &stays, most).unwrap_or_else(|| locked_part(timing, &stays, 1, 1))
-        });
-        let ms = timing.streamed(&stays, locked.as_deref()).ms(slots);
-        Some(Tried { slots, stays, locked, ms })
-    }
-
-    fn all_ms(&self) -> f64 {
-        self.ms.alone()
-    }
 }

@@ -11,7 +11,7 @@ use super::super::super::Problem;
 use super::super::super::lanes::{LaneSet, SlotCounts};
 use super::super::super::place::ComponentLayout;
 use super::super::super::streamable::{
-    HeldBlocks, Lane, Streamable, fitting_sets, level_sets, paced_sets,
+    HeldBlocks, Lane, Streamable, fill_up, fitting_sets, level_sets, paced_sets,
 };
 use super::super::super::time::{StreamedTiming, Timing};
 use super::{LOOKAHEAD_MAX, SLOT_GAIN, Steps};
@@ -187,7 +187,7 @@ pub(super) fn room_of_lanes(problem: &Problem<'_>, spread: &ComponentLayout) -> 
     room.collect()
 }
 
-fn is_in_layers(spread: &ComponentLayout) -> bool {
+pub(super) fn is_in_layers(spread: &ComponentLayout) -> bool {
     matches!(spread.division, Division::Layer { .. })
 }
 
@@ -259,27 +259,44 @@ pub(super) fn locked_part(
 ) -> Arc<[bool]> {
     let mut locked = vec![false; stays.len()];
     for (number, segment) in timing.streamed_segments(stays).enumerate() {
-        locked[segment] = (number + 1) * part / of > number * part / of;
+        locked[segment] = is_of_part(number, part, of);
     }
     locked.into()
 }
 
-/// As many streamed segments as `most` bytes of page-locked copies have room for; `None` where that
-/// is all of them.
+/// Streamed segments whose page-locked copies take `most` bytes at most: as many as there is room
+/// for, spread evenly, then exchanged so that little room is left. `None` where all have room.
 pub(super) fn locked_within(
     timing: &Timing<'_>,
     stays: &[LaneSet],
     most: Bytes,
 ) -> Option<Arc<[bool]>> {
-    let fits = |locked: &[bool]| {
-        let locked = timing.streamed_segments(stays).filter(|segment| locked[*segment]);
-        let bytes: u64 = locked.map(|segment| timing.streamed_bytes(stays, segment)).sum();
-        bytes <= most.0
+    let streamed = timing.streamed_segments(stays);
+    let (streamed, sizes): (Vec<usize>, Vec<u64>) =
+        streamed.map(|segment| (segment, timing.streamed_bytes(stays, segment))).unzip();
+    let count = sizes.len();
+    let evenly = |fewer| (0..count).map(move |number| is_of_part(number, fewer, count));
+    let bytes = |fewer| {
+        let sizes = sizes.iter().zip(evenly(fewer)).filter(|(_, is_locked)| *is_locked);
+        sizes.map(|(size, _)| size).sum::<u64>()
     };
-    if fits(&vec![true; stays.len()]) {
+    let smallest = sizes.iter().copied().min().unwrap_or(1).max(1);
+    let fewer_max = usize::try_from(most.0 / smallest).map_or(count, |fewer| fewer.min(count));
+    let fewer = (0..=fewer_max).rev().find(|fewer| bytes(*fewer) <= most.0);
+    let fewer = fewer.expect("none takes nothing");
+    if fewer == count {
         return None;
     }
-    let count = timing.streamed_segments(stays).count();
-    let mut fewer = (0..count).rev().map(|fewer| locked_part(timing, stays, fewer, count));
-    Some(fewer.find(|locked| fits(locked)).expect("none takes nothing"))
+    let mut fill: Vec<bool> = evenly(fewer).collect();
+    fill_up(&sizes, &mut fill, most.0 - bytes(fewer));
+    let mut locked = vec![false; stays.len()];
+    for (segment, is_locked) in streamed.into_iter().zip(fill) {
+        locked[segment] = is_locked;
+    }
+    Some(locked.into())
+}
+
+/// Whether the entry with this number is in `part` of `of` parts of all entries, spread evenly.
+fn is_of_part(number: usize, part: usize, of: usize) -> bool {
+    (number + 1) * part / of > number * part / of
 }
