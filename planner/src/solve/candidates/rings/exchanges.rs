@@ -28,10 +28,10 @@ pub(super) struct Effort {
 }
 
 impl Effort {
-    /// Until no exchange makes calls shorter; they seldom take 8 rounds.
+    /// Until no exchange makes calls shorter, or often enough.
     pub const FULL: Effort = Effort { rounds: 8, others: 8 };
 
-    /// What tells which of several splits is worth all. It takes about a tenth of the time.
+    /// What tells which of several splits is worth more.
     pub const LITTLE: Effort = Effort { rounds: 1, others: 3 };
 }
 
