@@ -36,12 +36,12 @@ const STEPS_MAX: usize = 32;
 /// hills.
 const MOVES_WHERE_READING: [u32; 10] = [HEAD_PARTS, 1, 2, 3, 4, 6, 11, 12, 16, 24];
 
-/// In so many of the fastest splits segments are exchanged, where calls read from the storage: what
-/// these take depends on how well segments fill the devices, more than on shares. With 16 plans
-/// took as long, to 0.01 %, for two cards on a slow disk.
+/// Where calls read from the storage, segments are exchanged in the fastest splits: in this many.
+/// There a split's time depends on how well segments fill the devices, more than on shares. With 16
+/// plans took as long, to 0.01 %, for two cards on a slow disk.
 const EXCHANGED_MAX: usize = 8;
 
-/// So many of these are asked for.
+/// How many of the splits whose segments were exchanged are sized by the executor.
 const READING_MAX: usize = 4;
 
 /// There an estimate may be longer by this part: more is exchanged where bytes are known.
@@ -239,7 +239,7 @@ impl Descent<'_, '_> {
     }
 }
 
-/// At most so many of some splits, each division once, the fastest first.
+/// The fastest of some splits, in order: no division twice, and at most `most` of them.
 fn fastest_divisions(mut splits: Vec<TimedSplit>, most: usize) -> Vec<TimedSplit> {
     splits.sort_by(|a, b| a.ms.alone().total_cmp(&b.ms.alone()));
     let mut fastest: Vec<TimedSplit> = Vec::new();

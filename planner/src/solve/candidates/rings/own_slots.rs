@@ -22,8 +22,8 @@ use super::{LOOKAHEAD_MAX, Ring};
 /// How often each device's number of slots is looked at anew, while calls get shorter.
 const ROUNDS: usize = 4;
 
-/// With so many more slots than the best number that the component takes more than this times as
-/// long, still more are not tried.
+/// More slots are tried until the component takes more than this times as long as with the best
+/// number.
 const LONGER_MAX: f64 = 1.05;
 
 /// How many of the best numbers of slots are tried with less room too.
