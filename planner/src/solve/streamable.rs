@@ -144,10 +144,13 @@ pub struct Lane {
     blocks: Vec<Vec<Sized>>,
     others: Vec<Sized>,
     /// What it takes with each number of its segments held, made when it is asked for.
-    taken: OnceCell<Vec<Taken>>,
+    taken: Vec<OnceCell<Taken>>,
+    /// The weights of its smallest segment.
+    smallest: u64,
 }
 
 /// What a lane with some of its segments held takes.
+#[derive(Clone)]
 struct Taken {
     held_bytes: u64,
     streamed_bytes: u64,
@@ -179,10 +182,12 @@ impl Lane {
                 blocks.chunk_by(|(_, a), (_, b)| a == b).map(<[Sized]>::to_vec).collect()
             }
         };
-        let others = others.into_iter().map(sized).collect();
+        let others: Vec<Sized> = others.into_iter().map(sized).collect();
         let (decides, segments) = (LaneSet::ALL, segments.len());
-        let taken = OnceCell::new();
-        Lane { index: lane, decides, staying, segments, blocks, others, taken }
+        let all = || blocks.iter().flatten().chain(&others);
+        let taken = vec![OnceCell::new(); all().count() + 1];
+        let smallest = all().map(|(_, bytes)| *bytes).min().unwrap_or(0);
+        Lane { index: lane, decides, staying, segments, blocks, others, taken, smallest }
     }
 
     /// Of a device that has a part of each segment and decides by itself which of them stay.
@@ -205,7 +210,7 @@ impl Lane {
     }
 
     fn count(&self) -> usize {
-        self.blocks.iter().map(Vec::len).sum::<usize>() + self.others.len()
+        self.taken.len() - 1
     }
 
     /// The weights of each segment, and whether they stay when `held` segments do: what is no block
@@ -234,19 +239,14 @@ impl Lane {
         self.stays(held).for_each(|((index, _), own)| stays[index].set(self.decides, own));
     }
 
-    /// What it takes when no segment stays, when one does, and so on.
-    fn each_taken(&self) -> &[Taken] {
-        self.taken.get_or_init(|| (0..=self.count()).map(|held| self.taken_with(held)).collect())
-    }
-
     /// What it takes when `held` segments stay.
     fn taken(&self, held: usize) -> &Taken {
-        &self.each_taken()[held]
+        self.taken[held].get_or_init(|| self.taken_with(held))
     }
 
     fn taken_with(&self, held: usize) -> Taken {
         let mut taken = Taken { held_bytes: 0, streamed_bytes: 0, streamed: 0, slot_bytes: 0 };
-        for ((_, bytes), stays) in self.stays(held) {
+        self.stays(held).for_each(|((_, bytes), stays)| {
             if stays {
                 taken.held_bytes += bytes;
             } else {
@@ -254,7 +254,7 @@ impl Lane {
                 taken.streamed += 1;
                 taken.slot_bytes = taken.slot_bytes.max(bytes);
             }
-        }
+        });
         taken
     }
 }
@@ -270,8 +270,11 @@ impl FittingLane<'_> {
     /// `slots`; `false` where it has no room for these.
     fn hold_with(&self, slots: u64, stays: &mut [LaneSet]) -> bool {
         let FittingLane { lane, room } = *self;
-        let fits = |taken: &Taken| taken.with_slots(slots) <= room;
-        let Some(held) = lane.each_taken().iter().rposition(fits) else { return false };
+        let most = room.checked_div(lane.smallest).map_or(0, |most| most.min(lane.count() as u64));
+        let mut held = (0..=most as usize).rev();
+        let Some(held) = held.find(|held| lane.taken(*held).with_slots(slots) <= room) else {
+            return false;
+        };
         let (entries, mut own): (Vec<Sized>, Vec<bool>) = lane.stays(held).unzip();
         let sizes: Vec<u64> = entries.iter().map(|(_, bytes)| *bytes).collect();
         // Slots get no larger: what is streamed in place of another one is smaller than that.

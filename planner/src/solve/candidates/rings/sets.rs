@@ -258,8 +258,8 @@ pub(super) fn locked_part(
     of: usize,
 ) -> Arc<[bool]> {
     let mut locked = vec![false; stays.len()];
-    for (number, segment) in timing.streamed_segments(stays).enumerate() {
-        locked[segment] = is_of_part(number, part, of);
+    for (segment, is_locked) in timing.streamed_segments(stays).zip(evenly(part, of)) {
+        locked[segment] = is_locked;
     }
     locked.into()
 }
@@ -275,10 +275,9 @@ pub(super) fn locked_within(
     let (streamed, sizes): (Vec<usize>, Vec<u64>) =
         streamed.map(|segment| (segment, timing.streamed_bytes(stays, segment))).unzip();
     let count = sizes.len();
-    let evenly = |fewer| (0..count).map(move |number| is_of_part(number, fewer, count));
     let bytes = |fewer| {
-        let sizes = sizes.iter().zip(evenly(fewer)).filter(|(_, is_locked)| *is_locked);
-        sizes.map(|(size, _)| size).sum::<u64>()
+        let sizes = sizes.iter().zip(evenly(fewer, count));
+        sizes.map(|(size, is_locked)| if is_locked { *size } else { 0 }).sum::<u64>()
     };
     let smallest = sizes.iter().copied().min().unwrap_or(1).max(1);
     let fewer_max = usize::try_from(most.0 / smallest).map_or(count, |fewer| fewer.min(count));
@@ -287,7 +286,7 @@ pub(super) fn locked_within(
     if fewer == count {
         return None;
     }
-    let mut fill: Vec<bool> = evenly(fewer).collect();
+    let mut fill: Vec<bool> = evenly(fewer, count).take(count).collect();
     fill_up(&sizes, &mut fill, most.0 - bytes(fewer));
     let mut locked = vec![false; stays.len()];
     for (segment, is_locked) in streamed.into_iter().zip(fill) {
@@ -296,7 +295,13 @@ pub(super) fn locked_within(
     Some(locked.into())
 }
 
-/// Whether the entry with this number is in `part` of `of` parts of all entries, spread evenly.
-fn is_of_part(number: usize, part: usize, of: usize) -> bool {
-    (number + 1) * part / of > number * part / of
+/// Whether each entry is in `part` of `of` parts of all entries, spread evenly.
+fn evenly(part: usize, of: usize) -> impl Iterator<Item = bool> {
+    let mut beyond_whole = 0;
+    std::iter::repeat_with(move || {
+        beyond_whole += part;
+        let is_of_part = beyond_whole >= of;
+        beyond_whole -= if is_of_part { of } else { 0 };
+        is_of_part
+    })
 }
