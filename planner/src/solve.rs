@@ -214,6 +214,13 @@ impl Solution {
     pub fn problem(&self) -> Option<usize> {
         self.chosen.as_ref().map(|chosen| chosen.problem)
     }
+
+    /// How long the storage is read from again in all calls, in milliseconds: the job takes at
+    /// least that. 0 of a plan that somebody else made.
+    pub fn reads_ms(&self) -> f64 {
+        let places = self.chosen.iter().flat_map(|chosen| &chosen.places);
+        places.map(|place| place.ms.storage_again).sum()
+    }
 }
 
 /// Nothing fits. `nearest` budgets are exact; sizes are found by asking for their profiles in turn.

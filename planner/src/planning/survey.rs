@@ -133,7 +133,8 @@ impl Survey {
         let problems = self.measured.problems(request, lists);
         let (wanted, bytes) = self.measured.asked(at, &problems[at], lists);
         let size = |wanted: &[LayoutQuery]| self.measured.size(session, request, at, wanted);
-        refined(&problems, best, (&wanted, &bytes), size, generation, known)
+        let effort = (generation, request.longer_max);
+        refined(&problems, best, (&wanted, &bytes), size, effort, known)
     }
 
     /// Whether a plan fits in which each component's weights can be changed when they are loaded,

@@ -40,7 +40,7 @@ use lists::{DeviceList, kind_of, lists};
 pub use more_rings::{
     OpenLayout, held_whole, new_layouts, open_layouts, own_slots, own_slots_in, rings_within,
 };
-pub use nearby::{NearbySplit, most_promising, nearby};
+pub use nearby::{NearbySplit, StepsBegun, most_promising, nearby};
 pub use neighbours::{neighbours, other_heads};
 use residencies::{Quota, ResidencyChoice, ways_to_hold};
 pub use rings::Within;

@@ -16,9 +16,9 @@ use protocol::Placement;
 use rayon::prelude::*;
 
 use super::candidates::{
-    LayoutQuery, NearbySplit, Within, fastest_heads, heads_left_out, held_whole, likely_heads,
-    likely_layers, most_promising, nearby, neighbours, new_layouts, open_layouts, other_heads,
-    own_slots, own_slots_in, rings_within,
+    LayoutQuery, NearbySplit, StepsBegun, Within, fastest_heads, heads_left_out, held_whole,
+    likely_heads, likely_layers, most_promising, nearby, neighbours, new_layouts, open_layouts,
+    other_heads, own_slots, own_slots_in, rings_within,
 };
 use super::place::{ComponentLayout, Place, SizedLayout};
 use super::search::{Allowance, Choices, KnownChoices, Score};
@@ -220,6 +220,7 @@ impl OpenLayouts {
         &self,
         problem: &Problem<'_>,
         solution: &Solution,
+        steps: &mut StepsBegun,
         known: &mut KnownChoices,
     ) -> Vec<NearbySplit> {
         let Some((component, place, score)) = largest_chosen(problem, solution) else {
@@ -232,8 +233,8 @@ impl OpenLayouts {
         };
         let near = open.best_of_splits(&problem.places[component], place).into_iter();
         let near = near.map(|from| (from, place.ms.alone()));
-        let near = near.chain(by_heads.iter().map(|from| (from, from.ms.alone())));
-        let near = near.flat_map(|(from, longest_ms)| nearby(problem, component, from, longest_ms));
+        let by_heads = by_heads.iter().map(|from| (from, from.ms.alone()));
+        let near = by_heads.chain(near).flat_map(|from| nearby(problem, component, from, steps));
         most_promising(near.collect())
     }
 
@@ -300,7 +301,9 @@ impl OpenLayouts {
 /// that. `wanted` and `bytes` are all layouts of that problem, `size` asks for the bytes of others.
 /// The answer has the layouts that were looked at too.
 ///
-/// The least memory is not found by times: with that as the objective nothing is looked at.
+/// The least memory is not found by times: with that as the objective nothing is looked at. Where
+/// the best plan is needed to a part `longer_max` of its time only, how a split is streamed is left
+/// as it was found.
 ///
 /// # Errors
 /// Those of `size`.
@@ -309,7 +312,7 @@ pub fn refined<E>(
     mut solution: Solution,
     (wanted, bytes): (&[LayoutQuery], &[SizedLayout]),
     mut size: impl FnMut(&[LayoutQuery]) -> Result<Vec<SizedLayout>, E>,
-    generation: u64,
+    (generation, longer_max): (u64, f64),
     known: &mut KnownChoices,
 ) -> Result<(Solution, Option<OpenLayouts>), E> {
     let Some(at) = solution.problem() else { return Ok((solution, None)) };
@@ -344,12 +347,15 @@ pub fn refined<E>(
             solution = better.unwrap_or(solution);
         }
     }
+    if longer_max > 0.0 {
+        return Ok((solution, Some(open)));
+    }
     solution = open.with_all_rings(problem, &solution, generation, known).unwrap_or(solution);
     solution = open.with_own_slots(problem, &solution, generation, known).unwrap_or(solution);
-    let mut asked: Vec<NearbySplit> = Vec::new();
+    let (mut asked, mut steps): (Vec<NearbySplit>, _) = (Vec::new(), StepsBegun::default());
     for _ in 0..NEARBY_ROUNDS {
-        let mut splits = open.nearby(problem, &solution, known);
-        splits.retain(|split| !asked.contains(split));
+        let mut splits = open.nearby(problem, &solution, &mut steps, known);
+        splits.retain(|split| !asked.iter().any(|other| split.is_like(other)));
         if splits.is_empty() {
             break;
         }

@@ -5,8 +5,10 @@
 //! Bytes are [estimated](super::estimated), so that a step costs no question to the executor: only
 //! where the steps end is a layout worth one.
 
+use std::collections::BTreeSet;
+
 use protocol::profile::ComponentProfile;
-use protocol::{Bytes, Division};
+use protocol::{Bytes, Division, Placement};
 use rayon::prelude::*;
 
 use super::super::Problem;
@@ -32,6 +34,9 @@ const SLOTS_FIRST: u32 = 2;
 /// Steps from one split at most.
 const STEPS_MAX: usize = 32;
 
+/// A step must save this part of a component's time.
+const STEP_GAIN: f64 = 1e-5;
+
 /// The parts of a head that move where calls read from the storage, as what these take has many
 /// hills.
 const MOVES_WHERE_READING: [u32; 10] = [HEAD_PARTS, 1, 2, 3, 4, 6, 11, 12, 16, 24];
@@ -42,7 +47,7 @@ const MOVES_WHERE_READING: [u32; 10] = [HEAD_PARTS, 1, 2, 3, 4, 6, 11, 12, 16, 2
 const EXCHANGED_MAX: usize = 8;
 
 /// How many of the splits whose segments were exchanged are sized by the executor.
-const READING_MAX: usize = 4;
+const READING_MAX: usize = 6;
 
 /// There an estimate may be longer by this part: more is exchanged where bytes are known.
 const READING_LONGER: f64 = 0.01;
@@ -51,7 +56,7 @@ const READING_LONGER: f64 = 0.01;
 const GAIN: f64 = 5e-4;
 
 /// A split that may take less than the one it is near.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct NearbySplit {
     pub query: LayoutQuery,
     /// About what it takes.
@@ -62,15 +67,22 @@ pub struct NearbySplit {
     pub locks: bool,
 }
 
+impl NearbySplit {
+    /// Whether only slots differ: these are looked at anew once bytes are known.
+    pub fn is_like(&self, other: &NearbySplit) -> bool {
+        self.query == other.query && self.locks == other.locks
+    }
+}
+
 /// Splits near one over several devices that may take less than `longest_ms` by themselves: for
 /// each device that may be first the one where the steps end. Where calls read from the storage,
 /// some others that were looked at too, and by heads those near equal shares. None where devices or
-/// slots are pinned.
+/// slots are pinned, and none near the splits where `steps` began before.
 pub fn nearby(
     problem: &Problem<'_>,
     index: usize,
-    place: &Place,
-    longest_ms: f64,
+    (place, longest_ms): (&Place, f64),
+    steps: &mut StepsBegun,
 ) -> Vec<NearbySplit> {
     let (component, pin) = (&problem.profile.components[index], &problem.pins[index]);
     let (slots, locks) = match &place.held {
@@ -98,7 +110,10 @@ pub fn nearby(
     let equal =
         divided(split, equal).filter(|equal| reads_again && equal.division != split.division);
     let starts = starts.chain(equal.map(|equal| (equal, SlotCounts::alike(SLOTS_FIRST))));
-    let found = starts.flat_map(|(split, slots)| descent.from(split, slots));
+    let new = starts.filter(|(split, slots)| {
+        steps.0.insert((split.placement(), descent.on_each(split, *slots), locks))
+    });
+    let found = new.flat_map(|(split, slots)| descent.from(split, slots));
     let found = found.filter(|found| found.may_take_less_than(longest_ms));
     let near = found.map(|TimedSplit { ms, split, slots }| {
         let query = query(problem, index, split.devices, split.division);
@@ -107,17 +122,27 @@ pub fn nearby(
     near.collect()
 }
 
+/// From which splits steps began: how each is made, what its devices have, and whether any of what
+/// is streamed is page-locked.
+#[derive(Default)]
+pub struct StepsBegun(BTreeSet<(Placement, Vec<OnDevice>, bool)>);
+
 /// Of splits near several ones those that are worth their bytes: where calls read from the storage
 /// some of the fastest, else all.
 pub fn most_promising(mut splits: Vec<NearbySplit>) -> Vec<NearbySplit> {
     splits.sort_by(|a, b| a.ms.alone().total_cmp(&b.ms.alone()));
-    splits.dedup();
+    let mut first = Vec::with_capacity(splits.len());
+    for split in splits {
+        if !first.iter().any(|other| split.is_like(other)) {
+            first.push(split);
+        }
+    }
     let mut reading = 0;
-    splits.retain(|split| {
+    first.retain(|split| {
         reading += usize::from(split.ms.storage_again > 0.0);
         split.ms.storage_again == 0.0 || reading <= READING_MAX
     });
-    splits
+    first
 }
 
 /// Steps to splits that take less.
@@ -158,15 +183,17 @@ impl Descent<'_, '_> {
             let moved = self.moved(best).into_iter().map(|split| (split, best.slots));
             let slots = self.other_slots(best).into_iter();
             let slots = slots.map(|slots| (best.split.clone(), slots));
-            let next: Vec<(ComponentLayout, SlotCounts)> = moved.chain(slots).collect();
+            let mut next: Vec<(ComponentLayout, SlotCounts)> = moved.chain(slots).collect();
+            let mut known = BTreeSet::new();
+            next.retain(|(split, slots)| known.insert(self.on_each(split, *slots)));
             let times = next.par_iter().map(|(split, slots)| self.ms(split, *slots));
             let times: Vec<Option<ComponentMs>> = times.collect();
             let timed = next.into_iter().zip(times);
             let timed =
                 timed.filter_map(|((split, slots), ms)| Some(TimedSplit { ms: ms?, split, slots }));
             let all = fastest.drain(..).chain(timed).collect();
-            fastest = fastest_divisions(all, if reads_again { EXCHANGED_MAX } else { 1 });
-            if fastest[0].ms.alone() >= best_ms {
+            fastest = self.fastest_divisions(all, if reads_again { EXCHANGED_MAX } else { 1 });
+            if fastest[0].ms.alone() >= best_ms * (1.0 - STEP_GAIN) {
                 break;
             }
         }
@@ -184,7 +211,7 @@ impl Descent<'_, '_> {
             }
             timed
         });
-        fastest_divisions(exchanged.collect(), READING_MAX)
+        self.fastest_divisions(exchanged.collect(), READING_MAX)
     }
 
     /// With some heads and features, or some segments, on another device.
@@ -237,17 +264,44 @@ impl Descent<'_, '_> {
     fn locked_max(&self, split: &ComponentLayout) -> Option<Bytes> {
         self.locks.then(|| self.problem.locked_max(&split.devices))
     }
+
+    /// The fastest of some splits, in order: no division twice, and at most `most` of them.
+    fn fastest_divisions(&self, mut splits: Vec<TimedSplit>, most: usize) -> Vec<TimedSplit> {
+        splits.sort_by(|a, b| a.ms.alone().total_cmp(&b.ms.alone()));
+        let (mut fastest, mut known) = (Vec::new(), BTreeSet::new());
+        for timed in splits {
+            let any_slots = SlotCounts::alike(0);
+            if fastest.len() < most && known.insert(self.on_each(&timed.split, any_slots)) {
+                fastest.push(timed);
+            }
+        }
+        fastest
+    }
+
+    /// What each device has. By heads those behind the first are in an order of their own: splits
+    /// that differ in which of several alike devices has which share take the same.
+    fn on_each(&self, split: &ComponentLayout, slots: SlotCounts) -> Vec<OnDevice> {
+        let (kinds, gpus) = kinds_of(self.problem, &split.devices);
+        let shares = match &split.division {
+            Division::Tensor { shares } | Division::Row { shares } => shares.clone(),
+            Division::Layer { segments } | Division::Pipeline { segments, .. } => {
+                segment_counts(kinds.len(), segments)
+            }
+            Division::One | Division::Items { .. } => vec![1; kinds.len()],
+        };
+        let on_device = |(at, (kind, share)): (usize, (&Option<usize>, u32))| {
+            (*kind, self.problem.budget(split.devices[at]), share, slots.on(at))
+        };
+        let each = kinds.iter().zip(shares).enumerate().map(on_device);
+        let mut each: Vec<OnDevice> = each.collect();
+        // Parts of one GPU share its link.
+        let are_apart = gpus.iter().enumerate().all(|(at, gpu)| at == *gpu);
+        if are_apart && matches!(split.division, Division::Tensor { .. }) {
+            each[1..].sort_unstable();
+        }
+        each
+    }
 }
 
-/// The fastest of some splits, in order: no division twice, and at most `most` of them.
-fn fastest_divisions(mut splits: Vec<TimedSplit>, most: usize) -> Vec<TimedSplit> {
-    splits.sort_by(|a, b| a.ms.alone().total_cmp(&b.ms.alone()));
-    let mut fastest: Vec<TimedSplit> = Vec::new();
-    for split in splits {
-        let is_new = fastest.iter().all(|other| other.split.division != split.split.division);
-        if fastest.len() < most && is_new {
-            fastest.push(split);
-        }
-    }
-    fastest
-}
+/// A device's kind, its budget, its share or the number of its segments, and its slots.
+type OnDevice = (Option<usize>, Bytes, u32, u32);

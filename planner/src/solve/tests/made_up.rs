@@ -324,7 +324,7 @@ impl Case {
         let (wanted, bytes) = self.sized(&problems[0], Lists::All);
         let known = &mut KnownChoices::default();
         let refined =
-            refined(&problems, solution, (&wanted, &bytes), |w| Ok(self.sizes(w)), 1, known);
+            refined(&problems, solution, (&wanted, &bytes), |w| Ok(self.sizes(w)), (1, 0.0), known);
         let Ok::<_, Infallible>((solution, _)) = refined;
         Ok(solution)
     }

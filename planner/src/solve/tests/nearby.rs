@@ -4,7 +4,9 @@
 use protocol::profile::{ComponentProfile, ModelProfile};
 use protocol::{Division, Layout, Phase, StorageType};
 
-use super::super::candidates::{Within, lane, nearby, own_slots, own_slots_in, rings_within};
+use super::super::candidates::{
+    StepsBegun, Within, lane, nearby, own_slots, own_slots_in, rings_within,
+};
 use super::super::*;
 use super::made_up::{Case, Dice, component, segment};
 use crate::inventory::{DeviceKind, Rate};
@@ -59,7 +61,9 @@ fn a_split_that_streams_has_faster_ones_near_it() {
         let rings = rings_within(&problem, 0, &[&equal], Within::Budgets(None)).concat();
         let Some(from) = fastest(&rings) else { continue };
         let from_ms = from.ms.alone();
-        let near = nearby(&problem, 0, from, from_ms);
+        let mut steps = StepsBegun::default();
+        let near = nearby(&problem, 0, (from, from_ms), &mut steps);
+        assert!(nearby(&problem, 0, (from, from_ms), &mut steps).is_empty(), "once is enough");
         let with_bytes = near.iter().flat_map(|split| {
             let layout = sized(&case, &split.query);
             own_slots_in(&problem, 0, (&layout, split.slots, split.locks), None)
@@ -81,10 +85,13 @@ fn a_split_that_streams_has_faster_ones_near_it() {
         assert!(found_ms <= from_ms.min(1.1 * best_ms), "round {round}: {found_ms} ms, {best_ms}");
         [faster, best] =
             [faster + u32::from(found_ms < from_ms), best + u32::from(found_ms <= 1.01 * best_ms)];
-        assert!(nearby(&problem, 0, from, 0.0).is_empty(), "nothing takes no time");
+        let near = |problem: &Problem<'_>, longest_ms| {
+            nearby(problem, 0, (from, longest_ms), &mut StepsBegun::default())
+        };
+        assert!(near(&problem, 0.0).is_empty(), "nothing takes no time");
         // Who pins the devices pins their order.
         case.pins[0] = Pin { devices: vec![Some(0), Some(1)], ..Pin::FREE };
-        assert!(nearby(&case.problem(Objective::Latency), 0, from, from_ms).is_empty());
+        assert!(near(&case.problem(Objective::Latency), from_ms).is_empty());
     }
     assert!(faster >= 10 && best >= 11, "{faster} faster, {best} the best");
 }
