@@ -295,7 +295,7 @@ pub fn plan(
     generation: u64,
 ) -> Result<Solution, PlanError> {
     let mut solution = Survey::new(session, request)?.plan(session, request, generation)?;
-    solution.report.advice = advice::of(session, request, &solution.plan)?;
+    solution.report.advice = advice::of(session, request, &solution)?;
     Ok(solution)
 }
 

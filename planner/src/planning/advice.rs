@@ -1,12 +1,11 @@
 //! Plans beside the one that was asked for: with integrated devices or without them, and what would
 //! make a long job shorter. Each is really solved.
 
-use protocol::profile::FewSteps;
-use protocol::{DeviceId, Plan, StorageType};
+use protocol::{DeviceId, Phase, Plan, PredictedMs, StorageType};
 
 use super::{PlanError, Request, Survey};
 use crate::engine::session::{Session, SessionError};
-use crate::solve::{Advice, Faster, Integrated};
+use crate::solve::{Advice, Faster, Integrated, Solution};
 
 /// A job that is predicted to take longer than this is warned of: longer than anybody waits for a
 /// picture without having meant to.
@@ -16,8 +15,8 @@ pub const LONG_MS: f64 = 10.0 * 60_000.0;
 /// are off by.
 const SAVED_PART_MIN: f64 = 0.1;
 
-/// A plan with a change may take so much longer than the best one with it, as a part of its time.
-/// Only its time is told, in minutes, and it is solved three times as fast so.
+/// A plan with a change may take so much longer than the best one with it, as a part of its time,
+/// and what a split streams is not arranged by trial in it. Only its time is told, in minutes.
 const LONGER_MAX: f64 = 0.01;
 
 /// Fewer steps than this are not proposed: models that are distilled for few take these.
@@ -31,60 +30,50 @@ const SIDE_MIN: u32 = 256;
 const SIDES: [(u32, u32); 2] = [(3, 4), (1, 2)];
 
 /// What is told beside a plan.
-pub fn of(session: &mut Session, request: &Request, plan: &Plan) -> Result<Advice, PlanError> {
+pub fn of(
+    session: &mut Session,
+    request: &Request,
+    solution: &Solution,
+) -> Result<Advice, PlanError> {
+    let plan = &solution.plan;
     let is_long = plan.predicted_ms.total > LONG_MS;
     let mut advice = Advice::default();
     if request.compare_integrated || is_long {
         advice.integrated = integrated(session, request, plan)?;
     }
     if is_long {
+        let most_ms = plan.predicted_ms.total * (1.0 - SAVED_PART_MIN);
         let named = advice.integrated.iter().filter(|entry| !entry.used);
         let named = named.filter_map(|entry| {
             let (what, total_ms) = (entry.arguments.clone()?, entry.other_total_ms?);
             Some(Faster { what, total_ms })
         });
         advice.faster = named.collect();
-        for changes in [few_steps(request), steps(request), sizes(request), types(request)] {
-            advice.faster.extend(nearest(session, changes)?);
+        advice.faster.extend(fewer_steps(session, request, plan)?);
+        // What is read takes as long for a smaller picture.
+        if solution.reads_ms() <= most_ms {
+            advice.faster.extend(smaller(session, request)?);
         }
-        let most = plan.predicted_ms.total * (1.0 - SAVED_PART_MIN);
-        advice.faster.retain(|faster| faster.total_ms <= most);
+        advice.faster.extend(fewer_bits(session, request)?);
+        advice.faster.retain(|faster| faster.total_ms <= most_ms);
     }
     Ok(advice)
 }
 
-/// A changed request, and what is changed as a clause.
-type Change = (String, Request);
-
-/// The least of some changes, the nearest first, that makes a job no longer take long; where none
-/// does, the last one that fits. The last is solved first: a job that is long with it is long with
-/// those before it, which change less.
-fn nearest(session: &mut Session, mut changes: Vec<Change>) -> Result<Option<Faster>, PlanError> {
-    let Some(last) = changes.pop() else { return Ok(None) };
-    let Some(last) = solved(session, last)? else { return nearest(session, changes) };
-    if last.total_ms <= LONG_MS {
-        for change in changes {
-            let nearer = solved(session, change)?.filter(|faster| faster.total_ms <= LONG_MS);
-            if nearer.is_some() {
-                return Ok(nearer);
-            }
-        }
-    }
-    Ok(Some(last))
-}
-
 /// What a job takes with a change, within [`LONGER_MAX`]; `None` where nothing fits, or where it
 /// makes no sense.
-fn solved(session: &mut Session, (what, request): Change) -> Result<Option<Faster>, PlanError> {
-    let request = Request { longer_max: LONGER_MAX, ..request };
-    Ok(total_ms(session, &request)?.map(|total_ms| Faster { what, total_ms }))
+fn solved(session: &mut Session, request: Request) -> Result<Option<PredictedMs>, PlanError> {
+    predicted_ms(session, &Request { longer_max: LONGER_MAX, ..request })
 }
 
-/// What a job takes from start to picture; `None` where nothing fits, or where it makes no sense.
-fn total_ms(session: &mut Session, request: &Request) -> Result<Option<f64>, PlanError> {
+/// What a job takes; `None` where nothing fits, or where it makes no sense.
+fn predicted_ms(
+    session: &mut Session,
+    request: &Request,
+) -> Result<Option<PredictedMs>, PlanError> {
     let solved = Survey::new(session, request);
     match solved.and_then(|mut survey| survey.plan(session, request, 1)) {
-        Ok(solution) => Ok(Some(solution.plan.predicted_ms.total)),
+        Ok(solution) => Ok(Some(solution.plan.predicted_ms)),
         Err(
             PlanError::Infeasible(_)
             | PlanError::Pin(_)
@@ -115,7 +104,7 @@ fn integrated(
             let pins = request.pins.with_backend(&backend)?;
             (Some(format!("--backend {backend}")), Request { pins, ..other_of(request) })
         };
-        let other_total_ms = total_ms(session, &other)?;
+        let other_total_ms = predicted_ms(session, &other)?.map(|predicted_ms| predicted_ms.total);
         entries.push(Integrated { device: id, used, arguments, other_total_ms });
     }
     Ok(entries)
@@ -126,52 +115,82 @@ fn other_of(request: &Request) -> Request {
     Request { explain: false, compare_integrated: false, ..request.clone() }
 }
 
-/// The model's own way to fewer steps.
-fn few_steps(request: &Request) -> Vec<Change> {
-    let is_free = request.options.loras.is_empty() && !request.job.init_image;
-    let few = request.few_steps.as_ref().filter(|few| is_free && few.steps < request.job.steps);
-    let change = |few: &FewSteps| {
-        (format!("--steps {} {}", few.steps, few.by), with_steps(request, few.steps))
-    };
-    few.map(change).into_iter().collect()
-}
-
-/// Half of the steps, or a quarter. From a picture only a part of them runs, and that is asked for
-/// by the strength.
-fn steps(request: &Request) -> Vec<Change> {
+/// The model's own way to fewer steps; and half of the steps, or a quarter where the job would
+/// still take long with half. From a picture only a part of them runs, and that is asked for by the
+/// strength.
+///
+/// Each step takes about as long, so one plan tells what any number of them takes.
+fn fewer_steps(
+    session: &mut Session,
+    request: &Request,
+    plan: &Plan,
+) -> Result<Vec<Faster>, PlanError> {
     let steps = request.job.steps;
-    let fewer = [steps.div_ceil(2), steps.div_ceil(4)].into_iter();
-    let fewer = fewer.filter(|fewer| !request.job.init_image && *fewer >= STEPS_MIN);
-    fewer.map(|fewer| (format!("--steps {fewer}"), with_steps(request, fewer))).collect()
-}
-
-fn with_steps(request: &Request, steps: u32) -> Request {
+    if request.job.init_image {
+        return Ok(Vec::new());
+    }
+    let is_free = request.options.loras.is_empty();
+    let few = request.few_steps.as_ref().filter(|few| is_free && few.steps < steps);
+    let of_few = few.map(|few| (few.steps, format!("--steps {} {}", few.steps, few.by)));
+    let (half, quarter) = (steps.div_ceil(2), steps.div_ceil(4));
+    let half_is_enough = with_steps_ms(&plan.predicted_ms, steps, half) <= LONG_MS;
+    let fewer = if half_is_enough || quarter < STEPS_MIN { half } else { quarter };
+    let of_fewer = (fewer >= STEPS_MIN).then(|| (fewer, format!("--steps {fewer}")));
+    let changes: Vec<(u32, String)> = of_few.into_iter().chain(of_fewer).collect();
+    let Some(most) = changes.iter().map(|(steps, _)| *steps).max() else { return Ok(Vec::new()) };
     let mut other = other_of(request);
-    other.job.steps = steps;
-    other
+    other.job.steps = most;
+    let Some(predicted_ms) = solved(session, other)? else { return Ok(Vec::new()) };
+    let faster = changes
+        .into_iter()
+        .map(|(steps, what)| Faster { what, total_ms: with_steps_ms(&predicted_ms, most, steps) });
+    Ok(faster.collect())
 }
 
-/// Smaller pictures of about the same shape.
-fn sizes(request: &Request) -> Vec<Change> {
+/// What a job that was predicted for some steps takes with fewer.
+fn with_steps_ms(predicted_ms: &PredictedMs, steps: u32, fewer: u32) -> f64 {
+    predicted_ms.total - f64::from(steps - fewer) * predicted_ms.phases[Phase::Denoise]
+}
+
+/// Smaller pictures of about the same shape: the largest with which the job no longer takes long;
+/// where none is, the smallest. That is solved first: a job that is long with it is long with
+/// larger ones.
+fn smaller(session: &mut Session, request: &Request) -> Result<Option<Faster>, PlanError> {
     let multiple = request.side_multiple_pixels;
-    let changes = SIDES.into_iter().map(|(part, of)| {
+    let sizes = SIDES.into_iter().map(|(part, of)| {
         let side = |side: u32| (u64::from(side) * u64::from(part) / u64::from(of)) as u32;
-        let [width, height] =
-            [request.job.width, request.job.height].map(|s| side(s) / multiple * multiple);
+        [request.job.width, request.job.height].map(|s| side(s) / multiple * multiple)
+    });
+    let sizes: Vec<[u32; 2]> =
+        sizes.filter(|sides| sides.iter().min() >= Some(&SIDE_MIN)).collect();
+    let mut with = |[width, height]: [u32; 2]| -> Result<Option<Faster>, PlanError> {
         let mut other = other_of(request);
         (other.job.width, other.job.height) = (width, height);
-        (format!("--width {width} --height {height}"), other)
-    });
-    changes.filter(|(_, other)| other.job.width.min(other.job.height) >= SIDE_MIN).collect()
+        let what = format!("--width {width} --height {height}");
+        let solved = solved(session, other)?;
+        Ok(solved.map(|predicted_ms| Faster { what, total_ms: predicted_ms.total }))
+    };
+    let Some((smallest, larger)) = sizes.split_last() else { return Ok(None) };
+    let smallest = with(*smallest)?;
+    if smallest.as_ref().is_some_and(|faster| faster.total_ms <= LONG_MS) {
+        for sides in larger {
+            let faster = with(*sides)?.filter(|faster| faster.total_ms <= LONG_MS);
+            if faster.is_some() {
+                return Ok(faster);
+            }
+        }
+    }
+    Ok(smallest)
 }
 
 /// Weights of 8 bits.
-fn types(request: &Request) -> Vec<Change> {
+fn fewer_bits(session: &mut Session, request: &Request) -> Result<Option<Faster>, PlanError> {
     if request.options.weights_as.is_some() || !request.options.loras.is_empty() {
-        return Vec::new();
+        return Ok(None);
     }
     let mut other = other_of(request);
     other.options.weights_as = Some(StorageType::Q8_0);
     let what = "the same model in q8_0 (`berth plan --dry-run --weights-as q8_0` shows its plan)";
-    vec![(what.to_owned(), other)]
+    let solved = solved(session, other)?;
+    Ok(solved.map(|predicted_ms| Faster { what: what.to_owned(), total_ms: predicted_ms.total }))
 }
