@@ -19,11 +19,6 @@ pub(super) struct LinesAhead {
 }
 
 impl LinesAhead {
-    /// Nothing.
-    pub(super) fn none() -> LinesAhead {
-        LinesAhead::rows(std::ptr::null(), 0, 0, 0, 1)
-    }
-
     /// `count` rows of `row_bytes` that begin `stride_bytes` apart, the first one at `start`. All
     /// are asked for when [`LinesAhead::ask`] was called `calls` times.
     pub(super) fn rows(
@@ -86,6 +81,6 @@ mod tests {
         let mut ahead = LinesAhead::rows(std::ptr::null(), 32, 48, 2, 1);
         ahead.ask();
         assert_eq!((ahead.lines_left, ahead.next.addr()), (0, 64));
-        LinesAhead::none().ask();
+        LinesAhead::rows(std::ptr::null(), 0, 0, 0, 1).ask();
     }
 }

@@ -10,10 +10,12 @@ use protocol::StorageType;
 
 use super::dot::{depth_block_max, depth_blocks, multiply_rows, row_stride};
 use super::grid::{Grid, Rows, Target, aligned, aligned_len};
+use super::lines_ahead::LinesAhead;
 use super::math::apply;
 use super::pack::{Format, PACKED_ROWS, StoredRows, pack_rows};
 use super::panel::{
-    SLIVER_COLUMNS, TILE_LEN, multiply_panel, panel_depth_max, panel_depths, panel_len,
+    PackedPanel, SLIVER_COLUMNS, TILE_LEN, calls, multiply_panel, panel_depth_max, panel_depths,
+    panel_len,
 };
 use super::simd::{Isa, LINE_BYTES, prefetch};
 use super::widen::{as_f32, widen};
@@ -142,7 +144,8 @@ pub fn linear(
         if few {
             operands.multiply_few(workers.isa(), columns, &out, scratch);
         } else {
-            operands.multiply(workers.isa(), rows, columns, &out, scratch);
+            let following = grid.following(task, workers.count());
+            operands.multiply(workers.isa(), rows, columns, following, &out, scratch);
         }
     });
 }
@@ -271,12 +274,14 @@ impl<'a> LinearOperands<'a> {
         }
     }
 
-    /// The products of some rows with a panel of weight rows, through bias and activation.
+    /// The products of some rows with a panel of weight rows, through bias and activation. The
+    /// worker will probably pack the weight rows `following` next.
     fn multiply(
         &self,
         isa: Isa,
         rows: Range<usize>,
         columns: Range<usize>,
+        following: Range<usize>,
         out: &Disjoint<'_>,
         scratch: &mut [f32],
     ) {
@@ -288,6 +293,12 @@ impl<'a> LinearOperands<'a> {
         for (input, &part) in self.inputs.iter().zip(shape.in_features) {
             for (from, depth) in panel_depths(part) {
                 self.pack(isa, columns.clone(), first + from, depth, desk, panel);
+                let end = first + from + depth;
+                let is_last = end == self.in_features;
+                let (next, next_from) = if is_last { (&following, 0) } else { (&columns, end) };
+                let calls = calls(rows.len(), columns.len(), depth);
+                let b = PackedPanel { values: panel, columns: columns.len(), depth };
+                let mut ahead = self.ahead(next.clone(), next_from, depth, calls);
                 for begin in rows.clone().step_by(CHUNK_ROWS) {
                     let chunk = begin..rows.end.min(begin + CHUNK_ROWS);
                     let values = &input[chunk.start * part + from..];
@@ -295,14 +306,31 @@ impl<'a> LinearOperands<'a> {
                     // SAFETY: no other task has these rows and columns.
                     let target =
                         unsafe { self.target(out, chunk.start, columns.start, first + from > 0) };
-                    multiply_panel(isa, a, panel, columns.len(), depth, desk, target);
-                    if first + from + depth == self.in_features {
+                    multiply_panel(isa, a, b, desk, target, &mut ahead);
+                    if is_last {
                         self.finish(isa, chunk, columns.clone(), out);
                     }
                 }
             }
             first += part;
         }
+    }
+
+    /// Features of some weight rows that are packed later: at most `depth` from one on.
+    pub(super) fn ahead(
+        &self,
+        columns: Range<usize>,
+        from: usize,
+        depth: usize,
+        calls: usize,
+    ) -> LinesAhead {
+        let storage = self.weight.storage;
+        let [elements, bytes] = [storage.block_elements(), storage.block_bytes()];
+        let at = |element: usize| (element as u64 / elements * bytes) as usize;
+        let depth = depth.min(self.in_features - from);
+        let start = self.weight.bytes.as_ptr();
+        let start = start.wrapping_add(at(columns.start * self.in_features + from));
+        LinesAhead::rows(start, at(self.in_features), at(depth), columns.len(), calls)
     }
 
     /// Packs the features `from..from + depth` of some weight rows.

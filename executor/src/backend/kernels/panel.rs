@@ -9,7 +9,8 @@
 //! cutting rows and columns differently never changes a bit.
 
 use super::grid::{Rows, Target};
-use super::simd::{Lanes, per_isa, prefetch};
+use super::lines_ahead::LinesAhead;
+use super::simd::{Lanes, per_isa};
 
 /// The longest block of the summed dimension that is packed: a tile of 14 rows (28 KiB) stays in a
 /// 48 KiB first level cache while slivers go by. Of 256, 384, 512 and 768, this ran fastest at 512
@@ -29,12 +30,8 @@ const TILE_STRIDE: usize = PANEL_DEPTH_MAX + 16;
 /// Vectors of a sliver's row.
 pub(super) const SLIVER_VECTORS: usize = 2;
 
-/// Depth that goes by for each line of the next tile's rows that is asked for. With six slivers,
-/// all are by the time that they are needed.
+/// Depth that goes by until more of what is read later is asked for.
 const CHUNK_DEPTH: usize = 64;
-
-/// Elements of a cache line.
-const LINE: usize = 16;
 
 /// Elements of scratch in which [`multiply_panel`] keeps a tile of its rows.
 pub(super) const TILE_LEN: usize = TILE_ROWS_MAX * TILE_STRIDE;
@@ -55,20 +52,31 @@ pub(super) fn panel_depth_max(depth: usize) -> usize {
     depth.div_ceil(depth.div_ceil(PANEL_DEPTH_MAX).max(1)).next_multiple_of(16).min(depth)
 }
 
+/// Columns that are packed for products.
+#[derive(Clone, Copy)]
+pub(super) struct PackedPanel<'a> {
+    /// By slivers.
+    pub(super) values: &'a [f32],
+    /// How many are wanted.
+    pub(super) columns: usize,
+    /// Elements of each.
+    pub(super) depth: usize,
+}
+
 per_isa! {
-    /// `out[i, j] (+)= sum over k < depth of a[i, k] * panel[k, j]` for `j < columns`. `tile`:
-    /// [`TILE_LEN`] elements of scratch.
+    /// `out[i, j] (+)= sum over k of a[i, k] * b[k, j]`. `tile`: [`TILE_LEN`] elements of scratch.
+    /// `ahead` is asked for [`calls`] times.
     pub(super) fn multiply_panel<L>(
         a: Rows<'_>,
-        panel: &[f32],
-        columns: usize,
-        depth: usize,
+        b: PackedPanel<'_>,
         tile: &mut [f32],
         out: Target<'_>,
+        ahead: &mut LinesAhead,
     ) {
         let width = SLIVER_VECTORS * L::WIDTH;
+        let PackedPanel { values, columns, depth } = b;
         assert!(depth <= PANEL_DEPTH_MAX && tile.len() >= TILE_LEN, "depth or scratch of a tile");
-        assert!(columns.next_multiple_of(width) * depth <= panel.len(), "panel");
+        assert!(columns.next_multiple_of(width) * depth <= values.len(), "panel");
         assert!(a.count == 0 || (a.count - 1) * a.stride + depth <= a.values.len(), "rows outside");
         let mut row = 0;
         while row < a.count {
@@ -77,12 +85,12 @@ per_isa! {
             // given no more rows than are left and fit the tile.
             row += unsafe {
                 match left {
-                    14.. if L::TILE_ROWS >= 14 => strip::<L, 14>(a, row, panel, columns, depth, tile, out),
-                    8.. if L::TILE_ROWS >= 8 => strip::<L, 8>(a, row, panel, columns, depth, tile, out),
-                    6.. if L::TILE_ROWS < 8 => strip::<L, 6>(a, row, panel, columns, depth, tile, out),
-                    4.. => strip::<L, 4>(a, row, panel, columns, depth, tile, out),
-                    2.. => strip::<L, 2>(a, row, panel, columns, depth, tile, out),
-                    _ => strip::<L, 1>(a, row, panel, columns, depth, tile, out),
+                    14.. if L::TILE_ROWS >= 14 => strip::<L, 14>(a, row, b, tile, out, ahead),
+                    8.. if L::TILE_ROWS >= 8 => strip::<L, 8>(a, row, b, tile, out, ahead),
+                    6.. if L::TILE_ROWS < 8 => strip::<L, 6>(a, row, b, tile, out, ahead),
+                    4.. => strip::<L, 4>(a, row, b, tile, out, ahead),
+                    2.. => strip::<L, 2>(a, row, b, tile, out, ahead),
+                    _ => strip::<L, 1>(a, row, b, tile, out, ahead),
                 }
             };
         }
@@ -98,29 +106,29 @@ per_isa! {
 unsafe fn strip<L: Lanes, const M: usize>(
     a: Rows<'_>,
     row: usize,
-    panel: &[f32],
-    columns: usize,
-    depth: usize,
+    b: PackedPanel<'_>,
     tile: &mut [f32],
     out: Target<'_>,
+    ahead: &mut LinesAhead,
 ) -> usize {
+    let PackedPanel { values: panel, columns, depth } = b;
     let width = SLIVER_VECTORS * L::WIDTH;
     for (i, to) in tile.chunks_exact_mut(TILE_STRIDE).take(M).enumerate() {
         let from = (row + i) * a.stride;
         to[..depth].copy_from_slice(&a.values[from..from + depth]);
     }
-    let next = a.values.as_ptr().wrapping_add((row + M) * a.stride);
-    for (sliver, from) in (0..columns).step_by(width).enumerate() {
+    let next = a.values.as_ptr().wrapping_add((row + M) * a.stride).cast();
+    let calls = columns.div_ceil(width) * depth.div_ceil(CHUNK_DEPTH);
+    let mut next = LinesAhead::rows(next, 4 * a.stride, 4 * depth, M, calls);
+    for from in (0..columns).step_by(width) {
         let count = width.min(columns - from);
         for i in 0..M {
             out.prefetch(row + i, from, count);
         }
-        let lines = sliver * depth.div_ceil(CHUNK_DEPTH);
-        let next =
-            NextTile { rows: next, stride: a.stride, lines, lines_end: depth.div_ceil(LINE) };
         // SAFETY: the caller's promise: a sliver is `depth * width` elements of the panel.
         let sums = unsafe {
-            products::<L, M>(tile.as_ptr(), panel.as_ptr().add(from * depth), depth, next)
+            let b = panel.as_ptr().add(from * depth);
+            products::<L, M>(tile.as_ptr(), b, depth, [&mut next, ahead])
         };
         for (i, sums) in sums.into_iter().enumerate() {
             // SAFETY: who made the target promised that these elements are this task's; the machine
@@ -131,15 +139,9 @@ unsafe fn strip<L: Lanes, const M: usize>(
     M
 }
 
-/// The rows of the next tile, of which a line each is asked for with every [`CHUNK_DEPTH`] of the
-/// present one.
-struct NextTile {
-    rows: *const f32,
-    stride: usize,
-    /// Where to begin, in cache lines of a row.
-    lines: usize,
-    /// Lines of a row.
-    lines_end: usize,
+/// How often [`multiply_panel`] asks for what is ahead while so many rows are multiplied, at least.
+pub(super) fn calls(rows: usize, columns: usize, depth: usize) -> usize {
+    rows.div_ceil(TILE_ROWS_MAX) * columns.div_ceil(SLIVER_COLUMNS) * depth.div_ceil(CHUNK_DEPTH)
 }
 
 /// The sums of a tile.
@@ -152,18 +154,13 @@ unsafe fn products<L: Lanes, const M: usize>(
     a: *const f32,
     b: *const f32,
     depth: usize,
-    next: NextTile,
+    ahead: [&mut LinesAhead; 2],
 ) -> [[L::Vector; SLIVER_VECTORS]; M] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [[L::zero(); SLIVER_VECTORS]; M];
-        for (chunk, from) in (0..depth).step_by(CHUNK_DEPTH).enumerate() {
-            let line = next.lines + chunk;
-            if line < next.lines_end {
-                for i in 0..M {
-                    prefetch(next.rows.wrapping_add(i * next.stride + line * LINE));
-                }
-            }
+        let (mut ahead, mut sums) = (ahead, [[L::zero(); SLIVER_VECTORS]; M]);
+        for from in (0..depth).step_by(CHUNK_DEPTH) {
+            ahead.iter_mut().for_each(|lines| lines.ask());
             for k in from..depth.min(from + CHUNK_DEPTH) {
                 let row = b.add(k * SLIVER_VECTORS * L::WIDTH);
                 let (left, right) = (L::load(row), L::load(row.add(L::WIDTH)));

@@ -8,7 +8,6 @@ use protocol::StorageType;
 
 use super::decode::{DECODED_DEPTH, decode};
 use crate::backend::kernels::lanes::{Lanes, SQUARE_MAX};
-use crate::backend::kernels::lines_ahead::LinesAhead;
 use crate::backend::kernels::matmul::LinearOperands;
 use crate::backend::kernels::simd::{Avx512, Isa, LINE_BYTES, prefetch};
 use crate::backend::kernels::tiles::{TILE_BYTES, TILE_ROW_BYTES, TILE_ROWS};
@@ -65,23 +64,6 @@ impl StoredColumns<'_> {
                 _ => self.pack_blocks(rows, from, depth, to),
             }
         }
-    }
-
-    /// Features of some weight rows that are packed later: at most `depth` from one on.
-    pub(super) fn ahead(
-        &self,
-        columns: Range<usize>,
-        from: usize,
-        depth: usize,
-        calls: usize,
-    ) -> LinesAhead {
-        let LinearOperands { in_features, weight, .. } = self.operands;
-        let depth = depth.min(in_features - from);
-        if weight.storage != StorageType::BF16 {
-            return LinesAhead::none();
-        }
-        let start = weight.bytes.as_ptr().wrapping_add(2 * (columns.start * in_features + from));
-        LinesAhead::rows(start, 2 * in_features, 2 * depth, columns.len(), calls)
     }
 
     /// Packs features of rows that are stored in bf16.

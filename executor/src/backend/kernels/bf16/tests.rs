@@ -144,7 +144,8 @@ fn strips_of_tiles_and_strips_of_rows_give_the_same_bits() {
                 let target = Target::new(&of_tiles, 0, columns, accumulate);
                 strip::multiply(&Tiles::configure(false), rows, strip, panel, target);
                 let target = Target::new(&of_rows, 0, columns, accumulate);
-                let mut ahead = [LinesAhead::none(), LinesAhead::none()];
+                let none = || LinesAhead::rows(std::ptr::null(), 0, 0, 0, 1);
+                let mut ahead = [none(), none()];
                 rows::multiply(rows, strip, panel, target, ahead.each_mut());
             }
             assert!(both[0] == both[1], "{count} x {depth} x {columns}, {accumulate}");

@@ -158,7 +158,7 @@ impl Call<'_> {
                 let mut weights = {
                     let calls = calls * rows.len().div_ceil(strips.rows());
                     let (rows, from) = if is_last { (&following, 0) } else { (&columns, end) };
-                    stored.ahead(rows.clone(), from, self.depth, calls)
+                    operands.ahead(rows.clone(), from, self.depth, calls)
                 };
                 for begin in rows.clone().step_by(strips.rows()) {
                     let chunk = begin..rows.end.min(begin + strips.rows());
