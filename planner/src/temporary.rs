@@ -78,7 +78,11 @@ pub fn write(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
 pub fn folder_in(folder: &Path) -> io::Result<TemporaryFolder> {
     for _ in 0..TRIES_MAX {
         let folder = Builder::new().prefix(&prefix()).suffix(FOLDER_ENDING).tempdir_in(folder)?;
-        let lock = File::open(folder.path())?;
+        let lock = match File::open(folder.path()) {
+            // A sweep was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
         if is_held(&lock, folder.path())? {
             return Ok(TemporaryFolder { folder, _lock: lock });
         }
@@ -179,6 +183,28 @@ mod tests {
         drop(held);
         sweep(place.path());
         assert_eq!(names(place.path()).len(), others.len() + 2);
+    }
+
+    #[test]
+    fn what_is_made_while_others_sweep_is_there() {
+        let place = tempfile::tempdir().unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let sweeps = || {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    sweep(place.path());
+                }
+            };
+            let sweepers = [scope.spawn(sweeps), scope.spawn(sweeps)];
+            let made = (0..2000).map(|_| {
+                let (folder, file) = (folder_in(place.path())?, file_in(place.path(), 0o600)?);
+                Ok(folder.path().is_dir() && file.path().is_file())
+            });
+            let made: io::Result<Vec<bool>> = made.collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            sweepers.into_iter().for_each(|sweeper| sweeper.join().unwrap());
+            assert!(made.unwrap().into_iter().all(|there| there));
+        });
     }
 
     #[test]
